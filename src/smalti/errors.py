@@ -1,0 +1,66 @@
+"""Everything Smalti raises on purpose.
+
+    SmaltiError
+    ├── InputError              what the caller gave cannot be used (command line exit code 2)
+    │   ├── CheckpointError     a model file is damaged, incomplete or of the wrong shape
+    │   │   └── UnknownFamilyError   a model file is readable, but of no family that Smalti knows
+    │   ├── UnsupportedError    a graph holds nodes that cannot be compiled; `.nodes` lists all of them
+    │   └── OutputError         a result cannot be written where it was asked for
+    ├── VerificationError       a graph, kernel or program breaks a rule of its own form (a compiler bug)
+    ├── IllegalSchedule         a schedule cannot be applied to a kernel; a search catches this and nothing else
+    ├── NumericsError           NaN or Inf appeared; names the first kernel that made it
+    └── DeviceError             the device or the operating system refused what a program needs
+
+Every message says what was given, what was expected and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class SmaltiError(Exception):
+    """Base of all errors that Smalti raises on purpose."""
+
+
+class InputError(SmaltiError):
+    """What the caller gave (a prompt, a size, an option, a file) cannot be used."""
+
+
+class CheckpointError(InputError):
+    """A model file is damaged, incomplete, or holds a tensor of another shape than its family."""
+
+
+class UnknownFamilyError(CheckpointError):
+    """A model file is readable, but its keys and shapes belong to no family that Smalti knows."""
+
+
+class UnsupportedError(InputError):
+    """A graph holds nodes that cannot be compiled.
+
+    `nodes` lists every one of them as text: its name, its operation and why.
+    """
+
+    def __init__(self, message: str, nodes: Sequence[str] = ()) -> None:
+        super().__init__("\n  ".join([message, *nodes]))
+        self.nodes = tuple(nodes)
+
+
+class OutputError(InputError):
+    """A result cannot be written where it was asked for."""
+
+
+class VerificationError(SmaltiError):
+    """A graph, kernel or program breaks a rule of its own form: a bug in the pass that made it."""
+
+
+class IllegalSchedule(SmaltiError):
+    """A schedule cannot be applied to a kernel. A search catches this and nothing else."""
+
+
+class NumericsError(SmaltiError):
+    """NaN or Inf appeared in a result. The message names the first kernel or weight that made it."""
+
+
+class DeviceError(SmaltiError):
+    """The device or the operating system refused what a program needs."""

@@ -1,0 +1,63 @@
+"""The only reader of the environment.
+
+| variable         | meaning                                                                    |
+| ---------------- | -------------------------------------------------------------------------- |
+| `SMALTI_THREADS` | worker threads of the CPU target; default: the cores this process may use   |
+| `SMALTI_DEVICE`  | device when `device="auto"`; default: `cpu`                                 |
+| `SMALTI_CACHE`   | folder of the compile cache; default: the platform's own cache folder       |
+| `SMALTI_SHOW`    | comma-separated stages to print: graph, fused, kernel, schedule, asm        |
+| `SMALTI_TARGET`  | x86 feature level: avx2, avx512, avx512_bf16; default: the best of this CPU |
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+from smalti.errors import InputError
+
+STAGES = ("graph", "fused", "kernel", "schedule", "asm")
+
+
+def threads() -> int:
+    """Number of worker threads: `SMALTI_THREADS`, else the cores this process may run on."""
+    text = os.environ.get("SMALTI_THREADS")
+    if text is None:
+        return usable_cores()
+    if not text.isdigit() or not 1 <= int(text) <= 256:
+        raise InputError(f"SMALTI_THREADS is {text!r}; expected a whole number from 1 to 256")
+    return int(text)
+
+
+def usable_cores() -> int:
+    """Cores that the operating system lets this process run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+def device() -> str:
+    """The device that `device="auto"` means."""
+    return os.environ.get("SMALTI_DEVICE", "cpu")
+
+
+def target() -> str | None:
+    """The x86 feature level asked for, or None for the best this CPU has."""
+    return os.environ.get("SMALTI_TARGET")
+
+
+def cache_folder() -> Path:
+    """Folder of the compile cache; it need not exist yet."""
+    text = os.environ.get("SMALTI_CACHE")
+    return Path(text) if text else Path(platformdirs.user_cache_dir("smalti", appauthor=False))
+
+
+def show(stage: str) -> bool:
+    """Whether `stage` (one of `STAGES`) is to be printed while compiling."""
+    asked = [part.strip() for part in os.environ.get("SMALTI_SHOW", "").split(",") if part.strip()]
+    for part in asked:
+        if part not in STAGES:
+            raise InputError(f"SMALTI_SHOW names {part!r}; known stages: {', '.join(STAGES)}")
+    return stage in asked
