@@ -1,0 +1,136 @@
+"""Hyperparameters of the model families: frozen data, no behaviour, no weights.
+
+A checkpoint yields one of these (see `smalti.checkpoint`), and a model is built from one. Levels
+count from the highest resolution (level 0) to the lowest; widths are channels.
+
+>>> SD15.unet.block_channels
+(320, 640, 1280, 1280)
+>>> SD15.unet.heads_at(640), SD15.text.head_dim, SD15.vae.downscale
+(8, 64, 8)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Prediction = Literal["epsilon", "v_prediction"]
+
+
+@dataclass(frozen=True)
+class ClipTextConfig:
+    """CLIP text transformer (Radford et al. 2021, arXiv:2103.00020): pre-norm, causal."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    heads: int
+    positions: int
+    activation: str = "quick_gelu"
+    eps: float = 1e-5
+
+    @property
+    def head_dim(self) -> int:
+        """Channels per attention head."""
+        return self.hidden_size // self.heads
+
+
+@dataclass(frozen=True)
+class UNetConfig:
+    """Latent diffusion UNet (Rombach et al. 2022, arXiv:2112.10752).
+
+    `attention` and `transformer_depth` have one entry per level; the depth is 0 where a level has
+    no attention. The middle block has attention of the depth of the last level that has any. The
+    number of heads is `heads`, unless `head_dim` is given: then it is width // head_dim.
+    """
+
+    in_channels: int
+    out_channels: int
+    block_channels: tuple[int, ...]
+    res_blocks: int
+    attention: tuple[bool, ...]
+    heads: int
+    head_dim: int | None
+    transformer_depth: tuple[int, ...]
+    context_dim: int
+    norm_groups: int = 32
+    eps: float = 1e-5
+    linear_projection: bool = False
+
+    @property
+    def time_dim(self) -> int:
+        """Width of the time embedding: four times the first block."""
+        return 4 * self.block_channels[0]
+
+    @property
+    def middle_depth(self) -> int:
+        """Transformer depth of the middle block."""
+        return next((depth for depth in reversed(self.transformer_depth) if depth), 1)
+
+    def heads_at(self, channels: int) -> int:
+        """Number of attention heads at a width of `channels`."""
+        return self.heads if self.head_dim is None else channels // self.head_dim
+
+
+@dataclass(frozen=True)
+class VaeConfig:
+    """KL autoencoder of latent diffusion (the same paper, f8): image [-1, 1] to latent and back.
+
+    Decoder levels have `res_blocks + 1` residual blocks, encoder levels `res_blocks`; there is one
+    attention layer in the middle of each. `channels` is the width of the first level. A latent in
+    model space is `scaling_factor` times the encoder's mean.
+    """
+
+    channels: int
+    block_channels: tuple[int, ...]
+    res_blocks: int
+    z_channels: int
+    norm_groups: int = 32
+    eps: float = 1e-6
+    image_channels: int = 3
+    scaling_factor: float = 0.18215
+
+    @property
+    def downscale(self) -> int:
+        """Pixels per latent pixel, along one side."""
+        return 2 ** (len(self.block_channels) - 1)
+
+
+@dataclass(frozen=True)
+class Sd1Config:
+    """A whole Stable Diffusion 1.x model: text encoder, UNet, autoencoder, schedule and defaults.
+
+    `beta_start`, `beta_end`, `train_steps` are those of the scaled-linear schedule; sizes are in
+    pixels.
+    """
+
+    text: ClipTextConfig
+    unet: UNetConfig
+    vae: VaeConfig
+    prediction: Prediction = "epsilon"
+    beta_start: float = 0.00085
+    beta_end: float = 0.012
+    train_steps: int = 1000
+    default_width: int = 512
+    default_height: int = 512
+    default_steps: int = 20
+    default_guidance: float = 7.0
+
+
+SD15 = Sd1Config(
+    text=ClipTextConfig(49408, 768, 3072, layers=12, heads=12, positions=77),
+    unet=UNetConfig(
+        in_channels=4,
+        out_channels=4,
+        block_channels=(320, 640, 1280, 1280),
+        res_blocks=2,
+        attention=(True, True, True, False),
+        heads=8,
+        head_dim=None,
+        transformer_depth=(1, 1, 1, 0),
+        context_dim=768,
+    ),
+    vae=VaeConfig(128, (128, 256, 512, 512), res_blocks=2, z_channels=4),
+)
+"""Stable Diffusion 1.5."""
