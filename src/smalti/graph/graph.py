@@ -1,0 +1,214 @@
+"""A pure value graph in single-assignment form.
+
+Leaves are inputs (named), parameters (named as in the checkpoint) and small constants. Every other
+value is the result of a node. Nodes stand in an order in which each uses only earlier values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from smalti.errors import InputError
+from smalti.graph.operation import DTYPES, OPERATIONS, Operation, Type
+
+CONSTANT_ELEMENTS_MAX = 1 << 20
+
+
+class Value:
+    """One value: a type, and where it comes from.
+
+    `kind` is "input", "parameter", "constant" or "result". `name` is set for inputs and
+    parameters, `data` for constants, `node` for results.
+    """
+
+    __slots__ = ("data", "graph", "kind", "name", "node", "type")
+
+    def __init__(self, graph: Graph, type: Type, kind: str, *, name: str = "",
+                 data: np.ndarray | None = None, node: Node | None = None) -> None:
+        self.graph, self.type, self.kind = graph, type, kind
+        self.name, self.data, self.node = name, data, node
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents, outermost first."""
+        return self.type.shape
+
+    @property
+    def dtype(self) -> str:
+        """One of `operation.DTYPES`."""
+        return self.type.dtype
+
+    def _with(self, operation: str, other: Value | float, *, swap: bool = False) -> Value:
+        if not isinstance(other, Value):
+            other = self.graph.constant(np.asarray(other, DTYPES[self.dtype]))
+        pair = (other, self) if swap else (self, other)
+        return self.graph.apply(operation, *pair)
+
+    def __add__(self, other: Value | float) -> Value:
+        return self._with("add", other)
+
+    def __sub__(self, other: Value | float) -> Value:
+        return self._with("sub", other)
+
+    def __mul__(self, other: Value | float) -> Value:
+        return self._with("mul", other)
+
+    def __truediv__(self, other: Value | float) -> Value:
+        return self._with("div", other)
+
+    def __radd__(self, other: float) -> Value:
+        return self._with("add", other, swap=True)
+
+    def __rsub__(self, other: float) -> Value:
+        return self._with("sub", other, swap=True)
+
+    def __rmul__(self, other: float) -> Value:
+        return self._with("mul", other, swap=True)
+
+    def reshape(self, *shape: int) -> Value:
+        """The same elements in another shape; one extent may be -1."""
+        return self.graph.apply("reshape", self, shape=shape)
+
+    def transpose(self, *perm: int) -> Value:
+        """Axes in the order `perm`."""
+        return self.graph.apply("transpose", self, perm=perm)
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name or (self.node.operation.name if self.node else '')} {self.type}>"
+
+
+class Node:
+    """An operation applied to values; `scope` says which part of the model it belongs to."""
+
+    __slots__ = ("attributes", "inputs", "operation", "output", "scope")
+
+    def __init__(self, operation: Operation, inputs: tuple[Value, ...],
+                 attributes: dict[str, Any], scope: str) -> None:
+        self.operation, self.inputs = operation, inputs
+        self.attributes, self.scope = attributes, scope
+        self.output: Value
+
+    def __repr__(self) -> str:
+        return f"<node {self.operation.name} {self.scope}>"
+
+
+class Graph:
+    """A computation: inputs and parameters in, named outputs out.
+
+    >>> g = Graph("double")
+    >>> x = g.input("x", (2, 3))
+    >>> g.output("y", x + x)
+    >>> from smalti.graph import evaluate
+    >>> evaluate(g, {"x": np.ones((2, 3), np.float32)}, {})["y"].sum()
+    np.float32(12.0)
+    """
+
+    def __init__(self, name: str = "graph") -> None:
+        self.name = name
+        self.inputs: dict[str, Value] = {}
+        self.parameters: dict[str, Value] = {}
+        self.outputs: dict[str, Value] = {}
+        self.nodes: list[Node] = []
+        self._scope: list[str] = []
+
+    # ------------------------------------------------------------------ building
+
+    @contextmanager
+    def scope(self, name: str | int) -> Iterator[None]:
+        """Names made inside start with `name` and a dot; scopes nest."""
+        self._scope.append(str(name))
+        try:
+            yield
+        finally:
+            self._scope.pop()
+
+    @property
+    def scope_name(self) -> str:
+        """The current scope, joined with dots."""
+        return ".".join(self._scope)
+
+    def input(self, name: str, shape: tuple[int, ...], dtype: str = "f32") -> Value:
+        """A named input of the program. Raises InputError when the name is taken."""
+        if name in self.inputs:
+            raise InputError(f"graph {self.name} has two inputs named {name!r}")
+        value = Value(self, Type(tuple(shape), dtype), "input", name=name)
+        self.inputs[name] = value
+        return value
+
+    def parameter(self, name: str, shape: tuple[int, ...], dtype: str = "f32") -> Value:
+        """The parameter `name` under the current scope; asked for twice, it is the same value."""
+        full = ".".join([*self._scope, name])
+        type = Type(tuple(shape), dtype)
+        known = self.parameters.get(full)
+        if known is None:
+            known = self.parameters[full] = Value(self, type, "parameter", name=full)
+        elif known.type != type:
+            raise InputError(f"parameter {full} is {known.type}, asked for as {type}")
+        return known
+
+    def constant(self, data: np.ndarray | float) -> Value:
+        """A small constant; its dtype is taken from the array (float64 becomes f32)."""
+        array = np.asarray(data)
+        if array.dtype == np.float64:
+            array = array.astype(np.float32)
+        names = [name for name, dtype in DTYPES.items() if array.dtype == dtype]
+        if not names:
+            raise InputError(f"constants are of {sorted(DTYPES)}, got {array.dtype}")
+        if array.size > CONSTANT_ELEMENTS_MAX:
+            raise InputError(f"a constant of {array.size} elements; make it a parameter")
+        array = array.copy()
+        array.setflags(write=False)
+        return Value(self, Type(array.shape, names[0]), "constant", data=array)
+
+    def apply(self, name: str, *inputs: Value, **attributes: Any) -> Value:
+        """The result of the operation `name`. Raises InputError when inputs do not fit it."""
+        operation = OPERATIONS.get(name)
+        if operation is None:
+            raise InputError(f"no operation is named {name!r}")
+        full = operation.complete(attributes)
+        try:
+            type = operation.infer([v.type for v in inputs], full)
+        except InputError as error:
+            raise InputError(f"{self.scope_name or self.name}: {error}") from None
+        node = Node(operation, tuple(inputs), full, self.scope_name)
+        node.output = Value(self, type, "result", node=node)
+        self.nodes.append(node)
+        return node.output
+
+    def output(self, name: str, value: Value) -> None:
+        """Make `value` an output. Raises InputError when the name is taken."""
+        if name in self.outputs:
+            raise InputError(f"graph {self.name} has two outputs named {name!r}")
+        self.outputs[name] = value
+
+    # ------------------------------------------------------------------ asking
+
+    def users(self) -> dict[Value, list[Node]]:
+        """For each value that some node reads: those nodes, in order."""
+        found: dict[Value, list[Node]] = {}
+        for node in self.nodes:
+            for value in node.inputs:
+                found.setdefault(value, []).append(node)
+        return found
+
+    def flops(self) -> int:
+        """Additions and multiplications of one run."""
+        return sum(n.operation.flops([v.type for v in n.inputs], n.output.type, n.attributes)
+                   for n in self.nodes)
+
+    def __str__(self) -> str:
+        from smalti.graph.text import show
+        return show(self)
+
+
+def rebuilt(graph: Graph, values: Mapping[Value, Value], node: Node, target: Graph) -> Value:
+    """`node` applied in `target` to the images of its inputs under `values`."""
+    target._scope = [node.scope] if node.scope else []
+    result = target.apply(node.operation.name, *(values[v] for v in node.inputs),
+                          **node.attributes)
+    target._scope = []
+    return result

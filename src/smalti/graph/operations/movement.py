@@ -1,0 +1,123 @@
+"""Operations that move elements without computing: reshape, transpose, concat, resize, gather …"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from smalti.errors import InputError
+from smalti.graph.operation import DTYPES, REQUIRED, Type, define
+
+
+def _free(types: Sequence[Type], result: Type, attributes: Mapping[str, Any]) -> int:
+    return 0
+
+
+def _reshape_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
+    (x,), shape = types, list(attributes["shape"])
+    if shape.count(-1) == 1:
+        rest = -int(np.prod(shape))
+        shape[shape.index(-1)] = x.size // rest if rest else 0
+    result = Type(tuple(int(n) for n in shape), x.dtype)
+    if result.size != x.size or any(n < 0 for n in shape):
+        raise InputError(f"{x} cannot be reshaped to {list(attributes['shape'])}")
+    return result
+
+
+define(name="reshape", inputs=(1, 1), attributes={"shape": REQUIRED}, shape=_reshape_rule,
+       meaning=lambda x, shape: x.reshape(shape), flops=_free)
+
+
+def _transpose_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
+    (x,), perm = types, attributes["perm"]
+    if sorted(perm) != list(range(len(x.shape))):
+        raise InputError(f"perm {list(perm)} is no order of the axes of {x}")
+    return Type(tuple(x.shape[i] for i in perm), x.dtype)
+
+
+define(name="transpose", inputs=(1, 1), attributes={"perm": REQUIRED}, shape=_transpose_rule,
+       meaning=lambda x, perm: x.transpose(perm), flops=_free)
+
+
+def _concat_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
+    axis, first = attributes["axis"], types[0]
+    if not -len(first.shape) <= axis < len(first.shape):
+        raise InputError(f"concat axis {axis} does not exist in {first}")
+    axis %= len(first.shape)
+    for other in types:
+        if (len(other.shape) != len(first.shape) or other.dtype != first.dtype
+                or any(i != axis and n != m
+                       for i, (n, m) in enumerate(zip(first.shape, other.shape)))):
+            raise InputError(f"concat of {[str(t) for t in types]} along axis {axis}")
+    shape = list(first.shape)
+    shape[axis] = sum(t.shape[axis] for t in types)
+    return Type(tuple(shape), first.dtype)
+
+
+define(name="concat", inputs=(1, 64), attributes={"axis": REQUIRED}, shape=_concat_rule,
+       meaning=lambda *arrays, axis: np.concatenate(arrays, axis), flops=_free)
+
+
+def _slice_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
+    (x,), axis = types, attributes["axis"]
+    start, end = attributes["start"], attributes["end"]
+    if not 0 <= axis < len(x.shape) or not 0 <= start < end <= x.shape[axis]:
+        raise InputError(f"slice [{start}:{end}] along axis {axis} lies outside {x}")
+    return Type(tuple(end - start if i == axis else n for i, n in enumerate(x.shape)), x.dtype)
+
+
+define(name="slice", inputs=(1, 1), shape=_slice_rule, flops=_free,
+       attributes={"axis": REQUIRED, "start": REQUIRED, "end": REQUIRED},
+       meaning=lambda x, axis, start, end: x.take(range(start, end), axis))
+
+
+def _expand_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
+    (x,), shape = types, tuple(attributes["shape"])
+    try:
+        fits = np.broadcast_shapes(x.shape, shape) == shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise InputError(f"{x} cannot be expanded to {list(shape)}")
+    return Type(shape, x.dtype)
+
+
+define(name="expand", inputs=(1, 1), attributes={"shape": REQUIRED}, shape=_expand_rule,
+       meaning=lambda x, shape: np.broadcast_to(x, shape), flops=_free)
+
+
+def _resize_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
+    (x,), scales = types, attributes["scales"]
+    if len(scales) != len(x.shape) or any(s < 1 or s != int(s) for s in scales):
+        raise InputError(f"resize of {x} by {list(scales)}: one whole factor an axis is expected")
+    return Type(tuple(n * int(s) for n, s in zip(x.shape, scales)), x.dtype)
+
+
+def resize(x: np.ndarray, scales: Sequence[int]) -> np.ndarray:
+    """Nearest-neighbour enlargement by whole factors, one for each axis."""
+    for axis, scale in enumerate(scales):
+        x = x.repeat(int(scale), axis)
+    return x
+
+
+define(name="resize", inputs=(1, 1), attributes={"scales": REQUIRED}, shape=_resize_rule,
+       meaning=resize, flops=_free)
+
+
+def _gather_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
+    table, indices = types
+    if len(table.shape) != 2 or indices.dtype not in ("i32", "i64"):
+        raise InputError(f"gather from {table} by {indices}: rows of a matrix by integers "
+                         f"are expected")
+    return Type((*indices.shape, table.shape[1]), table.dtype)
+
+
+define(name="gather", inputs=(2, 2), shape=_gather_rule, flops=_free,
+       meaning=lambda table, indices: table[np.asarray(indices)])
+
+
+define(name="cast", inputs=(1, 1), attributes={"to": REQUIRED},
+       shape=lambda types, attributes: Type(types[0].shape, attributes["to"]),
+       meaning=lambda x, to: x.astype(DTYPES[to]), flops=_free)

@@ -1,0 +1,63 @@
+"""Operations that compute each element from the elements at the same place (with broadcasting)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from smalti.graph.operation import Type, broadcast, define
+
+
+def _broadcast_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
+    return broadcast(*types)
+
+
+def pointwise(name: str, meaning: Callable[..., np.ndarray], inputs: int = 1, flops: int = 1,
+              decompose: Callable[..., Any] | None = None) -> None:
+    """Define an operation that costs `flops` for each element of its result."""
+    define(name=name, inputs=(inputs, inputs), pointwise=True, shape=_broadcast_rule,
+           meaning=meaning, flops=lambda types, result, attributes: flops * result.size,
+           decompose=decompose)
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float32])
+
+
+def erf(x: np.ndarray) -> np.ndarray:
+    """The error function, element by element."""
+    return _erf(x) if np.size(x) else np.asarray(x, np.float32)
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-x)) without overflow."""
+    return 0.5 * (1.0 + np.tanh(0.5 * x))
+
+
+pointwise("neg", np.negative)
+pointwise("abs", np.abs)
+pointwise("exp", np.exp)
+pointwise("sin", np.sin)
+pointwise("cos", np.cos)
+pointwise("sqrt", np.sqrt)
+pointwise("reciprocal", np.reciprocal)
+pointwise("tanh", np.tanh)
+pointwise("erf", erf)
+pointwise("sigmoid", sigmoid, flops=3)
+pointwise("relu", lambda x: np.maximum(x, 0))
+
+pointwise("add", np.add, inputs=2)
+pointwise("sub", np.subtract, inputs=2)
+pointwise("mul", np.multiply, inputs=2)
+pointwise("div", np.divide, inputs=2)
+pointwise("max", np.maximum, inputs=2)
+pointwise("min", np.minimum, inputs=2)
+
+pointwise("silu", lambda x: x * sigmoid(x), flops=4,
+          decompose=lambda g, x: x * g.apply("sigmoid", x))
+pointwise("quick_gelu", lambda x: x * sigmoid(1.702 * x), flops=5,
+          decompose=lambda g, x: x * g.apply("sigmoid", x * 1.702))
+pointwise("gelu", lambda x: 0.5 * x * (1 + erf(x * np.float32(math.sqrt(0.5)))), flops=5,
+          decompose=lambda g, x: x * 0.5 * (g.apply("erf", x * math.sqrt(0.5)) + 1.0))
