@@ -1,0 +1,1 @@
+"""Instructions: one folder a target, with the same file names in each."""

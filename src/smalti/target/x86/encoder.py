@@ -1,0 +1,164 @@
+"""Lines on physical registers to machine code, through iced-x86."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from iced_x86 import BlockEncoder, Code, Decoder, Formatter, FormatterSyntax, Instruction
+from iced_x86 import MemoryOperand
+from iced_x86 import Register as Physical
+
+from smalti.errors import VerificationError
+from smalti.target.x86.instructions import (
+    GENERAL_32, GENERAL_64, JUMPS, MASKS, XMM, YMM, ZMM, Level,
+)
+
+if TYPE_CHECKING:
+    from smalti.target.x86.assembler import Line, Memory, Register
+
+STACK_ALIGNMENT = 64
+NARROW = {"mov32", "mov_store32", "mask_from"}
+LOW_LANE = {"store_low": XMM, "to_bf16": YMM, "store_half": YMM}
+LOW_SOURCE = {"broadcast_low"}
+MAKERS = {
+    ("r", "r"): Instruction.create_reg_reg, ("r", "m"): Instruction.create_reg_mem,
+    ("m", "r"): Instruction.create_mem_reg, ("r", "i"): Instruction.create_reg_i64,
+    ("r", "r", "r"): Instruction.create_reg_reg_reg,
+    ("r", "r", "m"): Instruction.create_reg_reg_mem,
+    ("m", "r", "r"): Instruction.create_mem_reg_reg,
+    ("r", "m", "r"): Instruction.create_reg_mem_reg,
+    ("r", "r", "i"): Instruction.create_reg_reg_i32,
+    ("r", "m", "i"): Instruction.create_reg_mem_i32,
+    ("r", "r", "r", "i"): Instruction.create_reg_reg_reg_i32,
+    ("r", "r", "m", "i"): Instruction.create_reg_reg_mem_i32,
+    ("r", "r", "r", "r"): Instruction.create_reg_reg_reg_reg,
+    ("r", "r", "m", "r"): Instruction.create_reg_reg_mem_reg,
+    ("r",): Instruction.create_reg, ("m",): Instruction.create_mem,
+}
+
+
+def encode(lines: Sequence[Line], level: Level, ip: int, frame_bytes: int) -> bytes:
+    """Machine code of `lines`; it will stand `ip` bytes behind the pool of constants."""
+    block = BlockEncoder(64)
+    pending: list[int] = []
+    merged: dict[int, int] = {}
+    instructions: list[Instruction] = []
+
+    def append(instruction: Instruction) -> None:
+        if pending:
+            instruction.ip = pending[0]
+            for label in pending:
+                merged[label] = pending[0]
+            pending.clear()
+        instructions.append(instruction)
+
+    for instruction in enter(frame_bytes):
+        append(instruction)
+    for line in lines:
+        if line.name == "label":
+            pending.append(line.target.number)
+        elif line.name.startswith("jump_"):
+            append(Instruction.create_branch(JUMPS[line.name[5:]], line.target.number))
+        else:
+            if line.name == "return":
+                for instruction in leave(frame_bytes):
+                    append(instruction)
+            append(instruction_of(line, level))
+    if pending:
+        raise VerificationError("a label stands behind the last instruction")
+    for instruction in instructions:
+        if instruction.is_jcc_short_or_near or instruction.is_jmp_short_or_near:
+            instruction.near_branch64 = merged[instruction.near_branch64]
+        block.add(instruction)
+    return block.encode(ip)
+
+
+def enter(frame_bytes: int) -> list[Instruction]:
+    """An aligned stack frame; the caller's stack pointer is kept above it."""
+    if not frame_bytes:
+        return []
+    rsp, rax = Physical.RSP, Physical.RAX
+    size = frame_bytes + -frame_bytes % STACK_ALIGNMENT
+    saved = MemoryOperand(rsp, displ=size, displ_size=1)
+    return [Instruction.create_reg_reg(Code.MOV_R64_RM64, rax, rsp),
+            Instruction.create_reg_i32(Code.SUB_RM64_IMM32, rsp, size + STACK_ALIGNMENT),
+            Instruction.create_reg_i32(Code.AND_RM64_IMM32, rsp, -STACK_ALIGNMENT),
+            Instruction.create_mem_reg(Code.MOV_RM64_R64, saved, rax)]
+
+
+def leave(frame_bytes: int) -> list[Instruction]:
+    """The caller's stack pointer again."""
+    if not frame_bytes:
+        return []
+    size = frame_bytes + -frame_bytes % STACK_ALIGNMENT
+    saved = MemoryOperand(Physical.RSP, displ=size, displ_size=1)
+    return [Instruction.create_reg_mem(Code.MOV_R64_RM64, Physical.RSP, saved)]
+
+
+def instruction_of(line: Line, level: Level) -> Instruction:
+    """One line as an iced-x86 instruction."""
+    code = line.row.wide if level.wide else line.row.narrow
+    if code is None:
+        raise VerificationError(f"{line.name} has no encoding at level {level.name}")
+    if line.name == "return":
+        return Instruction.create(code)
+    if not line.operands:
+        return Instruction.create(code)
+    kinds, values = [], []
+    for operand in line.operands:
+        if isinstance(operand, int):
+            kinds.append("i")
+            values.append(operand)
+        elif hasattr(operand, "kind"):
+            kinds.append("r")
+            values.append(physical(operand, line.name, level))
+        else:
+            kinds.append("m")
+            values.append(address(operand, line.name, level))
+    if line.name == "mov_immediate" :
+        instruction = Instruction.create_reg_i64(code, *values)
+    elif kinds == ["r", "i"]:
+        instruction = Instruction.create_reg_i32(code, *values)
+    else:
+        instruction = MAKERS[tuple(kinds)](code, *values)
+    if line.mask is not None:
+        instruction.op_mask = MASKS[line.mask.number]
+        instruction.zeroing_masking = line.zeroing
+    return instruction
+
+
+def physical(register: Register, name: str, level: Level) -> int:
+    """The machine register of the right width for the instruction `name`."""
+    if register.kind == "v":
+        if name in ("to_bf16", "store_half", "store_low"):
+            return LOW_LANE[name][register.number]
+        return (ZMM if level.wide else YMM)[register.number]
+    if register.kind == "k":
+        return MASKS[register.number]
+    if register.number == -1:
+        return Physical.RSP
+    return (GENERAL_32 if name in NARROW else GENERAL_64)[register.number]
+
+
+def address(memory: Memory, name: str, level: Level) -> MemoryOperand:
+    """The memory operand; constants are addressed relative to the instruction pointer."""
+    if memory.pool:
+        return MemoryOperand(Physical.RIP, displ=memory.offset, displ_size=8)
+    base = physical(memory.base, "", level)
+    size = 1 if memory.offset else 0
+    if memory.index is None:
+        return MemoryOperand(base, displ=memory.offset, displ_size=size,
+                             is_broadcast=memory.spread)
+    vectors = (ZMM if level.wide else YMM)
+    index = (vectors[memory.index.number] if memory.index.kind == "v"
+             else physical(memory.index, "", level))
+    return MemoryOperand(base, index, memory.scale, displ=memory.offset, displ_size=size,
+                         is_broadcast=memory.spread)
+
+
+def disassembly(code: bytes, entry: int) -> str:
+    """The instructions from `entry` on, one a line, in Intel syntax."""
+    formatter = Formatter(FormatterSyntax.INTEL)
+    decoder = Decoder(64, code[entry:], ip=entry)
+    return "\n".join(f"{i.ip:6x}  {formatter.format(i)}" for i in decoder)

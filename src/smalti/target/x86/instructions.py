@@ -1,0 +1,159 @@
+"""Registers, feature levels, and the table of instructions the code generator uses.
+
+A row is an instruction: how it uses its operands ("w" writes, "m" reads and writes, "r" reads) and
+which encoding serves it at 256 bits (AVX2) and at 512 bits (AVX-512).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iced_x86 import Code, Register
+
+from smalti.errors import InputError
+
+
+@dataclass(frozen=True)
+class Level:
+    """A feature level: f32 lanes and number of vector registers, and what the CPU must have."""
+
+    name: str
+    lanes: int
+    vectors: int
+    needs: frozenset[str]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a vector register."""
+        return 4 * self.lanes
+
+    @property
+    def wide(self) -> bool:
+        """Whether vectors have 512 bits and mask registers exist."""
+        return self.lanes == 16
+
+
+_AVX2 = frozenset({"avx2", "fma"})
+_AVX512 = _AVX2 | {"avx512f", "avx512dq", "avx512vl", "avx512bw"}
+LEVELS = {
+    "avx2": Level("avx2", 8, 16, _AVX2),
+    "avx512": Level("avx512", 16, 32, _AVX512),
+    "avx512_bf16": Level("avx512_bf16", 16, 32, _AVX512 | {"avx512_bf16"}),
+}
+
+
+def level(name: str) -> Level:
+    """The level called `name`. Raises InputError listing the known ones."""
+    if name not in LEVELS:
+        raise InputError(f"no x86 feature level is named {name!r}; known: {', '.join(LEVELS)}")
+    return LEVELS[name]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One instruction: operand use, and its encodings (None where a level has none)."""
+
+    use: str
+    narrow: int | None
+    wide: int | None
+
+
+def _row(use: str, narrow: str | None, wide: str | None = None) -> Row:
+    return Row(use, getattr(Code, narrow) if narrow else None,
+               getattr(Code, wide) if wide else None)
+
+
+def _both(use: str, code: str) -> Row:
+    return _row(use, code, code)
+
+
+def _arithmetic(name: str, rounding: str = "_ER") -> Row:
+    return _row("wrr", f"VEX_{name}_YMM_YMM_YMMM256",
+                f"EVEX_{name}_ZMM_K1Z_ZMM_ZMMM512B32{rounding}")
+
+
+VECTOR = {
+    "load": _row("wr", "VEX_VMOVUPS_YMM_YMMM256", "EVEX_VMOVUPS_ZMM_K1Z_ZMMM512"),
+    "store": _row("rr", "VEX_VMOVUPS_YMMM256_YMM", "EVEX_VMOVUPS_ZMMM512_K1Z_ZMM"),
+    "copy": _row("wr", "VEX_VMOVAPS_YMM_YMMM256", "EVEX_VMOVAPS_ZMM_K1Z_ZMMM512"),
+    "load_masked": _row("wrr", "VEX_VMASKMOVPS_YMM_YMM_M256"),
+    "store_masked": _row("rrr", "VEX_VMASKMOVPS_M256_YMM_YMM"),
+    "broadcast": _row("wr", "VEX_VBROADCASTSS_YMM_M32", "EVEX_VBROADCASTSS_ZMM_K1Z_XMMM32"),
+    "broadcast_pair": _row("wr", None, "EVEX_VPBROADCASTD_ZMM_K1Z_XMMM32"),
+    "spread": _row("wr", "VEX_VPBROADCASTD_YMM_XMMM32", "EVEX_VPBROADCASTD_ZMM_K1Z_XMMM32"),
+    "store_low": _row("rr", "VEX_VMOVSS_M32_XMM", "EVEX_VMOVSS_M32_K1_XMM"),
+    "fma": _row("mrr", "VEX_VFMADD231PS_YMM_YMM_YMMM256",
+                "EVEX_VFMADD231PS_ZMM_K1Z_ZMM_ZMMM512B32_ER"),
+    "fma_into_factor": _row("mrr", "VEX_VFMADD213PS_YMM_YMM_YMMM256",
+                            "EVEX_VFMADD213PS_ZMM_K1Z_ZMM_ZMMM512B32_ER"),
+    "fma_negative": _row("mrr", "VEX_VFNMADD231PS_YMM_YMM_YMMM256",
+                         "EVEX_VFNMADD231PS_ZMM_K1Z_ZMM_ZMMM512B32_ER"),
+    "dot_pairs": _row("mrr", None, "EVEX_VDPBF16PS_ZMM_K1Z_ZMM_ZMMM512B32"),
+    "to_bf16": _row("wr", None, "EVEX_VCVTNEPS2BF16_YMM_K1Z_ZMMM512B32"),
+    "store_half": _row("rr", None, "EVEX_VMOVUPS_YMMM256_K1Z_YMM"),
+    "add": _arithmetic("VADDPS"), "sub": _arithmetic("VSUBPS"),
+    "mul": _arithmetic("VMULPS"), "div": _arithmetic("VDIVPS"),
+    "max": _arithmetic("VMAXPS", "_SAE"), "min": _arithmetic("VMINPS", "_SAE"),
+    "and": _arithmetic("VANDPS", ""), "or": _arithmetic("VORPS", ""),
+    "xor": _arithmetic("VXORPS", ""), "and_not": _arithmetic("VANDNPS", ""),
+    "sqrt": _row("wr", "VEX_VSQRTPS_YMM_YMMM256", "EVEX_VSQRTPS_ZMM_K1Z_ZMMM512B32_ER"),
+    "round": _row("wrr", "VEX_VROUNDPS_YMM_YMMM256_IMM8",
+                  "EVEX_VRNDSCALEPS_ZMM_K1Z_ZMMM512B32_IMM8_SAE"),
+    "to_int": _row("wr", "VEX_VCVTPS2DQ_YMM_YMMM256", "EVEX_VCVTPS2DQ_ZMM_K1Z_ZMMM512B32_ER"),
+    "from_int": _row("wr", "VEX_VCVTDQ2PS_YMM_YMMM256", "EVEX_VCVTDQ2PS_ZMM_K1Z_ZMMM512B32_ER"),
+    "add_int": _row("wrr", "VEX_VPADDD_YMM_YMM_YMMM256", "EVEX_VPADDD_ZMM_K1Z_ZMM_ZMMM512B32"),
+    "mul_int": _row("wrr", "VEX_VPMULLD_YMM_YMM_YMMM256", "EVEX_VPMULLD_ZMM_K1Z_ZMM_ZMMM512B32"),
+    "min_int": _row("wrr", "VEX_VPMINSD_YMM_YMM_YMMM256", "EVEX_VPMINSD_ZMM_K1Z_ZMM_ZMMM512B32"),
+    "shift_left_int": _row("wrr", "VEX_VPSLLD_YMM_YMM_IMM8",
+                           "EVEX_VPSLLD_ZMM_K1Z_ZMMM512B32_IMM8"),
+    "greater_int": _row("wrr", "VEX_VPCMPGTD_YMM_YMM_YMMM256"),
+    "greater_int_mask": _row("wrr", None, "EVEX_VPCMPGTD_KR_K1_ZMM_ZMMM512B32"),
+    "blend": _row("wrrr", "VEX_VBLENDVPS_YMM_YMM_YMMM256_YMM"),
+    "gather": _row("mrm", "VEX_VGATHERDPS_YMM_VM32Y_YMM", "EVEX_VGATHERDPS_ZMM_K1_VM32Z"),
+    "swap_halves": _row("wrrr", "VEX_VPERM2F128_YMM_YMM_YMMM256_IMM8",
+                        "EVEX_VSHUFF32X4_ZMM_K1Z_ZMM_ZMMM512B32_IMM8"),
+    "permute": _row("wrr", "VEX_VPERMILPS_YMM_YMMM256_IMM8",
+                    "EVEX_VPERMILPS_ZMM_K1Z_ZMMM512B32_IMM8"),
+}
+
+GENERAL = {
+    "mov": _both("wr", "MOV_R64_RM64"),
+    "mov_immediate": _both("wr", "MOV_R64_IMM64"),
+    "mov_store": _both("rr", "MOV_RM64_R64"),
+    "mov_store32": _both("rr", "MOV_RM32_R32"),
+    "mov32": _both("wr", "MOV_R32_RM32"),
+    "mov_signed32": _both("wr", "MOVSXD_R64_RM32"),
+    "lea": _both("wr", "LEA_R64_M"),
+    "iadd": _both("mr", "ADD_R64_RM64"),
+    "iadd_immediate": _both("mr", "ADD_RM64_IMM32"),
+    "isub": _both("mr", "SUB_R64_RM64"),
+    "imul": _both("mr", "IMUL_R64_RM64"),
+    "imul_immediate": _both("wrr", "IMUL_R64_RM64_IMM32"),
+    "shift_right": _both("mr", "SHR_RM64_IMM8"),
+    "shift_right_signed": _both("mr", "SAR_RM64_IMM8"),
+    "compare": _both("rr", "CMP_R64_RM64"),
+    "compare_immediate": _both("rr", "CMP_RM64_IMM32"),
+    "exchange_add": _both("mm", "XADD_RM64_R64"),
+    "mask_from": _row("wr", None, "VEX_KMOVW_KR_R32"),
+    "prefetch": _both("r", "PREFETCHT0_M8"),
+    "return": _both("", "RETNQ"),
+    "pause": _both("", "PAUSE"),
+    "clear_upper": _both("", "VEX_VZEROUPPER"),
+    "call": _both("r", "CALL_RM64"),
+}
+
+JUMPS = {
+    "always": Code.JMP_REL32_64, "equal": Code.JE_REL32_64, "not_equal": Code.JNE_REL32_64,
+    "less": Code.JL_REL32_64, "greater_equal": Code.JGE_REL32_64, "below": Code.JB_REL32_64,
+    "above_equal": Code.JAE_REL32_64,
+}
+
+GENERAL_REGISTERS = ("RAX", "RCX", "RDX", "RBX", "RSI", "RDI", "R8", "R9", "R10", "R11",
+                     "R12", "R13", "R14", "R15", "RBP")
+GENERAL_64 = tuple(getattr(Register, name) for name in GENERAL_REGISTERS)
+GENERAL_32 = tuple(getattr(Register, name[0:1] + name[1:] + "D" if name[1].isdigit()
+                           else "E" + name[1:]) for name in GENERAL_REGISTERS)
+XMM = tuple(getattr(Register, f"XMM{i}") for i in range(32))
+YMM = tuple(getattr(Register, f"YMM{i}") for i in range(32))
+ZMM = tuple(getattr(Register, f"ZMM{i}") for i in range(32))
+MASKS = tuple(getattr(Register, f"K{i}") for i in range(8))
