@@ -1,0 +1,155 @@
+"""The UNet of latent diffusion (Rombach et al. 2022, arXiv:2112.10752; Ho et al. 2020).
+
+Names are those of the original code (CompVis `openaimodel.py`): `input_blocks`, `middle_block`,
+`output_blocks`, in which block numbers run on through the levels.
+"""
+
+from __future__ import annotations
+
+from smalti.errors import InputError
+from smalti.graph import Graph, Value
+from smalti.models.config import UNetConfig
+from smalti.nn import (
+    conv2d, cross_attention, from_tokens, geglu_feed_forward, group_norm, layer_norm, linear, silu,
+    timestep_embedding, to_tokens, upsample_nearest,
+)
+
+PREFIX = "model.diffusion_model"
+TRANSFORMER_NORM_EPS = 1e-6
+"""GroupNorm before a transformer; everywhere else in the UNet it is `config.eps`."""
+
+
+def unet_graph(config: UNetConfig, batch: int, height: int, width: int, tokens: int = 77) -> Graph:
+    """One evaluation of the denoiser; `height` and `width` are those of the latent.
+
+    latent f32[batch, in_channels, height, width], timesteps f32[batch] in training steps,
+    context f32[batch, tokens, context_dim] -> prediction f32[batch, out_channels, height, width],
+    which is the noise or the velocity, as the model was trained. Raises InputError for a size that
+    cannot be halved once between each two levels.
+
+    >>> from smalti.models.config import SD15
+    >>> g = unet_graph(SD15.unet, batch=2, height=64, width=96)
+    >>> g.outputs["prediction"].shape, len(g.parameters)
+    ((2, 4, 64, 96), 686)
+    """
+    multiple = 2 ** (len(config.block_channels) - 1)
+    if height % multiple or width % multiple or min(height, width) < 1:
+        raise InputError(f"a latent of {height} x {width} (height x width) is given; this UNet "
+                         f"halves it {len(config.block_channels) - 1} times, so both must be "
+                         f"positive multiples of {multiple}")
+    g = Graph("unet")
+    x = g.input("latent", (batch, config.in_channels, height, width))
+    timesteps = g.input("timesteps", (batch,))
+    context = g.input("context", (batch, tokens, config.context_dim))
+    with g.scope(PREFIX):
+        with g.scope("time_embed"):
+            time = _time_embedding(timesteps, config)      # [n, time_dim]
+        skips = _input_blocks(x, time, context, config)
+        with g.scope("middle_block"):
+            x = _middle_block(skips[-1], time, context, config)
+        x = _output_blocks(x, skips, time, context, config)
+        x = silu(group_norm(x, "out.0", config.norm_groups, config.eps))
+        g.output("prediction", conv2d(x, "out.2", config.out_channels, 3))
+    return g
+
+
+def _time_embedding(timesteps: Value, config: UNetConfig) -> Value:
+    x = timestep_embedding(timesteps, config.block_channels[0])
+    return linear(silu(linear(x, "0", config.time_dim)), "2", config.time_dim)
+
+
+def _input_blocks(x: Value, time: Value, context: Value, config: UNetConfig) -> list[Value]:
+    """The way down. Returns what every block made: [n, c, h, w] with falling sizes."""
+    g, last = x.graph, len(config.block_channels) - 1
+    with g.scope("input_blocks.0"):
+        skips = [conv2d(x, "0", config.block_channels[0], 3)]
+    for level, channels in enumerate(config.block_channels):
+        for _ in range(config.res_blocks):
+            with g.scope(f"input_blocks.{len(skips)}"):
+                x = _level_block(skips[-1], level, time, context, config)
+            skips.append(x)
+        if level < last:
+            with g.scope(f"input_blocks.{len(skips)}.0"):
+                x = conv2d(skips[-1], "op", channels, 3, stride=2)  # [n, c, h / 2, w / 2]
+            skips.append(x)
+    return skips
+
+
+def _middle_block(x: Value, time: Value, context: Value, config: UNetConfig) -> Value:
+    g, channels = x.graph, x.shape[1]
+    with g.scope("0"):
+        x = _residual_block(x, channels, time, config)
+    with g.scope("1"):
+        x = _transformer(x, context, config.middle_depth, config)
+    with g.scope("2"):
+        return _residual_block(x, channels, time, config)
+
+
+def _output_blocks(x: Value, skips: list[Value], time: Value, context: Value,
+                   config: UNetConfig) -> Value:
+    """The way up: each block also reads what its mirror image on the way down made."""
+    g, skips, number = x.graph, list(skips), 0
+    for level in reversed(range(len(config.block_channels))):
+        for i in range(config.res_blocks + 1):
+            with g.scope(f"output_blocks.{number}"):
+                x = g.apply("concat", x, skips.pop(), axis=1)  # [n, c + c_skip, h, w]
+                x = _level_block(x, level, time, context, config)
+                if level > 0 and i == config.res_blocks:
+                    with g.scope("2" if config.attention[level] else "1"):
+                        x = conv2d(upsample_nearest(x), "conv", x.shape[1], 3)
+            number += 1
+    return x
+
+
+def _level_block(x: Value, level: int, time: Value, context: Value, config: UNetConfig) -> Value:
+    """A residual block, then a transformer where the level has attention."""
+    g = x.graph
+    with g.scope("0"):
+        x = _residual_block(x, config.block_channels[level], time, config)
+    if not config.attention[level]:
+        return x
+    with g.scope("1"):
+        return _transformer(x, context, config.transformer_depth[level], config)
+
+
+def _residual_block(x: Value, channels: int, time: Value, config: UNetConfig) -> Value:
+    """x [n, c, h, w], time [n, time_dim] -> [n, channels, h, w]."""
+    h = silu(group_norm(x, "in_layers.0", config.norm_groups, config.eps))
+    h = conv2d(h, "in_layers.2", channels, 3)
+    shift = linear(silu(time), "emb_layers.1", channels)                  # [n, channels]
+    h = h + shift.reshape(*shift.shape, 1, 1)
+    h = silu(group_norm(h, "out_layers.0", config.norm_groups, config.eps))
+    h = conv2d(h, "out_layers.3", channels, 3)
+    if x.shape[1] != channels:
+        x = conv2d(x, "skip_connection", channels, 1)
+    return x + h
+
+
+def _transformer(x: Value, context: Value, depth: int, config: UNetConfig) -> Value:
+    """Blocks of attention over the pixels; x [n, c, h, w], context [n, s, d]."""
+    g, (_, channels, height, width) = x.graph, x.shape
+    y = group_norm(x, "norm", config.norm_groups, TRANSFORMER_NORM_EPS)
+    if config.linear_projection:
+        y = linear(to_tokens(y), "proj_in", channels)                     # [n, h * w, c]
+    else:
+        y = to_tokens(conv2d(y, "proj_in", channels, 1))                  # [n, h * w, c]
+    for i in range(depth):
+        with g.scope(f"transformer_blocks.{i}"):
+            y = _transformer_block(y, context, config.heads_at(channels))
+    if config.linear_projection:
+        return x + from_tokens(linear(y, "proj_out", channels), height, width)
+    return x + conv2d(from_tokens(y, height, width), "proj_out", channels, 1)
+
+
+def _transformer_block(x: Value, context: Value, heads: int) -> Value:
+    """Self-attention, attention to the context, feed-forward; x [n, t, c], context [n, s, d]."""
+    g = x.graph
+    y = layer_norm(x, "norm1")
+    with g.scope("attn1"):
+        x = x + cross_attention(y, y, heads)
+    y = layer_norm(x, "norm2")
+    with g.scope("attn2"):
+        x = x + cross_attention(y, context, heads)
+    y = layer_norm(x, "norm3")
+    with g.scope("ff"):
+        return x + geglu_feed_forward(y)

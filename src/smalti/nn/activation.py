@@ -1,0 +1,35 @@
+"""Activations; each is one operation of the graph."""
+
+from __future__ import annotations
+
+from smalti.graph import Value
+
+
+def silu(x: Value) -> Value:
+    """x * sigmoid(x), element by element (Elfwing et al. 2018, arXiv:1702.03118).
+
+    >>> from smalti.graph import Graph
+    >>> silu(Graph().input("x", (2, 3)))
+    <result silu f32[2, 3]>
+    """
+    return x.graph.apply("silu", x)
+
+
+def gelu(x: Value) -> Value:
+    """x * Phi(x) with the exact error function (Hendrycks & Gimpel 2016, arXiv:1606.08415).
+
+    >>> from smalti.graph import Graph
+    >>> gelu(Graph().input("x", (2, 3)))
+    <result gelu f32[2, 3]>
+    """
+    return x.graph.apply("gelu", x)
+
+
+def quick_gelu(x: Value) -> Value:
+    """x * sigmoid(1.702 x), the activation of OpenAI's CLIP (the paper of `gelu`, section 2).
+
+    >>> from smalti.graph import Graph
+    >>> quick_gelu(Graph().input("x", (2, 3)))
+    <result quick_gelu f32[2, 3]>
+    """
+    return x.graph.apply("quick_gelu", x)
