@@ -1,0 +1,188 @@
+"""Parameter names: from what files call them to the latent-diffusion names used inside.
+
+Diffusers numbers blocks per level (`down_blocks.1.resnets.0`), latent diffusion numbers them in a
+row (`input_blocks.4.0`), with one more position per level for the down- or upsampling. The map
+needs only the number of residual blocks per level and which levels have attention; both are seen
+in the names. Source: the naming of the two public code bases, CompVis/stable-diffusion and
+huggingface/diffusers (`scripts/convert_diffusers_to_original_stable_diffusion.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from smalti.checkpoint.expected import TEXT, UNET, VAE
+
+_TEXT_OLD = "cond_stage_model.transformer."
+
+# tensors that belong to training, to other views of the same weights, or to constants
+IGNORED = re.compile(
+    r"model_ema\.|betas$|alphas_cumprod|sqrt_|log_one_minus|posterior_|logvar$|lvlb_weights$"
+    r"|scale_factor$|global_step$|optimizer|first_stage_model\.loss\.|embedding_manager\."
+    r"|.*\.position_ids$|.*\.logit_scale$|.*text_projection|.*\.num_batches_tracked$"
+)
+
+_UNET_ENDS = {
+    "time_embedding.linear_1": "time_embed.0",
+    "time_embedding.linear_2": "time_embed.2",
+    "add_embedding.linear_1": "label_emb.0.0",
+    "add_embedding.linear_2": "label_emb.0.2",
+    "conv_in": "input_blocks.0.0",
+    "conv_norm_out": "out.0",
+    "conv_out": "out.2",
+}
+_UNET_RESIDUAL = {
+    "norm1": "in_layers.0",
+    "conv1": "in_layers.2",
+    "time_emb_proj": "emb_layers.1",
+    "norm2": "out_layers.0",
+    "conv2": "out_layers.3",
+    "conv_shortcut": "skip_connection",
+}
+_VAE_ATTENTION = {
+    "group_norm": "norm",
+    "to_q": "q",
+    "to_k": "k",
+    "to_v": "v",
+    "to_out.0": "proj_out",
+    "query": "q",
+    "key": "k",
+    "value": "v",
+    "proj_attn": "proj_out",
+}
+_BLOCK = re.compile(
+    r"(down|up)_blocks\.(\d+)\.(resnets|attentions|downsamplers|upsamplers)\.(\d+)\.(.+)"
+)
+_MIDDLE = re.compile(r"mid_block\.(resnets|attentions)\.(\d+)\.(.+)")
+
+Rename = Callable[[str], str]
+
+
+def is_ignored(name: str) -> bool:
+    """Whether a tensor of this name is known to be of no use for making pictures.
+
+    >>> is_ignored("model_ema.decay"), is_ignored("first_stage_model.quant_conv.bias")
+    (True, False)
+    """
+    return IGNORED.match(name) is not None
+
+
+def single_file_name(name: str) -> str:
+    """Internal name of a tensor of a single-file checkpoint.
+
+    Some old files, and files written by newer libraries, lack `text_model.`; it is put in.
+
+    >>> single_file_name("cond_stage_model.transformer.final_layer_norm.bias")
+    'cond_stage_model.transformer.text_model.final_layer_norm.bias'
+    """
+    if name.startswith(_TEXT_OLD) and not name.startswith(TEXT):
+        rest = name.removeprefix(_TEXT_OLD)
+        if rest.startswith(("embeddings.", "encoder.", "final_layer_norm.")):
+            return TEXT + rest
+    return name
+
+
+def text_encoder_name(name: str) -> str:
+    """Internal name of a tensor of a folder's `text_encoder/` (with or without `text_model.`).
+
+    >>> text_encoder_name("text_model.final_layer_norm.bias")
+    'cond_stage_model.transformer.text_model.final_layer_norm.bias'
+    """
+    return single_file_name(_TEXT_OLD + name)
+
+
+def unet_renaming(names: Iterable[str]) -> Rename:
+    """Function from diffusers names of a UNet, all of which are `names`, to internal names.
+
+    >>> names = [f"down_blocks.{b}.resnets.{r}.conv1.bias" for b in range(3) for r in range(2)]
+    >>> unet_renaming(names)("down_blocks.1.resnets.1.conv1.bias")
+    'model.diffusion_model.input_blocks.5.0.in_layers.2.bias'
+    """
+    matches = [match for match in map(_BLOCK.match, names) if match]
+    down_blocks = [int(m[4]) for m in matches if m[1] == "down" and m[3] == "resnets"]
+    res_blocks = 1 + max(down_blocks, default=0)
+    attends = {int(m[2]) for m in matches if m[1] == "up" and m[3] == "attentions"}
+
+    def rename(name: str) -> str:
+        match = _BLOCK.match(name)
+        if not match:
+            return UNET + _unet_end(name)
+        side, block, kind, item, rest = match.groups()
+        level, place = int(block), int(item)
+        if side == "down":
+            first, prefix = 1 + level * (res_blocks + 1), "input_blocks"
+        else:
+            first, prefix = level * (res_blocks + 1), "output_blocks"
+        if kind == "resnets":
+            return f"{UNET}{prefix}.{first + place}.0.{_swap(rest, _UNET_RESIDUAL)}"
+        if kind == "attentions":
+            return f"{UNET}{prefix}.{first + place}.1.{rest}"
+        if kind == "downsamplers":
+            return f"{UNET}{prefix}.{first + res_blocks}.0.{rest.replace('conv.', 'op.')}"
+        after = 2 if level in attends else 1
+        return f"{UNET}{prefix}.{first + res_blocks}.{after}.{rest}"
+
+    return rename
+
+
+def vae_renaming(names: Iterable[str]) -> Rename:
+    """Function from diffusers names of an autoencoder, all of which are `names`, to internal ones.
+
+    >>> vae_renaming(["decoder.up_blocks.3.resnets.0.norm1.bias"])(
+    ...     "decoder.up_blocks.0.resnets.2.conv_shortcut.bias")
+    'first_stage_model.decoder.up.3.block.2.nin_shortcut.bias'
+    """
+    found = [re.match(r"(?:encoder\.down|decoder\.up)_blocks\.(\d+)\.", name) for name in names]
+    last = max((int(match[1]) for match in found if match), default=0)
+
+    def rename(name: str) -> str:
+        part, _, rest = name.partition(".")
+        if part not in ("encoder", "decoder"):
+            return VAE + name
+        prefix = f"{VAE}{part}."
+        if match := _BLOCK.match(rest):
+            side, block, kind, item, tail = match.groups()
+            level = int(block) if side == "down" else last - int(block)
+            if kind == "resnets":
+                tail = _swap(tail, {"conv_shortcut": "nin_shortcut"})
+                return f"{prefix}{side}.{level}.block.{item}.{tail}"
+            sample = "downsample" if side == "down" else "upsample"
+            return f"{prefix}{side}.{level}.{sample}.{tail}"
+        if match := _MIDDLE.match(rest):
+            kind, item, tail = match.groups()
+            if kind == "attentions":
+                return f"{prefix}mid.attn_1.{_swap(tail, _VAE_ATTENTION)}"
+            return f"{prefix}mid.block_{int(item) + 1}.{tail}"
+        return prefix + _swap(rest, {"conv_norm_out": "norm_out"})
+
+    return rename
+
+
+def internal_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of a tensor under its internal name.
+
+    The autoencoder's attention is stored as a linear layer by some and as a 1x1 convolution by
+    others; inside it is the convolution.
+
+    >>> internal_shape("first_stage_model.decoder.mid.attn_1.q.weight", (8, 8))
+    (8, 8, 1, 1)
+    """
+    if len(shape) == 2 and name.startswith(VAE) and ".mid.attn_1." in name:
+        return (*shape, 1, 1)
+    return shape
+
+
+def _unet_end(name: str) -> str:
+    """UNet names outside the numbered blocks."""
+    if match := _MIDDLE.match(name):
+        if match[1] == "resnets":
+            return f"middle_block.{2 * int(match[2])}.{_swap(match[3], _UNET_RESIDUAL)}"
+        return f"middle_block.1.{match[3]}"
+    return _swap(name, _UNET_ENDS)
+
+
+def _swap(name: str, table: dict[str, str]) -> str:
+    """`name` with the module path before its last part replaced by `table`."""
+    path, _, leaf = name.rpartition(".")
+    return f"{table.get(path, path)}.{leaf}" if path else name
