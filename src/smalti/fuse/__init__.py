@@ -1,0 +1,6 @@
+"""The cut: which operations share a kernel, and where values are stored between kernels."""
+
+from smalti.fuse.cut import Cut, Piece, cut
+from smalti.fuse.view import Storage, View
+
+__all__ = ["Cut", "Piece", "Storage", "View", "cut"]

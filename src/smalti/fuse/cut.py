@@ -1,0 +1,405 @@
+"""Cuts a graph into kernels.
+
+It starts from everything in one piece: every pointwise operation, broadcast and view is computed
+where its result is read. A cut is made only where keeping things together is impossible or costs
+more than a store and a load: at the result of a contraction or an attention, where statistics need
+a whole image first, and where a value would be computed again too often. `Piece.reason` says which.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from smalti.errors import UnsupportedError
+from smalti.fuse.reader import Reader
+from smalti.fuse.view import Storage, View, row_major, stored
+from smalti.graph import Graph, Node, Value
+from smalti.kernel import build
+from smalti.kernel.form import Index, Kernel, Load, axis
+
+CONTRACTIONS = {"conv", "mat_mul"}
+NORMALIZATIONS = {"group_normalization", "layer_normalization"}
+VIEWS = {"reshape", "transpose", "slice", "expand"}
+KNOWN = CONTRACTIONS | NORMALIZATIONS | VIEWS | {"attention", "concat", "gather", "resize"}
+READS_MAX = 4
+"""A pointwise result that more kernels than this read is stored instead of computed again."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A kernel, the views its buffers stand for, and where in the model it comes from."""
+
+    kernel: Kernel
+    views: dict[str, View]
+    scope: str
+    reason: str
+    flops: int
+
+
+@dataclass
+class Cut:
+    """The pieces in the order in which they run."""
+
+    name: str
+    inputs: dict[str, View] = field(default_factory=dict)
+    outputs: dict[str, View] = field(default_factory=dict)
+    pieces: list[Piece] = field(default_factory=list)
+
+
+def cut(graph: Graph) -> Cut:
+    """The cut of `graph`. Raises UnsupportedError listing every node that has no kernel."""
+    refuse_unsupported(graph)
+    return _Cutter(graph).run()
+
+
+def refuse_unsupported(graph: Graph) -> None:
+    """Raise UnsupportedError with all nodes that cannot be computed by a kernel."""
+    bad = []
+    for node in graph.nodes:
+        why = _unsupported(node)
+        if why:
+            bad.append(f"{node.scope or '(top)'}: {node.operation.name}: {why}")
+    if bad:
+        raise UnsupportedError(f"graph {graph.name} has {len(bad)} nodes that the CPU target "
+                               f"cannot compile:", bad)
+
+
+def _unsupported(node: Node) -> str:
+    name = node.operation.name
+    if not node.operation.pointwise and name not in KNOWN:
+        return "no kernel form computes it"
+    if name == "conv" and node.attributes["group"] != 1:
+        return "grouped convolution"
+    if name in CONTRACTIONS:
+        root = node.inputs[1]
+        while root.node is not None and root.node.operation.name in VIEWS:
+            root = root.node.inputs[0]
+        if root.kind not in ("parameter", "constant"):
+            return "the second operand is computed, a parameter is expected"
+    if name == "mat_mul" and (len(node.inputs[0].shape) > 3 or len(node.inputs[1].shape) != 2):
+        return "more than one batch axis"
+    dtypes = {v.dtype for v in node.inputs} - ({"i32"} if name == "gather" else set())
+    return "" if dtypes <= {"f32"} else f"dtypes {sorted(dtypes)}; f32 is expected"
+
+
+class _Cutter:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.users = graph.users()
+        self.result = Cut(graph.name)
+        self.views: dict[Value, View] = {}
+        self.moments: dict[Node, tuple[View, View]] = {}
+        self.tails: dict[Value, Node] = {}
+        self.absorbed: set[Value] = set()
+        self.kept: set[Value] = set()
+        self.places: dict[Value, tuple[Value, int]] = {}
+        self.outputs = set(graph.outputs.values())
+
+    # ------------------------------------------------------------------ deciding
+
+    def run(self) -> Cut:
+        for kind in (self.graph.inputs, self.graph.parameters):
+            for name, value in kind.items():
+                strides = stored(value.shape) if value.kind == "input" else row_major(value.shape)
+                storage = Storage(value.kind, value.type.size, value.dtype, name)
+                self.views[value] = View(storage, 0, value.shape, strides)
+        self.result.inputs = {n: self.views[v] for n, v in self.graph.inputs.items()}
+        for node in self.graph.nodes:
+            if node.operation.name in CONTRACTIONS:
+                self._grow_tail(node)
+        for node in reversed(self.graph.nodes):
+            self._decide(node)
+        for node in self.graph.nodes:
+            if node.operation.name == "concat":
+                self._place_operands(node)
+        for node in self.graph.nodes:
+            self._emit(node)
+        for name, value in self.graph.outputs.items():
+            self.result.outputs[name] = self.view(value)
+        return self.result
+
+    def _grow_tail(self, anchor: Node) -> None:
+        """Absorb the pointwise operations behind a contraction, while each has one reader."""
+        value = anchor.output
+        while value not in self.outputs:
+            users = self.users.get(value, [])
+            if (len(users) != 1 or not users[0].operation.pointwise
+                    or users[0].output.shape != value.shape
+                    or users[0].inputs.count(value) != 1
+                    or any(other in self.absorbed or other in self.tails
+                           and self._depends(other, value) for other in users[0].inputs
+                           if other is not value) or users[0].output in self.tails):
+                break
+            self.absorbed.add(value)
+            value = users[0].output
+        self.tails[value] = anchor
+
+    def _depends(self, value: Value, on: Value) -> bool:
+        """Whether `value` is computed from `on` (they are the two operands of one operation)."""
+        pending, seen = [value], set()
+        while pending:
+            v = pending.pop()
+            if v is on:
+                return True
+            if v.node is not None and v not in seen:
+                seen.add(v)
+                pending.extend(v.node.inputs)
+        return False
+
+    def _decide(self, node: Node) -> None:
+        """Whether the node's result is stored; its readers are decided already."""
+        value, name = node.output, node.operation.name
+        if value in self.absorbed or name in VIEWS:
+            return
+        if value in self.tails or name in ("attention", "concat") or value in self.outputs:
+            self.kept.add(value)
+            return
+        reads = self._reads(value)
+        if reads is None or reads > (1 if name == "gather" else READS_MAX):
+            self.kept.add(value)
+
+    def _reads(self, value: Value) -> int | None:
+        """How many kernels would compute `value` themselves; None when one cannot."""
+        total = 0
+        if value in self.outputs:
+            return None
+        for user in self.users.get(value, []):
+            name = user.operation.name
+            if name in CONTRACTIONS and user.inputs[0] is value:
+                if value.node is not None and value.node.operation.name == "gather":
+                    return None
+                total += 1
+            elif name in VIEWS or name == "resize":
+                if user.output in self.kept:
+                    total += 1
+                    continue
+                if name == "reshape" and not _only_ones(value.shape, user.output.shape):
+                    return None
+                inner = self._reads(user.output)
+                if inner is None:
+                    return None
+                total += inner
+            elif user.operation.pointwise:
+                alone = user.output in self.kept or user.output in self.absorbed \
+                    or user.output in self.tails
+                inner = 1 if alone else self._reads(user.output)
+                if inner is None:
+                    return None
+                if alone and len(self.users[value]) > 1:
+                    return None
+                total += inner
+            else:
+                return None
+        return total
+
+    def _place_operands(self, node: Node) -> None:
+        """Let the operands of a concat be computed where the concat wants them."""
+        at, dimension = 0, node.attributes["axis"] % len(node.output.shape)
+        for value in node.inputs:
+            made = value in self.kept and value.node.operation.name != "concat"
+            if made and value not in self.places and node.inputs.count(value) == 1:
+                self.places[value] = (node.output, at)
+            at += value.shape[dimension]
+
+    # ------------------------------------------------------------------ views
+
+    def view(self, value: Value) -> View:
+        """Where `value` is stored; a reshape that strides cannot express is copied first."""
+        if value in self.views:
+            return self.views[value]
+        if value.kind == "constant":
+            storage = Storage("constant", value.type.size, value.dtype, data=value.data)
+            found = View(storage, 0, value.shape, row_major(value.shape))
+        else:
+            node = value.node
+            base = self.view(node.inputs[0])
+            name, attributes = node.operation.name, node.attributes
+            if name == "transpose":
+                found = base.transpose(attributes["perm"])
+            elif name == "slice":
+                found = base.slice(attributes["axis"], attributes["start"], attributes["end"])
+            elif name == "expand":
+                found = base.expand(value.shape)
+            else:
+                found = base.reshape(value.shape) or self._copied(base, value)
+        self.views[value] = found
+        return found
+
+    def _copied(self, base: View, value: Value) -> View:
+        storage = Storage("arena", value.type.size, value.dtype)
+        target = View(storage, 0, base.shape, row_major(base.shape))
+        reader = Reader(self)
+        axes = [(f"i{k}", n) for k, n in enumerate(base.shape)]
+        expr = reader.load(base, tuple(axis(name) for name, _ in axes))
+        self._add(build.map_over(axes, expr, reader.buffers(out=target)),
+                  reader.views(out=target), value.node, "strides cannot express the reshape")
+        return View(storage, 0, value.shape, row_major(value.shape))
+
+    def target(self, value: Value) -> View:
+        """A new place for `value`: inside a concat that reads it, or of its own."""
+        if value in self.places:
+            whole, at = self.places[value]
+            dimension = whole.node.attributes["axis"] % len(whole.shape)
+            view = self.target_once(whole).slice(dimension, at, at + value.shape[dimension])
+        else:
+            storage = Storage("arena", value.type.size, value.dtype)
+            view = View(storage, 0, value.shape, stored(value.shape))
+        self.views[value] = view
+        return view
+
+    def target_once(self, value: Value) -> View:
+        """The place of a concat, made when its first operand is."""
+        return self.views[value] if value in self.views else self.target(value)
+
+    # ------------------------------------------------------------------ emitting
+
+    def _add(self, kernel: Kernel, views: dict[str, View], node: Node, reason: str,
+             flops: int = 0) -> None:
+        self.result.pieces.append(Piece(kernel, views, node.scope, reason, flops))
+
+    def _emit(self, node: Node) -> None:
+        value, name = node.output, node.operation.name
+        if name in NORMALIZATIONS:
+            self._emit_moments(node)
+        if value not in self.kept:
+            return
+        if value in self.tails:
+            self._emit_contraction(self.tails[value], value)
+        elif name == "attention":
+            self._emit_attention(node)
+        elif name == "concat":
+            self._emit_concat(node)
+        else:
+            reader, axes = Reader(self), [(f"i{k}", n) for k, n in enumerate(value.shape)]
+            expr = reader.node(node, tuple(axis(name) for name, _ in axes))
+            self._emit_map(node, axes, expr, reader, self.target(value), self._reason(value))
+
+    def _emit_map(self, node: Node, axes, expr, reader: Reader, target: View,
+                  reason: str) -> None:
+        flops = math.prod(target.shape)
+        self._add(build.map_over(axes, expr, reader.buffers(out=target)),
+                  reader.views(out=target), node, reason, flops)
+
+    def _emit_concat(self, node: Node) -> None:
+        whole = self.target_once(node.output)
+        dimension, at = node.attributes["axis"] % len(whole.shape), 0
+        for value in node.inputs:
+            part = whole.slice(dimension, at, at + value.shape[dimension])
+            at += value.shape[dimension]
+            if self.places.get(value, (None,))[0] is node.output:
+                continue
+            reader, axes = Reader(self), [(f"i{k}", n) for k, n in enumerate(value.shape)]
+            expr = reader.value(value, tuple(axis(name) for name, _ in axes))
+            self._emit_map(node, axes, expr, reader, part, "a part of a concat")
+
+    def _emit_contraction(self, anchor: Node, last: Value) -> None:
+        data, weight = anchor.inputs[0], self.view(anchor.inputs[1])
+        b, y, x, o = map(axis, "byxo")
+        read, total = Reader(self), Load("sum", (b, y, x, o))
+        if anchor.operation.name == "conv":
+            window = _conv_window(anchor)
+            at = (axis("b"), axis("c"), y.plus(-window.pad[0]), x.plus(-window.pad[1]))
+            where = (b, o, y, x)
+        else:
+            window = _matrix_window(anchor)
+            keep = len(data.shape) - 2
+            at, where = (b, x, axis("c"))[1 - keep:], (b, x, o)[1 - keep:]
+            weight = View(weight.storage, weight.offset, (*weight.shape[::-1], 1, 1),
+                          (*weight.strides[::-1], 0, 0))
+        patch = read.value(data, at)
+        result = read.value(last, where, {anchor.output: total}, anchor)
+        target = self.target(last)
+        if anchor.operation.name == "conv":
+            out = target.transpose((0, 2, 3, 1))
+        else:
+            shape = (window.batch, 1, window.out_width, window.out_channels)
+            out = target.reshape(shape)
+        kernel = build.contraction(window, patch, result, read.buffers(weight=weight, out=out))
+        self._add(kernel, read.views(weight=weight, out=out), anchor, self._reason(last),
+                  2 * anchor.output.type.size * window.channels * window.rows * window.columns)
+
+    def _emit_attention(self, node: Node) -> None:
+        heads = node.attributes["num_heads"]
+        views = {}
+        for name, value in zip("qkv", node.inputs):
+            view = self.view(value)
+            n, t, width = view.shape
+            split = view.reshape((n, t, heads, width // heads))
+            if split is None or split.strides[-1] != 1:
+                split = self._copied(view, value).reshape((n, t, heads, width // heads))
+            views[name] = split
+        out = self.target(node.output)
+        n, t, width = out.shape
+        views["out"] = out.reshape((n, t, heads, width // heads))
+        scale = node.attributes["scale"]
+        if scale is None:
+            scale = 1 / math.sqrt(views["q"].shape[3])
+        buffers = [Reader.buffer(name, view) for name, view in views.items()]
+        kernel = build.attention(*buffers, scale, bool(node.attributes["is_causal"]))
+        flops = node.operation.flops([v.type for v in node.inputs], node.output.type,
+                                     node.attributes)
+        self._add(kernel, views, node, "attention keeps its scores on chip", flops)
+
+    def _emit_moments(self, node: Node) -> None:
+        """The statistics of a normalisation, as scale and shift."""
+        x = self.view(node.inputs[0])
+        if node.operation.name == "group_normalization":
+            batch, channels = x.shape[:2]
+            pixels = x.reshape((batch, channels, math.prod(x.shape[2:])))
+            if pixels is None:
+                pixels = self._copied(x, node.inputs[0]).reshape((batch, channels, -1))
+            made = [View(Storage("arena", batch * channels), 0, (batch, channels), (channels, 1))
+                    for _ in range(2)]
+            views = {"x": pixels, "gamma": self.view(node.inputs[1]),
+                     "beta": self.view(node.inputs[2]), "scale": made[0], "shift": made[1]}
+            buffers = [Reader.buffer(name, view) for name, view in views.items()]
+            kernel = build.group_scale_shift(buffers[0], node.attributes["num_groups"],
+                                             node.attributes["epsilon"], buffers[1:])
+        else:
+            rows, channels = math.prod(x.shape[:-1]), x.shape[-1]
+            flat = x.reshape((rows, channels))
+            if flat is None:
+                flat = self._copied(x, node.inputs[0]).reshape((rows, channels))
+            made = [View(Storage("arena", rows), 0, (rows,), (1,)) for _ in range(2)]
+            views = {"x": flat, "scale": made[0], "shift": made[1]}
+            buffers = [Reader.buffer(name, view) for name, view in views.items()]
+            kernel = build.layer_scale_shift(buffers[0], node.attributes["epsilon"], buffers[1:])
+            made = [v.reshape(x.shape[:-1]) for v in made]
+        self.moments[node] = (made[0], made[1])
+        self._add(kernel, views, node, "statistics need all of it before any is normalised",
+                  4 * node.output.type.size)
+
+    def _reason(self, value: Value) -> str:
+        """Why the kernel that makes `value` ends there."""
+        users = self.users.get(value, [])
+        if value in self.outputs:
+            return "an output of the program"
+        if len(users) > 1:
+            return f"{len(users)} operations read it"
+        name = users[0].operation.name if users else "nothing"
+        if name in VIEWS and users[0].output in self.users:
+            name = f"{self.users[users[0].output][0].operation.name} (through a {name})"
+        return f"{name} reads it in an order of its own"
+
+
+def _only_ones(old: Sequence[int], new: Sequence[int]) -> bool:
+    """Whether a reshape only adds or drops axes of extent 1."""
+    return [n for n in old if n != 1] == [n for n in new if n != 1]
+
+
+def _conv_window(node: Node) -> build.Window:
+    (batch, channels, height, width), out = node.inputs[0].shape, node.output.shape
+    return build.Window(batch, height, width, channels, out[2], out[3], out[1],
+                        *node.inputs[1].shape[2:], tuple(node.attributes["strides"]),
+                        tuple(node.attributes["dilations"]), tuple(node.attributes["pads"][:2]))
+
+
+def _matrix_window(node: Node) -> build.Window:
+    shape, out = node.inputs[0].shape, node.output.shape
+    batch = shape[0] if len(shape) == 3 else 1
+    return build.Window(batch, 1, shape[-2], shape[-1], 1, shape[-2], out[-1])
+
+
+__all__ = ["Cut", "Index", "Piece", "cut", "refuse_unsupported"]

@@ -1,0 +1,119 @@
+"""Scalar expressions: what one element of a value is, in terms of what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from smalti.fuse.view import View
+from smalti.graph import Node, Value
+from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Load
+
+if TYPE_CHECKING:
+    from smalti.fuse.cut import _Cutter
+
+ROLES = {"input": "input", "arena": "input", "parameter": "parameter", "constant": "parameter"}
+Place = tuple[Index, ...]
+
+
+class Reader:
+    """Builds the expressions of one kernel and collects the buffers that they load."""
+
+    def __init__(self, cutter: _Cutter) -> None:
+        self.cutter = cutter
+        self._names: dict[View, str] = {}
+
+    @staticmethod
+    def buffer(name: str, view: View) -> Buffer:
+        """The buffer that stands for `view`."""
+        outputs = ("out", "scale", "shift")
+        role = "output" if name in outputs else ROLES[view.storage.kind]
+        return Buffer(name, role, view.shape, view.strides, view.storage.dtype)
+
+    def buffers(self, **named: View) -> list[Buffer]:
+        """Everything loaded so far, then the named views."""
+        return [self.buffer(name, view) for name, view in self.views(**named).items()]
+
+    def views(self, **named: View) -> dict[str, View]:
+        """The view behind each buffer."""
+        return {**{name: view for view, name in self._names.items()}, **named}
+
+    def load(self, view: View, at: tuple[Index | Load, ...]) -> Load:
+        """The element of `view` at an index."""
+        name = self._names.setdefault(view, f"x{len(self._names)}")
+        return Load(name, at)
+
+    def value(self, value: Value, at: Place, known: Mapping[Value, Expr] | None = None,
+              anchor: Node | None = None) -> Expr:
+        """The element of `value` at `at`; `known` values are given as expressions."""
+        if known and value in known:
+            expr = known[value]
+            if anchor is not None and anchor.output is value and len(anchor.inputs) == 3:
+                bias = self.load(self.cutter.view(anchor.inputs[2]), (at[1],))
+                return Call("add", (expr, bias))
+            return expr
+        if value.kind == "constant" and value.type.size == 1:
+            return Const(float(value.data.reshape(())))
+        stored = value.node is None or value in self.cutter.views
+        if stored or self._viewed(value):
+            return self.load(self.cutter.view(value), at)
+        return self.node(value.node, at, known, anchor)
+
+    def _viewed(self, value: Value) -> bool:
+        """Whether `value` is a chain of views of something stored."""
+        from smalti.fuse.cut import VIEWS
+
+        while value.node is not None and value not in self.cutter.views:
+            if value.node.operation.name not in VIEWS:
+                return False
+            value = value.node.inputs[0]
+        return True
+
+    def node(self, node: Node, at: Place, known: Mapping[Value, Expr] | None = None,
+             anchor: Node | None = None) -> Expr:
+        """The element at `at` of what `node` computes."""
+        name, attributes = node.operation.name, node.attributes
+
+        def read(value: Value, place: Place) -> Expr:
+            return self.value(value, place, known, anchor)
+
+        if node.operation.pointwise:
+            return Call(name, tuple(read(v, _broadcast(v, at)) for v in node.inputs))
+        x = node.inputs[0]
+        if name == "transpose":
+            place = [at[attributes["perm"].index(i)] for i in range(len(at))]
+            return read(x, tuple(place))
+        if name == "slice":
+            k = attributes["axis"]
+            return read(x, (*at[:k], at[k].plus(attributes["start"]), *at[k + 1:]))
+        if name == "expand":
+            return read(x, _broadcast(x, at))
+        if name == "resize":
+            return read(x, tuple(_divided(i, int(s)) for i, s in zip(at, attributes["scales"])))
+        if name == "reshape":
+            inner = iter(i for i, n in zip(at, node.output.shape) if n != 1)
+            return read(x, tuple(Index() if n == 1 else next(inner) for n in x.shape))
+        if name == "gather":
+            table, rows = self.cutter.view(x), self.cutter.view(node.inputs[1])
+            return self.load(table, (self.load(rows, at[:-1]), at[-1]))
+        if name == "group_normalization":
+            scale, shift = (self.load(v, at[:2]) for v in self.cutter.moments[node])
+            return Call("add", (Call("mul", (read(x, at), scale)), shift))
+        if name == "layer_normalization":
+            scale, shift = (self.load(v, at[:-1]) for v in self.cutter.moments[node])
+            normal = Call("add", (Call("mul", (read(x, at), scale)), shift))
+            gamma, beta = (self.load(self.cutter.view(v), at[-1:]) for v in node.inputs[1:])
+            return Call("add", (Call("mul", (normal, gamma)), beta))
+        raise AssertionError(f"{name} has no expression")
+
+
+def _broadcast(value: Value, at: Place) -> Place:
+    """The place in `value` that broadcasting brings to `at`."""
+    tail = at[len(at) - len(value.shape):]
+    return tuple(Index() if n == 1 else i for i, n in zip(tail, value.shape))
+
+
+def _divided(index: Index, divisor: int) -> Index:
+    if divisor == 1 or not index.terms:
+        return index
+    return Index(index.terms, index.offset, index.divisor * divisor)

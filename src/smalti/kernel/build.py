@@ -1,0 +1,163 @@
+"""Kernels from the operations of a graph: one function for each form.
+
+| form              | stages                                                                     |
+| ----------------- | -------------------------------------------------------------------------- |
+| map               | out = expression                                                           |
+| contraction       | patch = expression (guarded), sum = patch * weight, out = expression of sum |
+| attention         | score, top, weight, total, out                                             |
+| group_scale_shift | mean, variance, scale, shift: normalising is then x * scale + shift        |
+| layer_scale_shift | mean, variance, scale, shift for each row                                  |
+
+Contractions have the axes b, y, x and o, reduced over r, s and c: a matrix product is a
+convolution with a window of one pixel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Kernel, Load, Stage, axis
+
+
+@dataclass(frozen=True)
+class Window:
+    """How output pixels read input pixels: extents, strides, dilations and leading pads."""
+
+    batch: int
+    in_height: int
+    in_width: int
+    channels: int
+    out_height: int
+    out_width: int
+    out_channels: int
+    rows: int = 1
+    columns: int = 1
+    stride: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
+    pad: tuple[int, int] = (0, 0)
+
+    @property
+    def patch_height(self) -> int:
+        """Rows of the padded input that all outputs read."""
+        return (self.out_height - 1) * self.stride[0] + (self.rows - 1) * self.dilation[0] + 1
+
+    @property
+    def patch_width(self) -> int:
+        """Columns of the padded input that all outputs read."""
+        return (self.out_width - 1) * self.stride[1] + (self.columns - 1) * self.dilation[1] + 1
+
+
+def contraction(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buffer]) -> Kernel:
+    """A convolution or matrix product.
+
+    `patch` is the input at pixel (y - pad, x - pad) of the axes b, y, x, c; `result` an expression
+    of `sum` at b, y, x, o; `buffers` what both read, with "weight" [o, c, r, s] and "out"
+    [b, y, x, o] among them.
+    """
+    w = window
+    b, y, x, o, r, s, c = map(axis, "byxorsc")
+    height, width = w.patch_height, w.patch_width
+    guards = []
+    for name, extent, pad, inner in (("y", height, w.pad[0], w.in_height),
+                                     ("x", width, w.pad[1], w.in_width)):
+        if pad or extent > inner:
+            guards.append((axis(name).plus(-pad), inner))
+    at = Load("patch", (b, Index((("y", w.stride[0]), ("r", w.dilation[0]))),
+                        Index((("x", w.stride[1]), ("s", w.dilation[1]))), c))
+    axes = (("b", w.batch), ("y", w.out_height), ("x", w.out_width), ("o", w.out_channels))
+    stages = (
+        Stage("patch", (("b", w.batch), ("y", height), ("x", width), ("c", w.channels)), patch,
+              guards=tuple(guards)),
+        Stage("sum", axes, Call("mul", (at, Load("weight", (o, c, r, s)))),
+              (("r", w.rows), ("s", w.columns), ("c", w.channels)), "sum"),
+        Stage("out", axes, result),
+    )
+    local = (Buffer("patch", "local", (w.batch, height, width, w.channels)),
+             Buffer("sum", "local", (w.batch, w.out_height, w.out_width, w.out_channels)))
+    return Kernel("contraction", (*buffers, *local), stages)
+
+
+def map_over(axes: Sequence[tuple[str, int]], value: Expr, buffers: Sequence[Buffer]) -> Kernel:
+    """out[axes] = value."""
+    return Kernel("map", tuple(buffers), (Stage("out", tuple(axes), value),))
+
+
+def attention(q: Buffer, k: Buffer, v: Buffer, out: Buffer, scale: float, causal: bool) -> Kernel:
+    """softmax(q k^T * scale) v for q [n, t, h, d], k [n, s, h, d], v [n, s, h, e]."""
+    n, t, h, d, s, e = map(axis, "nthdse")
+    rows = tuple(zip("nht", (q.shape[0], q.shape[2], q.shape[1])))
+    keys = ("s", k.shape[1])
+    score = Call("mul", (Call("mul", (Load("q", (n, t, h, d)), Load("k", (n, s, h, d)))),
+                         Const(scale)))
+    at = Load("score", (n, h, t, s))
+    weight = Call("exp", (Call("sub", (at, Load("top", (n, h, t)))),))
+    share = Call("div", (Load("weight", (n, h, t, s)), Load("total", (n, h, t))))
+    past = ((Index((("t", 1), ("s", -1))), q.shape[1] + k.shape[1]),) if causal else ()
+    stages = (
+        Stage("score", (*rows, keys), score, (("d", q.shape[3]),), "sum"),
+        Stage("top", rows, at, (keys,), "max"),
+        Stage("weight", (*rows, keys), weight, guards=past),
+        Stage("total", rows, Load("weight", (n, h, t, s)), (keys,), "sum"),
+        Stage("out", (("n", q.shape[0]), ("t", q.shape[1]), ("h", q.shape[2]), ("e", v.shape[3])),
+              Call("mul", (share, Load("v", (n, s, h, e)))), (keys,), "sum"),
+    )
+    extents = tuple(extent for _, extent in rows)
+    local = (Buffer("score", "local", (*extents, keys[1])), Buffer("top", "local", extents),
+             Buffer("weight", "local", (*extents, keys[1])), Buffer("total", "local", extents))
+    return Kernel("attention", (q, k, v, out, *local), stages,
+                  (("scale", scale), ("causal", int(causal))))
+
+
+def _mean_and_variance(axes, reduced, at: Load, count: int) -> tuple[Stage, Stage]:
+    names = tuple(axis(name) for name, _ in axes)
+    mean = Call("mul", (at, Const(1 / count)))
+    centred = Call("sub", (at, Load("mean", names)))
+    spread = Call("mul", (Call("mul", (centred, centred)), Const(1 / count)))
+    return (Stage("mean", axes, mean, reduced, "sum"),
+            Stage("variance", axes, spread, reduced, "sum"))
+
+
+def _inverse_deviation(index: tuple[Index, ...], epsilon: float) -> Call:
+    return Call("reciprocal", (
+        Call("sqrt", (Call("add", (Load("variance", index), Const(epsilon))),)),))
+
+
+def group_scale_shift(x: Buffer, groups: int, epsilon: float,
+                      buffers: Sequence[Buffer]) -> Kernel:
+    """scale[n, c] and shift[n, c] so that x * scale + shift is the group normalisation of x.
+
+    x is [n, c, p], p the pixels; `buffers` holds gamma, beta [c], scale and shift [n, c].
+    """
+    batch, channels, pixels = x.shape
+    each = channels // groups
+    n, c, p = axis("n"), axis("c"), axis("p")
+    at = Load("x", (n, Index((("g", each), ("i", 1))), p))
+    over = (("i", each), ("p", pixels))
+    mean, variance = _mean_and_variance((("n", batch), ("g", groups)), over, at, each * pixels)
+    group = (n, Index((("c", 1),), 0, each))
+    axes = (("n", batch), ("c", channels))
+    scale = Call("mul", (Load("gamma", (c,)), _inverse_deviation(group, epsilon)))
+    shift = Call("sub", (Load("beta", (c,)),
+                         Call("mul", (Load("mean", group), Load("scale", (n, c))))))
+    local = (Buffer("mean", "local", (batch, groups)), Buffer("variance", "local", (batch, groups)))
+    return Kernel("group_scale_shift", (x, *buffers, *local),
+                  (mean, variance, Stage("scale", axes, scale), Stage("shift", axes, shift)),
+                  (("groups", groups), ("epsilon", epsilon)))
+
+
+def layer_scale_shift(x: Buffer, epsilon: float, buffers: Sequence[Buffer]) -> Kernel:
+    """scale[r] and shift[r] so that x * scale + shift has mean 0 and variance 1 in each row.
+
+    x is [r, c]; `buffers` holds scale and shift [r].
+    """
+    rows, channels = x.shape
+    r = axis("r")
+    axes = (("r", rows),)
+    mean, variance = _mean_and_variance(axes, (("c", channels),), Load("x", (r, axis("c"))),
+                                        channels)
+    shift = Call("neg", (Call("mul", (Load("mean", (r,)), Load("scale", (r,)))),))
+    local = (Buffer("mean", "local", (rows,)), Buffer("variance", "local", (rows,)))
+    return Kernel("layer_scale_shift", (x, *buffers, *local),
+                  (mean, variance, Stage("scale", axes, _inverse_deviation((r,), epsilon)),
+                   Stage("shift", axes, shift)), (("epsilon", epsilon),))

@@ -1,0 +1,145 @@
+"""How one piece of a graph is computed: iteration axes, affine reads, scalar expressions.
+
+A kernel is a short sequence of stages. Each stage fills one buffer: for every point of its axes it
+evaluates a scalar expression, summed (or maximised) over its reduced axes. Buffers that only live
+inside the kernel are "local"; a schedule decides how much of them exists at a time. Nothing here
+names a device.
+
+A convolution with a normalisation in front and a residual behind is three stages:
+
+    patch[b, y, x, c] = silu(in[b, c, y - 1, x - 1] * a[b, c] + s[b, c])  where it lies inside
+    sum[b, y, x, o]   = sum over r, s, c of patch[b, y + r, x + s, c] * weight[o, c, r, s]
+    out[b, o, y, x]   = sum[b, y, x, o] + bias[o] + residual[b, o, y, x]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """(sum of coefficient * axis + offset) // divisor."""
+
+    terms: tuple[tuple[str, int], ...] = ()
+    offset: int = 0
+    divisor: int = 1
+
+    def coefficient(self, axis: str) -> int:
+        """The factor of `axis`, 0 when it does not occur."""
+        return dict(self.terms).get(axis, 0)
+
+    def plus(self, amount: int) -> Index:
+        """The index moved by `amount`; only where nothing is divided."""
+        if self.divisor != 1:
+            raise ValueError("a divided index cannot be moved")
+        return Index(self.terms, self.offset + amount)
+
+
+def axis(name: str) -> Index:
+    """The index that is just an axis."""
+    return Index(((name, 1),))
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The element of `buffer` at an index for each of its dimensions.
+
+    A dimension's index may itself be a `Load` of an integer buffer (rows of a table).
+    """
+
+    buffer: str
+    index: tuple[Index | Load, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A number."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A pointwise operation, by its name in `graph/`, on scalar expressions."""
+
+    function: str
+    arguments: tuple[Expr, ...]
+
+
+Expr = Load | Const | Call
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """`result[axes] = reducer over reduced of value`, and 0 where a guard does not hold.
+
+    `axes` and `reduced` are (name, extent) pairs; `result` is indexed by `axes` in order.
+    `reducer` is "sum", "max" or "" when nothing is reduced. A guard (index, extent) holds where
+    0 <= index < extent.
+    """
+
+    result: str
+    axes: tuple[tuple[str, int], ...]
+    value: Expr
+    reduced: tuple[tuple[str, int], ...] = ()
+    reducer: str = ""
+    guards: tuple[tuple[Index, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A tensor that a kernel touches.
+
+    `role` is "input", "parameter", "output" or "local". Strides are in elements; a local buffer
+    has none: where it lies is up to the schedule.
+    """
+
+    name: str
+    role: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] = ()
+    dtype: str = "f32"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Stages over buffers. `form` says which sequence of stages it is (see `kernel/build.py`)."""
+
+    form: str
+    buffers: tuple[Buffer, ...]
+    stages: tuple[Stage, ...]
+    options: tuple[tuple[str, float], ...] = ()
+
+    def buffer(self, name: str) -> Buffer:
+        """The buffer called `name`."""
+        return next(b for b in self.buffers if b.name == name)
+
+    def option(self, name: str) -> float:
+        """A number that belongs to the form, such as the epsilon of a normalisation."""
+        return dict(self.options)[name]
+
+    def __str__(self) -> str:
+        from smalti.kernel.text import show
+        return show(self)
+
+
+def loads(expr: Expr) -> Iterator[Load]:
+    """Every load in an expression, index loads too, in order."""
+    if isinstance(expr, Load):
+        yield expr
+        for index in expr.index:
+            if isinstance(index, Load):
+                yield from loads(index)
+    elif isinstance(expr, Call):
+        for argument in expr.arguments:
+            yield from loads(argument)
+
+
+def functions(expr: Expr) -> Iterator[str]:
+    """Every pointwise function in an expression."""
+    if isinstance(expr, Call):
+        yield expr.function
+        for argument in expr.arguments:
+            yield from functions(argument)
