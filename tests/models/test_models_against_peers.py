@@ -1,0 +1,146 @@
+"""Each model, evaluated by the interpreter, against diffusers and transformers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import peers_models as peers
+import pytest
+from peers_models import TINY_TEXT, TINY_UNET, TINY_VAE
+
+from smalti.graph import Graph, evaluate
+from smalti.models import clip_text_graph, unet_graph, vae_decoder_graph, vae_encoder_graph
+
+pytestmark = pytest.mark.peers
+
+ERROR_MAX = 1e-5
+
+
+def normal(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def run(graph: Graph, peer: peers.Peer, **inputs: np.ndarray) -> np.ndarray:
+    """The only output; every parameter of the graph is in the checkpoint."""
+    assert set(graph.parameters) <= set(peer.weights)
+    (result,) = evaluate(graph, inputs, peer.weights).values()
+    return result
+
+
+UNETS = {
+    "two levels": TINY_UNET,
+    "one residual block, head dimension 40": replace(
+        TINY_UNET, block_channels=(40, 80), res_blocks=1, heads=2, attention=(False, True),
+        transformer_depth=(0, 1)),
+    "SD 1 pattern": replace(
+        TINY_UNET, block_channels=(16, 32, 48, 48), norm_groups=4, heads=2,
+        attention=(True, True, True, False), transformer_depth=(1, 1, 1, 0)),
+    "SD 2 pattern": replace(
+        TINY_UNET, block_channels=(32, 64, 96), head_dim=16, attention=(True, True, False),
+        transformer_depth=(1, 1, 0), linear_projection=True),
+    "deep transformers": replace(
+        TINY_UNET, block_channels=(16, 32, 48), norm_groups=4, head_dim=8,
+        attention=(False, True, True), transformer_depth=(0, 1, 2), linear_projection=True,
+        in_channels=9),
+    "one level, context of one token": replace(
+        TINY_UNET, block_channels=(24,), attention=(True,), transformer_depth=(1,), res_blocks=1),
+}
+
+
+@pytest.mark.parametrize("name", UNETS)
+def test_unet(name: str) -> None:
+    import torch
+
+    config = UNETS[name]
+    peer = peers.peer_unet(config)
+    tokens = 1 if "one token" in name else 7
+    latent, context = normal(1, 2, config.in_channels, 16, 8), normal(2, 2, tokens, 48)
+    timesteps = np.array([999, 250.5], np.float32)
+    graph = unet_graph(config, batch=2, height=16, width=8, tokens=tokens)
+    assert set(graph.parameters) == set(peer.weights)
+    found = run(graph, peer, latent=latent, timesteps=timesteps, context=context)
+    with torch.no_grad():
+        expected = peer.module(torch.tensor(latent), torch.tensor(timesteps),
+                               torch.tensor(context)).sample.numpy()
+    assert peers.relative_error(found, expected) <= ERROR_MAX
+
+
+VAES = {
+    "four levels": TINY_VAE,
+    "two levels, two residual blocks": replace(
+        TINY_VAE, channels=24, block_channels=(24, 40), res_blocks=2),
+    "one level, 16 channels": replace(TINY_VAE, block_channels=(16,), z_channels=16),
+}
+
+
+@pytest.mark.parametrize("name", VAES)
+def test_vae_decoder(name: str) -> None:
+    import torch
+
+    config = VAES[name]
+    peer = peers.peer_vae(config)
+    latent = normal(1, 2, config.z_channels, 3, 5)
+    found = run(vae_decoder_graph(config, 2, 3, 5), peer, latent=latent)
+    with torch.no_grad():
+        expected = peer.module.decode(torch.tensor(latent)).sample.numpy()
+    assert peers.relative_error(found, expected) <= ERROR_MAX
+
+
+@pytest.mark.parametrize("name", VAES)
+def test_vae_encoder(name: str) -> None:
+    import torch
+
+    config = VAES[name]
+    peer = peers.peer_vae(config)
+    height, width = 3 * config.downscale, 4 * config.downscale
+    image = normal(1, 2, 3, height, width)
+    found = run(vae_encoder_graph(config, 2, height, width), peer, image=image)
+    with torch.no_grad():
+        expected = peer.module.encode(torch.tensor(image)).latent_dist.parameters.numpy()
+    assert peers.relative_error(found, expected) <= ERROR_MAX
+
+
+def test_both_halves_of_the_vae_read_the_whole_checkpoint() -> None:
+    graphs = vae_decoder_graph(TINY_VAE, 1, 2, 2), vae_encoder_graph(TINY_VAE, 1, 16, 16)
+    names = set().union(*(graph.parameters for graph in graphs))
+    assert names == set(peers.peer_vae(TINY_VAE).weights)
+
+
+TEXTS = {
+    "quick gelu": TINY_TEXT,
+    "exact gelu": replace(TINY_TEXT, activation="gelu", layers=3, heads=3),
+    "head dimension 40": replace(TINY_TEXT, hidden_size=80, heads=2, positions=20),
+}
+
+
+@pytest.mark.parametrize("tokens", [20, 5])
+@pytest.mark.parametrize("name", TEXTS)
+def test_text_encoder(name: str, tokens: int) -> None:
+    import torch
+
+    config = TEXTS[name]
+    peer = peers.peer_clip_text(config)
+    ids = np.random.default_rng(1).integers(0, config.vocab_size, (2, tokens), np.int32)
+    graph = clip_text_graph(config, 2, tokens)
+    assert set(graph.parameters) == set(peer.weights)
+    found = run(graph, peer, tokens=ids)
+    with torch.no_grad():
+        expected = peer.module(torch.tensor(ids.astype(np.int64))).last_hidden_state.numpy()
+    assert peers.relative_error(found, expected) <= ERROR_MAX
+
+
+def test_fewer_layers_are_clip_skip() -> None:
+    """The penultimate hidden state after the final norm, from the whole checkpoint."""
+    import torch
+
+    peer = peers.peer_clip_text(TINY_TEXT)
+    ids = np.random.default_rng(1).integers(0, TINY_TEXT.vocab_size, (1, 77), np.int32)
+    shorter = clip_text_graph(replace(TINY_TEXT, layers=TINY_TEXT.layers - 1), 1)
+    found = run(shorter, peer, tokens=ids)
+    with torch.no_grad():
+        states = peer.module(torch.tensor(ids.astype(np.int64)), output_hidden_states=True)
+        norms = [module for name, module in peer.module.named_modules()
+                 if name.endswith("final_layer_norm")]
+        expected = norms[0](states.hidden_states[-2]).numpy()
+    assert peers.relative_error(found, expected) <= ERROR_MAX
