@@ -270,7 +270,7 @@ class Assembler:
 
     # ------------------------------------------------------------------ partial vectors
 
-    def _tail(self, lanes: int) -> Register | Memory:
+    def tail(self, lanes: int) -> Register | Memory:
         """What selects the first `lanes` lanes: a mask register, or a mask vector in memory."""
         if lanes not in self._tails:
             if not self.level.wide:
@@ -294,9 +294,9 @@ class Assembler:
         if lanes is None or lanes == self.level.lanes:
             self.op("load", register, address)
         elif self.level.wide:
-            self.op("load", register, address, mask=self._tail(lanes), zeroing=True)
+            self.op("load", register, address, mask=self.tail(lanes), zeroing=True)
         else:
-            mask = self.result("load", self._tail(lanes))
+            mask = self.result("load", self.tail(lanes))
             self.op("load_masked", register, mask, address)
 
     def store(self, address: Memory, register: Register, lanes: int | None = None) -> None:
@@ -304,9 +304,9 @@ class Assembler:
         if lanes is None or lanes == self.level.lanes:
             self.op("store", address, register)
         elif self.level.wide:
-            self.op("store", address, register, mask=self._tail(lanes))
+            self.op("store", address, register, mask=self.tail(lanes))
         else:
-            mask = self.result("load", self._tail(lanes))
+            mask = self.result("load", self.tail(lanes))
             self.op("store_masked", address, mask, register)
 
     def gather(self, base: Register, index: Register, lanes: int | None = None) -> Register:
@@ -323,6 +323,15 @@ class Assembler:
             mask = self.result("load", self.integers(bits))
             self.op("gather", register, address, mask)
         return register
+
+    def where_greater(self, a: Register, b: Register, yes: Register, no: Register) -> Register:
+        """A new vector: `yes` in the lanes where the integers a > b, `no` elsewhere."""
+        if not self.level.wide:
+            return self.result("blend", no, yes, self.result("greater_int", a, b))
+        mask, result = self._new("k"), self.result("copy", no)
+        self.op("greater_int_mask", mask, a, b)
+        self.op("copy", result, yes, mask=mask)
+        return result
 
     def sum_of_lanes(self, register: Register) -> Register:
         """A new vector with the sum of all lanes in every lane."""

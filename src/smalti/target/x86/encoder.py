@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 STACK_ALIGNMENT = 64
 NARROW = {"mov32", "mov_store32", "mask_from"}
-LOW_LANE = {"store_low": XMM, "to_bf16": YMM, "store_half": YMM}
+LOW_LANE = {"store_low": XMM, "to_bf16": YMM, "store_half": YMM, "store_low_128": XMM,
+            "load_low_128": XMM}
+LOCKED = {"exchange_add"}
 LOW_SOURCE = {"broadcast_low"}
 MAKERS = {
     ("r", "r"): Instruction.create_reg_reg, ("r", "m"): Instruction.create_reg_mem,
@@ -106,13 +108,14 @@ def instruction_of(line: Line, level: Level) -> Instruction:
     if not line.operands:
         return Instruction.create(code)
     kinds, values = [], []
-    for operand in line.operands:
+    for position, operand in enumerate(line.operands):
         if isinstance(operand, int):
             kinds.append("i")
             values.append(operand)
         elif hasattr(operand, "kind"):
             kinds.append("r")
-            values.append(physical(operand, line.name, level))
+            low = LOW_LANE.get((line.name, position))
+            values.append(low[operand.number] if low else physical(operand, line.name, level))
         else:
             kinds.append("m")
             values.append(address(operand, line.name, level))
@@ -125,13 +128,14 @@ def instruction_of(line: Line, level: Level) -> Instruction:
     if line.mask is not None:
         instruction.op_mask = MASKS[line.mask.number]
         instruction.zeroing_masking = line.zeroing
+    instruction.has_lock_prefix = line.name in LOCKED
     return instruction
 
 
 def physical(register: Register, name: str, level: Level) -> int:
     """The machine register of the right width for the instruction `name`."""
     if register.kind == "v":
-        if name in ("to_bf16", "store_half", "store_low"):
+        if name in LOW_LANE:
             return LOW_LANE[name][register.number]
         return (ZMM if level.wide else YMM)[register.number]
     if register.kind == "k":

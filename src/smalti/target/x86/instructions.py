@@ -112,6 +112,8 @@ VECTOR = {
     "gather": _row("mrm", "VEX_VGATHERDPS_YMM_VM32Y_YMM", "EVEX_VGATHERDPS_ZMM_K1_VM32Z"),
     "swap_halves": _row("wrrr", "VEX_VPERM2F128_YMM_YMM_YMMM256_IMM8",
                         "EVEX_VSHUFF32X4_ZMM_K1Z_ZMM_ZMMM512B32_IMM8"),
+    "permute_lanes": _row("wrr", "VEX_VPERMPS_YMM_YMM_YMMM256",
+                          "EVEX_VPERMPS_ZMM_K1Z_ZMM_ZMMM512B32"),
     "permute": _row("wrr", "VEX_VPERMILPS_YMM_YMMM256_IMM8",
                     "EVEX_VPERMILPS_ZMM_K1Z_ZMMM512B32_IMM8"),
 }
@@ -129,6 +131,7 @@ GENERAL = {
     "isub": _both("mr", "SUB_R64_RM64"),
     "imul": _both("mr", "IMUL_R64_RM64"),
     "imul_immediate": _both("wrr", "IMUL_R64_RM64_IMM32"),
+    "shift_left": _both("mr", "SHL_RM64_IMM8"),
     "shift_right": _both("mr", "SHR_RM64_IMM8"),
     "shift_right_signed": _both("mr", "SAR_RM64_IMM8"),
     "compare": _both("rr", "CMP_R64_RM64"),
@@ -140,6 +143,16 @@ GENERAL = {
     "pause": _both("", "PAUSE"),
     "clear_upper": _both("", "VEX_VZEROUPPER"),
     "call": _both("r", "CALL_RM64"),
+    "push": _both("r", "PUSH_R64"),
+    "pop": _both("w", "POP_R64"),
+    "syscall": _both("", "SYSCALL"),
+    "cpuid": _both("", "CPUID"),
+    "xgetbv": _both("", "XGETBV"),
+    "time_stamp": _both("", "RDTSC"),
+    "bit_or": _both("mr", "OR_R64_RM64"),
+    "test_immediate": _both("rr", "TEST_RM64_IMM32"),
+    "store_low_128": _both("rr", "MOVUPS_XMMM128_XMM"),
+    "load_low_128": _both("wr", "MOVUPS_XMM_XMMM128"),
 }
 
 JUMPS = {

@@ -1,0 +1,9 @@
+"""The decisions for a kernel, as frozen data, and what makes them illegal."""
+
+from smalti.schedule.choose import choose
+from smalti.schedule.schedule import (
+    AttentionSchedule, ContractionSchedule, Limits, MapSchedule, MomentsSchedule, Schedule,
+)
+
+__all__ = ["AttentionSchedule", "ContractionSchedule", "Limits", "MapSchedule",
+           "MomentsSchedule", "Schedule", "choose"]

@@ -1,0 +1,130 @@
+"""A sound first schedule for a kernel, from its shape and the limits of the CPU.
+
+Rules, each with its reason:
+* a staged patch and the sums of a tile stay in half of the second-level cache;
+* a panel's weights for one chunk stay in the first-level cache or stream from the second;
+* work is cut into at least `TILES_PER_THREAD` tiles a thread where it is large enough;
+* pixels of a row are divided evenly, so that no micro-kernel is left with a few.
+"""
+
+from __future__ import annotations
+
+import math
+
+from smalti.kernel.form import Kernel
+from smalti.schedule.schedule import (
+    AttentionSchedule, ContractionSchedule, Limits, MapSchedule, MomentsSchedule, Schedule,
+)
+
+TILES_PER_THREAD = 6
+TILE_FLOPS_MIN = 2_000_000
+MAP_TILE_ELEMENTS = 16_384
+PIXELS_MAX = 256
+
+
+def choose(kernel: Kernel, limits: Limits, precision: str = "f32") -> Schedule:
+    """The first schedule of `kernel`; `precision` is that of products: "f32" or "bf16"."""
+    return _FORMS[kernel.form](kernel, limits, precision)
+
+
+def _contraction(kernel: Kernel, limits: Limits, precision: str) -> ContractionSchedule:
+    from smalti.schedule.merge import contraction_extents
+
+    e = contraction_extents(kernel)
+    pixels = e.b * e.y * e.x
+    vectors, rows = micro_tile(pixels, limits)
+    width = vectors * limits.lanes
+    panels = -(-e.o // width)
+    tile_x, tile_y, tile_b = pixel_tile(e.b, e.y, e.x)
+    chunk = channel_chunk(e.c, (tile_b, tile_y, tile_x), e, limits, precision)
+    tiles = (-(-e.b // tile_b)) * (-(-e.y // tile_y)) * (-(-e.x // tile_x))
+    per_panel = 2 * tile_b * tile_y * tile_x * width * e.c * e.r * e.s
+    wanted = -(-TILES_PER_THREAD * limits.threads // tiles)
+    sums = limits.l2_bytes // 4 // (4 * tile_b * tile_y * tile_x * width)
+    block = max(1, min(panels // wanted, sums))
+    block = max(block, min(panels, -(-TILE_FLOPS_MIN // per_panel)))
+    block = -(-panels // (-(-panels // block)))
+    unroll = math.gcd(4, chunk // (2 if precision == "bf16" else 1))
+    return ContractionSchedule(tile_b, tile_y, tile_x, block, chunk, rows, vectors, unroll,
+                               precision)
+
+
+def micro_tile(pixels: int, limits: Limits) -> tuple[int, int]:
+    """Vectors of output channels and rows of pixels that one micro-kernel holds.
+
+    >>> micro_tile(4096, Limits(lanes=16, vectors=32)), micro_tile(4096, Limits(8, 16))
+    ((2, 14), (2, 6))
+    """
+    for vectors in (4, 2):
+        rows = (limits.vectors - vectors - 2) // vectors
+        if pixels <= rows or vectors == 2:
+            return vectors, max(1, min(rows, pixels))
+    raise AssertionError("unreachable")
+
+
+def even(extent: int, most: int) -> int:
+    """The tile of at most `most` that divides `extent` most evenly: ceil(extent / tiles).
+
+    >>> even(77, 256), even(512, 200), even(64, 14)
+    (77, 171, 13)
+    """
+    return -(-extent // -(-extent // most))
+
+
+def pixel_tile(b: int, y: int, x: int) -> tuple[int, int, int]:
+    """Extents of a tile along x, y and b: whole rows where they are short."""
+    tile_x = x if x <= PIXELS_MAX // 4 or y == 1 and x <= PIXELS_MAX else even(
+        x, PIXELS_MAX // 4 if y > 1 else PIXELS_MAX)
+    tile_y = even(y, max(1, PIXELS_MAX // tile_x))
+    whole = tile_x == x and tile_y == y
+    tile_b = b if whole and b * tile_y * tile_x <= PIXELS_MAX else 1
+    return tile_x, tile_y, tile_b
+
+
+def channel_chunk(channels: int, tile: tuple[int, int, int], e, limits: Limits,
+                  precision: str) -> int:
+    """How many channels are staged at a time."""
+    step = 8 if precision == "bf16" else 4
+    size = 2 if precision == "bf16" else 4
+    tile_b, tile_y, tile_x = tile
+    patch = tile_b * ((tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1) * (
+        (tile_x - 1) * e.stride_x + (e.s - 1) * e.dilation_x + 1)
+    most = max(2 * limits.lanes, limits.l2_bytes // 3 // (patch * size))
+    most = min(most, max(2 * limits.lanes, 768 // (e.r * e.s)))
+    if channels <= most:
+        return -(-channels // step) * step
+    fits = [n for n in range(limits.lanes, most + 1, limits.lanes) if channels % n == 0]
+    return fits[-1] if fits else -(-channels // step) * step
+
+
+def _map(kernel: Kernel, limits: Limits, precision: str) -> MapSchedule:
+    from smalti.schedule.merge import map_axes
+
+    axes, _ = map_axes(kernel)
+    extents = [extent for _, extent in axes]
+    inner = extents[-1]
+    rows = extents[-2] if len(extents) > 1 else 1
+    grain = max(1, min(rows, MAP_TILE_ELEMENTS // inner))
+    return MapSchedule(even(rows, grain))
+
+
+def _group(kernel: Kernel, limits: Limits, precision: str) -> MomentsSchedule:
+    pixels = kernel.buffer("x").shape[2]
+    parts = max(n for n in range(1, min(64, pixels) + 1) if pixels % n == 0 and
+                (n == 1 or pixels // n >= 16))
+    return MomentsSchedule(parts, 1)
+
+
+def _layer(kernel: Kernel, limits: Limits, precision: str) -> MomentsSchedule:
+    rows, channels = kernel.buffer("x").shape
+    return MomentsSchedule(1, even(rows, max(1, MAP_TILE_ELEMENTS // channels)))
+
+
+def _attention(kernel: Kernel, limits: Limits, precision: str) -> AttentionSchedule:
+    rows = (limits.vectors - 4) // 2
+    keys = kernel.buffer("k").shape[1]
+    return AttentionSchedule(2, min(keys, -(-56 // rows) * rows), rows)
+
+
+_FORMS = {"contraction": _contraction, "map": _map, "group_scale_shift": _group,
+          "layer_scale_shift": _layer, "attention": _attention}

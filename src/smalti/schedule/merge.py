@@ -1,0 +1,117 @@
+"""Axes of a kernel, merged where every access walks through them as through one.
+
+Two neighbouring axes are one when in each access the outer stride is the inner stride times the
+inner extent: 64 x 64 pixels are then 4096 rows, a batch of token rows is one matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from smalti.kernel.form import Index, Kernel, Load, loads
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A load or store with strides applied, in elements.
+
+    address = offset + sum of strides[axis] * axis + sum of stride * (index // divisor) over
+    `divided` + stride * value over `indirect` (an integer access).
+    """
+
+    buffer: str
+    strides: tuple[tuple[str, int], ...]
+    offset: int
+    divided: tuple[tuple[int, Index], ...] = ()
+    indirect: tuple[tuple[int, Access], ...] = ()
+
+    def stride(self, axis: str) -> int:
+        """Elements from one step of `axis` to the next."""
+        return dict(self.strides).get(axis, 0)
+
+
+def access(kernel: Kernel, load: Load) -> Access:
+    """`load` with the strides of its buffer applied."""
+    strides: dict[str, int] = {}
+    offset, divided, indirect = 0, [], []
+    for index, stride in zip(load.index, kernel.buffer(load.buffer).strides):
+        if isinstance(index, Load):
+            indirect.append((stride, access(kernel, index)))
+        elif index.divisor != 1:
+            divided.append((stride, index))
+        else:
+            offset += stride * index.offset
+            for name, coefficient in index.terms:
+                strides[name] = strides.get(name, 0) + stride * coefficient
+    kept = tuple((name, stride) for name, stride in strides.items() if stride)
+    return Access(load.buffer, kept, offset, tuple(divided), tuple(indirect))
+
+
+def store(kernel: Kernel, axes: Sequence[tuple[str, int]], result: str) -> Access:
+    """The store of a stage as an access."""
+    strides = kernel.buffer(result).strides
+    return Access(result, tuple((name, s) for (name, n), s in zip(axes, strides) if n > 1), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """Extents of a contraction after merging; `axes` says which original axis is which."""
+
+    b: int
+    y: int
+    x: int
+    o: int
+    r: int
+    s: int
+    c: int
+    stride_y: int
+    stride_x: int
+    dilation_y: int
+    dilation_x: int
+
+
+@lru_cache(maxsize=None)
+def contraction_extents(kernel: Kernel) -> Extents:
+    """The extents of a contraction, with b and y merged into x where that is possible."""
+    patch, total, out = kernel.stages
+    (_, b), (_, y), (_, x), (_, o) = total.axes
+    (_, r), (_, s), (_, c) = total.reduced
+    read = total.value.arguments[0].index
+    steps = (read[1].coefficient("y"), read[2].coefficient("x"),
+             read[1].coefficient("r"), read[2].coefficient("s"))
+    if r == s == 1 and steps[:2] == (1, 1) and not patch.guards:
+        accesses = [access(kernel, load) for load in (*loads(patch.value), *loads(out.value))
+                    if load.buffer != "sum"]
+        accesses.append(store(kernel, out.axes, "out"))
+        if not any(a.divided or a.indirect for a in accesses):
+            if all(y == 1 or a.stride("y") == a.stride("x") * x for a in accesses):
+                inner, y, x = x, 1, y * x
+                if all(b == 1 or a.stride("b") == (
+                        a.stride("x") * x if inner > 1 else a.stride("y") * x)
+                        for a in accesses):
+                    b, x = 1, b * x
+    return Extents(b, y, x, o, r, s, c, *steps)
+
+
+@lru_cache(maxsize=None)
+def map_axes(kernel: Kernel) -> tuple[tuple[tuple[str, int], ...], tuple[Access, ...]]:
+    """Axes of a map, outermost first and merged, the vector axis last; and its accesses."""
+    (stage,) = kernel.stages
+    out = store(kernel, stage.axes, "out")
+    accesses = [access(kernel, load) for load in dict.fromkeys(loads(stage.value))]
+    every = [out, *accesses, *(a for outer in accesses for _, a in outer.indirect)]
+    fixed = {name for a in every for _, index in a.divided for name, _ in index.terms}
+    axes = sorted((a for a in stage.axes if a[1] > 1), key=lambda a: -out.stride(a[0]))
+    if not axes:
+        axes = [stage.axes[-1]]
+    merged = [axes[0]]
+    for name, extent in axes[1:]:
+        last, outer = merged[-1]
+        if not {name, last} & fixed and all(
+                a.stride(last) == a.stride(name) * extent for a in every):
+            merged[-1] = (name, outer * extent)
+        else:
+            merged.append((name, extent))
+    return tuple(merged), tuple(accesses)

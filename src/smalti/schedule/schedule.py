@@ -1,0 +1,87 @@
+"""Schedules: frozen, printable, hashable; `check` says which ones are impossible."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from smalti.errors import IllegalSchedule
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What of a CPU bounds a schedule: f32 lanes, vector registers, caches, threads."""
+
+    lanes: int
+    vectors: int
+    l1_bytes: int = 32 << 10
+    l2_bytes: int = 512 << 10
+    threads: int = 1
+    pairs: bool = False
+    """Whether products of bf16 pairs are one instruction (`vdpbf16ps`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContractionSchedule:
+    """How a contraction is tiled.
+
+    A tile of work is `tile_b` images of `tile_y` rows of `tile_x` pixels, times `panels` panels of
+    `vectors` vectors of output channels. Its input patch is staged `chunk` channels at a time. A
+    micro-kernel keeps up to `rows` pixels times one panel in registers.
+    """
+
+    tile_b: int
+    tile_y: int
+    tile_x: int
+    panels: int
+    chunk: int
+    rows: int
+    vectors: int
+    unroll: int = 4
+    dtype: str = "f32"
+
+    def check(self, limits: Limits) -> None:
+        """Raise IllegalSchedule when `limits` cannot run it."""
+        needed = self.rows * self.vectors + self.vectors + 1
+        if needed > limits.vectors:
+            raise IllegalSchedule(f"{self.rows} x {self.vectors} accumulators need {needed} vector "
+                                  f"registers, there are {limits.vectors}")
+        step = self.unroll * (2 if self.dtype == "bf16" else 1)
+        if self.chunk % step:
+            raise IllegalSchedule(f"a chunk of {self.chunk} channels is no multiple of {step}")
+        if self.dtype == "bf16" and not limits.pairs:
+            raise IllegalSchedule("bf16 products need vdpbf16ps")
+
+
+@dataclass(frozen=True, slots=True)
+class MapSchedule:
+    """A tile of work is `grain` steps of the axis outside the vector axis."""
+
+    grain: int
+    unroll: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class MomentsSchedule:
+    """Statistics in `parts` parts (of the pixels, or `grain` rows a tile)."""
+
+    parts: int
+    grain: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSchedule:
+    """`vectors` vectors of queries a tile; `keys` keys at a time, `rows` of them in registers."""
+
+    vectors: int
+    keys: int
+    rows: int
+
+    def check(self, limits: Limits) -> None:
+        """Raise IllegalSchedule when `limits` cannot run it."""
+        needed = self.rows * self.vectors + self.vectors + 1
+        if needed > limits.vectors:
+            raise IllegalSchedule(f"{self.rows} x {self.vectors} accumulators need {needed} vector "
+                                  f"registers, there are {limits.vectors}")
+
+
+Schedule = ContractionSchedule | MapSchedule | MomentsSchedule | AttentionSchedule

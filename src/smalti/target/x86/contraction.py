@@ -1,0 +1,277 @@
+"""Contractions: convolutions and matrix products, one pipeline.
+
+For each tile of output pixels and panels of output channels:
+
+    for each chunk of input channels:
+        stage the input patch: prologue applied, borders zeroed         patch [b][y][x][c]
+        for each panel, for each run of pixels:
+            micro-kernel over the window and the chunk                  sums [panel][b][y][x][o]
+    write the result: epilogue applied
+
+The patch and the sums lie in the thread's scratch memory and stay in its second-level cache;
+packed weights stream through once for each tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from smalti.errors import IllegalSchedule
+from smalti.kernel.form import Kernel, Load, loads
+from smalti.schedule.merge import access, contraction_extents, store
+from smalti.schedule.schedule import ContractionSchedule
+from smalti.target.x86.assembler import Assembler, Memory, Register
+from smalti.target.x86.instructions import Level
+from smalti.target.x86.lowered import (
+    Lowered, PackedWeight, Step, count_left, load_pointers, pointers,
+)
+from smalti.target.x86.micro import (
+    Micro, Reduction, load_sums, multiply, split_rows, store_sums, zero_sums,
+)
+from smalti.target.x86.nest import Axis, Nest, Sink, Stream, stream_of
+
+PIXEL_PAD_BYTES = 64
+"""Between staged pixels, so that the rows of a micro-kernel fall into different cache sets."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Bytes of the staged patch and of the sums for one width of tile."""
+
+    pixel: int
+    row: int
+    image: int
+    sums_at: int
+    sum_panel: int
+    total: int
+
+
+@dataclass
+class Tile:
+    """Where a tile begins, and how much of it lies inside the output."""
+
+    b: Register
+    y: Register
+    x: Register
+    panel: Register
+    images: int | Register
+    rows: int | Register
+    panels: int | Register
+
+
+def lower_contraction(kernel: Kernel, schedule: ContractionSchedule, level: Level) -> Lowered:
+    """Machine code of a contraction."""
+    return _Contraction(kernel, schedule, level).lower()
+
+
+class _Contraction:
+    def __init__(self, kernel: Kernel, schedule: ContractionSchedule, level: Level) -> None:
+        self.kernel, self.schedule, self.level = kernel, schedule, level
+        self.e = e = contraction_extents(kernel)
+        self.width = schedule.vectors * level.lanes
+        self.size = 2 if schedule.dtype == "bf16" else 4
+        self.packed = PackedWeight("weight", e.o, e.c, e.r, e.s, self.width, schedule.chunk,
+                                   schedule.dtype)
+        self.chunks = self.packed.chunks
+        if self.chunks > 1 and e.c % schedule.chunk:
+            raise IllegalSchedule(f"chunks of {schedule.chunk} do not divide {e.c} channels")
+        if e.b % schedule.tile_b:
+            raise IllegalSchedule(f"tiles of {schedule.tile_b} do not divide {e.b} images")
+        self.patch, _, self.result = kernel.stages
+        self.asm = Assembler(level, "contraction")
+
+    def layout(self, tile_x: int) -> Layout:
+        """The layout for tiles `tile_x` pixels wide."""
+        e, s = self.e, self.schedule
+        pixel = -(-s.chunk * self.size // 64) * 64 + PIXEL_PAD_BYTES
+        row = pixel * ((tile_x - 1) * e.stride_x + (e.s - 1) * e.dilation_x + 1)
+        image = row * ((s.tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1)
+        sum_panel = s.tile_b * s.tile_y * tile_x * self.width * 4
+        sums_at = s.tile_b * image + PIXEL_PAD_BYTES
+        return Layout(pixel, row, image, sums_at, sum_panel, sums_at + s.panels * sum_panel)
+
+    def lower(self) -> Lowered:
+        e, s, asm = self.e, self.schedule, self.asm
+        counts = [-(-e.x // s.tile_x), -(-e.y // s.tile_y), e.b // s.tile_b,
+                  -(-self.packed.panels // s.panels)]
+        table, index, self.scratch = asm.argument(), asm.argument(), asm.argument()
+        names = pointers(self.kernel)
+        self.pointers = load_pointers(asm, table, names)
+        index = asm.copy(index)
+        index, x_tile = asm.divide(index, counts[0])
+        index, y_tile = asm.divide(index, counts[1])
+        panel_tile, b_tile = asm.divide(index, counts[2])
+        zero = asm.immediate(0)
+        tile = Tile(*(asm.offset(zero, register, step) for register, step in (
+            (b_tile, s.tile_b), (y_tile, s.tile_y), (x_tile, s.tile_x),
+            (panel_tile, s.panels))), s.tile_b, 0, 0)
+        tile.rows = count_left(asm, tile.y, s.tile_y, e.y)
+        tile.panels = count_left(asm, tile.panel, s.panels, self.packed.panels)
+        narrow, last, end = e.x % s.tile_x, asm.label(), asm.label()
+        if narrow:
+            asm.op("compare_immediate", x_tile, counts[0] - 1)
+            asm.jump("equal", last)
+        self._tile(tile, s.tile_x)
+        if narrow:
+            asm.jump("always", end)
+            asm.place(last)
+            self._tile(tile, narrow)
+            asm.place(end)
+        tiles = counts[0] * counts[1] * counts[2] * counts[3]
+        return Lowered((Step(asm.finish(), tiles),), names, self.layout(s.tile_x).total,
+                       packed=self.packed)
+
+    # ------------------------------------------------------------------ one tile
+
+    def _tile(self, tile: Tile, tile_x: int) -> None:
+        asm, layout = self.asm, self.layout(tile_x)
+        patch, sums = self.scratch, asm.copy(self.scratch)
+        asm.advance(sums, layout.sums_at)
+        weights = asm.offset(self.pointers["weight"], tile.panel,
+                             self.packed.bytes // self.packed.panels)
+        if self.chunks == 1:
+            self._stage(tile, tile_x, layout, patch, 0)
+            self._multiply(tile, tile_x, layout, patch, sums, weights)
+        else:
+            self._clear(tile, layout, sums)
+            channel = asm.immediate(0)
+            chunk_bytes = self.packed.bytes // self.packed.panels // self.chunks
+            with asm.loop(self.chunks):
+                self._stage(tile, tile_x, layout, patch, channel)
+                self._multiply(tile, tile_x, layout, patch, sums, weights)
+                asm.advance(weights, chunk_bytes)
+                asm.advance(channel, self.schedule.chunk)
+        self._finish(tile, tile_x, layout, sums)
+
+    def _clear(self, tile: Tile, layout: Layout, sums: Register) -> None:
+        """Zero the sums that the chunks will be added to."""
+        asm = self.asm
+        zero, at = asm.zero(), asm.copy(sums)
+        with asm.loop(tile.panels):
+            with asm.loop(layout.sum_panel // self.level.bytes):
+                asm.op("store", Memory(at), zero)
+                asm.advance(at, self.level.bytes)
+
+    def _stage(self, tile: Tile, tile_x: int, layout: Layout, patch: Register,
+               channel: Register | int) -> None:
+        """Copy the input patch of one chunk into scratch, through the prologue."""
+        asm, e, s = self.asm, self.e, self.schedule
+        zero = asm.immediate(0)
+        origins = {"b": tile.b, "y": asm.offset(zero, tile.y, e.stride_y),
+                   "x": asm.offset(zero, tile.x, e.stride_x), "c": channel}
+        found = dict.fromkeys(loads(self.patch.value))
+        streams = {load: stream_of(asm, access(self.kernel, load), self.pointers, origins)
+                   for load in found}
+        if isinstance(tile.rows, int):
+            rows = (tile.rows - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1
+        else:
+            rows = asm.offset(zero, tile.rows, e.stride_y)
+            asm.advance(rows, (e.r - 1) * e.dilation_y + 1 - e.stride_y)
+        guards: dict[str, list[tuple[int, int]]] = {"y": [], "x": []}
+        for index, extent in self.patch.guards:
+            guards[index.terms[0][0]].append((index.offset, extent))
+        columns = (tile_x - 1) * e.stride_x + (e.s - 1) * e.dilation_x + 1
+        axes = [Axis("b", tile.images), Axis("y", rows, origins["y"], guards["y"]),
+                Axis("x", columns, origins["x"], guards["x"]),
+                Axis("c", s.chunk if self.chunks > 1 else e.c)]
+        step = self.schedule.unroll * (2 if s.dtype == "bf16" else 1)
+        sink = Sink(Stream(patch, {"b": layout.image, "y": layout.row, "x": layout.pixel,
+                                   "c": self.size}), s.dtype, step)
+        Nest(asm, axes, self.patch.value, streams, sink).emit()
+
+    def _multiply(self, tile: Tile, tile_x: int, layout: Layout, patch: Register, sums: Register,
+                  weights: Register) -> None:
+        """Add the products of the staged chunk to the sums of every panel and pixel."""
+        asm, e, s = self.asm, self.e, self.schedule
+        panel, panel_sums = asm.copy(weights), asm.copy(sums)
+        with asm.loop(tile.panels):
+            image, image_sums = asm.copy(patch), asm.copy(panel_sums)
+            with asm.loop(tile.images):
+                row, row_sums = asm.copy(image), asm.copy(image_sums)
+                with asm.loop(tile.rows):
+                    self._row(tile_x, layout, row, row_sums, panel)
+                    asm.advance(row, e.stride_y * layout.row)
+                    asm.advance(row_sums, tile_x * self.width * 4)
+                asm.advance(image, layout.image)
+                asm.advance(image_sums, s.tile_y * tile_x * self.width * 4)
+            asm.advance(panel, self.packed.bytes // self.packed.panels)
+            asm.advance(panel_sums, layout.sum_panel)
+
+    def _row(self, tile_x: int, layout: Layout, row: Register, row_sums: Register,
+             panel: Register) -> None:
+        """The micro-kernels along one row of pixels."""
+        asm, e, s = self.asm, self.e, self.schedule
+        step = 4
+        per_turn = s.unroll * (2 if s.dtype == "bf16" else 1)
+        loops = [Reduction(e.r, e.dilation_y * layout.row),
+                 Reduction(e.s, e.dilation_x * layout.pixel),
+                 Reduction(s.chunk // per_turn, s.unroll * step)]
+        at, at_sums = asm.copy(row), asm.copy(row_sums)
+        for size, many in split_rows(tile_x, s.rows):
+            shape = Micro(size, s.vectors, e.stride_x * layout.pixel, step, self.width * 4,
+                          s.unroll, s.dtype == "bf16")
+            with asm.loop(many):
+                if self.chunks == 1:
+                    held = zero_sums(asm, size, s.vectors)
+                else:
+                    held = load_sums(asm, size, s.vectors, at_sums, self.width * 4)
+                multiply(asm, shape, at, asm.copy(panel), loops, held)
+                store_sums(asm, held, at_sums, self.width * 4)
+                asm.advance(at, size * e.stride_x * layout.pixel)
+                asm.advance(at_sums, size * self.width * 4)
+
+    # ------------------------------------------------------------------ the epilogue
+
+    def _finish(self, tile: Tile, tile_x: int, layout: Layout, sums: Register) -> None:
+        """Write the results of all panels; the last may have fewer channels."""
+        asm, part = self.asm, self.e.o % self.width
+        if not part:
+            self._write(tile, tile_x, layout, sums, tile.panel, tile.panels, self.width)
+            return
+        whole = self.packed.panels - 1
+        full, skip, end = asm.immediate(whole), asm.label(), asm.label()
+        asm.op("isub", full, tile.panel)
+        wanted = (asm.immediate(tile.panels) if isinstance(tile.panels, int)
+                  else tile.panels)
+        larger = asm.label()
+        asm.op("compare", full, wanted)
+        asm.jump("less", larger)
+        asm.op("mov", full, wanted)
+        asm.place(larger)
+        asm.op("compare_immediate", full, 0)
+        asm.jump("equal", skip)
+        self._write(tile, tile_x, layout, sums, tile.panel, full, self.width)
+        asm.place(skip)
+        asm.op("compare", full, wanted)
+        asm.jump("equal", end)
+        last = asm.offset(sums, full, layout.sum_panel)
+        self._write(tile, tile_x, layout, last, asm.immediate(whole), 1, part)
+        asm.place(end)
+
+    def _write(self, tile: Tile, tile_x: int, layout: Layout, sums: Register, panel: Register,
+               panels: int | Register, channels: int) -> None:
+        """Results of `panels` panels from `panel` on, `channels` of each."""
+        asm, s = self.asm, self.schedule
+        origins = {"b": tile.b, "y": tile.y, "x": tile.x,
+                   "o": asm.offset(asm.immediate(0), panel, self.width)}
+        streams = {}
+        for load in dict.fromkeys(loads(self.result.value)):
+            if load.buffer == "sum":
+                stream = Stream(sums, {
+                    "panel": layout.sum_panel, "b": s.tile_y * tile_x * self.width * 4,
+                    "y": tile_x * self.width * 4, "x": self.width * 4, "o": 4})
+            else:
+                stream = self._panelled(load, origins)
+            streams[load] = stream
+        out = stream_of(asm, store(self.kernel, self.result.axes, "out"), self.pointers, origins)
+        out = replace(out, strides={**out.strides, "panel": out.stride("o") * self.width})
+        axes = [Axis("panel", panels), Axis("b", tile.images), Axis("y", tile.rows),
+                Axis("x", tile_x), Axis("o", channels)]
+        Nest(asm, axes, self.result.value, streams, Sink(out)).emit()
+
+    def _panelled(self, load: Load, origins: dict) -> Stream:
+        """The stream of a load in the epilogue, with the stride from panel to panel."""
+        stream = stream_of(self.asm, access(self.kernel, load), self.pointers, origins)
+        if stream.divided or stream.indirect:
+            raise IllegalSchedule("an epilogue reads by plain strides only")
+        return replace(stream, strides={**stream.strides, "panel": stream.stride("o") * self.width})

@@ -1,0 +1,161 @@
+"""Pointwise functions on vector registers: the row of each operation that x86 computes.
+
+Each takes registers and returns a new one. NaN in gives NaN out. Polynomials are Taylor or minimax
+ones; the largest error against float64 over the whole range stands beside each, in units in the
+last place or absolute, and is asserted in tests/target/x86/test_functions.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from smalti.target.x86.assembler import Assembler, Register
+
+EXP_MIN, EXP_MAX = -87.3, 88.3
+LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
+PI_HALVES = (1.5703125, 4.837512969970703125e-4, 7.54978995489188216e-8)
+ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
+ERF_P = 0.3275911
+TANH_LIMIT = 7.90531110763549805
+TANH_OVER = (-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11,
+             5.12229709037114e-08, 1.48572235717979e-05, 6.37261928875436e-04,
+             4.89352455891786e-03)
+TANH_UNDER = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03,
+              4.89352518554385e-03)
+
+
+def multiply_add(asm: Assembler, a: Register, b, c) -> Register:
+    """a * b + c in one rounding; b is a register, c a register or memory."""
+    result = asm.result("copy", a)
+    asm.op("fma_into_factor", result, b, c)
+    return result
+
+
+def polynomial(asm: Assembler, x: Register, coefficients) -> Register:
+    """The polynomial of x with the given coefficients, highest power first (Horner)."""
+    result = asm.load_constant(coefficients[0])
+    for coefficient in coefficients[1:]:
+        asm.op("fma_into_factor", result, x, asm.constant(coefficient))
+    return result
+
+
+def exp(asm: Assembler, x: Register) -> Register:
+    """e^x, within 2 ulp; below -87.3 and above 88.3 it is the value there."""
+    x = asm.result("min", asm.load_constant(EXP_MAX), x)
+    x = asm.result("max", asm.load_constant(EXP_MIN), x)
+    n = asm.result("round", asm.result("mul", x, asm.constant(1 / math.log(2))), 8)
+    rest = asm.result("copy", x)
+    asm.op("fma_negative", rest, n, asm.constant(LN2_HIGH))
+    asm.op("fma_negative", rest, n, asm.constant(LN2_LOW))
+    series = polynomial(asm, rest, [1 / math.factorial(k) for k in range(6, -1, -1)])
+    power = asm.result("add_int", asm.result("to_int", n), asm.integers([127] * asm.level.lanes))
+    return asm.result("mul", series, asm.result("shift_left_int", power, 23))
+
+
+def negative(asm: Assembler, x: Register) -> Register:
+    """-x."""
+    return asm.result("xor", x, asm.constant(-0.0))
+
+
+def absolute(asm: Assembler, x: Register) -> Register:
+    """|x|."""
+    return asm.result("and", x, asm.integers([0x7FFFFFFF] * asm.level.lanes))
+
+
+def reciprocal(asm: Assembler, x: Register) -> Register:
+    """1 / x, correctly rounded."""
+    return asm.result("div", asm.load_constant(1.0), x)
+
+
+def sigmoid(asm: Assembler, x: Register) -> Register:
+    """1 / (1 + e^-x)."""
+    return reciprocal(asm, asm.result("add", exp(asm, negative(asm, x)), asm.constant(1.0)))
+
+
+def silu(asm: Assembler, x: Register) -> Register:
+    """x / (1 + e^-x)."""
+    return asm.result("div", x, asm.result("add", exp(asm, negative(asm, x)), asm.constant(1.0)))
+
+
+def quick_gelu(asm: Assembler, x: Register) -> Register:
+    """x / (1 + e^(-1.702 x))."""
+    e = exp(asm, asm.result("mul", x, asm.constant(-1.702)))
+    return asm.result("div", x, asm.result("add", e, asm.constant(1.0)))
+
+
+def erf(asm: Assembler, x: Register) -> Register:
+    """Error function, absolute error below 4e-7 (Abramowitz & Stegun 1964, 7.1.26)."""
+    size = absolute(asm, x)
+    t = reciprocal(asm, multiply_add(asm, size, asm.load_constant(ERF_P), asm.constant(1.0)))
+    series = asm.result("mul", polynomial(asm, t, ERF[::-1]), t)
+    square = negative(asm, asm.result("mul", x, x))
+    result = asm.load_constant(1.0)
+    asm.op("fma_negative", result, series, exp(asm, square))
+    sign = asm.result("and", x, asm.constant(-0.0))
+    return asm.result("or", result, sign)
+
+
+def gelu(asm: Assembler, x: Register) -> Register:
+    """x (1 + erf(x / sqrt 2)) / 2."""
+    half = asm.result("mul", x, asm.constant(0.5))
+    error = erf(asm, asm.result("mul", x, asm.constant(math.sqrt(0.5))))
+    return multiply_add(asm, half, error, half)
+
+
+def tanh(asm: Assembler, x: Register) -> Register:
+    """Hyperbolic tangent, within 4 ulp (a rational minimax function of degree 13 over 6)."""
+    x = asm.result("min", asm.load_constant(TANH_LIMIT), x)
+    x = asm.result("max", asm.load_constant(-TANH_LIMIT), x)
+    square = asm.result("mul", x, x)
+    over = asm.result("mul", polynomial(asm, square, TANH_OVER), x)
+    return asm.result("div", over, polynomial(asm, square, TANH_UNDER))
+
+
+def _sine(asm: Assembler, x: Register, quarter: int) -> Register:
+    """sin(x + quarter * pi / 2) for |x| < 8192, absolute error below 1e-6 (Cody & Waite)."""
+    lanes = asm.level.lanes
+    n = asm.result("round", asm.result("mul", x, asm.constant(2 / math.pi)), 8)
+    rest = asm.result("copy", x)
+    for part in PI_HALVES:
+        asm.op("fma_negative", rest, n, asm.constant(part))
+    square = asm.result("mul", rest, rest)
+    sine = polynomial(asm, square, (2.75573e-6, -1.98412698e-4, 8.33333333e-3, -1.66666667e-1))
+    sine = multiply_add(asm, asm.result("mul", sine, square), rest, rest)
+    cosine = polynomial(asm, square, (-2.75573e-7, 2.48015873e-5, -1.38888889e-3, 4.16666667e-2,
+                                      -0.5, 1.0))
+    turn = asm.result("add_int", asm.result("to_int", n), asm.integers([quarter] * lanes))
+    odd = asm.result("and", turn, asm.integers([1] * lanes))
+    odd = asm.result("mul_int", odd, asm.integers([-1] * lanes))
+    value = asm.result("or", asm.result("and", cosine, odd), asm.result("and_not", odd, sine))
+    flip = asm.result("and", turn, asm.integers([2] * lanes))
+    return asm.result("xor", value, asm.result("shift_left_int", flip, 30))
+
+
+def sin(asm: Assembler, x: Register) -> Register:
+    """Sine."""
+    return _sine(asm, x, 0)
+
+
+def cos(asm: Assembler, x: Register) -> Register:
+    """Cosine."""
+    return _sine(asm, x, 1)
+
+
+def relu(asm: Assembler, x: Register) -> Register:
+    """max(x, 0)."""
+    return asm.result("max", asm.zero(), x)
+
+
+def _binary(name: str) -> Callable[..., Register]:
+    return lambda asm, a, b: asm.result(name, a, b)
+
+
+FUNCTIONS: dict[str, Callable[..., Register]] = {
+    "add": _binary("add"), "sub": _binary("sub"), "mul": _binary("mul"), "div": _binary("div"),
+    "max": _binary("max"), "min": _binary("min"),
+    "sqrt": lambda asm, x: asm.result("sqrt", x),
+    "neg": negative, "abs": absolute, "reciprocal": reciprocal, "relu": relu,
+    "exp": exp, "sigmoid": sigmoid, "silu": silu, "quick_gelu": quick_gelu, "gelu": gelu,
+    "erf": erf, "tanh": tanh, "sin": sin, "cos": cos,
+}

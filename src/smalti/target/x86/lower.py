@@ -1,0 +1,35 @@
+"""Kernel + schedule -> machine code: one module for each form, one entry for all."""
+
+from __future__ import annotations
+
+from smalti.errors import IllegalSchedule
+from smalti.kernel.form import Kernel
+from smalti.schedule.schedule import Limits, Schedule
+from smalti.target.x86.attention import lower_attention
+from smalti.target.x86.contraction import lower_contraction
+from smalti.target.x86.instructions import Level
+from smalti.target.x86.lowered import Lowered, PackedWeight
+from smalti.target.x86.map import lower_map
+from smalti.target.x86.moments import lower_group, lower_layer
+
+FORMS = {"map": lower_map, "contraction": lower_contraction, "attention": lower_attention,
+         "group_scale_shift": lower_group, "layer_scale_shift": lower_layer}
+
+
+def limits(level: Level, threads: int = 1, l1_bytes: int = 32 << 10,
+           l2_bytes: int = 512 << 10) -> Limits:
+    """What `level` on a CPU with these caches means for schedules."""
+    return Limits(level.lanes, level.vectors, l1_bytes, l2_bytes, threads,
+                  level.name == "avx512_bf16")
+
+
+def lower(kernel: Kernel, schedule: Schedule, level: Level) -> Lowered:
+    """Machine code of `kernel`. Raises IllegalSchedule when the schedule cannot be applied."""
+    if kernel.form not in FORMS:
+        raise IllegalSchedule(f"x86 has no lowering of the form {kernel.form!r}")
+    if hasattr(schedule, "check"):
+        schedule.check(limits(level))
+    return FORMS[kernel.form](kernel, schedule, level)
+
+
+__all__ = ["Lowered", "PackedWeight", "limits", "lower"]

@@ -1,0 +1,100 @@
+"""What lowering gives: functions, how many tiles each runs, and the memory they need besides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from smalti.kernel.form import Kernel
+from smalti.target.x86.assembler import Assembler, Code, Memory, Register
+
+
+@dataclass(frozen=True)
+class PackedWeight:
+    """How a weight [o, c, r, s] is laid out for a contraction.
+
+    [panel][chunk][r][s][c in chunk][o in panel], o in panel innermost, zeros where o or c end; in
+    bf16 two neighbouring c stand side by side under each o.
+    """
+
+    buffer: str
+    out_channels: int
+    channels: int
+    rows: int
+    columns: int
+    width: int
+    chunk: int
+    dtype: str
+
+    @property
+    def panels(self) -> int:
+        """Panels of `width` output channels."""
+        return -(-self.out_channels // self.width)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of `chunk` input channels."""
+        return -(-self.channels // self.chunk)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the packed weight."""
+        size = 2 if self.dtype == "bf16" else 4
+        return (self.panels * self.chunks * self.rows * self.columns * self.chunk * self.width
+                * size)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A function called once for each of `tiles` tiles, in any order, by any thread."""
+
+    code: Code
+    tiles: int
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """The steps of a kernel, in order.
+
+    Each is called with the pointers of the kernel's buffers that are not local, in order, then one
+    to `workspace_bytes` shared by all threads; with a tile number; with `scratch_bytes` of its
+    thread, aligned to 4096.
+    """
+
+    steps: tuple[Step, ...]
+    buffers: tuple[str, ...]
+    scratch_bytes: int = 0
+    workspace_bytes: int = 0
+    packed: PackedWeight | None = None
+
+
+def pointers(kernel: Kernel) -> tuple[str, ...]:
+    """Names of the buffers whose pointers a step gets, in order."""
+    return tuple(b.name for b in kernel.buffers if b.role != "local")
+
+
+def load_pointers(asm: Assembler, table: Register, names: tuple[str, ...]) -> dict[str, Register]:
+    """A register for each name, loaded from the table of pointers."""
+    loaded = {}
+    for i, name in enumerate(names):
+        loaded[name] = asm.general()
+        asm.op("mov", loaded[name], Memory(table, 8 * i))
+    return loaded
+
+
+def smaller(asm: Assembler, register: Register, most: int) -> Register:
+    """A new register: min(register, most), signed."""
+    result, done = asm.copy(register), asm.label()
+    asm.op("compare_immediate", result, most)
+    asm.jump("less", done)
+    asm.set(result, most)
+    asm.place(done)
+    return result
+
+
+def count_left(asm: Assembler, origin: Register, tile: int, extent: int) -> int | Register:
+    """How much of a tile at `origin` lies inside `extent`; a number where it always all does."""
+    if extent % tile == 0:
+        return tile
+    left = asm.immediate(extent)
+    asm.op("isub", left, origin)
+    return smaller(asm, left, tile)

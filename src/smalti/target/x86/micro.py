@@ -1,0 +1,131 @@
+"""The micro-kernel: a block of sums kept in registers while the reduction runs.
+
+    sums[row][vector] += spread(a[row * row_bytes + k * step_bytes]) * b[k][vector]
+
+`a` holds the operand whose elements are spread over all lanes (pixels, keys), `b` the operand that
+lies in whole vectors (packed weights, packed queries). Convolutions, matrix products and both
+products of an attention are this loop; they differ in strides only.
+
+             b: one panel, `vectors` wide
+           +--------+--------+
+    a: k ->| k = 0  |        |      per k: `vectors` loads of b, `rows` spreads of a,
+     r     +--------+--------+             rows * vectors fused multiply-adds
+     o     | k = 1  |        |
+     w     +--------+--------+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from smalti.target.x86.assembler import Assembler, Memory, Register
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A loop of the reduction, outermost first: its count, and the bytes `a` moves a step."""
+
+    count: int | Register
+    a_bytes: int
+
+
+@dataclass(frozen=True)
+class Micro:
+    """The shape of a micro-kernel.
+
+    `row_bytes`: from one row of `a` to the next; `step_bytes`: from one k to the next in `a`;
+    `panel_bytes`: the same in `b`; `unroll`: how many k a turn of the innermost loop does.
+    """
+
+    rows: int
+    vectors: int
+    row_bytes: int
+    step_bytes: int
+    panel_bytes: int
+    unroll: int
+    pairs: bool = False
+
+
+def multiply(asm: Assembler, shape: Micro, a: Register, b: Register,
+             loops: Sequence[Reduction], sums: Sequence[Sequence[Register]]) -> None:
+    """Add the products of `a` and `b` to `sums`; `b` is advanced behind what was read.
+
+    The last of `loops` is innermost and advances `unroll` steps a turn.
+    """
+    with ExitStack() as stack:
+        for loop in loops[:-1]:
+            outer, a = a, asm.copy(a)
+            stack.enter_context(_advancing(asm, loop, outer, a))
+        _innermost(asm, shape, a, b, loops[-1], sums)
+
+
+class _advancing:
+    """A loop whose body starts with a copy of `outer`, which then moves on."""
+
+    def __init__(self, asm: Assembler, loop: Reduction, outer: Register, inner: Register) -> None:
+        self.asm, self.loop = asm, loop
+        self.outer, self.inner = asm.copy(outer), inner
+        self.body = asm.loop(loop.count)
+
+    def __enter__(self) -> None:
+        self.body.__enter__()
+        self.asm.op("mov", self.inner, self.outer)
+        self.asm.advance(self.outer, self.loop.a_bytes)
+
+    def __exit__(self, *error) -> None:
+        self.body.__exit__(*error)
+
+
+def _innermost(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Reduction,
+               sums: Sequence[Sequence[Register]]) -> None:
+    lane_bytes = asm.level.bytes
+    product = "dot_pairs" if shape.pairs else "fma"
+    spread = "broadcast_pair" if shape.pairs else "broadcast"
+    here = asm.copy(a)
+    with asm.loop(loop.count):
+        for k in range(shape.unroll):
+            panel = [asm.load(Memory(b, k * shape.panel_bytes + v * lane_bytes))
+                     for v in range(shape.vectors)]
+            for row in range(shape.rows):
+                at = Memory(here, row * shape.row_bytes + k * shape.step_bytes)
+                factor = asm.result(spread, at)
+                for v in range(shape.vectors):
+                    asm.op(product, sums[row][v], factor, panel[v])
+        asm.advance(b, shape.unroll * shape.panel_bytes)
+        asm.advance(here, loop.a_bytes)
+
+
+def zero_sums(asm: Assembler, rows: int, vectors: int) -> list[list[Register]]:
+    """New sums, all zero."""
+    sums = [asm.vectors(vectors) for _ in range(rows)]
+    for register in (r for row in sums for r in row):
+        asm.op("xor", register, register, register)
+    return sums
+
+
+def load_sums(asm: Assembler, rows: int, vectors: int, at: Register,
+              row_bytes: int) -> list[list[Register]]:
+    """New sums, from memory."""
+    return [[asm.load(Memory(at, row * row_bytes + v * asm.level.bytes)) for v in range(vectors)]
+            for row in range(rows)]
+
+
+def store_sums(asm: Assembler, sums: Sequence[Sequence[Register]], at: Register,
+               row_bytes: int) -> None:
+    """Write the sums to memory."""
+    for row, registers in enumerate(sums):
+        for v, register in enumerate(registers):
+            asm.store(Memory(at, row * row_bytes + v * asm.level.bytes), register)
+
+
+def split_rows(extent: int, most: int) -> list[tuple[int, int]]:
+    """`extent` rows as (size, how many) of at most `most`, sizes differing by one at most.
+
+    >>> split_rows(64, 14), split_rows(40, 14), split_rows(8, 14)
+    ([(13, 4), (12, 1)], [(14, 1), (13, 2)], [(8, 1)])
+    """
+    count = -(-extent // most)
+    size, larger = divmod(extent, count)
+    return [(n, k) for n, k in ((size + 1, larger), (size, count - larger)) if k]

@@ -1,0 +1,282 @@
+"""Loop nests that evaluate a scalar expression at every point: maps, staged patches, epilogues.
+
+A nest has axes, the last of which runs along vectors. Every load and the store is a `Stream`: a
+pointer to the element at the origin, and bytes from one step of each axis to the next. Pointers
+are advanced where a loop ends, so that the innermost loop adds one index register.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from smalti.errors import IllegalSchedule
+from smalti.kernel.form import Call, Const, Expr, Index, Load
+from smalti.schedule.merge import Access
+from smalti.target.x86.assembler import Assembler, Memory, Register
+from smalti.target.x86.functions import FUNCTIONS, multiply_add
+
+ELEMENT = {"f32": 4, "i32": 4}
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A pointer and its strides in bytes; `divided` and `indirect` as in `Access`, in bytes."""
+
+    base: Register
+    strides: Mapping[str, int]
+    divided: tuple[tuple[int, Index], ...] = ()
+    indirect: tuple[tuple[int, Stream], ...] = ()
+
+    def stride(self, axis: str) -> int:
+        """Bytes from one step of `axis` to the next."""
+        return self.strides.get(axis, 0)
+
+
+@dataclass
+class Axis:
+    """A loop: its extent, static or in a register, and the absolute position of its origin.
+
+    `guards` are (offset, extent) pairs: the point counts only where 0 <= position + offset <
+    extent.
+    """
+
+    name: str
+    extent: int | Register
+    origin: Register | int = 0
+    guards: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where results go: the stream, "f32" or "bf16", and lanes to write behind a partial vector.
+
+    A partial vector of n lanes is stored as `padded(n)` lanes with zeros behind.
+    """
+
+    stream: Stream
+    dtype: str = "f32"
+    pad_to: int = 1
+
+    def padded(self, lanes: int) -> int:
+        """`lanes` rounded up to whole `pad_to`."""
+        return -(-lanes // self.pad_to) * self.pad_to
+
+
+def stream_of(asm: Assembler, access: Access, pointers: Mapping[str, Register],
+              origins: Mapping[str, Register | int]) -> Stream:
+    """The stream of an access whose axes start at the given origins."""
+    base = asm.copy(pointers[access.buffer])
+    asm.advance(base, 4 * access.offset)
+    strides = {}
+    for axis, stride in access.strides:
+        strides[axis] = 4 * stride
+        origin = origins.get(axis, 0)
+        if isinstance(origin, int):
+            asm.advance(base, 4 * stride * origin)
+        else:
+            base = asm.offset(base, origin, 4 * stride)
+    divided = tuple((4 * stride, index) for stride, index in access.divided)
+    indirect = tuple((4 * stride, stream_of(asm, inner, pointers, origins))
+                     for stride, inner in access.indirect)
+    return Stream(base, strides, divided, indirect)
+
+
+class Nest:
+    """Emits one nest. `streams` gives the stream of every load in `value`."""
+
+    def __init__(self, asm: Assembler, axes: Sequence[Axis], value: Expr | None,
+                 streams: Mapping[Load, Stream], sink: Sink, unroll: int = 2) -> None:
+        self.asm, self.axes, self.value = asm, list(axes), value
+        self.sink, self.unroll, self.loads = sink, unroll, dict(streams)
+        if not isinstance(self.axes[-1].extent, int):
+            raise IllegalSchedule("the vector axis has an extent known when code is made")
+
+    def emit(self) -> None:
+        """Emit the whole nest."""
+        self._level(0, self.loads, self.sink, {})
+
+    # ------------------------------------------------------------------ outer loops
+
+    def _level(self, depth: int, loads: dict[Load, Stream], sink: Sink,
+               positions: dict[str, Register]) -> None:
+        asm, axis = self.asm, self.axes[depth]
+        if depth == len(self.axes) - 1:
+            self._vectors(axis, self._resolved(loads, positions), sink)
+            return
+        counted = bool(axis.guards) or any(
+            index.coefficient(axis.name) for s in loads.values() for _, index in s.divided)
+        loads = {load: self._own(s, axis.name) for load, s in loads.items()}
+        sink = replace(sink, stream=self._own(sink.stream, axis.name))
+        if counted:
+            position = self._origin(axis.origin)
+            positions = {**positions, axis.name: position}
+        with asm.loop(axis.extent):
+            done, outside = asm.label(), asm.label()
+            for offset, extent in axis.guards:
+                at = asm.copy(position)
+                asm.advance(at, offset)
+                asm.op("compare_immediate", at, extent)
+                asm.jump("above_equal", outside)
+            self._level(depth + 1, loads, sink, positions)
+            if axis.guards:
+                asm.jump("always", done)
+                asm.place(outside)
+                inner = [Axis(a.name, a.extent) for a in self.axes[depth + 1:]]
+                Nest(asm, inner, None, {}, sink, self.unroll).emit()
+                asm.place(done)
+            for stream in (*loads.values(), sink.stream):
+                self._step(stream, axis.name)
+            if counted:
+                asm.advance(position, 1)
+
+    def _origin(self, origin: Register | int) -> Register:
+        if isinstance(origin, int):
+            return self.asm.immediate(origin)
+        return self.asm.copy(origin)
+
+    def _own(self, stream: Stream, axis: str) -> Stream:
+        """The stream with a pointer of its own when this axis moves it."""
+        indirect = tuple((stride, self._own(inner, axis)) for stride, inner in stream.indirect)
+        base = self.asm.copy(stream.base) if stream.stride(axis) else stream.base
+        return replace(stream, base=base, indirect=indirect)
+
+    def _step(self, stream: Stream, axis: str) -> None:
+        self.asm.advance(stream.base, stream.stride(axis))
+        for _, inner in stream.indirect:
+            self._step(inner, axis)
+
+    def _resolved(self, loads: dict[Load, Stream],
+                  positions: dict[str, Register]) -> dict[Load, Stream]:
+        """The streams with divided and indirect indices added to their pointers."""
+        asm, result = self.asm, {}
+        for load, stream in loads.items():
+            base = stream.base
+            for stride, index in stream.divided:
+                at = asm.immediate(index.offset)
+                for name, coefficient in index.terms:
+                    if name not in positions:
+                        raise IllegalSchedule(f"the vector axis {name} is divided")
+                    at = asm.offset(at, positions[name], coefficient)
+                base = asm.offset(base, asm.divide(at, index.divisor)[0], stride)
+            for stride, inner in stream.indirect:
+                at = asm.general()
+                asm.op("mov_signed32", at, Memory(inner.base))
+                base = asm.offset(base, at, stride)
+            result[load] = replace(stream, base=base)
+        return result
+
+    # ------------------------------------------------------------------ the vector axis
+
+    def _vectors(self, axis: Axis, loads: dict[Load, Stream], sink: Sink) -> None:
+        asm, lanes = self.asm, self.asm.level.lanes
+        full, tail = divmod(axis.extent, lanes)
+        spread = {load: asm.result("broadcast", Memory(s.base))
+                  for load, s in loads.items() if not s.stride(axis.name)}
+        strided = {}
+        for load, s in loads.items():
+            step = s.stride(axis.name)
+            if step not in (0, 4):
+                index = asm.result("load", asm.integers([step * i for i in range(lanes)]))
+                strided[load] = (asm.copy(s.base), index, step)
+        element = 2 if sink.dtype == "bf16" else 4
+        out_step = sink.stream.stride(axis.name)
+        target = asm.copy(sink.stream.base)
+        position = asm.immediate(0)
+        here = _Point(self, loads, spread, strided, position, sink, out_step)
+
+        def advance(count: int) -> None:
+            asm.advance(position, 4 * lanes * count)
+            asm.advance(target, out_step * lanes * count)
+            for base, _, step in strided.values():
+                asm.advance(base, step * lanes * count)
+
+        unroll = min(self.unroll, full) if full else 1
+        blocks, left = divmod(full, unroll)
+        if out_step not in (element,) and axis.extent > 1 and sink.dtype == "bf16":
+            raise IllegalSchedule("bf16 results are stored along their innermost axis")
+        if blocks:
+            with asm.loop(blocks):
+                for i in range(unroll):
+                    here.emit(target, i, None)
+                advance(unroll)
+        for i in range(left):
+            here.emit(target, i, None)
+        if tail:
+            here.emit(target, left, tail)
+
+
+@dataclass
+class _Point:
+    """One vector of the innermost axis, `i` vectors behind the current position."""
+
+    nest: Nest
+    loads: Mapping[Load, Stream]
+    spread: Mapping[Load, Register]
+    strided: Mapping[Load, tuple[Register, Register, int]]
+    position: Register
+    sink: Sink
+    out_step: int
+
+    def emit(self, target: Register, i: int, lanes: int | None) -> None:
+        """Evaluate and store vector `i`; only `lanes` of it when it is the last."""
+        asm, nest = self.nest.asm, self.nest
+        width = asm.level.lanes
+        if nest.value is None:
+            value = asm.zero()
+        else:
+            value = self._evaluate(nest.value, i, lanes, {})
+        stored = None if lanes is None else self.sink.padded(lanes)
+        if stored is not None and stored > lanes:
+            bits = [-1] * lanes + [0] * (width - lanes)
+            value = asm.result("and", value, asm.integers(bits))
+        at = Memory(target, i * width * self.out_step)
+        if self.sink.dtype == "bf16":
+            half = asm.result("to_bf16", value)
+            mask = None if stored in (None, width) else asm.tail(-(-stored // 2))
+            asm.op("store_half", at, half, mask=mask)
+        elif self.out_step == 4 or (lanes or width) == 1:
+            asm.store(at, value, stored)
+        else:
+            self._scatter(at, value, lanes or width)
+
+    def _scatter(self, at: Memory, value: Register, lanes: int) -> None:
+        """Store lane by lane, turning the vector until each has been the lowest."""
+        asm = self.nest.asm
+        order = asm.level.lanes
+        for lane in range(lanes):
+            asm.op("store_low", at.plus(lane * self.out_step), value)
+            if lane + 1 < lanes:
+                turn = asm.result("load", asm.integers([(k + 1) % order for k in range(order)]))
+                value = asm.result("permute_lanes", turn, value)
+
+    def _evaluate(self, expr: Expr, i: int, lanes: int | None, known: dict) -> Register:
+        if expr in known:
+            return known[expr]
+        asm = self.nest.asm
+        if isinstance(expr, Const):
+            result = asm.load_constant(expr.value)
+        elif isinstance(expr, Load):
+            result = self._load(expr, i, lanes)
+        elif expr.function == "add" and isinstance(expr.arguments[0], Call) \
+                and expr.arguments[0].function == "mul":
+            product, addend = expr.arguments
+            a, b = (self._evaluate(e, i, lanes, known) for e in product.arguments)
+            result = multiply_add(asm, a, b, self._evaluate(addend, i, lanes, known))
+        else:
+            arguments = [self._evaluate(e, i, lanes, known) for e in expr.arguments]
+            result = FUNCTIONS[expr.function](asm, *arguments)
+        known[expr] = result
+        return result
+
+    def _load(self, load: Load, i: int, lanes: int | None) -> Register:
+        asm = self.nest.asm
+        if load in self.spread:
+            return self.spread[load]
+        if load in self.strided:
+            base, index, step = self.strided[load]
+            here = asm.copy(base)
+            asm.advance(here, i * asm.level.lanes * step)
+            return asm.gather(here, index, lanes)
+        address = Memory(self.loads[load].base, 4 * i * asm.level.lanes, self.position)
+        return asm.load(address, lanes)
