@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 STACK_ALIGNMENT = 64
 NARROW = {"mov32", "mov_store32", "mask_from"}
-LOW_LANE = {"store_low": XMM, "to_bf16": YMM, "store_half": YMM, "store_low_128": XMM,
-            "load_low_128": XMM}
+LOW_LANE = {("store_low", 1): XMM, ("to_bf16", 0): YMM, ("store_half", 1): YMM,
+            ("store_low_128", 1): XMM, ("load_low_128", 0): XMM}
+"""Operands (by position) that are only the lower part of a vector register."""
 LOCKED = {"exchange_add"}
 LOW_SOURCE = {"broadcast_low"}
 MAKERS = {
@@ -135,8 +136,6 @@ def instruction_of(line: Line, level: Level) -> Instruction:
 def physical(register: Register, name: str, level: Level) -> int:
     """The machine register of the right width for the instruction `name`."""
     if register.kind == "v":
-        if name in LOW_LANE:
-            return LOW_LANE[name][register.number]
         return (ZMM if level.wide else YMM)[register.number]
     if register.kind == "k":
         return MASKS[register.number]
