@@ -1,0 +1,112 @@
+"""`smalti generate`: a prompt becomes a picture."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+import smalti
+from smalti.cli.output import check_writable, output_paths, write_png
+from smalti.errors import InputError
+
+SIZE = re.compile(r"(\d{1,9})(?:[xX](\d{1,9}))?")
+
+
+def parse_size(text: str | None) -> tuple[int | None, int | None]:
+    """Width and height in pixels from `512` or `512x768`; None stays for the model to decide.
+
+    >>> parse_size("512"), parse_size("512x768"), parse_size(None)
+    ((512, 512), (512, 768), (None, None))
+    """
+    if text is None:
+        return None, None
+    found = SIZE.fullmatch(text)
+    if not found:
+        raise InputError(f"--size is {text!r}; expected WIDTH or WIDTHxHEIGHT in pixels, "
+                         f"such as 512 or 512x768")
+    return int(found[1]), int(found[2] or found[1])
+
+
+@click.command()
+@click.argument("prompt")
+@click.option("-o", "--output", default="smalti.png", show_default=True,
+              help="PNG to write; %03d in the name is the number of the picture.")
+@click.option("-m", "--model", default=None, metavar="PATH",
+              help="Checkpoint (.safetensors) or diffusers folder. Default: the model that ships "
+                   "with Smalti.")
+@click.option("-n", "--negative-prompt", default="", help="What the picture should not show.")
+@click.option("--steps", type=int, default=None, help="Denoising steps. Default: the model's own.")
+@click.option("--sampler", default="euler_a", show_default=True,
+              help="euler, euler_a or dpm++_2m.")
+@click.option("--noise", default="karras", show_default=True, help="normal or karras.")
+@click.option("--size", default=None, metavar="WIDTH[xHEIGHT]",
+              help="Pixels. Default: the model's own.")
+@click.option("--seed", type=int, default=7, show_default=True, help="-1: a random one.")
+@click.option("--batch", type=int, default=1, show_default=True,
+              help="Pictures to make; their seeds follow one another.")
+@click.option("--guidance", type=float, default=None,
+              help="How strongly the prompt steers. Default: the model's own.")
+@click.option("--rng", default="cpu", show_default=True,
+              help="Random numbers of torch on the cpu, or of torch on cuda.")
+@click.option("--device", default="auto", show_default=True, help="One of `smalti devices`.")
+@click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
+@click.option("--precision", default="auto", show_default=True, help="auto or f32.")
+def generate(prompt: str, output: str, model: str | None, negative_prompt: str, steps: int | None,
+             sampler: str, noise: str, size: str | None, seed: int, batch: int,
+             guidance: float | None, rng: str, device: str, threads: int | None,
+             precision: str) -> None:
+    """Make a picture of PROMPT."""
+    started = time.perf_counter()
+    width, height = parse_size(size)
+    paths = output_paths(output, max(1, min(batch, 1000)))
+    check_writable(paths)
+    pipe = smalti.Pipeline.load(model, device=device, precision=precision, threads=threads,
+                                progress=show_progress)
+    work = pipe.steps(
+        prompt, negative_prompt=negative_prompt, width=width, height=height, steps=steps,
+        guidance_scale=guidance, sampler=sampler, noise=noise, seed=seed, rng=rng,
+        batch_size=batch)
+    result = watch(work)
+    for warning in result.warnings:
+        click.echo(f"Warning: {warning}", err=True)
+    for path, image, text in zip(paths, result.images, result.texts, strict=True):
+        write_png(image, path, text)
+    report(result, paths, time.perf_counter() - started)
+
+
+def show_progress(text: str) -> None:
+    """A line that the next one replaces; on anything but a terminal, nothing."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{text}", err=True, nl=False)
+
+
+def watch(steps: Iterator[smalti.Step]) -> smalti.Result:
+    """Go through the steps with a progress bar that tells the time per step."""
+    step = next(steps)
+    show_progress("")
+    with click.progressbar(length=step.total, label="denoising", file=sys.stderr,
+                           item_show_func=time_per_step) as bar:
+        bar.update(1, step)
+        for step in steps:
+            bar.update(1, step)
+    return step.result
+
+
+def time_per_step(step: smalti.Step | None) -> str:
+    """What stands behind the bar."""
+    return f"{step.seconds:.2f} s/step" if step else ""
+
+
+def report(result: smalti.Result, paths: Sequence[Path], seconds: float) -> None:
+    """What was done, in one line a picture."""
+    given = result.parameters
+    for path, seed in zip(paths, result.seeds, strict=True):
+        click.echo(f"{path}: {given.width}x{given.height}, seed {seed}, {given.model}")
+    timings = ", ".join(f"{name} {value:.2f} s" for name, value in result.timings.items())
+    click.echo(f"{given.steps} steps of {given.sampler} ({given.noise}), {timings}, "
+               f"whole {seconds:.2f} s")

@@ -1,0 +1,64 @@
+"""`smalti`: all commands, and how errors become exit codes.
+
+| exit code | meaning                                                          |
+| --------- | ---------------------------------------------------------------- |
+| 0         | done                                                             |
+| 2         | what was given cannot be used; one message says why and what to do |
+| 130       | stopped with Ctrl-C; nothing half-written is left behind          |
+
+Anything else is a bug in Smalti and shows its traceback.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+import smalti
+from smalti.cli.devices import devices
+from smalti.cli.explain import explain
+from smalti.cli.generate import generate
+from smalti.cli.inspect import inspect
+from smalti.errors import DeviceError, InputError, NumericsError
+
+STOPPED = 130
+
+
+class Refused(click.ClickException):
+    """An error of the user's input, shown as one message."""
+
+    exit_code = 2
+
+
+class Commands(click.Group):
+    """A group that turns Smalti's errors of input into exit code 2 and Ctrl-C into 130."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except (InputError, NumericsError, DeviceError) as error:
+            raise Refused(str(error)) from None
+        except KeyboardInterrupt:
+            click.echo("\nstopped", err=True)
+            ctx.exit(STOPPED)
+
+
+@click.group("smalti", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(smalti.__version__, prog_name="smalti")
+def root() -> None:
+    """Make pictures from text on an ordinary computer.
+
+    \b
+    smalti generate "a red apple" -o apple.png
+    """
+
+
+for command in (generate, inspect, devices, explain):
+    root.add_command(command)
+
+
+def main() -> None:
+    """The console script."""
+    root(prog_name="smalti")

@@ -1,0 +1,94 @@
+"""Where pictures go: names for a batch, a check before the work, and whole files only."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from smalti.errors import OutputError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+NUMBER = re.compile(r"%0?(\d*)d")
+
+
+def output_paths(pattern: str, count: int) -> list[Path]:
+    """`count` paths to write to, numbered from 1 where `pattern` holds `%03d` or the like.
+
+    A pattern without a number gets `-%03d` before its ending when there are several pictures.
+    Raises OutputError for a name that does not end in `.png` or holds two numbers.
+
+    >>> [path.name for path in output_paths("apple.png", 1)]
+    ['apple.png']
+    >>> [path.name for path in output_paths("apple.png", 2)]
+    ['apple-001.png', 'apple-002.png']
+    >>> [path.name for path in output_paths("%02d-apple.png", 2)]
+    ['01-apple.png', '02-apple.png']
+    """
+    if Path(pattern).suffix.lower() != ".png":
+        raise OutputError(f"pictures are written as PNG, but the output is {pattern!r}; "
+                          f"give a name that ends in .png")
+    fields = NUMBER.findall(pattern)
+    if len(fields) > 1:
+        raise OutputError(f"the output {pattern!r} holds {len(fields)} numbers; one is enough")
+    if not fields and count == 1:
+        return [Path(pattern)]
+    if not fields:
+        pattern = f"{pattern[:-4]}-%03d{pattern[-4:]}"
+    return [Path(NUMBER.sub(lambda field: str(number).zfill(int(field[1] or 0)), pattern))
+            for number in range(1, count + 1)]
+
+
+def check_writable(paths: Sequence[Path]) -> None:
+    """Raise OutputError when one of `paths` cannot be written; leaves no trace.
+
+    >>> check_writable([Path("no-such-folder") / "apple.png"])
+    Traceback (most recent call last):
+        ...
+    smalti.errors.OutputError: cannot write no-such-folder/apple.png: there is no folder ...
+    """
+    for path in paths:
+        if path.is_dir():
+            raise OutputError(f"cannot write {path}: it is a folder; give a file name in it")
+        if not path.parent.is_dir():
+            raise OutputError(f"cannot write {path}: there is no folder {path.parent}; make it "
+                              f"first or choose another output")
+        if path.exists() and not os.access(path, os.W_OK):
+            raise OutputError(f"cannot write {path}: the file is read-only; choose another output")
+    for path in paths[:1]:
+        part = part_path(path)
+        try:
+            part.touch()
+            part.unlink()
+        except OSError as error:
+            raise OutputError(f"cannot write {path}: {error.strerror}; choose another output"
+                              ) from None
+
+
+def part_path(path: Path) -> Path:
+    """The temporary file beside `path`, of this process alone."""
+    return path.with_name(f"{path.stem}.{os.getpid()}.png.part")
+
+
+def write_png(image: Image, path: Path, parameters: str) -> None:
+    """Write `image` with its `parameters` text; `path` is either the whole picture or untouched.
+
+    Raises OutputError when the operating system refuses.
+    """
+    from PIL.PngImagePlugin import PngInfo
+
+    info = PngInfo()
+    info.add_text("parameters", parameters)
+    part = part_path(path)
+    try:
+        with open(part, "wb") as stream:
+            image.save(stream, format="PNG", pnginfo=info)
+        os.replace(part, path)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,138 @@
+"""What is asked of a pipeline, checked before any work starts, with the model's own defaults."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from smalti.diffusion.noise import NOISES
+from smalti.diffusion.random import RNGS
+from smalti.diffusion.samplers import SAMPLERS
+from smalti.errors import InputError
+from smalti.models.config import Sd1Config
+
+SIZE_MAX = 4096
+STEPS_MAX = 1000
+BATCH_MAX = 64
+GUIDANCE_MAX = 100.0
+SEED_MAX = 2**63 - 1
+RANDOM_SEED = -1
+RANDOM_SEED_BITS = 32  # what people can still type
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything that decides a picture, complete and valid; sizes in pixels."""
+
+    prompt: str
+    negative_prompt: str
+    width: int
+    height: int
+    steps: int
+    guidance_scale: float
+    sampler: str
+    noise: str
+    seed: int
+    rng: str
+    batch_size: int
+    model: str
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """One seed a picture: they follow one another."""
+        return tuple(range(self.seed, self.seed + self.batch_size))
+
+
+def request(config: Sd1Config, model: str, *, memory_bytes: int, prompt: str, negative_prompt: str,
+            width: int | None, height: int | None, steps: int | None,
+            guidance_scale: float | None, sampler: str, noise: str, seed: int, rng: str,
+            batch_size: int) -> Request:
+    """A complete `Request`; None becomes the model's own default, seed -1 a random seed.
+
+    `model` is the name that goes into the picture's text. Raises InputError that says what was
+    given, what was expected and what to do.
+
+    >>> from smalti.models.config import SD15
+    >>> made = request(SD15, "sd15", memory_bytes=2**34, prompt="a red apple", negative_prompt="",
+    ...                width=None, height=768, steps=None, guidance_scale=None, sampler="euler_a",
+    ...                noise="karras", seed=7, rng="cpu", batch_size=2)
+    >>> made.width, made.height, made.steps, made.guidance_scale, made.seeds
+    (512, 768, 20, 7.0, (7, 8))
+    """
+    for what, text in (("the prompt", prompt), ("the negative prompt", negative_prompt)):
+        if not isinstance(text, str):
+            raise InputError(f"{what} is {text!r}; expected text")
+    width = config.default_width if width is None else width
+    height = config.default_height if height is None else height
+    steps = config.default_steps if steps is None else steps
+    guidance = config.default_guidance if guidance_scale is None else guidance_scale
+    _check_size(config, width, height, memory_bytes)
+    _check_whole("steps", steps, 1, STEPS_MAX)
+    _check_whole("batch_size", batch_size, 1, BATCH_MAX)
+    number = isinstance(guidance, int | float) and math.isfinite(guidance)
+    if not number or not 0 <= guidance <= GUIDANCE_MAX:
+        raise InputError(f"guidance_scale is {guidance!r}; expected a number from 0 to "
+                         f"{GUIDANCE_MAX:g}; 7 is usual, 1 turns guidance off")
+    check_name("sampler", sampler, SAMPLERS)
+    check_name("noise", noise, NOISES)
+    check_name("rng", rng, RNGS)
+    if seed == RANDOM_SEED:
+        seed = secrets.randbits(RANDOM_SEED_BITS)
+    _check_whole("seed", seed, 0, SEED_MAX - batch_size + 1, f"; {RANDOM_SEED} draws one")
+    return Request(prompt, negative_prompt, width, height, steps, float(guidance), sampler, noise,
+                   int(seed), rng, batch_size, model)
+
+
+def check_name(what: str, name: object, known: Collection[str]) -> None:
+    """Raise InputError listing the known names when `name` is none of them.
+
+    >>> check_name("rng", "gpu", ("cpu", "cuda"))
+    Traceback (most recent call last):
+        ...
+    smalti.errors.InputError: rng is 'gpu'; known: cpu, cuda
+    """
+    if name not in known:
+        raise InputError(f"{what} is {name!r}; known: {', '.join(known)}")
+
+
+def _check_whole(what: str, number: object, low: int, high: int, more: str = "") -> None:
+    whole = isinstance(number, int) and not isinstance(number, bool)
+    if not whole or not low <= number <= high:
+        raise InputError(f"{what} is {number!r}; expected a whole number from {low} to {high}{more}")
+
+
+def size_multiple(config: Sd1Config) -> int:
+    """What width and height are multiples of: the autoencoder's factor times the UNet's halvings.
+
+    >>> from smalti.models.config import SD15
+    >>> size_multiple(SD15)
+    64
+    """
+    return config.vae.downscale * 2 ** (len(config.unet.block_channels) - 1)
+
+
+def working_bytes(config: Sd1Config, width: int, height: int) -> int:
+    """A guess of the memory that decoding needs: two of the largest activations, in f32.
+
+    The largest is the first of the full-size level, as wide as the level before it.
+    """
+    channels = max(config.vae.block_channels[:2])
+    return 2 * 4 * channels * width * height
+
+
+def _check_size(config: Sd1Config, width: object, height: object, memory_bytes: int) -> None:
+    multiple = size_multiple(config)
+    for what, extent in (("width", width), ("height", height)):
+        _check_whole(what, extent, multiple, SIZE_MAX, " pixels")
+        if extent % multiple:
+            below = extent // multiple * multiple
+            raise InputError(f"{what} is {extent}; this model makes pictures whose sides are "
+                             f"multiples of {multiple} pixels; the next are {below} and "
+                             f"{below + multiple}")
+    need = working_bytes(config, width, height)
+    if need > memory_bytes:
+        raise InputError(f"a picture of {width}x{height} needs about {need / 2**30:.0f} GiB of "
+                         f"working memory (an estimate); this device has "
+                         f"{memory_bytes / 2**30:.0f} GiB; choose a smaller size")

@@ -1,0 +1,268 @@
+"""Style that a machine can judge. Each rule is one test; a failure lists every place."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "smalti"
+
+WIDTH_MAX = 100
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 600
+
+# Top to bottom: a layer imports only itself and what stands above it.
+LAYERS = (
+    "errors", "settings", "graph", "frontend", "rewrite", "fuse", "kernel", "schedule", "machine",
+    "tune", "target", "runtime", "nn", "models", "checkpoint", "diffusion", "export", "cli",
+    "server",
+)
+
+# Modules that something other than an import reaches: the console script and `python -m smalti`.
+ENTRY_POINTS = {"smalti", "smalti.__main__", "smalti.cli.main"}
+
+
+def python_files(*folders: str) -> list[Path]:
+    """All Python files under these folders of the repository."""
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def written_files() -> list[Path]:
+    """Everything that people write: code, tests, benchmarks, documentation, settings."""
+    texts = [*ROOT.glob("*.md"), *ROOT.glob("*.toml"), *(ROOT / "docs").rglob("*.md"),
+             ROOT / ".ci" / "run", ROOT / "NOTICE"]
+    return [*python_files("src", "tests", "bench", "training"), *sorted(texts)]
+
+
+def tree(path: Path) -> ast.Module:
+    """The syntax tree of a Python file."""
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def place(path: Path, line: int) -> str:
+    """`file:line` relative to the repository."""
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def module_name(path: Path) -> str:
+    """The dotted name of a module of the package."""
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in python_files("src")}
+
+
+def imported(path: Path) -> dict[str, int]:
+    """Modules of the package that a file imports, each with a line; type-only imports count too."""
+    found: dict[str, int] = {}
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            submodules = [name for name in inner if name in MODULES]
+            names = [node.module, *submodules]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names = [node.value] if node.value in MODULES else []  # loaded by name, on first use
+        else:
+            continue
+        for name in names:
+            if name == "smalti" or name.startswith("smalti."):
+                found.setdefault(name, node.lineno)
+    return found
+
+
+def test_lines_fit_the_width() -> None:
+    wide = [place(path, number) for path in written_files() if path.suffix != ".md"
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+            if len(line) > WIDTH_MAX]
+    assert not wide, f"lines of more than {WIDTH_MAX} columns: {wide}"
+
+
+def table_lines(module: ast.Module) -> int:
+    """Lines of literal tables at the top of a module; they do not count as code."""
+    literals = (ast.Dict, ast.List, ast.Tuple, ast.Set, ast.Constant)
+    return sum((node.end_lineno or node.lineno) - node.lineno + 1 for node in module.body
+               if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, literals))
+
+
+def test_files_are_short() -> None:
+    long = []
+    for path in python_files("src", "tests", "bench", "training"):
+        lines = len(path.read_text(encoding="utf-8").splitlines()) - table_lines(tree(path))
+        if lines > FILE_LINES_MAX:
+            long.append(f"{path.relative_to(ROOT)}: {lines}")
+    assert not long, f"files of more than {FILE_LINES_MAX} lines: {long}"
+
+
+def test_functions_are_short() -> None:
+    long = []
+    for path in python_files("src", "tests", "bench", "training"):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > FUNCTION_LINES_MAX:
+                    long.append(f"{place(path, node.lineno)} {node.name}: {lines}")
+    assert not long, f"functions of more than {FUNCTION_LINES_MAX} lines: {long}"
+
+
+def layer_of(module: str) -> str:
+    """The layer that a module belongs to; the package itself and `__main__` stand below all."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] != "__main__" else "top"
+
+
+def test_layers_import_only_what_stands_above() -> None:
+    order = {name: number for number, name in enumerate((*LAYERS, "top"))}
+    wrong = []
+    for module, path in MODULES.items():
+        own = layer_of(module)
+        assert own in order, f"{module} is in no layer; add its folder to LAYERS where it belongs"
+        for name, line in imported(path).items():
+            other = layer_of(name)
+            public = name == "smalti" and own == "cli"  # the command line is a user of the API
+            if order.get(other, -1) > order[own] and not public:
+                wrong.append(f"{place(path, line)}: {own} imports {name}")
+    assert not wrong, "imports from a layer below:\n" + "\n".join(wrong)
+
+
+def test_no_module_is_dead() -> None:
+    users = [*MODULES.values(), *python_files("bench", "training")]
+    used = {name for path in users for name in imported(path) if MODULES.get(name) != path}
+    packages = {name for name, path in MODULES.items() if path.name == "__init__.py"}
+    for name in list(used):  # importing a.b.c also runs a and a.b
+        while "." in name:
+            name = name.rpartition(".")[0]
+            if name in packages:
+                used.add(name)
+    dead = sorted(set(MODULES) - used - ENTRY_POINTS)
+    assert not dead, f"modules that nothing imports: {dead}"
+
+
+def test_environment_is_read_in_one_place() -> None:
+    readers = []
+    for path in python_files("src"):
+        if path == SOURCE / "settings.py":
+            continue
+        for node in ast.walk(tree(path)):
+            attribute = isinstance(node, ast.Attribute) and node.attr in (
+                "environ", "environb", "getenv", "getenvb")
+            if attribute:
+                readers.append(place(path, node.lineno))
+    assert not readers, f"the environment is read outside settings.py: {readers}"
+
+
+def is_broad(handler: ast.ExceptHandler) -> bool:
+    """Whether a handler catches everything and does not raise again."""
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    broad = any(kind is None or getattr(kind, "id", "") in ("Exception", "BaseException")
+                for kind in kinds)
+    last = handler.body[-1]
+    return broad and not (isinstance(last, ast.Raise) and last.exc is None)
+
+
+def test_no_exception_is_caught_broadly() -> None:
+    broad = [place(path, node.lineno) for path in python_files("src", "tests", "bench")
+             for node in ast.walk(tree(path))
+             if isinstance(node, ast.ExceptHandler) and is_broad(node)]
+    assert not broad, f"broad excepts that do not raise again: {broad}"
+
+
+def test_no_note_to_self_is_left() -> None:
+    words = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X"]) + r")\b")
+    left = [place(path, number) for path in written_files()
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+            if words.search(line)]
+    assert not left, f"notes to self: {left}"
+
+
+def test_every_module_has_a_home_of_its_own() -> None:
+    homeless = {"utils", "util", "common", "helpers", "helper", "misc"}
+    versioned = re.compile(r"(^|_)(v\d+|new|old|legacy)(_|$)")
+    wrong = [name for name in MODULES
+             if homeless & set(name.split(".")) or versioned.search(name.rpartition(".")[2])]
+    assert not wrong, f"modules whose names say nothing: {wrong}"
+
+
+def test_public_things_have_docstrings() -> None:
+    bare = []
+    for name, path in MODULES.items():
+        module = tree(path)
+        if not ast.get_docstring(module):
+            bare.append(name)
+        for node in module.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                if not ast.get_docstring(node):
+                    bare.append(f"{name}.{node.name}")
+    assert not bare, f"public modules, classes and functions without a docstring: {bare}"
+
+
+def test_no_test_is_skipped() -> None:
+    skipping = re.compile(r"\b(mark\.skip|skipif|pytest\.skip|importor" + r"skip|mark\.xfail)")
+    found = [place(path, number) for path in python_files("tests")
+             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+             if skipping.search(line) and path != Path(__file__)]
+    assert not found, f"skipped tests: {found}"
+
+
+def test_no_path_of_one_machine_is_written_down() -> None:
+    private = re.compile(r"(?<![\w.])/(home|root|work|Users|mnt|opt)/\w")
+    found = [f"{place(path, number)}: {line.strip()}" for path in written_files()
+             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+             if private.search(line)]
+    assert not found, f"absolute paths of one machine: {found}"
+
+
+# ---------------------------------------------------------------------- documentation
+
+SETUP = ('pip install . && smalti generate "a red apple" -o apple.png',
+         'pip install ".[test]" && pytest')
+
+
+def test_readme_starts_with_the_two_commands() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```sh\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    assert tuple(lines[:2]) == SETUP
+
+
+def test_ci_takes_its_commands_from_readme() -> None:
+    text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "README.md" in text and 'eval "${commands[0]}"' in text
+    assert 'eval "${commands[1]}"' in text and "pytest -m peers" in text
+
+
+def documents() -> list[Path]:
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
+def test_documents_name_only_commands_and_options_that_exist(path: Path) -> None:
+    from smalti.cli.main import root
+
+    known = {name: {word for parameter in command.params for word in parameter.opts}
+             for name, command in root.commands.items()}
+    own = {word for parameter in root.params for word in parameter.opts} | {"--help"}
+    text = path.read_text(encoding="utf-8")
+    for line in re.findall(r"(?:^|[`&(] ?)smalti( [^`\n]+)", text, flags=re.MULTILINE):
+        words = re.sub(r'"[^"]*"|#.*', "", line).split("&&")[0].split()
+        if not words or words[0].startswith("-"):
+            assert set(words) <= own, f"{path.name}: smalti{line}"
+            continue
+        assert words[0] in known, f"{path.name} names the command {words[0]!r}: smalti{line}"
+        options = {word.partition("=")[0] for word in words[1:] if re.match(r"--?[a-z]", word)}
+        unknown = options - known[words[0]] - {"--help"}
+        assert not unknown, f"{path.name} names the options {sorted(unknown)}: smalti{line}"
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
+def test_documents_link_only_to_files_that_exist(path: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
+    missing = [link for link in links
+               if "://" not in link and not (path.parent / link).exists()]
+    assert not missing, f"{path.name} links to files that do not exist: {missing}"
