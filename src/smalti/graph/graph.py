@@ -205,7 +205,7 @@ class Graph:
         return show(self)
 
 
-def rebuilt(graph: Graph, values: Mapping[Value, Value], node: Node, target: Graph) -> Value:
+def rebuilt(values: Mapping[Value, Value], node: Node, target: Graph) -> Value:
     """`node` applied in `target` to the images of its inputs under `values`."""
     target._scope = [node.scope] if node.scope else []
     result = target.apply(node.operation.name, *(values[v] for v in node.inputs),

@@ -57,6 +57,8 @@ class Operation:
     `meaning(*arrays, **attributes)` computes it with numpy and is the definition of the operation.
     `flops(types, result, attributes)` counts additions and multiplications; a transcendental
     function counts as one.
+    `pointwise` ones compute each element from the elements at the same place; `commutative` ones
+    give the same for their two inputs in either order.
     `decompose(graph, inputs, attributes)` rebuilds a composite from simpler operations.
     """
 
@@ -67,6 +69,7 @@ class Operation:
     inputs: tuple[int, int]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     pointwise: bool = False
+    commutative: bool = False
     decompose: Callable[..., Any] | None = None
 
     def complete(self, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ def _rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
     heads = attributes["num_heads"]
     if not (len(q.shape) == len(k.shape) == len(v.shape) == 3 and k.shape[2] == q.shape[2]
             and k.shape[:2] == v.shape[:2] and q.shape[0] == k.shape[0]
-            and q.shape[2] % heads == 0 and v.shape[2] % heads == 0):
+            and heads > 0 and q.shape[2] % heads == 0 and v.shape[2] % heads == 0):
         raise InputError(f"attention of {q}, {k}, {v} with {heads} heads: [n, tokens, heads * d] "
                          f"are expected")
     return Type((*q.shape[:2], v.shape[2]), q.dtype)
@@ -47,5 +47,20 @@ def _flops(types: Sequence[Type], result: Type, attributes: Mapping[str, Any]) -
     return n * t * s * (2 * width + 2 * result.shape[2] + 5 * attributes["num_heads"])
 
 
+def _parts(g, q, k, v, num_heads: int, is_causal: int, scale: float | None):
+    def split(x, *perm: int):
+        return x.reshape(*x.shape[:2], num_heads, x.shape[2] // num_heads).transpose(*perm)
+
+    factor = 1 / math.sqrt(q.shape[2] // num_heads) if scale is None else scale
+    scores = g.apply("mat_mul", split(q, 0, 2, 1, 3), split(k, 0, 2, 3, 1)) * factor
+    if is_causal:  # minus a number that no score reaches: exp gives 0 either way
+        t, s = scores.shape[2:]
+        ahead = g.constant(np.arange(s, dtype=np.float32)) - np.arange(t, dtype=np.float32)[:, None]
+        scores = scores - g.apply("min", g.apply("relu", ahead), g.constant(1.0)) * 1e30
+    out = g.apply("mat_mul", g.apply("softmax", scores), split(v, 0, 2, 1, 3))
+    return out.transpose(0, 2, 1, 3).reshape(*q.shape[:2], v.shape[2])
+
+
 define(name="attention", inputs=(3, 3), shape=_rule, meaning=attention, flops=_flops,
+       decompose=_parts,
        attributes={"num_heads": REQUIRED, "is_causal": 0, "scale": None})

@@ -118,6 +118,11 @@ define(name="gather", inputs=(2, 2), shape=_gather_rule, flops=_free,
        meaning=lambda table, indices: table[np.asarray(indices)])
 
 
-define(name="cast", inputs=(1, 1), attributes={"to": REQUIRED},
-       shape=lambda types, attributes: Type(types[0].shape, attributes["to"]),
+def _cast_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
+    if attributes["to"] not in DTYPES:
+        raise InputError(f"cast to {attributes['to']!r}, which is none of {sorted(DTYPES)}")
+    return Type(types[0].shape, attributes["to"])
+
+
+define(name="cast", inputs=(1, 1), attributes={"to": REQUIRED}, shape=_cast_rule,
        meaning=lambda x, to: x.astype(DTYPES[to]), flops=_free)

@@ -45,13 +45,22 @@ def _softmax_parts(g, x, axis: int):
     return e / g.apply("reduce_sum", e, axes=(axis,))
 
 
+def _softmax_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
+    (x,), axis = types, attributes["axis"]
+    if not -len(x.shape) <= axis < len(x.shape):
+        raise InputError(f"softmax axis {axis} does not exist in {x}")
+    return x
+
+
 define(name="softmax", inputs=(1, 1), attributes={"axis": -1}, meaning=softmax,
-       shape=lambda types, attributes: types[0],
+       shape=_softmax_rule,
        flops=lambda types, result, attributes: 5 * result.size, decompose=_softmax_parts)
 
 
 def _layer_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
     x, axis = types[0], attributes["axis"]
+    if not -len(x.shape) <= axis < len(x.shape):
+        raise InputError(f"layer_normalization axis {axis} does not exist in {x}")
     shape = x.shape[axis:]
     if any(t.shape != shape for t in types[1:]):
         raise InputError(f"layer_normalization of {x} from axis {axis}: scale and bias of "
@@ -82,10 +91,11 @@ define(name="layer_normalization", inputs=(3, 3), attributes={"axis": -1, "epsil
 
 def _group_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
     x, scale, bias = types
-    channels, groups = x.shape[1], attributes["num_groups"]
-    if len(x.shape) < 3 or channels % groups:
-        raise InputError(f"group_normalization of {x} in {groups} groups: the channels (axis 1) "
-                         f"must divide by the number of groups")
+    groups = attributes["num_groups"]
+    channels = x.shape[1] if len(x.shape) > 2 else 0
+    if not channels or groups < 1 or channels % groups:
+        raise InputError(f"group_normalization of {x} in {groups} groups: [n, c, ...] with "
+                         f"channels that divide by the number of groups is expected")
     if scale.shape != (channels,) or bias.shape != (channels,):
         raise InputError(f"group_normalization of {x}: scale and bias of [{channels}] are "
                          f"expected, got {scale} and {bias}")

@@ -16,11 +16,11 @@ def _broadcast_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Typ
 
 
 def pointwise(name: str, meaning: Callable[..., np.ndarray], inputs: int = 1, flops: int = 1,
-              decompose: Callable[..., Any] | None = None) -> None:
+              commutative: bool = False, decompose: Callable[..., Any] | None = None) -> None:
     """Define an operation that costs `flops` for each element of its result."""
     define(name=name, inputs=(inputs, inputs), pointwise=True, shape=_broadcast_rule,
            meaning=meaning, flops=lambda types, result, attributes: flops * result.size,
-           decompose=decompose)
+           commutative=commutative, decompose=decompose)
 
 
 _erf = np.vectorize(math.erf, otypes=[np.float32])
@@ -33,7 +33,8 @@ def erf(x: np.ndarray) -> np.ndarray:
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
     """1 / (1 + exp(-x)) without overflow."""
-    return 0.5 * (1.0 + np.tanh(0.5 * x))
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1, e) / (1 + e)
 
 
 pointwise("neg", np.negative)
@@ -48,12 +49,12 @@ pointwise("erf", erf)
 pointwise("sigmoid", sigmoid, flops=3)
 pointwise("relu", lambda x: np.maximum(x, 0))
 
-pointwise("add", np.add, inputs=2)
+pointwise("add", np.add, inputs=2, commutative=True)
 pointwise("sub", np.subtract, inputs=2)
-pointwise("mul", np.multiply, inputs=2)
+pointwise("mul", np.multiply, inputs=2, commutative=True)
 pointwise("div", np.divide, inputs=2)
-pointwise("max", np.maximum, inputs=2)
-pointwise("min", np.minimum, inputs=2)
+pointwise("max", np.maximum, inputs=2, commutative=True)
+pointwise("min", np.minimum, inputs=2, commutative=True)
 
 pointwise("silu", lambda x: x * sigmoid(x), flops=4,
           decompose=lambda g, x: x * g.apply("sigmoid", x))

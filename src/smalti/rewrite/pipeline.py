@@ -1,0 +1,75 @@
+"""The passes, in their order, and `rewrite`, which runs them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from smalti.errors import VerificationError
+from smalti.graph import Graph, verify
+from smalti.rewrite.folding import fold_constants
+from smalti.rewrite.liveness import remove_dead_nodes
+from smalti.rewrite.rules import apply_rules
+from smalti.rewrite.sharing import share_equal_nodes
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One step of the pipeline: a valid graph in, an equal and valid graph out.
+
+    `needs` are properties of the graph that earlier passes give, `gives` are those that hold from
+    here on to the end of the pipeline.
+    """
+
+    name: str
+    function: Callable[[Graph], Graph]
+    needs: tuple[str, ...] = ()
+    gives: tuple[str, ...] = ()
+
+
+PASSES: tuple[Pass, ...] = (
+    # first, so that a rule which asks for a number finds it as one constant
+    Pass("fold_constants", fold_constants, gives=("folded",)),
+    # folds what it makes, so that one walk from inputs to outputs is enough
+    Pass("apply_rules", apply_rules, needs=("folded",), gives=("simplified",)),
+    # after the rules: two spellings of the same value are equal only once they are simplified
+    Pass("share_equal_nodes", share_equal_nodes, needs=("simplified",), gives=("shared",)),
+    # last, because each pass before leaves behind the nodes that it replaced
+    Pass("remove_dead_nodes", remove_dead_nodes, needs=("shared",), gives=("live",)),
+)
+
+
+def rewrite(graph: Graph) -> Graph:
+    """An equal graph with less to compute; `graph` itself stays as it is.
+
+    Inputs, parameters and outputs keep their names, order and types. Every pass is checked; raises
+    VerificationError naming the pass that broke the graph.
+
+    >>> g = Graph("silu, spelled out")
+    >>> x = g.input("x", (2, 3))
+    >>> g.output("y", x * g.apply("sigmoid", x * 1.0) + 0.0)
+    >>> print(rewrite(g), end="")
+    graph "silu, spelled out" {
+      %0 = input "x" : f32[2, 3]
+      %1 = silu(%0) {} : f32[2, 3]
+      output "y" = %1
+    }
+    """
+    verify(graph)
+    for step in PASSES:
+        result = step.function(graph)
+        verify(result, step.name)
+        check_interface(graph, result, step.name)
+        graph = result
+    return graph
+
+
+def check_interface(before: Graph, after: Graph, name: str) -> None:
+    """Raise VerificationError when a pass changed an input, a parameter or an output."""
+    for kind in ("inputs", "parameters", "outputs"):
+        expected, found = ([f"{label} {value.type}" for label, value in getattr(g, kind).items()]
+                           for g in (before, after))
+        if expected != found:
+            changed = sorted(set(expected) ^ set(found)) or "their order"
+            raise VerificationError(f"after {name}, graph {before.name}: expected the {kind} to "
+                                    f"stay as they were, found a difference in {changed}")
