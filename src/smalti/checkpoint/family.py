@@ -25,6 +25,7 @@ CONTROLNET_MARKS = (
     "lora_controlnet",
     "input_hint_block.0.weight",
 )
+QUANTISED_MARKS = (".scale_weight", ".weight_scale", ".comfy_quant", "scaled_fp8", ".absmax")
 EMBEDDING_WIDTHS = (768, 1024, 1280, 4096)
 
 
@@ -131,6 +132,12 @@ RULES: tuple[tuple[Family, RuleTest], ...] = (
         Family("lora", "a LoRA, an addition to a checkpoint"),
         lambda n: n.contains(*LORA_MARKS) and not n.has("input_blocks.0.0.weight"),
     ),
+    (
+        Family(
+            "quantised", "a quantised checkpoint, whose weights need scales that come with them"
+        ),
+        lambda n: n.contains(*QUANTISED_MARKS),
+    ),
     (Family("controlnet", "a ControlNet"), lambda n: n.has(*CONTROLNET_MARKS)),
     (
         Family("t2i-adapter", "a T2I-Adapter"),
@@ -155,10 +162,6 @@ RULES: tuple[tuple[Family, RuleTest], ...] = (
     (
         Family("vae", "an autoencoder (VAE) alone"),
         lambda n: n.vae and not n.unet and not n.transformer,
-    ),
-    (
-        Family("vae", "an autoencoder (VAE) alone"),
-        lambda n: n.has("encoder.down_blocks.") and not n.has("conv_norm_out."),
     ),
     (
         Family("sdxl-refiner", "an SDXL refiner checkpoint"),

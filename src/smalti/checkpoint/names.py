@@ -52,9 +52,9 @@ _VAE_ATTENTION = {
     "proj_attn": "proj_out",
 }
 _BLOCK = re.compile(
-    r"(down|up)_blocks\.(\d+)\.(resnets|attentions|downsamplers|upsamplers)\.(\d+)\.(.+)"
+    r"(down|up)_blocks\.(\d{1,4})\.(resnets|attentions|downsamplers|upsamplers)\.(\d{1,4})\.(.+)"
 )
-_MIDDLE = re.compile(r"mid_block\.(resnets|attentions)\.(\d+)\.(.+)")
+_MIDDLE = re.compile(r"mid_block\.(resnets|attentions)\.(\d{1,4})\.(.+)")
 
 Rename = Callable[[str], str]
 
@@ -133,7 +133,7 @@ def vae_renaming(names: Iterable[str]) -> Rename:
     ...     "decoder.up_blocks.0.resnets.2.conv_shortcut.bias")
     'first_stage_model.decoder.up.3.block.2.nin_shortcut.bias'
     """
-    found = [re.match(r"(?:encoder\.down|decoder\.up)_blocks\.(\d+)\.", name) for name in names]
+    found = [re.match(r"(?:encoder\.down|decoder\.up)_blocks\.(\d{1,4})\.", name) for name in names]
     last = max((int(match[1]) for match in found if match), default=0)
 
     def rename(name: str) -> str:

@@ -246,9 +246,7 @@ def _parse_json(path: Path, text: bytes) -> dict[str, object]:
 
 def _checked_metadata(path: Path, metadata: object) -> dict[str, str]:
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise CheckpointError(
-            f"{path} has a damaged `__metadata__`; expected an object of strings"
-        )
+        raise CheckpointError(f"{path} has a damaged `__metadata__`; expected an object of strings")
     return metadata
 
 

@@ -1,0 +1,150 @@
+"""Every kind of file that users have is called by its name."""
+
+import numpy as np
+import pytest
+from checkpoint.samples import TINY
+from safetensors.numpy import save_file
+
+from smalti.checkpoint import inspect, load
+from smalti.checkpoint.expected import expected_tensors
+from smalti.checkpoint.family import RULES, detect
+from smalti.errors import UnknownFamilyError
+from smalti.models.config import SD15
+
+UNET = "model.diffusion_model."
+FIRST = {UNET + "input_blocks.0.0.weight": (320, 4, 3, 3)}
+VAE = {"first_stage_model.decoder.conv_in.weight": (512, 4, 3, 3)}
+CLIP = "cond_stage_model.transformer.text_model."
+CROSS = UNET + "input_blocks.{}.1.transformer_blocks.0.attn2.to_k.weight"
+DOUBLE = "double_blocks.0.img_attn.norm.key_norm.scale"
+BIG_G = "model.transformer.resblocks.9.mlp.c_proj.bias"
+
+# what public files of each family hold: the names that matter, with their shapes
+FILES = {
+    "sd1": [
+        expected_tensors(SD15),
+        expected_tensors(TINY),
+        {**FIRST, **VAE, CLIP + "final_layer_norm.bias": (768,), CROSS.format(1): (320, 768)},
+    ],
+    "sd2": [
+        {**FIRST, **VAE, "cond_stage_model.model.transformer.resblocks.0.ln_1.bias": (1024,)},
+        {**FIRST, **VAE, CROSS.format(1): (320, 1024)},
+    ],
+    "sdxl": [
+        {**FIRST, **VAE, f"conditioner.embedders.1.{BIG_G}": (1280,)},
+        {**FIRST, UNET + "label_emb.0.0.weight": (1280, 2816)},
+        {
+            "conv_in.weight": (320, 4, 3, 3),
+            "down_blocks.0.resnets.0.conv1.bias": (320,),
+            "add_embedding.linear_1.weight": (1280, 2816),
+        },
+    ],
+    "sdxl-refiner": [
+        {
+            UNET + "input_blocks.0.0.weight": (384, 4, 3, 3),
+            **VAE,
+            UNET + "label_emb.0.0.weight": (1536, 2560),
+            f"conditioner.embedders.0.{BIG_G}": (1280,),
+        },
+    ],
+    "sd1-inpaint": [
+        {UNET + "input_blocks.0.0.weight": (320, 9, 3, 3), **VAE, CLIP + "x.bias": (768,)},
+    ],
+    "sd1-pix2pix": [{UNET + "input_blocks.0.0.weight": (320, 8, 3, 3), **VAE}],
+    "upscaler": [{UNET + "input_blocks.0.0.weight": (256, 7, 3, 3), **VAE}],
+    "sd3": [
+        {UNET + "joint_blocks.0.context_block.attn.qkv.weight": (4608, 1536), **VAE},
+        {"transformer_blocks.0.attn.add_q_proj.weight": (1, 1), "pos_embed.pos_embed": (1, 2, 3)},
+    ],
+    "flux-dev": [
+        {DOUBLE: (128,), "guidance_in.in_layer.weight": (3072, 256), "img_in.weight": (3072, 64)},
+        {UNET + DOUBLE: (128,), UNET + "guidance_in.in_layer.bias": (3072,)},
+    ],
+    "flux-schnell": [
+        {DOUBLE: (128,), "img_in.weight": (3072, 64)},
+        {"single_transformer_blocks.0.proj_out.bias": (3072,)},
+    ],
+    "flux2": [{"double_stream_modulation_img.lin.weight": (6, 6), DOUBLE: (128,)}],
+    "chroma": [{DOUBLE: (128,), "distilled_guidance_layer.in_proj.bias": (5120,)}],
+    "lora": [
+        {"lora_unet_down_blocks_0_attentions_0_proj_in.lora_down.weight": (4, 320)},
+        {"transformer.single_transformer_blocks.0.proj_out.lora_A.weight": (16, 3072)},
+        {"unet.down_blocks.0.attentions.0.proj_in.lora.up.weight": (4, 320)},
+        {"lora_unet_mid_block_attentions_0_proj_in.hada_w1_a": (320, 4)},
+    ],
+    "controlnet": [
+        {"control_model.input_blocks.0.0.weight": (320, 4, 3, 3)},
+        {
+            "conv_in.weight": (320, 4, 3, 3),
+            "down_blocks.0.resnets.0.conv1.bias": (320,),
+            "controlnet_cond_embedding.conv_in.weight": (16, 3, 3, 3),
+        },
+    ],
+    "t2i-adapter": [{"adapter.body.0.in_conv.weight": (320, 192, 1, 1)}],
+    "embedding": [
+        {"emb_params": (4, 768)},
+        {"<cat-toy>": (768,)},
+        {"clip_l": (2, 768), "clip_g": (2, 1280)},
+    ],
+    "vae": [
+        VAE,
+        {"decoder.conv_in.weight": (512, 4, 3, 3), "encoder.down.0.block.0.conv1.bias": (128,)},
+        {"decoder.conv_in.weight": (512, 4, 3, 3), "encoder.down_blocks.0.resnets.0.bias": (128,)},
+    ],
+    "taesd": [
+        {"decoder.layers.1.weight": (64, 4, 3, 3)},
+        {"1.weight": (1,), "3.conv.0.weight": (1,)},
+    ],
+    "esrgan": [
+        {"conv_first.weight": (64, 3, 3, 3), "body.0.rdb1.conv1.weight": (32, 64, 3, 3)},
+        {"model.0.weight": (64, 3, 3, 3), "model.1.sub.0.RDB1.conv1.0.weight": (32, 64, 3, 3)},
+    ],
+    "unet": [
+        {"conv_in.weight": (320, 4, 3, 3), "down_blocks.0.resnets.0.conv1.bias": (320,)},
+        FIRST,
+    ],
+    "text-encoder": [
+        {
+            "text_model.embeddings.token_embedding.weight": (49408, 768),
+            "text_model.x.bias": (768,),
+            "text_model.y.bias": (768,),
+        },
+    ],
+    "quantised": [{**FIRST, **VAE, UNET + "time_embed.0.scale_weight": (1,)}],
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "shapes"), [(f, s) for f, kinds in FILES.items() for s in kinds]
+)
+def test_family(family, shapes):
+    assert detect(shapes).id == family
+
+
+def test_every_rule_has_a_file():
+    assert {family.id for family, _ in RULES} == set(FILES)
+
+
+@pytest.mark.parametrize("family", [f for f in FILES if f != "sd1"])
+def test_foreign_files_are_named_when_loaded(tmp_path, family):
+    path = tmp_path / "other.safetensors"
+    shapes = FILES[family][0]
+    save_file(
+        {name: np.broadcast_to(np.float16(0), shape).copy() for name, shape in shapes.items()}, path
+    )
+    with pytest.raises(UnknownFamilyError, match="Smalti reads Stable Diffusion 1.x") as caught:
+        load(path)
+    words = next(f.words for f, _ in RULES if f.id == family)
+    assert words in str(caught.value)
+    report = inspect(path)
+    assert report.family.id == family and not report.loadable and report.prediction is None
+    assert words in str(report)
+
+
+@pytest.mark.parametrize("shapes", [{}, {"a": (3,)}, {"": ()}, {"weight": (768, 768, 3)}])
+def test_unknown_files(tmp_path, shapes):
+    path = tmp_path / "other.safetensors"
+    save_file({name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, path)
+    with pytest.raises(UnknownFamilyError, match="no known model family"):
+        load(path)
+    assert "unknown" in str(inspect(path))
