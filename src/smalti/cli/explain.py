@@ -1,0 +1,32 @@
+"""`smalti explain`: what a model becomes: its kernels, their schedules, and why each cut."""
+
+from __future__ import annotations
+
+import click
+
+import smalti
+from smalti.cli.generate import parse_size, show_progress
+from smalti.errors import InputError
+
+PARTS = ("text", "unet", "vae")
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("--part", default=None, help="Only one of text, unet, vae.")
+@click.option("--size", default=None, metavar="WIDTH[xHEIGHT]",
+              help="Pixels. Default: the model's own.")
+@click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
+@click.option("--precision", default="auto", show_default=True, help="auto or f32.")
+def explain(model: str | None, part: str | None, size: str | None, threads: int | None,
+            precision: str) -> None:
+    """Show the kernels and schedules of MODEL (default: the model that ships with Smalti)."""
+    if part is not None and part not in PARTS:
+        raise InputError(f"--part is {part!r}; known: {', '.join(PARTS)}")
+    width, height = parse_size(size)
+    pipe = smalti.Pipeline.load(model, precision=precision, threads=threads,
+                                progress=show_progress)
+    for name in [part] if part else PARTS:
+        text = pipe.explain(name, width=width, height=height)
+        show_progress("")
+        click.echo(f"# {name}\n{text}")

@@ -1,0 +1,14 @@
+"""`smalti inspect`: what a model file is."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.argument("file")
+def inspect(file: str) -> None:
+    """Say what the model FILE (or diffusers folder) is, without reading its weights."""
+    from smalti import checkpoint
+
+    click.echo(checkpoint.inspect(file))

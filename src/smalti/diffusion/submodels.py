@@ -1,0 +1,104 @@
+"""The three sub-models of a checkpoint as programs: compiled for a shape, bound, run, let go.
+
+Of each part the program of the last shape is kept with its weights. `release` lets go of a large
+one that is done with, so that its memory is free for the next part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from smalti.checkpoint import Checkpoint
+from smalti.errors import InputError, NumericsError
+from smalti.graph import Graph
+from smalti.models import clip_text_graph, unet_graph, vae_decoder_graph
+from smalti.runtime import Program, compile_graph
+
+KEPT_WEIGHT_BYTES_MAX = 256 << 20
+
+GRAPHS: dict[str, Callable[..., Graph]] = {
+    "text": lambda config, batch: clip_text_graph(config.text, batch),
+    "unet": lambda config, batch, height, width: unet_graph(config.unet, batch, height, width),
+    "vae": lambda config, height, width: vae_decoder_graph(config.vae, 1, height, width),
+}
+"""Part -> the graph of it for a shape; heights and widths are those of the latent."""
+
+TITLES = {"text": "the text encoder", "unet": "the UNet", "vae": "the image decoder"}
+
+
+def ignore(text: str) -> None:
+    """Progress that nobody watches."""
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A program with its weights, and what it was made for."""
+
+    shape: tuple[int, ...]
+    program: Program
+    weight_bytes: int
+
+
+@dataclass
+class Submodels:
+    """Programs of one checkpoint, made when they are first needed.
+
+    `progress` is called with one line of text before anything that may take over a second.
+    """
+
+    checkpoint: Checkpoint
+    precision: str = "f32"
+    threads: int | None = None
+    progress: Callable[[str], None] = ignore
+    _bound: dict[str, _Bound] = field(default_factory=dict)
+
+    def run(self, part: str, shape: tuple[int, ...], **inputs: np.ndarray) -> np.ndarray:
+        """The only output of `part` for these inputs, as f32.
+
+        Raises NumericsError naming the first kernel that made NaN or Inf.
+        """
+        program = self.bound(part, shape)
+        (result,) = program.run(inputs).values()
+        if not np.isfinite(result).all():
+            culprit = program.first_nonfinite(inputs)
+            raise NumericsError(
+                f"{TITLES[part]} of {self.checkpoint.report.path} made NaN or Inf, first in "
+                f"{culprit}; the weights are damaged, or too large for {self.precision}")
+        return result
+
+    def bound(self, part: str, shape: tuple[int, ...]) -> Program:
+        """The program of `part` for `shape`, with the checkpoint's weights.
+
+        Raises NumericsError naming a weight that holds NaN or Inf.
+        """
+        known = self._bound.get(part)
+        if known is not None and known.shape == shape:
+            return known.program
+        self._bound.pop(part, None)
+        graph = self.graph(part, shape)
+        program = self.compiled(part, graph)
+        self.progress(f"loading {TITLES[part]}")
+        program.bind(self.checkpoint.read)
+        weight_bytes = sum(value.type.bytes for value in graph.parameters.values())
+        self._bound[part] = _Bound(shape, program, weight_bytes)
+        return program
+
+    def graph(self, part: str, shape: tuple[int, ...]) -> Graph:
+        """What `part` computes for `shape`. Raises InputError for an unknown part."""
+        if part not in GRAPHS:
+            raise InputError(f"no part is named {part!r}; known: {', '.join(GRAPHS)}")
+        return GRAPHS[part](self.checkpoint.config, *shape)
+
+    def compiled(self, part: str, graph: Graph) -> Program:
+        """The program of `graph`, without weights."""
+        self.progress(f"compiling {TITLES[part]}")
+        return compile_graph(graph, precision=self.precision, threads=self.threads)
+
+    def release(self, part: str) -> None:
+        """Let go of `part` when its weights are large; it comes back when it is needed again."""
+        known = self._bound.get(part)
+        if known is not None and known.weight_bytes > KEPT_WEIGHT_BYTES_MAX:
+            del self._bound[part]
