@@ -1,0 +1,270 @@
+"""A graph becomes a program: the whole pipeline, as one list of named steps.
+
+    graph --rewrite--> graph --cut--> pieces --choose--> schedules --lower--> code --plan--> image
+
+Kernels that are equal are compiled once. Whole images are kept in the compile cache, under a hash
+of the graph's text, the feature level, the limits and the version of Smalti.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+from smalti import settings
+from smalti.errors import InputError
+from smalti.fuse import Cut, Piece, View, cut
+from smalti.fuse.view import Storage
+from smalti.graph import Graph, show
+from smalti.kernel.form import Kernel, loads
+from smalti.rewrite import rewrite
+from smalti.runtime import cache
+from smalti.runtime.devices import best_level, cpu
+from smalti.runtime.executable import joined
+from smalti.runtime.image import Image, Launch, PieceInfo, Place, Slot
+from smalti.runtime.plan import Interval, plan
+from smalti.runtime.program import NativeProgram, Program, ReferenceProgram
+from smalti.schedule import Schedule, choose
+from smalti.schedule.schedule import Limits
+from smalti.target.x86.encoder import disassembly
+from smalti.target.x86.instructions import Level, level
+from smalti.target.x86.lower import Lowered, limits, lower
+
+PRECISIONS = ("auto", "f32", "bf16")
+ALIGNMENT = 128
+
+
+def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None = None,
+                  target: str | None = None,
+                  progress: Callable[[int, int], None] | None = None) -> Program:
+    """A program that computes `graph` on this CPU.
+
+    `precision` is that of the factors of products ("f32" or "bf16"; "auto" is f32): sums,
+    statistics and everything between kernels are f32. `target` forces an x86 feature level
+    (avx2, avx512, avx512_bf16). `progress` is called with (kernels done, kernels). On a CPU
+    without AVX2 the numpy reference runs and says so. Raises UnsupportedError listing all nodes
+    that no kernel computes, and InputError for an unknown precision or level.
+
+    >>> import numpy as np
+    >>> g = Graph("double")
+    >>> x = g.input("x", (2, 3))
+    >>> g.output("y", x + x)
+    >>> compile_graph(g, threads=1).run({"x": np.ones((2, 3), np.float32)})["y"].sum()
+    np.float32(12.0)
+    """
+    if precision not in PRECISIONS:
+        raise InputError(f"precision {precision!r} is unknown; the CPU has {', '.join(PRECISIONS)}")
+    precision = "f32" if precision == "auto" else precision
+    threads = settings.threads() if threads is None else threads
+    name = target or best_level()
+    if name is None:
+        return ReferenceProgram(graph)
+    chosen = level(name)
+    if precision == "bf16" and name != "avx512_bf16":
+        raise InputError(f"precision bf16 needs a CPU with AVX-512 BF16, this is {name}; use f32")
+    device = cpu()
+    bounds = limits(chosen, threads, device.l1_bytes, device.l2_bytes)
+    key = image_key(graph, chosen, bounds, precision)
+    stored = None if any(map(settings.show, settings.STAGES)) else cache.get(key)
+    if stored is None:
+        image = build_image(graph, chosen, bounds, precision, progress)
+        cache.put(key, image.to_bytes())
+    else:
+        image = Image.from_bytes(stored)
+    return NativeProgram(image, threads)
+
+
+def image_key(graph: Graph, chosen: Level, bounds: Limits, precision: str) -> str:
+    """What the image of a graph is filed under."""
+    digest = hashlib.sha256(show(graph).encode()).hexdigest()
+    return f"{digest} {chosen.name} {bounds} {precision}"
+
+
+def build_image(graph: Graph, chosen: Level, bounds: Limits, precision: str,
+                progress: Callable[[int, int], None] | None = None) -> Image:
+    """Compile `graph` without looking at the cache."""
+    graph = rewrite(graph)
+    if settings.show("graph"):
+        print(graph)
+    pieces = cut(graph)
+    if settings.show("fused"):
+        for piece in pieces.pieces:
+            print(f"{piece.scope}: {piece.kernel.form}: {piece.reason}")
+    builder = _Builder(graph, pieces, chosen, bounds, precision)
+    return builder.build(progress)
+
+
+class _Builder:
+    """Turns a cut into an image."""
+
+    def __init__(self, graph: Graph, pieces: Cut, chosen: Level, bounds: Limits,
+                 precision: str) -> None:
+        self.graph, self.cut = graph, pieces
+        self.level, self.bounds, self.precision = chosen, bounds, precision
+        self.known: dict[Kernel, tuple[Schedule, Lowered, list[int]]] = {}
+        self.codes: list = []
+        self.slots: dict[tuple, int] = {}
+        self.image = Image(graph.name, chosen.name, precision, 0, 0, 0)
+        self.constants = bytearray()
+
+    def build(self, progress: Callable[[int, int], None] | None) -> Image:
+        """The image; kernels are lowered in the order in which they run."""
+        image, lowered = self.image, []
+        for number, piece in enumerate(self.cut.pieces):
+            lowered.append(self._lowered(piece.kernel))
+            if progress is not None:
+                progress(number + 1, len(self.cut.pieces))
+        places, workspaces = self._plan([entry[1] for entry in lowered])
+        for number, (piece, (schedule, low, functions)) in enumerate(
+                zip(self.cut.pieces, lowered)):
+            pointers = [self._reference(piece.views[name], places, low, name)
+                        for name in low.buffers]
+            if low.workspace_bytes:
+                pointers.append(("arena", workspaces[number]))
+            for function, step in zip(functions, low.steps):
+                image.launches.append(Launch(function, step.tiles, tuple(pointers), number))
+            image.scratch_bytes = max(image.scratch_bytes, low.scratch_bytes)
+            results = tuple(_place(piece.views[b.name], places)
+                            for b in piece.kernel.buffers if b.role == "output")
+            image.pieces.append(PieceInfo(piece.kernel.form, piece.scope, piece.reason,
+                                          str(schedule), piece.flops, results))
+        image.inputs = {n: _place(v, places) for n, v in self.cut.inputs.items()}
+        image.outputs = {n: _place(v, places) for n, v in self.cut.outputs.items()}
+        image.parameters = {n: v.shape for n, v in self.graph.parameters.items()}
+        image.code, image.functions = joined(self.codes)
+        image.constants = bytes(self.constants)
+        return image
+
+    def _lowered(self, kernel: Kernel) -> tuple[Schedule, Lowered, list[int]]:
+        """The schedule, code and function numbers of a kernel; equal kernels share them."""
+        if kernel not in self.known:
+            schedule = choose(kernel, self.bounds, self.precision)
+            low = lower(kernel, schedule, self.level)
+            numbers = list(range(len(self.codes), len(self.codes) + len(low.steps)))
+            self.codes.extend(step.code for step in low.steps)
+            self.known[kernel] = (schedule, low, numbers)
+            if settings.show("kernel"):
+                print(kernel)
+            if settings.show("schedule"):
+                print(schedule)
+            if settings.show("asm"):
+                for step in low.steps:
+                    print(disassembly(step.code.bytes, step.code.entry))
+        return self.known[kernel]
+
+    # ------------------------------------------------------------------ memory
+
+    def _plan(self, lowered: Sequence[Lowered]) -> tuple[dict[Storage, int], dict[int, int]]:
+        """Byte offsets of storages and of workspaces in the arena."""
+        last_piece = len(self.cut.pieces) - 1
+        lives: dict[Storage, list[int]] = {}
+        for view in self.cut.inputs.values():
+            lives[view.storage] = [0, 0]
+        for number, piece in enumerate(self.cut.pieces):
+            for view in piece.views.values():
+                if view.storage.kind in ("arena", "input"):
+                    lives.setdefault(view.storage, [number, number])[1] = number
+        for view in self.cut.outputs.values():
+            if view.storage.kind in ("arena", "input"):
+                lives.setdefault(view.storage, [0, 0])[1] = last_piece + 1
+        shared = self._shared(lives)
+        kept = [s for s in lives if s not in shared]
+        intervals = [Interval(_bytes(s) + ALIGNMENT, *lives[s]) for s in kept]
+        working = [i for i, low in enumerate(lowered) if low.workspace_bytes]
+        intervals += [Interval(lowered[i].workspace_bytes, i, i) for i in working]
+        offsets, self.image.arena_bytes = plan(intervals, ALIGNMENT)
+        places = dict(zip(kept, offsets))
+        for storage in shared:
+            root = storage
+            while root in shared:
+                root = shared[root]
+            places[storage] = places[root]
+        return places, dict(zip(working, offsets[len(kept):]))
+
+    def _shared(self, lives: dict[Storage, list[int]]) -> dict[Storage, Storage]:
+        """Results that may overwrite an operand read for the last time, element by element."""
+        shared: dict[Storage, Storage] = {}
+        for number, piece in enumerate(self.cut.pieces):
+            out = piece.views.get("out")
+            if out is None or piece.kernel.form not in ("map", "contraction") \
+                    or out.storage.kind != "arena" or lives[out.storage][0] != number:
+                continue
+            operand = _overwritable(piece, out, lives, number)
+            if operand is None:
+                continue
+            root = operand
+            while root in shared:
+                root = shared[root]
+            if _bytes(root) < _bytes(out.storage):
+                continue
+            shared[out.storage] = operand
+            lives[root][1] = max(lives[root][1], lives[out.storage][1])
+            lives[operand][1] = lives[root][1]
+            lives[out.storage] = lives[root]
+        return shared
+
+    def _reference(self, view: View, places: dict[Storage, int], low: Lowered,
+                   name: str) -> tuple[str, int]:
+        """What a pointer of a launch refers to."""
+        if view.storage.kind in ("arena", "input"):
+            return "arena", places[view.storage] + 4 * view.offset
+        packed = low.packed if low.packed and low.packed.buffer == name else None
+        key = (view if packed else (view.storage, view.offset), packed)
+        if key not in self.slots:
+            self.slots[key] = len(self.image.slots)
+            self.image.slots.append(self._slot(view, packed))
+        return "slot", self.slots[key]
+
+    def _slot(self, view: View, packed) -> Slot:
+        image, storage = self.image, view.storage
+        offset = image.weights_bytes
+        start, kind = view.offset, "packed" if packed else "raw"
+        if storage.kind == "constant":
+            if packed is None:
+                kind = "constant"
+            start += len(self.constants) // 4
+            self.constants += storage.data.tobytes()
+        size = packed.bytes if packed else _bytes(storage) - 4 * view.offset
+        image.weights_bytes += size + -size % ALIGNMENT + ALIGNMENT
+        return Slot(storage.name, kind, offset, size, start, view.shape, view.strides,
+                    storage.dtype, asdict(packed) if packed else None)
+
+
+def _bytes(storage: Storage) -> int:
+    return 4 * storage.size
+
+
+def _place(view: View, places: dict[Storage, int]) -> Place:
+    if view.storage not in places:
+        raise InputError(f"an output of the graph is the parameter {view.storage.name!r} itself")
+    return Place(places[view.storage] + 4 * view.offset, view.shape,
+                 tuple(4 * s for s in view.strides), view.storage.dtype)
+
+
+def _overwritable(piece: Piece, out: View, lives: dict[Storage, list[int]],
+                  number: int) -> Storage | None:
+    """An operand that dies here, fills its storage, and is read exactly where `out` is written."""
+    stages = piece.kernel.stages
+    axes = [name for name, _ in stages[-1].axes]
+    elsewhere = {load.buffer for stage in stages[:-1] for load in loads(stage.value)}
+    for load in loads(stages[-1].value):
+        view = piece.views.get(load.buffer)
+        if view is None or load.buffer in elsewhere or view.storage.kind != "arena":
+            continue
+        reads = [v.storage for v in piece.views.values()].count(view.storage)
+        if lives[view.storage][1] != number or reads != 1 or view.offset or out.offset \
+                or view.storage.size != out.storage.size:
+            continue
+        at = {}
+        for index, stride, extent in zip(load.index, view.strides, view.shape):
+            if getattr(index, "divisor", 0) != 1 or index.offset or len(index.terms) > 1:
+                break
+            for name, coefficient in index.terms:
+                if extent > 1:
+                    at[name] = coefficient * stride
+        else:
+            wanted = {name: s for name, s, n in zip(axes, out.strides, out.shape) if n > 1}
+            if at == wanted:
+                return view.storage
+    return None

@@ -1,0 +1,136 @@
+"""The image of a compiled program: code, launches, memory plan and names, without any weights.
+
+It is plain data that goes to bytes and back: JSON for what has names, then code and constants as
+they are. The compile cache keeps images.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+
+from smalti.errors import InputError
+
+HEADER = struct.Struct("<8sQQQ")
+MAGIC = b"SMALTI\0\1"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tensor in the arena: byte offset, shape and strides (in bytes), dtype."""
+
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str = "f32"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a parameter lies among the bound weights.
+
+    `kind` is "raw" (as in the checkpoint), "packed" (for a contraction: `packing` says how, and
+    `shape`, `strides`, `start` in elements which view of the parameter is meant) or "constant"
+    (`start` is its place among the image's constants).
+    """
+
+    name: str
+    kind: str
+    offset: int
+    bytes: int
+    start: int = 0
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    dtype: str = "f32"
+    packing: dict | None = None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: function number, tiles, and a reference for each pointer.
+
+    A reference is ("arena", byte offset) or ("slot", number).
+    """
+
+    function: int
+    tiles: int
+    pointers: tuple[tuple[str, int], ...]
+    piece: int
+
+
+@dataclass(frozen=True)
+class PieceInfo:
+    """What `explain` prints of a kernel, and where its results lie."""
+
+    form: str
+    scope: str
+    reason: str
+    schedule: str
+    flops: int
+    results: tuple[Place, ...]
+
+
+@dataclass
+class Image:
+    """A compiled program."""
+
+    name: str
+    level: str
+    precision: str
+    arena_bytes: int
+    scratch_bytes: int
+    weights_bytes: int
+    functions: list[int] = field(default_factory=list)
+    launches: list[Launch] = field(default_factory=list)
+    pieces: list[PieceInfo] = field(default_factory=list)
+    slots: list[Slot] = field(default_factory=list)
+    parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    inputs: dict[str, Place] = field(default_factory=dict)
+    outputs: dict[str, Place] = field(default_factory=dict)
+    code: bytes = b""
+    constants: bytes = b""
+
+    def to_bytes(self) -> bytes:
+        """The image as bytes; equal images give equal bytes."""
+        fields = asdict(self)
+        code, constants = fields.pop("code"), fields.pop("constants")
+        text = json.dumps(fields, separators=(",", ":")).encode()
+        return HEADER.pack(MAGIC, len(text), len(code), len(constants)) + text + code + constants
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Image:
+        """The image that `to_bytes` wrote. Raises InputError when `data` is not one."""
+        if len(data) < HEADER.size:
+            raise InputError(f"{len(data)} bytes are too few for a program")
+        magic, *lengths = HEADER.unpack_from(data)
+        if magic != MAGIC or HEADER.size + sum(lengths) != len(data):
+            raise InputError("the bytes are not a program of this version of Smalti")
+        at = HEADER.size
+        fields = json.loads(data[at:at + lengths[0]])
+        at += lengths[0]
+        image = cls(**fields, code=data[at:at + lengths[1]], constants=data[at + lengths[1]:])
+        image.launches = [Launch(f["function"], f["tiles"],
+                                 tuple((kind, at) for kind, at in f["pointers"]), f["piece"])
+                          for f in image.launches]
+        image.pieces = [PieceInfo(**{**f, "results": tuple(_place(r) for r in f["results"])})
+                        for f in image.pieces]
+        image.slots = [Slot(**{**f, "shape": tuple(f["shape"]), "strides": tuple(f["strides"])})
+                       for f in image.slots]
+        image.parameters = {name: tuple(shape) for name, shape in image.parameters.items()}
+        image.inputs = {name: _place(f) for name, f in image.inputs.items()}
+        image.outputs = {name: _place(f) for name, f in image.outputs.items()}
+        return image
+
+
+def _place(fields: dict) -> Place:
+    return Place(fields["offset"], tuple(fields["shape"]), tuple(fields["strides"]),
+                 fields["dtype"])
+
+
+def array_at(memory: np.ndarray, place: Place) -> np.ndarray:
+    """The tensor at `place` in `memory` (uint8), without a copy."""
+    dtype = {"f32": np.float32, "i32": np.int32, "i64": np.int64, "bool": np.bool_}[place.dtype]
+    return np.ndarray(place.shape, dtype, memory.data, place.offset, place.strides)

@@ -1,0 +1,273 @@
+"""Programs: what a graph was compiled to, with weights bound and memory to run in."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+import numpy as np
+
+from smalti.errors import InputError, NumericsError
+from smalti.graph import Graph, evaluate
+from smalti.graph.operation import DTYPES
+from smalti.runtime.executable import Executable
+from smalti.runtime.image import Image, Place, array_at
+from smalti.runtime.threads import context, workers
+from smalti.runtime.weights import bind
+from smalti.target.x86.driver import driver
+from smalti.target.x86.layout import LAUNCH, aligned
+
+Read = Callable[[str], np.ndarray]
+SCRATCH_ALIGNMENT = 4096
+COUNTER_BYTES = 64
+
+
+class Program:
+    """A compiled graph: bind weights, run, ask what it does."""
+
+    name: str
+    inputs: dict[str, tuple[int, ...]]
+
+    def bind(self, read: Read) -> None:
+        """Take the parameters from `read(name) -> array`; may be called again with others."""
+        raise NotImplementedError
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs for `inputs`."""
+        raise NotImplementedError
+
+    def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
+        """The scope of the first kernel or node whose result is not finite, or None."""
+        raise NotImplementedError
+
+    def explain(self) -> str:
+        """Kernels, schedules, time where measured, and why each cut is there."""
+        raise NotImplementedError
+
+    def run_checked(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """As `run`; raises NumericsError naming the first kernel that made NaN or Inf."""
+        outputs = self.run(inputs)
+        if all(np.isfinite(array).all() for array in outputs.values()):
+            return outputs
+        for name, array in inputs.items():
+            if not np.isfinite(array).all():
+                raise NumericsError(f"{self.name}: the input {name!r} holds NaN or Inf")
+        place = self.first_nonfinite(inputs) or "an output"
+        raise NumericsError(f"{self.name}: NaN or Inf appeared first in {place}; the weights are "
+                            f"damaged or of another model")
+
+
+def _checked(name: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray):
+        array = np.from_dlpack(array)
+    array = np.asarray(array, DTYPES[dtype])
+    if array.shape != shape:
+        raise InputError(f"input {name!r} has shape {list(array.shape)}, the program expects "
+                         f"{list(shape)}")
+    return array
+
+
+def _all_given(inputs: Mapping[str, np.ndarray], wanted: Mapping[str, object]) -> None:
+    if set(inputs) != set(wanted):
+        raise InputError(f"inputs {sorted(inputs)} are given, {sorted(wanted)} are expected")
+
+
+class ReferenceProgram(Program):
+    """Runs a graph with numpy, where there is no code generator for the CPU."""
+
+    _said = False
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.name = graph, graph.name
+        self.inputs = {name: value.shape for name, value in graph.inputs.items()}
+        self.parameters: dict[str, np.ndarray] = {}
+        self.timings: dict[str, float] = {}
+        if not ReferenceProgram._said:
+            ReferenceProgram._said = True
+            warnings.warn("this CPU is not x86-64 with AVX2 and FMA: Smalti runs its numpy "
+                          "reference, which is many times slower", RuntimeWarning, stacklevel=3)
+
+    def bind(self, read: Read) -> None:
+        from smalti.runtime.weights import checked
+
+        self.parameters = {name: checked(name, read(name), value.shape)
+                           for name, value in self.graph.parameters.items()}
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        _all_given(inputs, self.graph.inputs)
+        given = {name: _checked(name, inputs[name], value.shape, value.dtype)
+                 for name, value in self.graph.inputs.items()}
+        return evaluate(self.graph, given, self.parameters)
+
+    def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
+        for node in self.graph.nodes:
+            part = Graph(self.graph.name)
+            part.inputs, part.parameters = self.graph.inputs, self.graph.parameters
+            part.nodes = self.graph.nodes[:self.graph.nodes.index(node) + 1]
+            part.outputs = {"value": node.output}
+            if not np.isfinite(evaluate(part, inputs, self.parameters)["value"]).all():
+                return f"{node.operation.name} {node.scope}"
+        return None
+
+    def explain(self) -> str:
+        return f"{self.name}: the numpy reference runs, {len(self.graph.nodes)} nodes one by one\n"
+
+
+class NativeProgram(Program):
+    """Runs an image on worker threads."""
+
+    def __init__(self, image: Image, threads: int) -> None:
+        self.image, self.threads, self.name = image, threads, image.name
+        self.inputs = {name: place.shape for name, place in image.inputs.items()}
+        self._code = Executable(image.code)
+        self._entry = driver_entry()
+        self._weights: np.ndarray | None = None
+        self._arena: np.ndarray | None = None
+        self.seconds: np.ndarray | None = None
+        self._bound = False
+        if not image.parameters:
+            self.bind(lambda name: np.empty(0))
+
+    def bind(self, read: Read) -> None:
+        """Read, check and pack every parameter.
+
+        Raises InputError for one of another shape, NumericsError naming one with NaN or Inf.
+        """
+        if self._weights is None:
+            self._weights = _memory(self.image.weights_bytes)
+        self._bound = False
+        bind(self.image, self._weights, read, self.threads)
+        self._bound = True
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes for everything between kernels, the threads' scratch memory included."""
+        return self.image.arena_bytes + self.threads * self._scratch_bytes
+
+    @property
+    def _scratch_bytes(self) -> int:
+        return self.image.scratch_bytes + -self.image.scratch_bytes % SCRATCH_ALIGNMENT
+
+    def _prepare(self) -> None:
+        """Memory, launch table and context, with all addresses filled in."""
+        image = self.image
+        self._arena = _memory(image.arena_bytes + SCRATCH_ALIGNMENT)
+        self._scratch = _memory(self.threads * self._scratch_bytes + SCRATCH_ALIGNMENT)
+        arena, weights = self._arena.ctypes.data, self._weights.ctypes.data
+        self._table = aligned(max(1, len(image.launches)), LAUNCH)[:len(image.launches)]
+        self._counters = np.zeros(len(image.launches) * COUNTER_BYTES // 8, np.uint64)
+        self._pointers = np.zeros(sum(len(x.pointers) for x in image.launches), np.uint64)
+        at = 0
+        for number, launch in enumerate(image.launches):
+            for k, (kind, value) in enumerate(launch.pointers):
+                base = arena + value if kind == "arena" else weights + image.slots[value].offset
+                self._pointers[at + k] = base
+            self._table[number] = (
+                self._code.address + image.functions[launch.function],
+                self._pointers.ctypes.data + 8 * at, launch.tiles,
+                self._counters.ctypes.data + COUNTER_BYTES * number, 0)
+            at += len(launch.pointers)
+        self._stamps = np.zeros(len(image.launches) + 1, np.uint64)
+        scratch = self._scratch.ctypes.data
+        scratch += -scratch % SCRATCH_ALIGNMENT
+        self._context = context(self._table, self.threads, scratch, self._scratch_bytes,
+                                self._stamps)
+
+    def release(self) -> None:
+        """Give back the memory of weights and intermediate results; `bind` brings them back."""
+        if self.image.parameters:
+            self._weights, self._bound = None, False
+        self._arena = None
+
+    def _start(self, inputs: Mapping[str, np.ndarray]) -> None:
+        if not self._bound:
+            raise InputError(f"{self.name}: no weights are bound; call bind first")
+        _all_given(inputs, self.image.inputs)
+        if self._arena is None:
+            self._prepare()
+        for name, place in self.image.inputs.items():
+            array_at(self._arena, place)[...] = _checked(name, inputs[name], place.shape,
+                                                         place.dtype)
+        self._counters[:] = 0
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs for `inputs`: arrays of the shapes that the graph gives them.
+
+        Raises InputError for a missing input, one of another shape, or when no weights are bound.
+        """
+        self._start(inputs)
+        started = time.perf_counter()
+        self._context["first"], self._context["last"] = 0, len(self.image.launches)
+        workers(self.threads).run(self._entry, self._context.ctypes.data)
+        elapsed = time.perf_counter() - started
+        ticks = np.diff(self._stamps.astype(np.float64))
+        self.seconds = ticks * (elapsed / max(ticks.sum(), 1.0))
+        return {name: np.array(array_at(self._arena, place))
+                for name, place in self.image.outputs.items()}
+
+    def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
+        """Run launch by launch; the kernel whose result first holds NaN or Inf."""
+        self._start(inputs)
+        for number, launch in enumerate(self.image.launches):
+            self._context["first"], self._context["last"] = number, number + 1
+            workers(self.threads).run(self._entry, self._context.ctypes.data)
+            piece = self.image.pieces[launch.piece]
+            last = number + 1 == len(self.image.launches) \
+                or self.image.launches[number + 1].piece != launch.piece
+            if last and not all(self._finite(place) for place in piece.results):
+                return f"the {piece.form} of {piece.scope or self.name}"
+        return None
+
+    def _finite(self, place: Place) -> bool:
+        return bool(np.isfinite(array_at(self._arena, place)).all())
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds of the last run by form of kernel; empty before the first."""
+        found: dict[str, float] = {}
+        if self.seconds is not None:
+            for launch, seconds in zip(self.image.launches, self.seconds):
+                form = self.image.pieces[launch.piece].form
+                found[form] = found.get(form, 0.0) + float(seconds)
+        return found
+
+    def explain(self) -> str:
+        """One line a kernel: time of the last run, GFLOP/s, schedule, and why the cut is there."""
+        image = self.image
+        seconds = np.zeros(len(image.pieces))
+        if self.seconds is not None:
+            np.add.at(seconds, [x.piece for x in image.launches], self.seconds)
+        lines = [f"{image.name}: {len(image.pieces)} kernels, {len(image.functions)} functions, "
+                 f"{len(image.code) / 1e6:.2f} MB of code, level {image.level}, "
+                 f"products in {image.precision}, {self.threads} threads, arena "
+                 f"{image.arena_bytes / 1e6:.1f} MB, packed weights "
+                 f"{image.weights_bytes / 1e6:.1f} MB"]
+        for number, piece in enumerate(image.pieces):
+            time_text = "" if self.seconds is None else (
+                f"{1e3 * seconds[number]:9.3f} ms {piece.flops / max(seconds[number], 1e-9) / 1e9:8.1f}"
+                f" GFLOP/s  ")
+            lines.append(f"{number:5d} {time_text}{piece.form:18s} {piece.scope}  "
+                         f"{piece.schedule}  cut: {piece.reason}")
+        return "\n".join(lines) + "\n"
+
+
+@lru_cache(maxsize=1)
+def _driver_code() -> Executable:
+    return Executable(driver(sys.platform).bytes)
+
+
+def driver_entry() -> int:
+    """Address of the driver, which every worker calls once a run."""
+    return _driver_code().address + driver(sys.platform).entry
+
+
+def _memory(size: int) -> np.ndarray:
+    """Zeroed memory straight from the operating system, in large pages where it has them."""
+    block = mmap.mmap(-1, max(size, 1))
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        block.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(block, np.uint8)
