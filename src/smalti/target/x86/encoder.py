@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from smalti.target.x86.assembler import Line, Memory, Register
 
 STACK_ALIGNMENT = 64
+LABELS_AT = 1 << 40
+"""Labels are addresses from here on, so that none is the address of a constant."""
 NARROW = {"mov32", "mov_store32", "mask_from"}
 LOW_LANE = {("store_low", 1): XMM, ("to_bf16", 0): YMM, ("store_half", 1): YMM,
             ("store_low_128", 1): XMM, ("load_low_128", 0): XMM}
@@ -60,9 +62,10 @@ def encode(lines: Sequence[Line], level: Level, ip: int, frame_bytes: int) -> by
         append(instruction)
     for line in lines:
         if line.name == "label":
-            pending.append(line.target.number)
+            pending.append(LABELS_AT + line.target.number)
         elif line.name.startswith("jump_"):
-            append(Instruction.create_branch(JUMPS[line.name[5:]], line.target.number))
+            append(Instruction.create_branch(JUMPS[line.name[5:]],
+                                             LABELS_AT + line.target.number))
         else:
             if line.name == "return":
                 for instruction in leave(frame_bytes):
