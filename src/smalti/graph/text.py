@@ -81,7 +81,7 @@ def parse(text: str) -> Graph:
     for number, line in enumerate(lines[1:-1], 2):
         try:
             _parse_line(graph, values, line)
-        except (KeyError, ValueError, InputError) as error:
+        except (LookupError, TypeError, ValueError, InputError) as error:
             raise InputError(f"graph text, line {number}: {line!r}: {error}") from None
     return graph
 
@@ -93,6 +93,8 @@ def _type(dtype: str, extents: str) -> Type:
 
 
 def _parse_line(graph: Graph, values: dict[str, Value], line: str) -> None:
+    if line.partition(" ")[0] in values:
+        raise InputError("a second definition")
     if found := LEAF.match(line):
         name, kind, label, dtype, extents = found.groups()
         type = _type(dtype, extents)
@@ -102,8 +104,10 @@ def _parse_line(graph: Graph, values: dict[str, Value], line: str) -> None:
         name, data, _, dtype, extents = found.groups()
         type, given = _type(dtype, extents), json.loads(data)
         if isinstance(given, str):
-            array = np.frombuffer(base64.b64decode(given), DTYPES[dtype])
+            array = np.frombuffer(base64.b64decode(given, validate=True), DTYPES[dtype])
         else:
+            if not all(isinstance(number, int | float) for number in given):
+                raise InputError("a constant is made of numbers")
             array = np.array(given, DTYPES[dtype])
         values[name] = graph.constant(array.reshape(type.shape))
     elif found := NODE.match(line):

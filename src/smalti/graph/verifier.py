@@ -32,8 +32,9 @@ def verify(graph: Graph, after: str = "building") -> None:
 
 def fail(graph: Graph, after: str, node: Node, position: int, expected: str, found: str) -> None:
     """Raise with the lines around the node."""
-    around = "\n".join(f"  {'>' if n is node else ' '} {n.operation.name} {n.output.type} {n.scope}"
-                       for n in graph.nodes[max(0, position - 5):position + 3])
+    first = max(0, position - 5)
+    around = "\n".join(f"  {'>' if i == position else ' '} {n!r} {n.output.type}"
+                       for i, n in enumerate(graph.nodes[first:position + 3], first))
     raise VerificationError(
         f"after {after}, graph {graph.name}, node {position} ({node.operation.name} "
         f"{node.scope}): expected {expected}, found {found}\n{around}")

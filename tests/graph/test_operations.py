@@ -1,0 +1,321 @@
+"""Every operation against a formulation of its own: plain loops, `math`, or another way of counting.
+
+`CASES` has at least one case for each operation; that is itself tested.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from smalti.graph import OPERATIONS, Graph, evaluate, verify
+from smalti.graph.operation import Type
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operation on arrays of these shapes, and what it should give.
+
+    `expected(*arrays, **attributes)` takes float64 arrays; with `each` it takes numbers instead.
+    """
+
+    operation: str
+    shapes: tuple[tuple[int, ...], ...]
+    expected: Function
+    attributes: dict[str, Any] = field(default_factory=dict)
+    each: bool = False
+    dtypes: tuple[str, ...] = ()
+    positive: bool = False
+
+    def __str__(self) -> str:
+        shapes = " ".join(str(list(s)) for s in self.shapes)
+        return f"{self.operation} {shapes} {self.attributes or ''}"
+
+    def arrays(self) -> list[np.ndarray]:
+        rng = np.random.default_rng(3)
+        arrays = []
+        for position, shape in enumerate(self.shapes):
+            if self.dtypes and self.dtypes[position].startswith("i"):
+                arrays.append(rng.integers(0, 4, shape, np.int32))
+            else:
+                array = 2 * rng.standard_normal(shape, np.float32)
+                arrays.append(np.abs(array) + np.float32(0.1) if self.positive else array)
+        return arrays
+
+
+def places(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    return itertools.product(*(range(n) for n in shape))
+
+
+def gaussian_integral(x: float) -> float:
+    """2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x, by Simpson's rule."""
+    steps = 400
+    h = x / steps
+    weights = [1, *([4, 2] * steps)[:steps - 1], 1]
+    total = sum(w * math.exp(-(i * h) ** 2) for i, w in enumerate(weights))
+    return 2 / math.sqrt(math.pi) * total * h / 3
+
+
+def logistic(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def one(name: str, function: Function, **options: Any) -> Case:
+    return Case(name, ((3, 4),), function, each=True, **options)
+
+
+def two(name: str, function: Function, **options: Any) -> Case:
+    return Case(name, ((2, 1, 4), (3, 1)), function, each=True, **options)
+
+
+# ---------------------------------------------------------------- plain formulations
+
+
+def loop_mat_mul(a, b):
+    a, b = (np.broadcast_to(m, (2, *m.shape[-2:])) for m in (a, b))
+    return np.array([[[sum(a[n, i, k] * b[n, k, j] for k in range(a.shape[2]))
+                       for j in range(b.shape[2])] for i in range(a.shape[1])] for n in range(2)])
+
+
+def loop_conv(x, w, bias=None, *, strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 1), group=1):
+    top, left, bottom, right = pads
+    height = (x.shape[2] + top + bottom - dilations[0] * (w.shape[2] - 1) - 1) // strides[0] + 1
+    width = (x.shape[3] + left + right - dilations[1] * (w.shape[3] - 1) - 1) // strides[1] + 1
+    y = np.zeros((x.shape[0], w.shape[0], height, width))
+    for n, o, i, j in places(y.shape):
+        first = o // (w.shape[0] // group) * w.shape[1]
+        for c, r, s in places(w.shape[1:]):
+            row = i * strides[0] + r * dilations[0] - top
+            column = j * strides[1] + s * dilations[1] - left
+            if 0 <= row < x.shape[2] and 0 <= column < x.shape[3]:
+                y[n, o, i, j] += x[n, first + c, row, column] * w[o, c, r, s]
+        y[n, o, i, j] += 0 if bias is None else bias[o]
+    return y
+
+
+def loop_attention(q, k, v, *, num_heads, is_causal=0, scale=None):
+    width, wide = q.shape[2] // num_heads, v.shape[2] // num_heads
+    y = np.zeros((*q.shape[:2], v.shape[2]))
+    for n, t, h in places((*q.shape[:2], num_heads)):
+        row = q[n, t, h * width:(h + 1) * width]
+        seen = [s for s in range(k.shape[1]) if not is_causal or s <= t]
+        weights = [math.exp(float(row @ k[n, s, h * width:(h + 1) * width])
+                            * (scale or width ** -0.5)) for s in seen]
+        y[n, t, h * wide:(h + 1) * wide] = sum(
+            w * v[n, s, h * wide:(h + 1) * wide] for w, s in zip(weights, seen)) / sum(weights)
+    return y
+
+
+def standardized(x, epsilon):
+    return (x - x.mean()) / math.sqrt(x.var() + epsilon)
+
+
+def loop_group_norm(x, scale, bias, *, num_groups, epsilon):
+    y, size = np.empty_like(x), x.shape[1] // num_groups
+    for n, group in places((x.shape[0], num_groups)):
+        part = slice(group * size, (group + 1) * size)
+        y[n, part] = standardized(x[n, part], epsilon)
+    for c in range(x.shape[1]):
+        y[:, c] = y[:, c] * scale[c] + bias[c]
+    return y
+
+
+def loop_layer_norm(x, scale, bias, *, axis=-1, epsilon=1e-5):
+    y = np.empty_like(x)
+    for place in places(x.shape[:axis]):
+        y[place] = standardized(x[place], epsilon) * scale + bias
+    return y
+
+
+def loop_softmax(x, *, axis):
+    def one_row(row):
+        powers = [math.exp(value) for value in row]
+        return [p / math.fsum(powers) for p in powers]
+    return np.apply_along_axis(one_row, axis, x)
+
+
+def loop_expand(x, *, shape):
+    y, lead = np.empty(shape), len(shape) - x.ndim
+    for place in places(shape):
+        y[place] = x[tuple(i if n > 1 else 0 for i, n in zip(place[lead:], x.shape))]
+    return y
+
+
+def loop_resize(x, *, scales):
+    y = np.empty([n * s for n, s in zip(x.shape, scales)])
+    for place in places(y.shape):
+        y[place] = x[tuple(i // s for i, s in zip(place, scales))]
+    return y
+
+
+def loop_reduction(function: Function) -> Function:
+    def reduce(x, *, axes, keepdims=1):
+        kept = [i for i in range(x.ndim) if i not in {a % x.ndim for a in axes}]
+        y = np.empty([x.shape[i] for i in kept])
+        for place in places(y.shape):
+            index: list = [slice(None)] * x.ndim
+            for i, p in zip(kept, place):
+                index[i] = p
+            y[place] = function(x[tuple(index)].ravel().tolist())
+        return y.reshape([n if i in kept else 1 for i, n in enumerate(x.shape)]) if keepdims else y
+    return reduce
+
+
+def mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+CASES = [
+    one("neg", lambda x: -x), one("abs", math.fabs), one("exp", math.exp), one("sin", math.sin),
+    one("cos", math.cos), one("sqrt", math.sqrt, positive=True), one("tanh", math.tanh),
+    one("reciprocal", lambda x: 1 / x, positive=True), one("erf", gaussian_integral),
+    one("sigmoid", logistic), one("relu", lambda x: x if x > 0 else 0.0),
+    one("silu", lambda x: x * logistic(x)), one("quick_gelu", lambda x: x * logistic(1.702 * x)),
+    one("gelu", lambda x: x * (1 + gaussian_integral(x / math.sqrt(2))) / 2),
+    two("add", lambda x, y: x + y), two("sub", lambda x, y: x - y), two("mul", lambda x, y: x * y),
+    two("div", lambda x, y: x / y, positive=True),
+    two("max", lambda x, y: x if x > y else y), two("min", lambda x, y: x if x < y else y),
+    Case("mat_mul", ((2, 3, 4), (4, 5)), loop_mat_mul),
+    Case("mat_mul", ((1, 3, 4), (2, 4, 5)), loop_mat_mul),
+    Case("conv", ((2, 3, 5, 4), (4, 3, 3, 3), (4,)), loop_conv, {"pads": (1, 1, 1, 1)}),
+    Case("conv", ((1, 3, 6, 8), (2, 3, 3, 3)), loop_conv, {"strides": (2, 2), "pads": (0, 0, 1, 1)}),
+    Case("conv", ((1, 4, 7, 6), (6, 2, 3, 2), (6,)), loop_conv,
+         {"group": 2, "dilations": (2, 3), "strides": (1, 2), "pads": (2, 0, 1, 3)}),
+    Case("attention", ((2, 5, 6), (2, 7, 6), (2, 7, 4)), loop_attention, {"num_heads": 2}),
+    Case("attention", ((1, 5, 6), (1, 5, 6), (1, 5, 6)), loop_attention,
+         {"num_heads": 3, "is_causal": 1, "scale": 0.3}),
+    Case("attention", ((1, 3, 4), (1, 5, 4), (1, 5, 4)), loop_attention,
+         {"num_heads": 1, "is_causal": 1}),
+    Case("softmax", ((3, 4, 2),), loop_softmax, {"axis": 1}),
+    Case("softmax", ((3, 4, 2),), loop_softmax, {"axis": -1}),
+    Case("layer_normalization", ((2, 3, 8), (8,), (8,)), loop_layer_norm),
+    Case("layer_normalization", ((2, 3, 8), (3, 8), (3, 8)), loop_layer_norm,
+         {"axis": 1, "epsilon": 0.5}),
+    Case("group_normalization", ((2, 6, 3, 4), (6,), (6,)), loop_group_norm,
+         {"num_groups": 2, "epsilon": 0.1}),
+    Case("group_normalization", ((2, 4, 5), (4,), (4,)), loop_group_norm,
+         {"num_groups": 4, "epsilon": 1e-6}),
+    Case("reduce_sum", ((2, 3, 4),), loop_reduction(math.fsum), {"axes": (0, -1)}),
+    Case("reduce_mean", ((2, 3, 4),), loop_reduction(mean), {"axes": (1,), "keepdims": 0}),
+    Case("reduce_max", ((2, 3, 4),), loop_reduction(max), {"axes": (2,)}),
+    Case("reshape", ((2, 3, 4),), lambda x, shape: np.array(list(x.flat)).reshape(6, 4),
+         {"shape": (6, -1)}),
+    Case("transpose", ((2, 3, 4),), lambda x, perm: np.einsum("abc->cab", x), {"perm": (2, 0, 1)}),
+    Case("concat", ((2, 3), (2, 1), (2, 2)),
+         lambda *parts, axis: np.array([sum((p[i].tolist() for p in parts), []) for i in range(2)]),
+         {"axis": -1}),
+    Case("slice", ((3, 5),), lambda x, axis, start, end: x[:, 1:4],
+         {"axis": 1, "start": 1, "end": 4}),
+    Case("expand", ((3, 1),), loop_expand, {"shape": (2, 3, 4)}),
+    Case("resize", ((1, 2, 2, 3),), loop_resize, {"scales": (1, 1, 2, 3)}),
+    Case("gather", ((4, 5), (2, 3)), lambda table, rows: np.eye(4)[rows.astype(int)] @ table,
+         dtypes=("f32", "i32")),
+    Case("cast", ((3, 4),), lambda x, to: np.array([[math.trunc(v) for v in row] for row in x]),
+         {"to": "i32"}),
+]
+
+
+def graph_of(case: Case) -> tuple[Graph, dict[str, np.ndarray]]:
+    g, arrays = Graph(case.operation), case.arrays()
+    dtypes = case.dtypes or ("f32",) * len(arrays)
+    values = [g.input(f"x{i}", a.shape, dtype) for i, (a, dtype) in enumerate(zip(arrays, dtypes))]
+    g.output("y", g.apply(case.operation, *values, **case.attributes))
+    return g, {f"x{i}": a for i, a in enumerate(arrays)}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_meaning(case: Case) -> None:
+    g, inputs = graph_of(case)
+    verify(g)
+    found = evaluate(g, inputs, {})["y"]
+    exact = [a.astype(np.float64) for a in inputs.values()]
+    if case.each:
+        shape = np.broadcast_shapes(*case.shapes)
+        spread = [np.broadcast_to(a, shape) for a in exact]
+        expected = np.empty(shape)
+        for place in places(shape):
+            expected[place] = case.expected(*(float(a[place]) for a in spread))
+    else:
+        expected = case.expected(*exact, **case.attributes)
+    assert found.shape == expected.shape == g.outputs["y"].shape
+    assert g.outputs["y"].type == Type(found.shape, case.attributes.get("to", "f32"))
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
+
+
+def test_every_operation_has_a_case() -> None:
+    assert {case.operation for case in CASES} == set(OPERATIONS)
+
+
+COMPOSITES = [case for case in CASES if OPERATIONS[case.operation].decompose]
+
+
+@pytest.mark.parametrize("case", COMPOSITES, ids=str)
+def test_a_composite_equals_its_decomposition(case: Case) -> None:
+    g, inputs = graph_of(case)
+    node = g.nodes[0]
+    parts = node.operation.decompose(g, *node.inputs, **node.attributes)
+    assert all(n.operation is not node.operation for n in g.nodes[1:])
+    g.output("parts", parts)
+    verify(g)
+    found = evaluate(g, inputs, {})
+    assert parts.type == node.output.type
+    np.testing.assert_allclose(found["parts"], found["y"], rtol=1e-5, atol=1e-6)
+
+
+def test_the_composites_are_these() -> None:
+    assert {case.operation for case in COMPOSITES} == {
+        "attention", "gelu", "group_normalization", "layer_normalization", "quick_gelu", "silu",
+        "softmax"}
+
+
+def value_of(name: str, *numbers: float) -> np.ndarray:
+    g = Graph()
+    g.output("y", g.apply(name, g.constant(np.array(numbers, np.float32))))
+    return evaluate(g, {}, {})["y"]
+
+
+@pytest.mark.parametrize(("name", "numbers", "expected"), [
+    ("sigmoid", (-1000, -20, 0, 1000), (0, 2.0611536e-9, 0.5, 1)),
+    ("silu", (-1000, -20, 1000), (0, -4.1223073e-8, 1000)),
+    ("gelu", (-1000, 0, 1000), (0, 0, 1000)),
+    ("softmax", (-1000, 1000, 1000), (0, 0.5, 0.5)),
+])
+def test_large_numbers_do_not_overflow(name, numbers, expected) -> None:
+    with np.errstate(over="raise", invalid="raise"):
+        np.testing.assert_allclose(value_of(name, *numbers), expected, rtol=1e-5)
+
+
+FLOPS = [
+    (CASES[0], 12), (Case("sigmoid", ((3, 4),), math.exp), 36),
+    (Case("mat_mul", ((2, 3, 4), (4, 5)), loop_mat_mul), 2 * 2 * 3 * 4 * 5),
+    (Case("conv", ((1, 4, 7, 6), (6, 2, 3, 3)), loop_conv, {"group": 2}), 2 * 6 * 5 * 4 * 18),
+    (Case("attention", ((2, 5, 6), (2, 7, 6), (2, 7, 4)), loop_attention, {"num_heads": 2}),
+     2 * 5 * 7 * (2 * 6 + 2 * 4 + 5 * 2)),
+    (Case("reshape", ((3, 4),), np.reshape, {"shape": (12,)}), 0),
+    (Case("reduce_sum", ((3, 4),), np.sum, {"axes": (1,)}), 12),
+]
+
+
+@pytest.mark.parametrize(("case", "flops"), FLOPS, ids=str)
+def test_flops(case: Case, flops: int) -> None:
+    assert graph_of(case)[0].flops() == flops
+
+
+@pytest.mark.parametrize("name", [n for n, o in OPERATIONS.items() if o.commutative])
+def test_commutative_operations_are(name: str) -> None:
+    x, y = np.random.default_rng(1).standard_normal((2, 5), np.float32)
+    meaning = OPERATIONS[name].meaning
+    np.testing.assert_array_equal(meaning(x, y), meaning(y, x))
+
+
+def test_operations_of_two_inputs_that_are_not_commutative() -> None:
+    pairs = {n for n, o in OPERATIONS.items() if o.pointwise and o.inputs == (2, 2)}
+    assert {n for n in pairs if not OPERATIONS[n].commutative} == {"sub", "div"}
