@@ -17,7 +17,11 @@ from typing import Any
 import numpy as np
 
 from smalti.checkpoint.names import (
-    internal_shape, is_ignored, text_encoder_name, unet_renaming, vae_renaming,
+    internal_shape,
+    is_ignored,
+    text_encoder_name,
+    unet_renaming,
+    vae_renaming,
 )
 from smalti.models.config import ClipTextConfig, Sd1Config, UNetConfig, VaeConfig
 

@@ -1,4 +1,4 @@
-"""Every operation against a formulation of its own: plain loops, `math`, or another way of counting.
+"""Every operation against a formulation of its own: plain loops, `math`, another way of counting.
 
 `CASES` has at least one case for each operation; that is itself tested.
 """
@@ -109,8 +109,8 @@ def loop_attention(q, k, v, *, num_heads, is_causal=0, scale=None):
         seen = [s for s in range(k.shape[1]) if not is_causal or s <= t]
         weights = [math.exp(float(row @ k[n, s, h * width:(h + 1) * width])
                             * (scale or width ** -0.5)) for s in seen]
-        y[n, t, h * wide:(h + 1) * wide] = sum(
-            w * v[n, s, h * wide:(h + 1) * wide] for w, s in zip(weights, seen)) / sum(weights)
+        part = v[n, seen, h * wide:(h + 1) * wide]
+        y[n, t, h * wide:(h + 1) * wide] = np.array(weights) @ part / math.fsum(weights)
     return y
 
 
@@ -145,14 +145,14 @@ def loop_softmax(x, *, axis):
 def loop_expand(x, *, shape):
     y, lead = np.empty(shape), len(shape) - x.ndim
     for place in places(shape):
-        y[place] = x[tuple(i if n > 1 else 0 for i, n in zip(place[lead:], x.shape))]
+        y[place] = x[tuple(i if n > 1 else 0 for i, n in zip(place[lead:], x.shape, strict=True))]
     return y
 
 
 def loop_resize(x, *, scales):
-    y = np.empty([n * s for n, s in zip(x.shape, scales)])
+    y = np.empty([n * s for n, s in zip(x.shape, scales, strict=True)])
     for place in places(y.shape):
-        y[place] = x[tuple(i // s for i, s in zip(place, scales))]
+        y[place] = x[tuple(i // s for i, s in zip(place, scales, strict=True))]
     return y
 
 
@@ -162,7 +162,7 @@ def loop_reduction(function: Function) -> Function:
         y = np.empty([x.shape[i] for i in kept])
         for place in places(y.shape):
             index: list = [slice(None)] * x.ndim
-            for i, p in zip(kept, place):
+            for i, p in zip(kept, place, strict=True):
                 index[i] = p
             y[place] = function(x[tuple(index)].ravel().tolist())
         return y.reshape([n if i in kept else 1 for i, n in enumerate(x.shape)]) if keepdims else y
@@ -186,7 +186,8 @@ CASES = [
     Case("mat_mul", ((2, 3, 4), (4, 5)), loop_mat_mul),
     Case("mat_mul", ((1, 3, 4), (2, 4, 5)), loop_mat_mul),
     Case("conv", ((2, 3, 5, 4), (4, 3, 3, 3), (4,)), loop_conv, {"pads": (1, 1, 1, 1)}),
-    Case("conv", ((1, 3, 6, 8), (2, 3, 3, 3)), loop_conv, {"strides": (2, 2), "pads": (0, 0, 1, 1)}),
+    Case("conv", ((1, 3, 6, 8), (2, 3, 3, 3)), loop_conv,
+         {"strides": (2, 2), "pads": (0, 0, 1, 1)}),
     Case("conv", ((1, 4, 7, 6), (6, 2, 3, 2), (6,)), loop_conv,
          {"group": 2, "dilations": (2, 3), "strides": (1, 2), "pads": (2, 0, 1, 3)}),
     Case("attention", ((2, 5, 6), (2, 7, 6), (2, 7, 4)), loop_attention, {"num_heads": 2}),
@@ -226,7 +227,7 @@ CASES = [
 def graph_of(case: Case) -> tuple[Graph, dict[str, np.ndarray]]:
     g, arrays = Graph(case.operation), case.arrays()
     dtypes = case.dtypes or ("f32",) * len(arrays)
-    values = [g.input(f"x{i}", a.shape, dtype) for i, (a, dtype) in enumerate(zip(arrays, dtypes))]
+    values = [g.input(f"x{i}", array.shape, dtypes[i]) for i, array in enumerate(arrays)]
     g.output("y", g.apply(case.operation, *values, **case.attributes))
     return g, {f"x{i}": a for i, a in enumerate(arrays)}
 

@@ -14,7 +14,12 @@ from smalti.checkpoint.expected import expected_tensors
 from smalti.errors import InputError
 from smalti.graph import Graph, evaluate, parse, show, verify
 from smalti.models import (
-    SD15, Sd1Config, clip_text_graph, unet_graph, vae_decoder_graph, vae_encoder_graph,
+    SD15,
+    Sd1Config,
+    clip_text_graph,
+    unet_graph,
+    vae_decoder_graph,
+    vae_encoder_graph,
 )
 from smalti.rewrite import rewrite
 

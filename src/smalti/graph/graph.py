@@ -78,7 +78,8 @@ class Value:
         return self.graph.apply("transpose", self, perm=perm)
 
     def __repr__(self) -> str:
-        return f"<{self.kind} {self.name or (self.node.operation.name if self.node else '')} {self.type}>"
+        label = self.name or (self.node.operation.name if self.node else "")
+        return f"<{self.kind} {label} {self.type}>"
 
 
 class Node:

@@ -10,8 +10,17 @@ from smalti.errors import InputError
 from smalti.graph import Graph, Value
 from smalti.models.config import UNetConfig
 from smalti.nn import (
-    conv2d, cross_attention, from_tokens, geglu_feed_forward, group_norm, layer_norm, linear, silu,
-    timestep_embedding, to_tokens, upsample_nearest,
+    conv2d,
+    cross_attention,
+    from_tokens,
+    geglu_feed_forward,
+    group_norm,
+    layer_norm,
+    linear,
+    silu,
+    timestep_embedding,
+    to_tokens,
+    upsample_nearest,
 )
 
 PREFIX = "model.diffusion_model"

@@ -49,7 +49,7 @@ def _concat_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
     for other in types:
         if (len(other.shape) != len(first.shape) or other.dtype != first.dtype
                 or any(i != axis and n != m
-                       for i, (n, m) in enumerate(zip(first.shape, other.shape)))):
+                       for i, (n, m) in enumerate(zip(first.shape, other.shape, strict=True)))):
             raise InputError(f"concat of {[str(t) for t in types]} along axis {axis}")
     shape = list(first.shape)
     shape[axis] = sum(t.shape[axis] for t in types)
@@ -92,7 +92,7 @@ def _resize_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
     (x,), scales = types, attributes["scales"]
     if len(scales) != len(x.shape) or any(s < 1 or s != int(s) for s in scales):
         raise InputError(f"resize of {x} by {list(scales)}: one whole factor an axis is expected")
-    return Type(tuple(n * int(s) for n, s in zip(x.shape, scales)), x.dtype)
+    return Type(tuple(n * int(s) for n, s in zip(x.shape, scales, strict=True)), x.dtype)
 
 
 def resize(x: np.ndarray, scales: Sequence[int]) -> np.ndarray:
