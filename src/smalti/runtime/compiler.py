@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 
 from smalti import settings
 from smalti.errors import InputError
@@ -27,9 +27,11 @@ from smalti.runtime.plan import Interval, plan
 from smalti.runtime.program import NativeProgram, Program, ReferenceProgram
 from smalti.schedule import Schedule, choose
 from smalti.schedule.schedule import Limits
+from smalti.target.x86.assembler import Code
 from smalti.target.x86.encoder import disassembly
 from smalti.target.x86.instructions import Level, level
-from smalti.target.x86.lower import Lowered, limits, lower
+from smalti.target.x86.lower import Lowered, PackedWeight, limits, lower
+from smalti.target.x86.packing import lower_packing
 
 PRECISIONS = ("auto", "f32", "bf16")
 ALIGNMENT = 128
@@ -103,7 +105,8 @@ class _Builder:
         self.graph, self.cut = graph, pieces
         self.level, self.bounds, self.precision = chosen, bounds, precision
         self.known: dict[Kernel, tuple[Schedule, Lowered, list[int]]] = {}
-        self.codes: list = []
+        self.codes: list[Code] = []
+        self.packers: dict[tuple[PackedWeight, tuple[int, ...]], int] = {}
         self.slots: dict[tuple, int] = {}
         self.image = Image(graph.name, chosen.name, precision, 0, 0, 0)
         self.constants = bytearray()
@@ -227,8 +230,14 @@ class _Builder:
             self.constants += storage.data.tobytes()
         size = packed.bytes if packed else _bytes(storage) - 4 * view.offset
         image.weights_bytes += size + -size % ALIGNMENT + ALIGNMENT
-        return Slot(storage.name, kind, offset, size, start, view.shape, view.strides,
-                    storage.dtype, asdict(packed) if packed else None)
+        slot = Slot(storage.name, kind, offset, size, start, storage.dtype)
+        if packed is None:
+            return slot
+        key = (packed, view.strides)
+        if key not in self.packers:
+            self.packers[key] = len(self.codes)
+            self.codes.append(lower_packing(packed, view.strides, self.level).code)
+        return replace(slot, function=self.packers[key], panels=packed.panels)
 
 
 def _bytes(storage: Storage) -> int:

@@ -32,9 +32,9 @@ class Place:
 class Slot:
     """Where a parameter lies among the bound weights.
 
-    `kind` is "raw" (as in the checkpoint), "packed" (for a contraction: `packing` says how, and
-    `shape`, `strides`, `start` in elements which view of the parameter is meant) or "constant"
-    (`start` is its place among the image's constants).
+    `kind` is "raw" (as in the checkpoint), "packed" (by the function number `function`, a tile a
+    panel) or "constant". `start` is the first element that is meant, of the parameter or among the
+    image's constants.
     """
 
     name: str
@@ -42,10 +42,9 @@ class Slot:
     offset: int
     bytes: int
     start: int = 0
-    shape: tuple[int, ...] = ()
-    strides: tuple[int, ...] = ()
     dtype: str = "f32"
-    packing: dict | None = None
+    function: int = -1
+    panels: int = 0
 
 
 @dataclass(frozen=True)
@@ -117,8 +116,7 @@ class Image:
                           for f in image.launches]
         image.pieces = [PieceInfo(**{**f, "results": tuple(_place(r) for r in f["results"])})
                         for f in image.pieces]
-        image.slots = [Slot(**{**f, "shape": tuple(f["shape"]), "strides": tuple(f["strides"])})
-                       for f in image.slots]
+        image.slots = [Slot(**f) for f in image.slots]
         image.parameters = {name: tuple(shape) for name, shape in image.parameters.items()}
         image.inputs = {name: _place(f) for name, f in image.inputs.items()}
         image.outputs = {name: _place(f) for name, f in image.outputs.items()}

@@ -15,8 +15,8 @@ from smalti.errors import InputError, NumericsError
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES
 from smalti.runtime.executable import Executable
-from smalti.runtime.image import Image, Place, array_at
-from smalti.runtime.threads import context, workers
+from smalti.runtime.image import Image, Place, Slot, array_at
+from smalti.runtime.threads import call, context, workers
 from smalti.runtime.weights import bind
 from smalti.target.x86.driver import driver
 from smalti.target.x86.layout import LAUNCH, aligned
@@ -140,8 +140,18 @@ class NativeProgram(Program):
         if self._weights is None:
             self._weights = _memory(self.image.weights_bytes)
         self._bound = False
-        bind(self.image, self._weights, read, self.threads)
+        bind(self.image, self._weights, read, self._pack, self.threads)
         self._bound = True
+
+    def _pack(self, slot: Slot, source: int, target: int) -> None:
+        """Pack one weight, in the thread that calls."""
+        pointers = np.array([source, target], np.uint64)
+        counter = np.zeros(1, np.uint64)
+        table = aligned(1, LAUNCH)
+        table[0] = (self._code.address + self.image.functions[slot.function],
+                    pointers.ctypes.data, slot.panels, counter.ctypes.data, 0)
+        state = context(table, 1)
+        call(self._entry, state.ctypes.data)
 
     @property
     def arena_bytes(self) -> int:

@@ -90,6 +90,7 @@ VECTOR = {
                          "EVEX_VFNMADD231PS_ZMM_K1Z_ZMM_ZMMM512B32_ER"),
     "dot_pairs": _row("mrr", None, "EVEX_VDPBF16PS_ZMM_K1Z_ZMM_ZMMM512B32"),
     "to_bf16": _row("wr", None, "EVEX_VCVTNEPS2BF16_YMM_K1Z_ZMMM512B32"),
+    "widen_half": _row("wr", None, "EVEX_VPMOVZXWD_ZMM_K1Z_YMMM256"),
     "store_half": _row("rr", None, "EVEX_VMOVUPS_YMMM256_K1Z_YMM"),
     "add": _arithmetic("VADDPS"), "sub": _arithmetic("VSUBPS"),
     "mul": _arithmetic("VMULPS"), "div": _arithmetic("VDIVPS"),

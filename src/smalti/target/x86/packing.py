@@ -1,0 +1,111 @@
+"""Packing a weight for the contractions that read it: the layout of `PackedWeight`.
+
+    from [o][c][r][s], any strides       to [panel][chunk][r][s][c in chunk][o in panel]
+
+A vector gathers the same (c, r, s) of neighbouring o. In bf16, two neighbouring c are rounded and
+laid side by side under each o. What lies behind the last o or c is zero.
+"""
+
+from __future__ import annotations
+
+from smalti.target.x86.assembler import Assembler, Memory, Register
+from smalti.target.x86.instructions import Level
+from smalti.target.x86.lowered import PackedWeight, Step
+
+
+def lower_packing(packed: PackedWeight, strides: tuple[int, ...], level: Level) -> Step:
+    """Code that packs one panel a tile; its pointers are the source and the target.
+
+    `strides` are those of the source for o, c, r and s, in f32 elements.
+    """
+    return _Packing(packed, strides, level).lower()
+
+
+class _Packing:
+    def __init__(self, packed: PackedWeight, strides: tuple[int, ...], level: Level) -> None:
+        self.packed, self.level = packed, level
+        self.o, self.c, self.r, self.s = (4 * stride for stride in strides)
+        self.asm = Assembler(level, "packing")
+        self.pairs = packed.dtype == "bf16"
+
+    def lower(self) -> Step:
+        asm, p = self.asm, self.packed
+        table, panel = asm.argument(), asm.argument()
+        source, target = asm.general(), asm.general()
+        asm.op("mov", source, Memory(table))
+        asm.op("mov", target, Memory(table, 8))
+        source = asm.offset(source, panel, self.o * p.width)
+        target = asm.offset(target, panel, p.bytes // p.panels)
+        part = p.out_channels % p.width
+        last, end = asm.label(), asm.label()
+        if part:
+            asm.op("compare_immediate", panel, p.panels - 1)
+            asm.jump("equal", last)
+        self._panel(source, target, p.width)
+        if part:
+            asm.jump("always", end)
+            asm.place(last)
+            self._panel(source, target, part)
+            asm.place(end)
+        return Step(asm.finish(), p.panels)
+
+    def _panel(self, source: Register, target: Register, width: int) -> None:
+        asm, p, lanes = self.asm, self.packed, self.level.lanes
+        index = asm.result("load", asm.integers([i * self.o for i in range(lanes)]))
+        with asm.loop(p.chunks):
+            row = asm.copy(source)
+            with asm.loop(p.rows):
+                pixel = asm.copy(row)
+                with asm.loop(p.columns):
+                    self._channels(pixel, target, index, width)
+                    asm.advance(pixel, self.s)
+                asm.advance(row, self.r)
+            asm.advance(source, self.c * p.chunk)
+
+    def _channels(self, pixel: Register, target: Register, index: Register, width: int) -> None:
+        """The channels of one chunk, for `width` neighbouring o."""
+        asm, p = self.asm, self.packed
+        held = min(p.channels, p.chunk)
+        step = 2 if self.pairs else 1
+        line = 4 * p.width
+        at = asm.copy(pixel)
+        if held // step:
+            with asm.loop(held // step):
+                self._line(at, target, index, width, step)
+                asm.advance(at, step * self.c)
+                asm.advance(target, line)
+        done = held // step
+        if held % step:
+            self._line(at, target, index, width, 1)
+            asm.advance(target, line)
+            done += 1
+        zero = asm.zero()
+        for _ in range(p.chunk // step - done):
+            for v in range(p.width // self.level.lanes):
+                asm.op("store", Memory(target, v * self.level.bytes), zero)
+            asm.advance(target, line)
+
+    def _line(self, at: Register, target: Register, index: Register, width: int,
+              channels: int) -> None:
+        """One channel (a pair of them in bf16) of a panel."""
+        asm, lanes = self.asm, self.level.lanes
+        for v in range(self.packed.width // lanes):
+            count = max(0, min(lanes, width - v * lanes))
+            if not count:
+                value = asm.zero()
+            else:
+                here = asm.copy(at)
+                asm.advance(here, v * lanes * self.o)
+                value = asm.gather(here, index, count)
+                if self.pairs:
+                    value = self._rounded(value)
+                if channels == 2:
+                    asm.advance(here, self.c)
+                    high = self._rounded(asm.gather(here, index, count))
+                    value = asm.result("or", value, asm.result("shift_left_int", high, 16))
+            asm.store(Memory(target, v * self.level.bytes), value)
+
+    def _rounded(self, value: Register) -> Register:
+        """bf16 of each lane, in its lower half."""
+        asm = self.asm
+        return asm.result("widen_half", asm.result("to_bf16", value))
