@@ -17,7 +17,7 @@ FILE_LINES_MAX = 600
 
 # Top to bottom: a layer imports only itself and what stands above it.
 LAYERS = (
-    "errors", "settings", "graph", "frontend", "rewrite", "fuse", "kernel", "schedule", "machine",
+    "errors", "settings", "graph", "frontend", "rewrite", "kernel", "fuse", "schedule", "machine",
     "tune", "target", "runtime", "nn", "models", "checkpoint", "diffusion", "export", "cli",
     "server",
 )
@@ -58,7 +58,10 @@ MODULES = {module_name(path): path for path in python_files("src")}
 
 
 def imported(path: Path) -> dict[str, int]:
-    """Modules of the package that a file imports, each with a line; type-only imports count too."""
+    """Modules of the package that a file imports, each with a line.
+
+    Imports for types only count too, and so do modules that are named to be loaded on first use.
+    """
     found: dict[str, int] = {}
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
@@ -66,9 +69,9 @@ def imported(path: Path) -> dict[str, int]:
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             inner = [f"{node.module}.{alias.name}" for alias in node.names]
             submodules = [name for name in inner if name in MODULES]
-            names = [node.module, *submodules]
+            names = submodules if len(submodules) == len(inner) else [node.module, *submodules]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            names = [node.value] if node.value in MODULES else []  # loaded by name, on first use
+            names = [node.value] if "." in node.value and node.value in MODULES else []
         else:
             continue
         for name in names:

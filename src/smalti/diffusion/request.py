@@ -7,17 +7,17 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from smalti.diffusion.noise import NOISES
-from smalti.diffusion.random import RNGS
+from smalti import __version__
+from smalti.diffusion.metadata import Parameters
+from smalti.diffusion.noise import NOISES, STEPS_MAX
+from smalti.diffusion.random import RNGS, SEED_END, batch_seeds
 from smalti.diffusion.samplers import SAMPLERS
 from smalti.errors import InputError
 from smalti.models.config import Sd1Config
 
 SIZE_MAX = 4096
-STEPS_MAX = 1000
 BATCH_MAX = 64
 GUIDANCE_MAX = 100.0
-SEED_MAX = 2**63 - 1
 RANDOM_SEED = -1
 RANDOM_SEED_BITS = 32  # what people can still type
 
@@ -42,7 +42,15 @@ class Request:
     @property
     def seeds(self) -> tuple[int, ...]:
         """One seed a picture: they follow one another."""
-        return tuple(range(self.seed, self.seed + self.batch_size))
+        return batch_seeds(self.seed, self.batch_size)
+
+    def text(self, seed: int) -> str:
+        """The A1111 `parameters` text of the picture with this seed."""
+        return str(Parameters(
+            prompt=self.prompt, negative_prompt=self.negative_prompt, steps=self.steps,
+            sampler=SAMPLERS[self.sampler].label, schedule=NOISES[self.noise].label,
+            guidance=self.guidance_scale, seed=seed, width=self.width, height=self.height,
+            rng=self.rng, others={"Model": self.model, "Version": f"Smalti {__version__}"}))
 
 
 def request(config: Sd1Config, model: str, *, memory_bytes: int, prompt: str, negative_prompt: str,
@@ -80,9 +88,10 @@ def request(config: Sd1Config, model: str, *, memory_bytes: int, prompt: str, ne
     check_name("rng", rng, RNGS)
     if seed == RANDOM_SEED:
         seed = secrets.randbits(RANDOM_SEED_BITS)
-    _check_whole("seed", seed, 0, SEED_MAX - batch_size + 1, f"; {RANDOM_SEED} draws one")
-    return Request(prompt, negative_prompt, width, height, steps, float(guidance), sampler, noise,
-                   int(seed), rng, batch_size, model)
+    _check_whole("seed", seed, 0, SEED_END - 1, f"; {RANDOM_SEED} draws one")
+    return Request(prompt, negative_prompt, width, height, steps, float(guidance),
+                   SAMPLERS[sampler].name, NOISES[noise].name, seed, rng, batch_size,
+                   model)
 
 
 def check_name(what: str, name: object, known: Collection[str]) -> None:

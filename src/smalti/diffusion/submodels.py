@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from smalti.checkpoint import Checkpoint
-from smalti.errors import InputError, NumericsError
+from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.models import clip_text_graph, unet_graph, vae_decoder_graph
 from smalti.runtime import Program, compile_graph
 
 KEPT_WEIGHT_BYTES_MAX = 256 << 20
+PRECISIONS = ("auto", "f32", "bf16")
 
 GRAPHS: dict[str, Callable[..., Graph]] = {
     "text": lambda config, batch: clip_text_graph(config.text, batch),
@@ -50,7 +51,7 @@ class Submodels:
     """
 
     checkpoint: Checkpoint
-    precision: str = "f32"
+    precision: str = "auto"
     threads: int | None = None
     progress: Callable[[str], None] = ignore
     _bound: dict[str, _Bound] = field(default_factory=dict)
@@ -60,13 +61,7 @@ class Submodels:
 
         Raises NumericsError naming the first kernel that made NaN or Inf.
         """
-        program = self.bound(part, shape)
-        (result,) = program.run(inputs).values()
-        if not np.isfinite(result).all():
-            culprit = program.first_nonfinite(inputs)
-            raise NumericsError(
-                f"{TITLES[part]} of {self.checkpoint.report.path} made NaN or Inf, first in "
-                f"{culprit}; the weights are damaged, or too large for {self.precision}")
+        (result,) = self.bound(part, shape).run_checked(inputs).values()
         return result
 
     def bound(self, part: str, shape: tuple[int, ...]) -> Program:
@@ -94,8 +89,14 @@ class Submodels:
 
     def compiled(self, part: str, graph: Graph) -> Program:
         """The program of `graph`, without weights."""
-        self.progress(f"compiling {TITLES[part]}")
-        return compile_graph(graph, precision=self.precision, threads=self.threads)
+        title = TITLES[part]
+        self.progress(f"compiling {title}")
+        return compile_graph(
+            graph,
+            precision=self.precision,
+            threads=self.threads,
+            progress=lambda done, total: self.progress(f"compiling {title}: {done} of {total}"),
+        )
 
     def release(self, part: str) -> None:
         """Let go of `part` when its weights are large; it comes back when it is needed again."""

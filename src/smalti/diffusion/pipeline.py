@@ -1,0 +1,266 @@
+"""Text to image: prompt -> tokens -> context -> denoising steps -> picture.
+
+Rombach et al. 2022, "High-Resolution Image Synthesis with Latent Diffusion Models",
+arXiv:2112.10752. All arrays are f32 and channels come first, as in the paper; the UNet sees the
+negative prompt and the prompt as a batch of two, one picture at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from smalti import checkpoint, settings
+from smalti.diffusion.denoiser import Denoiser
+from smalti.diffusion.guidance import Guidance
+from smalti.diffusion.noise import NOISES, NoiseLevels
+from smalti.diffusion.random import NoiseSource
+from smalti.diffusion.request import Request, check_name, request
+from smalti.diffusion.samplers import SAMPLERS
+from smalti.diffusion.submodels import PRECISIONS, Submodels, ignore
+from smalti.diffusion.tokenizer import VOCABULARY, encode
+from smalti.errors import CheckpointError, InputError
+from smalti.runtime import devices
+
+SHIPPED_MODEL = Path(__file__).parents[1] / "assets" / "emoji-128.safetensors"
+THREADS_MAX = 256
+SHOWN_MAX = 200  # characters of a text that is quoted in a warning
+
+
+@dataclass
+class Result:
+    """Pictures and how they came about.
+
+    `images` are RGB PIL images, `seeds` one a picture, `texts` one A1111 `parameters` text a
+    picture. `timings` are seconds of "prepare" (compiling, loading), "text", "denoise", "decode".
+    `warnings` say what was done otherwise than asked.
+    """
+
+    images: list[Image.Image]
+    seeds: tuple[int, ...]
+    texts: list[str]
+    parameters: Request
+    timings: dict[str, float]
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Step:
+    """One denoising step is done: number `index` (from 0) of `total`, in `seconds`.
+
+    `sigma` is the noise that is left; `latents` are f32[batch, 4, height / 8, width / 8]. The last
+    step has the `result`.
+    """
+
+    index: int
+    total: int
+    sigma: float
+    seconds: float
+    latents: np.ndarray
+    result: Result | None = None
+
+
+class Pipeline:
+    """A text-to-image model, ready to be asked.
+
+    >>> pipe = Pipeline.load(threads=1)
+    >>> result = pipe("a red apple", steps=1)
+    >>> result.images[0].size, result.seeds, result.parameters.sampler
+    ((128, 128), (7,), 'euler_a')
+    """
+
+    def __init__(self, submodels: Submodels, name: str, memory_bytes: int) -> None:
+        self.config = submodels.checkpoint.config
+        self.name = name
+        self._submodels = submodels
+        self._memory_bytes = memory_bytes
+
+    @classmethod
+    def load(cls, path: str | Path | None = None, device: str = "auto", precision: str = "auto",
+             threads: int | None = None, progress: Callable[[str], None] = ignore) -> Pipeline:
+        """Open a checkpoint: a `.safetensors` file, a diffusers folder, or None for the model that
+        ships with Smalti. Nothing is compiled yet.
+
+        `progress` is called with a line of text before and during anything that takes long.
+        Raises CheckpointError for a file that is no complete model of a known family, and
+        InputError for an unknown device or precision, or a number of threads outside 1 to 256.
+        """
+        if threads is not None and not (isinstance(threads, int) and 1 <= threads <= THREADS_MAX):
+            raise InputError(f"threads is {threads!r}; expected a whole number from 1 to "
+                             f"{THREADS_MAX}")
+        known = {entry.id: entry for entry in devices()}
+        chosen = settings.device() if device == "auto" else device
+        check_name("device", chosen, known)
+        check_name("precision", precision, PRECISIONS)
+        opened = checkpoint.load(SHIPPED_MODEL if path is None else path)
+        _check_parts(opened)
+        submodels = Submodels(opened, precision, threads, progress)
+        name = Path(opened.report.path).stem
+        return cls(submodels, name, known[chosen].memory_bytes)
+
+    def __call__(self, prompt: str, negative_prompt: str = "", **options: Any) -> Result:
+        """Pictures of `prompt`; the options are those of `steps`, and so are the errors."""
+        for step in self.steps(prompt, negative_prompt, **options):
+            result = step.result
+        return result
+
+    def steps(self, prompt: str, negative_prompt: str = "", *,
+              width: int | None = None, height: int | None = None, steps: int | None = None,
+              guidance_scale: float | None = None, sampler: str = "euler_a",
+              noise: str = "karras", seed: int = 7, rng: str = "cpu",
+              batch_size: int = 1) -> Iterator[Step]:
+        """The same work as a generator of steps, of which the last has the result.
+
+        Sizes are in pixels; None is the model's own default; seed -1 draws one. Raises InputError
+        at once for anything that cannot be used, and NumericsError, when it happens, for NaN or
+        Inf in weights, latents or picture.
+        """
+        asked = request(
+            self.config, self.name, memory_bytes=self._memory_bytes, prompt=prompt,
+            negative_prompt=negative_prompt, width=width, height=height, steps=steps,
+            guidance_scale=guidance_scale, sampler=sampler, noise=noise, seed=seed, rng=rng,
+            batch_size=batch_size)
+        return self._steps(asked)
+
+    def explain(self, part: str, width: int | None = None, height: int | None = None) -> str:
+        """Kernels and schedules of one part ("text", "unet", "vae") for a size in pixels."""
+        asked = request(
+            self.config, self.name, memory_bytes=self._memory_bytes, prompt="", negative_prompt="",
+            width=width, height=height, steps=None, guidance_scale=None, sampler="euler_a",
+            noise="karras", seed=0, rng="cpu", batch_size=1)
+        shapes = {"text": (2,), "unet": (2, *self._latent(asked)), "vae": self._latent(asked)}
+        check_name("part", part, shapes)
+        return self._submodels.compiled(part, self._submodels.graph(part, shapes[part])).explain()
+
+    # ------------------------------------------------------------------ the way of a picture
+
+    def _steps(self, asked: Request) -> Iterator[Step]:
+        config, timings = self.config, Stopwatch()
+        prompt, negative, warnings = self._encoded(asked, timings)
+        levels = NoiseLevels.scaled_linear(config.beta_start, config.beta_end, config.train_steps)
+        sigmas = NOISES[asked.noise].sigmas(levels, asked.steps)
+        source = NoiseSource(asked.rng, asked.seeds,
+                             (config.unet.in_channels, *self._latent(asked)))
+        guidance = Guidance(partial(self._unet, asked.batch_size), prompt, negative,
+                            asked.guidance_scale)
+        denoise = Denoiser(guidance, levels, config.prediction)
+        with timings.of("prepare"):
+            self._submodels.bound("unet", (guidance.batch_factor, *self._latent(asked)))
+        latents = source.draw() * np.float32(sigmas[0])
+        walk = SAMPLERS[asked.sampler](denoise, latents, sigmas, source.draw)
+        for index in range(asked.steps):
+            before = time.perf_counter()
+            with timings.of("denoise"):
+                done = next(walk)
+            seconds = time.perf_counter() - before
+            result = None
+            if index + 1 == asked.steps:
+                images = self._decoded(asked, done.x, timings)
+                texts = [asked.text(seed) for seed in asked.seeds]
+                result = Result(images, asked.seeds, texts, asked, timings.seconds, warnings)
+            yield Step(index, asked.steps, done.sigma_next, seconds, done.x, result)
+
+    def _latent(self, asked: Request) -> tuple[int, int]:
+        """Height and width of the latent."""
+        factor = self.config.vae.downscale
+        return asked.height // factor, asked.width // factor
+
+    def _encoded(self, asked: Request,
+                 timings: Stopwatch) -> tuple[np.ndarray, np.ndarray, list[str]]:
+        """Contexts of prompt and negative prompt, each [1, 77, d]; what of them was not read."""
+        positions = self.config.text.positions
+        pair = [encode(text, positions) for text in (asked.prompt, asked.negative_prompt)]
+        with timings.of("prepare"):
+            self._submodels.bound("text", (2,))
+        with timings.of("text"):
+            ids = np.array([tokens.ids for tokens in pair], np.int32)
+            context = self._submodels.run("text", (2,), tokens=ids)
+        self._submodels.release("text")
+        warnings = [
+            f"{what} is longer than the {positions - 2} tokens that the model reads; not read: "
+            f"{_shortened(tokens.cut)!r}"
+            for what, tokens in zip(("the prompt", "the negative prompt"), pair, strict=True)
+            if tokens.cut]
+        return context[:1], context[1:], warnings
+
+    def _unet(self, pictures: int, latents: np.ndarray, timesteps: np.ndarray,
+              context: np.ndarray) -> np.ndarray:
+        """The UNet for rows [n, 4, h, w], one picture (one or two rows) at a time.
+
+        So a picture does not depend on the others of its batch, and neither does memory.
+        """
+        count, _, height, width = latents.shape
+        rows = count // pictures
+        result = np.empty_like(latents)
+        for picture in range(pictures):
+            own = slice(picture, None, pictures)
+            result[own] = self._submodels.run(
+                "unet", (rows, height, width), latent=latents[own], timesteps=timesteps[own],
+                context=context[own])
+        return result
+
+    def _decoded(self, asked: Request, latents: np.ndarray,
+                 timings: Stopwatch) -> list[Image.Image]:
+        """RGB pictures of latents [batch, 4, h, w]."""
+        shape = self._latent(asked)
+        with timings.of("prepare"):
+            self._submodels.bound("vae", shape)
+        images = []
+        with timings.of("decode"):
+            for latent in latents[:, None] / np.float32(self.config.vae.scaling_factor):
+                self._submodels.progress("decoding")
+                images.append(to_image(self._submodels.run("vae", shape, latent=latent)[0]))
+        return images
+
+
+def to_image(pixels: np.ndarray) -> Image.Image:
+    """An RGB picture of f32[3, height, width] in [-1, 1]; what is beyond is clipped.
+
+    >>> to_image(np.zeros((3, 1, 2), np.float32)).getpixel((0, 0))
+    (128, 128, 128)
+    """
+    scaled = np.clip(pixels * np.float32(0.5) + np.float32(0.5), 0, 1) * np.float32(255)
+    return Image.fromarray(scaled.round().astype(np.uint8).transpose(1, 2, 0))
+
+
+class Stopwatch:
+    """Adds up seconds by name."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """Time what is done inside, under `name`."""
+        started = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+
+
+def _check_parts(opened: checkpoint.Checkpoint) -> None:
+    """Raise CheckpointError when the parts of a model do not fit together, or the tokenizer."""
+    config, path = opened.config, opened.report.path
+    pairs = (
+        ("tokens of the text encoder", config.text.vocab_size, "of CLIP's vocabulary", VOCABULARY),
+        ("channels of the UNet's context", config.unet.context_dim, "of the text encoder",
+         config.text.hidden_size),
+        ("channels into the UNet", config.unet.in_channels, "out of it", config.unet.out_channels),
+        ("channels of the UNet", config.unet.in_channels, "of the autoencoder's latents",
+         config.vae.z_channels),
+    )
+    for what, found, other, expected in pairs:
+        if found != expected:
+            raise CheckpointError(f"{path}: {found} {what}, but {expected} {other}; text to image "
+                                  f"needs a model in which they agree")
