@@ -1,0 +1,92 @@
+"""The parameters text is read back as it was written, and other programs' texts are understood."""
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from smalti.diffusion.metadata import PNG_KEY, Parameters, parse
+from smalti.errors import InputError
+
+FULL = Parameters(
+    prompt='a red apple,\non a table: "fresh"',
+    negative_prompt="blurry, (bad:1.3)",
+    steps=20,
+    sampler="DPM++ 2M",
+    schedule="Karras",
+    guidance=7.5,
+    seed=2**64 - 1,
+    width=512,
+    height=768,
+    rng="cuda",
+    others={"Model": 'emoji, small: "1"', "Version": "smalti 0.1"},
+)
+A1111 = (
+    "masterpiece, (cat:1.2), <lora:detail:0.8>\n"
+    "Negative prompt: low quality,\n worst\n"
+    "Steps: 28, Sampler: Euler a, Schedule type: Automatic, CFG scale: 7, Seed: 1234, "
+    'Size: 512x768, Model hash: abc123, Model: x, Lora hashes: "detail: 12ab, b: 3", '
+    "RNG: NV, Version: v1.10.1"
+)
+
+
+def test_round_trip():
+    assert parse(str(FULL)) == FULL
+
+
+def test_text_looks_as_a1111_writes_it():
+    made = Parameters("a cat", "dog", 20, "Euler a", "Karras", 7.0, 7, 512, 512, "cpu")
+    assert str(made) == (
+        "a cat\nNegative prompt: dog\nSteps: 20, Sampler: Euler a, Schedule type: Karras,"
+        " CFG scale: 7, Seed: 7, Size: 512x512, RNG: CPU"
+    )
+
+
+def test_reads_a1111():
+    found = parse(A1111)
+    assert found.prompt == "masterpiece, (cat:1.2), <lora:detail:0.8>"
+    assert found.negative_prompt == "low quality,\n worst"
+    assert (found.steps, found.sampler, found.guidance, found.seed) == (28, "Euler a", 7.0, 1234)
+    assert (found.width, found.height, found.rng) == (512, 768, "cuda")
+    assert found.others["Lora hashes"] == "detail: 12ab, b: 3"
+
+
+def test_a_prompt_alone():
+    assert parse("just words") == Parameters("just words")
+    assert str(Parameters("just words")) == "just words"
+    assert parse("") == Parameters("")
+
+
+@pytest.mark.parametrize("line", ["Steps: many", "Steps: 20, Size: big", "Steps: 1, Seed: x"])
+def test_senseless_values(line):
+    with pytest.raises(InputError, match="expected"):
+        parse("a\n" + line)
+
+
+def test_survives_a_png_file():
+    info = PngInfo()
+    info.add_text(PNG_KEY, str(FULL))
+    stream = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(stream, "png", pnginfo=info)
+    assert parse(Image.open(stream).text[PNG_KEY]) == FULL
+
+
+words = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=30)
+values = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+
+
+@given(
+    prompt=words.filter(lambda text: not text.startswith("Negative prompt:")),
+    negative=words,
+    seed=st.integers(0, 2**64 - 1),
+    guidance=st.integers(0, 400).map(lambda quarter: quarter / 4),
+    others=st.dictionaries(st.sampled_from(["Model", "Version", "Note 1"]), values),
+)
+def test_anything_comes_back(prompt, negative, seed, guidance, others):
+    made = Parameters(
+        prompt, negative, 20, "Euler", "Normal", guidance, seed, 64, 64, "cpu", others
+    )
+    assert parse(str(made)) == made
