@@ -1,1 +1,7 @@
 """Programs and what they run on: memory plan, threads, devices, caches; the only ctypes."""
+
+from smalti.runtime.compiler import compile_graph
+from smalti.runtime.devices import Device, devices
+from smalti.runtime.program import Program
+
+__all__ = ["Device", "Program", "compile_graph", "devices"]

@@ -20,7 +20,7 @@ from smalti.graph import Graph, show
 from smalti.kernel.form import Kernel, loads
 from smalti.rewrite import rewrite
 from smalti.runtime import cache
-from smalti.runtime.devices import best_level, cpu
+from smalti.runtime.devices import available_levels, best_level, cpu
 from smalti.runtime.executable import joined
 from smalti.runtime.image import Image, Launch, PieceInfo, Place, Slot
 from smalti.runtime.plan import Interval, plan
@@ -63,6 +63,9 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     if name is None:
         return ReferenceProgram(graph)
     chosen = level(name)
+    if name not in available_levels():
+        raise InputError(f"this CPU has not what the level {name} needs; it has "
+                         f"{', '.join(available_levels()) or 'none'}")
     if precision == "bf16" and name != "avx512_bf16":
         raise InputError(f"precision bf16 needs a CPU with AVX-512 BF16, this is {name}; use f32")
     device = cpu()

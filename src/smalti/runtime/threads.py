@@ -68,6 +68,11 @@ def _sleeping_functions() -> tuple[int, int]:
     return wait, wake
 
 
+def call(entry_address: int, context_address: int) -> None:
+    """One run of a context of one thread, in the thread that calls; the GIL is not held."""
+    _DRIVER(entry_address)(context_address, 0)
+
+
 class Workers:
     """`count` threads that wait for runs; they end with the process, or with `close`.
 
