@@ -109,6 +109,13 @@ class Checkpoint:
         tensor = self._tensor(name)
         return tensor.file.read(tensor.stored_name).reshape(tensor.shape)
 
+    def floats(self, name: str) -> np.ndarray:
+        """The tensor called `name`: a float32 or float16 view of the file, else a float32 copy.
+
+        Raises CheckpointError for a name that the model does not have.
+        """
+        return self.raw(name) if self.dtype(name) in ("F16", "F32") else self.read(name)
+
     def _tensor(self, name: str) -> Tensor:
         try:
             return self._tensors[name]

@@ -76,7 +76,7 @@ class Submodels:
         graph = self.graph(part, shape)
         program = self.compiled(part, graph)
         self.progress(f"loading {TITLES[part]}")
-        program.bind(self.checkpoint.read)
+        program.bind(self.checkpoint.floats)
         weight_bytes = sum(value.type.bytes for value in graph.parameters.values())
         self._bound[part] = _Bound(shape, program, weight_bytes)
         return program

@@ -79,7 +79,7 @@ def cpu() -> Device:
     block, places = joined([identify(sys.platform), enabled_state(sys.platform)])
     code = Executable(block)
     cpuid = _cpuid(code.address + places[0])
-    features = _features(cpuid, _state_reader(code.address + places[1]))
+    name, features = _brand(cpuid), _features(cpuid, _state_reader(code.address + places[1]))
     caches = {**USUAL_CACHE_BYTES, **_caches_of_system(), **dict(_caches(cpuid))}
     name = _brand(cpuid)
     code.close()

@@ -277,7 +277,9 @@ def driver_entry() -> int:
 
 def _memory(size: int) -> np.ndarray:
     """Zeroed memory straight from the operating system, in large pages where it has them."""
-    block = mmap.mmap(-1, max(size, 1))
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+    if not hasattr(mmap, "MAP_PRIVATE"):
+        return np.frombuffer(mmap.mmap(-1, max(size, 1)), np.uint8)
+    block = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):  # shared memory would not get large pages
         block.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(block, np.uint8)

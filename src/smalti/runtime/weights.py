@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,6 +18,7 @@ Pack = Callable[[Slot, int, int], None]
 def bind(image: Image, memory: np.ndarray, read: Read, pack: Pack, threads: int) -> None:
     """Fill `memory` (uint8, `image.weights_bytes`) with the parameters that `read(name)` gives.
 
+    They may be float32 or float16, and views of a file: nothing of them is kept.
     `pack(slot, source address, target address)` runs the packing function of a slot. `threads`
     parameters are read and packed at a time. Raises InputError for a parameter of another shape,
     NumericsError for NaN or Inf in one.
@@ -24,10 +26,17 @@ def bind(image: Image, memory: np.ndarray, read: Read, pack: Pack, threads: int)
     by_name: dict[str, list[Slot]] = {}
     for slot in image.slots:
         by_name.setdefault(slot.name, []).append(slot)
+    local = threading.local()
+
+    def room(size: int) -> np.ndarray:
+        """Memory of this thread for `size` f32, used again for each parameter."""
+        if getattr(local, "room", None) is None or local.room.size < size:
+            local.room = np.empty(size, np.float32)
+        return local.room[:size]
 
     def load(name: str) -> None:
         if name:
-            values = checked(name, read(name), image.parameters[name]).reshape(-1)
+            values = checked(name, read(name), image.parameters[name], room).reshape(-1)
         else:
             values = np.frombuffer(image.constants, np.float32)
         for slot in by_name[name]:
@@ -42,12 +51,21 @@ def bind(image: Image, memory: np.ndarray, read: Read, pack: Pack, threads: int)
             pass
 
 
-def checked(name: str, values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """`values` as dense float32 of `shape`, finite."""
-    array = np.ascontiguousarray(values, np.float32).reshape(np.shape(values))
+def checked(name: str, values: np.ndarray, shape: tuple[int, ...],
+            room: Callable[[int], np.ndarray] | None = None) -> np.ndarray:
+    """`values` as dense float32 of `shape`, finite; converted ones lie in `room(size)`.
+
+    Raises InputError for another shape, NumericsError for NaN or Inf.
+    """
+    array = np.asarray(values)
     if array.shape != shape:
         raise InputError(f"weight {name!r} has shape {list(array.shape)}, the program expects "
                          f"{list(shape)}")
+    if array.dtype != np.float32 or not array.flags.c_contiguous:
+        flat = np.empty(array.size, np.float32) if room is None else room(array.size)
+        dense = flat.reshape(shape)
+        dense[...] = array
+        array = dense
     flat = array.reshape(-1)
     if not np.isfinite(np.dot(flat, flat)) and not np.isfinite(flat).all():
         bad = np.flatnonzero(~np.isfinite(flat))
