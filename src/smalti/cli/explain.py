@@ -17,7 +17,7 @@ PARTS = ("text", "unet", "vae")
 @click.option("--size", default=None, metavar="WIDTH[xHEIGHT]",
               help="Pixels. Default: the model's own.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
-@click.option("--precision", default="auto", show_default=True, help="auto or f32.")
+@click.option("--precision", default="auto", show_default=True, help="auto, f32 or bf16.")
 def explain(model: str | None, part: str | None, size: str | None, threads: int | None,
             precision: str) -> None:
     """Show the kernels and schedules of MODEL (default: the model that ships with Smalti)."""

@@ -55,7 +55,7 @@ def parse_size(text: str | None) -> tuple[int | None, int | None]:
               help="Random numbers of torch on the cpu, or of torch on cuda.")
 @click.option("--device", default="auto", show_default=True, help="One of `smalti devices`.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
-@click.option("--precision", default="auto", show_default=True, help="auto or f32.")
+@click.option("--precision", default="auto", show_default=True, help="auto, f32 or bf16.")
 def generate(prompt: str, output: str, model: str | None, negative_prompt: str, steps: int | None,
              sampler: str, noise: str, size: str | None, seed: int, batch: int,
              guidance: float | None, rng: str, device: str, threads: int | None,
@@ -90,6 +90,7 @@ def watch(steps: Iterator[smalti.Step]) -> smalti.Result:
     step = next(steps)
     show_progress("")
     with click.progressbar(length=step.total, label="denoising", file=sys.stderr,
+                           hidden=not sys.stderr.isatty(),
                            item_show_func=time_per_step) as bar:
         bar.update(1, step)
         for step in steps:

@@ -52,21 +52,24 @@ def check_writable(paths: Sequence[Path]) -> None:
     smalti.errors.OutputError: cannot write no-such-folder/apple.png: there is no folder ...
     """
     for path in paths:
-        if path.is_dir():
-            raise OutputError(f"cannot write {path}: it is a folder; give a file name in it")
-        if not path.parent.is_dir():
-            raise OutputError(f"cannot write {path}: there is no folder {path.parent}; make it "
-                              f"first or choose another output")
-        if path.exists() and not os.access(path, os.W_OK):
-            raise OutputError(f"cannot write {path}: the file is read-only; choose another output")
-    for path in paths[:1]:
-        part = part_path(path)
         try:
-            part.touch()
-            part.unlink()
+            _check_writable(path)
         except OSError as error:
             raise OutputError(f"cannot write {path}: {error.strerror}; choose another output"
                               ) from None
+
+
+def _check_writable(path: Path) -> None:
+    if path.is_dir():
+        raise OutputError(f"cannot write {path}: it is a folder; give a file name in it")
+    if not path.parent.is_dir():
+        raise OutputError(f"cannot write {path}: there is no folder {path.parent}; make it "
+                          f"first or choose another output")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise OutputError(f"cannot write {path}: the file is read-only; choose another output")
+    part = part_path(path)
+    part.touch()
+    part.unlink()
 
 
 def part_path(path: Path) -> Path:

@@ -109,7 +109,8 @@ def check_name(what: str, name: object, known: Collection[str]) -> None:
 def _check_whole(what: str, number: object, low: int, high: int, more: str = "") -> None:
     whole = isinstance(number, int) and not isinstance(number, bool)
     if not whole or not low <= number <= high:
-        raise InputError(f"{what} is {number!r}; expected a whole number from {low} to {high}{more}")
+        raise InputError(f"{what} is {number!r}; expected a whole number from {low} to "
+                         f"{high}{more}")
 
 
 def size_multiple(config: Sd1Config) -> int:

@@ -1,0 +1,40 @@
+"""What tests of several layers share: a tiny model on disk, a cache folder and an environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_model import tiny_weights, write_model
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A compile cache of the tests' own, so that a first run is one."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SMALTI_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def environment(cache_folder: Path) -> dict[str, str]:
+    """The environment of a process of its own that runs this checkout."""
+    return {**os.environ, "PYTHONPATH": str(SOURCE)}
+
+
+@pytest.fixture(scope="session")
+def weights() -> dict[str, np.ndarray]:
+    """The weights of the tiny model; copy before changing."""
+    return tiny_weights()
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory: pytest.TempPathFactory, weights: dict[str, np.ndarray]) -> Path:
+    """The tiny model as a file."""
+    return write_model(tmp_path_factory.mktemp("model") / "tiny.safetensors", weights)

@@ -1,0 +1,288 @@
+"""The pipeline on a tiny model: what is promised about pictures, steps, memory and errors."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_model import TINY, write_model
+
+from smalti import Pipeline
+from smalti.diffusion import metadata, submodels
+from smalti.errors import CheckpointError, InputError, NumericsError
+
+
+@pytest.fixture(scope="module")
+def pipe(model_path: Path) -> Pipeline:
+    return Pipeline.load(model_path, threads=1)
+
+
+def pixels(pipe: Pipeline, **options: Any) -> list[bytes]:
+    return [image.tobytes() for image in pipe("a red apple", **options).images]
+
+
+def test_defaults_are_the_model_s_own(pipe: Pipeline) -> None:
+    result = pipe("a red apple")
+    (image,) = result.images
+    assert image.size == (16, 16) and image.mode == "RGB"
+    asked = result.parameters
+    assert (asked.steps, asked.guidance_scale, asked.model) == (3, 3.0, "tiny")
+    assert result.seeds == (7,) and not result.warnings
+    assert set(result.timings) == {"prepare", "text", "denoise", "decode"}
+
+
+def test_width_and_height_are_not_mixed_up(pipe: Pipeline) -> None:
+    (image,) = pipe("a red apple", width=24, height=16).images
+    assert image.size == (24, 16)
+
+
+def test_the_same_seed_gives_the_same_bytes(pipe: Pipeline, model_path: Path) -> None:
+    first = pixels(pipe)
+    assert first == pixels(pipe)
+    assert first == pixels(Pipeline.load(model_path, threads=2))
+    assert first != pixels(pipe, seed=8)
+
+
+@pytest.mark.parametrize("sampler", ["euler", "euler_a", "dpm++_2m"])
+def test_a_picture_depends_on_its_own_seed_only(pipe: Pipeline, sampler: str) -> None:
+    both = pixels(pipe, seed=7, batch_size=2, sampler=sampler, steps=3)
+    assert both == [*pixels(pipe, seed=7, sampler=sampler, steps=3),
+                    *pixels(pipe, seed=8, sampler=sampler, steps=3)]
+
+
+@pytest.mark.parametrize(("option", "value"), [
+    ("negative_prompt", "blurry"), ("guidance_scale", 5.0), ("sampler", "euler"),
+    ("noise", "normal"), ("rng", "cuda"), ("steps", 4),
+])
+def test_every_option_matters(pipe: Pipeline, option: str, value: object) -> None:
+    assert pixels(pipe) != pixels(pipe, **{option: value})
+
+
+def test_guidance_1_leaves_the_negative_prompt_out(pipe: Pipeline) -> None:
+    assert (pixels(pipe, guidance_scale=1.0)
+            == pixels(pipe, guidance_scale=1.0, negative_prompt="blurry"))
+
+
+def test_other_spellings_are_the_same_sampler(pipe: Pipeline) -> None:
+    assert pixels(pipe, sampler="Euler a", noise="Karras") == pixels(pipe)
+
+
+def test_steps_tell_how_far_they_are(pipe: Pipeline) -> None:
+    steps = list(pipe.steps("a red apple", steps=3, batch_size=2))
+    assert [(step.index, step.total) for step in steps] == [(0, 3), (1, 3), (2, 3)]
+    sigmas = [step.sigma for step in steps]
+    assert sigmas == sorted(sigmas, reverse=True) and sigmas[-1] == 0
+    assert all(step.latents.shape == (2, 4, 8, 8) for step in steps)
+    assert [step.result is None for step in steps] == [True, True, False]
+    assert len(steps[-1].result.images) == 2
+
+
+def test_stopping_in_the_middle_leaves_a_working_pipeline(pipe: Pipeline) -> None:
+    before = pixels(pipe)
+    steps = pipe.steps("a blue book", steps=3)
+    next(steps)
+    steps.close()
+    assert pixels(pipe) == before
+
+
+def test_a_random_seed_is_told(pipe: Pipeline) -> None:
+    first, second = (pipe("a red apple", seed=-1) for _ in range(2))
+    assert first.seeds != second.seeds
+    assert pixels(pipe, seed=first.seeds[0]) == [first.images[0].tobytes()]
+
+
+def test_the_text_is_what_made_the_picture(pipe: Pipeline) -> None:
+    result = pipe("a red apple, ripe", negative_prompt="dog", batch_size=2)
+    found = [metadata.parse(text) for text in result.texts]
+    assert [text.seed for text in found] == [7, 8]
+    assert (found[0].prompt, found[0].negative_prompt) == ("a red apple, ripe", "dog")
+    assert (found[0].sampler, found[0].schedule, found[0].guidance) == ("Euler a", "Karras", 3.0)
+    assert (found[0].width, found[0].height, found[0].steps) == (16, 16, 3)
+    assert found[0].others["Model"] == "tiny"
+
+
+def test_a_long_prompt_is_cut_and_the_rest_is_named(pipe: Pipeline) -> None:
+    words = " ".join(["apple"] * 75)
+    result = pipe(f"{words} {'pear ' * 1985}")
+    (warning,) = result.warnings
+    assert "75 tokens" in warning and "pear pear" in warning and len(warning) < 400
+    assert result.images[0].tobytes() == pipe(words).images[0].tobytes()
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"width": 0}, "width is 0; expected a whole number from 4 to 4096"),
+    ({"height": -16}, "height is -16"),
+    ({"width": 18}, "multiples of 4 pixels; the next are 16 and 20"),
+    ({"width": 10**12}, "from 4 to 4096 pixels"),
+    ({"height": 16.0}, "height is 16.0"),
+    ({"steps": 0}, "steps is 0; expected a whole number from 1 to 1000"),
+    ({"steps": 1001}, "steps is 1001"),
+    ({"steps": True}, "steps is True"),
+    ({"batch_size": 0}, "batch_size is 0; expected a whole number from 1 to 64"),
+    ({"batch_size": 65}, "batch_size is 65"),
+    ({"seed": -2}, "seed is -2"),
+    ({"seed": 2**64}, "expected a whole number from 0 to"),
+    ({"guidance_scale": math.nan}, "guidance_scale is nan"),
+    ({"guidance_scale": -1.0}, "expected a number from 0 to 100"),
+    ({"guidance_scale": "7"}, "guidance_scale is '7'"),
+    ({"sampler": "ddim"}, "sampler is 'ddim'; known: euler, euler_a, dpm++_2m"),
+    ({"noise": "sigma"}, "noise is 'sigma'; known: normal, karras"),
+    ({"rng": "gpu"}, "rng is 'gpu'; known: cpu, cuda"),
+    ({"negative_prompt": None}, "the negative prompt is None; expected text"),
+])
+def test_what_cannot_be_used_is_refused_at_once(
+        pipe: Pipeline, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        pipe.steps("a red apple", **options)
+    assert message in str(caught.value)
+
+
+def test_a_size_beyond_the_memory_is_refused(model_path: Path) -> None:
+    pipe = Pipeline.load(model_path, threads=1)
+    pipe._memory_bytes = 1 << 20
+    with pytest.raises(InputError, match="needs about 2 GiB of working memory"):
+        pipe.steps("a red apple", width=4096, height=4096)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"threads": 0}, "threads is 0; expected a whole number from 1 to 256"),
+    ({"threads": 1000}, "threads is 1000"),
+    ({"device": "cuda:0"}, "device is 'cuda:0'; known: cpu"),
+    ({"precision": "f8"}, "precision is 'f8'; known: auto, f32, bf16"),
+])
+def test_loading_refuses_what_it_cannot_use(
+        model_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Pipeline.load(model_path, **options)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("cond_stage_model.transformer.text_model.encoder.layers.0.mlp.fc1.weight", np.nan),
+    ("model.diffusion_model.middle_block.0.in_layers.2.weight", np.inf),
+    ("first_stage_model.decoder.conv_in.bias", np.nan),
+])
+def test_damaged_weights_are_named(
+        tmp_path: Path, weights: dict[str, np.ndarray], name: str, value: float) -> None:
+    damaged = {**weights, name: weights[name].copy()}
+    damaged[name].flat[-1] = value
+    pipe = Pipeline.load(write_model(tmp_path / "damaged.safetensors", damaged), threads=1)
+    with pytest.raises(NumericsError) as caught:
+        pipe("a red apple")
+    assert name in str(caught.value)
+
+
+def test_the_kernel_that_overflows_is_named(
+        tmp_path: Path, weights: dict[str, np.ndarray]) -> None:
+    name = "model.diffusion_model.out.2.weight"
+    huge = {**weights, name: np.full(weights[name].shape, 1e38, np.float32)}
+    pipe = Pipeline.load(write_model(tmp_path / "huge.safetensors", huge), threads=1)
+    with pytest.raises(NumericsError, match=r"model\.diffusion_model.*out"):
+        pipe("a red apple")
+
+
+def test_a_small_vocabulary_is_refused(tmp_path: Path, weights: dict[str, np.ndarray]) -> None:
+    name = "cond_stage_model.transformer.text_model.embeddings.token_embedding.weight"
+    path = write_model(tmp_path / "words.safetensors", {**weights, name: weights[name][:50]})
+    with pytest.raises(CheckpointError, match="50 tokens of the text encoder, but 49408"):
+        Pipeline.load(path)
+
+
+def test_large_parts_are_let_go(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = Pipeline.load(model_path, threads=1)
+    expected = pixels(pipe)
+    assert set(pipe._submodels._bound) == {"text", "unet", "vae"}
+    monkeypatch.setattr(submodels, "KEPT_WEIGHT_BYTES_MAX", 0)
+    assert pixels(pipe) == expected
+    assert "text" not in pipe._submodels._bound
+
+
+def test_progress_names_the_parts(model_path: Path) -> None:
+    lines: list[str] = []
+    Pipeline.load(model_path, threads=1, progress=lines.append)("a red apple")
+    text = "\n".join(lines)
+    for part in ("the text encoder", "the UNet", "the image decoder"):
+        assert f"compiling {part}" in text and f"loading {part}" in text
+
+
+@pytest.mark.parametrize("part", ["text", "unet", "vae"])
+def test_explain_shows_every_part(pipe: Pipeline, part: str) -> None:
+    assert pipe.explain(part).strip()
+
+
+def test_explain_refuses_an_unknown_part(pipe: Pipeline) -> None:
+    with pytest.raises(InputError, match="known: text, unet, vae"):
+        pipe.explain("lora")
+
+
+def test_the_tiny_model_is_what_it_says(pipe: Pipeline) -> None:
+    assert pipe.config == TINY
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("scale", [1.0, 4.0])
+def test_pictures_are_those_of_diffusers(tmp_path: Path, scale: float) -> None:
+    """Same latents, five Euler steps: 99.9 % of all values within 1 of 255."""
+    import peers_models as peers
+
+    config = peers.with_clip_vocabulary(peers.TINY_SD1)
+    parts = peers.peer_sd1(config)
+    path = tmp_path / "model.safetensors"
+    write_peer_model(path, parts)
+    pipe = Pipeline.load(path, threads=1)
+    assert pipe.config.unet.block_channels == config.unet.block_channels
+    (ours,) = pipe("a red apple", "blurry", width=64, height=64, steps=5, sampler="euler",
+                   noise="normal", guidance_scale=scale).images
+    theirs = diffusers_picture(pipe, parts, scale)
+    difference = np.abs(np.asarray(ours, np.float64) - theirs)
+    assert (difference <= 1).mean() >= 0.999
+    assert theirs.std() > 5, "a picture of one colour would prove nothing"
+
+
+def write_peer_model(path: Path, parts: tuple[Any, ...]) -> None:
+    """A single file of the peers' weights, with what shapes do not tell."""
+    import json
+
+    from peers_models import TINY_SD1
+    from safetensors.numpy import save_file
+
+    weights = {name: np.ascontiguousarray(array)
+               for part in parts for name, array in part.weights.items()}
+    arch_config = {"text": {"num_attention_heads": TINY_SD1.text.heads},
+                   "unet": {"num_heads": TINY_SD1.unet.heads,
+                            "norm_num_groups": TINY_SD1.unet.norm_groups},
+                   "vae": {"norm_num_groups": TINY_SD1.vae.norm_groups}}
+    save_file(weights, path, {"arch_config": json.dumps(arch_config)})
+
+
+def diffusers_picture(pipe: Pipeline, parts: tuple[Any, ...], scale: float) -> np.ndarray:
+    """What diffusers makes of the same tokens and the same noise; [height, width, 3] in 0 to 255."""
+    import torch
+    from diffusers import EulerDiscreteScheduler
+
+    from smalti.diffusion.noise import NOISES, NoiseLevels
+    from smalti.diffusion.random import NoiseSource
+    from smalti.diffusion.tokenizer import encode
+
+    text, unet, vae = (part.module for part in parts)
+    scheduler = EulerDiscreteScheduler(
+        beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear",
+        timestep_spacing="linspace")
+    # ours, because diffusers interpolates sigmas linearly between training steps, not log(sigma)
+    sigmas = NOISES["normal"].sigmas(NoiseLevels.scaled_linear(), 5)
+    scheduler.set_timesteps(sigmas=sigmas[:-1].tolist())
+    with torch.no_grad():
+        ids = torch.tensor([encode("blurry").ids, encode("a red apple").ids])
+        context = text(ids).last_hidden_state
+        noise = NoiseSource("cpu", (7,), (4, 8, 8)).draw()
+        latents = torch.from_numpy(noise) * scheduler.init_noise_sigma
+        for timestep in scheduler.timesteps:
+            scaled = scheduler.scale_model_input(torch.cat([latents] * 2), timestep)
+            uncond, cond = unet(scaled, timestep, context).sample.chunk(2)
+            latents = scheduler.step(uncond + scale * (cond - uncond), timestep,
+                                     latents).prev_sample
+        image = vae.decode(latents / pipe.config.vae.scaling_factor).sample[0]
+    return ((image / 2 + 0.5).clamp(0, 1) * 255).round().permute(1, 2, 0).numpy()
