@@ -1,0 +1,94 @@
+"""A whole picture made by diffusers: its scheduler in a loop around modules with the same weights.
+
+As in `peers_models`, PyTorch is imported inside the functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import peers_models as peers
+
+from smalti.checkpoint import Checkpoint
+from smalti.diffusion.noise import NOISES, NoiseLevels
+from smalti.diffusion.tokenizer import encode
+from smalti.models.config import Sd1Config
+
+
+@dataclass(frozen=True)
+class PeerPipeline:
+    """Modules of transformers and diffusers: text encoder, UNet, autoencoder."""
+
+    config: Sd1Config
+    text: Any
+    unet: Any
+    vae: Any
+
+    def picture(self, prompt: str, latents: np.ndarray, noise: str, steps: int,
+                guidance: float, negative_prompt: str = "") -> np.ndarray:
+        """uint8[height, width, 3], by Euler's method from standard noise `latents` [1, 4, h, w]."""
+        import torch
+
+        with torch.inference_mode():
+            context = self._context(negative_prompt, prompt)
+            scheduler = euler_scheduler(self.config, noise, steps)
+            x = torch.tensor(latents) * scheduler.init_noise_sigma
+            for step in scheduler.timesteps:
+                both = scheduler.scale_model_input(torch.cat([x, x]), step)
+                output = self.unet(both, step, context, return_dict=False)[0]
+                uncond, cond = output.chunk(2)
+                guided = uncond + guidance * (cond - uncond)
+                x = scheduler.step(guided, step, x, return_dict=False)[0]
+            image = self.vae.decode(x / self.config.vae.scaling_factor, return_dict=False)[0]
+        pixels = (image[0] / 2 + 0.5).clamp(0, 1).permute(1, 2, 0).numpy()
+        return (pixels * 255).round().astype(np.uint8)
+
+    def _context(self, *prompts: str) -> Any:
+        import torch
+
+        ids = [encode(prompt, self.config.text.positions).ids for prompt in prompts]
+        return self.text(torch.tensor(ids)).last_hidden_state
+
+
+def with_weights(peer: peers.Peer, checkpoint: Checkpoint) -> Any:
+    """The module of `peer`, filled from `checkpoint`: `peer.weights` are the module's memory."""
+    for name, array in peer.weights.items():
+        array[...] = checkpoint.read(name)
+    return peer.module
+
+
+def peer_pipeline(checkpoint: Checkpoint) -> PeerPipeline:
+    """Modules of the peers with the weights of a checkpoint, in f32."""
+    config = checkpoint.config
+    return PeerPipeline(config, *(with_weights(peer, checkpoint)
+                                  for peer in peers.peer_sd1(config)))
+
+
+def euler_scheduler(config: Sd1Config, noise: str, steps: int) -> Any:
+    """diffusers' Euler scheduler at its first step.
+
+    It computes the levels of `karras` itself. Those of `normal` are given to it: between training
+    steps it interpolates sigma itself, we (as k-diffusion) its logarithm.
+    """
+    from diffusers import EulerDiscreteScheduler
+
+    scheduler = EulerDiscreteScheduler(
+        num_train_timesteps=config.train_steps, beta_start=config.beta_start,
+        beta_end=config.beta_end, beta_schedule="scaled_linear",
+        prediction_type=config.prediction, use_karras_sigmas=noise == "karras",
+        timestep_spacing="linspace")
+    if noise == "karras":
+        scheduler.set_timesteps(steps)
+    else:
+        levels = NoiseLevels.scaled_linear(config.beta_start, config.beta_end, config.train_steps)
+        scheduler.set_timesteps(sigmas=list(NOISES[noise].sigmas(levels, steps)))
+    return scheduler
+
+
+def share_within_one(found: np.ndarray, expected: np.ndarray) -> float:
+    """The share of pixels of which no channel differs by more than 1 of 255."""
+    assert found.shape == expected.shape, f"{found.shape} instead of {expected.shape}"
+    near = np.abs(found.astype(int) - expected.astype(int)) <= 1
+    return float(near.all(axis=-1).mean())
