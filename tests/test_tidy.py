@@ -68,8 +68,8 @@ def imported(path: Path) -> dict[str, int]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             inner = [f"{node.module}.{alias.name}" for alias in node.names]
-            if inner == ["smalti.__version__"]:
-                continue  # a constant, there before anything else is
+            if "smalti.__version__" in inner:  # a constant, there before anything else is
+                inner.remove("smalti.__version__")
             submodules = [name for name in inner if name in MODULES]
             names = submodules if len(submodules) == len(inner) else [node.module, *submodules]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -259,7 +259,7 @@ def write_peer_model(path: Path, parts: tuple[Any, ...]) -> None:
 
 
 def diffusers_picture(pipe: Pipeline, parts: tuple[Any, ...], scale: float) -> np.ndarray:
-    """What diffusers makes of the same tokens and the same noise; [height, width, 3] in 0 to 255."""
+    """What diffusers makes of the same tokens and noise; [height, width, 3] in 0 to 255."""
     import torch
     from diffusers import EulerDiscreteScheduler
 

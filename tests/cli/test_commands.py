@@ -1,0 +1,268 @@
+"""Each command, with good input and with every kind of bad input that the README promises about."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from PIL import Image
+from safetensors.numpy import save_file
+from tiny_model import METADATA, write_model
+
+import smalti
+from smalti.cli.main import root
+from smalti.diffusion import pipeline
+
+Weights = dict[str, np.ndarray]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(root, [str(argument) for argument in arguments])
+
+
+def refused(result: Result, *parts: str) -> None:
+    """Exit code 2, one message that holds `parts`, no traceback, nothing on standard output."""
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert result.stderr.startswith("Error: ") and "Traceback" not in result.stderr
+    assert not result.stdout
+    for part in parts:
+        assert part in result.stderr
+
+
+def test_version() -> None:
+    assert run("--version").stdout.strip() == f"smalti, version {smalti.__version__}"
+
+
+def test_devices() -> None:
+    result = run("devices")
+    assert result.exit_code == 0 and result.stdout.startswith("cpu  ")
+
+
+def test_inspect_the_model_that_ships() -> None:
+    result = run("inspect", pipeline.SHIPPED_MODEL)
+    assert result.exit_code == 0
+    assert "Stable Diffusion 1.x" in result.stdout and "v_prediction" in result.stdout
+
+
+def test_explain_shows_all_parts_or_one(model_path: Path) -> None:
+    result = run("explain", model_path, "--threads", 1)
+    assert result.exit_code == 0
+    assert all(f"# {part}\n" in result.stdout for part in ("text", "unet", "vae"))
+    result = run("explain", model_path, "--part", "vae", "--size", "16x24", "--threads", 1)
+    assert "# vae\n" in result.stdout and "# unet" not in result.stdout
+
+
+def test_explain_refuses_an_unknown_part(model_path: Path) -> None:
+    refused(run("explain", model_path, "--part", "lora"), "text, unet, vae")
+
+
+# ---------------------------------------------------------------------- generate
+
+
+def test_generate_writes_a_picture_and_says_what_it_did(model_path: Path, tmp_path: Path) -> None:
+    path = tmp_path / "apple.png"
+    result = run("generate", "a red apple", "-o", path, "-m", model_path, "--threads", 1)
+    assert result.exit_code == 0, result.output
+    assert f"{path}: 16x16, seed 7, tiny" in result.stdout
+    assert "3 steps of euler_a (karras)" in result.stdout
+    with Image.open(path) as image:
+        assert image.size == (16, 16)
+        assert image.info["parameters"].startswith("a red apple\nSteps: 3, Sampler: Euler a")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_generate_gives_every_option_to_the_pipeline(model_path: Path, tmp_path: Path) -> None:
+    result = run(
+        "generate", "a red apple", "-o", tmp_path / "a%02d.png", "-m", model_path,
+        "--negative-prompt", "dog", "--steps", 2, "--sampler", "dpm++_2m", "--noise", "normal",
+        "--size", "24x16", "--seed", 40, "--batch", 2, "--guidance", 2.5, "--rng", "cuda",
+        "--device", "cpu", "--threads", 2, "--precision", "f32")
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a01.png", "a02.png"]
+    with Image.open(tmp_path / "a02.png") as image:
+        assert image.info["parameters"].startswith(
+            "a red apple\nNegative prompt: dog\nSteps: 2, Sampler: DPM++ 2M, "
+            "Schedule type: Normal, CFG scale: 2.5, Seed: 41, Size: 24x16, RNG: NV, Model: tiny")
+
+
+def test_the_same_command_writes_the_same_bytes(model_path: Path, tmp_path: Path) -> None:
+    paths = [tmp_path / "a.png", tmp_path / "b.png"]
+    for threads, path in enumerate(paths, 1):
+        run("generate", "a red apple", "-o", path, "-m", model_path, "--threads", threads)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_a_random_seed_is_told(model_path: Path, tmp_path: Path) -> None:
+    result = run("generate", "x", "-o", tmp_path / "a.png", "-m", model_path, "--seed", -1)
+    assert result.exit_code == 0 and "seed -1" not in result.stdout
+
+
+def test_a_prompt_of_10000_characters_makes_a_picture_and_a_warning(
+        model_path: Path, tmp_path: Path) -> None:
+    result = run("generate", "red apple " * 1000, "-o", tmp_path / "a.png", "-m", model_path)
+    assert result.exit_code == 0 and (tmp_path / "a.png").exists()
+    assert result.stderr.startswith("Warning: the prompt is longer than the 75 tokens")
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (["--size", "18"], "multiples of 4 pixels"),
+    (["--size", "0"], "width is 0"),
+    (["--size", "999999999"], "from 4 to 4096 pixels"),
+    (["--size", "99999999999999999999"], "such as 512 or 512x768"),
+    (["--size", "16x"], "such as 512 or 512x768"),
+    (["--size", "-16"], "such as 512 or 512x768"),
+    (["--steps", "0"], "steps is 0"),
+    (["--batch", "0"], "batch_size is 0"),
+    (["--batch", "1000000000"], "batch_size is 1000000000"),
+    (["--seed", "-5"], "seed is -5"),
+    (["--guidance", "nan"], "guidance_scale is nan"),
+    (["--sampler", "ddim"], "known: euler"),
+    (["--noise", "beta"], "known: normal"),
+    (["--rng", "xpu"], "known: cpu, cuda"),
+    (["--device", "gpu"], "known: cpu"),
+    (["--threads", "0"], "threads is 0"),
+    (["--precision", "int4"], "known: auto"),
+])
+def test_generate_refuses_options_it_cannot_use(
+        model_path: Path, tmp_path: Path, options: list[str], message: str) -> None:
+    path = tmp_path / "a.png"
+    refused(run("generate", "x", "-o", path, "-m", model_path, *options), message)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("options", [["--steps", "many"], ["--colour", "red"], ["--seed", "1.5"]])
+def test_what_click_refuses_is_exit_code_2_too(options: list[str]) -> None:
+    result = run("generate", "x", *options)
+    assert result.exit_code == 2 and "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("name", ["no-such-folder/a.png", "a.jpg", "folder.png"])
+def test_an_unwritable_output_is_found_before_the_model_is_opened(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (tmp_path / "folder.png").mkdir()
+
+    def load(*arguments: object, **options: object) -> None:
+        raise AssertionError("the model was opened")
+
+    monkeypatch.setattr(smalti.Pipeline, "load", load)
+    refused(run("generate", "x", "-o", tmp_path / name), "a.jpg" if "jpg" in name else name)
+
+
+# ---------------------------------------------------------------------- damaged models
+
+
+def truncated(path: Path, weights: Weights) -> None:
+    write_model(path, weights)
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def header_only(path: Path, weights: Weights) -> None:
+    path.write_bytes(struct.pack("<Q", 2**62) + b"{}")
+
+
+def wrong_dtype(path: Path, weights: Weights) -> None:
+    name = "model.diffusion_model.out.2.weight"
+    write_model(path, {**weights, name: np.zeros(weights[name].shape, np.int32)})
+
+
+def missing_key(path: Path, weights: Weights) -> None:
+    write_model(path, {name: array for name, array in weights.items()
+                       if name != "model.diffusion_model.out.2.weight"})
+
+
+def wrong_shape(path: Path, weights: Weights) -> None:
+    name = "model.diffusion_model.out.2.weight"
+    write_model(path, {**weights, name: weights[name][:, :, :1]})
+
+
+def unknown_family(path: Path, weights: Weights) -> None:
+    save_file({"transformer.weight": np.zeros((4, 4), np.float32)}, path, METADATA)
+
+
+def a_picture(path: Path, weights: Weights) -> None:
+    Image.new("RGB", (8, 8)).save(path, format="PNG")
+
+
+def empty(path: Path, weights: Weights) -> None:
+    path.touch()
+
+
+def an_empty_folder(path: Path, weights: Weights) -> None:
+    path.mkdir()
+
+
+def absent(path: Path, weights: Weights) -> None:
+    assert not path.exists()
+
+
+def foolish_metadata(path: Path, weights: Weights) -> None:
+    save_file(weights, path, {"arch_config": json.dumps({"unet": {"num_heads": 0}})})
+
+
+def not_a_number(path: Path, weights: Weights) -> None:
+    name = "model.diffusion_model.out.2.weight"
+    write_model(path, {**weights, name: np.full_like(weights[name], np.nan)})
+
+
+DAMAGES: dict[Callable[[Path, Weights], None], str] = {
+    truncated: "damaged.safetensors",
+    header_only: "header",
+    wrong_dtype: "model.diffusion_model.out.2.weight",
+    missing_key: "model.diffusion_model.out.2.weight",
+    wrong_shape: "model.diffusion_model.out.2.weight",
+    unknown_family: "damaged.safetensors",
+    a_picture: "PNG",
+    empty: "damaged.safetensors",
+    an_empty_folder: "damaged.safetensors",
+    absent: "damaged.safetensors",
+    foolish_metadata: "num_heads",
+    not_a_number: "model.diffusion_model.out.2.weight",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_damaged_model_is_one_error(
+        damage: Callable[[Path, Weights], None], tmp_path: Path, weights: Weights) -> None:
+    path, output = tmp_path / "damaged.safetensors", tmp_path / "out" / "a.png"
+    output.parent.mkdir()
+    damage(path, weights)
+    refused(run("generate", "x", "-m", path, "-o", output, "--threads", 1), DAMAGES[damage])
+    assert not list(output.parent.iterdir())
+
+
+@pytest.mark.parametrize("damage", [truncated, header_only, a_picture, empty, an_empty_folder,
+                                    absent], ids=lambda damage: damage.__name__)
+def test_inspect_refuses_what_is_no_model(
+        damage: Callable[[Path, Weights], None], tmp_path: Path, weights: Weights) -> None:
+    path = tmp_path / "damaged.safetensors"
+    damage(path, weights)
+    refused(run("inspect", path))
+
+
+# ---------------------------------------------------------------------- stopping
+
+
+def test_ctrl_c_between_steps_is_exit_code_130(
+        model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline.Pipeline, "_decoded", stop)
+    result = run("generate", "x", "-o", tmp_path / "a.png", "-m", model_path, "--threads", 1)
+    assert result.exit_code == 130 and "stopped" in result.stderr
+    assert "Traceback" not in result.output and not list(tmp_path.iterdir())
+
+
+def test_a_bug_shows_its_traceback(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(pipeline.Pipeline, "_decoded", fail)
+    result = run("generate", "x", "-m", model_path, "--threads", 1)
+    assert isinstance(result.exception, ZeroDivisionError)
