@@ -79,8 +79,8 @@ def test_a_refusal_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
                 return -1
             self.mprotect = mprotect
 
-    monkeypatch.setattr("smalti.runtime.executable.ctypes.CDLL", Refusing)
-    monkeypatch.setattr("smalti.runtime.executable.sys.platform", "linux")
+    monkeypatch.setattr(ctypes, "CDLL", Refusing)
+    monkeypatch.setattr(sys, "platform", "linux")
     with pytest.raises(DeviceError, match="error 13.*deny_execmem"):
         Executable(RETURN_42)
     with pytest.raises(DeviceError, match="no code"):

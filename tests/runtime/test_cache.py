@@ -1,0 +1,127 @@
+"""The compile cache: what comes back is what was put, or nothing."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from smalti.runtime import cache as module
+from smalti.runtime.cache import Cache
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    """A cache in a folder that does not exist yet."""
+    return Cache(tmp_path / "not" / "yet")
+
+
+def test_what_was_put_comes_back(cache: Cache) -> None:
+    assert cache.get("graph A") is None
+    cache.put("graph A", b"code A")
+    cache.put("graph B", b"")
+    assert (cache.get("graph A"), cache.get("graph B")) == (b"code A", b"")
+    cache.put("graph A", b"other code")
+    assert cache.get("graph A") == b"other code"
+    assert Cache(cache.folder).get("graph A") == b"other code"
+    assert len(list(cache.folder.iterdir())) == 2
+
+
+@pytest.mark.parametrize("place", [0, 20, 48, 60, 90, -1])
+def test_a_damaged_entry_is_a_miss_and_goes(cache: Cache, place: int) -> None:
+    cache.put("key", b"payload")
+    path = cache.path("key")
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+    assert cache.get("key") is None
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("size", [0, 10, 90])
+def test_a_cut_entry_is_a_miss(cache: Cache, size: int) -> None:
+    cache.put("key", b"payload")
+    path = cache.path("key")
+    path.write_bytes(path.read_bytes()[:size])
+    assert cache.get("key") is None
+
+
+def test_an_entry_under_another_name_is_a_miss(cache: Cache) -> None:
+    cache.put("key", b"payload")
+    os.replace(cache.path("key"), cache.path("other"))
+    assert cache.get("other") is None
+
+
+def test_another_version_does_not_find_it(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.put("key", b"payload")
+    monkeypatch.setattr("smalti.__version__", "99.0")
+    assert cache.get("key") is None
+
+
+def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
+    size = module.HEADER.size + 100
+    cache = Cache(tmp_path, bytes_max=3 * size)
+    for number in range(3):
+        cache.put(str(number), bytes(100))
+        os.utime(cache.path(str(number)), (number, number))
+    assert cache.get("0") is not None  # used just now: 1 is the oldest
+    cache.put("3", bytes(100))
+    kept = [name for name in "0123" if cache.path(name).exists()]
+    assert kept == ["0", "2", "3"]
+    cache.put("large", bytes(4 * size))
+    assert cache.get("large") is None
+
+
+def test_without_a_folder_it_works_and_warns_once(tmp_path: Path,
+                                                  caplog: pytest.LogCaptureFixture) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    cache = Cache(blocked / "inside")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            cache.put("key", b"payload")
+            assert cache.get("key") is None
+    assert len(caplog.records) == 1
+    assert "SMALTI_CACHE" in caplog.text
+
+
+def test_a_full_disk_leaves_no_half_written_file(cache: Cache, monkeypatch: pytest.MonkeyPatch,
+                                                 caplog: pytest.LogCaptureFixture) -> None:
+    def full(source: str, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    cache.put("kept", b"payload")
+    monkeypatch.setattr("smalti.runtime.cache.os.replace", full)
+    cache.put("key", b"payload")
+    assert [path.name for path in cache.folder.iterdir()] == [cache.path("kept").name]
+    assert "No space left" in caplog.text
+
+
+def _write_often(folder: Path, payload: bytes) -> None:
+    cache = Cache(folder)
+    for _ in range(100):
+        cache.put("key", payload)
+        assert cache.get("key") in (None, b"a" * 5000, b"b" * 9000)
+
+
+def test_two_processes_write_the_same_entry(tmp_path: Path) -> None:
+    start = multiprocessing.get_context("spawn")
+    processes = [start.Process(target=_write_often, args=(tmp_path, payload))
+                 for payload in (b"a" * 5000, b"b" * 9000)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert Cache(tmp_path).get("key") in (b"a" * 5000, b"b" * 9000)
+
+
+def test_the_folder_comes_from_the_settings(tmp_path: Path,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMALTI_CACHE", str(tmp_path))
+    module.put("key", b"payload")
+    assert module.get("key") == b"payload"
+    assert len(list(tmp_path.rglob("*.entry"))) == 1

@@ -1,0 +1,108 @@
+"""The CPU as it describes itself, compared with what the operating system says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from smalti.errors import InputError
+from smalti.runtime.devices import Device, available_levels, best_level, cpu, devices
+from smalti.target.x86.instructions import LEVELS
+
+module = import_module("smalti.runtime.devices")  # the package has a function of that name
+CPUINFO = Path("/proc/cpuinfo")
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """The CPU is asked again, before and after."""
+    cpu.cache_clear()
+    yield
+    cpu.cache_clear()
+
+
+def test_the_cpu_is_the_first_device() -> None:
+    device = devices()[0]
+    assert (device.id, device.kind) == ("cpu", "cpu")
+    assert device.name and device.cores >= 1
+    assert device.memory_bytes > 1 << 28
+
+
+def test_features_are_those_that_the_system_lists() -> None:
+    if not CPUINFO.exists():
+        return
+    flags = next(line for line in CPUINFO.read_text().splitlines() if line.startswith("flags"))
+    expected = {name for name in module.FEATURES if name in flags.split(":")[1].split()}
+    assert set(cpu().features) == expected
+
+
+def test_caches_are_plausible() -> None:
+    device = cpu()
+    assert 8 << 10 <= device.l1_bytes <= 1 << 20
+    assert device.l1_bytes <= device.l2_bytes <= 1 << 28
+    system = module._caches_of_system()
+    if system and device.features:
+        assert {1: device.l1_bytes, 2: device.l2_bytes}.items() <= system.items()
+
+
+def registers(eax: int = 0, ebx: int = 0, ecx: int = 0, edx: int = 0) -> dict[str, int]:
+    return {"eax": eax, "ebx": ebx, "ecx": ecx, "edx": edx}
+
+
+def test_caches_of_an_intel_cpu() -> None:
+    # leaf 4 of a Core i7-1165G7: 48 KiB L1d, 32 KiB L1i, 1.25 MiB L2, 12 MiB L3
+    answers = [registers(0x1C004121, 0x02C0003F, 0x3F), registers(0x1C004122, 0x01C0003F, 0x3F),
+               registers(0x1C004143, 0x04C0003F, 0x3FF), registers(0x1C03C163, 0x02C0003F, 0x3FFF),
+               registers()]
+
+    def cpuid(leaf: int, subleaf: int) -> dict[str, int]:
+        return {4: answers[subleaf], 0: registers(0x1B), 0x80000000: registers(0x80000008)}[leaf]
+
+    assert dict(module._caches(cpuid)) == {1: 48 << 10, 2: 1280 << 10, 3: 12 << 20}
+
+
+def test_wide_registers_count_only_when_the_system_saves_them() -> None:
+    def cpuid(leaf: int, subleaf: int) -> dict[str, int]:
+        return registers(7, *[0xFFFFFFFF] * 3) if (leaf, subleaf) == (0, 0) else registers(
+            *[0xFFFFFFFF] * 4)
+
+    assert "avx2" not in module._features(cpuid, lambda: 0x02)
+    narrow = module._features(cpuid, lambda: 0x06)
+    assert "avx2" in narrow and "avx512f" not in narrow
+    assert "avx512_bf16" in module._features(cpuid, lambda: 0xE6)
+
+
+def test_a_level_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SMALTI_TARGET", raising=False)
+    assert best_level() == (available_levels()[-1] if available_levels() else None)
+    for name in available_levels():
+        monkeypatch.setenv("SMALTI_TARGET", name)
+        assert best_level() == name
+    monkeypatch.setenv("SMALTI_TARGET", "avx3")
+    with pytest.raises(InputError, match="avx3.*avx2"):
+        best_level()
+
+
+def test_a_level_that_the_cpu_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = Device("cpu", "Small CPU", "cpu", 1 << 30, ("avx2", "fma"))
+    monkeypatch.setattr(module, "cpu", lambda: small)
+    monkeypatch.setenv("SMALTI_TARGET", "avx512")
+    with pytest.raises(InputError, match="Small CPU lacks avx512bw.*available: avx2"):
+        best_level()
+    monkeypatch.delenv("SMALTI_TARGET")
+    assert best_level() == "avx2"
+
+
+def test_a_cpu_of_another_kind_has_no_level(monkeypatch: pytest.MonkeyPatch,
+                                            fresh: None) -> None:
+    monkeypatch.delenv("SMALTI_TARGET", raising=False)
+    monkeypatch.setattr(module.platform, "machine", lambda: "arm64")
+    assert best_level() is None
+    assert cpu().features == () and cpu().l1_bytes > 0
+
+
+def test_levels_need_only_features_that_are_looked_for() -> None:
+    assert all(entry.needs <= set(module.FEATURES) for entry in LEVELS.values())
