@@ -56,7 +56,9 @@ def cut(graph: Graph) -> Cut:
 
 def refuse_unsupported(graph: Graph) -> None:
     """Raise UnsupportedError with all nodes that cannot be computed by a kernel."""
-    bad = []
+    bad = [f"{value.kind} {name}: dtype {value.dtype}; {' or '.join(dtypes)} is expected"
+           for leaves, dtypes in ((graph.inputs, ("f32", "i32")), (graph.parameters, ("f32",)))
+           for name, value in leaves.items() if value.dtype not in dtypes]
     for node in graph.nodes:
         why = _unsupported(node)
         if why:
@@ -80,7 +82,10 @@ def _unsupported(node: Node) -> str:
             return "the second operand is computed, a parameter is expected"
     if name == "mat_mul" and (len(node.inputs[0].shape) > 3 or len(node.inputs[1].shape) != 2):
         return "more than one batch axis"
-    dtypes = {v.dtype for v in node.inputs} - ({"i32"} if name == "gather" else set())
+    if any(value.type.size == 0 for value in (*node.inputs, node.output)):
+        return "there is nothing to compute: an extent is 0"
+    dtypes = {v.dtype for v in node.inputs} - ({"i32"} if name == "gather" or name in VIEWS
+                                               else set())
     return "" if dtypes <= {"f32"} else f"dtypes {sorted(dtypes)}; f32 is expected"
 
 
@@ -159,6 +164,25 @@ class _Cutter:
         reads = self._reads(value)
         if reads is None or reads > (1 if name == "gather" else READS_MAX):
             self.kept.add(value)
+        elif name in ("gather", "resize"):
+            scales = node.attributes.get("scales", (2,) * (len(value.shape) - 1) + (1,))
+            moved = {i - len(scales) for i, scale in enumerate(scales) if scale != 1}
+            if not self._walkable(value, moved):
+                self.kept.add(value)
+
+    def _walkable(self, value: Value, moved: set[int]) -> bool:
+        """Whether those who read `value` can compute it, where its index along `moved` (axes
+        counted from the last, -1) is divided or looked up: epilogues cannot, and no contraction
+        along its channels."""
+        for user in self.users.get(value, []):
+            name = user.operation.name
+            if user.output in self.absorbed or user.output in self.tails:
+                if name not in CONTRACTIONS or (-3 if name == "conv" else -1) in moved:
+                    return False
+            elif user.output not in self.kept and (
+                    name in VIEWS or not self._walkable(user.output, moved)):
+                return False
+        return True
 
     def _reads(self, value: Value) -> int | None:
         """How many kernels would compute `value` themselves; None when one cannot."""
@@ -228,14 +252,20 @@ class _Cutter:
         return found
 
     def _copied(self, base: View, value: Value) -> View:
-        storage = Storage("arena", value.type.size, value.dtype)
-        target = View(storage, 0, base.shape, row_major(base.shape))
+        """`value`, which lies at `base`, copied to row-major order."""
+        copy = self._copy(base, value, row_major(base.shape))
+        return View(copy.storage, 0, value.shape, row_major(value.shape))
+
+    def _copy(self, base: View, value: Value, strides: tuple[int, ...]) -> View:
+        """A copy of `base` with other strides; `value` is what lies there."""
+        storage = Storage("arena", math.prod(base.shape), value.dtype)
+        target = View(storage, 0, base.shape, strides)
         reader = Reader(self)
         axes = [(f"i{k}", n) for k, n in enumerate(base.shape)]
         expr = reader.load(base, tuple(axis(name) for name, _ in axes))
         self._add(build.map_over(axes, expr, reader.buffers(out=target)),
-                  reader.views(out=target), value.node, "strides cannot express the reshape")
-        return View(storage, 0, value.shape, row_major(value.shape))
+                  reader.views(out=target), value.node, "strides cannot express what reads it")
+        return target
 
     def target(self, value: Value) -> View:
         """A new place for `value`: inside a concat that reads it, or of its own."""
@@ -255,9 +285,10 @@ class _Cutter:
 
     # ------------------------------------------------------------------ emitting
 
-    def _add(self, kernel: Kernel, views: dict[str, View], node: Node, reason: str,
+    def _add(self, kernel: Kernel, views: dict[str, View], node: Node | None, reason: str,
              flops: int = 0) -> None:
-        self.result.pieces.append(Piece(kernel, views, node.scope, reason, flops))
+        scope = node.scope if node is not None else ""
+        self.result.pieces.append(Piece(kernel, views, scope, reason, flops))
 
     def _emit(self, node: Node) -> None:
         value, name = node.output, node.operation.name
@@ -327,7 +358,7 @@ class _Cutter:
             view = self.view(value)
             n, t, width = view.shape
             split = view.reshape((n, t, heads, width // heads))
-            if split is None or split.strides[-1] != 1:
+            if split is None or split.strides[-1] != 1 and width != heads:
                 split = self._copied(view, value).reshape((n, t, heads, width // heads))
             views[name] = split
         out = self.target(node.output)
@@ -344,32 +375,50 @@ class _Cutter:
 
     def _emit_moments(self, node: Node) -> None:
         """The statistics of a normalisation, as scale and shift."""
-        x = self.view(node.inputs[0])
-        if node.operation.name == "group_normalization":
-            batch, channels = x.shape[:2]
-            pixels = x.reshape((batch, channels, math.prod(x.shape[2:])))
-            if pixels is None:
-                pixels = self._copied(x, node.inputs[0]).reshape((batch, channels, -1))
-            made = [View(Storage("arena", batch * channels), 0, (batch, channels), (channels, 1))
-                    for _ in range(2)]
-            views = {"x": pixels, "gamma": self.view(node.inputs[1]),
-                     "beta": self.view(node.inputs[2]), "scale": made[0], "shift": made[1]}
-            buffers = [Reader.buffer(name, view) for name, view in views.items()]
-            kernel = build.group_scale_shift(buffers[0], node.attributes["num_groups"],
-                                             node.attributes["epsilon"], buffers[1:])
-        else:
-            rows, channels = math.prod(x.shape[:-1]), x.shape[-1]
-            flat = x.reshape((rows, channels))
-            if flat is None:
-                flat = self._copied(x, node.inputs[0]).reshape((rows, channels))
-            made = [View(Storage("arena", rows), 0, (rows,), (1,)) for _ in range(2)]
-            views = {"x": flat, "scale": made[0], "shift": made[1]}
-            buffers = [Reader.buffer(name, view) for name, view in views.items()]
-            kernel = build.layer_scale_shift(buffers[0], node.attributes["epsilon"], buffers[1:])
-            made = [v.reshape(x.shape[:-1]) for v in made]
-        self.moments[node] = (made[0], made[1])
+        group = node.operation.name == "group_normalization"
+        views, kernel = (self._group_moments if group else self._layer_moments)(node)
         self._add(kernel, views, node, "statistics need all of it before any is normalised",
                   4 * node.output.type.size)
+
+    def _group_moments(self, node: Node) -> tuple[dict[str, View], Kernel]:
+        x = self.view(node.inputs[0])
+        batch, channels = x.shape[:2]
+        pixels = math.prod(x.shape[2:])
+        flat = x.reshape((batch, channels, pixels))
+        if flat is None or flat.strides[1] != 1 and channels > 1:
+            n, *inner, c = row_major((batch, *x.shape[2:], channels))
+            flat = self._copy(x, node.inputs[0], (n, c, *inner)).reshape((batch, channels, pixels))
+        made = [View(Storage("arena", batch * channels), 0, (batch, channels), (channels, 1))
+                for _ in range(2)]
+        views = {"x": flat, "gamma": self._dense(node.inputs[1]),
+                 "beta": self._dense(node.inputs[2]), "scale": made[0], "shift": made[1]}
+        buffers = [Reader.buffer(name, view) for name, view in views.items()]
+        kernel = build.group_scale_shift(buffers[0], node.attributes["num_groups"],
+                                         node.attributes["epsilon"], buffers[1:])
+        self.moments[node] = (made[0], made[1])
+        return views, kernel
+
+    def _layer_moments(self, node: Node) -> tuple[dict[str, View], Kernel]:
+        x = self.view(node.inputs[0])
+        outer = x.shape[:node.attributes["axis"] % len(x.shape)]
+        rows = math.prod(outer)
+        channels = math.prod(x.shape) // rows
+        flat = x.reshape((rows, channels))
+        if flat is None or flat.strides[1] != 1 and channels > 1:
+            flat = self._copied(x, node.inputs[0]).reshape((rows, channels))
+        made = [View(Storage("arena", rows), 0, (rows,), (1,)) for _ in range(2)]
+        views = {"x": flat, "scale": made[0], "shift": made[1]}
+        buffers = [Reader.buffer(name, view) for name, view in views.items()]
+        kernel = build.layer_scale_shift(buffers[0], node.attributes["epsilon"], buffers[1:])
+        self.moments[node] = (made[0].reshape(outer), made[1].reshape(outer))
+        return views, kernel
+
+    def _dense(self, vector: Value) -> View:
+        """Where a vector is stored, its elements side by side."""
+        view = self.view(vector)
+        if view.strides[0] == 1 or view.shape[0] == 1:
+            return view
+        return self._copy(view, vector, (1,))
 
     def _reason(self, value: Value) -> str:
         """Why the kernel that makes `value` ends there."""

@@ -100,9 +100,10 @@ class Reader:
             scale, shift = (self.load(v, at[:2]) for v in self.cutter.moments[node])
             return Call("add", (Call("mul", (read(x, at), scale)), shift))
         if name == "layer_normalization":
-            scale, shift = (self.load(v, at[:-1]) for v in self.cutter.moments[node])
+            first = attributes["axis"] % len(at)
+            scale, shift = (self.load(v, at[:first]) for v in self.cutter.moments[node])
             normal = Call("add", (Call("mul", (read(x, at), scale)), shift))
-            gamma, beta = (self.load(self.cutter.view(v), at[-1:]) for v in node.inputs[1:])
+            gamma, beta = (self.load(self.cutter.view(v), at[first:]) for v in node.inputs[1:])
             return Call("add", (Call("mul", (normal, gamma)), beta))
         raise AssertionError(f"{name} has no expression")
 

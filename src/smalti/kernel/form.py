@@ -31,10 +31,8 @@ class Index:
         return dict(self.terms).get(axis, 0)
 
     def plus(self, amount: int) -> Index:
-        """The index moved by `amount`; only where nothing is divided."""
-        if self.divisor != 1:
-            raise ValueError("a divided index cannot be moved")
-        return Index(self.terms, self.offset + amount)
+        """The index moved by `amount`: a // d + n is (a + n * d) // d."""
+        return Index(self.terms, self.offset + amount * self.divisor, self.divisor)
 
 
 def axis(name: str) -> Index:

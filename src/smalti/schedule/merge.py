@@ -97,19 +97,23 @@ def contraction_extents(kernel: Kernel) -> Extents:
 
 @lru_cache(maxsize=None)
 def map_axes(kernel: Kernel) -> tuple[tuple[tuple[str, int], ...], tuple[Access, ...]]:
-    """Axes of a map, outermost first and merged, the vector axis last; and its accesses."""
+    """Axes of a map, outermost first and merged, the vector axis last; and its accesses.
+
+    An axis whose index is divided or looked up is no vector axis: one of extent 1 stands behind it.
+    """
     (stage,) = kernel.stages
     out = store(kernel, stage.axes, "out")
     accesses = [access(kernel, load) for load in dict.fromkeys(loads(stage.value))]
     every = [out, *accesses, *(a for outer in accesses for _, a in outer.indirect)]
     fixed = {name for a in every for _, index in a.divided for name, _ in index.terms}
+    looked_up = {name for outer in accesses for _, a in outer.indirect for name, _ in a.strides}
     axes = sorted((a for a in stage.axes if a[1] > 1), key=lambda a: -out.stride(a[0]))
-    if not axes:
-        axes = [stage.axes[-1]]
+    if not axes or axes[-1][0] in fixed | looked_up:
+        axes.append(("", 1))
     merged = [axes[0]]
     for name, extent in axes[1:]:
         last, outer = merged[-1]
-        if not {name, last} & fixed and all(
+        if name and not {name, last} & fixed and all(
                 a.stride(last) == a.stride(name) * extent for a in every):
             merged[-1] = (name, outer * extent)
         else:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from smalti.errors import VerificationError
 from smalti.target.x86.encoder import encode
 from smalti.target.x86.instructions import GENERAL, VECTOR, Level, Row
 from smalti.target.x86.registers import allocate
@@ -227,13 +228,20 @@ class Assembler:
         return other
 
     def divide(self, value: Register, divisor: int) -> tuple[Register, Register]:
-        """Quotient and remainder of 0 <= value < 2^20 by a constant below 2^20."""
+        """Quotient and remainder of 0 <= value < 2^31 by a constant from 1 to 2^31 - 1.
+
+        value * ceil(2^k / divisor) >> k is exact when value * divisor <= 2^k (Granlund & Montgomery
+        1994, doi:10.1145/178243.178249); with k = 31 + bits of the divisor no product passes 2^63.
+        """
+        if not 1 <= divisor < 1 << 31:
+            raise VerificationError(f"division by {divisor}: 1 to 2^31 - 1 are expected")
         quotient, remainder = self.copy(value), self.copy(value)
         if divisor == 1:
             self.set(remainder, 0)
             return quotient, remainder
-        self.op("imul", quotient, self.immediate(-(-(1 << 40) // divisor)))
-        self.op("shift_right", quotient, 40)
+        bits = 31 + (divisor - 1).bit_length()
+        self.op("imul", quotient, self.immediate(-(-(1 << bits) // divisor)))
+        self.op("shift_right", quotient, bits)
         product = self.general()
         self.op("imul_immediate", product, quotient, divisor)
         self.op("isub", remainder, product)

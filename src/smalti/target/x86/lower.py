@@ -14,6 +14,8 @@ from smalti.target.x86.moments import lower_group, lower_layer
 
 FORMS = {"map": lower_map, "contraction": lower_contraction, "attention": lower_attention,
          "group_scale_shift": lower_group, "layer_scale_shift": lower_layer}
+TILES_MAX = (1 << 31) - 1
+"""The largest number that `Assembler.divide` takes apart."""
 
 
 def limits(level: Level, threads: int = 1, l1_bytes: int = 32 << 10,
@@ -29,7 +31,11 @@ def lower(kernel: Kernel, schedule: Schedule, level: Level) -> Lowered:
         raise IllegalSchedule(f"x86 has no lowering of the form {kernel.form!r}")
     if hasattr(schedule, "check"):
         schedule.check(limits(level))
-    return FORMS[kernel.form](kernel, schedule, level)
+    lowered = FORMS[kernel.form](kernel, schedule, level)
+    for step in lowered.steps:
+        if step.tiles > TILES_MAX:
+            raise IllegalSchedule(f"{schedule} makes {step.tiles} tiles, of {TILES_MAX} at most")
+    return lowered
 
 
 __all__ = ["Lowered", "PackedWeight", "limits", "lower"]

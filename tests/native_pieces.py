@@ -1,0 +1,171 @@
+"""Runs the cut of a graph kernel by kernel on this CPU, in memory that shows stray accesses.
+
+Every storage starts as NaN and lies between two margins; a kernel that reads what nobody wrote
+gives NaN, one that writes outside its storage is named by `StrayWrite`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from smalti.fuse import Piece, View, cut
+from smalti.fuse.view import Storage
+from smalti.graph import Graph, evaluate
+from smalti.kernel.form import Kernel
+from smalti.runtime.devices import available_levels
+from smalti.runtime.executable import Executable, joined
+from smalti.runtime.program import driver_entry
+from smalti.runtime.threads import call, context
+from smalti.schedule import Limits, Schedule, choose
+from smalti.target.x86.instructions import Level, level
+from smalti.target.x86.layout import LAUNCH, aligned
+from smalti.target.x86.lower import limits, lower
+from smalti.target.x86.lowered import Step
+from smalti.target.x86.packing import lower_packing
+
+Arrays = dict[str, np.ndarray]
+Pick = Callable[[Kernel, Limits, str], Schedule]
+LEVELS = available_levels()
+MARGIN_BYTES = 256
+MARGIN = 0xA5
+SCRATCH_ALIGNMENT = 4096
+
+
+class StrayWrite(AssertionError):
+    """Generated code wrote outside the memory that it was given."""
+
+
+class Block:
+    """`size` bytes of NaN between two margins, at a multiple of 64 or of `alignment`."""
+
+    def __init__(self, size: int, alignment: int = 64) -> None:
+        raw = np.full(size + 2 * MARGIN_BYTES + alignment, MARGIN, np.uint8)
+        start = -(raw.ctypes.data + MARGIN_BYTES) % alignment
+        self._all = raw[start:start + size + 2 * MARGIN_BYTES]
+        self.bytes = self._all[MARGIN_BYTES:MARGIN_BYTES + size]
+        self.bytes[:] = 0xFF
+        self.address = self.bytes.ctypes.data
+
+    def check(self, what: str) -> None:
+        """Raise StrayWrite when a margin is not as it was."""
+        margins = (self._all[:MARGIN_BYTES], self._all[MARGIN_BYTES + len(self.bytes):])
+        if any((margin != MARGIN).any() for margin in margins):
+            raise StrayWrite(f"{what} wrote outside its memory")
+
+
+def run_steps(steps: tuple[Step, ...], pointers: list[int], scratch: int = 0) -> None:
+    """Call every tile of every step, in order, in this thread."""
+    block, places = joined([step.code for step in steps])
+    code = Executable(block)
+    held = np.array(pointers, np.uint64)
+    counters = np.zeros(len(steps), np.uint64)
+    table = aligned(len(steps), LAUNCH)
+    for number, (step, place) in enumerate(zip(steps, places)):
+        table[number] = (code.address + place, held.ctypes.data, step.tiles,
+                         counters.ctypes.data + 8 * number, 0)
+    state = context(table, 1, scratch)
+    call(driver_entry(), state.ctypes.data)
+    code.close()
+
+
+class PieceRunner:
+    """Runs pieces one after another; `pick` chooses their schedules."""
+
+    def __init__(self, parameters: Mapping[str, np.ndarray], name: str, precision: str = "f32",
+                 pick: Pick = choose, bounds: Limits | None = None) -> None:
+        self.parameters, self.precision, self.pick = parameters, precision, pick
+        self.level: Level = level(name)
+        self.bounds = bounds or limits(self.level, 2, 48 << 10, 1 << 20)
+        self.blocks: dict[Storage, Block] = {}
+        self.schedules: list[Schedule] = []
+
+    def block(self, storage: Storage) -> Block:
+        """The memory of a storage."""
+        if storage not in self.blocks:
+            block = self.blocks[storage] = Block(4 * storage.size)
+            given = storage.data if storage.kind == "constant" else (
+                self.parameters[storage.name] if storage.kind == "parameter" else None)
+            if given is not None:
+                block.bytes[:] = np.ascontiguousarray(given).reshape(-1).view(np.uint8)
+        return self.blocks[storage]
+
+    def array(self, view: View) -> np.ndarray:
+        """What a view sees."""
+        dtype = np.float32 if view.storage.dtype == "f32" else np.int32
+        strides = tuple(4 * stride for stride in view.strides)
+        return np.ndarray(view.shape, dtype, self.block(view.storage).bytes.data, 4 * view.offset,
+                          strides)
+
+    def run(self, piece: Piece) -> None:
+        """Choose, lower, pack and run one piece."""
+        schedule = self.pick(piece.kernel, self.bounds, self.precision)
+        self.schedules.append(schedule)
+        low = lower(piece.kernel, schedule, self.level)
+        workspace = Block(low.workspace_bytes)
+        scratch = Block(low.scratch_bytes, SCRATCH_ALIGNMENT)
+        used, pointers = [workspace, scratch], []
+        for name in low.buffers:
+            view = piece.views[name]
+            block, offset = self.block(view.storage), 4 * view.offset
+            if low.packed and low.packed.buffer == name:
+                packed = Block(low.packed.bytes)
+                step = lower_packing(low.packed, view.strides, self.level)
+                run_steps((step,), [block.address + offset, packed.address])
+                packed.check(f"packing for {piece.kernel.form}")
+                block, offset = packed, 0
+            used.append(block)
+            pointers.append(block.address + offset)
+        run_steps(low.steps, [*pointers, workspace.address], scratch.address)
+        for block in used:
+            block.check(f"{piece.kernel.form} of {piece.scope} under {schedule}")
+
+
+def run_pieces(graph: Graph, inputs: Arrays, runner: PieceRunner) -> Arrays:
+    """The outputs of `graph`, cut and run kernel by kernel."""
+    found = cut(graph)
+    for name, view in found.inputs.items():
+        runner.array(view)[...] = inputs[name]
+    for piece in found.pieces:
+        runner.run(piece)
+    return {name: np.array(runner.array(view)) for name, view in found.outputs.items()}
+
+
+def arrays_for(graph: Graph, seed: int = 0) -> tuple[Arrays, Arrays]:
+    """Seeded inputs and parameters; weights are scaled so that products keep a size of one."""
+    rng = np.random.default_rng(seed)
+    inputs, parameters = {}, {}
+    for name, value in graph.inputs.items():
+        integers = rng.integers(0, 7, value.shape).astype(np.int32)
+        inputs[name] = integers if value.dtype == "i32" else (
+            rng.standard_normal(value.shape).astype(np.float32))
+    for name, value in graph.parameters.items():
+        size = max(1, int(np.prod(value.shape[1:])))
+        noise = rng.standard_normal(value.shape) / np.sqrt(size)
+        parameters[name] = noise.astype(np.float32)
+    return inputs, parameters
+
+
+def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
+    """|found - expected| / |expected| in the Euclidean norm; inf where NaN differs."""
+    assert found.shape == expected.shape, f"{found.shape} instead of {expected.shape}"
+    if not np.array_equal(np.isnan(found), np.isnan(expected)):
+        return float("inf")
+    found, expected = (np.nan_to_num(a.astype(np.float64)) for a in (found, expected))
+    return float(np.linalg.norm(found - expected) / max(np.linalg.norm(expected), 1e-30))
+
+
+def check_graph(graph: Graph, name: str, precision: str = "f32", pick: Pick = choose,
+                bounds: Limits | None = None) -> PieceRunner:
+    """Assert that the pieces of `graph` compute what its interpreter does."""
+    inputs, parameters = arrays_for(graph)
+    expected = evaluate(graph, inputs, parameters)
+    runner = PieceRunner(parameters, name, precision, pick, bounds)
+    found = run_pieces(graph, inputs, runner)
+    allowed = 1e-5 if precision == "f32" else 1e-2
+    for output, array in expected.items():
+        error = relative_error(found[output], array)
+        assert error < allowed, (f"{output!r} is off by {error:.3g} at {name} in {precision} "
+                                 f"with {runner.schedules}\n{graph}")
+    return runner
