@@ -4,10 +4,10 @@
     ├── InputError              what the caller gave cannot be used (command line exit code 2)
     │   ├── CheckpointError     a model file is damaged, incomplete or of the wrong shape
     │   │   └── UnknownFamilyError   a model file is readable, but of no family that Smalti knows
-    │   ├── UnsupportedError    a graph holds nodes that cannot be compiled; `.nodes` lists all of them
+    │   ├── UnsupportedError    a graph holds nodes that cannot be compiled; `.nodes` lists all
     │   └── OutputError         a result cannot be written where it was asked for
-    ├── VerificationError       a graph, kernel or program breaks a rule of its own form (a compiler bug)
-    ├── IllegalSchedule         a schedule cannot be applied to a kernel; a search catches this and nothing else
+    ├── VerificationError       a graph, kernel or program breaks its own rules (a compiler bug)
+    ├── IllegalSchedule         a schedule cannot be applied to a kernel; a search catches only this
     ├── NumericsError           NaN or Inf appeared; names the first kernel that made it
     └── DeviceError             the device or the operating system refused what a program needs
 
@@ -59,7 +59,7 @@ class IllegalSchedule(SmaltiError):
 
 
 class NumericsError(SmaltiError):
-    """NaN or Inf appeared in a result. The message names the first kernel or weight that made it."""
+    """NaN or Inf appeared in a result; the message names the first kernel or weight with it."""
 
 
 class DeviceError(SmaltiError):
