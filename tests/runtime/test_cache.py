@@ -55,10 +55,13 @@ def test_an_entry_under_another_name_is_a_miss(cache: Cache) -> None:
     assert cache.get("other") is None
 
 
-def test_another_version_does_not_find_it(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_code_does_not_find_it(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.put("key", b"payload")
-    monkeypatch.setattr("smalti.__version__", "99.0")
+    monkeypatch.setattr(module, "code_digest", lambda: "other")
     assert cache.get("key") is None
+    monkeypatch.undo()
+    assert cache.get("key") == b"payload"
+    assert len(module.code_digest()) == 64
 
 
 def test_the_least_recently_used_go_first(tmp_path: Path) -> None:

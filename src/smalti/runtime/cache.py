@@ -1,9 +1,9 @@
 """What has been compiled before, on disk: one file an entry, named by the hash of its key.
 
-    magic "smalti-cache-1\n" | sha256 of the key | payload bytes, u64 | sha256 of the payload | payload
+    magic | sha256 of the key | payload bytes, u64 | sha256 of the payload | payload
 
-A key is text that says everything the payload depends on; the version of Smalti is added to it. An
-entry that does not hold together is removed and counts as missing. Files are written beside their
+A key is text that says everything the payload depends on; the hash of Smalti's own code is added to
+it, so that no version, nor an edit, ever runs what another one compiled. An entry that does not hold together is removed and counts as missing. Files are written beside their
 place and moved there, so that processes may write the same entry at once. Without a folder that can
 be written, nothing is kept, and a warning says so once.
 """
@@ -18,7 +18,6 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-import smalti
 from smalti import settings
 
 MAGIC = b"smalti-cache-1\n"
@@ -100,8 +99,20 @@ class Cache:
                          self.folder, error.strerror or error)
 
 
+@lru_cache(maxsize=1)
+def code_digest() -> str:
+    """The hash of Smalti's code; where that cannot be read, one that never comes again."""
+    package = Path(__file__).parents[1]
+    digest, found = hashlib.sha256(), False
+    for path in sorted(package.rglob("*.py")):
+        content = hashlib.sha256(path.read_bytes()).digest()
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + content)
+        found = True
+    return digest.hexdigest() if found else os.urandom(32).hex()
+
+
 def _digest(key: str) -> bytes:
-    return hashlib.sha256(f"smalti {smalti.__version__}\n{key}".encode()).digest()
+    return hashlib.sha256(f"{code_digest()}\n{key}".encode()).digest()
 
 
 def _checked(data: bytes, key: str) -> bytes | None:

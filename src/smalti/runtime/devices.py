@@ -45,8 +45,8 @@ class Device:
     """Something that programs run on.
 
     `kind` is "cpu"; `features` are instruction sets, in the words of `/proc/cpuinfo`. `cores` are
-    those this process may use. `l1_bytes` and `l2_bytes` are the data caches of one core, `l3_bytes`
-    is the last cache as one core sees it (shared with others, 0 where there is none).
+    those this process may use. `l1_bytes` and `l2_bytes` are the data caches of one core,
+    `l3_bytes` is the last cache, which it shares with others; usual sizes where none is told.
     """
 
     id: str
