@@ -1,0 +1,49 @@
+"""The public names, and compiling a graph of one's own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import smalti
+
+
+@pytest.mark.parametrize("name", smalti.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(smalti, name) is not None
+    assert name in dir(smalti)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'pipeline_of_dreams'"):
+        _ = smalti.pipeline_of_dreams
+
+
+def linear() -> smalti.Graph:
+    graph = smalti.Graph("linear")
+    x, weight = graph.input("x", (3, 8)), graph.parameter("weight", (8, 5))
+    graph.output("y", graph.apply("mat_mul", x, weight))
+    return graph
+
+
+def test_a_compiled_graph_computes_what_it_says() -> None:
+    random = np.random.default_rng(0)
+    x, weight = random.standard_normal((3, 8), np.float32), random.standard_normal((8, 5))
+    program = smalti.compile(linear(), threads=1)
+    program.bind({"weight": weight.astype(np.float32)}.__getitem__)
+    np.testing.assert_allclose(program.run({"x": x})["y"], x @ weight, rtol=1e-5, atol=1e-5)
+
+
+def test_compile_refuses_what_is_no_graph() -> None:
+    with pytest.raises(smalti.InputError, match=r"takes a smalti\.Graph, got str"):
+        smalti.compile("model.onnx")
+
+
+def test_compile_refuses_an_unknown_device() -> None:
+    with pytest.raises(smalti.InputError, match="'cuda'; known: auto, cpu"):
+        smalti.compile(linear(), device="cuda")
+
+
+def test_compile_refuses_an_unknown_precision() -> None:
+    with pytest.raises(smalti.InputError, match="f8"):
+        smalti.compile(linear(), precision="f8")
