@@ -122,7 +122,10 @@ class _Cutter:
         for node in self.graph.nodes:
             self._emit(node)
         for name, value in self.graph.outputs.items():
-            self.result.outputs[name] = self.view(value)
+            view = self.view(value)
+            if view.storage.kind in ("parameter", "constant"):
+                view = self._copied(view, value)
+            self.result.outputs[name] = view
         return self.result
 
     def _grow_tail(self, anchor: Node) -> None:

@@ -46,7 +46,7 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     statistics and everything between kernels are f32. `target` forces an x86 feature level
     (avx2, avx512, avx512_bf16). `progress` is called with (kernels done, kernels). On a CPU
     without AVX2 the numpy reference runs and says so. Raises UnsupportedError listing all nodes
-    that no kernel computes, and InputError for an unknown precision or level.
+    that no kernel computes, and InputError for an unknown precision or level, or no threads.
 
     >>> import numpy as np
     >>> g = Graph("double")
@@ -59,6 +59,8 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
         raise InputError(f"precision {precision!r} is unknown; the CPU has {', '.join(PRECISIONS)}")
     precision = "f32" if precision == "auto" else precision
     threads = settings.threads() if threads is None else threads
+    if threads < 1:
+        raise InputError(f"{threads} threads are asked for; 1 is the least")
     name = target or best_level()
     if name is None:
         return ReferenceProgram(graph)
@@ -248,8 +250,6 @@ def _bytes(storage: Storage) -> int:
 
 
 def _place(view: View, places: dict[Storage, int]) -> Place:
-    if view.storage not in places:
-        raise InputError(f"an output of the graph is the parameter {view.storage.name!r} itself")
     return Place(places[view.storage] + 4 * view.offset, view.shape,
                  tuple(4 * s for s in view.strides), view.storage.dtype)
 
@@ -260,9 +260,12 @@ def _overwritable(piece: Piece, out: View, lives: dict[Storage, list[int]],
     stages = piece.kernel.stages
     axes = [name for name, _ in stages[-1].axes]
     elsewhere = {load.buffer for stage in stages[:-1] for load in loads(stage.value)}
-    for load in loads(stages[-1].value):
+    last = dict.fromkeys(loads(stages[-1].value))
+    read = [load.buffer for load in last]
+    for load in last:
         view = piece.views.get(load.buffer)
-        if view is None or load.buffer in elsewhere or view.storage.kind != "arena":
+        if view is None or load.buffer in elsewhere or view.storage.kind != "arena" \
+                or read.count(load.buffer) != 1:
             continue
         reads = [v.storage for v in piece.views.values()].count(view.storage)
         if lives[view.storage][1] != number or reads != 1 or view.offset or out.offset \

@@ -6,6 +6,7 @@ they are. The compile cache keeps images.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from dataclasses import asdict, dataclass, field
@@ -14,8 +15,10 @@ import numpy as np
 
 from smalti.errors import InputError
 
-HEADER = struct.Struct("<8sQQQ")
-MAGIC = b"SMALTI\0\1"
+HEADER = struct.Struct("<8s32sQQQ")
+"""Magic, SHA-256 of all that follows it, and the bytes of text, code and constants."""
+MAGIC = b"SMALTI\0\2"
+DIGEST_END = 40
 
 
 @dataclass(frozen=True)
@@ -97,16 +100,21 @@ class Image:
         fields = asdict(self)
         code, constants = fields.pop("code"), fields.pop("constants")
         text = json.dumps(fields, separators=(",", ":")).encode()
-        return HEADER.pack(MAGIC, len(text), len(code), len(constants)) + text + code + constants
+        lengths = struct.pack("<QQQ", len(text), len(code), len(constants))
+        body = b"".join((lengths, text, code, constants))
+        return MAGIC + hashlib.sha256(body).digest() + body
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Image:
-        """The image that `to_bytes` wrote. Raises InputError when `data` is not one."""
+        """The image that `to_bytes` wrote. Raises InputError when `data` is not one, whole."""
         if len(data) < HEADER.size:
-            raise InputError(f"{len(data)} bytes are too few for a program")
-        magic, *lengths = HEADER.unpack_from(data)
-        if magic != MAGIC or HEADER.size + sum(lengths) != len(data):
-            raise InputError("the bytes are not a program of this version of Smalti")
+            raise InputError(f"{len(data)} bytes are too few for a program; compile it again")
+        magic, digest, *lengths = HEADER.unpack_from(data)
+        if magic != MAGIC:
+            raise InputError("the bytes are not a program of this version of Smalti; compile it "
+                             "again")
+        if hashlib.sha256(memoryview(data)[DIGEST_END:]).digest() != digest:
+            raise InputError("the bytes of the program are damaged or cut off; compile it again")
         at = HEADER.size
         fields = json.loads(data[at:at + lengths[0]])
         at += lengths[0]

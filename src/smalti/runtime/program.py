@@ -123,7 +123,7 @@ class NativeProgram(Program):
     def __init__(self, image: Image, threads: int) -> None:
         self.image, self.threads, self.name = image, threads, image.name
         self.inputs = {name: place.shape for name, place in image.inputs.items()}
-        self._code = Executable(image.code)
+        self._code = Executable(image.code) if image.functions else None
         self._entry = driver_entry()
         self._weights: np.ndarray | None = None
         self._arena: np.ndarray | None = None
