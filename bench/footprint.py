@@ -1,0 +1,135 @@
+"""Seconds to compile, memory of a picture, size of an installation, all from fresh processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from engines import in_fresh_process
+from table import Row
+
+from smalti.checkpoint import load
+from smalti.models import unet_graph
+
+ROOT = Path(__file__).resolve().parents[1]
+SAMPLE_SECONDS = 0.01
+COMPILE_SECONDS_MAX = 30
+CACHED_SECONDS_MAX = 2
+MEMORY_BYTES_MAX = 1.5e9
+INSTALL_BYTES_MAX = 200e6
+
+
+def generate_command(*arguments: str) -> list[str]:
+    """`smalti generate ...` of this interpreter."""
+    return [sys.executable, "-m", "smalti", "generate", *arguments]
+
+
+def environment(cache: Path) -> dict[str, str]:
+    """The environment of a child process whose compile cache is `cache`."""
+    return {**os.environ, "SMALTI_CACHE": str(cache)}
+
+
+def compile_seconds(path: Path, threads: int, cache: str) -> float:
+    """Seconds from the configuration to a program for the UNet, batch 2, imports not counted."""
+    from smalti.runtime.compiler import compile_graph
+
+    os.environ["SMALTI_CACHE"] = cache
+    config = load(path).config
+    factor = config.vae.downscale
+    sides = config.default_height // factor, config.default_width // factor
+    started = time.perf_counter()
+    compile_graph(unet_graph(config.unet, 2, *sides), threads=threads)
+    return time.perf_counter() - started
+
+
+def compile_rows(path: Path, threads: int) -> list[Row]:
+    """Compiling the UNet with an empty cache, then once more in a new process."""
+    with tempfile.TemporaryDirectory() as cache:
+        cold = in_fresh_process(compile_seconds, path, threads, cache)
+        cached = in_fresh_process(compile_seconds, path, threads, cache)
+    return [Row.at_most("compile of the UNet, cold", COMPILE_SECONDS_MAX, cold, " s"),
+            Row.at_most("compile of the UNet, from cache", CACHED_SECONDS_MAX, cached, " s")]
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Peaks of a process in bytes: what it allocated, and all of it with mapped files."""
+
+    anonymous: int
+    resident: int
+
+
+def peak_of(command: list[str], env: dict[str, str]) -> Peak:
+    """Run a command and watch it. Raises CalledProcessError when it fails."""
+    process = subprocess.Popen(command, env=env)
+    anonymous = 0
+    while True:
+        done, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if done:
+            break
+        anonymous = max(anonymous, _anonymous_bytes(process.pid))
+        time.sleep(SAMPLE_SECONDS)
+    code = os.waitstatus_to_exitcode(status)
+    process.returncode = code  # reaped above, with its resource usage
+    if code:
+        raise subprocess.CalledProcessError(code, command)
+    return Peak(anonymous, usage.ru_maxrss * 1024)
+
+
+def _anonymous_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return 0  # the process is ending
+
+
+def memory_row(path: Path, threads: int) -> Row:
+    """Memory of one picture above the weights of the UNet in f32, which it must hold.
+
+    The text encoder's weights are not subtracted: they are let go before the UNet's are there. The
+    checkpoint itself is a mapped file, whose pages the system takes back when it needs them.
+    """
+    config = load(path).config
+    parameters = unet_graph(config.unet, 2, 64, 64).parameters.values()
+    weights = sum(value.type.bytes for value in parameters)
+    with tempfile.TemporaryDirectory() as folder:
+        peak = peak_of(generate_command("a red apple", "--model", str(path), "--steps", "2",
+                                        "--threads", str(threads), "-o", f"{folder}/apple.png"),
+                       environment(Path(folder)))
+    above = peak.anonymous - weights
+    return Row("memory of a picture above the weights", f"<= {MEMORY_BYTES_MAX / 1e9:g} GB",
+               f"{above / 1e9:.2f} GB (anonymous {peak.anonymous / 1e9:.2f} GB less the UNet's "
+               f"weights {weights / 1e9:.2f} GB; resident with the mapped checkpoint "
+               f"{peak.resident / 1e9:.2f} GB)", above <= MEMORY_BYTES_MAX)
+
+
+def install_row() -> Row:
+    """`pip install .` into a new virtual environment, without pip and setuptools."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        python = Path(folder) / ("Scripts" if os.name == "nt" else "bin") / "python"
+        subprocess.run([python, "-m", "pip", "install", "--quiet", str(ROOT)], check=True)
+        asked = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+        site = Path(subprocess.run(asked, check=True, text=True,
+                                   capture_output=True).stdout.strip())
+        sizes = {entry.name: disk_bytes(entry) for entry in site.iterdir()
+                 if not entry.name.startswith(("pip", "setuptools", "_distutils_hack",
+                                               "distutils-precedence", "pkg_resources"))}
+    whole = sum(sizes.values())
+    largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:5]
+    said = ", ".join(f"{name} {sizes[name] / 1e6:.0f}" for name in largest)
+    return Row("install, site-packages", f"< {INSTALL_BYTES_MAX / 1e6:g} MB",
+               f"{whole / 1e6:.0f} MB ({said})", whole < INSTALL_BYTES_MAX)
+
+
+def disk_bytes(path: Path) -> int:
+    """What a file or folder takes on disk, as `du` counts."""
+    whole = path.lstat().st_blocks * 512
+    if path.is_dir() and not path.is_symlink():
+        whole += sum(disk_bytes(entry) for entry in path.iterdir())
+    return whole
