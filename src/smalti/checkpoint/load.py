@@ -116,6 +116,14 @@ class Checkpoint:
         """
         return self.raw(name) if self.dtype(name) in ("F16", "F32") else self.read(name)
 
+    def drop(self, name: str) -> None:
+        """Let the system take back the pages of the file that hold `name`, until it is read again.
+
+        Raises CheckpointError for a name that the model does not have.
+        """
+        tensor = self._tensor(name)
+        tensor.file.drop(tensor.stored_name)
+
     def _tensor(self, name: str) -> Tensor:
         try:
             return self._tensors[name]

@@ -135,6 +135,17 @@ class TensorFile:
         flat = np.frombuffer(self._map, raw_type, count, entry.start)
         return flat.reshape(entry.shape)
 
+    def drop(self, name: str) -> None:
+        """Let the system take back the memory that holds `name`; reading it again brings it back.
+
+        Where the system has no such call, nothing happens.
+        """
+        entry = self._entry(name)
+        if not hasattr(self._map, "madvise") or entry.start == entry.end:
+            return
+        start = entry.start - entry.start % mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_DONTNEED, start, entry.end - start)
+
     def read(self, name: str) -> npt.NDArray[np.float32]:
         """A float32 copy of a tensor (of any dtype)."""
         return to_float32(self.raw(name), self.dtype(name))

@@ -76,7 +76,7 @@ class Submodels:
         graph = self.graph(part, shape)
         program = self.compiled(part, graph)
         self.progress(f"loading {TITLES[part]}")
-        program.bind(self.checkpoint.floats)
+        program.bind(self.checkpoint.floats, self.checkpoint.drop)
         weight_bytes = sum(value.type.bytes for value in graph.parameters.values())
         self._bound[part] = _Bound(shape, program, weight_bytes)
         return program

@@ -17,13 +17,16 @@ from smalti.graph.operation import DTYPES
 from smalti.runtime.executable import Executable
 from smalti.runtime.image import Image, Place, Slot, array_at
 from smalti.runtime.threads import call, context, workers
-from smalti.runtime.weights import bind
+from smalti.runtime.weights import Done, Read, bind
 from smalti.target.x86.driver import driver
 from smalti.target.x86.layout import LAUNCH, aligned
 
-Read = Callable[[str], np.ndarray]
 SCRATCH_ALIGNMENT = 4096
 COUNTER_BYTES = 64
+
+
+def nothing(name: str) -> None:
+    """Done with a parameter that needs no thanks."""
 
 
 class Program:
@@ -32,8 +35,11 @@ class Program:
     name: str
     inputs: dict[str, tuple[int, ...]]
 
-    def bind(self, read: Read) -> None:
-        """Take the parameters from `read(name) -> array`; may be called again with others."""
+    def bind(self, read: Read, done: Done = nothing) -> None:
+        """Take the parameters from `read(name) -> array`; may be called again with others.
+
+        Nothing of the arrays is kept; `done(name)` says when one is no longer needed.
+        """
         raise NotImplementedError
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -91,7 +97,7 @@ class ReferenceProgram(Program):
             warnings.warn("this CPU is not x86-64 with AVX2 and FMA: Smalti runs its numpy "
                           "reference, which is many times slower", RuntimeWarning, stacklevel=3)
 
-    def bind(self, read: Read) -> None:
+    def bind(self, read: Read, done: Done = nothing) -> None:
         from smalti.runtime.weights import checked
 
         self.parameters = {name: checked(name, read(name), value.shape)
@@ -132,7 +138,7 @@ class NativeProgram(Program):
         if not image.parameters:
             self.bind(lambda name: np.empty(0))
 
-    def bind(self, read: Read) -> None:
+    def bind(self, read: Read, done: Done = nothing) -> None:
         """Read, check and pack every parameter.
 
         Raises InputError for one of another shape, NumericsError naming one with NaN or Inf.
@@ -140,7 +146,7 @@ class NativeProgram(Program):
         if self._weights is None:
             self._weights = _memory(self.image.weights_bytes)
         self._bound = False
-        bind(self.image, self._weights, read, self._pack, self.threads)
+        bind(self.image, self._weights, read, done, self._pack, self.threads)
         self._bound = True
 
     def _pack(self, slot: Slot, source: int, target: int) -> None:

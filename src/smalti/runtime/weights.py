@@ -12,13 +12,16 @@ from smalti.errors import InputError, NumericsError
 from smalti.runtime.image import Image, Slot
 
 Read = Callable[[str], np.ndarray]
+Done = Callable[[str], None]
 Pack = Callable[[Slot, int, int], None]
 
 
-def bind(image: Image, memory: np.ndarray, read: Read, pack: Pack, threads: int) -> None:
+def bind(image: Image, memory: np.ndarray, read: Read, done: Done, pack: Pack,
+         threads: int) -> None:
     """Fill `memory` (uint8, `image.weights_bytes`) with the parameters that `read(name)` gives.
 
-    They may be float32 or float16, and views of a file: nothing of them is kept.
+    They may be float32 or float16, and views of a file: nothing of them is kept, and `done(name)`
+    is called when a parameter is no longer needed.
     `pack(slot, source address, target address)` runs the packing function of a slot. `threads`
     parameters are read and packed at a time. Raises InputError for a parameter of another shape,
     NumericsError for NaN or Inf in one.
@@ -45,6 +48,8 @@ def bind(image: Image, memory: np.ndarray, read: Read, pack: Pack, threads: int)
             else:
                 target = memory[slot.offset:slot.offset + slot.bytes].view(np.float32)
                 target[:] = values[slot.start:slot.start + len(target)]
+        if name:
+            done(name)
 
     with ThreadPoolExecutor(max(1, threads)) as pool:
         for _ in pool.map(load, by_name):
@@ -67,7 +72,9 @@ def checked(name: str, values: np.ndarray, shape: tuple[int, ...],
         dense[...] = array
         array = dense
     flat = array.reshape(-1)
-    if not np.isfinite(np.dot(flat, flat)) and not np.isfinite(flat).all():
+    with np.errstate(over="ignore", invalid="ignore"):  # a quick look: NaN and Inf spread
+        total = np.dot(flat, flat)
+    if not np.isfinite(total) and not np.isfinite(flat).all():
         bad = np.flatnonzero(~np.isfinite(flat))
         where = [int(i) for i in np.unravel_index(bad[0], shape)]
         raise NumericsError(f"weight {name!r} holds {len(bad)} values that are NaN or infinite, "

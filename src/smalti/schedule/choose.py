@@ -10,6 +10,7 @@ Rules, each with its reason:
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from smalti.kernel.form import Kernel
 from smalti.schedule.schedule import (
@@ -20,6 +21,8 @@ TILES_PER_THREAD = 6
 TILE_FLOPS_MIN = 2_000_000
 MAP_TILE_ELEMENTS = 16_384
 PIXELS_MAX = 256
+WINOGRAD_PIXELS = 1024
+WINOGRAD_PIXELS_MIN = 1024
 
 
 def choose(kernel: Kernel, limits: Limits, precision: str = "f32") -> Schedule:
@@ -45,8 +48,32 @@ def _contraction(kernel: Kernel, limits: Limits, precision: str) -> ContractionS
     block = max(block, min(panels, -(-TILE_FLOPS_MIN // per_panel)))
     block = -(-panels // (-(-panels // block)))
     unroll = math.gcd(4, chunk // (2 if precision == "bf16" else 1))
-    return ContractionSchedule(tile_b, tile_y, tile_x, block, chunk, rows, vectors, unroll,
-                               precision)
+    direct = ContractionSchedule(tile_b, tile_y, tile_x, block, chunk, rows, vectors, unroll,
+                                 precision)
+    return filtered(direct, e, limits) or direct
+
+
+def filtered(direct: ContractionSchedule, e, limits: Limits) -> ContractionSchedule | None:
+    """The schedule by minimal filtering F(4), where that saves more than its weights cost."""
+    window = (e.r, e.s, e.stride_y, e.stride_x, e.dilation_y, e.dilation_x)
+    width = direct.vectors * limits.lanes
+    if (window != (3, 3, 1, 1, 1, 1) or direct.dtype != "f32" or e.y % 4 or e.x % 4
+            or e.y * e.x < WINOGRAD_PIXELS_MIN or e.o < width or e.c < limits.lanes):
+        return None
+    tile_x = 32 if e.x % 32 == 0 else next(n for n in range(28, 0, -4) if e.x % n == 0)
+    most = max(4, WINOGRAD_PIXELS // tile_x)
+    tile_y = max(n for n in range(4, most + 1, 4) if e.y % n == 0)
+    panels = -(-e.o // width)
+    tiles = e.b * (e.y // tile_y) * (e.x // tile_x)
+    wanted = -(-TILES_PER_THREAD * limits.threads // tiles)
+    block = max(n for n in range(1, panels + 1) if panels % n == 0 and (
+        n * wanted <= panels or n == 1))
+    group = max(n for n in range(1, min(block, 4) + 1) if block % n == 0)
+    tile = (1, tile_y, tile_x)
+    chunk = channel_chunk(e.c, tile, e, limits, "f32")
+    return replace(direct, tile_b=1, tile_y=tile_y, tile_x=tile_x, panels=block, chunk=chunk,
+                   rows=micro_tile(4096, limits)[1], winograd=4, group=group,
+                   unroll=math.gcd(4, chunk))
 
 
 def micro_tile(pixels: int, limits: Limits) -> tuple[int, int]:

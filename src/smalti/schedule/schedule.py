@@ -26,7 +26,8 @@ class ContractionSchedule:
 
     A tile of work is `tile_b` images of `tile_y` rows of `tile_x` pixels, times `panels` panels of
     `vectors` vectors of output channels. Its input patch is staged `chunk` channels at a time. A
-    micro-kernel keeps up to `rows` pixels times one panel in registers.
+    micro-kernel keeps up to `rows` pixels times one panel in registers. `winograd` 2 or 4 computes
+    it by minimal filtering F(2) or F(4), `group` panels at a time; 0 is the direct algorithm.
     """
 
     tile_b: int
@@ -38,6 +39,8 @@ class ContractionSchedule:
     vectors: int
     unroll: int = 4
     dtype: str = "f32"
+    winograd: int = 0
+    group: int = 1
 
     def check(self, limits: Limits) -> None:
         """Raise IllegalSchedule when `limits` cannot run it."""

@@ -60,25 +60,36 @@ class Tile:
 
 
 def lower_contraction(kernel: Kernel, schedule: ContractionSchedule, level: Level) -> Lowered:
-    """Machine code of a contraction."""
-    return _Contraction(kernel, schedule, level).lower()
+    """Machine code of a contraction, direct or by minimal filtering."""
+    if schedule.winograd:
+        from smalti.target.x86.winograd import Winograd
+
+        return Winograd(kernel, schedule, level).lower()
+    return Contraction(kernel, schedule, level).lower()
 
 
-class _Contraction:
+class Contraction:
+    """A direct contraction."""
+
     def __init__(self, kernel: Kernel, schedule: ContractionSchedule, level: Level) -> None:
         self.kernel, self.schedule, self.level = kernel, schedule, level
         self.e = e = contraction_extents(kernel)
         self.width = schedule.vectors * level.lanes
         self.size = 2 if schedule.dtype == "bf16" else 4
         self.packed = PackedWeight("weight", e.o, e.c, e.r, e.s, self.width, schedule.chunk,
-                                   schedule.dtype)
+                                   schedule.dtype, schedule.winograd)
         self.chunks = self.packed.chunks
+        self.patch, _, self.result = kernel.stages
+        self.asm = Assembler(level, "contraction")
+        self.check()
+
+    def check(self) -> None:
+        """Raise IllegalSchedule where tiles or chunks do not divide what they must."""
+        e, schedule = self.e, self.schedule
         if self.chunks > 1 and e.c % schedule.chunk:
             raise IllegalSchedule(f"chunks of {schedule.chunk} do not divide {e.c} channels")
         if e.b % schedule.tile_b:
             raise IllegalSchedule(f"tiles of {schedule.tile_b} do not divide {e.b} images")
-        self.patch, _, self.result = kernel.stages
-        self.asm = Assembler(level, "contraction")
 
     def layout(self, tile_x: int) -> Layout:
         """The layout for tiles `tile_x` pixels wide."""
@@ -91,6 +102,7 @@ class _Contraction:
         return Layout(pixel, row, image, sums_at, sum_panel, sums_at + s.panels * sum_panel)
 
     def lower(self) -> Lowered:
+        """Emit everything."""
         e, s, asm = self.e, self.schedule, self.asm
         counts = [-(-e.x // s.tile_x), -(-e.y // s.tile_y), e.b // s.tile_b,
                   -(-self.packed.panels // s.panels)]

@@ -13,7 +13,8 @@ class PackedWeight:
     """How a weight [o, c, r, s] is laid out for a contraction.
 
     [panel][chunk][r][s][c in chunk][o in panel], o in panel innermost, zeros where o or c end; in
-    bf16 two neighbouring c stand side by side under each o.
+    bf16 two neighbouring c stand side by side under each o. With `winograd` the window is replaced
+    by the points of F(2) or F(4), outside of the channels: [panel][point][c][o in panel].
     """
 
     buffer: str
@@ -24,6 +25,7 @@ class PackedWeight:
     width: int
     chunk: int
     dtype: str
+    winograd: int = 0
 
     @property
     def panels(self) -> int:
@@ -39,8 +41,8 @@ class PackedWeight:
     def bytes(self) -> int:
         """Bytes of the packed weight."""
         size = 2 if self.dtype == "bf16" else 4
-        return (self.panels * self.chunks * self.rows * self.columns * self.chunk * self.width
-                * size)
+        points = (self.winograd + 2) ** 2 if self.winograd else self.rows * self.columns
+        return self.panels * self.chunks * points * self.chunk * self.width * size
 
 
 @dataclass(frozen=True)

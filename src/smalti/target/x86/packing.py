@@ -11,6 +11,7 @@ from __future__ import annotations
 from smalti.target.x86.assembler import Assembler, Memory, Register
 from smalti.target.x86.instructions import Level
 from smalti.target.x86.lowered import PackedWeight, Step
+from smalti.target.x86.winograd import FILTERINGS, transform
 
 
 def lower_packing(packed: PackedWeight, strides: tuple[int, ...], level: Level) -> Step:
@@ -49,7 +50,48 @@ class _Packing:
             asm.place(end)
         return Step(asm.finish(), p.panels)
 
+    def _points(self, source: Register, target: Register, width: int) -> None:
+        """G g G^T of every channel, for `width` neighbouring o."""
+        asm, p, lanes = self.asm, self.packed, self.level.lanes
+        matrix = FILTERINGS[p.winograd].weights
+        n = len(matrix)
+        point, line = p.chunks * p.chunk * 4 * p.width, 4 * p.width
+        index = asm.result("load", asm.integers([i * self.o for i in range(lanes)]))
+        here = asm.copy(source)
+        with asm.loop(p.channels):
+            for v in range(p.width // lanes):
+                count = max(0, min(lanes, width - v * lanes))
+                columns = []
+                for s in range(3):
+                    held = [self._tap(here, index, r, s, v, count) for r in range(3)]
+                    columns.append(transform(asm, matrix, held))
+                for row in range(n):
+                    values = transform(asm, matrix, [column[row] for column in columns])
+                    for k, value in enumerate(values):
+                        at = (n * row + k) * point + v * self.level.bytes
+                        asm.store(Memory(target, at), value)
+            asm.advance(here, self.c)
+            asm.advance(target, line)
+        zero = asm.zero()
+        for k in range(n * n):
+            for i in range(p.chunks * p.chunk - p.channels):
+                for v in range(p.width // lanes):
+                    at = k * point + i * line + v * self.level.bytes
+                    asm.store(Memory(target, at), zero)
+
+    def _tap(self, here: Register, index: Register, r: int, s: int, v: int,
+             count: int) -> Register:
+        asm = self.asm
+        if not count:
+            return asm.zero()
+        at = asm.copy(here)
+        asm.advance(at, r * self.r + s * self.s + v * self.level.lanes * self.o)
+        return asm.gather(at, index, count)
+
     def _panel(self, source: Register, target: Register, width: int) -> None:
+        if self.packed.winograd:
+            self._points(source, target, width)
+            return
         asm, p, lanes = self.asm, self.packed, self.level.lanes
         index = asm.result("load", asm.integers([i * self.o for i in range(lanes)]))
         with asm.loop(p.chunks):
