@@ -1,0 +1,142 @@
+"""Error bounds of pointwise functions, as their docstrings state them, and special values."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from native_pieces import LEVELS, PieceRunner, run_pieces
+
+from smalti.graph import OPERATIONS, Graph
+from smalti.target.x86.functions import EXP_MAX, EXP_MIN, FUNCTIONS
+
+BINARY = ("add", "sub", "mul", "div", "max", "min")
+UNARY = tuple(name for name in FUNCTIONS if name not in BINARY)
+LARGEST, SMALLEST, DENORMAL = 3.4028235e38, 1.1754944e-38, 1e-45
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def native(name: str, level: str, *operands: np.ndarray) -> np.ndarray:
+    g = Graph(name)
+    arrays = {f"x{i}": np.asarray(a, np.float32) for i, a in enumerate(operands)}
+    g.output("y", g.apply(name, *(g.input(n, a.shape) for n, a in arrays.items())))
+    return run_pieces(g, arrays, PieceRunner({}, level))["y"].astype(np.float64)
+
+
+def spread(low: float, high: float, count: int = 200_001) -> np.ndarray:
+    """Evenly spaced numbers, and as many by size on both sides of 0, all within the bounds."""
+    sizes = np.geomspace(1e-30, max(abs(low), abs(high)), count)
+    values = np.concatenate([np.linspace(low, high, count), sizes, -sizes])
+    values = values.astype(np.float32)
+    return values[(values >= low) & (values <= high)]
+
+
+def ulp(found: np.ndarray, exact: np.ndarray) -> float:
+    """The largest error in units in the last place of f32."""
+    return float(np.max(np.abs(found - exact) / np.spacing(np.abs(exact).astype(np.float32))))
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name, low, high, exact, ulp_max", [
+    ("exp", EXP_MIN, EXP_MAX, np.exp, 3),
+    ("tanh", -30, 30, np.tanh, 5),
+    ("reciprocal", SMALLEST, 1e38, np.reciprocal, 0.5),
+    ("sqrt", SMALLEST, LARGEST, np.sqrt, 0.5),
+    ("sigmoid", -80, 80, sigmoid, 4),
+    ("silu", -80, 80, lambda x: x * sigmoid(x), 4),
+    ("neg", -1e38, 1e38, np.negative, 0),
+    ("abs", -1e38, 1e38, np.abs, 0),
+    ("relu", -1e38, 1e38, lambda x: np.maximum(x, 0), 0),
+])
+def test_error_in_units_in_the_last_place(level: str, name: str, low: float, high: float, exact,
+                                          ulp_max: float) -> None:
+    x = spread(low, high)
+    assert ulp(native(name, level, x), exact(x.astype(np.float64))) <= ulp_max
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name, low, high, exact, error_max", [
+    ("sin", -8192, 8192, np.sin, 1e-6),
+    ("cos", -8192, 8192, np.cos, 1e-6),
+    ("erf", -LARGEST, LARGEST, _erf, 5e-7),
+    ("gelu", -20, 5, lambda x: 0.5 * x * (1 + _erf(x * math.sqrt(0.5))), 1.5e-6),
+    ("quick_gelu", -40, 5, lambda x: x * sigmoid(1.702 * x), 1.5e-6),
+])
+def test_absolute_error(level: str, name: str, low: float, high: float, exact,
+                        error_max: float) -> None:
+    x = spread(low, high, 20_001)
+    assert np.max(np.abs(native(name, level, x) - exact(x.astype(np.float64)))) <= error_max
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", UNARY)
+def test_nan_stays_nan_and_nothing_else_becomes_it(level: str, name: str) -> None:
+    x = np.array([np.nan, 0.5, -np.nan, 1.0, 2.0], np.float32)
+    assert np.isnan(native(name, level, x)).tolist() == [True, False, True, False, False]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", BINARY)
+def test_nan_in_either_operand_is_nan(level: str, name: str) -> None:
+    a = np.array([np.nan, 1.0, np.nan, 1.0, -0.0], np.float32)
+    b = np.array([1.0, np.nan, np.nan, 2.0, 0.5], np.float32)
+    found = native(name, level, a, b)
+    assert np.isnan(found).tolist() == [True, True, True, False, False]
+    assert np.array_equal(found[3:], OPERATIONS[name].meaning(a[3:], b[3:]))
+
+
+INFINITE = {  # at -inf and at inf
+    "exp": (math.exp(EXP_MIN), math.exp(EXP_MAX)), "sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0),
+    "erf": (-1.0, 1.0), "relu": (0.0, math.inf), "abs": (math.inf, math.inf),
+    "neg": (math.inf, -math.inf), "reciprocal": (0.0, 0.0), "sqrt": (math.nan, math.inf),
+    "sin": (math.nan, math.nan), "cos": (math.nan, math.nan),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", INFINITE)
+def test_infinity(level: str, name: str) -> None:
+    found = native(name, level, np.array([-np.inf, np.inf], np.float32))
+    np.testing.assert_allclose(found, INFINITE[name], rtol=1e-5, atol=1e-37)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ["silu", "quick_gelu", "gelu"])
+def test_activations_of_very_large_numbers(level: str, name: str) -> None:
+    x = np.array([-1e30, -1e4, -200.0, 200.0, 1e4, 1e30, np.inf], np.float32)
+    found = native(name, level, x)
+    np.testing.assert_allclose(found[3:], x[3:], rtol=1e-6)
+    assert np.all(np.abs(found[:3]) <= 1e-7 * np.abs(x[:3]))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_clamped_exponential_stays_finite_outside_its_range(level: str) -> None:
+    x = np.array([-1e30, -100.0, 89.0, 1e30], np.float32)
+    ends = np.exp(np.array([EXP_MIN, EXP_MIN, EXP_MAX, EXP_MAX]))
+    np.testing.assert_allclose(native("exp", level, x), ends, rtol=1e-5)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ["sin", "tanh", "erf", "silu", "neg", "abs", "relu", "exp", "cos"])
+def test_numbers_too_small_to_be_normal(level: str, name: str) -> None:
+    x = np.array([DENORMAL, -DENORMAL, 1e-40, -1e-40, 0.0, -0.0], np.float32)
+    with np.errstate(under="ignore"):
+        expected = OPERATIONS[name].meaning(x)
+    np.testing.assert_allclose(native(name, level, x), expected, rtol=1e-6, atol=5e-7
+                               if name == "erf" else 1e-38)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_function_agrees_with_its_meaning(level: str) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, 100)).astype(np.float32) * 3
+    for name in FUNCTIONS:
+        operands = (x, y) if name in BINARY else (np.abs(x) if name == "sqrt" else x,)
+        np.testing.assert_allclose(native(name, level, *operands),
+                                   OPERATIONS[name].meaning(*operands), rtol=1e-5, atol=2e-6,
+                                   err_msg=name)
