@@ -163,6 +163,7 @@ class Pipeline:
             seconds = time.perf_counter() - before
             result = None
             if index + 1 == asked.steps:
+                self._submodels.release("unet")
                 images = self._decoded(asked, done.x, timings)
                 texts = [asked.text(seed) for seed in asked.seeds]
                 result = Result(images, asked.seeds, texts, asked, timings.seconds, warnings)
@@ -218,6 +219,7 @@ class Pipeline:
             for latent in latents[:, None] / np.float32(self.config.vae.scaling_factor):
                 self._submodels.progress("decoding")
                 images.append(to_image(self._submodels.run("vae", shape, latent=latent)[0]))
+        self._submodels.release("vae")
         return images
 
 

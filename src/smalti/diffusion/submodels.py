@@ -1,7 +1,8 @@
 """The three sub-models of a checkpoint as programs: compiled for a shape, bound, run, let go.
 
 Of each part the program of the last shape is kept with its weights. `release` lets go of a large
-one that is done with, so that its memory is free for the next part.
+one that is done with, so that its memory is free for the next part: of Stable Diffusion 1.5 only
+one part is in memory at a time, of the model that ships all of them stay.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from smalti.graph import Graph
 from smalti.models import clip_text_graph, unet_graph, vae_decoder_graph
 from smalti.runtime import Program, compile_graph
 
-KEPT_WEIGHT_BYTES_MAX = 256 << 20
+KEPT_WEIGHT_BYTES_MAX = 128 << 20
 PRECISIONS = ("auto", "f32", "bf16")
 
 GRAPHS: dict[str, Callable[..., Graph]] = {
