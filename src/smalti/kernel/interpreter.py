@@ -1,0 +1,125 @@
+"""The meaning of a kernel: every stage evaluated with numpy, in order. Written to be read.
+
+An axis is an array that runs along a dimension of its own, so that indices, loads and functions of
+them broadcast to the whole grid by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from smalti.errors import InputError, VerificationError
+from smalti.graph.operation import DTYPES, OPERATIONS
+from smalti.kernel.form import Const, Expr, Index, Kernel, Load, Stage
+from smalti.kernel.text import show_stage
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def run(kernel: Kernel, arrays: Arrays) -> dict[str, np.ndarray]:
+    """The outputs of `kernel`, by name and in their logical shapes.
+
+    `arrays` holds an array in its logical shape for each input and parameter; strides play no
+    part. Sums are made in float64 and rounded once. Raises InputError for a missing array or one
+    of another shape, VerificationError for a read outside a buffer.
+
+    >>> from smalti.kernel.form import Buffer, axis
+    >>> x, out = Buffer("x", "input", (2, 3), (3, 1)), Buffer("out", "output", (2,), (1,))
+    >>> rows = Stage("out", (("r", 2),), Load("x", (axis("r"), axis("c"))), (("c", 3),), "sum")
+    >>> run(Kernel("map", (x, out), (rows,)), {"x": np.ones((2, 3))})
+    {'out': array([3., 3.], dtype=float32)}
+    """
+    known: dict[str, np.ndarray] = {}
+    for buffer in kernel.buffers:
+        if buffer.role in ("input", "parameter"):
+            if buffer.name not in arrays:
+                raise InputError(f"{buffer.role} {buffer.name!r} of the kernel is missing")
+            array = np.asarray(arrays[buffer.name], DTYPES[buffer.dtype])
+            if array.shape != buffer.shape:
+                raise InputError(f"{buffer.role} {buffer.name!r} is {array.shape}, expected "
+                                 f"{buffer.shape}")
+            known[buffer.name] = array
+    for stage in kernel.stages:
+        known[stage.result] = np.asarray(_stage(stage, known),
+                                         DTYPES[kernel.buffer(stage.result).dtype])
+    return {b.name: known[b.name] for b in kernel.buffers if b.role == "output"}
+
+
+def _stage(stage: Stage, known: Arrays) -> np.ndarray:
+    """`result[axes] = reducer over reduced of value`, and 0 where a guard does not hold."""
+    extents = [extent for _, extent in stage.axes]
+    total = None
+    for grid in _grids(stage):
+        inside = _inside(stage, grid)
+        value = _value(stage.value, stage, grid, inside, known)
+        if stage.reducer:
+            value = np.broadcast_to(value, [*extents, stage.reduced[-1][1]])
+            if stage.reducer == "max":
+                part = value.max(axis=-1)
+                total = part if total is None else np.maximum(total, part)
+            else:
+                part = value.sum(axis=-1, dtype=np.float64)
+                total = part if total is None else total + part
+            inside = inside[..., 0]
+        else:
+            total = np.broadcast_to(value, extents)
+    return np.where(inside, total, np.float32(0))
+
+
+def _grids(stage: Stage) -> Iterator[dict[str, np.ndarray]]:
+    """Each axis as an array along its own dimension, the last reduced axis along one behind them.
+
+    The other reduced axes are walked one point at a time, so that memory stays small.
+    """
+    axes = [*stage.axes, *stage.reduced[-1:]]
+    grid = {name: np.arange(extent).reshape([extent if k == dimension else 1
+                                             for k in range(len(axes))])
+            for dimension, (name, extent) in enumerate(axes)}
+    walked = stage.reduced[:-1]
+    for point in np.ndindex(*(extent for _, extent in walked)):
+        yield {**grid, **{name: np.array(at) for (name, _), at in zip(walked, point)}}
+
+
+def _inside(stage: Stage, grid: Arrays) -> np.ndarray:
+    """Where all guards hold, as an array with a dimension for each axis of the grid."""
+    dimensions = len(stage.axes) + bool(stage.reduced)
+    inside = np.ones([1] * dimensions, bool)
+    for index, extent in stage.guards:
+        at = _affine(index, grid)
+        inside = inside & (0 <= at) & (at < extent)
+    return inside
+
+
+def _affine(index: Index, grid: Arrays) -> np.ndarray:
+    total = np.array(index.offset)
+    for name, coefficient in index.terms:
+        total = total + coefficient * grid[name]
+    return total // index.divisor
+
+
+def _value(expr: Expr, stage: Stage, grid: Arrays, inside: np.ndarray,
+           known: Arrays) -> np.ndarray:
+    """The expression at every point of the grid; anything where no guard holds."""
+    if isinstance(expr, Const):
+        return np.float32(expr.value)
+    if isinstance(expr, Load):
+        return known[expr.buffer][tuple(_place(expr, stage, grid, inside, known))]
+    arguments = [_value(argument, stage, grid, inside, known) for argument in expr.arguments]
+    return OPERATIONS[expr.function].meaning(*arguments)
+
+
+def _place(load: Load, stage: Stage, grid: Arrays, inside: np.ndarray,
+           known: Arrays) -> Iterator[np.ndarray]:
+    """The index arrays of a load; 0 where no guard holds and nothing is read."""
+    for index, extent in zip(load.index, known[load.buffer].shape):
+        if isinstance(index, Load):
+            at = _value(index, stage, grid, inside, known)
+        else:
+            at = _affine(index, grid)
+        at = np.where(inside, at, 0) if stage.guards else at
+        if at.size and not (0 <= at.min() and at.max() < extent):
+            raise VerificationError(f"{load.buffer} {known[load.buffer].shape} is read from "
+                                    f"{at.min()} to {at.max()} by\n{show_stage(stage)}")
+        yield at
