@@ -88,6 +88,10 @@ class Contraction:
         e, schedule = self.e, self.schedule
         if self.chunks > 1 and e.c % schedule.chunk:
             raise IllegalSchedule(f"chunks of {schedule.chunk} do not divide {e.c} channels")
+        step = schedule.unroll * (2 if schedule.dtype == "bf16" else 1)
+        if schedule.chunk > -(-e.c // step) * step:  # what is staged has no more zeros behind it
+            raise IllegalSchedule(f"a chunk of {schedule.chunk} is more than {e.c} channels in "
+                                  f"steps of {step}")
         if e.b % schedule.tile_b:
             raise IllegalSchedule(f"tiles of {schedule.tile_b} do not divide {e.b} images")
 
