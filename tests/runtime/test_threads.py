@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -215,6 +216,27 @@ def test_two_callers_take_turns() -> None:
     for caller in callers:
         caller.join()
     assert [int(bench.total[0]) for bench in benches] == [50 * 50 * 4] * 2
+
+
+EXIT_WHILE_RUNNING = """
+import sys, threading, time
+sys.path[:0] = {paths!r}
+from test_threads import Bench, spin_for
+from smalti.runtime.threads import workers
+
+bench = Bench(spin_for(20_000), 1_000_000, 2, 2)
+threading.Thread(target=bench.run, args=(workers(2),), daemon=True).start()
+while not bench.total[0]:
+    time.sleep(0.01)
+print("running", flush=True)
+"""
+
+
+def test_the_process_can_end_while_workers_run() -> None:
+    code = EXIT_WHILE_RUNNING.format(paths=[os.path.dirname(__file__), *sys.path])
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                           timeout=30, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "running\n", "")
 
 
 def test_pools_are_shared_by_count() -> None:

@@ -19,6 +19,7 @@ INTEGERS = ("i32", "i64")
 REDUCERS = ("", "sum", "max")
 
 Range = tuple[int, int]
+Guards = tuple[tuple[Index, int], ...]
 
 
 def verify(kernel: Kernel, after: str = "building") -> None:
@@ -47,7 +48,8 @@ class _Verifier:
     def run(self) -> None:
         for buffer in self.kernel.buffers:
             self._buffer(buffer)
-        for self.number, stage in enumerate(self.kernel.stages):
+        for number, stage in enumerate(self.kernel.stages):
+            self.number = number
             self._stage(stage)
             self.written.add(stage.result)
         self.number = -1
@@ -165,7 +167,7 @@ def _affine(index: Index, ranges: Mapping[str, Range]) -> Range:
     return low, high
 
 
-def narrowed(ranges: Mapping[str, Range], guards: tuple[tuple[Index, int], ...]) -> dict[str, Range]:
+def narrowed(ranges: Mapping[str, Range], guards: Guards) -> dict[str, Range]:
     """The axes' ranges where the guards hold; a range that ends before it starts is empty.
 
     Only guards over a single axis narrow its range.
@@ -189,7 +191,7 @@ def narrowed(ranges: Mapping[str, Range], guards: tuple[tuple[Index, int], ...])
 
 
 def span(index: Index, ranges: Mapping[str, Range],
-         guards: tuple[tuple[Index, int], ...] = ()) -> Range:
+         guards: Guards = ()) -> Range:
     """The smallest and the largest value of an index; empty (low > high) where nothing is read.
 
     A guard over the very terms of the index bounds it too.

@@ -3,9 +3,10 @@
     magic | sha256 of the key | payload bytes, u64 | sha256 of the payload | payload
 
 A key is text that says everything the payload depends on; the hash of Smalti's own code is added to
-it, so that no version, nor an edit, ever runs what another one compiled. An entry that does not hold together is removed and counts as missing. Files are written beside their
-place and moved there, so that processes may write the same entry at once. Without a folder that can
-be written, nothing is kept, and a warning says so once.
+it, so that no version, nor an edit, ever runs what another one compiled. An entry that does not
+hold together is removed and counts as missing. Files are written beside their place and moved
+there, so that processes may write the same entry at once. Without a folder that can be written,
+nothing is kept, and a warning says so once.
 """
 
 from __future__ import annotations
