@@ -1,0 +1,176 @@
+"""What all stages of a run share: settings, device, log, saved states, data and models."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from layout import TOKEN_TABLE, from_single_file, preset_of, read_file, trained_tokens
+from models import make_text, make_unet, make_vae
+from pictures import Pictures
+from presets import PRESETS
+
+ASSETS = Path(__file__).resolve().parents[1] / "src" / "smalti" / "assets"
+
+
+@dataclass
+class Start:
+    """Finished weights that a run goes on from."""
+
+    tensors: dict[str, torch.Tensor]
+    config: dict
+    tokens: list[int]
+    unknown: torch.Tensor
+
+    @classmethod
+    def read(cls, path: Path) -> Start:
+        """Read a single file."""
+        tensors, config = read_file(path)
+        unknown, tokens = trained_tokens(tensors[TOKEN_TABLE])
+        return cls(tensors, config, tokens, unknown)
+
+    def words(self, vocabulary: list[int]) -> torch.Tensor:
+        """The token table for a compact vocabulary: unknown first; new words begin near it."""
+        rows = self.tensors[TOKEN_TABLE][torch.tensor(vocabulary)].float()
+        fresh = torch.tensor([token not in set(self.tokens) for token in vocabulary])
+        rows = rows + fresh[:, None] * 0.02 * torch.randn(rows.shape)
+        return torch.cat([self.unknown[None].float(), rows])
+
+
+def changed_preset(options: argparse.Namespace) -> dict:
+    """The preset with what the command line changes."""
+    preset = dict(PRESETS[options.preset])
+    for name in ("styles", "batch", "lr", "bank_k", "vae_batch", "ema"):
+        if getattr(options, name) is not None:
+            preset[name] = getattr(options, name)
+    for pair in options.set:
+        name, _, value = pair.partition("=")
+        preset[name] = type(preset[name])(value)
+    return preset
+
+
+class Run:
+    """One run in one folder; `state/*.pt` let it go on where it stopped."""
+
+    def __init__(self, options: argparse.Namespace):
+        self.options, self.preset = options, changed_preset(options)
+        self.start = Start.read(Path(options.start)) if options.start else None
+        if self.start:
+            self.preset.update(preset_of(self.start.config))
+        self.out, self.device = Path(options.out), torch.device(options.device)
+        self.began, self._pictures = time.time(), None
+        for folder in ("state", "samples"):
+            (self.out / folder).mkdir(parents=True, exist_ok=True)
+        torch.set_num_threads(options.threads)
+        torch.manual_seed(options.seed)
+        random.seed(options.seed)
+        np.random.seed(options.seed)
+        if self.device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = True
+            torch.backends.cudnn.allow_tf32 = True
+            torch.backends.cudnn.benchmark = True
+        else:  # at these sizes plain matrix products train faster than the flash path
+            torch.backends.cuda.enable_flash_sdp(False)
+            torch.backends.cuda.enable_mem_efficient_sdp(False)
+
+    def log(self, **facts: object) -> None:
+        """Print a line of facts and keep it in `log.jsonl`."""
+        line = json.dumps({**facts, "t": round(time.time() - self.began, 1)})
+        print(line, flush=True)
+        with open(self.out / "log.jsonl", "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def cast(self):
+        """The context in which models compute."""
+        if self.options.amp == "none":
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    def memory(self, images: torch.Tensor) -> torch.Tensor:
+        """Images in the order of memory that the models have."""
+        last = self.options.channels_last
+        return images.contiguous(
+            memory_format=torch.channels_last if last else torch.contiguous_format)
+
+    def put(self, model: torch.nn.Module) -> torch.nn.Module:
+        """A model on the device, in the order of memory asked for."""
+        model = model.to(self.device)
+        return model.to(memory_format=torch.channels_last) if self.options.channels_last else model
+
+    def compiled(self, model: torch.nn.Module) -> torch.nn.Module:
+        """The model, compiled where that was asked for."""
+        return torch.compile(model) if self.options.compile else model
+
+    def pictures(self) -> Pictures:
+        """The data, read on first use."""
+        if self._pictures is None:
+            data, preset = Path(self.options.data), self.preset
+            table = data.with_name("bpe_simple_vocab_16e6.txt.gz")
+            if not table.exists():
+                table = ASSETS / table.name
+            named = f"{preset['styles']},{preset['vae_styles']}" if preset["vae_styles"] else ""
+            self._pictures = Pictures(data, table, preset["px"],
+                                      [style for style in named.split(",") if style],
+                                      self.options.threads)
+            self.log(event="data", images=len(self._pictures.images),
+                     styles=sorted(set(self._pictures.style)),
+                     one_hue=sum(hue is not None for hue in self._pictures.hue))
+        return self._pictures
+
+    def stopping(self) -> bool:
+        """Whether this process has used the minutes it was given."""
+        minutes = self.options.stop_after
+        return bool(minutes) and time.time() - self.began > minutes * 60
+
+    def save(self, name: str, state: dict) -> None:
+        """Save a state so that a crash leaves the earlier one."""
+        path = self.out / "state" / name
+        torch.save(state, path.with_suffix(".part"))
+        path.with_suffix(".part").replace(path)
+
+    def load(self, name: str) -> dict | None:
+        """A saved state, or None."""
+        path = self.out / "state" / name
+        return torch.load(path, map_location="cpu", weights_only=False) if path.exists() else None
+
+    def final_vae(self) -> torch.nn.Module:
+        """The finished autoencoder."""
+        model = make_vae(self.preset)
+        if self.start:
+            from_single_file(model, "vae", self.preset, self.start.tensors)
+        else:
+            for parameter, mean in zip(model.parameters(), self.load("vae.pt")["mean"],
+                                       strict=True):
+                parameter.data.copy_(mean)
+        return self.put(model).eval()
+
+    def fresh_unet(self) -> torch.nn.Module:
+        """The denoiser at the beginning of its training."""
+        model = make_unet(self.preset)
+        if self.start:
+            from_single_file(model, "unet", self.preset, self.start.tensors)
+        return self.put(model)
+
+    def fresh_text(self, vocabulary: list[int]) -> torch.nn.Module:
+        """The text encoder at the beginning of its training."""
+        model = make_text(self.preset, len(vocabulary) + 1)
+        if self.start:
+            table = {TOKEN_TABLE: self.start.words(vocabulary)}
+            from_single_file(model, "text", self.preset, {**self.start.tensors, **table})
+        return model.to(self.device)
+
+    def finished(self) -> tuple[torch.nn.Module, torch.nn.Module, dict, dict]:
+        """The trained denoiser and text encoder, the bank, and the saved state."""
+        bank, state = self.load("bank.pt"), self.load("unet.pt")
+        unet, text = make_unet(self.preset), make_text(self.preset, len(bank["vocab"]) + 1)
+        parameters = [*unet.parameters(), *text.parameters()]
+        for parameter, mean in zip(parameters, state["mean"], strict=True):
+            parameter.data.copy_(mean)
+        return self.put(unet).eval(), text.to(self.device).eval(), bank, state

@@ -1,0 +1,59 @@
+"""Second stage: words before pictures.
+
+The text encoder learns to guess the latent of a caption's picture (its mean, which is what the
+denoiser needs at the noisiest steps) through a small head that is thrown away. A pass of the text
+encoder costs a twentieth of one of the UNet, so words are learnt several times faster than together
+with it: essential on processor cores, harmless on a graphics processor.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+from models import CaptionHead
+
+HEAD_LR, TEXT_LR = 1.5e-3, 1.5e-3
+CONTINUED_TEXT_LR = 6e-4
+
+
+def forget_some(tokens: torch.Tensor, words: int) -> torch.Tensor:
+    """Two tokens in a hundred become the unknown one, so that it means nothing in particular."""
+    lost = (torch.rand(tokens.shape, device=tokens.device) < 0.02) & (tokens < words - 2)
+    return torch.where(lost, torch.zeros_like(tokens), tokens)
+
+
+def pretrain_text(run, bank: dict) -> None:
+    """Train the text encoder for the stage's minutes and save it."""
+    preset, words = run.preset, len(bank["vocab"]) + 1
+    text = run.fresh_text(bank["vocab"])
+    head = CaptionHead(preset["text"]["width"], preset["px"] // 8).to(run.device)
+    text_lr = CONTINUED_TEXT_LR if run.start else TEXT_LR
+    optimiser = torch.optim.AdamW(
+        [dict(params=list(text.parameters()), peak=text_lr),
+         dict(params=list(head.parameters()), peak=HEAD_LR)],
+        HEAD_LR, betas=(0.9, 0.99), weight_decay=1e-3, fused=True)
+    latents, tokens, weight = (bank[key].to(run.device) for key in ("z", "tok", "w"))
+    batch, budget, began = 2 * preset["batch"], run.options.text_minutes * 60, time.time()
+    step, total = 0, 0.0
+    while (share := (time.time() - began) / budget) < 1:
+        fade = min(1, (step + 1) / 100) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * share)))
+        for group in optimiser.param_groups:
+            group["lr"] = group["peak"] * fade
+        index = torch.multinomial(weight.float(), batch, True)
+        which = torch.randint(0, tokens.shape[1], (batch,), device=run.device)
+        caption = forget_some(tokens[index, which].long(), words)
+        with run.cast():
+            guess = head(text(input_ids=caption).last_hidden_state)
+        loss = (guess.float() - latents[index].float()).pow(2).mean()
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(text.parameters(), 1.0)
+        optimiser.step()
+        step += 1
+        total += loss.item()
+        if step % run.options.log_every == 0:
+            run.log(stage="text", step=step, mse=round(total / run.options.log_every, 4))
+            total = 0.0
+    run.save("text.pt", dict(text=text.state_dict(), step=step))

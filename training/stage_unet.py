@@ -1,0 +1,149 @@
+"""Third stage: denoiser and text encoder together, on the bank of latents."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+from models import RunningMean, signal_shares
+from presets import TRAIN_STEPS
+from sampling import sample
+from stage_text import forget_some
+
+FULL_SHARE = 0.45  # of the time at the full rate; then it falls along a cosine
+QUARTERS = 4
+
+
+class UnetStage:
+    """min-SNR weighting, stratified steps, some captions emptied for guidance."""
+
+    def __init__(self, run, bank: dict):
+        self.run, self.bank, options = run, bank, run.options
+        self.words = len(bank["vocab"]) + 1
+        self.unet, self.text = run.fresh_unet(), run.fresh_text(bank["vocab"])
+        pretrained = run.load("text.pt")
+        if pretrained:
+            self.text.load_state_dict(pretrained["text"])
+        for path, model, key in ((options.init_text, self.text, "text"),
+                                 (options.init_unet, self.unet, "unet")):
+            if path:
+                model.load_state_dict(
+                    torch.load(path, map_location="cpu", weights_only=False)[key])
+        self.mean = RunningMean([self.unet, self.text], run.preset["ema"])
+        self.optimiser = torch.optim.AdamW(
+            self.mean.parameters(), run.preset["lr"], betas=(0.9, 0.99), weight_decay=1e-3,
+            fused=True)
+        self.step, self.spent = 0, 0.0
+        self.resume(run.load("unet.pt"))
+        self.fast_unet = run.compiled(self.unet)
+        self.fast_text = run.compiled(self.text) if run.device.type == "cuda" else self.text
+        moved = {key: bank[key].to(run.device) for key in ("z", "tok", "w", "empty")}
+        self.latents, self.tokens = moved["z"], moved["tok"]
+        self.weight, self.empty = moved["w"].float(), moved["empty"].long()
+        self.shares = signal_shares().to(run.device)
+
+    def resume(self, state: dict | None) -> None:
+        """Go on from a saved state."""
+        if not state:
+            return
+        self.unet.load_state_dict(state["unet"])
+        self.text.load_state_dict(state["text"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.mean.values = [value.to(self.run.device) for value in state["mean"]]
+        self.mean.count = self.step = state["step"]
+        self.spent = state["spent"]
+
+    def draw(self, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Latents, captions and steps of a batch; the steps are spread over the whole range."""
+        device = self.run.device
+        index = torch.multinomial(self.weight, count, True)
+        which = torch.randint(0, self.tokens.shape[1], (count,), device=device)
+        caption = forget_some(self.tokens[index, which].long(), self.words)
+        dropped = torch.rand(count, device=device) < self.run.options.cfg_drop
+        caption = torch.where(dropped[:, None], self.empty[None], caption)
+        spread = torch.arange(count, device=device) + torch.rand(count, device=device)
+        moment = (spread / count * TRAIN_STEPS).long().clamp(0, TRAIN_STEPS - 1)
+        return self.latents[index].float(), caption, moment
+
+    def errors(self, latent: torch.Tensor, caption: torch.Tensor,
+               moment: torch.Tensor) -> torch.Tensor:
+        """The weighted error of each sample: that of the picture, weight min(SNR + 1, gamma)."""
+        share = self.shares[moment][:, None, None, None]
+        noise = torch.randn_like(latent)
+        noisy = self.run.memory(share.sqrt() * latent + (1 - share).sqrt() * noise)
+        with self.run.cast():
+            words = self.fast_text(input_ids=caption).last_hidden_state
+            output = self.fast_unet(noisy, moment, encoder_hidden_states=words).sample
+        ratio = (share / (1 - share)).flatten()
+        weight = (ratio + 1).clamp(max=self.run.options.gamma)
+        if self.run.options.pred == "v":
+            target, scale = share.sqrt() * noise - (1 - share).sqrt() * latent, ratio + 1
+        else:
+            target, scale = noise, ratio
+        return (output.float() - target).pow(2).mean((1, 2, 3)) * weight / scale
+
+    def learn(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """One step; returns the errors and the steps they belong to."""
+        latent, caption, moment = self.draw(self.run.preset["batch"])
+        errors = self.errors(latent, caption, moment)
+        self.optimiser.zero_grad(set_to_none=True)
+        errors.mean().backward()
+        torch.nn.utils.clip_grad_norm_(self.mean.parameters(), 1.0)
+        self.optimiser.step()
+        self.mean.step()
+        self.step += 1
+        return errors.detach(), moment
+
+    def rate(self, share: float) -> float:
+        """The learning rate after a share of the time."""
+        preset = self.run.preset
+        rate = preset["lr"] * min(1, (self.step + 1) / preset["warmup"])
+        if share < FULL_SHARE:
+            return rate
+        fall = (share - FULL_SHARE) / (1 - FULL_SHARE)
+        return rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * min(1, fall))))
+
+    def train(self) -> bool:
+        """Train until the stage's time is used (True) or the process has to stop (False)."""
+        run, options = self.run, self.run.options
+        budget, before, since = options.unet_minutes * 60, self.spent, time.time()
+        saved = drawn = since
+        sums = torch.zeros(2, QUARTERS, device=run.device)
+        while self.spent < budget and not run.stopping():
+            for group in self.optimiser.param_groups:
+                group["lr"] = self.rate(self.spent / budget)
+            errors, moment = self.learn()
+            quarter = moment * QUARTERS // TRAIN_STEPS
+            sums[0].index_add_(0, quarter, errors)
+            sums[1].index_add_(0, quarter, torch.ones_like(errors))
+            now = time.time()
+            self.spent = before + now - since
+            if self.step % options.log_every == 0:
+                means = (sums[0] / sums[1].clamp_min(1)).tolist()
+                run.log(stage="unet", step=self.step, spent=round(self.spent),
+                        loss=round(sum(means) / QUARTERS, 4),
+                        quarters=[round(mean, 4) for mean in means])
+                sums.zero_()
+            if now - saved > options.ckpt_minutes * 60:
+                self.save(done=False)
+                saved = now
+            if now - drawn > options.sample_minutes * 60:
+                self.sheet()
+                drawn = time.time()
+        self.save(done=self.spent >= budget)
+        self.sheet()
+        return self.spent >= budget
+
+    def save(self, done: bool) -> None:
+        """Save the state."""
+        self.run.save("unet.pt", dict(
+            unet=self.unet.state_dict(), text=self.text.state_dict(), mean=self.mean.values,
+            optimiser=self.optimiser.state_dict(), step=self.step, spent=self.spent, done=done))
+
+    def sheet(self) -> None:
+        """Draw the sheet of prompts with the mean weights."""
+        self.mean.swap()
+        path = self.run.out / "samples" / f"unet_{self.step:06d}.png"
+        sample(self.run, self.unet, self.text, self.bank, path)
+        self.mean.swap()

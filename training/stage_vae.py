@@ -1,0 +1,131 @@
+"""First stage: the autoencoder."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+import torch.nn.functional as F
+from models import RunningMean, make_vae
+from sampling import grid
+
+
+def gradients(image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Differences between neighbouring pixels, down and across."""
+    return (image[..., 1:, :] - image[..., :-1, :], image[..., :, 1:] - image[..., :, :-1])
+
+
+class VaeStage:
+    """Trains on crops first, on whole pictures in the last two fifths of the time."""
+
+    def __init__(self, run):
+        self.run, preset = run, run.preset
+        self.pictures = run.pictures()
+        self.model = run.put(make_vae(preset))
+        self.core = run.compiled(self.model)
+        self.optimiser = torch.optim.AdamW(self.model.parameters(), preset["vae_lr"],
+                                           betas=(0.9, 0.99), weight_decay=1e-3, fused=True)
+        self.mean = RunningMean([self.model], 0.998)
+        self.step, self.spent = 0, 0.0
+        state = run.load("vae.pt")
+        if state:
+            self.model.load_state_dict(state["model"])
+            self.optimiser.load_state_dict(state["optimiser"])
+            self.mean.values = [value.to(run.device) for value in state["mean"]]
+            self.mean.count = self.step = state["step"]
+            self.spent = state["spent"]
+        styles = preset["styles"].split(",")
+        self.weight = torch.tensor([
+            (1.0 if style in styles else 0.12) * max(concept["weight"], 0.3)
+            for style, concept in zip(self.pictures.style, self.pictures.concept, strict=True)])
+        self.random = torch.Generator().manual_seed(run.options.seed + self.step)
+
+    def batch(self, count: int, crop: int) -> torch.Tensor:
+        """Pictures on white or on a random colour, mirrored at times, cut out."""
+        px, random = self.run.preset["px"], self.random
+        index = torch.multinomial(self.weight, count, True, generator=random)
+        image = self.pictures.images[index].to(self.run.device).permute(0, 3, 1, 2).float() / 255
+        if torch.rand(1, generator=random) < 0.5:
+            image = image.flip(3)
+        white = torch.rand(count, 1, generator=random) < 0.6
+        ground = torch.where(white, torch.ones(count, 3), torch.rand(count, 3, generator=random))
+        alpha = image[:, 3:]
+        image = image[:, :3] * alpha + ground.to(image.device)[:, :, None, None] * (1 - alpha)
+        if crop < px:
+            top, left = (int(torch.randint(0, px - crop + 1, (1,), generator=random))
+                         for _ in range(2))
+            image = image[:, :, top:top + crop, left:left + crop]
+        return self.run.memory(image * 2 - 1)
+
+    def learn(self, image: torch.Tensor) -> list[float]:
+        """One step; returns the mean error, the error of the edges and the divergence."""
+        with self.run.cast():
+            latent = self.core.encode(image).latent_dist
+            decoded = self.model.decode(latent.sample()).sample.float()
+        mean, logvar = latent.mean.float(), latent.logvar.float()
+        divergence = 0.5 * (mean.pow(2) + logvar.exp() - 1 - logvar).mean()
+        error = decoded - image
+        pixels = error.abs().mean()
+        edges = sum(part.abs().mean() for part in gradients(error))
+        coarse = sum(F.avg_pool2d(error, size).abs().mean() for size in (2, 4, 8)) / 3
+        loss = pixels + 0.5 * edges + 0.5 * coarse + self.run.options.kl * divergence
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimiser.step()
+        self.mean.step()
+        self.step += 1
+        return [pixels.item(), edges.item(), divergence.item()]
+
+    def train(self) -> bool:
+        """Train until the stage's time is used (True) or the process has to stop (False)."""
+        run, preset = self.run, self.run.preset
+        budget, before, since = run.options.vae_minutes * 60, self.spent, time.time()
+        saved, sums = since, [0.0] * 3
+        while self.spent < budget and not run.stopping():
+            share = self.spent / budget
+            crop = preset["vae_crop"] if share < 0.6 else preset["px"]
+            full = crop == preset["px"]
+            count = max(4, preset["vae_batch"] // 2) if full else preset["vae_batch"]
+            fade = 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1, share)))
+            for group in self.optimiser.param_groups:
+                group["lr"] = preset["vae_lr"] * min(1, (self.step + 1) / 100) * fade
+            errors = self.learn(self.batch(count, crop))
+            sums = [total + error for total, error in zip(sums, errors, strict=True)]
+            self.spent = before + time.time() - since
+            every = run.options.log_every
+            if self.step % every == 0:
+                pixels, edges, divergence = (round(total / every, 4) for total in sums)
+                run.log(stage="vae", step=self.step, spent=round(self.spent), pixels=pixels,
+                        edges=edges, kl=divergence, crop=crop)
+                sums = [0.0] * 3
+            if time.time() - saved > run.options.ckpt_minutes * 60:
+                self.save(done=False)
+                saved = time.time()
+        self.save(done=self.spent >= budget)
+        return self.spent >= budget
+
+    def save(self, done: bool) -> None:
+        """Save the state and draw some pictures beside what became of them."""
+        self.run.save("vae.pt", dict(
+            model=self.model.state_dict(), optimiser=self.optimiser.state_dict(),
+            mean=self.mean.values, step=self.step, spent=self.spent, done=done))
+        self.sheet()
+
+    @torch.no_grad()
+    def sheet(self) -> None:
+        """Sixteen pictures and their reconstructions, with the signal-to-noise ratio."""
+        random = torch.Generator().manual_seed(5)
+        index = torch.randint(0, len(self.pictures.images), (16,), generator=random)
+        image = self.pictures.images[index].permute(0, 3, 1, 2).float() / 255
+        image = (image[:, :3] * image[:, 3:] + 1 - image[:, 3:]) * 2 - 1
+        self.mean.swap()
+        latent = self.model.encode(image.to(self.run.device)).latent_dist.mean
+        decoded = self.model.decode(latent).sample.float().cpu()
+        self.mean.swap()
+        error = ((decoded.clamp(-1, 1) - image) / 2).pow(2).mean((1, 2, 3))
+        self.run.log(event="vae_sheet", step=self.step,
+                     psnr=round((-10 * torch.log10(error)).mean().item(), 2))
+        pairs = [part for pair in zip(image, decoded, strict=True) for part in pair]
+        grid(pairs, 8, self.run.out / "samples" / f"vae_{self.step:06d}.png")

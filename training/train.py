@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Train a small, complete SD 1.x model on emoji: autoencoder, text encoder and UNet.
+
+    train.py --preset smoke --data DATA.npz --out out/smoke
+    train.py --preset cpu128 --data DATA.npz --out out/small --start MODEL.safetensors \\
+             --concepts concepts.txt --text-minutes 2 --unet-minutes 67
+
+Stages: vae, bank (latents and captions), text (words alone), unet (UNet and text encoder together),
+export (one file). Each can be cut into several processes with --stop-after: the next one goes on
+from `state/` in the folder of the run. Learning rates follow the share of a stage's time.
+`concepts.json` is read beside the data; nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import warnings
+from pathlib import Path
+
+import torch
+from bank import focus, make_bank
+from export import export
+from presets import MINUTES, PRESETS
+from run import Run
+from sampling import sample
+from stage_text import pretrain_text
+from stage_unet import UnetStage
+from stage_vae import VaeStage
+
+STAGES = ["all", "vae", "bank", "text", "unet", "export", "sample"]
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--preset", default="cpu128", choices=PRESETS)
+    add("--stage", default="all", choices=STAGES)
+    add("--data", required=True, help="packed pictures (.npz)")
+    add("--out", required=True, help="folder of the run")
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--threads", type=int, default=os.cpu_count())
+    add("--seed", type=int, default=0)
+    add("--minutes", type=float, help="in all: 27 of 100 for vae, the rest for unet")
+    for stage in ("vae", "text", "unet"):
+        add(f"--{stage}-minutes", type=float)
+    add("--start", default="", help="a single file to go on from; its autoencoder is kept")
+    add("--concepts", default="", help="a short list of pictures and words to train on")
+    add("--focus", default="", help="a file of emoji labels: draw only these")
+    add("--init-text", default="", help="a state/unet.pt to take the text encoder from")
+    add("--init-unet", default="", help="a state/unet.pt to take the UNet from")
+    add("--stop-after", type=float, default=0, help="minutes until this process saves and ends")
+    add("--pred", default="v", choices=["v", "eps"])
+    add("--gamma", type=float, default=5.0, help="cap of the min-SNR weight")
+    add("--cfg-drop", type=float, default=0.1, help="share of captions emptied")
+    add("--kl", type=float, default=2e-4)
+    add("--amp", default="bf16", choices=["bf16", "none"])
+    add("--channels-last", type=int, default=1)
+    add("--compile", action="store_true", help="slower on processor cores for these sizes")
+    add("--styles")
+    for name, kind in (("batch", int), ("lr", float), ("bank-k", int), ("vae-batch", int),
+                       ("ema", float)):
+        add(f"--{name}", type=kind)
+    add("--set", nargs="*", default=[], help="any other number of the preset, name=value")
+    add("--log-every", type=int, default=50)
+    add("--ckpt-minutes", type=float, default=4)
+    add("--sample-minutes", type=float, default=6)
+    add("--prompts", help="for --stage sample: prompts separated by |")
+    add("--cfg", type=float, default=4.0)
+    add("--steps", type=int, default=25)
+    add("--png", default="")
+    options = parser.parse_args()
+    if options.minutes:
+        options.vae_minutes, options.unet_minutes = options.minutes * 0.27, options.minutes * 0.73
+    for stage, minutes in zip(("vae", "text", "unet"), MINUTES[options.preset], strict=True):
+        if getattr(options, f"{stage}_minutes") is None:
+            setattr(options, f"{stage}_minutes", minutes)
+    return options
+
+
+def done(run: Run, name: str) -> bool:
+    """Whether a stage has used its time."""
+    state = run.load(name)
+    return bool(state and state.get("done"))
+
+
+def main() -> None:
+    """Run the stages that were asked for."""
+    warnings.filterwarnings("ignore")
+    options = parse()
+    run = Run(options)
+    run.log(event="start", options=vars(options), torch=torch.__version__)
+    wanted = set(STAGES[1:6]) if options.stage == "all" else {options.stage}
+    if "vae" in wanted and not run.start and not done(run, "vae.pt") \
+            and not VaeStage(run).train():
+        return
+    if wanted & {"bank", "text", "unet"}:
+        bank = make_bank(run)
+        bank = focus(bank, run) if options.focus else bank
+    begun = run.load("unet.pt") is not None or run.load("text.pt") is not None
+    if "text" in wanted and options.text_minutes and not begun:
+        pretrain_text(run, bank)
+    if "unet" in wanted and not done(run, "unet.pt") and not UnetStage(run, bank).train():
+        return
+    if wanted & {"unet", "export"}:
+        export(run)
+    if "sample" in wanted:
+        unet, text, bank, _ = run.finished()
+        prompts = options.prompts.split("|") if options.prompts else None
+        path = Path(options.png) if options.png else run.out / "samples" / "asked.png"
+        sample(run, unet, text, bank, path, prompts)
+
+
+if __name__ == "__main__":
+    main()
