@@ -1,0 +1,117 @@
+"""Convolutions by minimal filtering: matrices, and machine code against the interpreter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+from native_pieces import LEVELS, check_graph
+
+from smalti.errors import IllegalSchedule
+from smalti.fuse import cut
+from smalti.graph import Graph
+from smalti.schedule import ContractionSchedule, Limits, choose
+from smalti.target.x86.instructions import level
+from smalti.target.x86.lower import lower
+from smalti.target.x86.winograd import FILTERINGS
+
+EXAMPLES = 20
+
+
+def conv(channels: int, height: int, width: int, out: int, batch: int = 1,
+         pads: tuple[int, ...] = (1, 1, 1, 1), neighbours: bool = False) -> Graph:
+    """A 3x3 convolution; with `neighbours`, a resize and cos before it and a residual behind."""
+    g = Graph("conv")
+    scale = 2 if neighbours else 1
+    x = g.input("x", (batch, channels, height // scale, width // scale))
+    if neighbours:
+        x = g.apply("resize", g.apply("cos", x), scales=(1, 1, 2, 2))
+    y = g.apply("conv", x, g.parameter("w", (out, channels, 3, 3)), g.parameter("b", (out,)),
+                pads=pads)
+    if neighbours:
+        y = g.apply("silu", y + g.input("r", y.shape))
+    g.output("y", y)
+    return g
+
+
+@pytest.mark.parametrize("size", FILTERINGS)
+def test_matrices_are_a_convolution(size: int) -> None:
+    f = FILTERINGS[size]
+    inputs, weights, outputs = (np.array(m) for m in (f.inputs, f.weights, f.outputs))
+    rng = np.random.default_rng(0)
+    d, w = rng.standard_normal((f.window, f.window)), rng.standard_normal((3, 3))
+    found = outputs @ ((weights @ w @ weights.T) * (inputs @ d @ inputs.T)) @ outputs.T
+    expected = [[np.sum(d[i:i + 3, j:j + 3] * w) for j in range(size)] for i in range(size)]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("case", [
+    (16, 32, 32, 64), (20, 32, 36, 33), (40, 36, 32, 130), (16, 64, 28, 32, 2),
+    (33, 32, 32, 64, 1, (0, 2, 2, 0)), (24, 32, 64, 70, 1, (1, 1, 1, 1), True),
+    (200, 32, 32, 32),
+], ids=str)
+def test_large_images(case: tuple, name: str) -> None:
+    runner = check_graph(conv(*case), name)
+    (schedule,) = (s for s in runner.schedules if isinstance(s, ContractionSchedule))
+    assert schedule.winograd == 4
+
+
+@st.composite
+def filtered_schedules(draw: st.DrawFn, name: str, height: int, width: int, channels: int,
+                       out: int) -> ContractionSchedule:
+    size = draw(st.sampled_from([2, 4]))
+    vectors = draw(st.sampled_from([1, 2]))
+    panels = -(-out // (vectors * level(name).lanes))
+    block = draw(st.sampled_from([n for n in range(1, panels + 1) if panels % n == 0]))
+    unroll = draw(st.sampled_from([1, 2, 4]))
+    chunks = [n for n in (4, 8, 12, 24) if n % unroll == 0 and channels % n == 0]
+    return ContractionSchedule(
+        tile_b=1, tile_y=draw(st.sampled_from([n for n in range(size, height + 1, size)
+                                               if height % n == 0])),
+        tile_x=draw(st.sampled_from([n for n in range(size, width + 1, size) if width % n == 0])),
+        panels=block, chunk=draw(st.sampled_from(chunks)),
+        rows=draw(st.integers(1, (level(name).vectors - 1 - vectors) // vectors)),
+        vectors=vectors, unroll=unroll, winograd=size,
+        group=draw(st.sampled_from([n for n in range(1, block + 1) if block % n == 0])))
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.data(), st.sampled_from(LEVELS), st.booleans())
+def test_any_legal_schedule_computes_the_same(data: st.DataObject, name: str,
+                                              neighbours: bool) -> None:
+    schedule = data.draw(filtered_schedules(name, 8, 12, 24, 70))
+    note(f"{name} {schedule}")
+
+    def pick(kernel, bounds: Limits, precision: str):
+        return schedule if kernel.form == "contraction" else choose(kernel, bounds, precision)
+
+    runner = check_graph(conv(24, 8, 12, 70, 2, neighbours=neighbours), name, pick=pick)
+    assert schedule in runner.schedules
+
+
+LEGAL = ContractionSchedule(1, 4, 8, 2, 8, 4, 2, unroll=4, winograd=4, group=2)
+
+
+@pytest.mark.parametrize("change, why", [
+    ({"winograd": 3}, r"no F\(3\)"), ({"tile_y": 6}, "do not divide"),
+    ({"tile_x": 16}, "do not divide"), ({"tile_y": 2}, "blocks of 4"),
+    ({"group": 3}, "groups of 3"), ({"panels": 3}, "of 2 panels"), ({"chunk": 5}, "no multiple"),
+])
+def test_impossible_schedules_are_refused(change: dict, why: str) -> None:
+    kernel = cut(conv(8, 8, 8, 32)).pieces[0].kernel
+    assert lower(kernel, LEGAL, level("avx2")).packed.winograd == 4
+    with pytest.raises(IllegalSchedule, match=why):
+        lower(kernel, replace(LEGAL, **change), level("avx2"))
+
+
+@pytest.mark.parametrize("attributes", [{"strides": (2, 1)}, {"dilations": (1, 2)}])
+def test_other_windows_are_refused(attributes: dict) -> None:
+    g = Graph("conv")
+    g.output("y", g.apply("conv", g.input("x", (1, 8, 16, 16)), g.parameter("w", (32, 8, 3, 3)),
+                          **attributes, pads=(1, 1, 1, 1)))
+    with pytest.raises(IllegalSchedule, match="3x3 windows in steps of 1"):
+        lower(cut(g).pieces[0].kernel, LEGAL, level("avx2"))
