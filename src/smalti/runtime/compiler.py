@@ -17,6 +17,7 @@ from smalti.errors import InputError
 from smalti.fuse import Cut, Piece, View, cut
 from smalti.fuse.view import Storage
 from smalti.graph import Graph, show
+from smalti.kernel import verify
 from smalti.kernel.form import Kernel, loads
 from smalti.rewrite import rewrite
 from smalti.runtime import cache
@@ -147,6 +148,7 @@ class _Builder:
     def _lowered(self, kernel: Kernel) -> tuple[Schedule, Lowered, list[int]]:
         """The schedule, code and function numbers of a kernel; equal kernels share them."""
         if kernel not in self.known:
+            verify(kernel, "the cut")
             schedule = choose(kernel, self.bounds, self.precision)
             low = lower(kernel, schedule, self.level)
             numbers = list(range(len(self.codes), len(self.codes) + len(low.steps)))

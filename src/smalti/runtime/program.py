@@ -263,9 +263,9 @@ class NativeProgram(Program):
                  f"{image.arena_bytes / 1e6:.1f} MB, packed weights "
                  f"{image.weights_bytes / 1e6:.1f} MB"]
         for number, piece in enumerate(image.pieces):
+            rate = piece.flops / max(seconds[number], 1e-9) / 1e9
             time_text = "" if self.seconds is None else (
-                f"{1e3 * seconds[number]:9.3f} ms {piece.flops / max(seconds[number], 1e-9) / 1e9:8.1f}"
-                f" GFLOP/s  ")
+                f"{1e3 * seconds[number]:9.3f} ms {rate:8.1f} GFLOP/s  ")
             lines.append(f"{number:5d} {time_text}{piece.form:18s} {piece.scope}  "
                          f"{piece.schedule}  cut: {piece.reason}")
         return "\n".join(lines) + "\n"
