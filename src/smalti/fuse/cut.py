@@ -40,12 +40,16 @@ class Piece:
 
 @dataclass
 class Cut:
-    """The pieces in the order in which they run."""
+    """The pieces in the order in which they run.
+
+    `rows`: for each input whose numbers are rows of tables, the extent of the smallest table.
+    """
 
     name: str
     inputs: dict[str, View] = field(default_factory=dict)
     outputs: dict[str, View] = field(default_factory=dict)
     pieces: list[Piece] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
 
 
 def cut(graph: Graph) -> Cut:
@@ -72,6 +76,10 @@ def _unsupported(node: Node) -> str:
     name = node.operation.name
     if not node.operation.pointwise and name not in KNOWN:
         return "no kernel form computes it"
+    if name == "gather" and node.inputs[1].kind == "constant":
+        numbers, extent = node.inputs[1].data, node.inputs[0].shape[0]
+        if numbers.size and not 0 <= numbers.min() <= numbers.max() < extent:
+            return f"rows {numbers.min()} to {numbers.max()} of a table of {extent}"
     if name == "conv" and node.attributes["group"] != 1:
         return "grouped convolution"
     if name in CONTRACTIONS:
@@ -231,6 +239,12 @@ class _Cutter:
             at += value.shape[dimension]
 
     # ------------------------------------------------------------------ views
+
+    def bound_rows(self, numbers: View, extent: int) -> None:
+        """Note that `numbers` are rows of a table of `extent` rows."""
+        storage, rows = numbers.storage, self.result.rows
+        if storage.kind == "input":
+            rows[storage.name] = min(extent, rows.get(storage.name, extent))
 
     def view(self, value: Value) -> View:
         """Where `value` is stored; a reshape that strides cannot express is copied first."""

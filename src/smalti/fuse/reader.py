@@ -95,6 +95,7 @@ class Reader:
             return read(x, tuple(Index() if n == 1 else next(inner) for n in x.shape))
         if name == "gather":
             table, rows = self.cutter.view(x), self.cutter.view(node.inputs[1])
+            self.cutter.bound_rows(rows, table.shape[0])
             return self.load(table, (self.load(rows, at[:-1]), at[-1]))
         if name == "group_normalization":
             scale, shift = (self.load(v, at[:2]) for v in self.cutter.moments[node])

@@ -140,6 +140,7 @@ class _Builder:
                                           str(schedule), piece.flops, results))
         image.inputs = {n: _place(v, places) for n, v in self.cut.inputs.items()}
         image.outputs = {n: _place(v, places) for n, v in self.cut.outputs.items()}
+        image.rows = dict(self.cut.rows)
         image.parameters = {n: v.shape for n, v in self.graph.parameters.items()}
         image.code, image.functions = joined(self.codes)
         image.constants = bytes(self.constants)

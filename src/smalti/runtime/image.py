@@ -77,7 +77,7 @@ class PieceInfo:
 
 @dataclass
 class Image:
-    """A compiled program."""
+    """A compiled program; `rows` bounds the numbers of inputs that look up rows of tables."""
 
     name: str
     level: str
@@ -92,6 +92,7 @@ class Image:
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
     inputs: dict[str, Place] = field(default_factory=dict)
     outputs: dict[str, Place] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
     code: bytes = b""
     constants: bytes = b""
 

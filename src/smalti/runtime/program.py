@@ -77,6 +77,12 @@ def _checked(name: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -
     return array
 
 
+def _check_rows(name: str, array: np.ndarray, extent: int) -> None:
+    if array.size and not 0 <= array.min() <= array.max() < extent:
+        raise InputError(f"input {name!r} holds numbers from {array.min()} to {array.max()}; rows "
+                         f"0 to {extent - 1} of a table are expected")
+
+
 def _all_given(inputs: Mapping[str, np.ndarray], wanted: Mapping[str, object]) -> None:
     if set(inputs) != set(wanted):
         raise InputError(f"inputs {sorted(inputs)} are given, {sorted(wanted)} are expected")
@@ -206,14 +212,17 @@ class NativeProgram(Program):
         if self._arena is None:
             self._prepare()
         for name, place in self.image.inputs.items():
-            array_at(self._arena, place)[...] = _checked(name, inputs[name], place.shape,
-                                                         place.dtype)
+            array = _checked(name, inputs[name], place.shape, place.dtype)
+            if name in self.image.rows:
+                _check_rows(name, array, self.image.rows[name])
+            array_at(self._arena, place)[...] = array
         self._counters[:] = 0
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs for `inputs`: arrays of the shapes that the graph gives them.
 
-        Raises InputError for a missing input, one of another shape, or when no weights are bound.
+        Raises InputError for a missing input, one of another shape or with rows that a table does
+        not have, and when no weights are bound.
         """
         self._start(inputs)
         started = time.perf_counter()

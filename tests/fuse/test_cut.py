@@ -1,0 +1,274 @@
+"""The cut: which kernels a graph becomes, why, and that nothing is forgotten."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from native_pieces import LEVELS, check_graph
+from peers_models import TINY_TEXT, TINY_UNET, TINY_VAE
+
+from smalti.errors import UnsupportedError
+from smalti.fuse import Cut, cut
+from smalti.graph import Graph, Value
+from smalti.models import clip_text_graph, unet_graph, vae_decoder_graph, vae_encoder_graph
+from smalti.rewrite import rewrite
+
+EXAMPLES = 40
+
+MODELS = {
+    "text": lambda: clip_text_graph(TINY_TEXT, 1),
+    "unet": lambda: unet_graph(TINY_UNET, 1, 8, 8, tokens=5),
+    "decoder": lambda: vae_decoder_graph(TINY_VAE, 1, 4, 4),
+    "encoder": lambda: vae_encoder_graph(TINY_VAE, 1, 16, 16),
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request: pytest.FixtureRequest) -> tuple[Graph, Cut]:
+    graph = rewrite(MODELS[request.param]())
+    return graph, cut(graph)
+
+
+def forms(found: Cut) -> dict[str, int]:
+    return dict(Counter(piece.kernel.form for piece in found.pieces))
+
+
+def test_everything_that_is_read_has_been_written(model: tuple[Graph, Cut]) -> None:
+    graph, found = model
+    written = {view.storage for view in found.inputs.values()}
+    for piece in found.pieces:
+        roles = {buffer.name: buffer.role for buffer in piece.kernel.buffers}
+        for name, view in piece.views.items():
+            if view.storage.kind == "arena" and roles[name] != "output":
+                assert view.storage in written, f"{piece.scope} reads {name} too early"
+        written |= {view.storage for name, view in piece.views.items() if roles[name] == "output"}
+    assert set(found.outputs) == set(graph.outputs)
+    assert all(view.storage in written for view in found.outputs.values())
+
+
+def test_every_product_of_the_graph_is_in_one_kernel(model: tuple[Graph, Cut]) -> None:
+    graph, found = model
+    counts = Counter(node.operation.name for node in graph.nodes)
+    made = forms(found)
+    assert made["contraction"] == counts["conv"] + counts["mat_mul"]
+    assert made.get("attention", 0) == counts["attention"]
+    assert made.get("group_scale_shift", 0) == counts["group_normalization"]
+    assert made.get("layer_scale_shift", 0) == counts["layer_normalization"]
+
+
+def test_products_of_the_kernels_are_those_of_the_graph(model: tuple[Graph, Cut]) -> None:
+    graph, found = model
+    expected = sum(n.operation.flops([v.type for v in n.inputs], n.output.type, n.attributes)
+                   for n in graph.nodes if n.operation.name in ("conv", "mat_mul", "attention"))
+    assert expected == sum(piece.flops for piece in found.pieces
+                           if piece.kernel.form in ("contraction", "attention"))
+
+
+def test_every_cut_has_a_reason_and_every_kernel_a_place(model: tuple[Graph, Cut]) -> None:
+    graph, found = model
+    scopes = {node.scope for node in graph.nodes}
+    for piece in found.pieces:
+        assert piece.scope in scopes
+        assert re.search(r"output of the program|operations read it|reads it in an order|on chip|"
+                         r"before any is normalised|part of a concat|strides cannot express",
+                         piece.reason), piece.reason
+
+
+def test_views_fit_into_their_storages(model: tuple[Graph, Cut]) -> None:
+    for piece in model[1].pieces:
+        for view in piece.views.values():
+            reach = sum((n - 1) * s for n, s in zip(view.shape, view.strides, strict=True))
+            assert 0 <= view.offset and view.offset + reach < view.storage.size
+
+
+def test_activations_and_residuals_of_the_models_cost_no_kernel() -> None:
+    """Maps remain for the embeddings, and where an output is normalised: kept as a budget."""
+    found = {name: forms(cut(rewrite(make()))).get("map", 0) for name, make in MODELS.items()}
+    assert found == {"text": 2, "unet": 3, "decoder": 0, "encoder": 0}
+
+
+# ---------------------------------------------------------------------- what is fused
+
+
+def kernels(build) -> list[str]:
+    g = Graph("small")
+    g.output("y", build(g))
+    return [piece.kernel.form for piece in cut(g).pieces]
+
+
+def conv(g: Graph, x: Value, out: int, name: str = "w") -> Value:
+    return g.apply("conv", x, g.parameter(name, (out, x.shape[1], 3, 3)), pads=(1, 1, 1, 1))
+
+
+def image(g: Graph, name: str = "x") -> Value:
+    return g.input(name, (1, 8, 4, 4))
+
+
+def test_a_resnet_block_is_two_statistics_and_two_convolutions() -> None:
+    def block(g: Graph) -> Value:
+        h = x = image(g)
+        for name in "ab":
+            scale, bias = g.parameter(f"s{name}", (8,)), g.parameter(f"b{name}", (8,))
+            h = g.apply("silu", g.apply("group_normalization", h, scale, bias, num_groups=2))
+            h = conv(g, h, 8, name)
+        return x + h
+
+    assert kernels(block) == ["group_scale_shift", "contraction"] * 2
+
+
+@pytest.mark.parametrize("build, expected", [
+    (lambda g: conv(g, g.apply("resize", g.apply("silu", image(g)), scales=(1, 1, 2, 2)), 8),
+     ["contraction"]),
+    (lambda g: conv(g, image(g), 8) + conv(g, image(g, "z"), 8, "v"), ["contraction"] * 2),
+    (lambda g: g.apply("concat", conv(g, image(g), 8), conv(g, image(g, "z"), 8, "v"), axis=1),
+     ["contraction"] * 2),
+    (lambda g: g.apply("concat", image(g), conv(g, image(g, "z"), 8), axis=1),
+     ["contraction", "map"]),
+    (lambda g: conv(g, image(g), 8) + g.apply("resize", g.input("r", (1, 8, 2, 2)),
+                                              scales=(1, 1, 2, 2)), ["map", "contraction"]),
+    (lambda g: g.apply("silu", g.apply("tanh", image(g)) + 1.0), ["map"]),
+    (lambda g: image(g).transpose(0, 2, 3, 1).reshape(16, 8), []),
+    (lambda g: g.input("x", (4, 6)).transpose(1, 0).reshape(24), ["map"]),
+], ids=["resize before", "sum of two", "concat in place", "concat with an input", "resize behind",
+        "pointwise", "views only", "a copy"])
+def test_kernels_of_small_graphs(build, expected: list[str]) -> None:
+    assert kernels(build) == expected
+
+
+def test_operands_of_a_concat_are_computed_in_their_place() -> None:
+    g = Graph("concat")
+    a, b = conv(g, image(g), 5), g.apply("silu", image(g, "z"))
+    both = g.apply("concat", a, conv(g, b, 7, "v"), axis=1)
+    g.output("y", both)
+    found = cut(g)
+    outs = [piece.views["out"] for piece in found.pieces]
+    assert {view.storage for view in outs} == {found.outputs["y"].storage}
+    assert [view.offset for view in outs] == [0, 5]
+    assert found.outputs["y"].shape == (1, 12, 4, 4)
+
+
+def test_a_value_that_many_read_is_computed_once() -> None:
+    g = Graph("many")
+    shared = g.apply("silu", image(g))
+    for number in range(6):
+        g.output(f"y{number}", conv(g, shared, 4, f"w{number}"))
+    assert forms(cut(g)) == {"map": 1, "contraction": 6}
+    g = Graph("few")
+    shared = g.apply("silu", image(g))
+    for number in range(3):
+        g.output(f"y{number}", conv(g, shared, 4, f"w{number}"))
+    assert forms(cut(g)) == {"contraction": 3}
+
+
+def test_reasons_name_the_reader() -> None:
+    g = Graph("reasons")
+    x = conv(g, image(g), 8)
+    tokens = x.reshape(1, 8, 16).transpose(0, 2, 1)
+    g.output("y", g.apply("attention", tokens, tokens, tokens, num_heads=2))
+    g.output("z", g.apply("silu", conv(g, image(g, "z"), 8, "v")))
+    assert [piece.reason for piece in cut(g).pieces] == [
+        "transpose (through a reshape) reads it in an order of its own",
+        "attention keeps its scores on chip", "an output of the program"]
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+def test_all_unsupported_nodes_are_listed_with_their_names() -> None:
+    g = Graph("bad")
+    x, z = g.input("x", (1, 8, 4, 4)), g.input("z", (8, 8))
+    with g.scope("first"):
+        a = g.apply("softmax", g.input("s", (3, 4)))
+    with g.scope("second"), g.scope("inner"):
+        b = g.apply("conv", x, g.parameter("w", (8, 4, 3, 3)), group=2)
+    c = g.apply("mat_mul", z, g.apply("silu", z))
+    d = g.apply("mat_mul", g.input("q", (2, 3, 4, 8)), g.parameter("p", (8, 8)))
+    e = g.apply("cast", g.input("i", (3,), "i32"), to="f32")
+    for name, value in zip("abcde", (a, b, c, d, e), strict=True):
+        g.output(name, value)
+    g.output("fine", x + 1.0)
+    with pytest.raises(UnsupportedError) as raised:
+        cut(g)
+    assert raised.value.nodes == (
+        "first: softmax: no kernel form computes it",
+        "second.inner: conv: grouped convolution",
+        "(top): mat_mul: the second operand is computed, a parameter is expected",
+        "(top): mat_mul: more than one batch axis",
+        "(top): cast: no kernel form computes it",
+    )
+    assert "graph bad has 5 nodes" in str(raised.value)
+    assert all(node in str(raised.value) for node in raised.value.nodes)
+
+
+def test_types_and_extents_that_no_kernel_reads_are_refused() -> None:
+    g = Graph("types")
+    g.output("i", g.input("i", (3,), "i64"))
+    g.output("w", g.parameter("w", (3,), "i32"))
+    g.output("x", g.input("x", (0, 3)) + 1.0)
+    g.output("b", g.input("b", (3,), "i32") + g.input("c", (3,), "i32"))
+    with pytest.raises(UnsupportedError) as raised:
+        cut(g)
+    assert [node.split(":")[0] for node in raised.value.nodes] == [
+        "input i", "parameter w", "(top)", "(top)"]
+    assert "an extent is 0" in raised.value.nodes[2] and "['i32']" in raised.value.nodes[3]
+
+
+# ---------------------------------------------------------------------- random graphs
+
+
+@st.composite
+def mixed_graphs(draw: st.DrawFn) -> Graph:
+    """Small graphs of every kind of operation, on one image and what is made of it."""
+    g = Graph("mixed")
+    side = draw(st.sampled_from([2, 3, 4]))
+    images = [g.input("x", (draw(st.integers(1, 2)), draw(st.sampled_from([1, 4, 6])), side, side))]
+    for number in range(draw(st.integers(1, 9))):
+        x = draw(st.sampled_from(images))
+        images.append(_layer(draw, g, images, x, f"n{number}"))
+    for number, value in enumerate({images[-1], draw(st.sampled_from(images))}):
+        g.output(f"y{number}", value * 2.0 if value.node is None else value)
+    return g
+
+
+def _layer(draw: st.DrawFn, g: Graph, images: list[Value], x: Value, name: str) -> Value:
+    n, c, h, w = x.shape
+    kind = draw(st.sampled_from(["conv", "pointwise", "sum", "norm", "resize", "concat", "slice",
+                                 "tokens", "turn", "linear", "attention", "layer"]))
+    if kind == "conv":
+        return conv(g, x, draw(st.sampled_from([1, 4, 6])), name)
+    if kind == "sum":
+        same = [v for v in images if v.shape == x.shape]
+        return x + g.apply("tanh", draw(st.sampled_from(same)))
+    if kind == "norm":
+        return g.apply("group_normalization", x, g.parameter(name + "s", (c,)),
+                       g.parameter(name + "b", (c,)), num_groups=1)
+    if kind == "resize" and h < 8:
+        return g.apply("resize", x, scales=(1, 1, 2, 1))
+    if kind == "concat" and c < 12:
+        same = [v for v in images if v.shape == x.shape]
+        return g.apply("concat", x, draw(st.sampled_from(same)), axis=1)
+    if kind == "slice" and h > 1:
+        return g.apply("slice", x, axis=2, start=1, end=h)
+    if kind == "turn" and h == w:
+        return x + g.apply("relu", x).transpose(0, 1, 3, 2)
+    tokens = x.reshape(n, c, h * w).transpose(0, 2, 1)
+    if kind == "linear":
+        tokens = g.apply("mat_mul", tokens, g.parameter(name, (c, c)))
+    elif kind == "attention":
+        tokens = g.apply("attention", tokens, tokens, g.apply("tanh", tokens), num_heads=1)
+    elif kind == "layer" and c > 3:
+        tokens = g.apply("layer_normalization", tokens, g.parameter(name + "s", (c,)),
+                         g.parameter(name + "b", (c,)))
+    elif kind != "tokens":
+        return g.apply("silu", x)
+    return tokens.transpose(0, 2, 1).reshape(n, c, h, w)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(mixed_graphs(), st.sampled_from(LEVELS), st.booleans())
+def test_random_graphs_compute_what_they_mean(graph: Graph, name: str, rewritten: bool) -> None:
+    check_graph(rewrite(graph) if rewritten else graph, name)

@@ -1,0 +1,151 @@
+"""Binding: what is read, checked and packed, and what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from native_pieces import LEVELS, Block, run_steps
+
+from smalti.errors import InputError, NumericsError
+from smalti.graph import Graph
+from smalti.runtime.compiler import build_image
+from smalti.runtime.program import NativeProgram
+from smalti.runtime.weights import checked
+from smalti.target.x86.instructions import level
+from smalti.target.x86.lower import limits
+from smalti.target.x86.lowered import PackedWeight
+from smalti.target.x86.packing import lower_packing
+from smalti.target.x86.winograd import FILTERINGS
+
+EXAMPLES = 40
+
+
+def program() -> NativeProgram:
+    g = Graph("bound")
+    x = g.input("x", (3, 4))
+    with g.scope("layer"):
+        y = g.apply("mat_mul", x, g.parameter("weight", (6, 4)).transpose(1, 0))
+    g.output("y", y + g.parameter("bias", (6,)))
+    return NativeProgram(build_image(g, level(LEVELS[0]), limits(level(LEVELS[0])), "f32"), 2)
+
+
+def weights() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {"layer.weight": rng.standard_normal((6, 4), np.float32),
+            "bias": rng.standard_normal(6, np.float32)}
+
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def test_every_parameter_is_read_once() -> None:
+    found, values = Counter(), weights()
+
+    def read(name: str) -> np.ndarray:
+        found[name] += 1
+        return values[name]
+
+    bound = program()
+    bound.bind(read)
+    assert found == {"layer.weight": 1, "bias": 1}
+    expected = X @ values["layer.weight"].T + values["bias"]
+    np.testing.assert_allclose(bound.run({"x": X})["y"], expected, rtol=1e-5)
+
+
+def test_other_number_types_and_orders_are_converted() -> None:
+    values, bound = weights(), program()
+    bound.bind(lambda name: np.asfortranarray(values[name].astype(np.float64)))
+    expected = X @ values["layer.weight"].T + values["bias"]
+    np.testing.assert_allclose(bound.run({"x": X})["y"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (24,), (6, 4, 1), ()])
+def test_a_parameter_of_another_shape_is_named(shape: tuple[int, ...]) -> None:
+    values = {**weights(), "layer.weight": np.zeros(shape, np.float32)}
+    with pytest.raises(InputError, match=r"'layer.weight' has shape \[.*expects \[6, 4\]"):
+        program().bind(values.__getitem__)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_parameter_that_is_not_finite_is_named_with_its_place(bad: float) -> None:
+    values = weights()
+    values["layer.weight"][5, 2] = bad
+    values["layer.weight"][5, 3] = bad
+    bound = program()
+    with pytest.raises(NumericsError, match=r"'layer.weight' holds 2 values.*at \[5, 2\]"):
+        bound.bind(values.__getitem__)
+    with pytest.raises(InputError, match="no weights are bound"):
+        bound.run({"x": X})
+    bound.bind(weights().__getitem__)
+    assert np.isfinite(bound.run({"x": X})["y"]).all()
+
+
+def test_very_large_weights_are_no_error() -> None:
+    large = np.full((2, 3), 3e38, np.float32)
+    assert checked("large", large, (2, 3)) is not None
+    assert checked("scalar", np.float32(2.0), ()).shape == ()
+
+
+def test_an_error_of_the_reader_reaches_the_caller() -> None:
+    def read(name: str) -> np.ndarray:
+        raise InputError(f"the file has no {name}")
+
+    with pytest.raises(InputError, match="the file has no"):
+        program().bind(read)
+
+
+# ---------------------------------------------------------------------- packing
+
+
+def packed_by_numpy(weight: np.ndarray, p: PackedWeight) -> np.ndarray:
+    """[panel][chunk][r][s][c][o], or [panel][point][c][o] with minimal filtering."""
+    full = np.zeros((p.panels * p.width, p.chunks * p.chunk, p.rows, p.columns), np.float64)
+    full[:p.out_channels, :p.channels] = weight
+    if p.winograd:
+        g = np.array(FILTERINGS[p.winograd].weights)
+        points = np.einsum("ir,ocrs,js->ocij", g, full, g)
+        return points.reshape(p.panels, p.width, p.chunks * p.chunk, -1).transpose(0, 3, 2, 1)
+    return full.reshape(p.panels, p.width, p.chunks, p.chunk, p.rows, p.columns).transpose(
+        0, 2, 4, 5, 3, 1)
+
+
+def packed_by_code(weight: np.ndarray, p: PackedWeight, name: str) -> np.ndarray:
+    target = Block(p.bytes)
+    strides = tuple(s // 4 for s in weight.strides)
+    run_steps((lower_packing(p, strides, level(name)),), [weight.ctypes.data, target.address])
+    target.check("packing")
+    return target.bytes
+
+
+def to_bf16(values: np.ndarray) -> np.ndarray:
+    """Rounded to the nearest bf16, ties to even, as uint16."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.integers(1, 70), st.sampled_from([1, 2, 3, 7, 8, 16, 20]), st.integers(1, 3),
+       st.sampled_from([1, 2, 4]), st.sampled_from([0, 2, 4]), st.permutations(range(4)),
+       st.sampled_from(LEVELS), st.booleans())
+def test_packing(out: int, channels: int, window: int, vectors: int, winograd: int,
+                 order: list[int], name: str, pairs: bool) -> None:
+    pairs = pairs and name == "avx512_bf16" and not winograd
+    window = 3 if winograd else window
+    step = 8 if pairs else 4
+    chunk = 8 if channels % 8 == 0 else -(-channels // step) * step
+    p = PackedWeight("weight", out, channels, window, window, vectors * level(name).lanes, chunk,
+                     "bf16" if pairs else "f32", winograd)
+    shape = (out, channels, window, window)
+    stored = np.random.default_rng(out).standard_normal([shape[i] for i in order], np.float32)
+    weight = stored.transpose(np.argsort(order))
+    expected, found = packed_by_numpy(weight, p), packed_by_code(weight, p, name)
+    if pairs:
+        halves = to_bf16(expected).reshape(*expected.shape[:4], chunk // 2, 2, p.width)
+        np.testing.assert_array_equal(found.view(np.uint16),
+                                      np.moveaxis(halves, 5, 6).reshape(-1))
+        return
+    np.testing.assert_allclose(found.view(np.float32), expected.reshape(-1), rtol=1e-5, atol=1e-6)
