@@ -1,0 +1,161 @@
+"""The first schedule: legal for any shape and any CPU, and frozen data."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smalti.errors import IllegalSchedule
+from smalti.fuse import cut
+from smalti.graph import Graph
+from smalti.kernel.form import Kernel
+from smalti.schedule import (
+    AttentionSchedule,
+    ContractionSchedule,
+    Limits,
+    MapSchedule,
+    MomentsSchedule,
+    choose,
+)
+from smalti.schedule.choose import even, micro_tile, pixel_tile
+from smalti.schedule.merge import contraction_extents, map_axes
+from smalti.target.x86.instructions import LEVELS
+from smalti.target.x86.lower import limits
+
+EXAMPLES = 150
+CPUS = st.builds(
+    lambda name, threads, l1, l2: limits(LEVELS[name], threads, l1 << 10, l2 << 10),
+    st.sampled_from(list(LEVELS)), st.sampled_from([1, 2, 3, 16, 128]),
+    st.sampled_from([1, 16, 32, 48]), st.sampled_from([1, 16, 256, 512, 2048]))
+EXTENTS = st.one_of(st.integers(1, 70), st.sampled_from([128, 160, 320, 509, 1280, 2560, 4096]))
+
+
+def kernel_of(build) -> Kernel:
+    g = Graph("one")
+    g.output("y", build(g))
+    return cut(g).pieces[0].kernel
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(CPUS, st.integers(1, 3), EXTENTS, EXTENTS, st.integers(1, 100), st.integers(1, 100),
+       st.sampled_from([1, 3, 5]), st.integers(1, 2), st.booleans())
+def test_convolutions(cpu: Limits, batch: int, channels: int, out: int, height: int, width: int,
+                      window: int, stride: int, pairs: bool) -> None:
+    precision = "bf16" if pairs and cpu.pairs else "f32"
+    kernel = kernel_of(lambda g: g.apply(
+        "conv", g.input("x", (batch, channels, height, width)),
+        g.parameter("w", (out, channels, window, window)), pads=(window // 2,) * 4,
+        strides=(stride, stride)))
+    schedule = choose(kernel, cpu, precision)
+    schedule.check(cpu)
+    e = contraction_extents(kernel)
+    assert isinstance(schedule, ContractionSchedule) and schedule.dtype == precision
+    assert e.b % schedule.tile_b == 0
+    assert 1 <= schedule.tile_y <= e.y and 1 <= schedule.tile_x <= e.x
+    assert 1 <= schedule.panels <= -(-e.o // (schedule.vectors * cpu.lanes))
+    chunks = -(-e.c // schedule.chunk)
+    assert chunks == 1 or e.c % schedule.chunk == 0
+    assert chunks > 1 or schedule.chunk - e.c < 8
+    assert choose(kernel, cpu, precision) == schedule
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(CPUS, EXTENTS, EXTENTS, EXTENTS)
+def test_matrix_products(cpu: Limits, rows: int, channels: int, out: int) -> None:
+    kernel = kernel_of(lambda g: g.apply("mat_mul", g.input("x", (rows, channels)),
+                                         g.parameter("w", (channels, out))))
+    schedule = choose(kernel, cpu)
+    schedule.check(cpu)
+    assert (schedule.tile_b, schedule.tile_y, schedule.winograd) == (1, 1, 0)
+    assert 1 <= schedule.rows <= max(1, rows) and schedule.tile_x <= rows
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(CPUS, st.lists(st.sampled_from([1, 2, 3, 7, 64, 1000]), min_size=0, max_size=4))
+def test_maps(cpu: Limits, shape: list[int]) -> None:
+    kernel = kernel_of(lambda g: g.input("x", tuple(shape)) + g.input("y", tuple(shape[-1:])))
+    schedule = choose(kernel, cpu)
+    axes, _ = map_axes(kernel)
+    rows = axes[-2][1] if len(axes) > 1 else 1
+    assert isinstance(schedule, MapSchedule) and 1 <= schedule.grain <= rows
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(CPUS, EXTENTS, EXTENTS, st.sampled_from([1, 7, 40, 64, 160]))
+def test_attentions(cpu: Limits, queries: int, keys: int, depth: int) -> None:
+    def build(g: Graph):
+        k = g.input("k", (1, keys, 2 * depth))
+        return g.apply("attention", g.input("q", (1, queries, 2 * depth)), k, k, num_heads=2)
+
+    schedule = choose(kernel_of(build), cpu)
+    schedule.check(cpu)
+    assert isinstance(schedule, AttentionSchedule) and 1 <= schedule.keys <= keys
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(CPUS, st.integers(1, 70), st.integers(1, 70), st.integers(1, 8))
+def test_statistics(cpu: Limits, height: int, width: int, groups: int) -> None:
+    group = kernel_of(lambda g: g.apply(
+        "group_normalization", g.input("x", (1, 4 * groups, height, width)),
+        g.parameter("s", (4 * groups,)), g.parameter("b", (4 * groups,)), num_groups=groups))
+    schedule = choose(group, cpu)
+    assert isinstance(schedule, MomentsSchedule) and height * width % schedule.parts == 0
+    layer = kernel_of(lambda g: g.apply(
+        "layer_normalization", g.input("x", (height, width)), g.parameter("s", (width,)),
+        g.parameter("b", (width,))))
+    assert 1 <= choose(layer, cpu).grain <= height
+
+
+CONTRACTION = ContractionSchedule(1, 1, 14, 1, 8, 14, 2)
+ATTENTION = AttentionSchedule(2, 56, 14)
+
+
+@pytest.mark.parametrize("schedule, cpu, why", [
+    (CONTRACTION, "avx2", "14 x 2 accumulators need 31 vector registers, there are 16"),
+    (replace(CONTRACTION, rows=16), "avx512", "need 35 vector registers, there are 32"),
+    (replace(CONTRACTION, chunk=6), "avx512", "6 channels is no multiple of 4"),
+    (replace(CONTRACTION, dtype="bf16", chunk=12), "avx512_bf16", "12 channels is no multiple of 8"),
+    (replace(CONTRACTION, dtype="bf16"), "avx512", "need vdpbf16ps"),
+    (ATTENTION, "avx2", "14 x 2 accumulators need 31 vector registers, there are 16"),
+    (replace(ATTENTION, vectors=4), "avx512", "need 61 vector registers, there are 32"),
+])
+def test_what_a_cpu_cannot_run_is_illegal(schedule, cpu: str, why: str) -> None:
+    with pytest.raises(IllegalSchedule, match=why):
+        schedule.check(limits(LEVELS[cpu]))
+
+
+@pytest.mark.parametrize("schedule, cpu", [
+    (CONTRACTION, "avx512"), (replace(CONTRACTION, rows=6), "avx2"),
+    (replace(CONTRACTION, dtype="bf16"), "avx512_bf16"), (ATTENTION, "avx512"),
+    (replace(ATTENTION, rows=6), "avx2")])
+def test_what_a_cpu_can_run_is_legal(schedule, cpu: str) -> None:
+    assert schedule.check(limits(LEVELS[cpu])) is None
+
+
+def test_schedules_are_frozen_hashable_and_print_as_they_are_written() -> None:
+    for schedule in (CONTRACTION, ATTENTION, MapSchedule(4), MomentsSchedule(8, 1)):
+        assert eval(str(schedule)) == schedule
+        assert len({schedule, replace(schedule)}) == 1
+        with pytest.raises(FrozenInstanceError):
+            setattr(schedule, fields(schedule)[0].name, 9)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.integers(1, 5000), st.integers(1, 300))
+def test_even_tiles(extent: int, most: int) -> None:
+    tile = even(extent, most)
+    assert 1 <= tile <= min(extent, most)
+    assert -(-extent // tile) == -(-extent // most)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 600), st.integers(1, 600), CPUS)
+def test_tiles_hold_a_bounded_number_of_pixels(b: int, y: int, x: int, cpu: Limits) -> None:
+    tile_x, tile_y, tile_b = pixel_tile(b, y, x)
+    assert tile_x <= x and tile_y <= y and b % tile_b == 0
+    assert tile_x * tile_y * tile_b <= 256
+    vectors, rows = micro_tile(b * y * x, cpu)
+    assert vectors * rows + vectors + 1 <= cpu.vectors
