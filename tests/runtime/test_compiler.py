@@ -1,0 +1,275 @@
+"""From a graph to a program: models on every level, what is asked for, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+from mixed_graphs import mixed_graphs
+from native_pieces import LEVELS, arrays_for, relative_error
+from peers_models import TINY_TEXT, TINY_UNET, TINY_VAE
+
+from smalti.errors import InputError, UnsupportedError
+from smalti.graph import Graph, evaluate
+from smalti.models import clip_text_graph, unet_graph, vae_decoder_graph, vae_encoder_graph
+from smalti.runtime.compiler import build_image, compile_graph
+from smalti.runtime.program import NativeProgram
+from smalti.target.x86.instructions import level
+from smalti.target.x86.lower import limits
+
+EXAMPLES = 40
+MODELS = {
+    "text": lambda: clip_text_graph(TINY_TEXT, 2),
+    "unet": lambda: unet_graph(TINY_UNET, 2, 8, 6, tokens=5),
+    "decoder": lambda: vae_decoder_graph(TINY_VAE, 1, 4, 4),
+    "encoder": lambda: vae_encoder_graph(TINY_VAE, 1, 16, 16),
+}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SMALTI_CACHE", str(tmp_path))
+    for name in ("SMALTI_SHOW", "SMALTI_THREADS", "SMALTI_TARGET"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def native(graph: Graph, name: str, threads: int = 1, precision: str = "f32") -> NativeProgram:
+    """A program without looking at the cache."""
+    image = build_image(graph, level(name), limits(level(name), threads), precision)
+    return NativeProgram(image, threads)
+
+
+def arrays(graph: Graph) -> tuple[dict, dict]:
+    inputs, parameters = arrays_for(graph)
+    for name in parameters:
+        if parameters[name].ndim == 1 and name.endswith("weight"):
+            parameters[name] += 1
+    return inputs, parameters
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_models_on_every_level_and_number_of_threads(model: str) -> None:
+    graph = MODELS[model]()
+    inputs, parameters = arrays(graph)
+    expected = evaluate(graph, inputs, parameters)
+    for name in LEVELS:
+        outputs = []
+        for threads in (1, 2, 3):
+            program = native(graph, name, threads)
+            program.bind(parameters.__getitem__)
+            outputs += [program.run(inputs), program.run(inputs)]
+        for output, array in expected.items():
+            assert relative_error(outputs[0][output], array) < 1e-5, name
+            assert {found[output].tobytes() for found in outputs} == {outputs[0][output].tobytes()}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_models_in_bf16(model: str) -> None:
+    graph = MODELS[model]()
+    inputs, parameters = arrays(graph)
+    expected = evaluate(graph, inputs, parameters)
+    errors = {name: 0.0 for name in LEVELS}
+    for name in [n for n in LEVELS if n == "avx512_bf16"]:
+        program = native(graph, name, 2, "bf16")
+        program.bind(parameters.__getitem__)
+        found = program.run(inputs)
+        errors[name] = max(relative_error(found[o], array) for o, array in expected.items())
+        assert errors[name] > 1e-5, "bf16 rounds"
+    assert max(errors.values()) < 2e-2
+
+
+@pytest.mark.parametrize("name", [n for n in LEVELS if n != "avx512_bf16"])
+def test_bf16_on_a_cpu_without_it_says_what_to_do(name: str) -> None:
+    g = Graph("small")
+    g.output("y", g.input("x", (3,)) + 1.0)
+    with pytest.raises(InputError, match=f"AVX-512 BF16, this is {name}; use f32"):
+        compile_graph(g, precision="bf16", target=name, threads=1)
+
+
+@pytest.mark.parametrize("asked, why", [
+    ({"precision": "f16"}, "'f16' is unknown; the CPU has auto, f32, bf16"),
+    ({"target": "avx1024"}, "no x86 feature level is named 'avx1024'"),
+    ({"threads": 0}, "0 threads"), ({"threads": -2}, "-2 threads"),
+])
+def test_what_cannot_be_had_is_refused(asked: dict, why: str) -> None:
+    g = Graph("small")
+    g.output("y", g.input("x", (3,)) + 1.0)
+    with pytest.raises(InputError, match=why):
+        compile_graph(g, **{"threads": 1, **asked})
+
+
+def test_unsupported_nodes_are_listed() -> None:
+    g = Graph("bad")
+    g.output("y", g.apply("softmax", g.input("x", (3, 4))))
+    g.output("z", g.apply("softmax", g.input("z", (3, 4))))
+    with pytest.raises(UnsupportedError) as raised:
+        compile_graph(g, threads=1)
+    assert len(raised.value.nodes) == 2
+
+
+# ---------------------------------------------------------------------- stages
+
+
+def small() -> Graph:
+    g = Graph("small")
+    x = g.input("x", (1, 4, 6, 6))
+    with g.scope("block"):
+        h = g.apply("conv", g.apply("silu", x), g.parameter("w", (8, 4, 3, 3)), pads=(1, 1, 1, 1))
+    g.output("y", h)
+    return g
+
+
+@pytest.mark.parametrize("stage, lines", [
+    ("graph", ['graph "small" {', "silu(%0)"]),
+    ("fused", ["block: contraction: an output of the program"]),
+    ("kernel", ["contraction", "patch", "silu"]),
+    ("schedule", ["ContractionSchedule(tile_b=1"]),
+    ("asm", ["vfmadd231ps", "ret"]),
+])
+def test_stages_are_shown(stage: str, lines: list[str], monkeypatch: pytest.MonkeyPatch,
+                          capsys: pytest.CaptureFixture[str]) -> None:
+    compile_graph(small(), threads=1, target="avx2")
+    assert capsys.readouterr().out == ""
+    monkeypatch.setenv("SMALTI_SHOW", stage)
+    compile_graph(small(), threads=1, target="avx2")
+    shown = capsys.readouterr().out
+    assert all(line in shown for line in lines), shown
+
+
+def test_an_unknown_stage_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMALTI_SHOW", "graph,loops")
+    with pytest.raises(InputError, match="'loops'"):
+        compile_graph(small(), threads=1)
+
+
+def test_progress_counts_the_kernels() -> None:
+    graph, seen = MODELS["decoder"](), []
+    program = compile_graph(graph, threads=1, progress=lambda *step: seen.append(step))
+    count = len(program.image.pieces)
+    assert seen == [(n + 1, count) for n in range(count)]
+
+
+def test_the_second_time_the_cache_has_it(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = compile_graph(small(), threads=1, target="avx2")
+    assert [p for p in own_cache.rglob("*") if p.is_file()]
+
+    def never(*_) -> None:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr("smalti.runtime.compiler.build_image", never)
+    assert compile_graph(small(), threads=1, target="avx2").image == first.image
+    for other in ({"threads": 2}, {"target": LEVELS[-1]}):
+        with pytest.raises(AssertionError, match="compiled again"):
+            compile_graph(small(), **{"threads": 1, "target": "avx2", **other})
+
+
+def test_equal_kernels_are_compiled_once() -> None:
+    g = Graph("equal")
+    x = g.input("x", (1, 8, 6, 6))
+    for number in range(5):
+        with g.scope(number):
+            x = g.apply("conv", x, g.parameter("w", (8, 8, 3, 3)), pads=(1, 1, 1, 1))
+    g.output("y", x)
+    image = native(g, "avx2").image
+    assert len(image.launches) == len(image.pieces) == 5
+    # the first reads the input, the last writes the output, all in the same strides: one function
+    # computes, one packs
+    assert len(image.functions) == 2
+
+
+def test_compiling_twice_gives_the_same_bytes() -> None:
+    images = [native(MODELS["decoder"](), LEVELS[-1]).image.to_bytes() for _ in range(2)]
+    assert images[0] == images[1]
+
+
+# ---------------------------------------------------------------------- memory
+
+
+def test_memory_is_used_again() -> None:
+    g = Graph("chain")
+    x = g.input("x", (1, 8, 32, 32))
+    for number in range(10):
+        x = g.apply("conv", x, g.parameter(f"w{number}", (8, 8, 3, 3)), pads=(1, 1, 1, 1))
+    g.output("y", x)
+    one = 4 * 8 * 32 * 32
+    assert 2 * one <= native(g, "avx2").image.arena_bytes < 2.2 * one
+
+
+def test_a_residual_is_added_in_its_place() -> None:
+    g = Graph("residual")
+    x = g.input("x", (1, 8, 32, 32))
+    first = g.apply("conv", x, g.parameter("v", (8, 8, 1, 1)))
+    for number in range(4):
+        h = g.apply("conv", first, g.parameter(f"w{number}", (8, 8, 3, 3)), pads=(1, 1, 1, 1))
+        first = first + g.apply("conv", h, g.parameter(f"u{number}", (8, 8, 3, 3)),
+                                pads=(1, 1, 1, 1))
+    g.output("y", first)
+    image = native(g, "avx2").image
+    assert len({piece.results[0].offset for piece in image.pieces[::2]}) == 1
+    inputs, parameters = arrays(g)
+    program = native(g, "avx2", 2)
+    program.bind(parameters.__getitem__)
+    assert relative_error(program.run(inputs)["y"], evaluate(g, inputs, parameters)["y"]) < 1e-5
+
+
+READERS = {
+    "transposed": lambda g, x: x + g.apply("relu", x).transpose(1, 0),
+    "one column": lambda g, x: x * g.apply("slice", g.apply("relu", x), axis=1, start=2, end=3),
+    "one row": lambda g, x: g.apply("slice", g.apply("relu", x), axis=0, start=0, end=1) - x,
+    "in another product": lambda g, x: x + g.apply("mat_mul", g.apply("tanh", x), g.parameter(
+        "v", (24, 24))),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_an_operand_that_is_read_elsewhere_too_is_not_overwritten(reader: str) -> None:
+    g = Graph("square")
+    x = g.apply("mat_mul", g.input("x", (24, 24)), g.parameter("w", (24, 24)))
+    g.output("y", READERS[reader](g, x))
+    inputs, parameters = arrays(g)
+    expected = evaluate(g, inputs, parameters)["y"]
+    for threads in (1, 3):
+        program = native(g, LEVELS[-1], threads)
+        program.bind(parameters.__getitem__)
+        assert relative_error(program.run(inputs)["y"], expected) < 1e-5
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(mixed_graphs(), st.sampled_from(LEVELS), st.integers(1, 3))
+def test_random_graphs_share_memory_without_harm(graph: Graph, name: str, threads: int) -> None:
+    note(str(graph))
+    inputs, parameters = arrays(graph)
+    expected = evaluate(graph, inputs, parameters)
+    program = native(graph, name, threads)
+    program.bind(parameters.__getitem__)
+    for found in (program.run(inputs), program.run(inputs)):
+        for output, array in expected.items():
+            assert relative_error(found[output], array) < 1e-5, output
+
+
+# ---------------------------------------------------------------------- odd programs
+
+
+def test_programs_that_compute_nothing_or_give_what_they_were_given() -> None:
+    g = Graph("odd")
+    x, w = g.input("x", (2, 3)), g.parameter("w", (3, 2))
+    g.input("unused", (4,))
+    g.output("same", x)
+    g.output("turned", x.transpose(1, 0))
+    g.output("weight", w)
+    g.output("weight turned", w.transpose(1, 0))
+    g.output("constant", g.constant(np.float32([1, 2])))
+    inputs, parameters = arrays(g)
+    program = native(g, LEVELS[0])
+    program.bind(parameters.__getitem__)
+    for name, array in evaluate(g, inputs, parameters).items():
+        np.testing.assert_array_equal(program.run(inputs)[name], array)
+    g = Graph("identity")
+    g.output("y", g.input("x", (3,)) + 0.0)
+    program = native(g, LEVELS[0])
+    assert not program.image.launches
+    assert program.run({"x": np.arange(3)})["y"].tolist() == [0, 1, 2]
