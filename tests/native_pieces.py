@@ -62,7 +62,7 @@ def run_steps(steps: tuple[Step, ...], pointers: list[int], scratch: int = 0) ->
     held = np.array(pointers, np.uint64)
     counters = np.zeros(len(steps), np.uint64)
     table = aligned(len(steps), LAUNCH)
-    for number, (step, place) in enumerate(zip(steps, places)):
+    for number, (step, place) in enumerate(zip(steps, places, strict=True)):
         table[number] = (code.address + place, held.ctypes.data, step.tiles,
                          counters.ctypes.data + 8 * number, 0)
     state = context(table, 1, scratch)

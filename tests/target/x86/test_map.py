@@ -70,7 +70,8 @@ MOVES: dict[str, Callable[[Graph], Value]] = {
         "silu", g.input("x", (1, 4, 6, 6))), scales=(1, 1, 2, 2)), axis=3, start=3, end=8) + 1.0,
     "gather": lambda g: g.apply("gather", g.parameter("t", (9, 20)), g.input("i", (5,), "i32")),
     "gather in two axes": lambda g: g.apply("gather", g.parameter("t", (9, 17)),
-                                            g.input("i", (2, 5), "i32")) + g.parameter("p", (5, 17)),
+                                            g.input("i", (2, 5), "i32"))
+    + g.parameter("p", (5, 17)),
     "gather of one column": lambda g: g.apply("gather", g.parameter("t", (9, 1)),
                                               g.input("i", (5,), "i32")),
     "gather by reshaped rows": lambda g: g.apply("gather", g.parameter("t", (9, 4)),

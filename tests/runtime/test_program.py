@@ -1,0 +1,270 @@
+"""Programs: binding again, wrong inputs, numbers that are not finite, and the reference."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from smalti.errors import InputError, NumericsError
+from smalti.graph import Graph, evaluate
+from smalti.runtime.compiler import compile_graph
+from smalti.runtime.program import NativeProgram, Program, ReferenceProgram
+
+KINDS = ("native", "reference")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMALTI_CACHE", str(tmp_path))
+    monkeypatch.delenv("SMALTI_SHOW", raising=False)
+
+
+def graph() -> Graph:
+    g = Graph("model")
+    x, i = g.input("x", (2, 6)), g.input("i", (2,), "i32")
+    with g.scope("first"):
+        x = g.apply("silu", g.apply("mat_mul", x, g.parameter("weight", (6, 8))))
+    with g.scope("table"):
+        x = x + g.apply("gather", g.parameter("weight", (5, 8)), i)
+    with g.scope("root"):
+        x = g.apply("sqrt", g.apply("mat_mul", x, g.parameter("weight", (8, 3))) + 4.0)
+    g.output("y", x)
+    g.output("z", x * 2.0)
+    return g
+
+
+def weights(seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {name: rng.standard_normal(v.shape, np.float32) * np.float32(0.3)
+            for name, v in graph().parameters.items()}
+
+
+INPUTS = {"x": np.linspace(-1, 1, 12, dtype=np.float32).reshape(2, 6),
+          "i": np.array([0, 4], np.int32)}
+
+
+def make(kind: str, bound: bool = True) -> Program:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        program = (ReferenceProgram(graph()) if kind == "reference"
+                   else compile_graph(graph(), threads=2))
+    if bound:
+        program.bind(weights().__getitem__)
+    return program
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_outputs_and_their_names(kind: str) -> None:
+    program = make(kind)
+    assert program.name == "model"
+    assert program.inputs == {"x": (2, 6), "i": (2,)}
+    expected = evaluate(graph(), INPUTS, weights())
+    found = program.run(INPUTS)
+    assert list(found) == ["y", "z"]
+    for name, array in expected.items():
+        assert found[name].dtype == np.float32
+        np.testing.assert_allclose(found[name], array, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_weights_without_compiling_again(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = make(kind)
+
+    def never(*_, **__) -> None:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr("smalti.runtime.compiler.build_image", never)
+    monkeypatch.setattr("smalti.runtime.compiler.lower", never)
+    first = program.run(INPUTS)["y"]
+    program.bind(weights(1).__getitem__)
+    second = program.run(INPUTS)["y"]
+    assert np.abs(first - second).max() > 0.05
+    np.testing.assert_allclose(second, evaluate(graph(), INPUTS, weights(1))["y"], rtol=1e-5)
+    program.bind(weights().__getitem__)
+    np.testing.assert_array_equal(program.run(INPUTS)["y"], first)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_are_the_callers_own(kind: str) -> None:
+    program = make(kind)
+    first = program.run(INPUTS)["y"]
+    kept = first.copy()
+    program.run({**INPUTS, "x": INPUTS["x"] + 1})
+    np.testing.assert_array_equal(first, kept)
+    first[...] = 0
+    np.testing.assert_array_equal(program.run(INPUTS)["y"], kept)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("change, why", [
+    ({"x": np.zeros((6, 2))}, r"'x' has shape \[6, 2\], the program expects \[2, 6\]"),
+    ({"x": np.zeros(12)}, r"'x' has shape \[12\]"), ({"i": 3}, r"'i' has shape \[\]"),
+    ({"extra": np.zeros(1)}, r"\['extra', 'i', 'x'\] are given, \['i', 'x'\] are expected"),
+])
+def test_wrong_inputs_are_named(kind: str, change: dict, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        make(kind).run({**INPUTS, **change})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_missing_inputs_are_named(kind: str) -> None:
+    with pytest.raises(InputError, match=r"\['x'\] are given, \['i', 'x'\] are expected"):
+        make(kind).run({"x": INPUTS["x"]})
+
+
+@pytest.mark.parametrize("rows", [[0, 5], [-1, 0], [2**31 - 1, 0], [0, -2**31]])
+def test_rows_outside_of_a_table_are_never_read(rows: list[int]) -> None:
+    with pytest.raises(InputError, match="rows 0 to 4 of a table are expected"):
+        make("native").run({**INPUTS, "i": np.array(rows, np.int32)})
+
+
+def test_lists_other_dtypes_and_strided_arrays_are_taken() -> None:
+    program = make("native")
+    expected = program.run(INPUTS)["y"]
+    wide = np.zeros((6, 4))
+    wide[:, ::2] = INPUTS["x"].T
+    for x in (INPUTS["x"].tolist(), INPUTS["x"].astype(np.float64), wide[:, ::2].T):
+        np.testing.assert_array_equal(program.run({"x": x, "i": [0, 4]})["y"], expected)
+
+
+# ---------------------------------------------------------------------- memory
+
+
+def test_unbound_programs_say_so() -> None:
+    with pytest.raises(InputError, match="no weights are bound; call bind first"):
+        make("native", bound=False).run(INPUTS)
+    with pytest.raises(InputError, match="'first.weight'.* is missing"):
+        make("reference", bound=False).run(INPUTS)
+
+
+def test_release_gives_memory_back_until_bind() -> None:
+    program = make("native")
+    expected = program.run(INPUTS)["y"]
+    for _ in range(2):
+        program.release()
+        assert program._weights is None and program._arena is None
+        with pytest.raises(InputError, match="call bind first"):
+            program.run(INPUTS)
+        program.bind(weights().__getitem__)
+        np.testing.assert_array_equal(program.run(INPUTS)["y"], expected)
+
+
+def test_a_program_without_parameters_is_always_bound() -> None:
+    g = Graph("free")
+    g.output("y", g.apply("silu", g.input("x", (40,)) + g.constant(np.arange(40.0))))
+    program = compile_graph(g, threads=1)
+    x = np.linspace(-1, 1, 40, dtype=np.float32)
+    expected = program.run({"x": x})["y"]
+    np.testing.assert_allclose(expected, evaluate(g, {"x": x}, {})["y"], rtol=1e-5)
+    program.release()
+    np.testing.assert_array_equal(program.run({"x": x})["y"], expected)
+
+
+def test_two_programs_do_not_share_memory() -> None:
+    one, other = make("native"), make("native")
+    other.bind(weights(1).__getitem__)
+    first = one.run(INPUTS)["y"]
+    other.run(INPUTS)
+    np.testing.assert_array_equal(one.run(INPUTS)["y"], first)
+
+
+# ---------------------------------------------------------------------- not finite
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_run_checked_returns_what_run_does(kind: str) -> None:
+    program = make(kind)
+    np.testing.assert_array_equal(program.run_checked(INPUTS)["y"], program.run(INPUTS)["y"])
+
+
+@pytest.mark.parametrize("kind, place", [("native", "the contraction of first"),
+                                         ("reference", "mat_mul first")])
+def test_the_first_kernel_that_made_it_is_named(kind: str, place: str) -> None:
+    program, large = make(kind), weights()
+    large["first.weight"] = np.full((6, 8), 3e38, np.float32)
+    program.bind(large.__getitem__)
+    with np.errstate(over="ignore", invalid="ignore"), pytest.raises(NumericsError) as raised:
+        program.run_checked({**INPUTS, "x": np.full((2, 6), 10, np.float32)})
+    assert f"model: NaN or Inf appeared first in {place};" in str(raised.value)
+
+
+@pytest.mark.parametrize("kind, place", [("native", "the contraction of root"),
+                                         ("reference", "sqrt root")])
+def test_a_later_kernel_is_named_when_the_first_are_fine(kind: str, place: str) -> None:
+    program, negative = make(kind), weights()
+    negative["table.weight"][4] = 9.0
+    negative["root.weight"][...] = -1.0
+    program.bind(negative.__getitem__)
+    with np.errstate(invalid="ignore"), pytest.raises(NumericsError, match=place):
+        program.run_checked(INPUTS)
+    finite = program.run_checked({**INPUTS, "i": np.array([0, 1], np.int32)})["y"]
+    assert np.isfinite(finite).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_bad_input_is_named(kind: str, bad: float) -> None:
+    x = INPUTS["x"].copy()
+    x[1, 2] = bad
+    with np.errstate(invalid="ignore"), pytest.raises(NumericsError, match="input 'x' holds NaN"):
+        make(kind).run_checked({**INPUTS, "x": x})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bad_weight_is_named(kind: str) -> None:
+    bad = weights()
+    bad["table.weight"][2, 7] = np.nan
+    with pytest.raises(NumericsError, match=r"'table.weight' holds 1 values .* at \[2, 7\]"):
+        make(kind).bind(bad.__getitem__)
+
+
+# ---------------------------------------------------------------------- what it says of itself
+
+
+def test_explain_has_a_line_for_every_kernel() -> None:
+    program = make("native")
+    before = program.explain().splitlines()
+    assert program.timings == {}
+    assert " ms " not in "\n".join(before)
+    assert len(before) == 1 + len(program.image.pieces)
+    program.run(INPUTS)
+    after = program.explain().splitlines()
+    assert len(after) == len(before)
+    for line, piece in zip(after[1:], program.image.pieces, strict=True):
+        assert " ms " in line and piece.schedule in line and f"cut: {piece.reason}" in line
+    assert set(program.timings) == {piece.form for piece in program.image.pieces}
+    assert sum(program.timings.values()) == pytest.approx(float(program.seconds.sum()))
+
+
+def test_memory_is_told_before_it_is_used() -> None:
+    program = make("native", bound=False)
+    assert program.arena_bytes >= program.image.arena_bytes + 2 * program.image.scratch_bytes
+    assert program._arena is None and program._weights is None
+
+
+# ---------------------------------------------------------------------- the reference
+
+
+def test_without_a_code_generator_the_reference_runs_and_says_so_once(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smalti.runtime.compiler.best_level", lambda: None)
+    monkeypatch.setattr(ReferenceProgram, "_said", False)
+    with pytest.warns(RuntimeWarning, match="numpy reference, which is many times slower") as seen:
+        programs = [compile_graph(graph()) for _ in range(2)]
+    assert len(seen) == 1
+    assert all(isinstance(program, ReferenceProgram) for program in programs)
+    programs[0].bind(weights().__getitem__)
+    native = make("native")
+    assert isinstance(native, ReferenceProgram)  # patched as well: the numbers come from evaluate
+    expected = evaluate(graph(), INPUTS, weights())["y"]
+    np.testing.assert_array_equal(programs[0].run(INPUTS)["y"], expected)
+    assert "numpy reference" in programs[0].explain()
+
+
+def test_the_reference_agrees_with_native_code() -> None:
+    native, reference = make("native"), make("reference")
+    assert isinstance(native, NativeProgram)
+    np.testing.assert_allclose(native.run(INPUTS)["y"], reference.run(INPUTS)["y"], rtol=1e-5)
