@@ -1,0 +1,72 @@
+"""Every piece of random graphs and models, against the interpreter of kernels.
+
+Where a whole graph is off, this says which of the two sides of the kernel form is wrong: the cut
+made another kernel than the graph means (`tests/fuse`), or lowering made other code than the
+kernel means (here).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+from mixed_graphs import mixed_graphs
+from native_pieces import LEVELS, PieceRunner, arrays_for, relative_error, run_pieces
+from peers_models import TINY_TEXT, TINY_UNET, TINY_VAE
+
+from smalti.fuse import Piece, cut
+from smalti.graph import Graph
+from smalti.kernel.interpreter import run
+from smalti.models import clip_text_graph, unet_graph, vae_decoder_graph
+
+EXAMPLES = 30
+
+
+class CheckedRunner(PieceRunner):
+    """Asserts after each piece that its results are those of its kernel."""
+
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments)
+        self.checked: dict[str, int] = {}
+
+    def run(self, piece: Piece) -> None:
+        """Run the piece natively and by the interpreter, on the same operands."""
+        roles = {buffer.name: buffer.role for buffer in piece.kernel.buffers}
+        given = {name: np.array(self.array(view)) for name, view in piece.views.items()
+                 if roles[name] != "output"}
+        expected = run(piece.kernel, given)
+        super().run(piece)
+        for name, array in expected.items():
+            error = relative_error(self.array(piece.views[name]), array)
+            assert error < 1e-5, f"{name} is off by {error:.3g}: {piece.scope}\n{piece.kernel}"
+        form = piece.kernel.form
+        self.checked[form] = self.checked.get(form, 0) + 1
+
+
+def check(graph: Graph, name: str) -> dict[str, int]:
+    """How many pieces of each form agreed."""
+    inputs, parameters = arrays_for(graph)
+    runner = CheckedRunner(parameters, name)
+    run_pieces(graph, inputs, runner)
+    return runner.checked
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(mixed_graphs(), st.sampled_from(LEVELS))
+def test_pieces_of_random_graphs(graph: Graph, name: str) -> None:
+    note(f"{name}\n{graph}")
+    assert sum(check(graph, name).values()) == len(cut(graph).pieces)
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("graph, expected", [
+    (lambda: clip_text_graph(TINY_TEXT, 1), {"map", "contraction", "attention",
+                                             "layer_scale_shift"}),
+    (lambda: unet_graph(TINY_UNET, 1, 4, 6, tokens=3), {"map", "contraction", "attention",
+                                                        "layer_scale_shift", "group_scale_shift"}),
+    (lambda: vae_decoder_graph(TINY_VAE, 1, 2, 2), {"contraction", "attention",
+                                                    "group_scale_shift"}),
+], ids=["text", "unet", "decoder"])
+def test_pieces_of_models(graph, expected: set[str], name: str) -> None:
+    assert set(check(graph(), name)) == expected
