@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -140,6 +141,7 @@ class NativeProgram(Program):
         self._weights: np.ndarray | None = None
         self._arena: np.ndarray | None = None
         self.seconds: np.ndarray | None = None
+        self._turn = threading.Lock()
         self._bound = False
         if not image.parameters:
             self.bind(lambda name: np.empty(0))
@@ -222,17 +224,18 @@ class NativeProgram(Program):
         """The outputs for `inputs`: arrays of the shapes that the graph gives them.
 
         Raises InputError for a missing input, one of another shape or with rows that a table does
-        not have, and when no weights are bound.
+        not have, and when no weights are bound. Calls from several threads take turns.
         """
-        self._start(inputs)
-        started = time.perf_counter()
-        self._context["first"], self._context["last"] = 0, len(self.image.launches)
-        workers(self.threads).run(self._entry, self._context.ctypes.data)
-        elapsed = time.perf_counter() - started
-        ticks = np.diff(self._stamps.astype(np.float64))
-        self.seconds = ticks * (elapsed / max(ticks.sum(), 1.0))
-        return {name: np.array(array_at(self._arena, place))
-                for name, place in self.image.outputs.items()}
+        with self._turn:
+            self._start(inputs)
+            started = time.perf_counter()
+            self._context["first"], self._context["last"] = 0, len(self.image.launches)
+            workers(self.threads).run(self._entry, self._context.ctypes.data)
+            elapsed = time.perf_counter() - started
+            ticks = np.diff(self._stamps.astype(np.float64))
+            self.seconds = ticks * (elapsed / max(ticks.sum(), 1.0))
+            return {name: np.array(array_at(self._arena, place))
+                    for name, place in self.image.outputs.items()}
 
     def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
         """Run launch by launch; the kernel whose result first holds NaN or Inf."""

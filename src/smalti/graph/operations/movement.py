@@ -114,8 +114,16 @@ def _gather_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
     return Type((*indices.shape, table.shape[1]), table.dtype)
 
 
-define(name="gather", inputs=(2, 2), shape=_gather_rule, flops=_free,
-       meaning=lambda table, indices: table[np.asarray(indices)])
+def gather(table: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """Rows of `table` [rows, c]: indices [...] -> [..., c]. InputError for a row it has not."""
+    rows = np.asarray(indices)
+    if rows.size and (rows.min() < 0 or rows.max() >= len(table)):
+        raise InputError(f"rows {rows.min()} to {rows.max()} are asked of a table that has rows 0 "
+                         f"to {len(table) - 1}")
+    return table[rows]
+
+
+define(name="gather", inputs=(2, 2), shape=_gather_rule, flops=_free, meaning=gather)
 
 
 def _cast_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
