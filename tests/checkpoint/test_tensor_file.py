@@ -1,6 +1,7 @@
 """Sound files are read exactly; every kind of damage is one clear `CheckpointError`."""
 
 import json
+import os
 import struct
 
 import numpy as np
@@ -123,6 +124,9 @@ BAD_HEADERS = {
     "too short": ({"a": record(shape=(1,), offsets=(0, 4))}, "expected"),
     "no record": ({"a": 3}, "record"),
     "no fields": ({"a": {}}, "dtype"),
+    "control characters": ({"\x1b[31ma": record()}, "printable"),
+    "half a character": ({"\ud800": record()}, "printable"),
+    "a name without end": ({"a" * 501: record()}, "at most 500"),
     "metadata of numbers": ({"__metadata__": {"a": 1}}, "metadata"),
     "metadata is a list": ({"__metadata__": [1]}, "metadata"),
 }
@@ -153,6 +157,17 @@ def test_missing_file_and_folder(tmp_path):
     for path in (tmp_path / "none.safetensors", tmp_path):
         with pytest.raises(CheckpointError, match="cannot be read"):
             TensorFile(path)
+
+
+def test_what_is_no_regular_file_is_not_opened(tmp_path):
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        TensorFile(os.devnull)  # of a pipe, opening would wait for a writer
+
+
+def test_a_header_larger_than_any_model_has_is_not_parsed(tmp_path):
+    path = write(tmp_path / "a.safetensors", b'{"a":[' + b"[]," * 4_000_000 + b"[]]}")
+    with pytest.raises(CheckpointError, match="expected at most 10000000"):
+        TensorFile(path)
 
 
 def test_unknown_tensor_name(tmp_path):

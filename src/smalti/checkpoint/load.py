@@ -162,7 +162,12 @@ def inspect(path: str | Path) -> Report:
 
 
 def _open(path: Path) -> _Source:
-    return _open_folder(path) if path.is_dir() else _open_file(path)
+    try:
+        return _open_folder(path) if path.is_dir() else _open_file(path)
+    except OSError as error:  # such as a folder on the way that may not be entered
+        raise CheckpointError(
+            f"{error.filename or path} cannot be read: {error.strerror or error}"
+        ) from error
 
 
 def _open_file(path: Path) -> _Source:

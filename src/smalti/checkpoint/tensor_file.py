@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +22,8 @@ import numpy.typing as npt
 
 from smalti.errors import CheckpointError
 
-HEADER_BYTES_MAX = 100_000_000  # the limit of the reference implementation
+HEADER_BYTES_MAX = 10_000_000  # SD 1.5 has 0.1 MB; parsed, JSON takes up to 30 times its size
+NAME_LENGTH_MAX = 500
 DIMENSIONS_MAX = 32
 ELEMENTS_MAX = 2**60
 
@@ -192,7 +194,12 @@ def _float8_values(dtype: str) -> npt.NDArray[np.float32]:
 
 def _read_header(path: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
     try:
-        file_bytes = path.stat().st_size
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for a writer
+            raise CheckpointError(
+                f"{path} cannot be read: it is not a regular file; give a model file (.safetensors)"
+            )
+        file_bytes = status.st_size
         with open(path, "rb") as stream:
             start = stream.read(32)
             header_bytes = int.from_bytes(start[:8], "little")
@@ -270,6 +277,11 @@ def _checked_entry(path: Path, name: str, record: object, data_start: int) -> Te
             " the file is damaged; download or copy it again"
         )
 
+    if len(name) > NAME_LENGTH_MAX or not name.isprintable():  # it will be shown in a terminal
+        raise CheckpointError(
+            f"{path}: a tensor is named {name[:40]!a}; expected at most {NAME_LENGTH_MAX} printable"
+            " characters; the file is damaged; download or copy it again"
+        )
     if not isinstance(record, dict):
         raise fail(f"a record {str(record)[:40]!r}", "dtype, shape and data_offsets")
     dtype, shape, offsets = (record.get(key) for key in ("dtype", "shape", "data_offsets"))
