@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import platformdirs
@@ -26,7 +27,7 @@ def threads() -> int:
     text = os.environ.get("SMALTI_THREADS")
     if text is None:
         return usable_cores()
-    if not text.isdigit() or not 1 <= int(text) <= 256:
+    if not re.fullmatch("[0-9]{1,3}", text) or not 1 <= int(text) <= 256:
         raise InputError(f"SMALTI_THREADS is {text!r}; expected a whole number from 1 to 256")
     return int(text)
 

@@ -1,0 +1,22 @@
+"""The environment: what is taken, and what is refused with the name of the variable."""
+
+from __future__ import annotations
+
+import pytest
+
+from smalti import settings
+from smalti.errors import InputError
+
+
+@pytest.mark.parametrize(("text", "expected"), [("1", 1), ("007", 7), ("256", 256)])
+def test_threads(monkeypatch: pytest.MonkeyPatch, text: str, expected: int) -> None:
+    monkeypatch.setenv("SMALTI_THREADS", text)
+    assert settings.threads() == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "257", "-1", "1.5", "two", "²", "9" * 5000])
+def test_threads_that_are_no_number_from_1_to_256(
+        monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("SMALTI_THREADS", text)
+    with pytest.raises(InputError, match="SMALTI_THREADS"):
+        settings.threads()
