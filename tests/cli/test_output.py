@@ -24,7 +24,8 @@ def test_names(pattern: str, count: int, expected: list[str]) -> None:
     assert output_paths(pattern, count) == [Path(name) for name in expected]
 
 
-@pytest.mark.parametrize("pattern", ["a.jpg", "a", "", ".png", "%03d-%03d.png"])
+@pytest.mark.parametrize("pattern", ["a.jpg", "a", "", ".png", "%03d-%03d.png",
+                                     "%021d.png", "%09999999999999d.png"])
 def test_names_that_cannot_be_written(pattern: str) -> None:
     with pytest.raises(OutputError):
         output_paths(pattern, 1)

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 NUMBER = re.compile(r"%0?(\d*)d")
+DIGITS_MAX = 20
 
 
 def output_paths(pattern: str, count: int) -> list[Path]:
     """`count` paths to write to, numbered from 1 where `pattern` holds `%03d` or the like.
 
     A pattern without a number gets `-%03d` before its ending when there are several pictures.
-    Raises OutputError for a name that does not end in `.png` or holds two numbers.
+    Raises OutputError for a name that does not end in `.png` or holds two numbers,
+    or one of more than 20 digits.
 
     >>> [path.name for path in output_paths("apple.png", 1)]
     ['apple.png']
@@ -35,6 +37,9 @@ def output_paths(pattern: str, count: int) -> list[Path]:
     fields = NUMBER.findall(pattern)
     if len(fields) > 1:
         raise OutputError(f"the output {pattern!r} holds {len(fields)} numbers; one is enough")
+    if fields and (len(fields[0]) > 3 or int(fields[0] or 0) > DIGITS_MAX):
+        raise OutputError(f"the output {pattern!r:.80} asks for {fields[0]:.20} digits; expected "
+                          f"at most {DIGITS_MAX}, such as %03d")
     if not fields and count == 1:
         return [Path(pattern)]
     if not fields:
