@@ -136,6 +136,12 @@ def test_generate_refuses_options_it_cannot_use(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("prompts", [["\udcff"], ["x", "--negative-prompt", "a\ud800"]])
+def test_bytes_that_are_no_text_are_refused_before_the_work(
+        model_path: Path, tmp_path: Path, prompts: list[str]) -> None:
+    refused(run("generate", *prompts, "-o", tmp_path / "a.png", "-m", model_path), "no UTF-8 text")
+
+
 @pytest.mark.parametrize("options", [["--steps", "many"], ["--colour", "red"], ["--seed", "1.5"]])
 def test_what_click_refuses_is_exit_code_2_too(options: list[str]) -> None:
     result = run("generate", "x", *options)

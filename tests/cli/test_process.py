@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 START_SECONDS_MAX = 0.3
 SMALTI = [sys.executable, "-m", "smalti"]
@@ -58,3 +63,42 @@ def test_ctrl_c_stops_within_a_step_and_leaves_nothing(
     assert process.returncode == 130, errors
     assert "Traceback" not in errors and "stopped" in errors and not output
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("exception", ["KeyboardInterrupt", "ImportError"])
+def test_ctrl_c_while_modules_load_is_not_lost(
+        environment: dict[str, str], tmp_path: Path, exception: str) -> None:
+    """As foreign code does: what the signal raises is dropped, or becomes another exception."""
+    code = ("import builtins, os, signal\n"
+            "load = builtins.__import__\n"
+            "def interrupted(name, *a):\n"
+            "    if name == 'numpy':\n"
+            "        builtins.__import__ = load\n"
+            "        try:\n"
+            "            os.kill(os.getpid(), signal.SIGINT)\n"
+            "        except KeyboardInterrupt:\n"
+            f"            if {exception!r} == 'ImportError': raise ImportError\n"
+            "    return load(name, *a)\n"
+            "builtins.__import__ = interrupted\n"
+            "from smalti.__main__ import main\n"
+            "main()")
+    found = subprocess.run(
+        [sys.executable, "-c", code, "generate", "x", "-o", str(tmp_path / "a.png")],
+        env=environment, capture_output=True, text=True)
+    assert found.returncode == 130, found.stderr
+    assert "Traceback" not in found.stderr and not list(tmp_path.iterdir())
+
+
+def test_closed_streams_and_names_that_are_no_text(
+        environment: dict[str, str], model_path: Path, tmp_path: Path) -> None:
+    model = os.fsencode(tmp_path) + b"/\xff.safetensors"
+    shutil.copy(model_path, model)
+    strict = {**environment, "PYTHONIOENCODING": "utf-8:strict"}
+    found = subprocess.run(
+        [*SMALTI, "generate", "x", "-m", model, "-o", tmp_path / "a.png", "--threads", "1"],
+        env=strict, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    command = shlex.join([*SMALTI, "generate", "x", "--threads", "1", "-m", str(model_path),
+                          "-o", str(tmp_path / "b.png")])
+    found = subprocess.run(["sh", "-c", f"{command} >&- 2>&-"], env=environment)
+    assert found.returncode == 0 and (tmp_path / "b.png").exists()

@@ -6,6 +6,7 @@ import click
 
 import smalti
 from smalti.cli.generate import parse_size, show_progress
+from smalti.cli.interrupt import ending_at_once
 from smalti.errors import InputError
 
 PARTS = ("text", "unet", "vae")
@@ -24,8 +25,9 @@ def explain(model: str | None, part: str | None, size: str | None, threads: int 
     if part is not None and part not in PARTS:
         raise InputError(f"--part is {part!r}; known: {', '.join(PARTS)}")
     width, height = parse_size(size)
-    pipe = smalti.Pipeline.load(model, precision=precision, threads=threads,
-                                progress=show_progress)
+    with ending_at_once():
+        pipeline = smalti.Pipeline
+    pipe = pipeline.load(model, precision=precision, threads=threads, progress=show_progress)
     for name in [part] if part else PARTS:
         text = pipe.explain(name, width=width, height=height)
         show_progress("")

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 import smalti
+from smalti.cli.interrupt import ending_at_once
 from smalti.cli.output import check_writable, output_paths, write_png
 from smalti.errors import InputError
 
@@ -65,8 +66,10 @@ def generate(prompt: str, output: str, model: str | None, negative_prompt: str, 
     width, height = parse_size(size)
     paths = output_paths(output, max(1, min(batch, 1000)))
     check_writable(paths)
-    pipe = smalti.Pipeline.load(model, device=device, precision=precision, threads=threads,
-                                progress=show_progress)
+    with ending_at_once():
+        pipeline = smalti.Pipeline
+    pipe = pipeline.load(model, device=device, precision=precision, threads=threads,
+                         progress=show_progress)
     work = pipe.steps(
         prompt, negative_prompt=negative_prompt, width=width, height=height, steps=steps,
         guidance_scale=guidance, sampler=sampler, noise=noise, seed=seed, rng=rng,

@@ -11,6 +11,8 @@ Anything else is a bug in Smalti and shows its traceback.
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 import click
@@ -20,9 +22,8 @@ from smalti.cli.devices import devices
 from smalti.cli.explain import explain
 from smalti.cli.generate import generate
 from smalti.cli.inspect import inspect
+from smalti.cli.interrupt import STOPPED
 from smalti.errors import DeviceError, InputError, NumericsError
-
-STOPPED = 130
 
 
 class Refused(click.ClickException):
@@ -59,6 +60,18 @@ for command in (generate, inspect, devices, explain):
     root.add_command(command)
 
 
+def prepare_streams() -> None:
+    """Make both output streams take any text, and be there even when the caller has closed them.
+
+    File names may hold bytes, and a terminal's encoding may lack letters: those are shown escaped.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+        getattr(sys, name).reconfigure(errors="backslashreplace")
+
+
 def main() -> None:
-    """The console script."""
+    """Run the command that the arguments name; ends the process."""
+    prepare_streams()
     root(prog_name="smalti")

@@ -103,7 +103,8 @@ class Pipeline:
         opened = checkpoint.load(SHIPPED_MODEL if path is None else path)
         _check_parts(opened)
         submodels = Submodels(opened, precision, threads, progress)
-        name = Path(opened.report.path).stem
+        stem = Path(opened.report.path).stem
+        name = stem.encode("utf-8", "replace").decode()  # a file name need not be text
         return cls(submodels, name, known[chosen].memory_bytes)
 
     def __call__(self, prompt: str, negative_prompt: str = "", **options: Any) -> Result:

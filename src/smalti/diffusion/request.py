@@ -72,6 +72,9 @@ def request(config: Sd1Config, model: str, *, memory_bytes: int, prompt: str, ne
     for what, text in (("the prompt", prompt), ("the negative prompt", negative_prompt)):
         if not isinstance(text, str):
             raise InputError(f"{what} is {text!r}; expected text")
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise InputError(f"{what} holds bytes that are no UTF-8 text ({text!a:.80}); expected "
+                             f"text, so check the encoding of what it was made from")
     width = config.default_width if width is None else width
     height = config.default_height if height is None else height
     steps = config.default_steps if steps is None else steps
