@@ -265,6 +265,14 @@ def test_ctrl_c_between_steps_is_exit_code_130(
     assert "Traceback" not in result.output and not list(tmp_path.iterdir())
 
 
+def test_too_little_memory_is_one_error(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise MemoryError("Unable to allocate 9 GiB")
+
+    monkeypatch.setattr(pipeline.Pipeline, "_decoded", fail)
+    refused(run("generate", "x", "-m", model_path, "--threads", 1), "Unable to allocate", "--size")
+
+
 def test_a_bug_shows_its_traceback(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object) -> None:
         raise ZeroDivisionError("a bug")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from smalti.errors import InputError, NumericsError
+from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph import Graph, evaluate
 from smalti.runtime.compiler import compile_graph
 from smalti.runtime.program import NativeProgram, Program, ReferenceProgram
@@ -268,3 +270,31 @@ def test_the_reference_agrees_with_native_code() -> None:
     native, reference = make("native"), make("reference")
     assert isinstance(native, NativeProgram)
     np.testing.assert_allclose(native.run(INPUTS)["y"], reference.run(INPUTS)["y"], rtol=1e-5)
+
+
+class Refusing(mmap.mmap):
+    """Memory of a system that refuses large pages, and more than 1 MiB at a time."""
+
+    def __new__(cls, number: int, length: int, **options: int) -> Refusing:
+        if length > 1 << 20:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        return super().__new__(cls, number, length, **options)
+
+    def madvise(self, *arguments: int) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+
+@pytest.mark.parametrize(("rows", "refused"), [(4, False), (1 << 16, True)])
+def test_memory_that_the_system_refuses(
+        monkeypatch: pytest.MonkeyPatch, rows: int, refused: bool) -> None:
+    graph = Graph("twice")
+    x = graph.input("x", (rows, 16))
+    graph.output("y", x + x)
+    program = compile_graph(graph, threads=1)
+    monkeypatch.setattr(mmap, "mmap", Refusing)
+    given = {"x": np.ones((rows, 16), np.float32)}
+    if refused:
+        with pytest.raises(DeviceError, match="refuses .* MiB of memory .Cannot allocate"):
+            program.run(given)
+    else:
+        assert program.run(given)["y"].sum() == 2 * rows * 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_pieces import LEVELS, Block, run_steps
 
-from smalti.errors import InputError, NumericsError
+from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph import Graph
 from smalti.runtime.compiler import build_image
 from smalti.runtime.program import NativeProgram
@@ -88,6 +89,16 @@ def test_very_large_weights_are_no_error() -> None:
     large = np.full((2, 3), 3e38, np.float32)
     assert checked("large", large, (2, 3)) is not None
     assert checked("scalar", np.float32(2.0), ()).shape == ()
+
+
+def test_a_system_without_threads_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    unbound = program()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(DeviceError, match="gives no 2 threads .can't start"):
+        unbound.bind(weights().__getitem__)
 
 
 def test_an_error_of_the_reader_reaches_the_caller() -> None:

@@ -41,6 +41,9 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except (InputError, NumericsError, DeviceError) as error:
             raise Refused(str(error)) from None
+        except MemoryError as error:
+            raise Refused(f"there is not enough memory ({error}); choose a smaller --size or "
+                          f"--batch, or close other programs") from None
         except KeyboardInterrupt:
             click.echo("\nstopped", err=True)
             ctx.exit(STOPPED)

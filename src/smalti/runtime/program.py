@@ -8,11 +8,12 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 
 import numpy as np
 
-from smalti.errors import InputError, NumericsError
+from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES
 from smalti.runtime.executable import Executable
@@ -294,10 +295,20 @@ def driver_entry() -> int:
 
 
 def _memory(size: int) -> np.ndarray:
-    """Zeroed memory straight from the operating system, in large pages where it has them."""
-    if not hasattr(mmap, "MAP_PRIVATE"):
-        return np.frombuffer(mmap.mmap(-1, max(size, 1)), np.uint8)
-    block = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):  # shared memory would not get large pages
-        block.madvise(mmap.MADV_HUGEPAGE)
+    """Zeroed memory straight from the operating system, in large pages where it has them.
+
+    Raises DeviceError when there is not enough.
+    """
+    options = {}
+    if hasattr(mmap, "MAP_PRIVATE"):  # shared memory would not get large pages
+        options["flags"] = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    try:
+        block = mmap.mmap(-1, max(size, 1), **options)
+    except OSError as error:
+        raise DeviceError(f"the operating system refuses {size / 2**20:.0f} MiB of memory "
+                          f"({error.strerror or error}); choose a smaller size, or close other "
+                          f"programs") from None
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel may be built without them
+            block.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(block, np.uint8)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from smalti.errors import InputError, NumericsError
+from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.runtime.image import Image, Slot
 
 Read = Callable[[str], np.ndarray]
@@ -24,7 +24,7 @@ def bind(image: Image, memory: np.ndarray, read: Read, done: Done, pack: Pack,
     is called when a parameter is no longer needed.
     `pack(slot, source address, target address)` runs the packing function of a slot. `threads`
     parameters are read and packed at a time. Raises InputError for a parameter of another shape,
-    NumericsError for NaN or Inf in one.
+    NumericsError for NaN or Inf in one, and DeviceError when the system gives no threads.
     """
     by_name: dict[str, list[Slot]] = {}
     for slot in image.slots:
@@ -52,7 +52,12 @@ def bind(image: Image, memory: np.ndarray, read: Read, done: Done, pack: Pack,
             done(name)
 
     with ThreadPoolExecutor(max(1, threads)) as pool:
-        for _ in pool.map(load, by_name):
+        try:
+            loaded = pool.map(load, by_name)
+        except RuntimeError as error:  # all threads start here; what `load` raises comes below
+            raise DeviceError(f"the system gives no {threads} threads ({error}); ask for fewer "
+                              f"with SMALTI_THREADS") from None
+        for _ in loaded:
             pass
 
 
