@@ -78,6 +78,10 @@ def test_modelspec_metadata(tmp_path, tiny_weights):
         ("text", "hidden_act", "swish"),
         ("scheduler", "beta_schedule", "linear"),
         ("scheduler", "beta_start", 0.5),
+        ("scheduler", "beta_start", 1e-300),
+        ("scheduler", "beta_end", 0.9999),
+        ("scheduler", "num_train_timesteps", 1_000_000),
+        ("unet", "norm_eps", 10**400),
         ("default", "steps", 1.5),
     ],
 )

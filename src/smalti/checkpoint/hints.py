@@ -7,7 +7,6 @@ config.json files of a diffusers folder. Both are foreign text: every value is c
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -157,7 +156,7 @@ def _checked(label: str, hint: str, kind: str, value: object) -> object:
         if type(value) is not int or not 1 <= value <= COUNT_MAX:
             raise CheckpointError(f"{label} is {value!r:.60}; expected a whole number from 1")
         return value
-    if type(value) not in (int, float) or not (math.isfinite(value) and 0 < value <= COUNT_MAX):
+    if type(value) not in (int, float) or not 0 < value <= COUNT_MAX:
         raise CheckpointError(f"{label} is {value!r:.60}; expected a positive number")
     return float(value)
 

@@ -6,9 +6,12 @@ few missing or misshapen tensors do not hide what the others say; those are then
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+
+import numpy as np
 
 from smalti.checkpoint.expected import TEXT, UNET, VAE
 from smalti.checkpoint.hints import Hints
@@ -17,6 +20,8 @@ from smalti.models.config import SD15, ClipTextConfig, Sd1Config, UNetConfig, Va
 
 CLIP_HEAD_DIM = 64  # of every CLIP text encoder that OpenAI published
 BLOCKS_MAX = 64  # a name may hold any number, but a table of any size must not be built
+BETA_MIN = 1e-12  # the square of the lowest noise level
+KEPT_MIN = 1e-20  # one over the square of the highest one
 _WIDTH_TENSORS = ("in_layers.2.bias", "emb_layers.1.bias", "out_layers.0.bias", "out_layers.3.bias")
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -199,6 +204,14 @@ def _check_schedule(where: object, config: Sd1Config) -> None:
         raise CheckpointError(
             f"{where}: betas from {config.beta_start} to {config.beta_end};"
             " expected 0 < beta_start < beta_end < 1"
+        )
+    roots = np.linspace(config.beta_start**0.5, config.beta_end**0.5, config.train_steps)
+    kept = math.exp(np.log1p(-(roots**2)).sum())  # of the signal, after the last training step
+    if config.beta_start < BETA_MIN or kept < KEPT_MIN:
+        raise CheckpointError(
+            f"{where}: betas from {config.beta_start} to {config.beta_end} over"
+            f" {config.train_steps} training steps; expected noise levels between 1e-6 and 1e10;"
+            " state the right ones in the metadata `arch_config` or the folder's scheduler"
         )
 
 
