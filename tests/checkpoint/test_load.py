@@ -248,7 +248,16 @@ class TestFolder:
         index.write_text(json.dumps({"weight_map": {**table, "ghost": "one.safetensors"}}))
         with pytest.raises(CheckpointError, match="ghost"):
             load(tiny_folder)
-        index.write_text(json.dumps({"weight_map": {"a": "../../one.safetensors"}}))
+        index.write_text(json.dumps({"weight_map": {**table, "\x1b[31m": "one.safetensors"}}))
+        with pytest.raises(CheckpointError, match=r"hold: '\\x1b\[31m'"):
+            load(tiny_folder)
+
+    @pytest.mark.parametrize("name", ["../../one", "/one", "a\0", "\ud800", "\x1b[31m"])
+    def test_shards_elsewhere_or_with_impossible_names(self, tiny_folder, name):
+        place = tiny_folder / "unet"
+        (place / "diffusion_pytorch_model.fp16.safetensors").unlink()
+        table = {"weight_map": {"a": f"{name}.safetensors"}}
+        (place / "diffusion_pytorch_model.safetensors.index.json").write_text(json.dumps(table))
         with pytest.raises(CheckpointError, match="beside"):
             load(tiny_folder)
 

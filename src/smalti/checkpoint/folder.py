@@ -108,16 +108,17 @@ def _shards(index: Path) -> list[TensorFile]:
     lost = [name for name, file in table.items() if name not in files[file]]
     if lost:
         raise CheckpointError(
-            f"{index} lists {len(lost)} tensors that its shards do not hold: {first_of(lost)};"
-            " download the folder again"
+            f"{index} lists {len(lost)} tensors that its shards do not hold:"
+            f" {first_of(f'{name!a:.80}' for name in lost)}; download the folder again"
         )
     return list(files.values())
 
 
 def _beside(index: Path, name: str) -> Path:
     """A shard's path. A name that leads out of the folder is refused."""
-    if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
-        raise CheckpointError(f"{index} names the shard {name!r:.80}; expected a file beside it")
+    plain = name.isprintable() and "\\" not in name and Path(name).name == name
+    if not plain or not name.endswith(".safetensors"):
+        raise CheckpointError(f"{index} names the shard {name!a:.80}; expected a file beside it")
     return index.parent / name
 
 
