@@ -211,6 +211,16 @@ def foolish_metadata(path: Path, weights: Weights) -> None:
     save_file(weights, path, {"arch_config": json.dumps({"unet": {"num_heads": 0}})})
 
 
+def other_positions(path: Path, weights: Weights) -> None:
+    (name,) = (name for name in weights if name.endswith("position_embedding.weight"))
+    write_model(path, {**weights, name: np.repeat(weights[name], 2, 0)})
+
+
+def other_context(path: Path, weights: Weights) -> None:
+    write_model(path, {name: np.repeat(array, 2, 1) if ".attn2.to_k." in name
+                       or ".attn2.to_v." in name else array for name, array in weights.items()})
+
+
 def not_a_number(path: Path, weights: Weights) -> None:
     name = "model.diffusion_model.out.2.weight"
     write_model(path, {**weights, name: np.full_like(weights[name], np.nan)})
@@ -228,6 +238,8 @@ DAMAGES: dict[Callable[[Path, Weights], None], str] = {
     an_empty_folder: "damaged.safetensors",
     absent: "damaged.safetensors",
     foolish_metadata: "num_heads",
+    other_positions: "damaged.safetensors: 154 positions of the text encoder, but 77",
+    other_context: "of the UNet's context",
     not_a_number: "model.diffusion_model.out.2.weight",
 }
 

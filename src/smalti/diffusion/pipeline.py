@@ -26,7 +26,7 @@ from smalti.diffusion.random import NoiseSource
 from smalti.diffusion.request import Request, check_name, request
 from smalti.diffusion.samplers import SAMPLERS
 from smalti.diffusion.submodels import PRECISIONS, Submodels, ignore
-from smalti.diffusion.tokenizer import VOCABULARY, encode
+from smalti.diffusion.tokenizer import POSITIONS, VOCABULARY, encode
 from smalti.errors import CheckpointError, InputError
 from smalti.runtime import devices
 
@@ -257,6 +257,7 @@ def _check_parts(opened: checkpoint.Checkpoint) -> None:
     config, path = opened.config, opened.report.path
     pairs = (
         ("tokens of the text encoder", config.text.vocab_size, "of CLIP's vocabulary", VOCABULARY),
+        ("positions of the text encoder", config.text.positions, "of CLIP's prompts", POSITIONS),
         ("channels of the UNet's context", config.unet.context_dim, "of the text encoder",
          config.text.hidden_size),
         ("channels into the UNet", config.unet.in_channels, "out of it", config.unet.out_channels),
