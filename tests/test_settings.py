@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import smalti
 from smalti import settings
 from smalti.errors import InputError
 
@@ -20,3 +21,12 @@ def test_threads_that_are_no_number_from_1_to_256(
     monkeypatch.setenv("SMALTI_THREADS", text)
     with pytest.raises(InputError, match="SMALTI_THREADS"):
         settings.threads()
+
+
+@pytest.mark.parametrize("count", [0, -1, 257, 1.5, "2"])
+def test_a_graph_is_compiled_for_threads_that_there_can_be(count: object) -> None:
+    graph = smalti.Graph("twice")
+    x = graph.input("x", (2, 3))
+    graph.output("y", x + x)
+    with pytest.raises(InputError, match="from 1 to 256"):
+        smalti.compile(graph, threads=count)

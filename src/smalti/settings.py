@@ -19,6 +19,7 @@ import platformdirs
 
 from smalti.errors import InputError
 
+THREADS_MAX = 256
 STAGES = ("graph", "fused", "kernel", "schedule", "asm")
 
 
@@ -27,9 +28,17 @@ def threads() -> int:
     text = os.environ.get("SMALTI_THREADS")
     if text is None:
         return usable_cores()
-    if not re.fullmatch("[0-9]{1,3}", text) or not 1 <= int(text) <= 256:
-        raise InputError(f"SMALTI_THREADS is {text!r}; expected a whole number from 1 to 256")
-    return int(text)
+    if not re.fullmatch("[0-9]{1,3}", text):
+        raise InputError(f"SMALTI_THREADS is {text!r}; expected a whole number from 1 to "
+                         f"{THREADS_MAX}")
+    return checked_threads(int(text), "SMALTI_THREADS")
+
+
+def checked_threads(count: object, name: str = "threads") -> int:
+    """`count` itself. Raises InputError when it is no whole number from 1 to `THREADS_MAX`."""
+    if not isinstance(count, int) or not 1 <= count <= THREADS_MAX:
+        raise InputError(f"{name} is {count!r}; expected a whole number from 1 to {THREADS_MAX}")
+    return count
 
 
 def usable_cores() -> int:

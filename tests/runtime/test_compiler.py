@@ -93,7 +93,7 @@ def test_bf16_on_a_cpu_without_it_says_what_to_do(name: str) -> None:
 @pytest.mark.parametrize("asked, why", [
     ({"precision": "f16"}, "'f16' is unknown; the CPU has auto, f32, bf16"),
     ({"target": "avx1024"}, "no x86 feature level is named 'avx1024'"),
-    ({"threads": 0}, "0 threads"), ({"threads": -2}, "-2 threads"),
+    ({"threads": 0}, "threads is 0"), ({"threads": -2}, "threads is -2"),
 ])
 def test_what_cannot_be_had_is_refused(asked: dict, why: str) -> None:
     g = Graph("small")

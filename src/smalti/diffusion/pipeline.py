@@ -31,7 +31,6 @@ from smalti.errors import CheckpointError, InputError
 from smalti.runtime import devices
 
 SHIPPED_MODEL = Path(__file__).parents[1] / "assets" / "emoji-128.safetensors"
-THREADS_MAX = 256
 SHOWN_MAX = 200  # characters of a text that is quoted in a warning
 
 
@@ -93,9 +92,8 @@ class Pipeline:
         Raises CheckpointError for a file that is no complete model of a known family, and
         InputError for an unknown device or precision, or a number of threads outside 1 to 256.
         """
-        if threads is not None and not (isinstance(threads, int) and 1 <= threads <= THREADS_MAX):
-            raise InputError(f"threads is {threads!r}; expected a whole number from 1 to "
-                             f"{THREADS_MAX}")
+        if threads is not None:
+            settings.checked_threads(threads)
         known = {entry.id: entry for entry in devices()}
         chosen = settings.device() if device == "auto" else device
         check_name("device", chosen, known)

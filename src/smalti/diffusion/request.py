@@ -105,7 +105,7 @@ def check_name(what: str, name: object, known: Collection[str]) -> None:
         ...
     smalti.errors.InputError: rng is 'gpu'; known: cpu, cuda
     """
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise InputError(f"{what} is {name!r}; known: {', '.join(known)}")
 
 

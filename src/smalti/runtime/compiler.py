@@ -47,7 +47,8 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     statistics and everything between kernels are f32. `target` forces an x86 feature level
     (avx2, avx512, avx512_bf16). `progress` is called with (kernels done, kernels). On a CPU
     without AVX2 the numpy reference runs and says so. Raises UnsupportedError listing all nodes
-    that no kernel computes, and InputError for an unknown precision or level, or no threads.
+    that no kernel computes, and InputError for an unknown precision or level, or a number of
+    threads outside 1 to 256.
 
     >>> import numpy as np
     >>> g = Graph("double")
@@ -59,9 +60,7 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     if precision not in PRECISIONS:
         raise InputError(f"precision {precision!r} is unknown; the CPU has {', '.join(PRECISIONS)}")
     precision = "f32" if precision == "auto" else precision
-    threads = settings.threads() if threads is None else threads
-    if threads < 1:
-        raise InputError(f"{threads} threads are asked for; 1 is the least")
+    threads = settings.threads() if threads is None else settings.checked_threads(threads)
     name = target or best_level()
     if name is None:
         return ReferenceProgram(graph)
