@@ -89,6 +89,14 @@ def test_ctrl_c_while_modules_load_is_not_lost(
     assert "Traceback" not in found.stderr and not list(tmp_path.iterdir())
 
 
+def test_ctrl_c_stays_ignored_where_it_was(environment: dict[str, str]) -> None:
+    code = ("import os, signal\n"
+            "from smalti.cli.interrupt import ending_at_once\n"
+            "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+            "with ending_at_once(): os.kill(os.getpid(), signal.SIGINT)\n")
+    assert not subprocess.run([sys.executable, "-c", code], env=environment).returncode
+
+
 def test_closed_streams_and_names_that_are_no_text(
         environment: dict[str, str], model_path: Path, tmp_path: Path) -> None:
     model = os.fsencode(tmp_path) + b"/\xff.safetensors"

@@ -21,9 +21,11 @@ STOPPED = 130
 def ending_at_once() -> Iterator[None]:
     """Inside, Ctrl-C ends the process with exit code 130, whatever runs.
 
-    In another thread than the main one, which never receives Ctrl-C, nothing is changed.
+    Nothing is changed in another thread than the main one, which never receives Ctrl-C, nor where
+    the process ignores it, as a shell makes those that it starts in the background.
     """
-    if threading.current_thread() is not threading.main_thread():
+    ignored = signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None)
+    if ignored or threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGINT, _end)
