@@ -91,11 +91,6 @@ class _Machine(Assembler):
         """The place of a slot in the frame."""
         return Memory(self.stack, HOME_BYTES + 8 * SLOTS.index(name))
 
-    def pass_arguments(self, *values: Register | Memory | int) -> None:
-        """Put values in the argument registers, in order."""
-        for name, value in zip(self.convention.arguments, values):
-            self.give(self[name], value)
-
     def give(self, register: Register, value: Register | Memory | int) -> None:
         """register = value."""
         self.op("mov_immediate" if isinstance(value, int) else "mov", register, value)
