@@ -1,13 +1,14 @@
 """Engines that compute one part of a model, each in a process of its own, taking turns.
 
 A process holds one engine with one part, so that thread pools, allocators and environment of one
-do not disturb the other, and only one computes at a time. Messages: "run" -> seconds, "output" ->
+do not disturb the other, and only one computes at a time. Messages: "run" -> `Turn`, "output" ->
 array, "note" -> text; None ends it.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from smalti.runtime.compiler import compile_graph
 
 PAUSE_SECONDS = 0.3
 """Before each run: the other engine's threads have gone to sleep by then."""
+
+
+STATISTICS = Path("/proc/stat")
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ def torch(job: Job) -> Runner:
     for name, layout in layouts.items():
         module.to(memory_format=layout)
         run()
-        took[name] = min(timed(run)[0] for _ in range(2))
+        took[name] = timed(run)[0]
     best = min(took, key=took.__getitem__)
     module.to(memory_format=layouts[best])
     said = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in took.items())
@@ -96,16 +100,16 @@ def export(job: Job) -> None:
     """Write the ONNX file of a job from the PyTorch module, at fixed shapes."""
     import torch
 
-    path = exported(job)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = exported(job).parent
+    writing = folder.with_name(f"{folder.name}.writing")
+    writing.mkdir(parents=True, exist_ok=True)
     given = inputs_of(job)
     module = peer_module(job.part, load(job.path))
     program = torch.onnx.export(
         module, tuple(map(torch.tensor, given.values())), input_names=list(given),
         output_names=["output"], dynamo=True, verbose=False)
-    part = path.with_name("writing.onnx")
-    program.save(part, external_data=True)
-    part.rename(path)
+    program.save(writing / exported(job).name, external_data=True)
+    writing.rename(folder)
 
 
 def onnxruntime(job: Job) -> Runner:
@@ -137,6 +141,32 @@ ENGINES = {"smalti": smalti, "onnxruntime": onnxruntime, "torch": torch, "openvi
 NEEDS_EXPORT = ("onnxruntime", "openvino")
 
 
+@dataclass(frozen=True)
+class Turn:
+    """One timed run: its seconds, and how many cores other processes kept busy meanwhile."""
+
+    seconds: float
+    cores_of_others: float
+
+
+def take_turn(run: Callable[[], np.ndarray]) -> Turn:
+    """Time one run, with the machine watched."""
+    busy, own = _busy_seconds(), time.process_time()
+    seconds, _ = timed(run)
+    others = _busy_seconds() - busy - (time.process_time() - own)
+    return Turn(seconds, max(0.0, others) / seconds)
+
+
+def _busy_seconds() -> float:
+    """Seconds that all cores have worked since the start of the machine; 0 where none tells."""
+    if not STATISTICS.exists():
+        return 0.0
+    user, nice, system, _, _, interrupts, soft, stolen = map(
+        int, STATISTICS.read_text().split("\n", 1)[0].split()[1:9])
+    ticks = user + nice + system + interrupts + soft + stolen
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def timed(run: Callable[[], np.ndarray]) -> tuple[float, np.ndarray]:
     """Seconds and result of one run."""
     started = time.perf_counter()
@@ -151,7 +181,7 @@ def serve(engine: str, job: Job, pipe: Connection) -> None:
     while (message := pipe.recv()) is not None:
         if message == "run":
             time.sleep(PAUSE_SECONDS)
-            pipe.send(timed(runner.run)[0])
+            pipe.send(take_turn(runner.run))
         elif message == "output":
             pipe.send(np.array(runner.run()))
         else:
