@@ -118,6 +118,17 @@ def test_configuration_comes_back_from_shapes(tmp_path, what):
     assert load(path).config == config
 
 
+def test_one_weight_under_two_names(tmp_path, tiny_weights):
+    name = "cond_stage_model.transformer.text_model.final_layer_norm.bias"
+    other = name.replace(".text_model", "")
+    path = tmp_path / "merged.safetensors"
+    save_file({**tiny_weights, other: tiny_weights[name]}, path)
+    np.testing.assert_array_equal(load(path).raw(name), tiny_weights[name])
+    save_file({**tiny_weights, other: tiny_weights[name] + 1}, path)
+    with pytest.raises(CheckpointError, match="two different tensors for one weight"):
+        load(path)
+
+
 def test_old_files_lack_text_model(tmp_path, tiny_weights):
     path = tmp_path / "a.safetensors"
     save_file({n.replace(".text_model", ""): v for n, v in tiny_weights.items()}, path)

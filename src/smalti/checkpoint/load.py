@@ -174,9 +174,7 @@ def _open_file(path: Path) -> _Source:
     file = TensorFile(path)
     tensors: dict[str, Tensor] = {}
     for stored in file:
-        name = renaming.single_file_name(stored)
-        shape = renaming.internal_shape(name, file.shape(stored))
-        tensors[name] = Tensor(file, stored, shape)
+        _add(tensors, renaming.single_file_name(stored), file, stored)
     stored_shapes = {name: file.shape(name) for name in file}
     return _Source(path, "safetensors", tensors, detect(stored_shapes), file.metadata)
 
@@ -193,12 +191,27 @@ def _open_folder(path: Path) -> _Source:
         rename = _renaming(component, [name for file in files for name in file])
         for file in files:
             for stored in file:
-                name = rename(stored)
-                shape = renaming.internal_shape(name, file.shape(stored))
-                tensors[name] = Tensor(file, stored, shape)
+                _add(tensors, rename(stored), file, stored)
     notes = () if (path / "tokenizer").is_dir() else ("no tokenizer/; CLIP's own is used anyway",)
     family = detect({name: tensor.shape for name, tensor in tensors.items()})
     return _Source(path, "diffusers folder", tensors, family, tables, notes)
+
+
+def _add(tensors: dict[str, Tensor], name: str, file: TensorFile, stored: str) -> None:
+    """Enter a tensor; merged files may hold one under two names, but it must be the same one.
+
+    Raises CheckpointError when two tensors that differ stand for one.
+    """
+    tensor = Tensor(file, stored, renaming.internal_shape(name, file.shape(stored)))
+    known = tensors.setdefault(name, tensor)
+    if known is tensor:
+        return
+    same = known.dtype == tensor.dtype and np.array_equal(
+        known.file.raw(known.stored_name), file.raw(stored))
+    if not same:
+        raise CheckpointError(f"{file.path} holds two different tensors for one weight: "
+                              f"{known.stored_name!r} and {stored!r}; remove the one that is not "
+                              f"meant")
 
 
 def _renaming(component: str, stored: Iterable[str]) -> renaming.Rename:
