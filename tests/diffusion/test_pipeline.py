@@ -88,6 +88,14 @@ def test_stopping_in_the_middle_leaves_a_working_pipeline(pipe: Pipeline) -> Non
     assert pixels(pipe) == before
 
 
+def test_numbers_may_be_numpy_s(pipe: Pipeline) -> None:
+    options = {"seed": np.uint64(9), "steps": np.int32(2), "guidance_scale": np.float32(3)}
+    found = pipe("a red apple", **options)
+    assert found.seeds == (9,) and found.parameters.steps == 2
+    expected = pipe("a red apple", seed=9, steps=2, guidance_scale=3)
+    assert found.images[0].tobytes() == expected.images[0].tobytes()
+
+
 def test_a_random_seed_is_told(pipe: Pipeline) -> None:
     first, second = (pipe("a red apple", seed=-1) for _ in range(2))
     assert first.seeds != second.seeds

@@ -6,6 +6,7 @@ import math
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from smalti import __version__
 from smalti.diffusion.metadata import Parameters
@@ -80,9 +81,9 @@ def request(config: Sd1Config, model: str, *, memory_bytes: int, prompt: str, ne
     steps = config.default_steps if steps is None else steps
     guidance = config.default_guidance if guidance_scale is None else guidance_scale
     _check_size(config, width, height, memory_bytes)
-    _check_whole("steps", steps, 1, STEPS_MAX)
-    _check_whole("batch_size", batch_size, 1, BATCH_MAX)
-    number = isinstance(guidance, int | float) and math.isfinite(guidance)
+    steps = _whole("steps", steps, 1, STEPS_MAX)
+    batch_size = _whole("batch_size", batch_size, 1, BATCH_MAX)
+    number = isinstance(guidance, Real) and math.isfinite(guidance)
     if not number or not 0 <= guidance <= GUIDANCE_MAX:
         raise InputError(f"guidance_scale is {guidance!r}; expected a number from 0 to "
                          f"{GUIDANCE_MAX:g}; 7 is usual, 1 turns guidance off")
@@ -91,8 +92,8 @@ def request(config: Sd1Config, model: str, *, memory_bytes: int, prompt: str, ne
     check_name("rng", rng, RNGS)
     if seed == RANDOM_SEED:
         seed = secrets.randbits(RANDOM_SEED_BITS)
-    _check_whole("seed", seed, 0, SEED_END - 1, f"; {RANDOM_SEED} draws one")
-    return Request(prompt, negative_prompt, width, height, steps, float(guidance),
+    seed = _whole("seed", seed, 0, SEED_END - 1, f"; {RANDOM_SEED} draws one")
+    return Request(prompt, negative_prompt, int(width), int(height), steps, float(guidance),
                    SAMPLERS[sampler].name, NOISES[noise].name, seed, rng, batch_size,
                    model)
 
@@ -109,11 +110,13 @@ def check_name(what: str, name: object, known: Collection[str]) -> None:
         raise InputError(f"{what} is {name!r}; known: {', '.join(known)}")
 
 
-def _check_whole(what: str, number: object, low: int, high: int, more: str = "") -> None:
-    whole = isinstance(number, int) and not isinstance(number, bool)
+def _whole(what: str, number: object, low: int, high: int, more: str = "") -> int:
+    """`number`, which may be numpy's, as an int. Raises InputError outside of low to high."""
+    whole = isinstance(number, Integral) and not isinstance(number, bool)
     if not whole or not low <= number <= high:
         raise InputError(f"{what} is {number!r}; expected a whole number from {low} to "
                          f"{high}{more}")
+    return int(number)
 
 
 def size_multiple(config: Sd1Config) -> int:
@@ -138,7 +141,7 @@ def working_bytes(config: Sd1Config, width: int, height: int) -> int:
 def _check_size(config: Sd1Config, width: object, height: object, memory_bytes: int) -> None:
     multiple = size_multiple(config)
     for what, extent in (("width", width), ("height", height)):
-        _check_whole(what, extent, multiple, SIZE_MAX, " pixels")
+        extent = _whole(what, extent, multiple, SIZE_MAX, " pixels")
         if extent % multiple:
             below = extent // multiple * multiple
             raise InputError(f"{what} is {extent}; this model makes pictures whose sides are "
