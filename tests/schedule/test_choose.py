@@ -152,10 +152,12 @@ def test_even_tiles(extent: int, most: int) -> None:
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(st.integers(1, 4), st.integers(1, 600), st.integers(1, 600), CPUS)
-def test_tiles_hold_a_bounded_number_of_pixels(b: int, y: int, x: int, cpu: Limits) -> None:
+@given(st.integers(1, 4), st.integers(1, 600), st.integers(1, 600), st.integers(1, 100), CPUS)
+def test_tiles_hold_a_bounded_number_of_pixels(b: int, y: int, x: int, channels: int,
+                                               cpu: Limits) -> None:
     tile_x, tile_y, tile_b = pixel_tile(b, y, x)
     assert tile_x <= x and tile_y <= y and b % tile_b == 0
     assert tile_x * tile_y * tile_b <= 256
-    vectors, rows = micro_tile(b * y * x, cpu)
+    vectors, rows = micro_tile(b * y * x, channels, cpu)
     assert vectors * rows + vectors + 1 <= cpu.vectors
+    assert vectors == 1 or channels > cpu.lanes

@@ -35,7 +35,7 @@ def _contraction(kernel: Kernel, limits: Limits, precision: str) -> ContractionS
 
     e = contraction_extents(kernel)
     pixels = e.b * e.y * e.x
-    vectors, rows = micro_tile(pixels, limits)
+    vectors, rows = micro_tile(pixels, e.o, limits)
     width = vectors * limits.lanes
     panels = -(-e.o // width)
     tile_x, tile_y, tile_b = pixel_tile(e.b, e.y, e.x)
@@ -72,16 +72,19 @@ def filtered(direct: ContractionSchedule, e, limits: Limits) -> ContractionSched
     tile = (1, tile_y, tile_x)
     chunk = channel_chunk(e.c, tile, e, limits, "f32")
     return replace(direct, tile_b=1, tile_y=tile_y, tile_x=tile_x, panels=block, chunk=chunk,
-                   rows=micro_tile(4096, limits)[1], winograd=4, group=group,
+                   winograd=4, group=group,
                    unroll=math.gcd(4, chunk))
 
 
-def micro_tile(pixels: int, limits: Limits) -> tuple[int, int]:
+def micro_tile(pixels: int, channels: int, limits: Limits) -> tuple[int, int]:
     """Vectors of output channels and rows of pixels that one micro-kernel holds.
 
-    >>> micro_tile(4096, Limits(lanes=16, vectors=32)), micro_tile(4096, Limits(8, 16))
-    ((2, 14), (2, 6))
+    >>> wide, narrow = Limits(lanes=16, vectors=32), Limits(lanes=8, vectors=16)
+    >>> micro_tile(4096, 320, wide), micro_tile(4096, 320, narrow), micro_tile(4096, 3, wide)
+    ((2, 14), (2, 6), (1, 28))
     """
+    if channels <= limits.lanes:
+        return 1, max(1, min(limits.vectors - 4, pixels))
     for vectors in (4, 2):
         rows = (limits.vectors - vectors - 2) // vectors
         if pixels <= rows or vectors == 2:
