@@ -89,8 +89,10 @@ def write_png(image: Image, path: Path, parameters: str) -> None:
     """
     from PIL.PngImagePlugin import PngInfo
 
+    from smalti.diffusion.metadata import PNG_KEY
+
     info = PngInfo()
-    info.add_text("parameters", parameters)
+    info.add_text(PNG_KEY, parameters)
     part = part_path(path)
     try:
         with open(part, "wb") as stream:

@@ -24,11 +24,12 @@ from smalti.diffusion.guidance import Guidance
 from smalti.diffusion.noise import NOISES, NoiseLevels
 from smalti.diffusion.random import NoiseSource
 from smalti.diffusion.request import Request, check_name, request
-from smalti.diffusion.samplers import SAMPLERS
-from smalti.diffusion.submodels import PRECISIONS, Submodels, ignore
+from smalti.diffusion.samplers import SAMPLERS, initial_latents
+from smalti.diffusion.submodels import Submodels, ignore
 from smalti.diffusion.tokenizer import POSITIONS, VOCABULARY, encode
 from smalti.errors import CheckpointError, InputError
 from smalti.runtime import devices
+from smalti.runtime.compiler import PRECISIONS
 
 SHIPPED_MODEL = Path(__file__).parents[1] / "assets" / "emoji-128.safetensors"
 SHOWN_MAX = 200  # characters of a text that is quoted in a warning
@@ -153,7 +154,7 @@ class Pipeline:
         denoise = Denoiser(guidance, levels, config.prediction)
         with timings.of("prepare"):
             self._submodels.bound("unet", (guidance.batch_factor, *self._latent(asked)))
-        latents = source.draw() * np.float32(sigmas[0])
+        latents = initial_latents(source.draw(), sigmas)
         walk = SAMPLERS[asked.sampler](denoise, latents, sigmas, source.draw)
         for index in range(asked.steps):
             before = time.perf_counter()

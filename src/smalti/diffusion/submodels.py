@@ -19,7 +19,6 @@ from smalti.models import clip_text_graph, unet_graph, vae_decoder_graph
 from smalti.runtime import Program, compile_graph
 
 KEPT_WEIGHT_BYTES_MAX = 128 << 20
-PRECISIONS = ("auto", "f32", "bf16")
 
 GRAPHS: dict[str, Callable[..., Graph]] = {
     "text": lambda config, batch: clip_text_graph(config.text, batch),

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-ALIGNED_ELEMENTS = 16
-
 
 @dataclass(eq=False)
 class Storage:

@@ -3,7 +3,7 @@
     graph --rewrite--> graph --cut--> pieces --choose--> schedules --lower--> code --plan--> image
 
 Kernels that are equal are compiled once. Whole images are kept in the compile cache, under a hash
-of the graph's text, the feature level, the limits and the version of Smalti.
+of the graph's text, the feature level, the limits, the precision and Smalti's own code.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -31,30 +32,30 @@ def nothing(name: str) -> None:
     """Done with a parameter that needs no thanks."""
 
 
-class Program:
+class Program(ABC):
     """A compiled graph: bind weights, run, ask what it does."""
 
     name: str
     inputs: dict[str, tuple[int, ...]]
 
+    @abstractmethod
     def bind(self, read: Read, done: Done = nothing) -> None:
         """Take the parameters from `read(name) -> array`; may be called again with others.
 
         Nothing of the arrays is kept; `done(name)` says when one is no longer needed.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs for `inputs`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
         """The scope of the first kernel or node whose result is not finite, or None."""
-        raise NotImplementedError
 
+    @abstractmethod
     def explain(self) -> str:
         """Kernels, schedules, time where measured, and why each cut is there."""
-        raise NotImplementedError
 
     def run_checked(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """As `run`; raises NumericsError naming the first kernel that made NaN or Inf."""
@@ -118,12 +119,13 @@ class ReferenceProgram(Program):
         return evaluate(self.graph, given, self.parameters)
 
     def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
-        for node in self.graph.nodes:
-            part = Graph(self.graph.name)
-            part.inputs, part.parameters = self.graph.inputs, self.graph.parameters
-            part.nodes = self.graph.nodes[:self.graph.nodes.index(node) + 1]
-            part.outputs = {"value": node.output}
-            if not np.isfinite(evaluate(part, inputs, self.parameters)["value"]).all():
+        every = Graph(self.graph.name)
+        every.inputs, every.parameters = self.graph.inputs, self.graph.parameters
+        every.nodes = self.graph.nodes
+        every.outputs = {str(i): node.output for i, node in enumerate(self.graph.nodes)}
+        results = evaluate(every, inputs, self.parameters)
+        for node, result in zip(self.graph.nodes, results.values(), strict=True):
+            if not np.isfinite(result).all():
                 return f"{node.operation.name} {node.scope}"
         return None
 

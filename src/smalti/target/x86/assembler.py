@@ -25,7 +25,6 @@ from smalti.target.x86.instructions import GENERAL, VECTOR, Level, Row
 from smalti.target.x86.registers import allocate
 
 ARGUMENTS = ("RDI", "RSI", "RDX", "RCX")
-MASK_REGISTERS = 7
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ LOW_LANE = {("store_low", 1): XMM, ("to_bf16", 0): YMM, ("store_half", 1): YMM,
             ("store_low_128", 1): XMM, ("load_low_128", 0): XMM}
 """Operands (by position) that are only the lower part of a vector register."""
 LOCKED = {"exchange_add"}
-LOW_SOURCE = {"broadcast_low"}
 MAKERS = {
     ("r", "r"): Instruction.create_reg_reg, ("r", "m"): Instruction.create_reg_mem,
     ("m", "r"): Instruction.create_mem_reg, ("r", "i"): Instruction.create_reg_i64,

@@ -16,8 +16,6 @@ from smalti.schedule.merge import Access
 from smalti.target.x86.assembler import Assembler, Memory, Register
 from smalti.target.x86.functions import FUNCTIONS, multiply_add
 
-ELEMENT = {"f32": 4, "i32": 4}
-
 
 @dataclass(frozen=True)
 class Stream:

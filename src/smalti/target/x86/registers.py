@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from smalti.target.x86.assembler import Label, Line, Register
 
 CARRIERS = {"g": 3, "v": 4, "k": 0}
-FRAME_POINTER = "RSP"
 
 
 def allocate(lines: Sequence[Line], loops: Sequence[tuple[Label, Label]], level: Level,
