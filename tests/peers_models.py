@@ -23,7 +23,13 @@ from smalti.checkpoint.names import (
     unet_renaming,
     vae_renaming,
 )
-from smalti.models.config import ClipTextConfig, Sd1Config, UNetConfig, VaeConfig
+from smalti.models.config import (
+    ClipTextConfig,
+    MobileNetV2Config,
+    Sd1Config,
+    UNetConfig,
+    VaeConfig,
+)
 
 TINY_TEXT = ClipTextConfig(vocab_size=96, hidden_size=48, intermediate_size=96, layers=2, heads=4,
                            positions=77)
@@ -111,6 +117,29 @@ def peer_clip_text(config: ClipTextConfig, seed: int = 0) -> Peer:
         eos_token_id=config.vocab_size - 1,
     ))
     return _peer(module, text_encoder_name, seed)
+
+
+def peer_mobilenet_v2(config: MobileNetV2Config, seed: int = 0) -> Peer:
+    """transformers' MobileNetV2ForImageClassification of this configuration.
+
+    Its batch normalisations get means and variances that differ from 0 and 1.
+    """
+    import torch
+    from transformers import MobileNetV2Config as PeerConfig
+    from transformers import MobileNetV2ForImageClassification
+
+    module = MobileNetV2ForImageClassification(PeerConfig(
+        num_labels=config.classes, depth_multiplier=config.multiplier,
+        layer_norm_eps=config.eps, tf_padding=config.same_padding))
+    generator = torch.Generator().manual_seed(seed)
+    for name, tensor in module.named_buffers():
+        if tensor.ndim:
+            noise = torch.randn(tensor.shape, generator=generator)
+            tensor.copy_(torch.exp(0.2 * noise) if name.endswith("var") else 0.1 * noise)
+    peer = _peer(module, str, seed)
+    counts = [name for name in peer.weights if name.endswith("num_batches_tracked")]
+    return replace(peer, weights={name: array for name, array in peer.weights.items()
+                                  if name not in counts})
 
 
 def peer_sd1(config: Sd1Config, seed: int = 0) -> tuple[Peer, Peer, Peer]:

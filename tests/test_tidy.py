@@ -189,7 +189,8 @@ def test_no_note_to_self_is_left() -> None:
 def test_every_module_has_a_home_of_its_own() -> None:
     homeless = {"utils", "util", "common", "helpers", "helper", "misc"}
     versioned = re.compile(r"(^|_)(v\d+|new|old|legacy)(_|$)")
-    wrong = [name for name in MODULES
+    published = {"smalti.models.mobilenet_v2"}  # a model that its authors named so
+    wrong = [name for name in MODULES.keys() - published
              if homeless & set(name.split(".")) or versioned.search(name.rpartition(".")[2])]
     assert not wrong, f"modules whose names say nothing: {wrong}"
 

@@ -15,8 +15,10 @@ from smalti.errors import InputError
 from smalti.graph import Graph, evaluate, parse, show, verify
 from smalti.models import (
     SD15,
+    MobileNetV2Config,
     Sd1Config,
     clip_text_graph,
+    mobilenet_v2_graph,
     unet_graph,
     vae_decoder_graph,
     vae_encoder_graph,
@@ -104,6 +106,17 @@ def test_inputs_and_outputs() -> None:
         {"latent": "f32[1, 4, 9, 5]"}, {"image": "f32[1, 3, 72, 40]"})
     assert interface(vae_encoder_graph(SD15.vae, 1, 72, 40)) == (
         {"image": "f32[1, 3, 72, 40]"}, {"moments": "f32[1, 8, 9, 5]"})
+
+
+def test_mobilenet_v2_has_the_size_that_the_paper_gives() -> None:
+    """Table 4: 300 M multiply-adds at width 1.0, 585 M at 1.4; parameters as later published."""
+    for multiplier, millions, multiply_adds in ((1.0, 3.5, 300e6), (1.4, 6.1, 582e6)):
+        graph = mobilenet_v2_graph(MobileNetV2Config(multiplier=multiplier), 1, 224, 224)
+        learned = sum(v.type.size for name, v in graph.parameters.items() if "running" not in name)
+        assert learned == pytest.approx(1e6 * millions, rel=0.02)
+        products = sum(n.operation.flops([v.type for v in n.inputs], n.output.type, n.attributes)
+                       for n in graph.nodes if n.operation.name in ("conv", "mat_mul"))
+        assert products == pytest.approx(2 * multiply_adds, rel=0.02)
 
 
 def test_an_inpainting_unet_has_more_input_channels() -> None:

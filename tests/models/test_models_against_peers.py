@@ -10,7 +10,14 @@ import pytest
 from peers_models import TINY_TEXT, TINY_UNET, TINY_VAE
 
 from smalti.graph import Graph, evaluate
-from smalti.models import clip_text_graph, unet_graph, vae_decoder_graph, vae_encoder_graph
+from smalti.models import (
+    MobileNetV2Config,
+    clip_text_graph,
+    mobilenet_v2_graph,
+    unet_graph,
+    vae_decoder_graph,
+    vae_encoder_graph,
+)
 
 pytestmark = pytest.mark.peers
 
@@ -143,4 +150,27 @@ def test_fewer_layers_are_clip_skip() -> None:
         norms = [module for name, module in peer.module.named_modules()
                  if name.endswith("final_layer_norm")]
         expected = norms[0](states.hidden_states[-2]).numpy()
+    assert peers.relative_error(found, expected) <= ERROR_MAX
+
+
+MOBILE = {
+    "the paper's": (MobileNetV2Config(), 64, 64),
+    "symmetric padding": (MobileNetV2Config(same_padding=False, classes=10), 40, 72),
+    "half as wide, odd size": (MobileNetV2Config(multiplier=0.5), 51, 35),
+    "wider": (MobileNetV2Config(multiplier=1.3, classes=2), 32, 32),
+}
+
+
+@pytest.mark.parametrize("name", MOBILE)
+def test_mobilenet_v2(name: str) -> None:
+    import torch
+
+    config, height, width = MOBILE[name]
+    peer = peers.peer_mobilenet_v2(config)
+    image = normal(1, 2, 3, height, width)
+    graph = mobilenet_v2_graph(config, 2, height, width)
+    assert set(graph.parameters) == set(peer.weights)
+    found = run(graph, peer, image=image)
+    with torch.no_grad():
+        expected = peer.module(torch.tensor(image)).logits.numpy()
     assert peers.relative_error(found, expected) <= ERROR_MAX

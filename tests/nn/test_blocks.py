@@ -68,6 +68,35 @@ def test_norms_standardise() -> None:
     np.testing.assert_allclose(groups.std(2), 1, rtol=1e-5)
 
 
+def test_batch_norm_takes_off_what_training_gathered() -> None:
+    g, x = Graph(), 5 + 3 * normal(64, 4, 5, 6)
+    g.output("y", nn.batch_norm(g.input("x", x.shape), "norm", 1e-6))
+    weights = {"norm.weight": np.full(4, 2), "norm.bias": np.full(4, -1),
+               "norm.running_mean": x.mean((0, 2, 3)), "norm.running_var": x.var((0, 2, 3))}
+    y = evaluate(g, {"x": x}, {name: w.astype(np.float32) for name, w in weights.items()})["y"]
+    np.testing.assert_allclose(y.mean((0, 2, 3)), -1, atol=1e-5)
+    np.testing.assert_allclose(y.std((0, 2, 3)), 2, rtol=1e-5)
+
+
+def test_groups_of_channels_do_not_mix() -> None:
+    g, x = Graph(), normal(1, 6, 5, 4)
+    y = nn.conv2d(g.input("x", x.shape), "conv", 3, 3, groups=3, bias=False)
+    assert {name: v.shape for name, v in g.parameters.items()} == {"conv.weight": (3, 2, 3, 3)}
+    g.output("y", y)
+    weights = {"conv.weight": normal(3, 2, 3, 3)}
+    before = evaluate(g, {"x": x}, weights)["y"]
+    x[:, 2:4] += 1
+    after = evaluate(g, {"x": x}, weights)["y"]
+    np.testing.assert_array_equal(after[:, [0, 2]], before[:, [0, 2]])
+    assert (after[:, 1] != before[:, 1]).all()
+
+
+def test_relu6_is_flat_on_both_sides() -> None:
+    g, x = Graph(), np.array([-2, 0, 3, 6, 9], np.float32)
+    y, _ = run(g, nn.relu6(g.input("x", (5,))), x=x)
+    np.testing.assert_array_equal(y, [0, 0, 3, 6, 6])
+
+
 def test_layer_norm_is_over_the_last_axis() -> None:
     g, x = Graph(), 5 + 3 * normal(2, 7, 16)
     y, w = run(g, nn.layer_norm(g.input("x", x.shape), "norm1"), x=x)

@@ -98,6 +98,37 @@ class VaeConfig:
 
 
 @dataclass(frozen=True)
+class MobileNetV2Config:
+    """MobileNetV2 (Sandler et al. 2018, arXiv:1801.04381) with a linear classifier.
+
+    `blocks` holds the rows of the paper's table 2: expansion t, channels c, repetitions n and the
+    stride s of the first one. `multiplier` is the width multiplier of section 6.1. `same_padding`
+    pads as TensorFlow does, more behind than in front, so that strides meet the original weights.
+    """
+
+    classes: int = 1000
+    multiplier: float = 1.0
+    blocks: tuple[tuple[int, int, int, int], ...] = (
+        (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2),
+        (6, 320, 1, 1))
+    stem_channels: int = 32
+    head_channels: int = 1280
+    image_channels: int = 3
+    eps: float = 1e-3
+    same_padding: bool = True
+
+    def width(self, channels: int) -> int:
+        """`channels` times the multiplier, to the next 8 and at most a tenth narrower.
+
+        >>> MobileNetV2Config(multiplier=0.5).width(24), MobileNetV2Config().width(24)
+        (16, 24)
+        """
+        wanted = channels * self.multiplier
+        found = max(8, int(wanted + 4) // 8 * 8)
+        return found + 8 if found < 0.9 * wanted else found
+
+
+@dataclass(frozen=True)
 class Sd1Config:
     """A whole Stable Diffusion 1.x model: text encoder, UNet, autoencoder, schedule and defaults.
 

@@ -5,17 +5,17 @@ that name would: `linear(x, "to_q", 64)` inside `g.scope("attn1")` reads `attn1.
 Shapes are logical and channels-first, as in checkpoints; how they lie in memory is decided later.
 """
 
-from smalti.nn.activation import gelu, quick_gelu, silu
+from smalti.nn.activation import gelu, quick_gelu, relu6, silu
 from smalti.nn.attention import cross_attention
 from smalti.nn.convolution import conv2d, upsample_nearest
 from smalti.nn.embedding import embedding, timestep_embedding
 from smalti.nn.feed_forward import geglu_feed_forward
 from smalti.nn.linear import linear
-from smalti.nn.normalization import group_norm, layer_norm
+from smalti.nn.normalization import batch_norm, group_norm, layer_norm
 from smalti.nn.tokens import from_tokens, to_tokens
 
 __all__ = [
-    "conv2d", "cross_attention", "embedding", "from_tokens", "geglu_feed_forward", "gelu",
-    "group_norm", "layer_norm", "linear", "quick_gelu", "silu", "timestep_embedding", "to_tokens",
-    "upsample_nearest",
+    "batch_norm", "conv2d", "cross_attention", "embedding", "from_tokens", "geglu_feed_forward",
+    "gelu", "group_norm", "layer_norm", "linear", "quick_gelu", "relu6", "silu",
+    "timestep_embedding", "to_tokens", "upsample_nearest",
 ]

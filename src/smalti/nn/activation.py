@@ -1,8 +1,19 @@
-"""Activations; each is one operation of the graph."""
+"""Activations."""
 
 from __future__ import annotations
 
 from smalti.graph import Value
+
+
+def relu6(x: Value) -> Value:
+    """min(max(x, 0), 6), element by element (Krizhevsky 2010, Convolutional deep belief networks).
+
+    >>> from smalti.graph import Graph
+    >>> relu6(Graph().input("x", (2, 3)))
+    <result min f32[2, 3]>
+    """
+    g = x.graph
+    return g.apply("min", g.apply("relu", x), g.constant(6.0))
 
 
 def silu(x: Value) -> Value:

@@ -6,13 +6,16 @@ from smalti.graph import Value
 
 
 def conv2d(x: Value, name: str, channels: int, kernel: int, *, stride: int = 1,
-           pads: tuple[int, int, int, int] | None = None) -> Value:
+           pads: tuple[int, int, int, int] | None = None, groups: int = 1,
+           bias: bool = True) -> Value:
     """Cross-correlation plus bias: x [n, c, h, w] -> [n, channels, h', w'].
 
     `pads` is (top, left, bottom, right) in pixels, zeros; None pads kernel // 2 on every side,
-    which keeps the size at stride 1 and halves it at stride 2 and an even size. Reads
-    `name.weight` [channels, c, kernel, kernel] and `name.bias` [channels]. Raises InputError when
-    the kernel is larger than the padded image.
+    which keeps the size at stride 1 and halves it at stride 2 and an even size. Of `groups` equal
+    groups of channels each is computed from one of the input's. Reads `name.weight`
+    [channels, c / groups, kernel, kernel] and, with `bias`, `name.bias` [channels]. Raises
+    InputError when the kernel is larger than the padded image, or `groups` does not divide the
+    channels.
 
     >>> from smalti.graph import Graph
     >>> x = Graph().input("x", (1, 4, 64, 48))
@@ -21,9 +24,9 @@ def conv2d(x: Value, name: str, channels: int, kernel: int, *, stride: int = 1,
     """
     g = x.graph
     with g.scope(name):
-        weight = g.parameter("weight", (channels, x.shape[1], kernel, kernel))
-        bias = g.parameter("bias", (channels,))
-        return g.apply("conv", x, weight, bias, strides=(stride, stride),
+        weight = g.parameter("weight", (channels, x.shape[1] // groups, kernel, kernel))
+        offset = [g.parameter("bias", (channels,))] if bias else []
+        return g.apply("conv", x, weight, *offset, strides=(stride, stride), group=groups,
                        pads=(kernel // 2,) * 4 if pads is None else pads)
 
 

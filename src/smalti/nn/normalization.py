@@ -5,6 +5,26 @@ from __future__ import annotations
 from smalti.graph import Value
 
 
+def batch_norm(x: Value, name: str, eps: float = 1e-5) -> Value:
+    """x [n, c, h, w] with the mean and variance that training gathered taken off each channel.
+
+    Reads `name.weight`, `name.bias`, `name.running_mean` and `name.running_var`, all [c]. One
+    multiply-add: its factors depend on parameters only. Ioffe & Szegedy 2015, arXiv:1502.03167.
+
+    >>> from smalti.graph import Graph
+    >>> batch_norm(Graph().input("x", (1, 64, 8, 8)), "norm")
+    <result add f32[1, 64, 8, 8]>
+    """
+    g = x.graph
+    with g.scope(name):
+        weight, bias, mean, variance = (
+            g.parameter(part, x.shape[1:2])
+            for part in ("weight", "bias", "running_mean", "running_var"))
+        scale = weight / g.apply("sqrt", variance + eps)
+        shift = bias - mean * scale
+        return x * scale.reshape(-1, 1, 1) + shift.reshape(-1, 1, 1)
+
+
 def group_norm(x: Value, name: str, groups: int, eps: float) -> Value:
     """Normalise x [n, c, h, w] over groups of neighbouring channels and all positions.
 
