@@ -61,6 +61,10 @@ class Tile:
 
 def lower_contraction(kernel: Kernel, schedule: ContractionSchedule, level: Level) -> Lowered:
     """Machine code of a contraction, direct or by minimal filtering."""
+    if schedule.streamed:
+        from smalti.target.x86.winograd_streamed import StreamedWinograd
+
+        return StreamedWinograd(kernel, schedule, level).lower()
     if schedule.winograd:
         from smalti.target.x86.winograd import Winograd
 
@@ -77,7 +81,7 @@ class Contraction:
         self.width = schedule.vectors * level.lanes
         self.size = 2 if schedule.dtype == "bf16" else 4
         self.packed = PackedWeight("weight", e.o, e.c, e.r, e.s, self.width, schedule.chunk,
-                                   schedule.dtype, schedule.winograd)
+                                   schedule.dtype, 0 if schedule.streamed else schedule.winograd)
         self.chunks = self.packed.chunks
         self.patch, _, self.result = kernel.stages
         self.asm = Assembler(level, "contraction")

@@ -110,6 +110,23 @@ def _combination(asm: Assembler, vectors: Sequence[Register],
     return value
 
 
+def both_sides(asm: Assembler, matrix: Matrix, source: Sequence[Memory], block: Register,
+               target: Sequence[Memory]) -> None:
+    """target = matrix @ source @ matrix^T for a square of vectors, columns first.
+
+    `block` is the address of room for len(matrix) rows of half-transformed vectors.
+    """
+    n, m, step = len(matrix[0]), len(matrix), asm.level.bytes
+    for column in range(n):
+        held = [asm.load(source[n * row + column]) for row in range(n)]
+        for row, value in enumerate(transform(asm, matrix, held)):
+            asm.store(Memory(block, (n * row + column) * step), value)
+    for row in range(m):
+        held = [asm.load(Memory(block, (n * row + column) * step)) for column in range(n)]
+        for column, value in enumerate(transform(asm, matrix, held)):
+            asm.store(target[m * row + column], value)
+
+
 class Winograd(Contraction):
     """A contraction by F(2) or F(4)."""
 
@@ -165,7 +182,7 @@ class Winograd(Contraction):
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of the half-transformed block that `_both_sides` keeps."""
+        """Bytes of the half-transformed block that `both_sides` keeps."""
         return self.filtering.points * self.level.bytes
 
     def _tile(self, tile: Tile, tile_x: int) -> None:
@@ -193,20 +210,6 @@ class Winograd(Contraction):
             self._finish(replace(tile, panel=panel, panels=s.group), tile_x, layout, sums)
             asm.advance(panel, s.group)
 
-    def _both_sides(self, matrix: Matrix, source: Sequence[Memory], block: Register,
-                    target: Sequence[Memory]) -> None:
-        """target = matrix @ source @ matrix^T for a square of vectors; columns first."""
-        asm, n, m = self.asm, len(matrix[0]), len(matrix)
-        for column in range(n):
-            held = [asm.load(source[n * row + column]) for row in range(n)]
-            for row, value in enumerate(transform(asm, matrix, held)):
-                asm.store(Memory(block, (n * row + column) * self.level.bytes), value)
-        for row in range(m):
-            held = [asm.load(Memory(block, (n * row + column) * self.level.bytes))
-                    for column in range(n)]
-            for column, value in enumerate(transform(asm, matrix, held)):
-                asm.store(target[m * row + column], value)
-
     def _inputs(self, tile_x: int, layout: Layout, patch: Register, block: Register,
                 target: Register) -> None:
         """V of one staged chunk."""
@@ -222,8 +225,8 @@ class Winograd(Contraction):
                     with asm.loop(-(-s.chunk // self.level.lanes)):
                         source = [Memory(at, i * layout.row + j * layout.pixel)
                                   for i in range(f.window) for j in range(f.window)]
-                        self._both_sides(f.inputs, source, block,
-                                         [Memory(out, k * point) for k in range(f.points)])
+                        both_sides(asm, f.inputs, source, block,
+                                   [Memory(out, k * point) for k in range(f.points)])
                         asm.advance(at, self.level.bytes)
                         asm.advance(out, self.level.bytes)
                     asm.advance(pixel, f.size * layout.pixel)
@@ -266,9 +269,9 @@ class Winograd(Contraction):
                     with asm.loop(s.vectors):
                         points = [Memory(source, k * self.blocks * line)
                                   for k in range(f.points)]
-                        self._both_sides(f.outputs, points, block,
-                                         [Memory(pixel, (i * tile_x + j) * line)
-                                          for i in range(f.size) for j in range(f.size)])
+                        both_sides(asm, f.outputs, points, block,
+                                   [Memory(pixel, (i * tile_x + j) * line)
+                                    for i in range(f.size) for j in range(f.size)])
                         asm.advance(source, self.level.bytes)
                         asm.advance(pixel, self.level.bytes)
                     asm.advance(pixel, (f.size - 1) * line)
