@@ -193,7 +193,7 @@ def test_memory_is_used_again() -> None:
     g = Graph("chain")
     x = g.input("x", (1, 8, 32, 32))
     for number in range(10):
-        x = g.apply("conv", x, g.parameter(f"w{number}", (8, 8, 3, 3)), pads=(1, 1, 1, 1))
+        x = g.apply("conv", x, g.parameter(f"w{number}", (8, 8, 5, 5)), pads=(2, 2, 2, 2))
     g.output("y", x)
     one = 4 * 8 * 32 * 32
     assert 2 * one <= native(g, "avx2").image.arena_bytes < 2.2 * one

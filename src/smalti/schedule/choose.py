@@ -22,7 +22,10 @@ TILE_FLOPS_MIN = 2_000_000
 MAP_TILE_ELEMENTS = 16_384
 PIXELS_MAX = 256
 WINOGRAD_PIXELS = 1024
-WINOGRAD_PIXELS_MIN = 1024
+STREAMED_PIXELS_MAX = 1024
+STREAMED_BLOCKS_MIN = 4
+STREAMED_SHARE = 0.6
+"""Of the second-level cache, for each of U and M."""
 
 
 def choose(kernel: Kernel, limits: Limits, precision: str = "f32") -> Schedule:
@@ -58,8 +61,10 @@ def filtered(direct: ContractionSchedule, e, limits: Limits) -> ContractionSched
     window = (e.r, e.s, e.stride_y, e.stride_x, e.dilation_y, e.dilation_x)
     width = direct.vectors * limits.lanes
     if (window != (3, 3, 1, 1, 1, 1) or direct.dtype != "f32" or e.y % 4 or e.x % 4
-            or e.y * e.x < WINOGRAD_PIXELS_MIN or e.o < width or e.c < limits.lanes):
+            or e.o < width or e.c < limits.lanes):
         return None
+    if e.y * e.x <= STREAMED_PIXELS_MAX:
+        return streamed(direct, e, limits)
     tile_x = 32 if e.x % 32 == 0 else next(n for n in range(28, 0, -4) if e.x % n == 0)
     most = max(4, WINOGRAD_PIXELS // tile_x)
     tile_y = max(n for n in range(4, most + 1, 4) if e.y % n == 0)
@@ -74,6 +79,25 @@ def filtered(direct: ContractionSchedule, e, limits: Limits) -> ContractionSched
     return replace(direct, tile_b=1, tile_y=tile_y, tile_x=tile_x, panels=block, chunk=chunk,
                    winograd=4, group=group,
                    unroll=math.gcd(4, chunk))
+
+
+def streamed(direct: ContractionSchedule, e, limits: Limits) -> ContractionSchedule | None:
+    """The same with plain weights, for few blocks: U of a chunk and M stay in cache."""
+    if e.b * e.y * e.x < 16 * STREAMED_BLOCKS_MIN:
+        return None
+    blocks_max = max(1, int(STREAMED_SHARE * limits.l2_bytes) // (36 * 2 * limits.lanes * 4))
+    rows = max((n for n in range(1, e.y // 4 + 1)
+                if e.y // 4 % n == 0 and n * e.x // 4 <= blocks_max), default=1)
+    images = max((n for n in range(1, e.b + 1) if e.b % n == 0
+                  and n * rows * e.x // 4 <= blocks_max), default=1) if 4 * rows == e.y else 1
+    channels = [n for n in range(limits.lanes, min(e.c, blocks_max) + 1, limits.lanes)
+                if e.c % n == 0]
+    vectors = 2 if e.o > limits.lanes else 1
+    rows_max = (limits.vectors - 2 - vectors) // vectors
+    return replace(direct, tile_b=images, tile_y=4 * rows, tile_x=e.x, panels=1,
+                   chunk=channels[-1] if channels else direct.chunk,
+                   rows=min(rows_max, images * rows * e.x // 4), vectors=vectors, winograd=4,
+                   group=1, streamed=True, unroll=4)
 
 
 def micro_tile(pixels: int, channels: int, limits: Limits) -> tuple[int, int]:

@@ -52,12 +52,29 @@ def test_matrices_are_a_convolution(size: int) -> None:
 @pytest.mark.parametrize("case", [
     (16, 32, 32, 64), (20, 32, 36, 33), (40, 36, 32, 130), (16, 64, 28, 32, 2),
     (33, 32, 32, 64, 1, (0, 2, 2, 0)), (24, 32, 64, 70, 1, (1, 1, 1, 1), True),
-    (200, 32, 32, 32),
+    (200, 32, 32, 32), (16, 32, 64, 64),
 ], ids=str)
 def test_large_images(case: tuple, name: str) -> None:
     runner = check_graph(conv(*case), name)
     (schedule,) = (s for s in runner.schedules if isinstance(s, ContractionSchedule))
     assert schedule.winograd == 4
+    assert schedule.streamed == (case[1] * case[2] <= 1024)
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("case", [
+    (40, 8, 8, 70), (40, 8, 12, 33, 3), (130, 16, 16, 64, 2), (33, 12, 8, 40, 1, (0, 2, 2, 0)),
+    (24, 16, 16, 70, 2, (1, 1, 1, 1), True),
+], ids=str)
+def test_small_images(case: tuple, name: str) -> None:
+    runner = check_graph(conv(*case), name)
+    (schedule,) = (s for s in runner.schedules if isinstance(s, ContractionSchedule))
+    assert schedule.streamed and schedule.winograd == 4
+
+
+def test_few_blocks_stay_direct() -> None:
+    runner = check_graph(conv(64, 8, 4, 64), "avx2")
+    assert [s.winograd for s in runner.schedules] == [0]
 
 
 @st.composite
@@ -93,6 +110,22 @@ def test_any_legal_schedule_computes_the_same(data: st.DataObject, name: str,
     assert schedule in runner.schedules
 
 
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.data(), st.sampled_from(LEVELS), st.booleans())
+def test_any_streamed_schedule_computes_the_same(data: st.DataObject, name: str,
+                                                 neighbours: bool) -> None:
+    schedule = data.draw(filtered_schedules(name, 8, 12, 24, 70))
+    schedule = replace(schedule, tile_x=12, streamed=True, group=1,
+                       tile_b=data.draw(st.sampled_from([1, 2] if schedule.tile_y == 8 else [1])))
+    note(f"{name} {schedule}")
+
+    def pick(kernel, bounds: Limits, precision: str):
+        return schedule if kernel.form == "contraction" else choose(kernel, bounds, precision)
+
+    runner = check_graph(conv(24, 8, 12, 70, 2, neighbours=neighbours), name, pick=pick)
+    assert schedule in runner.schedules
+
+
 LEGAL = ContractionSchedule(1, 4, 8, 2, 8, 4, 2, unroll=4, winograd=4, group=2)
 
 
@@ -106,6 +139,23 @@ def test_impossible_schedules_are_refused(change: dict, why: str) -> None:
     assert lower(kernel, LEGAL, level("avx2")).packed.winograd == 4
     with pytest.raises(IllegalSchedule, match=why):
         lower(kernel, replace(LEGAL, **change), level("avx2"))
+
+
+@pytest.mark.parametrize("change, why", [
+    ({"winograd": 3}, r"no F\(3\)"), ({"tile_x": 4}, "whole rows"), ({"tile_y": 6}, "whole rows"),
+    ({"tile_b": 2, "tile_y": 4}, "all of their 8 rows"), ({"chunk": 4}, "do not divide"),
+])
+def test_impossible_streamed_schedules_are_refused(change: dict, why: str) -> None:
+    kernel = cut(conv(10, 8, 8, 32, 2)).pieces[0].kernel
+    legal = replace(LEGAL, tile_y=8, chunk=12, group=1, streamed=True)
+    assert lower(kernel, legal, level("avx2")).packed.winograd == 0
+    with pytest.raises(IllegalSchedule, match=why):
+        lower(kernel, replace(legal, **change), level("avx2"))
+
+
+def test_streaming_is_for_filtering() -> None:
+    with pytest.raises(IllegalSchedule, match="only minimal filtering"):
+        replace(LEGAL, winograd=0, streamed=True).check(Limits(lanes=8, vectors=16))
 
 
 @pytest.mark.parametrize("attributes", [{"strides": (2, 1)}, {"dilations": (1, 2)}])
