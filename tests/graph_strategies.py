@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from smalti.errors import InputError
 from smalti.graph import Graph, Value
 
-UNARY = ("neg", "abs", "sin", "cos", "tanh", "erf", "sigmoid", "relu", "silu", "quick_gelu", "gelu")
+UNARY = ("neg", "abs", "sin", "cos", "tanh", "erf", "sigmoid", "relu", "silu", "quick_gelu", "gelu",
+         "gelu_tanh")
 BINARY = ("add", "sub", "mul", "max", "min")
 NUMBERS = (0.0, 1.0, -1.0, 0.5, 1.702, 0.70710678)
 NODES_MAX = 10

@@ -95,6 +95,9 @@ def token_graph() -> Graph:
                      g.parameter("beta", (16,)), axis=-1, epsilon=1e-5)
     q, k, v = (g.apply("mat_mul", normal, g.parameter(name, (16, 16)).transpose(1, 0))
                for name in "qkv")
+    heads = g.apply("rms_normalization", q.reshape(2, 5, 4, 4), g.parameter("root", (4,)))
+    angles = (g.input(name, (1, 5, 2)) for name in ("cos", "sin"))
+    q = g.apply("rotary_embedding", heads.reshape(2, 5, 16), *angles, interleaved=1, num_heads=4)
     for causal in (0, 1):
         mixed = g.apply("attention", q, k, v, num_heads=4, is_causal=causal, scale=None)
         g.output(f"causal {causal}", x + g.apply("gelu", mixed))

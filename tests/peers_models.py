@@ -25,6 +25,7 @@ from smalti.checkpoint.names import (
 )
 from smalti.models.config import (
     ClipTextConfig,
+    FluxConfig,
     MobileNetV2Config,
     Sd1Config,
     UNetConfig,
@@ -38,6 +39,7 @@ TINY_UNET = UNetConfig(in_channels=4, out_channels=4, block_channels=(32, 64), r
                        context_dim=48, norm_groups=8)
 TINY_VAE = VaeConfig(channels=16, block_channels=(16, 32, 32, 32), res_blocks=1, z_channels=4,
                      norm_groups=8)
+TINY_FLUX = FluxConfig(hidden_size=96, heads=3, mlp_size=384)
 TINY_SD1 = Sd1Config(TINY_TEXT, TINY_UNET, TINY_VAE)
 """A whole model of the SD 1.x family; for real prompts give its text encoder `CLIP_VOCABULARY`."""
 
@@ -146,6 +148,30 @@ def peer_sd1(config: Sd1Config, seed: int = 0) -> tuple[Peer, Peer, Peer]:
     """Text encoder, UNet and autoencoder of a whole model; merge their weights for a file."""
     return (peer_clip_text(config.text, seed), peer_unet(config.unet, seed + 1),
             peer_vae(config.vae, seed + 2))
+
+
+def peer_flux_double_block(config: FluxConfig, seed: int = 0) -> Peer:
+    """diffusers' FluxTransformerBlock of this configuration, whose MLP is 4 times as wide."""
+    from diffusers.models.transformers.transformer_flux import FluxTransformerBlock
+
+    module = FluxTransformerBlock(config.hidden_size, config.heads, config.head_dim,
+                                  eps=config.eps)
+    separate = _peer(module, lambda name: name, seed)
+    weights = {}
+    for name, stream, added in (("img", "", "to_{}"), ("txt", "_context", "add_{}_proj")):
+        parts = {f"{name}_mod.lin": [f"norm1{stream}.linear"],
+                 f"{name}_attn.qkv": ["attn." + added.format(part) for part in "qkv"],
+                 f"{name}_attn.proj": ["attn.to_add_out" if stream else "attn.to_out.0"],
+                 f"{name}_mlp.0": [f"ff{stream}.net.0.proj"],
+                 f"{name}_mlp.2": [f"ff{stream}.net.2"]}
+        for ours, theirs in parts.items():
+            for kind in ("weight", "bias"):
+                weights[f"double_blocks.0.{ours}.{kind}"] = np.concatenate(
+                    [separate.weights[f"{part}.{kind}"] for part in theirs])
+        for ours, theirs in (("query_norm", "q"), ("key_norm", "k")):
+            norm = f"attn.norm_{'added_' if stream else ''}{theirs}.weight"
+            weights[f"double_blocks.0.{name}_attn.norm.{ours}.scale"] = separate.weights[norm]
+    return Peer(module, weights)
 
 
 def _peer(module: Any, rename: Callable[[str], str], seed: int) -> Peer:

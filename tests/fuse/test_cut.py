@@ -109,6 +109,14 @@ def image(g: Graph, name: str = "x") -> Value:
     return g.input(name, (1, 8, 4, 4))
 
 
+def turned_heads(g: Graph, heads: int) -> Value:
+    """Normalised in heads of 4 channels, then turned in `heads` heads."""
+    tables = (g.input(name, (1, 5, 6 // heads)) for name in ("cos", "sin"))
+    x = g.input("x", (2, 5, 12)).reshape(2, 5, 3, 4)
+    x = g.apply("rms_normalization", x, g.parameter("s", (4,)))
+    return g.apply("rotary_embedding", x.reshape(2, 5, 12), *tables, num_heads=heads)
+
+
 def test_a_resnet_block_is_two_statistics_and_two_convolutions() -> None:
     def block(g: Graph) -> Value:
         h = x = image(g)
@@ -134,8 +142,11 @@ def test_a_resnet_block_is_two_statistics_and_two_convolutions() -> None:
     (lambda g: g.apply("silu", g.apply("tanh", image(g)) + 1.0), ["map"]),
     (lambda g: image(g).transpose(0, 2, 3, 1).reshape(16, 8), []),
     (lambda g: g.input("x", (4, 6)).transpose(1, 0).reshape(24), ["map"]),
+    (lambda g: turned_heads(g, 3), ["rms_scale", "map"]),
+    (lambda g: turned_heads(g, 1), ["rms_scale", "map", "map"]),
 ], ids=["resize before", "sum of two", "concat in place", "concat with an input", "resize behind",
-        "pointwise", "views only", "a copy"])
+        "pointwise", "views only", "a copy",
+        "turned heads", "heads of another size turned"])
 def test_kernels_of_small_graphs(build, expected: list[str]) -> None:
     assert kernels(build) == expected
 

@@ -135,6 +135,27 @@ def loop_layer_norm(x, scale, bias, *, axis=-1, epsilon=1e-5):
     return y
 
 
+def loop_rms_norm(x, scale, *, axis=-1, epsilon=1e-5):
+    y = np.empty_like(x)
+    for place in places(x.shape[:axis]):
+        y[place] = x[place] * scale / math.sqrt(mean((x[place] ** 2).ravel().tolist()) + epsilon)
+    return y
+
+
+def loop_rotary(x, cos, sin, *, interleaved=0, num_heads=0):
+    """Pairs as complex numbers, turned by multiplication."""
+    y, half = np.empty_like(x), cos.shape[2]
+    for n, t, pair in places((len(x), cos.shape[1], half)):
+        turn = complex(cos[n % len(cos), t, pair], sin[n % len(sin), t, pair])
+        first, second = (2 * pair, 2 * pair + 1) if interleaved else (pair, half + pair)
+        for h in range(num_heads or x.shape[1]):
+            a, b = (((n, t, 2 * h * half + i) if num_heads else (n, h, t, i))
+                    for i in (first, second))
+            turned = complex(x[a], x[b]) * turn
+            y[a], y[b] = turned.real, turned.imag
+    return y
+
+
 def loop_softmax(x, *, axis):
     def one_row(row):
         powers = [math.exp(value) for value in row]
@@ -180,6 +201,7 @@ CASES = [
     one("sigmoid", logistic), one("relu", lambda x: x if x > 0 else 0.0),
     one("silu", lambda x: x * logistic(x)), one("quick_gelu", lambda x: x * logistic(1.702 * x)),
     one("gelu", lambda x: x * (1 + gaussian_integral(x / math.sqrt(2))) / 2),
+    one("gelu_tanh", lambda x: x * logistic(math.sqrt(8 / math.pi) * (x + 0.044715 * x ** 3))),
     two("add", lambda x, y: x + y), two("sub", lambda x, y: x - y), two("mul", lambda x, y: x * y),
     two("div", lambda x, y: x / y, positive=True),
     two("max", lambda x, y: x if x > y else y), two("min", lambda x, y: x if x < y else y),
@@ -200,6 +222,14 @@ CASES = [
     Case("layer_normalization", ((2, 3, 8), (8,), (8,)), loop_layer_norm),
     Case("layer_normalization", ((2, 3, 8), (3, 8), (3, 8)), loop_layer_norm,
          {"axis": 1, "epsilon": 0.5}),
+    Case("rms_normalization", ((2, 3, 8), (8,)), loop_rms_norm),
+    Case("rms_normalization", ((2, 3, 8), (3, 8)), loop_rms_norm, {"axis": 1, "epsilon": 0.5}),
+    Case("rotary_embedding", ((2, 3, 12), (2, 3, 2), (2, 3, 2)), loop_rotary, {"num_heads": 3}),
+    Case("rotary_embedding", ((2, 3, 12), (1, 3, 3), (1, 3, 3)), loop_rotary,
+         {"num_heads": 2, "interleaved": 1}),
+    Case("rotary_embedding", ((2, 3, 4, 6), (2, 4, 3), (2, 4, 3)), loop_rotary),
+    Case("rotary_embedding", ((2, 3, 4, 6), (1, 4, 3), (1, 4, 3)), loop_rotary,
+         {"interleaved": 1}),
     Case("group_normalization", ((2, 6, 3, 4), (6,), (6,)), loop_group_norm,
          {"num_groups": 2, "epsilon": 0.1}),
     Case("group_normalization", ((2, 4, 5), (4,), (4,)), loop_group_norm,
@@ -273,8 +303,8 @@ def test_a_composite_equals_its_decomposition(case: Case) -> None:
 
 def test_the_composites_are_these() -> None:
     assert {case.operation for case in COMPOSITES} == {
-        "attention", "gelu", "group_normalization", "layer_normalization", "quick_gelu", "silu",
-        "softmax"}
+        "attention", "gelu", "gelu_tanh", "group_normalization", "layer_normalization",
+        "quick_gelu", "rms_normalization", "rotary_embedding", "silu", "softmax"}
 
 
 def value_of(name: str, *numbers: float) -> np.ndarray:

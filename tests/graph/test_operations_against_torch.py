@@ -46,11 +46,15 @@ def cases() -> dict[str, Case]:
         "layer_normalization": (
             "layer_normalization", (wide, (80,), (80,)), {},
             lambda x, s, b: F.layer_norm(x, (80,), s, b)),
+        "rms_normalization": (
+            "rms_normalization", (wide, (80,)), {"epsilon": 1e-6},
+            lambda x, s: F.rms_norm(x, (80,), s, 1e-6)),
         "softmax": ("softmax", (wide,), {"axis": 1}, lambda x: F.softmax(x, 1)),
         "resize": ("resize", (image,), {"scales": (1, 1, 2, 2)},
                    lambda x: F.interpolate(x, scale_factor=2, mode="nearest")),
         "silu": ("silu", (wide,), {}, F.silu),
         "gelu": ("gelu", (wide,), {}, F.gelu),
+        "gelu_tanh": ("gelu_tanh", (wide,), {}, lambda x: F.gelu(x, approximate="tanh")),
         "quick_gelu": ("quick_gelu", (wide,), {}, lambda x: x * torch.sigmoid(1.702 * x)),
         "erf": ("erf", (wide,), {}, torch.erf),
         "mat_mul": ("mat_mul", ((2, 1, 30, 40), (3, 40, 50)), {}, torch.matmul),
@@ -59,7 +63,8 @@ def cases() -> dict[str, Case]:
 
 NAMES = ("conv", "conv, stride 2, pads below and right", "conv, depthwise, dilated",
          "attention, head dimension 40", "attention, causal", "group_normalization",
-         "layer_normalization", "softmax", "resize", "silu", "gelu", "quick_gelu", "erf", "mat_mul")
+         "layer_normalization", "rms_normalization", "softmax", "resize", "silu", "gelu",
+         "gelu_tanh", "quick_gelu", "erf", "mat_mul")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -60,7 +60,8 @@ def test_the_kernels_of_a_cut_read_back() -> None:
     for piece in pieces():
         forms.add(piece.kernel.form)
         assert parse(show(piece.kernel)) == piece.kernel, show(piece.kernel)
-    assert forms == {"map", "contraction", "attention", "group_scale_shift", "layer_scale_shift"}
+    assert forms == {"map", "contraction", "attention", "group_scale_shift", "layer_scale_shift",
+                     "rms_scale"}
 
 
 def one(value, guards=()) -> Kernel:

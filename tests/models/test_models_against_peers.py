@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import peers_models as peers
 import pytest
-from peers_models import TINY_TEXT, TINY_UNET, TINY_VAE
+from peers_models import TINY_FLUX, TINY_TEXT, TINY_UNET, TINY_VAE
 
 from smalti.graph import Graph, evaluate
 from smalti.models import (
     MobileNetV2Config,
     clip_text_graph,
+    flux_double_block_graph,
     mobilenet_v2_graph,
     unet_graph,
     vae_decoder_graph,
@@ -174,3 +175,22 @@ def test_mobilenet_v2(name: str) -> None:
     with torch.no_grad():
         expected = peer.module(torch.tensor(image)).logits.numpy()
     assert peers.relative_error(found, expected) <= ERROR_MAX
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_flux_double_block(batch: int) -> None:
+    import torch
+
+    peer = peers.peer_flux_double_block(TINY_FLUX)
+    graph = flux_double_block_graph(TINY_FLUX, 12, 5, batch)
+    assert set(graph.parameters) == set(peer.weights)
+    inputs = {name: normal(number, *value.shape)
+              for number, (name, value) in enumerate(graph.inputs.items())}
+    found = evaluate(graph, inputs, peer.weights)
+    tensors = {name: torch.tensor(array) for name, array in inputs.items()}
+    with torch.no_grad():
+        txt, img = peer.module(
+            tensors["img"], tensors["txt"], tensors["vec"],
+            tuple(tensors[name][0].repeat_interleave(2, dim=1) for name in ("cos", "sin")))
+    for name, expected in (("img", img), ("txt", txt)):
+        assert peers.relative_error(found[name], expected.numpy()) <= ERROR_MAX

@@ -79,7 +79,7 @@ def test_maps(cpu: Limits, shape: list[int]) -> None:
     kernel = kernel_of(lambda g: g.input("x", tuple(shape)) + g.input("y", tuple(shape[-1:])))
     schedule = choose(kernel, cpu)
     axes, _ = map_axes(kernel)
-    rows = axes[-2][1] if len(axes) > 1 else 1
+    rows = axes[-1 - schedule.inner][1] if len(axes) > schedule.inner else 1
     assert isinstance(schedule, MapSchedule) and 1 <= schedule.grain <= rows
 
 
@@ -107,6 +107,9 @@ def test_statistics(cpu: Limits, height: int, width: int, groups: int) -> None:
         "layer_normalization", g.input("x", (height, width)), g.parameter("s", (width,)),
         g.parameter("b", (width,))))
     assert 1 <= choose(layer, cpu).grain <= height
+    heads = kernel_of(lambda g: g.apply(
+        "rms_normalization", g.input("x", (2, height, groups, width)), g.parameter("s", (width,))))
+    assert 1 <= choose(heads, cpu).grain <= height
 
 
 CONTRACTION = ContractionSchedule(1, 1, 14, 1, 8, 14, 2)

@@ -12,17 +12,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from smalti.errors import UnsupportedError
 from smalti.fuse.reader import Reader
 from smalti.fuse.view import Storage, View, row_major, stored
 from smalti.graph import Graph, Node, Value
 from smalti.kernel import build
-from smalti.kernel.form import Index, Kernel, Load, axis
+from smalti.kernel.form import Call, Index, Kernel, Load, axis
 
 CONTRACTIONS = {"conv", "mat_mul"}
-NORMALIZATIONS = {"group_normalization", "layer_normalization"}
+NORMALIZATIONS = {"group_normalization", "layer_normalization", "rms_normalization"}
 VIEWS = {"reshape", "transpose", "slice", "expand"}
-KNOWN = CONTRACTIONS | NORMALIZATIONS | VIEWS | {"attention", "concat", "gather", "resize"}
+KNOWN = CONTRACTIONS | NORMALIZATIONS | VIEWS | {
+    "attention", "concat", "gather", "resize", "rotary_embedding"}
 READS_MAX = 4
 """A pointwise result that more kernels than this read is stored instead of computed again."""
 
@@ -103,7 +106,7 @@ class _Cutter:
         self.users = graph.users()
         self.result = Cut(graph.name)
         self.views: dict[Value, View] = {}
-        self.moments: dict[Node, tuple[View, View]] = {}
+        self.moments: dict[Node, tuple[View, ...]] = {}
         self.tails: dict[Value, Node] = {}
         self.absorbed: set[Value] = set()
         self.kept: set[Value] = set()
@@ -169,7 +172,8 @@ class _Cutter:
         value, name = node.output, node.operation.name
         if value in self.absorbed or name in VIEWS:
             return
-        if value in self.tails or name in ("attention", "concat") or value in self.outputs:
+        stored = name in ("attention", "concat", "rotary_embedding")
+        if value in self.tails or stored or value in self.outputs:
             self.kept.add(value)
             return
         reads = self._reads(value)
@@ -210,7 +214,8 @@ class _Cutter:
                 if user.output in self.kept:
                     total += 1
                     continue
-                if name == "reshape" and not _only_ones(value.shape, user.output.shape):
+                if name == "reshape" and not _only_ones(value.shape, user.output.shape) \
+                        and not self._joins_heads(user):
                     return None
                 inner = self._reads(user.output)
                 if inner is None:
@@ -225,9 +230,21 @@ class _Cutter:
                 if alone and len(self.users[value]) > 1:
                     return None
                 total += inner
+            elif name == "rotary_embedding" and user.inputs.count(value) == 1:
+                total += 1
             else:
                 return None
         return total
+
+    def _joins_heads(self, node: Node) -> bool:
+        """Whether a reshape [n, t, h, d] -> [n, t, h * d] is only read by rotations of heads of d,
+        which walk heads and their channels on axes of their own."""
+        old, new = node.inputs[0].shape, node.output.shape
+        users = self.users.get(node.output, [])
+        return len(old) == 4 and new == (*old[:2], old[2] * old[3]) and node.output not in \
+            self.outputs and all(user.operation.name == "rotary_embedding"
+                                 and user.inputs[0] is node.output
+                                 and user.attributes["num_heads"] == old[2] for user in users)
 
     def _place_operands(self, node: Node) -> None:
         """Let the operands of a concat be computed where the concat wants them."""
@@ -319,6 +336,8 @@ class _Cutter:
             self._emit_attention(node)
         elif name == "concat":
             self._emit_concat(node)
+        elif name == "rotary_embedding":
+            self._emit_rotary(node)
         else:
             reader, axes = Reader(self), [(f"i{k}", n) for k, n in enumerate(value.shape)]
             expr = reader.node(node, tuple(axis(name) for name, _ in axes))
@@ -329,6 +348,34 @@ class _Cutter:
         flops = math.prod(target.shape)
         self._add(build.map_over(axes, expr, reader.buffers(out=target)),
                   reader.views(out=target), node, reason, flops)
+
+    def _emit_rotary(self, node: Node) -> None:
+        """x * cos - other * sin for the first of a pair of channels, + for the second."""
+        (x, cos, sin), heads = node.inputs, node.attributes["num_heads"]
+        half = cos.shape[2]
+        n, t, h, i, k = map(axis, "nthik")
+        steps = {"i": 2, "k": 1} if node.attributes["interleaved"] else {"k": half, "i": 1}
+        extents = {"i": half, "k": 2}
+        pair = [(name, extents[name]) for name in steps]
+        channel = Index(tuple(steps.items()))
+        other = Index(tuple((a, -s if a == "k" else s) for a, s in steps.items()), steps["k"])
+        if heads:
+            axes = [("n", x.shape[0]), ("t", x.shape[1]), ("h", heads), *pair]
+            head = (("h", 2 * half),) if heads > 1 else ()
+            places = [(n, t, Index((*head, *at.terms), at.offset)) for at in (channel, other)]
+        else:
+            axes = [("n", x.shape[0]), ("h", x.shape[1]), ("t", x.shape[2]), *pair]
+            places = [(n, h, t, at) for at in (channel, other)]
+        reader = Reader(self, dict(axes))
+        sign = Storage("constant", 2, data=np.array([-1, 1], np.float32))
+        turn = (n if cos.shape[0] > 1 else Index(), t, i)
+        here, there = (reader.value(x, place) for place in places)
+        part = Call("mul", (reader.value(sin, turn), reader.load(View(sign, 0, (2,), (1,)), (k,))))
+        value = Call("add", (Call("mul", (here, reader.value(cos, turn))),
+                             Call("mul", (there, part))))
+        shape = [extent for _, extent in axes]
+        target = self.target(node.output).reshape(shape)
+        self._emit_map(node, axes, value, reader, target, self._reason(node.output))
 
     def _emit_concat(self, node: Node) -> None:
         whole = self.target_once(node.output)
@@ -392,8 +439,10 @@ class _Cutter:
 
     def _emit_moments(self, node: Node) -> None:
         """The statistics of a normalisation, as scale and shift."""
-        group = node.operation.name == "group_normalization"
-        views, kernel = (self._group_moments if group else self._layer_moments)(node)
+        moments = {"group_normalization": self._group_moments,
+                   "layer_normalization": self._layer_moments,
+                   "rms_normalization": self._rms_moments}
+        views, kernel = moments[node.operation.name](node)
         self._add(kernel, views, node, "statistics need all of it before any is normalised",
                   4 * node.output.type.size)
 
@@ -428,6 +477,21 @@ class _Cutter:
         buffers = [Reader.buffer(name, view) for name, view in views.items()]
         kernel = build.layer_scale_shift(buffers[0], node.attributes["epsilon"], buffers[1:])
         self.moments[node] = (made[0].reshape(outer), made[1].reshape(outer))
+        return views, kernel
+
+    def _rms_moments(self, node: Node) -> tuple[dict[str, View], Kernel]:
+        x = self.view(node.inputs[0])
+        outer = x.shape[:node.attributes["axis"] % len(x.shape)]
+        rows = (math.prod(outer[:-2]), math.prod(outer[-2:-1]), math.prod(outer[-1:]))
+        shape = (*rows, math.prod(x.shape) // math.prod(rows))
+        split = x.reshape(shape)
+        if split is None or split.strides[3] != 1 and shape[3] > 1:
+            split = self._copied(x, node.inputs[0]).reshape(shape)
+        scale = View(Storage("arena", math.prod(rows)), 0, rows, row_major(rows))
+        views = {"x": split, "scale": scale}
+        buffers = [Reader.buffer(name, view) for name, view in views.items()]
+        kernel = build.rms_scale(buffers[0], node.attributes["epsilon"], buffers[1:])
+        self.moments[node] = (scale.reshape(outer),)
         return views, kernel
 
     def _dense(self, vector: Value) -> View:

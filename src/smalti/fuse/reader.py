@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from smalti.fuse.view import View
@@ -17,10 +17,13 @@ Place = tuple[Index, ...]
 
 
 class Reader:
-    """Builds the expressions of one kernel and collects the buffers that they load."""
+    """Builds the expressions of one kernel and collects the buffers that they load.
 
-    def __init__(self, cutter: _Cutter) -> None:
-        self.cutter = cutter
+    `extents` are those of the kernel's axes; reshapes that split a value's index need them.
+    """
+
+    def __init__(self, cutter: _Cutter, extents: Mapping[str, int] | None = None) -> None:
+        self.cutter, self.extents = cutter, extents or {}
         self._names: dict[View, str] = {}
 
     @staticmethod
@@ -52,8 +55,8 @@ class Reader:
                 bias = self.load(self.cutter.view(anchor.inputs[2]), (at[1],))
                 return Call("add", (expr, bias))
             return expr
-        if value.kind == "constant" and value.type.size == 1:
-            return Const(float(value.data.reshape(())))
+        if value.kind == "constant" and (value.data == value.data.flat[0]).all():
+            return Const(float(value.data.flat[0]))
         stored = value.node is None or value in self.cutter.views
         if stored or self._viewed(value):
             return self.load(self.cutter.view(value), at)
@@ -91,8 +94,7 @@ class Reader:
         if name == "resize":
             return read(x, tuple(_divided(i, int(s)) for i, s in zip(at, attributes["scales"])))
         if name == "reshape":
-            inner = iter(i for i, n in zip(at, node.output.shape) if n != 1)
-            return read(x, tuple(Index() if n == 1 else next(inner) for n in x.shape))
+            return read(x, _reshaped(at, node.output.shape, x.shape, self.extents))
         if name == "gather":
             table, rows = self.cutter.view(x), self.cutter.view(node.inputs[1])
             self.cutter.bound_rows(rows, table.shape[0])
@@ -104,8 +106,14 @@ class Reader:
             first = attributes["axis"] % len(at)
             scale, shift = (self.load(v, at[:first]) for v in self.cutter.moments[node])
             normal = Call("add", (Call("mul", (read(x, at), scale)), shift))
-            gamma, beta = (self.load(self.cutter.view(v), at[first:]) for v in node.inputs[1:])
-            return Call("add", (Call("mul", (normal, gamma)), beta))
+            gamma, beta = (read(v, at[first:]) for v in node.inputs[1:])
+            scaled = normal if gamma == Const(1.0) else Call("mul", (normal, gamma))
+            return scaled if beta == Const(0.0) else Call("add", (scaled, beta))
+        if name == "rms_normalization":
+            first = attributes["axis"] % len(at)
+            (scale,) = (self.load(v, at[:first]) for v in self.cutter.moments[node])
+            return Call("mul", (Call("mul", (read(x, at), scale)),
+                                self.load(self.cutter.view(node.inputs[1]), at[first:])))
         raise AssertionError(f"{name} has no expression")
 
 
@@ -119,3 +127,39 @@ def _divided(index: Index, divisor: int) -> Index:
     if divisor == 1 or not index.terms:
         return index
     return Index(index.terms, index.offset, index.divisor * divisor)
+
+
+def _reshaped(at: Place, shape: Sequence[int], old: Sequence[int],
+              extents: Mapping[str, int]) -> Place:
+    """The place in a value of the shape `old` that is `at` once it has another shape."""
+    inner = [(i, n) for i, n in zip(at, shape) if n != 1]
+    wanted = [n for n in old if n != 1]
+    if [n for _, n in inner] == wanted:
+        places = iter(i for i, _ in inner)
+        return tuple(Index() if n == 1 else next(places) for n in old)
+    flat, stride = Index(), 1
+    for index, extent in reversed(inner):
+        terms = tuple((name, stride * c) for name, c in index.terms)
+        flat = Index((*terms, *flat.terms), flat.offset + stride * index.offset)
+        stride *= extent
+    places = []
+    for extent in reversed(old):
+        flat, rest = _divmod(flat, extent, extents)
+        places.append(rest)
+    return tuple(reversed(places))
+
+
+def _divmod(index: Index, extent: int, extents: Mapping[str, int]) -> tuple[Index, Index]:
+    """index // extent and index % extent, whose terms must part by their factors.
+
+    >>> _divmod(Index((("h", 8), ("i", 2)), 1), 8, {"h": 3, "i": 4})
+    (Index(terms=(('h', 1),), offset=0, divisor=1), Index(terms=(('i', 2),), offset=1, divisor=1))
+    """
+    whole, offset = divmod(index.offset, extent)
+    outer = tuple((name, c // extent) for name, c in index.terms if c % extent == 0)
+    rest = tuple((name, c) for name, c in index.terms if c % extent)
+    ends = [c * (extents[name] - 1) for name, c in rest]
+    if offset + sum(e for e in ends if e < 0) < 0 or offset + sum(
+            e for e in ends if e > 0) >= extent:
+        raise AssertionError(f"{index} in parts of {extent} is no plain index")
+    return Index(outer, whole), Index(rest, offset)

@@ -7,6 +7,7 @@
 | attention         | score, top, weight, total, out                                             |
 | group_scale_shift | mean, variance, scale, shift: normalising is then x * scale + shift        |
 | layer_scale_shift | mean, variance, scale, shift for each row                                  |
+| rms_scale         | mean square, scale for each head of each row                               |
 
 Contractions have the axes b, y, x and o, reduced over r, s and c: a matrix product is a
 convolution with a window of one pixel.
@@ -161,3 +162,17 @@ def layer_scale_shift(x: Buffer, epsilon: float, buffers: Sequence[Buffer]) -> K
     return Kernel("layer_scale_shift", (x, *buffers, *local),
                   (mean, variance, Stage("scale", axes, _inverse_deviation((r,), epsilon)),
                    Stage("shift", axes, shift)), (("epsilon", epsilon),))
+
+
+def rms_scale(x: Buffer, epsilon: float, buffers: Sequence[Buffer]) -> Kernel:
+    """scale[b, r, h] so that x * scale has a mean square of 1 in each head h of each row r.
+
+    x is [b, r, h, c]; `buffers` holds scale [b, r, h].
+    """
+    channels, names = x.shape[3], tuple(map(axis, "brh"))
+    axes, at = tuple(zip("brh", x.shape)), Load("x", (*names, axis("c")))
+    square = Call("mul", (Call("mul", (at, at)), Const(1 / channels)))
+    return Kernel("rms_scale", (x, *buffers, Buffer("variance", "local", x.shape[:3])),
+                  (Stage("variance", axes, square, (("c", channels),), "sum"),
+                   Stage("scale", axes, _inverse_deviation(names, epsilon))),
+                  (("epsilon", epsilon),))

@@ -129,6 +129,21 @@ class MobileNetV2Config:
 
 
 @dataclass(frozen=True)
+class FluxConfig:
+    """Flux transformer blocks (Black Forest Labs 2024; Esser et al. 2024, arXiv:2403.03206)."""
+
+    hidden_size: int
+    heads: int
+    mlp_size: int
+    eps: float = 1e-6
+
+    @property
+    def head_dim(self) -> int:
+        """Channels per attention head."""
+        return self.hidden_size // self.heads
+
+
+@dataclass(frozen=True)
 class Sd1Config:
     """A whole Stable Diffusion 1.x model: text encoder, UNet, autoencoder, schedule and defaults.
 
@@ -165,3 +180,6 @@ SD15 = Sd1Config(
     vae=VaeConfig(128, (128, 256, 512, 512), res_blocks=2, z_channels=4),
 )
 """Stable Diffusion 1.5."""
+
+FLUX1 = FluxConfig(hidden_size=3072, heads=24, mlp_size=12288)
+"""Flux.1, dev and schnell."""

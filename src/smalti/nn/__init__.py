@@ -5,17 +5,24 @@ that name would: `linear(x, "to_q", 64)` inside `g.scope("attn1")` reads `attn1.
 Shapes are logical and channels-first, as in checkpoints; how they lie in memory is decided later.
 """
 
-from smalti.nn.activation import gelu, quick_gelu, relu6, silu
+from smalti.nn.activation import gelu, gelu_tanh, quick_gelu, relu6, silu
 from smalti.nn.attention import cross_attention
 from smalti.nn.convolution import conv2d, upsample_nearest
-from smalti.nn.embedding import embedding, timestep_embedding
+from smalti.nn.embedding import embedding, rotary_embedding, timestep_embedding
 from smalti.nn.feed_forward import geglu_feed_forward
 from smalti.nn.linear import linear
-from smalti.nn.normalization import batch_norm, group_norm, layer_norm
+from smalti.nn.normalization import (
+    batch_norm,
+    group_norm,
+    layer_norm,
+    modulated_norm,
+    rms_norm,
+)
 from smalti.nn.tokens import from_tokens, to_tokens
 
 __all__ = [
     "batch_norm", "conv2d", "cross_attention", "embedding", "from_tokens", "geglu_feed_forward",
-    "gelu", "group_norm", "layer_norm", "linear", "quick_gelu", "relu6", "silu",
-    "timestep_embedding", "to_tokens", "upsample_nearest",
+    "gelu", "gelu_tanh", "group_norm", "layer_norm", "linear", "modulated_norm", "quick_gelu",
+    "relu6", "rms_norm", "rotary_embedding", "silu", "timestep_embedding", "to_tokens",
+    "upsample_nearest",
 ]

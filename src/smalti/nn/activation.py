@@ -36,6 +36,16 @@ def gelu(x: Value) -> Value:
     return x.graph.apply("gelu", x)
 
 
+def gelu_tanh(x: Value) -> Value:
+    """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, the approximation in the paper of `gelu`.
+
+    >>> from smalti.graph import Graph
+    >>> gelu_tanh(Graph().input("x", (2, 3)))
+    <result gelu_tanh f32[2, 3]>
+    """
+    return x.graph.apply("gelu_tanh", x)
+
+
 def quick_gelu(x: Value) -> Value:
     """x * sigmoid(1.702 x), the activation of OpenAI's CLIP (the paper of `gelu`, section 2).
 

@@ -1,4 +1,4 @@
-"""Embeddings: rows of a table, and the sinusoids of a time step."""
+"""Embeddings: rows of a table, the sinusoids of a time step, and rotations by position."""
 
 from __future__ import annotations
 
@@ -41,3 +41,18 @@ def timestep_embedding(timesteps: Value, features: int, period_max: float = 1000
     frequencies = np.exp(np.arange(half) * (-math.log(period_max) / half)).astype(np.float32)
     angles = timesteps.reshape(-1, 1) * g.constant(frequencies)  # [n, features / 2]
     return g.apply("concat", g.apply("cos", angles), g.apply("sin", angles), axis=1)
+
+
+def rotary_embedding(x: Value, cos: Value, sin: Value, heads: int) -> Value:
+    """Turn each pair of neighbouring channels by an angle of its token: x [n, t, heads * d].
+
+    cos and sin are [n or 1, t, d / 2]. Raises InputError when d is odd. Su et al. 2021,
+    arXiv:2104.09864.
+
+    >>> from smalti.graph import Graph
+    >>> g = Graph()
+    >>> cos, sin = g.input("cos", (1, 64, 8)), g.input("sin", (1, 64, 8))
+    >>> rotary_embedding(g.input("x", (2, 64, 48)), cos, sin, heads=3)
+    <result rotary_embedding f32[2, 64, 48]>
+    """
+    return x.graph.apply("rotary_embedding", x, cos, sin, interleaved=1, num_heads=heads)

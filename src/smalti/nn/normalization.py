@@ -1,6 +1,8 @@
-"""Layers that normalise, each with a learned scale and bias."""
+"""Layers that normalise."""
 
 from __future__ import annotations
+
+import numpy as np
 
 from smalti.graph import Value
 
@@ -56,3 +58,34 @@ def layer_norm(x: Value, name: str, eps: float = 1e-5) -> Value:
         features = x.shape[-1:]
         return g.apply("layer_normalization", x, g.parameter("weight", features),
                        g.parameter("bias", features), axis=-1, epsilon=eps)
+
+
+def modulated_norm(x: Value, shift: Value, scale: Value, eps: float = 1e-6) -> Value:
+    """Normalise x [n, t, c] over c without learned weights, then times 1 + scale, plus shift.
+
+    shift and scale are [n, c], made of what the block is conditioned on ("adaLN", Peebles & Xie
+    2022, arXiv:2212.09748).
+
+    >>> from smalti.graph import Graph
+    >>> g = Graph()
+    >>> modulated_norm(g.input("x", (1, 64, 48)), g.input("a", (1, 48)), g.input("b", (1, 48)))
+    <result add f32[1, 64, 48]>
+    """
+    g, (n, _, width) = x.graph, x.shape
+    ones, zeros = (g.constant(np.full(width, value, np.float32)) for value in (1, 0))
+    normal = g.apply("layer_normalization", x, ones, zeros, axis=-1, epsilon=eps)
+    return normal * (scale.reshape(n, 1, width) + 1.0) + shift.reshape(n, 1, width)
+
+
+def rms_norm(x: Value, name: str, eps: float = 1e-6, weight: str = "weight") -> Value:
+    """x [..., c] over its root mean square along the last axis.
+
+    Reads `name.weight` [c], or what `weight` calls it. Zhang & Sennrich 2019, arXiv:1910.07467.
+
+    >>> from smalti.graph import Graph
+    >>> rms_norm(Graph().input("x", (1, 77, 48)), "norm1")
+    <result rms_normalization f32[1, 77, 48]>
+    """
+    g = x.graph
+    with g.scope(name):
+        return g.apply("rms_normalization", x, g.parameter(weight, x.shape[-1:]), epsilon=eps)

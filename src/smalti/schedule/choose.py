@@ -155,11 +155,12 @@ def _map(kernel: Kernel, limits: Limits, precision: str) -> MapSchedule:
     from smalti.schedule.merge import map_axes
 
     axes, _ = map_axes(kernel)
-    extents = [extent for _, extent in axes]
-    inner = extents[-1]
-    rows = extents[-2] if len(extents) > 1 else 1
-    grain = max(1, min(rows, MAP_TILE_ELEMENTS // inner))
-    return MapSchedule(even(rows, grain))
+    extents = [1, *(extent for _, extent in axes)]
+    whole, inner = extents.pop(), 1
+    while len(extents) > 2 and whole * extents[-1] <= MAP_TILE_ELEMENTS:
+        whole, inner = whole * extents.pop(), inner + 1
+    grain = max(1, min(extents[-1], MAP_TILE_ELEMENTS // whole))
+    return MapSchedule(even(extents[-1], grain), inner=inner)
 
 
 def _group(kernel: Kernel, limits: Limits, precision: str) -> MomentsSchedule:
@@ -174,6 +175,11 @@ def _layer(kernel: Kernel, limits: Limits, precision: str) -> MomentsSchedule:
     return MomentsSchedule(1, even(rows, max(1, MAP_TILE_ELEMENTS // channels)))
 
 
+def _rms(kernel: Kernel, limits: Limits, precision: str) -> MomentsSchedule:
+    _, rows, heads, channels = kernel.buffer("x").shape
+    return MomentsSchedule(1, even(rows, max(1, MAP_TILE_ELEMENTS // (heads * channels))))
+
+
 def _attention(kernel: Kernel, limits: Limits, precision: str) -> AttentionSchedule:
     rows = (limits.vectors - 4) // 2
     keys = kernel.buffer("k").shape[1]
@@ -181,4 +187,4 @@ def _attention(kernel: Kernel, limits: Limits, precision: str) -> AttentionSched
 
 
 _FORMS = {"contraction": _contraction, "map": _map, "group_scale_shift": _group,
-          "layer_scale_shift": _layer, "attention": _attention}
+          "layer_scale_shift": _layer, "rms_scale": _rms, "attention": _attention}

@@ -62,10 +62,11 @@ class ContractionSchedule:
 
 @dataclass(frozen=True, slots=True)
 class MapSchedule:
-    """A tile of work is `grain` steps of the axis outside the vector axis."""
+    """A tile of work is `grain` steps of the axis outside of the `inner` innermost ones."""
 
     grain: int
     unroll: int = 2
+    inner: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,8 @@ def test_error_in_units_in_the_last_place(level: str, name: str, low: float, hig
     ("cos", -8192, 8192, np.cos, 1e-6),
     ("erf", -LARGEST, LARGEST, _erf, 5e-7),
     ("gelu", -20, 5, lambda x: 0.5 * x * (1 + _erf(x * math.sqrt(0.5))), 1.5e-6),
+    ("gelu_tanh", -20, 5, lambda x: 0.5 * x * (1 + np.tanh(
+        math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3))), 1.5e-6),
     ("quick_gelu", -40, 5, lambda x: x * sigmoid(1.702 * x), 1.5e-6),
 ])
 def test_absolute_error(level: str, name: str, low: float, high: float, exact,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from native_pieces import LEVELS, check_graph
 
 from smalti.errors import IllegalSchedule
@@ -94,6 +96,51 @@ def test_any_grain_and_unrolling_gives_the_same(name: str, grain: int, unroll: i
     g.output("z", g.input("x", (4, 10, 1)) * g.input("y", (10, 77)) + 1.0)
     runner = check_graph(g, name, pick=lambda *_: MapSchedule(grain, unroll))
     assert runner.schedules == [MapSchedule(grain, unroll)]
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("schedule", [MapSchedule(1, inner=2), MapSchedule(3, inner=2),
+                                      MapSchedule(1, inner=3)], ids=str)
+def test_whole_axes_inside_of_a_tile(name: str, schedule: MapSchedule) -> None:
+    g = Graph("inner")
+    g.output("z", g.input("x", (4, 10, 1)) * g.input("y", (10, 77)) + 1.0)
+    runner = check_graph(g, name, pick=lambda *_: schedule)
+    assert runner.schedules == [schedule]
+
+
+@pytest.mark.parametrize("inner", [0, 4])
+def test_more_axes_inside_than_there_are_is_illegal(inner: int) -> None:
+    g = Graph("inner")
+    g.output("z", g.input("x", (4, 10, 1)) * g.input("y", (10, 77)))
+    with pytest.raises(IllegalSchedule, match=f"{inner} axes inside of a tile, there are 4"):
+        lower(cut(g).pieces[0].kernel, MapSchedule(1, inner=inner), level(LEVELS[0]))
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("heads, half, batch, tables", [
+    (3, 32, 1, 1), (2, 20, 2, 1), (1, 5, 2, 2), (5, 1, 2, 1), (4, 4, 3, 3), (0, 6, 2, 2)])
+def test_rotary_embedding(name: str, interleaved: int, heads: int, half: int, batch: int,
+                          tables: int) -> None:
+    g = Graph("rotary")
+    x = g.input("x", (batch, 7, 2 * heads * half) if heads else (batch, 3, 7, 2 * half))
+    cos, sin = (g.input(n, (tables, 7, half)) for n in ("cos", "sin"))
+    g.output("y", g.apply("rotary_embedding", x, cos, sin, interleaved=interleaved,
+                          num_heads=heads))
+    assert [type(s) for s in check_graph(g, name).schedules] == [MapSchedule]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 70), st.sampled_from([2, 3, 4, 8]), st.permutations("xyz"),
+       st.sampled_from(LEVELS))
+def test_a_short_last_axis(rows: int, short: int, order: list[str], name: str) -> None:
+    """Vectors run over the last two axes, whatever the operands look like there."""
+    g = Graph("short")
+    shapes = {"x": (rows, 1), "y": (1, short), "z": (rows, short)}
+    a, b, c = (g.input(n, shapes[n]) for n in order)
+    turned = g.input("t", (short, rows)).transpose(1, 0)
+    g.output("out", a * b + c + turned + g.input("row", (5, 1, short)))
+    check_graph(g, name)
 
 
 @pytest.mark.parametrize("grain", [0, 11])

@@ -62,6 +62,35 @@ def test_layer_normalization(shape: tuple[int, ...], axis: int, name: str) -> No
     check_graph(layer(shape, axis), name)
 
 
+def rms(shape: tuple[int, ...], axis: int = -1) -> Graph:
+    g = Graph("rms")
+    x = g.input("x", shape)
+    g.output("y", g.apply("rms_normalization", x, g.parameter("s", shape[axis:]), axis=axis))
+    return g
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("shape, axis", [
+    ((5,), -1), ((1, 1), -1), ((77, 48), -1), ((2, 9, 5, 7), -1), ((3, 4, 6, 5), 2),
+    ((2, 3, 2, 3, 40), -1)], ids=str)
+def test_rms_normalization(shape: tuple[int, ...], axis: int, name: str) -> None:
+    check_graph(rms(shape, axis), name)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.integers(1, 2), st.integers(1, 30), st.integers(1, 5), st.integers(1, 140),
+       st.sampled_from(LEVELS))
+def test_random_rms_normalization_of_parts_of_rows(batch: int, rows: int, heads: int,
+                                                   channels: int, name: str) -> None:
+    g = Graph("heads")
+    x = g.input("x", (batch, rows, 3 * heads * channels))
+    part = g.apply("slice", x, axis=2, start=heads * channels, end=2 * heads * channels)
+    part = part.reshape(batch, rows, heads, channels)
+    g.output("y", g.apply("rms_normalization", part, g.parameter("s", (channels,))))
+    runner = check_graph(g, name)
+    assert len(runner.schedules) == 2  # the strided part is read where it lies
+
+
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.integers(1, 2), st.sampled_from([1, 2, 3, 10, 32]), st.sampled_from([1, 2, 3, 10, 17]),
        st.integers(3, 9), st.integers(3, 9), st.sampled_from(LEVELS))
@@ -96,7 +125,7 @@ def test_any_grain_of_rows_gives_the_same(grain: int, name: str) -> None:
 
 @pytest.mark.parametrize("name", LEVELS)
 def test_a_large_mean_costs_no_precision(name: str) -> None:
-    for graph in (group((1, 32, 16, 16), 4), layer((9, 200))):
+    for graph in (group((1, 32, 16, 16), 4), layer((9, 200)), rms((9, 200))):
         rng = np.random.default_rng(0)
         x = (rng.standard_normal(graph.inputs["x"].shape) + 1000).astype(np.float32)
         values = {n: np.ones(v.shape, np.float32) for n, v in graph.parameters.items()}

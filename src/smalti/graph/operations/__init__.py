@@ -1,5 +1,7 @@
 """The operations, one record each; importing this package fills `operation.OPERATIONS`."""
 
-from smalti.graph.operations import attention, contraction, movement, normalization, pointwise
+from smalti.graph.operations import (
+    attention, contraction, movement, normalization, pointwise, rotary,
+)
 
-__all__ = ["attention", "contraction", "movement", "normalization", "pointwise"]
+__all__ = ["attention", "contraction", "movement", "normalization", "pointwise", "rotary"]

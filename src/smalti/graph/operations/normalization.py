@@ -1,4 +1,4 @@
-"""Reductions, and the composites made of them: softmax, layer and group normalisation."""
+"""Reductions, and the composites made of them: softmax, layer, RMS and group normalisation."""
 
 from __future__ import annotations
 
@@ -87,6 +87,38 @@ def _layer_parts(g, x, scale, bias, axis: int, epsilon: float):
 define(name="layer_normalization", inputs=(3, 3), attributes={"axis": -1, "epsilon": 1e-5},
        shape=_layer_rule, meaning=layer_normalization, decompose=_layer_parts,
        flops=lambda types, result, attributes: 8 * result.size)
+
+
+def _rms_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
+    (x, scale), axis = types, attributes["axis"]
+    if not -len(x.shape) <= axis < len(x.shape):
+        raise InputError(f"rms_normalization axis {axis} does not exist in {x}")
+    if scale.shape != x.shape[axis:]:
+        raise InputError(f"rms_normalization of {x} from axis {axis}: a scale of "
+                         f"{list(x.shape[axis:])} is expected, got {scale}")
+    return x
+
+
+def rms_normalization(x: np.ndarray, scale: np.ndarray, *, axis: int,
+                      epsilon: float) -> np.ndarray:
+    """x / sqrt(mean(x^2) + epsilon) * scale over the axes from `axis` on.
+
+    Zhang & Sennrich 2019, arXiv:1910.07467.
+    """
+    axes = tuple(range(axis % x.ndim, x.ndim))
+    power = np.square(x).mean(axis=axes, keepdims=True)
+    return x / np.sqrt(power + np.float32(epsilon)) * scale
+
+
+def _rms_parts(g, x, scale, axis: int, epsilon: float):
+    axes = tuple(range(axis % len(x.shape), len(x.shape)))
+    power = g.apply("reduce_mean", x * x, axes=axes)
+    return x / g.apply("sqrt", power + epsilon) * scale
+
+
+define(name="rms_normalization", inputs=(2, 2), attributes={"axis": -1, "epsilon": 1e-5},
+       shape=_rms_rule, meaning=rms_normalization, decompose=_rms_parts,
+       flops=lambda types, result, attributes: 4 * result.size)
 
 
 def _group_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:

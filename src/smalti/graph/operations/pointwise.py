@@ -31,6 +31,12 @@ def erf(x: np.ndarray) -> np.ndarray:
     return _erf(x) if np.size(x) else np.asarray(x, np.float32)
 
 
+def gelu_tanh(x: np.ndarray) -> np.ndarray:
+    """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2."""
+    inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x ** 3)
+    return 0.5 * x * (1 + np.tanh(inner))
+
+
 def sigmoid(x: np.ndarray) -> np.ndarray:
     """1 / (1 + exp(-x)) without overflow."""
     e = np.exp(-np.abs(x))
@@ -62,3 +68,6 @@ pointwise("quick_gelu", lambda x: x * sigmoid(1.702 * x), flops=5,
           decompose=lambda g, x: x * g.apply("sigmoid", x * 1.702))
 pointwise("gelu", lambda x: 0.5 * x * (1 + erf(x * np.float32(math.sqrt(0.5)))), flops=5,
           decompose=lambda g, x: x * 0.5 * (g.apply("erf", x * math.sqrt(0.5)) + 1.0))
+pointwise("gelu_tanh", gelu_tanh, flops=8,
+          decompose=lambda g, x: x * 0.5 * (g.apply("tanh", (
+              x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1.0))

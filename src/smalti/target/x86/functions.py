@@ -84,6 +84,15 @@ def quick_gelu(asm: Assembler, x: Register) -> Register:
     return asm.result("div", x, asm.result("add", e, asm.constant(1.0)))
 
 
+def gelu_tanh(asm: Assembler, x: Register) -> Register:
+    """x (1 + tanh(u)) / 2 = x / (1 + e^(-2 u)) with u = sqrt(2 / pi) (x + 0.044715 x^3)."""
+    scale = -2 * math.sqrt(2 / math.pi)
+    square = asm.result("mul", x, x)
+    cubic = multiply_add(asm, square, asm.load_constant(0.044715 * scale), asm.constant(scale))
+    e = exp(asm, asm.result("mul", cubic, x))
+    return asm.result("div", x, asm.result("add", e, asm.constant(1.0)))
+
+
 def erf(asm: Assembler, x: Register) -> Register:
     """Error function, absolute error below 5e-7 (Abramowitz & Stegun 1964, 7.1.26)."""
     size = absolute(asm, x)
@@ -168,5 +177,5 @@ FUNCTIONS: dict[str, Callable[..., Register]] = {
     "sqrt": lambda asm, x: asm.result("sqrt", x),
     "neg": negative, "abs": absolute, "reciprocal": reciprocal, "relu": relu,
     "exp": exp, "sigmoid": sigmoid, "silu": silu, "quick_gelu": quick_gelu, "gelu": gelu,
-    "erf": erf, "tanh": tanh, "sin": sin, "cos": cos,
+    "gelu_tanh": gelu_tanh, "erf": erf, "tanh": tanh, "sin": sin, "cos": cos,
 }

@@ -10,10 +10,10 @@ from smalti.target.x86.contraction import lower_contraction
 from smalti.target.x86.instructions import Level
 from smalti.target.x86.lowered import Lowered, PackedWeight
 from smalti.target.x86.map import lower_map
-from smalti.target.x86.moments import lower_group, lower_layer
+from smalti.target.x86.moments import lower_group, lower_layer, lower_rms
 
 FORMS = {"map": lower_map, "contraction": lower_contraction, "attention": lower_attention,
-         "group_scale_shift": lower_group, "layer_scale_shift": lower_layer}
+         "group_scale_shift": lower_group, "layer_scale_shift": lower_layer, "rms_scale": lower_rms}
 TILES_MAX = (1 << 31) - 1
 """The largest number that `Assembler.divide` takes apart."""
 

@@ -13,16 +13,17 @@ from smalti.target.x86.nest import Axis, Nest, Sink, stream_of
 
 
 def lower_map(kernel: Kernel, schedule: MapSchedule, level: Level) -> Lowered:
-    """Machine code of a map: tiles are `grain` steps of the axis outside the vector axis."""
+    """Machine code of a map: tiles are `grain` steps of one axis, those inside of it are whole."""
     (stage,) = kernel.stages
-    axes, _ = map_axes(kernel)
-    if len(axes) == 1:
-        axes = (("", 1), *axes)
+    axes = (("", 1), *map_axes(kernel)[0])
+    if not 1 <= schedule.inner < len(axes):
+        raise IllegalSchedule(f"{schedule.inner} axes inside of a tile, there are {len(axes)}")
     asm = Assembler(level, "map")
     table, index = asm.argument(), asm.argument()
     names = pointers(kernel)
     held = load_pointers(asm, table, names)
-    *outer, (block_name, block_extent), inner = axes
+    outer, inner = axes[:-schedule.inner - 1], axes[-schedule.inner:]
+    block_name, block_extent = axes[-schedule.inner - 1]
     if not 1 <= schedule.grain <= block_extent:
         raise IllegalSchedule(f"a grain of {schedule.grain} in an axis of {block_extent}")
     blocks = -(-block_extent // schedule.grain)
@@ -35,7 +36,7 @@ def lower_map(kernel: Kernel, schedule: MapSchedule, level: Level) -> Lowered:
     nest_axes = [Axis(name, 1, origins[name]) for name, _ in outer]
     nest_axes.append(Axis(block_name, count_left(asm, origin, schedule.grain, block_extent),
                           origin))
-    nest_axes.append(Axis(*inner))
+    nest_axes.extend(Axis(*one) for one in inner)
     streams = {load: stream_of(asm, access(kernel, load), held, origins)
                for load in _outer_loads(stage.value)}
     sink = Sink(stream_of(asm, store(kernel, stage.axes, "out"), held, origins))

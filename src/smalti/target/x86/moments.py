@@ -198,6 +198,34 @@ def lower_layer(kernel: Kernel, schedule: MomentsSchedule, level: Level) -> Lowe
     return Lowered((Step(asm.finish(), -(-rows // schedule.grain)),), names)
 
 
+def lower_rms(kernel: Kernel, schedule: MomentsSchedule, level: Level) -> Lowered:
+    """Machine code of an rms_scale: one pass over each row."""
+    x = kernel.buffer("x")
+    batch, rows, heads, channels = x.shape
+    if x.strides[3] != 1 and channels > 1:
+        raise IllegalSchedule("the channels of a head must lie side by side")
+    asm = Assembler(level, "rms")
+    names = pointers(kernel)
+    table, index = asm.argument(), asm.argument()
+    held = load_pointers(asm, table, names)
+    blocks = -(-rows // schedule.grain)
+    b, block = asm.divide(asm.copy(index), blocks)
+    origin = asm.offset(asm.immediate(0), block, schedule.grain)
+    row = asm.offset(asm.offset(held["x"], b, 4 * x.strides[0]), origin, 4 * x.strides[1])
+    scale = asm.offset(asm.offset(held["scale"], b, 4 * rows * heads), origin, 4 * heads)
+    with asm.loop(count_left(asm, origin, schedule.grain, rows)):
+        source = asm.copy(row)
+        with asm.loop(heads):
+            total = _row_sum(asm, source, channels, lambda x_v, sums, lanes:
+                             asm.op("fma", sums, x_v, x_v))
+            asm.op("store_low", Memory(scale),
+                   _inverse(asm, total, channels, kernel.option("epsilon")))
+            asm.advance(source, 4 * x.strides[2])
+            asm.advance(scale, 4)
+        asm.advance(row, 4 * x.strides[1])
+    return Lowered((Step(asm.finish(), batch * blocks),), names)
+
+
 def _row_sum(asm: Assembler, source: Register, channels: int, add) -> Register:
     """The sum over a row of what `add` adds for each vector, in all lanes."""
     level, ways = asm.level, 4

@@ -3,6 +3,9 @@
 A nest has axes, the last of which runs along vectors. Every load and the store is a `Stream`: a
 pointer to the element at the origin, and bytes from one step of each axis to the next. Pointers
 are advanced where a loop ends, so that the innermost loop adds one index register.
+
+Where the last axis is short, as that of the two channels of a pair, vectors run over the last two
+axes, and what a load brings is put into the lanes that want it.
 """
 
 from __future__ import annotations
@@ -100,7 +103,10 @@ class Nest:
                positions: dict[str, Register]) -> None:
         asm, axis = self.asm, self.axes[depth]
         if depth == len(self.axes) - 1:
-            self._vectors(axis, self._resolved(loads, positions), sink)
+            self._vectors(axis, None, self._resolved(loads, positions), sink)
+            return
+        if depth == len(self.axes) - 2 and self._short(sink):
+            self._vectors(axis, self.axes[-1], self._resolved(loads, positions), sink)
             return
         counted = bool(axis.guards) or any(
             index.coefficient(axis.name) for s in loads.values() for _, index in s.divided)
@@ -127,6 +133,19 @@ class Nest:
                 self._step(stream, axis.name)
             if counted:
                 asm.advance(position, 1)
+
+    def _short(self, sink: Sink) -> bool:
+        """Whether vectors run over the last two axes."""
+        outer, inner = self.axes[-2:]
+        divided = any(index.coefficient(outer.name) for s in self.loads.values()
+                      for _, index in s.divided)
+        moved = any(stream.stride(outer.name) for s in self.loads.values()
+                    for _, stream in s.indirect)
+        return (1 < inner.extent < self.asm.level.lanes
+                and self.asm.level.lanes % inner.extent == 0
+                and isinstance(outer.extent, int) and not outer.guards
+                and not (divided or moved)
+                and sink.stream.stride(outer.name) == inner.extent * sink.stream.stride(inner.name))
 
     def _origin(self, origin: Register | int) -> Register:
         if isinstance(origin, int):
@@ -166,32 +185,36 @@ class Nest:
 
     # ------------------------------------------------------------------ the vector axis
 
-    def _vectors(self, axis: Axis, loads: dict[Load, Stream], sink: Sink) -> None:
+    def _vectors(self, axis: Axis, short: Axis | None, loads: dict[Load, Stream],
+                 sink: Sink) -> None:
+        """All vectors along `axis`, or along it and the `short` one inside of it."""
         asm, lanes = self.asm, self.asm.level.lanes
-        full, tail = divmod(axis.extent, lanes)
-        spread = {load: asm.result("broadcast", Memory(s.base))
-                  for load, s in loads.items() if not s.stride(axis.name)}
-        strided = {}
+        inner = short or Axis("", 1)
+        full, tail = divmod(axis.extent * inner.extent, lanes)
+        spread, turned = {}, {}
         for load, s in loads.items():
-            step = s.stride(axis.name)
-            if step not in (0, 4):
-                index = asm.result("load", asm.integers([step * i for i in range(lanes)]))
-                strided[load] = (asm.copy(s.base), index, step)
+            places = tuple(l // inner.extent * s.stride(axis.name)
+                           + l % inner.extent * s.stride(inner.name) for l in range(lanes))
+            step = lanes // inner.extent * s.stride(axis.name)
+            if not any(places) and not step:
+                spread[load] = asm.result("broadcast", Memory(s.base))
+            elif places != tuple(range(0, 4 * lanes, 4)) or step != 4 * lanes:
+                turned[load] = _Turned(asm, asm.copy(s.base), places, step)
         element = 2 if sink.dtype == "bf16" else 4
-        out_step = sink.stream.stride(axis.name)
+        out_step = sink.stream.stride(inner.name if short else axis.name)
         target = asm.copy(sink.stream.base)
         position = asm.immediate(0)
-        here = _Point(self, loads, spread, strided, position, sink, out_step)
+        here = _Point(self, loads, spread, turned, position, sink, out_step)
 
         def advance(count: int) -> None:
             asm.advance(position, 4 * lanes * count)
             asm.advance(target, out_step * lanes * count)
-            for base, _, step in strided.values():
-                asm.advance(base, step * lanes * count)
+            for load in turned.values():
+                asm.advance(load.base, load.step * count)
 
         unroll = min(self.unroll, full) if full else 1
         blocks, left = divmod(full, unroll)
-        if out_step not in (element,) and axis.extent > 1 and sink.dtype == "bf16":
+        if out_step not in (element,) and full + tail > 1 and sink.dtype == "bf16":
             raise IllegalSchedule("bf16 results are stored along their innermost axis")
         if blocks:
             with asm.loop(blocks):
@@ -204,6 +227,34 @@ class Nest:
             here.emit(target, left, tail)
 
 
+class _Turned:
+    """Loads whose lanes do not lie side by side: `places` are bytes from `base`, one a lane.
+
+    Where one vector spans all of them, that is loaded and its lanes are put in order.
+    """
+
+    def __init__(self, asm: Assembler, base: Register, places: tuple[int, ...],
+                 step: int) -> None:
+        self.asm, self.base, self.places, self.step = asm, base, places, step
+        self.first = min(places)
+        near = all((p - self.first) % 4 == 0 for p in places)
+        self.near = near and max(places) - self.first < asm.level.bytes
+        order = [(p - self.first) // 4 for p in places] if self.near else places
+        self.index = asm.result("load", asm.integers(order))
+
+    def emit(self, i: int, lanes: int | None) -> Register:
+        """Vector `i`, or its first `lanes` lanes."""
+        asm = self.asm
+        if not self.near:
+            here = asm.copy(self.base)
+            asm.advance(here, i * self.step)
+            return asm.gather(here, self.index, lanes)
+        last = max(self.places[:lanes or asm.level.lanes])
+        held = asm.load(Memory(self.base, i * self.step + self.first),
+                        (last - self.first) // 4 + 1)
+        return asm.result("permute_lanes", self.index, held)
+
+
 @dataclass
 class _Point:
     """One vector of the innermost axis, `i` vectors behind the current position."""
@@ -211,7 +262,7 @@ class _Point:
     nest: Nest
     loads: Mapping[Load, Stream]
     spread: Mapping[Load, Register]
-    strided: Mapping[Load, tuple[Register, Register, int]]
+    turned: Mapping[Load, _Turned]
     position: Register
     sink: Sink
     out_step: int
@@ -271,10 +322,7 @@ class _Point:
         asm = self.nest.asm
         if load in self.spread:
             return self.spread[load]
-        if load in self.strided:
-            base, index, step = self.strided[load]
-            here = asm.copy(base)
-            asm.advance(here, i * asm.level.lanes * step)
-            return asm.gather(here, index, lanes)
+        if load in self.turned:
+            return self.turned[load].emit(i, lanes)
         address = Memory(self.loads[load].base, 4 * i * asm.level.lanes, self.position)
         return asm.load(address, lanes)

@@ -1,0 +1,65 @@
+"""Rotary position embedding (Su et al. 2021, arXiv:2104.09864; ONNX `RotaryEmbedding`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from smalti.errors import InputError
+from smalti.graph.operation import Type, define
+
+
+def _rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
+    x, cos, sin = types
+    heads, rank = attributes["num_heads"], len(x.shape)
+    fits = rank == 4 and heads == 0 or rank == 3 and heads > 0 and x.shape[2] % heads == 0
+    depth = x.shape[-1] // heads if fits and heads else x.shape[-1] if fits else 1
+    if depth % 2:
+        raise InputError(f"rotary_embedding of {x} with {heads} heads: [n, tokens, heads * d], or "
+                         f"[n, heads, tokens, d] with num_heads 0, and an even d are expected")
+    batch, tokens = x.shape[0], x.shape[rank - 2]
+    if cos.shape != sin.shape or cos.shape not in ((n, tokens, depth // 2) for n in (1, batch)):
+        raise InputError(f"rotary_embedding of {x} with {heads} heads: cosines and sines of "
+                         f"{[batch, tokens, depth // 2]} are expected, got {cos} and {sin}")
+    return x
+
+
+def rotary_embedding(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, *, interleaved: int,
+                     num_heads: int) -> np.ndarray:
+    """Each pair (a, b) of a head's channels becomes (a cos - b sin, a sin + b cos).
+
+    x [n, t, heads * d], or [n, heads, t, d] with `num_heads` 0; cos and sin [n or 1, t, d / 2], one
+    angle a pair. Pair i is channels (2 i, 2 i + 1) when `interleaved`, (i, i + d / 2) when not.
+    ONNX's `position_ids` are rows gathered from the tables before, a rotary_embedding_dim below d
+    is a slice before and a concat behind.
+    """
+    heads = x.reshape(*x.shape[:2], num_heads, -1) if num_heads else x.transpose(0, 2, 1, 3)
+    cos, sin = cos[:, :, None], sin[:, :, None]
+    if interleaved:
+        a, b = heads[..., 0::2], heads[..., 1::2]
+    else:
+        a, b = np.split(heads, 2, axis=-1)
+    turned = np.stack([a * cos - b * sin, a * sin + b * cos], -1 if interleaved else -2)
+    turned = turned.reshape(heads.shape)
+    return turned.reshape(x.shape) if num_heads else turned.transpose(0, 2, 1, 3)
+
+
+def _parts(g, x, cos, sin, interleaved: int, num_heads: int):
+    n, tokens, half = cos.shape
+    outer = (x.shape[0], tokens, num_heads) if num_heads else x.shape[:3]
+    pairs = x.reshape(*outer, half, 2) if interleaved else x.reshape(*outer, 2, half)
+    axis = 4 if interleaved else 3
+    a, b = (g.apply("slice", pairs, axis=axis, start=i, end=i + 1).reshape(*outer, half)
+            for i in (0, 1))
+    table = (n, tokens, 1, half) if num_heads else (n, 1, tokens, half)
+    cos, sin = cos.reshape(*table), sin.reshape(*table)
+    turned = [part.reshape(*outer, *((half, 1) if interleaved else (1, half)))
+              for part in (a * cos - b * sin, a * sin + b * cos)]
+    return g.apply("concat", *turned, axis=axis).reshape(*x.shape)
+
+
+define(name="rotary_embedding", inputs=(3, 3), shape=_rule, meaning=rotary_embedding,
+       attributes={"interleaved": 0, "num_heads": 0}, decompose=_parts,
+       flops=lambda types, result, attributes: 3 * result.size)
