@@ -1,38 +1,21 @@
-"""Agreement with diffusers and transformers in f32: parts of the model, and whole pictures."""
+"""Agreement of whole pictures with diffusers in f32."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from engines import Job, Worker
-from parts import PARTS, PROMPT, peers_models
-from peers_pipeline import peer_pipeline, share_within_one
-from table import Row
 
+from smalti.benchmark.pictures import peer_pipeline, share_within_one
+from smalti.benchmark.table import Row
 from smalti.checkpoint import load
 from smalti.diffusion.pipeline import Pipeline
 from smalti.diffusion.random import NoiseSource
 
-ERROR_MAX = 1e-4
+PROMPT = "a red apple on a wooden table, photograph"
 SHARE_MIN = 0.999
 GUIDANCE = 7.0
 SEED = 3
-
-
-def part_rows(path: Path, parts: Sequence[str], threads: int) -> list[Row]:
-    """The relative L2 error of each part, on seeded inputs and the weights of the checkpoint."""
-    rows = []
-    for part in parts:
-        job = Job(path, part, threads, Path())
-        outputs = []
-        for engine in ("smalti", "torch"):
-            with Worker(engine, job) as worker:
-                outputs.append(worker.ask("output"))
-        error = peers_models.relative_error(*outputs)
-        rows.append(Row.at_most(f"{PARTS[part].title}: relative L2 error", ERROR_MAX, error))
-    return rows
 
 
 def picture_row(path: Path, noise: str, steps: int, threads: int) -> Row:

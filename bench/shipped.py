@@ -14,7 +14,9 @@ from pathlib import Path
 
 from footprint import environment, generate_command, install_row
 from PIL import Image
-from table import Row, finish, spread
+from report import finish
+
+from smalti.benchmark.table import Row, spread
 
 ROWS = ("time", "same", "picture", "install")
 PROMPT = "a red apple"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from peers_pipeline import peer_pipeline, share_within_one
 
+from smalti.benchmark.pictures import peer_pipeline, share_within_one
 from smalti.checkpoint import load
 from smalti.diffusion.pipeline import SHIPPED_MODEL, Pipeline
 from smalti.diffusion.random import NoiseSource

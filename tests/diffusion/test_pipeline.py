@@ -234,10 +234,12 @@ def test_the_tiny_model_is_what_it_says(pipe: Pipeline) -> None:
 @pytest.mark.parametrize("scale", [1.0, 4.0])
 def test_pictures_are_those_of_diffusers(tmp_path: Path, scale: float) -> None:
     """Same latents, five Euler steps: 99.9 % of all values within 1 of 255."""
-    import peers_models as peers
+    from peers_models import TINY_SD1, with_clip_vocabulary
 
-    config = peers.with_clip_vocabulary(peers.TINY_SD1)
-    parts = peers.peer_sd1(config)
+    from smalti.benchmark.peers import peer_sd1
+
+    config = with_clip_vocabulary(TINY_SD1)
+    parts = peer_sd1(config)
     path = tmp_path / "model.safetensors"
     write_peer_model(path, parts)
     pipe = Pipeline.load(path, threads=1)

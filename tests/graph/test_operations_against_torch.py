@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from peers_models import relative_error
 
+from smalti.benchmark.agreement import relative_error
 from smalti.graph import OPERATIONS
 
 pytestmark = pytest.mark.peers

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import peers_models as peers
 import pytest
 from peers_models import TINY_FLUX, TINY_TEXT, TINY_UNET, TINY_VAE
 
+from smalti.benchmark import peers
+from smalti.benchmark.agreement import relative_error
 from smalti.graph import Graph, evaluate
 from smalti.models import (
     MobileNetV2Config,
@@ -71,7 +72,7 @@ def test_unet(name: str) -> None:
     with torch.no_grad():
         expected = peer.module(torch.tensor(latent), torch.tensor(timesteps),
                                torch.tensor(context)).sample.numpy()
-    assert peers.relative_error(found, expected) <= ERROR_MAX
+    assert relative_error(found, expected) <= ERROR_MAX
 
 
 VAES = {
@@ -92,7 +93,7 @@ def test_vae_decoder(name: str) -> None:
     found = run(vae_decoder_graph(config, 2, 3, 5), peer, latent=latent)
     with torch.no_grad():
         expected = peer.module.decode(torch.tensor(latent)).sample.numpy()
-    assert peers.relative_error(found, expected) <= ERROR_MAX
+    assert relative_error(found, expected) <= ERROR_MAX
 
 
 @pytest.mark.parametrize("name", VAES)
@@ -106,7 +107,7 @@ def test_vae_encoder(name: str) -> None:
     found = run(vae_encoder_graph(config, 2, height, width), peer, image=image)
     with torch.no_grad():
         expected = peer.module.encode(torch.tensor(image)).latent_dist.parameters.numpy()
-    assert peers.relative_error(found, expected) <= ERROR_MAX
+    assert relative_error(found, expected) <= ERROR_MAX
 
 
 def test_both_halves_of_the_vae_read_the_whole_checkpoint() -> None:
@@ -135,7 +136,7 @@ def test_text_encoder(name: str, tokens: int) -> None:
     found = run(graph, peer, tokens=ids)
     with torch.no_grad():
         expected = peer.module(torch.tensor(ids.astype(np.int64))).last_hidden_state.numpy()
-    assert peers.relative_error(found, expected) <= ERROR_MAX
+    assert relative_error(found, expected) <= ERROR_MAX
 
 
 def test_fewer_layers_are_clip_skip() -> None:
@@ -151,7 +152,7 @@ def test_fewer_layers_are_clip_skip() -> None:
         norms = [module for name, module in peer.module.named_modules()
                  if name.endswith("final_layer_norm")]
         expected = norms[0](states.hidden_states[-2]).numpy()
-    assert peers.relative_error(found, expected) <= ERROR_MAX
+    assert relative_error(found, expected) <= ERROR_MAX
 
 
 MOBILE = {
@@ -174,7 +175,7 @@ def test_mobilenet_v2(name: str) -> None:
     found = run(graph, peer, image=image)
     with torch.no_grad():
         expected = peer.module(torch.tensor(image)).logits.numpy()
-    assert peers.relative_error(found, expected) <= ERROR_MAX
+    assert relative_error(found, expected) <= ERROR_MAX
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -193,4 +194,4 @@ def test_flux_double_block(batch: int) -> None:
             tensors["img"], tensors["txt"], tensors["vec"],
             tuple(tensors[name][0].repeat_interleave(2, dim=1) for name in ("cos", "sin")))
     for name, expected in (("img", img), ("txt", txt)):
-        assert peers.relative_error(found[name], expected.numpy()) <= ERROR_MAX
+        assert relative_error(found[name], expected.numpy()) <= ERROR_MAX

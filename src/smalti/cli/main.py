@@ -3,6 +3,7 @@
 | exit code | meaning                                                          |
 | --------- | ---------------------------------------------------------------- |
 | 0         | done                                                             |
+| 1         | only of `smalti bench`: a bound is missed                          |
 | 2         | what was given cannot be used; one message says why and what to do |
 | 130       | stopped with Ctrl-C; nothing half-written is left behind          |
 
@@ -18,6 +19,7 @@ from typing import Any
 import click
 
 import smalti
+from smalti.cli.bench import bench
 from smalti.cli.devices import devices
 from smalti.cli.explain import explain
 from smalti.cli.generate import generate
@@ -59,7 +61,7 @@ def root() -> None:
     """
 
 
-for command in (generate, inspect, devices, explain):
+for command in (generate, inspect, devices, explain, bench):
     root.add_command(command)
 
 

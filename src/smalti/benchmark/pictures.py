@@ -1,6 +1,6 @@
 """A whole picture made by diffusers: its scheduler in a loop around modules with the same weights.
 
-As in `peers_models`, PyTorch is imported inside the functions.
+As in `peers`, PyTorch is imported inside the functions.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import peers_models as peers
 
+from smalti.benchmark import peers
 from smalti.checkpoint import Checkpoint
 from smalti.diffusion.noise import NOISES, NoiseLevels
 from smalti.diffusion.tokenizer import encode
@@ -52,18 +52,12 @@ class PeerPipeline:
         return self.text(torch.tensor(ids)).last_hidden_state
 
 
-def with_weights(peer: peers.Peer, checkpoint: Checkpoint) -> Any:
-    """The module of `peer`, filled from `checkpoint`: `peer.weights` are the module's memory."""
-    for name, array in peer.weights.items():
-        array[...] = checkpoint.read(name)
-    return peer.module
-
-
 def peer_pipeline(checkpoint: Checkpoint) -> PeerPipeline:
     """Modules of the peers with the weights of a checkpoint, in f32."""
-    config = checkpoint.config
-    return PeerPipeline(config, *(with_weights(peer, checkpoint)
-                                  for peer in peers.peer_sd1(config)))
+    parts = peers.peer_sd1(checkpoint.config)
+    for part in parts:
+        part.fill(checkpoint.read)
+    return PeerPipeline(checkpoint.config, *(part.module for part in parts))
 
 
 def euler_scheduler(config: Sd1Config, noise: str, steps: int) -> Any:

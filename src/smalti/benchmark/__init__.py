@@ -1,0 +1,10 @@
+"""Speed and correctness of whole models against other engines, and of kernels against the machine.
+
+    suite.py        what is measured: models at fixed shapes, with the bounds that are asked for
+    weights.py      seeded numbers for their parameters, the same for every engine
+    peers.py        the same models as PyTorch modules
+    engines.py      each engine, ready to run one of them
+    turns.py        engines in processes of their own, taking turns
+    comparison.py   medians, ratios, agreement
+    table.py        asked, measured, ok
+"""

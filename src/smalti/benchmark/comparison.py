@@ -1,0 +1,176 @@
+"""Our programs against other engines, in runs that alternate: medians, ratios, agreement."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from smalti.benchmark.agreement import largest_error, psnr
+from smalti.benchmark.engines import ENGINES, PEERS, Job, expected_outputs, export
+from smalti.benchmark.suite import Case
+from smalti.benchmark.table import Row, columns, duration
+from smalti.benchmark.turns import TRIES_MAX, Worker, alternate, in_fresh_process
+from smalti.errors import InputError
+
+ERROR_MAX = {"f32": 1e-4, "bf16": 2e-2}
+"""Relative L2 against PyTorch in f32."""
+PSNR_MIN = 40.0
+"""Of a picture computed in bf16, against PyTorch in f32, in dB."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Distance of outputs from those of PyTorch in f32; `psnr` only of pictures."""
+
+    error: float
+    psnr: float | None
+
+
+@dataclass(frozen=True)
+class Duel:
+    """Seconds of our turns and of those of one peer between them."""
+
+    peer: str
+    ours: list[float]
+    theirs: list[float]
+    agreement: Agreement
+    note: str
+
+    @property
+    def median(self) -> float:
+        """Theirs."""
+        return statistics.median(self.theirs)
+
+    @property
+    def ratio(self) -> float:
+        """Our median time over theirs: below 1 we are faster."""
+        return statistics.median(self.ours) / self.median
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A case in one precision. Without peers `agreement` is None and `alone` are our times."""
+
+    case: Case
+    precision: str
+    alone: list[float]
+    agreement: Agreement | None
+    duels: list[Duel] = field(default_factory=list)
+
+    @property
+    def ours(self) -> float:
+        """Our median over all turns."""
+        return statistics.median([*self.alone, *(s for duel in self.duels for s in duel.ours)])
+
+    @property
+    def best(self) -> Duel | None:
+        """The duel with the fastest peer."""
+        return min(self.duels, key=lambda duel: duel.median, default=None)
+
+    def row(self) -> Row:
+        """Asked, measured, ok; nothing is said to be ok when there was no peer."""
+        what, bound = f"{self.case.title}, {self.precision}", self.case.bounds.get(self.precision)
+        asked = [f"<= {bound:.2f}x"] if bound else []
+        said, ok = [f"ours {duration(self.ours)}"], []
+        if self.best is not None:
+            said.insert(0, f"{self.best.ratio:.2f}x")
+            said.append(f"{ENGINES[self.best.peer].title} {duration(self.best.median)}")
+            ok += [self.best.ratio <= bound] if bound else []
+        if self.agreement is not None:
+            asked.append(f"L2 <= {ERROR_MAX[self.precision]:g}")
+            said.append(f"L2 {self.agreement.error:.1e}")
+            ok.append(self.agreement.error <= ERROR_MAX[self.precision])
+            if self.agreement.psnr is not None and self.precision != "f32":
+                asked.append(f">= {PSNR_MIN:g} dB")
+                said.append(f"{self.agreement.psnr:.1f} dB")
+                ok.append(self.agreement.psnr >= PSNR_MIN)
+        return Row(what, ", ".join(asked), ", ".join(said), all(ok) if ok else None)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to measure: peers by name, worker threads, turns of each, folder for their files.
+
+    Turns that other processes disturb are repeated up to `tries_max` times.
+    """
+
+    peers: tuple[str, ...]
+    threads: int
+    rounds: int
+    exports: Path
+    say: Callable[[str], None]
+    tries_max: int = TRIES_MAX
+
+
+def installed(peers: Sequence[str], say: Callable[[str], None]) -> tuple[str, ...]:
+    """Those of `peers` that can be used; says in one line what each other one lacks.
+
+    All of them need PyTorch, which makes the ONNX files and the outputs that all are compared
+    with. Raises InputError for an unknown name.
+    """
+    unknown = [name for name in peers if name not in PEERS]
+    if unknown:
+        raise InputError(f"--peers names {', '.join(map(repr, unknown))}; known: "
+                         f"{', '.join(PEERS)}")
+    found, reference = [], ENGINES["torch"].missing()
+    for name in peers:
+        missing = list(dict.fromkeys([*ENGINES[name].missing(), *reference]))
+        if missing:
+            say(f"{ENGINES[name].title} is left out: {', '.join(missing)} not installed; "
+                f'pip install "smalti[peers]"')
+        else:
+            found.append(name)
+    return tuple(found)
+
+
+def measure(case: Case, precision: str, plan: Plan) -> Measured:
+    """Our program and the peers, pair by pair, so that only two hold weights at a time."""
+    job = Job(case, precision, plan.threads, plan.exports)
+    peers = [name for name in plan.peers if precision in ENGINES[name].precisions]
+    for name in plan.peers:
+        if name not in peers:
+            plan.say(f"{ENGINES[name].title} has no {precision} on the CPU: left out")
+    if peers and not job.expected.exists():
+        plan.say(f"{case.title}: exporting from PyTorch")
+        in_fresh_process(export, job)
+    expected = expected_outputs(job) if peers else None
+    plan.say(f"{case.title}, {precision}: Smalti")
+    with Worker("smalti", job) as ours:
+        if expected is None:
+            (alone,) = alternate([ours], plan.rounds, plan.say, plan.tries_max)
+            return Measured(case, precision, alone, None)
+        agreement = _agreement(case, ours.ask("outputs"), expected)
+        duels = list(_duels(ours, job, peers, plan, expected))
+    return Measured(case, precision, [], agreement, duels)
+
+
+def _duels(ours: Worker, job: Job, peers: Sequence[str], plan: Plan,
+           expected: list[np.ndarray]) -> Iterator[Duel]:
+    for peer in peers:
+        plan.say(f"{job.case.title}, {job.precision}: {ENGINES[peer].title}")
+        with Worker(peer, job) as theirs:
+            agreement = _agreement(job.case, theirs.ask("outputs"), expected)
+            seconds = alternate((ours, theirs), plan.rounds, plan.say, plan.tries_max)
+            yield Duel(peer, *seconds, agreement, theirs.ask("note"))
+
+
+def _agreement(case: Case, found: list[np.ndarray], expected: list[np.ndarray]) -> Agreement:
+    return Agreement(largest_error(found, expected),
+                     psnr(found[0], expected[0]) if case.picture else None)
+
+
+def details(results: Sequence[Measured]) -> str:
+    """Median times of all engines, with the relative L2 of each, as a table."""
+    peers = [name for name in PEERS if any(d.peer == name for r in results for d in r.duels)]
+    lines = [("work", "", "Smalti", *(ENGINES[name].title for name in peers))]
+    for result in results:
+        duels = {duel.peer: duel for duel in result.duels}
+        error = f" ({result.agreement.error:.0e})" if result.agreement else ""
+        lines.append((result.case.title, result.precision, duration(result.ours) + error,
+                      *(f"{duration(duels[name].median)} ({duels[name].agreement.error:.0e})"
+                        if name in duels else "" for name in peers)))
+    return columns(lines)

@@ -1,0 +1,195 @@
+"""Engines that compute a case of the suite: our own programs, and those that are installed.
+
+Each is prepared with its own defaults apart from the number of threads and the precision. PyTorch
+gets the memory layout and the way to bf16 that is faster for it, found first; ONNX Runtime and
+OpenVINO read the ONNX file that PyTorch exports at fixed shapes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from smalti.benchmark.suite import Case
+from smalti.runtime import compile_graph
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to compute: a case in a precision ("f32" or "bf16") on `threads` threads.
+
+    Below `exports` lie the ONNX file and the outputs of PyTorch in f32, once `export` was called.
+    """
+
+    case: Case
+    precision: str
+    threads: int
+    exports: Path
+
+    @property
+    def folder(self) -> Path:
+        """Where the case's files are."""
+        return self.exports / f"{self.case.name}-{self.case.digest()}"
+
+    @property
+    def onnx(self) -> Path:
+        """The ONNX file, with its weights beside it."""
+        return self.folder / "model.onnx"
+
+    @property
+    def expected(self) -> Path:
+        """The outputs of PyTorch in f32."""
+        return self.folder / "outputs.npz"
+
+
+@dataclass(frozen=True)
+class Runner:
+    """An engine that is ready: `run` computes once, `outputs` are f32 in the graph's order."""
+
+    run: Callable[[], Any]
+    outputs: Callable[[], list[np.ndarray]]
+    note: Callable[[], str]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How an engine is prepared, the modules that it needs, and the precisions that it has."""
+
+    title: str
+    prepare: Callable[[Job], Runner]
+    modules: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ("f32", "bf16")
+    reads_onnx: bool = False
+
+    def missing(self) -> list[str]:
+        """Modules that are not installed."""
+        return [name for name in self.modules if importlib.util.find_spec(name) is None]
+
+
+def smalti(job: Job) -> Runner:
+    """Our own program."""
+    program = compile_graph(job.case.graph(), precision=job.precision, threads=job.threads)
+    program.bind(job.case.read())
+    given = job.case.inputs()
+    return Runner(lambda: program.run(given), lambda: list(program.run(given).values()),
+                  program.explain)
+
+
+def torch(job: Job) -> Runner:
+    """PyTorch, in the fastest of its ways."""
+    import torch
+
+    torch.set_num_threads(job.threads)
+    module = job.case.module()
+    floats = [torch.tensor(array) for array in job.case.inputs().values()]
+    halves = [x.bfloat16() if x.is_floating_point() else x for x in floats]
+
+    def run_in(given: list) -> Callable[[], Any]:
+        def run() -> Any:
+            with torch.inference_mode():
+                return module(*given)
+        return run
+
+    def autocast() -> Any:
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+            return module(*floats)
+
+    runs = {"f32": run_in(floats), "autocast": autocast, "bfloat16": run_in(halves)}
+    images = any(tensor.ndim == 4 for tensor in module.parameters())
+    layouts = {"contiguous": torch.contiguous_format}
+    layouts |= {"channels last": torch.channels_last} if images else {}
+    took: dict[tuple[str, str], float] = {}
+    ways = {"f32": ("f32",), "bf16": ("autocast", "bfloat16")}[job.precision]
+
+    def take(way: str, layout: str) -> None:
+        module.to(torch.bfloat16 if way == "bfloat16" else torch.float32,
+                  memory_format=layouts[layout])
+
+    for way in ways:
+        for layout in layouts:
+            take(way, layout)
+            runs[way]()
+            started = time.perf_counter()
+            runs[way]()
+            took[way, layout] = time.perf_counter() - started
+    way, layout = min(took, key=took.__getitem__)
+    if way == "autocast":  # rounding weights to bf16 cannot be undone
+        module = job.case.module()
+    take(way, layout)
+    run = runs[way]
+
+    def outputs() -> list[np.ndarray]:
+        found = run()
+        return [x.float().numpy() for x in (found if isinstance(found, tuple) else (found,))]
+
+    tried = ", ".join(f"{' '.join(key)} {1e3 * seconds:.3g} ms" for key, seconds in took.items())
+    return Runner(run, outputs, lambda: f"{way}, {layout} (tried: {tried})")
+
+
+def onnxruntime(job: Job) -> Runner:
+    """ONNX Runtime on the exported file."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = job.threads, 1
+    session = onnxruntime.InferenceSession(str(job.onnx), options,
+                                           providers=["CPUExecutionProvider"])
+    given = job.case.inputs()
+    return Runner(lambda: session.run(None, given), lambda: session.run(None, given),
+                  lambda: "CPUExecutionProvider")
+
+
+def openvino(job: Job) -> Runner:
+    """OpenVINO on the exported file, told the precision: by default it takes what the CPU has."""
+    import openvino
+
+    core = openvino.Core()
+    model = core.compile_model(core.read_model(job.onnx), "CPU", {
+        "INFERENCE_PRECISION_HINT": job.precision, "INFERENCE_NUM_THREADS": job.threads,
+        "PERFORMANCE_HINT": "LATENCY"})
+    given = job.case.inputs()
+    return Runner(lambda: model(given),
+                  lambda: [np.array(array) for array in model(given).values()],
+                  lambda: "performance hint LATENCY")
+
+
+ENGINES = {
+    "smalti": Engine("Smalti", smalti),
+    "torch": Engine("PyTorch", torch, ("torch", "diffusers", "transformers", "accelerate")),
+    "onnxruntime": Engine("ONNX Runtime", onnxruntime, ("onnxruntime",), ("f32",),
+                          reads_onnx=True),
+    "openvino": Engine("OpenVINO", openvino, ("openvino",), reads_onnx=True),
+}
+PEERS = tuple(name for name in ENGINES if name != "smalti")
+
+
+def export(job: Job) -> None:
+    """Write the outputs of PyTorch in f32 and the ONNX file of a job, at fixed shapes."""
+    import torch
+
+    torch.set_num_threads(job.threads)
+    writing = job.folder.with_name(f"{job.folder.name}.writing")
+    writing.mkdir(parents=True, exist_ok=True)
+    module, inputs = job.case.module(), job.case.inputs()
+    given = tuple(torch.tensor(array) for array in inputs.values())
+    with torch.inference_mode():
+        found = module(*given)
+    found = found if isinstance(found, tuple) else (found,)
+    np.savez(writing / job.expected.name, *(x.numpy() for x in found))
+    program = torch.onnx.export(module, given, input_names=list(inputs),
+                                output_names=list(job.case.graph().outputs), dynamo=True,
+                                verbose=False)
+    program.save(writing / job.onnx.name, external_data=True)
+    writing.rename(job.folder)
+
+
+def expected_outputs(job: Job) -> list[np.ndarray]:
+    """What PyTorch computes in f32, as `export` wrote it."""
+    with np.load(job.expected) as arrays:
+        return list(arrays.values())

@@ -1,0 +1,247 @@
+"""The models of the suite as modules of PyTorch, diffusers and transformers, with our weights.
+
+PyTorch is imported inside the functions, so that Smalti works where it is not installed.
+
+    peer = peer_unet(SD15.unet)
+    peer.module(...)          # what diffusers computes
+    peer.weights              # numpy arrays under the names of our graphs: the module's memory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from smalti.benchmark.weights import seeded
+from smalti.checkpoint.names import (
+    internal_shape,
+    is_ignored,
+    text_encoder_name,
+    unet_renaming,
+    vae_renaming,
+)
+from smalti.models.config import (
+    ClipTextConfig,
+    FluxConfig,
+    MobileNetV2Config,
+    Sd1Config,
+    UNetConfig,
+    VaeConfig,
+)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A module in evaluation mode, and its weights under our names, which share its memory."""
+
+    module: Any
+    weights: Mapping[str, np.ndarray]
+
+    def fill(self, read: Callable[[str], np.ndarray]) -> None:
+        """Take every weight from `read(name)`."""
+        for name, array in self.weights.items():
+            array[...] = read(name)
+
+
+def peer_unet(config: UNetConfig, seed: int = 0) -> Peer:
+    """diffusers' UNet2DConditionModel of this configuration, with seeded weights."""
+    from diffusers import UNet2DConditionModel
+
+    attention = config.attention
+    return _peer(
+        lambda: UNet2DConditionModel(
+            in_channels=config.in_channels,
+            out_channels=config.out_channels,
+            block_out_channels=config.block_channels,
+            layers_per_block=config.res_blocks,
+            down_block_types=tuple("CrossAttnDownBlock2D" if a else "DownBlock2D"
+                                   for a in attention),
+            up_block_types=tuple("CrossAttnUpBlock2D" if a else "UpBlock2D"
+                                 for a in attention[::-1]),
+            # a number of heads, in spite of its name; and the last depth is also that of the middle
+            attention_head_dim=tuple(config.heads_at(c) for c in config.block_channels),
+            transformer_layers_per_block=tuple(d or config.middle_depth
+                                               for d in config.transformer_depth),
+            cross_attention_dim=config.context_dim,
+            norm_num_groups=config.norm_groups,
+            norm_eps=config.eps,
+            use_linear_projection=config.linear_projection,
+        ), unet_renaming, seed)
+
+
+def peer_vae(config: VaeConfig, seed: int = 0) -> Peer:
+    """diffusers' AutoencoderKL of this configuration, with seeded weights."""
+    from diffusers import AutoencoderKL
+
+    levels = len(config.block_channels)
+    return _peer(
+        lambda: AutoencoderKL(
+            in_channels=config.image_channels,
+            out_channels=config.image_channels,
+            latent_channels=config.z_channels,
+            block_out_channels=config.block_channels,
+            layers_per_block=config.res_blocks,
+            down_block_types=("DownEncoderBlock2D",) * levels,
+            up_block_types=("UpDecoderBlock2D",) * levels,
+            norm_num_groups=config.norm_groups,
+            scaling_factor=config.scaling_factor,
+        ), vae_renaming, seed)
+
+
+def peer_clip_text(config: ClipTextConfig, seed: int = 0) -> Peer:
+    """transformers' CLIPTextModel of this configuration, with seeded weights."""
+    from transformers import CLIPTextConfig, CLIPTextModel
+
+    return _peer(
+        lambda: CLIPTextModel(CLIPTextConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            max_position_embeddings=config.positions,
+            hidden_act=config.activation,
+            layer_norm_eps=config.eps,
+            bos_token_id=config.vocab_size - 2,
+            eos_token_id=config.vocab_size - 1,
+        )), lambda state: text_encoder_name, seed)
+
+
+def peer_mobilenet_v2(config: MobileNetV2Config, seed: int = 0) -> Peer:
+    """transformers' MobileNetV2ForImageClassification of this configuration, with seeded weights.
+
+    Its batch normalisations get means and variances that differ from 0 and 1.
+    """
+    from transformers import MobileNetV2Config as PeerConfig
+    from transformers import MobileNetV2ForImageClassification
+
+    return _peer(
+        lambda: MobileNetV2ForImageClassification(PeerConfig(
+            num_labels=config.classes, depth_multiplier=config.multiplier,
+            layer_norm_eps=config.eps, tf_padding=config.same_padding)),
+        lambda state: str, seed)
+
+
+def peer_flux_double_block(config: FluxConfig, seed: int = 0) -> Peer:
+    """diffusers' FluxTransformerBlock of this configuration, whose MLP is 4 times as wide."""
+    from diffusers.models.transformers.transformer_flux import FluxTransformerBlock
+
+    separate = _peer(
+        lambda: FluxTransformerBlock(config.hidden_size, config.heads, config.head_dim,
+                                     eps=config.eps), lambda state: str, seed)
+    weights = {}
+    for name, stream, added in (("img", "", "to_{}"), ("txt", "_context", "add_{}_proj")):
+        parts = {f"{name}_mod.lin": [f"norm1{stream}.linear"],
+                 f"{name}_attn.qkv": ["attn." + added.format(part) for part in "qkv"],
+                 f"{name}_attn.proj": ["attn.to_add_out" if stream else "attn.to_out.0"],
+                 f"{name}_mlp.0": [f"ff{stream}.net.0.proj"],
+                 f"{name}_mlp.2": [f"ff{stream}.net.2"]}
+        for ours, theirs in parts.items():
+            for kind in ("weight", "bias"):
+                weights[f"double_blocks.0.{ours}.{kind}"] = _stacked(
+                    separate.module, [f"{part}.{kind}" for part in theirs])
+        for ours, theirs in (("query_norm", "q"), ("key_norm", "k")):
+            norm = f"attn.norm_{'added_' if stream else ''}{theirs}.weight"
+            weights[f"double_blocks.0.{name}_attn.norm.{ours}.scale"] = separate.weights[norm]
+    return _filled(separate.module, weights, seed)
+
+
+def _stacked(module: Any, names: Sequence[str]) -> np.ndarray:
+    """Parameters of the module as one array, of which they are parts from now on."""
+    import torch
+
+    parameters = [module.get_parameter(name) for name in names]
+    whole = torch.cat([parameter.data for parameter in parameters])
+    for parameter, part in zip(parameters, whole.split([len(p) for p in parameters])):
+        parameter.data = part
+    return whole.numpy()
+
+
+def peer_sd1(config: Sd1Config, seed: int = 0) -> tuple[Peer, Peer, Peer]:
+    """Text encoder, UNet and autoencoder of a whole model; merge their weights for a file."""
+    return (peer_clip_text(config.text, seed), peer_unet(config.unet, seed + 1),
+            peer_vae(config.vae, seed + 2))
+
+
+def _peer(build: Callable[[], Any],
+          renaming: Callable[[Mapping[str, Any]], Callable[[str], str]], seed: int) -> Peer:
+    """The module that `build` makes, filled; `renaming(state)` gives our name of each of its own.
+
+    The numbers that PyTorch would draw first are not drawn: a UNet takes long enough as it is.
+    """
+    import torch
+    from accelerate import init_empty_weights
+
+    with init_empty_weights():
+        module = build()
+    state = {name: torch.zeros(tensor.shape, dtype=tensor.dtype)
+             for name, tensor in module.state_dict().items()}
+    module.load_state_dict(state, assign=True)
+    rename, weights = renaming(state), {}
+    for name, tensor in state.items():
+        ours = rename(name)
+        if not is_ignored(ours) and not name.endswith("num_batches_tracked"):
+            weights[ours] = tensor.numpy().reshape(internal_shape(ours, tuple(tensor.shape)))
+    return _filled(module, weights, seed)
+
+
+def _filled(module: Any, weights: Mapping[str, np.ndarray], seed: int) -> Peer:
+    peer = Peer(module.eval(), weights)
+    peer.fill(lambda name: seeded(name, weights[name].shape, seed))
+    return peer
+
+
+# ---------------------------------------------------------------------- calls as ours
+
+
+def called(peer: Peer, call: Callable[..., Any]) -> Any:
+    """A module whose `forward(*inputs)` is `call(peer.module, *inputs)`: one tensor or a tuple."""
+    import torch
+
+    class Called(torch.nn.Module):
+        """What is run, and exported to ONNX."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = peer.module
+
+        def forward(self, *inputs: torch.Tensor) -> Any:
+            return call(self.module, *inputs)
+
+    return Called().eval()
+
+
+def call_clip_text(module: Any, tokens: Any) -> Any:
+    """The last hidden state."""
+    return module(tokens.long()).last_hidden_state
+
+
+def call_flux_double_block(module: Any, img: Any, txt: Any, vec: Any, cos: Any,
+                           sin: Any) -> tuple[Any, Any]:
+    """Tokens of the image, tokens of the text."""
+    angles = tuple(table[0].repeat_interleave(2, dim=1) for table in (cos, sin))
+    txt, img = module(img, txt, vec, angles)
+    return img, txt
+
+
+def call_mobilenet_v2(module: Any, image: Any) -> Any:
+    """A number for each class."""
+    return module(image).logits
+
+
+def call_unet(module: Any, latent: Any, timesteps: Any, context: Any) -> Any:
+    """The prediction."""
+    return module(latent, timesteps, context, return_dict=False)[0]
+
+
+def call_vae_decode(module: Any, latent: Any) -> Any:
+    """The picture."""
+    return module.decode(latent, return_dict=False)[0]
+
+
+def call_vae_encode(module: Any, image: Any) -> Any:
+    """Mean and logarithm of the variance."""
+    return module.quant_conv(module.encoder(image))

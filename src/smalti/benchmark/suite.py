@@ -1,0 +1,219 @@
+"""What is measured: models at fixed shapes with seeded inputs, and the bounds that are asked for.
+
+    case = CASES["unet"]
+    graph, inputs = case.graph(), case.inputs()
+    module = case.module()                  # the same as a PyTorch module, with the same weights
+
+A case is data that another process can be given: its functions are partial applications of
+functions of modules.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from smalti.benchmark import peers
+from smalti.benchmark.weights import seeded
+from smalti.errors import InputError
+from smalti.graph import Graph
+from smalti.models import (
+    FLUX1,
+    SD15,
+    ClipTextConfig,
+    FluxConfig,
+    MobileNetV2Config,
+    UNetConfig,
+    VaeConfig,
+    clip_text_graph,
+    flux_double_block_graph,
+    mobilenet_v2_graph,
+    unet_graph,
+    vae_decoder_graph,
+    vae_encoder_graph,
+)
+
+Inputs = dict[str, np.ndarray]
+
+TIMESTEP = 681.0
+ROTARY_BASE = 10000.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model at one shape.
+
+    `module` makes the PyTorch module: its inputs are those of the graph, in their order. `bounds`
+    are our time over that of the best peer, at most, by precision. `picture` says that the output
+    is one, in [-1, 1]. With a `checkpoint`, weights are read from that file.
+    """
+
+    name: str
+    title: str
+    graph: Callable[[], Graph]
+    inputs: Callable[[], Inputs]
+    peer: Callable[[], peers.Peer]
+    call: Callable[..., Any]
+    bounds: Mapping[str, float] = field(default_factory=dict)
+    picture: bool = False
+    checkpoint: Path | None = None
+
+    def read(self) -> Callable[[str], np.ndarray]:
+        """What gives a parameter by its name: the checkpoint, or seeded numbers."""
+        if self.checkpoint is not None:
+            from smalti.checkpoint import load
+
+            return load(self.checkpoint).floats
+        shapes = {name: value.shape for name, value in self.graph().parameters.items()}
+        return lambda name: seeded(name, shapes[name])
+
+    def module(self) -> Any:
+        """The PyTorch module, with the case's weights."""
+        peer = self.peer()
+        if self.checkpoint is not None:
+            peer.fill(self.read())
+        return peers.called(peer, self.call)
+
+    def digest(self) -> str:
+        """Eight digits that change with shapes and names of inputs and parameters, and the file."""
+        graph = self.graph()
+        said = [str(self.checkpoint or ""), *(f"{name} {array.shape} {array.dtype}"
+                                              for name, array in self.inputs().items()),
+                *(f"{name} {value.shape}" for name, value in graph.parameters.items())]
+        return hashlib.sha256("\n".join(said).encode()).hexdigest()[:8]
+
+
+def normal(seed: int, *shape: int) -> np.ndarray:
+    """Seeded standard normal f32."""
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def tokens(config: ClipTextConfig, batch: int, count: int) -> Inputs:
+    """Numbers of tokens for a text encoder."""
+    ids = np.random.default_rng(5).integers(0, config.vocab_size, (batch, count), np.int32)
+    return {"tokens": ids}
+
+
+def unet_inputs(config: UNetConfig, batch: int, height: int, width: int, count: int) -> Inputs:
+    """A latent in the middle of denoising, its time, and a context of `count` tokens."""
+    return {"latent": normal(1, batch, config.in_channels, height, width),
+            "timesteps": np.full(batch, TIMESTEP, np.float32),
+            "context": normal(2, batch, count, config.context_dim)}
+
+
+def latent(config: VaeConfig, height: int, width: int) -> Inputs:
+    """What a decoder reads."""
+    return {"latent": normal(3, 1, config.z_channels, height, width)}
+
+
+def image(channels: int, height: int, width: int) -> Inputs:
+    """Pixels in [-1, 1]."""
+    shape = (1, channels, height, width)
+    return {"image": np.random.default_rng(4).uniform(-1, 1, shape).astype(np.float32)}
+
+
+def flux_inputs(config: FluxConfig, side: int, text: int) -> Inputs:
+    """Tokens of a square image and of a text, the vector that modulates, and rotary angles.
+
+    Text tokens stand at 0; an eighth of the pairs of channels turns with an index that is 0 for
+    all, the others with row and column.
+    """
+    pairs = config.head_dim // 2
+    still = pairs // 8
+    turning = (pairs - still) // 2
+    rows, columns = np.divmod(np.arange(side * side), side)
+    frequencies = ROTARY_BASE ** -(np.arange(turning) / turning)
+    angles = np.zeros((1, text + side * side, pairs))
+    angles[0, text:, still:still + turning] = rows[:, None] * frequencies
+    angles[0, text:, still + turning:] = columns[:, None] * frequencies
+    return {"img": normal(6, 1, side * side, config.hidden_size),
+            "txt": normal(7, 1, text, config.hidden_size),
+            "vec": normal(8, 1, config.hidden_size),
+            "cos": np.cos(angles).astype(np.float32), "sin": np.sin(angles).astype(np.float32)}
+
+
+# ---------------------------------------------------------------------- kinds of cases
+
+
+def mobilenet_v2(name: str, title: str, config: MobileNetV2Config, height: int, width: int,
+                 **more: Any) -> Case:
+    """MobileNetV2 for one picture of height x width."""
+    return Case(name, title, partial(mobilenet_v2_graph, config, 1, height, width),
+                partial(image, 3, height, width), partial(peers.peer_mobilenet_v2, config),
+                peers.call_mobilenet_v2, **more)
+
+
+def clip_text(name: str, title: str, config: ClipTextConfig, batch: int, count: int,
+              **more: Any) -> Case:
+    """A CLIP text encoder that reads `count` tokens."""
+    return Case(name, title, partial(clip_text_graph, config, batch, count),
+                partial(tokens, config, batch, count), partial(peers.peer_clip_text, config),
+                peers.call_clip_text, **more)
+
+
+def unet(name: str, title: str, config: UNetConfig, batch: int, height: int, width: int,
+         count: int, **more: Any) -> Case:
+    """One evaluation of a UNet on latents of height x width, with `count` tokens of context."""
+    return Case(name, title, partial(unet_graph, config, batch, height, width, count),
+                partial(unet_inputs, config, batch, height, width, count),
+                partial(peers.peer_unet, config), peers.call_unet, **more)
+
+
+def vae_decode(name: str, title: str, config: VaeConfig, height: int, width: int,
+               **more: Any) -> Case:
+    """A latent of height x width becomes a picture."""
+    return Case(name, title, partial(vae_decoder_graph, config, 1, height, width),
+                partial(latent, config, height, width), partial(peers.peer_vae, config),
+                peers.call_vae_decode, picture=True, **more)
+
+
+def vae_encode(name: str, title: str, config: VaeConfig, height: int, width: int,
+               **more: Any) -> Case:
+    """A picture of height x width becomes a latent."""
+    return Case(name, title, partial(vae_encoder_graph, config, 1, height, width),
+                partial(image, config.image_channels, height, width),
+                partial(peers.peer_vae, config), peers.call_vae_encode, **more)
+
+
+def flux_double_block(name: str, title: str, config: FluxConfig, side: int, text: int,
+                      **more: Any) -> Case:
+    """A double-stream block of Flux: an image of side x side tokens, `text` tokens of text."""
+    return Case(name, title, partial(flux_double_block_graph, config, side * side, text),
+                partial(flux_inputs, config, side, text),
+                partial(peers.peer_flux_double_block, config), peers.call_flux_double_block,
+                **more)
+
+
+_CASES = (
+    mobilenet_v2("mobilenet_v2", "MobileNetV2 224²", MobileNetV2Config(), 224, 224,
+                 bounds={"f32": 1.0, "bf16": 1.1}),
+    clip_text("clip_l", "CLIP-L text encoder, 77 tokens", SD15.text, 1, 77,
+              bounds={"f32": 0.95, "bf16": 1.0}),
+    unet("unet", "SD 1.5 UNet step 512², batch 2", SD15.unet, 2, 64, 64, 77,
+         bounds={"f32": 0.70, "bf16": 0.85}),
+    unet("unet_1", "SD 1.5 UNet step 512², batch 1", SD15.unet, 1, 64, 64, 77),
+    vae_decode("decode_256", "SD 1.5 VAE decode 256²", SD15.vae, 32, 32),
+    vae_decode("decode", "SD 1.5 VAE decode 512²", SD15.vae, 64, 64,
+               bounds={"f32": 0.55, "bf16": 0.75}),
+    vae_encode("encode", "SD 1.5 VAE encode 512²", SD15.vae, 512, 512,
+               bounds={"f32": 0.60, "bf16": 0.80}),
+    flux_double_block("flux_block", "Flux double block, 1024 + 256 tokens", FLUX1, 32, 256,
+                      bounds={"f32": 0.95, "bf16": 0.95}),
+)
+CASES: dict[str, Case] = {case.name: case for case in _CASES}
+"""The suite, by name, in the order in which it is measured."""
+
+
+def chosen(names: Sequence[str]) -> list[Case]:
+    """The cases of these names. Raises InputError for an unknown one."""
+    unknown = [name for name in names if name not in CASES]
+    if unknown:
+        raise InputError(f"no model of the suite is named {', '.join(map(repr, unknown))}; known: "
+                         f"{', '.join(CASES)}")
+    return [CASES[name] for name in names]

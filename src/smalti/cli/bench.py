@@ -1,0 +1,80 @@
+"""`smalti bench`: whole models against other engines."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from smalti.cli.interrupt import ending_at_once
+from smalti.errors import InputError
+
+PRECISIONS = ("f32", "bf16")
+ALL = "all"
+
+
+def names(text: str | None) -> tuple[str, ...]:
+    """What a list with commas names.
+
+    >>> names("f32, bf16"), names(None)
+    (('f32', 'bf16'), ())
+    """
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+@click.command()
+@click.option("--peers", is_flag=False, flag_value=ALL, default=None, metavar="[NAMES]",
+              help="Also measure torch, onnxruntime and openvino, or those named.")
+@click.option("--models", default=None, metavar="NAMES", help="Only these. Default: the suite.")
+@click.option("--precision", default="f32", show_default=True, help="f32, bf16 or f32,bf16.")
+@click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
+@click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True,
+              help="Turns of each engine.")
+@click.option("--exports", type=click.Path(path_type=Path), default=None, metavar="FOLDER",
+              help="Keeps the ONNX files of the peers for the next run.")
+def bench(peers: str | None, models: str | None, precision: str, threads: int | None, rounds: int,
+          exports: Path | None) -> None:
+    """Measure whole models with seeded weights, alone or in turns with other engines.
+
+    Exit code 1 when a bound is missed.
+    """
+    with ending_at_once():
+        from smalti import settings
+        from smalti.benchmark import comparison, suite, table
+    precisions = names(precision)
+    if not precisions or set(precisions) - set(PRECISIONS):
+        raise InputError(f"--precision is {precision!r}; expected f32, bf16 or f32,bf16")
+    cases = suite.chosen(names(models) or tuple(suite.CASES))
+    count = settings.threads() if threads is None else settings.checked_threads(threads)
+    asked = comparison.PEERS if peers == ALL else names(peers)
+    with folder_of(exports) as folder:
+        plan = comparison.Plan(comparison.installed(asked, say), count, rounds, folder, say)
+        results = [comparison.measure(case, precision, plan)
+                   for case in cases for precision in precisions]
+    rows = [result.row() for result in results]
+    click.echo(f"{comparison.details(results)}\n\n{table.show(rows)}")
+    if any(row.ok is False for row in rows):
+        click.get_current_context().exit(1)
+
+
+def say(text: str) -> None:
+    """One line about what is being done."""
+    click.echo(text, err=True)
+
+
+@contextmanager
+def folder_of(exports: Path | None) -> Iterator[Path]:
+    """The folder that was given, or one that is removed afterwards."""
+    if exports is None:
+        with tempfile.TemporaryDirectory() as temporary:
+            yield Path(temporary)
+        return
+    try:
+        exports.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--exports is {exports}: {error.strerror}; give a folder that can be "
+                         f"written") from None
+    yield exports

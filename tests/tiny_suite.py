@@ -1,0 +1,17 @@
+"""A tiny version of every case of the suite, by the same functions."""
+
+from __future__ import annotations
+
+from peers_models import TINY_FLUX, TINY_TEXT, TINY_UNET, TINY_VAE
+
+from smalti.benchmark import suite
+from smalti.models import MobileNetV2Config
+
+TINY_CASES = {case.name: case for case in (
+    suite.mobilenet_v2("mobilenet_v2", "mobilenet", MobileNetV2Config(multiplier=0.5), 32, 32),
+    suite.clip_text("clip_l", "text", TINY_TEXT, 1, 77, bounds={"f32": 1e9}),
+    suite.unet("unet", "unet", TINY_UNET, 2, 16, 16, 77),
+    suite.vae_decode("decode", "decode", TINY_VAE, 4, 4),
+    suite.vae_encode("encode", "encode", TINY_VAE, 32, 32),
+    suite.flux_double_block("flux_block", "block", TINY_FLUX, 4, 5),
+)}
