@@ -24,10 +24,17 @@ def mixed_graphs(draw: st.DrawFn) -> Graph:
 def _layer(draw: st.DrawFn, g: Graph, images: list[Value], x: Value, name: str) -> Value:
     n, c, h, w = x.shape
     kind = draw(st.sampled_from(["conv", "pointwise", "sum", "norm", "resize", "concat", "slice",
-                                 "tokens", "turn", "linear", "attention", "layer"]))
+                                 "tokens", "turn", "linear", "attention", "layer", "depthwise",
+                                 "reduce"]))
     if kind == "conv":
         weight = g.parameter(name, (draw(st.sampled_from([1, 4, 6])), c, 3, 3))
         return g.apply("conv", x, weight, pads=(1, 1, 1, 1))
+    if kind == "depthwise":
+        return g.apply("conv", x, g.parameter(name, (c, 1, 3, 3)), pads=(1, 1, 1, 1), group=c)
+    if kind == "reduce":
+        axes = draw(st.sampled_from([(1,), (2, 3), (3,)]))
+        name = draw(st.sampled_from(["reduce_mean", "reduce_max"]))
+        return x - g.apply(name, x, axes=axes)
     if kind == "sum":
         same = [v for v in images if v.shape == x.shape]
         return x + g.apply("tanh", draw(st.sampled_from(same)))

@@ -12,6 +12,7 @@ from mixed_graphs import mixed_graphs
 from native_pieces import LEVELS, check_graph
 from peers_models import TINY_TEXT, TINY_UNET, TINY_VAE
 
+from smalti import nn
 from smalti.errors import UnsupportedError
 from smalti.fuse import Cut, cut
 from smalti.graph import Graph, Value
@@ -187,16 +188,57 @@ def test_reasons_name_the_reader() -> None:
         "attention keeps its scores on chip", "an output of the program"]
 
 
+def depthwise(g: Graph, x: Value, name: str) -> Value:
+    return g.apply("conv", x, g.parameter(name, (x.shape[1], 1, 3, 3)), pads=(1, 1, 1, 1),
+                   group=x.shape[1])
+
+
+def test_an_inverted_residual_is_three_kernels() -> None:
+    def block(g: Graph) -> Value:
+        x = image(g)
+        y = nn.relu6(nn.batch_norm(conv(g, x, 48, "expand"), "a"))
+        y = nn.relu6(nn.batch_norm(depthwise(g, y, "filter"), "b"))
+        return x + nn.batch_norm(conv(g, y, 8, "project"), "c")
+
+    assert kernels(block) == ["map"] * 6 + ["contraction", "depthwise", "contraction"]
+
+
+def test_what_depends_on_parameters_only_comes_first_and_is_steady() -> None:
+    g = Graph("steady")
+    x = conv(g, image(g), 8)
+    squared = g.parameter("p", (8, 1, 1)) * g.parameter("q", (8, 1, 1))
+    g.output("y", x * g.apply("exp", squared + 1.0) + squared)
+    g.output("table", g.apply("tanh", g.parameter("t", (3,))))
+    found = cut(g)
+    assert [(piece.kernel.form, piece.steady) for piece in found.pieces] == [
+        ("map", True), ("map", True), ("map", True), ("contraction", False)]
+    written = {piece.views["out"].storage for piece in found.pieces[:3]}
+    assert written >= {view.storage for name, view in found.pieces[3].views.items()
+                       if name.startswith("x") and view.storage.kind == "arena"}
+
+
+def test_a_depthwise_convolution_reads_what_is_stored() -> None:
+    """Nine pixels read each value: it is not computed nine times."""
+    assert kernels(lambda g: depthwise(g, g.apply("silu", image(g)), "w")) == ["map", "depthwise"]
+
+
+def test_a_mean_takes_in_what_stands_around_it() -> None:
+    def mean(g: Graph) -> Value:
+        x = g.apply("silu", image(g))
+        return g.apply("tanh", g.apply("reduce_mean", x, axes=(2, 3)) * 2.0)
+
+    assert kernels(mean) == ["reduction"]
+
+
 # ---------------------------------------------------------------------- what is refused
 
 
 def test_all_unsupported_nodes_are_listed_with_their_names() -> None:
     g = Graph("bad")
     x, z = g.input("x", (1, 8, 4, 4)), g.input("z", (8, 8))
-    with g.scope("first"):
+    with g.scope("first"), g.scope("inner"):
         a = g.apply("softmax", g.input("s", (3, 4)))
-    with g.scope("second"), g.scope("inner"):
-        b = g.apply("conv", x, g.parameter("w", (8, 4, 3, 3)), group=2)
+    b = g.apply("conv", x, g.apply("tanh", g.input("w", (8, 4, 3, 3))), group=2)
     c = g.apply("mat_mul", z, g.apply("silu", z))
     d = g.apply("mat_mul", g.input("q", (2, 3, 4, 8)), g.parameter("p", (8, 8)))
     e = g.apply("cast", g.input("i", (3,), "i32"), to="f32")
@@ -206,8 +248,8 @@ def test_all_unsupported_nodes_are_listed_with_their_names() -> None:
     with pytest.raises(UnsupportedError) as raised:
         cut(g)
     assert raised.value.nodes == (
-        "first: softmax: no kernel form computes it",
-        "second.inner: conv: grouped convolution",
+        "first.inner: softmax: no kernel form computes it",
+        "(top): conv: the second operand is computed, a parameter is expected",
         "(top): mat_mul: the second operand is computed, a parameter is expected",
         "(top): mat_mul: more than one batch axis",
         "(top): cast: no kernel form computes it",

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from smalti import nn
 from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph import Graph, evaluate
 from smalti.runtime.compiler import compile_graph
@@ -87,6 +88,31 @@ def test_other_weights_without_compiling_again(kind: str, monkeypatch: pytest.Mo
     np.testing.assert_allclose(second, evaluate(graph(), INPUTS, weights(1))["y"], rtol=1e-5)
     program.bind(weights().__getitem__)
     np.testing.assert_array_equal(program.run(INPUTS)["y"], first)
+
+
+def normalised() -> Graph:
+    g = Graph("normalised")
+    g.output("y", nn.relu6(nn.batch_norm(g.input("x", (1, 3, 4, 5)), "norm")))
+    return g
+
+
+def test_what_depends_on_weights_only_is_computed_when_they_are_bound() -> None:
+    program = compile_graph(normalised(), threads=2)
+    assert isinstance(program, NativeProgram) and program.image.steady == 2
+    x = {"x": np.linspace(-9, 9, 60, dtype=np.float32).reshape(1, 3, 4, 5)}
+    for seed in (0, 1, 0):
+        rng = np.random.default_rng(seed)
+        given = {name: rng.uniform(0.5, 2, v.shape).astype(np.float32)
+                 for name, v in normalised().parameters.items()}
+        program.bind(given.__getitem__)
+        expected = evaluate(normalised(), x, given)["y"]
+        for _ in range(2):
+            np.testing.assert_allclose(program.run(x)["y"], expected, rtol=1e-5, atol=1e-5)
+        assert (program.seconds[:2] == 0).all() and program.seconds[2] > 0
+    program.release()
+    program.bind(given.__getitem__)
+    np.testing.assert_allclose(program.run(x)["y"], expected, rtol=1e-5, atol=1e-5)
+    assert program.explain().count("once, when weights are bound") == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)

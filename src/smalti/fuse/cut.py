@@ -14,36 +14,37 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from smalti.errors import UnsupportedError
 from smalti.fuse.reader import Reader
+from smalti.fuse.support import (
+    ANCHORS, CONTRACTIONS, NORMALIZATIONS, REDUCTIONS, VIEWS, refuse_unsupported,
+)
 from smalti.fuse.view import Storage, View, row_major, stored
 from smalti.graph import Graph, Node, Value
 from smalti.kernel import build
-from smalti.kernel.form import Call, Index, Kernel, Load, axis
+from smalti.kernel.form import Call, Const, Index, Kernel, Load, axis
 
-CONTRACTIONS = {"conv", "mat_mul"}
-NORMALIZATIONS = {"group_normalization", "layer_normalization", "rms_normalization"}
-VIEWS = {"reshape", "transpose", "slice", "expand"}
-KNOWN = CONTRACTIONS | NORMALIZATIONS | VIEWS | {
-    "attention", "concat", "gather", "resize", "rotary_embedding"}
 READS_MAX = 4
 """A pointwise result that more kernels than this read is stored instead of computed again."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A kernel, the views its buffers stand for, and where in the model it comes from."""
+    """A kernel, the views its buffers stand for, and where in the model it comes from.
+
+    A `steady` one depends on parameters and constants only: it runs once after these are bound.
+    """
 
     kernel: Kernel
     views: dict[str, View]
     scope: str
     reason: str
     flops: int
+    steady: bool = False
 
 
 @dataclass
 class Cut:
-    """The pieces in the order in which they run.
+    """The pieces in the order in which they run, steady ones first.
 
     `rows`: for each input whose numbers are rows of tables, the extent of the smallest table.
     """
@@ -61,45 +62,6 @@ def cut(graph: Graph) -> Cut:
     return _Cutter(graph).run()
 
 
-def refuse_unsupported(graph: Graph) -> None:
-    """Raise UnsupportedError with all nodes that cannot be computed by a kernel."""
-    bad = [f"{value.kind} {name}: dtype {value.dtype}; {' or '.join(dtypes)} is expected"
-           for leaves, dtypes in ((graph.inputs, ("f32", "i32")), (graph.parameters, ("f32",)))
-           for name, value in leaves.items() if value.dtype not in dtypes]
-    for node in graph.nodes:
-        why = _unsupported(node)
-        if why:
-            bad.append(f"{node.scope or '(top)'}: {node.operation.name}: {why}")
-    if bad:
-        raise UnsupportedError(f"graph {graph.name} has {len(bad)} nodes that the CPU target "
-                               f"cannot compile:", bad)
-
-
-def _unsupported(node: Node) -> str:
-    name = node.operation.name
-    if not node.operation.pointwise and name not in KNOWN:
-        return "no kernel form computes it"
-    if name == "gather" and node.inputs[1].kind == "constant":
-        numbers, extent = node.inputs[1].data, node.inputs[0].shape[0]
-        if numbers.size and not 0 <= numbers.min() <= numbers.max() < extent:
-            return f"rows {numbers.min()} to {numbers.max()} of a table of {extent}"
-    if name == "conv" and node.attributes["group"] != 1:
-        return "grouped convolution"
-    if name in CONTRACTIONS:
-        root = node.inputs[1]
-        while root.node is not None and root.node.operation.name in VIEWS:
-            root = root.node.inputs[0]
-        if root.kind not in ("parameter", "constant"):
-            return "the second operand is computed, a parameter is expected"
-    if name == "mat_mul" and (len(node.inputs[0].shape) > 3 or len(node.inputs[1].shape) != 2):
-        return "more than one batch axis"
-    if any(value.type.size == 0 for value in (*node.inputs, node.output)):
-        return "there is nothing to compute: an extent is 0"
-    dtypes = {v.dtype for v in node.inputs} - ({"i32"} if name == "gather" or name in VIEWS
-                                               else set())
-    return "" if dtypes <= {"f32"} else f"dtypes {sorted(dtypes)}; f32 is expected"
-
-
 class _Cutter:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -112,6 +74,10 @@ class _Cutter:
         self.kept: set[Value] = set()
         self.places: dict[Value, tuple[Value, int]] = {}
         self.outputs = set(graph.outputs.values())
+        self.steady = set(graph.parameters.values())
+        for node in graph.nodes:
+            if all(v in self.steady or v.kind == "constant" for v in node.inputs):
+                self.steady.add(node.output)
 
     # ------------------------------------------------------------------ deciding
 
@@ -123,7 +89,7 @@ class _Cutter:
                 self.views[value] = View(storage, 0, value.shape, strides)
         self.result.inputs = {n: self.views[v] for n, v in self.graph.inputs.items()}
         for node in self.graph.nodes:
-            if node.operation.name in CONTRACTIONS:
+            if node.operation.name in ANCHORS:
                 self._grow_tail(node)
         for node in reversed(self.graph.nodes):
             self._decide(node)
@@ -137,6 +103,7 @@ class _Cutter:
             if view.storage.kind in ("parameter", "constant"):
                 view = self._copied(view, value)
             self.result.outputs[name] = view
+        self.result.pieces.sort(key=lambda piece: not piece.steady)
         return self.result
 
     def _grow_tail(self, anchor: Node) -> None:
@@ -145,6 +112,7 @@ class _Cutter:
         while value not in self.outputs:
             users = self.users.get(value, [])
             if (len(users) != 1 or not users[0].operation.pointwise
+                    or (value in self.steady) != (users[0].output in self.steady)
                     or users[0].output.shape != value.shape
                     or users[0].inputs.count(value) != 1
                     or any(other in self.absorbed or other in self.tails
@@ -176,6 +144,9 @@ class _Cutter:
         if value in self.tails or stored or value in self.outputs:
             self.kept.add(value)
             return
+        if value in self.steady and self._settles(value):
+            self.kept.add(value)
+            return
         reads = self._reads(value)
         if reads is None or reads > (1 if name == "gather" else READS_MAX):
             self.kept.add(value)
@@ -185,6 +156,12 @@ class _Cutter:
             if not self._walkable(value, moved):
                 self.kept.add(value)
 
+    def _settles(self, value: Value) -> bool:
+        """Whether something that changes from run to run reads the steady `value`."""
+        return any(user.output not in self.steady
+                   or user.operation.name in VIEWS and self._settles(user.output)
+                   for user in self.users.get(value, []))
+
     def _walkable(self, value: Value, moved: set[int]) -> bool:
         """Whether those who read `value` can compute it, where its index along `moved` (axes
         counted from the last, -1) is divided or looked up: epilogues cannot, and no contraction
@@ -192,7 +169,8 @@ class _Cutter:
         for user in self.users.get(value, []):
             name = user.operation.name
             if user.output in self.absorbed or user.output in self.tails:
-                if name not in CONTRACTIONS or (-3 if name == "conv" else -1) in moved:
+                grouped = user.attributes.get("group", 1) != 1
+                if name not in CONTRACTIONS or grouped or (-3 if name == "conv" else -1) in moved:
                     return False
             elif user.output not in self.kept and (
                     name in VIEWS or not self._walkable(user.output, moved)):
@@ -206,8 +184,9 @@ class _Cutter:
             return None
         for user in self.users.get(value, []):
             name = user.operation.name
-            if name in CONTRACTIONS and user.inputs[0] is value:
-                if value.node is not None and value.node.operation.name == "gather":
+            if name in ANCHORS and user.inputs[0] is value:
+                gathered = value.node is not None and value.node.operation.name == "gather"
+                if gathered or user.attributes.get("group", 1) != 1:
                     return None
                 total += 1
             elif name in VIEWS or name == "resize":
@@ -298,7 +277,8 @@ class _Cutter:
         axes = [(f"i{k}", n) for k, n in enumerate(base.shape)]
         expr = reader.load(base, tuple(axis(name) for name, _ in axes))
         self._add(build.map_over(axes, expr, reader.buffers(out=target)),
-                  reader.views(out=target), value.node, "strides cannot express what reads it")
+                  reader.views(out=target), value.node, "strides cannot express what reads it",
+                  steady=value in self.steady)
         return target
 
     def target(self, value: Value) -> View:
@@ -320,9 +300,10 @@ class _Cutter:
     # ------------------------------------------------------------------ emitting
 
     def _add(self, kernel: Kernel, views: dict[str, View], node: Node | None, reason: str,
-             flops: int = 0) -> None:
+             flops: int = 0, steady: bool = False) -> None:
         scope = node.scope if node is not None else ""
-        self.result.pieces.append(Piece(kernel, views, scope, reason, flops))
+        steady = steady or node is not None and node.output in self.steady
+        self.result.pieces.append(Piece(kernel, views, scope, reason, flops, steady))
 
     def _emit(self, node: Node) -> None:
         value, name = node.output, node.operation.name
@@ -331,7 +312,10 @@ class _Cutter:
         if value not in self.kept:
             return
         if value in self.tails:
-            self._emit_contraction(self.tails[value], value)
+            anchor = self.tails[value]
+            emit = self._emit_reduction if anchor.operation.name in REDUCTIONS \
+                else self._emit_contraction
+            emit(anchor, value)
         elif name == "attention":
             self._emit_attention(node)
         elif name == "concat":
@@ -390,30 +374,77 @@ class _Cutter:
             self._emit_map(node, axes, expr, reader, part, "a part of a concat")
 
     def _emit_contraction(self, anchor: Node, last: Value) -> None:
-        data, weight = anchor.inputs[0], self.view(anchor.inputs[1])
-        b, y, x, o = map(axis, "byxo")
-        read, total = Reader(self), Load("sum", (b, y, x, o))
+        weight = self.view(anchor.inputs[1])
         if anchor.operation.name == "conv":
-            window = _conv_window(anchor)
-            at = (axis("b"), axis("c"), y.plus(-window.pad[0]), x.plus(-window.pad[1]))
-            where = (b, o, y, x)
-        else:
-            window = _matrix_window(anchor)
-            keep = len(data.shape) - 2
-            at, where = (b, x, axis("c"))[1 - keep:], (b, x, o)[1 - keep:]
-            weight = View(weight.storage, weight.offset, (*weight.shape[::-1], 1, 1),
-                          (*weight.strides[::-1], 0, 0))
-        patch = read.value(data, at)
-        result = read.value(last, where, {anchor.output: total}, anchor)
-        target = self.target(last)
-        if anchor.operation.name == "conv":
-            out = target.transpose((0, 2, 3, 1))
-        else:
-            shape = (window.batch, 1, window.out_width, window.out_channels)
-            out = target.reshape(shape)
+            self._emit_convolution(anchor, last, weight)
+            return
+        data = anchor.inputs[0]
+        b, x, o = map(axis, "bxo")
+        window, keep = _matrix_window(anchor), len(data.shape) - 2
+        weight = View(weight.storage, weight.offset, (*weight.shape[::-1], 1, 1),
+                      (*weight.strides[::-1], 0, 0))
+        read, total = Reader(self), Load("sum", (b, axis("y"), x, o))
+        patch = read.value(data, (b, x, axis("c"))[1 - keep:])
+        result = read.value(last, (b, x, o)[1 - keep:], {anchor.output: total}, anchor)
+        shape = (window.batch, 1, window.out_width, window.out_channels)
+        out = self.target(last).reshape(shape)
         kernel = build.contraction(window, patch, result, read.buffers(weight=weight, out=out))
         self._add(kernel, read.views(weight=weight, out=out), anchor, self._reason(last),
-                  2 * anchor.output.type.size * window.channels * window.rows * window.columns)
+                  _products(anchor))
+
+    def _emit_convolution(self, anchor: Node, last: Value, weight: View) -> None:
+        """One kernel; one for each group, unless every group is a channel."""
+        groups, data = anchor.attributes["group"], anchor.inputs[0]
+        window = _conv_window(anchor)
+        depthwise = groups == window.channels > 1
+        source = self._pixels(data) if groups > 1 else None
+        b, y, x, o = map(axis, "byxo")
+        total = Load("sum", (b, y, x, o))
+        found = []
+        for part in range(1 if depthwise else groups):
+            read, first = Reader(self), part * window.out_channels
+            at = (b, axis("c").plus(part * window.channels), y.plus(-window.pad[0]),
+                  x.plus(-window.pad[1]))
+            patch = read.value(data, at) if source is None else read.load(source, at)
+            result = read.value(last, (b, o.plus(first), y, x), {anchor.output: total}, anchor)
+            found.append((read, patch, result))
+        target = self.target(last)
+        make = build.depthwise if depthwise else build.contraction
+        for part, (read, patch, result) in enumerate(found):
+            first, end = part * window.out_channels, (part + 1) * window.out_channels
+            views = {"weight": weight.slice(0, first, end),
+                     "out": target.slice(1, first, end).transpose((0, 2, 3, 1))}
+            self._add(make(window, patch, result, read.buffers(**views)), read.views(**views),
+                      anchor, self._reason(last), _products(anchor) // len(found))
+
+    def _pixels(self, value: Value) -> View:
+        """Where the image `value` is stored, the channels of a pixel side by side."""
+        view = self.view(value)
+        if view.strides[1] == 1 or view.shape[1] == 1:
+            return view
+        return self._copy(view, value, stored(view.shape))
+
+    def _emit_reduction(self, anchor: Node, last: Value) -> None:
+        data, shape = anchor.inputs[0], anchor.output.shape
+        reduced = {k % len(data.shape) for k in anchor.attributes["axes"]}
+        axes = tuple((f"i{k}", n) for k, n in enumerate(shape))
+        kept = tuple(axis(name) for name, _ in axes)
+        left = iter(kept) if not anchor.attributes["keepdims"] else None
+        over, at = [], []
+        for k, extent in enumerate(data.shape):
+            if k in reduced:
+                over.append((f"r{k}", extent))
+            at.append(axis(f"r{k}") if k in reduced else next(left) if left else kept[k])
+        total: Load | Call = Load("total", kept)
+        if anchor.operation.name == "reduce_mean":
+            total = Call("mul", (total, Const(1 / math.prod(n for _, n in over))))
+        read = Reader(self)
+        value = read.value(data, tuple(at))
+        result = read.value(last, kept, {anchor.output: total})
+        out = self.target(last)
+        kernel = build.reduction(axes, over, REDUCTIONS[anchor.operation.name], value, result,
+                                 read.buffers(out=out))
+        self._add(kernel, read.views(out=out), anchor, self._reason(last), data.type.size)
 
     def _emit_attention(self, node: Node) -> None:
         heads = node.attributes["num_heads"]
@@ -519,9 +550,16 @@ def _only_ones(old: Sequence[int], new: Sequence[int]) -> bool:
     return [n for n in old if n != 1] == [n for n in new if n != 1]
 
 
+def _products(node: Node) -> int:
+    return node.operation.flops([v.type for v in node.inputs], node.output.type, node.attributes)
+
+
 def _conv_window(node: Node) -> build.Window:
+    """The window of a convolution; of one group of channels, or of all where each is a group."""
     (batch, channels, height, width), out = node.inputs[0].shape, node.output.shape
-    return build.Window(batch, height, width, channels, out[2], out[3], out[1],
+    groups = node.attributes["group"]
+    parts = 1 if groups == channels == out[1] else groups
+    return build.Window(batch, height, width, channels // parts, out[2], out[3], out[1] // parts,
                         *node.inputs[1].shape[2:], tuple(node.attributes["strides"]),
                         tuple(node.attributes["dilations"]), tuple(node.attributes["pads"][:2]))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from smalti.fuse.support import VIEWS
 from smalti.fuse.view import View
 from smalti.graph import Node, Value
 from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Load
@@ -64,8 +65,6 @@ class Reader:
 
     def _viewed(self, value: Value) -> bool:
         """Whether `value` is a chain of views of something stored."""
-        from smalti.fuse.cut import VIEWS
-
         while value.node is not None and value not in self.cutter.views:
             if value.node.operation.name not in VIEWS:
                 return False

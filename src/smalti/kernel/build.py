@@ -3,7 +3,9 @@
 | form              | stages                                                                     |
 | ----------------- | -------------------------------------------------------------------------- |
 | map               | out = expression                                                           |
+| reduction         | total = sum or max of an expression, out = expression of total             |
 | contraction       | patch = expression (guarded), sum = patch * weight, out = expression of sum |
+| depthwise         | the same with one input channel for each output channel                    |
 | attention         | score, top, weight, total, out                                             |
 | group_scale_shift | mean, variance, scale, shift: normalising is then x * scale + shift        |
 | layer_scale_shift | mean, variance, scale, shift for each row                                  |
@@ -56,8 +58,23 @@ def contraction(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buf
     of `sum` at b, y, x, o; `buffers` what both read, with "weight" [o, c, r, s] and "out"
     [b, y, x, o] among them.
     """
+    o, r, s, c = map(axis, "orsc")
+    return _windowed("contraction", window, patch, result, buffers, c, Load("weight", (o, c, r, s)),
+                     (("c", window.channels),))
+
+
+def depthwise(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buffer]) -> Kernel:
+    """A convolution of each channel by itself; arguments as for `contraction`, "weight" being
+    [o, 1, r, s]."""
+    o, r, s = map(axis, "ors")
+    return _windowed("depthwise", window, patch, result, buffers, o,
+                     Load("weight", (o, Index(), r, s)), ())
+
+
+def _windowed(form: str, window: Window, patch: Expr, result: Expr, buffers: Sequence[Buffer],
+              channel: Index, weight: Load, reduced: tuple[tuple[str, int], ...]) -> Kernel:
     w = window
-    b, y, x, o, r, s, c = map(axis, "byxorsc")
+    b, y, x = map(axis, "byx")
     height, width = w.patch_height, w.patch_width
     guards = []
     for name, extent, pad, inner in (("y", height, w.pad[0], w.in_height),
@@ -65,23 +82,32 @@ def contraction(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buf
         if pad or extent > inner:
             guards.append((axis(name).plus(-pad), inner))
     at = Load("patch", (b, Index((("y", w.stride[0]), ("r", w.dilation[0]))),
-                        Index((("x", w.stride[1]), ("s", w.dilation[1]))), c))
+                        Index((("x", w.stride[1]), ("s", w.dilation[1]))), channel))
     axes = (("b", w.batch), ("y", w.out_height), ("x", w.out_width), ("o", w.out_channels))
     stages = (
         Stage("patch", (("b", w.batch), ("y", height), ("x", width), ("c", w.channels)), patch,
               guards=tuple(guards)),
-        Stage("sum", axes, Call("mul", (at, Load("weight", (o, c, r, s)))),
-              (("r", w.rows), ("s", w.columns), ("c", w.channels)), "sum"),
+        Stage("sum", axes, Call("mul", (at, weight)),
+              (("r", w.rows), ("s", w.columns), *reduced), "sum"),
         Stage("out", axes, result),
     )
     local = (Buffer("patch", "local", (w.batch, height, width, w.channels)),
              Buffer("sum", "local", (w.batch, w.out_height, w.out_width, w.out_channels)))
-    return Kernel("contraction", (*buffers, *local), stages)
+    return Kernel(form, (*buffers, *local), stages)
 
 
 def map_over(axes: Sequence[tuple[str, int]], value: Expr, buffers: Sequence[Buffer]) -> Kernel:
     """out[axes] = value."""
     return Kernel("map", tuple(buffers), (Stage("out", tuple(axes), value),))
+
+
+def reduction(axes: Sequence[tuple[str, int]], reduced: Sequence[tuple[str, int]], reducer: str,
+              value: Expr, result: Expr, buffers: Sequence[Buffer]) -> Kernel:
+    """out[axes] = result, an expression of `total`: the sum or max of `value` over `reduced`."""
+    stages = (Stage("total", tuple(axes), value, tuple(reduced), reducer),
+              Stage("out", tuple(axes), result))
+    local = Buffer("total", "local", tuple(extent for _, extent in axes))
+    return Kernel("reduction", (*buffers, local), stages)
 
 
 def attention(q: Buffer, k: Buffer, v: Buffer, out: Buffer, scale: float, causal: bool) -> Kernel:

@@ -107,6 +107,11 @@ RULES: tuple[Rule, ...] = (
     Rule("x * a * b", "x * (a * b)", when=_cheap_together, example={"b": (3,)}),
     Rule("x + a + b", "x + (a + b)", when=_cheap_together, example={"a": (2, 1)}),
 
+    # --- what no kernel computes as a whole
+    Rule("softmax(x, axis=k)",
+         "exp(x - reduce_max(x, axes=a)) / reduce_sum(exp(x - reduce_max(x, axes=a)), axes=a)",
+         derive=lambda bound: {"a": (bound["k"],)}, example={"k": 1}),
+
     # --- spelled-out activations
     Rule("x * sigmoid(x)", "silu(x)"),
     Rule("x / (exp(neg(x)) + 1)", "silu(x)"),

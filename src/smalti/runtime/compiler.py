@@ -132,6 +132,7 @@ class _Builder:
                 pointers.append(("arena", workspaces[number]))
             for function, step in zip(functions, low.steps):
                 image.launches.append(Launch(function, step.tiles, tuple(pointers), number))
+                image.steady += piece.steady
             image.scratch_bytes = max(image.scratch_bytes, low.scratch_bytes)
             results = tuple(_place(piece.views[b.name], places)
                             for b in piece.kernel.buffers if b.role == "output")
@@ -174,7 +175,10 @@ class _Builder:
         for number, piece in enumerate(self.cut.pieces):
             for view in piece.views.values():
                 if view.storage.kind in ("arena", "input"):
-                    lives.setdefault(view.storage, [number, number])[1] = number
+                    life = lives.setdefault(view.storage, [number, number])
+                    life[1] = max(life[1], number)
+                    if piece.steady:  # from one run to the next
+                        life[:] = 0, last_piece + 1
         for view in self.cut.outputs.values():
             if view.storage.kind in ("arena", "input"):
                 lives.setdefault(view.storage, [0, 0])[1] = last_piece + 1

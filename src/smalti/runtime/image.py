@@ -77,7 +77,10 @@ class PieceInfo:
 
 @dataclass
 class Image:
-    """A compiled program; `rows` bounds the numbers of inputs that look up rows of tables."""
+    """A compiled program; `rows` bounds the numbers of inputs that look up rows of tables.
+
+    The first `steady` launches depend on parameters only and run once after these are bound.
+    """
 
     name: str
     level: str
@@ -93,6 +96,7 @@ class Image:
     inputs: dict[str, Place] = field(default_factory=dict)
     outputs: dict[str, Place] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
+    steady: int = 0
     code: bytes = b""
     constants: bytes = b""
 

@@ -145,7 +145,7 @@ class NativeProgram(Program):
         self._arena: np.ndarray | None = None
         self.seconds: np.ndarray | None = None
         self._turn = threading.Lock()
-        self._bound = False
+        self._bound = self._settled = False
         if not image.parameters:
             self.bind(lambda name: np.empty(0))
 
@@ -158,7 +158,7 @@ class NativeProgram(Program):
             self._weights = _memory(self.image.weights_bytes)
         self._bound = False
         bind(self.image, self._weights, read, done, self._pack, self.threads)
-        self._bound = True
+        self._bound, self._settled = True, False
 
     def _pack(self, slot: Slot, source: int, target: int) -> None:
         """Pack one weight, in the thread that calls."""
@@ -208,7 +208,7 @@ class NativeProgram(Program):
         """Give back the memory of weights and intermediate results; `bind` brings them back."""
         if self.image.parameters:
             self._weights, self._bound = None, False
-        self._arena = None
+        self._arena, self._settled = None, False
 
     def _start(self, inputs: Mapping[str, np.ndarray]) -> None:
         if not self._bound:
@@ -216,12 +216,20 @@ class NativeProgram(Program):
         _all_given(inputs, self.image.inputs)
         if self._arena is None:
             self._prepare()
+        if not self._settled:
+            self._launch(0, self.image.steady)
+            self._settled = True
         for name, place in self.image.inputs.items():
             array = _checked(name, inputs[name], place.shape, place.dtype)
             if name in self.image.rows:
                 _check_rows(name, array, self.image.rows[name])
             array_at(self._arena, place)[...] = array
+
+    def _launch(self, first: int, last: int) -> None:
+        """Run the launches from `first` to `last`."""
         self._counters[:] = 0
+        self._context["first"], self._context["last"] = first, last
+        workers(self.threads).run(self._entry, self._context.ctypes.data)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs for `inputs`: arrays of the shapes that the graph gives them.
@@ -231,11 +239,12 @@ class NativeProgram(Program):
         """
         with self._turn:
             self._start(inputs)
+            steady, count = self.image.steady, len(self.image.launches)
             started = time.perf_counter()
-            self._context["first"], self._context["last"] = 0, len(self.image.launches)
-            workers(self.threads).run(self._entry, self._context.ctypes.data)
+            self._launch(steady, count)
             elapsed = time.perf_counter() - started
-            ticks = np.diff(self._stamps.astype(np.float64))
+            ticks = np.zeros(count)
+            ticks[steady:] = np.diff(self._stamps[:count - steady + 1].astype(np.float64))
             self.seconds = ticks * (elapsed / max(ticks.sum(), 1.0))
             return {name: np.array(array_at(self._arena, place))
                     for name, place in self.image.outputs.items()}
@@ -244,8 +253,7 @@ class NativeProgram(Program):
         """Run launch by launch; the kernel whose result first holds NaN or Inf."""
         self._start(inputs)
         for number, launch in enumerate(self.image.launches):
-            self._context["first"], self._context["last"] = number, number + 1
-            workers(self.threads).run(self._entry, self._context.ctypes.data)
+            self._launch(number, number + 1)
             piece = self.image.pieces[launch.piece]
             last = number + 1 == len(self.image.launches) \
                 or self.image.launches[number + 1].piece != launch.piece
@@ -277,12 +285,14 @@ class NativeProgram(Program):
                  f"products in {image.precision}, {self.threads} threads, arena "
                  f"{image.arena_bytes / 1e6:.1f} MB, packed weights "
                  f"{image.weights_bytes / 1e6:.1f} MB"]
+        steady = {launch.piece for launch in image.launches[:image.steady]}
         for number, piece in enumerate(image.pieces):
             rate = piece.flops / max(seconds[number], 1e-9) / 1e9
             time_text = "" if self.seconds is None else (
                 f"{1e3 * seconds[number]:9.3f} ms {rate:8.1f} GFLOP/s  ")
             lines.append(f"{number:5d} {time_text}{piece.form:18s} {piece.scope}  "
-                         f"{piece.schedule}  cut: {piece.reason}")
+                         f"{piece.schedule}  cut: {piece.reason}"
+                         + ("  once, when weights are bound" if number in steady else ""))
         return "\n".join(lines) + "\n"
 
 

@@ -2,8 +2,9 @@
 
 from smalti.schedule.choose import choose
 from smalti.schedule.schedule import (
-    AttentionSchedule, ContractionSchedule, Limits, MapSchedule, MomentsSchedule, Schedule,
+    AttentionSchedule, ContractionSchedule, DepthwiseSchedule, Limits, MapSchedule,
+    MomentsSchedule, ReductionSchedule, Schedule,
 )
 
-__all__ = ["AttentionSchedule", "ContractionSchedule", "Limits", "MapSchedule",
-           "MomentsSchedule", "Schedule", "choose"]
+__all__ = ["AttentionSchedule", "ContractionSchedule", "DepthwiseSchedule", "Limits",
+           "MapSchedule", "MomentsSchedule", "ReductionSchedule", "Schedule", "choose"]

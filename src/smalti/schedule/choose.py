@@ -14,12 +14,16 @@ from dataclasses import replace
 
 from smalti.kernel.form import Kernel
 from smalti.schedule.schedule import (
-    AttentionSchedule, ContractionSchedule, Limits, MapSchedule, MomentsSchedule, Schedule,
+    AttentionSchedule, ContractionSchedule, DepthwiseSchedule, Limits, MapSchedule,
+    MomentsSchedule, ReductionSchedule, Schedule,
 )
 
 TILES_PER_THREAD = 6
 TILE_FLOPS_MIN = 2_000_000
 MAP_TILE_ELEMENTS = 16_384
+TILE_CYCLES = 500
+"""What it costs to take a tile and to set its addresses up, measured on Zen 5 to a factor of two."""
+REDUCTION_TILE_VECTORS = 4096
 PIXELS_MAX = 256
 WINOGRAD_PIXELS = 1024
 STREAMED_PIXELS_MAX = 1024
@@ -151,6 +155,42 @@ def channel_chunk(channels: int, tile: tuple[int, int, int], e, limits: Limits,
     return fits[-1] if fits else -(-channels // step) * step
 
 
+def _depthwise(kernel: Kernel, limits: Limits, precision: str) -> DepthwiseSchedule:
+    """Tiles that keep all threads at work to the end: two products a cycle, some cycles to write."""
+    _, total, _ = kernel.stages
+    (_, b), (_, y), (_, x), (_, o) = total.axes
+    taps = math.prod(extent for _, extent in total.reduced)
+    vectors, cycles = max(1, o // limits.lanes), taps // 2 + 4
+
+    def time(tile: tuple[int, int]) -> float:
+        rows, many = tile
+        tiles = b * -(-y // rows) * -(-vectors // many)
+        one = rows * x * many * cycles + TILE_CYCLES
+        return one * (-(-tiles // limits.threads) + 0.25)  # a thread may start late
+
+    tiles = {(even(y, rows), even(vectors, many)) for rows in range(1, y + 1)
+             for many in range(1, vectors + 1)}
+    rows, many = min(sorted(tiles), key=time)
+    pixels = even(x, max(1, limits.vectors - 10))
+    return DepthwiseSchedule(rows, many, pixels)
+
+
+def _reduction(kernel: Kernel, limits: Limits, precision: str) -> ReductionSchedule:
+    from smalti.schedule.merge import reduction_axes
+
+    axes = reduction_axes(kernel)
+    results = math.prod(extent for _, extent in axes.kept)
+    points = math.prod(extent for _, extent in axes.reduced)
+    last = axes.kept[-1][1] if axes.kept else 1
+    if axes.across:
+        vectors = -(-points // limits.lanes)
+    else:
+        vectors, results, last = points, -(-results // limits.lanes), last // limits.lanes
+    share = -(-results // (TILES_PER_THREAD * limits.threads))
+    grain = max(share, REDUCTION_TILE_VECTORS // vectors, 1)
+    return ReductionSchedule(even(max(1, last), grain), 4)
+
+
 def _map(kernel: Kernel, limits: Limits, precision: str) -> MapSchedule:
     from smalti.schedule.merge import map_axes
 
@@ -186,5 +226,6 @@ def _attention(kernel: Kernel, limits: Limits, precision: str) -> AttentionSched
     return AttentionSchedule(2, min(keys, -(-56 // rows) * rows), rows)
 
 
-_FORMS = {"contraction": _contraction, "map": _map, "group_scale_shift": _group,
-          "layer_scale_shift": _layer, "rms_scale": _rms, "attention": _attention}
+_FORMS = {"contraction": _contraction, "depthwise": _depthwise, "reduction": _reduction,
+          "map": _map, "group_scale_shift": _group, "layer_scale_shift": _layer,
+          "rms_scale": _rms, "attention": _attention}

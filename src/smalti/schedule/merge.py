@@ -119,3 +119,49 @@ def map_axes(kernel: Kernel) -> tuple[tuple[tuple[str, int], ...], tuple[Access,
         else:
             merged.append((name, extent))
     return tuple(merged), tuple(accesses)
+
+
+@dataclass(frozen=True, slots=True)
+class ReductionAxes:
+    """Axes of a reduction, outermost first and merged; lanes run along `lanes`.
+
+    That is the last of `kept` or of `reduced`, or "" where every extent is 1.
+    """
+
+    kept: tuple[tuple[str, int], ...]
+    reduced: tuple[tuple[str, int], ...]
+    lanes: str
+
+    @property
+    def across(self) -> bool:
+        """Whether lanes run along what is reduced, and are combined in the end."""
+        return any(name == self.lanes for name, _ in self.reduced)
+
+
+@lru_cache(maxsize=None)
+def reduction_axes(kernel: Kernel) -> ReductionAxes:
+    """The axes of a reduction. Lanes run where most of what is reduced lies side by side."""
+    total, out = kernel.stages
+    read = [access(kernel, load) for load in dict.fromkeys(loads(total.value))]
+    behind = [access(kernel, load) for load in dict.fromkeys(loads(out.value))
+              if load.buffer != "total"]
+    every = [*read, *behind, store(kernel, out.axes, "out")]
+    kept, reduced = (_merged(axes, every) for axes in (total.axes, total.reduced))
+    side_by_side = {name: sum(a.stride(name) == 1 for a in read) for name, _ in (*kept, *reduced)}
+    lanes = max(side_by_side, key=side_by_side.__getitem__, default="")
+    kept, reduced = (tuple(sorted(axes, key=lambda a: a[0] == lanes)) for axes in (kept, reduced))
+    return ReductionAxes(kept, reduced, lanes)
+
+
+def _merged(axes: Sequence[tuple[str, int]],
+            every: Sequence[Access]) -> list[tuple[str, int]]:
+    """Axes of more than one step; two are one where every access walks through them so."""
+    found: list[tuple[str, int]] = []
+    for name, extent in axes:
+        if extent == 1:
+            continue
+        if found and all(a.stride(found[-1][0]) == a.stride(name) * extent for a in every):
+            found[-1] = (name, found[-1][1] * extent)
+        else:
+            found.append((name, extent))
+    return found

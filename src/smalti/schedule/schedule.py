@@ -70,6 +70,36 @@ class MapSchedule:
 
 
 @dataclass(frozen=True, slots=True)
+class DepthwiseSchedule:
+    """A tile of work is `tile_y` rows of pixels times `vectors` vectors of channels.
+
+    Up to `pixels` pixels of one vector of channels are kept in registers.
+    """
+
+    tile_y: int
+    vectors: int
+    pixels: int
+
+    def check(self, limits: Limits) -> None:
+        """Raise IllegalSchedule when `limits` cannot run it."""
+        if self.pixels + 2 > limits.vectors:
+            raise IllegalSchedule(f"{self.pixels} pixels need {self.pixels + 2} vector registers, "
+                                  f"there are {limits.vectors}")
+
+
+@dataclass(frozen=True, slots=True)
+class ReductionSchedule:
+    """How sums and maxima are made.
+
+    Where the lanes run along results, a tile of work is `grain` vectors of them; where they run
+    along what is reduced, it is `grain` results. `ways` partial results hide each other's latency.
+    """
+
+    grain: int
+    ways: int
+
+
+@dataclass(frozen=True, slots=True)
 class MomentsSchedule:
     """Statistics in `parts` parts (of the pixels, or `grain` rows a tile)."""
 
@@ -93,4 +123,5 @@ class AttentionSchedule:
                                   f"registers, there are {limits.vectors}")
 
 
-Schedule = ContractionSchedule | MapSchedule | MomentsSchedule | AttentionSchedule
+Schedule = (ContractionSchedule | DepthwiseSchedule | ReductionSchedule | MapSchedule
+            | MomentsSchedule | AttentionSchedule)

@@ -13,7 +13,7 @@ up to four 64-bit arguments in rdi, rsi, rdx and rcx, on every operating system:
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -342,15 +342,19 @@ class Assembler:
 
     def sum_of_lanes(self, register: Register) -> Register:
         """A new vector with the sum of all lanes in every lane."""
+        return self.over_lanes(register, lambda a, b: self.result("add", a, b))
+
+    def over_lanes(self, register: Register,
+                   combine: Callable[[Register, Register], Register]) -> Register:
+        """A new vector with all lanes combined in every lane."""
         if self.level.wide:
             for control in (0x4E, 0xB1):
-                register = self.result("add", register,
-                                       self.result("swap_halves", register, register, control))
+                register = combine(register,
+                                   self.result("swap_halves", register, register, control))
         else:
-            register = self.result("add", register,
-                                   self.result("swap_halves", register, register, 0x01))
+            register = combine(register, self.result("swap_halves", register, register, 0x01))
         for control in (0x4E, 0xB1):
-            register = self.result("add", register, self.result("permute", register, control))
+            register = combine(register, self.result("permute", register, control))
         return register
 
     # ------------------------------------------------------------------ finishing

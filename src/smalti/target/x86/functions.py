@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from smalti.kernel.form import Call, Const, Expr, Load
 from smalti.target.x86.assembler import Assembler, Register
 
 EXP_MIN, EXP_MAX = -87.3, 88.3
@@ -179,3 +180,39 @@ FUNCTIONS: dict[str, Callable[..., Register]] = {
     "exp": exp, "sigmoid": sigmoid, "silu": silu, "quick_gelu": quick_gelu, "gelu": gelu,
     "gelu_tanh": gelu_tanh, "erf": erf, "tanh": tanh, "sin": sin, "cos": cos,
 }
+
+
+def evaluate(asm: Assembler, expr: Expr, load: Callable[[Load], Register],
+             known: dict[Expr, Register]) -> Register:
+    """The value of a scalar expression in every lane; `load` gives what it reads.
+
+    `known` keeps what has been computed, so that what occurs twice is computed once.
+    """
+    if expr in known:
+        return known[expr]
+    if isinstance(expr, Const):
+        result = asm.load_constant(expr.value)
+    elif isinstance(expr, Load):
+        result = load(expr)
+    elif expr.function == "add" and isinstance(expr.arguments[0], Call) \
+            and expr.arguments[0].function == "mul":
+        product, addend = expr.arguments
+        a, b = (evaluate(asm, e, load, known) for e in product.arguments)
+        result = multiply_add(asm, a, b, evaluate(asm, addend, load, known))
+    elif (bound := _bound(expr)) is not None:
+        number, other = (evaluate(asm, e, load, known) for e in bound)
+        result = asm.result(expr.function, number, other)  # the second one where one is NaN
+    else:
+        arguments = [evaluate(asm, e, load, known) for e in expr.arguments]
+        result = FUNCTIONS[expr.function](asm, *arguments)
+    known[expr] = result
+    return result
+
+
+def _bound(expr: Call) -> tuple[Const, Expr] | None:
+    """The number that bounds the other argument of a max or min."""
+    if expr.function in ("max", "min"):
+        for number, other in (expr.arguments, expr.arguments[::-1]):
+            if isinstance(number, Const) and not math.isnan(number.value):
+                return number, other
+    return None

@@ -7,12 +7,15 @@ from smalti.kernel.form import Kernel
 from smalti.schedule.schedule import Limits, Schedule
 from smalti.target.x86.attention import lower_attention
 from smalti.target.x86.contraction import lower_contraction
+from smalti.target.x86.depthwise import lower_depthwise
 from smalti.target.x86.instructions import Level
 from smalti.target.x86.lowered import Lowered, PackedWeight
 from smalti.target.x86.map import lower_map
 from smalti.target.x86.moments import lower_group, lower_layer, lower_rms
+from smalti.target.x86.reduction import lower_reduction
 
-FORMS = {"map": lower_map, "contraction": lower_contraction, "attention": lower_attention,
+FORMS = {"map": lower_map, "reduction": lower_reduction, "contraction": lower_contraction,
+         "depthwise": lower_depthwise, "attention": lower_attention,
          "group_scale_shift": lower_group, "layer_scale_shift": lower_layer, "rms_scale": lower_rms}
 TILES_MAX = (1 << 31) - 1
 """The largest number that `Assembler.divide` takes apart."""

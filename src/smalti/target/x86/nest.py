@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from smalti.errors import IllegalSchedule
-from smalti.kernel.form import Call, Const, Expr, Index, Load
+from smalti.kernel.form import Expr, Index, Load
 from smalti.schedule.merge import Access
 from smalti.target.x86.assembler import Assembler, Memory, Register
-from smalti.target.x86.functions import FUNCTIONS, multiply_add
+from smalti.target.x86.functions import evaluate
 
 
 @dataclass(frozen=True)
@@ -255,6 +255,16 @@ class _Turned:
         return asm.result("permute_lanes", self.index, held)
 
 
+def scatter(asm: Assembler, at: Memory, step: int, value: Register, lanes: int) -> None:
+    """Store `lanes` lanes, `step` bytes apart, turning the vector until each was the lowest."""
+    order = asm.level.lanes
+    turn = asm.integers([(k + 1) % order for k in range(order)])
+    for lane in range(lanes):
+        asm.op("store_low", at.plus(lane * step), value)
+        if lane + 1 < lanes:
+            value = asm.result("permute_lanes", asm.result("load", turn), value)
+
+
 @dataclass
 class _Point:
     """One vector of the innermost axis, `i` vectors behind the current position."""
@@ -274,7 +284,7 @@ class _Point:
         if nest.value is None:
             value = asm.zero()
         else:
-            value = self._evaluate(nest.value, i, lanes, {})
+            value = evaluate(asm, nest.value, lambda load: self._load(load, i, lanes), {})
         stored = None if lanes is None else self.sink.padded(lanes)
         if stored is not None and stored > lanes:
             bits = [-1] * lanes + [0] * (width - lanes)
@@ -287,36 +297,7 @@ class _Point:
         elif self.out_step == 4 or (lanes or width) == 1:
             asm.store(at, value, stored)
         else:
-            self._scatter(at, value, lanes or width)
-
-    def _scatter(self, at: Memory, value: Register, lanes: int) -> None:
-        """Store lane by lane, turning the vector until each has been the lowest."""
-        asm = self.nest.asm
-        order = asm.level.lanes
-        for lane in range(lanes):
-            asm.op("store_low", at.plus(lane * self.out_step), value)
-            if lane + 1 < lanes:
-                turn = asm.result("load", asm.integers([(k + 1) % order for k in range(order)]))
-                value = asm.result("permute_lanes", turn, value)
-
-    def _evaluate(self, expr: Expr, i: int, lanes: int | None, known: dict) -> Register:
-        if expr in known:
-            return known[expr]
-        asm = self.nest.asm
-        if isinstance(expr, Const):
-            result = asm.load_constant(expr.value)
-        elif isinstance(expr, Load):
-            result = self._load(expr, i, lanes)
-        elif expr.function == "add" and isinstance(expr.arguments[0], Call) \
-                and expr.arguments[0].function == "mul":
-            product, addend = expr.arguments
-            a, b = (self._evaluate(e, i, lanes, known) for e in product.arguments)
-            result = multiply_add(asm, a, b, self._evaluate(addend, i, lanes, known))
-        else:
-            arguments = [self._evaluate(e, i, lanes, known) for e in expr.arguments]
-            result = FUNCTIONS[expr.function](asm, *arguments)
-        known[expr] = result
-        return result
+            scatter(asm, at, self.out_step, value, lanes or width)
 
     def _load(self, load: Load, i: int, lanes: int | None) -> Register:
         asm = self.nest.asm

@@ -1,0 +1,172 @@
+"""Depthwise convolutions: lanes are channels, and registers hold the sums of some pixels.
+
+    for each row of pixels, for each run of them, for each vector of channels:
+        for each tap (r, s) of the window:  sums[pixel] += input[pixel + tap] * weight[tap]
+        write the results of the run, epilogue applied
+
+Weights are packed as [vector][r][s][lane]. The input is read where it is: rows outside of it are
+stepped over, and runs at the left and right border leave out the products that read beyond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+
+from smalti.errors import IllegalSchedule
+from smalti.kernel.form import Kernel, Load, loads
+from smalti.schedule.merge import access, store
+from smalti.schedule.schedule import DepthwiseSchedule
+from smalti.target.x86.assembler import Assembler, Memory, Register
+from smalti.target.x86.instructions import Level
+from smalti.target.x86.lowered import (
+    Lowered, PackedWeight, Step, count_left, load_pointers, pointers,
+)
+from smalti.target.x86.micro import split_rows, zero_sums
+from smalti.target.x86.nest import Stream, stream_of
+from smalti.target.x86.results import Results
+
+
+@dataclass(frozen=True)
+class Run:
+    """`count` runs of `size` neighbouring pixels each; `outside` are (pixel, s) that read nothing."""
+
+    size: int
+    count: int
+    outside: frozenset[tuple[int, int]]
+
+
+def runs(width: int, most: int, stride: int, dilation: int, columns: int, first: int,
+         extent: int) -> list[Run]:
+    """A row of `width` pixels as runs of at most `most`.
+
+    Pixel x reads the columns x * stride + s * dilation + first for s < `columns`; those from 0 to
+    `extent` exist.
+
+    >>> [(run.size, run.count, sorted(run.outside)) for run in runs(12, 4, 1, 1, 3, -1, 12)]
+    [(4, 1, [(0, 0)]), (4, 1, []), (4, 1, [(3, 2)])]
+    """
+    found, x = [], 0
+    for size, count in split_rows(width, most):
+        for _ in range(count):
+            found.append(Run(size, 1, frozenset(
+                (p, s) for p in range(size) for s in range(columns)
+                if not 0 <= (x + p) * stride + s * dilation + first < extent)))
+            x += size
+    return [Run(run.size, len(list(same)), run.outside) for run, same in groupby(found)]
+
+
+def lower_depthwise(kernel: Kernel, schedule: DepthwiseSchedule, level: Level) -> Lowered:
+    """Machine code of a depthwise convolution."""
+    return _Depthwise(kernel, schedule, level).lower()
+
+
+class _Depthwise:
+    def __init__(self, kernel: Kernel, schedule: DepthwiseSchedule, level: Level) -> None:
+        self.kernel, self.schedule, self.level = kernel, schedule, level
+        self.patch, total, self.result = kernel.stages
+        (_, self.b), (_, self.y), (_, self.x), (_, self.o) = total.axes
+        (_, self.r), (_, self.s) = total.reduced
+        _, row, column, _ = total.value.arguments[0].index
+        self.stride_y, self.dilation_y = row.coefficient("y"), row.coefficient("r")
+        self.stride_x, self.dilation_x = column.coefficient("x"), column.coefficient("s")
+        self.guards = {index.terms[0][0]: (index.offset, extent)
+                       for index, extent in self.patch.guards}
+        self.read = self.patch.value
+        self.packed = PackedWeight("weight", self.o, 1, self.r, self.s, level.lanes, 1, "f32")
+        self.asm = Assembler(level, "depthwise")
+        if not isinstance(self.read, Load) or access(kernel, self.read).stride("c") != 1:
+            raise IllegalSchedule("the input of a depthwise convolution is stored, its channels "
+                                  "side by side")
+
+    def lower(self) -> Lowered:
+        """Emit everything: a tile is rows of one image and vectors of channels."""
+        asm, s = self.asm, self.schedule
+        whole, tail = divmod(self.o, self.level.lanes)
+        rows, blocks = -(-self.y // s.tile_y), -(-whole // s.vectors)
+        table, index = asm.argument(), asm.argument()
+        names = pointers(self.kernel)
+        self.pointers = load_pointers(asm, table, names)
+        rest, block = asm.divide(asm.copy(index), blocks + bool(tail))
+        b, y_tile = asm.divide(rest, rows)
+        zero = asm.immediate(0)
+        y = asm.offset(zero, y_tile, s.tile_y)
+        vector = asm.offset(zero, block, s.vectors)
+        last, end = asm.label(), asm.label()
+        if tail:
+            asm.op("compare_immediate", block, blocks)
+            asm.jump("equal", last)
+        if whole:
+            self._tile(b, y, vector, count_left(asm, vector, s.vectors, whole), None)
+        if tail:
+            asm.jump("always", end)
+            asm.place(last)
+            self._tile(b, y, asm.immediate(whole), 1, tail)
+            asm.place(end)
+        return Lowered((Step(asm.finish(), self.b * rows * (blocks + bool(tail))),), names,
+                       packed=self.packed)
+
+    def _tile(self, b: Register, y: Register, vector: Register, vectors: int | Register,
+              lanes: int | None) -> None:
+        """Rows from `y` on, of `vectors` vectors of channels."""
+        asm, kernel, zero = self.asm, self.kernel, self.asm.immediate(0)
+        channel = asm.offset(zero, vector, self.level.lanes)
+        row = asm.offset(zero, y, self.stride_y)
+        source = stream_of(asm, access(kernel, self.read), self.pointers,
+                           {"b": b, "y": row, "c": channel})
+        down, right = source.stride("y"), source.stride("x")
+        source = Stream(source.base, {"y": down * self.stride_y, "x": right * self.stride_x})
+        self.taps = (down * self.dilation_y, right * self.dilation_x)
+        origins = {"b": b, "y": y, "o": channel}
+        behind = {load: stream_of(asm, access(kernel, load), self.pointers, origins)
+                  for load in dict.fromkeys(loads(self.result.value)) if load.buffer != "sum"}
+        out = stream_of(asm, store(kernel, self.result.axes, "out"), self.pointers, origins)
+        results = Results(asm, self.result.value, "sum", behind, out, "x", "o",
+                          {self.read: source})
+        weights = asm.offset(self.pointers["weight"], vector,
+                             self.packed.bytes // self.packed.panels)
+        asm.advance(row, self.guards.get("y", (0, 0))[0])
+        first, extent = self.guards.get("x", (0, 1 << 31))
+        with results.walk("y", count_left(asm, y, self.schedule.tile_y, self.y)) as line:
+            here = line.own("x")
+            for run in runs(self.x, self.schedule.pixels, self.stride_x, self.dilation_x, self.s,
+                            first, extent):
+                with asm.loop(run.count):
+                    self._run(run, here, row, weights, vectors, lanes)
+                    here.advance("x", run.size)
+            asm.advance(row, self.stride_y)
+
+    def _run(self, run: Run, here: Results, row: Register, weights: Register,
+             vectors: int | Register, lanes: int | None) -> None:
+        """The sums and results of one run of pixels, vector by vector of channels."""
+        asm = self.asm
+        at, position = asm.copy(weights), asm.immediate(0)
+        with asm.loop(vectors):
+            sums = zero_sums(asm, run.size, 1)
+            for r in range(self.r):
+                beyond = asm.label()
+                if "y" in self.guards:
+                    reached = asm.copy(row)
+                    asm.advance(reached, r * self.dilation_y)
+                    asm.op("compare_immediate", reached, self.guards["y"][1])
+                    asm.jump("above_equal", beyond)
+                self._add_row(run, r, here.sources[self.read], at, position, sums, lanes)
+                asm.place(beyond)
+            here.write(sums, position, lanes)
+            asm.advance(at, self.packed.bytes // self.packed.panels)
+            asm.advance(position, self.level.bytes)
+
+    def _add_row(self, run: Run, r: int, source: Stream, weights: Register, position: Register,
+                 sums: list[list[Register]], lanes: int | None) -> None:
+        """Add the products with row `r` of the window to the sums of a run."""
+        asm = self.asm
+        for s in range(self.s):
+            inside = [p for p in range(run.size) if (p, s) not in run.outside]
+            if not inside:
+                continue
+            weight = asm.load(Memory(weights, (r * self.s + s) * self.level.bytes))
+            for p in inside:
+                at = Memory(source.base, r * self.taps[0] + s * self.taps[1]
+                            + p * source.stride("x"), position)
+                factor = at if lanes is None else asm.load(at, lanes)
+                asm.op("fma", sums[p][0], weight, factor)
