@@ -22,7 +22,7 @@ TILES_PER_THREAD = 6
 TILE_FLOPS_MIN = 2_000_000
 MAP_TILE_ELEMENTS = 16_384
 TILE_CYCLES = 500
-"""What it costs to take a tile and to set its addresses up, measured on Zen 5 to a factor of two."""
+"""What it costs to take a tile and to set its addresses up, measured within a factor of two."""
 REDUCTION_TILE_VECTORS = 4096
 PIXELS_MAX = 256
 WINOGRAD_PIXELS = 1024
@@ -156,7 +156,7 @@ def channel_chunk(channels: int, tile: tuple[int, int, int], e, limits: Limits,
 
 
 def _depthwise(kernel: Kernel, limits: Limits, precision: str) -> DepthwiseSchedule:
-    """Tiles that keep all threads at work to the end: two products a cycle, some cycles to write."""
+    """Tiles that keep all threads at work to the end, at two products a cycle."""
     _, total, _ = kernel.stages
     (_, b), (_, y), (_, x), (_, o) = total.axes
     taps = math.prod(extent for _, extent in total.reduced)

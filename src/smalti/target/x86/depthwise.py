@@ -29,7 +29,7 @@ from smalti.target.x86.results import Results
 
 @dataclass(frozen=True)
 class Run:
-    """`count` runs of `size` neighbouring pixels each; `outside` are (pixel, s) that read nothing."""
+    """`count` runs of `size` pixels each; `outside` are the (pixel, s) that read nothing."""
 
     size: int
     count: int
