@@ -62,6 +62,36 @@ def test_explain_refuses_an_unknown_part(model_path: Path) -> None:
     refused(run("explain", model_path, "--part", "lora"), "text, unet, vae")
 
 
+# ---------------------------------------------------------------------- profile and bench
+
+
+def test_profile_shows_kernels_and_writes_a_trace(model_path: Path, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    result = run("profile", model_path, "--part", "vae", "--size", "16x24", "--threads", 1,
+                 "--runs", 2, "--top", 3, "--trace", path)
+    assert result.exit_code == 0, result.output
+    assert "GB/s read from memory" in result.stdout and "| contraction " in result.stdout
+    events = json.loads(path.read_text())["traceEvents"]
+    assert {event["tid"] for event in events if event["ph"] == "X"} == {0, 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (("no-such-file",), "no-such-file"), (("--part", "lora"), "text, unet, vae"),
+    (("unet", "--part", "text"), "fixed shape"), (("--precision", "f8"), "f8"),
+    (("--threads", 0), "1 to 256"), (("--part", "vae", "--size", "7"), "7"),
+    (("--trace", "no-such-folder/t.json"), "there is no folder")])
+def test_profile_refuses_what_it_cannot_use(arguments: tuple, said: str) -> None:
+    refused(run("profile", *arguments), said)
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (("--models", "unit"), "known: "), (("--precision", "f8"), "f8"),
+    (("--peers", "tensorrt"), "known: torch"), (("--threads", 0), "1 to 256")])
+def test_bench_refuses_what_it_cannot_use(arguments: tuple, said: str) -> None:
+    refused(run("bench", *arguments), said)
+
+
 # ---------------------------------------------------------------------- generate
 
 

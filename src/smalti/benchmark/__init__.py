@@ -7,4 +7,6 @@
     turns.py        engines in processes of their own, taking turns
     comparison.py   medians, ratios, agreement
     table.py        asked, measured, ok
+    roofline.py     what this machine can do at most
+    profile.py      each kernel of a program against that
 """

@@ -25,6 +25,7 @@ from smalti.cli.explain import explain
 from smalti.cli.generate import generate
 from smalti.cli.inspect import inspect
 from smalti.cli.interrupt import STOPPED
+from smalti.cli.profile import profile
 from smalti.errors import DeviceError, InputError, NumericsError
 
 
@@ -61,7 +62,7 @@ def root() -> None:
     """
 
 
-for command in (generate, inspect, devices, explain, bench):
+for command in (generate, inspect, devices, explain, bench, profile):
     root.add_command(command)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Sequence
@@ -79,7 +80,7 @@ def _check_writable(path: Path) -> None:
 
 def part_path(path: Path) -> Path:
     """The temporary file beside `path`, of this process alone."""
-    return path.with_name(f"{path.stem}.{os.getpid()}.png.part")
+    return path.with_name(f"{path.stem}.{os.getpid()}{path.suffix}.part")
 
 
 def write_png(image: Image, path: Path, parameters: str) -> None:
@@ -91,12 +92,20 @@ def write_png(image: Image, path: Path, parameters: str) -> None:
 
     from smalti.diffusion.metadata import PNG_KEY
 
-    info = PngInfo()
+    info, content = PngInfo(), io.BytesIO()
     info.add_text(PNG_KEY, parameters)
+    image.save(content, format="PNG", pnginfo=info)
+    replace_file(path, content.getvalue())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write `content`; `path` is either the whole of it or untouched.
+
+    Raises OutputError when the operating system refuses.
+    """
     part = part_path(path)
     try:
-        with open(part, "wb") as stream:
-            image.save(stream, format="PNG", pnginfo=info)
+        part.write_bytes(content)
         os.replace(part, path)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from None

@@ -28,7 +28,7 @@ from smalti.diffusion.samplers import SAMPLERS, initial_latents
 from smalti.diffusion.submodels import Submodels, ignore
 from smalti.diffusion.tokenizer import POSITIONS, VOCABULARY, encode
 from smalti.errors import CheckpointError, InputError
-from smalti.runtime import devices
+from smalti.runtime import Program, devices
 from smalti.runtime.compiler import PRECISIONS
 
 SHIPPED_MODEL = Path(__file__).parents[1] / "assets" / "emoji-128.safetensors"
@@ -132,13 +132,22 @@ class Pipeline:
 
     def explain(self, part: str, width: int | None = None, height: int | None = None) -> str:
         """Kernels and schedules of one part ("text", "unet", "vae") for a size in pixels."""
+        shape = self._shape(part, width, height)
+        return self._submodels.compiled(part, self._submodels.graph(part, shape)).explain()
+
+    def program(self, part: str, width: int | None = None, height: int | None = None) -> Program:
+        """The program of one part for a size in pixels, with the model's weights."""
+        return self._submodels.bound(part, self._shape(part, width, height))
+
+    def _shape(self, part: str, width: int | None, height: int | None) -> tuple[int, ...]:
+        """What a part is compiled for."""
         asked = request(
             self.config, self.name, memory_bytes=self._memory_bytes, prompt="", negative_prompt="",
             width=width, height=height, steps=None, guidance_scale=None, sampler="euler_a",
             noise="karras", seed=0, rng="cpu", batch_size=1)
         shapes = {"text": (2,), "unet": (2, *self._latent(asked)), "vae": self._latent(asked)}
         check_name("part", part, shapes)
-        return self._submodels.compiled(part, self._submodels.graph(part, shapes[part])).explain()
+        return shapes[part]
 
     # ------------------------------------------------------------------ the way of a picture
 

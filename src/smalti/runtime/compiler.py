@@ -19,6 +19,7 @@ from smalti.fuse.view import Storage
 from smalti.graph import Graph, show
 from smalti.kernel import verify
 from smalti.kernel.form import Kernel, loads
+from smalti.kernel.traffic import touched
 from smalti.rewrite import rewrite
 from smalti.runtime import cache
 from smalti.runtime.devices import available_levels, best_level, cpu
@@ -137,7 +138,8 @@ class _Builder:
             results = tuple(_place(piece.views[b.name], places)
                             for b in piece.kernel.buffers if b.role == "output")
             image.pieces.append(PieceInfo(piece.kernel.form, piece.scope, piece.reason,
-                                          str(schedule), piece.flops, results))
+                                          str(schedule), piece.flops,
+                                          _moved_bytes(piece.kernel, low), results))
         image.inputs = {n: _place(v, places) for n, v in self.cut.inputs.items()}
         image.outputs = {n: _place(v, places) for n, v in self.cut.outputs.items()}
         image.rows = dict(self.cut.rows)
@@ -253,6 +255,12 @@ class _Builder:
 
 def _bytes(storage: Storage) -> int:
     return 4 * storage.size
+
+
+def _moved_bytes(kernel: Kernel, low: Lowered) -> int:
+    """Bytes of what a kernel reads and writes, each once; weights as they are packed."""
+    whole = {low.packed.buffer: low.packed.bytes} if low.packed else {}
+    return sum(whole.get(name, 4 * count) for name, count in touched(kernel).items())
 
 
 def _place(view: View, places: dict[Storage, int]) -> Place:

@@ -17,7 +17,7 @@ from smalti.errors import InputError
 
 HEADER = struct.Struct("<8s32sQQQ")
 """Magic, SHA-256 of all that follows it, and the bytes of text, code and constants."""
-MAGIC = b"SMALTI\0\2"
+MAGIC = b"SMALTI\0\3"
 DIGEST_END = 40
 
 
@@ -65,13 +65,17 @@ class Launch:
 
 @dataclass(frozen=True)
 class PieceInfo:
-    """What `explain` prints of a kernel, and where its results lie."""
+    """What `explain` prints of a kernel, and where its results lie.
+
+    `bytes` are those of operands and results, each once, as they are stored.
+    """
 
     form: str
     scope: str
     reason: str
     schedule: str
     flops: int
+    bytes: int
     results: tuple[Place, ...]
 
 

@@ -269,17 +269,21 @@ class NativeProgram(Program):
         """Seconds of the last run by form of kernel; empty before the first."""
         found: dict[str, float] = {}
         if self.seconds is not None:
-            for launch, seconds in zip(self.image.launches, self.seconds):
-                form = self.image.pieces[launch.piece].form
-                found[form] = found.get(form, 0.0) + float(seconds)
+            for piece, seconds in zip(self.image.pieces, self.kernel_seconds(), strict=True):
+                found[piece.form] = found.get(piece.form, 0.0) + float(seconds)
         return found
+
+    def kernel_seconds(self) -> np.ndarray:
+        """Seconds of each kernel in the last run; zeros before the first."""
+        seconds = np.zeros(len(self.image.pieces))
+        if self.seconds is not None:
+            np.add.at(seconds, [x.piece for x in self.image.launches], self.seconds)
+        return seconds
 
     def explain(self) -> str:
         """One line a kernel: time of the last run, GFLOP/s, schedule, and why the cut is there."""
         image = self.image
-        seconds = np.zeros(len(image.pieces))
-        if self.seconds is not None:
-            np.add.at(seconds, [x.piece for x in image.launches], self.seconds)
+        seconds = self.kernel_seconds()
         lines = [f"{image.name}: {len(image.pieces)} kernels, {len(image.functions)} functions, "
                  f"{len(image.code) / 1e6:.2f} MB of code, level {image.level}, "
                  f"products in {image.precision}, {self.threads} threads, arena "

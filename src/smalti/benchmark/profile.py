@@ -1,0 +1,163 @@
+"""Where the time of a program goes: each kernel against the roofline of this machine.
+
+    profile = profiled(program, inputs, runs=5)
+    print(table(profile, roofline, top=20))
+    json.dump(trace([("unet", profile)]), file)        # for about:tracing and ui.perfetto.dev
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from smalti.benchmark.roofline import Roofline
+from smalti.benchmark.table import columns, duration
+from smalti.errors import DeviceError
+from smalti.runtime.image import PieceInfo
+from smalti.runtime.program import NativeProgram, Program
+
+SCHEDULE_SHOWN_MAX = 60  # characters
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """One kernel, or several of one form, and their seconds in each run."""
+
+    name: str
+    form: str
+    schedule: str
+    seconds: tuple[float, ...]
+    flops: int
+    bytes: int
+
+    @property
+    def median(self) -> float:
+        """Seconds."""
+        return statistics.median(self.seconds)
+
+    def fraction(self, roofline: Roofline) -> float:
+        """The least time that the machine allows over the time taken.
+
+        Above 1 where the bytes are in cache, or Winograd's method multiplies less than is counted.
+        """
+        return roofline.seconds(self.flops, self.bytes) / self.median
+
+
+@dataclass(frozen=True)
+class Profile:
+    """All kernels in the order in which they run, and seconds of each whole call of `run`."""
+
+    name: str
+    kernels: tuple[KernelTime, ...]
+    seconds: tuple[float, ...]
+
+    def by_form(self) -> list[tuple[int, KernelTime]]:
+        """How many kernels there are of each form, and their sums; the longest first."""
+        groups: dict[str, list[KernelTime]] = {}
+        for kernel in self.kernels:
+            groups.setdefault(kernel.form, []).append(kernel)
+        found = [(len(group), total(form, group)) for form, group in groups.items()]
+        return sorted(found, key=lambda entry: -entry[1].median)
+
+
+def total(name: str, kernels: Sequence[KernelTime]) -> KernelTime:
+    """The sum of kernels, run by run."""
+    seconds = tuple(map(sum, zip(*(kernel.seconds for kernel in kernels), strict=True)))
+    return KernelTime(name, kernels[0].form, "", seconds, sum(k.flops for k in kernels),
+                      sum(k.bytes for k in kernels))
+
+
+def profiled(program: Program, inputs: Mapping[str, np.ndarray], runs: int) -> Profile:
+    """Run a program with weights `runs` times, after one that does not count.
+
+    Kernels that run only once, when weights are bound, take no part.
+    Raises DeviceError where the numpy reference runs, which has no kernels.
+    """
+    if not isinstance(program, NativeProgram):
+        raise DeviceError(f"{program.name}: only kernels can be profiled, and this CPU runs the "
+                          f"numpy reference; a profile needs x86-64 with AVX2")
+    program.run(inputs)
+    pieces: Sequence[PieceInfo] = program.image.pieces
+    wholes, each = [], []
+    for _ in range(runs):
+        started = time.perf_counter()
+        program.run(inputs)
+        wholes.append(time.perf_counter() - started)
+        each.append(program.kernel_seconds())
+    kernels = tuple(
+        KernelTime(piece.scope or program.name, piece.form, piece.schedule, seconds, piece.flops,
+                   piece.bytes)
+        for piece, seconds in zip(pieces, zip(*each, strict=True), strict=True) if any(seconds))
+    return Profile(program.name, kernels, tuple(wholes))
+
+
+def seeded_inputs(program: Program) -> dict[str, np.ndarray]:
+    """Standard normal inputs for a native program; rows of tables are drawn among those it has."""
+    random, found = np.random.default_rng(0), {}
+    for name, shape in program.inputs.items():
+        rows = program.image.rows.get(name) if isinstance(program, NativeProgram) else None
+        found[name] = random.standard_normal(shape, np.float32) if rows is None \
+            else random.integers(0, rows, shape)
+    return found
+
+
+# ---------------------------------------------------------------------- as text
+
+
+HEADING = ("time", "share", "GFLOP/s", "GB/s", "FLOP/byte", "roofline")
+
+
+def table(profile: Profile, roofline: Roofline, top: int) -> str:
+    """The slowest kernels, then all by form, with the total; medians over the runs."""
+    whole = total("total", profile.kernels)
+    order = sorted(range(len(profile.kernels)), key=lambda i: -profile.kernels[i].median)[:top]
+    kernels = [("", *HEADING, "form", "kernel", "schedule")]
+    for number in order:
+        kernel = profile.kernels[number]
+        kernels.append((str(number), *_numbers(kernel, whole, roofline), kernel.form, kernel.name,
+                        _shortened(kernel.schedule)))
+    forms = [("form", "kernels", *HEADING)]
+    forms += [(kernel.name, str(count), *_numbers(kernel, whole, roofline))
+              for count, kernel in profile.by_form()]
+    forms.append(("total", str(len(profile.kernels)), *_numbers(whole, whole, roofline)))
+    return (f"{profile.name}: {duration(statistics.median(profile.seconds))} a run, median of "
+            f"{len(profile.seconds)}\n{columns(kernels)}\n\n{columns(forms)}")
+
+
+def _numbers(kernel: KernelTime, whole: KernelTime, roofline: Roofline) -> tuple[str, ...]:
+    seconds = max(kernel.median, 1e-12)
+    return (duration(kernel.median), f"{kernel.median / whole.median:.1%}",
+            f"{kernel.flops / seconds / 1e9:.1f}", f"{kernel.bytes / seconds / 1e9:.1f}",
+            f"{kernel.flops / max(kernel.bytes, 1):.1f}", f"{kernel.fraction(roofline):.0%}")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= SCHEDULE_SHOWN_MAX else text[:SCHEDULE_SHOWN_MAX - 1] + "…"
+
+
+def trace(profiles: Sequence[Profile]) -> dict:
+    """The runs as Chrome's trace events: a process a program, a row a run, an event a kernel.
+
+    Times are in microseconds; runs stand behind one another.
+    """
+    events: list[dict] = []
+    for process, profile in enumerate(profiles):
+        events.append({"name": "process_name", "ph": "M", "pid": process, "tid": 0,
+                       "args": {"name": profile.name}})
+        at = 0.0
+        for run in range(len(profile.seconds)):
+            events.append({"name": "thread_name", "ph": "M", "pid": process, "tid": run,
+                           "args": {"name": f"run {run}"}})
+            for number, kernel in enumerate(profile.kernels):
+                took = 1e6 * kernel.seconds[run]
+                events.append({"name": kernel.name, "cat": kernel.form, "ph": "X", "ts": at,
+                               "dur": took, "pid": process, "tid": run,
+                               "args": {"number": number, "form": kernel.form,
+                                        "flops": kernel.flops, "bytes": kernel.bytes,
+                                        "schedule": kernel.schedule}})
+                at += took
+    return {"traceEvents": events, "displayTimeUnit": "ms"}

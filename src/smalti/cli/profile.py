@@ -1,0 +1,102 @@
+"""`smalti profile`: where the time of a model goes, kernel by kernel."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+import smalti
+from smalti.cli.bench import say
+from smalti.cli.explain import PARTS
+from smalti.cli.generate import parse_size, show_progress
+from smalti.cli.interrupt import ending_at_once
+from smalti.cli.output import check_writable, replace_file
+from smalti.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from smalti.runtime import Program
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("--part", default=None, help="Only one of text, unet, vae of a checkpoint.")
+@click.option("--size", default=None, metavar="WIDTH[xHEIGHT]",
+              help="Pixels. Default: the model's own.")
+@click.option("--precision", default="f32", show_default=True, help="f32 or bf16.")
+@click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
+@click.option("--runs", type=click.IntRange(1, 1000), default=5, show_default=True,
+              help="Runs that are timed, after one that is not.")
+@click.option("--top", type=click.IntRange(0, 100_000), default=20, show_default=True,
+              help="Kernels to print, the slowest first.")
+@click.option("--trace", type=click.Path(path_type=Path), default=None, metavar="FILE",
+              help="JSON to write for about:tracing or ui.perfetto.dev.")
+def profile(model: str | None, part: str | None, size: str | None, precision: str,
+            threads: int | None, runs: int, top: int, trace: Path | None) -> None:
+    """Time each kernel of MODEL against the peaks of this machine.
+
+    MODEL is a checkpoint (default: the model that ships with Smalti), or a name of the suite of
+    `smalti bench`, which runs with seeded random weights.
+    """
+    with ending_at_once():
+        from smalti import settings
+        from smalti.benchmark import profile as profiling
+        from smalti.benchmark import roofline as peaks
+        from smalti.benchmark.suite import CASES
+        from smalti.runtime.devices import best_level
+    count = settings.threads() if threads is None else settings.checked_threads(threads)
+    check_writable([trace] if trace else [])
+    level = best_level()
+    if level is None:
+        raise InputError("only kernels can be profiled, and this CPU has no AVX2: it runs the "
+                         "numpy reference")
+    if model in CASES:
+        if part is not None or size is not None:
+            raise InputError(f"{model} is a model of the suite at a fixed shape; --part and --size "
+                             f"are for checkpoints")
+        programs = of_suite(model, precision, count)
+    else:
+        programs = of_checkpoint(model, part, size, precision, count)
+    roofline, profiles = None, []
+    for program, inputs in programs:
+        say(f"running {program.name}")
+        profiles.append(profiling.profiled(program, inputs, runs))
+        if roofline is None:  # when the input is known to be good
+            roofline = peaks.measure(level, precision, count)
+            click.echo(roofline)
+        click.echo(f"\n{profiling.table(profiles[-1], roofline, top)}")
+    if trace is not None:
+        replace_file(trace, json.dumps(profiling.trace(profiles)).encode())
+
+
+def of_suite(name: str, precision: str,
+             threads: int) -> Iterator[tuple[Program, dict[str, np.ndarray]]]:
+    """A model of the suite, with its inputs."""
+    from smalti.benchmark.suite import CASES
+    from smalti.runtime import compile_graph
+
+    case = CASES[name]
+    program = compile_graph(case.graph(), precision=precision, threads=threads)
+    program.bind(case.read())
+    yield program, case.inputs()
+
+
+def of_checkpoint(model: str | None, part: str | None, size: str | None, precision: str,
+                  threads: int) -> Iterator[tuple[Program, dict[str, np.ndarray]]]:
+    """The parts of a checkpoint one after the other, with random inputs."""
+    from smalti.benchmark.profile import seeded_inputs
+
+    if part is not None and part not in PARTS:
+        raise InputError(f"--part is {part!r}; known: {', '.join(PARTS)}")
+    width, height = parse_size(size)
+    pipe = smalti.Pipeline.load(model, precision=precision, threads=threads,
+                                progress=show_progress)
+    for name in [part] if part else PARTS:
+        program = pipe.program(name, width=width, height=height)
+        show_progress("")
+        yield program, seeded_inputs(program)

@@ -1,0 +1,32 @@
+"""What a kernel touches of its buffers: what has to move at least once, whatever the schedule."""
+
+from __future__ import annotations
+
+import math
+
+from smalti.kernel.form import Kernel, loads
+
+
+def touched(kernel: Kernel) -> dict[str, int]:
+    """Elements of each buffer outside of the kernel that it reads or writes, each counted once.
+
+    Repeated elements (strides of 0) are one. A stage touches at most an element for each of its
+    points, so of a table only the rows that are looked up count.
+
+    >>> from smalti.kernel.form import Buffer, Load, Stage, axis
+    >>> stage = Stage("out", (("i", 3), ("j", 4)), Load("x", (axis("j"),)))
+    >>> buffers = Buffer("x", "input", (4,), (1,)), Buffer("out", "output", (3, 4), (4, 1))
+    >>> touched(Kernel("map", buffers, (stage,)))
+    {'x': 4, 'out': 12}
+    """
+    points = {}
+    for stage in kernel.stages:
+        count = math.prod(extent for _, extent in (*stage.axes, *stage.reduced))
+        for name in {load.buffer for load in loads(stage.value)}:
+            points[name] = points.get(name, 0) + count
+    found = {}
+    for buffer in kernel.buffers:
+        if buffer.role != "local":
+            size = math.prod(n for n, stride in zip(buffer.shape, buffer.strides) if stride)
+            found[buffer.name] = min(size, points.get(buffer.name, size))
+    return found
