@@ -20,7 +20,6 @@ from smalti.target.x86.instructions import level
 from smalti.target.x86.lower import limits
 from smalti.target.x86.lowered import PackedWeight
 from smalti.target.x86.packing import lower_packing
-from smalti.target.x86.winograd import FILTERINGS
 
 EXAMPLES = 40
 
@@ -117,7 +116,7 @@ def packed_by_numpy(weight: np.ndarray, p: PackedWeight) -> np.ndarray:
     full = np.zeros((p.panels * p.width, p.chunks * p.chunk, p.rows, p.columns), np.float64)
     full[:p.out_channels, :p.channels] = weight
     if p.winograd:
-        g = np.array(FILTERINGS[p.winograd].weights)
+        g = np.array(p.filtering.weights)
         points = np.einsum("ir,ocrs,js->ocij", g, full, g)
         return points.reshape(p.panels, p.width, p.chunks * p.chunk, -1).transpose(0, 3, 2, 1)
     return full.reshape(p.panels, p.width, p.chunks, p.chunk, p.rows, p.columns).transpose(
@@ -141,15 +140,15 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.integers(1, 70), st.sampled_from([1, 2, 3, 7, 8, 16, 20]), st.integers(1, 3),
        st.sampled_from([1, 2, 4]), st.sampled_from([0, 2, 4]), st.permutations(range(4)),
-       st.sampled_from(LEVELS), st.booleans())
+       st.sampled_from(LEVELS), st.booleans(), st.booleans())
 def test_packing(out: int, channels: int, window: int, vectors: int, winograd: int,
-                 order: list[int], name: str, pairs: bool) -> None:
+                 order: list[int], name: str, pairs: bool, folded: bool) -> None:
     pairs = pairs and name == "avx512_bf16" and not winograd
     window = 3 if winograd else window
     step = 8 if pairs else 4
     chunk = 8 if channels % 8 == 0 else -(-channels // step) * step
     p = PackedWeight("weight", out, channels, window, window, vectors * level(name).lanes, chunk,
-                     "bf16" if pairs else "f32", winograd)
+                     "bf16" if pairs else "f32", winograd, folded and winograd > 0)
     shape = (out, channels, window, window)
     stored = np.random.default_rng(out).standard_normal([shape[i] for i in order], np.float32)
     weight = stored.transpose(np.argsort(order))

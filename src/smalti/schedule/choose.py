@@ -10,26 +10,22 @@ Rules, each with its reason:
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from smalti.kernel.form import Kernel
 from smalti.schedule.schedule import (
     AttentionSchedule, ContractionSchedule, DepthwiseSchedule, Limits, MapSchedule,
     MomentsSchedule, ReductionSchedule, Schedule,
 )
+from smalti.schedule.winograd import TILES_PER_THREAD, even, filterable, filtered
 
-TILES_PER_THREAD = 6
 TILE_FLOPS_MIN = 2_000_000
 MAP_TILE_ELEMENTS = 16_384
 TILE_CYCLES = 500
 """What it costs to take a tile and to set its addresses up, measured within a factor of two."""
 REDUCTION_TILE_VECTORS = 4096
 PIXELS_MAX = 256
-WINOGRAD_PIXELS = 1024
+WINOGRAD_BLOCKS_MIN = 4
 STREAMED_PIXELS_MAX = 1024
-STREAMED_BLOCKS_MIN = 4
-STREAMED_SHARE = 0.6
-"""Of the second-level cache, for each of U and M."""
 
 
 def choose(kernel: Kernel, limits: Limits, precision: str = "f32") -> Schedule:
@@ -57,51 +53,10 @@ def _contraction(kernel: Kernel, limits: Limits, precision: str) -> ContractionS
     unroll = math.gcd(4, chunk // (2 if precision == "bf16" else 1))
     direct = ContractionSchedule(tile_b, tile_y, tile_x, block, chunk, rows, vectors, unroll,
                                  precision)
-    return filtered(direct, e, limits) or direct
-
-
-def filtered(direct: ContractionSchedule, e, limits: Limits) -> ContractionSchedule | None:
-    """The schedule by minimal filtering F(4), where that saves more than its weights cost."""
-    window = (e.r, e.s, e.stride_y, e.stride_x, e.dilation_y, e.dilation_x)
-    width = direct.vectors * limits.lanes
-    if (window != (3, 3, 1, 1, 1, 1) or direct.dtype != "f32" or e.y % 4 or e.x % 4
-            or e.o < width or e.c < limits.lanes):
-        return None
-    if e.y * e.x <= STREAMED_PIXELS_MAX:
-        return streamed(direct, e, limits)
-    tile_x = 32 if e.x % 32 == 0 else next(n for n in range(28, 0, -4) if e.x % n == 0)
-    most = max(4, WINOGRAD_PIXELS // tile_x)
-    tile_y = max(n for n in range(4, most + 1, 4) if e.y % n == 0)
-    panels = -(-e.o // width)
-    tiles = e.b * (e.y // tile_y) * (e.x // tile_x)
-    wanted = -(-TILES_PER_THREAD * limits.threads // tiles)
-    block = max(n for n in range(1, panels + 1) if panels % n == 0 and (
-        n * wanted <= panels or n == 1))
-    group = max(n for n in range(1, min(block, 4) + 1) if block % n == 0)
-    tile = (1, tile_y, tile_x)
-    chunk = channel_chunk(e.c, tile, e, limits, "f32")
-    return replace(direct, tile_b=1, tile_y=tile_y, tile_x=tile_x, panels=block, chunk=chunk,
-                   winograd=4, group=group,
-                   unroll=math.gcd(4, chunk))
-
-
-def streamed(direct: ContractionSchedule, e, limits: Limits) -> ContractionSchedule | None:
-    """The same with plain weights, for few blocks: U of a chunk and M stay in cache."""
-    if e.b * e.y * e.x < 16 * STREAMED_BLOCKS_MIN:
-        return None
-    blocks_max = max(1, int(STREAMED_SHARE * limits.l2_bytes) // (36 * 2 * limits.lanes * 4))
-    rows = max((n for n in range(1, e.y // 4 + 1)
-                if e.y // 4 % n == 0 and n * e.x // 4 <= blocks_max), default=1)
-    images = max((n for n in range(1, e.b + 1) if e.b % n == 0
-                  and n * rows * e.x // 4 <= blocks_max), default=1) if 4 * rows == e.y else 1
-    channels = [n for n in range(limits.lanes, min(e.c, blocks_max) + 1, limits.lanes)
-                if e.c % n == 0]
-    vectors = 2 if e.o > limits.lanes else 1
-    rows_max = (limits.vectors - 2 - vectors) // vectors
-    return replace(direct, tile_b=images, tile_y=4 * rows, tile_x=e.x, panels=1,
-                   chunk=channels[-1] if channels else direct.chunk,
-                   rows=min(rows_max, images * rows * e.x // 4), vectors=vectors, winograd=4,
-                   group=1, streamed=True, unroll=4)
+    if (precision == "f32" and filterable(kernel, limits)
+            and e.b * e.y * e.x >= 16 * WINOGRAD_BLOCKS_MIN):
+        return filtered(kernel, direct, limits, 4, e.y * e.x <= STREAMED_PIXELS_MAX)
+    return direct
 
 
 def micro_tile(pixels: int, channels: int, limits: Limits) -> tuple[int, int]:
@@ -118,15 +73,6 @@ def micro_tile(pixels: int, channels: int, limits: Limits) -> tuple[int, int]:
         if pixels <= rows or vectors == 2:
             return vectors, max(1, min(rows, pixels))
     raise AssertionError("unreachable")
-
-
-def even(extent: int, most: int) -> int:
-    """The tile of at most `most` that divides `extent` most evenly: ceil(extent / tiles).
-
-    >>> even(77, 256), even(512, 200), even(64, 14)
-    (77, 171, 13)
-    """
-    return -(-extent // -(-extent // most))
 
 
 def pixel_tile(b: int, y: int, x: int) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from smalti.kernel.form import Index, Kernel, Load, loads
+from smalti.kernel.form import Call, Expr, Index, Kernel, Load, Stage, loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,47 @@ def contraction_extents(kernel: Kernel) -> Extents:
                         for a in accesses):
                     b, x = 1, b * x
     return Extents(b, y, x, o, r, s, c, *steps)
+
+
+@lru_cache(maxsize=None)
+def halved(patch: Stage) -> Stage | None:
+    """The patch of a 3x3 window on the small image in front of a nearest enlargement by 2.
+
+    `patch` reads pixel ((y - 1) // 2, (x - 1) // 2) of everything that has pixels; the result
+    reads pixel (y - 1, x - 1), where y and x count the pixels of the small image. None when
+    something is read in another way.
+
+        patch[b, y, x, c] = x0[b, c, (y - 1) // 2, (x - 1) // 2]  where 0 <= y - 1 < 64, ...
+        patch[b, y, x, c] = x0[b, c, y - 1, x - 1]                where 0 <= y - 1 < 32, ...
+    """
+    whole = {name: Index(((name, 1),), -1, 2) for name in "yx"}
+    half = {name: Index(((name, 1),), -1) for name in "yx"}
+    guards = dict(patch.guards)
+    extents = dict(patch.axes)
+    if set(guards) != set(half.values()) or any(extents[n] % 2 for n in "yx") or any(
+            guards[half[n]] != extents[n] - 2 for n in "yx"):
+        return None
+
+    def index_of(index: Index | Load) -> Index | Load:
+        if isinstance(index, Load):
+            return Load(index.buffer, tuple(map(index_of, index.index)))
+        return next((half[name] for name, divided in whole.items() if index == divided), index)
+
+    def value_of(expr: Expr) -> Expr:
+        if isinstance(expr, Load):
+            return index_of(expr)
+        if isinstance(expr, Call):
+            return Call(expr.function, tuple(map(value_of, expr.arguments)))
+        return expr
+
+    value = value_of(patch.value)
+    read = [index for load in loads(patch.value) for index in load.index
+            if isinstance(index, Index) and (index.coefficient("y") or index.coefficient("x"))]
+    if not read or any(index not in whole.values() for index in read):
+        return None
+    axes = tuple((name, (n - 2) // 2 + 2 if name in half else n) for name, n in patch.axes)
+    return Stage(patch.result, axes, value,
+                 guards=tuple((index, extent // 2) for index, extent in patch.guards))
 
 
 @lru_cache(maxsize=None)

@@ -27,9 +27,11 @@ class ContractionSchedule:
     A tile of work is `tile_b` images of `tile_y` rows of `tile_x` pixels, times `panels` panels of
     `vectors` vectors of output channels. Its input patch is staged `chunk` channels at a time. A
     micro-kernel keeps up to `rows` pixels times one panel in registers. `winograd` 2 or 4 computes
-    it by minimal filtering F(2) or F(4), `group` panels at a time; 0 is the direct algorithm. With
-    `streamed`, each tile transforms the plain weights it needs, chunk by chunk; without, they are
-    transformed when they are bound.
+    it by minimal filtering F(2) or F(4), `group` panels at a time; 0 is the direct algorithm.
+    `folded`: a nearest enlargement by 2 in front is part of the filtering. `shared`: the inputs of
+    all tiles are transformed first, in memory that the threads share, instead of by each tile of
+    panels again. `streamed`: each tile transforms the plain weights it needs, chunk by chunk;
+    without, they are transformed when they are bound.
     """
 
     tile_b: int
@@ -43,6 +45,8 @@ class ContractionSchedule:
     dtype: str = "f32"
     winograd: int = 0
     group: int = 1
+    folded: bool = False
+    shared: bool = False
     streamed: bool = False
 
     def check(self, limits: Limits) -> None:
@@ -54,8 +58,8 @@ class ContractionSchedule:
         step = self.unroll * (2 if self.dtype == "bf16" else 1)
         if self.chunk % step:
             raise IllegalSchedule(f"a chunk of {self.chunk} channels is no multiple of {step}")
-        if self.streamed and not self.winograd:
-            raise IllegalSchedule("only minimal filtering transforms weights")
+        if (self.streamed or self.shared or self.folded) and not self.winograd:
+            raise IllegalSchedule("only minimal filtering transforms inputs and weights")
         if self.dtype == "bf16" and not limits.pairs:
             raise IllegalSchedule("bf16 products need vdpbf16ps")
 

@@ -14,21 +14,25 @@ from smalti.errors import IllegalSchedule
 from smalti.fuse import cut
 from smalti.graph import Graph
 from smalti.schedule import ContractionSchedule, Limits, choose
+from smalti.target.x86.filtering import FILTERINGS
 from smalti.target.x86.instructions import level
 from smalti.target.x86.lower import lower
-from smalti.target.x86.winograd import FILTERINGS
 
 EXAMPLES = 20
 
 
 def conv(channels: int, height: int, width: int, out: int, batch: int = 1,
-         pads: tuple[int, ...] = (1, 1, 1, 1), neighbours: bool = False) -> Graph:
-    """A 3x3 convolution; with `neighbours`, a resize and cos before it and a residual behind."""
+         pads: tuple[int, ...] = (1, 1, 1, 1), neighbours: bool = False,
+         enlarged: bool = False) -> Graph:
+    """A 3x3 convolution; with `neighbours`, cos before it and a residual behind; `enlarged`: of a
+    nearest enlargement by 2."""
     g = Graph("conv")
-    scale = 2 if neighbours else 1
+    scale = 2 if enlarged else 1
     x = g.input("x", (batch, channels, height // scale, width // scale))
     if neighbours:
-        x = g.apply("resize", g.apply("cos", x), scales=(1, 1, 2, 2))
+        x = g.apply("cos", x)
+    if enlarged:
+        x = g.apply("resize", x, scales=(1, 1, 2, 2))
     y = g.apply("conv", x, g.parameter("w", (out, channels, 3, 3)), g.parameter("b", (out,)),
                 pads=pads)
     if neighbours:
@@ -37,34 +41,41 @@ def conv(channels: int, height: int, width: int, out: int, batch: int = 1,
     return g
 
 
-@pytest.mark.parametrize("size", FILTERINGS)
-def test_matrices_are_a_convolution(size: int) -> None:
-    f = FILTERINGS[size]
+@pytest.mark.parametrize("size, behind", FILTERINGS)
+def test_matrices_are_a_convolution(size: int, behind: bool) -> None:
+    f = FILTERINGS[size, behind]
     inputs, weights, outputs = (np.array(m) for m in (f.inputs, f.weights, f.outputs))
     rng = np.random.default_rng(0)
     d, w = rng.standard_normal((f.window, f.window)), rng.standard_normal((3, 3))
     found = outputs @ ((weights @ w @ weights.T) * (inputs @ d @ inputs.T)) @ outputs.T
+    if behind:
+        d = d.repeat(2, 0).repeat(2, 1)[1:, 1:]
     expected = [[np.sum(d[i:i + 3, j:j + 3] * w) for j in range(size)] for i in range(size)]
     np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_an_enlargement_saves_a_third_of_the_products() -> None:
+    assert {key: f.points for key, f in FILTERINGS.items()} == {
+        (2, False): 16, (4, False): 36, (2, True): 9, (4, True): 25}
 
 
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("case", [
     (16, 32, 32, 64), (20, 32, 36, 33), (40, 36, 32, 130), (16, 64, 28, 32, 2),
     (33, 32, 32, 64, 1, (0, 2, 2, 0)), (24, 32, 64, 70, 1, (1, 1, 1, 1), True),
-    (200, 32, 32, 32), (16, 32, 64, 64),
+    (200, 32, 32, 32), (16, 37, 50, 40, 2), (24, 39, 33, 33, 1, (0, 0, 0, 0), True),
 ], ids=str)
 def test_large_images(case: tuple, name: str) -> None:
     runner = check_graph(conv(*case), name)
     (schedule,) = (s for s in runner.schedules if isinstance(s, ContractionSchedule))
-    assert schedule.winograd == 4
+    assert (schedule.winograd, schedule.folded) == (4, False)
     assert schedule.streamed == (case[1] * case[2] <= 1024)
 
 
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("case", [
     (40, 8, 8, 70), (40, 8, 12, 33, 3), (130, 16, 16, 64, 2), (33, 12, 8, 40, 1, (0, 2, 2, 0)),
-    (24, 16, 16, 70, 2, (1, 1, 1, 1), True),
+    (24, 16, 16, 70, 2, (1, 1, 1, 1), True), (144, 13, 9, 64, 2),
 ], ids=str)
 def test_small_images(case: tuple, name: str) -> None:
     runner = check_graph(conv(*case), name)
@@ -77,52 +88,56 @@ def test_few_blocks_stay_direct() -> None:
     assert [s.winograd for s in runner.schedules] == [0]
 
 
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("case", [
+    (16, 32, 32, 64), (24, 34, 62, 70, 2, (1, 1, 1, 1), True), (40, 32, 38, 33), (48, 8, 10, 40, 2),
+], ids=str)
+def test_enlarged_images(case: tuple, name: str) -> None:
+    runner = check_graph(conv(*case, enlarged=True), name)
+    (schedule,) = (s for s in runner.schedules if isinstance(s, ContractionSchedule))
+    assert (schedule.winograd, schedule.folded) == (4, True)
+
+
+@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 0, 1, 1), (2, 1, 0, 1)], ids=str)
+def test_enlarged_images_with_other_borders_are_not_folded(pads: tuple[int, ...]) -> None:
+    runner = check_graph(conv(16, 36, 36, 32, pads=pads, enlarged=True), "avx2")
+    assert not any(s.folded for s in runner.schedules if isinstance(s, ContractionSchedule))
+
+
 @st.composite
 def filtered_schedules(draw: st.DrawFn, name: str, height: int, width: int, channels: int,
-                       out: int) -> ContractionSchedule:
-    size = draw(st.sampled_from([2, 4]))
+                       out: int, folded: bool) -> ContractionSchedule:
+    size, shared, streamed = draw(st.sampled_from([2, 4])), draw(st.booleans()), draw(st.booleans())
     vectors = draw(st.sampled_from([1, 2]))
     panels = -(-out // (vectors * level(name).lanes))
     block = draw(st.sampled_from([n for n in range(1, panels + 1) if panels % n == 0]))
     unroll = draw(st.sampled_from([1, 2, 4]))
-    chunks = [n for n in (4, 8, 12, 24) if n % unroll == 0 and channels % n == 0]
+    chunks = [n for n in (4, 8, 16, 48) if n % unroll == 0 and channels % n == 0
+              and (streamed or not shared or n % level(name).lanes == 0)]
     return ContractionSchedule(
-        tile_b=1, tile_y=draw(st.sampled_from([n for n in range(size, height + 1, size)
-                                               if height % n == 0])),
-        tile_x=draw(st.sampled_from([n for n in range(size, width + 1, size) if width % n == 0])),
+        tile_b=draw(st.sampled_from([1, 2])),
+        tile_y=draw(st.integers(1, height // size + 1)) * size,
+        tile_x=draw(st.integers(1, width // size + 1)) * size,
         panels=block, chunk=draw(st.sampled_from(chunks)),
         rows=draw(st.integers(1, (level(name).vectors - 1 - vectors) // vectors)),
-        vectors=vectors, unroll=unroll, winograd=size,
+        vectors=vectors, unroll=unroll, winograd=size, folded=folded, shared=shared,
+        streamed=streamed,
         group=draw(st.sampled_from([n for n in range(1, block + 1) if block % n == 0])))
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(st.data(), st.sampled_from(LEVELS), st.booleans())
-def test_any_legal_schedule_computes_the_same(data: st.DataObject, name: str,
-                                              neighbours: bool) -> None:
-    schedule = data.draw(filtered_schedules(name, 8, 12, 24, 70))
+@given(st.data(), st.sampled_from(LEVELS), st.booleans(), st.booleans(),
+       st.sampled_from([(8, 12), (10, 14)]))
+def test_any_legal_schedule_computes_the_same(data: st.DataObject, name: str, neighbours: bool,
+                                              enlarged: bool, extents: tuple[int, int]) -> None:
+    schedule = data.draw(filtered_schedules(name, *extents, 48, 70, enlarged))
     note(f"{name} {schedule}")
 
     def pick(kernel, bounds: Limits, precision: str):
         return schedule if kernel.form == "contraction" else choose(kernel, bounds, precision)
 
-    runner = check_graph(conv(24, 8, 12, 70, 2, neighbours=neighbours), name, pick=pick)
-    assert schedule in runner.schedules
-
-
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(st.data(), st.sampled_from(LEVELS), st.booleans())
-def test_any_streamed_schedule_computes_the_same(data: st.DataObject, name: str,
-                                                 neighbours: bool) -> None:
-    schedule = data.draw(filtered_schedules(name, 8, 12, 24, 70))
-    schedule = replace(schedule, tile_x=12, streamed=True, group=1,
-                       tile_b=data.draw(st.sampled_from([1, 2] if schedule.tile_y == 8 else [1])))
-    note(f"{name} {schedule}")
-
-    def pick(kernel, bounds: Limits, precision: str):
-        return schedule if kernel.form == "contraction" else choose(kernel, bounds, precision)
-
-    runner = check_graph(conv(24, 8, 12, 70, 2, neighbours=neighbours), name, pick=pick)
+    runner = check_graph(conv(48, *extents, 70, 2, neighbours=neighbours, enlarged=enlarged),
+                         name, pick=pick)
     assert schedule in runner.schedules
 
 
@@ -130,9 +145,9 @@ LEGAL = ContractionSchedule(1, 4, 8, 2, 8, 4, 2, unroll=4, winograd=4, group=2)
 
 
 @pytest.mark.parametrize("change, why", [
-    ({"winograd": 3}, r"no F\(3\)"), ({"tile_y": 6}, "do not divide"),
-    ({"tile_x": 16}, "do not divide"), ({"tile_y": 2}, "blocks of 4"),
+    ({"winograd": 3}, r"no F\(3\)"), ({"tile_y": 6}, "blocks of 4"), ({"tile_x": 2}, "blocks of 4"),
     ({"group": 3}, "groups of 3"), ({"panels": 3}, "of 2 panels"), ({"chunk": 5}, "no multiple"),
+    ({"folded": True}, "no nearest enlargement"), ({"shared": True, "chunk": 4}, "whole vectors"),
 ])
 def test_impossible_schedules_are_refused(change: dict, why: str) -> None:
     kernel = cut(conv(8, 8, 8, 32)).pieces[0].kernel
@@ -141,21 +156,10 @@ def test_impossible_schedules_are_refused(change: dict, why: str) -> None:
         lower(kernel, replace(LEGAL, **change), level("avx2"))
 
 
-@pytest.mark.parametrize("change, why", [
-    ({"winograd": 3}, r"no F\(3\)"), ({"tile_x": 4}, "whole rows"), ({"tile_y": 6}, "whole rows"),
-    ({"tile_b": 2, "tile_y": 4}, "all of their 8 rows"), ({"chunk": 4}, "do not divide"),
-])
-def test_impossible_streamed_schedules_are_refused(change: dict, why: str) -> None:
-    kernel = cut(conv(10, 8, 8, 32, 2)).pieces[0].kernel
-    legal = replace(LEGAL, tile_y=8, chunk=12, group=1, streamed=True)
-    assert lower(kernel, legal, level("avx2")).packed.winograd == 0
-    with pytest.raises(IllegalSchedule, match=why):
-        lower(kernel, replace(legal, **change), level("avx2"))
-
-
-def test_streaming_is_for_filtering() -> None:
+@pytest.mark.parametrize("what", ["streamed", "shared", "folded"])
+def test_transforms_are_for_filtering(what: str) -> None:
     with pytest.raises(IllegalSchedule, match="only minimal filtering"):
-        replace(LEGAL, winograd=0, streamed=True).check(Limits(lanes=8, vectors=16))
+        replace(LEGAL, winograd=0, **{what: True}).check(Limits(lanes=8, vectors=16))
 
 
 @pytest.mark.parametrize("attributes", [{"strides": (2, 1)}, {"dilations": (1, 2)}])

@@ -14,10 +14,11 @@ packed weights stream through once for each tile.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from smalti.errors import IllegalSchedule
-from smalti.kernel.form import Kernel, Load, loads
+from smalti.kernel.form import Kernel, Load, Stage, loads
 from smalti.schedule.merge import access, contraction_extents, store
 from smalti.schedule.schedule import ContractionSchedule
 from smalti.target.x86.assembler import Assembler, Memory, Register
@@ -57,14 +58,12 @@ class Tile:
     images: int | Register
     rows: int | Register
     panels: int | Register
+    columns: int | Register | None = None
+    """Where that is not the width of the tile."""
 
 
 def lower_contraction(kernel: Kernel, schedule: ContractionSchedule, level: Level) -> Lowered:
     """Machine code of a contraction, direct or by minimal filtering."""
-    if schedule.streamed:
-        from smalti.target.x86.winograd_streamed import StreamedWinograd
-
-        return StreamedWinograd(kernel, schedule, level).lower()
     if schedule.winograd:
         from smalti.target.x86.winograd import Winograd
 
@@ -80,8 +79,9 @@ class Contraction:
         self.e = e = contraction_extents(kernel)
         self.width = schedule.vectors * level.lanes
         self.size = 2 if schedule.dtype == "bf16" else 4
+        filtering = (0, False) if schedule.streamed else (schedule.winograd, schedule.folded)
         self.packed = PackedWeight("weight", e.o, e.c, e.r, e.s, self.width, schedule.chunk,
-                                   schedule.dtype, 0 if schedule.streamed else schedule.winograd)
+                                   schedule.dtype, *filtering)
         self.chunks = self.packed.chunks
         self.patch, _, self.result = kernel.stages
         self.asm = Assembler(level, "contraction")
@@ -175,29 +175,41 @@ class Contraction:
     def _stage(self, tile: Tile, tile_x: int, layout: Layout, patch: Register,
                channel: Register | int) -> None:
         """Copy the input patch of one chunk into scratch, through the prologue."""
-        asm, e, s = self.asm, self.e, self.schedule
+        asm, e = self.asm, self.e
         zero = asm.immediate(0)
         origins = {"b": tile.b, "y": asm.offset(zero, tile.y, e.stride_y),
                    "x": asm.offset(zero, tile.x, e.stride_x), "c": channel}
-        found = dict.fromkeys(loads(self.patch.value))
-        streams = {load: stream_of(asm, access(self.kernel, load), self.pointers, origins)
-                   for load in found}
         if isinstance(tile.rows, int):
             rows = (tile.rows - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1
         else:
             rows = asm.offset(zero, tile.rows, e.stride_y)
             asm.advance(rows, (e.r - 1) * e.dilation_y + 1 - e.stride_y)
-        guards: dict[str, list[tuple[int, int]]] = {"y": [], "x": []}
-        for index, extent in self.patch.guards:
-            guards[index.terms[0][0]].append((index.offset, extent))
         columns = (tile_x - 1) * e.stride_x + (e.s - 1) * e.dilation_x + 1
-        axes = [Axis("b", tile.images), Axis("y", rows, origins["y"], guards["y"]),
+        self._copy(self.patch, origins, (tile.images, rows, columns), layout, patch)
+
+    def _copy(self, stage: Stage, origins: dict[str, Register | int],
+              extents: tuple[int | Register, int | Register, int], layout: Layout,
+              patch: Register, clipped: Sequence[str] = ()) -> None:
+        """Emit the copy of images, rows and columns of one chunk of `stage` into the patch.
+
+        Along the axes in `clipped` the patch may reach behind the end of the stage.
+        """
+        asm, s = self.asm, self.schedule
+        streams = {load: stream_of(asm, access(self.kernel, load), self.pointers, origins)
+                   for load in dict.fromkeys(loads(stage.value))}
+        guards: dict[str, list[tuple[int, int]]] = {"y": [], "x": []}
+        for index, extent in stage.guards:
+            guards[index.terms[0][0]].append((index.offset, extent))
+        for axis in clipped:
+            guards[axis].append((0, dict(stage.axes)[axis]))
+        images, rows, columns = extents
+        axes = [Axis("b", images), Axis("y", rows, origins["y"], guards["y"]),
                 Axis("x", columns, origins["x"], guards["x"]),
-                Axis("c", s.chunk if self.chunks > 1 else e.c)]
-        step = self.schedule.unroll * (2 if s.dtype == "bf16" else 1)
+                Axis("c", s.chunk if self.chunks > 1 else self.e.c)]
+        step = s.unroll * (2 if s.dtype == "bf16" else 1)
         sink = Sink(Stream(patch, {"b": layout.image, "y": layout.row, "x": layout.pixel,
                                    "c": self.size}), s.dtype, step)
-        Nest(asm, axes, self.patch.value, streams, sink).emit()
+        Nest(asm, axes, stage.value, streams, sink).emit()
 
     def _multiply(self, tile: Tile, tile_x: int, layout: Layout, patch: Register, sums: Register,
                   weights: Register) -> None:
@@ -286,7 +298,7 @@ class Contraction:
         out = stream_of(asm, store(self.kernel, self.result.axes, "out"), self.pointers, origins)
         out = replace(out, strides={**out.strides, "panel": out.stride("o") * self.width})
         axes = [Axis("panel", panels), Axis("b", tile.images), Axis("y", tile.rows),
-                Axis("x", tile_x), Axis("o", channels)]
+                Axis("x", tile_x if tile.columns is None else tile.columns), Axis("o", channels)]
         Nest(asm, axes, self.result.value, streams, Sink(out)).emit()
 
     def _panelled(self, load: Load, origins: dict) -> Stream:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from smalti.kernel.form import Kernel
 from smalti.target.x86.assembler import Assembler, Code, Memory, Register
+from smalti.target.x86.filtering import FILTERINGS, Filtering
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,8 @@ class PackedWeight:
 
     [panel][chunk][r][s][c in chunk][o in panel], o in panel innermost, zeros where o or c end; in
     bf16 two neighbouring c stand side by side under each o. With `winograd` the window is replaced
-    by the points of F(2) or F(4), outside of the channels: [panel][point][c][o in panel].
+    by the points of F(2) or F(4), outside of the channels: [panel][point][c][o in panel]; `folded`
+    is that of the schedule.
     """
 
     buffer: str
@@ -26,6 +28,7 @@ class PackedWeight:
     chunk: int
     dtype: str
     winograd: int = 0
+    folded: bool = False
 
     @property
     def panels(self) -> int:
@@ -38,10 +41,15 @@ class PackedWeight:
         return -(-self.channels // self.chunk)
 
     @property
+    def filtering(self) -> Filtering:
+        """The matrices of a packing with `winograd`."""
+        return FILTERINGS[self.winograd, self.folded]
+
+    @property
     def bytes(self) -> int:
         """Bytes of the packed weight."""
         size = 2 if self.dtype == "bf16" else 4
-        points = (self.winograd + 2) ** 2 if self.winograd else self.rows * self.columns
+        points = self.filtering.points if self.winograd else self.rows * self.columns
         return self.panels * self.chunks * points * self.chunk * self.width * size
 
 

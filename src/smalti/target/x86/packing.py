@@ -9,9 +9,9 @@ laid side by side under each o. What lies behind the last o or c is zero.
 from __future__ import annotations
 
 from smalti.target.x86.assembler import Assembler, Memory, Register
+from smalti.target.x86.filtering import transform
 from smalti.target.x86.instructions import Level
 from smalti.target.x86.lowered import PackedWeight, Step
-from smalti.target.x86.winograd import FILTERINGS, transform
 
 
 def lower_packing(packed: PackedWeight, strides: tuple[int, ...], level: Level) -> Step:
@@ -53,7 +53,7 @@ class _Packing:
     def _points(self, source: Register, target: Register, width: int) -> None:
         """G g G^T of every channel, for `width` neighbouring o."""
         asm, p, lanes = self.asm, self.packed, self.level.lanes
-        matrix = FILTERINGS[p.winograd].weights
+        matrix = p.filtering.weights
         n = len(matrix)
         point, line = p.chunks * p.chunk * 4 * p.width, 4 * p.width
         index = asm.result("load", asm.integers([i * self.o for i in range(lanes)]))

@@ -1,279 +1,386 @@
-"""Minimal filtering for 3x3 windows (Winograd 1980; Lavin & Gray 2016, arXiv:1509.09308).
+"""Contractions by minimal filtering (the matrices and their source are in filtering.py).
 
-    Y = A^T [ (G g G^T) * (B^T d B) ] A
+For each tile of blocks:
 
-F(m): an output block of m x m pixels d' of (m + 2) x (m + 2) input pixels d costs (m + 2)^2
-products a channel instead of 9 m^2: 36 instead of 144 for m = 4, 16 instead of 36 for m = 2. The
-points are 0, 1, -1 (and 2, -2), infinity.
-
-For each tile of work:
-
-    for each chunk of channels: stage the patch; B^T d B of every block      V [point][block][c]
+    for each chunk of channels: stage the patch; B^T d B of its blocks    V [point][block][c]
     for each group of panels:
-        for each panel, each point: V[point] times the packed weights        M [point][block][o]
-        A^T M A of every block                                               sums [y][x][o]
-        write the result: epilogue applied
+        for each point, each panel: V[point] times the packed weights     M [panel][point][block][o]
+        for each panel, each row of blocks: A^T M A                       sums [y][x][o]
+            write the result: epilogue applied
 
-Everything but the weights lies in the thread's scratch memory.
+Everything but the weights lies in the thread's scratch memory. With `shared`, V of all tiles is
+made by a step of its own and lies in memory of all threads: the tiles of the second step are then
+as many as there are groups of panels, and nothing is transformed twice. Weights are transformed
+when they are packed; with `streamed` they are plain ones, and the products are made chunk by chunk:
+
+        for each chunk: G g G^T of its weights                            U [panel][point][c][o]
+            for each point, each panel: M += V[chunk][point] U            V [chunk][point][block][c]
+
+That reads a quarter of the memory and needs no more of it than the direct algorithm. It costs the
+transform, which is small beside the products where a tile has many blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from smalti.errors import IllegalSchedule
+from smalti.schedule.merge import halved
 from smalti.target.x86.assembler import Assembler, Memory, Register
 from smalti.target.x86.contraction import PIXEL_PAD_BYTES, Contraction, Layout, Tile
-from smalti.target.x86.micro import Micro, Reduction, multiply, split_rows, store_sums, zero_sums
+from smalti.target.x86.filtering import FILTERINGS, Filtering, both_sides
+from smalti.target.x86.lowered import Lowered, Step, count_left, load_pointers, pointers, smaller
+from smalti.target.x86.micro import (
+    Micro, Reduction, load_sums, multiply, split_rows, store_sums, zero_sums,
+)
 
-Matrix = tuple[tuple[float, ...], ...]
+POINT_PAD_BYTES = 64
+"""Between the points of V and of M, so that those of a block fall into different cache sets."""
 
 
 @dataclass(frozen=True)
-class Filtering:
-    """The matrices of F(m): input B^T, weights G, output A^T."""
+class Scratch:
+    """Where things begin in the scratch memory of a thread, behind the patch."""
 
-    size: int
-    inputs: Matrix
-    weights: Matrix
-    outputs: Matrix
-
-    @property
-    def window(self) -> int:
-        """Input pixels of a block along one axis."""
-        return self.size + 2
-
-    @property
-    def points(self) -> int:
-        """Products of a block."""
-        return self.window ** 2
-
-
-FILTERINGS = {
-    2: Filtering(
-        2, ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
-        ((1, 0, 0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0, 0, 1)),
-        ((1, 1, 1, 0), (0, 1, -1, -1))),
-    4: Filtering(
-        4, ((4, 0, -5, 0, 1, 0), (0, -4, -4, 1, 1, 0), (0, 4, -4, -1, 1, 0),
-            (0, -2, -1, 2, 1, 0), (0, 2, -1, -2, 1, 0), (0, 4, 0, -5, 0, 1)),
-        ((1 / 4, 0, 0), (-1 / 6, -1 / 6, -1 / 6), (-1 / 6, 1 / 6, -1 / 6),
-         (1 / 24, 1 / 12, 1 / 6), (1 / 24, -1 / 12, 1 / 6), (0, 0, 1)),
-        ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))),
-}
-
-
-def transform(asm: Assembler, matrix: Matrix, vectors: Sequence[Register]) -> list[Register]:
-    """matrix @ vectors; rows that differ in the sign of their odd columns share their halves."""
-    halves: dict[tuple, Register] = {}
-
-    def half(row: tuple[float, ...], parity: int) -> tuple[Register | None, float]:
-        terms = tuple((i, c) for i, c in enumerate(row) if c and i % 2 == parity)
-        if not terms:
-            return None, 1
-        sign = 1 if terms[0][1] > 0 else -1
-        terms = tuple((i, sign * c) for i, c in terms)
-        if terms not in halves:
-            halves[terms] = _combination(asm, vectors, terms)
-        return halves[terms], sign
-
-    result = []
-    for row in matrix:
-        (even, sign), (odd, other) = half(row, 0), half(row, 1)
-        if even is None or odd is None:
-            value, sign = (odd, other) if even is None else (even, sign)
-            result.append(value if sign > 0 else asm.result("sub", asm.zero(), value))
-        elif sign > 0:
-            result.append(asm.result("add" if other > 0 else "sub", even, odd))
-        elif other > 0:
-            result.append(asm.result("sub", odd, even))
-        else:
-            result.append(asm.result("sub", asm.result("sub", asm.zero(), even), odd))
-    return result
-
-
-def _combination(asm: Assembler, vectors: Sequence[Register],
-                 terms: tuple[tuple[int, float], ...]) -> Register:
-    first, factor = terms[0]
-    ones = [i for i, c in terms if c == 1]
-    if factor != 1 and ones:
-        first, factor = ones[0], 1
-    value = vectors[first]
-    if factor != 1:
-        value = asm.result("mul", value, asm.constant(factor))
-    elif len(terms) > 1:
-        value = asm.result("copy", value)
-    for i, c in terms:
-        if i != first:
-            asm.op("fma", value, vectors[i], asm.constant(c))
-    return value
-
-
-def both_sides(asm: Assembler, matrix: Matrix, source: Sequence[Memory], block: Register,
-               target: Sequence[Memory]) -> None:
-    """target = matrix @ source @ matrix^T for a square of vectors, columns first.
-
-    `block` is the address of room for len(matrix) rows of half-transformed vectors.
-    """
-    n, m, step = len(matrix[0]), len(matrix), asm.level.bytes
-    for column in range(n):
-        held = [asm.load(source[n * row + column]) for row in range(n)]
-        for row, value in enumerate(transform(asm, matrix, held)):
-            asm.store(Memory(block, (n * row + column) * step), value)
-    for row in range(m):
-        held = [asm.load(Memory(block, (n * row + column) * step)) for column in range(n)]
-        for column, value in enumerate(transform(asm, matrix, held)):
-            asm.store(target[m * row + column], value)
+    sums: int
+    v: int
+    m: int
+    u: int
+    total: int
 
 
 class Winograd(Contraction):
-    """A contraction by F(2) or F(4)."""
+    """A contraction by F(2) or F(4), alone or behind an enlargement."""
 
     def check(self) -> None:
         """Raise IllegalSchedule where the window or the tile does not fit."""
         super().check()
         e, s = self.e, self.schedule
-        if s.winograd not in FILTERINGS:
+        if (s.winograd, s.folded) not in FILTERINGS:
             raise IllegalSchedule(f"there is no F({s.winograd})")
         steps = (e.r, e.s, e.stride_y, e.stride_x, e.dilation_y, e.dilation_x)
         if steps != (3, 3, 1, 1, 1, 1) or s.dtype != "f32":
             raise IllegalSchedule("minimal filtering is for 3x3 windows in steps of 1, in f32")
-        if e.y % s.tile_y or e.x % s.tile_x or s.tile_y % s.winograd or s.tile_x % s.winograd:
-            raise IllegalSchedule(f"tiles of {s.tile_y} x {s.tile_x} in blocks of {s.winograd} do "
-                                  f"not divide {e.y} x {e.x} pixels")
+        if s.folded and halved(self.patch) is None:
+            raise IllegalSchedule("no nearest enlargement by 2 stands in front of the window")
+        if s.tile_y % s.winograd or s.tile_x % s.winograd:
+            raise IllegalSchedule(f"tiles of {s.tile_y} x {s.tile_x} are not made of blocks of "
+                                  f"{s.winograd}")
         if self.packed.panels % s.panels or s.panels % s.group:
             raise IllegalSchedule(f"groups of {s.group} in {s.panels} of {self.packed.panels} "
                                   f"panels")
+        if s.shared and self.slices < self.chunks and s.chunk % self.level.lanes:
+            raise IllegalSchedule(f"shared chunks of {s.chunk} channels are no whole vectors")
 
-    def layout(self, tile_x: int) -> Layout:
-        """The layout of a direct tile, with room for one group of sums, then V, M and a block."""
-        direct = super().layout(tile_x)
-        sums = self.schedule.group * direct.sum_panel
-        return replace(direct, total=direct.sums_at + sums + self.block_bytes + self.v_bytes
-                       + self.m_bytes * self.schedule.group)
+    # ------------------------------------------------------------------ memory
 
     @property
     def filtering(self) -> Filtering:
         """The matrices."""
-        return FILTERINGS[self.schedule.winograd]
+        return FILTERINGS[self.schedule.winograd, self.schedule.folded]
+
+    @property
+    def image_blocks(self) -> int:
+        """Blocks of a tile in one image."""
+        return self.schedule.tile_y * self.schedule.tile_x // self.schedule.winograd ** 2
 
     @property
     def blocks(self) -> int:
         """Blocks of a tile."""
+        return self.schedule.tile_b * self.image_blocks
+
+    def patch_extent(self, tile: int) -> int:
+        """Input pixels that a tile of so many output pixels reads along an axis."""
+        f = self.filtering
+        return (tile // f.size - 1) * f.step + f.window
+
+    def layout(self, tile_x: int) -> Layout:
+        """The layout of the patch, and of the sums of a row of blocks in one panel."""
         s = self.schedule
-        return s.tile_b * s.tile_y * s.tile_x // s.winograd ** 2
+        pixel = -(-s.chunk * 4 // 64) * 64 + PIXEL_PAD_BYTES
+        row = pixel * self.patch_extent(tile_x)
+        image = row * self.patch_extent(s.tile_y)
+        sums = self.filtering.size * tile_x * self.width * 4
+        return Layout(pixel, row, image, image + PIXEL_PAD_BYTES, sums, 0)
+
+    @property
+    def scratch_layout(self) -> Scratch:
+        """Where sums, V, M and U lie."""
+        s = self.schedule
+        layout = self.layout(s.tile_x)
+        v = layout.sums_at + layout.sum_panel
+        m = v + (0 if s.shared else self.v_bytes)
+        u = m + self.m_bytes * s.group
+        return Scratch(layout.sums_at, v, m, u, u + (self.u_bytes * s.group if s.streamed else 0))
+
+    @property
+    def slices(self) -> int:
+        """Parts of V along the channels that lie one behind the other."""
+        return self.chunks if self.schedule.streamed else 1
+
+    @property
+    def depth(self) -> int:
+        """Channels of a slice of V."""
+        return self.schedule.chunk * (self.chunks // self.slices)
 
     @property
     def v_row(self) -> int:
-        """Bytes from one block to the next in V; odd in cache lines."""
-        lines = -(-self.schedule.chunk * self.chunks * 4 // 64)
+        """Bytes from one block to the next in V; odd in cache lines, one of which is spare."""
+        lines = -(-self.depth * 4 // 64)
         return 64 * (lines + 1 + lines % 2)
 
     @property
+    def v_point(self) -> int:
+        """Bytes from one point to the next in V."""
+        return self.blocks * self.v_row + POINT_PAD_BYTES
+
+    @property
+    def v_slice(self) -> int:
+        """Bytes from one slice to the next in V."""
+        return self.filtering.points * self.v_point
+
+    @property
     def v_bytes(self) -> int:
-        """Bytes of V."""
-        return self.filtering.points * self.blocks * self.v_row + PIXEL_PAD_BYTES
+        """Bytes of V of one tile."""
+        return self.slices * self.v_slice
+
+    @property
+    def m_point(self) -> int:
+        """Bytes from one point to the next in M."""
+        return self.blocks * self.width * 4 + POINT_PAD_BYTES
 
     @property
     def m_bytes(self) -> int:
         """Bytes of M for one panel."""
-        return self.filtering.points * self.blocks * self.width * 4
+        return self.filtering.points * self.m_point
 
     @property
-    def block_bytes(self) -> int:
-        """Bytes of the half-transformed block that `both_sides` keeps."""
-        return self.filtering.points * self.level.bytes
+    def u_point(self) -> int:
+        """Bytes from one point to the next in U."""
+        return self.depth * self.width * 4 + POINT_PAD_BYTES
 
-    def _tile(self, tile: Tile, tile_x: int) -> None:
-        asm, s, layout = self.asm, self.schedule, self.layout(tile_x)
-        patch, sums = self.scratch, asm.copy(self.scratch)
-        asm.advance(sums, layout.sums_at)
-        block = asm.copy(sums)
-        asm.advance(block, s.group * layout.sum_panel)
-        v = asm.copy(block)
-        asm.advance(v, self.block_bytes)
-        m = asm.copy(v)
-        asm.advance(m, self.v_bytes)
+    @property
+    def u_bytes(self) -> int:
+        """Bytes of U for one panel."""
+        return self.filtering.points * self.u_point
+
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes from one panel to the next in the packed weights."""
+        return self.packed.bytes // self.packed.panels
+
+    # ------------------------------------------------------------------ steps
+
+    def lower(self) -> Lowered:
+        """Emit everything."""
+        e, s = self.e, self.schedule
+        self.counts = (-(-e.x // s.tile_x), -(-e.y // s.tile_y), e.b // s.tile_b)
+        self.tiles = self.counts[0] * self.counts[1] * self.counts[2]
+        groups = self.packed.panels // s.panels
+        if s.shared:
+            steps = (self._step("winograd_inputs", self.chunks * s.tile_b, self._one_chunk),
+                     self._step("winograd_products", groups, self._panels))
+        else:
+            steps = (self._step("winograd", groups, self._whole),)
+        return Lowered(steps, pointers(self.kernel), self.scratch_layout.total,
+                       self.tiles * self.v_bytes if s.shared else 0, self.packed)
+
+    def _step(self, name: str, parts: int,
+              body: Callable[[Tile, Register, Register], None]) -> Step:
+        """`body(tile, V of the tile, part)` for each tile and each of `parts`."""
+        e, s = self.e, self.schedule
+        self.asm = asm = Assembler(self.level, name)
+        table, index, self.scratch = asm.argument(), asm.argument(), asm.argument()
+        names = pointers(self.kernel)
+        self.pointers = load_pointers(asm, table, (*names, "workspace") if s.shared else names)
+        part, number = asm.divide(index, self.tiles)
+        index, x = asm.divide(number, self.counts[0])
+        b, y = asm.divide(index, self.counts[1])
+        zero = asm.immediate(0)
+        tile = Tile(asm.offset(zero, b, s.tile_b), asm.offset(zero, y, s.tile_y),
+                    asm.offset(zero, x, s.tile_x), part, s.tile_b, 0, s.panels)
+        tile.rows = count_left(asm, tile.y, s.tile_y, e.y)
+        tile.columns = count_left(asm, tile.x, s.tile_x, e.x)
+        if s.shared:
+            v = asm.offset(self.pointers["workspace"], number, self.v_bytes)
+        else:
+            v = self._at(self.scratch_layout.v)
+        body(tile, v, part)
+        return Step(asm.finish(), self.tiles * parts)
+
+    def _at(self, offset: int) -> Register:
+        """A new register: the address of a place in the scratch memory."""
+        register = self.asm.copy(self.scratch)
+        self.asm.advance(register, offset)
+        return register
+
+    def _whole(self, tile: Tile, v: Register, part: Register) -> None:
+        """All of a tile and of a group of panels."""
+        asm, chunk = self.asm, self.schedule.chunk
         channel, target = asm.immediate(0), asm.copy(v)
         with asm.loop(self.chunks):
-            self._stage(tile, tile_x, layout, patch, channel)
-            self._inputs(tile_x, layout, patch, block, target)
-            asm.advance(target, 4 * s.chunk)
-            asm.advance(channel, s.chunk)
-        panel = asm.copy(tile.panel)
-        weights = asm.offset(self.pointers["weight"], panel,
-                             self.packed.bytes // self.packed.panels)
+            image, image_v = asm.copy(tile.b), asm.copy(target)
+            with asm.loop(self.schedule.tile_b):
+                self._inputs(replace(tile, b=image), channel, image_v)
+                asm.advance(image, 1)
+                asm.advance(image_v, self.image_blocks * self.v_row)
+            asm.advance(target, self.v_slice if self.schedule.streamed else 4 * chunk)
+            asm.advance(channel, chunk)
+        self._panels(tile, v, part)
+
+    def _one_chunk(self, tile: Tile, v: Register, part: Register) -> None:
+        """V of one chunk and one image of a tile."""
+        asm, s = self.asm, self.schedule
+        number, image = asm.divide(part, s.tile_b)
+        channel = asm.offset(asm.immediate(0), number, s.chunk)
+        v = asm.offset(v, number, self.v_slice if s.streamed else 4 * s.chunk)
+        v = asm.offset(v, image, self.image_blocks * self.v_row)
+        self._inputs(replace(tile, b=asm.offset(tile.b, image, 1)), channel, v)
+
+    def _panels(self, tile: Tile, v: Register, part: Register) -> None:
+        """The results of a group of panels, from V."""
+        asm, s = self.asm, self.schedule
+        panel = asm.offset(asm.immediate(0), part, s.panels)
+        weights = asm.offset(self.pointers["weight"], panel, self.panel_bytes)
+        m = self._at(self.scratch_layout.m)
         with asm.loop(s.panels // s.group):
-            self._products(v, m, weights)
-            self._outputs(tile_x, m, block, sums)
-            self._finish(replace(tile, panel=panel, panels=s.group), tile_x, layout, sums)
-            asm.advance(panel, s.group)
+            if s.streamed:
+                self._streamed_products(v, m, weights)
+            else:
+                self._products(v, m, weights, self.panel_bytes, self.depth * self.width * 4)
+            asm.advance(weights, s.group * self.panel_bytes)
+            at = asm.copy(m)
+            with asm.loop(s.group):
+                self._outputs(replace(tile, panel=panel, panels=1), at)
+                asm.advance(panel, 1)
+                asm.advance(at, self.m_bytes)
 
-    def _inputs(self, tile_x: int, layout: Layout, patch: Register, block: Register,
-                target: Register) -> None:
-        """V of one staged chunk."""
-        asm, s, f = self.asm, self.schedule, self.filtering
-        image, to = asm.copy(patch), asm.copy(target)
-        point = self.blocks * self.v_row
-        with asm.loop(s.tile_b):
-            row = asm.copy(image)
-            with asm.loop(s.tile_y // f.size):
-                pixel = asm.copy(row)
-                with asm.loop(tile_x // f.size):
-                    at, out = asm.copy(pixel), asm.copy(to)
-                    with asm.loop(-(-s.chunk // self.level.lanes)):
-                        source = [Memory(at, i * layout.row + j * layout.pixel)
-                                  for i in range(f.window) for j in range(f.window)]
-                        both_sides(asm, f.inputs, source, block,
-                                   [Memory(out, k * point) for k in range(f.points)])
-                        asm.advance(at, self.level.bytes)
-                        asm.advance(out, self.level.bytes)
-                    asm.advance(pixel, f.size * layout.pixel)
-                    asm.advance(to, self.v_row)
-                asm.advance(row, f.size * layout.row)
-            asm.advance(image, layout.image)
+    # ------------------------------------------------------------------ the three phases
 
-    def _products(self, v: Register, m: Register, weights: Register) -> None:
-        """M of one group of panels; `weights` is advanced behind them."""
-        asm, s, f = self.asm, self.schedule, self.filtering
-        depth = s.chunk * self.chunks
-        line = self.width * 4
-        to = asm.copy(m)
+    def _inputs(self, tile: Tile, channel: Register, target: Register) -> None:
+        """V of one chunk of one image: stage the patch, transform its blocks."""
+        asm, s, f, e = self.asm, self.schedule, self.filtering, self.e
+        layout = self.layout(s.tile_x)
+        stage, origins = self.patch, {"b": tile.b, "y": tile.y, "x": tile.x, "c": channel}
+        if s.folded:
+            stage = halved(stage)
+            for axis in "yx":
+                origins[axis] = asm.copy(origins[axis])
+                asm.op("shift_right", origins[axis], 1)
+        clipped = [axis for axis, extent, step in (("y", e.y, s.tile_y), ("x", e.x, s.tile_x))
+                   if extent % step]
+        extents = (1, self.patch_extent(s.tile_y), self.patch_extent(s.tile_x))
+        self._copy(stage, origins, extents, layout, self.scratch, clipped)
+        row, to = asm.copy(self.scratch), asm.copy(target)
+        with asm.loop(s.tile_y // f.size):
+            pixel = asm.copy(row)
+            with asm.loop(s.tile_x // f.size):
+                at, out = asm.copy(pixel), asm.copy(to)
+                with asm.loop(-(-s.chunk // self.level.lanes)):
+                    both_sides(asm, f.inputs,
+                               [Memory(at, i * layout.row + j * layout.pixel)
+                                for i in range(f.window) for j in range(f.window)],
+                               [Memory(out, k * self.v_point) for k in range(f.points)])
+                    asm.advance(at, self.level.bytes)
+                    asm.advance(out, self.level.bytes)
+                asm.advance(pixel, f.step * layout.pixel)
+                asm.advance(to, self.v_row)
+            asm.advance(row, f.step * layout.row)
+
+    def _streamed_products(self, v: Register, m: Register, weights: Register) -> None:
+        """M of one group of panels, chunk by chunk from plain weights."""
+        asm = self.asm
+        u, chunk, chunk_v = self._at(self.scratch_layout.u), asm.copy(weights), asm.copy(v)
+        self._transform_weights(chunk, u)
+        self._products(chunk_v, m, u, self.u_bytes, self.u_point)
+        if self.chunks > 1:
+            with asm.loop(self.chunks - 1):
+                asm.advance(chunk, self.panel_bytes // self.chunks)
+                asm.advance(chunk_v, self.v_slice)
+                self._transform_weights(chunk, u)
+                self._products(chunk_v, m, u, self.u_bytes, self.u_point, added=True)
+
+    def _transform_weights(self, weights: Register, u: Register) -> None:
+        """U of one chunk of a group of panels, from [r][s][c][o] of the packed weights."""
+        asm, s, matrix = self.asm, self.schedule, self.filtering.weights
+        tap = s.chunk * self.width * 4
+        panel, panel_u = asm.copy(weights), asm.copy(u)
         with asm.loop(s.group):
-            point = asm.copy(v)
-            with asm.loop(f.points):
-                row = asm.copy(point)
+            at, out = asm.copy(panel), asm.copy(panel_u)
+            with asm.loop(s.chunk * s.vectors):
+                both_sides(asm, matrix, [Memory(at, k * tap) for k in range(9)],
+                           [Memory(out, k * self.u_point) for k in range(self.filtering.points)])
+                asm.advance(at, self.level.bytes)
+                asm.advance(out, self.level.bytes)
+            asm.advance(panel, self.panel_bytes)
+            asm.advance(panel_u, self.u_bytes)
+
+    def _products(self, v: Register, m: Register, weights: Register, panel_bytes: int,
+                  point_bytes: int, added: bool = False) -> None:
+        """M of one group of panels, or what one chunk adds to it, from transformed weights."""
+        asm, s = self.asm, self.schedule
+        line = self.width * 4
+        point, point_m, point_weights = asm.copy(v), asm.copy(m), asm.copy(weights)
+        with asm.loop(self.filtering.points):
+            panel, panel_m = asm.copy(point_weights), asm.copy(point_m)
+            with asm.loop(s.group):
+                row, to = asm.copy(point), asm.copy(panel_m)
                 for size, many in split_rows(self.blocks, s.rows):
                     shape = Micro(size, s.vectors, self.v_row, 4, line, s.unroll)
                     with asm.loop(many):
-                        held = zero_sums(asm, size, s.vectors)
-                        multiply(asm, shape, row, asm.copy(weights),
-                                 [Reduction(depth // s.unroll, 4 * s.unroll)], held)
+                        held = (load_sums(asm, size, s.vectors, to, line) if added
+                                else zero_sums(asm, size, s.vectors))
+                        multiply(asm, shape, row, asm.copy(panel),
+                                 [Reduction(self.depth // s.unroll, 4 * s.unroll)], held)
                         store_sums(asm, held, to, line)
                         asm.advance(row, size * self.v_row)
                         asm.advance(to, size * line)
-                asm.advance(weights, depth * line)
-                asm.advance(point, self.blocks * self.v_row)
+                asm.advance(panel, panel_bytes)
+                asm.advance(panel_m, self.m_bytes)
+            asm.advance(point, self.v_point)
+            asm.advance(point_m, self.m_point)
+            asm.advance(point_weights, point_bytes)
 
-    def _outputs(self, tile_x: int, m: Register, block: Register, sums: Register) -> None:
-        """The sums of one group of panels."""
+    def _outputs(self, tile: Tile, m: Register) -> None:
+        """The results of one panel, a row of blocks at a time."""
         asm, s, f = self.asm, self.schedule, self.filtering
-        line = self.width * 4
-        panel, row = asm.copy(m), asm.copy(sums)
-        with asm.loop(s.group):
-            source = asm.copy(panel)
-            with asm.loop(s.tile_b * s.tile_y // f.size):
-                pixel = asm.copy(row)
-                with asm.loop(tile_x // f.size):
+        layout, line = self.layout(s.tile_x), self.width * 4
+        sums = self._at(self.scratch_layout.sums)
+        image, image_m = asm.copy(tile.b), asm.copy(m)
+        with asm.loop(s.tile_b):
+            left, y, source = self._rows(tile), asm.copy(tile.y), asm.copy(image_m)
+            with asm.loop(self._block_rows(tile)):
+                pixel, at = asm.copy(sums), asm.copy(source)
+                with asm.loop(s.tile_x // f.size):
                     with asm.loop(s.vectors):
-                        points = [Memory(source, k * self.blocks * line)
-                                  for k in range(f.points)]
-                        both_sides(asm, f.outputs, points, block,
-                                   [Memory(pixel, (i * tile_x + j) * line)
+                        both_sides(asm, f.outputs,
+                                   [Memory(at, k * self.m_point) for k in range(f.points)],
+                                   [Memory(pixel, (i * s.tile_x + j) * line)
                                     for i in range(f.size) for j in range(f.size)])
-                        asm.advance(source, self.level.bytes)
+                        asm.advance(at, self.level.bytes)
                         asm.advance(pixel, self.level.bytes)
                     asm.advance(pixel, (f.size - 1) * line)
-                asm.advance(row, f.size * tile_x * line)
-            asm.advance(panel, self.m_bytes)
+                rows = f.size if isinstance(left, int) else smaller(asm, left, f.size)
+                self._finish(replace(tile, b=image, y=y, images=1, rows=rows), s.tile_x, layout,
+                             sums)
+                if isinstance(left, Register):
+                    asm.advance(left, -f.size)
+                asm.advance(y, f.size)
+                asm.advance(source, s.tile_x // f.size * line)
+            asm.advance(image, 1)
+            asm.advance(image_m, self.image_blocks * line)
+
+    def _rows(self, tile: Tile) -> int | Register:
+        """How many rows of pixels of the tile lie inside the output."""
+        return tile.rows if isinstance(tile.rows, int) else self.asm.copy(tile.rows)
+
+    def _block_rows(self, tile: Tile) -> int | Register:
+        """How many rows of blocks of the tile lie inside the output, at least in part."""
+        asm, size = self.asm, self.filtering.size
+        if isinstance(tile.rows, int):
+            return tile.rows // size
+        count = asm.copy(tile.rows)
+        asm.advance(count, size - 1)
+        asm.op("shift_right", count, size.bit_length() - 1)
+        return count

@@ -1,0 +1,94 @@
+"""Schedules by minimal filtering: how a layer is cut into tiles of blocks.
+
+Rules, each with its reason:
+* a tile has `BLOCKS` blocks, so that weights are read once for many of them; half as many where the
+  transformed inputs then stay in the second-level cache;
+* a tile goes through all panels, so that its inputs are transformed once; where that leaves the
+  threads without work, the inputs are transformed in a step of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from smalti.kernel.form import Kernel
+from smalti.schedule.merge import Extents, contraction_extents, halved
+from smalti.schedule.schedule import ContractionSchedule, Limits
+
+BLOCKS, BLOCKS_X = 64, 8
+V_SHARE = 1.25
+"""How much of the second-level cache the transformed inputs of half a tile may fill: measured on a
+Zen 5 of 1 MiB, where each point of V is read in turn and the rest stays."""
+PATCH_SHARE = 1 / 3
+U_SHARE = 0.6
+"""Of the second-level cache, for the staged patch and for the transformed weights of a chunk."""
+TILES_PER_THREAD = 6
+
+
+def even(extent: int, most: int) -> int:
+    """The tile of at most `most` that divides `extent` most evenly: ceil(extent / tiles).
+
+    >>> even(77, 256), even(512, 200), even(64, 14)
+    (77, 171, 13)
+    """
+    return -(-extent // -(-extent // most))
+
+
+def filterable(kernel: Kernel, limits: Limits) -> bool:
+    """Whether a contraction can be computed by minimal filtering, and has a vector of channels."""
+    e = contraction_extents(kernel)
+    window = (e.r, e.s, e.stride_y, e.stride_x, e.dilation_y, e.dilation_x)
+    return window == (3, 3, 1, 1, 1, 1) and min(e.o, e.c) >= limits.lanes
+
+
+def points(size: int, folded: bool) -> int:
+    """Products of a block of size x size outputs.
+
+    >>> points(4, False), points(2, False), points(4, True), points(2, True)
+    (36, 16, 25, 9)
+    """
+    return (size + 1 if folded else size + 2) ** 2
+
+
+def filtered(kernel: Kernel, direct: ContractionSchedule, limits: Limits, size: int,
+             streamed: bool) -> ContractionSchedule:
+    """The schedule of a filterable kernel by F(`size`); an enlargement in front is folded in."""
+    e = contraction_extents(kernel)
+    folded = halved(kernel.stages[0]) is not None
+    tile_b, block_y, block_x = block_tile(e, limits, size, folded, streamed)
+    tiles = e.b // tile_b * -(-e.y // (size * block_y)) * -(-e.x // (size * block_x))
+    shared = tiles < TILES_PER_THREAD * limits.threads and tiles % limits.threads != 0
+    vectors = min(direct.vectors, 2)
+    panels = -(-e.o // (vectors * limits.lanes))
+    wanted = -(-TILES_PER_THREAD * limits.threads // tiles) if shared else 1
+    block = max(n for n in range(1, panels + 1) if panels % n == 0 and (
+        n * wanted <= panels or n == 1))
+    step = size // 2 if folded else size
+    patch = (block_y * step + 2) * (block_x * step + 2) * 4
+    most = max(limits.lanes, int(PATCH_SHARE * limits.l2_bytes) // patch)
+    if streamed:
+        u = points(size, folded) * vectors * limits.lanes * 4
+        most = min(most, max(limits.lanes, int(U_SHARE * limits.l2_bytes) // u))
+    fits = [n for n in range(limits.lanes, most + 1, limits.lanes) if e.c % n == 0]
+    chunk = -(-e.c // 4) * 4 if e.c <= most or not fits else fits[-1]
+    rows = min((limits.vectors - 2 - vectors) // vectors, tile_b * block_y * block_x)
+    return replace(direct, tile_b=tile_b, tile_y=block_y * size, tile_x=block_x * size,
+                   panels=block, chunk=chunk, rows=rows, vectors=vectors,
+                   unroll=math.gcd(4, chunk), dtype="f32", winograd=size, folded=folded,
+                   shared=shared, streamed=streamed)
+
+
+def block_tile(e: Extents, limits: Limits, size: int, folded: bool,
+               streamed: bool) -> tuple[int, int, int]:
+    """Images, rows and columns of blocks in a tile."""
+    most = BLOCKS
+    if not streamed and points(size, folded) * most // 2 * e.c * 4 <= V_SHARE * limits.l2_bytes:
+        most //= 2
+    rows, columns = -(-e.y // size), -(-e.x // size)
+    block_x = even(columns, BLOCKS_X)
+    block_y = even(rows, max(1, most // block_x))
+    most *= 2 if streamed else 1
+    tile_b = max(n for n in range(1, e.b + 1) if e.b % n == 0 and (
+        n == 1 or n * block_x * block_y <= most))
+    return tile_b, block_y, block_x
