@@ -8,6 +8,7 @@ from smalti.benchmark import suite
 from smalti.models import MobileNetV2Config
 
 TINY_CASES = {case.name: case for case in (
+    suite.tiny_cnn("tiny_cnn", "tiny", 8),
     suite.mobilenet_v2("mobilenet_v2", "mobilenet", MobileNetV2Config(multiplier=0.5), 32, 32),
     suite.clip_text("clip_l", "text", TINY_TEXT, 1, 77, bounds={"f32": 1e9}),
     suite.unet("unet", "unet", TINY_UNET, 2, 16, 16, 77),

@@ -75,7 +75,8 @@ def test_a_program_is_profiled_kernel_by_kernel() -> None:
     for kernel in found.kernels:
         assert len(kernel.seconds) == 3 and min(kernel.seconds) > 0 and kernel.bytes > 0
     whole = total("total", found.kernels)
-    assert all(inside <= outside for inside, outside in zip(whole.seconds, found.seconds))
+    assert all(inside <= outside
+               for inside, outside in zip(whole.seconds, found.seconds, strict=True))
 
 
 def test_kernels_of_weights_only_take_no_part() -> None:

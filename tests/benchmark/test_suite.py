@@ -27,6 +27,10 @@ def test_bounds_are_of_known_precisions() -> None:
     assert CASES["decode"].bounds == {"f32": 0.55, "bf16": 0.75}
 
 
+def test_titles_can_be_written_in_any_font() -> None:
+    assert all(case.title.isascii() for case in CASES.values())
+
+
 def test_names_choose_in_their_order() -> None:
     assert [case.name for case in chosen(["unet", "clip_l"])] == ["unet", "clip_l"]
     with pytest.raises(InputError, match="'unit'; known: .*unet"):

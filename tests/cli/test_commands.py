@@ -85,9 +85,22 @@ def test_profile_refuses_what_it_cannot_use(arguments: tuple, said: str) -> None
     refused(run("profile", *arguments), said)
 
 
+def test_bench_measures_and_writes(tmp_path: Path) -> None:
+    data, drawing = tmp_path / "a.json", tmp_path / "a.svg"
+    result = run("bench", "--models", "tiny_cnn", "--threads", 1, "--rounds", 1, "--json", data,
+                 "--chart", drawing)
+    assert result.exit_code == 0, result.output
+    assert "| TinyCNN 32x32 " in result.stdout
+    (found,) = json.loads(data.read_text())["results"]
+    assert found["model"] == "tiny_cnn" and found["alone_seconds"][0] > 0
+    assert drawing.read_text().startswith("<svg") and "TinyCNN" in drawing.read_text()
+
+
 @pytest.mark.parametrize("arguments, said", [
     (("--models", "unit"), "known: "), (("--precision", "f8"), "f8"),
-    (("--peers", "tensorrt"), "known: torch"), (("--threads", 0), "1 to 256")])
+    (("--peers", "tensorrt"), "known: torch"), (("--threads", 0), "1 to 256"),
+    (("--chart", "a.pdf"), ".svg or .png"), (("--json", "no-such-folder/a"), "no folder"),
+    (("--exports", __file__, "--peers"), "--exports")])
 def test_bench_refuses_what_it_cannot_use(arguments: tuple, said: str) -> None:
     refused(run("bench", *arguments), said)
 

@@ -7,6 +7,9 @@
     turns.py        engines in processes of their own, taking turns
     comparison.py   medians, ratios, agreement
     table.py        asked, measured, ok
+    report.py       JSON, and the chart
+    chart.py        bars as SVG and PNG
+    tiny_cnn.py     the smallest model of the suite
     roofline.py     what this machine can do at most
     profile.py      each kernel of a program against that
 """

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from smalti.benchmark.tiny_cnn import tiny_cnn_module
 from smalti.benchmark.weights import seeded
 from smalti.checkpoint.names import (
     internal_shape,
@@ -44,6 +45,11 @@ class Peer:
         """Take every weight from `read(name)`."""
         for name, array in self.weights.items():
             array[...] = read(name)
+
+
+def peer_tiny_cnn(seed: int = 0) -> Peer:
+    """TinyCNN, with seeded weights."""
+    return _peer(tiny_cnn_module, lambda state: str, seed)
 
 
 def peer_unet(config: UNetConfig, seed: int = 0) -> Peer:
@@ -155,7 +161,8 @@ def _stacked(module: Any, names: Sequence[str]) -> np.ndarray:
 
     parameters = [module.get_parameter(name) for name in names]
     whole = torch.cat([parameter.data for parameter in parameters])
-    for parameter, part in zip(parameters, whole.split([len(p) for p in parameters])):
+    for parameter, part in zip(parameters, whole.split([len(p) for p in parameters]),
+                               strict=True):
         parameter.data = part
     return whole.numpy()
 
@@ -212,6 +219,11 @@ def called(peer: Peer, call: Callable[..., Any]) -> Any:
             return call(self.module, *inputs)
 
     return Called().eval()
+
+
+def call_directly(module: Any, *inputs: Any) -> Any:
+    """What the module gives."""
+    return module(*inputs)
 
 
 def call_clip_text(module: Any, tokens: Any) -> Any:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from smalti.benchmark import peers
+from smalti.benchmark.tiny_cnn import tiny_cnn_graph
 from smalti.benchmark.weights import seeded
 from smalti.errors import InputError
 from smalti.graph import Graph
@@ -141,6 +142,12 @@ def flux_inputs(config: FluxConfig, side: int, text: int) -> Inputs:
 # ---------------------------------------------------------------------- kinds of cases
 
 
+def tiny_cnn(name: str, title: str, side: int, **more: Any) -> Case:
+    """TinyCNN for one picture of side x side."""
+    return Case(name, title, partial(tiny_cnn_graph, side), partial(image, 3, side, side),
+                peers.peer_tiny_cnn, peers.call_directly, **more)
+
+
 def mobilenet_v2(name: str, title: str, config: MobileNetV2Config, height: int, width: int,
                  **more: Any) -> Case:
     """MobileNetV2 for one picture of height x width."""
@@ -191,17 +198,18 @@ def flux_double_block(name: str, title: str, config: FluxConfig, side: int, text
 
 
 _CASES = (
-    mobilenet_v2("mobilenet_v2", "MobileNetV2 224²", MobileNetV2Config(), 224, 224,
+    tiny_cnn("tiny_cnn", "TinyCNN 32x32", 32, bounds={"f32": 1.0}),
+    mobilenet_v2("mobilenet_v2", "MobileNetV2 224x224", MobileNetV2Config(), 224, 224,
                  bounds={"f32": 1.0, "bf16": 1.1}),
     clip_text("clip_l", "CLIP-L text encoder, 77 tokens", SD15.text, 1, 77,
               bounds={"f32": 0.95, "bf16": 1.0}),
-    unet("unet", "SD 1.5 UNet step 512², batch 2", SD15.unet, 2, 64, 64, 77,
+    unet("unet", "SD 1.5 UNet step 512x512, batch 2", SD15.unet, 2, 64, 64, 77,
          bounds={"f32": 0.70, "bf16": 0.85}),
-    unet("unet_1", "SD 1.5 UNet step 512², batch 1", SD15.unet, 1, 64, 64, 77),
-    vae_decode("decode_256", "SD 1.5 VAE decode 256²", SD15.vae, 32, 32),
-    vae_decode("decode", "SD 1.5 VAE decode 512²", SD15.vae, 64, 64,
+    unet("unet_1", "SD 1.5 UNet step 512x512, batch 1", SD15.unet, 1, 64, 64, 77),
+    vae_decode("decode_256", "SD 1.5 VAE decode 256x256", SD15.vae, 32, 32),
+    vae_decode("decode", "SD 1.5 VAE decode 512x512", SD15.vae, 64, 64,
                bounds={"f32": 0.55, "bf16": 0.75}),
-    vae_encode("encode", "SD 1.5 VAE encode 512²", SD15.vae, 512, 512,
+    vae_encode("encode", "SD 1.5 VAE encode 512x512", SD15.vae, 512, 512,
                bounds={"f32": 0.60, "bf16": 0.80}),
     flux_double_block("flux_block", "Flux double block, 1024 + 256 tokens", FLUX1, 32, 256,
                       bounds={"f32": 0.95, "bf16": 0.95}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 import click
 
 from smalti.cli.interrupt import ending_at_once
+from smalti.cli.output import check_writable, replace_file
 from smalti.errors import InputError
 
 PRECISIONS = ("f32", "bf16")
@@ -35,18 +37,25 @@ def names(text: str | None) -> tuple[str, ...]:
               help="Turns of each engine.")
 @click.option("--exports", type=click.Path(path_type=Path), default=None, metavar="FOLDER",
               help="Keeps the ONNX files of the peers for the next run.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), default=None,
+              metavar="FILE", help="Everything that was measured.")
+@click.option("--chart", "chart_path", type=click.Path(path_type=Path), default=None,
+              metavar="FILE", help="A bar chart, .svg or .png.")
 def bench(peers: str | None, models: str | None, precision: str, threads: int | None, rounds: int,
-          exports: Path | None) -> None:
+          exports: Path | None, json_path: Path | None, chart_path: Path | None) -> None:
     """Measure whole models with seeded weights, alone or in turns with other engines.
 
     Exit code 1 when a bound is missed.
     """
     with ending_at_once():
         from smalti import settings
-        from smalti.benchmark import comparison, suite, table
+        from smalti.benchmark import chart, comparison, report, suite, table
     precisions = names(precision)
     if not precisions or set(precisions) - set(PRECISIONS):
         raise InputError(f"--precision is {precision!r}; expected f32, bf16 or f32,bf16")
+    if chart_path is not None and chart_path.suffix not in (".svg", ".png"):
+        raise InputError(f"--chart is {chart_path}; give a name that ends in .svg or .png")
+    check_writable([path for path in (json_path, chart_path) if path])
     cases = suite.chosen(names(models) or tuple(suite.CASES))
     count = settings.threads() if threads is None else settings.checked_threads(threads)
     asked = comparison.PEERS if peers == ALL else names(peers)
@@ -56,6 +65,13 @@ def bench(peers: str | None, models: str | None, precision: str, threads: int | 
                    for case in cases for precision in precisions]
     rows = [result.row() for result in results]
     click.echo(f"{comparison.details(results)}\n\n{table.show(rows)}")
+    if json_path is not None:
+        replace_file(json_path, json.dumps(report.document(results, count, rounds), indent=1,
+                                           ensure_ascii=False).encode() + b"\n")
+    if chart_path is not None:
+        drawing = report.drawing(results, count)
+        replace_file(chart_path, chart.png(drawing) if chart_path.suffix == ".png"
+                     else chart.svg(drawing).encode())
     if any(row.ok is False for row in rows):
         click.get_current_context().exit(1)
 

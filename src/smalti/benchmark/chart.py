@@ -1,0 +1,127 @@
+"""A bar chart of times as SVG or PNG: one group a model, one bar an engine.
+
+    drawing = chart([Group("UNet step", (("Smalti", 3.1), ("PyTorch", 8.4)))], "title", "subtitle")
+    Path("chart.svg").write_text(svg(drawing)); Path("chart.png").write_bytes(png(drawing))
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+from smalti.benchmark.table import duration
+
+OURS, INK, FAINT, PAPER = "#d9480f", "#212529", "#868e96", "#ffffff"
+OTHERS = ("#343a40", "#868e96", "#ced4da", "#a5d8ff")
+WIDTH, MARGIN, NAMES, TIMES = 860, 24, 260, 110
+BAR, GAP, GROUP_GAP, HEAD = 15, 3, 16, 92
+FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
+
+
+@dataclass(frozen=True)
+class Group:
+    """A model: names of engines with their seconds, ours first."""
+
+    title: str
+    bars: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A filled rectangle, in pixels."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    color: str
+
+
+@dataclass(frozen=True)
+class Words:
+    """A line of text whose vertical middle is at y; `anchor` is "start" or "end"."""
+
+    x: float
+    y: float
+    text: str
+    size: int
+    color: str = INK
+    anchor: str = "start"
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Shapes on a white page, in the order in which they are drawn."""
+
+    width: int
+    height: int
+    shapes: tuple[Box | Words, ...]
+
+
+def chart(groups: Sequence[Group], title: str, subtitle: str) -> Drawing:
+    """Bars of each group on a scale of its own: the slowest engine fills the width."""
+    engines = list(dict.fromkeys(name for group in groups for name, _ in group.bars))
+    colors = {name: OURS if i == 0 else OTHERS[(i - 1) % len(OTHERS)]
+              for i, name in enumerate(engines)}
+    shapes: list[Box | Words] = [
+        Words(MARGIN, 26, title, 18, bold=True), Words(MARGIN, 48, subtitle, 12, FAINT)]
+    x = MARGIN
+    for name, color in colors.items():
+        shapes += [Box(x, 64, 12, 12, color), Words(x + 18, 70, name, 12)]
+        x += 44 + 7 * len(name)
+    y, start = HEAD, MARGIN + NAMES
+    room = WIDTH - MARGIN - TIMES - start
+    for group in groups:
+        tall = len(group.bars) * (BAR + GAP) - GAP
+        shapes.append(Words(start - 12, y + tall / 2, group.title, 13, anchor="end"))
+        longest = max(seconds for _, seconds in group.bars)
+        for name, seconds in group.bars:
+            length = max(2.0, room * seconds / longest)
+            shapes += [Box(start, y, length, BAR, colors[name]),
+                       Words(start + length + 8, y + BAR / 2, duration(seconds), 12,
+                             OURS if colors[name] == OURS else INK, bold=colors[name] == OURS)]
+            y += BAR + GAP
+        y += GROUP_GAP - GAP
+    return Drawing(WIDTH, y - GROUP_GAP + MARGIN, tuple(shapes))
+
+
+def svg(drawing: Drawing) -> str:
+    """The drawing as an SVG document."""
+    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{drawing.width}" '
+             f'height="{drawing.height}" viewBox="0 0 {drawing.width} {drawing.height}" '
+             f'font-family="{FONT}">',
+             f'<rect width="100%" height="100%" rx="8" fill="{PAPER}"/>']
+    for shape in drawing.shapes:
+        if isinstance(shape, Box):
+            lines.append(f'<rect x="{shape.x:g}" y="{shape.y:g}" width="{shape.width:.1f}" '
+                         f'height="{shape.height:g}" rx="2" fill="{shape.color}"/>')
+        else:
+            weight = ' font-weight="600"' if shape.bold else ""
+            lines.append(f'<text x="{shape.x:.1f}" y="{shape.y:g}" font-size="{shape.size}" '
+                         f'fill="{shape.color}" text-anchor="{shape.anchor}"{weight} '
+                         f'dominant-baseline="central">{escape(shape.text)}</text>')
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def png(drawing: Drawing, scale: int = 2) -> bytes:
+    """The drawing as a PNG of `scale` times its size, in Pillow's own font."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    image = Image.new("RGB", (drawing.width * scale, drawing.height * scale), PAPER)
+    pen = ImageDraw.Draw(image)
+    for shape in drawing.shapes:
+        if isinstance(shape, Box):
+            left, top = shape.x * scale, shape.y * scale
+            pen.rounded_rectangle((left, top, left + shape.width * scale - 1,
+                                   top + shape.height * scale - 1), 2 * scale, shape.color)
+        else:
+            pen.text((shape.x * scale, shape.y * scale), shape.text, shape.color,
+                     ImageFont.load_default(shape.size * scale),
+                     anchor="rm" if shape.anchor == "end" else "lm",
+                     stroke_width=0.4 * scale if shape.bold else 0)
+    content = io.BytesIO()
+    image.save(content, format="PNG")
+    return content.getvalue()
