@@ -115,6 +115,27 @@ def test_what_depends_on_weights_only_is_computed_when_they_are_bound() -> None:
     assert program.explain().count("once, when weights are bound") == 2
 
 
+def scaled(rows: int, layers: int) -> Graph:
+    g = Graph("scaled")
+    x = g.input("x", (rows, 64))
+    for _ in range(layers):
+        x = g.apply("mat_mul", x, g.parameter("w", (64, 64)))
+    g.output("y", x)
+    return g
+
+
+@pytest.mark.parametrize("rows, layers, threads, brief", [
+    (2, 3, 1, True), (512, 8, 2, True), (4096, 64, 2, False)])
+def test_threads_are_woken_where_that_pays(rows: int, layers: int, threads: int,
+                                           brief: bool) -> None:
+    program = compile_graph(scaled(rows, layers), threads=2)
+    assert (program.crew, program._brief) == (threads, brief)
+    program.bind({"w": np.eye(64, dtype=np.float32)}.__getitem__)
+    x = np.random.default_rng(0).standard_normal((rows, 64), np.float32)
+    for scale in (1, 2):
+        np.testing.assert_allclose(program.run({"x": scale * x})["y"], scale * x, rtol=1e-4)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_results_are_the_callers_own(kind: str) -> None:
     program = make(kind)

@@ -94,22 +94,26 @@ class Bench:
         self.stamps = np.zeros(launches + 1, np.uint64)
         self.state = context(self.table, threads, self.scratch.ctypes.data, 64, self.stamps)
 
-    def run(self, pool: Workers) -> None:
+    def run(self, pool: Workers, brief: bool = False) -> None:
         """One run from fresh counters."""
         self.counters[:] = 0
-        pool.run(self.driver, self.state.ctypes.data)
+        pool.run(self.driver, self.state.ctypes.data, self, brief)
 
 
+@pytest.mark.parametrize("brief", [False, True])
 @pytest.mark.parametrize("threads", [1, 2, 4])
 @pytest.mark.parametrize("spins", [0, 2000])
-def test_every_tile_of_every_launch_runs_once(threads: int, spins: int) -> None:
+def test_every_tile_of_every_launch_runs_once(threads: int, spins: int, brief: bool) -> None:
     launches, tiles = 10_000, 3
     bench = Bench(count_calls(), launches, tiles, threads)
     bench.state["spins"] = spins if threads < 4 else spins // 100
-    bench.run(workers(threads))
+    bench.run(workers(threads), brief)
     assert bench.each.tolist() == [launches] * tiles
     assert bench.total[0] == launches * tiles
     assert bench.state["generation"][0] == (launches if threads > 1 else 0)
+    end = time.perf_counter() + 5
+    while brief and bench.state["sleepers"][0] and time.perf_counter() < end:
+        time.sleep(0.001)  # they leave behind the caller's back
     assert bench.state["sleepers"][0] == bench.state["arrivals"][0] == 0
     assert (np.diff(bench.stamps.astype(np.int64)) > 0).all()
 
@@ -193,6 +197,45 @@ def test_ctrl_c_stops_the_run_and_leaves_the_pool_usable() -> None:
     again = Bench(count_calls(), 10, 2, 2)
     again.run(workers(2))
     assert again.total[0] == 20
+
+
+def test_many_brief_runs_follow_one_another_and_others() -> None:
+    bench = Bench(count_calls(), 3, 4, 2)
+    for number in range(300):
+        bench.run(workers(2), brief=number % 3 > 0)
+        assert bench.total[0] == 12 * (number + 1)
+
+
+def test_ctrl_c_in_a_brief_run_is_raised_at_its_end() -> None:
+    bench = Bench(spin_for(20_000), 200, 2, 2)
+    timer = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(workers(2), brief=True)
+        time.sleep(1)
+    timer.join()
+    bench.run(workers(2), brief=True)
+    assert bench.total[0] == 800
+
+
+def test_ctrl_c_before_the_caller_takes_part_frees_the_others(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    from smalti.runtime import threads
+
+    bench, interrupts, entered = Bench(count_calls(), 10, 2, 2), [1, 1], threads.call
+
+    def interrupted(*addresses: int) -> None:
+        if interrupts:
+            interrupts.pop()
+            raise KeyboardInterrupt
+        entered(*addresses)
+
+    monkeypatch.setattr(threads, "call", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(workers(2), brief=True)
+    assert bench.state["stopped"][0] == 1 and bench.total[0] == 2
+    bench.run(workers(2))
+    assert bench.total[0] == 22
 
 
 def test_more_threads_than_cores() -> None:

@@ -37,6 +37,9 @@ from smalti.target.x86.packing import lower_packing
 
 PRECISIONS = ("auto", "f32", "bf16")
 ALIGNMENT = 128
+FLOPS_OF_A_CORE = 5e10
+LAUNCH_SECONDS = 1e-6
+"""What small kernels reach on one core, and what starting one costs: the scale of things only."""
 
 
 def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None = None,
@@ -134,6 +137,8 @@ class _Builder:
             for function, step in zip(functions, low.steps):
                 image.launches.append(Launch(function, step.tiles, tuple(pointers), number))
                 image.steady += piece.steady
+                image.work_seconds += 0 if piece.steady else LAUNCH_SECONDS
+            image.work_seconds += 0 if piece.steady else piece.flops / FLOPS_OF_A_CORE
             image.scratch_bytes = max(image.scratch_bytes, low.scratch_bytes)
             results = tuple(_place(piece.views[b.name], places)
                             for b in piece.kernel.buffers if b.role == "output")

@@ -84,6 +84,7 @@ class Image:
     """A compiled program; `rows` bounds the numbers of inputs that look up rows of tables.
 
     The first `steady` launches depend on parameters only and run once after these are bound.
+    `work_seconds` is what a run takes one thread, predicted within a factor of a few.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Image:
     outputs: dict[str, Place] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     steady: int = 0
+    work_seconds: float = 0.0
     code: bytes = b""
     constants: bytes = b""
 

@@ -26,6 +26,10 @@ from smalti.target.x86.layout import LAUNCH, aligned
 
 SCRATCH_ALIGNMENT = 4096
 COUNTER_BYTES = 64
+ALONE_SECONDS = 20e-6
+"""Work of at most this much is done by one thread: waking another costs about as long."""
+BRIEF_SECONDS = 20e-3
+"""A run that is shorter needs no ear for Ctrl-C: the caller takes part in it."""
 
 
 def nothing(name: str) -> None:
@@ -134,16 +138,18 @@ class ReferenceProgram(Program):
 
 
 class NativeProgram(Program):
-    """Runs an image on worker threads."""
+    """Runs an image on worker threads; `crew` of `threads` pay off, which are 1 or all."""
 
     def __init__(self, image: Image, threads: int) -> None:
         self.image, self.threads, self.name = image, threads, image.name
+        self.crew = 1 if image.work_seconds <= ALONE_SECONDS else threads
+        self._brief = image.work_seconds / self.crew <= BRIEF_SECONDS
         self.inputs = {name: place.shape for name, place in image.inputs.items()}
         self._code = Executable(image.code) if image.functions else None
         self._entry = driver_entry()
         self._weights: np.ndarray | None = None
         self._arena: np.ndarray | None = None
-        self.seconds: np.ndarray | None = None
+        self._elapsed: float | None = None
         self._turn = threading.Lock()
         self._bound = self._settled = False
         if not image.parameters:
@@ -201,8 +207,13 @@ class NativeProgram(Program):
         self._stamps = np.zeros(len(image.launches) + 1, np.uint64)
         scratch = self._scratch.ctypes.data
         scratch += -scratch % SCRATCH_ALIGNMENT
-        self._context = context(self._table, self.threads, scratch, self._scratch_bytes,
+        self._context = context(self._table, self.crew, scratch, self._scratch_bytes,
                                 self._stamps)
+        self._address, self._range = self._context.ctypes.data, (0, len(image.launches))
+        self._inputs = [(name, place, array_at(self._arena, place), image.rows.get(name))
+                        for name, place in image.inputs.items()]
+        self._outputs = {name: array_at(self._arena, place)
+                         for name, place in image.outputs.items()}
 
     def release(self) -> None:
         """Give back the memory of weights and intermediate results; `bind` brings them back."""
@@ -211,25 +222,35 @@ class NativeProgram(Program):
         self._arena, self._settled = None, False
 
     def _start(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Check the inputs and bring them to where kernels read them."""
         if not self._bound:
             raise InputError(f"{self.name}: no weights are bound; call bind first")
-        _all_given(inputs, self.image.inputs)
+        if inputs.keys() != self.inputs.keys():
+            _all_given(inputs, self.inputs)
         if self._arena is None:
             self._prepare()
         if not self._settled:
-            self._launch(0, self.image.steady)
+            if self.image.steady:
+                self._launch(0, self.image.steady)
             self._settled = True
-        for name, place in self.image.inputs.items():
-            array = _checked(name, inputs[name], place.shape, place.dtype)
-            if name in self.image.rows:
-                _check_rows(name, array, self.image.rows[name])
-            array_at(self._arena, place)[...] = array
+        for name, place, target, rows in self._inputs:
+            array = inputs[name]
+            if type(array) is not np.ndarray or array.shape != place.shape \
+                    or array.dtype != target.dtype:
+                array = _checked(name, array, place.shape, place.dtype)
+            if rows is not None:
+                _check_rows(name, array, rows)
+            np.copyto(target, array)
 
     def _launch(self, first: int, last: int) -> None:
         """Run the launches from `first` to `last`."""
-        self._counters[:] = 0
-        self._context["first"], self._context["last"] = first, last
-        workers(self.threads).run(self._entry, self._context.ctypes.data)
+        self._counters.fill(0)
+        if self._range != (first, last):
+            self._context["first"], self._context["last"] = self._range = first, last
+        if self.crew == 1 and self._brief:
+            call(self._entry, self._address)
+        else:
+            workers(self.crew).run(self._entry, self._address, self._context, self._brief)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs for `inputs`: arrays of the shapes that the graph gives them.
@@ -239,15 +260,20 @@ class NativeProgram(Program):
         """
         with self._turn:
             self._start(inputs)
-            steady, count = self.image.steady, len(self.image.launches)
             started = time.perf_counter()
-            self._launch(steady, count)
-            elapsed = time.perf_counter() - started
-            ticks = np.zeros(count)
-            ticks[steady:] = np.diff(self._stamps[:count - steady + 1].astype(np.float64))
-            self.seconds = ticks * (elapsed / max(ticks.sum(), 1.0))
-            return {name: np.array(array_at(self._arena, place))
-                    for name, place in self.image.outputs.items()}
+            self._launch(self.image.steady, len(self.image.launches))
+            self._elapsed = time.perf_counter() - started
+            return {name: np.array(array) for name, array in self._outputs.items()}
+
+    @property
+    def seconds(self) -> np.ndarray | None:
+        """Seconds of each launch in the last run; None before the first."""
+        if self._elapsed is None:
+            return None
+        steady, count = self.image.steady, len(self.image.launches)
+        ticks = np.zeros(count)
+        ticks[steady:] = np.diff(self._stamps[:count - steady + 1].astype(np.float64))
+        return ticks * (self._elapsed / max(ticks.sum(), 1.0))
 
     def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
         """Run launch by launch; the kernel whose result first holds NaN or Inf."""
@@ -275,9 +301,9 @@ class NativeProgram(Program):
 
     def kernel_seconds(self) -> np.ndarray:
         """Seconds of each kernel in the last run; zeros before the first."""
-        seconds = np.zeros(len(self.image.pieces))
-        if self.seconds is not None:
-            np.add.at(seconds, [x.piece for x in self.image.launches], self.seconds)
+        seconds, measured = np.zeros(len(self.image.pieces)), self.seconds
+        if measured is not None:
+            np.add.at(seconds, [x.piece for x in self.image.launches], measured)
         return seconds
 
     def explain(self) -> str:
@@ -286,7 +312,7 @@ class NativeProgram(Program):
         seconds = self.kernel_seconds()
         lines = [f"{image.name}: {len(image.pieces)} kernels, {len(image.functions)} functions, "
                  f"{len(image.code) / 1e6:.2f} MB of code, level {image.level}, "
-                 f"products in {image.precision}, {self.threads} threads, arena "
+                 f"products in {image.precision}, {self.crew} threads, arena "
                  f"{image.arena_bytes / 1e6:.1f} MB, packed weights "
                  f"{image.weights_bytes / 1e6:.1f} MB"]
         steady = {launch.piece for launch in image.launches[:image.steady]}

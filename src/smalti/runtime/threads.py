@@ -12,6 +12,8 @@ import os
 import queue
 import sys
 import threading
+from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
@@ -25,6 +27,9 @@ SPINS_CROWDED = 20
 """The same when there are more threads than cores: then waiting takes time from those awaited."""
 LOOK_SECONDS = 0.1
 """How often a waiting caller looks for Ctrl-C where the system does not wake it for that."""
+
+Job = tuple[int, int, int, object]
+"""Its number, the addresses of driver and context, and what has to live as long."""
 
 _DRIVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64)
 
@@ -68,9 +73,14 @@ def _sleeping_functions() -> tuple[int, int]:
     return wait, wake
 
 
+@lru_cache(maxsize=None)
+def _function(entry_address: int) -> Callable[[int, int], None]:
+    return _DRIVER(entry_address)
+
+
 def call(entry_address: int, context_address: int) -> None:
-    """One run of a context of one thread, in the thread that calls; the GIL is not held."""
-    _DRIVER(entry_address)(context_address, 0)
+    """One run of a context as thread 0, in the thread that calls; the GIL is not held."""
+    _function(entry_address)(context_address, 0)
 
 
 class Workers:
@@ -105,9 +115,9 @@ class Workers:
     def _work(self, number: int, jobs: queue.SimpleQueue) -> None:
         """Take jobs until there is None; one that has been done already is passed over."""
         while (job := jobs.get()) is not None:
-            ticket, entry, context_address = job
+            ticket, entry, context_address, _ = job
             if ticket > self._finished[number]:
-                _DRIVER(entry)(context_address, number)
+                _function(entry)(context_address, number)
                 self._finished[number] = ticket
                 if self._all_finished(ticket):
                     self._news.put(None)
@@ -115,31 +125,59 @@ class Workers:
     def _all_finished(self, ticket: int) -> bool:
         return all(done == ticket for done in self._finished)
 
-    def run(self, entry_address: int, context_address: int) -> None:
+    def run(self, entry_address: int, context_address: int, keep: object = None,
+            brief: bool = False) -> None:
         """Call the driver at `entry_address` in every worker; return when all have returned.
 
         The context's `cancel` and `stopped` are cleared first. On Ctrl-C, `cancel` is set, the
         workers leave behind the kernel that runs, and KeyboardInterrupt is raised then. Calls from
-        several Python threads take turns.
+        several Python threads take turns. A `brief` run is not worth waking somebody up to wait
+        for it: the caller is thread 0 itself, and Ctrl-C waits for the end. The driver is left by
+        others later then: `keep` holds on to what they still need, code and context, so long.
         """
         if self._process != os.getpid():  # after a fork the threads are the parent's
             self._start()
         with self._turn:
             self._ticket += 1
-            job = (self._ticket, entry_address, context_address)
+            job = (self._ticket, entry_address, context_address, keep)
             _write(context_address, "cancel", 0)
             _write(context_address, "stopped", 0)
-            try:
-                self._hand_out(job)
-                while not self._all_finished(job[0]):
-                    self._wait()
-            except BaseException:
-                _write(context_address, "cancel", 1)
-                self._leave(job)
-                raise
+            if brief:
+                self._run_along(job)
+            else:
+                self._run_beside(job)
 
-    def _hand_out(self, job: tuple[int, int, int]) -> None:
-        for jobs in self._jobs:
+    def _run_beside(self, job: Job) -> None:
+        try:
+            self._hand_out(job, 0)
+            while not self._all_finished(job[0]):
+                self._wait()
+        except BaseException:
+            _write(job[2], "cancel", 1)
+            self._leave(job)
+            raise
+
+    def _run_along(self, job: Job) -> None:
+        """The caller is thread 0; behind the last barrier nobody needs anything of the others."""
+        _, entry, context_address, _ = job
+        before = _read(context_address, "generation")
+        try:
+            self._hand_out(job, 1)
+            call(entry, context_address)
+        except BaseException:
+            while _read(context_address, "generation") == before:  # the others wait for thread 0
+                try:
+                    _write(context_address, "cancel", 1)
+                    self._hand_out(job, 1)
+                    call(entry, context_address)
+                    break
+                except KeyboardInterrupt:
+                    continue
+            raise
+
+    def _hand_out(self, job: Job, first: int) -> None:
+        """Give the job to the workers from number `first` on."""
+        for jobs in self._jobs[first:]:
             jobs.put(job)
 
     def _wait(self) -> None:
@@ -148,13 +186,13 @@ class Workers:
         except queue.Empty:
             return
 
-    def _leave(self, job: tuple[int, int, int]) -> None:
+    def _leave(self, job: Job) -> None:
         """Wait until the cancelled job is done, whatever else interrupts; then memory is free."""
         handed_out = False
         while not self._all_finished(job[0]):
             try:
                 if not handed_out:  # the interrupt may have come between two workers
-                    self._hand_out(job)
+                    self._hand_out(job, 0)
                     handed_out = True
                 self._wait()
             except KeyboardInterrupt:
@@ -168,6 +206,10 @@ class Workers:
 
 def _write(context_address: int, field: str, value: int) -> None:
     ctypes.c_uint64.from_address(context_address + offset(CONTEXT, field)).value = value
+
+
+def _read(context_address: int, field: str) -> int:
+    return ctypes.c_uint64.from_address(context_address + offset(CONTEXT, field)).value
 
 
 _pools: dict[int, Workers] = {}
