@@ -95,6 +95,7 @@ def test_attentions(cpu: Limits, queries: int, keys: int, depth: int) -> None:
     schedule = choose(kernel_of(build), cpu)
     schedule.check(cpu)
     assert isinstance(schedule, AttentionSchedule) and 1 <= schedule.keys <= keys
+    assert schedule.groups == 1 or (schedule.groups - 1) * schedule.vectors * cpu.lanes < queries
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

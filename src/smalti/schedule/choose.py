@@ -19,6 +19,7 @@ from smalti.schedule.schedule import (
 from smalti.schedule.winograd import TILES_PER_THREAD, even, filterable, filtered
 
 TILE_FLOPS_MIN = 2_000_000
+ATTENTION_GROUPS = 8
 MAP_TILE_ELEMENTS = 16_384
 TILE_CYCLES = 500
 """What it costs to take a tile and to set its addresses up, measured within a factor of two."""
@@ -167,9 +168,20 @@ def _rms(kernel: Kernel, limits: Limits, precision: str) -> MomentsSchedule:
 
 
 def _attention(kernel: Kernel, limits: Limits, precision: str) -> AttentionSchedule:
-    rows = (limits.vectors - 4) // 2
-    keys = kernel.buffer("k").shape[1]
-    return AttentionSchedule(2, min(keys, -(-56 // rows) * rows), rows)
+    """Keys and values of a block, their scores and one group's queries stay in the first-level
+    cache, the queries and sums of all groups in a part of the second."""
+    (batch, queries, heads, depth), (_, keys, _, _) = (kernel.buffer(n).shape for n in "qk")
+    width = kernel.buffer("v").shape[3]
+    vectors, rows = 2, (limits.vectors - 4) // 2
+    size = 2 if precision == "bf16" else 4
+    lanes = vectors * limits.lanes
+    most = limits.l1_bytes // (size * (depth + width) + 4 * lanes)
+    block = even(keys, max(2 * rows, most // rows * rows))
+    block = min(keys, -(-block // 4) * 4)
+    wanted = TILES_PER_THREAD * limits.threads
+    groups = min(ATTENTION_GROUPS, limits.l2_bytes // 4 // (4 * lanes * (depth + width)),
+                 batch * heads * queries // (lanes * wanted), -(-queries // lanes))
+    return AttentionSchedule(vectors, block, rows, max(1, groups), precision)
 
 
 _FORMS = {"contraction": _contraction, "depthwise": _depthwise, "reduction": _reduction,

@@ -113,11 +113,18 @@ class MomentsSchedule:
 
 @dataclass(frozen=True, slots=True)
 class AttentionSchedule:
-    """`vectors` vectors of queries a tile; `keys` keys at a time, `rows` of them in registers."""
+    """How attention is tiled.
+
+    A tile of work is `groups` groups of `vectors` vectors of queries of one head. Keys and values
+    are staged `keys` at a time for all groups; micro-kernels keep up to `rows` keys, or channels of
+    the result, times one group in registers. `dtype` is that of the factors of both products.
+    """
 
     vectors: int
     keys: int
     rows: int
+    groups: int = 1
+    dtype: str = "f32"
 
     def check(self, limits: Limits) -> None:
         """Raise IllegalSchedule when `limits` cannot run it."""
@@ -125,6 +132,8 @@ class AttentionSchedule:
         if needed > limits.vectors:
             raise IllegalSchedule(f"{self.rows} x {self.vectors} accumulators need {needed} vector "
                                   f"registers, there are {limits.vectors}")
+        if self.dtype == "bf16" and not limits.pairs:
+            raise IllegalSchedule("bf16 products need vdpbf16ps")
 
 
 Schedule = (ContractionSchedule | DepthwiseSchedule | ReductionSchedule | MapSchedule

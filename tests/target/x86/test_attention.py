@@ -58,6 +58,13 @@ def test_attention(case: Case, name: str) -> None:
     assert [type(s) for s in runner.schedules] == [AttentionSchedule]
 
 
+@pytest.mark.parametrize("name", [name for name in LEVELS if name == "avx512_bf16"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_attention_of_pairs(case: Case, name: str) -> None:
+    runner = check_graph(case.graph(), name, "bf16")
+    assert [s.dtype for s in runner.schedules] == ["bf16"]
+
+
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.builds(Case, queries=st.integers(1, 70), keys=st.integers(1, 130),
                  heads=st.integers(1, 3), depth=st.sampled_from([1, 3, 7, 8, 16, 20, 40]),
@@ -73,10 +80,26 @@ def test_random_attention(case: Case, name: str) -> None:
 def test_any_legal_schedule_computes_the_same(data: st.DataObject, name: str) -> None:
     vectors = data.draw(st.integers(1, 3))
     rows = data.draw(st.integers(1, (level(name).vectors - 1 - vectors) // vectors))
-    schedule = AttentionSchedule(vectors, data.draw(st.integers(1, 80)), rows)
+    schedule = AttentionSchedule(vectors, data.draw(st.integers(1, 80)), rows,
+                                 data.draw(st.integers(1, 4)))
     runner = check_graph(Case(37, 61, 2, 12, width=7, causal=1).graph(), name,
                          pick=lambda *_: schedule)
     assert runner.schedules == [schedule]
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("growing", [False, True])
+def test_the_reference_follows_a_top_that_grows(growing: bool, name: str) -> None:
+    """Scores rise or fall by hundreds from block to block of keys."""
+    graph = Case(9, 96, 1, 4).graph()
+    rng = np.random.default_rng(1)
+    inputs = {n: rng.standard_normal(v.shape).astype(np.float32) for n, v in graph.inputs.items()}
+    steps = np.linspace(-300, 300, 96, dtype=np.float32)
+    inputs["q"][0, :, 0] = 1
+    inputs["k"][0, :, 0] = steps if growing else steps[::-1]
+    runner = PieceRunner({}, name, pick=lambda *_: AttentionSchedule(1, 8, 4))
+    found = run_pieces(graph, inputs, runner)["y"]
+    assert relative_error(found, evaluate(graph, inputs, {})["y"]) < 1e-4
 
 
 @pytest.mark.parametrize("name", LEVELS)
@@ -127,3 +150,5 @@ def test_impossible_schedules_are_refused() -> None:
     kernel = cut(Case(9, 9, 1, 8).graph()).pieces[0].kernel
     with pytest.raises(IllegalSchedule, match="accumulators need"):
         lower(kernel, AttentionSchedule(4, 9, 4), level("avx2"))
+    with pytest.raises(IllegalSchedule, match="need vdpbf16ps"):
+        lower(kernel, AttentionSchedule(1, 9, 4, dtype="bf16"), level("avx512"))

@@ -6,10 +6,13 @@ import math
 
 import numpy as np
 import pytest
-from native_pieces import LEVELS, PieceRunner, run_pieces
+from native_pieces import LEVELS, PieceRunner, run_pieces, run_steps
 
 from smalti.graph import OPERATIONS, Graph
-from smalti.target.x86.functions import EXP_MAX, EXP_MIN, FUNCTIONS
+from smalti.target.x86 import instructions
+from smalti.target.x86.assembler import Assembler, Memory
+from smalti.target.x86.functions import EXP_MAX, EXP_MIN, FUNCTIONS, exp2, exp2_coefficients
+from smalti.target.x86.lowered import Step
 
 BINARY = ("add", "sub", "mul", "div", "max", "min")
 UNARY = tuple(name for name in FUNCTIONS if name not in BINARY)
@@ -142,3 +145,25 @@ def test_every_function_agrees_with_its_meaning(level: str) -> None:
         np.testing.assert_allclose(native(name, level, *operands),
                                    OPERATIONS[name].meaning(*operands), rtol=1e-5, atol=2e-6,
                                    err_msg=name)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("degree, error_max", [(3, 1e-4), (5, 3 * 2.0 ** -23)])
+def test_powers_of_two(level: str, degree: int, error_max: float) -> None:
+    x = np.concatenate([spread(-126, 127), np.array([np.nan, -np.inf, -1e30, 0], np.float32)])
+    x = np.resize(x, -(-len(x) // 16) * 16)
+    y, asm = np.zeros_like(x), Assembler(instructions.level(level), "power")
+    table, index = asm.argument(), asm.argument()
+    source, target = asm.general(), asm.general()
+    asm.op("mov", source, Memory(table))
+    asm.op("mov", target, Memory(table, 8))
+    size = asm.level.bytes
+    value = exp2(asm, asm.load(Memory(asm.offset(source, index, size))),
+                 exp2_coefficients(asm, degree))
+    asm.store(Memory(asm.offset(target, index, size)), value)
+    run_steps((Step(asm.finish(), len(x) // asm.level.lanes),), [x.ctypes.data, y.ctypes.data])
+    assert np.isnan(y[np.isnan(x)]).all()
+    assert (y[x < -127] <= 2.0 ** -126).all()
+    real = np.abs(x) < 128
+    exact = np.exp2(x[real].astype(np.float64))
+    assert np.max(np.abs(y[real] / exact - 1)) <= error_max

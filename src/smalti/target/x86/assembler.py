@@ -24,6 +24,9 @@ from smalti.target.x86.encoder import encode
 from smalti.target.x86.instructions import GENERAL, VECTOR, Level, Row
 from smalti.target.x86.registers import allocate
 
+GREATER = 0x1E
+"""The predicate of a comparison of f32: greater than, false where one is NaN."""
+
 ARGUMENTS = ("RDI", "RSI", "RDX", "RCX")
 
 
@@ -265,6 +268,10 @@ class Assembler:
         """32-bit integers, one a lane, in memory."""
         return self.pooled(np.asarray(values, np.int32).tobytes())
 
+    def halves(self, values: Sequence[int]) -> Memory:
+        """16-bit integers, two a lane, in memory."""
+        return self.pooled(np.asarray(values, np.uint16).tobytes())
+
     def load_constant(self, value: float) -> Register:
         """A new vector register with `value` in all lanes."""
         return self.result("load", self.constant(value))
@@ -339,6 +346,20 @@ class Assembler:
         self.op("greater_int_mask", mask, a, b)
         self.op("copy", result, yes, mask=mask)
         return result
+
+    def any_greater(self, pairs: Sequence[tuple[Register, Register]]) -> Register:
+        """A new integer register, not 0 when a > b in any lane of any pair of f32 vectors."""
+        found = self.immediate(0)
+        for a, b in pairs:
+            lanes = self.general()
+            if self.level.wide:
+                mask = self._new("k")
+                self.op("greater_mask", mask, a, b, GREATER)
+                self.op("mask_to", lanes, mask)
+            else:
+                self.op("signs", lanes, self.result("compare_lanes", a, b, GREATER))
+            self.op("bit_or", found, lanes)
+        return found
 
     def sum_of_lanes(self, register: Register) -> Register:
         """A new vector with the sum of all lanes in every lane."""

@@ -1,14 +1,19 @@
 """Attention in tiles, with an online softmax (Milakov & Gimelshein 2018; Dao et al. 2022).
 
-A tile is one head and as many queries as fit in a few vectors: queries lie along the lanes, keys
-and channels along the rows of the micro-kernels. Keys and values are then read where they are,
-element by element, and no sum ever runs across lanes:
+A tile is some groups of queries of one head, a group as many as fit in a few vectors: queries lie
+along the lanes, keys and channels along the rows of the micro-kernels, and no sum ever runs across
+lanes. A block of keys and values is staged once for all groups:
 
     scores [key][query]  = sum over d of k[key][d] * q[d][query]           micro-kernel
-    top    [query]       = max(top, scores), weights = exp(scores - top)   down the rows
-    out    [e][query]    = out * exp(old top - top) + sum over keys of v[key][e] * weights[key]
+    top    [query]       = max(top, scores)                                in its epilogue
+    weights              = 2^(scores - reference)                          down the rows
+    sums   [e][query]   += sum over keys of v[key][e] * weights[key]       micro-kernel
 
-Only the queries are packed (once a tile), and only the result is turned back.
+Scores are those of base 2. Any reference cancels when the sums are divided by the total of the
+weights, so it is moved to the top, and what was summed before is scaled, only where the top has
+grown past it by more than `SLACK`.
+
+In bf16 two channels of queries and keys, and two keys of weights and values, make a pair.
 """
 
 from __future__ import annotations
@@ -16,22 +21,33 @@ from __future__ import annotations
 import math
 
 from smalti.errors import IllegalSchedule
-from smalti.kernel.form import Kernel
+from smalti.kernel.form import Buffer, Kernel
 from smalti.schedule.schedule import AttentionSchedule
 from smalti.target.x86.assembler import Assembler, Memory, Register
-from smalti.target.x86.functions import exp, reciprocal
+from smalti.target.x86.functions import exp2, exp2_coefficients, reciprocal
 from smalti.target.x86.instructions import Level
-from smalti.target.x86.lowered import Lowered, Step, count_left, load_pointers, pointers
+from smalti.target.x86.lowered import Lowered, Step, count_left, load_pointers, pointers, smaller
 from smalti.target.x86.micro import (
     Micro, Reduction, load_sums, multiply, split_rows, store_sums, zero_sums,
 )
+from smalti.target.x86.transpose import transpose
 
 LOWEST = -1e30
+SLACK = 8.0
+"""How far a score may lie above the reference, in powers of 2: weights stay below 2^SLACK."""
+REFERENCE, TOP, TOTAL, NUMBER, STATES = range(5)
+"""Rows of a group's state: three f32 a query, and its number."""
 
 
 def lower_attention(kernel: Kernel, schedule: AttentionSchedule, level: Level) -> Lowered:
     """Machine code of an attention."""
     return _Attention(kernel, schedule, level).lower()
+
+
+def staged_bytes(elements: int) -> int:
+    """Bytes of a staged row of f32 or pairs: an odd number of cache lines, so that neighbouring
+    rows fall into different sets."""
+    return 64 * (-(-4 * elements // 64) | 1)
 
 
 class _Attention:
@@ -41,9 +57,18 @@ class _Attention:
         for buffer in (self.q, self.k, self.v, self.out):
             if buffer.strides[3] != 1 and buffer.shape[3] > 1:
                 raise IllegalSchedule(f"the channels of {buffer.name} must lie side by side")
+        self.pairs = schedule.dtype == "bf16"
+        self.degree = 3 if self.pairs else 5
+        step = 2 if self.pairs else 1
         self.queries = schedule.vectors * level.lanes
         self.row_bytes = 4 * self.queries
-        self.depth, self.width = self.q.shape[3], self.v.shape[3]
+        self.depth, self.width = -(-self.q.shape[3] // step), self.v.shape[3]
+        self.key_rows = -(-schedule.keys // step)
+        self.key_bytes, self.value_bytes = staged_bytes(self.depth), staged_bytes(self.width)
+        self.turned_bytes = staged_bytes(max(self.q.shape[3], self.width))
+        self.packed_at = STATES * self.row_bytes
+        self.sums_at = self.packed_at + self.depth * self.row_bytes
+        self.group_bytes = self.sums_at + self.width * self.row_bytes
         self.asm = Assembler(level, "attention")
 
     def lower(self) -> Lowered:
@@ -52,184 +77,341 @@ class _Attention:
         table, index, scratch = asm.argument(), asm.argument(), asm.argument()
         names = pointers(self.kernel)
         held = load_pointers(asm, table, names)
-        blocks = -(-tokens // self.queries)
+        many = s.groups * self.queries
+        blocks = -(-tokens // many)
         rest, block = asm.divide(asm.copy(index), blocks)
         n, head = asm.divide(rest, heads)
-        self.first = asm.offset(asm.immediate(0), block, self.queries)
+        first = asm.offset(asm.immediate(0), block, many)
         at = {}
         for name, buffer in zip("qkvo", (self.q, self.k, self.v, self.out)):
             base = asm.offset(held[buffer.name], n, 4 * buffer.strides[0])
             at[name] = asm.offset(base, head, 4 * buffer.strides[2])
-        for name, buffer in (("q", self.q), ("o", self.out)):
-            at[name] = asm.offset(at[name], self.first, 4 * buffer.strides[1])
         self.state = asm.copy(scratch)
-        self.packed = self._behind(self.state, 4)
-        self.scores = self._behind(self.packed, self.depth)
-        self.sums = self._behind(self.scores, s.keys)
-        self._start(at["q"])
-        key = asm.immediate(0)
-        whole, part = divmod(self.k.shape[1], s.keys)
-        if whole:
-            with asm.loop(whole):
-                self._block(s.keys, key, at["k"], at["v"])
-        if part:
-            self._block(part, key, at["k"], at["v"])
-        self._finish(at["o"])
-        rows = 4 + self.depth + s.keys + self.width
-        return Lowered((Step(asm.finish(), batch * heads * blocks),), names,
-                       rows * self.row_bytes)
+        self.scores = self.turned = self._behind(self.state, s.groups * self.group_bytes)
+        self.keys = self._behind(self.scores, 2 * self.key_rows * self.row_bytes)
+        self.values = self._behind(self.keys, s.keys * self.key_bytes)
+        left = count_left(asm, first, many, tokens)
+        self.groups = s.groups
+        if not isinstance(left, int):
+            asm.advance(left, self.queries - 1)
+            self.groups = asm.divide(left, self.queries)[0]
+        self._each_group(first, lambda group, query: self._start(group, query, at["q"]))
+        self._blocks(first, at["k"], at["v"])
+        self._each_group(first, lambda group, query: self._finish(group, query, at["o"]))
+        staged = (2 * self.key_rows * self.row_bytes + s.keys * self.key_bytes
+                  + self.key_rows * self.value_bytes)
+        scratch_bytes = s.groups * self.group_bytes + max(staged, self.queries * self.turned_bytes)
+        return Lowered((Step(asm.finish(), batch * heads * blocks),), names, scratch_bytes)
 
-    def _behind(self, register: Register, rows: int) -> Register:
+    def _behind(self, register: Register, amount: int) -> Register:
         result = self.asm.copy(register)
-        self.asm.advance(result, rows * self.row_bytes)
+        self.asm.advance(result, amount)
         return result
 
-    def _vectors(self, at: Register, row: int = 0) -> list[Memory]:
-        """The addresses of the vectors of one row of queries."""
-        return [Memory(at, row * self.row_bytes + v * self.level.bytes)
-                for v in range(self.schedule.vectors)]
+    def _vectors(self, at: Register, offset: int = 0) -> list[Memory]:
+        """The addresses of the vectors of the row of queries at `offset`."""
+        return [Memory(at, offset + v * self.level.bytes) for v in range(self.schedule.vectors)]
 
-    # ------------------------------------------------------------------ the parts of a tile
+    def _each_group(self, first: Register, body) -> None:
+        """`body` of each group's state and first query."""
+        asm = self.asm
+        group, query = asm.copy(self.state), asm.copy(first)
+        with asm.loop(self.groups):
+            body(group, query)
+            asm.advance(group, self.group_bytes)
+            asm.advance(query, self.queries)
 
-    def _start(self, source: Register) -> None:
-        """Queries packed [d][query] and scaled; state: top, total, then the query numbers."""
+    def _blocks(self, first: Register, k: Register, v: Register) -> None:
+        """All blocks of keys; causal, those that no query of the tile lies behind are left out."""
+        asm, keys = self.asm, self.schedule.keys
+        whole, part = divmod(self.k.shape[1], keys)
+        key, end = asm.immediate(0), asm.label()
+        count: int | Register = whole
+        if self.kernel.option("causal") and whole:
+            last = asm.copy(first)
+            asm.advance(last, self.schedule.groups * self.queries - 1)
+            seen = asm.divide(last, keys)[0]
+            asm.advance(seen, 1)
+            count = smaller(asm, seen, whole)
+        if whole:
+            with asm.loop(count):
+                self._block(keys, key, k, v)
+        if part:
+            if not isinstance(count, int):
+                asm.op("compare_immediate", seen, whole + 1)
+                asm.jump("less", end)
+            self._block(part, key, k, v)
+        asm.place(end)
+
+    def _block(self, keys: int, key: Register, k: Register, v: Register) -> None:
+        """`keys` keys and values; `k`, `v` and `key` are moved behind them."""
+        asm = self.asm
+        self._stage_keys(keys, k)
+        self._stage_values(keys, v)
+        group = asm.copy(self.state)
+        with asm.loop(self.groups):
+            self._score(keys, group)
+            if self.kernel.option("causal"):
+                self._mask(keys, key, group)
+            self._rescale(group)
+            self._weigh(keys, group)
+            self._collect(keys, group)
+            asm.advance(group, self.group_bytes)
+        asm.advance(key, keys)
+
+    # ------------------------------------------------------------------ staging
+
+    def _order(self) -> Register | None:
+        """What `_pair` orders halves by; nothing in f32."""
+        lanes = self.level.lanes
+        order = [lane + lanes * i for lane in range(lanes) for i in (0, 1)]
+        return self.asm.result("load", self.asm.halves(order)) if self.pairs else None
+
+    def _pair(self, order: Register, low: Register, high: Register) -> Register:
+        """bf16 of the lanes of two vectors, those of one lane side by side."""
+        both = self.asm.result("to_bf16_two", high, low)
+        return self.asm.result("permute_halves", order, both)
+
+    def _stage_keys(self, keys: int, source: Register) -> None:
+        """Rows of d channels, in bf16 two to a lane."""
+        asm, lanes, depth = self.asm, self.level.lanes, self.k.shape[3]
+        target = asm.copy(self.keys)
+        with asm.loop(keys):
+            for v in range(-(-depth // lanes)):
+                held = min(lanes, depth - v * lanes)
+                value = asm.load(Memory(source, v * self.level.bytes), held)
+                if self.pairs:
+                    asm.op("store_half", Memory(target, v * self.level.bytes // 2),
+                           asm.result("to_bf16", value))
+                else:
+                    asm.store(Memory(target, v * self.level.bytes), value)
+            asm.advance(source, 4 * self.k.strides[1])
+            asm.advance(target, self.key_bytes)
+
+    def _stage_values(self, keys: int, source: Register) -> None:
+        """Rows of e channels, in bf16 of two keys each."""
         asm, lanes = self.asm, self.level.lanes
-        scale = asm.load_constant(self.kernel.option("scale"))
-        last = asm.immediate(self.q.shape[1] - 1)
-        asm.op("isub", last, self.first)
-        asm.op("mov_store32", Memory(self.state, 3 * self.row_bytes), last)
-        last = asm.result("spread", Memory(self.state, 3 * self.row_bytes))
-        stride = [4 * self.q.strides[1]] * lanes
-        places = []
-        for v in range(self.schedule.vectors):
-            number = asm.result("load", asm.integers([v * lanes + i for i in range(lanes)]))
-            number = asm.result("min_int", number, last)
-            places.append(asm.result("mul_int", number, asm.integers(stride)))
-        target = asm.copy(self.packed)
-        with asm.loop(self.depth):
-            for v, place in enumerate(places):
-                value = asm.result("mul", asm.gather(source, place), scale)
+        target = asm.copy(self.values)
+        step = 2 if self.pairs else 1
+        stride, order = 4 * self.v.strides[1], self._order()
+
+        def rows(count: int) -> None:
+            for v in range(-(-self.width // lanes)):
+                at = Memory(source, v * self.level.bytes)
+                held = min(lanes, self.width - v * lanes)
+                value = asm.load(at, held)
+                if self.pairs:
+                    other = asm.load(at.plus(stride), held) if count == 2 else asm.zero()
+                    value = self._pair(order, value, other)
                 asm.store(Memory(target, v * self.level.bytes), value)
-            asm.advance(source, 4)
-            asm.advance(target, self.row_bytes)
-        asm.op("mov_store32", Memory(self.state, 3 * self.row_bytes), self.first)
-        first = asm.result("spread", Memory(self.state, 3 * self.row_bytes))
+            asm.advance(source, count * stride)
+            asm.advance(target, self.value_bytes)
+
+        if keys // step:
+            with asm.loop(keys // step):
+                rows(step)
+        if keys % step:
+            rows(1)
+
+    # ------------------------------------------------------------------ the parts of a group
+
+    def _start(self, group: Register, query: Register, source: Register) -> None:
+        """Queries packed [d][query] and scaled; the state of a group that has seen no key."""
+        asm, lanes = self.asm, self.level.lanes
+        self._copy(query, self.q, source, self.turned, into_scratch=True)
+        scale = asm.load_constant(self.kernel.option("scale") / math.log(2))
+        order = self._order()
         for v in range(self.schedule.vectors):
-            at = v * self.level.bytes
+            at = self._behind(self.turned, v * lanes * self.turned_bytes)
+            target = self._behind(group, self.packed_at + v * self.level.bytes)
+
+            def block(channels: int) -> None:
+                rows = [asm.load(Memory(at, i * self.turned_bytes)) for i in range(lanes)]
+                columns = [asm.result("mul", c, scale) for c in transpose(asm, rows)[:channels]]
+                if self.pairs:
+                    columns.extend([asm.zero()] * (channels % 2))
+                    columns = [self._pair(order, *columns[i:i + 2])
+                               for i in range(0, channels, 2)]
+                for i, column in enumerate(columns):
+                    asm.store(Memory(target, i * self.row_bytes), column)
+                asm.advance(at, self.level.bytes)
+                asm.advance(target, len(columns) * self.row_bytes)
+
+            self._each_block(self.q.shape[3], block)
+        first, zero = self._spread(query), asm.zero()
+        for v, at in enumerate(self._vectors(group)):
             number = asm.integers([v * lanes + i for i in range(lanes)])
-            asm.store(Memory(self.state, at), asm.load_constant(LOWEST))
-            asm.store(Memory(self.state, self.row_bytes + at), asm.zero())
-            asm.store(Memory(self.state, 2 * self.row_bytes + at),
-                      asm.result("add_int", first, number))
-        target, zero = asm.copy(self.sums), asm.zero()
+            for row in (REFERENCE, TOP):
+                asm.store(at.plus(row * self.row_bytes), asm.load_constant(LOWEST))
+            asm.store(at.plus(TOTAL * self.row_bytes), zero)
+            asm.store(at.plus(NUMBER * self.row_bytes), asm.result("add_int", first, number))
+        target = self._behind(group, self.sums_at)
         with asm.loop(self.width):
             for at in self._vectors(target):
                 asm.op("store", at, zero)
             asm.advance(target, self.row_bytes)
 
-    def _block(self, keys: int, key: Register, k: Register, v: Register) -> None:
-        """`keys` keys and values; `k` and `v` are moved behind them."""
-        asm = self.asm
-        self._score(keys, k)
-        if self.kernel.option("causal"):
-            self._mask(keys, key)
-        self._weigh(keys)
-        self._collect(keys, v)
-        asm.advance(v, keys * 4 * self.v.strides[1])
-        asm.advance(key, keys)
+    def _each_block(self, channels: int, block) -> None:
+        """`block` of as many channels as there are lanes, then of those that are left."""
+        full, part = divmod(channels, self.level.lanes)
+        if full:
+            with self.asm.loop(full):
+                block(self.level.lanes)
+        if part:
+            block(part)
 
-    def _score(self, keys: int, k: Register) -> None:
+    def _copy(self, query: Register, buffer: Buffer, memory: Register, turned: Register,
+              into_scratch: bool) -> None:
+        """The rows of a group's queries from `memory` to scratch, or back."""
+        asm, lanes, channels = self.asm, self.level.lanes, buffer.shape[3]
+        outside = asm.offset(memory, query, 4 * buffer.strides[1])
+        inside = asm.copy(turned)
+        with asm.loop(count_left(asm, query, self.queries, self.q.shape[1])):
+            for v in range(-(-channels // lanes)):
+                source, target = (Memory(r, v * self.level.bytes) for r in (
+                    (outside, inside) if into_scratch else (inside, outside)))
+                count = min(lanes, channels - v * lanes)
+                asm.store(target, asm.load(source, count), count)
+            asm.advance(outside, 4 * buffer.strides[1])
+            asm.advance(inside, self.turned_bytes)
+
+    def _spread(self, number: Register) -> Register:
+        """An integer in all lanes, through the memory of the scores."""
+        self.asm.op("mov_store32", Memory(self.scores), number)
+        return self.asm.result("spread", Memory(self.scores))
+
+    def _score(self, keys: int, group: Register) -> None:
+        """Scores of the staged keys, and the top of them unless some are masked later."""
         asm, s = self.asm, self.schedule
-        stride = 4 * self.k.strides[1]
         unroll = math.gcd(4, self.depth)
-        target = asm.copy(self.scores)
+        source, target = asm.copy(self.keys), asm.copy(self.scores)
         for size, many in split_rows(keys, s.rows):
-            shape = Micro(size, s.vectors, stride, 4, self.row_bytes, unroll)
+            shape = Micro(size, s.vectors, self.key_bytes, 4, self.row_bytes, unroll, self.pairs)
             with asm.loop(many):
                 sums = zero_sums(asm, size, s.vectors)
-                multiply(asm, shape, k, asm.copy(self.packed),
+                multiply(asm, shape, source, self._behind(group, self.packed_at),
                          [Reduction(self.depth // unroll, 4 * unroll)], sums)
                 store_sums(asm, sums, target, self.row_bytes)
-                asm.advance(k, size * stride)
+                if not self.kernel.option("causal"):
+                    for v, at in enumerate(self._vectors(group, TOP * self.row_bytes)):
+                        top = asm.load(at)
+                        for row in sums:
+                            asm.op("max", top, top, row[v])
+                        asm.store(at, top)
+                asm.advance(source, size * self.key_bytes)
                 asm.advance(target, size * self.row_bytes)
 
-    def _mask(self, keys: int, key: Register) -> None:
-        """Scores of keys behind the query become the lowest."""
+    def _mask(self, keys: int, key: Register, group: Register) -> None:
+        """Scores of keys behind the query become the lowest; then the top of all."""
         asm, lanes = self.asm, self.level.lanes
-        asm.op("mov_store32", Memory(self.state, 3 * self.row_bytes), key)
-        number = asm.result("spread", Memory(self.state, 3 * self.row_bytes))
-        queries = [asm.load(at) for at in self._vectors(self.state, 2)]
-        lowest, one = asm.load_constant(LOWEST), asm.integers([1] * lanes)
         row = asm.copy(self.scores)
+        saved = asm.load(Memory(row))
+        number = self._spread(key)
+        asm.store(Memory(row), saved)
+        queries = [asm.load(at) for at in self._vectors(group, NUMBER * self.row_bytes)]
+        tops = [asm.load(at) for at in self._vectors(group, TOP * self.row_bytes)]
+        lowest, one = asm.load_constant(LOWEST), asm.integers([1] * lanes)
         with asm.loop(keys):
-            for at, query in zip(self._vectors(row), queries):
-                score = asm.load(at)
-                asm.store(at, asm.where_greater(number, query, lowest, score))
+            for at, query, top in zip(self._vectors(row), queries, tops):
+                score = asm.where_greater(number, query, lowest, asm.load(at))
+                asm.store(at, score)
+                asm.op("max", top, top, score)
             asm.op("add_int", number, number, one)
             asm.advance(row, self.row_bytes)
+        for at, top in zip(self._vectors(group, TOP * self.row_bytes), tops):
+            asm.store(at, top)
 
-    def _weigh(self, keys: int) -> None:
-        """Scores to weights under the new top; what was summed before is scaled to it."""
+    def _rescale(self, group: Register) -> None:
+        """Where a top has grown too far past its reference, the tops become the references."""
         asm = self.asm
-        old = [asm.load(at) for at in self._vectors(self.state)]
-        top = [asm.result("copy", r) for r in old]
-        row = asm.copy(self.scores)
-        with asm.loop(keys):
-            for register, at in zip(top, self._vectors(row)):
-                asm.op("max", register, register, at)
-            asm.advance(row, self.row_bytes)
-        total = zero_sums(asm, 1, self.schedule.vectors)[0]
-        row = asm.copy(self.scores)
-        with asm.loop(keys):
-            for i, at in enumerate(self._vectors(row)):
-                weight = exp(asm, asm.result("sub", asm.load(at), top[i]))
-                asm.op("add", total[i], total[i], weight)
-                asm.store(at, weight)
-            asm.advance(row, self.row_bytes)
-        shrink = [exp(asm, asm.result("sub", a, b)) for a, b in zip(old, top)]
-        for i, at in enumerate(self._vectors(self.state, 1)):
-            asm.op("fma", total[i], shrink[i], asm.load(at))
-            asm.store(at, total[i])
-        for at, register in zip(self._vectors(self.state), top):
-            asm.store(at, register)
-        row = asm.copy(self.sums)
+        references, totals = (self._vectors(group, row * self.row_bytes)
+                              for row in (REFERENCE, TOTAL))
+        old = [asm.load(at) for at in references]
+        top = [asm.load(at) for at in self._vectors(group, TOP * self.row_bytes)]
+        limits = [asm.result("add", r, asm.constant(SLACK)) for r in old]
+        keep = asm.label()
+        asm.op("compare_immediate", asm.any_greater(list(zip(top, limits))), 0)
+        asm.jump("equal", keep)
+        coefficients = exp2_coefficients(asm, self.degree)
+        shrink = [exp2(asm, asm.result("sub", a, b), coefficients)
+                  for a, b in zip(old, top)]
+        for factor, total, reference, new in zip(shrink, totals, references, top):
+            asm.store(total, asm.result("mul", factor, total))
+            asm.store(reference, new)
+        row = self._behind(group, self.sums_at)
         with asm.loop(self.width):
-            for i, at in enumerate(self._vectors(row)):
-                asm.store(at, asm.result("mul", shrink[i], at))
+            for factor, at in zip(shrink, self._vectors(row)):
+                asm.store(at, asm.result("mul", factor, at))
             asm.advance(row, self.row_bytes)
+        asm.place(keep)
 
-    def _collect(self, keys: int, v: Register) -> None:
+    def _weigh(self, keys: int, group: Register) -> None:
+        """Scores to weights, in bf16 those of two keys in the place of the first of each pair."""
+        asm, step = self.asm, 2 if self.pairs else 1
+        totals = self._vectors(group, TOTAL * self.row_bytes)
+        references = [asm.load(at) for at in self._vectors(group, REFERENCE * self.row_bytes)]
+        total = [asm.load(at) for at in totals]
+        row, target = asm.copy(self.scores), asm.copy(self.scores)
+        coefficients = exp2_coefficients(asm, self.degree)
+        order = self._order()
+
+        def rows(count: int) -> None:
+            for v in range(self.schedule.vectors):
+                weights = []
+                for at in (Memory(row, k * self.row_bytes + v * self.level.bytes)
+                           for k in range(count)):
+                    score = asm.result("sub", asm.load(at), references[v])
+                    weights.append(exp2(asm, score, coefficients))
+                    asm.op("add", total[v], total[v], weights[-1])
+                if self.pairs:
+                    weights.extend([asm.zero()] * (2 - count))
+                    weights = [self._pair(order, *weights)]
+                for k, weight in enumerate(weights):
+                    asm.store(Memory(target, k * self.row_bytes + v * self.level.bytes), weight)
+            asm.advance(row, count * self.row_bytes)
+            asm.advance(target, (1 if self.pairs else count) * self.row_bytes)
+
+        if keys // step:
+            with asm.loop(keys // step):
+                rows(step)
+        if keys % step:
+            rows(1)
+        for at, register in zip(totals, total):
+            asm.store(at, register)
+
+    def _collect(self, keys: int, group: Register) -> None:
         """Add the weighted values to the sums [e][query]."""
         asm, s = self.asm, self.schedule
-        stride, unroll = 4 * self.v.strides[1], math.gcd(4, keys)
-        source, target = asm.copy(v), asm.copy(self.sums)
+        rows = -(-keys // 2) if self.pairs else keys
+        unroll = math.gcd(4, rows)
+        source, target = asm.copy(self.values), self._behind(group, self.sums_at)
         for size, many in split_rows(self.width, s.rows):
-            shape = Micro(size, s.vectors, 4, stride, self.row_bytes, unroll)
+            shape = Micro(size, s.vectors, 4, self.value_bytes, self.row_bytes, unroll, self.pairs)
             with asm.loop(many):
                 sums = load_sums(asm, size, s.vectors, target, self.row_bytes)
                 multiply(asm, shape, source, asm.copy(self.scores),
-                         [Reduction(keys // unroll, unroll * stride)], sums)
+                         [Reduction(rows // unroll, unroll * self.value_bytes)], sums)
                 store_sums(asm, sums, target, self.row_bytes)
                 asm.advance(source, 4 * size)
                 asm.advance(target, size * self.row_bytes)
 
-    def _finish(self, target: Register) -> None:
+    def _finish(self, group: Register, query: Register, out: Register) -> None:
         """Divide by the totals and write [query][e]."""
         asm, lanes = self.asm, self.level.lanes
-        inverse = [reciprocal(asm, asm.load(at)) for at in self._vectors(self.state, 1)]
-        row = asm.copy(self.sums)
-        with asm.loop(self.width):
-            for i, at in enumerate(self._vectors(row)):
-                asm.store(at, asm.result("mul", inverse[i], at))
-            asm.advance(row, self.row_bytes)
-        index = asm.result("load", asm.integers([i * self.row_bytes for i in range(lanes)]))
-        source = asm.copy(self.sums)
-        with asm.loop(count_left(asm, self.first, self.queries, self.q.shape[1])):
-            for v in range(-(-self.width // lanes)):
-                count = min(lanes, self.width - v * lanes)
-                here = asm.copy(source)
-                asm.advance(here, v * lanes * self.row_bytes)
-                asm.store(Memory(target, v * self.level.bytes), asm.gather(here, index, count),
-                          count)
-            asm.advance(source, 4)
-            asm.advance(target, 4 * self.out.strides[1])
+        totals = self._vectors(group, TOTAL * self.row_bytes)
+        for v, total in enumerate(totals):
+            inverse = reciprocal(asm, asm.load(total))
+            at = self._behind(group, self.sums_at + v * self.level.bytes)
+            target = self._behind(self.turned, v * lanes * self.turned_bytes)
+
+            def block(channels: int) -> None:
+                columns = [asm.result("mul", inverse, Memory(at, i * self.row_bytes))
+                           for i in range(channels)]
+                columns.extend([inverse] * (lanes - channels))
+                for i, row in enumerate(transpose(asm, columns)):
+                    asm.store(Memory(target, i * self.turned_bytes), row)
+                asm.advance(at, channels * self.row_bytes)
+                asm.advance(target, self.level.bytes)
+
+            self._each_block(self.width, block)
+        self._copy(query, self.out, out, self.turned, into_scratch=False)

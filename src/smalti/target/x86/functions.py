@@ -8,13 +8,18 @@ last place or absolute, and is asserted in tests/target/x86/test_functions.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from smalti.kernel.form import Call, Const, Expr, Load
-from smalti.target.x86.assembler import Assembler, Register
+from smalti.target.x86.assembler import Assembler, Memory, Register
 
 EXP_MIN, EXP_MAX = -87.3, 88.3
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
+EXP2 = {3: (0.07802452147006989, 0.22606715559959412, 0.6958335638046265, 0.9999251961708069),
+        5: (0.0018775766948238015, 0.00898933969438076, 0.05582631751894951, 0.24015361070632935,
+            0.6931530833244324, 0.9999999403953552)}
+"""Of 2^x from 0 to 1, minimax in the relative error, highest power first."""
+
 PI_HALVES = (1.5703125, 4.837512969970703125e-4, 7.54978995489188216e-8)
 ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 ERF_P = 0.3275911
@@ -51,6 +56,33 @@ def exp(asm: Assembler, x: Register) -> Register:
     asm.op("fma_negative", rest, n, asm.constant(LN2_LOW))
     series = polynomial(asm, rest, [1 / math.factorial(k) for k in range(6, -1, -1)])
     power = asm.result("add_int", asm.result("to_int", n), asm.integers([127] * asm.level.lanes))
+    return asm.result("mul", series, asm.result("shift_left_int", power, 23))
+
+
+def exp2_coefficients(asm: Assembler, degree: int) -> list[Register | Memory]:
+    """What `exp2` works with: in registers where there are enough of them to keep it there."""
+    if not asm.level.wide:
+        return [asm.constant(c) for c in EXP2[degree]]
+    return [asm.load_constant(c) for c in EXP2[degree]]
+
+
+def exp2(asm: Assembler, x: Register, coefficients: Sequence[Register | Memory]) -> Register:
+    """2^x for x <= 127, within 3 ulp (degree 5) or 1e-4 of itself (degree 3); 0 far below 0, where
+    AVX2 stops at 2^-126."""
+    first, *others = coefficients
+    if asm.level.wide:
+        rest = asm.result("fraction", x, 9)  # x - floor(x)
+    else:
+        x = asm.result("max", asm.load_constant(-126.0), x)
+        whole = asm.result("round", x, 9)
+        rest = asm.result("sub", x, whole)
+    series = asm.result("copy" if asm.level.wide else "load", first)
+    for coefficient in others:
+        asm.op("fma_into_factor", series, rest, coefficient)
+    if asm.level.wide:
+        return asm.result("scale_by_power", series, x)
+    power = asm.result("add_int", asm.result("to_int", whole),
+                       asm.integers([127] * asm.level.lanes))
     return asm.result("mul", series, asm.result("shift_left_int", power, 23))
 
 
