@@ -113,7 +113,7 @@ def filtered_schedules(draw: st.DrawFn, name: str, height: int, width: int, chan
     block = draw(st.sampled_from([n for n in range(1, panels + 1) if panels % n == 0]))
     unroll = draw(st.sampled_from([1, 2, 4]))
     chunks = [n for n in (4, 8, 16, 48) if n % unroll == 0 and channels % n == 0
-              and (streamed or not shared or n % level(name).lanes == 0)]
+              and (streamed or n % level(name).lanes == 0)]
     return ContractionSchedule(
         tile_b=draw(st.sampled_from([1, 2])),
         tile_y=draw(st.integers(1, height // size + 1)) * size,
@@ -147,7 +147,7 @@ LEGAL = ContractionSchedule(1, 4, 8, 2, 8, 4, 2, unroll=4, winograd=4, group=2)
 @pytest.mark.parametrize("change, why", [
     ({"winograd": 3}, r"no F\(3\)"), ({"tile_y": 6}, "blocks of 4"), ({"tile_x": 2}, "blocks of 4"),
     ({"group": 3}, "groups of 3"), ({"panels": 3}, "of 2 panels"), ({"chunk": 5}, "no multiple"),
-    ({"folded": True}, "no nearest enlargement"), ({"shared": True, "chunk": 4}, "whole vectors"),
+    ({"folded": True}, "no nearest enlargement"), ({"chunk": 4}, "whole vectors"),
 ])
 def test_impossible_schedules_are_refused(change: dict, why: str) -> None:
     kernel = cut(conv(8, 8, 8, 32)).pieces[0].kernel

@@ -2,7 +2,7 @@
 
 For each tile of blocks:
 
-    for each chunk of channels: stage the patch; B^T d B of its blocks    V [point][block][c]
+    for each chunk of channels: stage the patch; B^T d B of its blocks    V [point][c / lanes][block][lane]
     for each group of panels:
         for each point, each panel: V[point] times the packed weights     M [panel][point][block][o]
         for each panel, each row of blocks: A^T M A                       sums [y][x][o]
@@ -14,9 +14,10 @@ as many as there are groups of panels, and nothing is transformed twice. Weights
 when they are packed; with `streamed` they are plain ones, and the products are made chunk by chunk:
 
         for each chunk: G g G^T of its weights                            U [panel][point][c][o]
-            for each point, each panel: M += V[chunk][point] U            V [chunk][point][block][c]
+            for each point, each panel: M += V[chunk][point] U
 
-That reads a quarter of the memory and needs no more of it than the direct algorithm. It costs the
+In V, blocks lie side by side, a vector of channels each, so that the micro-kernel reads along memory
+whatever the number of channels. Streaming reads a quarter of the memory and needs no more of it than the direct algorithm. It costs the
 transform, which is small beside the products where a tile has many blocks.
 """
 
@@ -35,8 +36,19 @@ from smalti.target.x86.micro import (
     Micro, Reduction, load_sums, multiply, split_rows, store_sums, zero_sums,
 )
 
-POINT_PAD_BYTES = 64
-"""Between the points of V and of M, so that those of a block fall into different cache sets."""
+LINE_BYTES = 64
+
+
+def odd_lines(size: int) -> int:
+    """The bytes of the smallest odd number of cache lines that hold `size` bytes.
+
+    What lies so far apart falls into different sets of the cache.
+
+    >>> odd_lines(256), odd_lines(320), odd_lines(1)
+    (320, 320, 64)
+    """
+    lines = -(-size // LINE_BYTES)
+    return LINE_BYTES * (lines + 1 - lines % 2)
 
 
 @dataclass(frozen=True)
@@ -70,8 +82,8 @@ class Winograd(Contraction):
         if self.packed.panels % s.panels or s.panels % s.group:
             raise IllegalSchedule(f"groups of {s.group} in {s.panels} of {self.packed.panels} "
                                   f"panels")
-        if s.shared and self.slices < self.chunks and s.chunk % self.level.lanes:
-            raise IllegalSchedule(f"shared chunks of {s.chunk} channels are no whole vectors")
+        if self.slices < self.chunks and s.chunk % self.level.lanes:
+            raise IllegalSchedule(f"chunks of {s.chunk} channels are no whole vectors")
 
     # ------------------------------------------------------------------ memory
 
@@ -125,20 +137,26 @@ class Winograd(Contraction):
         return self.schedule.chunk * (self.chunks // self.slices)
 
     @property
-    def v_row(self) -> int:
-        """Bytes from one block to the next in V; odd in cache lines, one of which is spare."""
-        lines = -(-self.depth * 4 // 64)
-        return 64 * (lines + 1 + lines % 2)
+    def v_vector(self) -> int:
+        """Bytes from one vector of channels to the next in V."""
+        return odd_lines(self.blocks * self.level.bytes)
 
     @property
     def v_point(self) -> int:
         """Bytes from one point to the next in V."""
-        return self.blocks * self.v_row + POINT_PAD_BYTES
+        return odd_lines(-(-self.depth // self.level.lanes) * self.v_vector)
 
     @property
     def v_slice(self) -> int:
         """Bytes from one slice to the next in V."""
         return self.filtering.points * self.v_point
+
+    @property
+    def v_chunk(self) -> int:
+        """Bytes from one staged chunk to the next in V."""
+        if self.schedule.streamed:
+            return self.v_slice
+        return self.schedule.chunk // self.level.lanes * self.v_vector
 
     @property
     def v_bytes(self) -> int:
@@ -148,7 +166,7 @@ class Winograd(Contraction):
     @property
     def m_point(self) -> int:
         """Bytes from one point to the next in M."""
-        return self.blocks * self.width * 4 + POINT_PAD_BYTES
+        return odd_lines(self.blocks * self.width * 4)
 
     @property
     def m_bytes(self) -> int:
@@ -158,7 +176,7 @@ class Winograd(Contraction):
     @property
     def u_point(self) -> int:
         """Bytes from one point to the next in U."""
-        return self.depth * self.width * 4 + POINT_PAD_BYTES
+        return odd_lines(self.depth * self.width * 4)
 
     @property
     def u_bytes(self) -> int:
@@ -224,8 +242,8 @@ class Winograd(Contraction):
             with asm.loop(self.schedule.tile_b):
                 self._inputs(replace(tile, b=image), channel, image_v)
                 asm.advance(image, 1)
-                asm.advance(image_v, self.image_blocks * self.v_row)
-            asm.advance(target, self.v_slice if self.schedule.streamed else 4 * chunk)
+                asm.advance(image_v, self.image_blocks * self.level.bytes)
+            asm.advance(target, self.v_chunk)
             asm.advance(channel, chunk)
         self._panels(tile, v, part)
 
@@ -234,8 +252,8 @@ class Winograd(Contraction):
         asm, s = self.asm, self.schedule
         number, image = asm.divide(part, s.tile_b)
         channel = asm.offset(asm.immediate(0), number, s.chunk)
-        v = asm.offset(v, number, self.v_slice if s.streamed else 4 * s.chunk)
-        v = asm.offset(v, image, self.image_blocks * self.v_row)
+        v = asm.offset(v, number, self.v_chunk)
+        v = asm.offset(v, image, self.image_blocks * self.level.bytes)
         self._inputs(replace(tile, b=asm.offset(tile.b, image, 1)), channel, v)
 
     def _panels(self, tile: Tile, v: Register, part: Register) -> None:
@@ -283,9 +301,9 @@ class Winograd(Contraction):
                                 for i in range(f.window) for j in range(f.window)],
                                [Memory(out, k * self.v_point) for k in range(f.points)])
                     asm.advance(at, self.level.bytes)
-                    asm.advance(out, self.level.bytes)
+                    asm.advance(out, self.v_vector)
                 asm.advance(pixel, f.step * layout.pixel)
-                asm.advance(to, self.v_row)
+                asm.advance(to, self.level.bytes)
             asm.advance(row, f.step * layout.row)
 
     def _streamed_products(self, v: Register, m: Register, weights: Register) -> None:
@@ -327,20 +345,33 @@ class Winograd(Contraction):
             with asm.loop(s.group):
                 row, to = asm.copy(point), asm.copy(panel_m)
                 for size, many in split_rows(self.blocks, s.rows):
-                    shape = Micro(size, s.vectors, self.v_row, 4, line, s.unroll)
                     with asm.loop(many):
                         held = (load_sums(asm, size, s.vectors, to, line) if added
                                 else zero_sums(asm, size, s.vectors))
-                        multiply(asm, shape, row, asm.copy(panel),
-                                 [Reduction(self.depth // s.unroll, 4 * s.unroll)], held)
+                        self._multiply_blocks(size, row, asm.copy(panel), held)
                         store_sums(asm, held, to, line)
-                        asm.advance(row, size * self.v_row)
+                        asm.advance(row, size * self.level.bytes)
                         asm.advance(to, size * line)
                 asm.advance(panel, panel_bytes)
                 asm.advance(panel_m, self.m_bytes)
             asm.advance(point, self.v_point)
             asm.advance(point_m, self.m_point)
             asm.advance(point_weights, point_bytes)
+
+    def _multiply_blocks(self, blocks: int, row: Register, weights: Register,
+                         held: list[list[Register]]) -> None:
+        """Add the products of a slice of V at neighbouring blocks, and of one panel, to `held`."""
+        asm, s, lanes = self.asm, self.schedule, self.level.lanes
+        shape = Micro(blocks, s.vectors, self.level.bytes, 4, self.width * 4, s.unroll)
+        whole, part = divmod(self.depth, lanes)
+        if whole:
+            multiply(asm, shape, row, weights,
+                     [Reduction(whole, self.v_vector), Reduction(lanes // s.unroll, 4 * s.unroll)],
+                     held)
+        if part:
+            last = asm.copy(row)
+            asm.advance(last, whole * self.v_vector)
+            multiply(asm, shape, last, weights, [Reduction(part // s.unroll, 4 * s.unroll)], held)
 
     def _outputs(self, tile: Tile, m: Register) -> None:
         """The results of one panel, a row of blocks at a time."""
