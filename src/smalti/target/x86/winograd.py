@@ -2,11 +2,14 @@
 
 For each tile of blocks:
 
-    for each chunk of channels: stage the patch; B^T d B of its blocks    V [point][c / lanes][block][lane]
+    for each chunk of channels: stage the patch; B^T d B of its blocks    V [point][c][block][lane]
     for each group of panels:
         for each point, each panel: V[point] times the packed weights     M [panel][point][block][o]
         for each panel, each row of blocks: A^T M A                       sums [y][x][o]
             write the result: epilogue applied
+
+In V, blocks lie side by side, one vector of channels of each (c counts vectors), so that the
+micro-kernel reads along memory whatever the number of channels.
 
 Everything but the weights lies in the thread's scratch memory. With `shared`, V of all tiles is
 made by a step of its own and lies in memory of all threads: the tiles of the second step are then
@@ -16,9 +19,8 @@ when they are packed; with `streamed` they are plain ones, and the products are 
         for each chunk: G g G^T of its weights                            U [panel][point][c][o]
             for each point, each panel: M += V[chunk][point] U
 
-In V, blocks lie side by side, a vector of channels each, so that the micro-kernel reads along memory
-whatever the number of channels. Streaming reads a quarter of the memory and needs no more of it than the direct algorithm. It costs the
-transform, which is small beside the products where a tile has many blocks.
+Streaming reads a quarter of the memory and needs no more of it than the direct algorithm. It costs
+the transform, which is small beside the products where a tile has many blocks.
 """
 
 from __future__ import annotations
