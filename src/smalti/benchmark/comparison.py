@@ -140,10 +140,11 @@ def measure(case: Case, precision: str, plan: Plan) -> Measured:
     expected = expected_outputs(job) if peers else None
     plan.say(f"{case.title}, {precision}: Smalti")
     with Worker("smalti", job) as ours:
+        found = ours.ask("outputs")
         if expected is None:
             (alone,) = alternate([ours], plan.rounds, plan.say, plan.tries_max)
             return Measured(case, precision, alone, None)
-        agreement = _agreement(case, ours.ask("outputs"), expected)
+        agreement = _agreement(case, found, expected)
         duels = list(_duels(ours, job, peers, plan, expected))
     return Measured(case, precision, [], agreement, duels)
 
@@ -155,7 +156,10 @@ def _duels(ours: Worker, job: Job, peers: Sequence[str], plan: Plan,
         with Worker(peer, job) as theirs:
             agreement = _agreement(job.case, theirs.ask("outputs"), expected)
             seconds = alternate((ours, theirs), plan.rounds, plan.say, plan.tries_max)
-            yield Duel(peer, *seconds, agreement, theirs.ask("note"))
+            duel = Duel(peer, *seconds, agreement, theirs.ask("note"))
+            plan.say(f"  {duration(statistics.median(duel.ours))} / {duration(duel.median)} = "
+                     f"{duel.ratio:.2f}")
+            yield duel
 
 
 def _agreement(case: Case, found: list[np.ndarray], expected: list[np.ndarray]) -> Agreement:

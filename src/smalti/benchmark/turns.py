@@ -27,6 +27,7 @@ TURN_SECONDS_MIN = 0.2
 """A turn is as many runs as fill this; what counts is their median."""
 OTHERS_MAX = 0.15
 TRIES_MAX = 8
+SECONDS_MAX = 60.0
 STATISTICS = Path("/proc/stat")
 
 
@@ -70,12 +71,15 @@ def alternate(workers: Sequence[Worker], rounds: int, say: Callable[[str], None]
     """Seconds of `rounds` undisturbed turns of each worker, one after the other.
 
     A turn is disturbed when other processes keep more than `OTHERS_MAX` of a core busy; it is
-    repeated, up to `tries_max` turns beyond those asked for, then disturbed ones count too, and
-    that is said.
+    repeated, up to `tries_max` turns beyond those asked for and not after `SECONDS_MAX`; then
+    disturbed ones count too, and that is said.
     """
     calm: list[list[Turn]] = [[] for _ in workers]
     rough: list[list[Turn]] = [[] for _ in workers]
-    for _ in range(rounds + tries_max):
+    started = time.monotonic()
+    for turns in range(rounds + tries_max):
+        if turns >= rounds and time.monotonic() - started > SECONDS_MAX:
+            break
         for number, worker in enumerate(workers):
             turn = worker.ask("run")
             (calm if turn.cores_of_others <= OTHERS_MAX else rough)[number].append(turn)
@@ -90,7 +94,6 @@ def serve(engine: str, job: Job, pipe: Connection) -> None:
     """The life of an engine's process."""
     try:
         runner = ENGINES[engine].prepare(job)
-        runner.run()
         pipe.send("ready")
         while (message := pipe.recv()) is not None:
             if message == "run":
@@ -105,7 +108,9 @@ def serve(engine: str, job: Job, pipe: Connection) -> None:
 
 
 class Worker:
-    """An engine in a process of its own, after a first run; use it in a `with` statement.
+    """An engine in a process of its own; use it in a `with` statement.
+
+    Ask for "outputs" before the first turn: a first run takes longer than others.
 
     Raises what Smalti raises there, and DeviceError when the process ends before it is told to.
     """

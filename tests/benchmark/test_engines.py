@@ -1,0 +1,61 @@
+"""What engines are given: files of a job, the trial of PyTorch's ways."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_suite import TINY_CASES
+
+from smalti.benchmark.engines import ENGINES, TRIALS, Job, _trial, expected_outputs, export
+
+
+def test_a_short_run_is_tried_more_often_than_a_long_one() -> None:
+    counts = [0, 0]
+
+    def first_is_slow() -> None:
+        counts[0] += 1
+        time.sleep(0.05 if counts[0] == 1 else 0.001)
+
+    def long() -> None:
+        counts[1] += 1
+        time.sleep(1.0)
+
+    assert _trial(first_is_slow) < 0.04 and counts[0] == TRIALS
+    assert _trial(long) >= 1.0 and counts[1] == 1
+
+
+def test_jobs_of_other_shapes_have_other_folders(tmp_path: Path) -> None:
+    job = Job(TINY_CASES["decode"], "f32", 1, tmp_path)
+    other = replace(job, case=replace(job.case, graph=TINY_CASES["encode"].graph))
+    assert job.folder != other.folder and job.folder == replace(job, precision="bf16").folder
+    assert job.onnx.parent == job.expected.parent == job.folder
+
+
+def test_our_engine_gives_outputs_in_the_graph_s_order(tmp_path: Path) -> None:
+    case = TINY_CASES["flux_block"]
+    runner = ENGINES["smalti"].prepare(Job(case, "f32", 1, tmp_path))
+    image, text = runner.outputs()
+    assert image.shape == (1, 16, 96) and text.shape == (1, 5, 96)
+    assert "kernels" in runner.note() and set(runner.run()) == {"img", "txt"}
+
+
+def test_what_is_missing_is_found_without_importing() -> None:
+    assert ENGINES["smalti"].missing() == []
+    assert replace(ENGINES["torch"], modules=("numpy", "no_such")).missing() == ["no_such"]
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("precision, error_max", [("f32", 1e-5), ("bf16", 2e-2)])
+def test_pytorch_takes_the_faster_way(precision: str, error_max: float, tmp_path: Path) -> None:
+    job = Job(TINY_CASES["flux_block"], precision, 1, tmp_path)
+    export(job)
+    runner = ENGINES["torch"].prepare(job)
+    for found, expected in zip(runner.outputs(), expected_outputs(job), strict=True):
+        error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+        assert error <= error_max and (error > 1e-4) == (precision == "bf16")
+    ways = {"f32": ("f32",), "bf16": ("autocast", "bfloat16")}
+    assert runner.note().startswith(ways[precision])
