@@ -7,13 +7,16 @@ gives NaN, one that writes outside its storage is named by `StrayWrite`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from smalti.fuse import Piece, View, cut
+from smalti.fuse import Cut, Piece, View, cut
+from smalti.fuse.precision import stored_in
 from smalti.fuse.view import Storage
 from smalti.graph import Graph, evaluate
 from smalti.kernel.form import Kernel
+from smalti.kernel.interpreter import as_stored
 from smalti.runtime.devices import available_levels
 from smalti.runtime.executable import Executable, joined
 from smalti.runtime.program import driver_entry
@@ -84,7 +87,7 @@ class PieceRunner:
     def block(self, storage: Storage) -> Block:
         """The memory of a storage."""
         if storage not in self.blocks:
-            block = self.blocks[storage] = Block(4 * storage.size)
+            block = self.blocks[storage] = Block(storage.bytes)
             given = storage.data if storage.kind == "constant" else (
                 self.parameters[storage.name] if storage.kind == "parameter" else None)
             if given is not None:
@@ -92,11 +95,27 @@ class PieceRunner:
         return self.blocks[storage]
 
     def array(self, view: View) -> np.ndarray:
-        """What a view sees."""
-        dtype = np.float32 if view.storage.dtype == "f32" else np.int32
-        strides = tuple(4 * stride for stride in view.strides)
-        return np.ndarray(view.shape, dtype, self.block(view.storage).bytes.data, 4 * view.offset,
-                          strides)
+        """What a view sees; a copy as f32 when it is stored as bf16."""
+        found = self.bits(view)
+        if view.storage.dtype != "bf16":
+            return found
+        return (found.astype(np.uint32) << 16).view(np.float32)
+
+    def bits(self, view: View) -> np.ndarray:
+        """What a view sees, where it is; bf16 as unsigned integers."""
+        size = view.storage.element_bytes
+        dtype = {"f32": np.float32, "i32": np.int32, "bf16": np.uint16}[view.storage.dtype]
+        strides = tuple(size * stride for stride in view.strides)
+        return np.ndarray(view.shape, dtype, self.block(view.storage).bytes.data,
+                          size * view.offset, strides)
+
+    def write(self, view: View, values: np.ndarray) -> None:
+        """Fill what a view sees, rounded when it is stored as bf16."""
+        if view.storage.dtype != "bf16":
+            self.array(view)[...] = values
+            return
+        bits = as_stored(values, "bf16").view(np.uint32) >> 16
+        self.bits(view)[...] = bits.astype(np.uint16)
 
     def run(self, piece: Piece) -> None:
         """Choose, lower, pack and run one piece."""
@@ -108,7 +127,8 @@ class PieceRunner:
         used, pointers = [workspace, scratch], []
         for name in low.buffers:
             view = piece.views[name]
-            block, offset = self.block(view.storage), 4 * view.offset
+            block = self.block(view.storage)
+            offset = view.storage.element_bytes * view.offset
             if low.packed and low.packed.buffer == name:
                 packed = Block(low.packed.bytes)
                 step = lower_packing(low.packed, view.strides, self.level)
@@ -123,13 +143,24 @@ class PieceRunner:
 
 
 def run_pieces(graph: Graph, inputs: Arrays, runner: PieceRunner) -> Arrays:
-    """The outputs of `graph`, cut and run kernel by kernel."""
-    found = cut(graph)
+    """The outputs of `graph`, cut and run kernel by kernel.
+
+    In bf16 everything but the statistics is stored so, inputs and outputs too, that each load and
+    store of a kernel is met in both dtypes.
+    """
+    found = cut(graph) if runner.precision == "f32" else narrow_everything(cut(graph))
     for name, view in found.inputs.items():
-        runner.array(view)[...] = inputs[name]
+        runner.write(view, inputs[name])
     for piece in found.pieces:
         runner.run(piece)
     return {name: np.array(runner.array(view)) for name, view in found.outputs.items()}
+
+
+def narrow_everything(found: Cut) -> Cut:
+    """`found` with bf16 for every f32 value that is given to it or is the result of a kernel."""
+    values = [*found.inputs.values(), *(p.views["out"] for p in found.pieces if "out" in p.views)]
+    return stored_in(found, {view.storage: replace(view.storage, dtype="bf16") for view in values
+                             if view.storage.dtype == "f32"})
 
 
 def arrays_for(graph: Graph, seed: int = 0) -> tuple[Arrays, Arrays]:
@@ -160,6 +191,9 @@ def check_graph(graph: Graph, name: str, precision: str = "f32", pick: Pick = ch
                 bounds: Limits | None = None) -> PieceRunner:
     """Assert that the pieces of `graph` compute what its interpreter does."""
     inputs, parameters = arrays_for(graph)
+    if precision == "bf16":
+        inputs = {n: a if a.dtype != np.float32 else as_stored(a, "bf16")
+                  for n, a in inputs.items()}
     expected = evaluate(graph, inputs, parameters)
     runner = PieceRunner(parameters, name, precision, pick, bounds)
     found = run_pieces(graph, inputs, runner)

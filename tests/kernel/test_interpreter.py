@@ -15,6 +15,7 @@ from smalti.fuse import View, cut
 from smalti.fuse.view import Storage
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES
+from smalti.kernel.form import Buffer, Call, Const, Kernel, Load, Stage, axis
 from smalti.kernel.interpreter import run
 from smalti.kernel.text import parse
 from smalti.kernel.verifier import verify
@@ -121,3 +122,15 @@ def test_wrong_arrays_are_named() -> None:
         run(kernel, {})
     with pytest.raises(InputError, match=r"'x' is \(4, 3\), expected \(3, 4\)"):
         run(kernel, {"x": X.T})
+
+
+def test_what_is_stored_as_bf16_is_rounded_once() -> None:
+    x, half = Buffer("x", "input", (4,), (1,)), Buffer("half", "output", (4,), (1,), "bf16")
+    out = Buffer("out", "output", (4,), (1,))
+    at = (axis("i"),)
+    stages = (Stage("half", (("i", 4),), Call("mul", (Load("x", at), Const(1.0)))),
+              Stage("out", (("i", 4),), Call("sub", (Load("half", at), Load("x", at)))))
+    values = np.array([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-9, np.nan], np.float32)
+    found = run(Kernel("map", (x, half, out), stages), {"x": values})
+    np.testing.assert_array_equal(found["half"], [1, 1 + 2**-6, -1, np.nan])
+    np.testing.assert_array_equal(found["out"], [-2**-8, 2**-8, 2**-9, np.nan])

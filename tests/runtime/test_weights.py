@@ -143,7 +143,7 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
        st.sampled_from(LEVELS), st.booleans(), st.booleans())
 def test_packing(out: int, channels: int, window: int, vectors: int, winograd: int,
                  order: list[int], name: str, pairs: bool, folded: bool) -> None:
-    pairs = pairs and name == "avx512_bf16" and not winograd
+    pairs = pairs and not winograd
     window = 3 if winograd else window
     step = 8 if pairs else 4
     chunk = 8 if channels % 8 == 0 else -(-channels // step) * step

@@ -42,10 +42,9 @@ def kernel_of(build) -> Kernel:
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(CPUS, st.integers(1, 3), EXTENTS, EXTENTS, st.integers(1, 100), st.integers(1, 100),
-       st.sampled_from([1, 3, 5]), st.integers(1, 2), st.booleans())
+       st.sampled_from([1, 3, 5]), st.integers(1, 2), st.sampled_from(["f32", "bf16"]))
 def test_convolutions(cpu: Limits, batch: int, channels: int, out: int, height: int, width: int,
-                      window: int, stride: int, pairs: bool) -> None:
-    precision = "bf16" if pairs and cpu.pairs else "f32"
+                      window: int, stride: int, precision: str) -> None:
     kernel = kernel_of(lambda g: g.apply(
         "conv", g.input("x", (batch, channels, height, width)),
         g.parameter("w", (out, channels, window, window)), pads=(window // 2,) * 4,
@@ -53,7 +52,11 @@ def test_convolutions(cpu: Limits, batch: int, channels: int, out: int, height: 
     schedule = choose(kernel, cpu, precision)
     schedule.check(cpu)
     e = contraction_extents(kernel)
-    assert isinstance(schedule, ContractionSchedule) and schedule.dtype == precision
+    assert isinstance(schedule, ContractionSchedule)
+    pairs = precision == "bf16" and cpu.pairs and not schedule.winograd
+    assert schedule.dtype == ("bf16" if pairs else "f32")
+    transformed = schedule.winograd and not schedule.streamed
+    assert schedule.weights == ("f32" if transformed else precision)
     assert e.b % schedule.tile_b == 0
     past = max(1, schedule.winograd)  # the last row of blocks may reach behind the image
     assert 1 <= schedule.tile_y < e.y + past and 1 <= schedule.tile_x < e.x + past
@@ -116,6 +119,7 @@ def test_statistics(cpu: Limits, height: int, width: int, groups: int) -> None:
 
 
 CONTRACTION = ContractionSchedule(1, 1, 14, 1, 8, 14, 2)
+PAIRS = replace(CONTRACTION, dtype="bf16", weights="bf16")
 ATTENTION = AttentionSchedule(2, 56, 14)
 
 
@@ -123,8 +127,9 @@ ATTENTION = AttentionSchedule(2, 56, 14)
     (CONTRACTION, "avx2", "14 x 2 accumulators need 31 vector registers, there are 16"),
     (replace(CONTRACTION, rows=16), "avx512", "need 35 vector registers, there are 32"),
     (replace(CONTRACTION, chunk=6), "avx512", "6 channels is no multiple of 4"),
-    (replace(CONTRACTION, dtype="bf16", chunk=12), "avx512_bf16", "12 channels is no multiple of"),
-    (replace(CONTRACTION, dtype="bf16"), "avx512", "need vdpbf16ps"),
+    (replace(PAIRS, chunk=12), "avx512_bf16", "12 channels is no multiple of 8"),
+    (PAIRS, "avx512", "need vdpbf16ps"),
+    (replace(PAIRS, weights="f32"), "avx512_bf16", "need bf16 weights"),
     (ATTENTION, "avx2", "14 x 2 accumulators need 31 vector registers, there are 16"),
     (replace(ATTENTION, vectors=4), "avx512", "need 61 vector registers, there are 32"),
 ])
@@ -135,7 +140,7 @@ def test_what_a_cpu_cannot_run_is_illegal(schedule, cpu: str, why: str) -> None:
 
 @pytest.mark.parametrize("schedule, cpu", [
     (CONTRACTION, "avx512"), (replace(CONTRACTION, rows=6), "avx2"),
-    (replace(CONTRACTION, dtype="bf16"), "avx512_bf16"), (ATTENTION, "avx512"),
+    (PAIRS, "avx512_bf16"), (replace(PAIRS, dtype="f32"), "avx512"), (ATTENTION, "avx512"),
     (replace(ATTENTION, rows=6), "avx2")])
 def test_what_a_cpu_can_run_is_legal(schedule, cpu: str) -> None:
     assert schedule.check(limits(LEVELS[cpu])) is None

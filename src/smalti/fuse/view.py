@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from smalti.kernel.form import ELEMENT_BYTES
+
 
 @dataclass(eq=False)
 class Storage:
@@ -21,6 +23,16 @@ class Storage:
     dtype: str = "f32"
     name: str = ""
     data: np.ndarray | None = None
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one element."""
+        return ELEMENT_BYTES[self.dtype]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * self.element_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+ELEMENT_BYTES = {"f32": 4, "bf16": 2, "i32": 4, "i64": 8, "bool": 1}
+"""Bytes of an element of each dtype that a buffer may have."""
+
 
 @dataclass(frozen=True, slots=True)
 class Index:
@@ -91,7 +94,8 @@ class Buffer:
     """A tensor that a kernel touches.
 
     `role` is "input", "parameter", "output" or "local". Strides are in elements; a local buffer
-    has none: where it lies is up to the schedule.
+    has none: where it lies is up to the schedule. What is stored as bf16 is computed in f32 and
+    rounded once, to the nearest, ties to even.
     """
 
     name: str

@@ -22,8 +22,9 @@ def run(kernel: Kernel, arrays: Arrays) -> dict[str, np.ndarray]:
     """The outputs of `kernel`, by name and in their logical shapes.
 
     `arrays` holds an array in its logical shape for each input and parameter; strides play no
-    part. Sums are made in float64 and rounded once. Raises InputError for a missing array or one
-    of another shape, VerificationError for a read outside a buffer.
+    part. Sums are made in float64 and rounded once, to the dtype of their buffer. Raises
+    InputError for a missing array or one of another shape, VerificationError for a read outside a
+    buffer.
 
     >>> from smalti.kernel.form import Buffer, axis
     >>> x, out = Buffer("x", "input", (2, 3), (3, 1)), Buffer("out", "output", (2,), (1,))
@@ -36,15 +37,32 @@ def run(kernel: Kernel, arrays: Arrays) -> dict[str, np.ndarray]:
         if buffer.role in ("input", "parameter"):
             if buffer.name not in arrays:
                 raise InputError(f"{buffer.role} {buffer.name!r} of the kernel is missing")
-            array = np.asarray(arrays[buffer.name], DTYPES[buffer.dtype])
+            array = as_stored(arrays[buffer.name], buffer.dtype)
             if array.shape != buffer.shape:
                 raise InputError(f"{buffer.role} {buffer.name!r} is {array.shape}, expected "
                                  f"{buffer.shape}")
             known[buffer.name] = array
     for stage in kernel.stages:
-        known[stage.result] = np.asarray(_stage(stage, known),
-                                         DTYPES[kernel.buffer(stage.result).dtype])
+        known[stage.result] = as_stored(_stage(stage, known), kernel.buffer(stage.result).dtype)
     return {b.name: known[b.name] for b in kernel.buffers if b.role == "output"}
+
+
+def as_stored(values: np.ndarray, dtype: str) -> np.ndarray:
+    """`values` as a buffer of `dtype` holds them; bf16 as float32 whose lower 16 bits are 0.
+
+    Rounding to bf16 is to the nearest, ties to even; NaN stays NaN.
+
+    >>> as_stored(np.array([1 + 2**-8, 1 + 3 * 2**-8, 1e39]), "bf16") - 1
+    array([0.       , 0.015625 ,       inf], dtype=float32)
+    """
+    if dtype != "bf16":
+        return np.asarray(values, DTYPES[dtype])
+    with np.errstate(over="ignore"):
+        exact = np.ascontiguousarray(values, np.float32)
+    bits = exact.view(np.uint32)
+    even = bits + 0x7FFF + ((bits >> 16) & 1)
+    rounded = (even & 0xFFFF0000).view(np.float32).reshape(np.shape(values))
+    return np.where(np.isnan(exact).reshape(rounded.shape), np.float32(np.nan), rounded)
 
 
 def _stage(stage: Stage, known: Arrays) -> np.ndarray:

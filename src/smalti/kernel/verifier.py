@@ -10,8 +10,10 @@ import re
 from collections.abc import Mapping
 
 from smalti.errors import VerificationError
-from smalti.graph.operation import DTYPES, OPERATIONS
-from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Kernel, Load, Stage
+from smalti.graph.operation import OPERATIONS
+from smalti.kernel.form import (
+    ELEMENT_BYTES, Buffer, Call, Const, Expr, Index, Kernel, Load, Stage,
+)
 from smalti.kernel.text import ROLES, show_index, show_stage
 
 NAME = re.compile(r"[A-Za-z_]\w*$")
@@ -77,8 +79,8 @@ class _Verifier:
         self.check(bool(NAME.match(name)), "buffers named by letters and digits", repr(name))
         self.check(name not in self.buffers, "each buffer listed once", f"a second {name}")
         self.check(buffer.role in ROLES, f"a role of {', '.join(ROLES)} for {name}", buffer.role)
-        self.check(buffer.dtype in DTYPES, f"a dtype of {', '.join(DTYPES)} for {name}",
-                   buffer.dtype)
+        self.check(buffer.dtype in ELEMENT_BYTES,
+                   f"a dtype of {', '.join(ELEMENT_BYTES)} for {name}", buffer.dtype)
         self.check(all(extent >= 1 for extent in buffer.shape), f"extents of 1 or more in {name}",
                    list(buffer.shape))
         strides = 0 if buffer.role == "local" else len(buffer.shape)

@@ -14,11 +14,11 @@ from dataclasses import replace
 
 from smalti import settings
 from smalti.errors import InputError
-from smalti.fuse import Cut, Piece, View, cut
+from smalti.fuse import Cut, Piece, View, cut, narrowed
 from smalti.fuse.view import Storage
 from smalti.graph import Graph, show
 from smalti.kernel import verify
-from smalti.kernel.form import Kernel, loads
+from smalti.kernel.form import ELEMENT_BYTES, Kernel, loads
 from smalti.kernel.traffic import touched
 from smalti.rewrite import rewrite
 from smalti.runtime import cache
@@ -47,9 +47,10 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
                   progress: Callable[[int, int], None] | None = None) -> Program:
     """A program that computes `graph` on this CPU.
 
-    `precision` is that of the factors of products ("f32" or "bf16"; "auto" is f32): sums,
-    statistics and everything between kernels are f32. `target` forces an x86 feature level
-    (avx2, avx512, avx512_bf16). `progress` is called with (kernels done, kernels). On a CPU
+    `precision` "bf16" halves the bytes of weights and of what is stored between kernels, and the
+    time of products where the CPU multiplies bf16; sums, statistics, softmax, inputs and outputs
+    are f32 whatever it is ("auto" is f32; see `fuse.precision`). `target` forces an x86 feature
+    level (avx2, avx512, avx512_bf16). `progress` is called with (kernels done, kernels). On a CPU
     without AVX2 the numpy reference runs and says so. Raises UnsupportedError listing all nodes
     that no kernel computes, and InputError for an unknown precision or level, or a number of
     threads outside 1 to 256.
@@ -72,8 +73,6 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     if name not in available_levels():
         raise InputError(f"this CPU has not what the level {name} needs; it has "
                          f"{', '.join(available_levels()) or 'none'}")
-    if precision == "bf16" and name != "avx512_bf16":
-        raise InputError(f"precision bf16 needs a CPU with AVX-512 BF16, this is {name}; use f32")
     device = cpu()
     bounds = limits(chosen, threads, device.l1_bytes, device.l2_bytes)
     key = image_key(graph, chosen, bounds, precision)
@@ -98,7 +97,7 @@ def build_image(graph: Graph, chosen: Level, bounds: Limits, precision: str,
     graph = rewrite(graph)
     if settings.show("graph"):
         print(graph)
-    pieces = cut(graph)
+    pieces = cut(graph) if precision == "f32" else narrowed(cut(graph))
     if settings.show("fused"):
         for piece in pieces.pieces:
             print(f"{piece.scope}: {piece.kernel.form}: {piece.reason}")
@@ -191,7 +190,7 @@ class _Builder:
                 lives.setdefault(view.storage, [0, 0])[1] = last_piece + 1
         shared = self._shared(lives)
         kept = [s for s in lives if s not in shared]
-        intervals = [Interval(_bytes(s) + ALIGNMENT, *lives[s]) for s in kept]
+        intervals = [Interval(s.bytes + ALIGNMENT, *lives[s]) for s in kept]
         working = [i for i, low in enumerate(lowered) if low.workspace_bytes]
         intervals += [Interval(lowered[i].workspace_bytes, i, i) for i in working]
         offsets, self.image.arena_bytes = plan(intervals, ALIGNMENT)
@@ -217,7 +216,7 @@ class _Builder:
             root = operand
             while root in shared:
                 root = shared[root]
-            if _bytes(root) < _bytes(out.storage):
+            if root.bytes < out.storage.bytes:
                 continue
             shared[out.storage] = operand
             lives[root][1] = max(lives[root][1], lives[out.storage][1])
@@ -229,7 +228,7 @@ class _Builder:
                    name: str) -> tuple[str, int]:
         """What a pointer of a launch refers to."""
         if view.storage.kind in ("arena", "input"):
-            return "arena", places[view.storage] + 4 * view.offset
+            return "arena", places[view.storage] + view.storage.element_bytes * view.offset
         packed = low.packed if low.packed and low.packed.buffer == name else None
         key = (view if packed else (view.storage, view.offset), packed)
         if key not in self.slots:
@@ -246,7 +245,7 @@ class _Builder:
                 kind = "constant"
             start += len(self.constants) // 4
             self.constants += storage.data.tobytes()
-        size = packed.bytes if packed else _bytes(storage) - 4 * view.offset
+        size = packed.bytes if packed else storage.bytes - 4 * view.offset
         image.weights_bytes += size + -size % ALIGNMENT + ALIGNMENT
         slot = Slot(storage.name, kind, offset, size, start, storage.dtype)
         if packed is None:
@@ -258,19 +257,17 @@ class _Builder:
         return replace(slot, function=self.packers[key], panels=packed.panels)
 
 
-def _bytes(storage: Storage) -> int:
-    return 4 * storage.size
-
-
 def _moved_bytes(kernel: Kernel, low: Lowered) -> int:
     """Bytes of what a kernel reads and writes, each once; weights as they are packed."""
     whole = {low.packed.buffer: low.packed.bytes} if low.packed else {}
-    return sum(whole.get(name, 4 * count) for name, count in touched(kernel).items())
+    return sum(whole.get(name, ELEMENT_BYTES[kernel.buffer(name).dtype] * count)
+               for name, count in touched(kernel).items())
 
 
 def _place(view: View, places: dict[Storage, int]) -> Place:
-    return Place(places[view.storage] + 4 * view.offset, view.shape,
-                 tuple(4 * s for s in view.strides), view.storage.dtype)
+    size = view.storage.element_bytes
+    return Place(places[view.storage] + size * view.offset, view.shape,
+                 tuple(size * s for s in view.strides), view.storage.dtype)
 
 
 def _overwritable(piece: Piece, out: View, lives: dict[Storage, list[int]],
@@ -288,7 +285,8 @@ def _overwritable(piece: Piece, out: View, lives: dict[Storage, list[int]],
             continue
         reads = [v.storage for v in piece.views.values()].count(view.storage)
         if lives[view.storage][1] != number or reads != 1 or view.offset or out.offset \
-                or view.storage.size != out.storage.size:
+                or (view.storage.size, view.storage.dtype) != (out.storage.size,
+                                                               out.storage.dtype):
             continue
         at = {}
         for index, stride, extent in zip(load.index, view.strides, view.shape):

@@ -14,11 +14,14 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from smalti.errors import InputError
+from smalti.graph.operation import DTYPES
 
 HEADER = struct.Struct("<8s32sQQQ")
 """Magic, SHA-256 of all that follows it, and the bytes of text, code and constants."""
 MAGIC = b"SMALTI\0\3"
 DIGEST_END = 40
+BF16_EXPONENT = 0x7F80
+"""The exponent bits of a bf16: all are set in NaN and Inf, and in nothing else."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,15 @@ def _place(fields: dict) -> Place:
                  fields["dtype"])
 
 
+def finite_at(memory: np.ndarray, place: Place) -> bool:
+    """Whether the tensor at `place` in `memory` holds neither NaN nor Inf."""
+    array = array_at(memory, place)
+    if place.dtype == "bf16":
+        return not bool(((array & BF16_EXPONENT) == BF16_EXPONENT).any())
+    return bool(np.isfinite(array).all())
+
+
 def array_at(memory: np.ndarray, place: Place) -> np.ndarray:
-    """The tensor at `place` in `memory` (uint8), without a copy."""
-    dtype = {"f32": np.float32, "i32": np.int32, "i64": np.int64, "bool": np.bool_}[place.dtype]
+    """The tensor at `place` in `memory` (uint8), without a copy; bf16 as its bits, uint16."""
+    dtype = np.uint16 if place.dtype == "bf16" else DTYPES[place.dtype]
     return np.ndarray(place.shape, dtype, memory.data, place.offset, place.strides)

@@ -18,7 +18,7 @@ from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES
 from smalti.runtime.executable import Executable
-from smalti.runtime.image import Image, Place, Slot, array_at
+from smalti.runtime.image import Image, Slot, array_at, finite_at
 from smalti.runtime.threads import call, context, workers
 from smalti.runtime.weights import Done, Read, bind
 from smalti.target.x86.driver import driver
@@ -283,12 +283,9 @@ class NativeProgram(Program):
             piece = self.image.pieces[launch.piece]
             last = number + 1 == len(self.image.launches) \
                 or self.image.launches[number + 1].piece != launch.piece
-            if last and not all(self._finite(place) for place in piece.results):
+            if last and not all(finite_at(self._arena, place) for place in piece.results):
                 return f"the {piece.form} of {piece.scope or self.name}"
         return None
-
-    def _finite(self, place: Place) -> bool:
-        return bool(np.isfinite(array_at(self._arena, place)).all())
 
     @property
     def timings(self) -> dict[str, float]:
@@ -307,12 +304,13 @@ class NativeProgram(Program):
         return seconds
 
     def explain(self) -> str:
-        """One line a kernel: time of the last run, GFLOP/s, schedule, and why the cut is there."""
+        """One line a kernel: time of the last run, GFLOP/s, schedule, the dtype that its result is
+        stored in, and why the cut is there."""
         image = self.image
         seconds = self.kernel_seconds()
         lines = [f"{image.name}: {len(image.pieces)} kernels, {len(image.functions)} functions, "
                  f"{len(image.code) / 1e6:.2f} MB of code, level {image.level}, "
-                 f"products in {image.precision}, {self.crew} threads, arena "
+                 f"precision {image.precision}, {self.crew} threads, arena "
                  f"{image.arena_bytes / 1e6:.1f} MB, packed weights "
                  f"{image.weights_bytes / 1e6:.1f} MB"]
         steady = {launch.piece for launch in image.launches[:image.steady]}
@@ -320,8 +318,9 @@ class NativeProgram(Program):
             rate = piece.flops / max(seconds[number], 1e-9) / 1e9
             time_text = "" if self.seconds is None else (
                 f"{1e3 * seconds[number]:9.3f} ms {rate:8.1f} GFLOP/s  ")
+            stored = ", ".join(dict.fromkeys(place.dtype for place in piece.results))
             lines.append(f"{number:5d} {time_text}{piece.form:18s} {piece.scope}  "
-                         f"{piece.schedule}  cut: {piece.reason}"
+                         f"{piece.schedule}  stored: {stored}  cut: {piece.reason}"
                          + ("  once, when weights are bound" if number in steady else ""))
         return "\n".join(lines) + "\n"
 

@@ -30,7 +30,8 @@ STREAMED_PIXELS_MAX = 1024
 
 
 def choose(kernel: Kernel, limits: Limits, precision: str = "f32") -> Schedule:
-    """The first schedule of `kernel`; `precision` is that of products: "f32" or "bf16"."""
+    """The first schedule of `kernel`; with `precision` "bf16" weights are held as bf16, and
+    products are of bf16 pairs where the CPU has them."""
     return _FORMS[kernel.form](kernel, limits, precision)
 
 
@@ -52,10 +53,10 @@ def _contraction(kernel: Kernel, limits: Limits, precision: str) -> ContractionS
     block = max(block, min(panels, -(-TILE_FLOPS_MIN // per_panel)))
     block = -(-panels // (-(-panels // block)))
     unroll = math.gcd(4, chunk // (2 if precision == "bf16" else 1))
+    products = "bf16" if precision == "bf16" and limits.pairs else "f32"
     direct = ContractionSchedule(tile_b, tile_y, tile_x, block, chunk, rows, vectors, unroll,
-                                 precision)
-    if (precision == "f32" and filterable(kernel, limits)
-            and e.b * e.y * e.x >= 16 * WINOGRAD_BLOCKS_MIN):
+                                 products, weights=precision)
+    if filterable(kernel, limits) and e.b * e.y * e.x >= 16 * WINOGRAD_BLOCKS_MIN:
         return filtered(kernel, direct, limits, 4, e.y * e.x <= STREAMED_PIXELS_MAX)
     return direct
 
@@ -90,7 +91,7 @@ def channel_chunk(channels: int, tile: tuple[int, int, int], e, limits: Limits,
                   precision: str) -> int:
     """How many channels are staged at a time."""
     step = 8 if precision == "bf16" else 4
-    size = 2 if precision == "bf16" else 4
+    size = 2 if precision == "bf16" and limits.pairs else 4
     tile_b, tile_y, tile_x = tile
     patch = tile_b * ((tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1) * (
         (tile_x - 1) * e.stride_x + (e.s - 1) * e.dilation_x + 1)
@@ -173,7 +174,8 @@ def _attention(kernel: Kernel, limits: Limits, precision: str) -> AttentionSched
     (batch, queries, heads, depth), (_, keys, _, _) = (kernel.buffer(n).shape for n in "qk")
     width = kernel.buffer("v").shape[3]
     vectors, rows = 2, (limits.vectors - 4) // 2
-    size = 2 if precision == "bf16" else 4
+    products = "bf16" if precision == "bf16" and limits.pairs else "f32"
+    size = 2 if products == "bf16" else 4
     lanes = vectors * limits.lanes
     most = limits.l1_bytes // (size * (depth + width) + 4 * lanes)
     block = even(keys, max(2 * rows, most // rows * rows))
@@ -181,7 +183,7 @@ def _attention(kernel: Kernel, limits: Limits, precision: str) -> AttentionSched
     wanted = TILES_PER_THREAD * limits.threads
     groups = min(ATTENTION_GROUPS, limits.l2_bytes // 4 // (4 * lanes * (depth + width)),
                  batch * heads * queries // (lanes * wanted), -(-queries // lanes))
-    return AttentionSchedule(vectors, block, rows, max(1, groups), precision)
+    return AttentionSchedule(vectors, block, rows, max(1, groups), products)
 
 
 _FORMS = {"contraction": _contraction, "depthwise": _depthwise, "reduction": _reduction,

@@ -15,7 +15,7 @@ from smalti.kernel.form import Call, Expr, Index, Kernel, Load, Stage, loads
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A load or store with strides applied, in elements.
+    """A load or store with strides applied, in elements of `dtype`.
 
     address = offset + sum of strides[axis] * axis + sum of stride * (index // divisor) over
     `divided` + stride * value over `indirect` (an integer access).
@@ -26,6 +26,7 @@ class Access:
     offset: int
     divided: tuple[tuple[int, Index], ...] = ()
     indirect: tuple[tuple[int, Access], ...] = ()
+    dtype: str = "f32"
 
     def stride(self, axis: str) -> int:
         """Elements from one step of `axis` to the next."""
@@ -36,7 +37,8 @@ def access(kernel: Kernel, load: Load) -> Access:
     """`load` with the strides of its buffer applied."""
     strides: dict[str, int] = {}
     offset, divided, indirect = 0, [], []
-    for index, stride in zip(load.index, kernel.buffer(load.buffer).strides):
+    buffer = kernel.buffer(load.buffer)
+    for index, stride in zip(load.index, buffer.strides):
         if isinstance(index, Load):
             indirect.append((stride, access(kernel, index)))
         elif index.divisor != 1:
@@ -46,13 +48,14 @@ def access(kernel: Kernel, load: Load) -> Access:
             for name, coefficient in index.terms:
                 strides[name] = strides.get(name, 0) + stride * coefficient
     kept = tuple((name, stride) for name, stride in strides.items() if stride)
-    return Access(load.buffer, kept, offset, tuple(divided), tuple(indirect))
+    return Access(load.buffer, kept, offset, tuple(divided), tuple(indirect), buffer.dtype)
 
 
 def store(kernel: Kernel, axes: Sequence[tuple[str, int]], result: str) -> Access:
     """The store of a stage as an access."""
-    strides = kernel.buffer(result).strides
-    return Access(result, tuple((name, s) for (name, n), s in zip(axes, strides) if n > 1), 0)
+    buffer = kernel.buffer(result)
+    strides = tuple((name, s) for (name, n), s in zip(axes, buffer.strides) if n > 1)
+    return Access(result, strides, 0, dtype=buffer.dtype)
 
 
 @dataclass(frozen=True, slots=True)

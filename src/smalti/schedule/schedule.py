@@ -31,7 +31,8 @@ class ContractionSchedule:
     `folded`: a nearest enlargement by 2 in front is part of the filtering. `shared`: the inputs of
     all tiles are transformed first, in memory that the threads share, instead of by each tile of
     panels again. `streamed`: each tile transforms the plain weights it needs, chunk by chunk;
-    without, they are transformed when they are bound.
+    without, they are transformed when they are bound. Products are of `dtype` factors; `weights` is
+    the dtype that packed weights are held in: bf16 ones are widened where products are f32.
     """
 
     tile_b: int
@@ -48,6 +49,19 @@ class ContractionSchedule:
     folded: bool = False
     shared: bool = False
     streamed: bool = False
+    weights: str = "f32"
+
+    @property
+    def factors(self) -> str:
+        """What a micro-kernel multiplies: "f32", "pairs" of bf16, or f32 by "widened" bf16."""
+        if self.weights == "f32":
+            return "f32"
+        return "pairs" if self.dtype == "bf16" else "widened"
+
+    @property
+    def step(self) -> int:
+        """Channels that one turn of the innermost loop takes."""
+        return self.unroll * (2 if self.weights == "bf16" else 1)
 
     def check(self, limits: Limits) -> None:
         """Raise IllegalSchedule when `limits` cannot run it."""
@@ -55,13 +69,15 @@ class ContractionSchedule:
         if needed > limits.vectors:
             raise IllegalSchedule(f"{self.rows} x {self.vectors} accumulators need {needed} vector "
                                   f"registers, there are {limits.vectors}")
-        step = self.unroll * (2 if self.dtype == "bf16" else 1)
-        if self.chunk % step:
-            raise IllegalSchedule(f"a chunk of {self.chunk} channels is no multiple of {step}")
+        if self.chunk % self.step:
+            raise IllegalSchedule(f"a chunk of {self.chunk} channels is no multiple of "
+                                  f"{self.step}")
         if (self.streamed or self.shared or self.folded) and not self.winograd:
             raise IllegalSchedule("only minimal filtering transforms inputs and weights")
         if self.dtype == "bf16" and not limits.pairs:
             raise IllegalSchedule("bf16 products need vdpbf16ps")
+        if self.dtype == "bf16" and self.weights != "bf16":
+            raise IllegalSchedule("bf16 products need bf16 weights")
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,12 +71,14 @@ def filtered(kernel: Kernel, direct: ContractionSchedule, limits: Limits, size: 
         u = points(size, folded) * vectors * limits.lanes * 4
         most = min(most, max(limits.lanes, int(U_SHARE * limits.l2_bytes) // u))
     fits = [n for n in range(limits.lanes, most + 1, limits.lanes) if e.c % n == 0]
-    chunk = -(-e.c // 4) * 4 if e.c <= most or not fits else fits[-1]
+    weights = direct.weights if streamed else "f32"
+    whole = -(-e.c // 8) * 8 if weights == "bf16" else -(-e.c // 4) * 4
+    chunk = whole if e.c <= most or not fits else fits[-1]
     rows = min((limits.vectors - 2 - vectors) // vectors, tile_b * block_y * block_x)
     return replace(direct, tile_b=tile_b, tile_y=block_y * size, tile_x=block_x * size,
                    panels=block, chunk=chunk, rows=rows, vectors=vectors,
                    unroll=math.gcd(4, chunk), dtype="f32", winograd=size, folded=folded,
-                   shared=shared, streamed=streamed)
+                   shared=shared, streamed=streamed, weights=weights)
 
 
 def block_tile(e: Extents, limits: Limits, size: int, folded: bool,

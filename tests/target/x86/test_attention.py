@@ -51,10 +51,11 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_attention(case: Case, name: str) -> None:
-    runner = check_graph(case.graph(), name)
+def test_attention(case: Case, name: str, precision: str) -> None:
+    runner = check_graph(case.graph(), name, precision)
     assert [type(s) for s in runner.schedules] == [AttentionSchedule]
 
 
@@ -69,10 +70,11 @@ def test_attention_of_pairs(case: Case, name: str) -> None:
 @given(st.builds(Case, queries=st.integers(1, 70), keys=st.integers(1, 130),
                  heads=st.integers(1, 3), depth=st.sampled_from([1, 3, 7, 8, 16, 20, 40]),
                  width=st.sampled_from([0, 1, 5, 17]), batch=st.integers(1, 2),
-                 causal=st.integers(0, 1)), st.sampled_from(LEVELS))
-def test_random_attention(case: Case, name: str) -> None:
+                 causal=st.integers(0, 1)), st.sampled_from(LEVELS),
+       st.sampled_from(["f32", "bf16"]))
+def test_random_attention(case: Case, name: str, precision: str) -> None:
     note(f"{name}\n{case.graph()}")
-    check_graph(case.graph(), name)
+    check_graph(case.graph(), name, precision)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
@@ -102,17 +104,19 @@ def test_the_reference_follows_a_top_that_grows(growing: bool, name: str) -> Non
     assert relative_error(found, evaluate(graph, inputs, {})["y"]) < 1e-4
 
 
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)
-def test_operands_may_be_parts_of_one_value(name: str) -> None:
+def test_operands_may_be_parts_of_one_value(name: str, precision: str) -> None:
     g = Graph("qkv")
     x = g.input("x", (2, 19, 3 * 24))
     q, k, v = (g.apply("slice", x, axis=2, start=24 * i, end=24 * i + 24) for i in range(3))
     g.output("y", g.apply("attention", q, k, v, num_heads=3) + 1.0)
-    check_graph(g, name)
+    check_graph(g, name, precision)
 
 
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)
-def test_operands_may_be_turned(name: str) -> None:
+def test_operands_may_be_turned(name: str, precision: str) -> None:
     g = Graph("turned")
     image, tokens = g.input("x", (2, 16, 3, 5)), g.input("t", (2, 16, 15))
     q = image.reshape(2, 16, 15).transpose(0, 2, 1)
@@ -120,7 +124,7 @@ def test_operands_may_be_turned(name: str) -> None:
     v = g.apply("expand", g.input("v", (1, 15, 16)), shape=(2, 15, 16))
     g.output("y", g.apply("attention", q, k, v, num_heads=2).transpose(0, 2, 1)
              .reshape(2, 16, 3, 5))
-    check_graph(g, name)
+    check_graph(g, name, precision)
 
 
 @pytest.mark.parametrize("name", LEVELS)

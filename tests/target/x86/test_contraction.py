@@ -17,8 +17,7 @@ from smalti.target.x86.instructions import level
 from smalti.target.x86.lower import limits, lower
 
 EXAMPLES = 40
-PRECISIONS = [(name, "f32") for name in LEVELS] + [
-    (name, "bf16") for name in LEVELS if name == "avx512_bf16"]
+PRECISIONS = [(name, precision) for name in LEVELS for precision in ("f32", "bf16")]
 
 
 @dataclass(frozen=True)
@@ -195,12 +194,14 @@ def contraction_schedules(draw: st.DrawFn, name: str, precision: str) -> Contrac
     vectors = draw(st.sampled_from([1, 2, 4]))
     rows = (level(name).vectors - 1 - vectors) // vectors
     step = 2 if precision == "bf16" else 1
+    products = precision if level(name).pairs else "f32"
     unroll = draw(st.sampled_from([1, 2, 4]))
     chunk = draw(st.sampled_from([n for n in (4, 8, 24, 48) if n % (unroll * step) == 0]))
     return ContractionSchedule(
         tile_b=draw(st.sampled_from([1, 2])), tile_y=draw(st.integers(1, 9)),
         tile_x=draw(st.integers(1, 11)), panels=draw(st.integers(1, 5)), chunk=chunk,
-        rows=draw(st.integers(1, rows)), vectors=vectors, unroll=unroll, dtype=precision)
+        rows=draw(st.integers(1, rows)), vectors=vectors, unroll=unroll, dtype=products,
+        weights=precision)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
@@ -223,7 +224,9 @@ def test_any_legal_schedule_computes_the_same(data: st.DataObject, at: tuple[str
 @pytest.mark.parametrize("change, why", [
     ({"rows": 31}, "vector registers"), ({"chunk": 6}, "no multiple of 4"),
     ({"chunk": 20}, "do not divide 24 channels"), ({"tile_b": 3}, "do not divide 2 images"),
-    ({"dtype": "bf16", "chunk": 8}, "vdpbf16ps"), ({"chunk": 28}, "more than 24 channels"),
+    ({"dtype": "bf16", "weights": "bf16"}, "vdpbf16ps"),
+    ({"weights": "bf16", "chunk": 12}, "no multiple of 8"),
+    ({"chunk": 28}, "more than 24 channels"),
 ])
 def test_impossible_schedules_are_refused(change: dict, why: str) -> None:
     kernel = cut(Conv(24, 9, 11, 45, batch=2).graph()).pieces[0].kernel

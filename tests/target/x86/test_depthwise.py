@@ -78,10 +78,11 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_depthwise(case: Case, name: str) -> None:
-    runner = check_graph(case.graph(), name)
+def test_depthwise(case: Case, name: str, precision: str) -> None:
+    runner = check_graph(case.graph(), name, precision)
     assert any(isinstance(schedule, DepthwiseSchedule) for schedule in runner.schedules)
 
 
@@ -103,12 +104,12 @@ def _fitting(case: Case) -> Case:
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(DEPTHWISE.map(_fitting), st.sampled_from(LEVELS), st.integers(1, 5), st.integers(1, 5),
-       st.integers(1, 12))
+       st.integers(1, 12), st.sampled_from(["f32", "bf16"]))
 def test_random_depthwise_under_any_schedule(case: Case, name: str, tile_y: int, vectors: int,
-                                             pixels: int) -> None:
-    note(f"{name}\n{case.graph()}")
+                                             pixels: int, precision: str) -> None:
+    note(f"{name} {precision}\n{case.graph()}")
     schedule = DepthwiseSchedule(tile_y, vectors, pixels)
-    runner = check_graph(case.graph(), name, pick=lambda kernel, *rest: (
+    runner = check_graph(case.graph(), name, precision, pick=lambda kernel, *rest: (
         schedule if kernel.form == "depthwise" else choose(kernel, *rest)))
     assert schedule in runner.schedules
 

@@ -20,13 +20,14 @@ SHAPES = [(1,), (7,), (8,), (16,), (33,), (3, 5), (2, 1, 40), (4, 70), (2, 3, 4,
           (2, 16, 1, 1), (3, 1, 6, 2), ()]
 
 
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_pointwise_of_any_shape(name: str, shape: tuple[int, ...]) -> None:
+def test_pointwise_of_any_shape(name: str, shape: tuple[int, ...], precision: str) -> None:
     g = Graph("pointwise")
     x, y = g.input("x", shape), g.parameter("y", shape[-1:])
     g.output("z", g.apply("silu", x * y + 0.5) - x)
-    runner = check_graph(g, name)
+    runner = check_graph(g, name, precision)
     assert [type(s) for s in runner.schedules] == [MapSchedule]
 
 
@@ -81,12 +82,13 @@ MOVES: dict[str, Callable[[Graph], Value]] = {
 }
 
 
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("move", MOVES)
-def test_movement(name: str, move: str) -> None:
+def test_movement(name: str, move: str, precision: str) -> None:
     g = Graph(move)
     g.output("y", MOVES[move](g))
-    check_graph(g, name)
+    check_graph(g, name, precision)
 
 
 @pytest.mark.parametrize("name", LEVELS)

@@ -45,10 +45,12 @@ GROUPS = [((2, 64, 8, 8), 32), ((2, 40, 5, 7), 4), ((1, 1, 3, 3), 1), ((3, 7, 2,
           ((2, 8, 5), 2), ((1, 6, 2, 3, 4), 3), ((1, 4, 64, 64), 2)]
 
 
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("shape, groups", GROUPS, ids=str)
-def test_group_normalization(shape: tuple[int, ...], groups: int, name: str) -> None:
-    runner = check_graph(group(shape, groups), name)
+def test_group_normalization(shape: tuple[int, ...], groups: int, name: str,
+                             precision: str) -> None:
+    runner = check_graph(group(shape, groups), name, precision)
     assert any(isinstance(s, MomentsSchedule) for s in runner.schedules)
 
 
@@ -56,10 +58,11 @@ LAYERS = [((2, 9, 40), -1), ((1, 77, 768), -1), ((1, 1), -1), ((5, 3), -1), ((70
           ((3, 7, 20), 1), ((2, 3, 4, 5), 1), ((2, 3, 4, 5), -1), ((65,), 0), ((2, 33), 0)]
 
 
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("shape, axis", LAYERS, ids=str)
-def test_layer_normalization(shape: tuple[int, ...], axis: int, name: str) -> None:
-    check_graph(layer(shape, axis), name)
+def test_layer_normalization(shape: tuple[int, ...], axis: int, name: str, precision: str) -> None:
+    check_graph(layer(shape, axis), name, precision)
 
 
 def rms(shape: tuple[int, ...], axis: int = -1) -> Graph:
@@ -93,18 +96,20 @@ def test_random_rms_normalization_of_parts_of_rows(batch: int, rows: int, heads:
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.integers(1, 2), st.sampled_from([1, 2, 3, 10, 32]), st.sampled_from([1, 2, 3, 10, 17]),
-       st.integers(3, 9), st.integers(3, 9), st.sampled_from(LEVELS))
+       st.integers(3, 9), st.integers(3, 9), st.sampled_from(LEVELS),
+       st.sampled_from(["f32", "bf16"]))
 def test_random_group_normalization(batch: int, groups: int, each: int, height: int, width: int,
-                                    name: str) -> None:
+                                    name: str, precision: str) -> None:
     graph = group((batch, groups * each, height, width), groups)
     note(f"{name}\n{graph}")
-    check_graph(graph, name)
+    check_graph(graph, name, precision)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(st.integers(1, 70), st.integers(8, 140), st.sampled_from(LEVELS))
-def test_random_layer_normalization(rows: int, channels: int, name: str) -> None:
-    check_graph(layer((rows, channels)), name)
+@given(st.integers(1, 70), st.integers(8, 140), st.sampled_from(LEVELS),
+       st.sampled_from(["f32", "bf16"]))
+def test_random_layer_normalization(rows: int, channels: int, name: str, precision: str) -> None:
+    check_graph(layer((rows, channels)), name, precision)
 
 
 @pytest.mark.parametrize("name", LEVELS)

@@ -67,12 +67,13 @@ def reductions(draw: st.DrawFn) -> Graph:
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(reductions(), st.sampled_from(LEVELS), st.integers(1, 5), st.integers(1, 5))
-def test_random_reductions_under_any_schedule(graph: Graph, name: str, grain: int,
-                                              ways: int) -> None:
-    note(f"{name}\n{graph}")
+@given(reductions(), st.sampled_from(LEVELS), st.integers(1, 5), st.integers(1, 5),
+       st.sampled_from(["f32", "bf16"]))
+def test_random_reductions_under_any_schedule(graph: Graph, name: str, grain: int, ways: int,
+                                              precision: str) -> None:
+    note(f"{name} {precision}\n{graph}")
     schedule = ReductionSchedule(grain, ways)
-    runner = check_graph(graph, name, pick=lambda kernel, *rest: (
+    runner = check_graph(graph, name, precision, pick=lambda kernel, *rest: (
         schedule if kernel.form == "reduction" else choose(kernel, *rest)))
     assert schedule in runner.schedules
 

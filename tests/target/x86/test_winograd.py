@@ -59,26 +59,28 @@ def test_an_enlargement_saves_a_third_of_the_products() -> None:
         (2, False): 16, (4, False): 36, (2, True): 9, (4, True): 25}
 
 
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("case", [
     (16, 32, 32, 64), (20, 32, 36, 33), (40, 36, 32, 130), (16, 64, 28, 32, 2),
     (33, 32, 32, 64, 1, (0, 2, 2, 0)), (24, 32, 64, 70, 1, (1, 1, 1, 1), True),
     (200, 32, 32, 32), (16, 37, 50, 40, 2), (24, 39, 33, 33, 1, (0, 0, 0, 0), True),
 ], ids=str)
-def test_large_images(case: tuple, name: str) -> None:
-    runner = check_graph(conv(*case), name)
+def test_large_images(case: tuple, name: str, precision: str) -> None:
+    runner = check_graph(conv(*case), name, precision)
     (schedule,) = (s for s in runner.schedules if isinstance(s, ContractionSchedule))
     assert (schedule.winograd, schedule.folded) == (4, False)
     assert schedule.streamed == (case[1] * case[2] <= 1024)
 
 
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("case", [
     (40, 8, 8, 70), (40, 8, 12, 33, 3), (130, 16, 16, 64, 2), (33, 12, 8, 40, 1, (0, 2, 2, 0)),
     (24, 16, 16, 70, 2, (1, 1, 1, 1), True), (144, 13, 9, 64, 2),
 ], ids=str)
-def test_small_images(case: tuple, name: str) -> None:
-    runner = check_graph(conv(*case), name)
+def test_small_images(case: tuple, name: str, precision: str) -> None:
+    runner = check_graph(conv(*case), name, precision)
     (schedule,) = (s for s in runner.schedules if isinstance(s, ContractionSchedule))
     assert schedule.streamed and schedule.winograd == 4
 
@@ -106,13 +108,15 @@ def test_enlarged_images_with_other_borders_are_not_folded(pads: tuple[int, ...]
 
 @st.composite
 def filtered_schedules(draw: st.DrawFn, name: str, height: int, width: int, channels: int,
-                       out: int, folded: bool) -> ContractionSchedule:
+                       out: int, folded: bool, precision: str) -> ContractionSchedule:
     size, shared, streamed = draw(st.sampled_from([2, 4])), draw(st.booleans()), draw(st.booleans())
+    weights = precision if streamed else "f32"
     vectors = draw(st.sampled_from([1, 2]))
     panels = -(-out // (vectors * level(name).lanes))
     block = draw(st.sampled_from([n for n in range(1, panels + 1) if panels % n == 0]))
     unroll = draw(st.sampled_from([1, 2, 4]))
-    chunks = [n for n in (4, 8, 16, 48) if n % unroll == 0 and channels % n == 0
+    step = unroll * (2 if weights == "bf16" else 1)
+    chunks = [n for n in (4, 8, 16, 48) if n % step == 0 and channels % n == 0
               and (streamed or n % level(name).lanes == 0)]
     return ContractionSchedule(
         tile_b=draw(st.sampled_from([1, 2])),
@@ -121,23 +125,24 @@ def filtered_schedules(draw: st.DrawFn, name: str, height: int, width: int, chan
         panels=block, chunk=draw(st.sampled_from(chunks)),
         rows=draw(st.integers(1, (level(name).vectors - 1 - vectors) // vectors)),
         vectors=vectors, unroll=unroll, winograd=size, folded=folded, shared=shared,
-        streamed=streamed,
+        streamed=streamed, weights=weights,
         group=draw(st.sampled_from([n for n in range(1, block + 1) if block % n == 0])))
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.data(), st.sampled_from(LEVELS), st.booleans(), st.booleans(),
-       st.sampled_from([(8, 12), (10, 14)]))
+       st.sampled_from([(8, 12), (10, 14)]), st.sampled_from(["f32", "bf16"]))
 def test_any_legal_schedule_computes_the_same(data: st.DataObject, name: str, neighbours: bool,
-                                              enlarged: bool, extents: tuple[int, int]) -> None:
-    schedule = data.draw(filtered_schedules(name, *extents, 48, 70, enlarged))
+                                              enlarged: bool, extents: tuple[int, int],
+                                              precision: str) -> None:
+    schedule = data.draw(filtered_schedules(name, *extents, 48, 70, enlarged, precision))
     note(f"{name} {schedule}")
 
     def pick(kernel, bounds: Limits, precision: str):
         return schedule if kernel.form == "contraction" else choose(kernel, bounds, precision)
 
     runner = check_graph(conv(48, *extents, 70, 2, neighbours=neighbours, enlarged=enlarged),
-                         name, pick=pick)
+                         name, precision, pick=pick)
     assert schedule in runner.schedules
 
 

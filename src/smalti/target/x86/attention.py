@@ -21,8 +21,9 @@ from __future__ import annotations
 import math
 
 from smalti.errors import IllegalSchedule
-from smalti.kernel.form import Buffer, Kernel
+from smalti.kernel.form import ELEMENT_BYTES, Buffer, Kernel
 from smalti.schedule.schedule import AttentionSchedule
+from smalti.target.x86 import elements
 from smalti.target.x86.assembler import Assembler, Memory, Register
 from smalti.target.x86.functions import exp2, exp2_coefficients, reciprocal
 from smalti.target.x86.instructions import Level
@@ -48,6 +49,11 @@ def staged_bytes(elements: int) -> int:
     """Bytes of a staged row of f32 or pairs: an odd number of cache lines, so that neighbouring
     rows fall into different sets."""
     return 64 * (-(-4 * elements // 64) | 1)
+
+
+def row_bytes(buffer: Buffer) -> int:
+    """Bytes from one token to the next in memory."""
+    return ELEMENT_BYTES[buffer.dtype] * buffer.strides[1]
 
 
 class _Attention:
@@ -84,8 +90,9 @@ class _Attention:
         first = asm.offset(asm.immediate(0), block, many)
         at = {}
         for name, buffer in zip("qkvo", (self.q, self.k, self.v, self.out)):
-            base = asm.offset(held[buffer.name], n, 4 * buffer.strides[0])
-            at[name] = asm.offset(base, head, 4 * buffer.strides[2])
+            size = ELEMENT_BYTES[buffer.dtype]
+            base = asm.offset(held[buffer.name], n, size * buffer.strides[0])
+            at[name] = asm.offset(base, head, size * buffer.strides[2])
         self.state = asm.copy(scratch)
         self.scores = self.turned = self._behind(self.state, s.groups * self.group_bytes)
         self.keys = self._behind(self.scores, 2 * self.key_rows * self.row_bytes)
@@ -179,13 +186,11 @@ class _Attention:
         with asm.loop(keys):
             for v in range(-(-depth // lanes)):
                 held = min(lanes, depth - v * lanes)
-                value = asm.load(Memory(source, v * self.level.bytes), held)
-                if self.pairs:
-                    asm.op("store_half", Memory(target, v * self.level.bytes // 2),
-                           asm.result("to_bf16", value))
-                else:
-                    asm.store(Memory(target, v * self.level.bytes), value)
-            asm.advance(source, 4 * self.k.strides[1])
+                at = Memory(source, v * lanes * ELEMENT_BYTES[self.k.dtype])
+                value = elements.load(asm, self.k.dtype, at, held)
+                dtype = self.schedule.dtype
+                elements.store(asm, dtype, Memory(target, v * lanes * ELEMENT_BYTES[dtype]), value)
+            asm.advance(source, row_bytes(self.k))
             asm.advance(target, self.key_bytes)
 
     def _stage_values(self, keys: int, source: Register) -> None:
@@ -193,15 +198,16 @@ class _Attention:
         asm, lanes = self.asm, self.level.lanes
         target = asm.copy(self.values)
         step = 2 if self.pairs else 1
-        stride, order = 4 * self.v.strides[1], self._order()
+        stride, order = row_bytes(self.v), self._order()
 
         def rows(count: int) -> None:
             for v in range(-(-self.width // lanes)):
-                at = Memory(source, v * self.level.bytes)
+                at = Memory(source, v * lanes * ELEMENT_BYTES[self.v.dtype])
                 held = min(lanes, self.width - v * lanes)
-                value = asm.load(at, held)
+                value = elements.load(asm, self.v.dtype, at, held)
                 if self.pairs:
-                    other = asm.load(at.plus(stride), held) if count == 2 else asm.zero()
+                    other = asm.zero() if count == 1 else elements.load(
+                        asm, self.v.dtype, at.plus(stride), held)
                     value = self._pair(order, value, other)
                 asm.store(Memory(target, v * self.level.bytes), value)
             asm.advance(source, count * stride)
@@ -264,15 +270,18 @@ class _Attention:
               into_scratch: bool) -> None:
         """The rows of a group's queries from `memory` to scratch, or back."""
         asm, lanes, channels = self.asm, self.level.lanes, buffer.shape[3]
-        outside = asm.offset(memory, query, 4 * buffer.strides[1])
+        outside = asm.offset(memory, query, row_bytes(buffer))
         inside = asm.copy(turned)
         with asm.loop(count_left(asm, query, self.queries, self.q.shape[1])):
             for v in range(-(-channels // lanes)):
-                source, target = (Memory(r, v * self.level.bytes) for r in (
-                    (outside, inside) if into_scratch else (inside, outside)))
                 count = min(lanes, channels - v * lanes)
-                asm.store(target, asm.load(source, count), count)
-            asm.advance(outside, 4 * buffer.strides[1])
+                far = Memory(outside, v * lanes * ELEMENT_BYTES[buffer.dtype])
+                near = Memory(inside, v * self.level.bytes)
+                if into_scratch:
+                    asm.store(near, elements.load(asm, buffer.dtype, far, count), count)
+                else:
+                    elements.store(asm, buffer.dtype, far, asm.load(near, count), count)
+            asm.advance(outside, row_bytes(buffer))
             asm.advance(inside, self.turned_bytes)
 
     def _spread(self, number: Register) -> Register:
@@ -286,7 +295,8 @@ class _Attention:
         unroll = math.gcd(4, self.depth)
         source, target = asm.copy(self.keys), asm.copy(self.scores)
         for size, many in split_rows(keys, s.rows):
-            shape = Micro(size, s.vectors, self.key_bytes, 4, self.row_bytes, unroll, self.pairs)
+            shape = Micro(size, s.vectors, self.key_bytes, 4, self.row_bytes, unroll,
+                          "pairs" if self.pairs else "f32")
             with asm.loop(many):
                 sums = zero_sums(asm, size, s.vectors)
                 multiply(asm, shape, source, self._behind(group, self.packed_at),
@@ -386,7 +396,8 @@ class _Attention:
         unroll = math.gcd(4, rows)
         source, target = asm.copy(self.values), self._behind(group, self.sums_at)
         for size, many in split_rows(self.width, s.rows):
-            shape = Micro(size, s.vectors, 4, self.value_bytes, self.row_bytes, unroll, self.pairs)
+            shape = Micro(size, s.vectors, 4, self.value_bytes, self.row_bytes, unroll,
+                          "pairs" if self.pairs else "f32")
             with asm.loop(many):
                 sums = load_sums(asm, size, s.vectors, target, self.row_bytes)
                 multiply(asm, shape, source, asm.copy(self.scores),

@@ -81,7 +81,7 @@ class Contraction:
         self.size = 2 if schedule.dtype == "bf16" else 4
         filtering = (0, False) if schedule.streamed else (schedule.winograd, schedule.folded)
         self.packed = PackedWeight("weight", e.o, e.c, e.r, e.s, self.width, schedule.chunk,
-                                   schedule.dtype, *filtering)
+                                   schedule.weights, *filtering)
         self.chunks = self.packed.chunks
         self.patch, _, self.result = kernel.stages
         self.asm = Assembler(level, "contraction")
@@ -92,7 +92,7 @@ class Contraction:
         e, schedule = self.e, self.schedule
         if self.chunks > 1 and e.c % schedule.chunk:
             raise IllegalSchedule(f"chunks of {schedule.chunk} do not divide {e.c} channels")
-        step = schedule.unroll * (2 if schedule.dtype == "bf16" else 1)
+        step = schedule.step
         if schedule.chunk > -(-e.c // step) * step:  # what is staged has no more zeros behind it
             raise IllegalSchedule(f"a chunk of {schedule.chunk} is more than {e.c} channels in "
                                   f"steps of {step}")
@@ -206,9 +206,8 @@ class Contraction:
         axes = [Axis("b", images), Axis("y", rows, origins["y"], guards["y"]),
                 Axis("x", columns, origins["x"], guards["x"]),
                 Axis("c", s.chunk if self.chunks > 1 else self.e.c)]
-        step = s.unroll * (2 if s.dtype == "bf16" else 1)
         sink = Sink(Stream(patch, {"b": layout.image, "y": layout.row, "x": layout.pixel,
-                                   "c": self.size}), s.dtype, step)
+                                   "c": self.size}, dtype=s.dtype), s.step)
         Nest(asm, axes, stage.value, streams, sink).emit()
 
     def _multiply(self, tile: Tile, tile_x: int, layout: Layout, patch: Register, sums: Register,
@@ -233,15 +232,13 @@ class Contraction:
              panel: Register) -> None:
         """The micro-kernels along one row of pixels."""
         asm, e, s = self.asm, self.e, self.schedule
-        step = 4
-        per_turn = s.unroll * (2 if s.dtype == "bf16" else 1)
         loops = [Reduction(e.r, e.dilation_y * layout.row),
                  Reduction(e.s, e.dilation_x * layout.pixel),
-                 Reduction(s.chunk // per_turn, s.unroll * step)]
+                 Reduction(s.chunk // s.step, s.step * self.size)]
         at, at_sums = asm.copy(row), asm.copy(row_sums)
         for size, many in split_rows(tile_x, s.rows):
-            shape = Micro(size, s.vectors, e.stride_x * layout.pixel, step, self.width * 4,
-                          s.unroll, s.dtype == "bf16")
+            shape = Micro(size, s.vectors, e.stride_x * layout.pixel, 4, self.width * 4,
+                          s.unroll, s.factors)
             with asm.loop(many):
                 if self.chunks == 1:
                     held = zero_sums(asm, size, s.vectors)

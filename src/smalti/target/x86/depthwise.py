@@ -10,13 +10,14 @@ stepped over, and runs at the left and right border leave out the products that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, Load, loads
 from smalti.schedule.merge import access, store
 from smalti.schedule.schedule import DepthwiseSchedule
+from smalti.target.x86 import elements
 from smalti.target.x86.assembler import Assembler, Memory, Register
 from smalti.target.x86.instructions import Level
 from smalti.target.x86.lowered import (
@@ -115,7 +116,7 @@ class _Depthwise:
         source = stream_of(asm, access(kernel, self.read), self.pointers,
                            {"b": b, "y": row, "c": channel})
         down, right = source.stride("y"), source.stride("x")
-        source = Stream(source.base, {"y": down * self.stride_y, "x": right * self.stride_x})
+        source = replace(source, strides={"y": down * self.stride_y, "x": right * self.stride_x})
         self.taps = (down * self.dilation_y, right * self.dilation_x)
         origins = {"b": b, "y": y, "o": channel}
         behind = {load: stream_of(asm, access(kernel, load), self.pointers, origins)
@@ -154,7 +155,7 @@ class _Depthwise:
                 asm.place(beyond)
             here.write(sums, position, lanes)
             asm.advance(at, self.packed.bytes // self.packed.panels)
-            asm.advance(position, self.level.bytes)
+            asm.advance(position, self.level.lanes)
 
     def _add_row(self, run: Run, r: int, source: Stream, weights: Register, position: Register,
                  sums: list[list[Register]], lanes: int | None) -> None:
@@ -167,6 +168,7 @@ class _Depthwise:
             weight = asm.load(Memory(weights, (r * self.s + s) * self.level.bytes))
             for p in inside:
                 at = Memory(source.base, r * self.taps[0] + s * self.taps[1]
-                            + p * source.stride("x"), position)
-                factor = at if lanes is None else asm.load(at, lanes)
+                            + p * source.stride("x"), position, source.size)
+                plain = lanes is None and source.dtype == "f32"
+                factor = at if plain else elements.load(asm, source.dtype, at, lanes)
                 asm.op("fma", sums[p][0], weight, factor)

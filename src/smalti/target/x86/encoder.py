@@ -21,8 +21,9 @@ STACK_ALIGNMENT = 64
 LABELS_AT = 1 << 40
 """Labels are addresses from here on, so that none is the address of a constant."""
 NARROW = {"mov32", "mov_store32", "mask_from", "mask_to", "signs"}
-LOW_LANE = {("store_low", 1): XMM, ("to_bf16", 0): YMM, ("store_half", 1): YMM,
-            ("widen_half", 1): YMM,
+LOW_LANE = {("store_low", 1): XMM, ("to_bf16", 0): YMM, ("store_words", 1): YMM,
+            ("widen_half", 1): YMM, ("store_half", 1): XMM, ("store_half_masked", 1): XMM,
+            ("store_half_masked", 2): XMM, ("store_word", 1): XMM,
             ("store_low_128", 1): XMM, ("load_low_128", 0): XMM}
 """Operands (by position) that are only the lower part of a vector register."""
 LOCKED = {"exchange_add"}
@@ -32,6 +33,7 @@ MAKERS = {
     ("r", "r", "r"): Instruction.create_reg_reg_reg,
     ("r", "r", "m"): Instruction.create_reg_reg_mem,
     ("m", "r", "r"): Instruction.create_mem_reg_reg,
+    ("m", "r", "i"): Instruction.create_mem_reg_i32,
     ("r", "m", "r"): Instruction.create_reg_mem_reg,
     ("r", "r", "i"): Instruction.create_reg_reg_i32,
     ("r", "m", "i"): Instruction.create_reg_mem_i32,

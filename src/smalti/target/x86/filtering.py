@@ -15,7 +15,7 @@ such a convolution is one of 2 x 2 with sums of the weights, 64 products for the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from smalti.target.x86.assembler import Assembler, Memory, Register
@@ -129,10 +129,11 @@ def _combination(asm: Assembler, vectors: Sequence[Register],
 
 
 def both_sides(asm: Assembler, matrix: Matrix, source: Sequence[Memory],
-               target: Sequence[Memory]) -> None:
+               target: Sequence[Memory],
+               load: Callable[[Assembler, Memory], Register] = Assembler.load) -> None:
     """target = matrix @ source @ matrix^T for a square of vectors; columns first."""
     n = len(matrix[0])
-    columns = [transform(asm, matrix, [asm.load(source[n * row + column]) for row in range(n)])
+    columns = [transform(asm, matrix, [load(asm, source[n * row + column]) for row in range(n)])
                for column in range(n)]
     for row in range(len(matrix)):
         values = transform(asm, matrix, [column[row] for column in columns])

@@ -28,6 +28,11 @@ class Level:
         return 4 * self.lanes
 
     @property
+    def pairs(self) -> bool:
+        """Whether it converts to bf16 and multiplies pairs of bf16 (`vdpbf16ps`)."""
+        return "avx512_bf16" in self.needs
+
+    @property
     def wide(self) -> bool:
         """Whether vectors have 512 bits and mask registers exist."""
         return self.lanes == 16
@@ -92,8 +97,15 @@ VECTOR = {
     "to_bf16_two": _row("wrr", None, "EVEX_VCVTNE2PS2BF16_ZMM_K1Z_ZMM_ZMMM512B32"),
     "permute_halves": _row("wrr", None, "EVEX_VPERMW_ZMM_K1Z_ZMM_ZMMM512"),
     "to_bf16": _row("wr", None, "EVEX_VCVTNEPS2BF16_YMM_K1Z_ZMMM512B32"),
-    "widen_half": _row("wr", None, "EVEX_VPMOVZXWD_ZMM_K1Z_YMMM256"),
-    "store_half": _row("rr", None, "EVEX_VMOVUPS_YMMM256_K1Z_YMM"),
+    "widen_half": _row("wr", "VEX_VPMOVZXWD_YMM_XMMM128", "EVEX_VPMOVZXWD_ZMM_K1Z_YMMM256"),
+    "spread_half": _row("wr", "VEX_VPBROADCASTW_YMM_XMMM16", "EVEX_VPBROADCASTW_ZMM_K1Z_XMMM16"),
+    "store_words": _row("rr", None, "EVEX_VMOVDQU16_YMMM256_K1Z_YMM"),
+    "store_low_words": _row("rr", None, "EVEX_VPMOVDW_YMMM256_K1Z_ZMM"),
+    "pack_words": _row("wrr", "VEX_VPACKUSDW_YMM_YMM_YMMM256"),
+    "permute_quads": _row("wrr", "VEX_VPERMQ_YMM_YMMM256_IMM8"),
+    "store_half": _row("rr", "VEX_VMOVUPS_XMMM128_XMM"),
+    "store_half_masked": _row("rrr", "VEX_VMASKMOVPS_M128_XMM_XMM"),
+    "store_word": _row("rrr", "VEX_VPEXTRW_R32M16_XMM_IMM8", "EVEX_VPEXTRW_R32M16_XMM_IMM8"),
     "add": _arithmetic("VADDPS"), "sub": _arithmetic("VSUBPS"),
     "mul": _arithmetic("VMULPS"), "div": _arithmetic("VDIVPS"),
     "max": _arithmetic("VMAXPS", "_SAE"), "min": _arithmetic("VMINPS", "_SAE"),
@@ -111,6 +123,8 @@ VECTOR = {
     "min_int": _row("wrr", "VEX_VPMINSD_YMM_YMM_YMMM256", "EVEX_VPMINSD_ZMM_K1Z_ZMM_ZMMM512B32"),
     "shift_left_int": _row("wrr", "VEX_VPSLLD_YMM_YMM_IMM8",
                            "EVEX_VPSLLD_ZMM_K1Z_ZMMM512B32_IMM8"),
+    "shift_right_int": _row("wrr", "VEX_VPSRLD_YMM_YMM_IMM8",
+                            "EVEX_VPSRLD_ZMM_K1Z_ZMMM512B32_IMM8"),
     "greater_int": _row("wrr", "VEX_VPCMPGTD_YMM_YMM_YMMM256"),
     "greater_int_mask": _row("wrr", None, "EVEX_VPCMPGTD_KR_K1_ZMM_ZMMM512B32"),
     "greater_mask": _row("wrrr", None, "EVEX_VCMPPS_KR_K1_ZMM_ZMMM512B32_IMM8_SAE"),

@@ -16,11 +16,15 @@ products of an attention are this loop; they differ in strides only.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from smalti.target.x86.assembler import Assembler, Memory, Register
+
+HALVES = {"f32": (None,), "pairs": (None,), "widened": (0, 1)}
+"""What each vector of `b` is taken apart into, for each of `Micro.factors`."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class Micro:
 
     `row_bytes`: from one row of `a` to the next; `step_bytes`: from one k to the next in `a`;
     `panel_bytes`: the same in `b`; `unroll`: how many k a turn of the innermost loop does.
+    `factors`: "f32"; "pairs", both operands hold pairs of bf16, which count as one k; "widened",
+    `b` holds pairs of bf16 and `a` two f32 for each.
     """
 
     rows: int
@@ -45,7 +51,7 @@ class Micro:
     step_bytes: int
     panel_bytes: int
     unroll: int
-    pairs: bool = False
+    factors: str = "f32"
 
 
 def multiply(asm: Assembler, shape: Micro, a: Register, b: Register,
@@ -80,13 +86,14 @@ class _advancing:
 
 def _innermost(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Reduction,
                sums: Sequence[Sequence[Register]]) -> None:
-    lane_bytes = asm.level.bytes
-    product = "dot_pairs" if shape.pairs else "fma"
-    spread = "broadcast_pair" if shape.pairs else "broadcast"
+    product = "dot_pairs" if shape.factors == "pairs" else "fma"
+    spread = "broadcast_pair" if shape.factors == "pairs" else "broadcast"
+    halves = HALVES[shape.factors]
     here = asm.copy(a)
     with asm.loop(loop.count):
-        for k in range(shape.unroll):
-            panel = [asm.load(Memory(b, k * shape.panel_bytes + v * lane_bytes))
+        for k, (pair, half) in enumerate(itertools.product(range(shape.unroll), halves)):
+            panel = [load_factor(asm, Memory(b, pair * shape.panel_bytes + v * asm.level.bytes),
+                                 half)
                      for v in range(shape.vectors)]
             for row in range(shape.rows):
                 at = Memory(here, row * shape.row_bytes + k * shape.step_bytes)
@@ -95,6 +102,16 @@ def _innermost(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Red
                     asm.op(product, sums[row][v], factor, panel[v])
         asm.advance(b, shape.unroll * shape.panel_bytes)
         asm.advance(here, loop.a_bytes)
+
+
+def load_factor(asm: Assembler, address: Memory, half: int | None) -> Register:
+    """A vector of `b`, as it is or one half of its pairs of bf16 as f32."""
+    value = asm.load(address)
+    if half is None:
+        return value
+    if half:
+        return asm.result("and", value, asm.integers([-1 << 16] * asm.level.lanes))
+    return asm.result("shift_left_int", value, 16)
 
 
 def zero_sums(asm: Assembler, rows: int, vectors: int) -> list[list[Register]]:

@@ -7,8 +7,9 @@ through their means (Chan, Golub & LeVeque 1983), so that a large mean costs no 
 from __future__ import annotations
 
 from smalti.errors import IllegalSchedule
-from smalti.kernel.form import Kernel
+from smalti.kernel.form import ELEMENT_BYTES, Buffer, Kernel
 from smalti.schedule.schedule import MomentsSchedule
+from smalti.target.x86 import elements
 from smalti.target.x86.assembler import Assembler, Memory, Register
 from smalti.target.x86.functions import multiply_add, reciprocal
 from smalti.target.x86.instructions import Level
@@ -44,29 +45,32 @@ def _sum_parts(kernel: Kernel, schedule: MomentsSchedule, level: Level, names: t
     held = load_pointers(asm, table, (*names, "workspace"))
     index = asm.copy(index)
     n, part = asm.divide(index, schedule.parts)
-    source = asm.offset(held["x"], n, 4 * x.strides[0])
-    source = asm.offset(source, part, 4 * x.strides[2] * count)
+    size = ELEMENT_BYTES[x.dtype]
+    step = size * level.lanes
+    source = asm.offset(held["x"], n, size * x.strides[0])
+    source = asm.offset(source, part, size * x.strides[2] * count)
     target = asm.offset(held["workspace"], index, 2 * padded)
     full, tail = divmod(channels, level.lanes)
     blocks, left = divmod(full, BLOCK)
 
     def block(vectors: int, lanes: int | None) -> None:
-        first = [asm.load(Memory(source, v * level.bytes), lanes) for v in range(vectors)]
+        first = [elements.load(asm, x.dtype, Memory(source, v * step), lanes)
+                 for v in range(vectors)]
         sums, squares = (_zeros(asm, vectors) for _ in range(2))
         at = asm.copy(source)
         with asm.loop(count):
             for v in range(vectors):
-                x_v = asm.load(Memory(at, v * level.bytes), lanes)
+                x_v = elements.load(asm, x.dtype, Memory(at, v * step), lanes)
                 rest = asm.result("sub", x_v, first[v])
                 asm.op("add", sums[v], sums[v], rest)
                 asm.op("fma", squares[v], rest, rest)
-            asm.advance(at, 4 * x.strides[2])
+            asm.advance(at, size * x.strides[2])
         for v in range(vectors):
             mean = asm.result("mul", sums[v], asm.constant(1 / count))
             asm.op("fma_negative", squares[v], mean, sums[v])
             asm.store(Memory(target, v * level.bytes), asm.result("add", mean, first[v]))
             asm.store(Memory(target, padded + v * level.bytes), squares[v])
-        asm.advance(source, vectors * level.bytes)
+        asm.advance(source, vectors * step)
         asm.advance(target, vectors * level.bytes)
 
     if blocks:
@@ -173,10 +177,11 @@ def lower_layer(kernel: Kernel, schedule: MomentsSchedule, level: Level) -> Lowe
     table, index = asm.argument(), asm.argument()
     held = load_pointers(asm, table, names)
     origin = asm.offset(asm.immediate(0), index, schedule.grain)
-    source = asm.offset(held["x"], origin, 4 * x.strides[0])
+    pitch = ELEMENT_BYTES[x.dtype] * x.strides[0]
+    source = asm.offset(held["x"], origin, pitch)
     scale, shift = (asm.offset(held[name], origin, 4) for name in ("scale", "shift"))
     with asm.loop(count_left(asm, origin, schedule.grain, rows)):
-        total = _row_sum(asm, source, channels, lambda x_v, sums, lanes:
+        total = _row_sum(asm, source, x, lambda x_v, sums, lanes:
                          asm.op("add", sums, sums, x_v))
         mean = asm.result("mul", total, asm.constant(1 / channels))
 
@@ -187,12 +192,12 @@ def lower_layer(kernel: Kernel, schedule: MomentsSchedule, level: Level) -> Lowe
                 rest = asm.result("and", rest, asm.integers(bits))
             asm.op("fma", sums, rest, rest)
 
-        inverse = _inverse(asm, _row_sum(asm, source, channels, square), channels,
+        inverse = _inverse(asm, _row_sum(asm, source, x, square), channels,
                            kernel.option("epsilon"))
         minus = asm.result("mul", asm.result("xor", mean, asm.constant(-0.0)), inverse)
         asm.op("store_low", Memory(scale), inverse)
         asm.op("store_low", Memory(shift), minus)
-        asm.advance(source, 4 * x.strides[0])
+        asm.advance(source, pitch)
         asm.advance(scale, 4)
         asm.advance(shift, 4)
     return Lowered((Step(asm.finish(), -(-rows // schedule.grain)),), names)
@@ -202,6 +207,7 @@ def lower_rms(kernel: Kernel, schedule: MomentsSchedule, level: Level) -> Lowere
     """Machine code of an rms_scale: one pass over each row."""
     x = kernel.buffer("x")
     batch, rows, heads, channels = x.shape
+    batch_step, row_step, head_step = (ELEMENT_BYTES[x.dtype] * s for s in x.strides[:3])
     if x.strides[3] != 1 and channels > 1:
         raise IllegalSchedule("the channels of a head must lie side by side")
     asm = Assembler(level, "rms")
@@ -211,35 +217,40 @@ def lower_rms(kernel: Kernel, schedule: MomentsSchedule, level: Level) -> Lowere
     blocks = -(-rows // schedule.grain)
     b, block = asm.divide(asm.copy(index), blocks)
     origin = asm.offset(asm.immediate(0), block, schedule.grain)
-    row = asm.offset(asm.offset(held["x"], b, 4 * x.strides[0]), origin, 4 * x.strides[1])
+    row = asm.offset(asm.offset(held["x"], b, batch_step), origin, row_step)
     scale = asm.offset(asm.offset(held["scale"], b, 4 * rows * heads), origin, 4 * heads)
     with asm.loop(count_left(asm, origin, schedule.grain, rows)):
         source = asm.copy(row)
         with asm.loop(heads):
-            total = _row_sum(asm, source, channels, lambda x_v, sums, lanes:
+            total = _row_sum(asm, source, x, lambda x_v, sums, lanes:
                              asm.op("fma", sums, x_v, x_v))
             asm.op("store_low", Memory(scale),
                    _inverse(asm, total, channels, kernel.option("epsilon")))
-            asm.advance(source, 4 * x.strides[2])
+            asm.advance(source, head_step)
             asm.advance(scale, 4)
-        asm.advance(row, 4 * x.strides[1])
+        asm.advance(row, row_step)
     return Lowered((Step(asm.finish(), batch * blocks),), names)
 
 
-def _row_sum(asm: Assembler, source: Register, channels: int, add) -> Register:
-    """The sum over a row of what `add` adds for each vector, in all lanes."""
+def _row_sum(asm: Assembler, source: Register, x: Buffer, add) -> Register:
+    """The sum over a row of `x` of what `add` adds for each vector, in all lanes."""
     level, ways = asm.level, 4
+    step = ELEMENT_BYTES[x.dtype] * level.lanes
     sums, at = _zeros(asm, ways), asm.copy(source)
-    full, tail = divmod(channels, level.lanes)
+    full, tail = divmod(x.shape[-1], level.lanes)
     blocks, left = divmod(full, ways)
+
+    def load(v: int, lanes: int | None = None) -> Register:
+        return elements.load(asm, x.dtype, Memory(at, v * step), lanes)
+
     if blocks:
         with asm.loop(blocks):
             for v in range(ways):
-                add(asm.load(Memory(at, v * level.bytes)), sums[v], None)
-            asm.advance(at, ways * level.bytes)
+                add(load(v), sums[v], None)
+            asm.advance(at, ways * step)
     for v in range(left):
-        add(asm.load(Memory(at, v * level.bytes)), sums[v], None)
+        add(load(v), sums[v], None)
     if tail:
-        add(asm.load(Memory(at, left * level.bytes), tail), sums[left % ways], tail)
+        add(load(left, tail), sums[left % ways], tail)
     pairs = [asm.result("add", sums[0], sums[1]), asm.result("add", sums[2], sums[3])]
     return asm.sum_of_lanes(asm.result("add", *pairs))

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from smalti.errors import IllegalSchedule
-from smalti.kernel.form import Expr, Index, Load
+from smalti.kernel.form import ELEMENT_BYTES, Expr, Index, Load
 from smalti.schedule.merge import Access
+from smalti.target.x86 import elements
 from smalti.target.x86.assembler import Assembler, Memory, Register
 from smalti.target.x86.functions import evaluate
 
@@ -28,6 +29,12 @@ class Stream:
     strides: Mapping[str, int]
     divided: tuple[tuple[int, Index], ...] = ()
     indirect: tuple[tuple[int, Stream], ...] = ()
+    dtype: str = "f32"
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return ELEMENT_BYTES[self.dtype]
 
     def stride(self, axis: str) -> int:
         """Bytes from one step of `axis` to the next."""
@@ -50,13 +57,12 @@ class Axis:
 
 @dataclass(frozen=True)
 class Sink:
-    """Where results go: the stream, "f32" or "bf16", and lanes to write behind a partial vector.
+    """Where results go: the stream, and lanes to write behind a partial vector.
 
     A partial vector of n lanes is stored as `padded(n)` lanes with zeros behind.
     """
 
     stream: Stream
-    dtype: str = "f32"
     pad_to: int = 1
 
     def padded(self, lanes: int) -> int:
@@ -67,20 +73,21 @@ class Sink:
 def stream_of(asm: Assembler, access: Access, pointers: Mapping[str, Register],
               origins: Mapping[str, Register | int]) -> Stream:
     """The stream of an access whose axes start at the given origins."""
+    size = ELEMENT_BYTES[access.dtype]
     base = asm.copy(pointers[access.buffer])
-    asm.advance(base, 4 * access.offset)
+    asm.advance(base, size * access.offset)
     strides = {}
     for axis, stride in access.strides:
-        strides[axis] = 4 * stride
+        strides[axis] = size * stride
         origin = origins.get(axis, 0)
         if isinstance(origin, int):
-            asm.advance(base, 4 * stride * origin)
+            asm.advance(base, size * stride * origin)
         else:
-            base = asm.offset(base, origin, 4 * stride)
-    divided = tuple((4 * stride, index) for stride, index in access.divided)
-    indirect = tuple((4 * stride, stream_of(asm, inner, pointers, origins))
+            base = asm.offset(base, origin, size * stride)
+    divided = tuple((size * stride, index) for stride, index in access.divided)
+    indirect = tuple((size * stride, stream_of(asm, inner, pointers, origins))
                      for stride, inner in access.indirect)
-    return Stream(base, strides, divided, indirect)
+    return Stream(base, strides, divided, indirect, access.dtype)
 
 
 class Nest:
@@ -197,25 +204,22 @@ class Nest:
                            + l % inner.extent * s.stride(inner.name) for l in range(lanes))
             step = lanes // inner.extent * s.stride(axis.name)
             if not any(places) and not step:
-                spread[load] = asm.result("broadcast", Memory(s.base))
-            elif places != tuple(range(0, 4 * lanes, 4)) or step != 4 * lanes:
-                turned[load] = _Turned(asm, asm.copy(s.base), places, step)
-        element = 2 if sink.dtype == "bf16" else 4
+                spread[load] = elements.spread(asm, s.dtype, Memory(s.base))
+            elif places != tuple(range(0, s.size * lanes, s.size)) or step != s.size * lanes:
+                turned[load] = _Turned(asm, replace(s, base=asm.copy(s.base)), places, step)
         out_step = sink.stream.stride(inner.name if short else axis.name)
         target = asm.copy(sink.stream.base)
         position = asm.immediate(0)
         here = _Point(self, loads, spread, turned, position, sink, out_step)
 
         def advance(count: int) -> None:
-            asm.advance(position, 4 * lanes * count)
+            asm.advance(position, lanes * count)
             asm.advance(target, out_step * lanes * count)
             for load in turned.values():
-                asm.advance(load.base, load.step * count)
+                asm.advance(load.stream.base, load.step * count)
 
         unroll = min(self.unroll, full) if full else 1
         blocks, left = divmod(full, unroll)
-        if out_step not in (element,) and full + tail > 1 and sink.dtype == "bf16":
-            raise IllegalSchedule("bf16 results are stored along their innermost axis")
         if blocks:
             with asm.loop(blocks):
                 for i in range(unroll):
@@ -228,39 +232,41 @@ class Nest:
 
 
 class _Turned:
-    """Loads whose lanes do not lie side by side: `places` are bytes from `base`, one a lane.
+    """Loads whose lanes do not lie side by side: `places` are bytes from the stream's base.
 
     Where one vector spans all of them, that is loaded and its lanes are put in order.
     """
 
-    def __init__(self, asm: Assembler, base: Register, places: tuple[int, ...],
+    def __init__(self, asm: Assembler, stream: Stream, places: tuple[int, ...],
                  step: int) -> None:
-        self.asm, self.base, self.places, self.step = asm, base, places, step
-        self.first = min(places)
-        near = all((p - self.first) % 4 == 0 for p in places)
-        self.near = near and max(places) - self.first < asm.level.bytes
-        order = [(p - self.first) // 4 for p in places] if self.near else places
+        self.asm, self.stream, self.places, self.step = asm, stream, places, step
+        self.first, size = min(places), stream.size
+        near = all((p - self.first) % size == 0 for p in places)
+        self.near = near and max(places) - self.first < size * asm.level.lanes
+        order = [(p - self.first) // size for p in places] if self.near else places
         self.index = asm.result("load", asm.integers(order))
 
     def emit(self, i: int, lanes: int | None) -> Register:
         """Vector `i`, or its first `lanes` lanes."""
         asm = self.asm
         if not self.near:
-            here = asm.copy(self.base)
+            here = asm.copy(self.stream.base)
             asm.advance(here, i * self.step)
-            return asm.gather(here, self.index, lanes)
+            return elements.gather(asm, self.stream.dtype, here, self.index, lanes)
         last = max(self.places[:lanes or asm.level.lanes])
-        held = asm.load(Memory(self.base, i * self.step + self.first),
-                        (last - self.first) // 4 + 1)
+        held = elements.load(asm, self.stream.dtype,
+                             Memory(self.stream.base, i * self.step + self.first),
+                             (last - self.first) // self.stream.size + 1)
         return asm.result("permute_lanes", self.index, held)
 
 
-def scatter(asm: Assembler, at: Memory, step: int, value: Register, lanes: int) -> None:
+def scatter(asm: Assembler, dtype: str, at: Memory, step: int, value: Register,
+            lanes: int) -> None:
     """Store `lanes` lanes, `step` bytes apart, turning the vector until each was the lowest."""
     order = asm.level.lanes
     turn = asm.integers([(k + 1) % order for k in range(order)])
     for lane in range(lanes):
-        asm.op("store_low", at.plus(lane * step), value)
+        elements.store_lowest(asm, dtype, at.plus(lane * step), value)
         if lane + 1 < lanes:
             value = asm.result("permute_lanes", asm.result("load", turn), value)
 
@@ -290,14 +296,10 @@ class _Point:
             bits = [-1] * lanes + [0] * (width - lanes)
             value = asm.result("and", value, asm.integers(bits))
         at = Memory(target, i * width * self.out_step)
-        if self.sink.dtype == "bf16":
-            half = asm.result("to_bf16", value)
-            mask = None if stored in (None, width) else asm.tail(-(-stored // 2))
-            asm.op("store_half", at, half, mask=mask)
-        elif self.out_step == 4 or (lanes or width) == 1:
-            asm.store(at, value, stored)
+        if self.out_step == self.sink.stream.size or (stored or width) == 1:
+            elements.store(asm, self.sink.stream.dtype, at, value, stored)
         else:
-            scatter(asm, at, self.out_step, value, lanes or width)
+            scatter(asm, self.sink.stream.dtype, at, self.out_step, value, lanes or width)
 
     def _load(self, load: Load, i: int, lanes: int | None) -> Register:
         asm = self.nest.asm
@@ -305,5 +307,7 @@ class _Point:
             return self.spread[load]
         if load in self.turned:
             return self.turned[load].emit(i, lanes)
-        address = Memory(self.loads[load].base, 4 * i * asm.level.lanes, self.position)
-        return asm.load(address, lanes)
+        stream = self.loads[load]
+        address = Memory(stream.base, stream.size * i * asm.level.lanes, self.position,
+                         stream.size)
+        return elements.load(asm, stream.dtype, address, lanes)

@@ -9,6 +9,7 @@ laid side by side under each o. What lies behind the last o or c is zero.
 from __future__ import annotations
 
 from smalti.target.x86.assembler import Assembler, Memory, Register
+from smalti.target.x86.elements import rounded
 from smalti.target.x86.filtering import transform
 from smalti.target.x86.instructions import Level
 from smalti.target.x86.lowered import PackedWeight, Step
@@ -140,14 +141,9 @@ class _Packing:
                 asm.advance(here, v * lanes * self.o)
                 value = asm.gather(here, index, count)
                 if self.pairs:
-                    value = self._rounded(value)
+                    value = rounded(asm, value)
                 if channels == 2:
                     asm.advance(here, self.c)
-                    high = self._rounded(asm.gather(here, index, count))
+                    high = rounded(asm, asm.gather(here, index, count))
                     value = asm.result("or", value, asm.result("shift_left_int", high, 16))
             asm.store(Memory(target, v * self.level.bytes), value)
-
-    def _rounded(self, value: Register) -> Register:
-        """bf16 of each lane, in its lower half."""
-        asm = self.asm
-        return asm.result("widen_half", asm.result("to_bf16", value))

@@ -7,29 +7,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from smalti.kernel.form import Expr, Load
+from smalti.target.x86 import elements
 from smalti.target.x86.assembler import Assembler, Memory, Register
 from smalti.target.x86.functions import evaluate
 from smalti.target.x86.nest import Stream, scatter
 
+
 def load_lanes(asm: Assembler, stream: Stream, axis: str, at: int = 0,
                index: Register | None = None, lanes: int | None = None) -> Register:
     """A vector along `axis`: of what lies `at` bytes behind the stream's pointer, `index` counting
-    bytes of f32 along the axis; one element in all lanes where the axis does not move it."""
+    elements along the axis; one element in all lanes where the axis does not move it."""
     step = stream.stride(axis)
     if step == 0:
-        return asm.result("broadcast", Memory(stream.base, at))
-    if step == 4:
-        return asm.load(Memory(stream.base, at, index), lanes)
+        return elements.spread(asm, stream.dtype, Memory(stream.base, at))
+    if step == stream.size:
+        return elements.load(asm, stream.dtype, Memory(stream.base, at, index, step), lanes)
     base = _moved(asm, stream, step, index)
     asm.advance(base, at)
     steps = asm.integers([step * i for i in range(asm.level.lanes)])
-    return asm.gather(base, asm.result("load", steps), lanes)
+    return elements.gather(asm, stream.dtype, base, asm.result("load", steps), lanes)
 
 
 def _moved(asm: Assembler, stream: Stream, step: int, index: Register | None) -> Register:
     if index is None:
         return asm.copy(stream.base)
-    return asm.offset(stream.base, index, step // 4)
+    return asm.offset(stream.base, index, step)
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,9 @@ class Results:
               lanes: int | None = None) -> None:
         """Results for sums[row][vector]; `lanes` of the last vector where it is not whole.
 
-        `index` is added to every place, in bytes of f32 along the lanes.
+        `index` is added to every place, in elements along the lanes.
         """
-        asm, width = self.asm, self.asm.level.bytes
+        asm = self.asm
         for v in range(len(sums[0])):
             here = lanes if v == len(sums[0]) - 1 else None
             fixed: dict[Load, Register] = {}
@@ -103,12 +105,12 @@ class Results:
 
     def _store(self, row: int, v: int, value: Register, index: Register | None,
                lanes: int | None) -> None:
-        asm, step = self.asm, self.out.stride(self.lane)
+        asm, dtype, step = self.asm, self.out.dtype, self.out.stride(self.lane)
         at = row * self.out.stride(self.row) + v * asm.level.lanes * step
-        if step == 4:
-            asm.store(Memory(self.out.base, at, index), value, lanes)
+        if step == self.out.size:
+            elements.store(asm, dtype, Memory(self.out.base, at, index, step), value, lanes)
         elif step == 0:
-            asm.op("store_low", Memory(self.out.base, at), value)
+            elements.store_lowest(asm, dtype, Memory(self.out.base, at), value)
         else:
             base = _moved(asm, self.out, step, index)
-            scatter(asm, Memory(base, at), step, value, lanes or asm.level.lanes)
+            scatter(asm, dtype, Memory(base, at), step, value, lanes or asm.level.lanes)

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from smalti.errors import IllegalSchedule
 from smalti.schedule.merge import halved
@@ -35,7 +36,7 @@ from smalti.target.x86.contraction import PIXEL_PAD_BYTES, Contraction, Layout, 
 from smalti.target.x86.filtering import FILTERINGS, Filtering, both_sides
 from smalti.target.x86.lowered import Lowered, Step, count_left, load_pointers, pointers, smaller
 from smalti.target.x86.micro import (
-    Micro, Reduction, load_sums, multiply, split_rows, store_sums, zero_sums,
+    HALVES, Micro, Reduction, load_factor, load_sums, multiply, split_rows, store_sums, zero_sums,
 )
 
 LINE_BYTES = 64
@@ -324,15 +325,21 @@ class Winograd(Contraction):
     def _transform_weights(self, weights: Register, u: Register) -> None:
         """U of one chunk of a group of panels, from [r][s][c][o] of the packed weights."""
         asm, s, matrix = self.asm, self.schedule, self.filtering.weights
-        tap = s.chunk * self.width * 4
+        tap, line = self.panel_bytes // self.chunks // 9, self.width * 4
+        halves = HALVES[s.factors]
         panel, panel_u = asm.copy(weights), asm.copy(u)
         with asm.loop(s.group):
             at, out = asm.copy(panel), asm.copy(panel_u)
-            with asm.loop(s.chunk * s.vectors):
-                both_sides(asm, matrix, [Memory(at, k * tap) for k in range(9)],
-                           [Memory(out, k * self.u_point) for k in range(self.filtering.points)])
-                asm.advance(at, self.level.bytes)
-                asm.advance(out, self.level.bytes)
+            with asm.loop(s.chunk // len(halves)):
+                with asm.loop(s.vectors):
+                    for i, half in enumerate(halves):
+                        both_sides(asm, matrix, [Memory(at, k * tap) for k in range(9)],
+                                   [Memory(out, k * self.u_point + i * line)
+                                    for k in range(self.filtering.points)],
+                                   partial(load_factor, half=half))
+                    asm.advance(at, self.level.bytes)
+                    asm.advance(out, self.level.bytes)
+                asm.advance(out, (len(halves) - 1) * line)
             asm.advance(panel, self.panel_bytes)
             asm.advance(panel_u, self.u_bytes)
 

@@ -1,0 +1,48 @@
+"""Precision: which of the values between kernels are stored as bf16.
+
+The one place that decides it. Arithmetic is f32 whatever the storage: a kernel widens what it loads
+and rounds what it stores. f32 stay
+
+* what the caller sees: inputs and outputs of the program;
+* scale and shift of normalisations, whose error would be that of every pixel, and whatever else
+  is computed once from weights only;
+* values of fewer than `ELEMENTS_MIN` elements (embeddings of the time step): they are read from
+  cache, so that fewer bytes save no time, and they act on everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from smalti.fuse.cut import Cut
+from smalti.fuse.view import Storage, View
+
+ELEMENTS_MIN = 1 << 14
+
+
+def narrowed(found: Cut, elements_min: int = ELEMENTS_MIN) -> Cut:
+    """`found` with the values between kernels, of at least `elements_min` elements, as bf16."""
+    seen = {view.storage for view in found.outputs.values()}
+    made = {piece.views["out"].storage for piece in found.pieces
+            if "out" in piece.views and not piece.steady} - seen
+    narrow = {storage: replace(storage, dtype="bf16") for storage in made
+              if storage.kind == "arena" and storage.dtype == "f32"
+              and storage.size >= elements_min}
+    return stored_in(found, narrow)
+
+
+def stored_in(found: Cut, storages: Mapping[Storage, Storage]) -> Cut:
+    """`found` with each storage that is a key of `storages` replaced by the one named there."""
+    def moved(views: Mapping[str, View]) -> dict[str, View]:
+        return {name: replace(view, storage=storages.get(view.storage, view.storage))
+                for name, view in views.items()}
+
+    pieces = []
+    for piece in found.pieces:
+        views = moved(piece.views)
+        buffers = tuple(replace(b, dtype=views[b.name].storage.dtype) if b.name in views else b
+                        for b in piece.kernel.buffers)
+        pieces.append(replace(piece, views=views, kernel=replace(piece.kernel, buffers=buffers)))
+    return replace(found, inputs=moved(found.inputs), outputs=moved(found.outputs),
+                   pieces=pieces)

@@ -1,0 +1,97 @@
+"""Elements in memory: f32 as they are, bf16 widened when they are loaded and rounded when stored.
+
+A bf16 is the upper half of an f32. Rounding is to the nearest, ties to even; NaN stays NaN. Where
+the level has no instruction for it, integers do it: adding 0x7FFF plus the lowest bit that stays
+carries into the upper half exactly when the value is to be rounded up.
+"""
+
+from __future__ import annotations
+
+from smalti.target.x86.assembler import Assembler, Memory, Register
+
+INFINITY = 0x7F800000
+QUIET = 0x00400000
+"""The bit that makes any NaN one that survives losing its lower half."""
+
+
+def load(asm: Assembler, dtype: str, address: Memory, lanes: int | None = None) -> Register:
+    """A new vector of f32 from memory; with `lanes`, only that many, the others zero.
+
+    Below AVX-512, a partial vector of bf16 reads up to 14 bytes behind its last element.
+    """
+    if dtype != "bf16":
+        return asm.load(address, lanes)
+    partial = lanes is not None and lanes != asm.level.lanes
+    value = asm.vector()
+    if partial and asm.level.wide:
+        asm.op("widen_half", value, address, mask=asm.tail(lanes), zeroing=True)
+    else:
+        asm.op("widen_half", value, address)
+        if partial:
+            value = asm.result("and", value, asm.tail(lanes))
+    return asm.result("shift_left_int", value, 16)
+
+
+def spread(asm: Assembler, dtype: str, address: Memory) -> Register:
+    """A new vector of f32 with one element of memory in all lanes."""
+    if dtype != "bf16":
+        return asm.result("broadcast", address)
+    return asm.result("shift_left_int", asm.result("spread_half", address), 16)
+
+
+def gather(asm: Assembler, dtype: str, base: Register, index: Register,
+           lanes: int | None = None) -> Register:
+    """A new vector of f32 at base + index (bytes); of bf16, 2 bytes behind each are read too."""
+    value = asm.gather(base, index, lanes)
+    return value if dtype != "bf16" else asm.result("shift_left_int", value, 16)
+
+
+def rounded(asm: Assembler, value: Register) -> Register:
+    """The bf16 of each f32, in the lower half of its lane; the upper half is 0."""
+    if asm.level.pairs:
+        return asm.result("widen_half", asm.result("to_bf16", value))
+    lanes = asm.level.lanes
+    odd = asm.result("and", asm.result("shift_right_int", value, 16), asm.integers([1] * lanes))
+    near = asm.result("add_int", asm.result("add_int", value, odd),
+                      asm.integers([0x7FFF] * lanes))
+    size = asm.result("and", value, asm.integers([0x7FFFFFFF] * lanes))
+    quiet = asm.result("or", value, asm.integers([QUIET] * lanes))
+    infinity = asm.result("load", asm.integers([INFINITY] * lanes))
+    near = asm.where_greater(size, infinity, quiet, near)
+    return asm.result("shift_right_int", near, 16)
+
+
+def store(asm: Assembler, dtype: str, address: Memory, value: Register,
+          lanes: int | None = None) -> None:
+    """Store a vector of f32, or its first `lanes` lanes."""
+    lanes = asm.level.lanes if lanes is None else lanes
+    if dtype != "bf16":
+        asm.store(address, value, lanes)
+    elif asm.level.wide:
+        mask = None if lanes == asm.level.lanes else asm.tail(lanes)
+        if asm.level.pairs:
+            asm.op("store_words", address, asm.result("to_bf16", value), mask=mask)
+        else:
+            asm.op("store_low_words", address, rounded(asm, value), mask=mask)
+    else:
+        _store_packed(asm, address, rounded(asm, value), lanes)
+
+
+def _store_packed(asm: Assembler, address: Memory, words: Register, lanes: int) -> None:
+    """Store the lower halves of the first `lanes` lanes of 256 bits: by twos, then the odd one."""
+    packed = asm.result("permute_quads", asm.result("pack_words", words, words), 0b1000)
+    if lanes == asm.level.lanes:
+        asm.op("store_half", address, packed)
+        return
+    if lanes > 1:
+        asm.op("store_half_masked", address, asm.result("load", asm.tail(lanes // 2)), packed)
+    if lanes % 2:
+        asm.op("store_word", address.plus(2 * (lanes - 1)), packed, lanes - 1)
+
+
+def store_lowest(asm: Assembler, dtype: str, address: Memory, value: Register) -> None:
+    """Store the lowest lane of a vector of f32."""
+    if dtype == "bf16":
+        asm.op("store_word", address, rounded(asm, value), 0)
+    else:
+        asm.op("store_low", address, value)

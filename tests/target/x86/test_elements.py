@@ -1,0 +1,103 @@
+"""Loads and stores of f32 and bf16: every number of lanes, every kind of number."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from native_pieces import LEVELS, Block, run_steps
+
+from smalti.kernel.interpreter import as_stored
+from smalti.target.x86 import elements
+from smalti.target.x86.assembler import Assembler, Memory
+from smalti.target.x86.instructions import level
+from smalti.target.x86.lowered import Step
+
+EXAMPLES = 200
+COUNTS = {name: range(1, level(name).lanes + 1) for name in LEVELS}
+CASES = [(name, lanes) for name in LEVELS for lanes in COUNTS[name]]
+BITS = [0, 0x80000000, 0x3F800000, 0x3F808000, 0x3F818000, 0x3F807FFF, 0x3F808001, 0x7F7F7FFF,
+        0x7F7F8000, 0xFF7FFFFF, 0x7F800000, 0xFF800000, 0x7F800001, 0x7FC00000, 0x7FFFFFFF,
+        0xFFFFFFFF]
+
+
+def run(name: str, emit, source: np.ndarray, bytes_out: int) -> np.ndarray:
+    """Run `emit(asm, source, target)`; what it left in `bytes_out` bytes, checked for strays."""
+    asm = Assembler(level(name), "elements")
+    table, _ = asm.argument(), asm.argument()
+    pointers = [asm.general(), asm.general()]
+    for i, register in enumerate(pointers):
+        asm.op("mov", register, Memory(table, 8 * i))
+    emit(asm, *pointers)
+    held, target = Block(source.nbytes), Block(bytes_out)
+    held.bytes[:] = source.view(np.uint8)
+    run_steps((Step(asm.finish(), 1),), [held.address, target.address])
+    target.check("elements")
+    return target.bytes
+
+
+def rounded_natively(values: np.ndarray, name: str, lanes: int) -> np.ndarray:
+    """The first `lanes` of `values`, stored as bf16, as unsigned integers."""
+    def emit(asm: Assembler, source, target) -> None:
+        elements.store(asm, "bf16", Memory(target), asm.load(Memory(source), lanes), lanes)
+
+    return run(name, emit, values, 2 * lanes).view(np.uint16)
+
+
+def upper(values: np.ndarray) -> np.ndarray:
+    """The bf16 of rounded f32, as unsigned integers."""
+    return (values.view(np.uint32) >> 16).astype(np.uint16)
+
+
+@pytest.mark.parametrize("name, lanes", CASES)
+def test_stores_round_as_the_reference_does(name: str, lanes: int) -> None:
+    values = np.array(BITS, np.uint32).view(np.float32)
+    for start in range(0, len(values), level(name).lanes):
+        part = values[start:start + level(name).lanes]
+        found, expected = rounded_natively(part, name, lanes), as_stored(part, "bf16")[:lanes]
+        nan = np.isnan(expected)
+        np.testing.assert_array_equal(found[~nan], upper(expected)[~nan])
+        assert np.isnan((found[nan].astype(np.uint32) << 16).view(np.float32)).all()
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.lists(st.floats(width=32, allow_subnormal=False, allow_nan=False), min_size=16,
+                max_size=16), st.sampled_from(LEVELS))
+def test_any_number_is_rounded_to_the_nearest(numbers: list[float], name: str) -> None:
+    values = np.array(numbers, np.float32)[:level(name).lanes]
+    np.testing.assert_array_equal(rounded_natively(values, name, len(values)),
+                                  upper(as_stored(values, "bf16")))
+
+
+@pytest.mark.parametrize("name, lanes", CASES)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_loads_widen_and_leave_zeros_behind(name: str, lanes: int, dtype: str) -> None:
+    width = level(name).lanes
+    values = np.arange(1, lanes + 1, dtype=np.float32) * 1.5
+    source = values if dtype == "f32" else upper(values)
+    expected = np.zeros(width, np.float32)
+    expected[:lanes] = values
+    found = run(name, lambda asm, at, to: asm.store(
+        Memory(to), elements.load(asm, dtype, Memory(at), lanes)), source, 4 * width)
+    np.testing.assert_array_equal(found.view(np.float32), expected)
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("dtype, size", [("f32", 4), ("bf16", 2)])
+def test_single_elements(name: str, dtype: str, size: int) -> None:
+    width = level(name).lanes
+    values = np.arange(3 * width, dtype=np.float32) - 7
+    source = values if dtype == "f32" else upper(values)
+
+    def emit(asm: Assembler, at, to) -> None:
+        spread = elements.spread(asm, dtype, Memory(at, size * 5))
+        index = asm.result("load", asm.integers([3 * size * i for i in range(width)]))
+        asm.store(Memory(to), spread)
+        asm.store(Memory(to, 4 * width), elements.gather(asm, dtype, at, index))
+        elements.store_lowest(asm, dtype, Memory(to, 8 * width), spread)
+
+    found = run(name, emit, source, 8 * width + size)
+    expected = np.concatenate([np.full(width, values[5]), values[::3]])
+    np.testing.assert_array_equal(found[:8 * width].view(np.float32), expected)
+    assert found[8 * width:].tobytes() == source[5:6].tobytes()
