@@ -164,6 +164,34 @@ def test_operands_of_a_concat_are_computed_in_their_place() -> None:
     assert found.outputs["y"].shape == (1, 12, 4, 4)
 
 
+@pytest.mark.parametrize("parts, gate, products", [
+    (2, lambda a, b: a * b.graph.apply("gelu", b), 1),
+    (3, lambda a, b, c: (a + b.graph.apply("silu", b)) * c, 1),
+    (2, lambda a, b: a.graph.apply("concat", a, b, axis=-1), 2),  # they do not meet pointwise
+    (2, lambda a, b: a + b * a, 2),                                # a is read twice
+])
+def test_slices_of_a_product_that_meet_again_cost_no_kernel(parts: int, gate, products) -> None:
+    """One kernel for the product and its gate; another where the slices must be stored."""
+    g = Graph("gated")
+    both = g.apply("mat_mul", g.input("x", (6, 8)), g.parameter("w", (8, 12)))
+    width = 12 // parts
+    slices = [g.apply("slice", both, axis=1, start=k * width, end=(k + 1) * width)
+              for k in range(parts)]
+    g.output("y", gate(*slices))
+    pieces = cut(g).pieces
+    assert (pieces[0].kernel.stages[-1].axes[-1][1] == width) == (products == 1)
+    assert (len(pieces) == 1) == (products == 1)
+
+
+def test_a_slice_that_something_else_reads_is_stored() -> None:
+    g = Graph("gated")
+    both = g.apply("mat_mul", g.input("x", (6, 8)), g.parameter("w", (8, 12)))
+    a, b = (g.apply("slice", both, axis=1, start=k, end=k + 6) for k in (0, 6))
+    g.output("y", a * b)
+    g.output("a", g.apply("neg", a))
+    assert len(cut(g).pieces) == 3
+
+
 def test_a_value_that_many_read_is_computed_once() -> None:
     g = Graph("many")
     shared = g.apply("silu", image(g))

@@ -18,6 +18,7 @@ from smalti.fuse.reader import Reader
 from smalti.fuse.support import (
     ANCHORS, CONTRACTIONS, NORMALIZATIONS, REDUCTIONS, VIEWS, refuse_unsupported,
 )
+from smalti.fuse.tail import grow_tails
 from smalti.fuse.view import Storage, View, row_major, stored
 from smalti.graph import Graph, Node, Value
 from smalti.kernel import build
@@ -69,8 +70,6 @@ class _Cutter:
         self.result = Cut(graph.name)
         self.views: dict[Value, View] = {}
         self.moments: dict[Node, tuple[View, ...]] = {}
-        self.tails: dict[Value, Node] = {}
-        self.absorbed: set[Value] = set()
         self.kept: set[Value] = set()
         self.places: dict[Value, tuple[Value, int]] = {}
         self.outputs = set(graph.outputs.values())
@@ -78,6 +77,7 @@ class _Cutter:
         for node in graph.nodes:
             if all(v in self.steady or v.kind == "constant" for v in node.inputs):
                 self.steady.add(node.output)
+        self.tails, self.absorbed = grow_tails(graph, self.users, self.steady)
 
     # ------------------------------------------------------------------ deciding
 
@@ -88,9 +88,6 @@ class _Cutter:
                 storage = Storage(value.kind, value.type.size, value.dtype, name)
                 self.views[value] = View(storage, 0, value.shape, strides)
         self.result.inputs = {n: self.views[v] for n, v in self.graph.inputs.items()}
-        for node in self.graph.nodes:
-            if node.operation.name in ANCHORS:
-                self._grow_tail(node)
         for node in reversed(self.graph.nodes):
             self._decide(node)
         for node in self.graph.nodes:
@@ -105,35 +102,6 @@ class _Cutter:
             self.result.outputs[name] = view
         self.result.pieces.sort(key=lambda piece: not piece.steady)
         return self.result
-
-    def _grow_tail(self, anchor: Node) -> None:
-        """Absorb the pointwise operations behind a contraction, while each has one reader."""
-        value = anchor.output
-        while value not in self.outputs:
-            users = self.users.get(value, [])
-            if (len(users) != 1 or not users[0].operation.pointwise
-                    or (value in self.steady) != (users[0].output in self.steady)
-                    or users[0].output.shape != value.shape
-                    or users[0].inputs.count(value) != 1
-                    or any(other in self.absorbed or other in self.tails
-                           and self._depends(other, value) for other in users[0].inputs
-                           if other is not value) or users[0].output in self.tails):
-                break
-            self.absorbed.add(value)
-            value = users[0].output
-        self.tails[value] = anchor
-
-    def _depends(self, value: Value, on: Value) -> bool:
-        """Whether `value` is computed from `on` (they are the two operands of one operation)."""
-        pending, seen = [value], set()
-        while pending:
-            v = pending.pop()
-            if v is on:
-                return True
-            if v.node is not None and v not in seen:
-                seen.add(v)
-                pending.extend(v.node.inputs)
-        return False
 
     def _decide(self, node: Node) -> None:
         """Whether the node's result is stored; its readers are decided already."""
@@ -386,9 +354,10 @@ class _Cutter:
         read, total = Reader(self), Load("sum", (b, axis("y"), x, o))
         patch = read.value(data, (b, x, axis("c"))[1 - keep:])
         result = read.value(last, (b, x, o)[1 - keep:], {anchor.output: total}, anchor)
-        shape = (window.batch, 1, window.out_width, window.out_channels)
+        shape = (window.batch, 1, window.out_width, last.shape[-1])
         out = self.target(last).reshape(shape)
-        kernel = build.contraction(window, patch, result, read.buffers(weight=weight, out=out))
+        kernel = build.contraction(window, patch, result, read.buffers(weight=weight, out=out),
+                                   anchor.output.type.size // last.type.size)
         self._add(kernel, read.views(weight=weight, out=out), anchor, self._reason(last),
                   _products(anchor))
 
@@ -399,23 +368,27 @@ class _Cutter:
         depthwise = groups == window.channels > 1
         source = self._pixels(data) if groups > 1 else None
         b, y, x, o = map(axis, "byxo")
-        total = Load("sum", (b, y, x, o))
         found = []
         for part in range(1 if depthwise else groups):
             read, first = Reader(self), part * window.out_channels
             at = (b, axis("c").plus(part * window.channels), y.plus(-window.pad[0]),
                   x.plus(-window.pad[1]))
             patch = read.value(data, at) if source is None else read.load(source, at)
+            total = Load("sum", (b, y, x, o.plus(-first)))
             result = read.value(last, (b, o.plus(first), y, x), {anchor.output: total}, anchor)
             found.append((read, patch, result))
         target = self.target(last)
-        make = build.depthwise if depthwise else build.contraction
+        made = last.shape[1] // len(found)
         for part, (read, patch, result) in enumerate(found):
             first, end = part * window.out_channels, (part + 1) * window.out_channels
-            views = {"weight": weight.slice(0, first, end),
-                     "out": target.slice(1, first, end).transpose((0, 2, 3, 1))}
-            self._add(make(window, patch, result, read.buffers(**views)), read.views(**views),
-                      anchor, self._reason(last), _products(anchor) // len(found))
+            out = target.slice(1, part * made, (part + 1) * made)
+            views = {"weight": weight.slice(0, first, end), "out": out.transpose((0, 2, 3, 1))}
+            buffers = read.buffers(**views)
+            kernel = (build.depthwise(window, patch, result, buffers) if depthwise else
+                      build.contraction(window, patch, result, buffers,
+                                        window.out_channels // made))
+            self._add(kernel, read.views(**views), anchor, self._reason(last),
+                      _products(anchor) // len(found))
 
     def _pixels(self, value: Value) -> View:
         """Where the image `value` is stored, the channels of a pixel side by side."""

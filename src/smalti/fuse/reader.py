@@ -52,9 +52,14 @@ class Reader:
         """The element of `value` at `at`; `known` values are given as expressions."""
         if known and value in known:
             expr = known[value]
-            if anchor is not None and anchor.output is value and len(anchor.inputs) == 3:
-                bias = self.load(self.cutter.view(anchor.inputs[2]), (at[1],))
-                return Call("add", (expr, bias))
+            if anchor is None or anchor.output is not value:
+                return expr
+            channel = at[1] if anchor.operation.name == "conv" else at[-1]
+            moved = channel.plus(expr.index[3].offset)  # by slices, and to a group's first
+            expr = Load(expr.buffer, (*expr.index[:3], moved))
+            if len(anchor.inputs) == 3:
+                expr = Call("add", (expr, self.load(self.cutter.view(anchor.inputs[2]),
+                                                    (channel,))))
             return expr
         if value.kind == "constant" and (value.data == value.data.flat[0]).all():
             return Const(float(value.data.flat[0]))

@@ -51,8 +51,11 @@ class Window:
         return (self.out_width - 1) * self.stride[1] + (self.columns - 1) * self.dilation[1] + 1
 
 
-def contraction(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buffer]) -> Kernel:
+def contraction(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buffer],
+                parts: int = 1) -> Kernel:
     """A convolution or matrix product.
+
+    A result has 1 / `parts` of the channels of `sum`, and reads `parts` of them, equally far apart.
 
     `patch` is the input at pixel (y - pad, x - pad) of the axes b, y, x, c; `result` an expression
     of `sum` at b, y, x, o; `buffers` what both read, with "weight" [o, c, r, s] and "out"
@@ -60,7 +63,7 @@ def contraction(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buf
     """
     o, r, s, c = map(axis, "orsc")
     return _windowed("contraction", window, patch, result, buffers, c, Load("weight", (o, c, r, s)),
-                     (("c", window.channels),))
+                     (("c", window.channels),), parts)
 
 
 def depthwise(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buffer]) -> Kernel:
@@ -72,7 +75,8 @@ def depthwise(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buffe
 
 
 def _windowed(form: str, window: Window, patch: Expr, result: Expr, buffers: Sequence[Buffer],
-              channel: Index, weight: Load, reduced: tuple[tuple[str, int], ...]) -> Kernel:
+              channel: Index, weight: Load, reduced: tuple[tuple[str, int], ...],
+              parts: int = 1) -> Kernel:
     w = window
     b, y, x = map(axis, "byx")
     height, width = w.patch_height, w.patch_width
@@ -89,7 +93,7 @@ def _windowed(form: str, window: Window, patch: Expr, result: Expr, buffers: Seq
               guards=tuple(guards)),
         Stage("sum", axes, Call("mul", (at, weight)),
               (("r", w.rows), ("s", w.columns), *reduced), "sum"),
-        Stage("out", axes, result),
+        Stage("out", (*axes[:3], ("o", w.out_channels // parts)), result),
     )
     local = (Buffer("patch", "local", (w.batch, height, width, w.channels)),
              Buffer("sum", "local", (w.batch, w.out_height, w.out_width, w.out_channels)))

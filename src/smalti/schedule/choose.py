@@ -46,9 +46,9 @@ def _contraction(kernel: Kernel, limits: Limits, precision: str) -> ContractionS
     tile_x, tile_y, tile_b = pixel_tile(e.b, e.y, e.x)
     chunk = channel_chunk(e.c, (tile_b, tile_y, tile_x), e, limits, precision)
     tiles = (-(-e.b // tile_b)) * (-(-e.y // tile_y)) * (-(-e.x // tile_x))
-    per_panel = 2 * tile_b * tile_y * tile_x * width * e.c * e.r * e.s
+    per_panel = 2 * tile_b * tile_y * tile_x * width * e.c * e.r * e.s * e.parts
     wanted = -(-TILES_PER_THREAD * limits.threads // tiles)
-    sums = limits.l2_bytes // 4 // (4 * tile_b * tile_y * tile_x * width)
+    sums = limits.l2_bytes // 4 // (4 * tile_b * tile_y * tile_x * width * e.parts)
     block = max(1, min(panels // wanted, sums))
     block = max(block, min(panels, -(-TILE_FLOPS_MIN // per_panel)))
     block = -(-panels // (-(-panels // block)))

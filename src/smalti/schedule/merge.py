@@ -60,7 +60,10 @@ def store(kernel: Kernel, axes: Sequence[tuple[str, int]], result: str) -> Acces
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """Extents of a contraction after merging; `axes` says which original axis is which."""
+    """Extents of a contraction after merging.
+
+    `o` counts channels of the result, each made of `parts` sums that lie `o` channels apart.
+    """
 
     b: int
     y: int
@@ -73,6 +76,7 @@ class Extents:
     stride_x: int
     dilation_y: int
     dilation_x: int
+    parts: int = 1
 
 
 @lru_cache(maxsize=None)
@@ -95,7 +99,8 @@ def contraction_extents(kernel: Kernel) -> Extents:
                         a.stride("x") * x if inner > 1 else a.stride("y") * x)
                         for a in accesses):
                     b, x = 1, b * x
-    return Extents(b, y, x, o, r, s, c, *steps)
+    made = out.axes[-1][1]
+    return Extents(b, y, x, made, r, s, c, *steps, parts=o // made)
 
 
 @lru_cache(maxsize=None)

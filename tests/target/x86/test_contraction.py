@@ -240,3 +240,35 @@ def test_tiny_caches_give_small_chunks_that_compute_the_same() -> None:
     small = limits(level(LEVELS[0]), 4, 4 << 10, 8 << 10)
     runner: PieceRunner = check_graph(Conv(64, 12, 30, 40).graph(), LEVELS[0], bounds=small)
     assert runner.schedules[0].chunk < 64
+
+
+@pytest.mark.parametrize("name, precision", PRECISIONS)
+@pytest.mark.parametrize("rows, channels, width, parts", [
+    (37, 24, 20, 2), (300, 72, 130, 2), (5, 40, 7, 3), (64, 400, 33, 2)])
+def test_gated_products(rows: int, channels: int, width: int, parts: int, name: str,
+                        precision: str) -> None:
+    """Slices of the channels that meet in the epilogue, in one kernel, at odd extents."""
+    g = Graph("gated")
+    x = g.input("x", (1, rows, channels))
+    both = g.apply("mat_mul", x, g.parameter("w", (channels, parts * width)))
+    both = both + g.parameter("b", (parts * width,))
+    first, *gates = (g.apply("slice", both, axis=2, start=k * width, end=(k + 1) * width)
+                     for k in range(parts))
+    for gate in gates:
+        first = first * g.apply("gelu", gate)
+    g.output("y", first)
+    runner = check_graph(g, name, precision)
+    assert len(runner.schedules) == 1
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_gated_convolutions(name: str) -> None:
+    g = Graph("gated")
+    both = g.apply("conv", g.input("x", (2, 12, 8, 8)), g.parameter("w", (44, 12, 3, 3)),
+                   g.parameter("b", (44,)), pads=(1, 1, 1, 1))
+    a, b = (g.apply("slice", both, axis=1, start=k, end=k + 22) for k in (0, 22))
+    g.output("y", g.apply("silu", a) + g.apply("cos", b))
+    (schedule,) = check_graph(g, name).schedules
+    assert schedule.winograd == 0
+    with pytest.raises(IllegalSchedule, match="one sum for each result"):
+        lower(cut(g).pieces[0].kernel, replace(schedule, winograd=4), level(name))

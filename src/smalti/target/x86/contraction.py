@@ -81,7 +81,7 @@ class Contraction:
         self.size = 2 if schedule.dtype == "bf16" else 4
         filtering = (0, False) if schedule.streamed else (schedule.winograd, schedule.folded)
         self.packed = PackedWeight("weight", e.o, e.c, e.r, e.s, self.width, schedule.chunk,
-                                   schedule.weights, *filtering)
+                                   schedule.weights, *filtering, e.parts)
         self.chunks = self.packed.chunks
         self.patch, _, self.result = kernel.stages
         self.asm = Assembler(level, "contraction")
@@ -96,6 +96,8 @@ class Contraction:
         if schedule.chunk > -(-e.c // step) * step:  # what is staged has no more zeros behind it
             raise IllegalSchedule(f"a chunk of {schedule.chunk} is more than {e.c} channels in "
                                   f"steps of {step}")
+        if e.parts > 1 and schedule.winograd:
+            raise IllegalSchedule("minimal filtering has one sum for each result")
         if e.b % schedule.tile_b:
             raise IllegalSchedule(f"tiles of {schedule.tile_b} do not divide {e.b} images")
 
@@ -107,13 +109,14 @@ class Contraction:
         image = row * ((s.tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1)
         sum_panel = s.tile_b * s.tile_y * tile_x * self.width * 4
         sums_at = s.tile_b * image + PIXEL_PAD_BYTES
-        return Layout(pixel, row, image, sums_at, sum_panel, sums_at + s.panels * sum_panel)
+        total = sums_at + e.parts * s.panels * sum_panel
+        return Layout(pixel, row, image, sums_at, sum_panel, total)
 
     def lower(self) -> Lowered:
         """Emit everything."""
         e, s, asm = self.e, self.schedule, self.asm
         counts = [-(-e.x // s.tile_x), -(-e.y // s.tile_y), e.b // s.tile_b,
-                  -(-self.packed.panels // s.panels)]
+                  -(-self.packed.part_panels // s.panels)]
         table, index, self.scratch = asm.argument(), asm.argument(), asm.argument()
         names = pointers(self.kernel)
         self.pointers = load_pointers(asm, table, names)
@@ -126,7 +129,7 @@ class Contraction:
             (b_tile, s.tile_b), (y_tile, s.tile_y), (x_tile, s.tile_x),
             (panel_tile, s.panels))), s.tile_b, 0, 0)
         tile.rows = count_left(asm, tile.y, s.tile_y, e.y)
-        tile.panels = count_left(asm, tile.panel, s.panels, self.packed.panels)
+        tile.panels = count_left(asm, tile.panel, s.panels, self.packed.part_panels)
         narrow, last, end = e.x % s.tile_x, asm.label(), asm.label()
         if narrow:
             asm.op("compare_immediate", x_tile, counts[0] - 1)
@@ -166,11 +169,14 @@ class Contraction:
     def _clear(self, tile: Tile, layout: Layout, sums: Register) -> None:
         """Zero the sums that the chunks will be added to."""
         asm = self.asm
-        zero, at = asm.zero(), asm.copy(sums)
-        with asm.loop(tile.panels):
-            with asm.loop(layout.sum_panel // self.level.bytes):
-                asm.op("store", Memory(at), zero)
-                asm.advance(at, self.level.bytes)
+        zero, part = asm.zero(), asm.copy(sums)
+        with asm.loop(self.e.parts):
+            at = asm.copy(part)
+            with asm.loop(tile.panels):
+                with asm.loop(layout.sum_panel // self.level.bytes):
+                    asm.op("store", Memory(at), zero)
+                    asm.advance(at, self.level.bytes)
+            asm.advance(part, self.schedule.panels * layout.sum_panel)
 
     def _stage(self, tile: Tile, tile_x: int, layout: Layout, patch: Register,
                channel: Register | int) -> None:
@@ -212,7 +218,17 @@ class Contraction:
 
     def _multiply(self, tile: Tile, tile_x: int, layout: Layout, patch: Register, sums: Register,
                   weights: Register) -> None:
-        """Add the products of the staged chunk to the sums of every panel and pixel."""
+        """Add the products of the staged chunk to the sums of every part, panel and pixel."""
+        asm, s = self.asm, self.schedule
+        part, part_sums = asm.copy(weights), asm.copy(sums)
+        with asm.loop(self.e.parts):
+            self._multiply_part(tile, tile_x, layout, patch, part_sums, part)
+            asm.advance(part, self.packed.bytes // self.packed.parts)
+            asm.advance(part_sums, s.panels * layout.sum_panel)
+
+    def _multiply_part(self, tile: Tile, tile_x: int, layout: Layout, patch: Register,
+                       sums: Register, weights: Register) -> None:
+        """The panels of one part."""
         asm, e, s = self.asm, self.e, self.schedule
         panel, panel_sums = asm.copy(weights), asm.copy(sums)
         with asm.loop(tile.panels):
@@ -257,7 +273,7 @@ class Contraction:
         if not part:
             self._write(tile, tile_x, layout, sums, tile.panel, tile.panels, self.width)
             return
-        whole = self.packed.panels - 1
+        whole = self.packed.part_panels - 1
         full, skip, end = asm.immediate(whole), asm.label(), asm.label()
         asm.op("isub", full, tile.panel)
         wanted = (asm.immediate(tile.panels) if isinstance(tile.panels, int)
@@ -286,7 +302,9 @@ class Contraction:
         streams = {}
         for load in dict.fromkeys(loads(self.result.value)):
             if load.buffer == "sum":
-                stream = Stream(sums, {
+                which = asm.copy(sums)
+                asm.advance(which, load.index[3].offset // self.e.o * s.panels * layout.sum_panel)
+                stream = Stream(which, {
                     "panel": layout.sum_panel, "b": s.tile_y * tile_x * self.width * 4,
                     "y": tile_x * self.width * 4, "x": self.width * 4, "o": 4})
             else:

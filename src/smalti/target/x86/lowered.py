@@ -16,7 +16,8 @@ class PackedWeight:
     [panel][chunk][r][s][c in chunk][o in panel], o in panel innermost, zeros where o or c end; in
     bf16 two neighbouring c stand side by side under each o. With `winograd` the window is replaced
     by the points of F(2) or F(4), outside of the channels: [panel][point][c][o in panel]; `folded`
-    is that of the schedule.
+    is that of the schedule. The weight has `parts` times `out_channels` rows; the panels of a part
+    lie together.
     """
 
     buffer: str
@@ -29,11 +30,17 @@ class PackedWeight:
     dtype: str
     winograd: int = 0
     folded: bool = False
+    parts: int = 1
+
+    @property
+    def part_panels(self) -> int:
+        """Panels of `width` output channels of one part."""
+        return -(-self.out_channels // self.width)
 
     @property
     def panels(self) -> int:
-        """Panels of `width` output channels."""
-        return -(-self.out_channels // self.width)
+        """Panels of all parts."""
+        return self.parts * self.part_panels
 
     @property
     def chunks(self) -> int:

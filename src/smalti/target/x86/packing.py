@@ -36,12 +36,14 @@ class _Packing:
         source, target = asm.general(), asm.general()
         asm.op("mov", source, Memory(table))
         asm.op("mov", target, Memory(table, 8))
-        source = asm.offset(source, panel, self.o * p.width)
         target = asm.offset(target, panel, p.bytes // p.panels)
+        which, panel = asm.divide(panel, p.part_panels)
+        source = asm.offset(source, which, self.o * p.out_channels)
+        source = asm.offset(source, panel, self.o * p.width)
         part = p.out_channels % p.width
         last, end = asm.label(), asm.label()
         if part:
-            asm.op("compare_immediate", panel, p.panels - 1)
+            asm.op("compare_immediate", panel, p.part_panels - 1)
             asm.jump("equal", last)
         self._panel(source, target, p.width)
         if part:

@@ -1,0 +1,112 @@
+"""Tails: the pointwise operations that are computed behind an anchor, from its sums.
+
+An anchor is an operation with a kernel of its own: a contraction or a reduction. Its tail ends
+where something else reads what has been computed so far, and is stored there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+from smalti.fuse.support import ANCHORS, CONTRACTIONS
+from smalti.graph import Graph, Node, Value
+
+
+def grow_tails(graph: Graph, users: Mapping[Value, Sequence[Node]],
+               steady: AbstractSet[Value]) -> tuple[dict[Value, Node], set[Value]]:
+    """The anchor of each value that ends a tail, and all values before an end.
+
+    `users` are the readers of each value; `steady` ones depend on parameters only, and a tail is
+    steady or not, as a whole.
+    """
+    tails = _Tails(users, set(graph.outputs.values()), steady)
+    for node in graph.nodes:
+        if node.operation.name in ANCHORS:
+            tails.grow(node)
+    return tails.ends, tails.absorbed
+
+
+class _Tails:
+    def __init__(self, users: Mapping[Value, Sequence[Node]], outputs: AbstractSet[Value],
+                 steady: AbstractSet[Value]) -> None:
+        self.users, self.outputs, self.steady = users, outputs, steady
+        self.ends: dict[Value, Node] = {}
+        self.absorbed: set[Value] = set()
+
+    def grow(self, anchor: Node) -> None:
+        """Absorb the pointwise operations behind a contraction, while each has one reader.
+
+        Equal slices of its channels that meet again in one result (GEGLU) are absorbed too.
+        """
+        value = anchor.output
+        while value not in self.outputs:
+            users = self.users.get(value, [])
+            joined = self._joined(value, anchor)
+            if joined is not None:
+                value = joined
+                continue
+            if (len(users) != 1 or not users[0].operation.pointwise
+                    or (value in self.steady) != (users[0].output in self.steady)
+                    or users[0].output.shape != value.shape
+                    or users[0].inputs.count(value) != 1
+                    or any(other in self.absorbed or other in self.ends
+                           and self._depends(other, value) for other in users[0].inputs
+                           if other is not value) or users[0].output in self.ends):
+                break
+            self.absorbed.add(value)
+            value = users[0].output
+        self.ends[value] = anchor
+
+    def _joined(self, value: Value, anchor: Node) -> Value | None:
+        """Where all equal slices of a contraction's channels meet again; absorbs what is before.
+
+        None where they do not, or where something else reads one of them.
+        """
+        users = self.users.get(value, [])
+        if anchor.operation.name not in CONTRACTIONS or anchor.attributes.get("group", 1) > 1:
+            return None
+        channels = 1 if anchor.operation.name == "conv" else len(value.shape) - 1
+        width, parts = value.shape[channels], len(users)
+        starts = {node.attributes["start"] for node in users
+                  if node.operation.name == "slice"
+                  and node.attributes["axis"] % len(value.shape) == channels
+                  and node.output.shape[channels] * parts == width}
+        if parts < 2 or width % parts or starts != set(range(0, width, width // parts)):
+            return None
+        leaves, inner = [node.output for node in users], {value}
+        while len(leaves) > 1:
+            step = next((self.users[leaf][0] for leaf in leaves
+                         if self._joins(leaf, leaves, value)), None)
+            if step is None:
+                return None
+            inner.update(leaf for leaf in leaves if leaf in step.inputs)
+            leaves = [leaf for leaf in leaves if leaf not in step.inputs] + [step.output]
+        if (value in self.steady) != (leaves[0] in self.steady):
+            return None
+        self.absorbed |= inner
+        return leaves[0]
+
+    def _joins(self, leaf: Value, leaves: Sequence[Value], origin: Value) -> bool:
+        """Whether one pointwise node alone reads `leaf`, beside other leaves that only it reads and
+        values that are stored before `origin` is used."""
+        readers = self.users.get(leaf, [])
+        if len(readers) != 1 or leaf in self.outputs:
+            return False
+        node = readers[0]
+        return (node.operation.pointwise and node.output.shape == leaf.shape
+                and node.output not in self.ends and not any(
+                    len(self.users[v]) > 1 or v in self.outputs if v in leaves
+                    else v in self.absorbed or self._depends(v, origin) for v in node.inputs))
+
+    def _depends(self, value: Value, on: Value) -> bool:
+        """Whether `value` is computed from `on` (they are the two operands of one operation)."""
+        pending, seen = [value], set()
+        while pending:
+            v = pending.pop()
+            if v is on:
+                return True
+            if v.node is not None and v not in seen:
+                seen.add(v)
+                pending.extend(v.node.inputs)
+        return False
