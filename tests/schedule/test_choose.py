@@ -15,9 +15,11 @@ from smalti.kernel.form import Kernel
 from smalti.schedule import (
     AttentionSchedule,
     ContractionSchedule,
+    DepthwiseSchedule,
     Limits,
     MapSchedule,
     MomentsSchedule,
+    ReductionSchedule,
     choose,
 )
 from smalti.schedule.choose import micro_tile, pixel_tile
@@ -54,9 +56,9 @@ def test_convolutions(cpu: Limits, batch: int, channels: int, out: int, height: 
     e = contraction_extents(kernel)
     assert isinstance(schedule, ContractionSchedule)
     pairs = precision == "bf16" and cpu.pairs and not schedule.winograd
-    assert schedule.dtype == ("bf16" if pairs else "f32")
+    assert schedule.dtype == ("bf16" if pairs and not schedule.planar else "f32")
     transformed = schedule.winograd and not schedule.streamed
-    assert schedule.weights == ("f32" if transformed else precision)
+    assert schedule.weights == ("f32" if transformed or schedule.planar else precision)
     assert e.b % schedule.tile_b == 0
     past = max(1, schedule.winograd)  # the last row of blocks may reach behind the image
     assert 1 <= schedule.tile_y < e.y + past and 1 <= schedule.tile_x < e.x + past
@@ -76,6 +78,66 @@ def test_matrix_products(cpu: Limits, rows: int, channels: int, out: int) -> Non
     schedule.check(cpu)
     assert (schedule.tile_b, schedule.tile_y, schedule.winograd) == (1, 1, 0)
     assert 1 <= schedule.rows <= max(1, rows) and schedule.tile_x <= rows
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(CPUS, EXTENTS, st.integers(1, 100), st.integers(1, 100), st.sampled_from([1, 3, 5]))
+def test_depthwise(cpu: Limits, channels: int, height: int, width: int, window: int) -> None:
+    kernel = kernel_of(lambda g: g.apply(
+        "conv", g.input("x", (1, channels + 4, height, width)), g.parameter(
+            "w", (channels + 4, 1, window, window)), pads=(window // 2,) * 4, group=channels + 4))
+    schedule = choose(kernel, cpu)
+    schedule.check(cpu)
+    assert isinstance(schedule, DepthwiseSchedule) and 1 <= schedule.tile_y <= height
+    assert 1 <= schedule.pixels <= width
+    assert 1 <= schedule.vectors <= max(1, (channels + 4) // cpu.lanes)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(CPUS, EXTENTS, EXTENTS, st.integers(0, 1))
+def test_reductions(cpu: Limits, rows: int, columns: int, axis: int) -> None:
+    kernel = kernel_of(lambda g: g.apply("reduce_sum", g.input("x", (rows, columns)),
+                                         axes=(axis,)))
+    schedule = choose(kernel, cpu)
+    assert isinstance(schedule, ReductionSchedule)
+    assert 1 <= schedule.grain <= max(rows, columns)
+
+
+def pointwise(pixels: int, channels: int, out: int) -> Kernel:
+    return kernel_of(lambda g: g.apply("mat_mul", g.input("x", (pixels, channels)),
+                                       g.parameter("w", (channels, out))))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 6])
+@pytest.mark.parametrize("pixels, channels, out", [
+    (196, 576, 96), (49, 960, 160), (49, 320, 1280), (784, 144, 32), (1, 1280, 1000)])
+def test_few_tiles_are_shared_evenly(pixels: int, channels: int, out: int, threads: int) -> None:
+    """The busiest thread has at most a third more than its share, where there is enough."""
+    cpu = limits(LEVELS["avx512"], threads, 48 << 10, 1 << 20)
+    schedule = choose(pointwise(pixels, channels, out), cpu)
+    panels = -(-out // (schedule.vectors * cpu.lanes))
+    tiles = -(-pixels // schedule.tile_x) * -(-panels // schedule.panels)
+    work = schedule.tile_x * schedule.panels
+    assert -(-tiles // threads) * work * threads <= 4 / 3 * pixels * panels
+
+
+def test_what_can_be_read_in_place_is_not_staged() -> None:
+    cpu = limits(LEVELS["avx512"], 2, 48 << 10, 1 << 20)
+    assert not choose(pointwise(196, 96, 576), cpu).staged
+    assert choose(pointwise(196, 1024, 576), cpu).staged, "14 rows of 4096 bytes share a cache set"
+    assert choose(pointwise(196, 9000, 576), cpu).staged, "a panel of weights is larger than caches"
+
+
+def test_the_planes_of_a_picture_are_staged_as_they_are() -> None:
+    cpu = limits(LEVELS["avx512"], 2, 48 << 10, 1 << 20)
+
+    def stem(channels: int) -> ContractionSchedule:
+        return choose(kernel_of(lambda g: g.apply(
+            "conv", g.input("x", (1, channels, 224, 224)), g.parameter("w", (32, channels, 3, 3)),
+            pads=(0, 0, 1, 1), strides=(2, 2))), cpu)
+
+    assert (stem(3).planar, stem(3).tile_x) == (True, 112)
+    assert not stem(16).planar
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
@@ -105,8 +167,8 @@ def test_attentions(cpu: Limits, queries: int, keys: int, depth: int) -> None:
 @given(CPUS, st.integers(1, 70), st.integers(1, 70), st.integers(1, 8))
 def test_statistics(cpu: Limits, height: int, width: int, groups: int) -> None:
     group = kernel_of(lambda g: g.apply(
-        "group_normalization", g.input("x", (1, 4 * groups, height, width)),
-        g.parameter("s", (4 * groups,)), g.parameter("b", (4 * groups,)), num_groups=groups))
+        "group_normalization", g.input("x", (1, 8 * groups, height, width)),
+        g.parameter("s", (8 * groups,)), g.parameter("b", (8 * groups,)), num_groups=groups))
     schedule = choose(group, cpu)
     assert isinstance(schedule, MomentsSchedule) and height * width % schedule.parts == 0
     layer = kernel_of(lambda g: g.apply(
@@ -147,7 +209,8 @@ def test_what_a_cpu_can_run_is_legal(schedule, cpu: str) -> None:
 
 
 def test_schedules_are_frozen_hashable_and_print_as_they_are_written() -> None:
-    for schedule in (CONTRACTION, ATTENTION, MapSchedule(4), MomentsSchedule(8, 1)):
+    for schedule in (CONTRACTION, ATTENTION, MapSchedule(4), MomentsSchedule(8, 1),
+                     DepthwiseSchedule(7, 2, 14), ReductionSchedule(1, 4)):
         assert eval(str(schedule)) == schedule
         assert len({schedule, replace(schedule)}) == 1
         with pytest.raises(FrozenInstanceError):

@@ -19,7 +19,7 @@ from smalti.fuse.support import (
     ANCHORS, CONTRACTIONS, NORMALIZATIONS, REDUCTIONS, VIEWS, refuse_unsupported,
 )
 from smalti.fuse.tail import grow_tails
-from smalti.fuse.view import Storage, View, row_major, stored
+from smalti.fuse.view import Storage, View, given, row_major, stored
 from smalti.graph import Graph, Node, Value
 from smalti.kernel import build
 from smalti.kernel.form import Call, Const, Index, Kernel, Load, axis
@@ -84,7 +84,7 @@ class _Cutter:
     def run(self) -> Cut:
         for kind in (self.graph.inputs, self.graph.parameters):
             for name, value in kind.items():
-                strides = stored(value.shape) if value.kind == "input" else row_major(value.shape)
+                strides = (given if value.kind == "input" else row_major)(value.shape)
                 storage = Storage(value.kind, value.type.size, value.dtype, name)
                 self.views[value] = View(storage, 0, value.shape, strides)
         self.result.inputs = {n: self.views[v] for n, v in self.graph.inputs.items()}

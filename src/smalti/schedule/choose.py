@@ -10,8 +10,9 @@ Rules, each with its reason:
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from smalti.kernel.form import Kernel
+from smalti.kernel.form import Kernel, functions, loads
 from smalti.schedule.schedule import (
     AttentionSchedule, ContractionSchedule, DepthwiseSchedule, Limits, MapSchedule,
     MomentsSchedule, ReductionSchedule, Schedule,
@@ -23,8 +24,15 @@ ATTENTION_GROUPS = 8
 MAP_TILE_ELEMENTS = 16_384
 TILE_CYCLES = 500
 """What it costs to take a tile and to set its addresses up, measured within a factor of two."""
+SHARED_BYTES_A_CYCLE = 32
+"""What a core reads from the caches behind its own first one, more or less."""
 REDUCTION_TILE_VECTORS = 4096
 PIXELS_MAX = 256
+LINE_BYTES, L1_SETS, LINES_OF_A_SET = 64, 64, 4
+"""First-level caches have 64 sets of 8 to 12 lines; half of them are for what a micro-kernel reads
+through pixels that lie far apart."""
+TRANSCENDENTAL_REGISTERS, ROUNDING_REGISTERS = 8, 6
+ARITHMETIC = {"add", "sub", "mul", "div", "max", "min", "neg", "abs", "relu", "sqrt"}
 WINOGRAD_BLOCKS_MIN = 4
 STREAMED_PIXELS_MAX = 1024
 
@@ -58,7 +66,101 @@ def _contraction(kernel: Kernel, limits: Limits, precision: str) -> ContractionS
                                  products, weights=precision)
     if filterable(kernel, limits) and e.b * e.y * e.x >= 16 * WINOGRAD_BLOCKS_MIN:
         return filtered(kernel, direct, limits, 4, e.y * e.x <= STREAMED_PIXELS_MAX)
-    return direct
+    direct = planar(kernel, direct, limits) or unstaged(kernel, direct, limits) or direct
+    return balanced(e, direct, limits)
+
+
+def planar(kernel: Kernel, direct: ContractionSchedule,
+           limits: Limits) -> ContractionSchedule | None:
+    """The schedule that stages a plane for each channel, where these are few and stored so."""
+    from smalti.schedule.merge import contraction_extents, in_planes
+
+    e, (patch, *_) = contraction_extents(kernel), kernel.stages
+    rows = min(direct.rows, (limits.vectors - registers(kernel, limits)) // direct.vectors)
+    row = 4 * e.c * (e.x * e.stride_x + e.s * e.dilation_x)
+    bordered = any(index.terms[0][0] == "x" for index, _ in patch.guards)
+    tile_x = e.x if bordered else direct.tile_x
+    tile_y = even(e.y, max(1, 2 * PIXELS_MAX // tile_x))
+    high = (tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1
+    if (not in_planes(kernel) or 2 * e.c > limits.lanes or 4 * rows < 3 * direct.rows
+            or high * row > limits.l2_bytes // 2):
+        return None
+    return replace(direct, tile_b=1, tile_y=tile_y, tile_x=tile_x, chunk=1, unroll=1, rows=rows,
+                   dtype="f32", weights="f32", planar=True)
+
+
+def unstaged(kernel: Kernel, direct: ContractionSchedule,
+             limits: Limits) -> ContractionSchedule | None:
+    """The schedule that reads its input where it is, or None where staging is better."""
+    from smalti.schedule.merge import access, contraction_extents, in_place
+
+    e, (patch, *_) = contraction_extents(kernel), kernel.stages
+    pair = 2 if direct.weights == "bf16" else 1
+    if not in_place(kernel, direct.dtype) or e.c % pair:
+        return None
+    rows = min(direct.rows, (limits.vectors - registers(kernel, limits)) // direct.vectors)
+    size = 2 if direct.dtype == "bf16" else 4
+    step = size * e.stride_x * access(kernel, patch.value).stride("x")
+    sets = {i * step // LINE_BYTES % L1_SETS for i in range(rows)}
+    weights = 4 // pair * e.c * e.r * e.s * direct.vectors * limits.lanes
+    if (4 * rows < 3 * direct.rows or len(sets) * LINES_OF_A_SET < rows
+            or weights > limits.l2_bytes // 2):
+        return None
+    return replace(direct, chunk=e.c, unroll=math.gcd(4, e.c // pair), rows=rows, staged=False)
+
+
+def registers(kernel: Kernel, limits: Limits) -> int:
+    """Vector registers that the epilogue of a contraction needs besides those of its sums."""
+    result = kernel.stages[-1].value
+    read = {load for load in loads(result) if load.buffer != "sum"}
+    rounding = 0
+    if kernel.buffer("out").dtype == "bf16":
+        rounding = 1 if limits.pairs else ROUNDING_REGISTERS
+    return len(read) + 1 + rounding + max((TRANSCENDENTAL_REGISTERS for name in functions(result)
+                                           if name not in ARITHMETIC), default=0)
+
+
+def balanced(e, direct: ContractionSchedule, limits: Limits) -> ContractionSchedule:
+    """The schedule with tiles that keep all threads at work to the end, where they are few.
+
+    Of a hundred tiles it does not matter who takes the last; of three it does.
+    """
+    panels = -(-e.o // (direct.vectors * limits.lanes))
+
+    def counts(s: ContractionSchedule) -> int:
+        return e.b // s.tile_b * -(-e.y // s.tile_y) * -(-e.x // s.tile_x) * -(-panels // s.panels)
+
+    def time(s: ContractionSchedule) -> float:
+        return _tile_cycles(e, s, limits) * (-(-counts(s) // limits.threads) + 0.25)
+
+    few = TILES_PER_THREAD * limits.threads
+    if counts(direct) >= few:
+        return direct
+    wide, tall = (e.x, 1) if e.y == 1 else (direct.tile_x, e.y)
+    found = {direct}
+    for parts in range(1, few + 1):
+        tile_x, tile_y = even(wide, -(-wide // parts)), direct.tile_y
+        if e.y > 1:
+            tile_x, tile_y = direct.tile_x, even(tall, -(-tall // parts))
+        if tile_x * tile_y > direct.tile_x * direct.tile_y:
+            continue
+        for blocks in range(1, min(panels, few) + 1):
+            block = -(-panels // blocks)
+            if block <= max(direct.panels, panels if not direct.staged else 0):
+                found.add(replace(direct, tile_x=tile_x, tile_y=tile_y, panels=block))
+    return min(sorted(found, key=str), key=time)
+
+
+def _tile_cycles(e, s: ContractionSchedule, limits: Limits) -> float:
+    """Cycles of one tile: two products or two loads a cycle, weights from where they are shared at
+    `SHARED_BYTES_A_CYCLE`, and some for what is not products."""
+    pixels, products = s.tile_b * s.tile_y * s.tile_x, e.r * e.s * e.c
+    runs = s.tile_b * s.tile_y * -(-s.tile_x // s.rows)
+    size = pixels / runs
+    micro = products * max(size * s.vectors, size + s.vectors) / 2 + 3 * size * s.vectors + 30
+    staging = pixels * (2 * -(-e.c // limits.lanes) + 8) if s.staged else 0
+    weights = 4 * products * s.panels * s.vectors * limits.lanes / SHARED_BYTES_A_CYCLE
+    return runs * s.panels * micro + weights + staging + TILE_CYCLES
 
 
 def micro_tile(pixels: int, channels: int, limits: Limits) -> tuple[int, int]:

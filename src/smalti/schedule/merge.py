@@ -145,6 +145,29 @@ def halved(patch: Stage) -> Stage | None:
 
 
 @lru_cache(maxsize=None)
+def in_place(kernel: Kernel, dtype: str) -> bool:
+    """Whether the products of a contraction can read its input where it is.
+
+    That is: stored as `dtype`, the channels of a pixel side by side, and nothing beyond borders.
+    """
+    patch, *_ = kernel.stages
+    if not isinstance(patch.value, Load) or patch.guards:
+        return False
+    read = access(kernel, patch.value)
+    return not (read.divided or read.indirect) and read.stride("c") == 1 \
+        and kernel.buffer(read.buffer).dtype == dtype
+
+
+@lru_cache(maxsize=None)
+def in_planes(kernel: Kernel) -> bool:
+    """Whether a contraction reads rows of pixels that lie side by side, each channel by itself."""
+    patch, *_ = kernel.stages
+    read = [access(kernel, load) for load in loads(patch.value)]
+    return any(a.stride("x") == 1 for a in read) and all(
+        a.stride("x") in (0, 1) and not a.divided and not a.indirect for a in read)
+
+
+@lru_cache(maxsize=None)
 def map_axes(kernel: Kernel) -> tuple[tuple[tuple[str, int], ...], tuple[Access, ...]]:
     """Axes of a map, outermost first and merged, the vector axis last; and its accesses.
 

@@ -32,7 +32,10 @@ class ContractionSchedule:
     all tiles are transformed first, in memory that the threads share, instead of by each tile of
     panels again. `streamed`: each tile transforms the plain weights it needs, chunk by chunk;
     without, they are transformed when they are bound. Products are of `dtype` factors; `weights` is
-    the dtype that packed weights are held in: bf16 ones are widened where products are f32.
+    the dtype that packed weights are held in: bf16 ones are widened where products are f32. Without
+    `staged`, the micro-kernel reads the input where it is, and results are written from registers.
+    `planar`: a patch is staged as a plane for each channel, whose rows are copied whole; for few
+    channels that are stored so.
     """
 
     tile_b: int
@@ -50,6 +53,8 @@ class ContractionSchedule:
     shared: bool = False
     streamed: bool = False
     weights: str = "f32"
+    staged: bool = True
+    planar: bool = False
 
     @property
     def factors(self) -> str:

@@ -14,7 +14,7 @@ packed weights stream through once for each tile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from smalti.errors import IllegalSchedule
@@ -68,6 +68,14 @@ def lower_contraction(kernel: Kernel, schedule: ContractionSchedule, level: Leve
         from smalti.target.x86.winograd import Winograd
 
         return Winograd(kernel, schedule, level).lower()
+    if schedule.planar:
+        from smalti.target.x86.planar import Planar
+
+        return Planar(kernel, schedule, level).lower()
+    if not schedule.staged:
+        from smalti.target.x86.in_place import InPlace
+
+        return InPlace(kernel, schedule, level).lower()
     return Contraction(kernel, schedule, level).lower()
 
 
@@ -268,10 +276,22 @@ class Contraction:
     # ------------------------------------------------------------------ the epilogue
 
     def _finish(self, tile: Tile, tile_x: int, layout: Layout, sums: Register) -> None:
-        """Write the results of all panels; the last may have fewer channels."""
+        """Write the results of all panels."""
+        def write(panel: Register, panels: int | Register, channels: int) -> None:
+            before = self.asm.copy(panel)
+            self.asm.op("isub", before, tile.panel)
+            self._write(tile, tile_x, layout, self.asm.offset(sums, before, layout.sum_panel),
+                        panel, panels, channels)
+
+        self._by_panels(tile, write)
+
+    def _by_panels(self, tile: Tile,
+                   emit: Callable[[Register, int | Register, int], None]) -> None:
+        """`emit(first, count, channels of each)` for the panels of a tile; the last of all may
+        have fewer channels than the others."""
         asm, part = self.asm, self.e.o % self.width
         if not part:
-            self._write(tile, tile_x, layout, sums, tile.panel, tile.panels, self.width)
+            emit(tile.panel, tile.panels, self.width)
             return
         whole = self.packed.part_panels - 1
         full, skip, end = asm.immediate(whole), asm.label(), asm.label()
@@ -285,12 +305,11 @@ class Contraction:
         asm.place(larger)
         asm.op("compare_immediate", full, 0)
         asm.jump("equal", skip)
-        self._write(tile, tile_x, layout, sums, tile.panel, full, self.width)
+        emit(tile.panel, full, self.width)
         asm.place(skip)
         asm.op("compare", full, wanted)
         asm.jump("equal", end)
-        last = asm.offset(sums, full, layout.sum_panel)
-        self._write(tile, tile_x, layout, last, asm.immediate(whole), 1, part)
+        emit(asm.immediate(whole), 1, part)
         asm.place(end)
 
     def _write(self, tile: Tile, tile_x: int, layout: Layout, sums: Register, panel: Register,

@@ -71,6 +71,9 @@ class Results:
     @contextmanager
     def walk(self, axis: str, count: int | Register, steps: int = 1) -> Iterator[Results]:
         """A loop along `axis`; the body gets the streams as they move."""
+        if count == 1:
+            yield self
+            return
         inner = self.own(axis)
         with self.asm.loop(count):
             yield inner
