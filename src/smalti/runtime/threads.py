@@ -165,15 +165,25 @@ class Workers:
             self._hand_out(job, 1)
             call(entry, context_address)
         except BaseException:
-            while _read(context_address, "generation") == before:  # the others wait for thread 0
-                try:
+            self._finish_along(job, before)
+            raise
+
+    def _finish_along(self, job: Job, before: int) -> None:
+        """End a run that the caller was interrupted in, before it or behind it; nobody is left in
+        the driver then, who could miss that the run was cancelled."""
+        ticket, entry, context_address, _ = job
+        while True:
+            try:
+                if _read(context_address, "generation") == before:  # the others wait for thread 0
                     _write(context_address, "cancel", 1)
                     self._hand_out(job, 1)
                     call(entry, context_address)
-                    break
-                except KeyboardInterrupt:
-                    continue
-            raise
+                self._finished[0] = ticket
+                while not self._all_finished(ticket):
+                    self._wait()
+                return
+            except KeyboardInterrupt:
+                continue
 
     def _hand_out(self, job: Job, first: int) -> None:
         """Give the job to the workers from number `first` on."""

@@ -82,7 +82,7 @@ def planar(kernel: Kernel, direct: ContractionSchedule,
     tile_x = e.x if bordered else direct.tile_x
     tile_y = even(e.y, max(1, 2 * PIXELS_MAX // tile_x))
     high = (tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1
-    if (not in_planes(kernel) or 2 * e.c > limits.lanes or 4 * rows < 3 * direct.rows
+    if (not in_planes(kernel) or e.parts > 1 or 2 * e.c > limits.lanes or 4 * rows < 3 * direct.rows
             or high * row > limits.l2_bytes // 2):
         return None
     return replace(direct, tile_b=1, tile_y=tile_y, tile_x=tile_x, chunk=1, unroll=1, rows=rows,
@@ -96,7 +96,7 @@ def unstaged(kernel: Kernel, direct: ContractionSchedule,
 
     e, (patch, *_) = contraction_extents(kernel), kernel.stages
     pair = 2 if direct.weights == "bf16" else 1
-    if not in_place(kernel, direct.dtype) or e.c % pair:
+    if not in_place(kernel, direct.dtype) or e.parts > 1 or e.c % pair:
         return None
     rows = min(direct.rows, (limits.vectors - registers(kernel, limits)) // direct.vectors)
     size = 2 if direct.dtype == "bf16" else 4
@@ -160,7 +160,7 @@ def _tile_cycles(e, s: ContractionSchedule, limits: Limits) -> float:
     micro = products * max(size * s.vectors, size + s.vectors) / 2 + 3 * size * s.vectors + 30
     staging = pixels * (2 * -(-e.c // limits.lanes) + 8) if s.staged else 0
     weights = 4 * products * s.panels * s.vectors * limits.lanes / SHARED_BYTES_A_CYCLE
-    return runs * s.panels * micro + weights + staging + TILE_CYCLES
+    return e.parts * (runs * s.panels * micro + weights) + staging + TILE_CYCLES
 
 
 def micro_tile(pixels: int, channels: int, limits: Limits) -> tuple[int, int]:

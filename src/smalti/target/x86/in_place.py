@@ -31,7 +31,7 @@ class InPlace(Contraction):
         """Raise IllegalSchedule where the input has to be staged."""
         super().check()
         s = self.schedule
-        if not in_place(self.kernel, s.dtype):
+        if not in_place(self.kernel, s.dtype) or self.e.parts > 1:
             raise IllegalSchedule("the input of this contraction has to be staged")
         if s.chunk != self.e.c or s.chunk % s.step:
             raise IllegalSchedule(f"a chunk of {s.chunk} in steps of {s.step} is not all "

@@ -26,7 +26,7 @@ class Planar(InPlace):
         """Raise IllegalSchedule where the patch cannot be staged so."""
         Contraction.check(self)
         e, s = self.e, self.schedule
-        if not in_planes(self.kernel) or s.factors != "f32":
+        if not in_planes(self.kernel) or s.factors != "f32" or e.parts > 1:
             raise IllegalSchedule("the channels of this contraction are no planes")
         if (s.chunk, s.unroll, s.tile_b) != (1, 1, 1):
             raise IllegalSchedule("planes are staged one channel and one image at a time")
