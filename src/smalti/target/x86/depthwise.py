@@ -1,7 +1,8 @@
 """Depthwise convolutions: lanes are channels, and registers hold the sums of some pixels.
 
     for each row of pixels, for each run of them, for each vector of channels:
-        for each tap (r, s) of the window:  sums[pixel] += input[pixel + tap] * weight[tap]
+        for each row r of the window, for each column of the input that the run sees there:
+            sums[pixel] += input[column] * weight[r, column - pixel]    for those that see it
         write the results of the run, epilogue applied
 
 Weights are packed as [vector][r][s][lane]. The input is read where it is: rows outside of it are
@@ -11,7 +12,7 @@ stepped over, and runs at the left and right border leave out the products that 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, product
 
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, Load, loads
@@ -117,7 +118,7 @@ class _Depthwise:
                            {"b": b, "y": row, "c": channel})
         down, right = source.stride("y"), source.stride("x")
         source = replace(source, strides={"y": down * self.stride_y, "x": right * self.stride_x})
-        self.taps = (down * self.dilation_y, right * self.dilation_x)
+        self.taps = (down * self.dilation_y, right)
         origins = {"b": b, "y": y, "o": channel}
         behind = {load: stream_of(asm, access(kernel, load), self.pointers, origins)
                   for load in dict.fromkeys(loads(self.result.value)) if load.buffer != "sum"}
@@ -159,16 +160,23 @@ class _Depthwise:
 
     def _add_row(self, run: Run, r: int, source: Stream, weights: Register, position: Register,
                  sums: list[list[Register]], lanes: int | None) -> None:
-        """Add the products with row `r` of the window to the sums of a run."""
-        asm = self.asm
-        for s in range(self.s):
-            inside = [p for p in range(run.size) if (p, s) not in run.outside]
-            if not inside:
-                continue
-            weight = asm.load(Memory(weights, (r * self.s + s) * self.level.bytes))
-            for p in inside:
-                at = Memory(source.base, r * self.taps[0] + s * self.taps[1]
-                            + p * source.stride("x"), position, source.size)
-                plain = lanes is None and source.dtype == "f32"
-                factor = at if plain else elements.load(asm, source.dtype, at, lanes)
-                asm.op("fma", sums[p][0], weight, factor)
+        """Add the products with row `r` of the window to the sums of a run.
+
+        Multiply-adds read whole vectors of f32 by themselves; others are loaded, and widened, once
+        for all pixels that see them.
+        """
+        asm, down, right = self.asm, *self.taps
+        inside = [(s, p) for s, p in product(range(self.s), range(run.size))
+                  if (p, s) not in run.outside]
+        taps = {s: asm.load(Memory(weights, (r * self.s + s) * self.level.bytes))
+                for s in sorted({s for s, _ in inside})}
+        whole, held = lanes is None and source.dtype == "f32", {}
+
+        def column(s: int, p: int) -> int:
+            return p * self.stride_x + s * self.dilation_x
+
+        for s, p in inside if whole else sorted(inside, key=lambda sp: (column(*sp), sp)):
+            at = Memory(source.base, r * down + column(s, p) * right, position, source.size)
+            if not whole and column(s, p) not in held:
+                held[column(s, p)] = elements.load(asm, source.dtype, at, lanes)
+            asm.op("fma", sums[p][0], taps[s], at if whole else held[column(s, p)])
