@@ -103,8 +103,10 @@ def unstaged(kernel: Kernel, direct: ContractionSchedule,
     step = size * e.stride_x * access(kernel, patch.value).stride("x")
     sets = {i * step // LINE_BYTES % L1_SETS for i in range(rows)}
     weights = 4 // pair * e.c * e.r * e.s * direct.vectors * limits.lanes
+    pixels = limits.l2_bytes // 2 // (size * e.c)  # in cache, as each panel reads them again
     if (4 * rows < 3 * direct.rows or len(sets) * LINES_OF_A_SET < rows
-            or weights > limits.l2_bytes // 2):
+            or weights > limits.l2_bytes // 2
+            or direct.tile_b * direct.tile_y * direct.tile_x > pixels):
         return None
     return replace(direct, chunk=e.c, unroll=math.gcd(4, e.c // pair), rows=rows, staged=False)
 
