@@ -9,7 +9,7 @@ of the graph's text, the feature level, the limits, the precision and Smalti's o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from smalti import settings
@@ -24,10 +24,11 @@ from smalti.rewrite import rewrite
 from smalti.runtime import cache
 from smalti.runtime.devices import available_levels, best_level, cpu
 from smalti.runtime.executable import joined
-from smalti.runtime.image import Image, Launch, PieceInfo, Place, Slot
+from smalti.runtime.image import Filtered, Image, Launch, PieceInfo, Place, Slot
 from smalti.runtime.plan import Interval, plan
 from smalti.runtime.program import NativeProgram, Program, ReferenceProgram
 from smalti.schedule import Schedule, choose
+from smalti.schedule.choose import FILTERING_MAX
 from smalti.schedule.schedule import Limits
 from smalti.target.x86.assembler import Code
 from smalti.target.x86.encoder import disassembly
@@ -37,6 +38,7 @@ from smalti.target.x86.packing import lower_packing
 
 PRECISIONS = ("auto", "f32", "bf16")
 ALIGNMENT = 128
+NO_FILTERINGS: Mapping[str, int] = {}
 FLOPS_OF_A_CORE = 5e10
 LAUNCH_SECONDS = 1e-6
 """What small kernels reach on one core, and what starting one costs: the scale of things only."""
@@ -75,25 +77,33 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
                          f"{', '.join(available_levels()) or 'none'}")
     device = cpu()
     bounds = limits(chosen, threads, device.l1_bytes, device.l2_bytes)
-    key = image_key(graph, chosen, bounds, precision)
-    stored = None if any(map(settings.show, settings.STAGES)) else cache.get(key)
-    if stored is None:
-        image = build_image(graph, chosen, bounds, precision, progress)
+
+    def image_with(filterings: Mapping[str, int]) -> Image:
+        key = image_key(graph, chosen, bounds, precision, filterings)
+        stored = None if any(map(settings.show, settings.STAGES)) else cache.get(key)
+        if stored is not None:
+            return Image.from_bytes(stored)
+        image = build_image(graph, chosen, bounds, precision, progress, filterings)
         cache.put(key, image.to_bytes())
-    else:
-        image = Image.from_bytes(stored)
-    return NativeProgram(image, threads)
+        return image
+
+    return NativeProgram(image_with({}), threads, image_with)
 
 
-def image_key(graph: Graph, chosen: Level, bounds: Limits, precision: str) -> str:
+def image_key(graph: Graph, chosen: Level, bounds: Limits, precision: str,
+              filterings: Mapping[str, int] = NO_FILTERINGS) -> str:
     """What the image of a graph is filed under."""
     digest = hashlib.sha256(show(graph).encode()).hexdigest()
-    return f"{digest} {chosen.name} {bounds} {precision}"
+    return f"{digest} {chosen.name} {bounds} {precision} {sorted(filterings.items())}"
 
 
 def build_image(graph: Graph, chosen: Level, bounds: Limits, precision: str,
-                progress: Callable[[int, int], None] | None = None) -> Image:
-    """Compile `graph` without looking at the cache."""
+                progress: Callable[[int, int], None] | None = None,
+                filterings: Mapping[str, int] = NO_FILTERINGS) -> Image:
+    """Compile `graph` without looking at the cache.
+
+    `filterings` holds the largest F(m) for weights that do not stand F(4), by name.
+    """
     graph = rewrite(graph)
     if settings.show("graph"):
         print(graph)
@@ -101,7 +111,7 @@ def build_image(graph: Graph, chosen: Level, bounds: Limits, precision: str,
     if settings.show("fused"):
         for piece in pieces.pieces:
             print(f"{piece.scope}: {piece.kernel.form}: {piece.reason}")
-    builder = _Builder(graph, pieces, chosen, bounds, precision)
+    builder = _Builder(graph, pieces, chosen, bounds, precision, filterings)
     return builder.build(progress)
 
 
@@ -109,10 +119,10 @@ class _Builder:
     """Turns a cut into an image."""
 
     def __init__(self, graph: Graph, pieces: Cut, chosen: Level, bounds: Limits,
-                 precision: str) -> None:
-        self.graph, self.cut = graph, pieces
+                 precision: str, filterings: Mapping[str, int]) -> None:
+        self.graph, self.cut, self.filterings = graph, pieces, filterings
         self.level, self.bounds, self.precision = chosen, bounds, precision
-        self.known: dict[Kernel, tuple[Schedule, Lowered, list[int]]] = {}
+        self.known: dict[tuple[Kernel, int], tuple[Schedule, Lowered, list[int]]] = {}
         self.codes: list[Code] = []
         self.packers: dict[tuple[PackedWeight, tuple[int, ...]], int] = {}
         self.slots: dict[tuple, int] = {}
@@ -123,7 +133,7 @@ class _Builder:
         """The image; kernels are lowered in the order in which they run."""
         image, lowered = self.image, []
         for number, piece in enumerate(self.cut.pieces):
-            lowered.append(self._lowered(piece.kernel))
+            lowered.append(self._lowered(piece))
             if progress is not None:
                 progress(number + 1, len(self.cut.pieces))
         places, workspaces = self._plan([entry[1] for entry in lowered])
@@ -147,20 +157,24 @@ class _Builder:
         image.inputs = {n: _place(v, places) for n, v in self.cut.inputs.items()}
         image.outputs = {n: _place(v, places) for n, v in self.cut.outputs.items()}
         image.rows = dict(self.cut.rows)
+        image.filterings = dict(self.filterings)
         image.parameters = {n: v.shape for n, v in self.graph.parameters.items()}
         image.code, image.functions = joined(self.codes)
         image.constants = bytes(self.constants)
         return image
 
-    def _lowered(self, kernel: Kernel) -> tuple[Schedule, Lowered, list[int]]:
-        """The schedule, code and function numbers of a kernel; equal kernels share them."""
-        if kernel not in self.known:
+    def _lowered(self, piece: Piece) -> tuple[Schedule, Lowered, list[int]]:
+        """The schedule, code and function numbers of a piece; equal kernels share them."""
+        kernel, weight = piece.kernel, piece.views.get("weight")
+        most = FILTERING_MAX if weight is None else self.filterings.get(weight.storage.name,
+                                                                        FILTERING_MAX)
+        if (kernel, most) not in self.known:
             verify(kernel, "the cut")
-            schedule = choose(kernel, self.bounds, self.precision)
+            schedule = choose(kernel, self.bounds, self.precision, most)
             low = lower(kernel, schedule, self.level)
             numbers = list(range(len(self.codes), len(self.codes) + len(low.steps)))
             self.codes.extend(step.code for step in low.steps)
-            self.known[kernel] = (schedule, low, numbers)
+            self.known[kernel, most] = (schedule, low, numbers)
             if settings.show("kernel"):
                 print(kernel)
             if settings.show("schedule"):
@@ -168,7 +182,7 @@ class _Builder:
             if settings.show("asm"):
                 for step in low.steps:
                     print(disassembly(step.code.bytes, step.code.entry))
-        return self.known[kernel]
+        return self.known[kernel, most]
 
     # ------------------------------------------------------------------ memory
 
@@ -230,10 +244,14 @@ class _Builder:
         if view.storage.kind in ("arena", "input"):
             return "arena", places[view.storage] + view.storage.element_bytes * view.offset
         packed = low.packed if low.packed and low.packed.buffer == name else None
-        key = (view if packed else (view.storage, view.offset), packed)
+        filtering = low.filtering if packed else None
+        key = (view if packed else (view.storage, view.offset), packed, filtering)
         if key not in self.slots:
             self.slots[key] = len(self.image.slots)
-            self.image.slots.append(self._slot(view, packed))
+            slot = self._slot(view, packed)
+            if filtering is not None:
+                slot = replace(slot, filtering=Filtered(*filtering, view.shape, view.strides))
+            self.image.slots.append(slot)
         return "slot", self.slots[key]
 
     def _slot(self, view: View, packed) -> Slot:

@@ -35,6 +35,16 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Filtered:
+    """That a layer computes F(`size`), and how its weight [o, c, 3, 3] lies in the parameter."""
+
+    size: int
+    folded: bool
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Slot:
     """Where a parameter lies among the bound weights.
 
@@ -51,6 +61,7 @@ class Slot:
     dtype: str = "f32"
     function: int = -1
     panels: int = 0
+    filtering: Filtered | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +115,7 @@ class Image:
     inputs: dict[str, Place] = field(default_factory=dict)
     outputs: dict[str, Place] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
+    filterings: dict[str, int] = field(default_factory=dict)
     steady: int = 0
     work_seconds: float = 0.0
     code: bytes = b""
@@ -138,11 +150,18 @@ class Image:
                           for f in image.launches]
         image.pieces = [PieceInfo(**{**f, "results": tuple(_place(r) for r in f["results"])})
                         for f in image.pieces]
-        image.slots = [Slot(**f) for f in image.slots]
+        image.slots = [Slot(**{**f, "filtering": _filtered(f["filtering"])}) for f in image.slots]
         image.parameters = {name: tuple(shape) for name, shape in image.parameters.items()}
         image.inputs = {name: _place(f) for name, f in image.inputs.items()}
         image.outputs = {name: _place(f) for name, f in image.outputs.items()}
         return image
+
+
+def _filtered(fields: dict | None) -> Filtered | None:
+    if fields is None:
+        return None
+    return Filtered(fields["size"], fields["folded"], tuple(fields["shape"]),
+                    tuple(fields["strides"]))
 
 
 def _place(fields: dict) -> Place:

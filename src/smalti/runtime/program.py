@@ -138,33 +138,53 @@ class ReferenceProgram(Program):
 
 
 class NativeProgram(Program):
-    """Runs an image on worker threads; `crew` of `threads` pay off, which are 1 or all."""
+    """Runs an image on worker threads; `crew` of `threads` pay off, which are 1 or all.
 
-    def __init__(self, image: Image, threads: int) -> None:
-        self.image, self.threads, self.name = image, threads, image.name
-        self.crew = 1 if image.work_seconds <= ALONE_SECONDS else threads
+    `image_with(filterings)` compiles the same graph again where weights do not stand the minimal
+    filtering of their layers (see guard.py); without, such weights raise NumericsError.
+    """
+
+    def __init__(self, image: Image, threads: int,
+                 image_with: Callable[[Mapping[str, int]], Image] | None = None) -> None:
+        self.threads, self.name, self._image_with = threads, image.name, image_with
+        self._entry = driver_entry()
+        self._turn = threading.Lock()
+        self._take(image)
+        if not image.parameters:
+            self.bind(lambda name: np.empty(0))
+
+    def _take(self, image: Image) -> None:
+        """Become a program that runs `image`, without weights."""
+        self.image = image
+        self.crew = 1 if image.work_seconds <= ALONE_SECONDS else self.threads
         self._brief = image.work_seconds / self.crew <= BRIEF_SECONDS
         self.inputs = {name: place.shape for name, place in image.inputs.items()}
         self._code = Executable(image.code) if image.functions else None
-        self._entry = driver_entry()
         self._weights: np.ndarray | None = None
         self._arena: np.ndarray | None = None
         self._elapsed: float | None = None
-        self._turn = threading.Lock()
         self._bound = self._settled = False
-        if not image.parameters:
-            self.bind(lambda name: np.empty(0))
 
     def bind(self, read: Read, done: Done = nothing) -> None:
         """Read, check and pack every parameter.
 
+        Parameters are read again where the numeric guard finds that some need another program.
         Raises InputError for one of another shape, NumericsError naming one with NaN or Inf.
         """
+        while imprecise := self._bind(read, done):
+            if self._image_with is None:
+                raise NumericsError(f"{self.name}: minimal filtering is too imprecise for the "
+                                    f"weights {', '.join(sorted(imprecise))}; compile the model "
+                                    f"again with them")
+            self._take(self._image_with({**self.image.filterings, **imprecise}))
+        self._bound, self._settled = True, False
+
+    def _bind(self, read: Read, done: Done) -> dict[str, int]:
+        """Bind; the weights that need a smaller F(m), and which."""
         if self._weights is None:
             self._weights = _memory(self.image.weights_bytes)
         self._bound = False
-        bind(self.image, self._weights, read, done, self._pack, self.threads)
-        self._bound, self._settled = True, False
+        return bind(self.image, self._weights, read, done, self._pack, self.threads)
 
     def _pack(self, slot: Slot, source: int, target: int) -> None:
         """Pack one weight, in the thread that calls."""
@@ -322,6 +342,9 @@ class NativeProgram(Program):
             lines.append(f"{number:5d} {time_text}{piece.form:18s} {piece.scope}  "
                          f"{piece.schedule}  stored: {stored}  cut: {piece.reason}"
                          + ("  once, when weights are bound" if number in steady else ""))
+        for name, size in sorted(image.filterings.items()):
+            lines.append(f"numeric guard: {name or 'a constant weight'} is filtered by "
+                         + (f"F({size})" if size else "nothing"))
         return "\n".join(lines) + "\n"
 
 

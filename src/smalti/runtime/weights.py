@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from smalti.errors import DeviceError, InputError, NumericsError
+from smalti.runtime.guard import ERROR_MAX, filtering_error
 from smalti.runtime.image import Image, Slot
 
 Read = Callable[[str], np.ndarray]
@@ -17,19 +18,21 @@ Pack = Callable[[Slot, int, int], None]
 
 
 def bind(image: Image, memory: np.ndarray, read: Read, done: Done, pack: Pack,
-         threads: int) -> None:
+         threads: int) -> dict[str, int]:
     """Fill `memory` (uint8, `image.weights_bytes`) with the parameters that `read(name)` gives.
 
     They may be float32 or float16, and views of a file: nothing of them is kept, and `done(name)`
     is called when a parameter is no longer needed.
     `pack(slot, source address, target address)` runs the packing function of a slot. `threads`
-    parameters are read and packed at a time. Raises InputError for a parameter of another shape,
-    NumericsError for NaN or Inf in one, and DeviceError when the system gives no threads.
+    parameters are read and packed at a time. Gives the weights whose layers use an F(m) that is
+    too imprecise for them, and the next smaller m, 0 for none. Raises InputError for a parameter
+    of another shape, NumericsError for NaN or Inf in one, and DeviceError when the system gives no
+    threads.
     """
     by_name: dict[str, list[Slot]] = {}
     for slot in image.slots:
         by_name.setdefault(slot.name, []).append(slot)
-    local = threading.local()
+    local, imprecise = threading.local(), {}
 
     def room(size: int) -> np.ndarray:
         """Memory of this thread for `size` f32, used again for each parameter."""
@@ -45,6 +48,8 @@ def bind(image: Image, memory: np.ndarray, read: Read, done: Done, pack: Pack,
         for slot in by_name[name]:
             if slot.kind == "packed":
                 pack(slot, values.ctypes.data + 4 * slot.start, memory.ctypes.data + slot.offset)
+                if slot.filtering is not None and _error(slot, values) > ERROR_MAX:
+                    imprecise[name] = slot.filtering.size // 4 * 2
             else:
                 target = memory[slot.offset:slot.offset + slot.bytes].view(np.float32)
                 target[:] = values[slot.start:slot.start + len(target)]
@@ -59,6 +64,15 @@ def bind(image: Image, memory: np.ndarray, read: Read, done: Done, pack: Pack,
                               f"with SMALTI_THREADS") from None
         for _ in loaded:
             pass
+    return imprecise
+
+
+def _error(slot: Slot, values: np.ndarray) -> float:
+    """How far the filtering of a slot's layer is off with the weight among `values`."""
+    f = slot.filtering
+    strides = tuple(4 * stride for stride in f.strides)
+    weight = np.ndarray(f.shape, np.float32, values.data, 4 * slot.start, strides)
+    return filtering_error(weight, f.size, f.folded)
 
 
 def checked(name: str, values: np.ndarray, shape: tuple[int, ...],

@@ -33,17 +33,25 @@ LINE_BYTES, L1_SETS, LINES_OF_A_SET = 64, 64, 4
 through pixels that lie far apart."""
 TRANSCENDENTAL_REGISTERS, ROUNDING_REGISTERS = 8, 6
 ARITHMETIC = {"add", "sub", "mul", "div", "max", "min", "neg", "abs", "relu", "sqrt"}
+FILTERING_MAX = 4
 WINOGRAD_BLOCKS_MIN = 4
 STREAMED_PIXELS_MAX = 1024
 
 
-def choose(kernel: Kernel, limits: Limits, precision: str = "f32") -> Schedule:
+def choose(kernel: Kernel, limits: Limits, precision: str = "f32",
+           filtering: int = FILTERING_MAX) -> Schedule:
     """The first schedule of `kernel`; with `precision` "bf16" weights are held as bf16, and
-    products are of bf16 pairs where the CPU has them."""
+    products are of bf16 pairs where the CPU has them.
+
+    `filtering` is the largest F(m) that a contraction may use: 4, 2, or 0 for none.
+    """
+    if kernel.form == "contraction":
+        return _contraction(kernel, limits, precision, filtering)
     return _FORMS[kernel.form](kernel, limits, precision)
 
 
-def _contraction(kernel: Kernel, limits: Limits, precision: str) -> ContractionSchedule:
+def _contraction(kernel: Kernel, limits: Limits, precision: str,
+                 filtering: int) -> ContractionSchedule:
     from smalti.schedule.merge import contraction_extents
 
     e = contraction_extents(kernel)
@@ -64,8 +72,9 @@ def _contraction(kernel: Kernel, limits: Limits, precision: str) -> ContractionS
     products = "bf16" if precision == "bf16" and limits.pairs else "f32"
     direct = ContractionSchedule(tile_b, tile_y, tile_x, block, chunk, rows, vectors, unroll,
                                  products, weights=precision)
-    if filterable(kernel, limits) and e.b * e.y * e.x >= 16 * WINOGRAD_BLOCKS_MIN:
-        return filtered(kernel, direct, limits, 4, e.y * e.x <= STREAMED_PIXELS_MAX)
+    if (filtering and filterable(kernel, limits)
+            and e.b * e.y * e.x >= 16 * WINOGRAD_BLOCKS_MIN):
+        return filtered(kernel, direct, limits, filtering, e.y * e.x <= STREAMED_PIXELS_MAX)
     direct = planar(kernel, direct, limits) or unstaged(kernel, direct, limits) or direct
     return balanced(e, direct, limits)
 
@@ -290,6 +299,6 @@ def _attention(kernel: Kernel, limits: Limits, precision: str) -> AttentionSched
     return AttentionSchedule(vectors, block, rows, max(1, groups), products)
 
 
-_FORMS = {"contraction": _contraction, "depthwise": _depthwise, "reduction": _reduction,
+_FORMS = {"depthwise": _depthwise, "reduction": _reduction,
           "map": _map, "group_scale_shift": _group, "layer_scale_shift": _layer,
           "rms_scale": _rms, "attention": _attention}

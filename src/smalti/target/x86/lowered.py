@@ -82,6 +82,8 @@ class Lowered:
     scratch_bytes: int = 0
     workspace_bytes: int = 0
     packed: PackedWeight | None = None
+    filtering: tuple[int, bool] | None = None
+    """The F(m) that it computes, and whether an enlargement is folded in."""
 
 
 def pointers(kernel: Kernel) -> tuple[str, ...]:

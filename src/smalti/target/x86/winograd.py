@@ -205,7 +205,8 @@ class Winograd(Contraction):
         else:
             steps = (self._step("winograd", groups, self._whole),)
         return Lowered(steps, pointers(self.kernel), self.scratch_layout.total,
-                       self.tiles * self.v_bytes if s.shared else 0, self.packed)
+                       self.tiles * self.v_bytes if s.shared else 0, self.packed,
+                       (s.winograd, s.folded))
 
     def _step(self, name: str, parts: int,
               body: Callable[[Tile, Register, Register], None]) -> Step:
