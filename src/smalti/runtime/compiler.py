@@ -29,6 +29,7 @@ from smalti.runtime.plan import Interval, plan
 from smalti.runtime.program import NativeProgram, Program, ReferenceProgram
 from smalti.schedule import Schedule, choose
 from smalti.schedule.choose import FILTERING_MAX
+from smalti.schedule.winograd import growth_of
 from smalti.schedule.schedule import Limits
 from smalti.target.x86.assembler import Code
 from smalti.target.x86.encoder import disassembly
@@ -38,6 +39,9 @@ from smalti.target.x86.packing import lower_packing
 
 PRECISIONS = ("auto", "f32", "bf16")
 ALIGNMENT = 128
+GROWTH_MAX, GROWTH_BYTES_MIN = 0.35, 64 << 20
+"""Transformed weights save a few per cent of time; they may add this share of all plain weights,
+and what is little on any computer."""
 NO_FILTERINGS: Mapping[str, int] = {}
 FLOPS_OF_A_CORE = 5e10
 LAUNCH_SECONDS = 1e-6
@@ -115,6 +119,12 @@ def build_image(graph: Graph, chosen: Level, bounds: Limits, precision: str,
     return builder.build(progress)
 
 
+def growth_max(graph: Graph, precision: str) -> int:
+    """Bytes that transformed weights may take beyond the plain ones of a program."""
+    plain = (2 if precision == "bf16" else 4) * sum(v.type.size for v in graph.parameters.values())
+    return max(GROWTH_BYTES_MIN, int(GROWTH_MAX * plain))
+
+
 class _Builder:
     """Turns a cut into an image."""
 
@@ -122,7 +132,8 @@ class _Builder:
                  precision: str, filterings: Mapping[str, int]) -> None:
         self.graph, self.cut, self.filterings = graph, pieces, filterings
         self.level, self.bounds, self.precision = chosen, bounds, precision
-        self.known: dict[tuple[Kernel, int], tuple[Schedule, Lowered, list[int]]] = {}
+        self.known: dict[tuple[Kernel, Schedule], tuple[Schedule, Lowered, list[int]]] = {}
+        self.growth_left = growth_max(graph, precision)
         self.codes: list[Code] = []
         self.packers: dict[tuple[PackedWeight, tuple[int, ...]], int] = {}
         self.slots: dict[tuple, int] = {}
@@ -168,13 +179,15 @@ class _Builder:
         kernel, weight = piece.kernel, piece.views.get("weight")
         most = FILTERING_MAX if weight is None else self.filterings.get(weight.storage.name,
                                                                         FILTERING_MAX)
-        if (kernel, most) not in self.known:
+        schedule = choose(kernel, self.bounds, self.precision, most, self.growth_left)
+        if kernel.form == "contraction":
+            self.growth_left -= growth_of(kernel, schedule, self.precision)
+        if (kernel, schedule) not in self.known:
             verify(kernel, "the cut")
-            schedule = choose(kernel, self.bounds, self.precision, most)
             low = lower(kernel, schedule, self.level)
             numbers = list(range(len(self.codes), len(self.codes) + len(low.steps)))
             self.codes.extend(step.code for step in low.steps)
-            self.known[kernel, most] = (schedule, low, numbers)
+            self.known[kernel, schedule] = (schedule, low, numbers)
             if settings.show("kernel"):
                 print(kernel)
             if settings.show("schedule"):
@@ -182,7 +195,7 @@ class _Builder:
             if settings.show("asm"):
                 for step in low.steps:
                     print(disassembly(step.code.bytes, step.code.entry))
-        return self.known[kernel, most]
+        return self.known[kernel, schedule]
 
     # ------------------------------------------------------------------ memory
 

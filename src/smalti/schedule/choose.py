@@ -39,19 +39,20 @@ STREAMED_PIXELS_MAX = 1024
 
 
 def choose(kernel: Kernel, limits: Limits, precision: str = "f32",
-           filtering: int = FILTERING_MAX) -> Schedule:
+           filtering: int = FILTERING_MAX, growth_max: int | None = None) -> Schedule:
     """The first schedule of `kernel`; with `precision` "bf16" weights are held as bf16, and
     products are of bf16 pairs where the CPU has them.
 
-    `filtering` is the largest F(m) that a contraction may use: 4, 2, or 0 for none.
+    `filtering` is the largest F(m) that a contraction may use: 4, 2, or 0 for none; `growth_max`
+    how many bytes its weights may take beyond the plain ones, None for any number.
     """
     if kernel.form == "contraction":
-        return _contraction(kernel, limits, precision, filtering)
+        return _contraction(kernel, limits, precision, filtering, growth_max)
     return _FORMS[kernel.form](kernel, limits, precision)
 
 
 def _contraction(kernel: Kernel, limits: Limits, precision: str,
-                 filtering: int) -> ContractionSchedule:
+                 filtering: int, growth_max: int | None) -> ContractionSchedule:
     from smalti.schedule.merge import contraction_extents
 
     e = contraction_extents(kernel)
@@ -74,7 +75,8 @@ def _contraction(kernel: Kernel, limits: Limits, precision: str,
                                  products, weights=precision)
     if (filtering and filterable(kernel, limits)
             and e.b * e.y * e.x >= 16 * WINOGRAD_BLOCKS_MIN):
-        return filtered(kernel, direct, limits, filtering, e.y * e.x <= STREAMED_PIXELS_MAX)
+        return filtered(kernel, direct, limits, filtering, e.y * e.x <= STREAMED_PIXELS_MAX,
+                        growth_max)
     direct = planar(kernel, direct, limits) or unstaged(kernel, direct, limits) or direct
     return balanced(e, direct, limits)
 

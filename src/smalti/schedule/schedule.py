@@ -31,7 +31,8 @@ class ContractionSchedule:
     `folded`: a nearest enlargement by 2 in front is part of the filtering. `shared`: the inputs of
     all tiles are transformed first, in memory that the threads share, instead of by each tile of
     panels again. `streamed`: each tile transforms the plain weights it needs, chunk by chunk;
-    without, they are transformed when they are bound. Products are of `dtype` factors; `weights` is
+    `transient`: each run transforms them first, into memory that is free at that time; without
+    either, they are transformed when they are bound. Products are of `dtype` factors; `weights` is
     the dtype that packed weights are held in: bf16 ones are widened where products are f32. Without
     `staged`, the micro-kernel reads the input where it is, and results are written from registers.
     `planar`: a patch is staged as a plane for each channel, whose rows are copied whole; for few
@@ -52,6 +53,7 @@ class ContractionSchedule:
     folded: bool = False
     shared: bool = False
     streamed: bool = False
+    transient: bool = False
     weights: str = "f32"
     staged: bool = True
     planar: bool = False
@@ -77,8 +79,10 @@ class ContractionSchedule:
         if self.chunk % self.step:
             raise IllegalSchedule(f"a chunk of {self.chunk} channels is no multiple of "
                                   f"{self.step}")
-        if (self.streamed or self.shared or self.folded) and not self.winograd:
+        if (self.streamed or self.transient or self.shared or self.folded) and not self.winograd:
             raise IllegalSchedule("only minimal filtering transforms inputs and weights")
+        if self.streamed and self.transient:
+            raise IllegalSchedule("weights are transformed by each tile or by each run, not both")
         if self.dtype == "bf16" and not limits.pairs:
             raise IllegalSchedule("bf16 products need vdpbf16ps")
         if self.dtype == "bf16" and self.weights != "bf16":

@@ -52,8 +52,12 @@ def points(size: int, folded: bool) -> int:
 
 
 def filtered(kernel: Kernel, direct: ContractionSchedule, limits: Limits, size: int,
-             streamed: bool) -> ContractionSchedule:
-    """The schedule of a filterable kernel by F(`size`); an enlargement in front is folded in."""
+             streamed: bool, growth_max: int | None = None) -> ContractionSchedule:
+    """The schedule of a filterable kernel by F(`size`); an enlargement in front is folded in.
+
+    Weights are transformed by each run where that at binding would add more than `growth_max`
+    bytes to the plain ones.
+    """
     e = contraction_extents(kernel)
     folded = halved(kernel.stages[0]) is not None
     tile_b, block_y, block_x = block_tile(e, limits, size, folded, streamed)
@@ -71,14 +75,29 @@ def filtered(kernel: Kernel, direct: ContractionSchedule, limits: Limits, size: 
         u = points(size, folded) * vectors * limits.lanes * 4
         most = min(most, max(limits.lanes, int(U_SHARE * limits.l2_bytes) // u))
     fits = [n for n in range(limits.lanes, most + 1, limits.lanes) if e.c % n == 0]
-    weights = direct.weights if streamed else "f32"
+    growth = weights_growth(e, direct.weights, size, folded)
+    transient = not streamed and growth_max is not None and growth > growth_max
+    weights = direct.weights if streamed or transient else "f32"
     whole = -(-e.c // 8) * 8 if weights == "bf16" else -(-e.c // 4) * 4
     chunk = whole if e.c <= most or not fits else fits[-1]
     rows = min((limits.vectors - 2 - vectors) // vectors, tile_b * block_y * block_x)
     return replace(direct, tile_b=tile_b, tile_y=block_y * size, tile_x=block_x * size,
                    panels=block, chunk=chunk, rows=rows, vectors=vectors,
                    unroll=math.gcd(4, chunk), dtype="f32", winograd=size, folded=folded,
-                   shared=shared, streamed=streamed, weights=weights)
+                   shared=shared, streamed=streamed, transient=transient, weights=weights)
+
+
+def weights_growth(e: Extents, plain: str, size: int, folded: bool) -> int:
+    """Bytes by which transformed weights are more than plain ones of the dtype `plain`."""
+    return e.c * e.o * (4 * points(size, folded) - 9 * (2 if plain == "bf16" else 4))
+
+
+def growth_of(kernel: Kernel, schedule: ContractionSchedule, precision: str) -> int:
+    """What the weights of a contraction add at binding to plain ones held as `precision`."""
+    if not schedule.winograd or schedule.streamed or schedule.transient:
+        return 0
+    e = contraction_extents(kernel)
+    return weights_growth(e, precision, schedule.winograd, schedule.folded)
 
 
 def block_tile(e: Extents, limits: Limits, size: int, folded: bool,

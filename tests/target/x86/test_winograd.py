@@ -14,6 +14,7 @@ from smalti.errors import IllegalSchedule
 from smalti.fuse import cut
 from smalti.graph import Graph
 from smalti.schedule import ContractionSchedule, Limits, choose
+from smalti.schedule.winograd import growth_of
 from smalti.target.x86.filtering import FILTERINGS
 from smalti.target.x86.instructions import level
 from smalti.target.x86.lower import lower
@@ -109,8 +110,9 @@ def test_enlarged_images_with_other_borders_are_not_folded(pads: tuple[int, ...]
 @st.composite
 def filtered_schedules(draw: st.DrawFn, name: str, height: int, width: int, channels: int,
                        out: int, folded: bool, precision: str) -> ContractionSchedule:
-    size, shared, streamed = draw(st.sampled_from([2, 4])), draw(st.booleans()), draw(st.booleans())
-    weights = precision if streamed else "f32"
+    size, shared = draw(st.sampled_from([2, 4])), draw(st.booleans())
+    streamed, transient = draw(st.sampled_from([(False, False), (True, False), (False, True)]))
+    weights = precision if streamed or transient else "f32"
     vectors = draw(st.sampled_from([1, 2]))
     panels = -(-out // (vectors * level(name).lanes))
     block = draw(st.sampled_from([n for n in range(1, panels + 1) if panels % n == 0]))
@@ -125,7 +127,7 @@ def filtered_schedules(draw: st.DrawFn, name: str, height: int, width: int, chan
         panels=block, chunk=draw(st.sampled_from(chunks)),
         rows=draw(st.integers(1, (level(name).vectors - 1 - vectors) // vectors)),
         vectors=vectors, unroll=unroll, winograd=size, folded=folded, shared=shared,
-        streamed=streamed, weights=weights,
+        streamed=streamed, transient=transient, weights=weights,
         group=draw(st.sampled_from([n for n in range(1, block + 1) if block % n == 0])))
 
 
@@ -146,6 +148,19 @@ def test_any_legal_schedule_computes_the_same(data: st.DataObject, name: str, ne
     assert schedule in runner.schedules
 
 
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+@pytest.mark.parametrize("enlarged", [False, True])
+def test_weights_are_transformed_by_each_run_where_memory_is_short(enlarged: bool,
+                                                                   precision: str) -> None:
+    bounds = Limits(lanes=16, vectors=32, threads=2)
+    kernel = cut(conv(48, 64, 64, 70, enlarged=enlarged)).pieces[0].kernel
+    extra = 48 * 70 * (4 * (25 if enlarged else 36) - 9 * (2 if precision == "bf16" else 4))
+    bound = choose(kernel, bounds, precision, growth_max=extra)
+    assert not bound.transient and growth_of(kernel, bound, precision) == extra
+    run = choose(kernel, bounds, precision, growth_max=extra - 1)
+    assert run.transient and growth_of(kernel, run, precision) == 0
+
+
 LEGAL = ContractionSchedule(1, 4, 8, 2, 8, 4, 2, unroll=4, winograd=4, group=2)
 
 
@@ -161,7 +176,7 @@ def test_impossible_schedules_are_refused(change: dict, why: str) -> None:
         lower(kernel, replace(LEGAL, **change), level("avx2"))
 
 
-@pytest.mark.parametrize("what", ["streamed", "shared", "folded"])
+@pytest.mark.parametrize("what", ["streamed", "transient", "shared", "folded"])
 def test_transforms_are_for_filtering(what: str) -> None:
     with pytest.raises(IllegalSchedule, match="only minimal filtering"):
         replace(LEGAL, winograd=0, **{what: True}).check(Limits(lanes=8, vectors=16))

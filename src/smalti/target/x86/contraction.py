@@ -87,7 +87,8 @@ class Contraction:
         self.e = e = contraction_extents(kernel)
         self.width = schedule.vectors * level.lanes
         self.size = 2 if schedule.dtype == "bf16" else 4
-        filtering = (0, False) if schedule.streamed else (schedule.winograd, schedule.folded)
+        plain = schedule.streamed or schedule.transient
+        filtering = (0, False) if plain else (schedule.winograd, schedule.folded)
         self.packed = PackedWeight("weight", e.o, e.c, e.r, e.s, self.width, schedule.chunk,
                                    schedule.weights, *filtering, e.parts)
         self.chunks = self.packed.chunks

@@ -20,7 +20,8 @@ when they are packed; with `streamed` they are plain ones, and the products are 
             for each point, each panel: M += V[chunk][point] U
 
 Streaming reads a quarter of the memory and needs no more of it than the direct algorithm. It costs
-the transform, which is small beside the products where a tile has many blocks.
+the transform, which is small beside the products where a tile has many blocks. With `transient`, U
+of all panels is made by a step of its own, once a run, and is gone when the kernel has ended.
 """
 
 from __future__ import annotations
@@ -199,23 +200,54 @@ class Winograd(Contraction):
         self.counts = (-(-e.x // s.tile_x), -(-e.y // s.tile_y), e.b // s.tile_b)
         self.tiles = self.counts[0] * self.counts[1] * self.counts[2]
         groups = self.packed.panels // s.panels
+        steps = [self._weights_step()] if s.transient else []
         if s.shared:
-            steps = (self._step("winograd_inputs", self.chunks * s.tile_b, self._one_chunk),
-                     self._step("winograd_products", groups, self._panels))
+            steps += [self._step("winograd_inputs", self.chunks * s.tile_b, self._one_chunk),
+                      self._step("winograd_products", groups, self._panels)]
         else:
-            steps = (self._step("winograd", groups, self._whole),)
-        return Lowered(steps, pointers(self.kernel), self.scratch_layout.total,
-                       self.tiles * self.v_bytes if s.shared else 0, self.packed,
-                       (s.winograd, s.folded))
+            steps.append(self._step("winograd", groups, self._whole))
+        return Lowered(tuple(steps), pointers(self.kernel), self.scratch_layout.total,
+                       self.all_v_bytes + (self.packed.panels * self.u_bytes if s.transient else 0),
+                       self.packed, (s.winograd, s.folded))
+
+    @property
+    def all_v_bytes(self) -> int:
+        """Bytes of V of all tiles, in shared memory; 0 where V is not there."""
+        return self.tiles * self.v_bytes if self.schedule.shared else 0
+
+    def _begin(self, name: str) -> Register:
+        """Begin a step: its pointers; the number of the tile."""
+        s = self.schedule
+        self.asm = asm = Assembler(self.level, name)
+        table, index, self.scratch = asm.argument(), asm.argument(), asm.argument()
+        names = pointers(self.kernel)
+        if s.shared or s.transient:
+            names = (*names, "workspace")
+        self.pointers = load_pointers(asm, table, names)
+        return index
+
+    def _weights_step(self) -> Step:
+        """U of all panels, for as long as the kernel runs: a tile is one chunk of a panel."""
+        index = self._begin("winograd_weights")
+        asm, s = self.asm, self.schedule
+        panel, chunk = asm.divide(index, self.chunks)
+        weights = asm.offset(self.pointers["weight"], panel, self.panel_bytes)
+        weights = asm.offset(weights, chunk, self.panel_bytes // self.chunks)
+        u = asm.offset(self._shared_u(panel), chunk, s.chunk * self.width * 4)
+        self._transform_weights(weights, u, 1)
+        return Step(asm.finish(), self.packed.panels * self.chunks)
+
+    def _shared_u(self, panel: Register) -> Register:
+        """Where U of a panel begins in shared memory."""
+        u = self.asm.offset(self.pointers["workspace"], panel, self.u_bytes)
+        self.asm.advance(u, self.all_v_bytes)
+        return u
 
     def _step(self, name: str, parts: int,
               body: Callable[[Tile, Register, Register], None]) -> Step:
         """`body(tile, V of the tile, part)` for each tile and each of `parts`."""
-        e, s = self.e, self.schedule
-        self.asm = asm = Assembler(self.level, name)
-        table, index, self.scratch = asm.argument(), asm.argument(), asm.argument()
-        names = pointers(self.kernel)
-        self.pointers = load_pointers(asm, table, (*names, "workspace") if s.shared else names)
+        index = self._begin(name)
+        asm, e, s = self.asm, self.e, self.schedule
         part, number = asm.divide(index, self.tiles)
         index, x = asm.divide(number, self.counts[0])
         b, y = asm.divide(index, self.counts[1])
@@ -264,14 +296,18 @@ class Winograd(Contraction):
         """The results of a group of panels, from V."""
         asm, s = self.asm, self.schedule
         panel = asm.offset(asm.immediate(0), part, s.panels)
-        weights = asm.offset(self.pointers["weight"], panel, self.panel_bytes)
+        if s.transient:
+            weights, panel_bytes, point_bytes = self._shared_u(panel), self.u_bytes, self.u_point
+        else:
+            weights = asm.offset(self.pointers["weight"], panel, self.panel_bytes)
+            panel_bytes, point_bytes = self.panel_bytes, self.depth * self.width * 4
         m = self._at(self.scratch_layout.m)
         with asm.loop(s.panels // s.group):
             if s.streamed:
                 self._streamed_products(v, m, weights)
             else:
-                self._products(v, m, weights, self.panel_bytes, self.depth * self.width * 4)
-            asm.advance(weights, s.group * self.panel_bytes)
+                self._products(v, m, weights, panel_bytes, point_bytes)
+            asm.advance(weights, s.group * panel_bytes)
             at = asm.copy(m)
             with asm.loop(s.group):
                 self._outputs(replace(tile, panel=panel, panels=1), at)
@@ -314,22 +350,22 @@ class Winograd(Contraction):
         """M of one group of panels, chunk by chunk from plain weights."""
         asm = self.asm
         u, chunk, chunk_v = self._at(self.scratch_layout.u), asm.copy(weights), asm.copy(v)
-        self._transform_weights(chunk, u)
+        self._transform_weights(chunk, u, self.schedule.group)
         self._products(chunk_v, m, u, self.u_bytes, self.u_point)
         if self.chunks > 1:
             with asm.loop(self.chunks - 1):
                 asm.advance(chunk, self.panel_bytes // self.chunks)
                 asm.advance(chunk_v, self.v_slice)
-                self._transform_weights(chunk, u)
+                self._transform_weights(chunk, u, self.schedule.group)
                 self._products(chunk_v, m, u, self.u_bytes, self.u_point, added=True)
 
-    def _transform_weights(self, weights: Register, u: Register) -> None:
-        """U of one chunk of a group of panels, from [r][s][c][o] of the packed weights."""
+    def _transform_weights(self, weights: Register, u: Register, panels: int) -> None:
+        """U of one chunk of neighbouring panels, from [r][s][c][o] of the packed weights."""
         asm, s, matrix = self.asm, self.schedule, self.filtering.weights
         tap, line = self.panel_bytes // self.chunks // 9, self.width * 4
         halves = HALVES[s.factors]
         panel, panel_u = asm.copy(weights), asm.copy(u)
-        with asm.loop(s.group):
+        with asm.loop(panels):
             at, out = asm.copy(panel), asm.copy(panel_u)
             with asm.loop(s.chunk // len(halves)):
                 with asm.loop(s.vectors):
