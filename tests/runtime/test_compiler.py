@@ -22,6 +22,7 @@ from smalti.models import (
     vae_decoder_graph,
     vae_encoder_graph,
 )
+from smalti.runtime import compiler
 from smalti.runtime.compiler import build_image, compile_graph
 from smalti.runtime.program import NativeProgram
 from smalti.target.x86.instructions import level
@@ -320,3 +321,23 @@ def test_programs_that_compute_nothing_or_give_what_they_were_given() -> None:
     program = native(g, LEVELS[0])
     assert not program.image.launches
     assert program.run({"x": np.arange(3)})["y"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+def test_weights_beyond_the_budget_are_transformed_by_each_run(
+        precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "GROWTH_BYTES_MIN", 0)
+    g = Graph("chain")
+    x = g.input("x", (1, 32, 48, 48))
+    for name in "ab":
+        x = g.apply("conv", x, g.parameter(name, (32, 32, 3, 3)), pads=(1, 1, 1, 1))
+    g.parameter("other", (100_000 if precision == "f32" else 250_000,))  # room for one of the two
+    g.output("y", x)
+    inputs, parameters = arrays_for(g)
+    image = build_image(g, level("avx2"), limits(level("avx2"), 2), precision)
+    chosen = [piece.schedule for piece in image.pieces if piece.form == "contraction"]
+    assert ["transient=True" in schedule for schedule in chosen] == [False, True]
+    program = NativeProgram(image, 2)
+    program.bind(parameters.__getitem__)
+    error = relative_error(program.run(inputs)["y"], evaluate(g, inputs, parameters)["y"])
+    assert error < (1e-5 if precision == "f32" else 1e-2)

@@ -36,10 +36,13 @@ def even(extent: int, most: int) -> int:
 
 
 def filterable(kernel: Kernel, limits: Limits) -> bool:
-    """Whether a contraction can be computed by minimal filtering, and has a vector of channels."""
+    """Whether a contraction can be computed by minimal filtering, and reads a vector of channels.
+
+    With few output channels the direct algorithm computes a whole panel, too.
+    """
     e = contraction_extents(kernel)
     window = (e.r, e.s, e.stride_y, e.stride_x, e.dilation_y, e.dilation_x)
-    return window == (3, 3, 1, 1, 1, 1) and e.parts == 1 and min(e.o, e.c) >= limits.lanes
+    return window == (3, 3, 1, 1, 1, 1) and e.parts == 1 and e.c >= limits.lanes
 
 
 def points(size: int, folded: bool) -> int:

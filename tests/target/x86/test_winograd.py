@@ -65,7 +65,8 @@ def test_an_enlargement_saves_a_third_of_the_products() -> None:
 @pytest.mark.parametrize("case", [
     (16, 32, 32, 64), (20, 32, 36, 33), (40, 36, 32, 130), (16, 64, 28, 32, 2),
     (33, 32, 32, 64, 1, (0, 2, 2, 0)), (24, 32, 64, 70, 1, (1, 1, 1, 1), True),
-    (200, 32, 32, 32), (16, 37, 50, 40, 2), (24, 39, 33, 33, 1, (0, 0, 0, 0), True),
+    (200, 32, 32, 32), (16, 37, 50, 40, 2),
+    (32, 64, 40, 3), (24, 39, 33, 33, 1, (0, 0, 0, 0), True),
 ], ids=str)
 def test_large_images(case: tuple, name: str, precision: str) -> None:
     runner = check_graph(conv(*case), name, precision)
