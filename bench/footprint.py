@@ -10,11 +10,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from smalti.benchmark.suite import CASES
+from smalti.benchmark.suite import CASES, Case, vae_decode
 from smalti.benchmark.table import Row
 from smalti.benchmark.turns import in_fresh_process
 from smalti.checkpoint import load
-from smalti.models import unet_graph
+from smalti.models import SD15, unet_graph
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE_SECONDS = 0.01
@@ -22,6 +22,8 @@ COMPILE_SECONDS_MAX = 10
 CACHED_SECONDS_MAX = 0.5
 MEMORY_BYTES_MAX = 1.5e9
 INSTALL_BYTES_MAX = 200e6
+DECODE_BYTES_MAX = {512: 0.6e9, 1024: 1.6e9}
+"""Of a picture of so many pixels a side, above the weights in f32."""
 
 
 def generate_command(*arguments: str) -> list[str]:
@@ -83,6 +85,39 @@ def _anonymous_bytes(pid: int) -> int:
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
     return 0  # the process is ending
+
+
+def decode_once(side: int, threads: int) -> None:
+    """Compile the decoder for a picture of side x side, bind seeded weights, run it."""
+    from smalti.runtime.compiler import compile_graph
+
+    case = decoder(side)
+    program = compile_graph(case.graph(), threads=threads)
+    program.bind(case.read())
+    program.run(case.inputs())
+
+
+def decoder(side: int) -> Case:
+    """The decoder of Stable Diffusion 1.5 for a picture of side x side."""
+    latent = side // SD15.vae.downscale
+    return vae_decode("decode", f"VAE decode {side}x{side}", SD15.vae, latent, latent)
+
+
+def decode_memory_rows(threads: int) -> list[Row]:
+    """Peak of anonymous memory of processes that decode one picture, less the f32 weights."""
+    rows = []
+    for side, bound in DECODE_BYTES_MAX.items():
+        weights = sum(value.type.bytes for value in decoder(side).graph().parameters.values())
+        with tempfile.TemporaryDirectory() as folder:
+            env = environment(Path(folder))
+            env["PYTHONPATH"] = os.pathsep.join((str(ROOT / "bench"), env.get("PYTHONPATH", "")))
+            code = f"import footprint; footprint.decode_once({side}, {threads})"
+            peak = peak_of([sys.executable, "-c", code], env)
+        rows.append(Row.at_most(
+            f"memory of {decoder(side).title} above the weights", bound / 1e9,
+            (peak.anonymous - weights) / 1e9, " GB",
+            f"anonymous {peak.anonymous / 1e9:.2f} GB less {weights / 1e9:.2f} GB"))
+    return rows
 
 
 def memory_row(path: Path, threads: int) -> Row:

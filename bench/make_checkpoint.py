@@ -16,21 +16,9 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from smalti.checkpoint.expected import Shape, expected_tensors
+from smalti.benchmark.weights import seeded
+from smalti.checkpoint.expected import expected_tensors
 from smalti.models import SD15
-
-GAIN = 0.9
-"""Of each product, relative to what would keep the variance: sums with shortcuts grow slowly."""
-OFFSET = 0.02
-"""Standard deviation of biases, and of the scales of norms around one."""
-
-
-def weights(rng: np.random.Generator, name: str, shape: Shape) -> np.ndarray:
-    """Random numbers for one tensor: products keep the variance, norms are close to identity."""
-    numbers = rng.standard_normal(shape, np.float32)
-    if len(shape) > 1:
-        return (numbers * (GAIN / math.sqrt(math.prod(shape[1:])))).astype(np.float16)
-    return (numbers * OFFSET + name.endswith(".weight")).astype(np.float16)
 
 
 def main() -> None:
@@ -39,9 +27,9 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    rng = np.random.default_rng(given.seed)
     table = expected_tensors(SD15)
-    save_file({name: weights(rng, name, shape) for name, shape in table.items()}, given.output)
+    save_file({name: seeded(name, shape, given.seed).astype(np.float16)
+               for name, shape in table.items()}, given.output)
     count = sum(math.prod(shape) for shape in table.values())
     print(f"{given.output}: {len(table)} tensors, {count / 1e6:.0f} million numbers, seed "
           f"{given.seed}")

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agreement import picture_row
-from footprint import compile_rows, memory_row
+from footprint import compile_rows, decode_memory_rows, memory_row
 from report import finish
 
 from smalti.benchmark.comparison import Plan, installed, measure
@@ -68,7 +68,7 @@ def measured(given: argparse.Namespace, exports: Path) -> list[Row]:
     if "compile" in given.rows:
         rows += compile_rows(threads)
     if "memory" in given.rows:
-        rows.append(memory_row(path, threads))
+        rows += [memory_row(path, threads), *decode_memory_rows(threads)]
     if "picture" in given.rows:
         rows.append(picture_row(path, "karras", PICTURE_STEPS, threads))
     return rows

@@ -30,7 +30,7 @@ REPETITIONS = 10
 
 @dataclass(frozen=True)
 class Roofline:
-    """Peaks of all `threads` together, in FLOP/s and bytes/s."""
+    """Peaks of all `threads` together, in FLOP/s and bytes/s; `precision` is that of products."""
 
     threads: int
     precision: str
@@ -52,7 +52,10 @@ class Roofline:
 
 
 def measure(level_name: str, precision: str, threads: int) -> Roofline:
-    """Both peaks: the best of some repetitions, each a few tens of milliseconds."""
+    """Both peaks: the best of some repetitions of a few tens of milliseconds each.
+
+    Where a level has no instruction for bf16, its products are f32, and so is the peak.
+    """
     chosen = level(level_name)
     bf16 = precision == "bf16" and "avx512_bf16" in chosen.needs
     flops = SUMS * STEPS * chosen.lanes * (4 if bf16 else 2) * TILES_PER_THREAD * threads
@@ -61,7 +64,8 @@ def measure(level_name: str, precision: str, threads: int) -> Roofline:
     memory = np.ones(size // 4 + 16, np.float32)  # written, so that every page is there
     start = memory.ctypes.data + -memory.ctypes.data % 64
     read = _best(_reading(chosen), start, size // CHUNK_BYTES, threads)
-    return Roofline(threads, precision, flops / multiply, size // CHUNK_BYTES * CHUNK_BYTES / read)
+    return Roofline(threads, "bf16" if bf16 else "f32", flops / multiply,
+                    size // CHUNK_BYTES * CHUNK_BYTES / read)
 
 
 def _multiplying(level: Level, bf16: bool) -> Code:
