@@ -149,19 +149,18 @@ def balanced(e, direct: ContractionSchedule, limits: Limits) -> ContractionSched
     few = TILES_PER_THREAD * limits.threads
     if counts(direct) >= few:
         return direct
-    wide, tall = (e.x, 1) if e.y == 1 else (direct.tile_x, e.y)
-    found = {direct}
+    tiles = {(direct.tile_y, direct.tile_x)}
     for parts in range(1, few + 1):
-        tile_x, tile_y = even(wide, -(-wide // parts)), direct.tile_y
-        if e.y > 1:
-            tile_x, tile_y = direct.tile_x, even(tall, -(-tall // parts))
-        if tile_x * tile_y > direct.tile_x * direct.tile_y:
-            continue
-        for blocks in range(1, min(panels, few) + 1):
-            block = -(-panels // blocks)
-            if block <= max(direct.panels, panels if not direct.staged else 0):
-                found.add(replace(direct, tile_x=tile_x, tile_y=tile_y, panels=block))
-    return min(sorted(found, key=str), key=time)
+        if e.y == 1 and not direct.planar:
+            tiles.add((1, even(e.x, -(-e.x // parts))))
+        else:
+            tiles.add((even(e.y, -(-e.y // parts)), direct.tile_x))
+    blocks = {-(-panels // parts) for parts in range(1, few + 1)}
+    most = direct.panels if direct.staged else panels  # staged ones have their sums in memory
+    found = [replace(direct, tile_y=y, tile_x=x, panels=block)
+             for y, x in sorted(tiles) if y * x <= direct.tile_y * direct.tile_x
+             for block in sorted(blocks) if block <= most]
+    return min((direct, *found), key=time)
 
 
 def _tile_cycles(e, s: ContractionSchedule, limits: Limits) -> float:

@@ -36,6 +36,7 @@ CASES = {
     "tiny": stem(3, (32, 32), 8), "mobile": stem(3, (21, 48), 32, 3, 2, 1, (0, 0, 1, 1), 2),
     "one channel": stem(1, (9, 9), 5, 5, pads=(2, 2, 2, 2)),
     "without borders": stem(4, (8, 70), 33, pads=(0, 0, 0, 0), scaled=False),
+    "one row": stem(3, (1, 300), 8),
     "one pixel": stem(2, (5, 6), 20, 1, pads=(0, 0, 0, 0), batch=3),
     "more border than image": stem(4, (2, 3), 16, 3, 3, 2, (4, 5, 6, 7)),
     "patches": stem(3, (32, 32), 40, 8, 8, 1, (0, 0, 0, 0)),
