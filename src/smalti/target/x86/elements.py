@@ -89,6 +89,14 @@ def _store_packed(asm: Assembler, address: Memory, words: Register, lanes: int) 
         asm.op("store_word", address.plus(2 * (lanes - 1)), packed, lanes - 1)
 
 
+def copy_bf16(asm: Assembler, source: Memory, target: Memory, lanes: int, stored: int) -> None:
+    """Copy `lanes` elements of bf16 as they are, and zeros up to `stored` (512 bits only)."""
+    mask, kept = (None if n == asm.level.lanes else asm.tail(n) for n in (lanes, stored))
+    words = asm.vector()
+    asm.op("load_words", words, source, mask=mask, zeroing=mask is not None)
+    asm.op("store_words", target, words, mask=kept)
+
+
 def store_lowest(asm: Assembler, dtype: str, address: Memory, value: Register) -> None:
     """Store the lowest lane of a vector of f32."""
     if dtype == "bf16":

@@ -22,6 +22,7 @@ LABELS_AT = 1 << 40
 """Labels are addresses from here on, so that none is the address of a constant."""
 NARROW = {"mov32", "mov_store32", "mask_from", "mask_to", "signs"}
 LOW_LANE = {("store_low", 1): XMM, ("to_bf16", 0): YMM, ("store_words", 1): YMM,
+            ("load_words", 0): YMM,
             ("widen_half", 1): YMM, ("store_half", 1): XMM, ("store_half_masked", 1): XMM,
             ("store_half_masked", 2): XMM, ("store_word", 1): XMM,
             ("store_low_128", 1): XMM, ("load_low_128", 0): XMM}

@@ -99,6 +99,7 @@ VECTOR = {
     "to_bf16": _row("wr", None, "EVEX_VCVTNEPS2BF16_YMM_K1Z_ZMMM512B32"),
     "widen_half": _row("wr", "VEX_VPMOVZXWD_YMM_XMMM128", "EVEX_VPMOVZXWD_ZMM_K1Z_YMMM256"),
     "spread_half": _row("wr", "VEX_VPBROADCASTW_YMM_XMMM16", "EVEX_VPBROADCASTW_ZMM_K1Z_XMMM16"),
+    "load_words": _row("wr", None, "EVEX_VMOVDQU16_YMM_K1Z_YMMM256"),
     "store_words": _row("rr", None, "EVEX_VMOVDQU16_YMMM256_K1Z_YMM"),
     "store_low_words": _row("rr", None, "EVEX_VPMOVDW_YMMM256_K1Z_ZMM"),
     "pack_words": _row("wrr", "VEX_VPACKUSDW_YMM_YMM_YMMM256"),

@@ -287,6 +287,12 @@ class _Point:
         """Evaluate and store vector `i`; only `lanes` of it when it is the last."""
         asm, nest = self.nest.asm, self.nest
         width = asm.level.lanes
+        source = self._copied(nest.value)
+        if source is not None:
+            held = lanes or width
+            elements.copy_bf16(asm, self._address(source, i), Memory(target, 2 * i * width), held,
+                               self.sink.padded(held) if lanes else width)
+            return
         if nest.value is None:
             value = asm.zero()
         else:
@@ -301,6 +307,19 @@ class _Point:
         else:
             scatter(asm, self.sink.stream.dtype, at, self.out_step, value, lanes or width)
 
+    def _copied(self, value: Expr | None) -> Stream | None:
+        """What is copied as it is: bf16 side by side, to bf16 side by side."""
+        if not isinstance(value, Load) or value in self.spread or value in self.turned:
+            return None
+        both = {self.loads[value].dtype, self.sink.stream.dtype}
+        whole = self.nest.asm.level.wide and self.out_step == self.sink.stream.size
+        return self.loads[value] if both == {"bf16"} and whole else None
+
+    def _address(self, stream: Stream, i: int) -> Memory:
+        """Where vector `i` of a stream lies."""
+        return Memory(stream.base, stream.size * i * self.nest.asm.level.lanes, self.position,
+                      stream.size)
+
     def _load(self, load: Load, i: int, lanes: int | None) -> Register:
         asm = self.nest.asm
         if load in self.spread:
@@ -308,6 +327,4 @@ class _Point:
         if load in self.turned:
             return self.turned[load].emit(i, lanes)
         stream = self.loads[load]
-        address = Memory(stream.base, stream.size * i * asm.level.lanes, self.position,
-                         stream.size)
-        return elements.load(asm, stream.dtype, address, lanes)
+        return elements.load(asm, stream.dtype, self._address(stream, i), lanes)
