@@ -13,6 +13,7 @@ from tiny_model import TINY, write_model
 from smalti import Pipeline
 from smalti.diffusion import metadata, submodels
 from smalti.errors import CheckpointError, InputError, NumericsError
+from smalti.runtime.devices import available_levels
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,17 @@ def test_the_same_seed_gives_the_same_bytes(pipe: Pipeline, model_path: Path) ->
     assert first == pixels(pipe)
     assert first == pixels(Pipeline.load(model_path, threads=2))
     assert first != pixels(pipe, seed=8)
+
+
+@pytest.mark.parametrize("level", available_levels())
+def test_bf16_makes_nearly_the_same_picture(pipe: Pipeline, model_path: Path, level: str,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"width": 96, "height": 96, "steps": 2}
+    (expected,) = pipe("a red apple", **asked).images
+    monkeypatch.setenv("SMALTI_TARGET", level)
+    (found,) = Pipeline.load(model_path, precision="bf16")("a red apple", **asked).images
+    error = np.asarray(found, np.float64) - np.asarray(expected, np.float64)
+    assert 0 < np.mean(error ** 2) < 255 ** 2 / 10 ** 4, "40 dB"
 
 
 @pytest.mark.parametrize("sampler", ["euler", "euler_a", "dpm++_2m"])
