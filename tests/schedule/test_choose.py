@@ -22,7 +22,14 @@ from smalti.schedule import (
     ReductionSchedule,
     choose,
 )
-from smalti.schedule.choose import micro_tile, pixel_tile
+from smalti.schedule.choose import (
+    LATE,
+    STAGE_PANELS,
+    TILE_FLOPS_MIN,
+    micro_tile,
+    panel_block,
+    pixel_tile,
+)
 from smalti.schedule.merge import contraction_extents, map_axes
 from smalti.schedule.winograd import even
 from smalti.target.x86.instructions import LEVELS
@@ -78,6 +85,21 @@ def test_matrix_products(cpu: Limits, rows: int, channels: int, out: int) -> Non
     schedule.check(cpu)
     assert (schedule.tile_b, schedule.tile_y, schedule.winograd) == (1, 1, 0)
     assert 1 <= schedule.rows <= max(1, rows) and schedule.tile_x <= rows
+    width = 4 * schedule.vectors * cpu.lanes
+    sums = schedule.tile_x * schedule.panels * width
+    assert sums <= max(cpu.l2_bytes // 4, schedule.tile_x * width) or (
+        2 * schedule.tile_x * (schedule.panels - 1) * width // 4 * channels < TILE_FLOPS_MIN)
+
+
+@given(st.integers(1, 40), st.integers(1, 400), st.integers(1, 64), st.integers(1, 16))
+def test_blocks_of_panels_keep_the_threads_busy(tiles: int, panels: int, most: int,
+                                                threads: int) -> None:
+    """The products of the busiest thread are at most what staging for each panel would cost."""
+    block = panel_block(tiles, panels, most, threads)
+    assert 1 <= block <= min(panels, most)
+    rounds = -(-tiles * -(-panels // block) // threads)
+    single = -(-tiles * panels // threads)
+    assert rounds * block <= (1 + STAGE_PANELS) * (single + LATE)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

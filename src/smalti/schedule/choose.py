@@ -4,6 +4,8 @@ Rules, each with its reason:
 * a staged patch and the sums of a tile stay in half of the second-level cache;
 * a panel's weights for one chunk stay in the first-level cache or stream from the second;
 * work is cut into at least `TILES_PER_THREAD` tiles a thread where it is large enough;
+* a matrix product takes few rows and many channels at a time, and as many panels as make staging
+  small and leave the threads evenly busy;
 * pixels of a row are divided evenly, so that no micro-kernel is left with a few.
 """
 
@@ -28,6 +30,11 @@ SHARED_BYTES_A_CYCLE = 32
 """What a core reads from the caches behind its own first one, more or less."""
 REDUCTION_TILE_VECTORS = 4096
 PIXELS_MAX = 256
+ROWS_MAX = 128
+"""Rows of a matrix in a tile: with more, fewer channels fit beside them, and sums are loaded and
+stored once for each chunk of channels."""
+CHUNK_BYTES = 3072
+STAGE_PANELS, LATE = 0.35, 0.15
 LINE_BYTES, L1_SETS, LINES_OF_A_SET = 64, 64, 4
 """First-level caches have 64 sets of 8 to 12 lines; half of them are for what a micro-kernel reads
 through pixels that lie far apart."""
@@ -64,9 +71,11 @@ def _contraction(kernel: Kernel, limits: Limits, precision: str,
     chunk = channel_chunk(e.c, (tile_b, tile_y, tile_x), e, limits, precision)
     tiles = (-(-e.b // tile_b)) * (-(-e.y // tile_y)) * (-(-e.x // tile_x))
     per_panel = 2 * tile_b * tile_y * tile_x * width * e.c * e.r * e.s * e.parts
-    wanted = -(-TILES_PER_THREAD * limits.threads // tiles)
-    sums = limits.l2_bytes // 4 // (4 * tile_b * tile_y * tile_x * width * e.parts)
-    block = max(1, min(panels // wanted, sums))
+    sums = max(1, limits.l2_bytes // 4 // (4 * tile_b * tile_y * tile_x * width * e.parts))
+    if e.r == e.s == e.y == 1:
+        block = panel_block(tiles, panels, sums, limits.threads)
+    else:
+        block = max(1, min(panels // -(-TILES_PER_THREAD * limits.threads // tiles), sums))
     block = max(block, min(panels, -(-TILE_FLOPS_MIN // per_panel)))
     block = -(-panels // (-(-panels // block)))
     unroll = math.gcd(4, chunk // (2 if precision == "bf16" else 1))
@@ -191,10 +200,26 @@ def micro_tile(pixels: int, channels: int, limits: Limits) -> tuple[int, int]:
     raise AssertionError("unreachable")
 
 
+def panel_block(tiles: int, panels: int, most: int, threads: int) -> int:
+    """How many panels of a matrix product a tile takes, of `most` at most.
+
+    A tile costs its panels and `STAGE_PANELS` for staging its patch. The block is that for which
+    the threads are done first, had each `LATE` of a tile still to wait for the last one.
+
+    >>> panel_block(1, 24, 32, 2), panel_block(8, 96, 16, 2), panel_block(1, 96, 32, 2)
+    (6, 16, 12)
+    """
+    def cost(block: int) -> float:
+        rounds = -(-tiles * -(-panels // block) // threads)
+        return (rounds + LATE) * (block + STAGE_PANELS)
+
+    return min(range(1, min(panels, most) + 1), key=lambda block: (cost(block), block))
+
+
 def pixel_tile(b: int, y: int, x: int) -> tuple[int, int, int]:
     """Extents of a tile along x, y and b: whole rows where they are short."""
-    tile_x = x if x <= PIXELS_MAX // 4 or y == 1 and x <= PIXELS_MAX else even(
-        x, PIXELS_MAX // 4 if y > 1 else PIXELS_MAX)
+    most = PIXELS_MAX // 4 if y > 1 else ROWS_MAX
+    tile_x = x if x <= PIXELS_MAX // 4 or y == 1 and x <= most else even(x, most)
     tile_y = even(y, max(1, PIXELS_MAX // tile_x))
     whole = tile_x == x and tile_y == y
     tile_b = b if whole and b * tile_y * tile_x <= PIXELS_MAX else 1
@@ -209,8 +234,8 @@ def channel_chunk(channels: int, tile: tuple[int, int, int], e, limits: Limits,
     tile_b, tile_y, tile_x = tile
     patch = tile_b * ((tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1) * (
         (tile_x - 1) * e.stride_x + (e.s - 1) * e.dilation_x + 1)
-    most = max(2 * limits.lanes, limits.l2_bytes // 3 // (patch * size))
-    most = min(most, max(2 * limits.lanes, 768 // (e.r * e.s)))
+    most = max(2 * limits.lanes, limits.l2_bytes * 3 // 8 // (patch * size))
+    most = min(most, max(2 * limits.lanes, CHUNK_BYTES // size // (e.r * e.s)))
     if channels <= most:
         return -(-channels // step) * step
     fits = [n for n in range(limits.lanes, most + 1, limits.lanes) if channels % n == 0]

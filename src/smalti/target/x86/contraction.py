@@ -27,12 +27,14 @@ from smalti.target.x86.lowered import (
     Lowered, PackedWeight, Step, count_left, load_pointers, pointers,
 )
 from smalti.target.x86.micro import (
-    Micro, Reduction, load_sums, multiply, split_rows, store_sums, zero_sums,
+    LINE_BYTES, Micro, Reduction, load_sums, multiply, split_rows, store_sums, zero_sums,
 )
 from smalti.target.x86.nest import Axis, Nest, Sink, Stream, stream_of
 
 PIXEL_PAD_BYTES = 64
 """Between staged pixels, so that the rows of a micro-kernel fall into different cache sets."""
+AHEAD_RUNS_MAX = 12
+"""A panel that 2 to so many runs of pixels use asks for the next one while it is used."""
 
 
 @dataclass(frozen=True)
@@ -240,12 +242,17 @@ class Contraction:
         """The panels of one part."""
         asm, e, s = self.asm, self.e, self.schedule
         panel, panel_sums = asm.copy(weights), asm.copy(sums)
+        lines = self._lines_ahead(tile_x)
         with asm.loop(tile.panels):
+            ahead = None
+            if lines:
+                ahead = asm.copy(panel)
+                asm.advance(ahead, self.packed.bytes // self.packed.panels)
             image, image_sums = asm.copy(patch), asm.copy(panel_sums)
             with asm.loop(tile.images):
                 row, row_sums = asm.copy(image), asm.copy(image_sums)
                 with asm.loop(tile.rows):
-                    self._row(tile_x, layout, row, row_sums, panel)
+                    self._row(tile_x, layout, row, row_sums, panel, ahead, lines)
                     asm.advance(row, e.stride_y * layout.row)
                     asm.advance(row_sums, tile_x * self.width * 4)
                 asm.advance(image, layout.image)
@@ -253,8 +260,17 @@ class Contraction:
             asm.advance(panel, self.packed.bytes // self.packed.panels)
             asm.advance(panel_sums, layout.sum_panel)
 
+    def _lines_ahead(self, tile_x: int) -> int:
+        """Cache lines of the next panel that each turn of a micro-kernel asks for: with few runs of
+        pixels, a panel that only comes from memory while it is used is waited for."""
+        e, s = self.e, self.schedule
+        runs = s.tile_b * s.tile_y * -(-tile_x // s.rows)
+        if e.r * e.s > 1 or not 2 <= runs <= AHEAD_RUNS_MAX:
+            return 0
+        return -(-s.unroll * self.width * 4 // (LINE_BYTES * runs))
+
     def _row(self, tile_x: int, layout: Layout, row: Register, row_sums: Register,
-             panel: Register) -> None:
+             panel: Register, ahead: Register | None, lines: int) -> None:
         """The micro-kernels along one row of pixels."""
         asm, e, s = self.asm, self.e, self.schedule
         loops = [Reduction(e.r, e.dilation_y * layout.row),
@@ -263,13 +279,13 @@ class Contraction:
         at, at_sums = asm.copy(row), asm.copy(row_sums)
         for size, many in split_rows(tile_x, s.rows):
             shape = Micro(size, s.vectors, e.stride_x * layout.pixel, 4, self.width * 4,
-                          s.unroll, s.factors)
+                          s.unroll, s.factors, lines)
             with asm.loop(many):
                 if self.chunks == 1:
                     held = zero_sums(asm, size, s.vectors)
                 else:
                     held = load_sums(asm, size, s.vectors, at_sums, self.width * 4)
-                multiply(asm, shape, at, asm.copy(panel), loops, held)
+                multiply(asm, shape, at, asm.copy(panel), loops, held, ahead)
                 store_sums(asm, held, at_sums, self.width * 4)
                 asm.advance(at, size * e.stride_x * layout.pixel)
                 asm.advance(at_sums, size * self.width * 4)

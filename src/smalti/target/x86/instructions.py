@@ -168,6 +168,7 @@ GENERAL = {
     "signs": _row("wr", "VEX_VMOVMSKPS_R32_YMM"),
     "mask_from": _row("wr", None, "VEX_KMOVW_KR_R32"),
     "prefetch": _both("r", "PREFETCHT0_M8"),
+    "prefetch_second": _both("r", "PREFETCHT1_M8"),
     "return": _both("", "RETNQ"),
     "pause": _both("", "PAUSE"),
     "clear_upper": _both("", "VEX_VZEROUPPER"),

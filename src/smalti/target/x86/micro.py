@@ -25,6 +25,7 @@ from smalti.target.x86.assembler import Assembler, Memory, Register
 
 HALVES = {"f32": (None,), "pairs": (None,), "widened": (0, 1)}
 """What each vector of `b` is taken apart into, for each of `Micro.factors`."""
+LINE_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ class Micro:
     `row_bytes`: from one row of `a` to the next; `step_bytes`: from one k to the next in `a`;
     `panel_bytes`: the same in `b`; `unroll`: how many k a turn of the innermost loop does.
     `factors`: "f32"; "pairs", both operands hold pairs of bf16, which count as one k; "widened",
-    `b` holds pairs of bf16 and `a` two f32 for each.
+    `b` holds pairs of bf16 and `a` two f32 for each. `lines`: how many cache lines of what is
+    needed next each turn asks for.
     """
 
     rows: int
@@ -52,11 +54,13 @@ class Micro:
     panel_bytes: int
     unroll: int
     factors: str = "f32"
+    lines: int = 0
 
 
-def multiply(asm: Assembler, shape: Micro, a: Register, b: Register,
-             loops: Sequence[Reduction], sums: Sequence[Sequence[Register]]) -> None:
-    """Add the products of `a` and `b` to `sums`; `b` is advanced behind what was read.
+def multiply(asm: Assembler, shape: Micro, a: Register, b: Register, loops: Sequence[Reduction],
+             sums: Sequence[Sequence[Register]], ahead: Register | None = None) -> None:
+    """Add the products of `a` and `b` to `sums`; `b` is advanced behind what was read, `ahead`
+    behind the lines that were asked for.
 
     The last of `loops` is innermost and advances `unroll` steps a turn.
     """
@@ -64,7 +68,7 @@ def multiply(asm: Assembler, shape: Micro, a: Register, b: Register,
         for loop in loops[:-1]:
             outer, a = a, asm.copy(a)
             stack.enter_context(_advancing(asm, loop, outer, a))
-        _innermost(asm, shape, a, b, loops[-1], sums)
+        _innermost(asm, shape, a, b, loops[-1], sums, ahead)
 
 
 class _advancing:
@@ -85,12 +89,16 @@ class _advancing:
 
 
 def _innermost(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Reduction,
-               sums: Sequence[Sequence[Register]]) -> None:
+               sums: Sequence[Sequence[Register]], ahead: Register | None) -> None:
     product = "dot_pairs" if shape.factors == "pairs" else "fma"
     spread = "broadcast_pair" if shape.factors == "pairs" else "broadcast"
     halves = HALVES[shape.factors]
     here = asm.copy(a)
     with asm.loop(loop.count):
+        for line in range(shape.lines):
+            asm.op("prefetch_second", Memory(ahead, LINE_BYTES * line))
+        if shape.lines:
+            asm.advance(ahead, LINE_BYTES * shape.lines)
         for k, (pair, half) in enumerate(itertools.product(range(shape.unroll), halves)):
             panel = [load_factor(asm, Memory(b, pair * shape.panel_bytes + v * asm.level.bytes),
                                  half)
