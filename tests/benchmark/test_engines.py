@@ -59,3 +59,15 @@ def test_pytorch_takes_the_faster_way(precision: str, error_max: float, tmp_path
         assert error <= error_max and (error > 1e-4) == (precision == "bf16")
     ways = {"f32": ("f32",), "bf16": ("autocast", "bfloat16")}
     assert runner.note().startswith(ways[precision])
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_exported_files_are_read_where_outputs_are_called_like_inputs(engine: str,
+                                                                      tmp_path: Path) -> None:
+    job = Job(TINY_CASES["flux_block"], "f32", 1, tmp_path)
+    assert {"img", "txt"} <= set(job.case.inputs()) & set(job.case.graph().outputs)
+    export(job)
+    runner = ENGINES[engine].prepare(job)
+    for found, expected in zip(runner.outputs(), expected_outputs(job), strict=True):
+        assert np.linalg.norm(found - expected) <= 1e-5 * np.linalg.norm(expected)
