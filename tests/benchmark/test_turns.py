@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -55,6 +56,14 @@ def test_a_worker_computes_in_its_own_process(tmp_path: Path) -> None:
         turn = worker.ask("run")
         assert "kernels" in worker.ask("note")
     assert picture.shape == (1, 3, 32, 32) and turn.runs > 1 and turn.seconds > 0
+
+
+def test_ctrl_c_ends_the_process_whatever_it_computes(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        with Worker("smalti", Job(TINY_CASES["decode"], "f32", 1, tmp_path)) as worker:
+            worker._pipe.send("run")
+            raise KeyboardInterrupt
+    assert worker._process.exitcode == -signal.SIGTERM
 
 
 def test_what_smalti_refuses_there_is_raised_here(tmp_path: Path) -> None:

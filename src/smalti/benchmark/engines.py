@@ -19,7 +19,6 @@ import numpy as np
 from smalti.benchmark.suite import Case
 from smalti.runtime import compile_graph
 
-
 TRIALS, TRIALS_SECONDS_MAX = 4, 1.0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -91,7 +92,8 @@ def alternate(workers: Sequence[Worker], rounds: int, say: Callable[[str], None]
 
 
 def serve(engine: str, job: Job, pipe: Connection) -> None:
-    """The life of an engine's process."""
+    """The life of an engine's process; Ctrl-C is the parent's to answer."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         runner = ENGINES[engine].prepare(job)
         pipe.send("ready")
@@ -127,8 +129,10 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        if self._process.is_alive():
+    def __exit__(self, error: type[BaseException] | None, *more: object) -> None:
+        if error is not None:
+            self._process.terminate()
+        elif self._process.is_alive():
             self._pipe.send(None)
         self._process.join()
 
