@@ -67,7 +67,6 @@ class Engine:
     prepare: Callable[[Job], Runner]
     modules: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ("f32", "bf16")
-    reads_onnx: bool = False
 
     def missing(self) -> list[str]:
         """Modules that are not installed."""
@@ -171,9 +170,9 @@ def openvino(job: Job) -> Runner:
 ENGINES = {
     "smalti": Engine("Smalti", smalti),
     "torch": Engine("PyTorch", torch, ("torch", "diffusers", "transformers", "accelerate")),
-    "onnxruntime": Engine("ONNX Runtime", onnxruntime, ("onnxruntime",), ("f32",),
-                          reads_onnx=True),
-    "openvino": Engine("OpenVINO", openvino, ("openvino",), reads_onnx=True),
+    "onnxruntime": Engine("ONNX Runtime", onnxruntime, ("onnxruntime", "onnxscript"),
+                          ("f32",)),
+    "openvino": Engine("OpenVINO", openvino, ("openvino", "onnxscript")),
 }
 PEERS = tuple(name for name in ENGINES if name != "smalti")
 

@@ -50,9 +50,10 @@ ROTARY_BASE = 10000.0
 class Case:
     """One model at one shape.
 
-    `module` makes the PyTorch module: its inputs are those of the graph, in their order. `bounds`
-    are our time over that of the best peer, at most, by precision. `picture` says that the output
-    is one, in [-1, 1]. With a `checkpoint`, weights are read from that file.
+    `peer` makes the PyTorch module, and `call(module, *inputs)` calls it with the inputs of the
+    graph, in their order. `bounds` are our time over that of the best peer, at most, by precision.
+    `picture` says that the output is one, in [-1, 1]. With a `checkpoint`, weights are read from
+    that file.
     """
 
     name: str
