@@ -15,6 +15,7 @@ from peers_models import TINY_TEXT, TINY_UNET, TINY_VAE
 from smalti import nn
 from smalti.errors import UnsupportedError
 from smalti.fuse import Cut, cut
+from smalti.fuse.support import When
 from smalti.graph import Graph, Value
 from smalti.models import clip_text_graph, unet_graph, vae_decoder_graph, vae_encoder_graph
 from smalti.rewrite import rewrite
@@ -231,18 +232,31 @@ def test_an_inverted_residual_is_three_kernels() -> None:
     assert kernels(block) == ["map"] * 6 + ["contraction", "depthwise", "contraction"]
 
 
-def test_what_depends_on_parameters_only_comes_first_and_is_steady() -> None:
+def test_what_depends_on_parameters_only_comes_first() -> None:
     g = Graph("steady")
     x = conv(g, image(g), 8)
     squared = g.parameter("p", (8, 1, 1)) * g.parameter("q", (8, 1, 1))
     g.output("y", x * g.apply("exp", squared + 1.0) + squared)
     g.output("table", g.apply("tanh", g.parameter("t", (3,))))
     found = cut(g)
-    assert [(piece.kernel.form, piece.steady) for piece in found.pieces] == [
-        ("map", True), ("map", True), ("map", True), ("contraction", False)]
+    assert [(piece.kernel.form, piece.when) for piece in found.pieces] == [
+        ("map", When.BINDING)] * 3 + [("contraction", When.RUN)]
     written = {piece.views["out"].storage for piece in found.pieces[:3]}
     assert written >= {view.storage for name, view in found.pieces[3].views.items()
                        if name.startswith("x") and view.storage.kind == "arena"}
+
+
+def test_what_depends_on_held_inputs_only_comes_before_the_rest() -> None:
+    g = Graph("held")
+    x, context = g.input("x", (4, 8)), g.input("context", (4, 8))
+    weights = [g.parameter(name, (8, 8)) for name in "abc"]
+    y = g.apply("mat_mul", x, weights[0])
+    key = g.apply("mat_mul", context, weights[1])
+    g.output("y", y + g.apply("mat_mul", g.apply("silu", key), weights[2]))
+    assert [piece.when for piece in cut(g).pieces] == [When.RUN] * 3
+    assert [piece.when for piece in cut(g, ["context"]).pieces] == [
+        When.CHANGE, When.CHANGE, When.RUN]
+    assert {piece.when for piece in cut(g, ["context", "x"]).pieces} == {When.CHANGE}
 
 
 def test_a_depthwise_convolution_reads_what_is_stored() -> None:

@@ -115,6 +115,59 @@ def test_what_depends_on_weights_only_is_computed_when_they_are_bound() -> None:
     assert program.explain().count("once, when weights are bound") == 2
 
 
+def attending() -> Graph:
+    g = Graph("attending")
+    x, context = g.input("x", (6, 8)), g.input("context", (5, 8))
+    keys = g.apply("tanh", g.apply("mat_mul", context, g.parameter("k", (8, 5))))
+    g.output("y", g.apply("mat_mul", x, g.parameter("w", (8, 5))) + g.apply(
+        "reduce_sum", keys, axes=(0,), keepdims=True))
+    return g
+
+
+@pytest.mark.parametrize("precision, allowed", [("f32", 1e-5), ("bf16", 2e-2)])
+def test_what_depends_on_held_inputs_only_is_computed_when_they_change(
+        precision: str, allowed: float) -> None:
+    rng = np.random.default_rng(0)
+    graph, program = attending(), compile_graph(attending(), precision=precision, threads=2,
+                                                held=("context",))
+    parameters = {name: rng.standard_normal(v.shape).astype(np.float32)
+                  for name, v in graph.parameters.items()}
+    program.bind(parameters.__getitem__)
+    contexts = [rng.standard_normal((5, 8)).astype(np.float32) for _ in range(2)]
+    for number, times in ((0, 3), (1, 2), (0, 1)):
+        for _ in range(times):
+            inputs = {"x": rng.standard_normal((6, 8)).astype(np.float32),
+                      "context": contexts[number].copy()}
+            expected = evaluate(graph, inputs, parameters)["y"]
+            found = program.run(inputs)["y"]
+            assert np.abs(found - expected).max() <= allowed * np.abs(expected).max()
+    assert program.image.changing and (program.seconds[:program.image.changing] == 0).all()
+    assert program.seconds[program.image.changing:].sum() > 0
+    parameters["k"] = parameters["k"][::-1].copy()
+    for again in (program.bind, lambda read: (program.release(), program.bind(read))):
+        again(parameters.__getitem__)
+        expected = evaluate(graph, inputs, parameters)["y"]
+        assert np.abs(program.run(inputs)["y"] - expected).max() <= allowed * 9
+    assert "when context changes" in program.explain()
+
+
+def test_an_input_changed_in_place_is_noticed() -> None:
+    program = compile_graph(attending(), threads=1, held=("context",))
+    rng = np.random.default_rng(1)
+    parameters = {"k": rng.standard_normal((8, 5)).astype(np.float32),
+                  "w": rng.standard_normal((8, 5)).astype(np.float32)}
+    program.bind(parameters.__getitem__)
+    inputs = {"x": np.ones((6, 8), np.float32), "context": np.ones((5, 8), np.float32)}
+    first = program.run(inputs)["y"]
+    inputs["context"] *= -1
+    assert np.abs(program.run(inputs)["y"] - first).max() > 0.1
+
+
+def test_an_input_that_is_not_there_cannot_be_held() -> None:
+    with pytest.raises(InputError, match="no input prompt to hold; the graph has x, context"):
+        compile_graph(attending(), held=("prompt",))
+
+
 def scaled(rows: int, layers: int) -> Graph:
     g = Graph("scaled")
     x = g.input("x", (rows, 64))

@@ -75,7 +75,8 @@ class Engine:
 
 def smalti(job: Job) -> Runner:
     """Our own program."""
-    program = compile_graph(job.case.graph(), precision=job.precision, threads=job.threads)
+    program = compile_graph(job.case.graph(), precision=job.precision, threads=job.threads,
+                            held=job.case.held)
     program.bind(job.case.read())
     given = job.case.inputs()
     return Runner(lambda: program.run(given), lambda: list(program.run(given).values()),

@@ -53,7 +53,7 @@ class Case:
     `peer` makes the PyTorch module, and `call(module, *inputs)` calls it with the inputs of the
     graph, in their order. `bounds` are our time over that of the best peer, at most, by precision.
     `picture` says that the output is one, in [-1, 1]. With a `checkpoint`, weights are read from
-    that file.
+    that file. Inputs named in `held` stay the same from run to run where the model is used.
     """
 
     name: str
@@ -64,6 +64,7 @@ class Case:
     call: Callable[..., Any]
     bounds: Mapping[str, float] = field(default_factory=dict)
     picture: bool = False
+    held: tuple[str, ...] = ()
     checkpoint: Path | None = None
 
     def read(self) -> Callable[[str], np.ndarray]:
@@ -170,7 +171,7 @@ def unet(name: str, title: str, config: UNetConfig, batch: int, height: int, wid
     """One evaluation of a UNet on latents of height x width, with `count` tokens of context."""
     return Case(name, title, partial(unet_graph, config, batch, height, width, count),
                 partial(unet_inputs, config, batch, height, width, count),
-                partial(peers.peer_unet, config), peers.call_unet, **more)
+                partial(peers.peer_unet, config), peers.call_unet, held=("context",), **more)
 
 
 def vae_decode(name: str, title: str, config: VaeConfig, height: int, width: int,

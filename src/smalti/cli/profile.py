@@ -81,7 +81,7 @@ def of_suite(name: str, precision: str,
     from smalti.runtime import compile_graph
 
     case = CASES[name]
-    program = compile_graph(case.graph(), precision=precision, threads=threads)
+    program = compile_graph(case.graph(), precision=precision, threads=threads, held=case.held)
     program.bind(case.read())
     yield program, case.inputs()
 

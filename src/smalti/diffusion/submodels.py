@@ -27,6 +27,9 @@ GRAPHS: dict[str, Callable[..., Graph]] = {
 }
 """Part -> the graph of it for a shape; heights and widths are those of the latent."""
 
+HELD = {"unet": ("context",)}
+"""Inputs that stay the same for all steps of a picture."""
+
 TITLES = {"text": "the text encoder", "unet": "the UNet", "vae": "the image decoder"}
 
 
@@ -95,6 +98,7 @@ class Submodels:
             graph,
             precision=self.precision,
             threads=self.threads,
+            held=HELD.get(part, ()),
             progress=lambda done, total: self.progress(f"compiling {title}: {done} of {total}"),
         )
 

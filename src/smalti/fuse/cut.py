@@ -9,14 +9,14 @@ a whole image first, and where a value would be computed again too often. `Piece
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from smalti.fuse.reader import Reader
 from smalti.fuse.support import (
-    ANCHORS, CONTRACTIONS, NORMALIZATIONS, REDUCTIONS, VIEWS, refuse_unsupported,
+    ANCHORS, CONTRACTIONS, NORMALIZATIONS, REDUCTIONS, VIEWS, When, refuse_unsupported, whens,
 )
 from smalti.fuse.tail import grow_tails
 from smalti.fuse.view import Storage, View, given, row_major, stored
@@ -32,7 +32,7 @@ READS_MAX = 4
 class Piece:
     """A kernel, the views its buffers stand for, and where in the model it comes from.
 
-    A `steady` one depends on parameters and constants only: it runs once after these are bound.
+    `when` it runs: once after the parameters are bound, when a held input changes, or in each run.
     """
 
     kernel: Kernel
@@ -40,13 +40,14 @@ class Piece:
     scope: str
     reason: str
     flops: int
-    steady: bool = False
+    when: When = When.RUN
 
 
 @dataclass
 class Cut:
-    """The pieces in the order in which they run, steady ones first.
+    """The pieces in the order in which they run, by `when`.
 
+    `held` names inputs that change more rarely than others.
     `rows`: for each input whose numbers are rows of tables, the extent of the smallest table.
     """
 
@@ -55,29 +56,30 @@ class Cut:
     outputs: dict[str, View] = field(default_factory=dict)
     pieces: list[Piece] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
+    held: tuple[str, ...] = ()
 
 
-def cut(graph: Graph) -> Cut:
-    """The cut of `graph`. Raises UnsupportedError listing every node that has no kernel."""
+def cut(graph: Graph, held: Collection[str] = ()) -> Cut:
+    """The cut of `graph`; inputs named in `held` change more rarely than others.
+
+    Raises UnsupportedError listing every node that has no kernel.
+    """
     refuse_unsupported(graph)
-    return _Cutter(graph).run()
+    return _Cutter(graph, held).run()
 
 
 class _Cutter:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, held: Collection[str]) -> None:
         self.graph = graph
         self.users = graph.users()
-        self.result = Cut(graph.name)
+        self.result = Cut(graph.name, held=tuple(sorted(held)))
         self.views: dict[Value, View] = {}
         self.moments: dict[Node, tuple[View, ...]] = {}
         self.kept: set[Value] = set()
         self.places: dict[Value, tuple[Value, int]] = {}
         self.outputs = set(graph.outputs.values())
-        self.steady = set(graph.parameters.values())
-        for node in graph.nodes:
-            if all(v in self.steady or v.kind == "constant" for v in node.inputs):
-                self.steady.add(node.output)
-        self.tails, self.absorbed = grow_tails(graph, self.users, self.steady)
+        self.when = whens(graph, held)
+        self.tails, self.absorbed = grow_tails(graph, self.users, self.when)
 
     # ------------------------------------------------------------------ deciding
 
@@ -100,7 +102,7 @@ class _Cutter:
             if view.storage.kind in ("parameter", "constant"):
                 view = self._copied(view, value)
             self.result.outputs[name] = view
-        self.result.pieces.sort(key=lambda piece: not piece.steady)
+        self.result.pieces.sort(key=lambda piece: piece.when)
         return self.result
 
     def _decide(self, node: Node) -> None:
@@ -112,7 +114,7 @@ class _Cutter:
         if value in self.tails or stored or value in self.outputs:
             self.kept.add(value)
             return
-        if value in self.steady and self._settles(value):
+        if self._settles(value, self.when[value]):
             self.kept.add(value)
             return
         reads = self._reads(value)
@@ -124,11 +126,12 @@ class _Cutter:
             if not self._walkable(value, moved):
                 self.kept.add(value)
 
-    def _settles(self, value: Value) -> bool:
-        """Whether something that changes from run to run reads the steady `value`."""
-        return any(user.output not in self.steady
-                   or user.operation.name in VIEWS and self._settles(user.output)
-                   for user in self.users.get(value, []))
+    def _settles(self, value: Value, when: When) -> bool:
+        """Whether something that is computed more often than `when` reads `value`."""
+        return when < When.RUN and any(
+            self.when[user.output] > when
+            or user.operation.name in VIEWS and self._settles(user.output, when)
+            for user in self.users.get(value, []))
 
     def _walkable(self, value: Value, moved: set[int]) -> bool:
         """Whether those who read `value` can compute it, where its index along `moved` (axes
@@ -246,7 +249,7 @@ class _Cutter:
         expr = reader.load(base, tuple(axis(name) for name, _ in axes))
         self._add(build.map_over(axes, expr, reader.buffers(out=target)),
                   reader.views(out=target), value.node, "strides cannot express what reads it",
-                  steady=value in self.steady)
+                  when=self.when.get(value, When.BINDING))
         return target
 
     def target(self, value: Value) -> View:
@@ -268,10 +271,11 @@ class _Cutter:
     # ------------------------------------------------------------------ emitting
 
     def _add(self, kernel: Kernel, views: dict[str, View], node: Node | None, reason: str,
-             flops: int = 0, steady: bool = False) -> None:
+             flops: int = 0, when: When | None = None) -> None:
         scope = node.scope if node is not None else ""
-        steady = steady or node is not None and node.output in self.steady
-        self.result.pieces.append(Piece(kernel, views, scope, reason, flops, steady))
+        if when is None:
+            when = When.RUN if node is None else self.when[node.output]
+        self.result.pieces.append(Piece(kernel, views, scope, reason, flops, when))
 
     def _emit(self, node: Node) -> None:
         value, name = node.output, node.operation.name

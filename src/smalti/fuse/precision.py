@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from smalti.fuse.cut import Cut
+from smalti.fuse.support import When
 from smalti.fuse.view import Storage, View
 
 ELEMENTS_MIN = 1 << 14
@@ -25,7 +26,7 @@ def narrowed(found: Cut, elements_min: int = ELEMENTS_MIN) -> Cut:
     """`found` with the values between kernels, of at least `elements_min` elements, as bf16."""
     seen = {view.storage for view in found.outputs.values()}
     made = {piece.views["out"].storage for piece in found.pieces
-            if "out" in piece.views and not piece.steady} - seen
+            if "out" in piece.views and piece.when > When.BINDING} - seen
     narrow = {storage: replace(storage, dtype="bf16") for storage in made
               if storage.kind == "arena" and storage.dtype == "f32"
               and storage.size >= elements_min}

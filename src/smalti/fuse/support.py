@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from enum import IntEnum
+
 from smalti.errors import UnsupportedError
-from smalti.graph import Graph, Node
+from smalti.graph import Graph, Node, Value
 
 CONTRACTIONS = {"conv", "mat_mul"}
 REDUCTIONS = {"reduce_sum": "sum", "reduce_mean": "sum", "reduce_max": "max"}
@@ -13,6 +16,26 @@ NORMALIZATIONS = {"group_normalization", "layer_normalization", "rms_normalizati
 VIEWS = {"reshape", "transpose", "slice", "expand"}
 KNOWN = ANCHORS | NORMALIZATIONS | VIEWS | {
     "attention", "concat", "gather", "resize", "rotary_embedding"}
+
+
+class When(IntEnum):
+    """When a value has to be computed: it depends on parameters only, on inputs that are held from
+    run to run besides, or on any input."""
+
+    BINDING = 0
+    CHANGE = 1
+    RUN = 2
+
+
+def whens(graph: Graph, held: Collection[str]) -> dict[Value, When]:
+    """When each value of `graph` has to be computed; `held` are names of inputs."""
+    found = dict.fromkeys(graph.parameters.values(), When.BINDING)
+    for name, value in graph.inputs.items():
+        found[value] = When.CHANGE if name in held else When.RUN
+    for node in graph.nodes:
+        found[node.output] = max((found.get(v, When.BINDING) for v in node.inputs),
+                                 default=When.BINDING)
+    return found
 
 
 def refuse_unsupported(graph: Graph) -> None:

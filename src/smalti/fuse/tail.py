@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from smalti.fuse.support import ANCHORS, CONTRACTIONS
+from smalti.fuse.support import ANCHORS, CONTRACTIONS, When
 from smalti.graph import Graph, Node, Value
 
 
 def grow_tails(graph: Graph, users: Mapping[Value, Sequence[Node]],
-               steady: AbstractSet[Value]) -> tuple[dict[Value, Node], set[Value]]:
+               when: Mapping[Value, When]) -> tuple[dict[Value, Node], set[Value]]:
     """The anchor of each value that ends a tail, and all values before an end.
 
-    `users` are the readers of each value; `steady` ones depend on parameters only, and a tail is
-    steady or not, as a whole.
+    `users` are the readers of each value; a tail is computed all at the same time, by `when`.
     """
-    tails = _Tails(users, set(graph.outputs.values()), steady)
+    tails = _Tails(users, set(graph.outputs.values()), when)
     for node in graph.nodes:
         if node.operation.name in ANCHORS:
             tails.grow(node)
@@ -29,8 +28,8 @@ def grow_tails(graph: Graph, users: Mapping[Value, Sequence[Node]],
 
 class _Tails:
     def __init__(self, users: Mapping[Value, Sequence[Node]], outputs: AbstractSet[Value],
-                 steady: AbstractSet[Value]) -> None:
-        self.users, self.outputs, self.steady = users, outputs, steady
+                 when: Mapping[Value, When]) -> None:
+        self.users, self.outputs, self.when = users, outputs, when
         self.ends: dict[Value, Node] = {}
         self.absorbed: set[Value] = set()
 
@@ -47,7 +46,7 @@ class _Tails:
                 value = joined
                 continue
             if (len(users) != 1 or not users[0].operation.pointwise
-                    or (value in self.steady) != (users[0].output in self.steady)
+                    or self.when[value] != self.when[users[0].output]
                     or users[0].output.shape != value.shape
                     or users[0].inputs.count(value) != 1
                     or any(other in self.absorbed or other in self.ends
@@ -82,7 +81,7 @@ class _Tails:
                 return None
             inner.update(leaf for leaf in leaves if leaf in step.inputs)
             leaves = [leaf for leaf in leaves if leaf not in step.inputs] + [step.output]
-        if (value in self.steady) != (leaves[0] in self.steady):
+        if self.when[value] != self.when[leaves[0]]:
             return None
         self.absorbed |= inner
         return leaves[0]

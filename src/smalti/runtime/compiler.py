@@ -9,12 +9,13 @@ of the graph's text, the feature level, the limits, the precision and Smalti's o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from smalti import settings
 from smalti.errors import InputError
 from smalti.fuse import Cut, Piece, View, cut, narrowed
+from smalti.fuse.support import When
 from smalti.fuse.view import Storage
 from smalti.graph import Graph, show
 from smalti.kernel import verify
@@ -49,17 +50,18 @@ LAUNCH_SECONDS = 1e-6
 
 
 def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None = None,
-                  target: str | None = None,
+                  target: str | None = None, held: Collection[str] = (),
                   progress: Callable[[int, int], None] | None = None) -> Program:
     """A program that computes `graph` on this CPU.
 
     `precision` "bf16" halves the bytes of weights and of what is stored between kernels, and the
     time of products where the CPU multiplies bf16; sums, statistics, softmax, inputs and outputs
     are f32 whatever it is ("auto" is f32; see `fuse.precision`). `target` forces an x86 feature
-    level (avx2, avx512, avx512_bf16). `progress` is called with (kernels done, kernels). On a CPU
-    without AVX2 the numpy reference runs and says so. Raises UnsupportedError listing all nodes
-    that no kernel computes, and InputError for an unknown precision or level, or a number of
-    threads outside 1 to 256.
+    level (avx2, avx512, avx512_bf16). Inputs named in `held` are expected to stay the same for many
+    runs: what depends on no other is computed again only when one of them changes. `progress` is
+    called with (kernels done, kernels). On a CPU without AVX2 the numpy reference runs and says so.
+    Raises UnsupportedError listing all nodes that no kernel computes, and InputError for an unknown
+    precision, level or held input, or a number of threads outside 1 to 256.
 
     >>> import numpy as np
     >>> g = Graph("double")
@@ -71,6 +73,9 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     if precision not in PRECISIONS:
         raise InputError(f"precision {precision!r} is unknown; the CPU has {', '.join(PRECISIONS)}")
     precision = "f32" if precision == "auto" else precision
+    if unknown := sorted(set(held) - set(graph.inputs)):
+        raise InputError(f"there is no input {', '.join(unknown)} to hold; the graph has "
+                         f"{', '.join(graph.inputs)}")
     threads = settings.threads() if threads is None else settings.checked_threads(threads)
     name = target or best_level()
     if name is None:
@@ -83,11 +88,11 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     bounds = limits(chosen, threads, device.l1_bytes, device.l2_bytes)
 
     def image_with(filterings: Mapping[str, int]) -> Image:
-        key = image_key(graph, chosen, bounds, precision, filterings)
+        key = image_key(graph, chosen, bounds, precision, held, filterings)
         stored = None if any(map(settings.show, settings.STAGES)) else cache.get(key)
         if stored is not None:
             return Image.from_bytes(stored)
-        image = build_image(graph, chosen, bounds, precision, progress, filterings)
+        image = build_image(graph, chosen, bounds, precision, held, progress, filterings)
         cache.put(key, image.to_bytes())
         return image
 
@@ -95,13 +100,16 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
 
 
 def image_key(graph: Graph, chosen: Level, bounds: Limits, precision: str,
+              held: Collection[str] = (),
               filterings: Mapping[str, int] = NO_FILTERINGS) -> str:
     """What the image of a graph is filed under."""
     digest = hashlib.sha256(show(graph).encode()).hexdigest()
-    return f"{digest} {chosen.name} {bounds} {precision} {sorted(filterings.items())}"
+    return (f"{digest} {chosen.name} {bounds} {precision} {sorted(held)} "
+            f"{sorted(filterings.items())}")
 
 
 def build_image(graph: Graph, chosen: Level, bounds: Limits, precision: str,
+                held: Collection[str] = (),
                 progress: Callable[[int, int], None] | None = None,
                 filterings: Mapping[str, int] = NO_FILTERINGS) -> Image:
     """Compile `graph` without looking at the cache.
@@ -111,7 +119,9 @@ def build_image(graph: Graph, chosen: Level, bounds: Limits, precision: str,
     graph = rewrite(graph)
     if settings.show("graph"):
         print(graph)
-    pieces = cut(graph) if precision == "f32" else narrowed(cut(graph))
+    pieces = cut(graph, held)
+    if precision != "f32":
+        pieces = narrowed(pieces)
     if settings.show("fused"):
         for piece in pieces.pieces:
             print(f"{piece.scope}: {piece.kernel.form}: {piece.reason}")
@@ -156,9 +166,10 @@ class _Builder:
                 pointers.append(("arena", workspaces[number]))
             for function, step in zip(functions, low.steps):
                 image.launches.append(Launch(function, step.tiles, tuple(pointers), number))
-                image.steady += piece.steady
-                image.work_seconds += 0 if piece.steady else LAUNCH_SECONDS
-            image.work_seconds += 0 if piece.steady else piece.flops / FLOPS_OF_A_CORE
+                image.steady += piece.when == When.BINDING
+                image.changing += piece.when < When.RUN
+                image.work_seconds += LAUNCH_SECONDS if piece.when == When.RUN else 0
+            image.work_seconds += piece.flops / FLOPS_OF_A_CORE if piece.when == When.RUN else 0
             image.scratch_bytes = max(image.scratch_bytes, low.scratch_bytes)
             results = tuple(_place(piece.views[b.name], places)
                             for b in piece.kernel.buffers if b.role == "output")
@@ -167,7 +178,7 @@ class _Builder:
                                           _moved_bytes(piece.kernel, low), results))
         image.inputs = {n: _place(v, places) for n, v in self.cut.inputs.items()}
         image.outputs = {n: _place(v, places) for n, v in self.cut.outputs.items()}
-        image.rows = dict(self.cut.rows)
+        image.rows, image.held = dict(self.cut.rows), list(self.cut.held)
         image.filterings = dict(self.filterings)
         image.parameters = {n: v.shape for n, v in self.graph.parameters.items()}
         image.code, image.functions = joined(self.codes)
@@ -210,7 +221,7 @@ class _Builder:
                 if view.storage.kind in ("arena", "input"):
                     life = lives.setdefault(view.storage, [number, number])
                     life[1] = max(life[1], number)
-                    if piece.steady:  # from one run to the next
+                    if piece.when < When.RUN:  # from one run to the next
                         life[:] = 0, last_piece + 1
         for view in self.cut.outputs.values():
             if view.storage.kind in ("arena", "input"):

@@ -97,7 +97,8 @@ class PieceInfo:
 class Image:
     """A compiled program; `rows` bounds the numbers of inputs that look up rows of tables.
 
-    The first `steady` launches depend on parameters only and run once after these are bound.
+    The first `steady` launches depend on parameters only and run once after these are bound. Those
+    from there to `changing` depend on the inputs named `held` besides, and run when these change.
     `work_seconds` is what a run takes one thread, predicted within a factor of a few.
     """
 
@@ -116,7 +117,9 @@ class Image:
     outputs: dict[str, Place] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     filterings: dict[str, int] = field(default_factory=dict)
+    held: list[str] = field(default_factory=list)
     steady: int = 0
+    changing: int = 0
     work_seconds: float = 0.0
     code: bytes = b""
     constants: bytes = b""

@@ -164,6 +164,7 @@ class NativeProgram(Program):
         self._arena: np.ndarray | None = None
         self._elapsed: float | None = None
         self._bound = self._settled = False
+        self._held: dict[str, np.ndarray] = {}
 
     def bind(self, read: Read, done: Done = nothing) -> None:
         """Read, check and pack every parameter.
@@ -240,6 +241,7 @@ class NativeProgram(Program):
         if self.image.parameters:
             self._weights, self._bound = None, False
         self._arena, self._settled = None, False
+        self._held.clear()
 
     def _start(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Check the inputs and bring them to where kernels read them."""
@@ -253,6 +255,7 @@ class NativeProgram(Program):
             if self.image.steady:
                 self._launch(0, self.image.steady)
             self._settled = True
+            self._held.clear()
         for name, place, target, rows in self._inputs:
             array = inputs[name]
             if type(array) is not np.ndarray or array.shape != place.shape \
@@ -261,6 +264,18 @@ class NativeProgram(Program):
             if rows is not None:
                 _check_rows(name, array, rows)
             np.copyto(target, array)
+        if self.image.changing > self.image.steady:
+            self._hold(inputs)
+
+    def _hold(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Compute what depends on held inputs only, where one of them has changed."""
+        names = self.image.held
+        if all(name in self._held and np.array_equal(self._held[name], inputs[name])
+               for name in names):
+            return
+        self._held.clear()
+        self._launch(self.image.steady, self.image.changing)
+        self._held.update((name, np.array(inputs[name])) for name in names)
 
     def _launch(self, first: int, last: int) -> None:
         """Run the launches from `first` to `last`."""
@@ -281,7 +296,7 @@ class NativeProgram(Program):
         with self._turn:
             self._start(inputs)
             started = time.perf_counter()
-            self._launch(self.image.steady, len(self.image.launches))
+            self._launch(self.image.changing, len(self.image.launches))
             self._elapsed = time.perf_counter() - started
             return {name: np.array(array) for name, array in self._outputs.items()}
 
@@ -290,9 +305,9 @@ class NativeProgram(Program):
         """Seconds of each launch in the last run; None before the first."""
         if self._elapsed is None:
             return None
-        steady, count = self.image.steady, len(self.image.launches)
+        first, count = self.image.changing, len(self.image.launches)
         ticks = np.zeros(count)
-        ticks[steady:] = np.diff(self._stamps[:count - steady + 1].astype(np.float64))
+        ticks[first:] = np.diff(self._stamps[:count - first + 1].astype(np.float64))
         return ticks * (self._elapsed / max(ticks.sum(), 1.0))
 
     def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
@@ -333,7 +348,10 @@ class NativeProgram(Program):
                  f"precision {image.precision}, {self.crew} threads, arena "
                  f"{image.arena_bytes / 1e6:.1f} MB, packed weights "
                  f"{image.weights_bytes / 1e6:.1f} MB"]
-        steady = {launch.piece for launch in image.launches[:image.steady]}
+        rarely = {launch.piece: f"  when {' or '.join(image.held)} changes"
+                  for launch in image.launches[:image.changing]}
+        rarely |= {launch.piece: "  once, when weights are bound"
+                   for launch in image.launches[:image.steady]}
         for number, piece in enumerate(image.pieces):
             rate = piece.flops / max(seconds[number], 1e-9) / 1e9
             time_text = "" if self.seconds is None else (
@@ -341,7 +359,7 @@ class NativeProgram(Program):
             stored = ", ".join(dict.fromkeys(place.dtype for place in piece.results))
             lines.append(f"{number:5d} {time_text}{piece.form:18s} {piece.scope}  "
                          f"{piece.schedule}  stored: {stored}  cut: {piece.reason}"
-                         + ("  once, when weights are bound" if number in steady else ""))
+                         + rarely.get(number, ""))
         for name, size in sorted(image.filterings.items()):
             lines.append(f"numeric guard: {name or 'a constant weight'} is filtered by "
                          + (f"F({size})" if size else "nothing"))
