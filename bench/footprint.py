@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from smalti.benchmark.suite import CASES, Case, vae_decode
@@ -87,11 +87,11 @@ def _anonymous_bytes(pid: int) -> int:
     return 0  # the process is ending
 
 
-def decode_once(side: int, threads: int) -> None:
-    """Compile the decoder for a picture of side x side, bind seeded weights, run it."""
+def decode_once(path: str, side: int, threads: int) -> None:
+    """Compile the decoder for a picture of side x side, bind a checkpoint's weights, run it."""
     from smalti.runtime.compiler import compile_graph
 
-    case = decoder(side)
+    case = replace(decoder(side), checkpoint=Path(path))
     program = compile_graph(case.graph(), threads=threads)
     program.bind(case.read())
     program.run(case.inputs())
@@ -103,7 +103,7 @@ def decoder(side: int) -> Case:
     return vae_decode("decode", f"VAE decode {side}x{side}", SD15.vae, latent, latent)
 
 
-def decode_memory_rows(threads: int) -> list[Row]:
+def decode_memory_rows(path: Path, threads: int) -> list[Row]:
     """Peak of anonymous memory of processes that decode one picture, less the f32 weights."""
     rows = []
     for side, bound in DECODE_BYTES_MAX.items():
@@ -111,7 +111,7 @@ def decode_memory_rows(threads: int) -> list[Row]:
         with tempfile.TemporaryDirectory() as folder:
             env = environment(Path(folder))
             env["PYTHONPATH"] = os.pathsep.join((str(ROOT / "bench"), env.get("PYTHONPATH", "")))
-            code = f"import footprint; footprint.decode_once({side}, {threads})"
+            code = f"import footprint; footprint.decode_once({str(path)!r}, {side}, {threads})"
             peak = peak_of([sys.executable, "-c", code], env)
         rows.append(Row.at_most(
             f"memory of {decoder(side).title} above the weights", bound / 1e9,

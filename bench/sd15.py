@@ -68,7 +68,7 @@ def measured(given: argparse.Namespace, exports: Path) -> list[Row]:
     if "compile" in given.rows:
         rows += compile_rows(threads)
     if "memory" in given.rows:
-        rows += [memory_row(path, threads), *decode_memory_rows(threads)]
+        rows += [memory_row(path, threads), *decode_memory_rows(path, threads)]
     if "picture" in given.rows:
         rows.append(picture_row(path, "karras", PICTURE_STEPS, threads))
     return rows

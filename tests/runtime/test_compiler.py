@@ -328,6 +328,7 @@ def test_programs_that_compute_nothing_or_give_what_they_were_given() -> None:
 def test_weights_beyond_the_budget_are_transformed_by_each_run(
         precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "GROWTH_BYTES_MIN", 0)
+    monkeypatch.setattr(compiler, "GROWTH_MAX", 0.35)
     g = Graph("chain")
     x = g.input("x", (1, 32, 48, 48))
     for name in "ab":

@@ -27,7 +27,7 @@ from smalti.diffusion.request import Request, check_name, request
 from smalti.diffusion.samplers import SAMPLERS, initial_latents
 from smalti.diffusion.submodels import Submodels, ignore
 from smalti.diffusion.tokenizer import POSITIONS, VOCABULARY, encode
-from smalti.errors import CheckpointError, InputError
+from smalti.errors import CheckpointError
 from smalti.runtime import Program, devices
 from smalti.runtime.compiler import PRECISIONS
 

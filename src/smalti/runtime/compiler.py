@@ -40,7 +40,7 @@ from smalti.target.x86.packing import lower_packing
 
 PRECISIONS = ("auto", "f32", "bf16")
 ALIGNMENT = 128
-GROWTH_MAX, GROWTH_BYTES_MIN = 0.35, 64 << 20
+GROWTH_MAX, GROWTH_BYTES_MIN = 0.05, 4 << 20
 """Transformed weights save a few per cent of time; they may add this share of all plain weights,
 and what is little on any computer."""
 NO_FILTERINGS: Mapping[str, int] = {}

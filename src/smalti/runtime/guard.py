@@ -18,7 +18,7 @@ ERROR_MAX = 1e-5
 """Relative to the result, in the Euclidean norm. Errors of layers are independent: those of 60 add
 up to less than 1e-4, which a whole model may be off. F(4) makes 4e-6 to 6e-6 of weights as models
 have them, F(2) 1e-6."""
-OUTPUTS, CHANNELS_MAX, BLOCKS = 8, 4096, 2
+OUTPUTS, CHANNELS_MAX, BLOCKS = 8, 1024, 2
 
 
 def filtering_error(weight: np.ndarray, size: int, folded: bool) -> float:

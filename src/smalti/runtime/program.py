@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
 import sys
 import threading
 import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import lru_cache
 
 import numpy as np
@@ -19,6 +17,7 @@ from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES
 from smalti.runtime.executable import Executable
 from smalti.runtime.image import Image, Slot, array_at, finite_at
+from smalti.runtime.memory import anonymous
 from smalti.runtime.threads import call, context, workers
 from smalti.runtime.weights import Done, Read, bind
 from smalti.target.x86.driver import driver
@@ -183,7 +182,7 @@ class NativeProgram(Program):
     def _bind(self, read: Read, done: Done) -> dict[str, int]:
         """Bind; the weights that need a smaller F(m), and which."""
         if self._weights is None:
-            self._weights = _memory(self.image.weights_bytes)
+            self._weights = anonymous(self.image.weights_bytes)
         self._bound = False
         return bind(self.image, self._weights, read, done, self._pack, self.threads)
 
@@ -209,8 +208,8 @@ class NativeProgram(Program):
     def _prepare(self) -> None:
         """Memory, launch table and context, with all addresses filled in."""
         image = self.image
-        self._arena = _memory(image.arena_bytes + SCRATCH_ALIGNMENT)
-        self._scratch = _memory(self.threads * self._scratch_bytes + SCRATCH_ALIGNMENT)
+        self._arena = anonymous(image.arena_bytes + SCRATCH_ALIGNMENT)
+        self._scratch = anonymous(self.threads * self._scratch_bytes + SCRATCH_ALIGNMENT)
         arena, weights = self._arena.ctypes.data, self._weights.ctypes.data
         self._table = aligned(max(1, len(image.launches)), LAUNCH)[:len(image.launches)]
         self._counters = np.zeros(len(image.launches) * COUNTER_BYTES // 8, np.uint64)
@@ -374,23 +373,3 @@ def _driver_code() -> Executable:
 def driver_entry() -> int:
     """Address of the driver, which every worker calls once a run."""
     return _driver_code().address + driver(sys.platform).entry
-
-
-def _memory(size: int) -> np.ndarray:
-    """Zeroed memory straight from the operating system, in large pages where it has them.
-
-    Raises DeviceError when there is not enough.
-    """
-    options = {}
-    if hasattr(mmap, "MAP_PRIVATE"):  # shared memory would not get large pages
-        options["flags"] = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    try:
-        block = mmap.mmap(-1, max(size, 1), **options)
-    except OSError as error:
-        raise DeviceError(f"the operating system refuses {size / 2**20:.0f} MiB of memory "
-                          f"({error.strerror or error}); choose a smaller size, or close other "
-                          f"programs") from None
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel may be built without them
-            block.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(block, np.uint8)

@@ -11,6 +11,7 @@ import numpy as np
 from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.runtime.guard import ERROR_MAX, filtering_error
 from smalti.runtime.image import Image, Slot
+from smalti.runtime.memory import anonymous
 
 Read = Callable[[str], np.ndarray]
 Done = Callable[[str], None]
@@ -37,7 +38,7 @@ def bind(image: Image, memory: np.ndarray, read: Read, done: Done, pack: Pack,
     def room(size: int) -> np.ndarray:
         """Memory of this thread for `size` f32, used again for each parameter."""
         if getattr(local, "room", None) is None or local.room.size < size:
-            local.room = np.empty(size, np.float32)
+            local.room = anonymous(4 * max(size, 1)).view(np.float32)
         return local.room[:size]
 
     def load(name: str) -> None:
