@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from smalti.errors import DeviceError, InputError, NumericsError
+from smalti.errors import InputError, NumericsError
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES
 from smalti.runtime.executable import Executable

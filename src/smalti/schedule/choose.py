@@ -15,6 +15,9 @@ import math
 from dataclasses import replace
 
 from smalti.kernel.form import Kernel, functions, loads
+from smalti.schedule.merge import (
+    access, contraction_extents, in_place, in_planes, map_axes, reduction_axes,
+)
 from smalti.schedule.schedule import (
     AttentionSchedule, ContractionSchedule, DepthwiseSchedule, Limits, MapSchedule,
     MomentsSchedule, ReductionSchedule, Schedule,
@@ -60,8 +63,6 @@ def choose(kernel: Kernel, limits: Limits, precision: str = "f32",
 
 def _contraction(kernel: Kernel, limits: Limits, precision: str,
                  filtering: int, growth_max: int | None) -> ContractionSchedule:
-    from smalti.schedule.merge import contraction_extents
-
     e = contraction_extents(kernel)
     pixels = e.b * e.y * e.x
     vectors, rows = micro_tile(pixels, e.o, limits)
@@ -93,8 +94,6 @@ def _contraction(kernel: Kernel, limits: Limits, precision: str,
 def planar(kernel: Kernel, direct: ContractionSchedule,
            limits: Limits) -> ContractionSchedule | None:
     """The schedule that stages a plane for each channel, where these are few and stored so."""
-    from smalti.schedule.merge import contraction_extents, in_planes
-
     e, (patch, *_) = contraction_extents(kernel), kernel.stages
     rows = min(direct.rows, (limits.vectors - registers(kernel, limits)) // direct.vectors)
     row = 4 * e.c * (e.x * e.stride_x + e.s * e.dilation_x)
@@ -112,8 +111,6 @@ def planar(kernel: Kernel, direct: ContractionSchedule,
 def unstaged(kernel: Kernel, direct: ContractionSchedule,
              limits: Limits) -> ContractionSchedule | None:
     """The schedule that reads its input where it is, or None where staging is better."""
-    from smalti.schedule.merge import access, contraction_extents, in_place
-
     e, (patch, *_) = contraction_extents(kernel), kernel.stages
     pair = 2 if direct.weights == "bf16" else 1
     if not in_place(kernel, direct.dtype) or e.parts > 1 or e.c % pair:
@@ -263,8 +260,6 @@ def _depthwise(kernel: Kernel, limits: Limits, precision: str) -> DepthwiseSched
 
 
 def _reduction(kernel: Kernel, limits: Limits, precision: str) -> ReductionSchedule:
-    from smalti.schedule.merge import reduction_axes
-
     axes = reduction_axes(kernel)
     results = math.prod(extent for _, extent in axes.kept)
     points = math.prod(extent for _, extent in axes.reduced)
@@ -279,8 +274,6 @@ def _reduction(kernel: Kernel, limits: Limits, precision: str) -> ReductionSched
 
 
 def _map(kernel: Kernel, limits: Limits, precision: str) -> MapSchedule:
-    from smalti.schedule.merge import map_axes
-
     axes, _ = map_axes(kernel)
     extents = [1, *(extent for _, extent in axes)]
     whole, inner = extents.pop(), 1

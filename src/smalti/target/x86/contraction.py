@@ -161,15 +161,14 @@ class Contraction:
         asm, layout = self.asm, self.layout(tile_x)
         patch, sums = self.scratch, asm.copy(self.scratch)
         asm.advance(sums, layout.sums_at)
-        weights = asm.offset(self.pointers["weight"], tile.panel,
-                             self.packed.bytes // self.packed.panels)
+        weights = asm.offset(self.pointers["weight"], tile.panel, self.packed.panel_bytes)
         if self.chunks == 1:
             self._stage(tile, tile_x, layout, patch, 0)
             self._multiply(tile, tile_x, layout, patch, sums, weights)
         else:
             self._clear(tile, layout, sums)
             channel = asm.immediate(0)
-            chunk_bytes = self.packed.bytes // self.packed.panels // self.chunks
+            chunk_bytes = self.packed.panel_bytes // self.chunks
             with asm.loop(self.chunks):
                 self._stage(tile, tile_x, layout, patch, channel)
                 self._multiply(tile, tile_x, layout, patch, sums, weights)
@@ -247,7 +246,7 @@ class Contraction:
             ahead = None
             if lines:
                 ahead = asm.copy(panel)
-                asm.advance(ahead, self.packed.bytes // self.packed.panels)
+                asm.advance(ahead, self.packed.panel_bytes)
             image, image_sums = asm.copy(patch), asm.copy(panel_sums)
             with asm.loop(tile.images):
                 row, row_sums = asm.copy(image), asm.copy(image_sums)
@@ -257,7 +256,7 @@ class Contraction:
                     asm.advance(row_sums, tile_x * self.width * 4)
                 asm.advance(image, layout.image)
                 asm.advance(image_sums, s.tile_y * tile_x * self.width * 4)
-            asm.advance(panel, self.packed.bytes // self.packed.panels)
+            asm.advance(panel, self.packed.panel_bytes)
             asm.advance(panel_sums, layout.sum_panel)
 
     def _lines_ahead(self, tile_x: int) -> int:

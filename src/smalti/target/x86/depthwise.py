@@ -125,8 +125,7 @@ class _Depthwise:
         out = stream_of(asm, store(kernel, self.result.axes, "out"), self.pointers, origins)
         results = Results(asm, self.result.value, "sum", behind, out, "x", "o",
                           {self.read: source})
-        weights = asm.offset(self.pointers["weight"], vector,
-                             self.packed.bytes // self.packed.panels)
+        weights = asm.offset(self.pointers["weight"], vector, self.packed.panel_bytes)
         asm.advance(row, self.guards.get("y", (0, 0))[0])
         first, extent = self.guards.get("x", (0, 1 << 31))
         with results.walk("y", count_left(asm, y, self.schedule.tile_y, self.y)) as line:
@@ -155,7 +154,7 @@ class _Depthwise:
                 self._add_row(run, r, here.sources[self.read], at, position, sums, lanes)
                 asm.place(beyond)
             here.write(sums, position, lanes)
-            asm.advance(at, self.packed.bytes // self.packed.panels)
+            asm.advance(at, self.packed.panel_bytes)
             asm.advance(position, self.level.lanes)
 
     def _add_row(self, run: Run, r: int, source: Stream, weights: Register, position: Register,

@@ -73,12 +73,11 @@ class InPlace(Contraction):
         out = replace(out, strides={**out.strides, "panel": out.stride("o") * self.width})
         results = Results(asm, result.value, "sum", behind, out, "x", "o",
                           {self.patch.value: source})
-        panel_bytes = self.packed.bytes // self.packed.panels
-        weights = asm.offset(self.pointers["weight"], panel, panel_bytes)
+        weights = asm.offset(self.pointers["weight"], panel, self.packed.panel_bytes)
         with results.walk("panel", panels) as each:
             with each.walk("b", tile.images) as image, image.walk("y", tile.rows) as line:
                 self._line(line.own("x"), tile_x, weights, channels)
-            asm.advance(weights, panel_bytes)
+            asm.advance(weights, self.packed.panel_bytes)
 
     def _line(self, here: Results, tile_x: int, weights: Register, channels: int) -> None:
         """The micro-kernels along one row of pixels."""

@@ -59,6 +59,11 @@ class PackedWeight:
         points = self.filtering.points if self.winograd else self.rows * self.columns
         return self.panels * self.chunks * points * self.chunk * self.width * size
 
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes from one panel to the next."""
+        return self.bytes // self.panels
+
 
 @dataclass(frozen=True)
 class Step:

@@ -36,7 +36,7 @@ class _Packing:
         source, target = asm.general(), asm.general()
         asm.op("mov", source, Memory(table))
         asm.op("mov", target, Memory(table, 8))
-        target = asm.offset(target, panel, p.bytes // p.panels)
+        target = asm.offset(target, panel, p.panel_bytes)
         which, panel = asm.divide(panel, p.part_panels)
         source = asm.offset(source, which, self.o * p.out_channels)
         source = asm.offset(source, panel, self.o * p.width)

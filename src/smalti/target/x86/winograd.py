@@ -187,11 +187,6 @@ class Winograd(Contraction):
         """Bytes of U for one panel."""
         return self.filtering.points * self.u_point
 
-    @property
-    def panel_bytes(self) -> int:
-        """Bytes from one panel to the next in the packed weights."""
-        return self.packed.bytes // self.packed.panels
-
     # ------------------------------------------------------------------ steps
 
     def lower(self) -> Lowered:
@@ -231,8 +226,8 @@ class Winograd(Contraction):
         index = self._begin("winograd_weights")
         asm, s = self.asm, self.schedule
         panel, chunk = asm.divide(index, self.chunks)
-        weights = asm.offset(self.pointers["weight"], panel, self.panel_bytes)
-        weights = asm.offset(weights, chunk, self.panel_bytes // self.chunks)
+        weights = asm.offset(self.pointers["weight"], panel, self.packed.panel_bytes)
+        weights = asm.offset(weights, chunk, self.packed.panel_bytes // self.chunks)
         u = asm.offset(self._shared_u(panel), chunk, s.chunk * self.width * 4)
         self._transform_weights(weights, u, 1)
         return Step(asm.finish(), self.packed.panels * self.chunks)
@@ -299,8 +294,8 @@ class Winograd(Contraction):
         if s.transient:
             weights, panel_bytes, point_bytes = self._shared_u(panel), self.u_bytes, self.u_point
         else:
-            weights = asm.offset(self.pointers["weight"], panel, self.panel_bytes)
-            panel_bytes, point_bytes = self.panel_bytes, self.depth * self.width * 4
+            weights = asm.offset(self.pointers["weight"], panel, self.packed.panel_bytes)
+            panel_bytes, point_bytes = self.packed.panel_bytes, self.depth * self.width * 4
         m = self._at(self.scratch_layout.m)
         with asm.loop(s.panels // s.group):
             if s.streamed:
@@ -354,7 +349,7 @@ class Winograd(Contraction):
         self._products(chunk_v, m, u, self.u_bytes, self.u_point)
         if self.chunks > 1:
             with asm.loop(self.chunks - 1):
-                asm.advance(chunk, self.panel_bytes // self.chunks)
+                asm.advance(chunk, self.packed.panel_bytes // self.chunks)
                 asm.advance(chunk_v, self.v_slice)
                 self._transform_weights(chunk, u, self.schedule.group)
                 self._products(chunk_v, m, u, self.u_bytes, self.u_point, added=True)
@@ -362,7 +357,7 @@ class Winograd(Contraction):
     def _transform_weights(self, weights: Register, u: Register, panels: int) -> None:
         """U of one chunk of neighbouring panels, from [r][s][c][o] of the packed weights."""
         asm, s, matrix = self.asm, self.schedule, self.filtering.weights
-        tap, line = self.panel_bytes // self.chunks // 9, self.width * 4
+        tap, line = self.packed.panel_bytes // self.chunks // 9, self.width * 4
         halves = HALVES[s.factors]
         panel, panel_u = asm.copy(weights), asm.copy(u)
         with asm.loop(panels):
@@ -377,7 +372,7 @@ class Winograd(Contraction):
                     asm.advance(at, self.level.bytes)
                     asm.advance(out, self.level.bytes)
                 asm.advance(out, (len(halves) - 1) * line)
-            asm.advance(panel, self.panel_bytes)
+            asm.advance(panel, self.packed.panel_bytes)
             asm.advance(panel_u, self.u_bytes)
 
     def _products(self, v: Register, m: Register, weights: Register, panel_bytes: int,
