@@ -11,6 +11,8 @@ from hypothesis import given, settings
 
 from smalti.errors import InputError
 from smalti.graph import Graph, evaluate, parse, show, verify
+from smalti.graph.operation import DTYPES
+from smalti.rewrite.rebuilding import copied
 
 EXPECTED = '''\
 graph "double" {
@@ -92,3 +94,16 @@ def test_a_line_that_does_not_parse_is_named(line: str, words: str) -> None:
 def test_text_without_its_frame_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="graph text starts with"):
         parse(text)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_is_kept(dtype: str) -> None:
+    g = Graph("constants")
+    numbers = np.array([0, 1, 1, 0], DTYPES[dtype])  # one in every type; u4 and bool have no -1
+    g.output("few", g.constant(numbers, dtype))
+    g.output("many", g.constant(np.tile(numbers, 9), dtype))
+    again = parse(show(g))
+    for name, value in g.outputs.items():
+        assert again.outputs[name].type == value.type and value.dtype == dtype
+        assert again.outputs[name].data.tobytes() == value.data.tobytes()
+    assert str(copied(g)) == show(g)

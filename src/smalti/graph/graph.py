@@ -44,7 +44,7 @@ class Value:
 
     def _with(self, operation: str, other: Value | float, *, swap: bool = False) -> Value:
         if not isinstance(other, Value):
-            other = self.graph.constant(np.asarray(other, DTYPES[self.dtype]))
+            other = self.graph.constant(other, self.dtype)
         pair = (other, self) if swap else (self, other)
         return self.graph.apply(operation, *pair)
 
@@ -151,11 +151,11 @@ class Graph:
             raise InputError(f"parameter {full} is {known.type}, asked for as {type}")
         return known
 
-    def constant(self, data: np.ndarray | float) -> Value:
-        """A small constant; its dtype is taken from the array (float64 becomes f32)."""
+    def constant(self, data: np.ndarray | float, dtype: str = "") -> Value:
+        """A small constant of `dtype`; without one it is that of the array, f32 for float64."""
         array = np.asarray(data)
-        if array.dtype == np.float64:
-            array = array.astype(np.float32)
+        if dtype or array.dtype == np.float64:
+            array = array.astype(DTYPES[dtype or "f32"])
         names = [name for name, dtype in DTYPES.items() if array.dtype == dtype]
         if not names:
             raise InputError(f"constants are of {sorted(DTYPES)}, got {array.dtype}")

@@ -11,11 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from smalti.errors import InputError
 
-DTYPES = {"f32": np.float32, "i32": np.int32, "i64": np.int64, "bool": np.bool_}
+DTYPES = {
+    "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
+    "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
+    "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64, "bool": np.bool_,
+    "i4": ml_dtypes.int4, "u4": ml_dtypes.uint4, "f4e2m1": ml_dtypes.float4_e2m1fn,
+    "f8e4m3fn": ml_dtypes.float8_e4m3fn, "f8e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
+    "f8e5m2": ml_dtypes.float8_e5m2, "f8e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
+    "f8e8m0": ml_dtypes.float8_e8m0fnu,
+}
+"""The numpy type of each dtype; those of four bits take a byte in memory."""
+FLOATS = ("f64", "f32", "f16", "bf16")
 
 REQUIRED = object()
 

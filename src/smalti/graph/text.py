@@ -109,7 +109,7 @@ def _parse_line(graph: Graph, values: dict[str, Value], line: str) -> None:
             if not all(isinstance(number, int | float) for number in given):
                 raise InputError("a constant is made of numbers")
             array = np.array(given, DTYPES[dtype])
-        values[name] = graph.constant(array.reshape(type.shape))
+        values[name] = graph.constant(array.reshape(type.shape), dtype)
     elif found := NODE.match(line):
         name, operation, arguments, attributes, dtype, extents, scope = found.groups()
         if operation not in OPERATIONS:

@@ -6,7 +6,6 @@ import numpy as np
 
 from smalti.graph import Graph, Node, Value
 from smalti.graph.graph import rebuilt
-from smalti.graph.operation import DTYPES
 from smalti.rewrite.rebuilding import Images, copied
 
 FOLDED_ELEMENTS_MAX = 65536
@@ -26,7 +25,7 @@ def folded(value: Value) -> Value:
         return value
     with np.errstate(all="ignore"):  # as at run time, where 1 / 0 is infinite
         data = node.operation.meaning(*(v.data for v in node.inputs), **node.attributes)
-    return value.graph.constant(np.asarray(data, DTYPES[value.dtype]))
+    return value.graph.constant(data, value.dtype)
 
 
 def fold_constants(graph: Graph) -> Graph:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from smalti.graph import OPERATIONS, Graph, Value
-from smalti.graph.operation import DTYPES
 
 CONSTANT_NAMES = frozenset("abc")
 RELATIVE_ERROR_MAX = 1e-6
@@ -141,7 +140,7 @@ def build(pattern: Expression, graph: Graph, bound: Bindings, dtype: str,
     if isinstance(pattern, Name):
         return bound[pattern.name]
     if isinstance(pattern, Number):
-        return graph.constant(np.asarray(pattern.number, DTYPES[dtype]))
+        return graph.constant(pattern.number, dtype)
     inputs = [build(inner, graph, bound, dtype, made) for inner in pattern.inputs]
     attributes = {attribute: bound[name] for attribute, name in pattern.attributes}
     return made(graph.apply(pattern.operation, *inputs, **attributes))

@@ -31,7 +31,7 @@ def copied(graph: Graph, step: Step = rebuilt, nodes: Iterable[Node] | None = No
     def constants(values: Iterable[Value]) -> None:
         for value in values:
             if value.kind == "constant" and value not in images:
-                images[value] = target.constant(value.data)
+                images[value] = target.constant(value.data, value.dtype)
 
     for node in graph.nodes if nodes is None else nodes:
         constants(node.inputs)
