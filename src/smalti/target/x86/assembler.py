@@ -16,6 +16,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,8 +31,7 @@ GREATER = 0x1E
 ARGUMENTS = ("RDI", "RSI", "RDX", "RCX")
 
 
-@dataclass(frozen=True, slots=True)
-class Register:
+class Register(NamedTuple):
     """A virtual register: `kind` is "g" (64-bit), "v" (vector) or "k" (mask)."""
 
     kind: str
@@ -41,8 +41,7 @@ class Register:
         return f"{self.kind}{self.number}"
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(NamedTuple):
     """[base + index * scale + offset]; `spread` repeats one f32 to all lanes (AVX-512)."""
 
     base: Register | None
@@ -63,8 +62,7 @@ class Memory:
         return tuple(r for r in (self.base, self.index) if r is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(NamedTuple):
     """A place in the code."""
 
     number: int

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from smalti.errors import VerificationError
 from smalti.target.x86.instructions import GENERAL, GENERAL_REGISTERS, VECTOR, Level
@@ -18,13 +19,16 @@ from smalti.target.x86.instructions import GENERAL, GENERAL_REGISTERS, VECTOR, L
 if TYPE_CHECKING:
     from smalti.target.x86.assembler import Label, Line, Register
 
+    Use = tuple[Sequence[Register], Sequence[Register]]
+
 CARRIERS = {"g": 3, "v": 4, "k": 0}
 
 
 def allocate(lines: Sequence[Line], loops: Sequence[tuple[Label, Label]], level: Level,
              fixed: Mapping[Register, str]) -> tuple[list[Line], int]:
     """The lines with every virtual register replaced by a physical one, and the bytes of frame."""
-    spans, weights = lifetimes(lines, loops, fixed)
+    used = [uses(line) for line in lines]
+    spans, weights = lifetimes(lines, used, loops, fixed)
     counts = {"g": len(GENERAL_REGISTERS), "v": level.vectors, "k": 8}
     places: dict[Register, int] = {}
     frame: dict[Register, int] = {}
@@ -44,24 +48,27 @@ def allocate(lines: Sequence[Line], loops: Sequence[tuple[Label, Label]], level:
             frame_bytes += -frame_bytes % size
             frame[register] = frame_bytes
             frame_bytes += size
-    return rewrite(lines, places, frame, level), frame_bytes
+    return rewrite(lines, used, places, frame, level), frame_bytes
 
 
-def uses(line: Line) -> tuple[list[Register], list[Register]]:
+def uses(line: Line) -> Use:
     """Registers that a line reads, and those it writes."""
     from smalti.target.x86.assembler import Memory, Register
 
+    if line.row is None:
+        return (), ()
     reads: list[Register] = []
     writes: list[Register] = []
-    if line.row is None:
-        return reads, writes
     for operand, use in zip(line.operands, line.row.use):
-        if isinstance(operand, Memory):
-            reads.extend(operand.registers)
-        elif isinstance(operand, Register):
-            if use in "rm":
+        if type(operand) is Memory:
+            if operand.base is not None:
+                reads.append(operand.base)
+            if operand.index is not None:
+                reads.append(operand.index)
+        elif type(operand) is Register:
+            if use != "w":
                 reads.append(operand)
-            if use in "wm":
+            if use != "r":
                 writes.append(operand)
     if line.mask is not None:
         reads.append(line.mask)
@@ -70,7 +77,7 @@ def uses(line: Line) -> tuple[list[Register], list[Register]]:
     return reads, writes
 
 
-def lifetimes(lines: Sequence[Line], loops: Sequence[tuple[Label, Label]],
+def lifetimes(lines: Sequence[Line], used: Sequence[Use], loops: Sequence[tuple[Label, Label]],
               fixed: Mapping[Register, str]) -> tuple[dict, dict]:
     """First and last line of each register, and how often it is used, loops counted ten times."""
     at = {line.target: i for i, line in enumerate(lines) if line.name == "label"}
@@ -79,24 +86,25 @@ def lifetimes(lines: Sequence[Line], loops: Sequence[tuple[Label, Label]],
     for start, end in regions:
         depth[start] += 1
         depth[end] -= 1
-    spans: dict[Register, list[int]] = {register: [0, 0] for register in fixed}
+    first = dict.fromkeys(fixed, 0)
+    last = dict(first)
     weights: dict[Register, float] = defaultdict(float)
     level = 0
-    for i, line in enumerate(lines):
+    for i, (reads, writes) in enumerate(used):
         level += depth[i]
-        reads, writes = uses(line)
+        weight = 8.0 ** min(level, 6)
         for register in (*reads, *writes):
-            span = spans.setdefault(register, [i, i])
-            span[1] = i
-            weights[register] += 8.0 ** min(level, 6)
+            first.setdefault(register, i)
+            last[register] = i
+            weights[register] += weight
+    starts, ends = (np.fromiter(lives.values(), np.int64, len(first)) for lives in
+                    (first, {register: last[register] for register in first}))
     for start, end in regions:
-        for span in spans.values():
-            if span[0] < start <= span[1] <= end:
-                span[1] = end
-    return spans, weights
+        ends[(starts < start) & (start <= ends) & (ends <= end)] = end
+    return dict(zip(first, zip(starts.tolist(), ends.tolist()))), weights
 
 
-def scan(spans: Mapping[Register, list[int]], weights: Mapping[Register, float],
+def scan(spans: Mapping[Register, tuple[int, int]], weights: Mapping[Register, float],
          registers: Sequence[int],
          taken: Mapping[Register, int]) -> tuple[dict[Register, int], list[Register]]:
     """Places for the registers in order of their start; what found none is listed as spilled."""
@@ -104,11 +112,14 @@ def scan(spans: Mapping[Register, list[int]], weights: Mapping[Register, float],
     active: list[Register] = []
     placed: dict[Register, int] = {}
     spilled: list[Register] = []
+    earliest = 0  # no register in use ends before this line
     for register in sorted(spans, key=lambda r: (spans[r][0], r.number)):
         start = spans[register][0]
-        for other in [o for o in active if spans[o][1] <= start]:
-            active.remove(other)
-            free.append(placed[other])
+        if earliest <= start:
+            for other in [o for o in active if spans[o][1] <= start]:
+                active.remove(other)
+                free.append(placed[other])
+            earliest = min((spans[o][1] for o in active), default=spans[register][1])
         if register in taken and taken[register] in registers:
             placed[register] = taken[register]
         elif free:
@@ -122,10 +133,11 @@ def scan(spans: Mapping[Register, list[int]], weights: Mapping[Register, float],
             placed[register] = placed.pop(victim)
             active.remove(victim)
         active.append(register)
+        earliest = min(earliest, spans[register][1])
     return placed, spilled
 
 
-def rewrite(lines: Sequence[Line], places: Mapping[Register, int],
+def rewrite(lines: Sequence[Line], used: Sequence[Use], places: Mapping[Register, int],
             frame: Mapping[Register, int], level: Level) -> list[Line]:
     """The lines on physical registers, with loads and stores around uses of spilled ones."""
     from smalti.target.x86.assembler import Line, Memory, Register
@@ -134,36 +146,33 @@ def rewrite(lines: Sequence[Line], places: Mapping[Register, int],
     counts = {"g": len(GENERAL_REGISTERS), "v": level.vectors}
     moves = {"g": (GENERAL["mov"], GENERAL["mov_store"]),
              "v": (VECTOR["load"], VECTOR["store"])}
+    placed = {register: Register(register.kind, number) for register, number in places.items()}
+    placed[None] = None
     out: list[Line] = []
-    for line in lines:
+    for line, (reads, writes) in zip(lines, used):
         if line.row is None:
             out.append(line)
             continue
-        reads, writes = uses(line)
-        carrier = {"g": counts["g"], "v": counts["v"]}
-        carried: dict[Register, int] = {}
-        for register in (*reads, *writes):
-            if register in frame and register not in carried:
+        spilled = [r for r in dict.fromkeys((*reads, *writes)) if r in frame] if frame else []
+        if spilled:
+            carrier = dict(counts)
+            for register in spilled:
                 carrier[register.kind] -= 1
-                carried[register] = carrier[register.kind]
-        for kind, used in carrier.items():
-            if counts[kind] - used > CARRIERS[kind]:
+                placed[register] = Register(register.kind, carrier[register.kind])
+            if any(counts[kind] - carrier[kind] > CARRIERS[kind] for kind in counts):
                 raise VerificationError(f"{line.name} uses too many spilled registers")
-
-        def physical(operand):
-            if isinstance(operand, Register):
-                return Register(operand.kind, carried.get(operand, places.get(operand, -2)))
-            if isinstance(operand, Memory):
-                return replace(operand, base=operand.base and physical(operand.base),
-                               index=operand.index and physical(operand.index))
-            return operand
-
-        for register in dict.fromkeys(r for r in reads if r in frame):
-            slot = Memory(stack, frame[register])
-            out.append(Line("reload", moves[register.kind][0], (physical(register), slot)))
-        out.append(Line(line.name, line.row, tuple(physical(o) for o in line.operands),
-                        line.mask and physical(line.mask), line.zeroing, line.target))
-        for register in dict.fromkeys(r for r in writes if r in frame):
-            slot = Memory(stack, frame[register])
-            out.append(Line("spill", moves[register.kind][1], (slot, physical(register))))
+        operands = tuple(
+            placed[o] if type(o) is Register
+            else o._replace(base=placed[o.base], index=placed[o.index]) if type(o) is Memory
+            else o for o in line.operands)
+        for register in spilled:
+            if register in reads:
+                slot = Memory(stack, frame[register])
+                out.append(Line("reload", moves[register.kind][0], (placed[register], slot)))
+        out.append(Line(line.name, line.row, operands, placed[line.mask], line.zeroing,
+                        line.target))
+        for register in dict.fromkeys(writes) if spilled else ():
+            if register in frame:
+                slot = Memory(stack, frame[register])
+                out.append(Line("spill", moves[register.kind][1], (slot, placed[register])))
     return out
