@@ -9,24 +9,23 @@ of the graph's text, the feature level, the limits, the precision and Smalti's o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from smalti import settings
 from smalti.errors import InputError
 from smalti.fuse import Cut, Piece, View, cut, narrowed
 from smalti.fuse.support import When
-from smalti.fuse.view import Storage
 from smalti.graph import Graph, show
 from smalti.kernel import verify
-from smalti.kernel.form import ELEMENT_BYTES, Kernel, loads
+from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.kernel.traffic import touched
 from smalti.rewrite import rewrite
 from smalti.runtime import cache
+from smalti.runtime.arena import ALIGNMENT, Arena, arranged
 from smalti.runtime.devices import available_levels, best_level, cpu
 from smalti.runtime.executable import joined
-from smalti.runtime.image import Filtered, Image, Launch, PieceInfo, Place, Slot
-from smalti.runtime.plan import Interval, plan
+from smalti.runtime.image import Filtered, Image, Launch, PieceInfo, Slot
 from smalti.runtime.program import NativeProgram, Program, ReferenceProgram
 from smalti.schedule import Schedule, choose
 from smalti.schedule.choose import FILTERING_MAX
@@ -39,7 +38,6 @@ from smalti.target.x86.lower import Lowered, PackedWeight, limits, lower
 from smalti.target.x86.packing import lower_packing
 
 PRECISIONS = ("auto", "f32", "bf16")
-ALIGNMENT = 128
 GROWTH_MAX, GROWTH_BYTES_MIN = 0.05, 4 << 20
 """Transformed weights save a few per cent of time; they may add this share of all plain weights,
 and what is little on any computer."""
@@ -157,13 +155,14 @@ class _Builder:
             lowered.append(self._lowered(piece))
             if progress is not None:
                 progress(number + 1, len(self.cut.pieces))
-        places, workspaces = self._plan([entry[1] for entry in lowered])
+        arena = arranged(self.cut, [entry[1].workspace_bytes for entry in lowered])
+        image.arena_bytes = arena.bytes
         for number, (piece, (schedule, low, functions)) in enumerate(
                 zip(self.cut.pieces, lowered)):
-            pointers = [self._reference(piece.views[name], places, low, name)
+            pointers = [self._reference(piece.views[name], arena, low, name)
                         for name in low.buffers]
             if low.workspace_bytes:
-                pointers.append(("arena", workspaces[number]))
+                pointers.append(("arena", arena.workspaces[number]))
             for function, step in zip(functions, low.steps):
                 image.launches.append(Launch(function, step.tiles, tuple(pointers), number))
                 image.steady += piece.when == When.BINDING
@@ -171,13 +170,13 @@ class _Builder:
                 image.work_seconds += LAUNCH_SECONDS if piece.when == When.RUN else 0
             image.work_seconds += piece.flops / FLOPS_OF_A_CORE if piece.when == When.RUN else 0
             image.scratch_bytes = max(image.scratch_bytes, low.scratch_bytes)
-            results = tuple(_place(piece.views[b.name], places)
+            results = tuple(arena.place(piece.views[b.name])
                             for b in piece.kernel.buffers if b.role == "output")
             image.pieces.append(PieceInfo(piece.kernel.form, piece.scope, piece.reason,
                                           str(schedule), piece.flops,
                                           _moved_bytes(piece.kernel, low), results))
-        image.inputs = {n: _place(v, places) for n, v in self.cut.inputs.items()}
-        image.outputs = {n: _place(v, places) for n, v in self.cut.outputs.items()}
+        image.inputs = {n: arena.place(v) for n, v in self.cut.inputs.items()}
+        image.outputs = {n: arena.place(v) for n, v in self.cut.outputs.items()}
         image.rows, image.held = dict(self.cut.rows), list(self.cut.held)
         image.filterings = dict(self.filterings)
         image.parameters = {n: v.shape for n, v in self.graph.parameters.items()}
@@ -210,63 +209,11 @@ class _Builder:
 
     # ------------------------------------------------------------------ memory
 
-    def _plan(self, lowered: Sequence[Lowered]) -> tuple[dict[Storage, int], dict[int, int]]:
-        """Byte offsets of storages and of workspaces in the arena."""
-        last_piece = len(self.cut.pieces) - 1
-        lives: dict[Storage, list[int]] = {}
-        for view in self.cut.inputs.values():
-            lives[view.storage] = [0, 0]
-        for number, piece in enumerate(self.cut.pieces):
-            for view in piece.views.values():
-                if view.storage.kind in ("arena", "input"):
-                    life = lives.setdefault(view.storage, [number, number])
-                    life[1] = max(life[1], number)
-                    if piece.when < When.RUN:  # from one run to the next
-                        life[:] = 0, last_piece + 1
-        for view in self.cut.outputs.values():
-            if view.storage.kind in ("arena", "input"):
-                lives.setdefault(view.storage, [0, 0])[1] = last_piece + 1
-        shared = self._shared(lives)
-        kept = [s for s in lives if s not in shared]
-        intervals = [Interval(s.bytes + ALIGNMENT, *lives[s]) for s in kept]
-        working = [i for i, low in enumerate(lowered) if low.workspace_bytes]
-        intervals += [Interval(lowered[i].workspace_bytes, i, i) for i in working]
-        offsets, self.image.arena_bytes = plan(intervals, ALIGNMENT)
-        places = dict(zip(kept, offsets))
-        for storage in shared:
-            root = storage
-            while root in shared:
-                root = shared[root]
-            places[storage] = places[root]
-        return places, dict(zip(working, offsets[len(kept):]))
-
-    def _shared(self, lives: dict[Storage, list[int]]) -> dict[Storage, Storage]:
-        """Results that may overwrite an operand read for the last time, element by element."""
-        shared: dict[Storage, Storage] = {}
-        for number, piece in enumerate(self.cut.pieces):
-            out = piece.views.get("out")
-            if out is None or piece.kernel.form not in ("map", "contraction") \
-                    or out.storage.kind != "arena" or lives[out.storage][0] != number:
-                continue
-            operand = _overwritable(piece, out, lives, number)
-            if operand is None:
-                continue
-            root = operand
-            while root in shared:
-                root = shared[root]
-            if root.bytes < out.storage.bytes:
-                continue
-            shared[out.storage] = operand
-            lives[root][1] = max(lives[root][1], lives[out.storage][1])
-            lives[operand][1] = lives[root][1]
-            lives[out.storage] = lives[root]
-        return shared
-
-    def _reference(self, view: View, places: dict[Storage, int], low: Lowered,
+    def _reference(self, view: View, arena: Arena, low: Lowered,
                    name: str) -> tuple[str, int]:
         """What a pointer of a launch refers to."""
         if view.storage.kind in ("arena", "input"):
-            return "arena", places[view.storage] + view.storage.element_bytes * view.offset
+            return "arena", arena.place(view).offset
         packed = low.packed if low.packed and low.packed.buffer == name else None
         filtering = low.filtering if packed else None
         key = (view if packed else (view.storage, view.offset), packed, filtering)
@@ -304,41 +251,3 @@ def _moved_bytes(kernel: Kernel, low: Lowered) -> int:
     whole = {low.packed.buffer: low.packed.bytes} if low.packed else {}
     return sum(whole.get(name, ELEMENT_BYTES[kernel.buffer(name).dtype] * count)
                for name, count in touched(kernel).items())
-
-
-def _place(view: View, places: dict[Storage, int]) -> Place:
-    size = view.storage.element_bytes
-    return Place(places[view.storage] + size * view.offset, view.shape,
-                 tuple(size * s for s in view.strides), view.storage.dtype)
-
-
-def _overwritable(piece: Piece, out: View, lives: dict[Storage, list[int]],
-                  number: int) -> Storage | None:
-    """An operand that dies here, fills its storage, and is read exactly where `out` is written."""
-    stages = piece.kernel.stages
-    axes = [name for name, _ in stages[-1].axes]
-    elsewhere = {load.buffer for stage in stages[:-1] for load in loads(stage.value)}
-    last = dict.fromkeys(loads(stages[-1].value))
-    read = [load.buffer for load in last]
-    for load in last:
-        view = piece.views.get(load.buffer)
-        if view is None or load.buffer in elsewhere or view.storage.kind != "arena" \
-                or read.count(load.buffer) != 1:
-            continue
-        reads = [v.storage for v in piece.views.values()].count(view.storage)
-        if lives[view.storage][1] != number or reads != 1 or view.offset or out.offset \
-                or (view.storage.size, view.storage.dtype) != (out.storage.size,
-                                                               out.storage.dtype):
-            continue
-        at = {}
-        for index, stride, extent in zip(load.index, view.strides, view.shape):
-            if getattr(index, "divisor", 0) != 1 or index.offset or len(index.terms) > 1:
-                break
-            for name, coefficient in index.terms:
-                if extent > 1:
-                    at[name] = coefficient * stride
-        else:
-            wanted = {name: s for name, s, n in zip(axes, out.strides, out.shape) if n > 1}
-            if at == wanted:
-                return view.storage
-    return None
