@@ -67,8 +67,8 @@ def compile(model: Graph, *, device: str = "auto", precision: Literal["f32"] = "
     """A native program for `model`, without weights: `bind` gives it those.
 
     `threads` are the worker threads, default `SMALTI_THREADS`, else the cores that this process may
-    use. Raises InputError for another kind of model, an unknown device or precision, and
-    UnsupportedError naming every node that cannot be compiled.
+    use. Operations that no kernel computes run as their numpy meaning; `program.explain()` names
+    them. Raises InputError for another kind of model, an unknown device or precision.
 
     >>> import numpy as np, smalti
     >>> graph = smalti.Graph("twice")

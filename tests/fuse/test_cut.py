@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -13,9 +14,8 @@ from native_pieces import LEVELS, check_graph
 from peers_models import TINY_TEXT, TINY_UNET, TINY_VAE
 
 from smalti import nn
-from smalti.errors import UnsupportedError
-from smalti.fuse import Cut, cut
-from smalti.fuse.support import When
+from smalti.fuse import Cut, HostPiece, Piece, cut
+from smalti.fuse.support import When, lacking
 from smalti.graph import Graph, Value
 from smalti.models import clip_text_graph, unet_graph, vae_decoder_graph, vae_encoder_graph
 from smalti.rewrite import rewrite
@@ -272,11 +272,11 @@ def test_a_mean_takes_in_what_stands_around_it() -> None:
     assert kernels(mean) == ["reduction"]
 
 
-# ---------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------- what has no kernel
 
 
-def test_all_unsupported_nodes_are_listed_with_their_names() -> None:
-    g = Graph("bad")
+def test_what_no_kernel_computes_is_left_to_the_host_and_says_why() -> None:
+    g = Graph("host")
     x, z = g.input("x", (1, 8, 4, 4)), g.input("z", (8, 8))
     with g.scope("first"), g.scope("inner"):
         a = g.apply("softmax", g.input("s", (3, 4)))
@@ -284,33 +284,36 @@ def test_all_unsupported_nodes_are_listed_with_their_names() -> None:
     c = g.apply("mat_mul", z, g.apply("silu", z))
     d = g.apply("mat_mul", g.input("q", (2, 3, 4, 8)), g.parameter("p", (8, 8)))
     e = g.apply("cast", g.input("i", (3,), "i32"), to="f32")
-    for name, value in zip("abcde", (a, b, c, d, e), strict=True):
+    f = g.input("j", (3,), "i64") + g.input("k", (3,), "i64")
+    for name, value in zip("abcdef", (a, b, c, d, e, f), strict=True):
         g.output(name, value)
     g.output("fine", x + 1.0)
-    with pytest.raises(UnsupportedError) as raised:
-        cut(g)
-    assert raised.value.nodes == (
-        "first.inner: softmax: no kernel form computes it",
-        "(top): conv: the second operand is computed, a parameter is expected",
-        "(top): mat_mul: the second operand is computed, a parameter is expected",
-        "(top): mat_mul: more than one batch axis",
-        "(top): cast: no kernel form computes it",
-    )
-    assert "graph bad has 5 nodes" in str(raised.value)
-    assert all(node in str(raised.value) for node in raised.value.nodes)
+    found = cut(g, functions={"add", "silu"})
+    hosted = {p.operation: (p.scope, p.reason) for p in found.pieces if isinstance(p, HostPiece)}
+    assert hosted == {
+        "softmax": ("first.inner", "host: no kernel computes softmax on f32"),
+        "tanh": ("", "host: no kernel computes tanh on f32"),
+        "conv": ("", "host: conv with a second operand that is computed"),
+        "mat_mul": ("", "host: mat_mul over more than one batch axis"),
+        "cast": ("", "host: no kernel computes cast on i32"),
+        "add": ("", "host: no kernel computes add on i64"),
+    }
+    assert [p.kernel.form for p in found.pieces if isinstance(p, Piece)] == ["map", "map"]
 
 
-def test_types_and_extents_that_no_kernel_reads_are_refused() -> None:
-    g = Graph("types")
-    g.output("i", g.input("i", (3,), "i64"))
-    g.output("w", g.parameter("w", (3,), "i32"))
-    g.output("x", g.input("x", (0, 3)) + 1.0)
-    g.output("b", g.input("b", (3,), "i32") + g.input("c", (3,), "i32"))
-    with pytest.raises(UnsupportedError) as raised:
-        cut(g)
-    assert [node.split(":")[0] for node in raised.value.nodes] == [
-        "input i", "parameter w", "(top)", "(top)"]
-    assert "an extent is 0" in raised.value.nodes[2] and "['i32']" in raised.value.nodes[3]
+def test_attributes_that_no_form_knows_are_left_to_the_host(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    g = Graph("odd")
+    x = g.input("x", (2, 3))
+    g.output("y", g.apply("slice", x, axis=1, start=0, end=2))
+    node = g.nodes[0]
+    assert lacking(node, ()) == ""
+    operation = replace(node.operation, attributes={**node.operation.attributes, "step": 1})
+    monkeypatch.setattr(node, "operation", operation)
+    node.attributes["step"] = 1
+    assert lacking(node, ()) == ""
+    node.attributes["step"] = 2
+    assert lacking(node, ()) == "no kernel computes slice on f32"
 
 
 # ---------------------------------------------------------------------- random graphs

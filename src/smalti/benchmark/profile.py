@@ -17,6 +17,7 @@ import numpy as np
 from smalti.benchmark.roofline import Roofline
 from smalti.benchmark.table import columns, duration
 from smalti.errors import DeviceError
+from smalti.graph.operation import DTYPES, FLOATS
 from smalti.runtime.image import PieceInfo
 from smalti.runtime.program import NativeProgram, Program
 
@@ -96,12 +97,16 @@ def profiled(program: Program, inputs: Mapping[str, np.ndarray], runs: int) -> P
 
 
 def seeded_inputs(program: Program) -> dict[str, np.ndarray]:
-    """Standard normal inputs for a native program; rows of tables are drawn among those it has."""
+    """Standard normal inputs for a native program, 0 or 1 where they are integers; rows of tables
+    are drawn among those it has."""
     random, found = np.random.default_rng(0), {}
     for name, shape in program.inputs.items():
-        rows = program.image.rows.get(name) if isinstance(program, NativeProgram) else None
-        found[name] = random.standard_normal(shape, np.float32) if rows is None \
-            else random.integers(0, rows, shape)
+        found[name] = random.standard_normal(shape, np.float32)
+        if isinstance(program, NativeProgram):
+            dtype = program.image.inputs[name].dtype
+            if name in program.image.rows or dtype not in FLOATS:
+                found[name] = random.integers(0, program.image.rows.get(name, 2), shape)
+            found[name] = found[name].astype(DTYPES[dtype])
     return found
 
 

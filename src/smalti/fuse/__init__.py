@@ -1,7 +1,7 @@
 """The cut: which operations share a kernel, and where values are stored between kernels."""
 
-from smalti.fuse.cut import Cut, Piece, cut
+from smalti.fuse.cut import Cut, HostPiece, Piece, cut
 from smalti.fuse.precision import narrowed
 from smalti.fuse.view import Storage, View
 
-__all__ = ["Cut", "Piece", "Storage", "View", "cut", "narrowed"]
+__all__ = ["Cut", "HostPiece", "Piece", "Storage", "View", "cut", "narrowed"]

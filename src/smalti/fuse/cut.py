@@ -4,23 +4,25 @@ It starts from everything in one piece: every pointwise operation, broadcast and
 where its result is read. A cut is made only where keeping things together is impossible or costs
 more than a store and a load: at the result of a contraction or an attention, where statistics need
 a whole image first, and where a value would be computed again too often. `Piece.reason` says which.
+What no kernel computes is a `HostPiece`: it runs as its numpy meaning on what is stored.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from smalti.fuse.reader import Reader
 from smalti.fuse.support import (
-    ANCHORS, CONTRACTIONS, NORMALIZATIONS, REDUCTIONS, VIEWS, When, refuse_unsupported, whens,
+    ANCHORS, CONTRACTIONS, NORMALIZATIONS, REDUCTIONS, VIEWS, When, lacking, whens,
 )
 from smalti.fuse.tail import grow_tails
 from smalti.fuse.view import Storage, View, given, row_major, stored
-from smalti.graph import Graph, Node, Value
+from smalti.graph import OPERATIONS, Graph, Node, Value
 from smalti.kernel import build
 from smalti.kernel.form import Call, Const, Index, Kernel, Load, axis
 
@@ -43,6 +45,25 @@ class Piece:
     when: When = When.RUN
 
 
+@dataclass(frozen=True)
+class HostPiece:
+    """An operation that runs as its numpy meaning, on views of its operands "x0", "x1", … and of
+    its result "out". `reason` says why no kernel computes it."""
+
+    operation: str
+    attributes: Mapping[str, Any]
+    views: dict[str, View]
+    scope: str
+    reason: str
+    flops: int
+    when: When = When.RUN
+
+    @property
+    def operands(self) -> list[View]:
+        """The operands in their order."""
+        return [view for name, view in self.views.items() if name != "out"]
+
+
 @dataclass
 class Cut:
     """The pieces in the order in which they run, by `when`.
@@ -54,23 +75,27 @@ class Cut:
     name: str
     inputs: dict[str, View] = field(default_factory=dict)
     outputs: dict[str, View] = field(default_factory=dict)
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[Piece | HostPiece] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
     held: tuple[str, ...] = ()
 
 
-def cut(graph: Graph, held: Collection[str] = ()) -> Cut:
+POINTWISE = frozenset(name for name, operation in OPERATIONS.items() if operation.pointwise)
+
+
+def cut(graph: Graph, held: Collection[str] = (), functions: Collection[str] = POINTWISE) -> Cut:
     """The cut of `graph`; inputs named in `held` change more rarely than others.
 
-    Raises UnsupportedError listing every node that has no kernel.
+    `functions` are the pointwise operations that kernels may compute. What has no kernel becomes
+    host pieces.
     """
-    refuse_unsupported(graph)
-    return _Cutter(graph, held).run()
+    return _Cutter(graph, held, functions).run()
 
 
 class _Cutter:
-    def __init__(self, graph: Graph, held: Collection[str]) -> None:
+    def __init__(self, graph: Graph, held: Collection[str], functions: Collection[str]) -> None:
         self.graph = graph
+        self.hosted = {node: why for node in graph.nodes if (why := lacking(node, functions))}
         self.users = graph.users()
         self.result = Cut(graph.name, held=tuple(sorted(held)))
         self.views: dict[Value, View] = {}
@@ -79,7 +104,7 @@ class _Cutter:
         self.places: dict[Value, tuple[Value, int]] = {}
         self.outputs = set(graph.outputs.values())
         self.when = whens(graph, held)
-        self.tails, self.absorbed = grow_tails(graph, self.users, self.when)
+        self.tails, self.absorbed = grow_tails(graph, self.users, self.when, self.hosted)
 
     # ------------------------------------------------------------------ deciding
 
@@ -93,7 +118,7 @@ class _Cutter:
         for node in reversed(self.graph.nodes):
             self._decide(node)
         for node in self.graph.nodes:
-            if node.operation.name == "concat":
+            if node.operation.name == "concat" and node not in self.hosted:
                 self._place_operands(node)
         for node in self.graph.nodes:
             self._emit(node)
@@ -108,6 +133,9 @@ class _Cutter:
     def _decide(self, node: Node) -> None:
         """Whether the node's result is stored; its readers are decided already."""
         value, name = node.output, node.operation.name
+        if node in self.hosted:
+            self.kept.add(value)
+            return
         if value in self.absorbed or name in VIEWS:
             return
         stored = name in ("attention", "concat", "rotary_embedding")
@@ -130,7 +158,7 @@ class _Cutter:
         """Whether something that is computed more often than `when` reads `value`."""
         return when < When.RUN and any(
             self.when[user.output] > when
-            or user.operation.name in VIEWS and self._settles(user.output, when)
+            or self.is_view(user) and self._settles(user.output, when)
             for user in self.users.get(value, []))
 
     def _walkable(self, value: Value, moved: set[int]) -> bool:
@@ -155,6 +183,8 @@ class _Cutter:
             return None
         for user in self.users.get(value, []):
             name = user.operation.name
+            if user in self.hosted:
+                return None
             if name in ANCHORS and user.inputs[0] is value:
                 gathered = value.node is not None and value.node.operation.name == "gather"
                 if gathered or user.attributes.get("group", 1) != 1:
@@ -207,6 +237,10 @@ class _Cutter:
 
     # ------------------------------------------------------------------ views
 
+    def is_view(self, node: Node) -> bool:
+        """Whether the result of `node` is other strides over its operand."""
+        return node.operation.name in VIEWS and node not in self.hosted
+
     def bound_rows(self, numbers: View, extent: int) -> None:
         """Note that `numbers` are rows of a table of `extent` rows."""
         storage, rows = numbers.storage, self.result.rows
@@ -243,13 +277,20 @@ class _Cutter:
     def _copy(self, base: View, value: Value, strides: tuple[int, ...]) -> View:
         """A copy of `base` with other strides; `value` is what lies there."""
         storage = Storage("arena", math.prod(base.shape), value.dtype)
-        target = View(storage, 0, base.shape, strides)
+        target, when = View(storage, 0, base.shape, strides), self.when.get(value, When.BINDING)
+        scope = value.node.scope if value.node is not None else ""
+        if value.dtype != "f32" or not storage.size:
+            self.result.pieces.append(HostPiece(
+                "reshape", {"shape": base.shape}, {"x0": base, "out": target}, scope,
+                f"host: strides cannot express what reads it, and no kernel copies {value.dtype}",
+                0, when))
+            return target
         reader = Reader(self)
         axes = [(f"i{k}", n) for k, n in enumerate(base.shape)]
         expr = reader.load(base, tuple(axis(name) for name, _ in axes))
         self._add(build.map_over(axes, expr, reader.buffers(out=target)),
                   reader.views(out=target), value.node, "strides cannot express what reads it",
-                  when=self.when.get(value, When.BINDING))
+                  when=when)
         return target
 
     def target(self, value: Value) -> View:
@@ -260,7 +301,8 @@ class _Cutter:
             view = self.target_once(whole).slice(dimension, at, at + value.shape[dimension])
         else:
             storage = Storage("arena", value.type.size, value.dtype)
-            view = View(storage, 0, value.shape, stored(value.shape))
+            dense = stored if value.dtype == "f32" else row_major
+            view = View(storage, 0, value.shape, dense(value.shape))
         self.views[value] = view
         return view
 
@@ -279,6 +321,9 @@ class _Cutter:
 
     def _emit(self, node: Node) -> None:
         value, name = node.output, node.operation.name
+        if node in self.hosted:
+            self._emit_host(node)
+            return
         if name in NORMALIZATIONS:
             self._emit_moments(node)
         if value not in self.kept:
@@ -298,6 +343,13 @@ class _Cutter:
             reader, axes = Reader(self), [(f"i{k}", n) for k, n in enumerate(value.shape)]
             expr = reader.node(node, tuple(axis(name) for name, _ in axes))
             self._emit_map(node, axes, expr, reader, self.target(value), self._reason(value))
+
+    def _emit_host(self, node: Node) -> None:
+        views = {f"x{k}": self.view(value) for k, value in enumerate(node.inputs)}
+        views["out"] = self.target(node.output)
+        self.result.pieces.append(HostPiece(
+            node.operation.name, node.attributes, views, node.scope, f"host: {self.hosted[node]}",
+            _products(node), self.when[node.output]))
 
     def _emit_map(self, node: Node, axes, expr, reader: Reader, target: View,
                   reason: str) -> None:
@@ -547,4 +599,4 @@ def _matrix_window(node: Node) -> build.Window:
     return build.Window(batch, 1, shape[-2], shape[-1], 1, shape[-2], out[-1])
 
 
-__all__ = ["Cut", "Index", "Piece", "cut", "refuse_unsupported"]
+__all__ = ["Cut", "HostPiece", "Index", "Piece", "cut"]

@@ -7,7 +7,10 @@ and rounds what it stores. f32 stay
 * scale and shift of normalisations, whose error would be that of every pixel, and whatever else
   is computed once from weights only;
 * values of fewer than `ELEMENTS_MIN` elements (embeddings of the time step): they are read from
-  cache, so that fewer bytes save no time, and they act on everything.
+  cache, so that fewer bytes save no time, and they act on everything;
+* what numpy reads or writes between kernels.
+
+A value that is bf16 in the graph is another thing: its own arithmetic is meant to be rounded.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from smalti.fuse.cut import Cut
+from smalti.fuse.cut import Cut, HostPiece
 from smalti.fuse.support import When
 from smalti.fuse.view import Storage, View
 
@@ -25,6 +28,8 @@ ELEMENTS_MIN = 1 << 14
 def narrowed(found: Cut, elements_min: int = ELEMENTS_MIN) -> Cut:
     """`found` with the values between kernels, of at least `elements_min` elements, as bf16."""
     seen = {view.storage for view in found.outputs.values()}
+    seen |= {view.storage for piece in found.pieces if isinstance(piece, HostPiece)
+             for view in piece.views.values()}
     made = {piece.views["out"].storage for piece in found.pieces
             if "out" in piece.views and piece.when > When.BINDING} - seen
     narrow = {storage: replace(storage, dtype="bf16") for storage in made
@@ -42,6 +47,9 @@ def stored_in(found: Cut, storages: Mapping[Storage, Storage]) -> Cut:
     pieces = []
     for piece in found.pieces:
         views = moved(piece.views)
+        if isinstance(piece, HostPiece):
+            pieces.append(replace(piece, views=views))
+            continue
         buffers = tuple(replace(b, dtype=views[b.name].storage.dtype) if b.name in views else b
                         for b in piece.kernel.buffers)
         pieces.append(replace(piece, views=views, kernel=replace(piece.kernel, buffers=buffers)))

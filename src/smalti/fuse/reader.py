@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from smalti.fuse.support import VIEWS
 from smalti.fuse.view import View
 from smalti.graph import Node, Value
 from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Load
@@ -71,7 +70,7 @@ class Reader:
     def _viewed(self, value: Value) -> bool:
         """Whether `value` is a chain of views of something stored."""
         while value.node is not None and value not in self.cutter.views:
-            if value.node.operation.name not in VIEWS:
+            if not self.cutter.is_view(value.node):
                 return False
             value = value.node.inputs[0]
         return True

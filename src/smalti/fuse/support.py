@@ -1,11 +1,10 @@
-"""Which operations the forms of kernels compute, and what is refused."""
+"""Which operations the forms of kernels compute; all others run as their numpy meaning."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from enum import IntEnum
 
-from smalti.errors import UnsupportedError
 from smalti.graph import Graph, Node, Value
 
 CONTRACTIONS = {"conv", "mat_mul"}
@@ -14,8 +13,18 @@ ANCHORS = CONTRACTIONS | REDUCTIONS.keys()
 """Operations whose kernels take in the pointwise ones behind them."""
 NORMALIZATIONS = {"group_normalization", "layer_normalization", "rms_normalization"}
 VIEWS = {"reshape", "transpose", "slice", "expand"}
-KNOWN = ANCHORS | NORMALIZATIONS | VIEWS | {
-    "attention", "concat", "gather", "resize", "rotary_embedding"}
+FORMS: dict[str, tuple[str, ...]] = {
+    "conv": ("strides", "pads", "dilations", "group"), "mat_mul": (),
+    **dict.fromkeys(REDUCTIONS, ("axes", "keepdims")),
+    "group_normalization": ("num_groups", "epsilon"),
+    "layer_normalization": ("axis", "epsilon"), "rms_normalization": ("axis", "epsilon"),
+    "reshape": ("shape",), "transpose": ("perm",), "slice": ("axis", "start", "end"),
+    "expand": ("shape",), "attention": ("num_heads", "is_causal", "scale"), "concat": ("axis",),
+    "gather": (), "resize": ("scales",), "rotary_embedding": ("interleaved", "num_heads"),
+}
+"""The attributes that forms take into account; all others have to be at their defaults."""
+ROWS = ("i32", "i64")
+"""Dtypes of row numbers that kernels read."""
 
 
 class When(IntEnum):
@@ -38,38 +47,78 @@ def whens(graph: Graph, held: Collection[str]) -> dict[Value, When]:
     return found
 
 
-def refuse_unsupported(graph: Graph) -> None:
-    """Raise UnsupportedError with all nodes that cannot be computed by a kernel."""
-    bad = [f"{value.kind} {name}: dtype {value.dtype}; {' or '.join(dtypes)} is expected"
-           for leaves, dtypes in ((graph.inputs, ("f32", "i32")), (graph.parameters, ("f32",)))
-           for name, value in leaves.items() if value.dtype not in dtypes]
-    for node in graph.nodes:
-        why = _unsupported(node)
-        if why:
-            bad.append(f"{node.scope or '(top)'}: {node.operation.name}: {why}")
-    if bad:
-        raise UnsupportedError(f"graph {graph.name} has {len(bad)} nodes that the CPU target "
-                               f"cannot compile:", bad)
+def lacking(node: Node, functions: Collection[str]) -> str:
+    """Why no kernel computes `node`, "" where one does. `functions` are the pointwise operations
+    that the target has.
+
+    >>> g = Graph()
+    >>> x = g.input("x", (3,), "i64")
+    >>> lacking((x + x).node, {"add"})
+    'no kernel computes add on i64'
+    """
+    name, operands = node.operation.name, node.inputs
+    values = (*operands, node.output)
+    if any(value.type.size == 0 for value in values):
+        return "nothing to compute: an extent is 0"
+    if not (name in functions if node.operation.pointwise else name in FORMS):
+        return _no_kernel(node)
+    if name in VIEWS:
+        return "" if _understood(node) else _no_kernel(node)
+    floats = values if name != "gather" else (operands[0], node.output)
+    if any(value.dtype != "f32" for value in floats):
+        return _no_kernel(node)
+    if name in CONTRACTIONS and origin(operands[1]).kind not in ("parameter", "constant"):
+        return f"{name} with a second operand that is computed"
+    if name == "mat_mul" and (len(operands[0].shape) > 3 or len(operands[1].shape) != 2):
+        return "mat_mul over more than one batch axis"
+    if name == "gather" and not _known_rows(node):
+        return "gather by computed numbers, which have to be checked"
+    return "" if node.operation.pointwise or _understood(node) else _no_kernel(node)
 
 
-def _unsupported(node: Node) -> str:
-    name = node.operation.name
-    if not node.operation.pointwise and name not in KNOWN:
-        return "no kernel form computes it"
-    if name == "gather" and node.inputs[1].kind == "constant":
-        numbers, extent = node.inputs[1].data, node.inputs[0].shape[0]
-        if numbers.size and not 0 <= numbers.min() <= numbers.max() < extent:
-            return f"rows {numbers.min()} to {numbers.max()} of a table of {extent}"
-    if name in CONTRACTIONS:
-        root = node.inputs[1]
-        while root.node is not None and root.node.operation.name in VIEWS:
-            root = root.node.inputs[0]
-        if root.kind not in ("parameter", "constant"):
-            return "the second operand is computed, a parameter is expected"
-    if name == "mat_mul" and (len(node.inputs[0].shape) > 3 or len(node.inputs[1].shape) != 2):
-        return "more than one batch axis"
-    if any(value.type.size == 0 for value in (*node.inputs, node.output)):
-        return "there is nothing to compute: an extent is 0"
-    dtypes = {v.dtype for v in node.inputs} - ({"i32"} if name == "gather" or name in VIEWS
-                                               else set())
-    return "" if dtypes <= {"f32"} else f"dtypes {sorted(dtypes)}; f32 is expected"
+def _no_kernel(node: Node) -> str:
+    dtypes = dict.fromkeys(value.dtype for value in node.inputs or [node.output])
+    return f"no kernel computes {node.operation.name} on {', '.join(dtypes)}"
+
+
+def _understood(node: Node) -> bool:
+    """Whether forms take everything into account that the node's attributes and shapes ask for."""
+    name, attributes = node.operation.name, node.attributes
+    known = FORMS[name]
+    if any(value != node.operation.attributes[key] for key, value in attributes.items()
+           if key not in known):
+        return False
+    shape = node.inputs[0].shape
+    if name == "conv":
+        return len(shape) == 4 and len(node.inputs[1].shape) == 4
+    if name in REDUCTIONS:
+        return bool(attributes["axes"])
+    if name == "resize":
+        return len(node.inputs) == 1 and all(
+            n * s == m for n, s, m in zip(shape, attributes["scales"], node.output.shape))
+    if name == "attention":
+        return len(node.inputs) == 3
+    return True
+
+
+def _known_rows(node: Node) -> bool:
+    """Whether a gather takes rows of a matrix by numbers that are checked before kernels run."""
+    table, numbers = node.inputs
+    rows = origin(numbers)
+    if len(table.shape) != 2 or numbers.dtype not in ROWS or rows.kind not in ("input", "constant"):
+        return False
+    return rows.kind == "input" or bool(
+        0 <= rows.data.min() <= rows.data.max() < table.shape[0])
+
+
+def origin(value: Value) -> Value:
+    """What `value` is a view of.
+
+    >>> g = Graph()
+    >>> origin(g.parameter("w", (2, 3)).transpose(1, 0)).name
+    'w'
+    """
+    while value.node is not None and value.node.operation.name in VIEWS \
+            and _understood(value.node):
+        value = value.node.inputs[0]
+    return value

@@ -6,7 +6,7 @@ where something else reads what has been computed so far, and is stored there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from smalti.fuse.support import ANCHORS, CONTRACTIONS, When
@@ -14,22 +14,25 @@ from smalti.graph import Graph, Node, Value
 
 
 def grow_tails(graph: Graph, users: Mapping[Value, Sequence[Node]],
-               when: Mapping[Value, When]) -> tuple[dict[Value, Node], set[Value]]:
+               when: Mapping[Value, When],
+               hosted: Collection[Node]) -> tuple[dict[Value, Node], set[Value]]:
     """The anchor of each value that ends a tail, and all values before an end.
 
     `users` are the readers of each value; a tail is computed all at the same time, by `when`.
+    Nodes that are `hosted` have no part in any.
     """
-    tails = _Tails(users, set(graph.outputs.values()), when)
+    tails = _Tails(users, set(graph.outputs.values()), when, hosted)
     for node in graph.nodes:
-        if node.operation.name in ANCHORS:
+        if node.operation.name in ANCHORS and node not in hosted:
             tails.grow(node)
     return tails.ends, tails.absorbed
 
 
 class _Tails:
     def __init__(self, users: Mapping[Value, Sequence[Node]], outputs: AbstractSet[Value],
-                 when: Mapping[Value, When]) -> None:
+                 when: Mapping[Value, When], hosted: Collection[Node]) -> None:
         self.users, self.outputs, self.when = users, outputs, when
+        self.hosted = hosted
         self.ends: dict[Value, Node] = {}
         self.absorbed: set[Value] = set()
 
@@ -45,7 +48,7 @@ class _Tails:
             if joined is not None:
                 value = joined
                 continue
-            if (len(users) != 1 or not users[0].operation.pointwise
+            if (len(users) != 1 or not self._pointwise(users[0])
                     or self.when[value] != self.when[users[0].output]
                     or users[0].output.shape != value.shape
                     or users[0].inputs.count(value) != 1
@@ -68,7 +71,7 @@ class _Tails:
         channels = 1 if anchor.operation.name == "conv" else len(value.shape) - 1
         width, parts = value.shape[channels], len(users)
         starts = {node.attributes["start"] for node in users
-                  if node.operation.name == "slice"
+                  if node.operation.name == "slice" and node not in self.hosted
                   and node.attributes["axis"] % len(value.shape) == channels
                   and node.output.shape[channels] * parts == width}
         if parts < 2 or width % parts or starts != set(range(0, width, width // parts)):
@@ -93,10 +96,13 @@ class _Tails:
         if len(readers) != 1 or leaf in self.outputs:
             return False
         node = readers[0]
-        return (node.operation.pointwise and node.output.shape == leaf.shape
+        return (self._pointwise(node) and node.output.shape == leaf.shape
                 and node.output not in self.ends and not any(
                     len(self.users[v]) > 1 or v in self.outputs if v in leaves
                     else v in self.absorbed or self._depends(v, origin) for v in node.inputs))
+
+    def _pointwise(self, node: Node) -> bool:
+        return node.operation.pointwise and node not in self.hosted
 
     def _depends(self, value: Value, on: Value) -> bool:
         """Whether `value` is computed from `on` (they are the two operands of one operation)."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smalti.kernel.form import ELEMENT_BYTES
+from smalti.graph.operation import DTYPES
 
 
 @dataclass(eq=False)
@@ -27,7 +27,7 @@ class Storage:
     @property
     def element_bytes(self) -> int:
         """Bytes of one element."""
-        return ELEMENT_BYTES[self.dtype]
+        return np.dtype(DTYPES[self.dtype]).itemsize
 
     @property
     def bytes(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from smalti.fuse import Cut, Piece, View
+from smalti.fuse import Cut, HostPiece, Piece, View
 from smalti.fuse.support import When
 from smalti.fuse.view import Storage
 from smalti.kernel.form import loads
@@ -76,7 +76,8 @@ def _shared(found: Cut, lives: dict[Storage, list[int]]) -> dict[Storage, Storag
     shared: dict[Storage, Storage] = {}
     for number, piece in enumerate(found.pieces):
         out = piece.views.get("out")
-        if out is None or piece.kernel.form not in ("map", "contraction") \
+        if out is None or isinstance(piece, HostPiece) \
+                or piece.kernel.form not in ("map", "contraction") \
                 or out.storage.kind != "arena" or lives[out.storage][0] != number:
             continue
         operand = _overwritable(piece, out, lives, number)

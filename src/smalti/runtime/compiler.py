@@ -9,12 +9,13 @@ of the graph's text, the feature level, the limits, the precision and Smalti's o
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from smalti import settings
 from smalti.errors import InputError
-from smalti.fuse import Cut, Piece, View, cut, narrowed
+from smalti.fuse import Cut, HostPiece, Piece, View, cut, narrowed
 from smalti.fuse.support import When
 from smalti.graph import Graph, show
 from smalti.kernel import verify
@@ -25,7 +26,9 @@ from smalti.runtime import cache
 from smalti.runtime.arena import ALIGNMENT, Arena, arranged
 from smalti.runtime.devices import available_levels, best_level, cpu
 from smalti.runtime.executable import joined
-from smalti.runtime.image import Filtered, Image, Launch, PieceInfo, Slot
+from smalti.runtime.image import (
+    Filtered, HostCall, Image, Launch, Operand, PieceInfo, Place, Slot,
+)
 from smalti.runtime.program import NativeProgram, Program, ReferenceProgram
 from smalti.schedule import Schedule, choose
 from smalti.schedule.choose import FILTERING_MAX
@@ -33,11 +36,13 @@ from smalti.schedule.winograd import growth_of
 from smalti.schedule.schedule import Limits
 from smalti.target.x86.assembler import Code
 from smalti.target.x86.encoder import disassembly
+from smalti.target.x86.functions import FUNCTIONS
 from smalti.target.x86.instructions import Level, level
 from smalti.target.x86.lower import Lowered, PackedWeight, limits, lower
 from smalti.target.x86.packing import lower_packing
 
 PRECISIONS = ("auto", "f32", "bf16")
+CONSTANT_ALIGNMENT = 8
 GROWTH_MAX, GROWTH_BYTES_MIN = 0.05, 4 << 20
 """Transformed weights save a few per cent of time; they may add this share of all plain weights,
 and what is little on any computer."""
@@ -50,7 +55,7 @@ LAUNCH_SECONDS = 1e-6
 def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None = None,
                   target: str | None = None, held: Collection[str] = (),
                   progress: Callable[[int, int], None] | None = None) -> Program:
-    """A program that computes `graph` on this CPU.
+    """A program that computes `graph` on this CPU, natively where kernels exist, else by numpy.
 
     `precision` "bf16" halves the bytes of weights and of what is stored between kernels, and the
     time of products where the CPU multiplies bf16; sums, statistics, softmax, inputs and outputs
@@ -58,8 +63,8 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     level (avx2, avx512, avx512_bf16). Inputs named in `held` are expected to stay the same for many
     runs: what depends on no other is computed again only when one of them changes. `progress` is
     called with (kernels done, kernels). On a CPU without AVX2 the numpy reference runs and says so.
-    Raises UnsupportedError listing all nodes that no kernel computes, and InputError for an unknown
-    precision, level or held input, or a number of threads outside 1 to 256.
+    Raises InputError for an unknown precision, level or held input, or a number of threads outside
+    1 to 256.
 
     >>> import numpy as np
     >>> g = Graph("double")
@@ -117,12 +122,13 @@ def build_image(graph: Graph, chosen: Level, bounds: Limits, precision: str,
     graph = rewrite(graph)
     if settings.show("graph"):
         print(graph)
-    pieces = cut(graph, held)
+    pieces = cut(graph, held, FUNCTIONS)
     if precision != "f32":
         pieces = narrowed(pieces)
     if settings.show("fused"):
         for piece in pieces.pieces:
-            print(f"{piece.scope}: {piece.kernel.form}: {piece.reason}")
+            form = "host" if isinstance(piece, HostPiece) else piece.kernel.form
+            print(f"{piece.scope}: {form}: {piece.reason}")
     builder = _Builder(graph, pieces, chosen, bounds, precision, filterings)
     return builder.build(progress)
 
@@ -152,29 +158,20 @@ class _Builder:
         """The image; kernels are lowered in the order in which they run."""
         image, lowered = self.image, []
         for number, piece in enumerate(self.cut.pieces):
-            lowered.append(self._lowered(piece))
+            lowered.append(None if isinstance(piece, HostPiece) else self._lowered(piece))
             if progress is not None:
                 progress(number + 1, len(self.cut.pieces))
-        arena = arranged(self.cut, [entry[1].workspace_bytes for entry in lowered])
+        arena = arranged(self.cut, [entry[1].workspace_bytes if entry else 0 for entry in lowered])
         image.arena_bytes = arena.bytes
-        for number, (piece, (schedule, low, functions)) in enumerate(
-                zip(self.cut.pieces, lowered)):
-            pointers = [self._reference(piece.views[name], arena, low, name)
-                        for name in low.buffers]
-            if low.workspace_bytes:
-                pointers.append(("arena", arena.workspaces[number]))
-            for function, step in zip(functions, low.steps):
-                image.launches.append(Launch(function, step.tiles, tuple(pointers), number))
-                image.steady += piece.when == When.BINDING
-                image.changing += piece.when < When.RUN
-                image.work_seconds += LAUNCH_SECONDS if piece.when == When.RUN else 0
-            image.work_seconds += piece.flops / FLOPS_OF_A_CORE if piece.when == When.RUN else 0
-            image.scratch_bytes = max(image.scratch_bytes, low.scratch_bytes)
-            results = tuple(arena.place(piece.views[b.name])
-                            for b in piece.kernel.buffers if b.role == "output")
-            image.pieces.append(PieceInfo(piece.kernel.form, piece.scope, piece.reason,
-                                          str(schedule), piece.flops,
-                                          _moved_bytes(piece.kernel, low), results))
+        for piece, entry in zip(self.cut.pieces, lowered):
+            before = len(image.launches)
+            if entry is None:
+                self._add_call(piece, arena)
+            else:
+                self._add_launches(piece, *entry, arena)
+            added = len(image.launches) - before
+            image.steady += added * (piece.when == When.BINDING)
+            image.changing += added * (piece.when < When.RUN)
         image.inputs = {n: arena.place(v) for n, v in self.cut.inputs.items()}
         image.outputs = {n: arena.place(v) for n, v in self.cut.outputs.items()}
         image.rows, image.held = dict(self.cut.rows), list(self.cut.held)
@@ -183,6 +180,39 @@ class _Builder:
         image.code, image.functions = joined(self.codes)
         image.constants = bytes(self.constants)
         return image
+
+    def _add_launches(self, piece: Piece, schedule: Schedule, low: Lowered, functions: list[int],
+                      arena: Arena) -> None:
+        """The launches of a kernel, and what is to be known about it."""
+        image, number = self.image, len(self.image.pieces)
+        pointers = [self._reference(piece.views[name], arena, low, name) for name in low.buffers]
+        if low.workspace_bytes:
+            pointers.append(("arena", arena.workspaces[number]))
+        for function, step in zip(functions, low.steps):
+            image.launches.append(Launch(function, step.tiles, tuple(pointers), number))
+            image.work_seconds += LAUNCH_SECONDS if piece.when == When.RUN else 0
+        image.work_seconds += piece.flops / FLOPS_OF_A_CORE if piece.when == When.RUN else 0
+        image.scratch_bytes = max(image.scratch_bytes, low.scratch_bytes)
+        results = tuple(arena.place(piece.views[b.name])
+                        for b in piece.kernel.buffers if b.role == "output")
+        image.pieces.append(PieceInfo(piece.kernel.form, piece.scope, piece.reason, str(schedule),
+                                      piece.flops, _moved_bytes(piece.kernel, low), results))
+
+    def _add_call(self, piece: HostPiece, arena: Arena) -> None:
+        """A call of the host."""
+        image, operands, result = self.image, [], arena.place(piece.views["out"])
+        for view in piece.operands:
+            if view.storage in arena.storages:
+                operands.append(Operand(-1, arena.place(view)))
+            else:
+                _, slot = self._reference(view, arena)
+                strides = tuple(view.storage.element_bytes * s for s in view.strides)
+                operands.append(Operand(slot, Place(0, view.shape, strides, view.storage.dtype)))
+        image.launches.append(HostCall(piece.operation, dict(piece.attributes), tuple(operands),
+                                       result, len(image.pieces)))
+        moved = sum(math.prod(v.shape) * v.storage.element_bytes for v in piece.views.values())
+        image.pieces.append(PieceInfo("host", piece.scope, piece.reason, piece.operation,
+                                      piece.flops, moved, (result,)))
 
     def _lowered(self, piece: Piece) -> tuple[Schedule, Lowered, list[int]]:
         """The schedule, code and function numbers of a piece; equal kernels share them."""
@@ -209,12 +239,12 @@ class _Builder:
 
     # ------------------------------------------------------------------ memory
 
-    def _reference(self, view: View, arena: Arena, low: Lowered,
-                   name: str) -> tuple[str, int]:
-        """What a pointer of a launch refers to."""
+    def _reference(self, view: View, arena: Arena, low: Lowered | None = None,
+                   name: str = "") -> tuple[str, int]:
+        """What a pointer of a launch, or a host call for which nothing is packed, refers to."""
         if view.storage.kind in ("arena", "input"):
             return "arena", arena.place(view).offset
-        packed = low.packed if low.packed and low.packed.buffer == name else None
+        packed = low.packed if low and low.packed and low.packed.buffer == name else None
         filtering = low.filtering if packed else None
         key = (view if packed else (view.storage, view.offset), packed, filtering)
         if key not in self.slots:
@@ -232,9 +262,10 @@ class _Builder:
         if storage.kind == "constant":
             if packed is None:
                 kind = "constant"
-            start += len(self.constants) // 4
-            self.constants += storage.data.tobytes()
-        size = packed.bytes if packed else storage.bytes - 4 * view.offset
+            start += len(self.constants) // storage.element_bytes
+            data = storage.data.tobytes()
+            self.constants += data + bytes(-len(data) % CONSTANT_ALIGNMENT)
+        size = packed.bytes if packed else storage.bytes - storage.element_bytes * view.offset
         image.weights_bytes += size + -size % ALIGNMENT + ALIGNMENT
         slot = Slot(storage.name, kind, offset, size, start, storage.dtype)
         if packed is None:

@@ -10,15 +10,16 @@ import hashlib
 import json
 import struct
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.graph.operation import DTYPES
+from smalti.graph.operation import DTYPES, FLOATS
 
 HEADER = struct.Struct("<8s32sQQQ")
 """Magic, SHA-256 of all that follows it, and the bytes of text, code and constants."""
-MAGIC = b"SMALTI\0\3"
+MAGIC = b"SMALTI\0\4"
 DIGEST_END = 40
 BF16_EXPONENT = 0x7F80
 """The exponent bits of a bf16: all are set in NaN and Inf, and in nothing else."""
@@ -78,8 +79,27 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class Operand:
+    """Where a host call reads: in the arena where `slot` is negative, else in that slot."""
+
+    slot: int
+    place: Place
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """An operation that no kernel computes: its meaning is looked up by its name in `graph/`."""
+
+    operation: str
+    attributes: dict[str, Any]
+    operands: tuple[Operand, ...]
+    result: Place
+    piece: int
+
+
+@dataclass(frozen=True)
 class PieceInfo:
-    """What `explain` prints of a kernel, and where its results lie.
+    """What `explain` prints of a kernel or a host call, and where its results lie.
 
     `bytes` are those of operands and results, each once, as they are stored.
     """
@@ -97,8 +117,9 @@ class PieceInfo:
 class Image:
     """A compiled program; `rows` bounds the numbers of inputs that look up rows of tables.
 
-    The first `steady` launches depend on parameters only and run once after these are bound. Those
-    from there to `changing` depend on the inputs named `held` besides, and run when these change.
+    Of the `launches`, which are of kernels and calls of the host, the first `steady` depend on
+    parameters only and run once after these are bound. Those from there to `changing` depend on the
+    inputs named `held` besides, and run when these change.
     `work_seconds` is what a run takes one thread, predicted within a factor of a few.
     """
 
@@ -109,7 +130,7 @@ class Image:
     scratch_bytes: int
     weights_bytes: int
     functions: list[int] = field(default_factory=list)
-    launches: list[Launch] = field(default_factory=list)
+    launches: list[Launch | HostCall] = field(default_factory=list)
     pieces: list[PieceInfo] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -148,9 +169,7 @@ class Image:
         fields = json.loads(data[at:at + lengths[0]])
         at += lengths[0]
         image = cls(**fields, code=data[at:at + lengths[1]], constants=data[at + lengths[1]:])
-        image.launches = [Launch(f["function"], f["tiles"],
-                                 tuple((kind, at) for kind, at in f["pointers"]), f["piece"])
-                          for f in image.launches]
+        image.launches = [_launch(f) for f in image.launches]
         image.pieces = [PieceInfo(**{**f, "results": tuple(_place(r) for r in f["results"])})
                         for f in image.pieces]
         image.slots = [Slot(**{**f, "filtering": _filtered(f["filtering"])}) for f in image.slots]
@@ -158,6 +177,22 @@ class Image:
         image.inputs = {name: _place(f) for name, f in image.inputs.items()}
         image.outputs = {name: _place(f) for name, f in image.outputs.items()}
         return image
+
+
+def _launch(fields: dict) -> Launch | HostCall:
+    if "operation" in fields:
+        operands = tuple(Operand(f["slot"], _place(f["place"])) for f in fields["operands"])
+        return HostCall(fields["operation"], _tuples(fields["attributes"]), operands,
+                        _place(fields["result"]), fields["piece"])
+    return Launch(fields["function"], fields["tiles"],
+                  tuple((kind, at) for kind, at in fields["pointers"]), fields["piece"])
+
+
+def _tuples(value: Any) -> Any:
+    """`value` with tuples for lists, which JSON makes of them."""
+    if isinstance(value, dict):
+        return {name: _tuples(inner) for name, inner in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _filtered(fields: dict | None) -> Filtered | None:
@@ -176,11 +211,10 @@ def finite_at(memory: np.ndarray, place: Place) -> bool:
     """Whether the tensor at `place` in `memory` holds neither NaN nor Inf."""
     array = array_at(memory, place)
     if place.dtype == "bf16":
-        return not bool(((array & BF16_EXPONENT) == BF16_EXPONENT).any())
-    return bool(np.isfinite(array).all())
+        return not bool(((array.view(np.uint16) & BF16_EXPONENT) == BF16_EXPONENT).any())
+    return place.dtype not in FLOATS or bool(np.isfinite(array).all())
 
 
 def array_at(memory: np.ndarray, place: Place) -> np.ndarray:
-    """The tensor at `place` in `memory` (uint8), without a copy; bf16 as its bits, uint16."""
-    dtype = np.uint16 if place.dtype == "bf16" else DTYPES[place.dtype]
-    return np.ndarray(place.shape, dtype, memory.data, place.offset, place.strides)
+    """The tensor at `place` in `memory` (uint8), without a copy."""
+    return np.ndarray(place.shape, DTYPES[place.dtype], memory.data, place.offset, place.strides)

@@ -14,9 +14,10 @@ import numpy as np
 
 from smalti.errors import InputError, NumericsError
 from smalti.graph import Graph, evaluate
-from smalti.graph.operation import DTYPES
+from smalti.graph.operation import DTYPES, FLOATS
 from smalti.runtime.executable import Executable
-from smalti.runtime.image import Image, Slot, array_at, finite_at
+from smalti.runtime.host import bound
+from smalti.runtime.image import HostCall, Image, Slot, array_at, finite_at
 from smalti.runtime.memory import anonymous
 from smalti.runtime.threads import call, context, workers
 from smalti.runtime.weights import Done, Read, bind
@@ -63,27 +64,35 @@ class Program(ABC):
     def run_checked(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """As `run`; raises NumericsError naming the first kernel that made NaN or Inf."""
         outputs = self.run(inputs)
-        if all(np.isfinite(array).all() for array in outputs.values()):
+        if all(map(_finite, outputs.values())):
             return outputs
         for name, array in inputs.items():
-            if not np.isfinite(array).all():
+            if not _finite(array):
                 raise NumericsError(f"{self.name}: the input {name!r} holds NaN or Inf")
         place = self.first_nonfinite(inputs) or "an output"
         raise NumericsError(f"{self.name}: NaN or Inf appeared first in {place}; the weights are "
                             f"damaged or of another model")
 
 
+def _finite(array: np.ndarray) -> bool:
+    """Whether there is neither NaN nor Inf; integers hold none."""
+    array = np.asarray(array)
+    floats = any(array.dtype == DTYPES[dtype] for dtype in FLOATS)
+    return not floats or bool(np.isfinite(array).all())
+
+
 def _checked(name: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray):
         array = np.from_dlpack(array)
-    array = np.asarray(array, DTYPES[dtype])
+    array = np.asarray(array)
     if array.shape != shape:
         raise InputError(f"input {name!r} has shape {list(array.shape)}, the program expects "
                          f"{list(shape)}")
-    return array
+    return array.astype(DTYPES[dtype], copy=False)
 
 
 def _check_rows(name: str, array: np.ndarray, extent: int) -> None:
+    array = np.asarray(array)
     if array.size and not 0 <= array.min() <= array.max() < extent:
         raise InputError(f"input {name!r} holds numbers from {array.min()} to {array.max()}; rows "
                          f"0 to {extent - 1} of a table are expected")
@@ -112,7 +121,7 @@ class ReferenceProgram(Program):
     def bind(self, read: Read, done: Done = nothing) -> None:
         from smalti.runtime.weights import checked
 
-        self.parameters = {name: checked(name, read(name), value.shape)
+        self.parameters = {name: checked(name, read(name), value.shape, value.dtype)
                            for name, value in self.graph.parameters.items()}
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -128,7 +137,7 @@ class ReferenceProgram(Program):
         every.outputs = {str(i): node.output for i, node in enumerate(self.graph.nodes)}
         results = evaluate(every, inputs, self.parameters)
         for node, result in zip(self.graph.nodes, results.values(), strict=True):
-            if not np.isfinite(result).all():
+            if not _finite(result):
                 return f"{node.operation.name} {node.scope}"
         return None
 
@@ -138,6 +147,8 @@ class ReferenceProgram(Program):
 
 class NativeProgram(Program):
     """Runs an image on worker threads; `crew` of `threads` pay off, which are 1 or all.
+
+    Calls of the host run between kernels, in the thread that calls `run`.
 
     `image_with(filterings)` compiles the same graph again where weights do not stand the minimal
     filtering of their layers (see guard.py); without, such weights raise NumericsError.
@@ -213,9 +224,10 @@ class NativeProgram(Program):
         arena, weights = self._arena.ctypes.data, self._weights.ctypes.data
         self._table = aligned(max(1, len(image.launches)), LAUNCH)[:len(image.launches)]
         self._counters = np.zeros(len(image.launches) * COUNTER_BYTES // 8, np.uint64)
-        self._pointers = np.zeros(sum(len(x.pointers) for x in image.launches), np.uint64)
+        kernels = [(k, x) for k, x in enumerate(image.launches) if not isinstance(x, HostCall)]
+        self._pointers = np.zeros(sum(len(x.pointers) for _, x in kernels), np.uint64)
         at = 0
-        for number, launch in enumerate(image.launches):
+        for number, launch in kernels:
             for k, (kind, value) in enumerate(launch.pointers):
                 base = arena + value if kind == "arena" else weights + image.slots[value].offset
                 self._pointers[at + k] = base
@@ -230,6 +242,9 @@ class NativeProgram(Program):
         self._context = context(self._table, self.crew, scratch, self._scratch_bytes,
                                 self._stamps)
         self._address, self._range = self._context.ctypes.data, (0, len(image.launches))
+        self._calls = [(k, bound(x, self._arena, self._weights, image.slots))
+                       for k, x in enumerate(image.launches) if isinstance(x, HostCall)]
+        self._took = np.zeros(len(image.launches))
         self._inputs = [(name, place, array_at(self._arena, place), image.rows.get(name))
                         for name, place in image.inputs.items()]
         self._outputs = {name: array_at(self._arena, place)
@@ -257,11 +272,11 @@ class NativeProgram(Program):
             self._held.clear()
         for name, place, target, rows in self._inputs:
             array = inputs[name]
+            if rows is not None:
+                _check_rows(name, array, rows)
             if type(array) is not np.ndarray or array.shape != place.shape \
                     or array.dtype != target.dtype:
                 array = _checked(name, array, place.shape, place.dtype)
-            if rows is not None:
-                _check_rows(name, array, rows)
             np.copyto(target, array)
         if self.image.changing > self.image.steady:
             self._hold(inputs)
@@ -277,7 +292,31 @@ class NativeProgram(Program):
         self._held.update((name, np.array(inputs[name])) for name in names)
 
     def _launch(self, first: int, last: int) -> None:
-        """Run the launches from `first` to `last`."""
+        """Run the launches from `first` to `last`, and the calls of the host between them."""
+        if not self._calls:
+            self._launch_kernels(first, last)
+            return
+        at = first
+        with np.errstate(all="ignore"):  # as in kernels, 1 / 0 is infinite
+            for number, compute in self._calls:
+                if first <= number < last:
+                    self._time_kernels(at, number)
+                    started = time.perf_counter()
+                    compute()
+                    self._took[number] = time.perf_counter() - started
+                    at = number + 1
+        self._time_kernels(at, last)
+
+    def _time_kernels(self, first: int, last: int) -> None:
+        """Run kernels and note the seconds of each."""
+        if first < last:
+            started = time.perf_counter()
+            self._launch_kernels(first, last)
+            elapsed = time.perf_counter() - started
+            ticks = np.diff(self._stamps[:last - first + 1].astype(np.float64))
+            self._took[first:last] = ticks * (elapsed / max(ticks.sum(), 1.0))
+
+    def _launch_kernels(self, first: int, last: int) -> None:
         self._counters.fill(0)
         if self._range != (first, last):
             self._context["first"], self._context["last"] = self._range = first, last
@@ -301,10 +340,12 @@ class NativeProgram(Program):
 
     @property
     def seconds(self) -> np.ndarray | None:
-        """Seconds of each launch in the last run; None before the first."""
+        """Seconds of each launch and host call in the last run; None before the first."""
         if self._elapsed is None:
             return None
         first, count = self.image.changing, len(self.image.launches)
+        if self._calls:
+            return np.where(np.arange(count) < first, 0.0, self._took)
         ticks = np.zeros(count)
         ticks[first:] = np.diff(self._stamps[:count - first + 1].astype(np.float64))
         return ticks * (self._elapsed / max(ticks.sum(), 1.0))
@@ -331,7 +372,7 @@ class NativeProgram(Program):
         return found
 
     def kernel_seconds(self) -> np.ndarray:
-        """Seconds of each kernel in the last run; zeros before the first."""
+        """Seconds of each kernel or host call in the last run; zeros before the first."""
         seconds, measured = np.zeros(len(self.image.pieces)), self.seconds
         if measured is not None:
             np.add.at(seconds, [x.piece for x in self.image.launches], measured)
@@ -339,10 +380,12 @@ class NativeProgram(Program):
 
     def explain(self) -> str:
         """One line a kernel: time of the last run, GFLOP/s, schedule, the dtype that its result is
-        stored in, and why the cut is there."""
+        stored in, and why the cut is there; one a host call, and why no kernel computes it."""
         image = self.image
-        seconds = self.kernel_seconds()
-        lines = [f"{image.name}: {len(image.pieces)} kernels, {len(image.functions)} functions, "
+        seconds, calls = self.kernel_seconds(), sum(x.form == "host" for x in image.pieces)
+        lines = [f"{image.name}: {len(image.pieces) - calls} kernels, "
+                 + f"{calls} operations on the host, " * bool(calls)
+                 + f"{len(image.functions)} functions, "
                  f"{len(image.code) / 1e6:.2f} MB of code, level {image.level}, "
                  f"precision {image.precision}, {self.crew} threads, arena "
                  f"{image.arena_bytes / 1e6:.1f} MB, packed weights "
@@ -357,7 +400,8 @@ class NativeProgram(Program):
                 f"{1e3 * seconds[number]:9.3f} ms {rate:8.1f} GFLOP/s  ")
             stored = ", ".join(dict.fromkeys(place.dtype for place in piece.results))
             lines.append(f"{number:5d} {time_text}{piece.form:18s} {piece.scope}  "
-                         f"{piece.schedule}  stored: {stored}  cut: {piece.reason}"
+                         f"{piece.schedule}  stored: {stored}  "
+                         + "cut: " * (piece.form != "host") + piece.reason
                          + rarely.get(number, ""))
         for name, size in sorted(image.filterings.items()):
             lines.append(f"numeric guard: {name or 'a constant weight'} is filtered by "

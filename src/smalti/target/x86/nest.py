@@ -185,7 +185,7 @@ class Nest:
                 base = asm.offset(base, asm.divide(at, index.divisor)[0], stride)
             for stride, inner in stream.indirect:
                 at = asm.general()
-                asm.op("mov_signed32", at, Memory(inner.base))
+                asm.op("mov" if inner.dtype == "i64" else "mov_signed32", at, Memory(inner.base))
                 base = asm.offset(base, at, stride)
             result[load] = replace(stream, base=base)
         return result

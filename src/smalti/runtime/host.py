@@ -1,0 +1,26 @@
+"""Host calls: operations without a kernel, as their numpy meaning, where their operands lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from smalti.graph.operation import OPERATIONS
+from smalti.runtime.image import HostCall, Slot, array_at
+
+
+def bound(call: HostCall, arena: np.ndarray, weights: np.ndarray,
+          slots: Sequence[Slot]) -> Callable[[], None]:
+    """A function that computes `call` on the memory of a program; nothing is copied beforehand."""
+    operands = [array_at(arena, operand.place) if operand.slot < 0 else
+                array_at(weights[slots[operand.slot].offset:], operand.place)
+                for operand in call.operands]
+    for array in operands:
+        array.flags.writeable = False
+    result, meaning = array_at(arena, call.result), OPERATIONS[call.operation].meaning
+
+    def compute() -> None:
+        result[...] = meaning(*operands, **call.attributes)
+
+    return compute
