@@ -1,0 +1,1 @@
+"""Graphs for other compilers and run times."""
