@@ -89,7 +89,8 @@ OPERATIONS_ALONE: Mapping[str, Callable[[], Graph]] = {
 def tiny_models() -> list[Callable[[], Graph]]:
     """Builders of models of a few channels."""
     def mobilenet_v2() -> Graph:
-        return mobilenet_v2_graph(MobileNetV2Config(blocks=((1, 16, 1, 1), (6, 24, 2, 2))), 1, 32, 32)
+        few = MobileNetV2Config(blocks=((1, 16, 1, 1), (6, 24, 2, 2)))
+        return mobilenet_v2_graph(few, 1, 32, 32)
 
     def clip_text() -> Graph:
         return clip_text_graph(TINY.text, 1)

@@ -1,4 +1,4 @@
-"""The MLIR text of a graph is accepted by a parser that is not ours, and holds what the graph does."""
+"""The MLIR text of a graph is accepted by a parser that is not ours, and keeps all names."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from mlir_graphs import OPERATIONS_ALONE, tiny_models
 from graph_strategies import graphs
 from hypothesis import given, settings
+from mlir_graphs import OPERATIONS_ALONE, tiny_models
 from xdsl.context import Context
 from xdsl.dialects import arith, builtin, func, linalg, math, tensor
 from xdsl.dialects.builtin import ModuleOp
@@ -40,7 +40,7 @@ ins(%x, %block_w : tensor<2x3xf32>, tensor<3xf32>) outs(%empty : tensor<2x3xf32>
 
 
 def parsed(text: str) -> ModuleOp:
-    """The module as xDSL reads and verifies it, with the dialects that are promised and no others."""
+    """The module as xDSL reads and verifies it, with the dialects that are promised only."""
     context = Context()
     for dialect in (arith.Arith, builtin.Builtin, func.Func, linalg.Linalg, math.Math,
                     tensor.Tensor):

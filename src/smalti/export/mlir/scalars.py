@@ -1,7 +1,8 @@
 """One element of a pointwise operation, in the arith and math dialects.
 
-A row of `FLOAT` or `INTEGER` is a text of one or several lines: `{r}` is the name of the result, `{0}`,
-`{1}` … are those of the operands, `{t}` is their type; `{r}_a` and the like are names in between.
+A row of `FLOAT` or `INTEGER` is a text of one or several lines: `{r}` is the name of the result,
+`{0}`, `{1}` … are those of the operands, `{t}` is their type; `{r}_a` and the like are names in
+between.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def cast_row(given: str, to: str) -> str | None:
     if given not in TYPES or to not in TYPES:
         return None
     pair = f"{{0}} : {TYPES[given]} to {TYPES[to]}"
-    bits = {dtype: 1 if dtype == "bool" else int(TYPES[dtype].strip("bif")) for dtype in (given, to)}
+    bits = {dtype: int(TYPES[dtype].strip("bif")) for dtype in (given, to)}
     if to == "bool":
         zero, compare = ("0.0", "cmpf une") if given in FLOATS else ("0", "cmpi ne")
         return (f"{{r}}_0 = arith.constant {zero} : {TYPES[given]}\n"

@@ -12,8 +12,8 @@ from smalti.graph.operation import Type
 
 INLINE_ELEMENTS_MAX = 16
 Map = Sequence[int | str | None]
-"""Where an operand is read, one entry an axis: the number of a dimension, an expression, or None for
-an axis of one element that is repeated."""
+"""Where an operand is read, one entry an axis: the number of a dimension, an expression, or None
+for an axis of one element that is repeated."""
 
 
 def tensor(type: Type) -> str:
