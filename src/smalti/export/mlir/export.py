@@ -36,7 +36,7 @@ def export(graph: Graph) -> str:
     >>> g = Graph("double")
     >>> x = g.input("x", (2, 3))
     >>> g.output("y", x + x)
-    >>> print(export(g)[:59])
+    >>> print(export(g)[:56])
     module {
       func.func @double(%x: tensor<2x3xf32> {smalti
     """
