@@ -17,6 +17,7 @@ Every message says what was given, what was expected and what to do.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 
 class SmaltiError(Exception):
@@ -35,14 +36,25 @@ class UnknownFamilyError(CheckpointError):
     """A model file is readable, but its keys and shapes belong to no family that Smalti knows."""
 
 
+class UnsupportedNode(NamedTuple):
+    """A node that cannot be compiled: its name, its operation, and why."""
+
+    name: str
+    operator: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.operator}: {self.why}"
+
+
 class UnsupportedError(InputError):
     """A graph holds nodes that cannot be compiled.
 
-    `nodes` lists every one of them as text: its name, its operation and why.
+    `nodes` lists every one of them.
     """
 
-    def __init__(self, message: str, nodes: Sequence[str] = ()) -> None:
-        super().__init__("\n  ".join([message, *nodes]))
+    def __init__(self, message: str, nodes: Sequence[UnsupportedNode] = ()) -> None:
+        super().__init__("\n  ".join([message, *map(str, nodes)]))
         self.nodes = tuple(nodes)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from smalti.graph import OPERATIONS, Graph, evaluate, verify
-from smalti.graph.operation import Type
+from smalti.graph.operation import DTYPES, Type
 
 Function = Callable[..., Any]
 
@@ -34,6 +34,7 @@ class Case:
     each: bool = False
     dtypes: tuple[str, ...] = ()
     positive: bool = False
+    result: str = "f32"
 
     def __str__(self) -> str:
         shapes = " ".join(str(list(s)) for s in self.shapes)
@@ -43,8 +44,9 @@ class Case:
         rng = np.random.default_rng(3)
         arrays = []
         for position, shape in enumerate(self.shapes):
-            if self.dtypes and self.dtypes[position].startswith("i"):
-                arrays.append(rng.integers(0, 4, shape, np.int32))
+            if self.dtypes and self.dtypes[position] != "f32":
+                numbers = rng.integers(0, 4, shape, np.int32)
+                arrays.append(numbers.astype(DTYPES[self.dtypes[position]]))
             else:
                 array = 2 * rng.standard_normal(shape, np.float32)
                 arrays.append(np.abs(array) + np.float32(0.1) if self.positive else array)
@@ -254,6 +256,78 @@ CASES = [
 ]
 
 
+ONE_NUMBER = {
+    "log": math.log, "floor": math.floor, "ceil": math.ceil, "round": round, "tan": math.tan,
+    "sign": lambda x: (x > 0) - (x < 0), "sinh": math.sinh, "cosh": math.cosh,
+    "atan": math.atan, "asinh": math.asinh,
+    }
+TWO_NUMBERS = {"pow": math.pow, "mod": lambda x, y: x - y * math.floor(x / y), "fmod": math.fmod}
+QUESTIONS = {"equal": lambda x, y: x == y, "less": lambda x, y: x < y,
+             "less_or_equal": lambda x, y: x <= y, "greater": lambda x, y: x > y,
+             "greater_or_equal": lambda x, y: x >= y}
+LOGIC = {"and": lambda x, y: bool(x) and bool(y), "or": lambda x, y: bool(x) or bool(y),
+         "xor": lambda x, y: bool(x) != bool(y)}
+BITS = {"bitwise_and": lambda x, y: int(x) & int(y), "bitwise_or": lambda x, y: int(x) | int(y),
+        "bitwise_xor": lambda x, y: int(x) ^ int(y)}
+I32 = {"dtypes": ("i32", "i32"), "result": "i32", "each": True}
+WINDOW = {"kernel_shape": (3,), "strides": (2,), "pads": (1, 1), "dilations": (1,)}
+
+
+def loop_pool(kind: Function) -> Function:
+    def pooled(x: np.ndarray, **_: Any) -> np.ndarray:
+        """Windows of 3 in steps of 2 with a border of 1 over x [n, c, 7]."""
+        starts = range(-1, 6, 2)
+        return np.array([[[kind(row[max(0, i):i + 3].tolist()) for i in starts] for row in image]
+                         for image in x])
+    return pooled
+
+
+CASES += [
+    *(Case(name, ((3, 4),), function, each=True, positive=name == "log")
+      for name, function in ONE_NUMBER.items()),
+    Case("is_nan", ((3, 4),), math.isnan, each=True, result="bool"),
+    Case("is_inf", ((3, 4),), math.isinf, each=True, result="bool"),
+    Case("not", ((3, 4),), lambda x: not x, each=True, dtypes=("bool",), result="bool"),
+    *(Case(name, ((3, 4), (4,)), function, each=True, positive=True)
+      for name, function in TWO_NUMBERS.items()),
+    *(Case(name, ((3, 4), (4,)), function, each=True, result="bool", dtypes=("i32", "i32"))
+      for name, function in QUESTIONS.items()),
+    *(Case(name, ((3, 4), (4,)), function, each=True, result="bool", dtypes=("bool", "bool"))
+      for name, function in LOGIC.items()),
+    *(Case(name, ((3, 4), (4,)), function, **I32) for name, function in BITS.items()),
+    Case("bitwise_not", ((3, 4),), lambda x: -int(x) - 1, each=True, dtypes=("i32",),
+         result="i32"),
+    Case("where", ((3, 4), (4,), (3, 1)), lambda c, x, y: x if c else y, each=True,
+         dtypes=("bool", "f32", "f32")),
+    Case("div", ((3, 4), (1,)), lambda x, y: int(x / y) if y else 0, **I32),
+    Case("reduce_min", ((2, 3, 4),), loop_reduction(min), {"axes": (2,)}),
+    Case("reduce_prod", ((2, 3, 4),), loop_reduction(math.prod), {"axes": (0,)}),
+    Case("max_pool", ((2, 3, 7),), loop_pool(max), WINDOW),
+    Case("average_pool", ((2, 3, 7),), loop_pool(mean), WINDOW),
+    Case("pad", ((2, 3),), lambda x, **_: np.array(
+        [[7.0] * 5, [7.0, *x[0], 7.0], [7.0, *x[1], 7.0]]),
+        {"pads": (1, 1, 0, 1), "value": 7.0}),
+    Case("pad", ((1, 3),), lambda x, **_: np.array([[*x[0, 2:0:-1], *x[0], x[0, 1]]]),
+         {"pads": (0, 2, 0, 1), "mode": "reflect"}),
+]
+
+
+def test_inverse_functions_undo_theirs() -> None:
+    for name, inverse, numbers in (("sin", "asin", (-0.9, 0.2)), ("cos", "acos", (0.1, 0.9)),
+                                   ("cosh", "acosh", (0.1, 3)), ("tanh", "atanh", (-0.5, 0.7))):
+        there = np.array(numbers, np.float32)
+        back = OPERATIONS[inverse].meaning(OPERATIONS[name].meaning(there))
+        np.testing.assert_allclose(back, there, rtol=1e-4)
+
+
+def test_a_shift_by_all_bits_leaves_the_sign() -> None:
+    x = np.array([-8, 8, 3], np.int32)
+    by = np.array([40, 40, 1], np.int32)
+    shift = OPERATIONS["bit_shift"].meaning
+    assert shift(x, by, direction="RIGHT").tolist() == [-1, 0, 1]
+    assert shift(x, by, direction="LEFT").tolist() == [0, 0, 6]
+
+
 def graph_of(case: Case) -> tuple[Graph, dict[str, np.ndarray]]:
     g, arrays = Graph(case.operation), case.arrays()
     dtypes = case.dtypes or ("f32",) * len(arrays)
@@ -277,12 +351,13 @@ def test_meaning(case: Case) -> None:
     else:
         expected = case.expected(*exact, **case.attributes)
     assert found.shape == expected.shape == g.outputs["y"].shape
-    assert g.outputs["y"].type == Type(found.shape, case.attributes.get("to", "f32"))
+    assert g.outputs["y"].type == Type(found.shape, case.attributes.get("to", case.result))
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
 
 
 def test_every_operation_has_a_case() -> None:
-    assert {case.operation for case in CASES} == set(OPERATIONS)
+    elsewhere = {"asin", "acos", "acosh", "atanh", "bit_shift"}
+    assert {case.operation for case in CASES} | elsewhere == set(OPERATIONS)
 
 
 COMPOSITES = [case for case in CASES if OPERATIONS[case.operation].decompose]
@@ -342,11 +417,13 @@ def test_flops(case: Case, flops: int) -> None:
 
 @pytest.mark.parametrize("name", [n for n, o in OPERATIONS.items() if o.commutative])
 def test_commutative_operations_are(name: str) -> None:
-    x, y = np.random.default_rng(1).standard_normal((2, 5), np.float32)
+    x, y = np.random.default_rng(1).integers(-3, 3, (2, 5))
     meaning = OPERATIONS[name].meaning
     np.testing.assert_array_equal(meaning(x, y), meaning(y, x))
 
 
 def test_operations_of_two_inputs_that_are_not_commutative() -> None:
     pairs = {n for n, o in OPERATIONS.items() if o.pointwise and o.inputs == (2, 2)}
-    assert {n for n in pairs if not OPERATIONS[n].commutative} == {"sub", "div"}
+    assert {n for n in pairs if not OPERATIONS[n].commutative} == {
+        "sub", "div", "pow", "mod", "fmod", "less", "less_or_equal", "greater",
+        "greater_or_equal", "bit_shift"}

@@ -62,6 +62,13 @@ REFUSED = [
     ("resize", [S4], {"scales": (1, 1, 1.5, 2)}, "one whole factor an axis"),
     ("gather", [(4, 5), (3,)], {}, "rows of a matrix by integers"),
     ("gather", [(4, 5, 6), ("i32", 3)], {}, "rows of a matrix by integers"),
+    ("pad", [S3], {"pads": (1, 1)}, "two counts an axis"),
+    ("pad", [S3], {"pads": (-1, 0, 0, 0, 0, 0)}, "two counts an axis"),
+    ("pad", [(0, 3)], {"pads": (1, 0, 0, 0), "mode": "edge"}, "nothing to repeat"),
+    ("max_pool", [S4], {"kernel_shape": (9, 2), "strides": (1, 1), "pads": (0, 0, 0, 0),
+                        "dilations": (1, 1)}, "windows of [9, 2] do not fit"),
+    ("average_pool", [S3], {"kernel_shape": (2, 2), "strides": (1, 1), "pads": (0, 0, 0, 0),
+                            "dilations": (1, 1)}, "windows of [2, 2] do not fit"),
     ("cast", [S3], {"to": "f8"}, "cast to 'f8', which is none of"),
 ]
 
@@ -81,7 +88,8 @@ def test_what_does_not_fit_is_refused(operation, shapes, attributes, words) -> N
 
 def test_every_operation_with_a_rule_of_its_own_refuses_something() -> None:
     pointwise = {name for name, operation in OPERATIONS.items() if operation.pointwise}
-    tested = {case[0] for case in REFUSED} | {"reduce_mean", "reduce_max"}  # rule of reduce_sum
+    tested = {case[0] for case in REFUSED} | {
+        f"reduce_{kind}" for kind in ("mean", "max", "min", "prod")}  # rule of reduce_sum
     assert set(OPERATIONS) - pointwise == tested - pointwise
 
 

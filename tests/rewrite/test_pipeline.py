@@ -14,7 +14,8 @@ from smalti.errors import VerificationError
 from smalti.graph import Graph, Node, evaluate, show
 from smalti.models import SD15, unet_graph
 from smalti.rewrite import PASSES, Pass, pipeline, rewrite
-from smalti.rewrite.folding import FOLDED_ELEMENTS_MAX, fold_constants
+from smalti.graph.folding import FOLDED_ELEMENTS_MAX
+from smalti.rewrite.folding import fold_constants
 from smalti.rewrite.liveness import remove_dead_nodes
 from smalti.rewrite.sharing import share_equal_nodes
 

@@ -10,7 +10,8 @@ from graph_strategies import arrays_for
 
 from smalti.graph import Graph, Value, evaluate, show
 from smalti.rewrite import RULES, Rule
-from smalti.rewrite.folding import FOLDED_ELEMENTS_MAX, fold_constants
+from smalti.graph.folding import FOLDED_ELEMENTS_MAX
+from smalti.rewrite.folding import fold_constants
 from smalti.rewrite.liveness import remove_dead_nodes
 from smalti.rewrite.pattern import CONSTANT_NAMES, Expression, build, expression, names
 from smalti.rewrite.rules import apply_rules

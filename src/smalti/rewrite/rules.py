@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from smalti.graph import Graph, Node, Value
+from smalti.graph.folding import FOLDED_ELEMENTS_MAX, folded
 from smalti.graph.graph import rebuilt
-from smalti.rewrite.folding import FOLDED_ELEMENTS_MAX, folded
 from smalti.rewrite.pattern import Bindings, Call, Expression, build, expression, matches
 from smalti.rewrite.rebuilding import Images, copied
 

@@ -88,6 +88,30 @@ define(name="expand", inputs=(1, 1), attributes={"shape": REQUIRED}, shape=_expa
        meaning=lambda x, shape: np.broadcast_to(x, shape), flops=_free)
 
 
+def _pad_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
+    (x,), pads, rank = types, attributes["pads"], len(types[0].shape)
+    if len(pads) != 2 * rank or min(pads, default=0) < 0 \
+            or attributes["mode"] not in ("constant", "edge", "reflect", "wrap"):
+        raise InputError(f"pad of {x} by {list(pads)}, {attributes['mode']}: two counts an axis "
+                         f"are expected, all fronts first")
+    if attributes["mode"] != "constant" and any(
+            n == 0 and pads[i] + pads[rank + i] for i, n in enumerate(x.shape)):
+        raise InputError(f"pad of {x}: there is nothing to repeat")
+    return Type(tuple(n + pads[i] + pads[rank + i] for i, n in enumerate(x.shape)), x.dtype)
+
+
+def pad(x: np.ndarray, *, pads: Sequence[int], mode: str, value: float) -> np.ndarray:
+    """Elements added in front of and behind each axis: `value`s, the edge, or x itself again."""
+    around = list(zip(pads[:x.ndim], pads[x.ndim:], strict=True))
+    if mode == "constant":
+        return np.pad(x, around, constant_values=np.asarray(value, x.dtype))
+    return np.pad(x, around, mode=mode)
+
+
+define(name="pad", inputs=(1, 1), shape=_pad_rule, meaning=pad, flops=_free,
+       attributes={"pads": REQUIRED, "mode": "constant", "value": 0.0})
+
+
 def _resize_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
     (x,), scales = types, attributes["scales"]
     if len(scales) != len(x.shape) or any(s < 1 or s != int(s) for s in scales):

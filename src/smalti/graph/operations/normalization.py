@@ -32,6 +32,8 @@ def _reduction(name: str, function: Callable[..., np.ndarray]) -> None:
 _reduction("reduce_sum", np.sum)
 _reduction("reduce_mean", np.mean)
 _reduction("reduce_max", np.max)
+_reduction("reduce_min", np.min)
+_reduction("reduce_prod", np.prod)
 
 
 def softmax(x: np.ndarray, axis: int) -> np.ndarray:

@@ -1,0 +1,226 @@
+"""What each operator of ONNX becomes: a table of rules, filled by the modules in `rules/`.
+
+A rule is a function of a `Call`: it reads operands and attributes and gives one value for each
+result, made by `call.apply`. Where a meaning changed between versions of the operators, each
+spelling is a rule of its own, `since` its first version.
+
+    @rule("Gelu")
+    def gelu(call: Call) -> Value:
+        spelling = "gelu_tanh" if call.text("approximate") == "tanh" else "gelu"
+        return call.apply(spelling, call[0])
+
+An operator whose results have shapes that depend on values is a `host` rule: a function of arrays,
+which is called when they are there, in the middle of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from smalti.errors import InputError
+from smalti.graph import Value
+
+if TYPE_CHECKING:
+    from smalti.frontend.onnx.importer import Importer, Step
+
+Results = Value | Sequence[Value | None]
+Rule = Callable[["Call"], Results]
+HostRule = Callable[["HostCall"], Sequence[Any]]
+
+RULES: dict[tuple[str, str], list[tuple[int, Rule]]] = {}
+HOST_RULES: dict[tuple[str, str], HostRule] = {}
+
+
+class NeedsValue(Exception):
+    """A rule has to know what a value is, not only its type; it is asked again when that is so."""
+
+
+class Unsupported(Exception):
+    """A node has no equal among our operations; says why, and is listed with all others."""
+
+
+def rule(*operators: str, since: int = 1, domain: str = "") -> Callable[[Rule], Rule]:
+    """Enter a function as the rule of these operators from version `since` on."""
+    def enter(function: Rule) -> Rule:
+        for operator in operators:
+            versions = RULES.setdefault((domain, operator), [])
+            if any(version == since for version, _ in versions):
+                raise ValueError(f"operator {operator} has two rules since version {since}")
+            versions.append((since, function))
+            versions.sort(key=lambda entry: entry[0])
+        return function
+    return enter
+
+
+def host(*operators: str, domain: str = "") -> Callable[[HostRule], HostRule]:
+    """Enter a function of arrays as the meaning of operators whose shapes depend on values."""
+    def enter(function: HostRule) -> HostRule:
+        for operator in operators:
+            if (domain, operator) in HOST_RULES:
+                raise ValueError(f"operator {operator} has two host rules")
+            HOST_RULES[domain, operator] = function
+        return function
+    return enter
+
+
+def rule_for(domain: str, operator: str, version: int) -> Rule | None:
+    """The rule of an operator in that version of its domain."""
+    fitting = [function for since, function in RULES.get((domain, operator), ())
+               if since <= version]
+    return fitting[-1] if fitting else None
+
+
+class Attributes:
+    """Attributes of a node, with the schema's defaults; asked for with the type they must have.
+
+    `where` names the node in messages.
+    """
+
+    def __init__(self, step: Step, fields: dict[str, onnx.AttributeProto], version: int) -> None:
+        self.step, self.fields, self.where = step, fields, step.label
+        self.version = version
+        """Version of the operators of the node's domain."""
+
+    @property
+    def operator(self) -> str:
+        """The name of the operator."""
+        return self.step.node.op_type
+
+    @property
+    def results(self) -> tuple[bool, ...]:
+        """For each result in turn: whether it has a name, that is whether it may be read."""
+        return tuple(map(bool, self.step.node.output))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.fields
+
+    def _field(self, name: str, default: Any, type: int, slot: str) -> Any:
+        found = self.fields.get(name)
+        if found is None:
+            return default
+        if found.type != type:
+            raise InputError(f"{self.where}: attribute {name!r} is of type {found.type}, "
+                             f"{type} is expected")
+        value = getattr(found, slot)
+        return tuple(value) if slot in ("ints", "floats", "strings") else value
+
+    def integer(self, name: str, default: Any = None) -> int:
+        """An integer, `default` where there is none."""
+        return self._field(name, default, onnx.AttributeProto.INT, "i")
+
+    def number(self, name: str, default: Any = None) -> float:
+        """A floating number."""
+        return self._field(name, default, onnx.AttributeProto.FLOAT, "f")
+
+    def text(self, name: str, default: Any = None) -> str:
+        """A string."""
+        found = self._field(name, default, onnx.AttributeProto.STRING, "s")
+        return found.decode("utf-8", "replace") if isinstance(found, bytes) else found
+
+    def integers(self, name: str, default: Any = None) -> tuple[int, ...]:
+        """Several integers."""
+        return self._field(name, default, onnx.AttributeProto.INTS, "ints")
+
+    def numbers(self, name: str, default: Any = None) -> tuple[float, ...]:
+        """Several floating numbers."""
+        return self._field(name, default, onnx.AttributeProto.FLOATS, "floats")
+
+    def texts(self, name: str, default: Any = None) -> tuple[str, ...]:
+        """Several strings."""
+        found = self._field(name, default, onnx.AttributeProto.STRINGS, "strings")
+        return found if found is default else tuple(s.decode("utf-8", "replace") for s in found)
+
+    def tensor(self, name: str) -> onnx.TensorProto | None:
+        """A tensor."""
+        return self._field(name, None, onnx.AttributeProto.TENSOR, "t")
+
+    def graph(self, name: str) -> onnx.GraphProto:
+        """A body. Raises InputError where there is none."""
+        found = self._field(name, None, onnx.AttributeProto.GRAPH, "g")
+        if found is None:
+            raise InputError(f"{self.where}: the body {name!r} is missing")
+        return found
+
+
+class Call(Attributes):
+    """One use of an operator: operands as values of the graph, attributes, number of results.
+
+    Attributes are asked for with `integer`, `number`, `text`, `integers`, … .
+    """
+
+    def __init__(self, importer: Importer, step: Step, operands: Sequence[Value | None],
+                 fields: dict[str, onnx.AttributeProto], version: int) -> None:
+        super().__init__(step, fields, version)
+        self.importer, self.operands = importer, tuple(operands)
+
+    def wants(self, i: int) -> bool:
+        """Whether result `i` may be read."""
+        return i < len(self.results) and self.results[i]
+
+    def optional(self, i: int) -> Value | None:
+        """Operand `i`, None where it is left out."""
+        return self.operands[i] if i < len(self.operands) else None
+
+    def __getitem__(self, i: int) -> Value:
+        value = self.optional(i)
+        if value is None:
+            raise InputError(f"{self.where}: operand {i} is missing")
+        return value
+
+    def known(self, i: int) -> np.ndarray:
+        """The array that operand `i` is. Raises NeedsValue where only a run tells."""
+        return self.importer.known(self[i])
+
+    def known_or(self, i: int, default: Any) -> Any:
+        """As `known`; `default` where the operand is left out."""
+        return default if self.optional(i) is None else self.known(i)
+
+    def known_integers(self, i: int, default: Any = None) -> Any:
+        """Operand `i` as a tuple of integers; `default` where it is left out."""
+        if self.optional(i) is None:
+            return default
+        return tuple(int(n) for n in self.known(i).reshape(-1))
+
+    def integers_of(self, name: str, i: int, default: Any = None) -> Any:
+        """Integers that are an attribute in earlier versions, and operand `i` in later ones."""
+        if name in self:
+            return self.integers(name)
+        return self.known_integers(i, default)
+
+    def axis(self, value: Value, axis: int) -> int:
+        """`axis` of `value`, counted from the front. Raises InputError for one it has not."""
+        rank = len(value.shape)
+        if not -rank <= axis < rank:
+            raise InputError(f"{self.where}: axis {axis} does not exist in {value.type}")
+        return axis % rank
+
+    def apply(self, operation: str, *operands: Value, **attributes: Any) -> Value:
+        """The result of an operation of ours."""
+        return self.importer.graph.apply(operation, *operands, **attributes)
+
+    def constant(self, data: Any, dtype: str = "") -> Value:
+        """A constant; see `Graph.constant`."""
+        return self.importer.graph.constant(data, dtype)
+
+
+class HostCall(Attributes):
+    """One use of an operator on arrays; None for operands that are left out."""
+
+    def __init__(self, step: Step, operands: Sequence[Any],
+                 fields: dict[str, onnx.AttributeProto], version: int) -> None:
+        super().__init__(step, fields, version)
+        self.operands = tuple(operands)
+
+    def optional(self, i: int) -> Any:
+        """Operand `i`, None where it is left out."""
+        return self.operands[i] if i < len(self.operands) else None
+
+    def __getitem__(self, i: int) -> Any:
+        value = self.optional(i)
+        if value is None:
+            raise InputError(f"{self.where}: operand {i} is missing")
+        return value

@@ -1,0 +1,185 @@
+"""Tensors of an ONNX model: checked against what the file really holds, then read.
+
+A `TensorProto` says how many elements it has; nothing is allocated before that number is found to
+be what its fields, or its external file, hold. External files are memory-mapped, and lie in the
+folder of the model or below: no absolute path, no `..`, no link that leads out.
+
+https://github.com/onnx/onnx/blob/main/docs/ExternalData.md
+"""
+
+from __future__ import annotations
+
+import math
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from smalti.errors import InputError
+from smalti.graph.operation import DTYPES, Type
+
+T = onnx.TensorProto
+DTYPE_OF = {
+    T.FLOAT: "f32", T.DOUBLE: "f64", T.FLOAT16: "f16", T.BFLOAT16: "bf16",
+    T.INT8: "i8", T.INT16: "i16", T.INT32: "i32", T.INT64: "i64",
+    T.UINT8: "u8", T.UINT16: "u16", T.UINT32: "u32", T.UINT64: "u64", T.BOOL: "bool",
+    T.INT4: "i4", T.UINT4: "u4", T.FLOAT4E2M1: "f4e2m1",
+    T.FLOAT8E4M3FN: "f8e4m3fn", T.FLOAT8E4M3FNUZ: "f8e4m3fnuz",
+    T.FLOAT8E5M2: "f8e5m2", T.FLOAT8E5M2FNUZ: "f8e5m2fnuz", T.FLOAT8E8M0: "f8e8m0",
+}
+"""The dtype of each element type of ONNX; strings, complex and 2-bit numbers have none."""
+ELEMENT_OF = {dtype: element for element, dtype in DTYPE_OF.items()}
+HALF_BYTES = ("i4", "u4", "f4e2m1")
+ELEMENTS_MAX = 1 << 48
+
+FIELDS = {
+    "float_data": ("f32",), "double_data": ("f64",), "int64_data": ("i64",),
+    "uint64_data": ("u32", "u64"),
+    "int32_data": ("i32", "i16", "i8", "u16", "u8", "bool", "f16", "bf16", "f8e4m3fn",
+                   "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0", *HALF_BYTES),
+}
+FIELD_OF = {dtype: field for field, dtypes in FIELDS.items() for dtype in dtypes}
+
+
+def dtype_of(element: int, what: str) -> str:
+    """Our name of an element type. Raises InputError for one that has none."""
+    if element not in DTYPE_OF:
+        known = dict(T.DataType.items())
+        label = next((name for name, n in known.items() if n == element), f"number {element}")
+        raise InputError(f"{what} has elements of type {label}; known: {sorted(ELEMENT_OF)}")
+    return DTYPE_OF[element]
+
+
+def shape_of(tensor: onnx.TensorProto) -> tuple[int, ...]:
+    """The extents of a tensor. Raises InputError for ones that no memory holds."""
+    shape = tuple(tensor.dims)
+    if any(n < 0 for n in shape) or math.prod(max(n, 1) for n in shape) > ELEMENTS_MAX \
+            or len(shape) > 32:
+        raise InputError(f"tensor {tensor.name!r} has the shape {list(shape)[:40]}")
+    return shape
+
+
+def bytes_of(count: int, dtype: str) -> int:
+    """Bytes of `count` elements in a file."""
+    if dtype in HALF_BYTES:
+        return (count + 1) // 2
+    return count * np.dtype(DTYPES[dtype]).itemsize
+
+
+def read(tensor: onnx.TensorProto, folder: Path | None = None) -> np.ndarray:
+    """The elements of `tensor`; external ones lie in `folder` or below, and stay in their file.
+
+    Strings are given as an array of objects. Raises InputError when the tensor holds another number
+    of elements than it says.
+
+    >>> read(onnx.helper.make_tensor("t", T.FLOAT, (2,), [1.0, 2.0]))
+    array([1., 2.], dtype=float32)
+    """
+    shape, what = shape_of(tensor), f"tensor {tensor.name!r}"
+    count = math.prod(shape)
+    if tensor.data_type == T.STRING:
+        if len(tensor.string_data) != count:
+            raise InputError(f"{what} holds {len(tensor.string_data)} strings, not {count}")
+        texts = [text.decode("utf-8", "replace") for text in tensor.string_data]
+        return np.array(texts, object).reshape(shape)
+    dtype = dtype_of(tensor.data_type, what)
+    if tensor.data_location == T.EXTERNAL:
+        return _external(tensor, shape, dtype, folder)
+    if tensor.HasField("raw_data"):
+        held, expected, unit = len(tensor.raw_data), bytes_of(count, dtype), "bytes"
+    else:
+        held = len(getattr(tensor, FIELD_OF[dtype]))
+        expected, unit = (count + 1) // 2 if dtype in HALF_BYTES else count, "elements"
+    if held != expected:
+        raise InputError(f"{what} of shape {list(shape)} holds {held} {unit}, not {expected}")
+    try:
+        array = numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"{what} cannot be read: {error}") from None
+    return array.astype(DTYPES[dtype], copy=False)
+
+
+def _external(tensor: onnx.TensorProto, shape: tuple[int, ...], dtype: str,
+              folder: Path | None) -> np.ndarray:
+    """A view of the file that a tensor names."""
+    what = f"tensor {tensor.name!r}"
+    fields = {entry.key: entry.value for entry in tensor.external_data}
+    if folder is None:
+        raise InputError(f"{what} lies in the file {fields.get('location')!r} beside the model; "
+                         f"give the path of the model, not the loaded model")
+    path = inside(folder, fields.get("location", ""), what)
+    try:
+        offset, length = int(fields.get("offset", "0")), int(fields.get("length", "-1"))
+    except ValueError:
+        raise InputError(f"{what}: offset {fields.get('offset')!r} and length "
+                         f"{fields.get('length')!r} are no numbers") from None
+    size, expected = path.stat().st_size, bytes_of(math.prod(shape), dtype)
+    if offset < 0 or offset + expected > size or length not in (-1, expected):
+        raise InputError(f"{what} of shape {list(shape)} takes {expected} bytes; {length} bytes "
+                         f"from {offset} on are named, and {path.name} has {size}")
+    if expected == 0:
+        return np.zeros(shape, DTYPES[dtype])
+    if dtype in HALF_BYTES:
+        packed = T(data_type=tensor.data_type, dims=shape, raw_data=bytes(
+            np.memmap(path, np.uint8, "r", offset, (expected,))))
+        return numpy_helper.to_array(packed).astype(DTYPES[dtype], copy=False)
+    raw = np.memmap(path, np.uint8, "r", offset, (expected,))
+    return np.asarray(raw).view(DTYPES[dtype]).reshape(shape)
+
+
+def inside(folder: Path, location: str, what: str) -> Path:
+    """The regular file `location` below `folder`. Raises InputError for any other place."""
+    pure = PurePosixPath(location)
+    if not location or pure.is_absolute() or PureWindowsPath(location).anchor \
+            or "\\" in location or ".." in pure.parts or "\0" in location:
+        raise InputError(f"{what} names the file {location!r}; a relative path in the folder of "
+                         f"the model is expected")
+    try:
+        path = (folder / pure).resolve(strict=True)
+        inner = path.is_relative_to(folder.resolve(strict=True))
+        regular = stat.S_ISREG(path.stat().st_mode)
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"{what}: the file {location!r} beside the model cannot be read: "
+                         f"{error}") from None
+    if not inner or not regular:
+        raise InputError(f"{what} names the file {location!r}, which "
+                         f"{'is no regular file' if inner else 'leads out of the model folder'}")
+    return path
+
+
+class Tensors(Mapping[str, np.ndarray]):
+    """Tensors of a model by name, each read when it is asked for."""
+
+    def __init__(self, protos: Iterable[onnx.TensorProto], folder: Path | None) -> None:
+        self._protos: dict[str, onnx.TensorProto] = {}
+        self._folder = folder
+        for proto in protos:
+            self.add(proto.name, proto)
+
+    def add(self, name: str, proto: onnx.TensorProto) -> None:
+        """Enter a tensor. Raises InputError for a name that is taken."""
+        if name in self._protos:
+            raise InputError(f"two tensors are named {name!r}")
+        self._protos[name] = proto
+
+    def type(self, name: str) -> Type | None:
+        """Shape and dtype as the tensor states them; None for strings."""
+        proto = self._protos[name]
+        if proto.data_type == T.STRING:
+            return None
+        return Type(shape_of(proto), dtype_of(proto.data_type, f"tensor {name!r}"))
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return read(self._protos[name], self._folder)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._protos
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._protos)
+
+    def __len__(self) -> int:
+        return len(self._protos)

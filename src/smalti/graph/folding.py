@@ -1,0 +1,26 @@
+"""What depends on constants only is computed while a graph is built."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from smalti.graph.graph import Graph, Value
+
+FOLDED_ELEMENTS_MAX = 65536
+"""Larger constants would make programs large and are quickly made anew."""
+
+
+def folded(value: Value) -> Value:
+    """`value` as a constant when only constants go into it and it is small; else `value` itself.
+
+    >>> g = Graph()
+    >>> folded(g.constant(2.0) * 3.0).data
+    array(6., dtype=float32)
+    """
+    node = value.node
+    if (node is None or value.type.size > FOLDED_ELEMENTS_MAX
+            or any(v.kind != "constant" for v in node.inputs)):
+        return value
+    with np.errstate(all="ignore"):  # as at run time, where 1 / 0 is infinite
+        data = node.operation.meaning(*(v.data for v in node.inputs), **node.attributes)
+    return value.graph.constant(data, value.dtype)
