@@ -7,6 +7,8 @@
     program = smalti.compile(graph)                   # any smalti.Graph
     program.bind(parameters)
     outputs = program.run({"x": array})
+    program.save("model.smalti")                      # an engine file: no weights, no compiling
+    program = smalti.load("model.smalti")
 
     smalti.devices()                                  # what programs can run on
 
@@ -23,29 +25,29 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from smalti.diffusion.pipeline import Pipeline, Result, Step
     from smalti.errors import (
-        CheckpointError, DeviceError, IllegalSchedule, InputError, NumericsError, OutputError,
-        SmaltiError, UnknownFamilyError, UnsupportedError, VerificationError,
+        CheckpointError, DeviceError, EngineError, IllegalSchedule, InputError, NumericsError,
+        OutputError, SmaltiError, UnknownFamilyError, UnsupportedError, VerificationError,
     )
     from smalti.graph import Graph
-    from smalti.runtime import Device, Program, devices
+    from smalti.runtime import Device, Program, devices, load
 
 _HOMES = {
     "smalti.diffusion.pipeline": ("Pipeline", "Result", "Step"),
     "smalti.errors": (
-        "CheckpointError", "DeviceError", "IllegalSchedule", "InputError", "NumericsError",
-        "OutputError", "SmaltiError", "UnknownFamilyError", "UnsupportedError",
+        "CheckpointError", "DeviceError", "EngineError", "IllegalSchedule", "InputError",
+        "NumericsError", "OutputError", "SmaltiError", "UnknownFamilyError", "UnsupportedError",
         "VerificationError",
     ),
     "smalti.graph": ("Graph",),
-    "smalti.runtime": ("Device", "Program", "devices"),
+    "smalti.runtime": ("Device", "Program", "devices", "load"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "CheckpointError", "Device", "DeviceError", "Graph", "IllegalSchedule", "InputError",
-    "NumericsError", "OutputError", "Pipeline", "Program", "Result", "SmaltiError", "Step",
-    "UnknownFamilyError", "UnsupportedError", "VerificationError", "__version__", "compile",
-    "devices",
+    "CheckpointError", "Device", "DeviceError", "EngineError", "Graph", "IllegalSchedule",
+    "InputError", "NumericsError", "OutputError", "Pipeline", "Program", "Result", "SmaltiError",
+    "Step", "UnknownFamilyError", "UnsupportedError", "VerificationError", "__version__", "compile",
+    "devices", "load",
 ]
 
 

@@ -4,6 +4,7 @@
     ├── InputError              what the caller gave cannot be used (command line exit code 2)
     │   ├── CheckpointError     a model file is damaged, incomplete or of the wrong shape
     │   │   └── UnknownFamilyError   a model file is readable, but of no family that Smalti knows
+    │   ├── EngineError         an engine file is damaged, or does not fit this machine
     │   ├── UnsupportedError    a graph holds nodes that cannot be compiled; `.nodes` lists all
     │   └── OutputError         a result cannot be written where it was asked for
     ├── VerificationError       a graph, kernel or program breaks its own rules (a compiler bug)
@@ -34,6 +35,10 @@ class CheckpointError(InputError):
 
 class UnknownFamilyError(CheckpointError):
     """A model file is readable, but its keys and shapes belong to no family that Smalti knows."""
+
+
+class EngineError(InputError):
+    """An engine file is damaged, of another version, or holds no code that this machine runs."""
 
 
 class UnsupportedNode(NamedTuple):

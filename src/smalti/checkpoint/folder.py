@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from smalti.checkpoint.family import Family
-from smalti.checkpoint.tensor_file import TensorFile
+from smalti.runtime.tensor_file import TensorFile
 from smalti.errors import CheckpointError
 
 INDEX = "model_index.json"

@@ -19,7 +19,7 @@ from smalti.checkpoint.folder import first_of
 from smalti.checkpoint.hints import Hints, folder_hints, metadata_hints
 from smalti.checkpoint.hyperparameters import derive_config
 from smalti.checkpoint.report import Report
-from smalti.checkpoint.tensor_file import TensorFile
+from smalti.runtime.tensor_file import TensorFile
 from smalti.errors import CheckpointError
 from smalti.models.config import Sd1Config
 

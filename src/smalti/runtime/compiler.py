@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from smalti import settings
 from smalti.errors import InputError
@@ -30,6 +30,7 @@ from smalti.runtime.image import (
     Filtered, HostCall, Image, Launch, Operand, PieceInfo, Place, Slot,
 )
 from smalti.runtime.program import NativeProgram, Program, ReferenceProgram
+from smalti.runtime.verifier import verify as verify_image
 from smalti.schedule import Schedule, choose
 from smalti.schedule.choose import FILTERING_MAX
 from smalti.schedule.winograd import growth_of
@@ -73,33 +74,60 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     >>> compile_graph(g, threads=1).run({"x": np.ones((2, 3), np.float32)})["y"].sum()
     np.float32(12.0)
     """
-    if precision not in PRECISIONS:
-        raise InputError(f"precision {precision!r} is unknown; the CPU has {', '.join(PRECISIONS)}")
-    precision = "f32" if precision == "auto" else precision
-    if unknown := sorted(set(held) - set(graph.inputs)):
-        raise InputError(f"there is no input {', '.join(unknown)} to hold; the graph has "
-                         f"{', '.join(graph.inputs)}")
-    threads = settings.threads() if threads is None else settings.checked_threads(threads)
+    recipe = Recipe.of(graph, precision, held, threads)
     name = target or best_level()
     if name is None:
-        return ReferenceProgram(graph)
-    chosen = level(name)
+        return ReferenceProgram(graph, recipe)
+    level(name)
     if name not in available_levels():
         raise InputError(f"this CPU has not what the level {name} needs; it has "
                          f"{', '.join(available_levels()) or 'none'}")
-    device = cpu()
-    bounds = limits(chosen, threads, device.l1_bytes, device.l2_bytes)
+    return NativeProgram(recipe.image(name, progress=progress), recipe.threads, recipe)
 
-    def image_with(filterings: Mapping[str, int]) -> Image:
-        key = image_key(graph, chosen, bounds, precision, held, filterings)
+
+@dataclass(frozen=True)
+class Recipe:
+    """What all images of one program are made from, whatever the feature level.
+
+    Schedules are chosen for `threads`; any number of them runs an image and gives the same bytes.
+    """
+
+    graph: Graph
+    precision: str
+    held: tuple[str, ...]
+    threads: int
+
+    @classmethod
+    def of(cls, graph: Graph, precision: str, held: Collection[str], threads: int | None) -> Recipe:
+        """A recipe of options as `compile_graph` takes them, with the same errors."""
+        if precision not in PRECISIONS:
+            raise InputError(f"precision {precision!r} is unknown; the CPU has "
+                             f"{', '.join(PRECISIONS)}")
+        if unknown := sorted(set(held) - set(graph.inputs)):
+            raise InputError(f"there is no input {', '.join(unknown)} to hold; the graph has "
+                             f"{', '.join(graph.inputs)}")
+        threads = settings.threads() if threads is None else settings.checked_threads(threads)
+        return cls(graph, "f32" if precision == "auto" else precision, tuple(held), threads)
+
+    def image(self, target: str, filterings: Mapping[str, int] = NO_FILTERINGS,
+              progress: Callable[[int, int], None] | None = None) -> Image:
+        """The image for a feature level, which this CPU need not have, from the cache or new.
+
+        Raises InputError for an unknown level, UnsupportedError as `compile_graph` does.
+        """
+        chosen = level(target)
+        bounds = limits(chosen, self.threads)
+        if target in available_levels():
+            device = cpu()
+            bounds = limits(chosen, self.threads, device.l1_bytes, device.l2_bytes)
+        key = image_key(self.graph, chosen, bounds, self.precision, self.held, filterings)
         stored = None if any(map(settings.show, settings.STAGES)) else cache.get(key)
         if stored is not None:
             return Image.from_bytes(stored)
-        image = build_image(graph, chosen, bounds, precision, held, progress, filterings)
+        image = build_image(self.graph, chosen, bounds, self.precision, self.held, progress,
+                            filterings)
         cache.put(key, image.to_bytes())
         return image
-
-    return NativeProgram(image_with({}), threads, image_with)
 
 
 def image_key(graph: Graph, chosen: Level, bounds: Limits, precision: str,
@@ -179,6 +207,7 @@ class _Builder:
         image.parameters = {n: v.shape for n, v in self.graph.parameters.items()}
         image.code, image.functions = joined(self.codes)
         image.constants = bytes(self.constants)
+        verify_image(image)
         return image
 
     def _add_launches(self, piece: Piece, schedule: Schedule, low: Lowered, functions: list[int],

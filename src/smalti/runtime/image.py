@@ -16,6 +16,7 @@ import numpy as np
 
 from smalti.errors import InputError
 from smalti.graph.operation import DTYPES, FLOATS
+from smalti.runtime.decoding import decoded
 
 HEADER = struct.Struct("<8s32sQQQ")
 """Magic, SHA-256 of all that follows it, and the bytes of text, code and constants."""
@@ -166,45 +167,16 @@ class Image:
         if hashlib.sha256(memoryview(data)[DIGEST_END:]).digest() != digest:
             raise InputError("the bytes of the program are damaged or cut off; compile it again")
         at = HEADER.size
-        fields = json.loads(data[at:at + lengths[0]])
-        at += lengths[0]
-        image = cls(**fields, code=data[at:at + lengths[1]], constants=data[at + lengths[1]:])
-        image.launches = [_launch(f) for f in image.launches]
-        image.pieces = [PieceInfo(**{**f, "results": tuple(_place(r) for r in f["results"])})
-                        for f in image.pieces]
-        image.slots = [Slot(**{**f, "filtering": _filtered(f["filtering"])}) for f in image.slots]
-        image.parameters = {name: tuple(shape) for name, shape in image.parameters.items()}
-        image.inputs = {name: _place(f) for name, f in image.inputs.items()}
-        image.outputs = {name: _place(f) for name, f in image.outputs.items()}
+        if sum(lengths) != len(data) - at:
+            raise InputError("the parts of the program have other lengths; compile it again")
+        text, at = data[at:at + lengths[0]], at + lengths[0]
+        try:
+            image = decoded(cls, json.loads(text))
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"the program is not written as expected ({error}); compile it again"
+                             ) from None
+        image.code, image.constants = data[at:at + lengths[1]], data[at + lengths[1]:]
         return image
-
-
-def _launch(fields: dict) -> Launch | HostCall:
-    if "operation" in fields:
-        operands = tuple(Operand(f["slot"], _place(f["place"])) for f in fields["operands"])
-        return HostCall(fields["operation"], _tuples(fields["attributes"]), operands,
-                        _place(fields["result"]), fields["piece"])
-    return Launch(fields["function"], fields["tiles"],
-                  tuple((kind, at) for kind, at in fields["pointers"]), fields["piece"])
-
-
-def _tuples(value: Any) -> Any:
-    """`value` with tuples for lists, which JSON makes of them."""
-    if isinstance(value, dict):
-        return {name: _tuples(inner) for name, inner in value.items()}
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def _filtered(fields: dict | None) -> Filtered | None:
-    if fields is None:
-        return None
-    return Filtered(fields["size"], fields["folded"], tuple(fields["shape"]),
-                    tuple(fields["strides"]))
-
-
-def _place(fields: dict) -> Place:
-    return Place(fields["offset"], tuple(fields["shape"]), tuple(fields["strides"]),
-                 fields["dtype"])
 
 
 def finite_at(memory: np.ndarray, place: Place) -> bool:

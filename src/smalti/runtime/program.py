@@ -7,8 +7,11 @@ import threading
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from os import PathLike
+from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 
@@ -19,8 +22,9 @@ from smalti.runtime.executable import Executable
 from smalti.runtime.host import bound
 from smalti.runtime.image import HostCall, Image, Slot, array_at, finite_at
 from smalti.runtime.memory import anonymous
+from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 from smalti.runtime.threads import call, context, workers
-from smalti.runtime.weights import Done, Read, bind
+from smalti.runtime.weights import bind, checked
 from smalti.target.x86.driver import driver
 from smalti.target.x86.layout import LAUNCH, aligned
 
@@ -32,22 +36,56 @@ BRIEF_SECONDS = 20e-3
 """A run that is shorter needs no ear for Ctrl-C: the caller takes part in it."""
 
 
-def nothing(name: str) -> None:
-    """Done with a parameter that needs no thanks."""
+class Recipe(Protocol):
+    """What a program was compiled from (see compiler.py)."""
+
+    graph: Graph
+    precision: str
+    held: tuple[str, ...]
+    threads: int
+
+    def image(self, target: str, filterings: Mapping[str, int] = ...) -> Image:
+        """The image for a feature level, with smaller F(m) for some weights."""
 
 
 class Program(ABC):
-    """A compiled graph: bind weights, run, ask what it does."""
+    """A compiled graph: bind weights, run, save, ask what it does.
+
+    `recipe` is what it was compiled from, and `targets` and `filterings` say what was made of that.
+    """
 
     name: str
     inputs: dict[str, tuple[int, ...]]
+    recipe: Recipe | None = None
+    targets: tuple[str, ...] = ()
+    filterings: Mapping[str, int] = MappingProxyType({})
 
     @abstractmethod
-    def bind(self, read: Read, done: Done = nothing) -> None:
-        """Take the parameters from `read(name) -> array`; may be called again with others.
+    def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True) -> None:
+        """Take the parameters from `weights`; may be called again with others, at any time.
 
-        Nothing of the arrays is kept; `done(name)` says when one is no longer needed.
+        `weights` is a .safetensors or .smalti file, a folder of .safetensors files, a mapping of
+        arrays, or a function `read(name) -> array`. Nothing of the arrays is kept; `done(name)`
+        says when one is no longer needed. Raises InputError listing all that are missing, of
+        another shape or, where that is `strict`, unknown; NumericsError naming one with NaN or Inf.
         """
+
+    def save(self, path: str | PathLike, *, targets: Sequence[str] = (),
+             weights: Weights | None = None, with_weights: bool = False) -> None:
+        """Write an engine file, of which `smalti.load` makes a program without compiling.
+
+        `targets` are the feature levels (avx2, avx512, avx512_bf16) to hold code for, which this
+        CPU need not have; default: the one in use. The hashes of `weights`, given as for `bind`,
+        are noted; `with_weights` embeds them. Raises InputError for an unknown target, for weights
+        that do not fit, and where shapes depend on data; OutputError when `path` cannot be written.
+        """
+        from smalti.runtime import engine
+
+        if self.recipe is None:
+            raise InputError(f"{self.name}: only programs of one static graph become engine files; "
+                             f"give all shapes when compiling, or keep the model file")
+        engine.save(self.recipe, path, targets=targets or self.targets, weights=weights,
+                    filterings=self.filterings, with_weights=with_weights)
 
     @abstractmethod
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -108,8 +146,8 @@ class ReferenceProgram(Program):
 
     _said = False
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph, self.name = graph, graph.name
+    def __init__(self, graph: Graph, recipe: Recipe | None = None) -> None:
+        self.graph, self.name, self.recipe = graph, graph.name, recipe
         self.inputs = {name: value.shape for name, value in graph.inputs.items()}
         self.parameters: dict[str, np.ndarray] = {}
         self.timings: dict[str, float] = {}
@@ -118,9 +156,9 @@ class ReferenceProgram(Program):
             warnings.warn("this CPU is not x86-64 with AVX2 and FMA: Smalti runs its numpy "
                           "reference, which is many times slower", RuntimeWarning, stacklevel=3)
 
-    def bind(self, read: Read, done: Done = nothing) -> None:
-        from smalti.runtime.weights import checked
-
+    def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True) -> None:
+        shapes = {name: value.shape for name, value in self.graph.parameters.items()}
+        read, done = reading(weights, done, shapes, shapes, self.name, strict)
         self.parameters = {name: checked(name, read(name), value.shape, value.dtype)
                            for name, value in self.graph.parameters.items()}
 
@@ -150,13 +188,13 @@ class NativeProgram(Program):
 
     Calls of the host run between kernels, in the thread that calls `run`.
 
-    `image_with(filterings)` compiles the same graph again where weights do not stand the minimal
-    filtering of their layers (see guard.py); without, such weights raise NumericsError.
+    `recipe` compiles the same graph again where weights do not stand the minimal filtering of their
+    layers (see guard.py); without, such weights raise NumericsError.
     """
 
     def __init__(self, image: Image, threads: int,
-                 image_with: Callable[[Mapping[str, int]], Image] | None = None) -> None:
-        self.threads, self.name, self._image_with = threads, image.name, image_with
+                 recipe: Recipe | None = None) -> None:
+        self.threads, self.name, self.recipe = threads, image.name, recipe
         self._entry = driver_entry()
         self._turn = threading.Lock()
         self._take(image)
@@ -166,6 +204,7 @@ class NativeProgram(Program):
     def _take(self, image: Image) -> None:
         """Become a program that runs `image`, without weights."""
         self.image = image
+        self.targets, self.filterings = (image.level,), image.filterings
         self.crew = 1 if image.work_seconds <= ALONE_SECONDS else self.threads
         self._brief = image.work_seconds / self.crew <= BRIEF_SECONDS
         self.inputs = {name: place.shape for name, place in image.inputs.items()}
@@ -176,18 +215,22 @@ class NativeProgram(Program):
         self._bound = self._settled = False
         self._held: dict[str, np.ndarray] = {}
 
-    def bind(self, read: Read, done: Done = nothing) -> None:
+    def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True) -> None:
         """Read, check and pack every parameter.
 
-        Parameters are read again where the numeric guard finds that some need another program.
-        Raises InputError for one of another shape, NumericsError naming one with NaN or Inf.
+        They are read again where the numeric guard finds that some need another program. Raises
+        InputError and NumericsError as `Program.bind` does.
         """
+        needed = self.image.parameters
+        known = self.recipe.graph.parameters if self.recipe else needed
+        read, done = reading(weights, done, needed, known, self.name, strict)
         while imprecise := self._bind(read, done):
-            if self._image_with is None:
+            if self.recipe is None:
                 raise NumericsError(f"{self.name}: minimal filtering is too imprecise for the "
                                     f"weights {', '.join(sorted(imprecise))}; compile the model "
                                     f"again with them")
-            self._take(self._image_with({**self.image.filterings, **imprecise}))
+            filterings = {**self.filterings, **imprecise}
+            self._take(self.recipe.image(self.image.level, filterings))
         self._bound, self._settled = True, False
 
     def _bind(self, read: Read, done: Done) -> dict[str, int]:

@@ -13,9 +13,8 @@ from smalti.graph.operation import DTYPES, FLOATS
 from smalti.runtime.guard import ERROR_MAX, filtering_error
 from smalti.runtime.image import Image, Slot
 from smalti.runtime.memory import anonymous
+from smalti.runtime.sources import Done, Read
 
-Read = Callable[[str], np.ndarray]
-Done = Callable[[str], None]
 Pack = Callable[[Slot, int, int], None]
 
 

@@ -1,9 +1,8 @@
 """The operations, one record each; importing this package fills `operation.OPERATIONS`."""
 
 from smalti.graph.operations import (
-    attention, contraction, indexing, movement, normalization, ordering, pointwise, pooling,
-    recurrent, rotary, sampling, signal, transposed,
+    attention, contraction, movement, normalization, pointwise, pooling, rotary,
 )
 
-__all__ = ["attention", "contraction", "indexing", "movement", "normalization", "ordering",
-           "pointwise", "pooling", "recurrent", "rotary", "sampling", "signal", "transposed"]
+__all__ = ["attention", "contraction", "movement", "normalization", "pointwise", "pooling",
+           "rotary"]

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from smalti.checkpoint.tensor_file import RAW_TYPES, TensorFile, to_float32
+from smalti.runtime.tensor_file import RAW_TYPES, TensorFile, to_float32
 from smalti.errors import CheckpointError
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -45,6 +46,10 @@ RAW_TYPES = {
     "U8": "u1",
     "BOOL": "?",
 }
+
+EXOTIC_TYPES = {"BF16": ml_dtypes.bfloat16, "F8_E4M3": ml_dtypes.float8_e4m3fn,
+                "F8_E5M2": ml_dtypes.float8_e5m2}
+"""Number types that numpy has not, of which a raw view is one of bit patterns."""
 
 # first bytes of files that users pass by mistake: what the file is, and what to do
 OTHER_FORMATS = (
@@ -147,6 +152,12 @@ class TensorFile:
             return
         start = entry.start - entry.start % mmap.PAGESIZE
         self._map.madvise(mmap.MADV_DONTNEED, start, entry.end - start)
+
+    def array(self, name: str) -> np.ndarray:
+        """Read-only view on the mapped file, of the number type that the file states."""
+        raw = self.raw(name)
+        exotic = EXOTIC_TYPES.get(self.dtype(name))
+        return raw if exotic is None else raw.view(exotic)
 
     def read(self, name: str) -> npt.NDArray[np.float32]:
         """A float32 copy of a tensor (of any dtype)."""

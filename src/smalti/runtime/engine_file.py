@@ -1,0 +1,158 @@
+"""What an engine file holds, read piece by piece.
+
+| section       | what                                                                            |
+| ------------- | ------------------------------------------------------------------------------- |
+| `graph`       | the graph as text: what is computed, and what compiling again starts from       |
+| `image LEVEL` | code, schedules, launches and memory plan for a feature level (see image.py)    |
+| `weights`     | only when asked for: the parameters as they were given, each at a multiple of 64 |
+| `about`       | JSON: version, name, precision; of each parameter name, shape, dtype and hash   |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from smalti.errors import EngineError, InputError, VerificationError
+from smalti.graph import Graph
+from smalti.graph.operation import DTYPES
+from smalti.graph.text import parse
+from smalti.runtime.container import Container
+from smalti.runtime.decoding import decoded
+from smalti.runtime.image import Image
+from smalti.runtime.verifier import verify
+
+GRAPH, IMAGE, WEIGHTS, ABOUT = "graph", "image ", "weights", "about"
+SUFFIX = ".smalti"
+ELEMENTS_MAX = 2**60
+ANEW = ("compile what is in the file here: `smalti run --recompile`, or smalti.load(path, "
+        "recompile=True)")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of the program. `sha256` is that of the array that was bound when the file was
+    made, of `dtype`; empty when none was. `offset` is its place in the weights, -1 without them.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    sha256: str = ""
+    offset: int = -1
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the array."""
+        size = np.dtype(DTYPES[self.dtype]).itemsize
+        for extent in self.shape:
+            size *= extent
+        return size
+
+
+@dataclass(frozen=True)
+class About:
+    """What a file says of itself. `threads` are those that schedules were chosen for; any number
+    of them runs a program and gives the same bytes."""
+
+    smalti: str
+    name: str
+    precision: str
+    threads: int
+    held: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+
+
+class EngineFile:
+    """An engine file. Raises EngineError for anything that `engine.save` did not make."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._container = Container(self.path)
+        try:
+            about = decoded(About, json.loads(bytes(self._container.section(ABOUT))))
+        except (ValueError, RecursionError) as error:
+            raise self.refusal(f"what it says of itself is no record ({error})") from None
+        self.about: About = about
+        self.parameters = {entry.name: entry for entry in about.parameters}
+        self._check_parameters()
+
+    def refusal(self, why: str) -> EngineError:
+        """An error that says what is wrong with this file, and what to do."""
+        return self._container.refusal(why)
+
+    def _check_parameters(self) -> None:
+        room = self._container.bytes(WEIGHTS) if self.has_weights else 0
+        for entry in self.parameters.values():
+            if entry.dtype not in DTYPES:
+                raise self.refusal(f"the parameter {entry.name!r:.80} is of {entry.dtype!r:.40}")
+            if not all(0 <= extent <= ELEMENTS_MAX for extent in entry.shape):
+                raise self.refusal(f"the parameter {entry.name!r:.80} has an impossible shape")
+            end = entry.offset + entry.bytes
+            if self.has_weights and not (0 <= entry.offset and end <= room):
+                raise self.refusal(f"the weight {entry.name!r:.80} lies outside of the file")
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The feature levels that it holds code for, in the order of the file."""
+        return tuple(name.removeprefix(IMAGE) for name in self._container.names()
+                     if name.startswith(IMAGE))
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether weights are embedded."""
+        return WEIGHTS in self._container.names()
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each section."""
+        return {name: self._container.bytes(name) for name in self._container.names()}
+
+    @cached_property
+    def graph(self) -> Graph:
+        """What the program computes. Raises EngineError when the text does not parse."""
+        text = self._container.section(GRAPH)
+        try:
+            return parse(bytes(text).decode())
+        except (UnicodeDecodeError, RecursionError, InputError) as error:
+            raise self.refusal(f"its graph cannot be read ({error})") from None
+
+    def image(self, level: str) -> Image:
+        """The image for a feature level, its numbers checked against one another."""
+        data = bytes(self._container.section(IMAGE + level))
+        try:
+            image = Image.from_bytes(data)
+            verify(image)
+        except (InputError, VerificationError) as error:
+            raise EngineError(f"{self.path}: its code for {level} cannot be used: {error}; {ANEW}"
+                              ) from None
+        if image.level != level:
+            raise self.refusal(f"its code for {level} says that it is for {image.level:.40}")
+        wanted = {name: entry.shape for name, entry in self.parameters.items()}
+        if not image.parameters.items() <= wanted.items():
+            raise self.refusal(f"its code for {level} is of other parameters")
+        return image
+
+    # ------------------------------------------------------------------ weights
+
+    def array(self, name: str) -> np.ndarray:
+        """An embedded weight: a read-only view on the mapped file.
+
+        Raises EngineError when it is missing or damaged.
+        """
+        entry = self.parameters.get(name)
+        if entry is None or not self.has_weights:
+            raise self.refusal(f"it holds no weight {name!r:.80}")
+        view = self._container.section(WEIGHTS)[entry.offset:entry.offset + entry.bytes]
+        if hashlib.sha256(view).hexdigest() != entry.sha256:
+            raise self.refusal(f"its weight {name!r:.80} is damaged")
+        return np.frombuffer(view, DTYPES[entry.dtype]).reshape(entry.shape)
+
+    def drop(self, name: str) -> None:
+        """Let the system take back the memory of an embedded weight, until it is read again."""
+        entry = self.parameters[name]
+        self._container.drop(WEIGHTS, entry.offset, entry.bytes)

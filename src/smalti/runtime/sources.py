@@ -1,0 +1,104 @@
+"""Where parameters come from: a function, a mapping of arrays, or a file that holds them by name.
+
+    read, done = reading("weights.safetensors", needed={"w": (3, 4)}, known={"w"}, title="unet")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from smalti.errors import InputError
+from smalti.runtime.engine_file import SUFFIX, EngineFile
+from smalti.runtime.tensor_file import TensorFile
+
+Read = Callable[[str], np.ndarray]
+Done = Callable[[str], None]
+Shape = tuple[int, ...]
+Weights = Read | Mapping[str, np.ndarray] | str | PathLike
+
+
+def nothing(name: str) -> None:
+    """Done with a parameter that needs no thanks."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Parameters by name: their shapes, and how to read one and let go of it."""
+
+    title: str
+    shapes: Mapping[str, Shape]
+    read: Read
+    done: Done = nothing
+
+
+def opened(path: str | PathLike) -> Source:
+    """The parameters in a safetensors file, in all such files of a folder, or in an engine file.
+
+    Raises InputError when there is nothing of that kind, CheckpointError or EngineError when a file
+    is damaged.
+    """
+    path = Path(path)
+    if path.is_dir():
+        found = sorted(path.glob("*.safetensors"))
+        if not found:
+            raise InputError(f"the folder {path} holds no .safetensors file; give one that does, "
+                             f"or a file")
+        return _of_tensor_files(str(path), [TensorFile(file) for file in found])
+    if path.suffix == SUFFIX:
+        return _of_engine_file(EngineFile(path))
+    return _of_tensor_files(str(path), [TensorFile(path)])
+
+
+def _of_tensor_files(title: str, files: list[TensorFile]) -> Source:
+    home: dict[str, TensorFile] = {}
+    for file in files:
+        for name in file:
+            if name in home:
+                raise InputError(f"{title}: the weight {name!r} is in {home[name].path.name} and "
+                                 f"in {file.path.name}; give the file that is meant")
+            home[name] = file
+    return Source(title, {name: file.shape(name) for name, file in home.items()},
+                  lambda name: home[name].array(name), lambda name: home[name].drop(name))
+
+
+def _of_engine_file(file: EngineFile) -> Source:
+    if not file.has_weights:
+        raise InputError(f"{file.path} holds no weights; give a file that does, such as "
+                         f".safetensors")
+    shapes = {name: entry.shape for name, entry in file.parameters.items()}
+    return Source(str(file.path), shapes, file.array, file.drop)
+
+
+def reading(weights: Weights, done: Done, needed: Mapping[str, Shape], known: Collection[str],
+            title: str, strict: bool) -> tuple[Read, Done]:
+    """How to read each parameter that is `needed`, and let go of it, from any kind of `weights`.
+
+    `known` are all that the model may have; others are refused where that is `strict`. Raises
+    InputError listing all that are missing, unknown or of another shape. A function gives what it
+    is asked for, so it is not asked beforehand.
+    """
+    if callable(weights):
+        return weights, done
+    if isinstance(weights, Mapping):
+        shapes = {name: np.shape(array) for name, array in weights.items()}
+        source = Source("the mapping", shapes, weights.__getitem__, done)
+    elif isinstance(weights, str | PathLike):
+        source = opened(weights)
+    else:
+        raise InputError(f"weights are {type(weights).__name__}; expected a path, a mapping of "
+                         f"arrays or a function that reads one by its name")
+    faults = [f"{name!r} is missing" for name in needed if name not in source.shapes]
+    faults += [f"{name!r} has shape {list(source.shapes[name])}, expected {list(shape)}"
+               for name, shape in needed.items()
+               if name in source.shapes and tuple(source.shapes[name]) != tuple(shape)]
+    if strict:
+        faults += [f"{name!r} is unknown" for name in source.shapes if name not in known]
+    if faults:
+        raise InputError("\n  ".join([f"{source.title} does not fit {title}, which has "
+                                      f"{len(known)} weights:", *faults]))
+    return source.read, source.done

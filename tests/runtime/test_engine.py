@@ -1,0 +1,280 @@
+"""Engine files: the same program from a file, on the machines it was made for, and no others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mixed_graphs import mixed_graphs
+from native_pieces import LEVELS
+from safetensors.numpy import save_file
+
+import smalti
+from smalti.errors import CheckpointError, EngineError, InputError, OutputError
+from smalti.graph import Graph, evaluate
+from smalti.runtime import compiler, engine
+from smalti.runtime.compiler import Recipe, compile_graph
+from smalti.runtime.container import Container
+from smalti.runtime.engine_file import EngineFile
+from smalti.target.x86.instructions import LEVELS as ALL_LEVELS
+
+X = np.random.default_rng(0).standard_normal((2, 8, 6, 6), np.float32)
+
+
+def graph(side: int = 6) -> Graph:
+    g = Graph("small")
+    x = g.input("x", (2, 8, side, side))
+    with g.scope("block"):
+        h = g.apply("conv", x, g.parameter("weight", (16, 8, 3, 3)), pads=(1, 1, 1, 1))
+        h = g.apply("silu", h + g.parameter("bias", (16,)).reshape(1, 16, 1, 1))
+    g.output("y", h * g.constant(np.float32(2)))
+    return g
+
+
+def weights(seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {"block.weight": rng.standard_normal((16, 8, 3, 3), np.float32),
+            "block.bias": rng.standard_normal(16, np.float32)}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with code for every level, made with the first weights, which are not in it."""
+    path = tmp_path_factory.mktemp("engine") / "small.smalti"
+    engine.save(Recipe.of(graph(), "f32", (), 1), path, targets=tuple(ALL_LEVELS),
+                weights=weights())
+    return path
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_file_gives_the_same_bytes_as_the_program(path: Path, name: str, threads: int,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMALTI_TARGET", name)
+    program = compile_graph(graph(), threads=1)
+    loaded = smalti.load(path, threads=threads)
+    assert loaded.image.level == name and loaded.threads == threads
+    for seed in (0, 1):
+        program.bind(weights(seed))
+        loaded.bind(weights(seed))
+        np.testing.assert_array_equal(loaded.run({"x": X})["y"], program.run({"x": X})["y"])
+
+
+def test_nothing_is_compiled_when_a_file_is_loaded(path: Path,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("compiled")
+
+    monkeypatch.setattr(compiler, "build_image", refuse)
+    monkeypatch.setattr(compiler, "lower", refuse)
+    smalti.load(path).bind(weights())
+
+
+def test_the_best_level_of_this_machine_is_taken(path: Path) -> None:
+    assert EngineFile(path).levels == tuple(ALL_LEVELS)
+    assert smalti.load(path).image.level == LEVELS[-1]
+
+
+@settings(max_examples=25, deadline=None)
+@given(mixed_graphs(), st.sampled_from(["f32", "bf16"]))
+def test_any_graph_comes_back(g: Graph, precision: str) -> None:
+    program = compile_graph(g, precision=precision, threads=1)
+    rng = np.random.default_rng(0)
+    inputs = {n: rng.standard_normal(v.shape).astype(np.float32) for n, v in g.inputs.items()}
+    values = {n: rng.standard_normal(v.shape).astype(np.float32) for n, v in g.parameters.items()}
+    with TemporaryDirectory() as folder:
+        program.save(Path(folder) / "a.smalti", weights=values, with_weights=True)
+        loaded = smalti.load(Path(folder) / "a.smalti")
+    program.bind(values)
+    for name, expected in program.run(inputs).items():
+        np.testing.assert_array_equal(loaded.run(inputs)[name], expected)
+    assert str(loaded.recipe.graph) == str(g)
+    assert loaded.image == program.image
+
+
+def test_operations_on_the_host_come_back(tmp_path: Path) -> None:
+    g = Graph("host")
+    x = g.input("x", (2, 3))
+    g.output("y", g.apply("cast", g.apply("cast", x * 4.0, to="i32"), to="f32") + 1.0)
+    compile_graph(g, threads=1).save(tmp_path / "a.smalti")
+    given = np.arange(6, dtype=np.float32).reshape(2, 3) / 3
+    np.testing.assert_array_equal(smalti.load(tmp_path / "a.smalti").run({"x": given})["y"],
+                                  np.trunc(given * 4) + 1)
+
+
+# ---------------------------------------------------------------------- weights
+
+
+def test_weights_are_not_in_the_file_unless_asked_for(path: Path, tmp_path: Path) -> None:
+    file, values = EngineFile(path), weights()
+    assert not file.has_weights
+    assert values["block.weight"].tobytes() not in path.read_bytes()
+    assert set(file.parameters) == set(values)
+    with pytest.raises(InputError, match="no weights are bound"):
+        smalti.load(path).run({"x": X})
+    program = compile_graph(graph(), threads=1)
+    program.save(tmp_path / "whole.smalti", weights=values, with_weights=True)
+    whole = EngineFile(tmp_path / "whole.smalti")
+    assert {n: p.sha256 for n, p in whole.parameters.items()} == {
+        n: p.sha256 for n, p in file.parameters.items()}
+    np.testing.assert_array_equal(whole.array("block.weight"), values["block.weight"])
+    program.bind(values)
+    np.testing.assert_array_equal(smalti.load(tmp_path / "whole.smalti").run({"x": X})["y"],
+                                  program.run({"x": X})["y"])
+
+
+def test_embedded_weights_bind_other_programs_and_give_way_to_others(tmp_path: Path) -> None:
+    program, whole = compile_graph(graph(), threads=1), tmp_path / "whole.smalti"
+    program.save(whole, weights=weights(), with_weights=True)
+    program.bind(whole)
+    first = program.run({"x": X})["y"]
+    loaded = smalti.load(whole)
+    np.testing.assert_array_equal(loaded.run({"x": X})["y"], first)
+    loaded.bind(weights(1))
+    assert np.abs(loaded.run({"x": X})["y"] - first).max() > 0.1
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_embedded_weights_keep_their_number_type(dtype: type, tmp_path: Path) -> None:
+    values = {name: array.astype(dtype) for name, array in weights().items()}
+    compile_graph(graph(), threads=1).save(tmp_path / "a.smalti", weights=values,
+                                           with_weights=True)
+    found = EngineFile(tmp_path / "a.smalti").array("block.weight")
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, values["block.weight"])
+
+
+def test_a_damaged_weight_is_named_and_the_rest_still_loads(tmp_path: Path) -> None:
+    whole, values = tmp_path / "whole.smalti", weights()
+    compile_graph(graph(), threads=1).save(whole, weights=values, with_weights=True)
+    data = bytearray(whole.read_bytes())
+    data[data.index(values["block.weight"].tobytes()) + 100] ^= 1
+    whole.write_bytes(data)
+    EngineFile(whole).array("block.bias")
+    with pytest.raises(EngineError, match="weight 'block.weight' is damaged"):
+        smalti.load(whole)
+
+
+# ---------------------------------------------------------------------- machines
+
+
+def test_a_file_without_code_for_this_machine_says_so_and_can_be_recompiled(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "other.smalti"
+    engine.save(Recipe.of(graph(), "f32", (), 1), path, targets=("avx512_bf16",))
+    for module in (compiler, engine):
+        monkeypatch.setattr(module, "available_levels", lambda: ["avx2"])
+    monkeypatch.setenv("SMALTI_TARGET", "avx2")
+    with pytest.raises(EngineError, match="holds code for avx512_bf16.*--target.*recompile=True"):
+        smalti.load(path)
+    program = smalti.load(path, recompile=True)
+    assert program.image.level == "avx2"
+    program.bind(weights())
+    np.testing.assert_allclose(program.run({"x": X})["y"],
+                               evaluate(graph(), {"x": X}, weights())["y"], rtol=1e-4, atol=1e-3)
+
+
+def test_a_file_of_another_program_form_can_only_be_recompiled(path: Path, tmp_path: Path,
+                                                               monkeypatch) -> None:
+    monkeypatch.setattr("smalti.runtime.image.MAGIC", b"SMALTI\0\xfe")
+    with pytest.raises(EngineError, match="not a program of this version"):
+        smalti.load(path)
+    monkeypatch.setenv("SMALTI_CACHE", str(tmp_path))
+    assert smalti.load(path, recompile=True).inputs == {"x": (2, 8, 6, 6)}
+
+
+@pytest.mark.parametrize("targets", [("sse",), ("avx2", "neon")])
+def test_unknown_targets_are_refused_before_anything_is_written(targets: tuple[str, ...],
+                                                                tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="targets are .*known: avx2"):
+        compile_graph(graph(), threads=1).save(tmp_path / "a.smalti", targets=targets)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_saved_says_why(tmp_path: Path) -> None:
+    program = compile_graph(graph(), threads=1)
+    with pytest.raises(InputError, match="say where|said where"):
+        program.save(tmp_path / "a.smalti", with_weights=True)
+    with pytest.raises(InputError, match="'block.bias' is missing"):
+        program.save(tmp_path / "a.smalti", weights={"block.weight": weights()["block.weight"]})
+    with pytest.raises(OutputError, match="no-folder"):
+        program.save(tmp_path / "no-folder" / "a.smalti")
+    assert not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------------- damage
+
+
+def test_sections_that_were_exchanged_are_refused(path: Path, tmp_path: Path) -> None:
+    from smalti.runtime.container import write
+
+    file, broken = Container(path), tmp_path / "broken.smalti"
+    sections = {name: bytes(file.section(name)) for name in file.names()}
+    sections["image avx2"], sections["image avx512"] = (sections["image avx512"],
+                                                        sections["image avx2"])
+    write(broken, len(sections), ((n, [data], True) for n, data in sections.items()))
+    with pytest.raises(EngineError, match="says that it is for"):
+        EngineFile(broken).image("avx2")
+    del sections["about"]
+    write(broken, len(sections), ((n, [data], True) for n, data in sections.items()))
+    with pytest.raises(EngineError, match="no section 'about'"):
+        smalti.load(broken)
+
+
+# ---------------------------------------------------------------------- binding from files
+
+
+@pytest.fixture
+def bound() -> smalti.Program:
+    return compile_graph(graph(), threads=1)
+
+
+def test_weights_come_from_a_file_a_folder_a_mapping_or_a_function(bound, tmp_path: Path) -> None:
+    values, folder = weights(), tmp_path / "folder"
+    folder.mkdir()
+    save_file(values, tmp_path / "all.safetensors")
+    for number, (name, array) in enumerate(values.items()):
+        save_file({name: array}, folder / f"part-{number}.safetensors")
+    bound.bind(values.__getitem__)
+    expected = bound.run({"x": X})["y"]
+    for source in (values, tmp_path / "all.safetensors", str(folder)):
+        bound.bind(weights(1))
+        bound.bind(source)
+        np.testing.assert_array_equal(bound.run({"x": X})["y"], expected)
+
+
+def test_everything_that_does_not_fit_is_listed(bound) -> None:
+    bound.bind(weights())
+    before = bound.run({"x": X})["y"]
+    with pytest.raises(InputError) as caught:
+        bound.bind({"block.weight": np.zeros((3, 3)), "other": np.zeros(1), "more": np.zeros(1)})
+    text = str(caught.value)
+    for part in ("'block.bias' is missing", "'block.weight' has shape [3, 3], expected "
+                 "[16, 8, 3, 3]", "'other' is unknown", "'more' is unknown"):
+        assert part in text
+    np.testing.assert_array_equal(bound.run({"x": X})["y"], before)
+    bound.bind({**weights(), "other": np.zeros(1)}, strict=False)
+    np.testing.assert_array_equal(bound.run({"x": X})["y"], before)
+
+
+@pytest.mark.parametrize("weights", [3, b"bytes", ["list"]])
+def test_other_kinds_of_weights_are_refused(bound, weights: object) -> None:
+    with pytest.raises(InputError, match="expected a path, a mapping"):
+        bound.bind(weights)
+
+
+def test_files_that_hold_no_weights_are_refused(bound, path: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no weights"):
+        bound.bind(path)
+    with pytest.raises(InputError, match="holds no .safetensors"):
+        bound.bind(tmp_path)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        bound.bind(tmp_path / "missing.safetensors")
+    for name in ("a", "b"):
+        save_file({"block.bias": np.zeros(16, np.float32)}, tmp_path / f"{name}.safetensors")
+    with pytest.raises(InputError, match="is in a.safetensors and in b.safetensors"):
+        bound.bind(tmp_path)
