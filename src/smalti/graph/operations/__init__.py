@@ -1,8 +1,9 @@
 """The operations, one record each; importing this package fills `operation.OPERATIONS`."""
 
 from smalti.graph.operations import (
-    attention, contraction, movement, normalization, pointwise, pooling, rotary,
+    attention, contraction, indexing, movement, normalization, ordering, pointwise, pooling,
+    recurrent, rotary, sampling, signal, transposed,
 )
 
-__all__ = ["attention", "contraction", "movement", "normalization", "pointwise", "pooling",
-           "rotary"]
+__all__ = ["attention", "contraction", "indexing", "movement", "normalization", "ordering",
+           "pointwise", "pooling", "recurrent", "rotary", "sampling", "signal", "transposed"]
