@@ -280,9 +280,9 @@ def test_what_no_kernel_computes_is_left_to_the_host_and_says_why() -> None:
     x, z = g.input("x", (1, 8, 4, 4)), g.input("z", (8, 8))
     with g.scope("first"), g.scope("inner"):
         a = g.apply("softmax", g.input("s", (3, 4)))
-    b = g.apply("conv", x, g.apply("tanh", g.input("w", (8, 4, 3, 3))), group=2)
+    b = g.apply("conv", x, g.apply("tanh", g.input("w", (8, 1, 3, 3))), group=8)
     c = g.apply("mat_mul", z, g.apply("silu", z))
-    d = g.apply("mat_mul", g.input("q", (2, 3, 4, 8)), g.parameter("p", (8, 8)))
+    d = g.apply("mat_mul", g.input("q", (1, 2, 3, 4, 8)), g.parameter("p", (8, 8)))
     e = g.apply("cast", g.input("i", (3,), "i32"), to="f32")
     f = g.input("j", (3,), "i64") + g.input("k", (3,), "i64")
     for name, value in zip("abcdef", (a, b, c, d, e, f), strict=True):
@@ -293,12 +293,13 @@ def test_what_no_kernel_computes_is_left_to_the_host_and_says_why() -> None:
     assert hosted == {
         "softmax": ("first.inner", "host: no kernel computes softmax on f32"),
         "tanh": ("", "host: no kernel computes tanh on f32"),
-        "conv": ("", "host: conv with a second operand that is computed"),
-        "mat_mul": ("", "host: mat_mul over more than one batch axis"),
+        "conv": ("", "host: no kernel computes conv on f32"),
+        "mat_mul": ("", "host: mat_mul over more than two batch axes"),
         "cast": ("", "host: no kernel computes cast on i32"),
         "add": ("", "host: no kernel computes add on i64"),
     }
-    assert [p.kernel.form for p in found.pieces if isinstance(p, Piece)] == ["map", "map"]
+    assert [p.kernel.form for p in found.pieces if isinstance(p, Piece)] == [
+        "map", "contraction", "map"]
 
 
 def test_attributes_that_no_form_knows_are_left_to_the_host(

@@ -53,7 +53,7 @@ def test_the_example_is_valid() -> None:
     ("+ row[i]", "+ out[i, j]", "out written before it is read"),
     ("x[i, j] * 0.5", "row[i]", "row written before it is read"),
     ("table[ids[i], j]", "table[row[i], j]", "an index of i32 or i64, found row of f32"),
-    ("x[i, j] * 0.5", "tan(x[i, j])", "a pointwise operation, found tan"),
+    ("x[i, j] * 0.5", "concat(x[i, j])", "a pointwise operation, found concat"),
     ("x[i, j] * 0.5", "conv(x[i, j])", "a pointwise operation, found conv"),
     ("x[i, j] * 0.5", "exp(x[i, j], 1)", "1 arguments for exp, found 2"),
     ("    of x[i, j] * 0.5", "    of x[i, j] where 0 <= j < 3", "a guard on i, found j"),

@@ -1,6 +1,7 @@
 """The cut: which operations share a kernel, and where values are stored between kernels."""
 
-from smalti.fuse.cut import Cut, HostPiece, Piece, cut
+from smalti.fuse.cut import cut
+from smalti.fuse.piece import Cut, HostPiece, Piece
 from smalti.fuse.precision import narrowed
 from smalti.fuse.view import Storage, View
 

@@ -10,74 +10,25 @@ What no kernel computes is a `HostPiece`: it runs as its numpy meaning on what i
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from smalti.fuse.reader import Reader
+from smalti.fuse.layout import row_values
+from smalti.fuse.piece import Cut, HostPiece, Piece
+from smalti.fuse.reader import Reader, broadcast
 from smalti.fuse.support import (
     ANCHORS, CONTRACTIONS, NORMALIZATIONS, REDUCTIONS, VIEWS, When, lacking, whens,
 )
 from smalti.fuse.tail import grow_tails
 from smalti.fuse.view import Storage, View, given, row_major, stored
+from smalti.fuse.window import conv_window, matrices, matrix_window
 from smalti.graph import OPERATIONS, Graph, Node, Value
 from smalti.kernel import build
 from smalti.kernel.form import Call, Const, Index, Kernel, Load, axis
 
 READS_MAX = 4
 """A pointwise result that more kernels than this read is stored instead of computed again."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A kernel, the views its buffers stand for, and where in the model it comes from.
-
-    `when` it runs: once after the parameters are bound, when a held input changes, or in each run.
-    """
-
-    kernel: Kernel
-    views: dict[str, View]
-    scope: str
-    reason: str
-    flops: int
-    when: When = When.RUN
-
-
-@dataclass(frozen=True)
-class HostPiece:
-    """An operation that runs as its numpy meaning, on views of its operands "x0", "x1", … and of
-    its result "out". `reason` says why no kernel computes it."""
-
-    operation: str
-    attributes: Mapping[str, Any]
-    views: dict[str, View]
-    scope: str
-    reason: str
-    flops: int
-    when: When = When.RUN
-
-    @property
-    def operands(self) -> list[View]:
-        """The operands in their order."""
-        return [view for name, view in self.views.items() if name != "out"]
-
-
-@dataclass
-class Cut:
-    """The pieces in the order in which they run, by `when`.
-
-    `held` names inputs that change more rarely than others.
-    `rows`: for each input whose numbers are rows of tables, the extent of the smallest table.
-    """
-
-    name: str
-    inputs: dict[str, View] = field(default_factory=dict)
-    outputs: dict[str, View] = field(default_factory=dict)
-    pieces: list[Piece | HostPiece] = field(default_factory=list)
-    rows: dict[str, int] = field(default_factory=dict)
-    held: tuple[str, ...] = ()
 
 
 POINTWISE = frozenset(name for name, operation in OPERATIONS.items() if operation.pointwise)
@@ -103,7 +54,7 @@ class _Cutter:
         self.kept: set[Value] = set()
         self.places: dict[Value, tuple[Value, int]] = {}
         self.outputs = set(graph.outputs.values())
-        self.when = whens(graph, held)
+        self.when, self.row_values = whens(graph, held), row_values(graph)
         self.tails, self.absorbed = grow_tails(graph, self.users, self.when, self.hosted)
 
     # ------------------------------------------------------------------ deciding
@@ -111,7 +62,8 @@ class _Cutter:
     def run(self) -> Cut:
         for kind in (self.graph.inputs, self.graph.parameters):
             for name, value in kind.items():
-                strides = (given if value.kind == "input" else row_major)(value.shape)
+                strides = (given if value.kind == "input" and value not in self.row_values
+                           else row_major)(value.shape)
                 storage = Storage(value.kind, value.type.size, value.dtype, name)
                 self.views[value] = View(storage, 0, value.shape, strides)
         self.result.inputs = {n: self.views[v] for n, v in self.graph.inputs.items()}
@@ -183,7 +135,7 @@ class _Cutter:
             return None
         for user in self.users.get(value, []):
             name = user.operation.name
-            if user in self.hosted:
+            if user in self.hosted or value in user.inputs[1:] and name in ANCHORS:
                 return None
             if name in ANCHORS and user.inputs[0] is value:
                 gathered = value.node is not None and value.node.operation.name == "gather"
@@ -243,9 +195,9 @@ class _Cutter:
 
     def bound_rows(self, numbers: View, extent: int) -> None:
         """Note that `numbers` are rows of a table of `extent` rows."""
-        storage, rows = numbers.storage, self.result.rows
+        storage, known = numbers.storage, self.result.rows
         if storage.kind == "input":
-            rows[storage.name] = min(extent, rows.get(storage.name, extent))
+            known[storage.name] = min(extent, known.get(storage.name, extent))
 
     def view(self, value: Value) -> View:
         """Where `value` is stored; a reshape that strides cannot express is copied first."""
@@ -301,10 +253,21 @@ class _Cutter:
             view = self.target_once(whole).slice(dimension, at, at + value.shape[dimension])
         else:
             storage = Storage("arena", value.type.size, value.dtype)
-            dense = stored if value.dtype == "f32" else row_major
-            view = View(storage, 0, value.shape, dense(value.shape))
+            view = View(storage, 0, value.shape, self._strides(value))
         self.views[value] = view
         return view
+
+    def _strides(self, value: Value) -> tuple[int, ...]:
+        """The strides of a new place: where rows are only read in another order, that one."""
+        if value.dtype == "f32" and value not in self.row_values:
+            return stored(value.shape)
+        users = self.users.get(value, [])
+        if len(users) == 1 and users[0].operation.name == "transpose" and value in self.row_values \
+                and value not in self.outputs:
+            perm = users[0].attributes["perm"]
+            turned = row_major([value.shape[k] for k in perm])
+            return tuple(turned[perm.index(k)] for k in range(len(perm)))
+        return row_major(value.shape)
 
     def target_once(self, value: Value) -> View:
         """The place of a concat, made when its first operand is."""
@@ -402,16 +365,15 @@ class _Cutter:
         if anchor.operation.name == "conv":
             self._emit_convolution(anchor, last, weight)
             return
-        data = anchor.inputs[0]
-        b, x, o = map(axis, "bxo")
-        window, keep = _matrix_window(anchor), len(data.shape) - 2
-        weight = View(weight.storage, weight.offset, (*weight.shape[::-1], 1, 1),
-                      (*weight.strides[::-1], 0, 0))
-        read, total = Reader(self), Load("sum", (b, axis("y"), x, o))
-        patch = read.value(data, (b, x, axis("c"))[1 - keep:])
-        result = read.value(last, (b, x, o)[1 - keep:], {anchor.output: total}, anchor)
-        shape = (window.batch, 1, window.out_width, last.shape[-1])
-        out = self.target(last).reshape(shape)
+        data, outer = anchor.inputs[0], anchor.output.shape[:-2]
+        b, y, x, o = map(axis, "byxo")
+        window, at = matrix_window(anchor), (b, y)[:len(outer)]
+        read, total = Reader(self), Load("sum", (b, y, x, o))
+        patch = read.value(data, broadcast(data, (*at, x, axis("c"))))
+        result = read.value(last, (*at, x, o), {anchor.output: total}, anchor)
+        weight = matrices(weight, outer)
+        out = self.target(last)
+        out = out.reshape((*out.shape[:-2], *(1,) * (2 - len(outer)), *out.shape[-2:]))
         kernel = build.contraction(window, patch, result, read.buffers(weight=weight, out=out),
                                    anchor.output.type.size // last.type.size)
         self._add(kernel, read.views(weight=weight, out=out), anchor, self._reason(last),
@@ -420,7 +382,7 @@ class _Cutter:
     def _emit_convolution(self, anchor: Node, last: Value, weight: View) -> None:
         """One kernel; one for each group, unless every group is a channel."""
         groups, data = anchor.attributes["group"], anchor.inputs[0]
-        window = _conv_window(anchor)
+        window = conv_window(anchor)
         depthwise = groups == window.channels > 1
         source = self._pixels(data) if groups > 1 else None
         b, y, x, o = map(axis, "byxo")
@@ -581,22 +543,6 @@ def _only_ones(old: Sequence[int], new: Sequence[int]) -> bool:
 
 def _products(node: Node) -> int:
     return node.operation.flops([v.type for v in node.inputs], node.output.type, node.attributes)
-
-
-def _conv_window(node: Node) -> build.Window:
-    """The window of a convolution; of one group of channels, or of all where each is a group."""
-    (batch, channels, height, width), out = node.inputs[0].shape, node.output.shape
-    groups = node.attributes["group"]
-    parts = 1 if groups == channels == out[1] else groups
-    return build.Window(batch, height, width, channels // parts, out[2], out[3], out[1] // parts,
-                        *node.inputs[1].shape[2:], tuple(node.attributes["strides"]),
-                        tuple(node.attributes["dilations"]), tuple(node.attributes["pads"][:2]))
-
-
-def _matrix_window(node: Node) -> build.Window:
-    shape, out = node.inputs[0].shape, node.output.shape
-    batch = shape[0] if len(shape) == 3 else 1
-    return build.Window(batch, 1, shape[-2], shape[-1], 1, shape[-2], out[-1])
 
 
 __all__ = ["Cut", "HostPiece", "Index", "Piece", "cut"]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from smalti.fuse.cut import Cut, HostPiece
+from smalti.fuse.piece import Cut, HostPiece
 from smalti.fuse.support import When
 from smalti.fuse.view import Storage, View
 

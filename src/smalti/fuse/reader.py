@@ -84,7 +84,7 @@ class Reader:
             return self.value(value, place, known, anchor)
 
         if node.operation.pointwise:
-            return Call(name, tuple(read(v, _broadcast(v, at)) for v in node.inputs))
+            return Call(name, tuple(read(v, broadcast(v, at)) for v in node.inputs))
         x = node.inputs[0]
         if name == "transpose":
             place = [at[attributes["perm"].index(i)] for i in range(len(at))]
@@ -93,7 +93,7 @@ class Reader:
             k = attributes["axis"]
             return read(x, (*at[:k], at[k].plus(attributes["start"]), *at[k + 1:]))
         if name == "expand":
-            return read(x, _broadcast(x, at))
+            return read(x, broadcast(x, at))
         if name == "resize":
             return read(x, tuple(_divided(i, int(s)) for i, s in zip(at, attributes["scales"])))
         if name == "reshape":
@@ -120,7 +120,7 @@ class Reader:
         raise AssertionError(f"{name} has no expression")
 
 
-def _broadcast(value: Value, at: Place) -> Place:
+def broadcast(value: Value, at: Place) -> Place:
     """The place in `value` that broadcasting brings to `at`."""
     tail = at[len(at) - len(value.shape):]
     return tuple(Index() if n == 1 else i for i, n in zip(tail, value.shape))

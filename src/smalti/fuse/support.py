@@ -60,17 +60,16 @@ def lacking(node: Node, functions: Collection[str]) -> str:
     values = (*operands, node.output)
     if any(value.type.size == 0 for value in values):
         return "nothing to compute: an extent is 0"
-    if not (name in functions if node.operation.pointwise else name in FORMS):
+    if not (name in functions and not node.attributes if node.operation.pointwise
+            else name in FORMS):
         return _no_kernel(node)
     if name in VIEWS:
         return "" if _understood(node) else _no_kernel(node)
     floats = values if name != "gather" else (operands[0], node.output)
     if any(value.dtype != "f32" for value in floats):
         return _no_kernel(node)
-    if name in CONTRACTIONS and origin(operands[1]).kind not in ("parameter", "constant"):
-        return f"{name} with a second operand that is computed"
-    if name == "mat_mul" and (len(operands[0].shape) > 3 or len(operands[1].shape) != 2):
-        return "mat_mul over more than one batch axis"
+    if name == "mat_mul" and len(node.output.shape) > 4:
+        return "mat_mul over more than two batch axes"
     if name == "gather" and not _known_rows(node):
         return "gather by computed numbers, which have to be checked"
     return "" if node.operation.pointwise or _understood(node) else _no_kernel(node)
@@ -90,7 +89,12 @@ def _understood(node: Node) -> bool:
         return False
     shape = node.inputs[0].shape
     if name == "conv":
-        return len(shape) == 4 and len(node.inputs[1].shape) == 4
+        weight = node.inputs[1]
+        given = origin(weight).kind in ("parameter", "constant")  # packed before it is run
+        alone = attributes["group"] == shape[1] > 1
+        return len(shape) == len(weight.shape) == 4 and (given or not alone)
+    if name == "mat_mul":
+        return min(len(v.shape) for v in node.inputs) > 1
     if name in REDUCTIONS:
         return bool(attributes["axes"])
     if name == "resize":

@@ -59,10 +59,12 @@ def contraction(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buf
 
     `patch` is the input at pixel (y - pad, x - pad) of the axes b, y, x, c; `result` an expression
     of `sum` at b, y, x, o; `buffers` what both read, with "weight" [o, c, r, s] and "out"
-    [b, y, x, o] among them.
+    [b, y, x, o] among them. A weight [b, y, o, c, r, s] is another one for each b and y.
     """
     o, r, s, c = map(axis, "orsc")
-    return _windowed("contraction", window, patch, result, buffers, c, Load("weight", (o, c, r, s)),
+    own = len(next(b for b in buffers if b.name == "weight").shape) == 6
+    weight = Load("weight", (*map(axis, "by" * own), o, c, r, s))
+    return _windowed("contraction", window, patch, result, buffers, c, weight,
                      (("c", window.channels),), parts)
 
 

@@ -16,7 +16,8 @@ from dataclasses import replace
 
 from smalti.kernel.form import Kernel, functions, loads
 from smalti.schedule.merge import (
-    access, contraction_extents, in_place, in_planes, map_axes, reduction_axes,
+    access, contraction_extents, in_place, in_planes, map_axes, reduction_axes, weights_batched,
+    weights_bound,
 )
 from smalti.schedule.schedule import (
     AttentionSchedule, ContractionSchedule, DepthwiseSchedule, Limits, MapSchedule,
@@ -64,16 +65,17 @@ def choose(kernel: Kernel, limits: Limits, precision: str = "f32",
 def _contraction(kernel: Kernel, limits: Limits, precision: str,
                  filtering: int, growth_max: int | None) -> ContractionSchedule:
     e = contraction_extents(kernel)
-    pixels = e.b * e.y * e.x
+    images, lines = (1, 1) if weights_batched(kernel) else (e.b, e.y)
+    pixels = images * lines * e.x
     vectors, rows = micro_tile(pixels, e.o, limits)
     width = vectors * limits.lanes
     panels = -(-e.o // width)
-    tile_x, tile_y, tile_b = pixel_tile(e.b, e.y, e.x)
+    tile_x, tile_y, tile_b = pixel_tile(images, lines, e.x)
     chunk = channel_chunk(e.c, (tile_b, tile_y, tile_x), e, limits, precision)
     tiles = (-(-e.b // tile_b)) * (-(-e.y // tile_y)) * (-(-e.x // tile_x))
     per_panel = 2 * tile_b * tile_y * tile_x * width * e.c * e.r * e.s * e.parts
     sums = max(1, limits.l2_bytes // 4 // (4 * tile_b * tile_y * tile_x * width * e.parts))
-    if e.r == e.s == e.y == 1:
+    if e.r == e.s == lines == 1:
         block = panel_block(tiles, panels, sums, limits.threads)
     else:
         block = max(1, min(panels // -(-TILES_PER_THREAD * limits.threads // tiles), sums))
@@ -88,7 +90,7 @@ def _contraction(kernel: Kernel, limits: Limits, precision: str,
         return filtered(kernel, direct, limits, filtering, e.y * e.x <= STREAMED_PIXELS_MAX,
                         growth_max)
     direct = planar(kernel, direct, limits) or unstaged(kernel, direct, limits) or direct
-    return balanced(e, direct, limits)
+    return balanced(e, direct, limits, lines == 1 and not direct.planar)
 
 
 def planar(kernel: Kernel, direct: ContractionSchedule,
@@ -101,7 +103,8 @@ def planar(kernel: Kernel, direct: ContractionSchedule,
     tile_x = e.x if bordered else direct.tile_x
     tile_y = even(e.y, max(1, 2 * PIXELS_MAX // tile_x))
     high = (tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1
-    if (not in_planes(kernel) or e.parts > 1 or 2 * e.c > limits.lanes or 4 * rows < 3 * direct.rows
+    if (not in_planes(kernel) or not weights_bound(kernel) or e.parts > 1
+            or 2 * e.c > limits.lanes or 4 * rows < 3 * direct.rows
             or high * row > limits.l2_bytes // 2):
         return None
     return replace(direct, tile_b=1, tile_y=tile_y, tile_x=tile_x, chunk=1, unroll=1, rows=rows,
@@ -139,8 +142,10 @@ def registers(kernel: Kernel, limits: Limits) -> int:
                                            if name not in ARITHMETIC), default=0)
 
 
-def balanced(e, direct: ContractionSchedule, limits: Limits) -> ContractionSchedule:
-    """The schedule with tiles that keep all threads at work to the end, where they are few.
+def balanced(e, direct: ContractionSchedule, limits: Limits,
+             in_line: bool) -> ContractionSchedule:
+    """The schedule with tiles that keep all threads at work to the end, where they are few; tiles
+    divide a line of pixels, or lines of whole tiles.
 
     Of a hundred tiles it does not matter who takes the last; of three it does.
     """
@@ -157,7 +162,7 @@ def balanced(e, direct: ContractionSchedule, limits: Limits) -> ContractionSched
         return direct
     tiles = {(direct.tile_y, direct.tile_x)}
     for parts in range(1, few + 1):
-        if e.y == 1 and not direct.planar:
+        if in_line:
             tiles.add((1, even(e.x, -(-e.x // parts))))
         else:
             tiles.add((even(e.y, -(-e.y // parts)), direct.tile_x))

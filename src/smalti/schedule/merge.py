@@ -79,6 +79,16 @@ class Extents:
     parts: int = 1
 
 
+def weights_batched(kernel: Kernel) -> bool:
+    """Whether each image and row of a contraction has a weight of its own."""
+    return len(kernel.buffer("weight").shape) == 6
+
+
+def weights_bound(kernel: Kernel) -> bool:
+    """Whether the weight of a contraction is a parameter, packed before it is run."""
+    return kernel.buffer("weight").role == "parameter" and not weights_batched(kernel)
+
+
 @lru_cache(maxsize=None)
 def contraction_extents(kernel: Kernel) -> Extents:
     """The extents of a contraction, with b and y merged into x where that is possible."""
@@ -88,7 +98,7 @@ def contraction_extents(kernel: Kernel) -> Extents:
     read = total.value.arguments[0].index
     steps = (read[1].coefficient("y"), read[2].coefficient("x"),
              read[1].coefficient("r"), read[2].coefficient("s"))
-    if r == s == 1 and steps[:2] == (1, 1) and not patch.guards:
+    if r == s == 1 and steps[:2] == (1, 1) and not patch.guards and not weights_batched(kernel):
         accesses = [access(kernel, load) for load in (*loads(patch.value), *loads(out.value))
                     if load.buffer != "sum"]
         accesses.append(store(kernel, out.axes, "out"))

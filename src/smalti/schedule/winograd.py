@@ -13,7 +13,7 @@ import math
 from dataclasses import replace
 
 from smalti.kernel.form import Kernel
-from smalti.schedule.merge import Extents, contraction_extents, halved
+from smalti.schedule.merge import Extents, contraction_extents, halved, weights_bound
 from smalti.schedule.schedule import ContractionSchedule, Limits
 
 BLOCKS, BLOCKS_X = 64, 8
@@ -38,11 +38,13 @@ def even(extent: int, most: int) -> int:
 def filterable(kernel: Kernel, limits: Limits) -> bool:
     """Whether a contraction can be computed by minimal filtering, and reads a vector of channels.
 
-    With few output channels the direct algorithm computes a whole panel, too.
+    With few output channels the direct algorithm computes a whole panel, too. Computed weights
+    would be transformed by each run.
     """
     e = contraction_extents(kernel)
     window = (e.r, e.s, e.stride_y, e.stride_x, e.dilation_y, e.dilation_x)
-    return window == (3, 3, 1, 1, 1, 1) and e.parts == 1 and e.c >= limits.lanes
+    return window == (3, 3, 1, 1, 1, 1) and e.parts == 1 and e.c >= limits.lanes \
+        and weights_bound(kernel)
 
 
 def points(size: int, folded: bool) -> int:

@@ -272,3 +272,57 @@ def test_gated_convolutions(name: str) -> None:
     assert schedule.winograd == 0
     with pytest.raises(IllegalSchedule, match="one sum for each result"):
         lower(cut(g).pieces[0].kernel, replace(schedule, winograd=4), level(name))
+
+
+# ---------------------------------------------------------------------- computed weights
+
+
+PRODUCTS = [((5, 7), (7, 9)), ((130, 300), (300, 70)), ((3, 5, 7), (3, 7, 9)), ((5, 7), (3, 7, 9)),
+            ((2, 3, 40, 6), (2, 3, 6, 17)), ((1, 3, 5, 7), (2, 1, 7, 9)), ((2, 3, 5, 7), (7, 40))]
+
+
+@pytest.mark.parametrize("name, precision", PRECISIONS)
+@pytest.mark.parametrize("shapes", PRODUCTS, ids=str)
+@pytest.mark.parametrize("fused", [False, True])
+def test_products_of_computed_matrices(name: str, precision: str, shapes: tuple,
+                                       fused: bool) -> None:
+    g = Graph("product")
+    a, b = (g.input(x, shape) for x, shape in zip("ab", shapes, strict=True))
+    if fused:
+        a, b = g.apply("tanh", a), g.apply("silu", b)
+    y = g.apply("mat_mul", a, b)
+    g.output("y", g.apply("relu", y + g.input("r", y.shape)) * 2.0 if fused else y)
+    runner = check_graph(g, name, precision)
+    assert any(isinstance(schedule, ContractionSchedule) for schedule in runner.schedules)
+
+
+@pytest.mark.parametrize("name, precision", PRECISIONS)
+def test_heads_are_multiplied_where_they_lie(name: str, precision: str) -> None:
+    g = Graph("heads")
+    q, k, v = (g.input(x, (2, t, 3, 24)) for x, t in zip("qkv", (33, 20, 20), strict=True))
+    scores = g.apply("mat_mul", q.transpose(0, 2, 1, 3), k.transpose(0, 2, 3, 1))
+    mixed = g.apply("mat_mul", g.apply("sigmoid", scores), v.transpose(0, 2, 1, 3))
+    g.output("y", mixed.transpose(0, 2, 1, 3).reshape(2, 33, 72))
+    runner = check_graph(g, name, precision)
+    kinds = [type(schedule) for schedule in runner.schedules]
+    assert kinds == [ContractionSchedule] * 2 or precision == "bf16"
+
+
+@pytest.mark.parametrize("name, precision", PRECISIONS)
+def test_a_matrix_times_itself_and_a_window_that_is_computed(name: str, precision: str) -> None:
+    g = Graph("computed")
+    x = g.apply("tanh", g.input("x", (1, 8, 20, 20)))
+    g.output("square", g.apply("mat_mul", x, x))
+    w = g.apply("silu", g.input("w", (24, 4, 3, 3)))
+    g.output("conv", g.apply("conv", x, w, pads=(1, 1, 1, 1), group=2))
+    check_graph(g, name, precision)
+
+
+def test_only_single_rows_have_weights_of_their_own() -> None:
+    g = Graph("batched")
+    g.output("y", g.apply("mat_mul", g.input("a", (2, 4, 8)), g.input("b", (2, 8, 16))))
+    kernel, bounds = cut(g).pieces[0].kernel, limits(level("avx2"))
+    schedule = choose(kernel, bounds)
+    assert (schedule.tile_b, schedule.tile_y) == (1, 1)
+    with pytest.raises(IllegalSchedule, match="its own weight"):
+        lower(kernel, replace(schedule, tile_b=2), level("avx2"))

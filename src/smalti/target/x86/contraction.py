@@ -9,7 +9,8 @@ For each tile of output pixels and panels of output channels:
     write the result: epilogue applied
 
 The patch and the sums lie in the thread's scratch memory and stay in its second-level cache;
-packed weights stream through once for each tile.
+packed weights stream through once for each tile. Weights that are computed, and those of which each
+image or row has its own, are packed by a step in front.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from dataclasses import dataclass, replace
 
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, Load, Stage, loads
-from smalti.schedule.merge import access, contraction_extents, store
+from smalti.schedule.merge import (
+    access, contraction_extents, store, weights_batched, weights_bound,
+)
 from smalti.schedule.schedule import ContractionSchedule
 from smalti.target.x86.assembler import Assembler, Memory, Register
 from smalti.target.x86.instructions import Level
@@ -30,6 +33,7 @@ from smalti.target.x86.micro import (
     LINE_BYTES, Micro, Reduction, load_sums, multiply, split_rows, store_sums, zero_sums,
 )
 from smalti.target.x86.nest import Axis, Nest, Sink, Stream, stream_of
+from smalti.target.x86.packing import lower_packing
 
 PIXEL_PAD_BYTES = 64
 """Between staged pixels, so that the rows of a micro-kernel fall into different cache sets."""
@@ -95,6 +99,7 @@ class Contraction:
                                    schedule.weights, *filtering, e.parts)
         self.chunks = self.packed.chunks
         self.patch, _, self.result = kernel.stages
+        self.batched = weights_batched(kernel)
         self.asm = Assembler(level, "contraction")
         self.check()
 
@@ -111,6 +116,10 @@ class Contraction:
             raise IllegalSchedule("minimal filtering has one sum for each result")
         if e.b % schedule.tile_b:
             raise IllegalSchedule(f"tiles of {schedule.tile_b} do not divide {e.b} images")
+        if self.batched and (schedule.tile_b, schedule.tile_y) != (1, 1):
+            raise IllegalSchedule("a tile is one row of one image where each has its own weight")
+        if schedule.winograd and not weights_bound(self.kernel):
+            raise IllegalSchedule("minimal filtering has weights that are bound")
 
     def layout(self, tile_x: int) -> Layout:
         """The layout for tiles `tile_x` pixels wide."""
@@ -131,6 +140,8 @@ class Contraction:
         table, index, self.scratch = asm.argument(), asm.argument(), asm.argument()
         names = pointers(self.kernel)
         self.pointers = load_pointers(asm, table, names)
+        if not weights_bound(self.kernel):
+            asm.op("mov", self.pointers["weight"], Memory(table, 8 * len(names)))
         index = asm.copy(index)
         index, x_tile = asm.divide(index, counts[0])
         index, y_tile = asm.divide(index, counts[1])
@@ -151,9 +162,23 @@ class Contraction:
             asm.place(last)
             self._tile(tile, narrow)
             asm.place(end)
-        tiles = counts[0] * counts[1] * counts[2] * counts[3]
-        return Lowered((Step(asm.finish(), tiles),), names, self.layout(s.tile_x).total,
-                       packed=self.packed)
+        step = Step(asm.finish(), counts[0] * counts[1] * counts[2] * counts[3])
+        scratch = self.layout(s.tile_x).total
+        if weights_bound(self.kernel):
+            return Lowered((step,), names, scratch, packed=self.packed)
+        weight, each = self.kernel.buffer("weight"), e.b * e.y if self.batched else 1
+        batch = tuple(zip(weight.shape[:-4], weight.strides[:-4]))
+        packing = lower_packing(self.packed, weight.strides[-4:], self.level, weight.dtype,
+                                (names.index("weight"), len(names)), batch)
+        return Lowered((packing, step), names, scratch, each * self.packed.bytes)
+
+    def _weights(self, tile: Tile, panel: Register) -> Register:
+        """Where the packed weights of a tile begin, from `panel` on."""
+        weights = self.asm.offset(self.pointers["weight"], panel, self.packed.panel_bytes)
+        if self.batched:
+            weights = self.asm.offset(weights, tile.b, self.e.y * self.packed.bytes)
+            weights = self.asm.offset(weights, tile.y, self.packed.bytes)
+        return weights
 
     # ------------------------------------------------------------------ one tile
 
@@ -161,7 +186,7 @@ class Contraction:
         asm, layout = self.asm, self.layout(tile_x)
         patch, sums = self.scratch, asm.copy(self.scratch)
         asm.advance(sums, layout.sums_at)
-        weights = asm.offset(self.pointers["weight"], tile.panel, self.packed.panel_bytes)
+        weights = self._weights(tile, tile.panel)
         if self.chunks == 1:
             self._stage(tile, tile_x, layout, patch, 0)
             self._multiply(tile, tile_x, layout, patch, sums, weights)

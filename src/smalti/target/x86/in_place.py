@@ -73,7 +73,7 @@ class InPlace(Contraction):
         out = replace(out, strides={**out.strides, "panel": out.stride("o") * self.width})
         results = Results(asm, result.value, "sum", behind, out, "x", "o",
                           {self.patch.value: source})
-        weights = asm.offset(self.pointers["weight"], panel, self.packed.panel_bytes)
+        weights = self._weights(tile, panel)
         with results.walk("panel", panels) as each:
             with each.walk("b", tile.images) as image, image.walk("y", tile.rows) as line:
                 self._line(line.own("x"), tile_x, weights, channels)

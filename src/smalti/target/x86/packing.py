@@ -8,6 +8,8 @@ laid side by side under each o. What lies behind the last o or c is zero.
 
 from __future__ import annotations
 
+from smalti.kernel.form import ELEMENT_BYTES
+from smalti.target.x86 import elements
 from smalti.target.x86.assembler import Assembler, Memory, Register
 from smalti.target.x86.elements import rounded
 from smalti.target.x86.filtering import transform
@@ -15,28 +17,39 @@ from smalti.target.x86.instructions import Level
 from smalti.target.x86.lowered import PackedWeight, Step
 
 
-def lower_packing(packed: PackedWeight, strides: tuple[int, ...], level: Level) -> Step:
-    """Code that packs one panel a tile; its pointers are the source and the target.
+def lower_packing(packed: PackedWeight, strides: tuple[int, ...], level: Level,
+                  dtype: str = "f32", at: tuple[int, int] = (0, 1),
+                  batch: tuple[tuple[int, int], ...] = ()) -> Step:
+    """Code that packs one panel a tile; the pointers at `at` are the source and the target.
 
-    `strides` are those of the source for o, c, r and s, in f32 elements.
+    `strides` are those of the source for o, c, r and s, in elements of `dtype`; `batch` are extents
+    and strides of axes outside of them, for each place of which there is a packed weight.
     """
-    return _Packing(packed, strides, level).lower()
+    return _Packing(packed, strides, level, dtype).lower(at, batch)
 
 
 class _Packing:
-    def __init__(self, packed: PackedWeight, strides: tuple[int, ...], level: Level) -> None:
-        self.packed, self.level = packed, level
-        self.o, self.c, self.r, self.s = (4 * stride for stride in strides)
+    def __init__(self, packed: PackedWeight, strides: tuple[int, ...], level: Level,
+                 dtype: str) -> None:
+        self.packed, self.level, self.dtype = packed, level, dtype
+        self.size = ELEMENT_BYTES[dtype]
+        self.o, self.c, self.r, self.s = (self.size * stride for stride in strides)
         self.asm = Assembler(level, "packing")
         self.pairs = packed.dtype == "bf16"
 
-    def lower(self) -> Step:
-        asm, p = self.asm, self.packed
+    def lower(self, at: tuple[int, int], batch: tuple[tuple[int, int], ...]) -> Step:
+        asm, p, tiles = self.asm, self.packed, self.packed.panels
         table, panel = asm.argument(), asm.argument()
         source, target = asm.general(), asm.general()
-        asm.op("mov", source, Memory(table))
-        asm.op("mov", target, Memory(table, 8))
+        asm.op("mov", source, Memory(table, 8 * at[0]))
+        asm.op("mov", target, Memory(table, 8 * at[1]))
         target = asm.offset(target, panel, p.panel_bytes)
+        if batch:
+            outer, panel = asm.divide(panel, p.panels)
+            for extent, stride in reversed(batch):
+                outer, place = asm.divide(outer, extent)
+                source = asm.offset(source, place, self.size * stride)
+                tiles *= extent
         which, panel = asm.divide(panel, p.part_panels)
         source = asm.offset(source, which, self.o * p.out_channels)
         source = asm.offset(source, panel, self.o * p.width)
@@ -51,7 +64,7 @@ class _Packing:
             asm.place(last)
             self._panel(source, target, part)
             asm.place(end)
-        return Step(asm.finish(), p.panels)
+        return Step(asm.finish(), tiles)
 
     def _points(self, source: Register, target: Register, width: int) -> None:
         """G g G^T of every channel, for `width` neighbouring o."""
@@ -141,11 +154,17 @@ class _Packing:
             else:
                 here = asm.copy(at)
                 asm.advance(here, v * lanes * self.o)
-                value = asm.gather(here, index, count)
+                value = self._taken(here, index, count)
                 if self.pairs:
                     value = rounded(asm, value)
                 if channels == 2:
                     asm.advance(here, self.c)
-                    high = rounded(asm, asm.gather(here, index, count))
+                    high = rounded(asm, self._taken(here, index, count))
                     value = asm.result("or", value, asm.result("shift_left_int", high, 16))
             asm.store(Memory(target, v * self.level.bytes), value)
+
+    def _taken(self, here: Register, index: Register, count: int) -> Register:
+        """`count` neighbouring o as f32."""
+        if self.o == self.size:
+            return elements.load(self.asm, self.dtype, Memory(here), count)
+        return elements.gather(self.asm, self.dtype, here, index, count)

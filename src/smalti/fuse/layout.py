@@ -1,0 +1,46 @@
+"""In which order the values of four axes are stored: images channels-last, all others row-major.
+
+What a value is follows from what makes and reads it: convolutions, group normalisations and the
+like know images [n, c, h, w]; matrix products and normalisations of the last axis know rows. Values
+that are combined element by element are of one kind. Without any hint they are images.
+"""
+
+from __future__ import annotations
+
+from smalti.fuse.support import NORMALIZATIONS, REDUCTIONS
+from smalti.graph import Graph, Value
+
+OF_IMAGES = {"conv", "group_normalization", "resize"}
+OF_ROWS = {"mat_mul"} | NORMALIZATIONS - {"group_normalization"}
+TOGETHER = {"concat", *REDUCTIONS}
+"""Operations beside pointwise ones whose operands and result are of one kind."""
+
+
+def row_values(graph: Graph) -> set[Value]:
+    """The values of four axes that are rows, not images.
+
+    >>> g = Graph()
+    >>> scores = g.apply("mat_mul", g.input("q", (1, 8, 77, 64)), g.input("k", (1, 8, 64, 77)))
+    >>> scores in row_values(g)
+    True
+    """
+    parent: dict[Value, Value] = {}
+
+    def root(value: Value) -> Value:
+        parent.setdefault(value, value)
+        while parent[value] is not value:
+            parent[value] = value = parent[parent[value]]
+        return value
+
+    seen: dict[bool, set[Value]] = {True: set(), False: set()}
+    for node in graph.nodes:
+        values = [v for v in (*node.inputs, node.output) if len(v.shape) == 4]
+        name = node.operation.name
+        if node.operation.pointwise or name in TOGETHER:
+            for value in values:
+                parent[root(value)] = root(values[0])
+        elif name in OF_IMAGES | OF_ROWS:
+            seen[name in OF_ROWS].update(values)
+    images = {root(value) for value in seen[False]}
+    lines = {root(value) for value in seen[True]} - images
+    return {value for value in parent if root(value) in lines}

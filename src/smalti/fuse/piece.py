@@ -1,0 +1,61 @@
+"""What a cut consists of: pieces that kernels compute, and pieces that numpy does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from smalti.fuse.support import When
+from smalti.fuse.view import View
+from smalti.kernel.form import Kernel
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A kernel, the views its buffers stand for, and where in the model it comes from.
+
+    `when` it runs: once after the parameters are bound, when a held input changes, or in each run.
+    """
+
+    kernel: Kernel
+    views: dict[str, View]
+    scope: str
+    reason: str
+    flops: int
+    when: When = When.RUN
+
+
+@dataclass(frozen=True)
+class HostPiece:
+    """An operation that runs as its numpy meaning, on views of its operands "x0", "x1", … and of
+    its result "out". `reason` says why no kernel computes it."""
+
+    operation: str
+    attributes: Mapping[str, Any]
+    views: dict[str, View]
+    scope: str
+    reason: str
+    flops: int
+    when: When = When.RUN
+
+    @property
+    def operands(self) -> list[View]:
+        """The operands in their order."""
+        return [view for name, view in self.views.items() if name != "out"]
+
+
+@dataclass
+class Cut:
+    """The pieces in the order in which they run, by `when`.
+
+    `held` names inputs that change more rarely than others.
+    `rows`: for each input whose numbers are rows of tables, the extent of the smallest table.
+    """
+
+    name: str
+    inputs: dict[str, View] = field(default_factory=dict)
+    outputs: dict[str, View] = field(default_factory=dict)
+    pieces: list[Piece | HostPiece] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
+    held: tuple[str, ...] = ()

@@ -1,0 +1,39 @@
+"""What convolutions and matrix products are as windows over images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from smalti.fuse.view import View
+from smalti.graph import Node
+from smalti.kernel import build
+
+
+def conv_window(node: Node) -> build.Window:
+    """The window of a convolution; of one group of channels, or of all where each is a group."""
+    (batch, channels, height, width), out = node.inputs[0].shape, node.output.shape
+    groups = node.attributes["group"]
+    parts = 1 if groups == channels == out[1] else groups
+    return build.Window(batch, height, width, channels // parts, out[2], out[3], out[1] // parts,
+                        *node.inputs[1].shape[2:], tuple(node.attributes["strides"]),
+                        tuple(node.attributes["dilations"]), tuple(node.attributes["pads"][:2]))
+
+
+def matrix_window(node: Node) -> build.Window:
+    """The window of a matrix product, which is one pixel."""
+    batch, height, width, channels = (*node.output.shape[:-2], 1, 1)[:2] + node.output.shape[-2:]
+    return build.Window(batch, height, width, node.inputs[0].shape[-1], height, width, channels)
+
+
+def matrices(weight: View, outer: Sequence[int]) -> View:
+    """Matrices [..., c, o] as a weight [o, c, 1, 1], or [b, y, o, c, 1, 1] where there are several
+    for the axes `outer` of a result."""
+    (*_, c, o), (*_, down, right) = weight.shape, weight.strides
+    shape, strides = (o, c, 1, 1), (right, down, 0, 0)
+    if math.prod(weight.shape[:-2]) > 1:
+        wide = weight.expand((*outer, c, o))
+        missing = 2 - len(outer)
+        shape = (*outer, *(1,) * missing, *shape)
+        strides = (*wide.strides[:-2], *(0,) * missing, *strides)
+    return View(weight.storage, weight.offset, shape, strides)
