@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
+from onnx.reference.ops.op_cast import cast_to
 from onnx_operations import CASES, IMAGE, REFUSED, X345, Case, graph_of, layer, numbers, rows
 
 from smalti.errors import InputError
@@ -49,6 +51,38 @@ def test_max_roi_pool_takes_corners_with_it() -> None:
     found = OPERATIONS["max_roi_pool"].meaning(x, regions, output_height=2, output_width=2,
                                                spatial_scale=1.0)
     assert found[:, 0].tolist() == [[[9, 11], [25, 27]], [[34, 34], [34, 34]], [[0, 0], [0, 0]]]
+
+
+def test_places_of_maxima_count_through_the_whole_input() -> None:
+    x = numbers(2, 3, 5, 6)
+    window = {"kernel_shape": (3, 2), "strides": (2, 2), "pads": (1, 0, 1, 1),
+              "dilations": (1, 2), "ceil_mode": 1}
+    best = OPERATIONS["max_pool"].meaning(x, **window)
+    places = OPERATIONS["max_pool_indices"].meaning(x, **window, storage_order=0)
+    np.testing.assert_array_equal(x.reshape(-1)[places], best)
+    turned = OPERATIONS["max_pool_indices"].meaning(x, **window, storage_order=1)
+    np.testing.assert_array_equal(x.swapaxes(2, 3).reshape(-1)[turned], best)
+
+
+@pytest.mark.parametrize("to", ["f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0"])
+@pytest.mark.parametrize("saturate", [0, 1])
+def test_casts_to_eight_bits_saturate_when_asked(to: str, saturate: int) -> None:
+    x = np.array([0, 0.3, -1.5, 448, 449, 6e4, -7e4, 1e38, np.inf, np.nan], np.float32)
+    x = np.abs(x) if to == "f8e8m0" else x
+    found = OPERATIONS["cast"].meaning(x, to, saturate=saturate, round_mode="nearest")
+    element = getattr(TensorProto, to.replace("f8", "FLOAT8").upper())
+    expected = cast_to(x, element, bool(saturate), "nearest")
+    np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8))
+
+
+@pytest.mark.parametrize(("x", "to", "expected"), [
+    (np.array([1.0, -2.0], np.float32), "u32", [0x3F800000, 0xC0000000]),
+    (np.array([255, 1], np.uint8), "i8", [-1, 1]), (np.array([True, False]), "u8", [1, 0]),
+])
+def test_bit_cast_keeps_the_bits(x, to, expected) -> None:
+    g = Graph()
+    assert g.apply("bit_cast", g.constant(x), to=to).dtype == to
+    assert OPERATIONS["bit_cast"].meaning(x, to).tolist() == expected
 
 
 def recurrent(case: Case, arrays: tuple[np.ndarray, ...], **changes: Any) -> np.ndarray:

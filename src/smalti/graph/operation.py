@@ -21,12 +21,24 @@ DTYPES = {
     "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
     "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64, "bool": np.bool_,
     "i4": ml_dtypes.int4, "u4": ml_dtypes.uint4, "f4e2m1": ml_dtypes.float4_e2m1fn,
+    "i2": ml_dtypes.int2, "u2": ml_dtypes.uint2,
     "f8e4m3fn": ml_dtypes.float8_e4m3fn, "f8e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
     "f8e5m2": ml_dtypes.float8_e5m2, "f8e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
     "f8e8m0": ml_dtypes.float8_e8m0fnu,
 }
-"""The numpy type of each dtype; those of four bits take a byte in memory."""
+"""The numpy type of each dtype; those of fewer than eight bits take a byte in memory."""
 FLOATS = ("f64", "f32", "f16", "bf16")
+
+
+def bits_of(dtype: str) -> int:
+    """Bits of an element in a file, where elements of fewer than eight lie side by side.
+
+    >>> bits_of("u4"), bits_of("bool"), bits_of("f64")
+    (4, 8, 64)
+    """
+    narrow = {"i4": 4, "u4": 4, "f4e2m1": 4, "i2": 2, "u2": 2}
+    return narrow.get(dtype) or 8 * np.dtype(DTYPES[dtype]).itemsize
+
 
 REQUIRED = object()
 

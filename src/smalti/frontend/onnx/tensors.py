@@ -19,27 +19,27 @@ import onnx
 from onnx import numpy_helper
 
 from smalti.errors import InputError
-from smalti.graph.operation import DTYPES, Type
+from smalti.graph.operation import DTYPES, Type, bits_of
 
 T = onnx.TensorProto
 DTYPE_OF = {
     T.FLOAT: "f32", T.DOUBLE: "f64", T.FLOAT16: "f16", T.BFLOAT16: "bf16",
     T.INT8: "i8", T.INT16: "i16", T.INT32: "i32", T.INT64: "i64",
     T.UINT8: "u8", T.UINT16: "u16", T.UINT32: "u32", T.UINT64: "u64", T.BOOL: "bool",
-    T.INT4: "i4", T.UINT4: "u4", T.FLOAT4E2M1: "f4e2m1",
+    T.INT4: "i4", T.UINT4: "u4", T.FLOAT4E2M1: "f4e2m1", T.INT2: "i2", T.UINT2: "u2",
     T.FLOAT8E4M3FN: "f8e4m3fn", T.FLOAT8E4M3FNUZ: "f8e4m3fnuz",
     T.FLOAT8E5M2: "f8e5m2", T.FLOAT8E5M2FNUZ: "f8e5m2fnuz", T.FLOAT8E8M0: "f8e8m0",
 }
-"""The dtype of each element type of ONNX; strings, complex and 2-bit numbers have none."""
+"""The dtype of each element type of ONNX; strings, complex and 6-bit numbers have none."""
 ELEMENT_OF = {dtype: element for element, dtype in DTYPE_OF.items()}
-HALF_BYTES = ("i4", "u4", "f4e2m1")
+PACKED = tuple(dtype for dtype in DTYPES if bits_of(dtype) < 8)
 ELEMENTS_MAX = 1 << 48
 
 FIELDS = {
     "float_data": ("f32",), "double_data": ("f64",), "int64_data": ("i64",),
     "uint64_data": ("u32", "u64"),
     "int32_data": ("i32", "i16", "i8", "u16", "u8", "bool", "f16", "bf16", "f8e4m3fn",
-                   "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0", *HALF_BYTES),
+                   "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0", *PACKED),
 }
 FIELD_OF = {dtype: field for field, dtypes in FIELDS.items() for dtype in dtypes}
 
@@ -64,9 +64,7 @@ def shape_of(tensor: onnx.TensorProto) -> tuple[int, ...]:
 
 def bytes_of(count: int, dtype: str) -> int:
     """Bytes of `count` elements in a file."""
-    if dtype in HALF_BYTES:
-        return (count + 1) // 2
-    return count * np.dtype(DTYPES[dtype]).itemsize
+    return (count * bits_of(dtype) + 7) // 8
 
 
 def read(tensor: onnx.TensorProto, folder: Path | None = None) -> np.ndarray:
@@ -92,7 +90,7 @@ def read(tensor: onnx.TensorProto, folder: Path | None = None) -> np.ndarray:
         held, expected, unit = len(tensor.raw_data), bytes_of(count, dtype), "bytes"
     else:
         held = len(getattr(tensor, FIELD_OF[dtype]))
-        expected, unit = (count + 1) // 2 if dtype in HALF_BYTES else count, "elements"
+        expected, unit = bytes_of(count, dtype) if dtype in PACKED else count, "elements"
     if held != expected:
         raise InputError(f"{what} of shape {list(shape)} holds {held} {unit}, not {expected}")
     try:
@@ -122,7 +120,7 @@ def _external(tensor: onnx.TensorProto, shape: tuple[int, ...], dtype: str,
                          f"from {offset} on are named, and {path.name} has {size}")
     if expected == 0:
         return np.zeros(shape, DTYPES[dtype])
-    if dtype in HALF_BYTES:
+    if dtype in PACKED:
         packed = T(data_type=tensor.data_type, dims=shape, raw_data=bytes(
             np.memmap(path, np.uint8, "r", offset, (expected,))))
         return numpy_helper.to_array(packed).astype(DTYPES[dtype], copy=False)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.graph.operation import Type, broadcast, define
+from smalti.graph.operation import FLOATS, Type, broadcast, define
 
 
 def _mat_mul_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
@@ -55,7 +55,7 @@ def conv(x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None, *, stride
     o, c, r, s = w.shape
     out_h = conv_extent(height, r, strides[0], dilations[0], 0)
     out_w = conv_extent(width, s, strides[1], dilations[1], 0)
-    y = np.zeros((n, group, o // group, out_h, out_w), np.float32)
+    y = np.zeros((n, group, o // group, out_h, out_w), np.promote_types(x.dtype, np.float32))
     x = x.reshape(n, group, c, height, width)
     w = w.reshape(group, o // group, c, r, s)
     for i in range(r):
@@ -72,3 +72,19 @@ define(name="conv", inputs=(2, 3), shape=_conv_rule, meaning=conv,
        attributes={"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1},
        flops=lambda types, result, attributes:
            2 * result.size * types[1].shape[1] * types[1].shape[2] * types[1].shape[3])
+
+
+def _det_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
+    (x,) = types
+    if len(x.shape) < 2 or x.shape[-1] != x.shape[-2] or x.dtype not in FLOATS:
+        raise InputError(f"det of {x}: square matrices [..., n, n] are expected")
+    return Type(x.shape[:-2], x.dtype)
+
+
+def det(x: np.ndarray) -> np.ndarray:
+    """The determinants of square matrices, in f64 inside."""
+    return np.linalg.det(x.astype(np.float64)).astype(x.dtype)
+
+
+define(name="det", inputs=(1, 1), shape=_det_rule, meaning=det,
+       flops=lambda types, result, attributes: result.size * types[0].shape[-1] ** 3)

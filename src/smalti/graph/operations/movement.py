@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.graph.operation import DTYPES, REQUIRED, Type, define
+from smalti.graph.operation import DTYPES, REQUIRED, Type, bits_of, define
 
 
 def _free(types: Sequence[Type], result: Type, attributes: Mapping[str, Any]) -> int:
@@ -153,8 +154,39 @@ define(name="gather", inputs=(2, 2), shape=_gather_rule, flops=_free, meaning=ga
 def _cast_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
     if attributes["to"] not in DTYPES:
         raise InputError(f"cast to {attributes['to']!r}, which is none of {sorted(DTYPES)}")
+    if attributes["round_mode"] not in ("up", "down", "nearest"):
+        raise InputError(f"cast with round_mode {attributes['round_mode']!r}; up, down or nearest "
+                         f"is expected")
     return Type(types[0].shape, attributes["to"])
 
 
-define(name="cast", inputs=(1, 1), attributes={"to": REQUIRED}, shape=_cast_rule,
-       meaning=lambda x, to: x.astype(DTYPES[to]), flops=_free)
+def cast(x: np.ndarray, to: str, saturate: int, round_mode: str) -> np.ndarray:
+    """x in another dtype; what is too large for 8 bits becomes the largest there is, `saturate`.
+
+    Powers of two (f8e8m0) are rounded "up", "down" or to the "nearest".
+    """
+    if to == "f8e8m0":
+        fraction, exponent = np.frexp(np.abs(x.astype(np.float32)))
+        more = {"up": fraction > 0.5, "nearest": fraction >= 0.75}.get(round_mode, False)
+        bits = np.clip(exponent + 126 + more, 0, 254 if saturate else 255)
+        bits = np.where(fraction == 0, 0, np.where(np.isfinite(fraction), bits, 255))
+        return bits.astype(np.uint8).view(DTYPES[to])
+    if saturate and to.startswith("f8"):
+        limit = float(ml_dtypes.finfo(DTYPES[to]).max)
+        x = np.clip(x if x.dtype == np.float64 else x.astype(np.float32), -limit, limit)
+    return x.astype(DTYPES[to])
+
+
+define(name="cast", inputs=(1, 1), shape=_cast_rule, meaning=cast, flops=_free,
+       attributes={"to": REQUIRED, "saturate": 1, "round_mode": "up"})
+
+
+def _bit_cast_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
+    (x,), to = types, attributes["to"]
+    if to not in DTYPES or bits_of(to) != bits_of(x.dtype) or to == "bool":
+        raise InputError(f"bit_cast of {x} to {to!r}: numbers of as many bits are expected")
+    return Type(x.shape, to)
+
+
+define(name="bit_cast", inputs=(1, 1), attributes={"to": REQUIRED}, shape=_bit_cast_rule,
+       meaning=lambda x, to: np.ascontiguousarray(x).reshape(x.shape).view(DTYPES[to]), flops=_free)

@@ -71,6 +71,24 @@ def max_pool(x: np.ndarray, **attributes: Any) -> np.ndarray:
     return result
 
 
+def max_pool_indices(x: np.ndarray, *, storage_order: int, **attributes: Any) -> np.ndarray:
+    """Where each maximum of `max_pool` is, counted through x [n, c, ...]; of equals the first.
+
+    With `storage_order` 1 the axes of the image are counted from the first on.
+    """
+    images = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *(1,) * (x.ndim - 2))
+    inside = np.arange(math.prod(x.shape[2:]))
+    inside = inside.reshape(x.shape[:1:-1]).T if storage_order else inside.reshape(x.shape[2:])
+    places = images * inside.size + inside
+    lowest = -np.inf if np.issubdtype(x.dtype, np.floating) else np.iinfo(x.dtype).min
+    pairs = zip(windows(x, lowest, attributes), windows(places, -1, attributes), strict=True)
+    best, found = (array.copy() for array in next(pairs))
+    for view, place in pairs:
+        better = (place >= 0) & ((view > best) | (found < 0))
+        best, found = np.where(better, view, best), np.where(better, place, found)
+    return found
+
+
 def average_pool(x: np.ndarray, *, count_include_pad: int, **attributes: Any) -> np.ndarray:
     """The mean of each window of x [n, c, ...].
 
@@ -97,5 +115,8 @@ def _flops(types: Sequence[Type], result: Type, attributes: Mapping[str, Any]) -
 
 define(name="max_pool", inputs=(1, 1), shape=_pool_rule, meaning=max_pool, flops=_flops,
        attributes=_WINDOW)
+define(name="max_pool_indices", inputs=(1, 1), meaning=max_pool_indices, flops=_flops,
+       shape=lambda types, attributes: Type(_pool_rule(types, attributes).shape, "i64"),
+       attributes={**_WINDOW, "storage_order": 0})
 define(name="average_pool", inputs=(1, 1), shape=_pool_rule, meaning=average_pool, flops=_flops,
        attributes={**_WINDOW, "count_include_pad": 0})

@@ -34,7 +34,7 @@ def dft(x: np.ndarray, *, axis: int, length: int, inverse: int, onesided: int) -
     `length`, which are all of a real signal; inverse it takes them and gives the real signal.
     """
     axis %= x.ndim
-    wide = x.astype(np.float64)
+    wide = x if x.dtype == np.float64 else x.astype(np.float32)
     signal = wide[..., 0] if x.shape[-1] == 1 else wide[..., 0] + 1j * wide[..., 1]
     if inverse and onesided:
         return np.fft.irfft(signal, length, axis)[..., None].astype(x.dtype)

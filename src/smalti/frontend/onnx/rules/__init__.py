@@ -1,8 +1,9 @@
 """The rules, a family of operators each; importing this package fills `registry.RULES`."""
 
 from smalti.frontend.onnx.rules import (
-    contraction, movement, normalization, pointwise, pooling, reduction, shapes,
+    contraction, indexing, movement, normalization, pointwise, pooling, quantization, recurrent,
+    reduction, resizing, sampling, shapes, signal,
 )
 
-__all__ = ["contraction", "movement", "normalization", "pointwise", "pooling", "reduction",
-           "shapes"]
+__all__ = ["contraction", "indexing", "movement", "normalization", "pointwise", "pooling",
+           "quantization", "recurrent", "reduction", "resizing", "sampling", "shapes", "signal"]

@@ -41,7 +41,11 @@ def window(call: Call, kernel: Sequence[int]) -> tuple[tuple[int, ...], tuple[in
 
 @rule("Conv")
 def conv(call: Call) -> Value:
-    x, w, bias = call[0], call[1], call.optional(2)
+    return conv_of(call, call[0], call[1], call.optional(2))
+
+
+def conv_of(call: Call, x: Value, w: Value, bias: Value | None) -> Value:
+    """A convolution along one or two axes, as the node's attributes say."""
     rank = len(x.shape) - 2
     if rank < 1 or len(w.shape) != len(x.shape):
         raise InputError(f"{x.type} with {w.type}")

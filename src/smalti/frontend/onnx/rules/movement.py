@@ -226,7 +226,8 @@ def space_to_depth(call: Call) -> Value:
         raise InputError(f"{x.type} cannot be gathered from blocks of {size} x {size}")
     n, c, h, w = x.shape
     apart = x.reshape(n, c, h // size, size, w // size, size)
-    return apart.transpose(0, 3, 5, 1, 2, 4).reshape(n, c * size ** 2, h // size, w // size)
+    perm = (0, 1, 3, 5, 2, 4) if call.text("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
+    return apart.transpose(*perm).reshape(n, c * size ** 2, h // size, w // size)
 
 
 @rule("Pad")
@@ -249,47 +250,3 @@ def pad(call: Call) -> Value:
         return x
     return call.apply("pad", x, pads=(*(b for b, _ in full), *(a for _, a in full)), mode=mode,
                       value=np.asarray(number).reshape(-1)[0].item() if mode == "constant" else 0)
-
-
-@rule("Resize", since=11)
-def resize(call: Call) -> Value:
-    x = call[0]
-    axes = call.integers("axes", tuple(range(len(x.shape))))
-    scales, sizes = call.known_or(2, np.zeros(0)), call.known_integers(3)
-    if sizes is not None and len(sizes):
-        if len(sizes) != len(axes):
-            raise InputError(f"sizes {sizes} are given for {len(axes)} axes")
-        if call.text("keep_aspect_ratio_policy", "stretch") != "stretch":
-            raise Unsupported("the ratio of the sides is kept")
-        scales = [n / x.shape[call.axis(x, axis)] for n, axis in zip(sizes, axes, strict=True)]
-    return enlarged(call, x, axes, [float(s) for s in scales])
-
-
-@rule("Upsample")
-@rule("Resize", since=10)
-def upsample(call: Call) -> Value:
-    scales = call.numbers("scales") or [float(s) for s in call.known(1).reshape(-1)]
-    if call.text("mode") != "nearest":
-        raise Unsupported(f"mode {call.text('mode')!r}")
-    return enlarged(call, call[0], range(len(call[0].shape)), scales)
-
-
-def enlarged(call: Call, x: Value, axes, scales: list[float]) -> Value:
-    """Every element several times."""
-    if len(axes) != len(scales):
-        raise InputError(f"scales {scales} are given for {len(axes)} axes")
-    factors = [1.0] * len(x.shape)
-    for axis, scale in zip(axes, scales, strict=True):
-        factors[call.axis(x, axis)] = scale
-    if all(f == 1 for f in factors):
-        return x
-    mode, nearest = call.text("mode"), call.text("nearest_mode", "floor")
-    place = call.text("coordinate_transformation_mode", "asymmetric")
-    whole = all(f == int(f) and f >= 1 for f in factors)
-    plain = (place, nearest) in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"),
-                                 ("half_pixel", "round_prefer_ceil"),
-                                 ("half_pixel_symmetric", "round_prefer_floor"),
-                                 ("pytorch_half_pixel", "round_prefer_floor"))
-    if mode != "nearest" or not whole or not plain:
-        raise Unsupported(f"mode {mode!r} by {factors}, {place}, {nearest}")
-    return call.apply("resize", x, scales=tuple(map(int, factors)))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, Unsupported, rule
+from smalti.frontend.onnx.registry import Call, rule
 from smalti.graph import Value
 
 
@@ -15,15 +17,23 @@ def column(x: Value, value: Value) -> Value:
 
 
 @rule("BatchNormalization")
-def batch_normalization(call: Call) -> Value:
+def batch_normalization(call: Call) -> list[Value]:
+    """With `training_mode` by statistics of the batch, which are mixed into the given ones."""
     x, scale, bias, mean, variance = (call[i] for i in range(5))
-    if call.integer("training_mode", 0):
-        raise Unsupported("it takes statistics of the batch, as in training")
     if len(x.shape) < 2 or any(v.shape != x.shape[1:2] for v in (scale, bias, mean, variance)):
         raise InputError(f"{x.type} with a scale of {scale.type}")
+    results: list[Value] = []
+    if call.integer("training_mode", 0):
+        axes, old = tuple(i for i in range(len(x.shape)) if i != 1), call.number("momentum")
+        here = call.apply("reduce_mean", x, axes=axes)
+        centred = x - here
+        spread = call.apply("reduce_mean", centred * centred, axes=axes)
+        here, spread = here.reshape(*mean.shape), spread.reshape(*mean.shape)
+        results = [mean * old + here * (1 - old), variance * old + spread * (1 - old)]
+        mean, variance = here, spread
     factor = scale / call.apply("sqrt", variance + call.number("epsilon"))
     offset = bias - mean * factor
-    return x * column(x, factor) + column(x, offset)
+    return [x * column(x, factor) + column(x, offset), *results]
 
 
 @rule("InstanceNormalization")
@@ -82,3 +92,31 @@ def rms_normalization(call: Call) -> Value:
     if scale.shape != x.shape[axis:]:
         scale = call.apply("expand", scale, shape=x.shape[axis:])
     return call.apply("rms_normalization", x, scale, axis=axis, epsilon=call.number("epsilon"))
+
+
+@rule("LpNormalization")
+def unit_norm(call: Call) -> Value:
+    """Each vector along the axis divided by its 1- or 2-norm; one of zeros stays."""
+    x, p = call[0], call.integer("p")
+    axis = call.axis(x, call.integer("axis"))
+    if p not in (1, 2):
+        raise InputError(f"the {p}-norm; 1 or 2 is expected")
+    total = call.apply("reduce_sum", x * x if p == 2 else call.apply("abs", x), axes=(axis,))
+    norm = call.apply("sqrt", total) if p == 2 else total
+    zero = call.constant(0, x.dtype)
+    return call.apply("where", call.apply("equal", norm, zero), zero, x / norm)
+
+
+@rule("LRN")
+def local_response(call: Call) -> Value:
+    """x / (bias + alpha * mean of squares over `size` neighbouring channels) ** beta."""
+    x, size = call[0], call.integer("size")
+    if len(x.shape) < 3 or size is None or size < 1:
+        raise InputError(f"{size} neighbouring channels of {x.type}")
+    n, channels, *spatial = x.shape
+    column = (x * x).reshape(n, 1, channels, math.prod(spatial))
+    mean = call.apply("average_pool", column, kernel_shape=(size, 1), strides=(1, 1),
+                      dilations=(1, 1), pads=((size - 1) // 2, 0, size // 2, 0),
+                      count_include_pad=1).reshape(*x.shape)
+    base = mean * call.number("alpha") + call.number("bias")
+    return x / call.apply("pow", base, call.constant(call.number("beta"), x.dtype))

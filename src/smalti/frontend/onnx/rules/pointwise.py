@@ -187,9 +187,15 @@ def identity(call: Call) -> list[Value | None]:
 @rule("Cast", "CastLike")
 def cast(call: Call) -> Value:
     to = call[1].dtype if call.operator == "CastLike" else dtype_of(call.integer("to"), call.where)
-    if not call.integer("saturate", 1) and to.startswith("f8"):
-        raise Unsupported("it casts without saturation")
-    return call[0] if call[0].dtype == to else call.apply("cast", call[0], to=to)
+    if call[0].dtype == to:
+        return call[0]
+    return call.apply("cast", call[0], to=to, saturate=call.integer("saturate", 1),
+                      round_mode=call.text("round_mode", "up"))
+
+
+@rule("BitCast")
+def bit_cast(call: Call) -> Value:
+    return call.apply("bit_cast", call[0], to=dtype_of(call.integer("to"), call.where))
 
 
 @rule("Trilu")
