@@ -18,11 +18,11 @@ from smalti.fuse.layout import row_values
 from smalti.fuse.piece import Cut, HostPiece, Piece
 from smalti.fuse.reader import Reader, broadcast
 from smalti.fuse.support import (
-    ANCHORS, CONTRACTIONS, NORMALIZATIONS, REDUCTIONS, VIEWS, When, lacking, whens,
+    ANCHORS, CONTRACTIONS, NORMALIZATIONS, POOLS, REDUCTIONS, VIEWS, When, lacking, whens,
 )
 from smalti.fuse.tail import grow_tails
 from smalti.fuse.view import Storage, View, given, row_major, stored
-from smalti.fuse.window import conv_window, matrices, matrix_window
+from smalti.fuse.window import conv_window, matrices, matrix_window, pool_counts, pool_window
 from smalti.graph import OPERATIONS, Graph, Node, Value
 from smalti.kernel import build
 from smalti.kernel.form import Call, Const, Index, Kernel, Load, axis
@@ -139,7 +139,7 @@ class _Cutter:
                 return None
             if name in ANCHORS and user.inputs[0] is value:
                 gathered = value.node is not None and value.node.operation.name == "gather"
-                if gathered or user.attributes.get("group", 1) != 1:
+                if gathered or name in POOLS or user.attributes.get("group", 1) != 1:
                     return None
                 total += 1
             elif name in VIEWS or name == "resize":
@@ -293,9 +293,9 @@ class _Cutter:
             return
         if value in self.tails:
             anchor = self.tails[value]
-            emit = self._emit_reduction if anchor.operation.name in REDUCTIONS \
-                else self._emit_contraction
-            emit(anchor, value)
+            emit = {**dict.fromkeys(REDUCTIONS, self._emit_reduction),
+                    **dict.fromkeys(POOLS, self._emit_pool)}
+            emit.get(anchor.operation.name, self._emit_contraction)(anchor, value)
         elif name == "attention":
             self._emit_attention(node)
         elif name == "concat":
@@ -338,10 +338,10 @@ class _Cutter:
             axes = [("n", x.shape[0]), ("h", x.shape[1]), ("t", x.shape[2]), *pair]
             places = [(n, h, t, at) for at in (channel, other)]
         reader = Reader(self, dict(axes))
-        sign = Storage("constant", 2, data=np.array([-1, 1], np.float32))
+        sign = np.array([-1, 1], np.float32)
         turn = (n if cos.shape[0] > 1 else Index(), t, i)
         here, there = (reader.value(x, place) for place in places)
-        part = Call("mul", (reader.value(sin, turn), reader.load(View(sign, 0, (2,), (1,)), (k,))))
+        part = Call("mul", (reader.value(sin, turn), reader.array(sign, (k,))))
         value = Call("add", (Call("mul", (here, reader.value(cos, turn))),
                              Call("mul", (there, part))))
         shape = [extent for _, extent in axes]
@@ -407,6 +407,20 @@ class _Cutter:
                                         window.out_channels // made))
             self._add(kernel, read.views(**views), anchor, self._reason(last),
                       _products(anchor) // len(found))
+
+    def _emit_pool(self, anchor: Node, last: Value) -> None:
+        window, read = pool_window(anchor), Reader(self)
+        b, y, x, o = map(axis, "byxo")
+        at = (b, axis("c"), y.plus(-window.pad[0]), x.plus(-window.pad[1]))
+        patch = read.load(self._pixels(anchor.inputs[0]), at)
+        total: Load | Call = Load("sum", (b, y, x, o))
+        if anchor.operation.name == "average_pool":
+            total = Call("mul", (total, read.array(1 / pool_counts(anchor), (y, x))))
+        result = read.value(last, (b, o, y, x), {anchor.output: total})
+        out = self.target(last).transpose((0, 2, 3, 1))
+        kernel = build.pooling(window, patch, POOLS[anchor.operation.name], result,
+                               read.buffers(out=out))
+        self._add(kernel, read.views(out=out), anchor, self._reason(last), _products(anchor))
 
     def _pixels(self, value: Value) -> View:
         """Where the image `value` is stored, the channels of a pixel side by side."""

@@ -7,10 +7,10 @@ that are combined element by element are of one kind. Without any hint they are 
 
 from __future__ import annotations
 
-from smalti.fuse.support import NORMALIZATIONS, REDUCTIONS
+from smalti.fuse.support import NORMALIZATIONS, POOLS, REDUCTIONS
 from smalti.graph import Graph, Value
 
-OF_IMAGES = {"conv", "group_normalization", "resize"}
+OF_IMAGES = {"conv", "group_normalization", "resize", *POOLS}
 OF_ROWS = {"mat_mul"} | NORMALIZATIONS - {"group_normalization"}
 TOGETHER = {"concat", *REDUCTIONS}
 """Operations beside pointwise ones whose operands and result are of one kind."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from smalti.fuse.view import View
+import numpy as np
+
+from smalti.fuse.view import Storage, View, row_major
 from smalti.graph import Node, Value
 from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Load
 
@@ -45,6 +47,13 @@ class Reader:
         """The element of `view` at an index."""
         name = self._names.setdefault(view, f"x{len(self._names)}")
         return Load(name, at)
+
+    def array(self, data: np.ndarray, at: Place) -> Expr:
+        """The element of a constant array at an index."""
+        if (data == data.flat[0]).all():
+            return Const(float(data.flat[0]))
+        storage = Storage("constant", data.size, data=data)
+        return self.load(View(storage, 0, data.shape, row_major(data.shape)), at)
 
     def value(self, value: Value, at: Place, known: Mapping[Value, Expr] | None = None,
               anchor: Node | None = None) -> Expr:

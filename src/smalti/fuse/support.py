@@ -9,13 +9,16 @@ from smalti.graph import Graph, Node, Value
 
 CONTRACTIONS = {"conv", "mat_mul"}
 REDUCTIONS = {"reduce_sum": "sum", "reduce_mean": "sum", "reduce_max": "max"}
-ANCHORS = CONTRACTIONS | REDUCTIONS.keys()
+POOLS = {"average_pool": "sum", "max_pool": "max"}
+ANCHORS = CONTRACTIONS | REDUCTIONS.keys() | POOLS.keys()
 """Operations whose kernels take in the pointwise ones behind them."""
 NORMALIZATIONS = {"group_normalization", "layer_normalization", "rms_normalization"}
 VIEWS = {"reshape", "transpose", "slice", "expand"}
 FORMS: dict[str, tuple[str, ...]] = {
     "conv": ("strides", "pads", "dilations", "group"), "mat_mul": (),
     **dict.fromkeys(REDUCTIONS, ("axes", "keepdims")),
+    **dict.fromkeys(POOLS, ("kernel_shape", "strides", "pads", "dilations", "ceil_mode",
+                            "count_include_pad")),
     "group_normalization": ("num_groups", "epsilon"),
     "layer_normalization": ("axis", "epsilon"), "rms_normalization": ("axis", "epsilon"),
     "reshape": ("shape",), "transpose": ("perm",), "slice": ("axis", "start", "end"),
@@ -95,6 +98,8 @@ def _understood(node: Node) -> bool:
         return len(shape) == len(weight.shape) == 4 and (given or not alone)
     if name == "mat_mul":
         return min(len(v.shape) for v in node.inputs) > 1
+    if name in POOLS:
+        return len(shape) == 4
     if name in REDUCTIONS:
         return bool(attributes["axes"])
     if name == "resize":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from smalti.fuse.view import View
 from smalti.graph import Node
 from smalti.kernel import build
@@ -24,6 +26,26 @@ def matrix_window(node: Node) -> build.Window:
     """The window of a matrix product, which is one pixel."""
     batch, height, width, channels = (*node.output.shape[:-2], 1, 1)[:2] + node.output.shape[-2:]
     return build.Window(batch, height, width, node.inputs[0].shape[-1], height, width, channels)
+
+
+def pool_window(node: Node) -> build.Window:
+    """The window of a pooling."""
+    (batch, channels, height, width), out = node.inputs[0].shape, node.output.shape
+    attributes = node.attributes
+    return build.Window(batch, height, width, channels, out[2], out[3], channels,
+                        *attributes["kernel_shape"], tuple(attributes["strides"]),
+                        tuple(attributes["dilations"]), tuple(attributes["pads"][:2]))
+
+
+def pool_counts(node: Node) -> np.ndarray:
+    """How many elements the mean of each window counts, f32 [h, w]."""
+    a, counts = node.attributes, []
+    for k, (extent, out) in enumerate(zip(node.inputs[0].shape[2:], node.output.shape[2:])):
+        before, behind = (a["pads"][k], a["pads"][k + 2]) if a["count_include_pad"] else (0, 0)
+        at = (np.arange(out)[:, None] * a["strides"][k] - a["pads"][k]
+              + np.arange(a["kernel_shape"][k]) * a["dilations"][k])
+        counts.append(((-before <= at) & (at < extent + behind)).sum(1))
+    return np.maximum(np.outer(*counts), 1).astype(np.float32)
 
 
 def matrices(weight: View, outer: Sequence[int]) -> View:

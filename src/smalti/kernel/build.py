@@ -6,6 +6,7 @@
 | reduction         | total = sum or max of an expression, out = expression of total             |
 | contraction       | patch = expression (guarded), sum = patch * weight, out = expression of sum |
 | depthwise         | the same with one input channel for each output channel                    |
+| pooling           | patch, sum = sum or max of it over a window, out = expression of sum       |
 | attention         | score, top, weight, total, out                                             |
 | group_scale_shift | mean, variance, scale, shift: normalising is then x * scale + shift        |
 | layer_scale_shift | mean, variance, scale, shift for each row                                  |
@@ -18,7 +19,7 @@ convolution with a window of one pixel.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Kernel, Load, Stage, axis
 
@@ -76,8 +77,21 @@ def depthwise(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buffe
                      Load("weight", (o, Index(), r, s)), ())
 
 
+def pooling(window: Window, patch: Expr, reducer: str, result: Expr,
+            buffers: Sequence[Buffer]) -> Kernel:
+    """The sum or max of each channel over windows; what lies outside of the image has no part.
+
+    `patch` and `result` are as for `contraction`: what is made of a window is called `sum`.
+    """
+    kernel = _windowed("pooling", window, patch, result, buffers, axis("o"), None, ())
+    padded, total, out = kernel.stages
+    if reducer == "max" and padded.guards:
+        padded = replace(padded, outside=float("-inf"))
+    return replace(kernel, stages=(padded, replace(total, reducer=reducer), out))
+
+
 def _windowed(form: str, window: Window, patch: Expr, result: Expr, buffers: Sequence[Buffer],
-              channel: Index, weight: Load, reduced: tuple[tuple[str, int], ...],
+              channel: Index, weight: Load | None, reduced: tuple[tuple[str, int], ...],
               parts: int = 1) -> Kernel:
     w = window
     b, y, x = map(axis, "byx")
@@ -93,7 +107,7 @@ def _windowed(form: str, window: Window, patch: Expr, result: Expr, buffers: Seq
     stages = (
         Stage("patch", (("b", w.batch), ("y", height), ("x", width), ("c", w.channels)), patch,
               guards=tuple(guards)),
-        Stage("sum", axes, Call("mul", (at, weight)),
+        Stage("sum", axes, at if weight is None else Call("mul", (at, weight)),
               (("r", w.rows), ("s", w.columns), *reduced), "sum"),
         Stage("out", (*axes[:3], ("o", w.out_channels // parts)), result),
     )

@@ -74,7 +74,7 @@ Expr = Load | Const | Call
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """`result[axes] = reducer over reduced of value`, and 0 where a guard does not hold.
+    """`result[axes] = reducer over reduced of value`, and `outside` where a guard does not hold.
 
     `axes` and `reduced` are (name, extent) pairs; `result` is indexed by `axes` in order.
     `reducer` is "sum", "max" or "" when nothing is reduced. A guard (index, extent) holds where
@@ -87,6 +87,7 @@ class Stage:
     reduced: tuple[tuple[str, int], ...] = ()
     reducer: str = ""
     guards: tuple[tuple[Index, int], ...] = ()
+    outside: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

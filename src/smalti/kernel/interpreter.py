@@ -66,7 +66,7 @@ def as_stored(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _stage(stage: Stage, known: Arrays) -> np.ndarray:
-    """`result[axes] = reducer over reduced of value`, and 0 where a guard does not hold."""
+    """`result[axes] = reducer over reduced of value`, and `outside` where no guard holds."""
     extents = [extent for _, extent in stage.axes]
     total = None
     for grid in _grids(stage):
@@ -83,7 +83,7 @@ def _stage(stage: Stage, known: Arrays) -> np.ndarray:
             inside = inside[..., 0]
         else:
             total = np.broadcast_to(value, extents)
-    return np.where(inside, total, np.float32(0))
+    return np.where(inside, total, np.float32(stage.outside))
 
 
 def _grids(stage: Stage) -> Iterator[dict[str, np.ndarray]]:

@@ -68,6 +68,8 @@ def show_stage(stage: Stage) -> str:
     if stage.guards:
         guards = ", ".join(f"0 <= {show_index(index)} < {extent}" for index, extent in stage.guards)
         text += f"\n  where {guards}"
+        if stage.outside:
+            text += f" else {_number(stage.outside)}"
     return text
 
 
@@ -249,11 +251,12 @@ class _Parser:
             self.expect("over")
             reduced = self.some(self.axis)
             self.expect("of")
-        value, guards = self.expr(), ()
+        value, guards, outside = self.expr(), (), 0.0
         if self.peek() == "where" and self.peek(1) != "[":
             self.expect("where")
             guards = self.some(self.guard)
-        return Stage(result, axes, value, reduced, reducer, guards)
+            outside = self.number() if self.take("else") else 0.0
+        return Stage(result, axes, value, reduced, reducer, guards, outside)
 
     def axis(self) -> tuple[str, int]:
         name = self.name()

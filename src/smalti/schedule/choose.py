@@ -323,6 +323,6 @@ def _attention(kernel: Kernel, limits: Limits, precision: str) -> AttentionSched
     return AttentionSchedule(vectors, block, rows, max(1, groups), products)
 
 
-_FORMS = {"depthwise": _depthwise, "reduction": _reduction,
+_FORMS = {"depthwise": _depthwise, "pooling": _depthwise, "reduction": _reduction,
           "map": _map, "group_scale_shift": _group, "layer_scale_shift": _layer,
           "rms_scale": _rms, "attention": _attention}

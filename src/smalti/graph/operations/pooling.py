@@ -45,11 +45,15 @@ def _pool_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
     return Type((*x.shape[:2], *extents), x.dtype)
 
 
-def windows(x: np.ndarray, outside: float, attributes: Mapping[str, Any]) -> Iterator[np.ndarray]:
-    """For each place of the window: the elements [n, c, ...] it sees, `outside` beyond borders."""
+def windows(x: np.ndarray, outside: float, attributes: Mapping[str, Any],
+            extents: Sequence[int] = ()) -> Iterator[np.ndarray]:
+    """For each place of the window: the elements [n, c, ...] it sees, `outside` beyond borders.
+
+    There are `extents` windows, by default as many as the attributes say.
+    """
     pads, kernel = attributes["pads"], attributes["kernel_shape"]
     strides, dilations = attributes["strides"], attributes["dilations"]
-    rank, extents = len(kernel), _extents(x.shape[2:], attributes)
+    rank, extents = len(kernel), extents or _extents(x.shape[2:], attributes)
     reach = [(n - 1) * s + (k - 1) * d + 1
              for n, s, k, d in zip(extents, strides, kernel, dilations, strict=True)]
     borders = [(front, max(0, r - front - n))
@@ -95,14 +99,14 @@ def average_pool(x: np.ndarray, *, count_include_pad: int, **attributes: Any) ->
     What is beyond borders is 0, and counts only with `count_include_pad` and within the pads.
     """
     rank, pads = len(attributes["kernel_shape"]), attributes["pads"]
-    count = np.ones((1, 1, *x.shape[2:]), np.float32)
+    count, extents = np.ones((1, 1, *x.shape[2:]), np.float32), _extents(x.shape[2:], attributes)
     if count_include_pad:
         around = list(zip(pads[:rank], pads[rank:], strict=True))
         count = np.pad(count, [(0, 0), (0, 0), *around], constant_values=1)
         x = np.pad(x, [(0, 0), (0, 0), *around])
         attributes = {**attributes, "pads": (0,) * (2 * rank)}
-    total = sum(view.astype(np.float32) for view in windows(x, 0, attributes))
-    return total / np.maximum(sum(windows(count, 0, attributes)), 1)
+    total = sum(view.astype(np.float32) for view in windows(x, 0, attributes, extents))
+    return total / np.maximum(sum(windows(count, 0, attributes, extents)), 1)
 
 
 _WINDOW = {"kernel_shape": REQUIRED, "strides": REQUIRED, "pads": REQUIRED, "dilations": REQUIRED,

@@ -1,11 +1,12 @@
-"""Depthwise convolutions: lanes are channels, and registers hold the sums of some pixels.
+"""Depthwise convolutions and pooling: lanes are channels, registers hold the sums of some pixels.
 
     for each row of pixels, for each run of them, for each vector of channels:
         for each row r of the window, for each column of the input that the run sees there:
             sums[pixel] += input[column] * weight[r, column - pixel]    for those that see it
         write the results of the run, epilogue applied
 
-Weights are packed as [vector][r][s][lane]. The input is read where it is: rows outside of it are
+Weights are packed as [vector][r][s][lane]; pooling has none, and sums or takes maxima of what it
+reads. The input is read where it is: rows outside of it are
 stepped over, and runs at the left and right border leave out the products that read beyond.
 """
 
@@ -15,11 +16,12 @@ from dataclasses import dataclass, replace
 from itertools import groupby, product
 
 from smalti.errors import IllegalSchedule
-from smalti.kernel.form import Kernel, Load, loads
+from smalti.kernel.form import Call, Kernel, Load, loads
 from smalti.schedule.merge import access, store
 from smalti.schedule.schedule import DepthwiseSchedule
 from smalti.target.x86 import elements
 from smalti.target.x86.assembler import Assembler, Memory, Register
+from smalti.target.x86.functions import larger
 from smalti.target.x86.instructions import Level
 from smalti.target.x86.lowered import (
     Lowered, PackedWeight, Step, count_left, load_pointers, pointers,
@@ -69,17 +71,20 @@ class _Depthwise:
         self.patch, total, self.result = kernel.stages
         (_, self.b), (_, self.y), (_, self.x), (_, self.o) = total.axes
         (_, self.r), (_, self.s) = total.reduced
-        _, row, column, _ = total.value.arguments[0].index
+        weighted = isinstance(total.value, Call)
+        _, row, column, _ = (total.value.arguments[0] if weighted else total.value).index
         self.stride_y, self.dilation_y = row.coefficient("y"), row.coefficient("r")
         self.stride_x, self.dilation_x = column.coefficient("x"), column.coefficient("s")
         self.guards = {index.terms[0][0]: (index.offset, extent)
                        for index, extent in self.patch.guards}
         self.read = self.patch.value
-        self.packed = PackedWeight("weight", self.o, 1, self.r, self.s, level.lanes, 1, "f32")
-        self.asm = Assembler(level, "depthwise")
+        self.packed = PackedWeight("weight", self.o, 1, self.r, self.s, level.lanes, 1,
+                                   "f32") if weighted else None
+        self.maximum = total.reducer == "max"
+        self.asm = Assembler(level, kernel.form)
         if not isinstance(self.read, Load) or access(kernel, self.read).stride("c") != 1:
-            raise IllegalSchedule("the input of a depthwise convolution is stored, its channels "
-                                  "side by side")
+            raise IllegalSchedule(f"the input of a {kernel.form} kernel is stored, its channels "
+                                  f"side by side")
 
     def lower(self) -> Lowered:
         """Emit everything: a tile is rows of one image and vectors of channels."""
@@ -125,7 +130,9 @@ class _Depthwise:
         out = stream_of(asm, store(kernel, self.result.axes, "out"), self.pointers, origins)
         results = Results(asm, self.result.value, "sum", behind, out, "x", "o",
                           {self.read: source})
-        weights = asm.offset(self.pointers["weight"], vector, self.packed.panel_bytes)
+        weights = None
+        if self.packed:
+            weights = asm.offset(self.pointers["weight"], vector, self.packed.panel_bytes)
         asm.advance(row, self.guards.get("y", (0, 0))[0])
         first, extent = self.guards.get("x", (0, 1 << 31))
         with results.walk("y", count_left(asm, y, self.schedule.tile_y, self.y)) as line:
@@ -137,13 +144,14 @@ class _Depthwise:
                     here.advance("x", run.size)
             asm.advance(row, self.stride_y)
 
-    def _run(self, run: Run, here: Results, row: Register, weights: Register,
+    def _run(self, run: Run, here: Results, row: Register, weights: Register | None,
              vectors: int | Register, lanes: int | None) -> None:
         """The sums and results of one run of pixels, vector by vector of channels."""
         asm = self.asm
-        at, position = asm.copy(weights), asm.immediate(0)
+        at, position = weights and asm.copy(weights), asm.immediate(0)
         with asm.loop(vectors):
-            sums = zero_sums(asm, run.size, 1)
+            sums = zero_sums(asm, run.size, 1) if not self.maximum else [
+                [asm.load_constant(float("-inf"))] for _ in range(run.size)]
             for r in range(self.r):
                 beyond = asm.label()
                 if "y" in self.guards:
@@ -154,12 +162,13 @@ class _Depthwise:
                 self._add_row(run, r, here.sources[self.read], at, position, sums, lanes)
                 asm.place(beyond)
             here.write(sums, position, lanes)
-            asm.advance(at, self.packed.panel_bytes)
+            if at is not None:
+                asm.advance(at, self.packed.panel_bytes)
             asm.advance(position, self.level.lanes)
 
-    def _add_row(self, run: Run, r: int, source: Stream, weights: Register, position: Register,
-                 sums: list[list[Register]], lanes: int | None) -> None:
-        """Add the products with row `r` of the window to the sums of a run.
+    def _add_row(self, run: Run, r: int, source: Stream, weights: Register | None,
+                 position: Register, sums: list[list[Register]], lanes: int | None) -> None:
+        """Add the products with row `r` of the window to the sums of a run, or the row itself.
 
         Multiply-adds read whole vectors of f32 by themselves; others are loaded, and widened, once
         for all pixels that see them.
@@ -168,8 +177,8 @@ class _Depthwise:
         inside = [(s, p) for s, p in product(range(self.s), range(run.size))
                   if (p, s) not in run.outside]
         taps = {s: asm.load(Memory(weights, (r * self.s + s) * self.level.bytes))
-                for s in sorted({s for s, _ in inside})}
-        whole, held = lanes is None and source.dtype == "f32", {}
+                for s in sorted({s for s, _ in inside})} if weights is not None else {}
+        whole, held = lanes is None and source.dtype == "f32" and bool(taps), {}
 
         def column(s: int, p: int) -> int:
             return p * self.stride_x + s * self.dilation_x
@@ -178,4 +187,9 @@ class _Depthwise:
             at = Memory(source.base, r * down + column(s, p) * right, position, source.size)
             if not whole and column(s, p) not in held:
                 held[column(s, p)] = elements.load(asm, source.dtype, at, lanes)
-            asm.op("fma", sums[p][0], taps[s], at if whole else held[column(s, p)])
+            if taps:
+                asm.op("fma", sums[p][0], taps[s], at if whole else held[column(s, p)])
+            elif self.maximum:
+                asm.op("copy", sums[p][0], larger(asm, sums[p][0], held[column(s, p)]))
+            else:
+                asm.op("add", sums[p][0], sums[p][0], held[column(s, p)])

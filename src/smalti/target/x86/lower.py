@@ -15,7 +15,7 @@ from smalti.target.x86.moments import lower_group, lower_layer, lower_rms
 from smalti.target.x86.reduction import lower_reduction
 
 FORMS = {"map": lower_map, "reduction": lower_reduction, "contraction": lower_contraction,
-         "depthwise": lower_depthwise, "attention": lower_attention,
+         "depthwise": lower_depthwise, "pooling": lower_depthwise, "attention": lower_attention,
          "group_scale_shift": lower_group, "layer_scale_shift": lower_layer, "rms_scale": lower_rms}
 TILES_MAX = (1 << 31) - 1
 """The largest number that `Assembler.divide` takes apart."""
