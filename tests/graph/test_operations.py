@@ -104,14 +104,16 @@ def loop_conv(x, w, bias=None, *, strides=(1, 1), pads=(0, 0, 0, 0), dilations=(
     return y
 
 
-def loop_attention(q, k, v, *, num_heads, is_causal=0, scale=None):
+def loop_attention(q, k, v, mask=None, *, num_heads, is_causal=0, scale=None):
+    scores = (len(q), num_heads, q.shape[1], k.shape[1])
+    mask = np.broadcast_to(np.zeros(1) if mask is None else mask, scores)
     width, wide = q.shape[2] // num_heads, v.shape[2] // num_heads
     y = np.zeros((*q.shape[:2], v.shape[2]))
     for n, t, h in places((*q.shape[:2], num_heads)):
         row = q[n, t, h * width:(h + 1) * width]
         seen = [s for s in range(k.shape[1]) if not is_causal or s <= t]
         weights = [math.exp(float(row @ k[n, s, h * width:(h + 1) * width])
-                            * (scale or width ** -0.5)) for s in seen]
+                            * (scale or width ** -0.5) + mask[n, h, t, s]) for s in seen]
         part = v[n, seen, h * wide:(h + 1) * wide]
         y[n, t, h * wide:(h + 1) * wide] = np.array(weights) @ part / math.fsum(weights)
     return y
@@ -146,16 +148,16 @@ def loop_rms_norm(x, scale, *, axis=-1, epsilon=1e-5):
 
 
 def loop_rotary(x, cos, sin, *, interleaved=0, num_heads=0):
-    """Pairs as complex numbers, turned by multiplication."""
-    y, half = np.empty_like(x), cos.shape[2]
+    """Each channel beside its other one, with the angles of both where there is one a channel."""
+    y, half = np.empty_like(x), x.shape[2 if num_heads else 3] // (num_heads or 1) // 2
     for n, t, pair in places((len(x), cos.shape[1], half)):
-        turn = complex(cos[n % len(cos), t, pair], sin[n % len(sin), t, pair])
         first, second = (2 * pair, 2 * pair + 1) if interleaved else (pair, half + pair)
+        at = (pair, pair) if cos.shape[2] == half else (first, second)
+        (c, d), (s, r) = ([table[n % len(table), t, i] for i in at] for table in (cos, sin))
         for h in range(num_heads or x.shape[1]):
             a, b = (((n, t, 2 * h * half + i) if num_heads else (n, h, t, i))
                     for i in (first, second))
-            turned = complex(x[a], x[b]) * turn
-            y[a], y[b] = turned.real, turned.imag
+            y[a], y[b] = x[a] * c - x[b] * s, x[b] * d + x[a] * r
     return y
 
 
@@ -220,6 +222,10 @@ CASES = [
          {"num_heads": 3, "is_causal": 1, "scale": 0.3}),
     Case("attention", ((1, 3, 4), (1, 5, 4), (1, 5, 4)), loop_attention,
          {"num_heads": 1, "is_causal": 1}),
+    Case("attention", ((2, 5, 6), (2, 7, 6), (2, 7, 4), (2, 1, 5, 7)), loop_attention,
+         {"num_heads": 2}),
+    Case("attention", ((2, 5, 6), (2, 5, 6), (2, 5, 6), (1, 3, 1, 5)), loop_attention,
+         {"num_heads": 3, "is_causal": 1}),
     Case("softmax", ((3, 4, 2),), loop_softmax, {"axis": 1}),
     Case("softmax", ((3, 4, 2),), loop_softmax, {"axis": -1}),
     Case("layer_normalization", ((2, 3, 8), (8,), (8,)), loop_layer_norm),
@@ -230,6 +236,9 @@ CASES = [
     Case("rotary_embedding", ((2, 3, 12), (2, 3, 2), (2, 3, 2)), loop_rotary, {"num_heads": 3}),
     Case("rotary_embedding", ((2, 3, 12), (1, 3, 3), (1, 3, 3)), loop_rotary,
          {"num_heads": 2, "interleaved": 1}),
+    Case("rotary_embedding", ((2, 3, 12), (1, 3, 6), (1, 3, 6)), loop_rotary,
+         {"num_heads": 2, "interleaved": 1}),
+    Case("rotary_embedding", ((2, 3, 12), (2, 3, 4), (2, 3, 4)), loop_rotary, {"num_heads": 3}),
     Case("rotary_embedding", ((2, 3, 4, 6), (2, 4, 3), (2, 4, 3)), loop_rotary),
     Case("rotary_embedding", ((2, 3, 4, 6), (1, 4, 3), (1, 4, 3)), loop_rotary,
          {"interleaved": 1}),
@@ -430,3 +439,13 @@ def test_operations_of_two_inputs_that_are_not_commutative() -> None:
     assert {n for n in pairs if not OPERATIONS[n].commutative} == {
         "sub", "div", "pow", "mod", "fmod", "less", "less_or_equal", "greater",
         "greater_or_equal", "bit_shift"}
+
+
+@pytest.mark.parametrize(("number", "expected"), [(-np.inf, 0.0), (-3e38, 0.0), (-1e30, 2.0)])
+def test_attention_of_a_row_that_is_masked_whole(number: float, expected: float) -> None:
+    """Below -1e30 a mask is minus infinity, and nothing is left; else all values count alike."""
+    x, v = np.ones((1, 2, 3), np.float32), np.array([1, 2, 3], np.float32).reshape(1, 3, 1)
+    mask = np.array([[0, 0, 0], [number] * 3], np.float32)[None, None]
+    found = OPERATIONS["attention"].meaning(x, np.ones((1, 3, 3), np.float32), v, mask,
+                                            num_heads=1, is_causal=0, scale=None)
+    np.testing.assert_allclose(found.reshape(-1), [2.0, expected], rtol=1e-6)

@@ -31,6 +31,7 @@ REFUSED = [
     ("attention", [S3, S3, S3], {"num_heads": 0}, "with 0 heads"),
     ("attention", [S3, (2, 3, 8), S3], {"num_heads": 2}, "f32[2, 3, 8]"),
     ("attention", [S3, (2, 5, 4), S3], {"num_heads": 2}, "f32[2, 5, 4]"),
+    ("attention", [S3, S3, S3, (1, 2, 3, 4)], {"num_heads": 2}, "got f32[1, 2, 3, 4]"),
     ("attention", [S3, S3, S3], {}, "attention needs the attribute 'num_heads'"),
     ("softmax", [S3], {"axis": 3}, "softmax axis 3 does not exist in f32[2, 3, 4]"),
     ("layer_normalization", [S3, (3,), (4,)], {}, "scale and bias of [4] are expected"),

@@ -323,7 +323,7 @@ class _Cutter:
     def _emit_rotary(self, node: Node) -> None:
         """x * cos - other * sin for the first of a pair of channels, + for the second."""
         (x, cos, sin), heads = node.inputs, node.attributes["num_heads"]
-        half = cos.shape[2]
+        half = x.shape[-1] // (heads or 1) // 2
         n, t, h, i, k = map(axis, "nthik")
         steps = {"i": 2, "k": 1} if node.attributes["interleaved"] else {"k": half, "i": 1}
         extents = {"i": half, "k": 2}
@@ -339,7 +339,7 @@ class _Cutter:
             places = [(n, h, t, at) for at in (channel, other)]
         reader = Reader(self, dict(axes))
         sign = np.array([-1, 1], np.float32)
-        turn = (n if cos.shape[0] > 1 else Index(), t, i)
+        turn = (n if cos.shape[0] > 1 else Index(), t, i if cos.shape[2] == half else channel)
         here, there = (reader.value(x, place) for place in places)
         part = Call("mul", (reader.value(sin, turn), reader.array(sign, (k,))))
         value = Call("add", (Call("mul", (here, reader.value(cos, turn))),

@@ -1,6 +1,6 @@
 """Graph to graph: folding, simplification, raising of spelled-out operations to composites."""
 
-from smalti.rewrite.pipeline import PASSES, Pass, rewrite
-from smalti.rewrite.rules import RULES, Rule
+from smalti.rewrite.pipeline import ALL_RULES, PASSES, Pass, rewrite
+from smalti.rewrite.rules import Rule
 
-__all__ = ["PASSES", "RULES", "Pass", "Rule", "rewrite"]
+__all__ = ["ALL_RULES", "PASSES", "Pass", "Rule", "rewrite"]

@@ -3,7 +3,7 @@
 The notation is Python's: a call is the operation of that name, `+ - * /` are add, sub, mul and
 div, a number is a constant all of whose elements are that number. Names stand for values, names
 after `=` for attributes: `reshape(reshape(x, shape=s), shape=t)`. The names a, b and c stand for
-constants only.
+constants only, u, v and w for constants and parameters, also in another shape or order of axes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from smalti.graph import OPERATIONS, Graph, Value
 
-CONSTANT_NAMES = frozenset("abc")
+CONSTANT_NAMES, WEIGHT_NAMES = frozenset("abc"), frozenset("uvw")
 RELATIVE_ERROR_MAX = 1e-6
 """By which a number in a graph may differ from that of a pattern: both were rounded to f32."""
 
@@ -95,8 +95,7 @@ def names(pattern: Expression) -> tuple[set[str], set[str]]:
 def matches(pattern: Expression, value: Value, bound: Bindings) -> Iterator[Bindings]:
     """All ways in which `value` has the form of `pattern`, as bindings that extend `bound`."""
     if isinstance(pattern, Name):
-        if bound.get(pattern.name, value) is value and (
-                pattern.name not in CONSTANT_NAMES or value.kind == "constant"):
+        if bound.get(pattern.name, value) is value and _may_be(pattern.name, value):
             yield {**bound, pattern.name: value}
     elif isinstance(pattern, Number):
         if value.kind == "constant" and _is_number(value.data, pattern.number):
@@ -124,6 +123,15 @@ def _match_all(patterns: tuple[Expression, ...], values: tuple[Value, ...],
         yield from _match_all(patterns[1:], values[1:], extended)
 
 
+def _may_be(name: str, value: Value) -> bool:
+    """Whether `value` is of the kind that `name` stands for."""
+    if name in WEIGHT_NAMES:
+        while value.node is not None and value.node.operation.name in ("reshape", "transpose"):
+            value = value.node.inputs[0]
+        return value.kind in ("constant", "parameter")
+    return name not in CONSTANT_NAMES or value.kind == "constant"
+
+
 def _is_number(data: np.ndarray, number: float) -> bool:
     return data.size > 0 and bool(np.all(np.abs(data - number)
                                          <= abs(number) * RELATIVE_ERROR_MAX))
@@ -131,14 +139,16 @@ def _is_number(data: np.ndarray, number: float) -> bool:
 
 def build(pattern: Expression, graph: Graph, bound: Bindings, dtype: str,
           made: Callable[[Value], Value] = lambda value: value) -> Value:
-    """The value of `pattern` in `graph`; each node goes through `made`. Numbers are of `dtype`.
+    """The value of `pattern` in `graph`; each node goes through `made`. Numbers are of `dtype`, and
+    names that are bound to arrays become constants.
 
     >>> g = Graph()
     >>> build(expression("silu(x) * 2"), g, {"x": g.input("x", (3,))}, "f32")
     <result mul f32[3]>
     """
     if isinstance(pattern, Name):
-        return bound[pattern.name]
+        value = bound[pattern.name]
+        return graph.constant(value, dtype) if isinstance(value, np.ndarray) else value
     if isinstance(pattern, Number):
         return graph.constant(pattern.number, dtype)
     inputs = [build(inner, graph, bound, dtype, made) for inner in pattern.inputs]

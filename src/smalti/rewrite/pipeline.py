@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from smalti.errors import VerificationError
 from smalti.graph import Graph, verify
 from smalti.rewrite.folding import fold_constants
 from smalti.rewrite.liveness import remove_dead_nodes
-from smalti.rewrite.rules import apply_rules
+from smalti.rewrite.attention import ATTENTION_RULES
+from smalti.rewrite.composites import COMPOSITES
+from smalti.rewrite.lowering import LOWERINGS
+from smalti.rewrite.movement import MOVEMENT_RULES
+from smalti.rewrite.rules import RULES, apply_rules
 from smalti.rewrite.sharing import share_equal_nodes
 
 
@@ -27,13 +32,21 @@ class Pass:
     gives: tuple[str, ...] = ()
 
 
+ALL_RULES = (*RULES, *MOVEMENT_RULES, *COMPOSITES, *ATTENTION_RULES)
+
 PASSES: tuple[Pass, ...] = (
     # first, so that a rule which asks for a number finds it as one constant
     Pass("fold_constants", fold_constants, gives=("folded",)),
+    # before the rules: what stands twice in one of them is the same value
+    Pass("share_spelled_out", share_equal_nodes, needs=("folded",), gives=("spelled_once",)),
     # folds what it makes, so that one walk from inputs to outputs is enough
-    Pass("apply_rules", apply_rules, needs=("folded",), gives=("simplified",)),
-    # after the rules: two spellings of the same value are equal only once they are simplified
-    Pass("share_equal_nodes", share_equal_nodes, needs=("simplified",), gives=("shared",)),
+    Pass("apply_rules", partial(apply_rules, rules=ALL_RULES), needs=("folded", "spelled_once"),
+         gives=("simplified",)),
+    # after the rules, which look for what is taken apart here
+    Pass("lower_composites", partial(apply_rules, rules=LOWERINGS), needs=("simplified",),
+         gives=("lowered",)),
+    # again: two spellings of the same value are equal only once they are simplified
+    Pass("share_equal_nodes", share_equal_nodes, needs=("lowered",), gives=("shared",)),
     # last, because each pass before leaves behind the nodes that it replaced
     Pass("remove_dead_nodes", remove_dead_nodes, needs=("shared",), gives=("live",)),
 )

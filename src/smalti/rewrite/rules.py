@@ -6,7 +6,7 @@ tests evaluate both. To add a rule, add it to `RULES`: that is the only place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,22 +20,25 @@ from smalti.rewrite.pattern import Bindings, Call, Expression, build, expression
 from smalti.rewrite.rebuilding import Images, copied
 
 
+Made = Callable[[Value], Value]
+
+
 @dataclass(frozen=True)
 class Rule:
     """`before` -> `after`, in the notation of `pattern`.
 
     It applies where `before` matches, `when(bindings)` holds and `after` has the type of `before`:
     that last condition is what keeps `x + 0` from losing the broadcast of a zero of another shape.
-    `derive(bindings)` gives the names of attributes in `after` that do not stand in `before`.
-    `example` gives shapes for names of values (default [2, 3]; for a, b, c it is []) and values
-    for names of attributes.
+    `derive(bindings)` gives the names in `after` that do not stand in `before`: attributes, and
+    arrays that become constants. `example` gives shapes for names of values (default [2, 3]; for
+    a, b, c it is []), or an array for one of a, b, c, and values for names of attributes.
     """
 
     before: str
     after: str
     when: Callable[[Bindings], bool] = lambda bound: True
     derive: Callable[[Bindings], Mapping[str, Any]] = lambda bound: {}
-    example: Mapping[str, tuple[int, ...] | str | int] = field(default_factory=dict)
+    example: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def left(self) -> Call:
@@ -48,6 +51,30 @@ class Rule:
     def right(self) -> Expression:
         """`after` as an expression."""
         return expression(self.after)
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The operations at which to look for it."""
+        return (self.left.operation,)
+
+    def applied(self, value: Value, made: Made) -> Value | None:
+        """What it makes of `value`, or None where it does not apply."""
+        for bound in matches(self.left, value, {}):
+            if self.when(bound):
+                result = build(self.right, value.graph, {**bound, **self.derive(bound)},
+                               value.dtype, made)
+                if result.type == value.type:
+                    return result
+        return None
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """What no expression can spell: `applied(value, made)` looks at a value of an operation of
+    `roots` and gives an equal one, each node of which went through `made`, or None."""
+
+    roots: tuple[str, ...]
+    applied: Callable[[Value, Made], Value | None]
 
 
 def _foldable(bound: Bindings) -> bool:
@@ -70,12 +97,17 @@ def _cheap_together(bound: Bindings) -> bool:
     return sizes[0] == 1 and sizes[1] <= FOLDED_ELEMENTS_MAX
 
 
+def _from_behind(bound: Bindings) -> bool:
+    return any(axis < 0 for axis in bound["k"])
+
+
+def _from_front(bound: Bindings) -> Mapping[str, Any]:
+    rank = len(bound["x"].shape)
+    return {"l": tuple(sorted(axis % rank for axis in bound["k"]))}
+
+
 def _in_order(bound: Bindings) -> bool:
     return tuple(bound["p"]) == tuple(range(len(bound["p"])))
-
-
-def _composed(bound: Bindings) -> Mapping[str, Any]:
-    return {"r": tuple(bound["p"][axis] for axis in bound["q"])}
 
 
 RULES: tuple[Rule, ...] = (
@@ -84,6 +116,7 @@ RULES: tuple[Rule, ...] = (
     Rule("x - 0", "x"),
     Rule("x * 1", "x"),
     Rule("x / 1", "x"),
+    Rule("1 / x", "reciprocal(x)"),
     Rule("neg(neg(x))", "x"),
     Rule("reshape(x, shape=s)", "x", example={"s": (2, 3)}),
     Rule("expand(x, shape=s)", "x", example={"s": (2, 3)}),
@@ -93,11 +126,12 @@ RULES: tuple[Rule, ...] = (
     Rule("concat(x, axis=k)", "x", example={"k": 1}),
     Rule("transpose(x, perm=p)", "x", when=_in_order, example={"p": (0, 1)}),
 
+    # --- axes are counted from the first
+    *(Rule(f"{name}(x, axes=k, keepdims=d)", f"{name}(x, axes=l, keepdims=d)", _from_behind,
+           _from_front, {"k": (-1,), "d": 1})
+      for name in ("reduce_max", "reduce_mean", "reduce_sum")),
+
     # --- movement after movement
-    Rule("reshape(reshape(x, shape=s), shape=t)", "reshape(x, shape=t)",
-         example={"s": (6,), "t": (3, 2)}),
-    Rule("transpose(transpose(x, perm=p), perm=q)", "transpose(x, perm=r)", derive=_composed,
-         example={"x": (2, 3, 4), "p": (1, 2, 0), "q": (0, 2, 1)}),
     Rule("expand(expand(x, shape=s), shape=t)", "expand(x, shape=t)",
          example={"x": (3,), "s": (2, 3), "t": (4, 2, 3)}),
 
@@ -106,34 +140,24 @@ RULES: tuple[Rule, ...] = (
     Rule("x - c", "x + (0 - c)", when=_foldable),
     Rule("x * a * b", "x * (a * b)", when=_cheap_together, example={"b": (3,)}),
     Rule("x + a + b", "x + (a + b)", when=_cheap_together, example={"a": (2, 1)}),
-
-    # --- what no kernel computes as a whole
-    Rule("softmax(x, axis=k)",
-         "exp(x - reduce_max(x, axes=a)) / reduce_sum(exp(x - reduce_max(x, axes=a)), axes=a)",
-         derive=lambda bound: {"a": (bound["k"],)}, example={"k": 1}),
-
-    # --- spelled-out activations
-    Rule("x * sigmoid(x)", "silu(x)"),
-    Rule("x / (exp(neg(x)) + 1)", "silu(x)"),
-    Rule("x * sigmoid(x * 1.702)", "quick_gelu(x)"),
-    Rule("x * 0.5 * (erf(x * 0.7071067811865476) + 1)", "gelu(x)"),
-    Rule("x * (erf(x * 0.7071067811865476) + 1) * 0.5", "gelu(x)"),
-    Rule("x * ((erf(x * 0.7071067811865476) + 1) * 0.5)", "gelu(x)"),
 )
 
 
-def apply_rules(graph: Graph, rules: tuple[Rule, ...] = RULES) -> Graph:
+def apply_rules(graph: Graph, rules: Sequence[Rule | Procedure]) -> Graph:
     """Every node replaced by the first rule that fits, until none does."""
-    by_root: dict[str, list[Rule]] = {}
+    by_root: dict[str, list[Rule | Procedure]] = {}
     for rule in rules:
-        by_root.setdefault(rule.left.operation, []).append(rule)
+        for root in rule.roots:
+            by_root.setdefault(root, []).append(rule)
 
     def simplified(value: Value) -> Value:
         value = folded(value)
         if value.node is None:
             return value
         for rule in by_root.get(value.node.operation.name, ()):
-            replacement = _applied(rule, value, simplified)
+            outer, value.graph._scope = value.graph._scope, [value.node.scope]
+            replacement = rule.applied(value, simplified)
+            value.graph._scope = outer
             if replacement is not None:
                 return replacement
         return value
@@ -142,15 +166,3 @@ def apply_rules(graph: Graph, rules: tuple[Rule, ...] = RULES) -> Graph:
         return simplified(rebuilt(images, node, target))
 
     return copied(graph, step)
-
-
-def _applied(rule: Rule, value: Value, made: Callable[[Value], Value]) -> Value | None:
-    """What `rule` makes of `value`, or None where it does not apply."""
-    for bound in matches(rule.left, value, {}):
-        if rule.when(bound):
-            with value.graph.scope(value.node.scope):
-                result = build(rule.right, value.graph, {**bound, **rule.derive(bound)},
-                               value.dtype, made)
-            if result.type == value.type:
-                return result
-    return None

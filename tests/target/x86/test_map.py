@@ -122,11 +122,12 @@ def test_more_axes_inside_than_there_are_is_illegal(inner: int) -> None:
 @pytest.mark.parametrize("interleaved", [0, 1])
 @pytest.mark.parametrize("heads, half, batch, tables", [
     (3, 32, 1, 1), (2, 20, 2, 1), (1, 5, 2, 2), (5, 1, 2, 1), (4, 4, 3, 3), (0, 6, 2, 2)])
+@pytest.mark.parametrize("angles", [1, 2])
 def test_rotary_embedding(name: str, interleaved: int, heads: int, half: int, batch: int,
-                          tables: int) -> None:
+                          tables: int, angles: int) -> None:
     g = Graph("rotary")
     x = g.input("x", (batch, 7, 2 * heads * half) if heads else (batch, 3, 7, 2 * half))
-    cos, sin = (g.input(n, (tables, 7, half)) for n in ("cos", "sin"))
+    cos, sin = (g.input(n, (tables, 7, angles * half)) for n in ("cos", "sin"))
     g.output("y", g.apply("rotary_embedding", x, cos, sin, interleaved=interleaved,
                           num_heads=heads))
     assert [type(s) for s in check_graph(g, name).schedules] == [MapSchedule]

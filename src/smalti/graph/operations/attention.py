@@ -10,25 +10,35 @@ import numpy as np
 
 from smalti.errors import InputError
 from smalti.graph.operation import REQUIRED, Type, define
-from smalti.graph.operations.normalization import softmax
 
 
 def _rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
-    q, k, v = types
+    (q, k, v), mask = types[:3], types[3:]
     heads = attributes["num_heads"]
     if not (len(q.shape) == len(k.shape) == len(v.shape) == 3 and k.shape[2] == q.shape[2]
             and k.shape[:2] == v.shape[:2] and q.shape[0] == k.shape[0]
             and heads > 0 and q.shape[2] % heads == 0 and v.shape[2] % heads == 0):
         raise InputError(f"attention of {q}, {k}, {v} with {heads} heads: [n, tokens, heads * d] "
                          f"are expected")
+    scores = (q.shape[0], heads, q.shape[1], k.shape[1])
+    if any(t.dtype != q.dtype or len(t.shape) != 4
+           or any(n not in (1, m) for n, m in zip(t.shape, scores)) for t in mask):
+        raise InputError(f"attention of {q}, {k}, {v} with {heads} heads: a mask of "
+                         f"{list(scores)}, or 1 for some of these, is expected, got {mask[0]}")
     return Type((*q.shape[:2], v.shape[2]), q.dtype)
 
 
-def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, num_heads: int, is_causal: int,
-              scale: float | None) -> np.ndarray:
-    """softmax(q @ k^T * scale) @ v for each head; scale None means 1 / sqrt(d).
+LOWEST = -1e30
+"""A mask below this number is minus infinity: no score reaches it."""
 
-    q [n, t, heads * d], k [n, s, heads * d], v [n, s, heads * e] -> [n, t, heads * e].
+
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None = None, *,
+              num_heads: int, is_causal: int, scale: float | None) -> np.ndarray:
+    """softmax(q @ k^T * scale + mask) @ v for each head; scale None means 1 / sqrt(d).
+
+    q [n, t, heads * d], k [n, s, heads * d], v [n, s, heads * e] -> [n, t, heads * e]; each axis of
+    the mask [n, heads, t, s] may be 1. The result is 0 for a token the whole row of which is masked
+    by minus infinity.
     """
     def split(x: np.ndarray) -> np.ndarray:
         return x.reshape(*x.shape[:2], num_heads, -1).transpose(0, 2, 1, 3)
@@ -38,7 +48,11 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, num_heads: int, is
     if is_causal:
         later = np.triu(np.ones(scores.shape[2:], bool), 1)
         scores = np.where(later, np.float32(-np.inf), scores)
-    out = softmax(scores, -1) @ split(v)
+    if mask is not None:
+        scores = scores + np.where(mask < LOWEST, np.float32(-np.inf), mask)
+    weights = np.exp(scores - scores.max(-1, keepdims=True, initial=LOWEST))
+    total = weights.sum(-1, keepdims=True)
+    out = weights / np.where(total == 0, np.float32(1), total) @ split(v)
     return out.transpose(0, 2, 1, 3).reshape(*q.shape[:2], v.shape[2])
 
 
@@ -47,7 +61,7 @@ def _flops(types: Sequence[Type], result: Type, attributes: Mapping[str, Any]) -
     return n * t * s * (2 * width + 2 * result.shape[2] + 5 * attributes["num_heads"])
 
 
-def _parts(g, q, k, v, num_heads: int, is_causal: int, scale: float | None):
+def _parts(g, q, k, v, *mask, num_heads: int, is_causal: int, scale: float | None):
     def split(x, *perm: int):
         return x.reshape(*x.shape[:2], num_heads, x.shape[2] // num_heads).transpose(*perm)
 
@@ -57,10 +71,12 @@ def _parts(g, q, k, v, num_heads: int, is_causal: int, scale: float | None):
         t, s = scores.shape[2:]
         ahead = g.constant(np.arange(s, dtype=np.float32)) - np.arange(t, dtype=np.float32)[:, None]
         scores = scores - g.apply("min", g.apply("relu", ahead), g.constant(1.0)) * 1e30
+    for addend in mask:
+        scores = scores + g.apply("max", addend, g.constant(LOWEST))
     out = g.apply("mat_mul", g.apply("softmax", scores), split(v, 0, 2, 1, 3))
     return out.transpose(0, 2, 1, 3).reshape(*q.shape[:2], v.shape[2])
 
 
-define(name="attention", inputs=(3, 3), shape=_rule, meaning=attention, flops=_flops,
+define(name="attention", inputs=(3, 4), shape=_rule, meaning=attention, flops=_flops,
        decompose=_parts,
        attributes={"num_heads": REQUIRED, "is_causal": 0, "scale": None})

@@ -20,7 +20,8 @@ def _rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
         raise InputError(f"rotary_embedding of {x} with {heads} heads: [n, tokens, heads * d], or "
                          f"[n, heads, tokens, d] with num_heads 0, and an even d are expected")
     batch, tokens = x.shape[0], x.shape[rank - 2]
-    if cos.shape != sin.shape or cos.shape not in ((n, tokens, depth // 2) for n in (1, batch)):
+    if cos.shape != sin.shape or cos.shape not in (
+            (n, tokens, d) for n in (1, batch) for d in (depth // 2, depth)):
         raise InputError(f"rotary_embedding of {x} with {heads} heads: cosines and sines of "
                          f"{[batch, tokens, depth // 2]} are expected, got {cos} and {sin}")
     return x
@@ -31,33 +32,31 @@ def rotary_embedding(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, *, interle
     """Each pair (a, b) of a head's channels becomes (a cos - b sin, a sin + b cos).
 
     x [n, t, heads * d], or [n, heads, t, d] with `num_heads` 0; cos and sin [n or 1, t, d / 2], one
-    angle a pair. Pair i is channels (2 i, 2 i + 1) when `interleaved`, (i, i + d / 2) when not.
-    ONNX's `position_ids` are rows gathered from the tables before, a rotary_embedding_dim below d
-    is a slice before and a concat behind.
+    angle a pair, or [n or 1, t, d], one a channel. Pair i is channels (2 i, 2 i + 1) when
+    `interleaved`, (i, i + d / 2) when not. ONNX's `position_ids` are rows gathered from the tables
+    before, a rotary_embedding_dim below d is a slice before and a concat behind.
     """
     heads = x.reshape(*x.shape[:2], num_heads, -1) if num_heads else x.transpose(0, 2, 1, 3)
-    cos, sin = cos[:, :, None], sin[:, :, None]
-    if interleaved:
-        a, b = heads[..., 0::2], heads[..., 1::2]
-    else:
-        a, b = np.split(heads, 2, axis=-1)
-    turned = np.stack([a * cos - b * sin, a * sin + b * cos], -1 if interleaved else -2)
-    turned = turned.reshape(heads.shape)
+    half, axis = heads.shape[-1] // 2, -1 if interleaved else -2
+    pairs = heads.reshape(*heads.shape[:-1], *((half, 2) if interleaved else (2, half)))
+    cos, sin = (table.reshape(*table.shape[:2], 1, *((half, -1) if interleaved else (-1, half)))
+                for table in (cos, sin))
+    a, b = np.split(pairs, 2, axis)
+    turned = (pairs * cos + np.concatenate([-b, a], axis) * sin).reshape(heads.shape)
     return turned.reshape(x.shape) if num_heads else turned.transpose(0, 2, 1, 3)
 
 
 def _parts(g, x, cos, sin, interleaved: int, num_heads: int):
-    n, tokens, half = cos.shape
-    outer = (x.shape[0], tokens, num_heads) if num_heads else x.shape[:3]
-    pairs = x.reshape(*outer, half, 2) if interleaved else x.reshape(*outer, 2, half)
-    axis = 4 if interleaved else 3
-    a, b = (g.apply("slice", pairs, axis=axis, start=i, end=i + 1).reshape(*outer, half)
-            for i in (0, 1))
-    table = (n, tokens, 1, half) if num_heads else (n, 1, tokens, half)
-    cos, sin = cos.reshape(*table), sin.reshape(*table)
-    turned = [part.reshape(*outer, *((half, 1) if interleaved else (1, half)))
-              for part in (a * cos - b * sin, a * sin + b * cos)]
-    return g.apply("concat", *turned, axis=axis).reshape(*x.shape)
+    depth = x.shape[-1] // (num_heads or 1)
+    half, axis = depth // 2, 4 if interleaved else 3
+    outer = (x.shape[0], x.shape[1], num_heads) if num_heads else x.shape[:3]
+    pairs = x.reshape(*outer, *((half, 2) if interleaved else (2, half)))
+    a, b = (g.apply("slice", pairs, axis=axis, start=i, end=i + 1) for i in (0, 1))
+    n, tokens, angles = cos.shape
+    table = (n, tokens, 1) if num_heads else (n, 1, tokens)
+    table = (*table, half, angles // half) if interleaved else (*table, angles // half, half)
+    other = g.apply("concat", g.apply("neg", b), a, axis=axis)
+    return (pairs * cos.reshape(*table) + other * sin.reshape(*table)).reshape(*x.shape)
 
 
 define(name="rotary_embedding", inputs=(3, 3), shape=_rule, meaning=rotary_embedding,
