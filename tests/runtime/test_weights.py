@@ -13,7 +13,7 @@ from native_pieces import LEVELS, Block, run_steps
 
 from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph import Graph
-from smalti.runtime.compiler import build_image
+from smalti.runtime.compiler import build_image, compile_graph
 from smalti.runtime.program import NativeProgram
 from smalti.runtime.weights import checked
 from smalti.target.x86.instructions import level
@@ -106,6 +106,76 @@ def test_an_error_of_the_reader_reaches_the_caller() -> None:
 
     with pytest.raises(InputError, match="the file has no"):
         program().bind(read)
+
+
+# ---------------------------------------------------------------------- sharing
+
+
+def of_side(side: int, like: NativeProgram | None = None) -> NativeProgram:
+    """A convolution and a product with a weight of 1 MB, for one size of picture."""
+    g = Graph("sized")
+    x = g.input("x", (1, 16, side, side))
+    h = g.apply("conv", x, g.parameter("w", (16, 16, 3, 3)), pads=(1, 1, 1, 1))
+    tokens = h.reshape(1, 16, side * side).transpose(0, 2, 1)
+    y = g.apply("mat_mul", tokens, g.parameter("large", (16, 16384)))
+    g.output("y", y + g.parameter("bias", (16384,)))
+    return compile_graph(g, threads=1, like=like)
+
+
+def sized_weights(seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {name: rng.standard_normal(shape, np.float32) / 8
+            for name, shape in (("w", (16, 16, 3, 3)), ("large", (16, 16384)), ("bias", (16384,)))}
+
+
+def run_with(side: int, seed: int) -> np.ndarray:
+    """What a program of its own computes."""
+    alone = of_side(side)
+    alone.bind(sized_weights(seed))
+    return alone.run({"x": np.ones((1, 16, side, side), np.float32)})["y"]
+
+
+def test_programs_of_two_shapes_share_what_they_pack_the_same_way() -> None:
+    first, values = of_side(4), sized_weights(0)
+    first.bind(values)
+    second, read = of_side(6, first), Counter()
+
+    def reading(name: str) -> np.ndarray:
+        read[name] += 1
+        return values[name]
+
+    second.bind(reading, like=first)
+    assert not read["large"]
+    places = [{s.name: memory.ctypes.data for s, memory in zip(p.image.slots, p._weights)}
+              for p in (first, second)]
+    assert places[0]["large"] == places[1]["large"]
+    for side, program in ((4, first), (6, second)):
+        found = program.run({"x": np.ones((1, 16, side, side), np.float32)})["y"]
+        np.testing.assert_array_equal(found, run_with(side, 0))
+
+
+def test_other_weights_in_one_program_leave_those_of_the_other() -> None:
+    first, second = of_side(4), of_side(6)
+    first.bind(sized_weights(0))
+    second.bind(sized_weights(0), like=first)
+    inputs = {side: {"x": np.ones((1, 16, side, side), np.float32)} for side in (4, 6)}
+    second.run(inputs[6])
+    for seed, program in ((1, first), (2, second), (3, second), (4, first)):
+        program.bind(sized_weights(seed))
+        program.run(inputs[4 if program is first else 6])
+    np.testing.assert_array_equal(first.run(inputs[4])["y"], run_with(4, 4))
+    np.testing.assert_array_equal(second.run(inputs[6])["y"], run_with(6, 3))
+    second.bind(sized_weights(4), like=first)
+    first.release()
+    np.testing.assert_array_equal(second.run(inputs[6])["y"], run_with(6, 4))
+
+
+def test_nothing_is_shared_with_a_program_that_has_no_weights() -> None:
+    first, second = of_side(4), of_side(6)
+    second.bind(sized_weights(0), like=first)
+    second.bind(sized_weights(1), like=second)
+    found = second.run({"x": np.ones((1, 16, 6, 6), np.float32)})["y"]
+    np.testing.assert_array_equal(found, run_with(6, 1))
 
 
 # ---------------------------------------------------------------------- packing

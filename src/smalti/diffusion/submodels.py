@@ -1,6 +1,7 @@
 """The three sub-models of a checkpoint as programs: compiled for a shape, bound, run, let go.
 
-Of each part the program of the last shape is kept with its weights. `release` lets go of a large
+Of each part the program of the last shape is kept with its weights; that of the next shape takes
+over what it packs the same way. `release` lets go of a large
 one that is done with, so that its memory is free for the next part: of Stable Diffusion 1.5 only
 one part is in memory at a time, of the model that ships all of them stay.
 """
@@ -75,11 +76,10 @@ class Submodels:
         known = self._bound.get(part)
         if known is not None and known.shape == shape:
             return known.program
-        self._bound.pop(part, None)
-        graph = self.graph(part, shape)
-        program = self.compiled(part, graph)
+        graph, before = self.graph(part, shape), known.program if known is not None else None
+        program = self.compiled(part, graph, before)
         self.progress(f"loading {TITLES[part]}")
-        program.bind(self.checkpoint.floats, self.checkpoint.drop)
+        program.bind(self.checkpoint.floats, self.checkpoint.drop, like=before)
         weight_bytes = sum(value.type.bytes for value in graph.parameters.values())
         self._bound[part] = _Bound(shape, program, weight_bytes)
         return program
@@ -90,8 +90,8 @@ class Submodels:
             raise InputError(f"no part is named {part!r}; known: {', '.join(GRAPHS)}")
         return GRAPHS[part](self.checkpoint.config, *shape)
 
-    def compiled(self, part: str, graph: Graph) -> Program:
-        """The program of `graph`, without weights."""
+    def compiled(self, part: str, graph: Graph, like: Program | None = None) -> Program:
+        """The program of `graph`, without weights; those of `like` will be bound."""
         title = TITLES[part]
         self.progress(f"compiling {title}")
         return compile_graph(
@@ -100,6 +100,7 @@ class Submodels:
             threads=self.threads,
             held=HELD.get(part, ()),
             progress=lambda done, total: self.progress(f"compiling {title}: {done} of {total}"),
+            like=like,
         )
 
     def release(self, part: str) -> None:

@@ -8,9 +8,11 @@ of the graph's text, the feature level, the limits, the precision and Smalti's o
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from smalti import settings
@@ -23,7 +25,7 @@ from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.kernel.traffic import touched
 from smalti.rewrite import rewrite
 from smalti.runtime import cache
-from smalti.runtime.arena import ALIGNMENT, Arena, arranged
+from smalti.runtime.arena import Arena, arranged
 from smalti.runtime.devices import available_levels, best_level, cpu
 from smalti.runtime.executable import joined
 from smalti.runtime.image import (
@@ -55,7 +57,8 @@ LAUNCH_SECONDS = 1e-6
 
 def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None = None,
                   target: str | None = None, held: Collection[str] = (),
-                  progress: Callable[[int, int], None] | None = None) -> Program:
+                  progress: Callable[[int, int], None] | None = None,
+                  like: Program | None = None) -> Program:
     """A program that computes `graph` on this CPU, natively where kernels exist, else by numpy.
 
     `precision` "bf16" halves the bytes of weights and of what is stored between kernels, and the
@@ -63,9 +66,10 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     are f32 whatever it is ("auto" is f32; see `fuse.precision`). `target` forces an x86 feature
     level (avx2, avx512, avx512_bf16). Inputs named in `held` are expected to stay the same for many
     runs: what depends on no other is computed again only when one of them changes. `progress` is
-    called with (kernels done, kernels). On a CPU without AVX2 the numpy reference runs and says so.
-    Raises InputError for an unknown precision, level or held input, or a number of threads outside
-    1 to 256.
+    called with (kernels done, kernels). `like` is a program whose weights will be bound to this
+    one, too: layers use the minimal filtering that these stand. On a CPU without AVX2 the numpy
+    reference runs and says so. Raises InputError for an unknown precision, level or held input, or
+    a number of threads outside 1 to 256.
 
     >>> import numpy as np
     >>> g = Graph("double")
@@ -82,7 +86,8 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     if name not in available_levels():
         raise InputError(f"this CPU has not what the level {name} needs; it has "
                          f"{', '.join(available_levels()) or 'none'}")
-    return NativeProgram(recipe.image(name, progress=progress), recipe.threads, recipe)
+    image = recipe.image(name, like.filterings if like else NO_FILTERINGS, progress)
+    return NativeProgram(image, recipe.threads, recipe)
 
 
 @dataclass(frozen=True)
@@ -167,6 +172,19 @@ def growth_max(graph: Graph, precision: str) -> int:
     return max(GROWTH_BYTES_MIN, int(GROWTH_MAX * plain))
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No search for cycles of garbage inside: lowering makes millions of objects and no cycles, and
+    the search would take a fifth of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 class _Builder:
     """Turns a cut into an image."""
 
@@ -185,10 +203,11 @@ class _Builder:
     def build(self, progress: Callable[[int, int], None] | None) -> Image:
         """The image; kernels are lowered in the order in which they run."""
         image, lowered = self.image, []
-        for number, piece in enumerate(self.cut.pieces):
-            lowered.append(None if isinstance(piece, HostPiece) else self._lowered(piece))
-            if progress is not None:
-                progress(number + 1, len(self.cut.pieces))
+        with _no_collection():
+            for number, piece in enumerate(self.cut.pieces):
+                lowered.append(None if isinstance(piece, HostPiece) else self._lowered(piece))
+                if progress is not None:
+                    progress(number + 1, len(self.cut.pieces))
         arena = arranged(self.cut, [entry[1].workspace_bytes if entry else 0 for entry in lowered])
         image.arena_bytes = arena.bytes
         for piece, entry in zip(self.cut.pieces, lowered):
@@ -286,7 +305,6 @@ class _Builder:
 
     def _slot(self, view: View, packed) -> Slot:
         image, storage = self.image, view.storage
-        offset = image.weights_bytes
         start, kind = view.offset, "packed" if packed else "raw"
         if storage.kind == "constant":
             if packed is None:
@@ -295,14 +313,15 @@ class _Builder:
             data = storage.data.tobytes()
             self.constants += data + bytes(-len(data) % CONSTANT_ALIGNMENT)
         size = packed.bytes if packed else storage.bytes - storage.element_bytes * view.offset
-        image.weights_bytes += size + -size % ALIGNMENT + ALIGNMENT
-        slot = Slot(storage.name, kind, offset, size, start, storage.dtype)
+        image.weights_bytes += size
+        slot = Slot(storage.name, kind, size, start, storage.dtype)
         if packed is None:
             return slot
         key = (packed, view.strides)
         if key not in self.packers:
             self.packers[key] = len(self.codes)
             self.codes.append(lower_packing(packed, view.strides, self.level).code)
+            image.layouts[f"{packed} from {view.strides}"] = self.packers[key]
         return replace(slot, function=self.packers[key], panels=packed.panels)
 
 

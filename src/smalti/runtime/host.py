@@ -7,14 +7,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from smalti.graph.operation import OPERATIONS
-from smalti.runtime.image import HostCall, Slot, array_at
+from smalti.runtime.image import HostCall, array_at
 
 
-def bound(call: HostCall, arena: np.ndarray, weights: np.ndarray,
-          slots: Sequence[Slot]) -> Callable[[], None]:
-    """A function that computes `call` on the memory of a program; nothing is copied beforehand."""
-    operands = [array_at(arena, operand.place) if operand.slot < 0 else
-                array_at(weights[slots[operand.slot].offset:], operand.place)
+def bound(call: HostCall, arena: np.ndarray,
+          weights: Sequence[np.ndarray]) -> Callable[[], None]:
+    """A function that computes `call` in `arena` and the memory of each slot of the weights.
+
+    Nothing is copied beforehand.
+    """
+    operands = [array_at(arena if operand.slot < 0 else weights[operand.slot], operand.place)
                 for operand in call.operands]
     for array in operands:
         array.flags.writeable = False

@@ -20,7 +20,7 @@ from smalti.runtime.decoding import decoded
 
 HEADER = struct.Struct("<8s32sQQQ")
 """Magic, SHA-256 of all that follows it, and the bytes of text, code and constants."""
-MAGIC = b"SMALTI\0\4"
+MAGIC = b"SMALTI\0\5"
 DIGEST_END = 40
 BF16_EXPONENT = 0x7F80
 """The exponent bits of a bf16: all are set in NaN and Inf, and in nothing else."""
@@ -57,7 +57,6 @@ class Slot:
 
     name: str
     kind: str
-    offset: int
     bytes: int
     start: int = 0
     dtype: str = "f32"
@@ -121,7 +120,8 @@ class Image:
     Of the `launches`, which are of kernels and calls of the host, the first `steady` depend on
     parameters only and run once after these are bound. Those from there to `changing` depend on the
     inputs named `held` besides, and run when these change.
-    `work_seconds` is what a run takes one thread, predicted within a factor of a few.
+    `work_seconds` is what a run takes one thread, predicted within a factor of a few. `layouts`
+    says what each packing function makes: equal texts are equal bytes.
     """
 
     name: str
@@ -139,6 +139,7 @@ class Image:
     outputs: dict[str, Place] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     filterings: dict[str, int] = field(default_factory=dict)
+    layouts: dict[str, int] = field(default_factory=dict)
     held: list[str] = field(default_factory=list)
     steady: int = 0
     changing: int = 0

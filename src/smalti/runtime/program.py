@@ -24,7 +24,7 @@ from smalti.runtime.image import HostCall, Image, Slot, array_at, finite_at
 from smalti.runtime.memory import anonymous
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 from smalti.runtime.threads import call, context, workers
-from smalti.runtime.weights import bind, checked
+from smalti.runtime.weights import allocated, bind, checked, layout_of
 from smalti.target.x86.driver import driver
 from smalti.target.x86.layout import LAUNCH, aligned
 
@@ -61,13 +61,16 @@ class Program(ABC):
     filterings: Mapping[str, int] = MappingProxyType({})
 
     @abstractmethod
-    def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True) -> None:
+    def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
+             like: Program | None = None) -> None:
         """Take the parameters from `weights`; may be called again with others, at any time.
 
         `weights` is a .safetensors or .smalti file, a folder of .safetensors files, a mapping of
         arrays, or a function `read(name) -> array`. Nothing of the arrays is kept; `done(name)`
-        says when one is no longer needed. Raises InputError listing all that are missing, of
-        another shape or, where that is `strict`, unknown; NumericsError naming one with NaN or Inf.
+        says when one is no longer needed. `like` is a program that has the very same weights bound,
+        say for another shape: what both hold in the same layout is shared, and not read again.
+        Raises InputError listing all that are missing, of another shape or, where that is
+        `strict`, unknown; NumericsError naming one with NaN or Inf.
         """
 
     def save(self, path: str | PathLike, *, targets: Sequence[str] = (),
@@ -156,7 +159,8 @@ class ReferenceProgram(Program):
             warnings.warn("this CPU is not x86-64 with AVX2 and FMA: Smalti runs its numpy "
                           "reference, which is many times slower", RuntimeWarning, stacklevel=3)
 
-    def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True) -> None:
+    def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
+             like: Program | None = None) -> None:
         shapes = {name: value.shape for name, value in self.graph.parameters.items()}
         read, done = reading(weights, done, shapes, shapes, self.name, strict)
         self.parameters = {name: checked(name, read(name), value.shape, value.dtype)
@@ -209,13 +213,15 @@ class NativeProgram(Program):
         self._brief = image.work_seconds / self.crew <= BRIEF_SECONDS
         self.inputs = {name: place.shape for name, place in image.inputs.items()}
         self._code = Executable(image.code) if image.functions else None
-        self._weights: np.ndarray | None = None
+        self._weights: list[np.ndarray] | None = None
+        self._shared: set[int] = set()
         self._arena: np.ndarray | None = None
         self._elapsed: float | None = None
         self._bound = self._settled = False
         self._held: dict[str, np.ndarray] = {}
 
-    def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True) -> None:
+    def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
+             like: Program | None = None) -> None:
         """Read, check and pack every parameter.
 
         They are read again where the numeric guard finds that some need another program. Raises
@@ -224,21 +230,39 @@ class NativeProgram(Program):
         needed = self.image.parameters
         known = self.recipe.graph.parameters if self.recipe else needed
         read, done = reading(weights, done, needed, known, self.name, strict)
-        while imprecise := self._bind(read, done):
-            if self.recipe is None:
-                raise NumericsError(f"{self.name}: minimal filtering is too imprecise for the "
-                                    f"weights {', '.join(sorted(imprecise))}; compile the model "
-                                    f"again with them")
-            filterings = {**self.filterings, **imprecise}
-            self._take(self.recipe.image(self.image.level, filterings))
-        self._bound, self._settled = True, False
+        with self._turn:
+            while imprecise := self._bind(read, done, like):
+                if self.recipe is None:
+                    raise NumericsError(f"{self.name}: minimal filtering is too imprecise for the "
+                                        f"weights {', '.join(sorted(imprecise))}; compile the "
+                                        f"model again with them")
+                filterings = {**self.filterings, **imprecise}
+                self._take(self.recipe.image(self.image.level, filterings))
+            self._bound, self._settled = True, False
 
-    def _bind(self, read: Read, done: Done) -> dict[str, int]:
+    def _bind(self, read: Read, done: Done, like: Program | None) -> dict[str, int]:
         """Bind; the weights that need a smaller F(m), and which."""
-        if self._weights is None:
-            self._weights = anonymous(self.image.weights_bytes)
-        self._bound = False
-        return bind(self.image, self._weights, read, done, self._pack, self.threads)
+        self._bound, image = False, self.image
+        found = like._kept() if isinstance(like, NativeProgram) and like is not self else {}
+        shared = {number: found[key] for number, slot in enumerate(image.slots)
+                  if (key := layout_of(image, slot)) in found}
+        if self._weights is None or shared or self._shared:
+            own = {} if self._weights is None else {
+                number: memory for number, memory in enumerate(self._weights)
+                if number not in self._shared}
+            given = own | {number: other._weights[n] for number, (other, n) in shared.items()}
+            self._weights, self._arena = allocated(image, given), None
+            self._shared = set(shared)
+            for other, n in shared.values():
+                other._shared.add(n)
+        return bind(image, self._weights, shared, read, done, self._pack, self.threads)
+
+    def _kept(self) -> dict[tuple, tuple[NativeProgram, int]]:
+        """What is bound, by what it holds and in which layout: this program and the slot."""
+        if not self._bound:
+            return {}
+        return {layout_of(self.image, slot): (self, number)
+                for number, slot in enumerate(self.image.slots) if slot.name}
 
     def _pack(self, slot: Slot, source: int, target: int) -> None:
         """Pack one weight, in the thread that calls."""
@@ -264,7 +288,7 @@ class NativeProgram(Program):
         image = self.image
         self._arena = anonymous(image.arena_bytes + SCRATCH_ALIGNMENT)
         self._scratch = anonymous(self.threads * self._scratch_bytes + SCRATCH_ALIGNMENT)
-        arena, weights = self._arena.ctypes.data, self._weights.ctypes.data
+        arena, weights = self._arena.ctypes.data, [x.ctypes.data for x in self._weights]
         self._table = aligned(max(1, len(image.launches)), LAUNCH)[:len(image.launches)]
         self._counters = np.zeros(len(image.launches) * COUNTER_BYTES // 8, np.uint64)
         kernels = [(k, x) for k, x in enumerate(image.launches) if not isinstance(x, HostCall)]
@@ -272,8 +296,7 @@ class NativeProgram(Program):
         at = 0
         for number, launch in kernels:
             for k, (kind, value) in enumerate(launch.pointers):
-                base = arena + value if kind == "arena" else weights + image.slots[value].offset
-                self._pointers[at + k] = base
+                self._pointers[at + k] = arena + value if kind == "arena" else weights[value]
             self._table[number] = (
                 self._code.address + image.functions[launch.function],
                 self._pointers.ctypes.data + 8 * at, launch.tiles,
@@ -285,7 +308,7 @@ class NativeProgram(Program):
         self._context = context(self._table, self.crew, scratch, self._scratch_bytes,
                                 self._stamps)
         self._address, self._range = self._context.ctypes.data, (0, len(image.launches))
-        self._calls = [(k, bound(x, self._arena, self._weights, image.slots))
+        self._calls = [(k, bound(x, self._arena, self._weights))
                        for k, x in enumerate(image.launches) if isinstance(x, HostCall)]
         self._took = np.zeros(len(image.launches))
         self._inputs = [(name, place, array_at(self._arena, place), image.rows.get(name))
@@ -296,7 +319,7 @@ class NativeProgram(Program):
     def release(self) -> None:
         """Give back the memory of weights and intermediate results; `bind` brings them back."""
         if self.image.parameters:
-            self._weights, self._bound = None, False
+            self._weights, self._shared, self._bound = None, set(), False
         self._arena, self._settled = None, False
         self._held.clear()
 

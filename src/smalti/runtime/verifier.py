@@ -64,8 +64,8 @@ def _slot_faults(image: Image, slot: Slot) -> Iterator[str]:
         return
     item = np.dtype(DTYPES[slot.dtype]).itemsize
     size = math.prod(image.parameters[slot.name]) if slot.name else len(image.constants) // item
-    if slot.offset < 0 or slot.bytes < 0 or slot.offset + slot.bytes > image.weights_bytes:
-        yield f"bytes {slot.offset} to {slot.offset + slot.bytes} lie outside of the weights"
+    if not 0 <= slot.bytes <= image.weights_bytes:
+        yield f"{slot.bytes} of {image.weights_bytes} bytes"
     read = 0 if slot.kind == "packed" else slot.bytes // item
     if slot.start < 0 or slot.start + read > size:
         yield f"elements from {slot.start} lie outside of {slot.name!r}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -15,24 +15,55 @@ from smalti.runtime.image import Image, Slot
 from smalti.runtime.memory import anonymous
 from smalti.runtime.sources import Done, Read
 
+ALIGNMENT = 128
+"""Between slots, and behind each: kernels may read a vector beyond its end."""
+LARGE_BYTES = 1 << 18
 Pack = Callable[[Slot, int, int], None]
 
 
-def bind(image: Image, memory: np.ndarray, read: Read, done: Done, pack: Pack,
-         threads: int) -> dict[str, int]:
-    """Fill `memory` (uint8, `image.weights_bytes`) with the parameters that `read(name)` gives.
+def layout_of(image: Image, slot: Slot) -> tuple:
+    """What the memory of a slot holds, and how; slots of equal layouts hold equal bytes."""
+    layout = next((text for text, function in image.layouts.items() if function == slot.function),
+                  "")
+    return slot.name, slot.kind, slot.dtype, slot.start, slot.bytes, layout, slot.filtering
 
-    They may be of any dtype that converts to their own, and views of a file: nothing of them is
-    kept, and `done(name)` is called when a parameter is no longer needed.
+
+def allocated(image: Image, given: Mapping[int, np.ndarray]) -> list[np.ndarray]:
+    """Memory for each slot, which is `given` for some by their number.
+
+    Large ones have memory of their own, which goes back to the system when nobody uses it any more;
+    small ones share a block.
+    """
+    needed = {number: slot.bytes for number, slot in enumerate(image.slots) if number not in given}
+    small = {number: size + -size % ALIGNMENT + ALIGNMENT for number, size in needed.items()
+             if size < LARGE_BYTES}
+    block, at, found = anonymous(sum(small.values())), 0, dict(given)
+    for number, size in needed.items():
+        if number in small:
+            found[number] = block[at:at + small[number]]
+            at += small[number]
+        else:
+            found[number] = anonymous(size + ALIGNMENT)
+    return [found[number] for number in range(len(image.slots))]
+
+
+def bind(image: Image, memory: Sequence[np.ndarray], filled: Container[int], read: Read, done: Done,
+         pack: Pack, threads: int) -> dict[str, int]:
+    """Fill `memory` (of `allocated`) with the parameters that `read(name)` gives.
+
+    Slots whose numbers are in `filled` are left as they are. Parameters may be of any dtype that
+    converts to their own, and views of a file: nothing of them is kept, and `done(name)` is called
+    when one is no longer needed.
     `pack(slot, source address, target address)` runs the packing function of a slot. `threads`
     parameters are read and packed at a time. Gives the weights whose layers use an F(m) that is
     too imprecise for them, and the next smaller m, 0 for none. Raises InputError for a parameter
     of another shape, NumericsError for NaN or Inf in one, and DeviceError when the system gives no
     threads.
     """
-    by_name: dict[str, list[Slot]] = {}
-    for slot in image.slots:
-        by_name.setdefault(slot.name, []).append(slot)
+    by_name: dict[str, list[tuple[Slot, np.ndarray]]] = {}
+    for number, slot in enumerate(image.slots):
+        if number not in filled:
+            by_name.setdefault(slot.name, []).append((slot, memory[number]))
     local, imprecise = threading.local(), {}
 
     def room(size: int) -> np.ndarray:
@@ -44,19 +75,19 @@ def bind(image: Image, memory: np.ndarray, read: Read, done: Done, pack: Pack,
     def load(name: str) -> None:
         slots = by_name[name]
         if name:
-            values = checked(name, read(name), image.parameters[name], slots[0].dtype, room)
+            values = checked(name, read(name), image.parameters[name], slots[0][0].dtype, room)
         else:
             values = np.frombuffer(image.constants, np.uint8)
         values = values.reshape(-1)
-        for slot in slots:
+        for slot, target in slots:
             values = values.view(DTYPES[slot.dtype])
             if slot.kind == "packed":
-                pack(slot, values.ctypes.data + 4 * slot.start, memory.ctypes.data + slot.offset)
+                pack(slot, values.ctypes.data + 4 * slot.start, target.ctypes.data)
                 if slot.filtering is not None and _error(slot, values) > ERROR_MAX:
                     imprecise[name] = slot.filtering.size // 4 * 2
             else:
-                target = memory[slot.offset:slot.offset + slot.bytes].view(values.dtype)
-                target[:] = values[slot.start:slot.start + len(target)]
+                array = target[:slot.bytes].view(values.dtype)
+                array[:] = values[slot.start:slot.start + len(array)]
         if name:
             done(name)
 

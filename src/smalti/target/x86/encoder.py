@@ -29,20 +29,20 @@ LOW_LANE = {("store_low", 1): XMM, ("to_bf16", 0): YMM, ("store_words", 1): YMM,
 """Operands (by position) that are only the lower part of a vector register."""
 LOCKED = {"exchange_add"}
 MAKERS = {
-    ("r", "r"): Instruction.create_reg_reg, ("r", "m"): Instruction.create_reg_mem,
-    ("m", "r"): Instruction.create_mem_reg, ("r", "i"): Instruction.create_reg_i64,
-    ("r", "r", "r"): Instruction.create_reg_reg_reg,
-    ("r", "r", "m"): Instruction.create_reg_reg_mem,
-    ("m", "r", "r"): Instruction.create_mem_reg_reg,
-    ("m", "r", "i"): Instruction.create_mem_reg_i32,
-    ("r", "m", "r"): Instruction.create_reg_mem_reg,
-    ("r", "r", "i"): Instruction.create_reg_reg_i32,
-    ("r", "m", "i"): Instruction.create_reg_mem_i32,
-    ("r", "r", "r", "i"): Instruction.create_reg_reg_reg_i32,
-    ("r", "r", "m", "i"): Instruction.create_reg_reg_mem_i32,
-    ("r", "r", "r", "r"): Instruction.create_reg_reg_reg_reg,
-    ("r", "r", "m", "r"): Instruction.create_reg_reg_mem_reg,
-    ("r",): Instruction.create_reg, ("m",): Instruction.create_mem,
+    "rr": Instruction.create_reg_reg, "rm": Instruction.create_reg_mem,
+    "mr": Instruction.create_mem_reg, "ri": Instruction.create_reg_i32,
+    "rrr": Instruction.create_reg_reg_reg,
+    "rrm": Instruction.create_reg_reg_mem,
+    "mrr": Instruction.create_mem_reg_reg,
+    "mri": Instruction.create_mem_reg_i32,
+    "rmr": Instruction.create_reg_mem_reg,
+    "rri": Instruction.create_reg_reg_i32,
+    "rmi": Instruction.create_reg_mem_i32,
+    "rrri": Instruction.create_reg_reg_reg_i32,
+    "rrmi": Instruction.create_reg_reg_mem_i32,
+    "rrrr": Instruction.create_reg_reg_reg_reg,
+    "rrmr": Instruction.create_reg_reg_mem_reg,
+    "r": Instruction.create_reg, "m": Instruction.create_mem,
 }
 
 
@@ -107,63 +107,58 @@ def leave(frame_bytes: int) -> list[Instruction]:
 
 def instruction_of(line: Line, level: Level) -> Instruction:
     """One line as an iced-x86 instruction."""
-    code = line.row.wide if level.wide else line.row.narrow
+    name, wide = line.name, level.wide
+    code = line.row.wide if wide else line.row.narrow
     if code is None:
-        raise VerificationError(f"{line.name} has no encoding at level {level.name}")
-    if line.name == "return":
-        return Instruction.create(code)
+        raise VerificationError(f"{name} has no encoding at level {level.name}")
     if not line.operands:
         return Instruction.create(code)
-    kinds, values = [], []
+    vectors = ZMM if wide else YMM
+    kinds, values = "", []
     for position, operand in enumerate(line.operands):
-        if isinstance(operand, int):
-            kinds.append("i")
+        if type(operand) is int:
+            kinds += "i"
             values.append(operand)
         elif hasattr(operand, "kind"):
-            kinds.append("r")
-            low = LOW_LANE.get((line.name, position))
-            values.append(low[operand.number] if low else physical(operand, line.name, level))
+            kinds += "r"
+            low = LOW_LANE.get((name, position))
+            values.append(low[operand.number] if low else physical(operand, name, vectors))
         else:
-            kinds.append("m")
-            values.append(address(operand, line.name, level))
-    if line.name == "mov_immediate" :
-        instruction = Instruction.create_reg_i64(code, *values)
-    elif kinds == ["r", "i"]:
-        instruction = Instruction.create_reg_i32(code, *values)
-    else:
-        instruction = MAKERS[tuple(kinds)](code, *values)
+            kinds += "m"
+            values.append(address(operand, vectors))
+    maker = Instruction.create_reg_i64 if name == "mov_immediate" else MAKERS[kinds]
+    instruction = maker(code, *values)
     if line.mask is not None:
         instruction.op_mask = MASKS[line.mask.number]
         instruction.zeroing_masking = line.zeroing
-    instruction.has_lock_prefix = line.name in LOCKED
+    if name in LOCKED:
+        instruction.has_lock_prefix = True
     return instruction
 
 
-def physical(register: Register, name: str, level: Level) -> int:
+def physical(register: Register, name: str, vectors: Sequence[int]) -> int:
     """The machine register of the right width for the instruction `name`."""
-    if register.kind == "v":
-        return (ZMM if level.wide else YMM)[register.number]
-    if register.kind == "k":
-        return MASKS[register.number]
-    if register.number == -1:
+    kind, number = register
+    if kind == "v":
+        return vectors[number]
+    if kind == "k":
+        return MASKS[number]
+    if number == -1:
         return Physical.RSP
-    return (GENERAL_32 if name in NARROW else GENERAL_64)[register.number]
+    return (GENERAL_32 if name in NARROW else GENERAL_64)[number]
 
 
-def address(memory: Memory, name: str, level: Level) -> MemoryOperand:
+def address(memory: Memory, vectors: Sequence[int]) -> MemoryOperand:
     """The memory operand; constants are addressed relative to the instruction pointer."""
-    if memory.pool:
-        return MemoryOperand(Physical.RIP, displ=memory.offset, displ_size=8)
-    base = physical(memory.base, "", level)
-    size = 1 if memory.offset else 0
-    if memory.index is None:
-        return MemoryOperand(base, displ=memory.offset, displ_size=size,
-                             is_broadcast=memory.spread)
-    vectors = (ZMM if level.wide else YMM)
-    index = (vectors[memory.index.number] if memory.index.kind == "v"
-             else physical(memory.index, "", level))
-    return MemoryOperand(base, index, memory.scale, displ=memory.offset, displ_size=size,
-                         is_broadcast=memory.spread)
+    base, offset, index, scale, spread, pool = memory
+    if pool:
+        return MemoryOperand(Physical.RIP, displ=offset, displ_size=8)
+    base = physical(base, "", vectors)
+    size = 1 if offset else 0
+    if index is None:
+        return MemoryOperand(base, displ=offset, displ_size=size, is_broadcast=spread)
+    return MemoryOperand(base, physical(index, "", vectors), scale, displ=offset, displ_size=size,
+                         is_broadcast=spread)
 
 
 def disassembly(code: bytes, entry: int) -> str:
