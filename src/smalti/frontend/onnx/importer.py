@@ -11,6 +11,7 @@ collected, all of them, before anything is refused.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from onnx import defs
 from smalti.errors import InputError, UnsupportedError, UnsupportedNode
 from smalti.frontend.onnx.reading import Source, opsets_of
 from smalti.frontend.onnx.registry import (
-    HOST_RULES, Call, HostCall, NeedsValue, Rule, Unsupported, rule_for,
+    HOST_RULES, Body, Call, Expanded, HostCall, NeedsValue, Rule, Unsupported, rule_for,
 )
 from smalti.frontend.onnx.tensors import ELEMENT_OF, Tensors
 from smalti.graph import Graph, Value
@@ -133,11 +134,11 @@ class Importer:
     """Arrays of such inputs, by name, that the graph depends on."""
     deferred: list[Step] = field(default_factory=list)
     unsupported: list[UnsupportedNode] = field(default_factory=list)
-    _waiting: set[str] = field(default_factory=set)
+    waiting: set[str] = field(default_factory=set)
+    """Keys of what is not there yet."""
     _poisoned: set[str] = field(default_factory=set)
     _queue: deque[Step] = field(default_factory=deque)
     _steps: int = 0
-    _bodies: int = 0
 
     # ------------------------------------------------------------------ steps
 
@@ -160,7 +161,7 @@ class Importer:
         if not self._poisoned.isdisjoint(keys):
             self._poisoned.update(step.makes)
             self._check(step)
-        elif not self._waiting.isdisjoint(keys):
+        elif not self.waiting.isdisjoint(keys):
             self._defer(step)
         else:
             try:
@@ -173,7 +174,7 @@ class Importer:
     def _defer(self, step: Step) -> None:
         self._check(step)
         self.deferred.append(step)
-        self._waiting.update(filter(None, step.makes))
+        self.waiting.update(filter(None, step.makes))
 
     def _refuse(self, step: Step, why: str) -> None:
         self.unsupported.append(UnsupportedNode(step.name, step.node.op_type, why))
@@ -181,7 +182,7 @@ class Importer:
 
     def _check(self, step: Step) -> None:
         """List a node that is not looked at now but has no rule at all."""
-        domain, operator, version = self._operator(step)
+        domain, operator, version = operator_of(step)
         if rule_for(domain, operator, version) is None \
                 and (domain, operator) not in HOST_RULES \
                 and (domain, operator) not in self.functions \
@@ -189,20 +190,16 @@ class Importer:
             self._refuse(step, f"no rule for this operator, version {version} of "
                                f"{domain or 'ai.onnx'}")
 
-    def _operator(self, step: Step) -> tuple[str, str, int]:
-        domain = "" if step.node.domain == "ai.onnx" else step.node.domain
-        return domain, step.node.op_type, step.scope.opsets.get(domain, 1)
-
     def _import(self, step: Step) -> None:
-        domain, operator, version = self._operator(step)
+        domain, operator, version = operator_of(step)
         operands = [self.value(key, step) if key else None for key in step.reads]
         rule = rule_for(domain, operator, version)
         if (domain, operator) in self.functions:
             self._call(step, self.functions[domain, operator])
         elif rule is not None:
-            self._apply(rule, Call(self, step, operands, self._fields(step), version))
+            self._apply(rule, Call(self, step, operands, fields_of(step), version))
         elif (domain, operator) in HOST_RULES:
-            self._on_host(step, operands, version)
+            self._on_host(step, operands)
         elif (body := self._standard_body(step, operands, version)) is not None:
             self._call(step, body)
         else:
@@ -220,7 +217,8 @@ class Importer:
             raise
         except InputError as error:
             raise InputError(f"{step.label}: {error}") from None
-        self._bind(step, (results,) if isinstance(results, Value) else tuple(results))
+        if not isinstance(results, Expanded):
+            self._bind(step, (results,) if isinstance(results, Value) else tuple(results))
 
     def _bind(self, step: Step, results: Sequence[Value | None]) -> None:
         for i, key in enumerate(step.makes):
@@ -230,16 +228,16 @@ class Importer:
                 raise Unsupported(f"its result {i} is not computed")
             self.values[key] = results[i]
 
-    def _on_host(self, step: Step, operands: Sequence[Value | None], version: int) -> None:
+    def _on_host(self, step: Step, operands: Sequence[Value | None]) -> None:
         """Compute a node whose result has a shape that depends on values, if all is known."""
-        if any(value is not None and value.kind != "constant" for value in operands):
+        if step.captured or any(v is not None and v.kind != "constant" for v in operands):
             raise NeedsValue
         arrays = [None if value is None else value.data for value in operands]
-        results = host_results(step, arrays, self._fields(step), version)
+        results = host_results(step, arrays)
         if any(not isinstance(array, np.ndarray) or array.dtype == object
                or array.size > CONSTANT_ELEMENTS_MAX for array in results):
             raise NeedsValue
-        self._bind(step, [self.graph.constant(array, _dtype(array)) for array in results])
+        self._bind(step, [self.graph.constant(array, dtype_name(array)) for array in results])
 
     # ------------------------------------------------------------------ values
 
@@ -265,11 +263,11 @@ class Importer:
         self.graph._scope = scope
         return value
 
-    def output(self, key: str) -> Value:
-        """The value of a key that is an output of the graph."""
-        if key not in self.values:
+    def made(self, key: str, leaf: bool = False) -> Value | None:
+        """The value of a key; None for what is not there yet, and unless `leaf` for tensors."""
+        if key not in self.values and leaf and key in self.tensors:
             self.values[key] = self._leaf(key)
-        return self.values[key]
+        return self.values.get(key)
 
     def clean(self, outputs: Iterable[Value]) -> None:
         """Drop nodes and parameters that nothing reads any more."""
@@ -327,27 +325,10 @@ class Importer:
 
     # ------------------------------------------------------------------ attributes and bodies
 
-    def _fields(self, step: Step) -> dict[str, onnx.AttributeProto]:
-        """Attributes by name, those of an enclosing function filled in, and the defaults."""
-        domain, operator, version = self._operator(step)
-        fields = {}
-        if defs.has(operator, version, domain):
-            for name, entry in defs.get_schema(operator, version, domain).attributes.items():
-                if entry.default_value.type:
-                    fields[name] = entry.default_value
-        for attribute in step.node.attribute:
-            if attribute.ref_attr_name:
-                given = step.scope.arguments.get(attribute.ref_attr_name)
-                if given is not None:
-                    fields[attribute.name] = given
-            else:
-                fields[attribute.name] = attribute
-        return fields
-
     def _standard_body(self, step: Step, operands: Sequence[Value | None],
                        version: int) -> onnx.FunctionProto | None:
         """The body that the ONNX standard gives for an operator that we have no rule for."""
-        domain, operator, _ = self._operator(step)
+        domain, operator, _ = operator_of(step)
         if not defs.has(operator, version, domain):
             return None
         schema = defs.get_schema(operator, version, domain)
@@ -358,7 +339,7 @@ class Importer:
         node = onnx.NodeProto()
         node.CopyFrom(step.node)
         del node.attribute[:]
-        for name, attribute in self._fields(step).items():
+        for name, attribute in fields_of(step).items():
             node.attribute.add().CopyFrom(attribute)
             node.attribute[-1].name = name
         types = [type_proto(value).SerializeToString() for value in operands]
@@ -367,7 +348,7 @@ class Importer:
 
     def _call(self, step: Step, function: onnx.FunctionProto) -> None:
         """Put the body of a function in the place of its call."""
-        arguments = {a.name: a for a in function.attribute_proto} | self._fields(step)
+        arguments = {a.name: a for a in function.attribute_proto} | fields_of(step)
         opsets = opsets_of(function.opset_import) or step.scope.opsets
         inner = self.inner(step, opsets=opsets, parent=None, arguments=arguments)
         if len(step.reads) > len(function.input) or len(step.makes) > len(function.output):
@@ -384,27 +365,78 @@ class Importer:
         outer = step.scope
         if outer.depth >= DEPTH_MAX:
             raise InputError(f"{step.label}: bodies within bodies, {DEPTH_MAX} deep")
-        self._bodies += 1
-        prefix = f"{step.name}#{self._bodies}/"
+        prefix = f"{step.name}#{next(_BODIES)}/"
         return Scope(opsets or outer.opsets, parent, prefix,
                      outer.arguments if arguments is None else arguments, outer.depth + 1)
+
+    def body(self, step: Step, graph: onnx.GraphProto,
+             given: Sequence[str]) -> tuple[list[Step], list[str]]:
+        """The nodes of a body of `step`, its inputs being the keys `given`; keys of its results."""
+        scope = self.inner(step, parent=step.scope)
+        return body_steps(step, scope, graph, given, self.tensors)
 
     def expand(self, scope: Scope, nodes: Sequence[onnx.NodeProto],
                results: Iterable[tuple[str, str]]) -> None:
         """Take `nodes` next; afterwards each key of `results` is what the name in `scope` is."""
-        if self._steps + len(self._queue) + len(nodes) > STEPS_MAX:
+        steps = steps_of(nodes, scope)
+        self.take_next(steps + [same(scope.key(name, scope.prefix + name), key)
+                                for name, key in results if key])
+
+    def take_next(self, steps: Sequence[Step]) -> None:
+        """Import `steps` before all others. Raises InputError when there are too many."""
+        if self._steps + len(self._queue) + len(steps) > STEPS_MAX:
             raise InputError(f"{self.source.name}: more than {STEPS_MAX} nodes, bodies in place "
                              f"of their calls")
-        steps = steps_of(nodes, scope)
-        for name, key in results:
-            if key:
-                node = onnx.NodeProto(op_type="Identity", name=scope.prefix + name)
-                steps.append(Step(node, STANDARD, (scope.key(name, node.name),), (key,)))
         self._queue.extendleft(reversed(steps))
 
 
+_BODIES = itertools.count(1)
 STANDARD = Scope({"": defs.onnx_opset_version()})
 """The scope of nodes that the importer makes itself."""
+
+
+def operator_of(step: Step) -> tuple[str, str, int]:
+    """Domain, name and version of the operator of a step."""
+    domain = "" if step.node.domain == "ai.onnx" else step.node.domain
+    return domain, step.node.op_type, step.scope.opsets.get(domain, 1)
+
+
+def fields_of(step: Step) -> dict[str, onnx.AttributeProto]:
+    """Attributes by name, those of an enclosing function filled in, and the defaults."""
+    domain, operator, version = operator_of(step)
+    fields = {}
+    if defs.has(operator, version, domain):
+        for name, entry in defs.get_schema(operator, version, domain).attributes.items():
+            if entry.default_value.type:
+                fields[name] = entry.default_value
+    for attribute in step.node.attribute:
+        if attribute.ref_attr_name:
+            given = step.scope.arguments.get(attribute.ref_attr_name)
+            if given is not None:
+                fields[attribute.name] = given
+        else:
+            fields[attribute.name] = attribute
+    return fields
+
+
+def same(source: str, target: str) -> Step:
+    """A step that makes the value of one key that of another."""
+    node = onnx.NodeProto(op_type="Identity", name=target, input=["x"], output=["y"])
+    return Step(node, STANDARD, (source,), (target,))
+
+
+def body_steps(step: Step, scope: Scope, graph: onnx.GraphProto, given: Sequence[str],
+               tensors: Tensors) -> tuple[list[Step], list[str]]:
+    """The nodes of a body in `scope`, its inputs being the keys `given`; keys of its results."""
+    if len(graph.input) != len(given):
+        raise InputError(f"{step.label}: its body takes {len(graph.input)} operands, "
+                         f"{len(given)} are given")
+    for value, key in zip(graph.input, given):
+        scope.keys[value.name] = key
+    for tensor in graph.initializer:
+        tensors.add(scope.define(tensor.name), tensor)
+    steps = steps_of(graph.node, scope)
+    return steps, [scope.key(value.name, step.label) for value in graph.output]
 
 
 def steps_of(nodes: Iterable[onnx.NodeProto], scope: Scope) -> list[Step]:
@@ -454,7 +486,8 @@ def _has_body(operator: str, version: int, domain: str) -> bool:
     return schema.has_function or schema.has_context_dependent_function
 
 
-def _dtype(array: np.ndarray) -> str:
+def dtype_name(array: np.ndarray) -> str:
+    """Our name of the dtype of an array."""
     return next(name for name, dtype in DTYPES.items() if array.dtype == dtype)
 
 
@@ -465,12 +498,13 @@ def type_proto(value: Value | None) -> onnx.TypeProto:
     return onnx.helper.make_tensor_type_proto(ELEMENT_OF[value.dtype], value.shape)
 
 
-def host_results(step: Step, arrays: Sequence[Any], fields: dict[str, onnx.AttributeProto],
-                 version: int) -> list[Any]:
-    """What a host rule makes of arrays. Raises InputError naming the node."""
-    domain = "" if step.node.domain == "ai.onnx" else step.node.domain
+def host_results(step: Step, arrays: Sequence[Any], body: Body | None = None) -> list[Any]:
+    """What a host rule makes of arrays; `body` runs bodies. Raises InputError naming the node."""
+    domain, operator, version = operator_of(step)
     try:
-        return list(HOST_RULES[domain, step.node.op_type](
-            HostCall(step, arrays, fields, version)))
-    except (ValueError, IndexError, TypeError) as error:
+        call = HostCall(step, arrays, fields_of(step), version, body)
+        return list(HOST_RULES[domain, operator](call))
+    except (ValueError, IndexError, TypeError, OverflowError) as error:
+        raise InputError(f"{step.label}: {error}") from None
+    except InputError as error:
         raise InputError(f"{step.label}: {error}") from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +12,11 @@ import onnx
 
 from smalti.errors import InputError, UnsupportedError, UnsupportedNode
 from smalti.frontend.onnx import rules as rules
-from smalti.frontend.onnx.importer import FoldingGraph, Importer, Scope, Step, steps_of
+from smalti.frontend.onnx.importer import (
+    FoldingGraph, Importer, Scope, Step, dtype_name, steps_of,
+)
 from smalti.frontend.onnx.reading import Source, read_model
-from smalti.frontend.onnx.tensors import Tensors, dtype_of
+from smalti.frontend.onnx.tensors import DTYPE_OF, Tensors
 from smalti.graph import Graph
 from smalti.graph.operation import Type
 
@@ -37,35 +41,115 @@ class Weights(Mapping[str, np.ndarray]):
         return len(self._names)
 
 
+@dataclass(eq=False)
+class Stage:
+    """Steps that were imported together: a graph of what could be, and the rest.
+
+    Inputs and outputs of the graph have keys for names. `baked` are arrays of inputs that it was
+    made for, not only for their types; `constants` are results that no run changes.
+    """
+
+    graph: FoldingGraph
+    baked: Mapping[str, np.ndarray]
+    constants: Mapping[str, np.ndarray]
+    deferred: tuple[Step, ...]
+    parameters: Mapping[str, np.ndarray]
+
+
 class Model:
     """What `load` gives.
 
-    `inputs` are the types of the inputs by name, `parameters` the weights that `graph` has, read
-    lazily. `deferred` are the nodes that wait for values which only a run tells; a model without
-    any is one `graph`.
+    `inputs` are the types of the inputs by name (None for sequences, strings and the like),
+    `outputs` the names of the outputs, and `parameters` the weights that `graph` has, read lazily.
+    Where shapes or branches depend on values there is no single graph: `deferred` are the nodes
+    that wait for them, and `runtime/staged.py` runs the model in stages.
     """
 
-    def __init__(self, source: Source, inputs: Mapping[str, Type], importer: Importer,
-                 outputs: Mapping[str, str]) -> None:
-        self.source, self.name, self.inputs = source, source.name, dict(inputs)
-        self.outputs = dict(outputs)
-        """The key of each output."""
-        self.deferred: tuple[Step, ...] = tuple(importer.deferred)
-        self.partial: Graph = importer.graph
-        """The graph of what does not wait."""
-        self.parameters: Mapping[str, np.ndarray] = Weights(importer.tensors,
-                                                            importer.graph.parameters)
+    def __init__(self, source: Source, shapes: Shapes) -> None:
+        proto = source.proto.graph
+        self.source, self.name = source, source.name
+        self.tensors = Tensors(proto.initializer, source.folder)
+        if proto.sparse_initializer:
+            raise InputError(f"{source.name} has sparse weights; make them dense")
+        self.functions = functions_of(source.proto)
+        self.inputs = input_types(source, self.tensors, shapes)
+        scope = Scope(source.opsets)
+        for name in (*self.inputs, *self.tensors):
+            scope.define(name)
+        self.steps = tuple(steps_of(proto.node, scope))
+        self.outputs = {v.name: scope.key(v.name, "an output of the model") for v in proto.output}
+        """The key of each output by its name."""
+        if not self.outputs:
+            raise InputError(f"{source.name} has no outputs")
+        self.first = self.stage(self.steps, self.inputs, {}, {}, self.outputs.values())
+
+    def stage(self, steps: Sequence[Step], types: Mapping[str, Type | None],
+              arrays: Mapping[str, np.ndarray], constants: Mapping[str, np.ndarray],
+              wanted: Iterable[str]) -> Stage:
+        """Import `steps`, which read inputs of these types; `arrays` are those that are there.
+
+        Outputs are the keys in `wanted` and what deferred steps read. Raises as `load` does.
+        """
+        graph = FoldingGraph(self.name)
+        importer = Importer(self.source, graph, self.tensors, self.functions)
+        for key, type in types.items():
+            if type is None:
+                importer.waiting.add(key)
+                continue
+            value = importer.values[key] = graph.input(key, type.shape, type.dtype)
+            if key in arrays:
+                importer.arrays[value] = arrays[key]
+            else:
+                graph.open.add(value)
+        for key, array in constants.items():
+            importer.values[key] = graph.constant(array, dtype_name(array))
+        importer.run(steps)
+        fixed = {}
+        reads = [key for step in importer.deferred for key in (*step.reads, *step.captured)]
+        for key in dict.fromkeys((*wanted, *reads)):
+            value = importer.made(key, leaf=key in wanted)
+            if value is None or value.kind == "input" and value.name == key:
+                continue
+            if value.kind == "constant" and key not in self.tensors:
+                fixed[key] = value.data
+            else:
+                graph.output(key, value)
+        importer.clean(graph.outputs.values())
+        return Stage(graph, importer.baked, fixed, tuple(importer.deferred),
+                     Weights(self.tensors, graph.parameters))
 
     @property
+    def deferred(self) -> tuple[Step, ...]:
+        """The nodes that wait for values which only a run tells."""
+        return self.first.deferred
+
+    @cached_property
     def graph(self) -> Graph:
         """The whole model as one graph. Raises UnsupportedError where that needs a run."""
-        if self.deferred:
+        open_inputs = [name for name, type in self.inputs.items() if type is None]
+        if self.deferred or open_inputs:
             raise UnsupportedError(
                 f"{self.name} is no single graph: {len(self.deferred)} nodes wait for values that "
                 f"only a run tells:", [
                     UnsupportedNode(step.name, step.node.op_type, "waits for a value")
                     for step in self.deferred])
-        return self.partial
+        graph, first = Graph(self.name), self.first
+        graph.inputs, graph.parameters = first.graph.inputs, first.graph.parameters
+        graph.nodes = first.graph.nodes
+        for name, key in self.outputs.items():
+            if key in first.graph.outputs:
+                value = first.graph.outputs[key]
+            elif key in first.constants:
+                value = graph.constant(first.constants[key], dtype_name(first.constants[key]))
+            else:
+                value = first.graph.inputs[key]
+            graph.output(name, value)
+        return graph
+
+    @property
+    def parameters(self) -> Mapping[str, np.ndarray]:
+        """The weights that `graph` has."""
+        return self.first.parameters
 
 
 def load(model: str | Path | onnx.ModelProto, shapes: Shapes | None = None) -> Model:
@@ -87,31 +171,7 @@ def load(model: str | Path | onnx.ModelProto, shapes: Shapes | None = None) -> M
       output "y" = %1
     }
     """
-    source = read_model(model)
-    proto = source.proto.graph
-    tensors = Tensors(proto.initializer, source.folder)
-    if proto.sparse_initializer:
-        raise InputError(f"{source.name} has sparse weights; make them dense")
-    inputs = input_types(source, tensors, shapes or {})
-    graph = FoldingGraph(source.name)
-    importer = Importer(source, graph, tensors, functions_of(source.proto))
-    scope = Scope(source.opsets)
-    for name, type in inputs.items():
-        key = scope.define(name)
-        value = importer.values[key] = graph.input(name, type.shape, type.dtype)
-        graph.open.add(value)
-    for name in tensors:
-        scope.define(name)
-    importer.run(steps_of(proto.node, scope))
-    outputs = {}
-    for value in proto.output:
-        outputs[value.name] = key = scope.key(value.name, "an output of the model")
-        if key in importer.values or key in tensors:
-            graph.output(value.name, importer.output(key))
-    if not outputs:
-        raise InputError(f"{source.name} has no outputs")
-    importer.clean(graph.outputs.values())
-    return Model(source, inputs, importer, outputs)
+    return Model(read_model(model), shapes or {})
 
 
 def functions_of(proto: onnx.ModelProto) -> dict[tuple[str, str], onnx.FunctionProto]:
@@ -119,20 +179,23 @@ def functions_of(proto: onnx.ModelProto) -> dict[tuple[str, str], onnx.FunctionP
     return {("" if f.domain == "ai.onnx" else f.domain, f.name): f for f in proto.functions}
 
 
-def input_types(source: Source, tensors: Tensors, shapes: Shapes) -> dict[str, Type]:
-    """The types of the inputs. Raises InputError listing all dimensions that stay open."""
-    found: dict[str, Type] = {}
+def input_types(source: Source, tensors: Tensors, shapes: Shapes) -> dict[str, Type | None]:
+    """The types of the inputs, None for what is no tensor of numbers.
+
+    Raises InputError listing all dimensions that stay open.
+    """
+    found: dict[str, Type | None] = {}
     used, missing = set(), []
     for value in source.proto.graph.input:
         if value.name in tensors:  # an initializer of a model before IR version 4
             continue
-        kind = value.type.WhichOneof("value")
-        if kind != "tensor_type":
-            raise UnsupportedError(f"{source.name} has an input that is no tensor:", [
-                UnsupportedNode(value.name, "input", str(kind or "no type"))])
+        if value.type.WhichOneof("value") != "tensor_type" \
+                or value.type.tensor_type.elem_type not in DTYPE_OF:
+            found[value.name] = None
+            continue
         given = shapes.get(value.name)
         declared = value.type.tensor_type
-        dtype = dtype_of(declared.elem_type, f"input {value.name!r}")
+        dtype = DTYPE_OF[declared.elem_type]
         if given is not None:
             used.add(value.name)
             found[value.name] = Type(_given(value, given), dtype)

@@ -27,7 +27,16 @@ from smalti.graph import Value
 if TYPE_CHECKING:
     from smalti.frontend.onnx.importer import Importer, Step
 
-Results = Value | Sequence[Value | None]
+
+
+class Expanded:
+    """What a rule returns that has put steps in the place of its node."""
+
+
+EXPANDED = Expanded()
+Results = Value | Sequence[Value | None] | Expanded
+Body = Callable[[str, Sequence[Any]], list[Any]]
+"""Runs the body that an attribute names on arrays."""
 Rule = Callable[["Call"], Results]
 HostRule = Callable[["HostCall"], Sequence[Any]]
 
@@ -211,9 +220,16 @@ class HostCall(Attributes):
     """One use of an operator on arrays; None for operands that are left out."""
 
     def __init__(self, step: Step, operands: Sequence[Any],
-                 fields: dict[str, onnx.AttributeProto], version: int) -> None:
+                 fields: dict[str, onnx.AttributeProto], version: int,
+                 body: Body | None) -> None:
         super().__init__(step, fields, version)
-        self.operands = tuple(operands)
+        self.operands, self._body = tuple(operands), body
+
+    def body(self, name: str, arrays: Sequence[Any]) -> list[Any]:
+        """The results of the body `name` for `arrays`. Raises NeedsValue while importing."""
+        if self._body is None:
+            raise NeedsValue
+        return self._body(name, arrays)
 
     def optional(self, i: int) -> Any:
         """Operand `i`, None where it is left out."""

@@ -1,9 +1,10 @@
 """The rules, a family of operators each; importing this package fills `registry.RULES`."""
 
 from smalti.frontend.onnx.rules import (
-    contraction, indexing, movement, normalization, pointwise, pooling, quantization, recurrent,
-    reduction, resizing, sampling, shapes, signal,
+    collections, contraction, control, indexing, movement, normalization, pointwise, pooling,
+    quantization, recurrent, reduction, resizing, sampling, selection, shapes, signal,
 )
 
-__all__ = ["contraction", "indexing", "movement", "normalization", "pointwise", "pooling",
-           "quantization", "recurrent", "reduction", "resizing", "sampling", "shapes", "signal"]
+__all__ = ["collections", "contraction", "control", "indexing", "movement", "normalization",
+           "pointwise", "pooling", "quantization", "recurrent", "reduction", "resizing",
+           "sampling", "selection", "shapes", "signal"]

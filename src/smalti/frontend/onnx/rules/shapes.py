@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, HostCall, Unsupported, host, rule
+from smalti.frontend.onnx.registry import Call, Unsupported, rule
 from smalti.frontend.onnx.tensors import dtype_of, read
 from smalti.graph import Value
 from smalti.graph.graph import CONSTANT_ELEMENTS_MAX
@@ -79,7 +79,3 @@ def eye(call: Call) -> Value:
     dtype = x.dtype if to is None else dtype_of(to, call.where)
     return call.constant(np.eye(*x.shape, call.integer("k")).astype(DTYPES[dtype]), dtype)
 
-
-@host("NonZero")
-def non_zero(call: HostCall) -> list[np.ndarray]:
-    return [np.stack(np.nonzero(np.atleast_1d(call[0]))).astype(np.int64)]

@@ -1,0 +1,108 @@
+"""Sequences and optional values: lists and None, in the middle of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from smalti.errors import InputError
+from smalti.frontend.onnx.registry import HostCall, host
+
+
+def place(call: HostCall, i: int, count: int) -> int:
+    """Operand `i` as a place in a list of `count`. Raises InputError for one outside."""
+    at = int(np.asarray(call[i]).reshape(-1)[0])
+    if not -count <= at < count:
+        raise InputError(f"place {at} of a sequence of {count}")
+    return at % count
+
+
+@host("SequenceConstruct")
+def construct(call: HostCall) -> list[Any]:
+    return [list(call.operands)]
+
+
+@host("SequenceEmpty")
+def empty(call: HostCall) -> list[Any]:
+    return [[]]
+
+
+@host("SequenceLength")
+def length(call: HostCall) -> list[Any]:
+    return [np.array(len(call[0]), np.int64)]
+
+
+@host("SequenceAt")
+def element(call: HostCall) -> list[Any]:
+    return [call[0][place(call, 1, len(call[0]))]]
+
+
+@host("SequenceInsert")
+def insert(call: HostCall) -> list[Any]:
+    found = list(call[0])
+    at = len(found) if call.optional(2) is None else place(call, 2, len(found) + 1)
+    if call.optional(2) is not None and int(np.asarray(call[2]).reshape(-1)[0]) < 0:
+        at -= 1
+    found.insert(at, call[1])
+    return [found]
+
+
+@host("SequenceErase")
+def erase(call: HostCall) -> list[Any]:
+    found = list(call[0])
+    del found[-1 if call.optional(1) is None else place(call, 1, len(found))]
+    return [found]
+
+
+@host("SplitToSequence")
+def split(call: HostCall) -> list[Any]:
+    x, axis = call[0], call.integer("axis", 0)
+    sizes = call.optional(1)
+    if sizes is None:
+        parts = np.split(x, x.shape[axis], axis) if x.shape[axis] else []
+        return [parts if call.integer("keepdims", 1) else [p.squeeze(axis) for p in parts]]
+    if np.ndim(sizes) == 0:
+        if int(sizes) < 1:
+            raise InputError(f"parts of {int(sizes)}")
+        return [np.split(x, range(int(sizes), x.shape[axis], int(sizes)), axis)]
+    if np.sum(sizes) != x.shape[axis] or np.min(sizes) < 0:
+        raise InputError(f"parts of {np.asarray(sizes).tolist()} of {list(x.shape)}")
+    return [np.split(x, np.cumsum(sizes)[:-1], axis)]
+
+
+@host("ConcatFromSequence")
+def concat(call: HostCall) -> list[Any]:
+    join = np.stack if call.integer("new_axis", 0) else np.concatenate
+    return [join(call[0], axis=call.integer("axis"))]
+
+
+@host("SequenceMap")
+def mapped(call: HostCall) -> list[Any]:
+    body = call.graph("body")
+    turns = [call.body("body", [call[0][i], *(
+        x[i] if isinstance(x, list) else x for x in call.operands[1:])])
+        for i in range(len(call[0]))]
+    return [[turn[k] for turn in turns] for k in range(len(body.output))]
+
+
+@host("Optional")
+def optional(call: HostCall) -> list[Any]:
+    return [call.optional(0)]
+
+
+@host("OptionalHasElement")
+def has_element(call: HostCall) -> list[Any]:
+    return [np.array(call.optional(0) is not None)]
+
+
+@host("OptionalGetElement")
+def get_element(call: HostCall) -> list[Any]:
+    if call.optional(0) is None:
+        raise InputError("the optional value is empty")
+    return [call[0]]
+
+
+@host("Identity")
+def identity(call: HostCall) -> list[Any]:
+    return [call.optional(0)]

@@ -1,0 +1,239 @@
+"""Branches and loops.
+
+A branch that is known is put in the place of its node; so is a short loop, once for each time. Any
+other loop runs its body on arrays, again and again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+
+from smalti.errors import InputError
+from smalti.frontend.onnx.importer import STANDARD, Step, same
+from smalti.frontend.onnx.registry import (
+    EXPANDED, Call, HostCall, NeedsValue, Results, Unsupported, host, rule,
+)
+from smalti.frontend.onnx.rules.movement import joined, part
+from smalti.frontend.onnx.tensors import DTYPE_OF
+from smalti.graph import Value
+from smalti.graph.operation import DTYPES
+
+UNROLLED_STEPS_MAX = 1024
+"""Nodes that a loop may become; a longer one is run."""
+SCANNED_BYTES_MAX = 1 << 33
+"""What a loop may pile up."""
+OWN = "smalti.import"
+
+
+@rule("If")
+def branch(call: Call) -> Results:
+    condition = call.known(0)
+    if condition.size != 1:
+        raise InputError(f"the condition is {call[0].type}")
+    body = call.graph("then_branch" if condition.reshape(())[()] else "else_branch")
+    steps, results = call.importer.body(call.step, body, ())
+    call.importer.take_next(steps + aliases(call, results))
+    return EXPANDED
+
+
+def aliases(call: Call, results: list[str]) -> list[Step]:
+    """Steps that make the results of a call those of its body."""
+    makes = call.step.makes
+    if len(results) < len(makes):
+        raise InputError(f"its body gives {len(results)} results, {len(makes)} are expected")
+    return [same(source, key) for source, key in zip(results, makes) if key]
+
+
+@rule("Loop")
+def loop(call: Call) -> Results:
+    body = call.graph("body")
+    if call.optional(0) is None or not goes_on(body):
+        raise NeedsValue
+    times = max(0, int(call.known(0).reshape(-1)[0]))
+    if not bool(np.all(call.known_or(1, True))):
+        times = 0
+    carried = list(call.step.reads[2:])
+    count = len(carried)
+    if times == 0 and len(body.output) > 1 + count \
+            or times * max(1, len(body.node)) > UNROLLED_STEPS_MAX:
+        raise NeedsValue
+    steps: list[Step] = []
+    scanned: list[list[str]] = [[] for _ in body.output[1 + count:]]
+    for i in range(times):
+        given = [number(call, f"{i}", np.array(i, np.int64)), number(call, "on", np.array(True))]
+        more, (_, *results) = call.importer.body(call.step, body, (*given, *carried))
+        steps += more
+        carried = results[:count]
+        for places, key in zip(scanned, results[count:]):
+            places.append(key)
+    stacked = [stack(call, places, i) for i, places in enumerate(scanned)]
+    keys = carried + [step.makes[0] for step in stacked]
+    call.importer.take_next(steps + stacked + aliases(call, keys))
+    return EXPANDED
+
+
+def number(call: Call, name: str, array: np.ndarray) -> str:
+    """The key of a constant."""
+    key = f"{call.step.name}#{name}"
+    call.importer.values[key] = call.constant(array)
+    return key
+
+
+def goes_on(body: onnx.GraphProto) -> bool:
+    """Whether the condition that a body of a loop gives is the one it took, or always true."""
+    if not body.output or len(body.input) < 2:
+        raise InputError("the body of a loop takes a number and a condition, and gives one")
+    made = {name: node for node in body.node for name in node.output}
+    name = body.output[0].name
+    while name in made and made[name].op_type in ("Identity", "Cast") and made[name].input:
+        name = made[name].input[0]
+    if name == body.input[1].name:
+        return True
+    tensors = [t for t in body.initializer if t.name == name]
+    if name in made and made[name].op_type == "Constant":
+        tensors = [a.t for a in made[name].attribute if a.name == "value"]
+    return len(tensors) == 1 and tensors[0].data_type == onnx.TensorProto.BOOL \
+        and bool(tensors[0].raw_data.strip(b"\0") or any(tensors[0].int32_data))
+
+
+def stack(call: Call, keys: list[str], i: int, axis: int = 0) -> Step:
+    """A step that lays values side by side along a new axis."""
+    node = onnx.helper.make_node("Stack", ["x"], ["y"], domain=OWN, axis=axis,
+                                 name=f"{call.step.name}#{i}")
+    return Step(node, STANDARD, tuple(keys), (f"{keys[0]}#stacked{i}",))
+
+
+def row(call: Call, key: str, i: int, axis: int) -> Step:
+    """A step that takes what lies at `i` along an axis."""
+    node = onnx.helper.make_node("Row", ["x"], ["y"], domain=OWN, axis=axis, at=i,
+                                 name=f"{call.step.name}#{i}")
+    return Step(node, STANDARD, (key,), (f"{key}#{call.step.name}#{axis}#{i}",))
+
+
+@rule("Stack", domain=OWN)
+def stacked(call: Call) -> Value:
+    values = [call[i] for i in range(len(call.operands))]
+    rank = len(values[0].shape) + 1
+    axis = call.integer("axis")
+    if not -rank <= axis < rank:
+        raise InputError(f"axis {axis} does not exist")
+    axis %= rank
+    return joined(call, [v.reshape(*v.shape[:axis], 1, *v.shape[axis:]) for v in values], axis)
+
+
+@rule("Row", domain=OWN)
+def taken_row(call: Call) -> Value:
+    x, i = call[0], call.integer("at")
+    axis = call.axis(x, call.integer("axis"))
+    found = part(call, x, axis, i, i + 1)
+    return found.reshape(*x.shape[:axis], *x.shape[axis + 1:])
+
+
+def scan_plan(call: Any, body: onnx.GraphProto) -> tuple[int, int, list[int], list[int], list, list]:
+    """Counts of states and scanned operands, then axes and directions of operands and results."""
+    if call.version < 9:
+        raise Unsupported("version 8 has a batch and lengths")
+    rows = call.integer("num_scan_inputs")
+    states = len(call.operands) - rows
+    piled = len(body.output) - states
+    if rows < 1 or states < 0 or piled < 0:
+        raise InputError(f"{rows} of {len(call.operands)} operands are scanned")
+    plan = [call.integers(f"scan_{side}_{what}", (0,) * count) for what in ("axes", "directions")
+            for side, count in (("input", rows), ("output", piled))]
+    if any(len(found) != count for found, count in zip(plan, (rows, piled, rows, piled))):
+        raise InputError("axes and directions do not fit the operands and results")
+    return (states, rows, *plan)
+
+
+@rule("Scan")
+def scan(call: Call) -> Results:
+    body = call.graph("body")
+    states, rows, axes, places, directions, ways = scan_plan(call, body)
+    values = [call[states + i] for i in range(rows)]
+    lengths = {v.shape[call.axis(v, axis)] for v, axis in zip(values, axes)}
+    if len(lengths) != 1:
+        raise InputError(f"the scanned operands are of lengths {sorted(lengths)}")
+    times = lengths.pop()
+    if times == 0 or times * max(1, len(body.node)) > UNROLLED_STEPS_MAX:
+        raise NeedsValue
+    carried, steps = list(call.step.reads[:states]), []
+    piles: list[list[str]] = [[] for _ in places]
+    for i in range(times):
+        taken = [row(call, key, times - 1 - i if back else i, axis) for key, axis, back in
+                 zip(call.step.reads[states:], axes, directions)]
+        more, results = call.importer.body(
+            call.step, body, (*carried, *(step.makes[0] for step in taken)))
+        steps += taken + more
+        carried = results[:states]
+        for pile, key in zip(piles, results[states:]):
+            pile.append(key)
+    stacks = [stack(call, pile[::-1] if back else pile, i, axis)
+              for i, (pile, axis, back) in enumerate(zip(piles, places, ways))]
+    keys = carried + [step.makes[0] for step in stacks]
+    call.importer.take_next(steps + stacks + aliases(call, keys))
+    return EXPANDED
+
+
+class Piles:
+    """What the turns of a loop give, one behind the other."""
+
+    def __init__(self, call: HostCall, values: list[onnx.ValueInfoProto]) -> None:
+        self.call, self.values = call, values
+        self.arrays: list[list[np.ndarray]] = [[] for _ in values]
+        self.bytes = 0
+
+    def add(self, results: list[Any]) -> None:
+        """Another turn. Raises InputError when all are more than memory should hold."""
+        for pile, array in zip(self.arrays, results, strict=True):
+            pile.append(np.asarray(array))
+            self.bytes += pile[-1].nbytes
+        if self.bytes > SCANNED_BYTES_MAX:
+            raise InputError(f"the results of its turns take more than {SCANNED_BYTES_MAX} bytes")
+
+    def stacked(self, i: int, axis: int = 0, back: int = 0) -> np.ndarray:
+        """Result `i` of all turns along a new axis."""
+        if self.arrays[i]:
+            return np.stack(self.arrays[i][::-1] if back else self.arrays[i], axis)
+        tensor = self.values[i].type.tensor_type
+        shape = [dim.dim_value for dim in tensor.shape.dim]
+        shape.insert(axis, 0)
+        return np.zeros(shape, DTYPES[DTYPE_OF.get(tensor.elem_type, "f32")])
+
+
+@host("Loop")
+def run_loop(call: HostCall) -> list[Any]:
+    body = call.graph("body")
+    most, on = call.optional(0), call.optional(1)
+    times = None if most is None else int(np.asarray(most).reshape(-1)[0])
+    going = on is None or bool(np.all(on))
+    carried = list(call.operands[2:])
+    piles, i = Piles(call, list(body.output[1 + len(carried):])), 0
+    while going and (times is None or i < times):
+        going, *results = call.body("body", [np.array(i, np.int64), np.array(True), *carried])
+        going = bool(np.all(going))
+        carried, more = results[:len(carried)], results[len(carried):]
+        piles.add(more)
+        i += 1
+    return carried + [piles.stacked(k) for k in range(len(piles.arrays))]
+
+
+@host("Scan")
+def run_scan(call: HostCall) -> list[Any]:
+    body = call.graph("body")
+    states, rows, axes, places, directions, ways = scan_plan(call, body)
+    carried = list(call.operands[:states])
+    scanned = [np.moveaxis(array, axis, 0)[::-1 if back else 1] for array, axis, back in
+               zip(call.operands[states:], axes, directions)]
+    lengths = {len(array) for array in scanned}
+    if len(lengths) != 1:
+        raise InputError(f"the scanned operands are of lengths {sorted(lengths)}")
+    piles = Piles(call, list(body.output[states:]))
+    for i in range(lengths.pop()):
+        results = call.body("body", [*carried, *(array[i] for array in scanned)])
+        carried = results[:states]
+        piles.add(results[states:])
+    return carried + [piles.stacked(k, axis, back)
+                      for k, (axis, back) in enumerate(zip(places, ways))]
