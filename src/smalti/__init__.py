@@ -4,9 +4,9 @@
     result = pipe("a red apple")
     result.images[0].save("apple.png")
 
-    program = smalti.compile(graph)                   # any smalti.Graph
-    program.bind(parameters)
+    program = smalti.compile("model.onnx")            # a file, an onnx.ModelProto or a smalti.Graph
     outputs = program.run({"x": array})
+    program.bind("weights.safetensors")               # other weights, the same program
     program.save("model.smalti")                      # an engine file: no weights, no compiling
     program = smalti.load("model.smalti")
 
@@ -17,12 +17,16 @@ Names are loaded when they are first used, so that `import smalti` costs next to
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    import onnx
+
     from smalti.diffusion.pipeline import Pipeline, Result, Step
     from smalti.errors import (
         CheckpointError, DeviceError, EngineError, IllegalSchedule, InputError, NumericsError,
@@ -64,13 +68,18 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def compile(model: Graph, *, device: str = "auto", precision: Literal["f32"] = "f32",
+def compile(model: Graph | onnx.ModelProto | str | PathLike[str], *, device: str = "auto",
+            precision: Literal["auto", "f32", "bf16"] = "f32",
+            shapes: Mapping[str, Sequence[int] | int] | None = None,
             threads: int | None = None) -> Program:
-    """A native program for `model`, without weights: `bind` gives it those.
+    """A native program for `model`: the path of an ONNX file, an onnx.ModelProto or a graph.
 
-    `threads` are the worker threads, default `SMALTI_THREADS`, else the cores that this process may
-    use. Operations that no kernel computes run as their numpy meaning; `program.explain()` names
-    them. Raises InputError for another kind of model, an unknown device or precision.
+    Of an ONNX model the weights are bound already, and `bind` may swap them; a graph comes without.
+    `shapes` fixes what a model leaves open, by input ({"x": (1, 3, 512, 512)}) or by dimension
+    ({"batch": 1}). `precision` "bf16" halves the bytes of weights and values. `threads` are the
+    worker threads, default `SMALTI_THREADS`, else the cores that this process may use. Raises
+    InputError for another kind of model, a damaged one, an unknown device or precision, or shapes
+    that stay open, and UnsupportedError naming every node that cannot be compiled.
 
     >>> import numpy as np, smalti
     >>> graph = smalti.Graph("twice")
@@ -84,10 +93,18 @@ def compile(model: Graph, *, device: str = "auto", precision: Literal["f32"] = "
     from smalti.graph import Graph
     from smalti.runtime import compile_graph, devices
 
-    if not isinstance(model, Graph):
-        raise InputError(f"compile takes a smalti.Graph, got {type(model).__name__}; "
-                         f"build one with smalti.Graph()")
     known = [entry.id for entry in devices()]
     if device not in ("auto", *known):
         raise InputError(f"no device is named {device!r}; known: auto, {', '.join(known)}")
-    return compile_graph(model, precision=precision, threads=threads)
+    if isinstance(model, Graph):
+        if shapes:
+            raise InputError("the shapes of a smalti.Graph are fixed; give none")
+        return compile_graph(model, precision=precision, threads=threads)
+    from onnx import ModelProto
+
+    from smalti.runtime.models import compile_model
+
+    if not isinstance(model, ModelProto | str | PathLike):
+        raise InputError(f"compile takes the path of an ONNX file, an onnx.ModelProto or a "
+                         f"smalti.Graph, got {type(model).__name__}")
+    return compile_model(model, shapes=shapes, precision=precision, threads=threads)

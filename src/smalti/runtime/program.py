@@ -122,7 +122,8 @@ def _finite(array: np.ndarray) -> bool:
     return not floats or bool(np.isfinite(array).all())
 
 
-def _checked(name: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def checked_input(name: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """An input as a numpy array of `dtype`. Raises InputError for another shape."""
     if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray):
         array = np.from_dlpack(array)
     array = np.asarray(array)
@@ -139,7 +140,8 @@ def _check_rows(name: str, array: np.ndarray, extent: int) -> None:
                          f"0 to {extent - 1} of a table are expected")
 
 
-def _all_given(inputs: Mapping[str, np.ndarray], wanted: Mapping[str, object]) -> None:
+def all_given(inputs: Mapping[str, object], wanted: Mapping[str, object]) -> None:
+    """Raise InputError unless the inputs that are given are those that are wanted."""
     if set(inputs) != set(wanted):
         raise InputError(f"inputs {sorted(inputs)} are given, {sorted(wanted)} are expected")
 
@@ -167,8 +169,8 @@ class ReferenceProgram(Program):
                            for name, value in self.graph.parameters.items()}
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        _all_given(inputs, self.graph.inputs)
-        given = {name: _checked(name, inputs[name], value.shape, value.dtype)
+        all_given(inputs, self.graph.inputs)
+        given = {name: checked_input(name, inputs[name], value.shape, value.dtype)
                  for name, value in self.graph.inputs.items()}
         return evaluate(self.graph, given, self.parameters)
 
@@ -328,7 +330,7 @@ class NativeProgram(Program):
         if not self._bound:
             raise InputError(f"{self.name}: no weights are bound; call bind first")
         if inputs.keys() != self.inputs.keys():
-            _all_given(inputs, self.inputs)
+            all_given(inputs, self.inputs)
         if self._arena is None:
             self._prepare()
         if not self._settled:
@@ -342,7 +344,7 @@ class NativeProgram(Program):
                 _check_rows(name, array, rows)
             if type(array) is not np.ndarray or array.shape != place.shape \
                     or array.dtype != target.dtype:
-                array = _checked(name, array, place.shape, place.dtype)
+                array = checked_input(name, array, place.shape, place.dtype)
             np.copyto(target, array)
         if self.image.changing > self.image.steady:
             self._hold(inputs)

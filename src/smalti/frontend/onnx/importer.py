@@ -26,7 +26,7 @@ from smalti.frontend.onnx.reading import Source, opsets_of
 from smalti.frontend.onnx.registry import (
     HOST_RULES, Body, Call, Expanded, HostCall, NeedsValue, Rule, Unsupported, rule_for,
 )
-from smalti.frontend.onnx.tensors import ELEMENT_OF, Tensors
+from smalti.frontend.onnx.tensors import ELEMENT_OF, PACKED, Tensors
 from smalti.graph import Graph, Value
 from smalti.graph.folding import folded
 from smalti.graph.graph import CONSTANT_ELEMENTS_MAX
@@ -40,10 +40,12 @@ BYTES_MAX = 1 << 42
 """No value of a graph is larger: no computer has the memory."""
 KNOWN_FLOPS_MAX = 1 << 22
 """What is computed with numpy on the way, because a rule has to know it; more is a stage."""
-WEIGHTS = (*FLOATS, "i8", "u8", "i4", "u4", "f4e2m1", "f8e4m3fn", "f8e4m3fnuz", "f8e5m2",
-           "f8e5m2fnuz")
+WEIGHTS = (*FLOATS, "i8", "u8", *PACKED, "f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz")
 """Initializers of these dtypes with more than one element are parameters, which `bind` may swap;
 others are constants, as long as they are small."""
+
+CONTRACTIONS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Gather", "LSTM", "GRU", "RNN")
+"""Operators whose initializers are weights, for certain."""
 
 
 class Scope:
@@ -133,6 +135,8 @@ class Importer:
     baked: dict[str, np.ndarray] = field(default_factory=dict)
     """Arrays of such inputs, by name, that the graph depends on."""
     deferred: list[Step] = field(default_factory=list)
+    asked: set[Step] = field(default_factory=set)
+    """Deferred steps whose own rules need a value."""
     unsupported: list[UnsupportedNode] = field(default_factory=list)
     waiting: set[str] = field(default_factory=set)
     """Keys of what is not there yet."""
@@ -167,6 +171,7 @@ class Importer:
             try:
                 self._import(step)
             except NeedsValue:
+                self.asked.add(step)
                 self._defer(step)
             except Unsupported as error:
                 self._refuse(step, str(error))
@@ -192,6 +197,8 @@ class Importer:
 
     def _import(self, step: Step) -> None:
         domain, operator, version = operator_of(step)
+        if version < 7 and any(a.name == "broadcast" and a.i for a in step.node.attribute):
+            raise Unsupported("operands are broadcast by an attribute, as before version 7")
         operands = [self.value(key, step) if key else None for key in step.reads]
         rule = rule_for(domain, operator, version)
         if (domain, operator) in self.functions:
@@ -245,18 +252,24 @@ class Importer:
         """The value of a key; an initializer becomes a leaf when it is first read."""
         found = self.values.get(key)
         if found is None and key in self.tensors:
-            found = self.values[key] = self._leaf(key)
+            found = self.values[key] = self._leaf(key, step.node.op_type not in CONTRACTIONS)
         if found is None:
             raise InputError(f"{step.label} reads {key!r} before it is made")
         return found
 
-    def _leaf(self, key: str) -> Value:
-        """An initializer: a parameter when it is a weight, or large; else a constant."""
+    def _leaf(self, key: str, checked: bool = False) -> Value:
+        """An initializer: a parameter when it is a weight, or large; else a constant.
+
+        A mask of infinities is no weight: those are found when they are looked for (`checked`).
+        """
         type = self.tensors.type(key)
         if type is None:
             raise Unsupported("it reads strings")
         if type.size == 0 or type.size <= CONSTANT_ELEMENTS_MAX and (
                 type.dtype not in WEIGHTS or type.size == 1):
+            return self.graph.constant(self.tensors[key], type.dtype)
+        if checked and type.dtype in FLOATS and type.size <= CONSTANT_ELEMENTS_MAX \
+                and not np.isfinite(self.tensors[key].astype(np.float32)).all():
             return self.graph.constant(self.tensors[key], type.dtype)
         scope, self.graph._scope = self.graph._scope, []
         value = self.graph.parameter(key, type.shape, type.dtype)
@@ -350,7 +363,7 @@ class Importer:
         """Put the body of a function in the place of its call."""
         arguments = {a.name: a for a in function.attribute_proto} | fields_of(step)
         opsets = opsets_of(function.opset_import) or step.scope.opsets
-        inner = self.inner(step, opsets=opsets, parent=None, arguments=arguments)
+        inner = inner_scope(step, opsets=opsets, parent=None, arguments=arguments)
         if len(step.reads) > len(function.input) or len(step.makes) > len(function.output):
             raise InputError(f"{step.label}: the function takes {len(function.input)} operands "
                              f"and gives {len(function.output)} results")
@@ -359,20 +372,10 @@ class Importer:
         nodes = [_without(node, set(function.input) - set(given)) for node in function.node]
         self.expand(inner, nodes, zip(function.output, step.makes))
 
-    def inner(self, step: Step, *, opsets: Mapping[str, int] | None = None,
-              parent: Scope | None, arguments: Mapping[str, Any] | None = None) -> Scope:
-        """A scope for a body of `step`. Raises InputError when bodies nest too deep."""
-        outer = step.scope
-        if outer.depth >= DEPTH_MAX:
-            raise InputError(f"{step.label}: bodies within bodies, {DEPTH_MAX} deep")
-        prefix = f"{step.name}#{next(_BODIES)}/"
-        return Scope(opsets or outer.opsets, parent, prefix,
-                     outer.arguments if arguments is None else arguments, outer.depth + 1)
-
     def body(self, step: Step, graph: onnx.GraphProto,
              given: Sequence[str]) -> tuple[list[Step], list[str]]:
         """The nodes of a body of `step`, its inputs being the keys `given`; keys of its results."""
-        scope = self.inner(step, parent=step.scope)
+        scope = inner_scope(step, parent=step.scope)
         return body_steps(step, scope, graph, given, self.tensors)
 
     def expand(self, scope: Scope, nodes: Sequence[onnx.NodeProto],
@@ -393,6 +396,30 @@ class Importer:
 _BODIES = itertools.count(1)
 STANDARD = Scope({"": defs.onnx_opset_version()})
 """The scope of nodes that the importer makes itself."""
+
+
+def inner_scope(step: Step, *, parent: Scope | None, opsets: Mapping[str, int] | None = None,
+                arguments: Mapping[str, Any] | None = None) -> Scope:
+    """A scope for a body of `step`. Raises InputError when bodies nest too deep."""
+    outer = step.scope
+    if outer.depth >= DEPTH_MAX:
+        raise InputError(f"{step.label}: bodies within bodies, {DEPTH_MAX} deep")
+    prefix = f"{step.name}#{next(_BODIES)}/"
+    return Scope(opsets or outer.opsets, parent, prefix,
+                 outer.arguments if arguments is None else arguments, outer.depth + 1)
+
+
+def is_hosted(step: Step, operands: Sequence[Any], asked: bool,
+              functions: Mapping[tuple[str, str], onnx.FunctionProto]) -> bool:
+    """Whether a step is computed on arrays: it has no rule, none for such operands, or one that
+    needed to know a value (`asked`)."""
+    domain, operator, version = operator_of(step)
+    if (domain, operator) not in HOST_RULES or (domain, operator) in functions:
+        return False
+    plain = all(array is None or isinstance(array, np.ndarray | np.generic)
+                and array.dtype != object for array in operands)
+    given = all(array is not None or not key for array, key in zip(operands, step.reads))
+    return rule_for(domain, operator, version) is None or asked or not plain or not given
 
 
 def operator_of(step: Step) -> tuple[str, str, int]:
@@ -504,6 +531,8 @@ def host_results(step: Step, arrays: Sequence[Any], body: Body | None = None) ->
     try:
         call = HostCall(step, arrays, fields_of(step), version, body)
         return list(HOST_RULES[domain, operator](call))
+    except UnsupportedError:
+        raise
     except (ValueError, IndexError, TypeError, OverflowError) as error:
         raise InputError(f"{step.label}: {error}") from None
     except InputError as error:

@@ -53,6 +53,8 @@ class Stage:
     baked: Mapping[str, np.ndarray]
     constants: Mapping[str, np.ndarray]
     deferred: tuple[Step, ...]
+    asked: frozenset[Step]
+    """Those among them whose own rules need a value."""
     parameters: Mapping[str, np.ndarray]
 
 
@@ -116,18 +118,22 @@ class Model:
                 graph.output(key, value)
         importer.clean(graph.outputs.values())
         return Stage(graph, importer.baked, fixed, tuple(importer.deferred),
-                     Weights(self.tensors, graph.parameters))
+                     frozenset(importer.asked), Weights(self.tensors, graph.parameters))
 
     @property
     def deferred(self) -> tuple[Step, ...]:
         """The nodes that wait for values which only a run tells."""
         return self.first.deferred
 
+    @property
+    def static(self) -> bool:
+        """Whether the model is one graph."""
+        return not self.first.deferred and None not in self.inputs.values()
+
     @cached_property
     def graph(self) -> Graph:
         """The whole model as one graph. Raises UnsupportedError where that needs a run."""
-        open_inputs = [name for name, type in self.inputs.items() if type is None]
-        if self.deferred or open_inputs:
+        if not self.static:
             raise UnsupportedError(
                 f"{self.name} is no single graph: {len(self.deferred)} nodes wait for values that "
                 f"only a run tells:", [
@@ -192,6 +198,7 @@ def input_types(source: Source, tensors: Tensors, shapes: Shapes) -> dict[str, T
         if value.type.WhichOneof("value") != "tensor_type" \
                 or value.type.tensor_type.elem_type not in DTYPE_OF:
             found[value.name] = None
+            used.add(value.name)
             continue
         given = shapes.get(value.name)
         declared = value.type.tensor_type

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from smalti.errors import InputError
 
 FILE_BYTES_MAX = 1 << 31  # what protobuf reads; larger models have external data
-OPSET_MIN = 7  # before, broadcasting was an attribute
+OPSET_MIN = 1
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def read_model(model: str | Path | onnx.ModelProto) -> Source:
     version, newest = source.opsets.get("", OPSET_MIN), onnx.defs.onnx_opset_version()
     if not OPSET_MIN <= version <= newest:
         raise InputError(f"{source.name} asks for version {version} of the ONNX operators; "
-                         f"{OPSET_MIN} to {newest} are known (11 on are tested)")
+                         f"{OPSET_MIN} to {newest} are known")
     return source
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.graph.operation import REQUIRED, ShapeRule, Type, broadcast, define
+from smalti.graph.operation import DTYPES, REQUIRED, ShapeRule, Type, broadcast, define
 
 
 def _broadcast_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
@@ -42,6 +42,14 @@ def question(name: str, meaning: Callable[..., np.ndarray], inputs: int = 1,
              commutative: bool = False) -> None:
     """Define an operation the results of which are bool."""
     pointwise(name, meaning, inputs, commutative=commutative, shape=_question_rule)
+
+
+def in_f32(meaning: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    """A function of several steps that rounds shorter floats once, in the end."""
+    def wide(x: np.ndarray) -> np.ndarray:
+        halves = (np.float16, DTYPES["bf16"])
+        return meaning(x.astype(np.float32)).astype(x.dtype) if x.dtype in halves else meaning(x)
+    return wide
 
 
 _erf = np.vectorize(math.erf, otypes=[np.float32])
@@ -93,7 +101,7 @@ pointwise("sqrt", np.sqrt)
 pointwise("reciprocal", np.reciprocal)
 pointwise("tanh", np.tanh)
 pointwise("erf", erf)
-pointwise("sigmoid", sigmoid, flops=3)
+pointwise("sigmoid", in_f32(sigmoid), flops=3)
 pointwise("relu", lambda x: np.maximum(x, 0))
 pointwise("log", np.log)
 pointwise("floor", np.floor)
@@ -139,12 +147,12 @@ pointwise("bitwise_or", np.bitwise_or, inputs=2, commutative=True)
 pointwise("bitwise_xor", np.bitwise_xor, inputs=2, commutative=True)
 pointwise("bit_shift", shift, inputs=2, attributes={"direction": REQUIRED})
 
-pointwise("silu", lambda x: x * sigmoid(x), flops=4,
+pointwise("silu", in_f32(lambda x: x * sigmoid(x)), flops=4,
           decompose=lambda g, x: x * g.apply("sigmoid", x))
-pointwise("quick_gelu", lambda x: x * sigmoid(1.702 * x), flops=5,
+pointwise("quick_gelu", in_f32(lambda x: x * sigmoid(1.702 * x)), flops=5,
           decompose=lambda g, x: x * g.apply("sigmoid", x * 1.702))
-pointwise("gelu", lambda x: 0.5 * x * (1 + erf(x * np.float32(math.sqrt(0.5)))), flops=5,
+pointwise("gelu", in_f32(lambda x: 0.5 * x * (1 + erf(x * np.float32(math.sqrt(0.5))))), flops=5,
           decompose=lambda g, x: x * 0.5 * (g.apply("erf", x * math.sqrt(0.5)) + 1.0))
-pointwise("gelu_tanh", gelu_tanh, flops=8,
+pointwise("gelu_tanh", in_f32(gelu_tanh), flops=8,
           decompose=lambda g, x: x * 0.5 * (g.apply("tanh", (
               x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1.0))

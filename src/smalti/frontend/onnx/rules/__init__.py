@@ -2,9 +2,9 @@
 
 from smalti.frontend.onnx.rules import (
     collections, contraction, control, indexing, movement, normalization, pointwise, pooling,
-    quantization, recurrent, reduction, resizing, sampling, selection, shapes, signal,
+    quantization, recurrent, reduction, resizing, sampling, selection, shapes, signal, text,
 )
 
 __all__ = ["collections", "contraction", "control", "indexing", "movement", "normalization",
            "pointwise", "pooling", "quantization", "recurrent", "reduction", "resizing",
-           "sampling", "selection", "shapes", "signal"]
+           "sampling", "selection", "shapes", "signal", "text"]

@@ -132,7 +132,7 @@ def taken_row(call: Call) -> Value:
     return found.reshape(*x.shape[:axis], *x.shape[axis + 1:])
 
 
-def scan_plan(call: Any, body: onnx.GraphProto) -> tuple[int, int, list[int], list[int], list, list]:
+def scan_plan(call: Call | HostCall, body: onnx.GraphProto) -> tuple:
     """Counts of states and scanned operands, then axes and directions of operands and results."""
     if call.version < 9:
         raise Unsupported("version 8 has a batch and lengths")

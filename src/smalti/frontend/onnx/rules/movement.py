@@ -36,6 +36,10 @@ def taken(call: Call, x: Value, axis: int, indices: Value) -> Value:
     result = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1:])
     if math.prod(result) == 0:
         return empty(call, result, x.dtype)
+    if x.kind != "parameter" and indices.kind != "constant":  # words of a text are not negative
+        extent = call.constant(x.shape[axis], indices.dtype)
+        below = call.apply("less", indices, call.constant(0, indices.dtype))
+        indices = call.apply("where", below, indices + extent, indices)
     rows = x if axis == 0 else x.transpose(axis, *rest)
     table = rows.reshape(x.shape[axis], math.prod(extents))
     found = call.apply("gather", table, indices).reshape(*indices.shape, *extents)

@@ -119,22 +119,32 @@ def leaky_relu(call: Call) -> Value:
     return call.apply("relu", x) + call.apply("min", x, zero) * slope
 
 
+def wide(call: Call, x: Value) -> Value:
+    """`x` as f32 where it is shorter: what several operations compute is rounded once."""
+    return call.apply("cast", x, to="f32") if x.dtype in ("f16", "bf16") else x
+
+
+def narrow(call: Call, y: Value) -> Value:
+    """`y` in the dtype of the operand."""
+    return y if y.dtype == call[0].dtype else call.apply("cast", y, to=call[0].dtype)
+
+
 @rule("Elu", "Selu", "Celu")
 def elu(call: Call) -> Value:
-    x, alpha = call[0], call.number("alpha", 1.0)
+    x, alpha = wide(call, call[0]), call.number("alpha", 1.0)
     inner = x / alpha if call.operator == "Celu" else x
     below = call.apply("exp", call.apply("min", inner, call.constant(0, x.dtype))) - 1.0
     result = call.apply("relu", x) + below * alpha
-    return result * call.number("gamma") if call.operator == "Selu" else result
+    return narrow(call, result * call.number("gamma") if call.operator == "Selu" else result)
 
 
 @rule("HardSigmoid", "HardSwish")
 def hard_sigmoid(call: Call) -> Value:
-    x = call[0]
+    x = wide(call, call[0])
     alpha, beta = call.number("alpha", 1 / 6), call.number("beta", 0.5)
     line = call.apply("max", x * alpha + beta, call.constant(0, x.dtype))
     gate = call.apply("min", line, call.constant(1, x.dtype))
-    return x * gate if call.operator == "HardSwish" else gate
+    return narrow(call, x * gate if call.operator == "HardSwish" else gate)
 
 
 def softplus_of(call: Call, x: Value) -> Value:
@@ -145,8 +155,9 @@ def softplus_of(call: Call, x: Value) -> Value:
 
 @rule("Softplus", "Mish")
 def softplus(call: Call) -> Value:
-    result = softplus_of(call, call[0])
-    return call[0] * call.apply("tanh", result) if call.operator == "Mish" else result
+    x = wide(call, call[0])
+    result = softplus_of(call, x)
+    return narrow(call, x * call.apply("tanh", result) if call.operator == "Mish" else result)
 
 
 @rule("Softsign")

@@ -1,0 +1,45 @@
+"""ONNX models become programs, with the weights of their file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import onnx
+
+from smalti.frontend.onnx import Model, load
+from smalti.frontend.onnx.model import Shapes
+from smalti.runtime.compiler import compile_graph
+from smalti.runtime.program import Program
+from smalti.runtime.staged import INTERPRETED_MAX, StagedProgram
+
+
+def compile_model(model: str | Path | onnx.ModelProto | Model, *, shapes: Shapes | None = None,
+                  precision: str = "f32", threads: int | None = None, target: str | None = None,
+                  progress: Callable[[int, int], None] | None = None,
+                  interpreted_max: int = INTERPRETED_MAX) -> Program:
+    """A program that computes an ONNX model on this CPU, its weights bound.
+
+    `shapes` fixes what the model leaves open, see `frontend.onnx.load`; the other options are those
+    of `compile_graph`. Where shapes or branches depend on values, stages are compiled in the first
+    run that needs them, and those of at most `interpreted_max` operations and elements run with
+    numpy. Raises as `load` and `compile_graph` do.
+
+    >>> import numpy as np
+    >>> from onnx import parser
+    >>> program = compile_model(parser.parse_model('''
+    ...     <ir_version: 9, opset_import: ["" : 20]>
+    ...     places (float[4] x) => (int64[1, n] y) { y = NonZero(x) }'''), threads=1)
+    >>> program.run({"x": np.array([0, 2, 0, 3], np.float32)})["y"]
+    array([[1, 3]])
+    """
+    loaded = model if isinstance(model, Model) else load(model, shapes)
+    compile = partial(compile_graph, precision=precision, threads=threads, target=target,
+                      progress=progress)
+    if not loaded.static:
+        return StagedProgram(loaded, compile, interpreted_max)
+    program = compile(loaded.graph)
+    if loaded.parameters:
+        program.bind(loaded.parameters.__getitem__)
+    return program

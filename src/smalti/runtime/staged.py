@@ -1,0 +1,273 @@
+"""Programs of models whose shapes or branches depend on values: compiled stage by stage.
+
+    arrays --host rules--> arrays --import--> graph --compile, run--> arrays --host rules--> ...
+
+A stage takes in all nodes whose shapes follow from the types of the arrays there are, and from the
+few values that rules ask for. What waits for a value is the next stage. Nodes whose results are as
+long as values say (NonZero, a loop, a sequence) are computed on arrays between stages. A stage is
+imported and compiled once for each combination of types and asked-for values, and kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from smalti.errors import InputError, UnsupportedError, UnsupportedNode
+from smalti.frontend.onnx.importer import (
+    Step, body_steps, fields_of, host_results, inner_scope, is_hosted,
+)
+from smalti.frontend.onnx.model import Model, Stage
+from smalti.frontend.onnx.registry import Attributes
+from smalti.graph import Graph, evaluate
+from smalti.graph.operation import DTYPES, Type
+from smalti.runtime.program import Program, all_given, checked_input
+from smalti.runtime.sources import Done, Read, Weights, nothing, reading
+
+VARIANTS_MAX = 64
+"""Stages kept for one place in a model; the one that was not used for longest goes first."""
+INTERPRETED_MAX = 1 << 15
+"""Stages of no more elements and operations than this run with numpy: compiling takes longer."""
+
+Compile = Callable[[Graph], Program]
+
+
+@dataclass(eq=False)
+class Variant:
+    """A stage for certain types and values, what runs it, and where it leads."""
+
+    done: tuple[int, ...]
+    types: dict[str, Any]
+    stage: Stage
+    program: Program | None
+    rest: Place
+
+    def fits(self, done: tuple[int, ...], types: Mapping[str, Any],
+             arrays: Mapping[str, Any]) -> bool:
+        """Whether it was made for these types, and for the values that it depends on."""
+        return self.done == done and self.types == types and all(
+            np.array_equal(array, arrays[key]) for key, array in self.stage.baked.items())
+
+
+@dataclass(eq=False)
+class Place:
+    """Steps that are left, and the stages that were made of them."""
+
+    steps: tuple[Step, ...]
+    constants: dict[str, np.ndarray]
+    asked: frozenset[Step] = frozenset()
+    """Those whose rules needed a value when they were imported last."""
+    variants: list[Variant] = field(default_factory=list)
+    bodies: dict[tuple[Step, str], Body] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Body:
+    """A body of a node: keys of its inputs and results, and its steps."""
+
+    inputs: list[str]
+    place: Place
+    results: list[str]
+
+
+class Machine:
+    """Runs steps on arrays, stage by stage."""
+
+    def __init__(self, model: Model, compile: Compile, interpreted_max: int) -> None:
+        self.model, self.compile, self.interpreted_max = model, compile, interpreted_max
+        self.read: Read = model.tensors.__getitem__
+        self.programs: list[Program] = []
+
+    def run(self, place: Place, arrays: dict[str, Any], wanted: Sequence[str]) -> list[Any]:
+        """The arrays of the keys `wanted`; `arrays` has what the steps of `place` read.
+
+        Raises UnsupportedError listing the steps that cannot go on.
+        """
+        arrays = {**arrays, **place.constants}
+        while place.steps:
+            done = self._host(place, arrays)
+            steps = [step for i, step in enumerate(place.steps) if i not in done]
+            if not steps:
+                break
+            variant = self._variant(place, done, steps, arrays, wanted)
+            if variant.program is not None:
+                arrays.update(variant.program.run(
+                    {key: arrays[key] for key in variant.stage.graph.inputs}))
+            arrays.update(variant.stage.constants)
+            place = variant.rest
+        return [arrays[key] if key in arrays else self.model.tensors[key] for key in wanted]
+
+    # ------------------------------------------------------------------ between stages
+
+    def _host(self, place: Place, arrays: dict[str, Any]) -> tuple[int, ...]:
+        """Compute what host rules can; the numbers of those steps."""
+        done = []
+        for number, step in enumerate(place.steps):
+            keys = [key for key in (*step.reads, *step.captured) if key]
+            if not all(key in arrays or key in self.model.tensors for key in keys):
+                continue
+            operands = [None if not key else self._array(arrays, key) for key in step.reads]
+            if not is_hosted(step, operands, step in place.asked, self.model.functions):
+                continue
+            results = host_results(step, operands, self._body(place, step, arrays))
+            for key, result in zip(step.makes, results):
+                if key:
+                    arrays[key] = result
+            done.append(number)
+        return tuple(done)
+
+    def _array(self, arrays: Mapping[str, Any], key: str) -> Any:
+        return arrays[key] if key in arrays else self.model.tensors[key]
+
+    def _body(self, place: Place, step: Step,
+              arrays: Mapping[str, Any]) -> Callable[[str, Sequence[Any]], list[Any]]:
+        """Runs the bodies of `step`; what they read from outside is in `arrays`."""
+        captured = {key: self._array(arrays, key) for key in step.captured}
+
+        def run(name: str, operands: Sequence[Any]) -> list[Any]:
+            known = place.bodies.get((step, name))
+            if known is None:
+                known = place.bodies[step, name] = self._opened(step, name)
+            if len(known.inputs) != len(operands):
+                raise InputError(f"its body takes {len(known.inputs)} operands, "
+                                 f"{len(operands)} are given")
+            given = dict(zip(known.inputs, operands, strict=True))
+            return self.run(known.place, {**captured, **given}, known.results)
+
+        return run
+
+    def _opened(self, step: Step, name: str) -> Body:
+        """A body of a step, ready to run."""
+        graph = Attributes(step, fields_of(step), 0).graph(name)
+        scope = inner_scope(step, parent=step.scope)
+        keys = [scope.prefix + value.name for value in graph.input]
+        steps, results = body_steps(step, scope, graph, keys, self.model.tensors)
+        return Body(keys, Place(tuple(steps), {}), results)
+
+    # ------------------------------------------------------------------ stages
+
+    def _variant(self, place: Place, done: tuple[int, ...], steps: Sequence[Step],
+                 arrays: Mapping[str, Any], wanted: Sequence[str]) -> Variant:
+        """The stage for these arrays, made when there is none."""
+        reads = dict.fromkeys(key for step in steps for key in (*step.reads, *step.captured)
+                              if key in arrays and key not in place.constants)
+        types = {key: type_of(arrays[key]) for key in reads}
+        for number, variant in enumerate(place.variants):
+            if variant.fits(done, types, arrays):
+                place.variants.append(place.variants.pop(number))
+                return variant
+        there = {key: arrays[key] for key, type in types.items() if type is not None}
+        stage = self.model.stage(steps, types, there, place.constants, wanted)
+        if len(stage.deferred) == len(steps) and stage.asked <= place.asked:
+            raise UnsupportedError(
+                f"{self.model.name} has {len(steps)} nodes that cannot go on:",
+                [UnsupportedNode(step.name, step.node.op_type, "needs a value that no run gives")
+                 for step in steps])
+        variant = Variant(done, types, stage, self._program(stage.graph),
+                          Place(stage.deferred, {**place.constants, **stage.constants},
+                                stage.asked))
+        place.variants.append(variant)
+        del place.variants[:-VARIANTS_MAX]
+        return variant
+
+    def _program(self, graph: Graph) -> Program | None:
+        if not graph.outputs:
+            return None
+        unread = set(graph.inputs.values()) - {v for n in graph.nodes for v in n.inputs} \
+            - set(graph.outputs.values())
+        graph.inputs = {key: v for key, v in graph.inputs.items() if v not in unread}
+        work = graph.flops() + sum(node.output.type.size for node in graph.nodes)
+        program = Interpreted(graph) if work <= self.interpreted_max else self.compile(graph)
+        program.bind(self.read)
+        self.programs.append(program)
+        return program
+
+    def bind(self, read: Read) -> None:
+        """Take other weights, now and for stages that are still to come."""
+        self.read = read
+        for program in self.programs:
+            program.bind(read)
+
+
+class Interpreted(Program):
+    """A small graph, run with numpy."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.name = graph, graph.name
+        self.inputs = {name: value.shape for name, value in graph.inputs.items()}
+        self.parameters: dict[str, np.ndarray] = {}
+
+    def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True) -> None:
+        shapes = {name: value.shape for name, value in self.graph.parameters.items()}
+        read, done = reading(weights, done, shapes, shapes, self.name, strict)
+        self.parameters = {name: np.array(read(name)) for name in shapes}
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        with np.errstate(all="ignore"):
+            return evaluate(self.graph, inputs, self.parameters)
+
+    def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
+        return None
+
+    def explain(self) -> str:
+        return f"{self.name}: {len(self.graph.nodes)} nodes, run with numpy\n"
+
+
+class StagedProgram(Program):
+    """Runs a model whose shapes or branches depend on values.
+
+    `inputs` are the shapes of the inputs, () for sequences and strings, which are given as lists
+    and arrays of objects. Stages are compiled in the first run that needs them.
+    """
+
+    def __init__(self, model: Model, compile: Compile,
+                 interpreted_max: int = INTERPRETED_MAX) -> None:
+        self.model, self.name = model, model.name
+        self.inputs = {name: () if type is None else type.shape
+                       for name, type in model.inputs.items()}
+        self._machine = Machine(model, compile, interpreted_max)
+        self._place = Place(model.steps, {}, model.first.asked)
+        self._turn = threading.Lock()
+
+    def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True) -> None:
+        """As `Program.bind`; `weights` are kept, for stages that are compiled later."""
+        types = {name: self.model.tensors.type(name) for name in self.model.tensors}
+        read, _ = reading(weights, done, {}, types, self.name, strict)
+        self._machine.bind(read)
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs for `inputs`. Raises InputError for inputs that do not fit, and where values
+        lead to shapes that do not; UnsupportedError for what only this run has reached."""
+        all_given(inputs, self.inputs)
+        arrays = {name: inputs[name] if type is None else
+                  checked_input(name, inputs[name], type.shape, type.dtype)
+                  for name, type in self.model.inputs.items()}
+        with self._turn:
+            results = self._machine.run(self._place, arrays, list(self.model.outputs.values()))
+        return dict(zip(self.model.outputs, results, strict=True))
+
+    def first_nonfinite(self, inputs: Mapping[str, Any]) -> str | None:
+        """The output that holds NaN or Inf first, or None."""
+        for name, array in self.run(inputs).items():
+            if isinstance(array, np.ndarray) and array.dtype.kind == "f" \
+                    and not np.isfinite(array).all():
+                return f"output {name}"
+        return None
+
+    def explain(self) -> str:
+        """What each stage that has run so far became."""
+        programs = self._machine.programs
+        return (f"{self.name}: shapes or branches depend on values; {len(programs)} stages have "
+                f"been compiled so far\n" + "".join(p.explain() for p in programs))
+
+
+def type_of(array: Any) -> Type | None:
+    """The type of an array; None for lists, strings and the like."""
+    if not isinstance(array, np.ndarray | np.generic):
+        return None
+    names = [name for name, dtype in DTYPES.items() if array.dtype == dtype]
+    return Type(array.shape, names[0]) if names else None
