@@ -35,8 +35,8 @@ def test_a_compiled_graph_computes_what_it_says() -> None:
 
 
 def test_compile_refuses_what_is_no_graph() -> None:
-    with pytest.raises(smalti.InputError, match=r"takes a smalti\.Graph, got str"):
-        smalti.compile("model.onnx")
+    with pytest.raises(smalti.InputError, match="takes the path of an ONNX file.*got list"):
+        smalti.compile(["model.onnx"])
 
 
 def test_compile_refuses_an_unknown_device() -> None:

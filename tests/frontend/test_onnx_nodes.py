@@ -22,7 +22,7 @@ from smalti.runtime.image import HostCall
 from smalti.runtime.models import compile_model
 from smalti.runtime.program import NativeProgram
 
-PASSED_MIN = 0.75
+PASSED_MIN = 0.95
 
 
 @dataclass

@@ -82,7 +82,8 @@ class _Depthwise:
                                    "f32") if weighted else None
         self.maximum = total.reducer == "max"
         self.asm = Assembler(level, kernel.form)
-        if not isinstance(self.read, Load) or access(kernel, self.read).stride("c") != 1:
+        if not isinstance(self.read, Load) \
+                or self.o > 1 and access(kernel, self.read).stride("c") != 1:
             raise IllegalSchedule(f"the input of a {kernel.form} kernel is stored, its channels "
                                   f"side by side")
 
