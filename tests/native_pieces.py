@@ -15,6 +15,7 @@ from smalti.fuse import Cut, Piece, View, cut
 from smalti.fuse.precision import stored_in
 from smalti.fuse.view import Storage
 from smalti.graph import Graph, evaluate
+from smalti.graph.operation import DTYPES
 from smalti.kernel.form import Kernel
 from smalti.kernel.interpreter import as_stored
 from smalti.runtime.devices import available_levels
@@ -104,7 +105,7 @@ class PieceRunner:
     def bits(self, view: View) -> np.ndarray:
         """What a view sees, where it is; bf16 as unsigned integers."""
         size = view.storage.element_bytes
-        dtype = {"f32": np.float32, "i32": np.int32, "bf16": np.uint16}[view.storage.dtype]
+        dtype = np.uint16 if view.storage.dtype == "bf16" else DTYPES[view.storage.dtype]
         strides = tuple(size * stride for stride in view.strides)
         return np.ndarray(view.shape, dtype, self.block(view.storage).bytes.data,
                           size * view.offset, strides)

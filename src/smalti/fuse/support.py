@@ -26,6 +26,9 @@ FORMS: dict[str, tuple[str, ...]] = {
     "gather": (), "resize": ("scales",), "rotary_embedding": ("interleaved", "num_heads"),
 }
 """The attributes that forms take into account; all others have to be at their defaults."""
+TRUTH = {"not", "and", "or", "xor", "equal", "less", "less_or_equal", "greater",
+         "greater_or_equal", "is_nan", "is_inf", "where"}
+"""Pointwise operations that kernels compute on truth values, too."""
 ROWS = ("i32", "i64")
 """Dtypes of row numbers that kernels read."""
 
@@ -69,7 +72,7 @@ def lacking(node: Node, functions: Collection[str]) -> str:
     if name in VIEWS:
         return "" if _understood(node) else _no_kernel(node)
     floats = values if name != "gather" else (operands[0], node.output)
-    if any(value.dtype != "f32" for value in floats):
+    if any(value.dtype not in (("f32", "bool") if name in TRUTH else ("f32",)) for value in floats):
         return _no_kernel(node)
     if name == "mat_mul" and len(node.output.shape) > 4:
         return "mat_mul over more than two batch axes"

@@ -101,3 +101,27 @@ def test_single_elements(name: str, dtype: str, size: int) -> None:
     expected = np.concatenate([np.full(width, values[5]), values[::3]])
     np.testing.assert_array_equal(found[:8 * width].view(np.float32), expected)
     assert found[8 * width:].tobytes() == source[5:6].tobytes()
+
+
+@pytest.mark.parametrize("name, lanes", CASES)
+def test_truth_values_are_bytes(name: str, lanes: int) -> None:
+    width = level(name).lanes
+    source = np.resize(np.uint8([1, 0, 0, 1, 1]), 4 * width)
+
+    def emit(asm: Assembler, at, to) -> None:
+        index = asm.result("load", asm.integers([3 * i for i in range(width)]))
+        for k, value in enumerate([elements.load(asm, "bool", Memory(at), lanes),
+                                   elements.spread(asm, "bool", Memory(at, 3)),
+                                   elements.gather(asm, "bool", at, index)]):
+            asm.store(Memory(to, 4 * width * k), value)
+            elements.store(asm, "bool", Memory(to, 12 * width + width * k), value, width)
+        elements.store(asm, "bool", Memory(to, 15 * width), value, lanes)
+        elements.store_lowest(asm, "bool", Memory(to, 15 * width + lanes), value)
+
+    found = run(name, emit, source, 15 * width + lanes + 1)
+    loaded = np.where(np.arange(width) < lanes, source[:width], 0)
+    expected = np.concatenate([loaded, np.ones(width), source[:3 * width:3]])
+    np.testing.assert_array_equal(found[:12 * width].view(np.float32), expected)
+    np.testing.assert_array_equal(found[12 * width:15 * width], expected)
+    np.testing.assert_array_equal(found[15 * width:-1], source[:3 * width:3][:lanes])
+    assert found[-1] == source[0]

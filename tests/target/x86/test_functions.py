@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from native_pieces import LEVELS, PieceRunner, run_pieces, run_steps
 
-from smalti.graph import OPERATIONS, Graph
+from smalti.fuse.support import TRUTH
+from smalti.graph import OPERATIONS, Graph, evaluate
 from smalti.target.x86 import instructions
 from smalti.target.x86.assembler import Assembler, Memory
 from smalti.target.x86.functions import EXP_MAX, EXP_MIN, FUNCTIONS, exp2, exp2_coefficients
 from smalti.target.x86.lowered import Step
 
 BINARY = ("add", "sub", "mul", "div", "max", "min")
-UNARY = tuple(name for name in FUNCTIONS if name not in BINARY)
+UNARY = tuple(name for name in FUNCTIONS if name not in {*BINARY, *TRUTH, "pow"})
 LARGEST, SMALLEST, DENORMAL = 3.4028235e38, 1.1754944e-38, 1e-45
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -55,6 +56,9 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     ("neg", -1e38, 1e38, np.negative, 0),
     ("abs", -1e38, 1e38, np.abs, 0),
     ("relu", -1e38, 1e38, lambda x: np.maximum(x, 0), 0),
+    ("floor", -1e38, 1e38, np.floor, 0), ("ceil", -1e38, 1e38, np.ceil, 0),
+    ("round", -1e38, 1e38, np.rint, 0), ("sign", -1e38, 1e38, np.sign, 0),
+    ("log", DENORMAL, 0.9, np.log, 2), ("log", 1.2, LARGEST, np.log, 2),
 ])
 def test_error_in_units_in_the_last_place(level: str, name: str, low: float, high: float, exact,
                                           ulp_max: float) -> None:
@@ -66,7 +70,7 @@ def test_error_in_units_in_the_last_place(level: str, name: str, low: float, hig
 @pytest.mark.parametrize("name, low, high, exact, error_max", [
     ("sin", -8192, 8192, np.sin, 1e-6),
     ("cos", -8192, 8192, np.cos, 1e-6),
-    ("erf", -LARGEST, LARGEST, _erf, 5e-7),
+    ("erf", -LARGEST, LARGEST, _erf, 5e-7), ("log", 0.9, 1.2, np.log, 1e-7),
     ("gelu", -20, 5, lambda x: 0.5 * x * (1 + _erf(x * math.sqrt(0.5))), 1.5e-6),
     ("gelu_tanh", -20, 5, lambda x: 0.5 * x * (1 + np.tanh(
         math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3))), 1.5e-6),
@@ -99,7 +103,8 @@ INFINITE = {  # at -inf and at inf
     "exp": (math.exp(EXP_MIN), math.exp(EXP_MAX)), "sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0),
     "erf": (-1.0, 1.0), "relu": (0.0, math.inf), "abs": (math.inf, math.inf),
     "neg": (math.inf, -math.inf), "reciprocal": (0.0, 0.0), "sqrt": (math.nan, math.inf),
-    "sin": (math.nan, math.nan), "cos": (math.nan, math.nan),
+    "sin": (math.nan, math.nan), "cos": (math.nan, math.nan), "log": (math.nan, math.inf),
+    "floor": (-math.inf, math.inf), "ceil": (-math.inf, math.inf), "sign": (-1.0, 1.0),
 }
 
 
@@ -140,8 +145,8 @@ def test_numbers_too_small_to_be_normal(level: str, name: str) -> None:
 def test_every_function_agrees_with_its_meaning(level: str) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((2, 100)).astype(np.float32) * 3
-    for name in FUNCTIONS:
-        operands = (x, y) if name in BINARY else (np.abs(x) if name == "sqrt" else x,)
+    for name in (*BINARY, *UNARY):
+        operands = (x, y) if name in BINARY else (np.abs(x) if name in ("sqrt", "log") else x,)
         np.testing.assert_allclose(native(name, level, *operands),
                                    OPERATIONS[name].meaning(*operands), rtol=1e-5, atol=2e-6,
                                    err_msg=name)
@@ -167,3 +172,40 @@ def test_powers_of_two(level: str, degree: int, error_max: float) -> None:
     real = np.abs(x) < 128
     exact = np.exp2(x[real].astype(np.float64))
     assert np.max(np.abs(y[real] / exact - 1)) <= error_max
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_powers_of_any_number_to_any_number(level: str) -> None:
+    rng = np.random.default_rng(0)
+    x = np.exp(rng.uniform(-5, 5, 5000)).astype(np.float32)
+    y = rng.uniform(-6, 6, 5000).astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_allclose(native("pow", level, x, y), x ** np.float64(y), rtol=4e-6)
+        x, y = np.float32([[-2], [-0.5], [0], [1], [3]]), np.float32([[-3, -2, 0, 2, 3, 0.5]])
+        x, y = np.broadcast_arrays(x, np.where(x == 0, np.abs(y), y))
+        np.testing.assert_allclose(native("pow", level, x, y), x ** y, rtol=1e-6)
+    assert np.isposinf(native("pow", level, np.zeros(1), -np.ones(1)))
+    assert np.isnan(native("pow", level, np.float32([np.nan]), np.ones(1)))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("stored", [False, True])
+def test_truth_values(level: str, stored: bool) -> None:
+    g = Graph("truth")
+    x, y = g.input("x", (7, 5)), g.input("y", (5,))
+    asked = {name: g.apply(name, x, y) for name in (
+        "equal", "less", "less_or_equal", "greater", "greater_or_equal")}
+    asked |= {name: g.apply(name, x) for name in ("is_nan", "is_inf")}
+    asked["given"] = g.input("b", (7, 1), "bool")
+    less, equal = asked["less"], asked["equal"]
+    asked |= {"not": g.apply("not", less), "and": g.apply("and", less, asked["given"]),
+              "or": g.apply("or", less, equal), "xor": g.apply("xor", less, asked["given"]),
+              "same": g.apply("equal", less, asked["given"])}
+    for name, value in asked.items():
+        g.output(name, value if stored else g.apply("where", value, x * 2.0, y + 1.0))
+    special = np.float32([np.nan, np.inf, -np.inf, 0, -0.0, 1, 1.5])
+    inputs = {"x": np.repeat(special[:, None], 5, 1), "y": np.float32([1, np.nan, np.inf, 0, -2]),
+              "b": (np.arange(7) % 2 == 0)[:, None]}
+    found = run_pieces(g, inputs, PieceRunner({}, level))
+    for name, expected in evaluate(g, inputs, {}).items():
+        np.testing.assert_array_equal(found[name].astype(np.float32), expected, err_msg=name)

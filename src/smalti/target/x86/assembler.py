@@ -345,6 +345,17 @@ class Assembler:
         self.op("copy", result, yes, mask=mask)
         return result
 
+    def where(self, predicate: int, a: Register, b: Register, yes: Register,
+              no: Register) -> Register:
+        """A new vector: `yes` in the lanes where a and b, as f32, are as the predicate of `vcmpps`
+        says, `no` elsewhere."""
+        if not self.level.wide:
+            return self.result("blend", no, yes, self.result("compare_lanes", a, b, predicate))
+        mask, result = self._new("k"), self.result("copy", no)
+        self.op("greater_mask", mask, a, b, predicate)
+        self.op("copy", result, yes, mask=mask)
+        return result
+
     def any_greater(self, pairs: Sequence[tuple[Register, Register]]) -> Register:
         """A new integer register, not 0 when a > b in any lane of any pair of f32 vectors."""
         found = self.immediate(0)

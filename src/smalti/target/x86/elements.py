@@ -7,6 +7,7 @@ carries into the upper half exactly when the value is to be rounded up.
 
 from __future__ import annotations
 
+from smalti.target.x86 import masks
 from smalti.target.x86.assembler import Assembler, Memory, Register
 
 INFINITY = 0x7F800000
@@ -19,6 +20,8 @@ def load(asm: Assembler, dtype: str, address: Memory, lanes: int | None = None) 
 
     Below AVX-512, a partial vector of bf16 reads up to 14 bytes behind its last element.
     """
+    if dtype == "bool":
+        return masks.load(asm, address, lanes)
     if dtype != "bf16":
         return asm.load(address, lanes)
     partial = lanes is not None and lanes != asm.level.lanes
@@ -34,6 +37,8 @@ def load(asm: Assembler, dtype: str, address: Memory, lanes: int | None = None) 
 
 def spread(asm: Assembler, dtype: str, address: Memory) -> Register:
     """A new vector of f32 with one element of memory in all lanes."""
+    if dtype == "bool":
+        return masks.spread(asm, address)
     if dtype != "bf16":
         return asm.result("broadcast", address)
     return asm.result("shift_left_int", asm.result("spread_half", address), 16)
@@ -42,6 +47,8 @@ def spread(asm: Assembler, dtype: str, address: Memory) -> Register:
 def gather(asm: Assembler, dtype: str, base: Register, index: Register,
            lanes: int | None = None) -> Register:
     """A new vector of f32 at base + index (bytes); of bf16, 2 bytes behind each are read too."""
+    if dtype == "bool":
+        return masks.gather(asm, base, index, lanes)
     value = asm.gather(base, index, lanes)
     return value if dtype != "bf16" else asm.result("shift_left_int", value, 16)
 
@@ -65,7 +72,9 @@ def store(asm: Assembler, dtype: str, address: Memory, value: Register,
           lanes: int | None = None) -> None:
     """Store a vector of f32, or its first `lanes` lanes."""
     lanes = asm.level.lanes if lanes is None else lanes
-    if dtype != "bf16":
+    if dtype == "bool":
+        masks.store(asm, address, value, lanes)
+    elif dtype != "bf16":
         asm.store(address, value, lanes)
     elif asm.level.wide:
         mask = None if lanes == asm.level.lanes else asm.tail(lanes)
@@ -99,7 +108,9 @@ def copy_bf16(asm: Assembler, source: Memory, target: Memory, lanes: int, stored
 
 def store_lowest(asm: Assembler, dtype: str, address: Memory, value: Register) -> None:
     """Store the lowest lane of a vector of f32."""
-    if dtype == "bf16":
+    if dtype == "bool":
+        masks.store_lowest(asm, address, value)
+    elif dtype == "bf16":
         asm.op("store_word", address, rounded(asm, value), 0)
     else:
         asm.op("store_low", address, value)

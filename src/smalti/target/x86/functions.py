@@ -20,6 +20,12 @@ EXP2 = {3: (0.07802452147006989, 0.22606715559959412, 0.6958335638046265, 0.9999
             0.6931530833244324, 0.9999999403953552)}
 """Of 2^x from 0 to 1, minimax in the relative error, highest power first."""
 
+EQUAL, NOT_EQUAL, UNORDERED = 0x00, 0x04, 0x03
+LESS, LESS_EQUAL, GREATER, GREATER_EQUAL, NOT_GREATER_EQUAL = 0x11, 0x12, 0x1E, 0x1D, 0x19
+"""Predicates of `vcmpps`: all are false where one is NaN, but those with a `not`."""
+SMALLEST = 1.17549435e-38
+LOG = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
+       -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1)
 PI_HALVES = (1.5703125, 4.837512969970703125e-4, 7.54978995489188216e-8)
 ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 ERF_P = 0.3275911
@@ -200,6 +206,87 @@ def smaller(asm: Assembler, a: Register, b: Register) -> Register:
     return asm.result("or", asm.result("min", a, b), asm.result("min", b, a))
 
 
+def _compared(predicate: int) -> Callable[..., Register]:
+    """1 where a and b are as the predicate says, else 0."""
+    def compare(asm: Assembler, a: Register, b: Register) -> Register:
+        return asm.where(predicate, a, b, asm.load_constant(1.0), asm.zero())
+
+    return compare
+
+
+def where(asm: Assembler, condition: Register, x: Register, y: Register) -> Register:
+    """x where the condition is not 0, else y."""
+    return asm.where(NOT_EQUAL, condition, asm.zero(), x, y)
+
+
+def negation(asm: Assembler, x: Register) -> Register:
+    """1 where x is 0, else 0."""
+    return _compared(EQUAL)(asm, x, asm.zero())
+
+
+def is_nan(asm: Assembler, x: Register) -> Register:
+    """1 where x is NaN, else 0."""
+    return _compared(UNORDERED)(asm, x, x)
+
+
+def is_inf(asm: Assembler, x: Register) -> Register:
+    """1 where x is infinite, else 0."""
+    return _compared(EQUAL)(asm, absolute(asm, x), asm.load_constant(math.inf))
+
+
+def sign(asm: Assembler, x: Register) -> Register:
+    """1, 0, -1 or NaN."""
+    size = asm.where(NOT_EQUAL, x, asm.zero(), asm.load_constant(1.0), asm.zero())
+    signed = asm.result("or", size, asm.result("and", x, asm.constant(-0.0)))
+    return asm.where(UNORDERED, x, x, x, signed)
+
+
+def _rounded(mode: int) -> Callable[..., Register]:
+    return lambda asm, x: asm.result("round", x, mode)
+
+
+def log(asm: Assembler, x: Register) -> Register:
+    """Natural logarithm, within 2 ulp, or 1e-7 next to 1 (Cephes, logf)."""
+    lanes, least = asm.level.lanes, asm.load_constant(SMALLEST)
+    scaled = asm.result("mul", x, asm.constant(2.0 ** 23))
+    y = asm.where(LESS, x, least, scaled, x)
+    shift = asm.where(LESS, x, least, asm.load_constant(-23.0), asm.zero())
+    power = asm.result("add_int", asm.result("shift_right_int", y, 23),
+                       asm.integers([-126] * lanes))
+    mantissa = asm.result("or", asm.result("and", y, asm.integers([0x7FFFFF] * lanes)),
+                          asm.constant(0.5))
+    n = asm.result("add", asm.result("from_int", power), shift)
+    root = asm.load_constant(math.sqrt(0.5))
+    n = asm.result("sub", n, asm.where(LESS, mantissa, root, asm.load_constant(1.0), asm.zero()))
+    m = asm.result("sub", asm.result("add", mantissa, asm.where(
+        LESS, mantissa, root, mantissa, asm.zero())), asm.load_constant(1.0))
+    square = asm.result("mul", m, m)
+    series = asm.result("mul", asm.result("mul", polynomial(asm, m, LOG), m), square)
+    asm.op("fma", series, n, asm.load_constant(LN2_LOW))
+    asm.op("fma", series, square, asm.load_constant(-0.5))
+    series = asm.result("add", series, m)
+    asm.op("fma", series, n, asm.load_constant(LN2_HIGH))
+    infinity = asm.load_constant(math.inf)
+    series = asm.where(EQUAL, x, infinity, x, series)
+    series = asm.where(EQUAL, x, asm.zero(), asm.load_constant(-math.inf), series)
+    return asm.where(NOT_GREATER_EQUAL, x, asm.zero(), asm.load_constant(math.nan), series)
+
+
+def power(asm: Assembler, x: Register, y: Register) -> Register:
+    """x ** y = e^(y log |x|), with the sign of x where y is odd; its relative error is that of f32
+    times y log |x|, and beyond the range of `exp` it is the value there."""
+    zero, one = asm.zero(), asm.load_constant(1.0)
+    result = exp(asm, asm.result("mul", y, log(asm, absolute(asm, x))))
+    half = asm.result("mul", y, asm.constant(0.5))
+    odd = asm.where(NOT_EQUAL, half, asm.result("round", half, 9), asm.load_constant(-0.0), zero)
+    signed = asm.where(EQUAL, y, asm.result("round", y, 9), asm.result("or", result, odd),
+                       asm.load_constant(math.nan))
+    result = asm.where(LESS, x, zero, signed, result)
+    at_zero = asm.where(LESS, y, zero, asm.load_constant(math.inf), zero)
+    result = asm.where(EQUAL, x, zero, at_zero, result)
+    return asm.where(EQUAL, y, zero, one, result)
+
+
 def _binary(name: str) -> Callable[..., Register]:
     return lambda asm, a, b: asm.result(name, a, b)
 
@@ -211,7 +298,14 @@ FUNCTIONS: dict[str, Callable[..., Register]] = {
     "neg": negative, "abs": absolute, "reciprocal": reciprocal, "relu": relu,
     "exp": exp, "sigmoid": sigmoid, "silu": silu, "quick_gelu": quick_gelu, "gelu": gelu,
     "gelu_tanh": gelu_tanh, "erf": erf, "tanh": tanh, "sin": sin, "cos": cos,
+    "log": log, "pow": power, "sign": sign,
+    "round": _rounded(8), "floor": _rounded(9), "ceil": _rounded(10),
+    "equal": _compared(EQUAL), "less": _compared(LESS), "less_or_equal": _compared(LESS_EQUAL),
+    "greater": _compared(GREATER), "greater_or_equal": _compared(GREATER_EQUAL),
+    "is_nan": is_nan, "is_inf": is_inf, "where": where, "not": negation,
+    "and": _binary("and"), "or": _binary("or"), "xor": _binary("xor"),
 }
+"""Truth values are 1 and 0, on which bits and numbers agree."""
 
 
 def evaluate(asm: Assembler, expr: Expr, load: Callable[[Load], Register],
