@@ -1,10 +1,11 @@
 """The rules, a family of operators each; importing this package fills `registry.RULES`."""
 
 from smalti.frontend.onnx.rules import (
-    collections, contraction, control, indexing, movement, normalization, pointwise, pooling,
-    quantization, recurrent, reduction, resizing, sampling, selection, shapes, signal, text,
+    chance, collections, contraction, control, indexing, movement, normalization, pointwise,
+    pooling, quantization, recurrent, reduction, resizing, sampling, selection, shapes, signal,
+    text,
 )
 
-__all__ = ["collections", "contraction", "control", "indexing", "movement", "normalization",
-           "pointwise", "pooling", "quantization", "recurrent", "reduction", "resizing",
-           "sampling", "selection", "shapes", "signal", "text"]
+__all__ = ["chance", "collections", "contraction", "control", "indexing", "movement",
+           "normalization", "pointwise", "pooling", "quantization", "recurrent", "reduction",
+           "resizing", "sampling", "selection", "shapes", "signal", "text"]

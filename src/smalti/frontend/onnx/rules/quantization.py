@@ -1,9 +1,11 @@
 """Integers that stand for real numbers: value = (number - zero point) * scale.
 
-Sums of products of integers are taken in f64, which holds them exactly.
+Sums of products of integers are taken in f32 where that holds them exactly, else in f64.
 """
 
 from __future__ import annotations
+
+import math
 
 import ml_dtypes
 import numpy as np
@@ -91,49 +93,80 @@ def dequantize(call: Call) -> Value:
     return cast(call, y, dtype)
 
 
-def centred(call: Call, x: Value, zero: Value | None, axis: int) -> Value:
-    """Integers less their zero points, in f64."""
-    wide = cast(call, x, "f64")
+def largest(x: Value, zero: Value | None) -> int:
+    """The largest distance of an integer from its zero point."""
+    limits = ml_dtypes.iinfo(DTYPES[x.dtype])
+    if zero is None:
+        return max(-int(limits.min), int(limits.max))
+    if zero.kind != "constant":
+        return int(limits.max) - int(limits.min)
+    points = zero.data.astype(np.int64)
+    return int(max(points.max() - int(limits.min), int(limits.max) - points.min()))
+
+
+def exact(a: Value, a_zero: Value | None, b: Value, b_zero: Value | None, terms: int) -> str:
+    """The dtype that holds sums of so many products, less zero points, exactly."""
+    return "f32" if terms * largest(a, a_zero) * largest(b, b_zero) <= 1 << 24 else "f64"
+
+
+def centred(call: Call, x: Value, zero: Value | None, axis: int, dtype: str) -> Value:
+    """Integers less their zero points."""
+    wide = cast(call, x, dtype)
     if zero is None:
         return wide
     if len(zero.shape) > 1:  # of one batch, matrix or image each
-        return wide - cast(call, zero, "f64")
-    return wide - cast(call, spread(call, x, zero, axis, 0), "f64")
+        return wide - cast(call, zero, dtype)
+    return wide - cast(call, spread(call, x, zero, axis, 0), dtype)
+
+
+def sums_of_products(call: Call, a: Value, b: Value, a_zero: Value | None,
+                     b_zero: Value | None) -> Value:
+    """Zero points of the first factor are of its rows, those of the second of its columns."""
+    dtype = exact(a, a_zero, b, b_zero, a.shape[-1] if a.shape else 1)
+    return product(call, centred(call, a, a_zero, max(0, len(a.shape) - 2), dtype),
+                   centred(call, b, b_zero, len(b.shape) - 1, dtype))
+
+
+def convolved(call: Call, x: Value, w: Value, x_zero: Value | None,
+              w_zero: Value | None) -> Value:
+    """The convolution of integers less their zero points, those of weights one a channel."""
+    dtype = exact(x, x_zero, w, w_zero, math.prod(w.shape[1:]))
+    return conv_of(call, centred(call, x, x_zero, 1, dtype), centred(call, w, w_zero, 0, dtype),
+                   None)
 
 
 @rule("MatMulInteger")
 def mat_mul_integer(call: Call) -> Value:
-    """Zero points of the first factor are of its rows, those of the second of its columns."""
-    a = centred(call, call[0], call.optional(2), max(0, len(call[0].shape) - 2))
-    b = centred(call, call[1], call.optional(3), len(call[1].shape) - 1)
-    return cast(call, product(call, a, b), "i32")
+    sums = sums_of_products(call, call[0], call[1], call.optional(2), call.optional(3))
+    return cast(call, sums, "i32")
 
 
 @rule("ConvInteger")
 def conv_integer(call: Call) -> Value:
-    x, w = centred(call, call[0], call.optional(2), 1), centred(call, call[1], call.optional(3), 0)
-    return cast(call, conv_of(call, x, w, None), "i32")
+    sums = convolved(call, call[0], call[1], call.optional(2), call.optional(3))
+    return cast(call, sums, "i32")
 
 
 @rule("QLinearMatMul")
 def quantized_mat_mul(call: Call) -> Value:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (call[i] for i in range(8))
     left, right = max(0, len(a.shape) - 2), len(b.shape) - 1
-    sums = product(call, centred(call, a, a_zero, left), centred(call, b, b_zero, right))
-    factor = (cast(call, spread(call, a, a_scale, left, 0), "f64")
-              * cast(call, spread(call, b, b_scale, right, 0), "f64")
-              / cast(call, y_scale, "f64"))
+    sums = sums_of_products(call, a, b, a_zero, b_zero)
+    factor = (cast(call, spread(call, a, a_scale, left, 0), sums.dtype)
+              * cast(call, spread(call, b, b_scale, right, 0), sums.dtype)
+              / cast(call, y_scale, sums.dtype))
     return rounded(call, sums * factor, y_zero, y_zero.dtype)
 
 
 @rule("QLinearConv")
 def quantized_conv(call: Call) -> Value:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (call[i] for i in range(8))
-    bias = call.optional(8)
-    sums = conv_of(call, centred(call, x, x_zero, 1), centred(call, w, w_zero, 0),
-                   None if bias is None else cast(call, bias, "f64"))
     column = (-1,) + (1,) * (len(x.shape) - 2)
-    scale = cast(call, w_scale, "f64")
+    sums = convolved(call, x, w, x_zero, w_zero)
+    dtype, bias = sums.dtype, call.optional(8)
+    if bias is not None:
+        sums = sums + cast(call, bias, dtype).reshape(*column)
+    scale = cast(call, w_scale, dtype)
     scale = scale.reshape(*column) if scale.type.size > 1 else scale.reshape()
-    factor = cast(call, x_scale, "f64").reshape() * scale / cast(call, y_scale, "f64").reshape()
+    factor = cast(call, x_scale, dtype).reshape() * scale / cast(call, y_scale, dtype).reshape()
     return rounded(call, sums * factor, y_zero.reshape(), y_zero.dtype)
