@@ -173,7 +173,11 @@ def transform(array: np.ndarray, axis: int, length: int, **fields: int) -> Case:
 COLUMNS = {"strides": (2, 1), "dilations": (1, 2), "pads": (1, 0, 1, 2)}
 BLOCKS = numbers(2, 3 * 6, 3 * 5)
 
+VOLUME = {"strides": (1, 2, 2), "pads": (1, 0, 1, 0, 1, 1), "dilations": (2, 1, 1), "group": 2}
+
 CASES = [
+    Case("conv", (numbers(2, 4, 5, 6, 7), numbers(6, 2, 2, 3, 3), numbers(6)), VOLUME, "Conv",
+         VOLUME),
     Case("gather_elements", (X345, rows(4, 3, 2, 5)), {"axis": 1}, "GatherElements", {"axis": 1}),
     Case("gather_elements", (X345, rows(5, 3, 4, 7).astype(np.int32)), {"axis": -1},
          "GatherElements", {"axis": 2}),

@@ -23,6 +23,8 @@ REFUSED = [
     ("mat_mul", [(3,), (3, 4)], {}, "mat_mul of f32[3] and f32[3, 4]"),
     ("mat_mul", [S3, (3, 4, 5)], {}, "do not broadcast"),
     ("conv", [(4, 8, 8), (2, 4, 3, 3)], {}, "conv of f32[4, 8, 8] with f32[2, 4, 3, 3]: [n, c, h"),
+    ("conv", [S4, (2, 4, 3, 3)], {"strides": (0, 1)}, "strides [0, 1], dilations [1, 1]"),
+    ("conv", [(1, 4, 8), (2, 4, 3)], {}, "pads [0, 0, 0, 0] in 1 groups"),
     ("conv", [S4, (2, 3, 3, 3)], {}, "4 channels given, 3 expected"),
     ("conv", [S4, (2, 2, 3, 3)], {"group": 3}, "4 channels given, 6 expected"),
     ("conv", [S4, (2, 4, 3, 3), (3,)], {}, "conv bias is f32[3], expected [2]"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,48 +31,54 @@ def conv_extent(extent: int, kernel: int, stride: int, dilation: int, pads: int)
 
 def _conv_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
     x, w = types[0], types[1]
-    if len(x.shape) != 4 or len(w.shape) != 4:
-        raise InputError(f"conv of {x} with {w}: [n, c, h, w] and [o, c, r, s] are expected")
+    rank = len(x.shape) - 2
+    if rank < 1 or len(w.shape) != rank + 2:
+        raise InputError(f"conv of {x} with {w}: [n, c, h, w] and [o, c, r, s] are expected, or "
+                         f"more or fewer axes of both")
+    strides, pads, dilations = (attributes[name] for name in ("strides", "pads", "dilations"))
+    if [len(strides), len(pads), len(dilations)] != [rank, 2 * rank, rank] \
+            or min((*strides, *dilations, attributes["group"])) < 1:
+        raise InputError(f"conv of {x} with {w}: strides {list(strides)}, dilations "
+                         f"{list(dilations)}, pads {list(pads)} in {attributes['group']} groups")
     if x.shape[1] != w.shape[1] * attributes["group"]:
         raise InputError(f"conv of {x} with {w}: {x.shape[1]} channels given, "
                          f"{w.shape[1] * attributes['group']} expected")
     if len(types) == 3 and types[2].shape != w.shape[:1]:
         raise InputError(f"conv bias is {types[2]}, expected [{w.shape[0]}]")
-    (top, left, bottom, right) = attributes["pads"]
-    (stride_y, stride_x), (dilation_y, dilation_x) = attributes["strides"], attributes["dilations"]
-    height = conv_extent(x.shape[2], w.shape[2], stride_y, dilation_y, top + bottom)
-    width = conv_extent(x.shape[3], w.shape[3], stride_x, dilation_x, left + right)
-    if height < 1 or width < 1:
+    spatial = tuple(conv_extent(*fields) for fields in zip(
+        x.shape[2:], w.shape[2:], strides, dilations, map(sum, zip(pads[:rank], pads[rank:],
+                                                                   strict=True)), strict=True))
+    if min(spatial) < 1:
         raise InputError(f"conv of {x} with {w}: the kernel is larger than the padded image")
-    return Type((x.shape[0], w.shape[0], height, width), x.dtype)
+    return Type((x.shape[0], w.shape[0], *spatial), x.dtype)
 
 
 def conv(x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None, *, strides: Sequence[int],
          pads: Sequence[int], dilations: Sequence[int], group: int) -> np.ndarray:
-    """Cross-correlation of x [n, c, h, w] with w [o, c / group, r, s]; zero padding."""
-    top, left, bottom, right = pads
-    x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
-    n, _, height, width = x.shape
-    o, c, r, s = w.shape
-    out_h = conv_extent(height, r, strides[0], dilations[0], 0)
-    out_w = conv_extent(width, s, strides[1], dilations[1], 0)
-    y = np.zeros((n, group, o // group, out_h, out_w), np.promote_types(x.dtype, np.float32))
-    x = x.reshape(n, group, c, height, width)
-    w = w.reshape(group, o // group, c, r, s)
-    for i in range(r):
-        for j in range(s):
-            top, left = i * dilations[0], j * dilations[1]
-            patch = x[..., top:top + strides[0] * (out_h - 1) + 1:strides[0],
-                      left:left + strides[1] * (out_w - 1) + 1:strides[1]]
-            y += np.einsum("ngchw,goc->ngohw", patch, w[..., i, j], optimize=True)
-    y = y.reshape(n, o, out_h, out_w)
-    return y if bias is None else y + bias[:, None, None]
+    """Cross-correlation of x [n, c, h, w] with w [o, c / group, r, s]; zero padding.
+
+    Any number of axes may stand in place of h and w.
+    """
+    rank = x.ndim - 2
+    x = np.pad(x, ((0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)))
+    (n, _, *image), (o, c, *kernel) = x.shape, w.shape
+    spatial = [conv_extent(*fields, 0)
+               for fields in zip(image, kernel, strides, dilations, strict=True)]
+    y = np.zeros((n, group, o // group, *spatial), np.promote_types(x.dtype, np.float32))
+    x = x.reshape(n, group, c, *image)
+    w = w.reshape(group, o // group, c, *kernel)
+    for tap in np.ndindex(*kernel):
+        patch = x[(..., *(slice(t * d, t * d + s * (extent - 1) + 1, s) for t, d, s, extent
+                          in zip(tap, dilations, strides, spatial, strict=True)))]
+        y += np.einsum("ngc...,goc->ngo...", patch, w[(..., *tap)], optimize=True)
+    y = y.reshape(n, o, *spatial)
+    return y if bias is None else y + bias.reshape(-1, *(1,) * rank)
 
 
 define(name="conv", inputs=(2, 3), shape=_conv_rule, meaning=conv,
        attributes={"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1},
        flops=lambda types, result, attributes:
-           2 * result.size * types[1].shape[1] * types[1].shape[2] * types[1].shape[3])
+           2 * result.size * math.prod(types[1].shape[1:]))
 
 
 def _det_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:

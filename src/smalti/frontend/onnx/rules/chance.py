@@ -46,7 +46,7 @@ def random(call: Call) -> Value:
 
 @rule("Multinomial")
 def multinomial(call: Call) -> Value:
-    """Samples [n, samples] of classes by their logarithmic weights [n, classes] (Gumbel's trick)."""
+    """Samples [n, samples] of classes by logarithms of weights [n, classes] (Gumbel's trick)."""
     weights, count = call[0], call.integer("sample_size")
     if len(weights.shape) != 2 or count < 1:
         raise InputError(f"{count} samples by {weights.type}")

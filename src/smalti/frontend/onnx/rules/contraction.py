@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, Unsupported, rule
+from smalti.frontend.onnx.registry import Call, rule
 from smalti.graph import Value
 
 
@@ -45,12 +45,10 @@ def conv(call: Call) -> Value:
 
 
 def conv_of(call: Call, x: Value, w: Value, bias: Value | None) -> Value:
-    """A convolution along one or two axes, as the node's attributes say."""
+    """A convolution along any number of axes, as the node's attributes say."""
     rank = len(x.shape) - 2
     if rank < 1 or len(w.shape) != len(x.shape):
         raise InputError(f"{x.type} with {w.type}")
-    if rank > 2:
-        raise Unsupported(f"a convolution along {rank} axes")
     kernel = call.integers("kernel_shape", w.shape[2:])
     if tuple(kernel) != w.shape[2:]:
         raise InputError(f"kernel_shape {list(kernel)} with a weight of {w.type}")
@@ -64,7 +62,7 @@ def conv_of(call: Call, x: Value, w: Value, bias: Value | None) -> Value:
         pads = (0, pads[0], 0, pads[1])
     y = call.apply("conv", *operands, strides=strides, pads=pads, dilations=dilations,
                    group=call.integer("group"))
-    return y if rank == 2 else y.reshape(*y.shape[:2], y.shape[3])
+    return y.reshape(*y.shape[:2], y.shape[3]) if rank == 1 else y
 
 
 @rule("MatMul")
