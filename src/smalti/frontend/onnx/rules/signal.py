@@ -26,8 +26,13 @@ def dft(call: Call) -> Value:
 
 @rule("STFT")
 def stft(call: Call) -> Value:
-    """The signal [n, length, parts] in overlapping frames, each weighted, then transformed."""
+    """The signal [n, length, parts] in overlapping frames, each weighted, then transformed.
+
+    A real one may lack the last axis.
+    """
     signal, window = call[0], call.optional(2)
+    if len(signal.shape) == 2:
+        signal = signal.reshape(*signal.shape, 1)
     (step,) = call.known_integers(1)
     usual = (signal.shape[1] if len(signal.shape) > 1 else 0) if window is None \
         else window.type.size
