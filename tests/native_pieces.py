@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from smalti.fuse import Cut, Piece, View, cut
-from smalti.fuse.precision import stored_in
+from smalti.fuse.precision import held, stored_in
 from smalti.fuse.view import Storage
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES
@@ -92,12 +92,15 @@ class PieceRunner:
             given = storage.data if storage.kind == "constant" else (
                 self.parameters[storage.name] if storage.kind == "parameter" else None)
             if given is not None:
-                block.bytes[:] = np.ascontiguousarray(given).reshape(-1).view(np.uint8)
+                given = np.ascontiguousarray(given, DTYPES[storage.dtype])
+                block.bytes[:] = given.reshape(-1).view(np.uint8)
         return self.blocks[storage]
 
     def array(self, view: View) -> np.ndarray:
-        """What a view sees; a copy as f32 when it is stored as bf16."""
+        """What a view sees; a copy as f32 when it is stored as halves."""
         found = self.bits(view)
+        if view.storage.dtype == "f16":
+            return found.astype(np.float32)
         if view.storage.dtype != "bf16":
             return found
         return (found.astype(np.uint32) << 16).view(np.float32)
@@ -132,7 +135,7 @@ class PieceRunner:
             offset = view.storage.element_bytes * view.offset
             if low.packed and low.packed.buffer == name:
                 packed = Block(low.packed.bytes)
-                step = lower_packing(low.packed, view.strides, self.level)
+                step = lower_packing(low.packed, view.strides, self.level, view.storage.dtype)
                 run_steps((step,), [block.address + offset, packed.address])
                 packed.check(f"packing for {piece.kernel.form}")
                 block, offset = packed, 0
@@ -143,13 +146,15 @@ class PieceRunner:
             block.check(f"{piece.kernel.form} of {piece.scope} under {schedule}")
 
 
-def run_pieces(graph: Graph, inputs: Arrays, runner: PieceRunner) -> Arrays:
-    """The outputs of `graph`, cut and run kernel by kernel.
+def run_pieces(graph: Graph, inputs: Arrays, runner: PieceRunner, weights: str = "f32") -> Arrays:
+    """The outputs of `graph`, cut and run kernel by kernel, with parameters held as `weights`.
 
     In bf16 everything but the statistics is stored so, inputs and outputs too, that each load and
     store of a kernel is met in both dtypes.
     """
     found = cut(graph) if runner.precision == "f32" else narrow_everything(cut(graph))
+    if weights != "f32":
+        found = held(found, dict.fromkeys(graph.parameters, weights), elements_min=0)
     for name, view in found.inputs.items():
         runner.write(view, inputs[name])
     for piece in found.pieces:
@@ -189,15 +194,17 @@ def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 def check_graph(graph: Graph, name: str, precision: str = "f32", pick: Pick = choose,
-                bounds: Limits | None = None) -> PieceRunner:
-    """Assert that the pieces of `graph` compute what its interpreter does."""
+                bounds: Limits | None = None, weights: str = "f32") -> PieceRunner:
+    """Assert that the pieces of `graph` compute what its interpreter does; parameters have values
+    of the dtype `weights` and are held so."""
     inputs, parameters = arrays_for(graph)
+    parameters = {n: a.astype(DTYPES[weights]).astype(np.float32) for n, a in parameters.items()}
     if precision == "bf16":
         inputs = {n: a if a.dtype != np.float32 else as_stored(a, "bf16")
                   for n, a in inputs.items()}
     expected = evaluate(graph, inputs, parameters)
     runner = PieceRunner(parameters, name, precision, pick, bounds)
-    found = run_pieces(graph, inputs, runner)
+    found = run_pieces(graph, inputs, runner, weights)
     allowed = 1e-5 if precision == "f32" else 1e-2
     for output, array in expected.items():
         error = relative_error(found[output], array)

@@ -47,6 +47,17 @@ def test_the_same_seed_gives_the_same_bytes(pipe: Pipeline, model_path: Path) ->
     assert first != pixels(pipe, seed=8)
 
 
+def test_weights_are_held_as_the_file_has_them_with_the_same_picture(
+        pipe: Pipeline, tmp_path: Path, weights: dict[str, np.ndarray]) -> None:
+    wide = {name: array.astype(np.float32) for name, array in weights.items()}
+    other = Pipeline.load(write_model(tmp_path / "wide.safetensors", wide), threads=1)
+    assert pixels(pipe) == pixels(other)
+    table = "cond_stage_model.transformer.text_model.embeddings.token_embedding.weight"
+    held = [{slot.name: slot.dtype for slot in which.program("text").image.slots}[table]
+            for which in (pipe, other)]
+    assert held == ["f16", "f32"]
+
+
 @pytest.mark.parametrize("level", available_levels())
 def test_bf16_makes_nearly_the_same_picture(pipe: Pipeline, model_path: Path, level: str,
                                             monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from peers_models import TINY_UNET
 
-from smalti.fuse import Cut, cut, narrowed
+from smalti.fuse import Cut, cut, held, narrowed
 from smalti.fuse.precision import ELEMENTS_MIN
 from smalti.graph import Graph
 from smalti.kernel import verify
@@ -55,6 +55,32 @@ def test_only_dtypes_of_storages_change() -> None:
         assert (new.scope, new.reason, new.flops) == (old.scope, old.reason, old.flops)
         assert {n: (v.offset, v.shape, v.strides) for n, v in new.views.items()} \
             == {n: (v.offset, v.shape, v.strides) for n, v in old.views.items()}
+
+
+def test_parameters_are_held_as_they_are_given_where_kernels_can_read_them_so() -> None:
+    before = unet()
+    names = {v.storage.name for p in before.pieces for v in p.views.values()
+             if v.storage.kind == "parameter"}
+    given = {name: "bf16" if name.endswith("0.weight") else "f16" for name in names}
+    after = held(before, given, 0)
+    for old, new in zip(before.pieces, after.pieces, strict=True):
+        verify(new.kernel, "precision")
+        for buffer in new.kernel.buffers:
+            if buffer.role != "parameter":
+                assert buffer in old.kernel.buffers
+            elif buffer.name == "weight":
+                assert buffer.dtype == given[new.views["weight"].storage.name]
+            elif buffer.name in ("gamma", "beta"):
+                assert buffer.dtype == "f32"
+    assert held(before, {}).pieces == before.pieces
+
+
+def test_small_parameters_stay_f32() -> None:
+    for extent, dtype in ((ELEMENTS_MIN // 64, "f16"), (ELEMENTS_MIN // 64 - 1, "f32")):
+        g = Graph("one")
+        g.output("y", g.apply("mat_mul", g.input("x", (9, 64)), g.parameter("w", (64, extent))))
+        (piece,) = held(cut(g), {"w": "f16"}).pieces
+        assert piece.views["weight"].storage.dtype == dtype
 
 
 def test_views_of_one_storage_stay_so() -> None:

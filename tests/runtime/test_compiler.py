@@ -14,6 +14,7 @@ from peers_models import TINY_TEXT, TINY_UNET, TINY_VAE
 
 from smalti.errors import InputError, NumericsError
 from smalti.graph import Graph, evaluate
+from smalti.graph.operation import DTYPES
 from smalti.models import (
     MobileNetV2Config,
     clip_text_graph,
@@ -109,6 +110,56 @@ def test_bf16_halves_what_is_stored(name: str) -> None:
     assert "stored: bf16" in programs[1].explain()
 
 
+def mixed_readers() -> Graph:
+    """Parameters that are large enough to be held as halves, read in every way that kernels do."""
+    g = Graph("readers")
+    rows = g.apply("gather", g.parameter("table", (300, 64)), g.input("i", (8, 32), "i32"))
+    x = g.apply("mat_mul", rows + g.parameter("places", (256, 64)).reshape(8, 32, 64),
+                g.parameter("columns", (64, 300)))
+    x = g.apply("mat_mul", x, g.parameter("rows", (64, 300)).transpose(1, 0))
+    image = x.reshape(1, 16, 16, 64).transpose(0, 3, 1, 2)
+    image = g.apply("conv", image, g.parameter("streamed", (64, 64, 3, 3)), pads=(1, 1, 1, 1))
+    image = g.apply("conv", image, g.parameter("strided", (64, 64, 3, 3)), pads=(1, 1, 1, 1),
+                    strides=(2, 2))
+    image = g.apply("resize", image, scales=(1, 1, 8, 8))
+    image = g.apply("conv", image, g.parameter("bound", (80, 64, 3, 3)), pads=(1, 1, 1, 1))
+    image = g.apply("conv", image, g.parameter("wide", (1840, 80, 1, 1)), strides=(8, 8))
+    image = g.apply("conv", image, g.parameter("depthwise", (1840, 1, 3, 3)), pads=(1, 1, 1, 1),
+                    group=1840)
+    g.output("y", image * g.parameter("factors", (1840, 64)).reshape(1, 1840, 8, 8))
+    return g
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_weights_held_as_halves_change_no_bit_of_the_result(dtype: str, name: str) -> None:
+    graph, at = mixed_readers(), (level(name), limits(level(name), 2))
+    inputs, parameters = arrays(graph)
+    parameters = {n: a.astype(DTYPES[dtype]) for n, a in parameters.items()}
+    f32 = NativeProgram(build_image(graph, *at, "f32"), 2)
+    halves = NativeProgram(build_image(graph, *at, "f32",
+                                       weights=dict.fromkeys(parameters, dtype)), 2)
+    for program in (f32, halves):
+        program.bind(parameters.__getitem__)
+    held = {slot.name: slot.dtype for slot in halves.image.slots if slot.name}
+    assert held == dict.fromkeys(parameters, dtype)
+    wide = {n: a.astype(np.float32) for n, a in parameters.items()}
+    expected = evaluate(graph, inputs, wide)["y"]
+    assert relative_error(f32.run(inputs)["y"], expected) < 1e-5
+    assert halves.run(inputs)["y"].tobytes() == f32.run(inputs)["y"].tobytes()
+    halves.bind(wide.__getitem__)  # other dtypes are fine where the values are
+    assert halves.run(inputs)["y"].tobytes() == f32.run(inputs)["y"].tobytes()
+
+
+def test_weights_held_as_halves_take_half_the_memory() -> None:
+    g = Graph("wide")
+    x = g.apply("mat_mul", g.input("x", (64, 512)), g.parameter("w", (512, 512)))
+    g.output("y", x + g.parameter("b", (512,)))
+    f32, f16 = (compile_graph(g, threads=1, weights=weights).image.weights_bytes
+                for weights in ({}, {"w": "f16", "b": "f16"}))
+    assert f16 == pytest.approx(f32 / 2, rel=1e-2)
+
+
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 def test_large_activations_of_a_decoder_stay_finite(name: str, precision: str) -> None:
@@ -140,6 +191,7 @@ def test_the_first_value_that_is_not_finite_is_found_in_bf16(name: str) -> None:
 
 @pytest.mark.parametrize("asked, why", [
     ({"precision": "f16"}, "'f16' is unknown; the CPU has auto, f32, bf16"),
+    ({"weights": {"w": "f8"}}, "weights are held as f32 or bf16 or f16, not as f8"),
     ({"target": "avx1024"}, "no x86 feature level is named 'avx1024'"),
     ({"threads": 0}, "threads is 0"), ({"threads": -2}, "threads is -2"),
 ])

@@ -87,7 +87,7 @@ def test_a_level_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_level_that_the_cpu_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = Device("cpu", "Small CPU", "cpu", 1 << 30, ("avx2", "fma"))
+    small = Device("cpu", "Small CPU", "cpu", 1 << 30, ("avx2", "fma", "f16c"))
     monkeypatch.setattr(module, "cpu", lambda: small)
     monkeypatch.setenv("SMALTI_TARGET", "avx512")
     with pytest.raises(InputError, match="Small CPU lacks avx512bw.*available: avx2"):

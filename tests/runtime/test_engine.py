@@ -64,6 +64,20 @@ def test_a_file_gives_the_same_bytes_as_the_program(path: Path, name: str, threa
         np.testing.assert_array_equal(loaded.run({"x": X})["y"], program.run({"x": X})["y"])
 
 
+def test_a_file_keeps_what_weights_are_held_as(tmp_path: Path) -> None:
+    g = Graph("product")
+    g.output("y", g.apply("mat_mul", g.input("x", (9, 128)), g.parameter("w", (128, 128))))
+    given = {"w": np.random.default_rng(0).standard_normal((128, 128)).astype(np.float16)}
+    program = compile_graph(g, threads=1, weights={"w": "f16"})
+    program.bind(given)
+    program.save(tmp_path / "product.smalti", weights=given, with_weights=True)
+    x = {"x": np.ones((9, 128), np.float32)}
+    for recompile in (False, True):
+        loaded = smalti.load(tmp_path / "product.smalti", threads=1, recompile=recompile)
+        assert [slot.dtype for slot in loaded.image.slots] == ["f16"]
+        np.testing.assert_array_equal(loaded.run(x)["y"], program.run(x)["y"])
+
+
 def test_nothing_is_compiled_when_a_file_is_loaded(path: Path,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,9 +14,10 @@ from native_pieces import LEVELS, Block, run_steps
 
 from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph import Graph
+from smalti.graph.operation import DTYPES
 from smalti.runtime.compiler import build_image, compile_graph
 from smalti.runtime.program import NativeProgram
-from smalti.runtime.weights import checked
+from smalti.runtime.weights import BEHIND_BYTES, checked
 from smalti.target.x86.instructions import level
 from smalti.target.x86.lower import limits
 from smalti.target.x86.lowered import PackedWeight
@@ -88,6 +90,42 @@ def test_very_large_weights_are_no_error() -> None:
     large = np.full((2, 3), 3e38, np.float32)
     assert checked("large", large, (2, 3)) is not None
     assert checked("scalar", np.float32(2.0), ()).shape == ()
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_halves_are_copied_as_they_are_from_any_dtype_that_has_their_values(dtype: str) -> None:
+    halves = np.random.default_rng(0).standard_normal((700, 900), np.float32).astype(DTYPES[dtype])
+    for given in (halves, np.asfortranarray(halves), halves.astype(np.float32),
+                  halves.astype(np.float64)):
+        found = checked("w", given, (700, 900), dtype)
+        assert found.dtype == DTYPES[dtype] and found.tobytes() == halves.tobytes()
+    assert checked("empty", np.zeros((0, 3)), (0, 3), dtype).shape == (0, 3)
+
+
+@pytest.mark.parametrize("dtype, value", [("f16", 1 + 2 ** -11), ("f16", 65520.0), ("f16", 1e-9),
+                                          ("bf16", 1 + 2 ** -8), ("bf16", 1e-45)])
+def test_what_halves_do_not_have_is_refused(dtype: str, value: float) -> None:
+    weight = np.ones((3, 4), np.float32)
+    weight[2, 1] = value
+    with pytest.raises(InputError, match=f"'w' holds values that {dtype} does not have"):
+        checked("w", weight, (3, 4), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("given", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
+def test_halves_that_are_not_finite_are_named(bad: float, given: str, dtype: str) -> None:
+    weight = np.ones((600, 700), DTYPES[given])
+    weight[599, 2] = bad
+    with pytest.raises(NumericsError, match=r"'w' holds 1 values.*at \[599, 2\]"):
+        checked("w", weight, (600, 700), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_the_largest_halves_are_finite(dtype: str) -> None:
+    largest = ml_dtypes.finfo(DTYPES[dtype]).max
+    weight = np.array([largest, -largest], DTYPES[dtype])
+    assert checked("w", weight, (2,), dtype).tobytes() == weight.tobytes()
 
 
 def test_a_system_without_threads_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,10 +231,14 @@ def packed_by_numpy(weight: np.ndarray, p: PackedWeight) -> np.ndarray:
         0, 2, 4, 5, 3, 1)
 
 
-def packed_by_code(weight: np.ndarray, p: PackedWeight, name: str) -> np.ndarray:
-    target = Block(p.bytes)
-    strides = tuple(s // 4 for s in weight.strides)
-    run_steps((lower_packing(p, strides, level(name)),), [weight.ctypes.data, target.address])
+def packed_by_code(stored: np.ndarray, order: list[int], p: PackedWeight,
+                   name: str, source: str) -> np.ndarray:
+    """From an array of the dtype `source` whose axes are o, c, r and s in another order."""
+    target, held = Block(p.bytes), Block(stored.nbytes + BEHIND_BYTES)
+    held.bytes[:stored.nbytes] = stored.reshape(-1).view(np.uint8)
+    strides = tuple(stored.strides[i] // stored.itemsize for i in np.argsort(order))
+    step = lower_packing(p, strides, level(name), source)
+    run_steps((step,), [held.address, target.address])
     target.check("packing")
     return target.bytes
 
@@ -207,25 +249,28 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=2 * EXAMPLES, deadline=None)
 @given(st.integers(1, 70), st.sampled_from([1, 2, 3, 7, 8, 16, 20]), st.integers(1, 3),
        st.sampled_from([1, 2, 4]), st.sampled_from([0, 2, 4]), st.permutations(range(4)),
-       st.sampled_from(LEVELS), st.booleans(), st.booleans())
+       st.sampled_from(LEVELS), st.sampled_from(["f32", "f16", "bf16"]), st.booleans(),
+       st.booleans())
 def test_packing(out: int, channels: int, window: int, vectors: int, winograd: int,
-                 order: list[int], name: str, pairs: bool, folded: bool) -> None:
-    pairs = pairs and not winograd
+                 order: list[int], name: str, source: str, pairs: bool, folded: bool) -> None:
+    dtype = "f32" if winograd else "bf16" if pairs else source
     window = 3 if winograd else window
-    step = 8 if pairs else 4
+    step = 8 if dtype == "bf16" else 4
     chunk = 8 if channels % 8 == 0 else -(-channels // step) * step
     p = PackedWeight("weight", out, channels, window, window, vectors * level(name).lanes, chunk,
-                     "bf16" if pairs else "f32", winograd, folded and winograd > 0)
+                     dtype, winograd, folded and winograd > 0)
     shape = (out, channels, window, window)
     stored = np.random.default_rng(out).standard_normal([shape[i] for i in order], np.float32)
-    weight = stored.transpose(np.argsort(order))
-    expected, found = packed_by_numpy(weight, p), packed_by_code(weight, p, name)
-    if pairs:
+    stored = stored.astype(DTYPES[source])
+    weight = stored.transpose(np.argsort(order)).astype(np.float32)
+    expected, found = packed_by_numpy(weight, p), packed_by_code(stored, order, p, name, source)
+    if dtype == "bf16":
         halves = to_bf16(expected).reshape(*expected.shape[:4], chunk // 2, 2, p.width)
         np.testing.assert_array_equal(found.view(np.uint16),
                                       np.moveaxis(halves, 5, 6).reshape(-1))
         return
-    np.testing.assert_allclose(found.view(np.float32), expected.reshape(-1), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.view(DTYPES[dtype]), expected.reshape(-1), rtol=1e-5,
+                               atol=1e-6)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -110,11 +111,15 @@ class Checkpoint:
         return tensor.file.read(tensor.stored_name).reshape(tensor.shape)
 
     def floats(self, name: str) -> np.ndarray:
-        """The tensor called `name`: a float32 or float16 view of the file, else a float32 copy.
+        """The tensor called `name`: a float32, float16 or bfloat16 view of the file, else a float32
+        copy.
 
         Raises CheckpointError for a name that the model does not have.
         """
-        return self.raw(name) if self.dtype(name) in ("F16", "F32") else self.read(name)
+        dtype = self.dtype(name)
+        if dtype == "BF16":
+            return self.raw(name).view(ml_dtypes.bfloat16)
+        return self.raw(name) if dtype in ("F16", "F32") else self.read(name)
 
     def drop(self, name: str) -> None:
         """Let the system take back the pages of the file that hold `name`, until it is read again.

@@ -31,6 +31,9 @@ GRAPHS: dict[str, Callable[..., Graph]] = {
 HELD = {"unet": ("context",)}
 """Inputs that stay the same for all steps of a picture."""
 
+HALVES = {"F16": "f16", "BF16": "bf16"}
+"""Dtype tags of a checkpoint whose values programs hold as they are."""
+
 TITLES = {"text": "the text encoder", "unet": "the UNet", "vae": "the image decoder"}
 
 
@@ -80,7 +83,9 @@ class Submodels:
         program = self.compiled(part, graph, before)
         self.progress(f"loading {TITLES[part]}")
         program.bind(self.checkpoint.floats, self.checkpoint.drop, like=before)
-        weight_bytes = sum(value.type.bytes for value in graph.parameters.values())
+        halves = self.halves(graph)
+        weight_bytes = sum(value.type.size * (2 if name in halves else 4)
+                           for name, value in graph.parameters.items())
         self._bound[part] = _Bound(shape, program, weight_bytes)
         return program
 
@@ -89,6 +94,11 @@ class Submodels:
         if part not in GRAPHS:
             raise InputError(f"no part is named {part!r}; known: {', '.join(GRAPHS)}")
         return GRAPHS[part](self.checkpoint.config, *shape)
+
+    def halves(self, graph: Graph) -> dict[str, str]:
+        """The dtype of each parameter that the checkpoint has as f16 or bf16."""
+        tags = ((name, self.checkpoint.dtype(name)) for name in graph.parameters)
+        return {name: HALVES[tag] for name, tag in tags if tag in HALVES}
 
     def compiled(self, part: str, graph: Graph, like: Program | None = None) -> Program:
         """The program of `graph`, without weights; those of `like` will be bound."""
@@ -99,6 +109,7 @@ class Submodels:
             precision=self.precision,
             threads=self.threads,
             held=HELD.get(part, ()),
+            weights=self.halves(graph),
             progress=lambda done, total: self.progress(f"compiling {title}: {done} of {total}"),
             like=like,
         )

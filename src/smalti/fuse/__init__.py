@@ -2,7 +2,7 @@
 
 from smalti.fuse.cut import cut
 from smalti.fuse.piece import Cut, HostPiece, Piece
-from smalti.fuse.precision import narrowed
+from smalti.fuse.precision import held, narrowed
 from smalti.fuse.view import Storage, View
 
-__all__ = ["Cut", "HostPiece", "Piece", "Storage", "View", "cut", "narrowed"]
+__all__ = ["Cut", "HostPiece", "Piece", "Storage", "View", "cut", "held", "narrowed"]

@@ -1,7 +1,8 @@
-"""Precision: which of the values between kernels are stored as bf16.
+"""Precision: which of the values between kernels are stored as bf16, which parameters as halves.
 
-The one place that decides it. Arithmetic is f32 whatever the storage: a kernel widens what it loads
-and rounds what it stores. f32 stay
+The one place that decides it. Parameters are held as f16 or bf16 where they are given so, which
+loses nothing. Arithmetic is f32 whatever the storage: a kernel widens what it loads and rounds what
+it stores. f32 stay
 
 * what the caller sees: inputs and outputs of the program;
 * scale and shift of normalisations, whose error would be that of every pixel, and whatever else
@@ -23,6 +24,8 @@ from smalti.fuse.support import When
 from smalti.fuse.view import Storage, View
 
 ELEMENTS_MIN = 1 << 14
+WIDENING = ("contraction", "depthwise", "map")
+"""Forms of kernels that read f16 wherever they read."""
 
 
 def narrowed(found: Cut, elements_min: int = ELEMENTS_MIN) -> Cut:
@@ -36,6 +39,24 @@ def narrowed(found: Cut, elements_min: int = ELEMENTS_MIN) -> Cut:
               if storage.kind == "arena" and storage.dtype == "f32"
               and storage.size >= elements_min}
     return stored_in(found, narrow)
+
+
+def held(found: Cut, dtypes: Mapping[str, str], elements_min: int = ELEMENTS_MIN) -> Cut:
+    """`found` with the parameters that `dtypes` names held as it says, "f16" or "bf16".
+
+    Those are parameters of at least `elements_min` elements that only kernels of the forms
+    `WIDENING` read: the weights of products, tables of embeddings. All others stay f32.
+    """
+    readers: dict[Storage, bool] = {}
+    for piece in found.pieces:
+        for view in piece.views.values():
+            widened = not isinstance(piece, HostPiece) and piece.kernel.form in WIDENING
+            readers[view.storage] = readers.get(view.storage, True) and widened
+    halves = {storage: replace(storage, dtype=dtypes[storage.name])
+              for storage, widened in readers.items()
+              if widened and storage.kind == "parameter" and storage.name in dtypes
+              and storage.dtype == "f32" and storage.size >= elements_min}
+    return stored_in(found, halves)
 
 
 def stored_in(found: Cut, storages: Mapping[Storage, Storage]) -> Cut:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-ELEMENT_BYTES = {"f32": 4, "bf16": 2, "i32": 4, "i64": 8, "bool": 1}
+ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "i64": 8, "bool": 1}
 """Bytes of an element of each dtype that a buffer may have."""
 
 
@@ -96,7 +96,7 @@ class Buffer:
 
     `role` is "input", "parameter", "output" or "local". Strides are in elements; a local buffer
     has none: where it lies is up to the schedule. What is stored as bf16 is computed in f32 and
-    rounded once, to the nearest, ties to even.
+    rounded once, to the nearest, ties to even; f16 is what parameters may be held as.
     """
 
     name: str

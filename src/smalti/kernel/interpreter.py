@@ -48,13 +48,15 @@ def run(kernel: Kernel, arrays: Arrays) -> dict[str, np.ndarray]:
 
 
 def as_stored(values: np.ndarray, dtype: str) -> np.ndarray:
-    """`values` as a buffer of `dtype` holds them; bf16 as float32 whose lower 16 bits are 0.
+    """`values` as a buffer of `dtype` holds them; halves as float32 with such values.
 
-    Rounding to bf16 is to the nearest, ties to even; NaN stays NaN.
+    Rounding is to the nearest, ties to even; NaN stays NaN.
 
     >>> (as_stored(np.array([1 + 2**-8, 1 + 3 * 2**-8, 1e39]), "bf16") - 1).tolist()
     [0.0, 0.015625, inf]
     """
+    if dtype == "f16":
+        return np.asarray(values, np.float16).astype(np.float32)
     if dtype != "bf16":
         return np.asarray(values, DTYPES[dtype])
     with np.errstate(over="ignore"):

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from smalti import settings
 from smalti.errors import InputError
 from smalti.fuse import Cut, HostPiece, Piece, View, cut, narrowed
+from smalti.fuse import held as with_halves
 from smalti.fuse.support import When
 from smalti.graph import Graph, show
 from smalti.kernel import verify
@@ -38,6 +39,7 @@ from smalti.schedule.choose import FILTERING_MAX
 from smalti.schedule.winograd import growth_of
 from smalti.schedule.schedule import Limits
 from smalti.target.x86.assembler import Code
+from smalti.target.x86.elements import HALVES
 from smalti.target.x86.encoder import disassembly
 from smalti.target.x86.functions import FUNCTIONS
 from smalti.target.x86.instructions import Level, level
@@ -50,6 +52,7 @@ GROWTH_MAX, GROWTH_BYTES_MIN = 0.05, 4 << 20
 """Transformed weights save a few per cent of time; they may add this share of all plain weights,
 and what is little on any computer."""
 NO_FILTERINGS: Mapping[str, int] = {}
+ALL_F32: Mapping[str, str] = {}
 FLOPS_OF_A_CORE = 5e10
 LAUNCH_SECONDS = 1e-6
 """What small kernels reach on one core, and what starting one costs: the scale of things only."""
@@ -57,6 +60,7 @@ LAUNCH_SECONDS = 1e-6
 
 def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None = None,
                   target: str | None = None, held: Collection[str] = (),
+                  weights: Mapping[str, str] = ALL_F32,
                   progress: Callable[[int, int], None] | None = None,
                   like: Program | None = None) -> Program:
     """A program that computes `graph` on this CPU, natively where kernels exist, else by numpy.
@@ -65,11 +69,13 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     time of products where the CPU multiplies bf16; sums, statistics, softmax, inputs and outputs
     are f32 whatever it is ("auto" is f32; see `fuse.precision`). `target` forces an x86 feature
     level (avx2, avx512, avx512_bf16). Inputs named in `held` are expected to stay the same for many
-    runs: what depends on no other is computed again only when one of them changes. `progress` is
-    called with (kernels done, kernels). `like` is a program whose weights will be bound to this
-    one, too: layers use the minimal filtering that these stand. On a CPU without AVX2 the numpy
-    reference runs and says so. Raises InputError for an unknown precision, level or held input, or
-    a number of threads outside 1 to 256.
+    runs: what depends on no other is computed again only when one of them changes. `weights` names
+    the dtype of parameters that will be given as "f16" or "bf16": those that fill memory are held
+    so, and widened where they are used, with the same results. `progress` is called with (kernels
+    done, kernels). `like` is a program whose weights will be bound to this one, too: layers use the
+    minimal filtering that these stand. On a CPU without AVX2 the numpy reference runs and says so.
+    Raises InputError for an unknown precision, level, dtype or held input, or a number of threads
+    outside 1 to 256.
 
     >>> import numpy as np
     >>> g = Graph("double")
@@ -78,7 +84,7 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     >>> compile_graph(g, threads=1).run({"x": np.ones((2, 3), np.float32)})["y"].sum()
     np.float32(12.0)
     """
-    recipe = Recipe.of(graph, precision, held, threads)
+    recipe = Recipe.of(graph, precision, held, threads, weights)
     name = target or best_level()
     if name is None:
         return ReferenceProgram(graph, recipe)
@@ -95,15 +101,18 @@ class Recipe:
     """What all images of one program are made from, whatever the feature level.
 
     Schedules are chosen for `threads`; any number of them runs an image and gives the same bytes.
+    `weights` are names and dtypes of the parameters that are held as halves.
     """
 
     graph: Graph
     precision: str
     held: tuple[str, ...]
     threads: int
+    weights: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, graph: Graph, precision: str, held: Collection[str], threads: int | None) -> Recipe:
+    def of(cls, graph: Graph, precision: str, held: Collection[str], threads: int | None,
+           weights: Mapping[str, str] = ALL_F32) -> Recipe:
         """A recipe of options as `compile_graph` takes them, with the same errors."""
         if precision not in PRECISIONS:
             raise InputError(f"precision {precision!r} is unknown; the CPU has "
@@ -111,8 +120,12 @@ class Recipe:
         if unknown := sorted(set(held) - set(graph.inputs)):
             raise InputError(f"there is no input {', '.join(unknown)} to hold; the graph has "
                              f"{', '.join(graph.inputs)}")
+        if unknown := sorted(set(weights.values()) - set(HALVES)):
+            raise InputError(f"weights are held as f32 or {' or '.join(HALVES)}, not as "
+                             f"{', '.join(unknown)}")
         threads = settings.threads() if threads is None else settings.checked_threads(threads)
-        return cls(graph, "f32" if precision == "auto" else precision, tuple(held), threads)
+        return cls(graph, "f32" if precision == "auto" else precision, tuple(held), threads,
+                   tuple(sorted(weights.items())))
 
     def image(self, target: str, filterings: Mapping[str, int] = NO_FILTERINGS,
               progress: Callable[[int, int], None] | None = None) -> Image:
@@ -125,21 +138,24 @@ class Recipe:
         if target in available_levels():
             device = cpu()
             bounds = limits(chosen, self.threads, device.l1_bytes, device.l2_bytes)
-        key = image_key(self.graph, chosen, bounds, self.precision, self.held, filterings)
+        weights = dict(self.weights)
+        key = image_key(self.graph, chosen, bounds, self.precision, self.held, filterings, weights)
         stored = None if any(map(settings.show, settings.STAGES)) else cache.get(key)
         if stored is not None:
             return Image.from_bytes(stored)
         image = build_image(self.graph, chosen, bounds, self.precision, self.held, progress,
-                            filterings)
+                            filterings, weights)
         cache.put(key, image.to_bytes())
         return image
 
 
 def image_key(graph: Graph, chosen: Level, bounds: Limits, precision: str,
               held: Collection[str] = (),
-              filterings: Mapping[str, int] = NO_FILTERINGS) -> str:
+              filterings: Mapping[str, int] = NO_FILTERINGS,
+              weights: Mapping[str, str] = ALL_F32) -> str:
     """What the image of a graph is filed under."""
-    digest = hashlib.sha256(show(graph).encode()).hexdigest()
+    text = f"{show(graph)} {sorted(weights.items())}"
+    digest = hashlib.sha256(text.encode()).hexdigest()
     return (f"{digest} {chosen.name} {bounds} {precision} {sorted(held)} "
             f"{sorted(filterings.items())}")
 
@@ -147,28 +163,32 @@ def image_key(graph: Graph, chosen: Level, bounds: Limits, precision: str,
 def build_image(graph: Graph, chosen: Level, bounds: Limits, precision: str,
                 held: Collection[str] = (),
                 progress: Callable[[int, int], None] | None = None,
-                filterings: Mapping[str, int] = NO_FILTERINGS) -> Image:
+                filterings: Mapping[str, int] = NO_FILTERINGS,
+                weights: Mapping[str, str] = ALL_F32) -> Image:
     """Compile `graph` without looking at the cache.
 
-    `filterings` holds the largest F(m) for weights that do not stand F(4), by name.
+    `filterings` holds the largest F(m) for weights that do not stand F(4), by name; `weights` the
+    dtypes of those that are given as halves.
     """
     graph = rewrite(graph)
     if settings.show("graph"):
         print(graph)
-    pieces = cut(graph, held, FUNCTIONS)
+    pieces = with_halves(cut(graph, held, FUNCTIONS), weights)
     if precision != "f32":
         pieces = narrowed(pieces)
     if settings.show("fused"):
         for piece in pieces.pieces:
             form = "host" if isinstance(piece, HostPiece) else piece.kernel.form
             print(f"{piece.scope}: {form}: {piece.reason}")
-    builder = _Builder(graph, pieces, chosen, bounds, precision, filterings)
+    builder = _Builder(graph, pieces, chosen, bounds, precision, filterings,
+                       growth_max(graph, precision, weights))
     return builder.build(progress)
 
 
-def growth_max(graph: Graph, precision: str) -> int:
+def growth_max(graph: Graph, precision: str, weights: Mapping[str, str] = ALL_F32) -> int:
     """Bytes that transformed weights may take beyond the plain ones of a program."""
-    plain = (2 if precision == "bf16" else 4) * sum(v.type.size for v in graph.parameters.values())
+    plain = sum(v.type.size * (2 if precision == "bf16" or name in weights else 4)
+                for name, v in graph.parameters.items())
     return max(GROWTH_BYTES_MIN, int(GROWTH_MAX * plain))
 
 
@@ -189,13 +209,13 @@ class _Builder:
     """Turns a cut into an image."""
 
     def __init__(self, graph: Graph, pieces: Cut, chosen: Level, bounds: Limits,
-                 precision: str, filterings: Mapping[str, int]) -> None:
+                 precision: str, filterings: Mapping[str, int], growth_left: int) -> None:
         self.graph, self.cut, self.filterings = graph, pieces, filterings
         self.level, self.bounds, self.precision = chosen, bounds, precision
         self.known: dict[tuple[Kernel, Schedule], tuple[Schedule, Lowered, list[int]]] = {}
-        self.growth_left = growth_max(graph, precision)
+        self.growth_left = growth_left
         self.codes: list[Code] = []
-        self.packers: dict[tuple[PackedWeight, tuple[int, ...]], int] = {}
+        self.packers: dict[tuple[PackedWeight, tuple[int, ...], str], int] = {}
         self.slots: dict[tuple, int] = {}
         self.image = Image(graph.name, chosen.name, precision, 0, 0, 0)
         self.constants = bytearray()
@@ -317,11 +337,12 @@ class _Builder:
         slot = Slot(storage.name, kind, size, start, storage.dtype)
         if packed is None:
             return slot
-        key = (packed, view.strides)
+        key = (packed, view.strides, storage.dtype)
         if key not in self.packers:
             self.packers[key] = len(self.codes)
-            self.codes.append(lower_packing(packed, view.strides, self.level).code)
-            image.layouts[f"{packed} from {view.strides}"] = self.packers[key]
+            step = lower_packing(packed, view.strides, self.level, storage.dtype)
+            self.codes.append(step.code)
+            image.layouts[f"{packed} from {storage.dtype}, {view.strides}"] = self.packers[key]
         return replace(slot, function=self.packers[key], panels=packed.panels)
 
 

@@ -58,7 +58,8 @@ class Parameter:
 @dataclass(frozen=True)
 class About:
     """What a file says of itself. `threads` are those that schedules were chosen for; any number
-    of them runs a program and gives the same bytes."""
+    of them runs a program and gives the same bytes. `weights` are names and dtypes of parameters
+    that are held as halves."""
 
     smalti: str
     name: str
@@ -66,6 +67,7 @@ class About:
     threads: int
     held: tuple[str, ...]
     parameters: tuple[Parameter, ...]
+    weights: tuple[tuple[str, str], ...] = ()
 
 
 class EngineFile:

@@ -52,7 +52,7 @@ class Slot:
 
     `kind` is "raw" (as in the checkpoint), "packed" (by the function number `function`, a tile a
     panel) or "constant". `start` is the first element that is meant, of the parameter or among the
-    image's constants.
+    image's constants. `dtype` is what the parameter is taken as.
     """
 
     name: str

@@ -14,11 +14,23 @@ from smalti.runtime.guard import ERROR_MAX, filtering_error
 from smalti.runtime.image import Image, Slot
 from smalti.runtime.memory import anonymous
 from smalti.runtime.sources import Done, Read
+from smalti.target.x86.elements import HALVES
 
 ALIGNMENT = 128
 """Between slots, and behind each: kernels may read a vector beyond its end."""
 LARGE_BYTES = 1 << 18
 Pack = Callable[[Slot, int, int], None]
+Room = Callable[[int], np.ndarray]
+BEHIND_BYTES = 16
+"""What packing may read behind halves."""
+BLOCK = 1 << 18
+INFINITIES, SIGN = {"f16": 0x7C00, "bf16": 0x7F80}, 0x8000
+"""The bits of infinity; those of NaN are larger."""
+
+
+def fresh(size: int) -> np.ndarray:
+    """New memory."""
+    return np.empty(size, np.uint8)
 
 
 def layout_of(image: Image, slot: Slot) -> tuple:
@@ -57,8 +69,8 @@ def bind(image: Image, memory: Sequence[np.ndarray], filled: Container[int], rea
     `pack(slot, source address, target address)` runs the packing function of a slot. `threads`
     parameters are read and packed at a time. Gives the weights whose layers use an F(m) that is
     too imprecise for them, and the next smaller m, 0 for none. Raises InputError for a parameter
-    of another shape, NumericsError for NaN or Inf in one, and DeviceError when the system gives no
-    threads.
+    of another shape, or with values that are none of the halves that it is to be held as,
+    NumericsError for NaN or Inf in one, and DeviceError when the system gives no threads.
     """
     by_name: dict[str, list[tuple[Slot, np.ndarray]]] = {}
     for number, slot in enumerate(image.slots):
@@ -67,9 +79,9 @@ def bind(image: Image, memory: Sequence[np.ndarray], filled: Container[int], rea
     local, imprecise = threading.local(), {}
 
     def room(size: int) -> np.ndarray:
-        """Memory of this thread for `size` f32, used again for each parameter."""
-        if getattr(local, "room", None) is None or local.room.size < size:
-            local.room = anonymous(4 * max(size, 1)).view(np.float32)
+        """Memory of this thread for `size` bytes, used again for each parameter."""
+        if getattr(local, "room", None) is None or local.room.size < size + BEHIND_BYTES:
+            local.room = anonymous(size + BEHIND_BYTES)
         return local.room[:size]
 
     def load(name: str) -> None:
@@ -82,7 +94,8 @@ def bind(image: Image, memory: Sequence[np.ndarray], filled: Container[int], rea
         for slot, target in slots:
             values = values.view(DTYPES[slot.dtype])
             if slot.kind == "packed":
-                pack(slot, values.ctypes.data + 4 * slot.start, target.ctypes.data)
+                start = values.ctypes.data + values.itemsize * slot.start
+                pack(slot, start, target.ctypes.data)
                 if slot.filtering is not None and _error(slot, values) > ERROR_MAX:
                     imprecise[name] = slot.filtering.size // 4 * 2
             else:
@@ -105,39 +118,69 @@ def bind(image: Image, memory: Sequence[np.ndarray], filled: Container[int], rea
 def _error(slot: Slot, values: np.ndarray) -> float:
     """How far the filtering of a slot's layer is off with the weight among `values`."""
     f = slot.filtering
-    strides = tuple(4 * stride for stride in f.strides)
-    weight = np.ndarray(f.shape, np.float32, values.data, 4 * slot.start, strides)
+    size = values.itemsize
+    weight = np.ndarray(f.shape, values.dtype, values.view(np.uint8).data, size * slot.start,
+                        tuple(size * stride for stride in f.strides))
     return filtering_error(weight, f.size, f.folded)
 
 
 def checked(name: str, values: np.ndarray, shape: tuple[int, ...], dtype: str = "f32",
-            room: Callable[[int], np.ndarray] | None = None) -> np.ndarray:
-    """`values` as dense `dtype` of `shape`, finite; what is made f32 lies in `room(size)`.
+            room: Room = fresh) -> np.ndarray:
+    """`values` as a dense array of `shape` and `dtype`, finite; copies lie in `room(bytes)`.
 
-    Raises InputError for another shape, NumericsError for NaN or Inf.
+    Raises InputError for another shape or for values that `dtype`, one of halves, does not have;
+    NumericsError for NaN or Inf.
     """
     array = np.asarray(values)
     if array.shape != shape:
         raise InputError(f"weight {name!r} has shape {list(array.shape)}, the program expects "
                          f"{list(shape)}")
+    if dtype in HALVES:
+        return _checked_halves(name, array, dtype, room)
     if array.dtype != DTYPES[dtype] or not array.flags.c_contiguous:
-        flat = np.empty(array.size, DTYPES[dtype]) if room is None or dtype != "f32" \
-            else room(array.size)
-        dense = flat.reshape(shape)
+        kind = np.dtype(DTYPES[dtype])
+        dense = room(kind.itemsize * array.size).view(kind).reshape(shape)
         dense[...] = array
         array = dense
-    if dtype not in FLOATS:
-        return array
-    flat = array.reshape(-1)
     if dtype == "f32":
+        flat = array.reshape(-1)
         with np.errstate(over="ignore", invalid="ignore"):  # a quick look: NaN and Inf spread
             total = np.dot(flat, flat)
         if np.isfinite(total):
             return array
-    if not np.isfinite(flat).all():
-        bad = np.flatnonzero(~np.isfinite(flat))
-        where = [int(i) for i in np.unravel_index(bad[0], shape)]
+    if dtype in FLOATS:
+        _require_finite(name, array)
+    return array
+
+
+def _checked_halves(name: str, array: np.ndarray, dtype: str, room: Room) -> np.ndarray:
+    """A copy of `array` as f16 or bf16, block by block, which are looked at while in cache."""
+    halves = array
+    if array.dtype != DTYPES[dtype]:
+        with np.errstate(over="ignore"):
+            halves = array.astype(DTYPES[dtype])
+        if (halves.astype(np.float32) != array).any():
+            _require_finite(name, array)
+            raise InputError(f"weight {name!r} holds values that {dtype} does not have, and the "
+                             f"program holds it as {dtype}; compile the model for f32 weights")
+    dense = room(2 * array.size).view(DTYPES[dtype]).reshape(array.shape)
+    source = np.ascontiguousarray(halves).reshape(-1).view(np.uint16)
+    target = dense.reshape(-1).view(np.uint16)
+    infinity = INFINITIES[dtype]
+    for start in range(0, target.size, BLOCK):
+        block = target[start:start + BLOCK]
+        block[:] = source[start:start + BLOCK]
+        # the bits of negative ones are the largest unsigned integers, and negative as signed ones
+        if block.max() >= infinity + SIGN or block.view(np.int16).max() >= infinity:
+            _require_finite(name, dense if halves is array else halves)
+    return dense
+
+
+def _require_finite(name: str, array: np.ndarray) -> None:
+    """Raise NumericsError naming the weight and the first place of NaN or Inf in it."""
+    bad = np.flatnonzero(~np.isfinite(array.reshape(-1)))
+    if len(bad):
+        where = [int(i) for i in np.unravel_index(bad[0], array.shape)]
         raise NumericsError(f"weight {name!r} holds {len(bad)} values that are NaN or infinite, "
                             f"the first at {where}; the model file is damaged or its training "
                             f"diverged, use another copy")
-    return array

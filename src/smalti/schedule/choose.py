@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from smalti.kernel.form import Kernel, functions, loads
+from smalti.kernel.form import ELEMENT_BYTES, Kernel, functions, loads
 from smalti.schedule.merge import (
     access, contraction_extents, in_place, in_planes, map_axes, reduction_axes, weights_batched,
     weights_bound,
@@ -23,7 +23,7 @@ from smalti.schedule.schedule import (
     AttentionSchedule, ContractionSchedule, DepthwiseSchedule, Limits, MapSchedule,
     MomentsSchedule, ReductionSchedule, Schedule,
 )
-from smalti.schedule.winograd import TILES_PER_THREAD, even, filterable, filtered
+from smalti.schedule.winograd import TILES_PER_THREAD, even, filterable, filtered, weights_dtype
 
 TILE_FLOPS_MIN = 2_000_000
 ATTENTION_GROUPS = 8
@@ -52,7 +52,7 @@ STREAMED_PIXELS_MAX = 1024
 def choose(kernel: Kernel, limits: Limits, precision: str = "f32",
            filtering: int = FILTERING_MAX, growth_max: int | None = None) -> Schedule:
     """The first schedule of `kernel`; with `precision` "bf16" weights are held as bf16, and
-    products are of bf16 pairs where the CPU has them.
+    products are of bf16 pairs where the CPU has them. In f32 weights are held as they are given.
 
     `filtering` is the largest F(m) that a contraction may use: 4, 2, or 0 for none; `growth_max`
     how many bytes its weights may take beyond the plain ones, None for any number.
@@ -71,7 +71,9 @@ def _contraction(kernel: Kernel, limits: Limits, precision: str,
     width = vectors * limits.lanes
     panels = -(-e.o // width)
     tile_x, tile_y, tile_b = pixel_tile(images, lines, e.x)
-    chunk = channel_chunk(e.c, (tile_b, tile_y, tile_x), e, limits, precision)
+    weights = weights_dtype(kernel, precision)
+    products = "bf16" if precision == "bf16" and limits.pairs else "f32"
+    chunk = channel_chunk(e.c, (tile_b, tile_y, tile_x), e, limits, products, weights)
     tiles = (-(-e.b // tile_b)) * (-(-e.y // tile_y)) * (-(-e.x // tile_x))
     per_panel = 2 * tile_b * tile_y * tile_x * width * e.c * e.r * e.s * e.parts
     sums = max(1, limits.l2_bytes // 4 // (4 * tile_b * tile_y * tile_x * width * e.parts))
@@ -81,10 +83,9 @@ def _contraction(kernel: Kernel, limits: Limits, precision: str,
         block = max(1, min(panels // -(-TILES_PER_THREAD * limits.threads // tiles), sums))
     block = max(block, min(panels, -(-TILE_FLOPS_MIN // per_panel)))
     block = -(-panels // (-(-panels // block)))
-    unroll = math.gcd(4, chunk // (2 if precision == "bf16" else 1))
-    products = "bf16" if precision == "bf16" and limits.pairs else "f32"
+    unroll = math.gcd(4, chunk // (2 if weights == "bf16" else 1))
     direct = ContractionSchedule(tile_b, tile_y, tile_x, block, chunk, rows, vectors, unroll,
-                                 products, weights=precision)
+                                 products, weights=weights)
     if (filtering and filterable(kernel, limits)
             and e.b * e.y * e.x >= 16 * WINOGRAD_BLOCKS_MIN):
         return filtered(kernel, direct, limits, filtering, e.y * e.x <= STREAMED_PIXELS_MAX,
@@ -122,7 +123,7 @@ def unstaged(kernel: Kernel, direct: ContractionSchedule,
     size = 2 if direct.dtype == "bf16" else 4
     step = size * e.stride_x * access(kernel, patch.value).stride("x")
     sets = {i * step // LINE_BYTES % L1_SETS for i in range(rows)}
-    weights = 4 // pair * e.c * e.r * e.s * direct.vectors * limits.lanes
+    weights = ELEMENT_BYTES[direct.weights] * e.c * e.r * e.s * direct.vectors * limits.lanes
     pixels = limits.l2_bytes // 2 // (size * e.c)  # in cache, as each panel reads them again
     if (4 * rows < 3 * direct.rows or len(sets) * LINES_OF_A_SET < rows
             or weights > limits.l2_bytes // 2
@@ -229,10 +230,10 @@ def pixel_tile(b: int, y: int, x: int) -> tuple[int, int, int]:
 
 
 def channel_chunk(channels: int, tile: tuple[int, int, int], e, limits: Limits,
-                  precision: str) -> int:
-    """How many channels are staged at a time."""
-    step = 8 if precision == "bf16" else 4
-    size = 2 if precision == "bf16" and limits.pairs else 4
+                  products: str, weights: str) -> int:
+    """How many channels are staged at a time, as factors of the dtype `products`."""
+    step = 8 if weights == "bf16" else 4
+    size = ELEMENT_BYTES[products]
     tile_b, tile_y, tile_x = tile
     patch = tile_b * ((tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1) * (
         (tile_x - 1) * e.stride_x + (e.s - 1) * e.dilation_x + 1)

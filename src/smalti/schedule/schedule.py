@@ -33,7 +33,7 @@ class ContractionSchedule:
     panels again. `streamed`: each tile transforms the plain weights it needs, chunk by chunk;
     `transient`: each run transforms them first, into memory that is free at that time; without
     either, they are transformed when they are bound. Products are of `dtype` factors; `weights` is
-    the dtype that packed weights are held in: bf16 ones are widened where products are f32. Without
+    the dtype that packed weights are held in: halves are widened where products are f32. Without
     `staged`, the micro-kernel reads the input where it is, and results are written from registers.
     `planar`: a patch is staged as a plane for each channel, whose rows are copied whole; for few
     channels that are stored so.
@@ -60,9 +60,10 @@ class ContractionSchedule:
 
     @property
     def factors(self) -> str:
-        """What a micro-kernel multiplies: "f32", "pairs" of bf16, or f32 by "widened" bf16."""
-        if self.weights == "f32":
-            return "f32"
+        """What a micro-kernel multiplies: "f32", f32 by "f16", "pairs" of bf16, or f32 by "widened"
+        bf16."""
+        if self.weights != "bf16":
+            return self.weights
         return "pairs" if self.dtype == "bf16" else "widened"
 
     @property

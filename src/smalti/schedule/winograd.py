@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from smalti.kernel.form import Kernel
+from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.schedule.merge import Extents, contraction_extents, halved, weights_bound
 from smalti.schedule.schedule import ContractionSchedule, Limits
 
@@ -94,15 +94,23 @@ def filtered(kernel: Kernel, direct: ContractionSchedule, limits: Limits, size: 
 
 def weights_growth(e: Extents, plain: str, size: int, folded: bool) -> int:
     """Bytes by which transformed weights are more than plain ones of the dtype `plain`."""
-    return e.c * e.o * (4 * points(size, folded) - 9 * (2 if plain == "bf16" else 4))
+    return e.c * e.o * (4 * points(size, folded) - 9 * ELEMENT_BYTES[plain])
+
+
+def weights_dtype(kernel: Kernel, precision: str) -> str:
+    """What plain weights of a contraction are held as: parameters that are halves stay so."""
+    weight = kernel.buffer("weight")
+    if precision == "bf16":
+        return "bf16"
+    return weight.dtype if weight.role == "parameter" else "f32"
 
 
 def growth_of(kernel: Kernel, schedule: ContractionSchedule, precision: str) -> int:
-    """What the weights of a contraction add at binding to plain ones held as `precision`."""
+    """What the weights of a contraction add at binding to plain ones held in `precision`."""
     if not schedule.winograd or schedule.streamed or schedule.transient:
         return 0
     e = contraction_extents(kernel)
-    return weights_growth(e, precision, schedule.winograd, schedule.folded)
+    return weights_growth(e, weights_dtype(kernel, precision), schedule.winograd, schedule.folded)
 
 
 def block_tile(e: Extents, limits: Limits, size: int, folded: bool,

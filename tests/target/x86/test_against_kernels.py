@@ -45,22 +45,25 @@ class CheckedRunner(PieceRunner):
         self.checked[form] = self.checked.get(form, 0) + 1
 
 
-def check(graph: Graph, name: str, precision: str) -> dict[str, int]:
+def check(graph: Graph, name: str, precision: str, weights: str = "f32") -> dict[str, int]:
     """How many pieces of each form agreed."""
     inputs, parameters = arrays_for(graph)
     runner = CheckedRunner(parameters, name, precision)
-    run_pieces(graph, inputs, runner)
+    run_pieces(graph, inputs, runner, weights)
     return runner.checked
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(mixed_graphs(), st.sampled_from(LEVELS), st.sampled_from(["f32", "bf16"]))
-def test_pieces_of_random_graphs(graph: Graph, name: str, precision: str) -> None:
-    note(f"{name} {precision}\n{graph}")
-    assert sum(check(graph, name, precision).values()) == len(cut(graph).pieces)
+@given(mixed_graphs(), st.sampled_from(LEVELS), st.sampled_from(["f32", "bf16"]),
+       st.sampled_from(["f32", "f16", "bf16"]))
+def test_pieces_of_random_graphs(graph: Graph, name: str, precision: str, weights: str) -> None:
+    note(f"{name} {precision} {weights}\n{graph}")
+    assert sum(check(graph, name, precision, weights).values()) == len(cut(graph).pieces)
 
 
-@pytest.mark.parametrize("precision", ["f32", "bf16"])
+@pytest.mark.parametrize("precision, weights", [
+    ("f32", "f32"), ("bf16", "f32"), ("f32", "f16"), ("f32", "bf16"), ("bf16", "f16"),
+])
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("graph, expected", [
     (lambda: clip_text_graph(TINY_TEXT, 1), {"map", "contraction", "attention",
@@ -70,5 +73,6 @@ def test_pieces_of_random_graphs(graph: Graph, name: str, precision: str) -> Non
     (lambda: vae_decoder_graph(TINY_VAE, 1, 2, 2), {"contraction", "attention",
                                                     "group_scale_shift"}),
 ], ids=["text", "unet", "decoder"])
-def test_pieces_of_models(graph, expected: set[str], name: str, precision: str) -> None:
-    assert set(check(graph(), name, precision)) == expected
+def test_pieces_of_models(graph, expected: set[str], name: str, precision: str,
+                          weights: str) -> None:
+    assert set(check(graph(), name, precision, weights)) == expected

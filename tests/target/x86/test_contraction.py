@@ -111,6 +111,19 @@ def test_convolution(case: Conv, name: str, precision: str) -> None:
     check_graph(case.graph(), name, precision)
 
 
+@pytest.mark.parametrize("weights", ["f16", "bf16"])
+@pytest.mark.parametrize("name, precision", PRECISIONS)
+def test_weights_that_are_halves(name: str, precision: str, weights: str) -> None:
+    dtype = "bf16" if precision == "bf16" else weights
+    for case in CONVS:
+        runner = check_graph(case.graph(), name, precision, weights=weights)
+        held = [s.weights for s in runner.schedules
+                if isinstance(s, ContractionSchedule) and not s.planar]
+        assert set(held) <= {dtype}
+    for turned in (False, True):
+        check_graph(linear((70,), 39, 33, turned=turned), name, precision, weights=weights)
+
+
 CONV_CASES = st.builds(
     Conv, channels=st.sampled_from([1, 3, 4, 7, 16, 20, 33, 40]), height=st.integers(3, 12),
     width=st.integers(3, 20), out=st.sampled_from([1, 3, 4, 7, 16, 20, 33, 40, 65]),
@@ -190,10 +203,11 @@ def test_every_number_of_pixels(rows: int) -> None:
 
 
 @st.composite
-def contraction_schedules(draw: st.DrawFn, name: str, precision: str) -> ContractionSchedule:
+def contraction_schedules(draw: st.DrawFn, name: str, precision: str,
+                          weights: str) -> ContractionSchedule:
     vectors = draw(st.sampled_from([1, 2, 4]))
     rows = (level(name).vectors - 1 - vectors) // vectors
-    step = 2 if precision == "bf16" else 1
+    step = 2 if weights == "bf16" else 1
     products = precision if level(name).pairs else "f32"
     unroll = draw(st.sampled_from([1, 2, 4]))
     chunk = draw(st.sampled_from([n for n in (4, 8, 24, 48) if n % (unroll * step) == 0]))
@@ -201,20 +215,22 @@ def contraction_schedules(draw: st.DrawFn, name: str, precision: str) -> Contrac
         tile_b=draw(st.sampled_from([1, 2])), tile_y=draw(st.integers(1, 9)),
         tile_x=draw(st.integers(1, 11)), panels=draw(st.integers(1, 5)), chunk=chunk,
         rows=draw(st.integers(1, rows)), vectors=vectors, unroll=unroll, dtype=products,
-        weights=precision)
+        weights=weights)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(st.data(), st.sampled_from(PRECISIONS))
-def test_any_legal_schedule_computes_the_same(data: st.DataObject, at: tuple[str, str]) -> None:
-    schedule = data.draw(contraction_schedules(*at))
+@settings(max_examples=2 * EXAMPLES, deadline=None)
+@given(st.data(), st.sampled_from(PRECISIONS), st.sampled_from(["f32", "f16", "bf16"]))
+def test_any_legal_schedule_computes_the_same(data: st.DataObject, at: tuple[str, str],
+                                              given: str) -> None:
+    weights = "bf16" if at[1] == "bf16" else given
+    schedule = data.draw(contraction_schedules(*at, weights))
     case = Conv(24, 9, 11, 45, batch=2, before="normalized", behind="residual")
 
     def pick(kernel, bounds: Limits, precision: str):
         return schedule if kernel.form == "contraction" else choose(kernel, bounds, precision)
 
     try:
-        runner = check_graph(case.graph(), *at, pick=pick)
+        runner = check_graph(case.graph(), *at, pick=pick, weights=given)
     except IllegalSchedule as error:
         assert schedule.chunk == 48 and "more than 24 channels" in str(error)
         return
@@ -225,6 +241,7 @@ def test_any_legal_schedule_computes_the_same(data: st.DataObject, at: tuple[str
     ({"rows": 31}, "vector registers"), ({"chunk": 6}, "no multiple of 4"),
     ({"chunk": 20}, "do not divide 24 channels"), ({"tile_b": 3}, "do not divide 2 images"),
     ({"dtype": "bf16", "weights": "bf16"}, "vdpbf16ps"),
+    ({"weights": "f16"}, "given as f32 cannot be held as f16"),
     ({"weights": "bf16", "chunk": 12}, "no multiple of 8"),
     ({"chunk": 28}, "more than 24 channels"),
 ])

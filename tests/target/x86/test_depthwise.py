@@ -84,6 +84,7 @@ CASES = [
 def test_depthwise(case: Case, name: str, precision: str) -> None:
     runner = check_graph(case.graph(), name, precision)
     assert any(isinstance(schedule, DepthwiseSchedule) for schedule in runner.schedules)
+    check_graph(case.graph(), name, precision, weights="f16")
 
 
 DEPTHWISE = st.builds(

@@ -1,4 +1,4 @@
-"""Loads and stores of f32 and bf16: every number of lanes, every kind of number."""
+"""Loads and stores of f32 and halves: every number of lanes, every kind of number."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_pieces import LEVELS, Block, run_steps
 
+from smalti.graph.operation import DTYPES
 from smalti.kernel.interpreter import as_stored
 from smalti.target.x86 import elements
 from smalti.target.x86.assembler import Assembler, Memory
@@ -71,11 +72,11 @@ def test_any_number_is_rounded_to_the_nearest(numbers: list[float], name: str) -
 
 
 @pytest.mark.parametrize("name, lanes", CASES)
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 def test_loads_widen_and_leave_zeros_behind(name: str, lanes: int, dtype: str) -> None:
     width = level(name).lanes
     values = np.arange(1, lanes + 1, dtype=np.float32) * 1.5
-    source = values if dtype == "f32" else upper(values)
+    source = values.astype(DTYPES[dtype])
     expected = np.zeros(width, np.float32)
     expected[:lanes] = values
     found = run(name, lambda asm, at, to: asm.store(
@@ -84,11 +85,28 @@ def test_loads_widen_and_leave_zeros_behind(name: str, lanes: int, dtype: str) -
 
 
 @pytest.mark.parametrize("name", LEVELS)
+def test_every_f16_is_widened_exactly(name: str) -> None:
+    width = level(name).lanes
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    halves = halves[~np.isnan(halves)]
+    halves = halves[:len(halves) // width * width]
+
+    def emit(asm: Assembler, at, to) -> None:
+        with asm.loop(len(halves) // width):
+            asm.store(Memory(to), elements.load(asm, "f16", Memory(at)))
+            asm.advance(at, 2 * width)
+            asm.advance(to, 4 * width)
+
+    found = run(name, emit, halves, 4 * len(halves)).view(np.float32)
+    np.testing.assert_array_equal(found.view(np.uint32), halves.astype(np.float32).view(np.uint32))
+
+
+@pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("dtype, size", [("f32", 4), ("bf16", 2)])
 def test_single_elements(name: str, dtype: str, size: int) -> None:
     width = level(name).lanes
     values = np.arange(3 * width, dtype=np.float32) - 7
-    source = values if dtype == "f32" else upper(values)
+    source = values.astype(DTYPES[dtype])
 
     def emit(asm: Assembler, at, to) -> None:
         spread = elements.spread(asm, dtype, Memory(at, size * 5))
@@ -125,3 +143,21 @@ def test_truth_values_are_bytes(name: str, lanes: int) -> None:
     np.testing.assert_array_equal(found[12 * width:15 * width], expected)
     np.testing.assert_array_equal(found[15 * width:-1], source[:3 * width:3][:lanes])
     assert found[-1] == source[0]
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_f16_is_spread_and_gathered(name: str) -> None:
+    width = level(name).lanes
+    values = np.arange(3 * width, dtype=np.float16) - np.float16(7.5)
+
+    def emit(asm: Assembler, at, to) -> None:
+        asm.store(Memory(to), elements.spread(asm, "f16", Memory(at, 2 * 5)))
+        for part, lanes in enumerate((width, width - 3), 1):
+            index = asm.result("load", asm.integers([6 * i for i in range(width)]))
+            gathered = elements.gather(asm, "f16", at, index, lanes)
+            asm.store(Memory(to, 4 * part * width), gathered)
+
+    found = run(name, emit, values, 12 * width).view(np.float32)
+    expected = np.concatenate([np.full(width, values[5]), values[::3], values[::3]])
+    expected[-3:] = 0
+    np.testing.assert_array_equal(found, expected)

@@ -62,6 +62,8 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_pointwise(case: str, name: str, precision: str) -> None:
     check_graph(CASES[case], name, precision)
+    for weights in ("f16", "bf16"):
+        check_graph(CASES[case], name, precision, weights=weights)
 
 
 @pytest.mark.parametrize("precision", ["f32", "bf16"])

@@ -50,6 +50,7 @@ def test_stem(case: str, name: str, precision: str) -> None:
     runner = check_graph(CASES[case], name, precision)
     roomy = precision == "f32" or name == "avx512_bf16"  # rounding by integers takes registers
     assert not roomy or [schedule.planar for schedule in runner.schedules] == [True]
+    check_graph(CASES[case], name, precision, weights="f16")
 
 
 STEMS = st.builds(

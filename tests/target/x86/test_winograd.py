@@ -73,6 +73,7 @@ def test_large_images(case: tuple, name: str, precision: str) -> None:
     (schedule,) = (s for s in runner.schedules if isinstance(s, ContractionSchedule))
     assert (schedule.winograd, schedule.folded) == (4, False)
     assert schedule.streamed == (case[1] * case[2] <= 1024)
+    check_graph(conv(*case), name, precision, weights="f16")
 
 
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
@@ -85,6 +86,7 @@ def test_small_images(case: tuple, name: str, precision: str) -> None:
     runner = check_graph(conv(*case), name, precision)
     (schedule,) = (s for s in runner.schedules if isinstance(s, ContractionSchedule))
     assert schedule.streamed and schedule.winograd == 4
+    check_graph(conv(*case), name, precision, weights="f16")
 
 
 def test_few_blocks_stay_direct() -> None:
@@ -110,10 +112,10 @@ def test_enlarged_images_with_other_borders_are_not_folded(pads: tuple[int, ...]
 
 @st.composite
 def filtered_schedules(draw: st.DrawFn, name: str, height: int, width: int, channels: int,
-                       out: int, folded: bool, precision: str) -> ContractionSchedule:
+                       out: int, folded: bool, dtype: str) -> ContractionSchedule:
     size, shared = draw(st.sampled_from([2, 4])), draw(st.booleans())
     streamed, transient = draw(st.sampled_from([(False, False), (True, False), (False, True)]))
-    weights = precision if streamed or transient else "f32"
+    weights = dtype if streamed or transient else "f32"
     vectors = draw(st.sampled_from([1, 2]))
     panels = -(-out // (vectors * level(name).lanes))
     block = draw(st.sampled_from([n for n in range(1, panels + 1) if panels % n == 0]))
@@ -134,18 +136,20 @@ def filtered_schedules(draw: st.DrawFn, name: str, height: int, width: int, chan
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.data(), st.sampled_from(LEVELS), st.booleans(), st.booleans(),
-       st.sampled_from([(8, 12), (10, 14)]), st.sampled_from(["f32", "bf16"]))
+       st.sampled_from([(8, 12), (10, 14)]), st.sampled_from(["f32", "bf16"]),
+       st.sampled_from(["f32", "f16", "bf16"]))
 def test_any_legal_schedule_computes_the_same(data: st.DataObject, name: str, neighbours: bool,
                                               enlarged: bool, extents: tuple[int, int],
-                                              precision: str) -> None:
-    schedule = data.draw(filtered_schedules(name, *extents, 48, 70, enlarged, precision))
+                                              precision: str, weights: str) -> None:
+    dtype = "bf16" if precision == "bf16" else weights
+    schedule = data.draw(filtered_schedules(name, *extents, 48, 70, enlarged, dtype))
     note(f"{name} {schedule}")
 
     def pick(kernel, bounds: Limits, precision: str):
         return schedule if kernel.form == "contraction" else choose(kernel, bounds, precision)
 
     runner = check_graph(conv(48, *extents, 70, 2, neighbours=neighbours, enlarged=enlarged),
-                         name, precision, pick=pick)
+                         name, precision, pick=pick, weights=weights)
     assert schedule in runner.schedules
 
 

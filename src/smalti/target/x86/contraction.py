@@ -112,6 +112,9 @@ class Contraction:
         if schedule.chunk > -(-e.c // step) * step:  # what is staged has no more zeros behind it
             raise IllegalSchedule(f"a chunk of {schedule.chunk} is more than {e.c} channels in "
                                   f"steps of {step}")
+        given = self.kernel.buffer("weight").dtype
+        if schedule.weights == "f16" != given:
+            raise IllegalSchedule(f"weights given as {given} cannot be held as f16")
         if e.parts > 1 and schedule.winograd:
             raise IllegalSchedule("minimal filtering has one sum for each result")
         if e.b % schedule.tile_b:
@@ -291,7 +294,7 @@ class Contraction:
         runs = s.tile_b * s.tile_y * -(-tile_x // s.rows)
         if e.r * e.s > 1 or not 2 <= runs <= AHEAD_RUNS_MAX:
             return 0
-        return -(-s.unroll * self.width * 4 // (LINE_BYTES * runs))
+        return -(-s.unroll * self.packed.line_bytes // (LINE_BYTES * runs))
 
     def _row(self, tile_x: int, layout: Layout, row: Register, row_sums: Register,
              panel: Register, ahead: Register | None, lines: int) -> None:
@@ -302,7 +305,7 @@ class Contraction:
                  Reduction(s.chunk // s.step, s.step * self.size)]
         at, at_sums = asm.copy(row), asm.copy(row_sums)
         for size, many in split_rows(tile_x, s.rows):
-            shape = Micro(size, s.vectors, e.stride_x * layout.pixel, 4, self.width * 4,
+            shape = Micro(size, s.vectors, e.stride_x * layout.pixel, 4, self.packed.line_bytes,
                           s.unroll, s.factors, lines)
             with asm.loop(many):
                 if self.chunks == 1:

@@ -1,8 +1,9 @@
-"""Elements in memory: f32 as they are, bf16 widened when they are loaded and rounded when stored.
+"""Elements in memory: f32 as they are, halves widened when they are loaded and rounded when stored.
 
-A bf16 is the upper half of an f32. Rounding is to the nearest, ties to even; NaN stays NaN. Where
-the level has no instruction for it, integers do it: adding 0x7FFF plus the lowest bit that stays
-carries into the upper half exactly when the value is to be rounded up.
+Halves are bf16 and f16; f16 are only loaded: parameters may be held so. A bf16 is the upper half of
+an f32. Rounding is to the nearest, ties to even; NaN stays NaN. Where the level has no instruction
+for it, integers do it: adding 0x7FFF plus the lowest bit that stays carries into the upper half
+exactly when the value is to be rounded up.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from smalti.target.x86 import masks
 from smalti.target.x86.assembler import Assembler, Memory, Register
 
+HALVES = ("bf16", "f16")
+"""The dtypes of two bytes."""
 INFINITY = 0x7F800000
 QUIET = 0x00400000
 """The bit that makes any NaN one that survives losing its lower half."""
@@ -18,39 +21,60 @@ QUIET = 0x00400000
 def load(asm: Assembler, dtype: str, address: Memory, lanes: int | None = None) -> Register:
     """A new vector of f32 from memory; with `lanes`, only that many, the others zero.
 
-    Below AVX-512, a partial vector of bf16 reads up to 14 bytes behind its last element.
+    Below AVX-512, a partial vector of halves reads up to 14 bytes behind its last element.
     """
     if dtype == "bool":
         return masks.load(asm, address, lanes)
-    if dtype != "bf16":
+    if dtype not in HALVES:
         return asm.load(address, lanes)
     partial = lanes is not None and lanes != asm.level.lanes
-    value = asm.vector()
+    value, widen = asm.vector(), "widen_f16" if dtype == "f16" else "widen_half"
     if partial and asm.level.wide:
-        asm.op("widen_half", value, address, mask=asm.tail(lanes), zeroing=True)
+        asm.op(widen, value, address, mask=asm.tail(lanes), zeroing=True)
     else:
-        asm.op("widen_half", value, address)
+        asm.op(widen, value, address)
         if partial:
             value = asm.result("and", value, asm.tail(lanes))
-    return asm.result("shift_left_int", value, 16)
+    return value if dtype == "f16" else asm.result("shift_left_int", value, 16)
 
 
 def spread(asm: Assembler, dtype: str, address: Memory) -> Register:
     """A new vector of f32 with one element of memory in all lanes."""
     if dtype == "bool":
         return masks.spread(asm, address)
-    if dtype != "bf16":
+    if dtype not in HALVES:
         return asm.result("broadcast", address)
-    return asm.result("shift_left_int", asm.result("spread_half", address), 16)
+    value = asm.result("spread_half", address)
+    if dtype == "f16":
+        return asm.result("widen_f16", value)
+    return asm.result("shift_left_int", value, 16)
 
 
 def gather(asm: Assembler, dtype: str, base: Register, index: Register,
            lanes: int | None = None) -> Register:
-    """A new vector of f32 at base + index (bytes); of bf16, 2 bytes behind each are read too."""
+    """A new vector of f32 at base + index (bytes); of halves, 2 bytes behind each are read too."""
     if dtype == "bool":
         return masks.gather(asm, base, index, lanes)
     value = asm.gather(base, index, lanes)
+    if dtype == "f16":
+        return asm.result("widen_f16", _low_words(asm, value))
     return value if dtype != "bf16" else asm.result("shift_left_int", value, 16)
+
+
+def _low_words(asm: Assembler, value: Register) -> Register:
+    """The lower halves of all lanes, side by side in the lower half of a vector."""
+    if asm.level.wide:
+        return asm.result("low_words", value)
+    low = asm.result("and", value, asm.integers([0xFFFF] * asm.level.lanes))
+    return asm.result("permute_quads", asm.result("pack_words", low, low), 0b1000)
+
+
+def store_low_words(asm: Assembler, address: Memory, value: Register) -> None:
+    """Store the lower halves of all lanes of a vector, side by side."""
+    if asm.level.wide:
+        asm.op("store_low_words", address, value)
+    else:
+        asm.op("store_half", address, _low_words(asm, value))
 
 
 def rounded(asm: Assembler, value: Register) -> Register:

@@ -23,11 +23,14 @@ LABELS_AT = 1 << 40
 NARROW = {"mov32", "mov_store32", "mask_from", "mask_to", "signs"}
 LOW_LANE = {("store_low", 1): XMM, ("to_bf16", 0): YMM, ("store_words", 1): YMM,
             ("load_words", 0): YMM,
-            ("widen_half", 1): YMM, ("store_half", 1): XMM, ("store_half_masked", 1): XMM,
+            ("widen_half", 1): YMM, ("low_words", 0): YMM, ("store_half", 1): XMM,
+            ("store_half_masked", 1): XMM,
             ("store_half_masked", 2): XMM, ("store_word", 1): XMM,
             ("store_quad", 1): XMM, ("store_byte", 1): XMM,
             ("store_low_128", 1): XMM, ("load_low_128", 0): XMM}
 """Operands (by position) that are only the lower part of a vector register."""
+HALF = {("widen_f16", 1)}
+"""Those that are its lower half, at any level."""
 LOCKED = {"exchange_add"}
 MAKERS = {
     "rr": Instruction.create_reg_reg, "rm": Instruction.create_reg_mem,
@@ -123,6 +126,8 @@ def instruction_of(line: Line, level: Level) -> Instruction:
         elif hasattr(operand, "kind"):
             kinds += "r"
             low = LOW_LANE.get((name, position))
+            if (name, position) in HALF:
+                low = YMM if wide else XMM
             values.append(low[operand.number] if low else physical(operand, name, vectors))
         else:
             kinds += "m"

@@ -85,8 +85,8 @@ class InPlace(Contraction):
         vectors, layout = -(-channels // lanes), self.layout(tile_x)
         loops, step, unroll = self.reduction(layout)
         for size, many in split_rows(tile_x, s.rows):
-            shape = Micro(size, vectors, e.stride_x * layout.pixel, step, self.width * 4, unroll,
-                          s.factors)
+            shape = Micro(size, vectors, e.stride_x * layout.pixel, step,
+                          self.packed.line_bytes, unroll, s.factors)
             with asm.loop(many):
                 sums = zero_sums(asm, size, vectors)
                 multiply(asm, shape, here.sources[self.patch.value].base, asm.copy(weights), loops,

@@ -38,7 +38,7 @@ class Level:
         return self.lanes == 16
 
 
-_AVX2 = frozenset({"avx2", "fma"})
+_AVX2 = frozenset({"avx2", "fma", "f16c"})
 _AVX512 = _AVX2 | {"avx512f", "avx512dq", "avx512vl", "avx512bw"}
 LEVELS = {
     "avx2": Level("avx2", 8, 16, _AVX2),
@@ -98,6 +98,8 @@ VECTOR = {
     "permute_halves": _row("wrr", None, "EVEX_VPERMW_ZMM_K1Z_ZMM_ZMMM512"),
     "to_bf16": _row("wr", None, "EVEX_VCVTNEPS2BF16_YMM_K1Z_ZMMM512B32"),
     "widen_half": _row("wr", "VEX_VPMOVZXWD_YMM_XMMM128", "EVEX_VPMOVZXWD_ZMM_K1Z_YMMM256"),
+    "widen_f16": _row("wr", "VEX_VCVTPH2PS_YMM_XMMM128", "EVEX_VCVTPH2PS_ZMM_K1Z_YMMM256_SAE"),
+    "low_words": _row("wr", None, "EVEX_VPMOVDW_YMMM256_K1Z_ZMM"),
     "spread_half": _row("wr", "VEX_VPBROADCASTW_YMM_XMMM16", "EVEX_VPBROADCASTW_ZMM_K1Z_XMMM16"),
     "widen_byte": _row("wr", "VEX_VPMOVZXBD_YMM_XMMM64", "EVEX_VPMOVZXBD_ZMM_K1Z_XMMM128"),
     "spread_byte": _row("wr", "VEX_VPBROADCASTB_YMM_XMMM8", "EVEX_VPBROADCASTB_ZMM_K1Z_XMMM8"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from smalti.kernel.form import Kernel
+from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.target.x86.assembler import Assembler, Code, Memory, Register
 from smalti.target.x86.filtering import FILTERINGS, Filtering
 
@@ -33,6 +33,11 @@ class PackedWeight:
     parts: int = 1
 
     @property
+    def line_bytes(self) -> int:
+        """Bytes of a channel (a pair of them in bf16) of a panel."""
+        return self.width * (2 if self.dtype == "f16" else 4)
+
+    @property
     def part_panels(self) -> int:
         """Panels of `width` output channels of one part."""
         return -(-self.out_channels // self.width)
@@ -55,7 +60,7 @@ class PackedWeight:
     @property
     def bytes(self) -> int:
         """Bytes of the packed weight."""
-        size = 2 if self.dtype == "bf16" else 4
+        size = ELEMENT_BYTES[self.dtype]
         points = self.filtering.points if self.winograd else self.rows * self.columns
         return self.panels * self.chunks * points * self.chunk * self.width * size
 

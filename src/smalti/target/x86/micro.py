@@ -21,9 +21,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from smalti.target.x86 import elements
 from smalti.target.x86.assembler import Assembler, Memory, Register
 
-HALVES = {"f32": (None,), "pairs": (None,), "widened": (0, 1)}
+HALVES = {"f32": (None,), "f16": (None,), "pairs": (None,), "widened": (0, 1)}
 """What each vector of `b` is taken apart into, for each of `Micro.factors`."""
 LINE_BYTES = 64
 
@@ -42,9 +43,9 @@ class Micro:
 
     `row_bytes`: from one row of `a` to the next; `step_bytes`: from one k to the next in `a`;
     `panel_bytes`: the same in `b`; `unroll`: how many k a turn of the innermost loop does.
-    `factors`: "f32"; "pairs", both operands hold pairs of bf16, which count as one k; "widened",
-    `b` holds pairs of bf16 and `a` two f32 for each. `lines`: how many cache lines of what is
-    needed next each turn asks for.
+    `factors`: "f32"; "f16", `b` holds f16 and `a` f32; "pairs", both operands hold pairs of bf16,
+    which count as one k; "widened", `b` holds pairs of bf16 and `a` two f32 for each. `lines`: how
+    many cache lines of what is needed next each turn asks for.
     """
 
     rows: int
@@ -92,7 +93,7 @@ def _innermost(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Red
                sums: Sequence[Sequence[Register]], ahead: Register | None) -> None:
     product = "dot_pairs" if shape.factors == "pairs" else "fma"
     spread = "broadcast_pair" if shape.factors == "pairs" else "broadcast"
-    halves = HALVES[shape.factors]
+    halves, vector_bytes = HALVES[shape.factors], vector_bytes_of(asm, shape.factors)
     here = asm.copy(a)
     with asm.loop(loop.count):
         for line in range(shape.lines):
@@ -100,8 +101,8 @@ def _innermost(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Red
         if shape.lines:
             asm.advance(ahead, LINE_BYTES * shape.lines)
         for k, (pair, half) in enumerate(itertools.product(range(shape.unroll), halves)):
-            panel = [load_factor(asm, Memory(b, pair * shape.panel_bytes + v * asm.level.bytes),
-                                 half)
+            panel = [load_factor(asm, Memory(b, pair * shape.panel_bytes + v * vector_bytes),
+                                 shape.factors, half)
                      for v in range(shape.vectors)]
             for row in range(shape.rows):
                 at = Memory(here, row * shape.row_bytes + k * shape.step_bytes)
@@ -112,9 +113,14 @@ def _innermost(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Red
         asm.advance(here, loop.a_bytes)
 
 
-def load_factor(asm: Assembler, address: Memory, half: int | None) -> Register:
-    """A vector of `b`, as it is or one half of its pairs of bf16 as f32."""
-    value = asm.load(address)
+def vector_bytes_of(asm: Assembler, factors: str) -> int:
+    """Bytes of what fills a vector register in `b`."""
+    return asm.level.bytes // 2 if factors == "f16" else asm.level.bytes
+
+
+def load_factor(asm: Assembler, address: Memory, factors: str, half: int | None) -> Register:
+    """A vector of `b`: as it is, f16 as f32, or one half of its pairs of bf16 as f32."""
+    value = elements.load(asm, "f16" if factors == "f16" else "f32", address)
     if half is None:
         return value
     if half:

@@ -3,15 +3,16 @@
     from [o][c][r][s], any strides       to [panel][chunk][r][s][c in chunk][o in panel]
 
 A vector gathers the same (c, r, s) of neighbouring o. In bf16, two neighbouring c are rounded and
-laid side by side under each o. What lies behind the last o or c is zero.
+laid side by side under each o. What lies behind the last o or c is zero. A gathered half comes with
+what stands behind it: where that is the next c, it is packed as well.
 """
 
 from __future__ import annotations
 
+from smalti.errors import IllegalSchedule
 from smalti.kernel.form import ELEMENT_BYTES
 from smalti.target.x86 import elements
 from smalti.target.x86.assembler import Assembler, Memory, Register
-from smalti.target.x86.elements import rounded
 from smalti.target.x86.filtering import transform
 from smalti.target.x86.instructions import Level
 from smalti.target.x86.lowered import PackedWeight, Step
@@ -23,7 +24,9 @@ def lower_packing(packed: PackedWeight, strides: tuple[int, ...], level: Level,
     """Code that packs one panel a tile; the pointers at `at` are the source and the target.
 
     `strides` are those of the source for o, c, r and s, in elements of `dtype`; `batch` are extents
-    and strides of axes outside of them, for each place of which there is a packed weight.
+    and strides of axes outside of them, for each place of which there is a packed weight. Of
+    halves, up to 14 bytes behind the source are read, too. Raises IllegalSchedule where other than
+    f16 are to be packed as f16.
     """
     return _Packing(packed, strides, level, dtype).lower(at, batch)
 
@@ -35,7 +38,13 @@ class _Packing:
         self.size = ELEMENT_BYTES[dtype]
         self.o, self.c, self.r, self.s = (self.size * stride for stride in strides)
         self.asm = Assembler(level, "packing")
-        self.pairs = packed.dtype == "bf16"
+        self.copied = dtype == packed.dtype in elements.HALVES
+        self.neighbours = self.copied and self.c == self.size
+        pairs = packed.dtype == "bf16" or packed.dtype == "f16" and self.neighbours
+        self.step = 2 if pairs else 1
+        self.lines = 2 if packed.dtype == "f16" and pairs else 1
+        if packed.dtype == "f16" != dtype:
+            raise IllegalSchedule(f"weights given as {dtype} cannot be held as f16")
 
     def lower(self, at: tuple[int, int], batch: tuple[tuple[int, int], ...]) -> Step:
         asm, p, tiles = self.asm, self.packed, self.packed.panels
@@ -102,7 +111,7 @@ class _Packing:
             return asm.zero()
         at = asm.copy(here)
         asm.advance(at, r * self.r + s * self.s + v * self.level.lanes * self.o)
-        return asm.gather(at, index, count)
+        return self._taken(at, index, count)
 
     def _panel(self, source: Register, target: Register, width: int) -> None:
         if self.packed.winograd:
@@ -124,44 +133,68 @@ class _Packing:
         """The channels of one chunk, for `width` neighbouring o."""
         asm, p = self.asm, self.packed
         held = min(p.channels, p.chunk)
-        step = 2 if self.pairs else 1
-        line = 4 * p.width
         at = asm.copy(pixel)
-        if held // step:
-            with asm.loop(held // step):
-                self._line(at, target, index, width, step)
-                asm.advance(at, step * self.c)
-                asm.advance(target, line)
-        done = held // step
-        if held % step:
-            self._line(at, target, index, width, 1)
-            asm.advance(target, line)
-            done += 1
+        if held // self.step:
+            with asm.loop(held // self.step):
+                self._turn(at, target, index, width, self.step)
+                asm.advance(at, self.step * self.c)
+                asm.advance(target, self.lines * p.line_bytes)
+        if held % self.step:
+            self._turn(at, target, index, width, 1)
+            asm.advance(target, p.line_bytes)
+        done = -(-held * self.lines // self.step)
         zero = asm.zero()
-        for _ in range(p.chunk // step - done):
+        for _ in range(p.chunk * self.lines // self.step - done):
             for v in range(p.width // self.level.lanes):
-                asm.op("store", Memory(target, v * self.level.bytes), zero)
-            asm.advance(target, line)
+                self._put(target, v, zero)
+            asm.advance(target, p.line_bytes)
 
-    def _line(self, at: Register, target: Register, index: Register, width: int,
+    def _turn(self, at: Register, target: Register, index: Register, width: int,
               channels: int) -> None:
-        """One channel (a pair of them in bf16) of a panel."""
-        asm, lanes = self.asm, self.level.lanes
-        for v in range(self.packed.width // lanes):
+        """One or two neighbouring channels of a panel: two lines of f16, or one of pairs."""
+        asm, p, lanes = self.asm, self.packed, self.level.lanes
+        for v in range(p.width // lanes):
             count = max(0, min(lanes, width - v * lanes))
+            here = asm.copy(at)
+            asm.advance(here, v * lanes * self.o)
             if not count:
-                value = asm.zero()
+                values = [asm.zero()] * (channels if self.lines == 2 else 1)
+            elif p.dtype == "f16":
+                value = asm.gather(here, index, count)
+                values = [value, asm.result("shift_right_int", value, 16)][:channels]
+            elif p.dtype == "bf16":
+                values = [self._pair(here, index, count, channels)]
             else:
-                here = asm.copy(at)
-                asm.advance(here, v * lanes * self.o)
-                value = self._taken(here, index, count)
-                if self.pairs:
-                    value = rounded(asm, value)
-                if channels == 2:
-                    asm.advance(here, self.c)
-                    high = rounded(asm, self._taken(here, index, count))
-                    value = asm.result("or", value, asm.result("shift_left_int", high, 16))
-            asm.store(Memory(target, v * self.level.bytes), value)
+                values = [self._taken(here, index, count)]
+            for line, value in enumerate(values):
+                self._put(target, v, value, line * p.line_bytes)
+
+    def _pair(self, here: Register, index: Register, count: int, channels: int) -> Register:
+        """bf16 of one or two channels, the first in the lower half of each lane."""
+        asm = self.asm
+        if self.neighbours and channels == 2:
+            return asm.gather(here, index, count)
+        value = self._bf16(here, index, count)
+        if channels == 1:
+            return value
+        asm.advance(here, self.c)
+        high = asm.result("shift_left_int", self._bf16(here, index, count), 16)
+        return asm.result("or", value, high)
+
+    def _bf16(self, here: Register, index: Register, count: int) -> Register:
+        """The bf16 of a channel in the lower halves of the lanes; the upper ones are 0."""
+        value = self._taken(here, index, count)
+        if self.copied:
+            return self.asm.result("shift_right_int", value, 16)
+        return elements.rounded(self.asm, value)
+
+    def _put(self, target: Register, v: int, value: Register, offset: int = 0) -> None:
+        """Store vector `v` of a line; of f16 the lower halves of its lanes."""
+        if self.packed.dtype == "f16":
+            at = Memory(target, offset + v * self.level.bytes // 2)
+            elements.store_low_words(self.asm, at, value)
+        else:
+            self.asm.store(Memory(target, offset + v * self.level.bytes), value)
 
     def _taken(self, here: Register, index: Register, count: int) -> Register:
         """`count` neighbouring o as f32."""

@@ -37,7 +37,8 @@ from smalti.target.x86.contraction import PIXEL_PAD_BYTES, Contraction, Layout, 
 from smalti.target.x86.filtering import FILTERINGS, Filtering, both_sides
 from smalti.target.x86.lowered import Lowered, Step, count_left, load_pointers, pointers, smaller
 from smalti.target.x86.micro import (
-    HALVES, Micro, Reduction, load_factor, load_sums, multiply, split_rows, store_sums, zero_sums,
+    HALVES, Micro, Reduction, load_factor, load_sums, multiply, split_rows, store_sums,
+    vector_bytes_of, zero_sums,
 )
 
 LINE_BYTES = 64
@@ -358,7 +359,7 @@ class Winograd(Contraction):
         """U of one chunk of neighbouring panels, from [r][s][c][o] of the packed weights."""
         asm, s, matrix = self.asm, self.schedule, self.filtering.weights
         tap, line = self.packed.panel_bytes // self.chunks // 9, self.width * 4
-        halves = HALVES[s.factors]
+        halves, vector_bytes = HALVES[s.factors], vector_bytes_of(asm, s.factors)
         panel, panel_u = asm.copy(weights), asm.copy(u)
         with asm.loop(panels):
             at, out = asm.copy(panel), asm.copy(panel_u)
@@ -368,8 +369,8 @@ class Winograd(Contraction):
                         both_sides(asm, matrix, [Memory(at, k * tap) for k in range(9)],
                                    [Memory(out, k * self.u_point + i * line)
                                     for k in range(self.filtering.points)],
-                                   partial(load_factor, half=half))
-                    asm.advance(at, self.level.bytes)
+                                   partial(load_factor, factors=s.factors, half=half))
+                    asm.advance(at, vector_bytes)
                     asm.advance(out, self.level.bytes)
                 asm.advance(out, (len(halves) - 1) * line)
             asm.advance(panel, self.packed.panel_bytes)
