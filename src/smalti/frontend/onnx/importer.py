@@ -48,6 +48,10 @@ CONTRACTIONS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Gather", "LSTM", "GR
 """Operators whose initializers are weights, for certain."""
 
 
+MASKED = -1e4
+"""Attention masks hold 0 and numbers below this one, and are no weights."""
+
+
 class Scope:
     """Names of a model, a function or a body, each with the key of its value."""
 
@@ -95,6 +99,14 @@ class Step:
     def name(self) -> str:
         """The node's name, else that of its first result."""
         return self.scope.prefix + (self.node.name or next(filter(None, self.node.output), "?"))
+
+
+def is_mask(array: np.ndarray) -> bool:
+    """Whether `array` tells which tokens see which: 0, or a number below which no score matters."""
+    if array.dtype.kind in "iu" or array.flat[0] != 0 and array.flat[0] > MASKED:
+        return False
+    hidden = array <= MASKED
+    return bool(hidden.any() and (hidden | (array == 0)).all())
 
 
 class FoldingGraph(Graph):
@@ -266,7 +278,7 @@ class Importer:
         if type is None:
             raise Unsupported("it reads strings")
         if type.size == 0 or type.size <= CONSTANT_ELEMENTS_MAX and (
-                type.dtype not in WEIGHTS or type.size == 1):
+                type.dtype not in WEIGHTS or type.size == 1 or is_mask(self.tensors[key])):
             return self.graph.constant(self.tensors[key], type.dtype)
         if checked and type.dtype in FLOATS and type.size <= CONSTANT_ELEMENTS_MAX \
                 and not np.isfinite(self.tensors[key].astype(np.float32)).all():
