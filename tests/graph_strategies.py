@@ -61,9 +61,10 @@ def _node(draw: st.DrawFn, g: Graph, values: list[Value]) -> Value:
 
 
 def arrays_for(graph: Graph) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Seeded inputs and parameters of a graph, all f32."""
+    """Seeded inputs and parameters of a graph, f32, or i32 from 0 to 3."""
     rng = np.random.default_rng(0)
-    inputs, parameters = ({name: rng.standard_normal(v.shape, np.float32)
+    inputs, parameters = ({name: rng.standard_normal(v.shape, np.float32) if v.dtype == "f32"
+                           else rng.integers(0, 4, v.shape, np.int32)
                            for name, v in leaves.items()}
                           for leaves in (graph.inputs, graph.parameters))
     return inputs, parameters

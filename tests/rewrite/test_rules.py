@@ -9,6 +9,7 @@ import pytest
 from graph_strategies import arrays_for
 
 from smalti.graph import Graph, Value, evaluate, show
+from smalti.graph.operation import Type
 from smalti.rewrite import ALL_RULES, Rule
 from smalti.rewrite.lowering import LOWERINGS
 from smalti.graph.folding import FOLDED_ELEMENTS_MAX
@@ -35,7 +36,9 @@ def example(rule: Rule, side: Expression) -> Graph:
         elif name in WEIGHT_NAMES:
             bound[name] = g.parameter(name, rule.example.get(name, (2, 3)))
         else:
-            bound[name] = g.input(name, rule.example.get(name, (2, 3)))
+            given = rule.example.get(name, (2, 3))
+            type = given if isinstance(given, Type) else Type(given)
+            bound[name] = g.input(name, type.shape, type.dtype)
     g.output("result", build(side, g, {**bound, **rule.derive(bound)}, "f32"))
     return g
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from smalti.graph import Value
+from smalti.graph.operation import Type
 from smalti.rewrite.pattern import Bindings
 from smalti.rewrite.rules import Rule
 
@@ -243,6 +245,16 @@ def _three_axes(bound: Bindings) -> Mapping[str, Any]:
             "t": (*shape[:-1], bound["w"].shape[1])}
 
 
+def _from_tokens(bound: Bindings) -> bool:
+    return (len(bound["s"]) == 4 and bound["p"] == (0, 2, 1) and bound["y"].shape == bound["s"]
+            and len(bound["w"].shape) == 2 and len(bound["x"].shape) == 3)
+
+
+def _to_tokens(bound: Bindings) -> Mapping[str, Any]:
+    n, tokens, _ = bound["x"].shape
+    return {"r": (n, bound["w"].shape[1], tokens)}
+
+
 def _along_last(bound: Bindings) -> bool:
     return bound["w"].shape == bound["x"].shape[-1:] == bound["s"][-1:]
 
@@ -252,8 +264,47 @@ LINEAR = (
          _product, {"x": (2, 3, 4), "s": (6, 4), "w": (4, 5)}),
     Rule("mat_mul(x, w)", "reshape(mat_mul(reshape(x, shape=s), w), shape=t)", _many_axes,
          _three_axes, {"x": (2, 3, 4, 5), "w": (5, 6)}),
+    Rule("reshape(transpose(mat_mul(x, w) + v, perm=p), shape=s) + y",
+         "reshape(transpose(mat_mul(x, w) + v + transpose(reshape(y, shape=r), perm=p), perm=p), "
+         "shape=s)", _from_tokens, _to_tokens,
+         {"x": (2, 12, 3), "w": (3, 5), "v": (5,), "p": (0, 2, 1), "s": (2, 5, 3, 4),
+          "y": (2, 5, 3, 4)}),
     Rule("reshape(x, shape=s) + w", "reshape(x + w, shape=s)", _along_last,
          example={"x": (2, 3, 4), "s": (6, 4), "w": (4,)}),
 )
 
-COMPOSITES: tuple[Rule, ...] = (*NORMALIZATIONS, *ACTIVATIONS, *SOFTMAX, *ROTARY, *LINEAR)
+# ---------------------------------------------------------------------- what goes into an operand
+
+
+def _of_image(bound: Bindings) -> bool:
+    """Zeros are added around the image only."""
+    half = len(bound["p"]) // 2
+    return bound["m"] == "constant" and bound["z"] == 0 and not any(
+        bound["p"][i] for i in (0, 1, half, half + 1))
+
+
+def _all_pads(bound: Bindings) -> Mapping[str, Any]:
+    half = len(bound["p"]) // 2
+    return {"r": tuple(a + b for a, b in zip(bound["p"][2:half] + bound["p"][half + 2:],
+                                             bound["q"], strict=True))}
+
+
+def _wider(bound: Bindings) -> bool:
+    return (bound["y"].dtype, bound["t"]) == ("i32", "i64")
+
+
+PADDED = {"x": (1, 2, 5, 4), "y": (3, 2, 3, 3), "z": 0.0, "m": "constant", "s": (1, 1),
+          "p": (0, 0, 1, 2, 0, 0, 0, 1), "q": (1, 0, 1, 0), "d": (1, 1), "g": 1}
+
+OPERANDS = (
+    Rule("conv(pad(x, pads=p, mode=m, value=z), y, strides=s, pads=q, dilations=d, group=g)",
+         "conv(x, y, strides=s, pads=r, dilations=d, group=g)", _of_image, _all_pads, PADDED),
+    Rule("conv(pad(x, pads=p, mode=m, value=z), y, w, strides=s, pads=q, dilations=d, group=g)",
+         "conv(x, y, w, strides=s, pads=r, dilations=d, group=g)", _of_image, _all_pads,
+         {**PADDED, "w": (3,)}),
+    Rule("gather(x, cast(y, to=t))", "gather(x, y)", _wider,
+         example={"x": (5, 4), "y": Type((3,), "i32"), "t": "i64"}),
+)
+
+COMPOSITES: tuple[Rule, ...] = (*NORMALIZATIONS, *ACTIVATIONS, *SOFTMAX, *ROTARY, *LINEAR,
+                                *OPERANDS)

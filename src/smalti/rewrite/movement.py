@@ -207,4 +207,27 @@ def cut_short(value: Value, made: Made = lambda value: value) -> Value | None:
                                   end=end - first))
 
 
-MOVEMENT_RULES = (Procedure(MOVEMENTS, shortened), Procedure(("slice",), cut_short))
+def joined_earlier(value: Value, made: Made = lambda value: value) -> Value | None:
+    """A concat of reshapes that leave the axes up to its own as they are, as a reshape of one.
+
+    >>> from smalti.graph import Graph
+    >>> g = Graph()
+    >>> parts = [g.input(name, (2, n, 12)).reshape(2, n, 3, 4) for name, n in (("x", 5), ("y", 7))]
+    >>> joined_earlier(g.apply("concat", *parts, axis=1)).node.inputs
+    (<result concat f32[2, 12, 12]>,)
+    """
+    axis = value.node.attributes["axis"] % len(value.shape)
+    sources = []
+    for part in value.node.inputs:
+        if part.node is None or part.node.operation.name != "reshape":
+            return None
+        sources.append(part.node.inputs[0])
+        if sources[-1].shape[:axis + 1] != part.shape[:axis + 1] \
+                or sources[-1].shape[axis + 1:] != sources[0].shape[axis + 1:]:
+            return None
+    whole = made(value.graph.apply("concat", *sources, axis=axis))
+    return made(whole.reshape(*value.shape))
+
+
+MOVEMENT_RULES = (Procedure(MOVEMENTS, shortened), Procedure(("slice",), cut_short),
+                  Procedure(("concat",), joined_earlier))

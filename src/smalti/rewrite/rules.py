@@ -6,6 +6,7 @@ tests evaluate both. To add a rule, add it to `RULES`: that is the only place.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -106,6 +107,12 @@ def _from_front(bound: Bindings) -> Mapping[str, Any]:
     return {"l": tuple(sorted(axis % rank for axis in bound["k"]))}
 
 
+def _whole(bound: Bindings) -> Mapping[str, Any]:
+    known = -math.prod(bound["s"])
+    rest = bound["x"].type.size // known if known else 0
+    return {"t": tuple(rest if n == -1 else n for n in bound["s"])}
+
+
 def _in_order(bound: Bindings) -> bool:
     return tuple(bound["p"]) == tuple(range(len(bound["p"])))
 
@@ -126,7 +133,9 @@ RULES: tuple[Rule, ...] = (
     Rule("concat(x, axis=k)", "x", example={"k": 1}),
     Rule("transpose(x, perm=p)", "x", when=_in_order, example={"p": (0, 1)}),
 
-    # --- axes are counted from the first
+    # --- axes are counted from the first, and shapes are whole
+    Rule("reshape(x, shape=s)", "reshape(x, shape=t)", lambda bound: -1 in bound["s"], _whole,
+         {"s": (3, -1)}),
     *(Rule(f"{name}(x, axes=k, keepdims=d)", f"{name}(x, axes=l, keepdims=d)", _from_behind,
            _from_front, {"k": (-1,), "d": 1})
       for name in ("reduce_max", "reduce_mean", "reduce_sum")),
