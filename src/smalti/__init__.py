@@ -71,15 +71,17 @@ def __dir__() -> list[str]:
 def compile(model: Graph | onnx.ModelProto | str | PathLike[str], *, device: str = "auto",
             precision: Literal["auto", "f32", "bf16"] = "f32",
             shapes: Mapping[str, Sequence[int] | int] | None = None,
-            threads: int | None = None) -> Program:
+            threads: int | None = None, like: Program | None = None) -> Program:
     """A native program for `model`: the path of an ONNX file, an onnx.ModelProto or a graph.
 
     Of an ONNX model the weights are bound already, and `bind` may swap them; a graph comes without.
     `shapes` fixes what a model leaves open, by input ({"x": (1, 3, 512, 512)}) or by dimension
     ({"batch": 1}). `precision` "bf16" halves the bytes of weights and values. `threads` are the
-    worker threads, default `SMALTI_THREADS`, else the cores that this process may use. Raises
-    InputError for another kind of model, a damaged one, an unknown device or precision, or shapes
-    that stay open, and UnsupportedError naming every node that cannot be compiled.
+    worker threads, default `SMALTI_THREADS`, else the cores that this process may use. `like` is a
+    program of the same model for other shapes, with the same weights bound: what both pack the same
+    way is shared. Raises InputError for another kind of model, a damaged one, an unknown device or
+    precision, or shapes that stay open, and UnsupportedError naming every node that cannot be
+    compiled.
 
     >>> import numpy as np, smalti
     >>> graph = smalti.Graph("twice")
@@ -99,7 +101,7 @@ def compile(model: Graph | onnx.ModelProto | str | PathLike[str], *, device: str
     if isinstance(model, Graph):
         if shapes:
             raise InputError("the shapes of a smalti.Graph are fixed; give none")
-        return compile_graph(model, precision=precision, threads=threads)
+        return compile_graph(model, precision=precision, threads=threads, like=like)
     from onnx import ModelProto
 
     from smalti.runtime.models import compile_model
@@ -107,4 +109,4 @@ def compile(model: Graph | onnx.ModelProto | str | PathLike[str], *, device: str
     if not isinstance(model, ModelProto | str | PathLike):
         raise InputError(f"compile takes the path of an ONNX file, an onnx.ModelProto or a "
                          f"smalti.Graph, got {type(model).__name__}")
-    return compile_model(model, shapes=shapes, precision=precision, threads=threads)
+    return compile_model(model, shapes=shapes, precision=precision, threads=threads, like=like)

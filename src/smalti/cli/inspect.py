@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
+from smalti.cli.arrays import parse_shapes
+from smalti.cli.compile import ENGINE, ONNX
 from smalti.cli.interrupt import ending_at_once
+from smalti.errors import InputError
 
 
 @click.command()
-@click.argument("file")
-def inspect(file: str) -> None:
-    """Say what the model FILE (or diffusers folder) is, without reading its weights."""
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--shape", "shapes", multiple=True, metavar="NAME=NUMBERS",
+              help="Shape of an input, or extent of a dimension, that an .onnx leaves open.")
+def inspect(file: Path, shapes: tuple[str, ...]) -> None:
+    """Say what FILE is, without reading its weights.
+
+    FILE is a checkpoint, a diffusers folder, an .onnx model or a .smalti engine file.
+    """
+    wanted = parse_shapes(shapes)
+    if wanted and file.suffix != ONNX:
+        raise InputError(f"--shape is for .onnx models; {file} has shapes of its own")
     with ending_at_once():
         from smalti import checkpoint
-
-    click.echo(checkpoint.inspect(file))
+        from smalti.runtime import report
+    if file.suffix == ENGINE:
+        text = report.engine_report(file)
+    elif file.suffix == ONNX:
+        text = report.onnx_report(file, wanted)
+    else:
+        text = str(checkpoint.inspect(file))
+    click.echo(text)

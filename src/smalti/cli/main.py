@@ -20,12 +20,14 @@ import click
 
 import smalti
 from smalti.cli.bench import bench
+from smalti.cli.compile import compile
 from smalti.cli.devices import devices
 from smalti.cli.explain import explain
 from smalti.cli.generate import generate
 from smalti.cli.inspect import inspect
 from smalti.cli.interrupt import STOPPED
 from smalti.cli.profile import profile
+from smalti.cli.run import run
 from smalti.errors import DeviceError, InputError, NumericsError
 
 
@@ -62,7 +64,7 @@ def root() -> None:
     """
 
 
-for command in (generate, inspect, devices, explain, bench, profile):
+for command in (generate, compile, run, inspect, explain, devices, bench, profile):
     root.add_command(command)
 
 

@@ -29,8 +29,10 @@ from smalti.runtime.devices import available_levels, cpu
 from smalti.runtime.engine_file import (
     ABOUT, ANEW, GRAPH, IMAGE, WEIGHTS, About, EngineFile, Parameter,
 )
+from smalti.runtime.image import Image
 from smalti.runtime.program import NativeProgram, Program
 from smalti.runtime.sources import Weights, nothing, reading
+from smalti.runtime.weights import imprecise
 from smalti.target.x86.instructions import LEVELS, level
 
 WEIGHT_ALIGNMENT = 64
@@ -62,11 +64,20 @@ def save(recipe: Recipe, path: str | PathLike, *, targets: Sequence[str],
         weights, nothing, shapes, shapes, graph.name, strict=False)
     parameters: list[Parameter] = []
 
+    def image_for(target: str) -> Image:
+        """The image that needs no other filtering when the weights are bound."""
+        found = dict(filterings or {})
+        image = recipe.image(target, found)
+        while read is not None and (more := imprecise(image, read, done)):
+            found |= more
+            image = recipe.image(target, found)
+        return image
+
     def sections() -> Iterator[tuple[str, container.Parts, bool]]:
         yield GRAPH, [show(graph).encode()], True
         for target in targets:
             progress(f"compiling {graph.name} for {target}")
-            yield IMAGE + target, [recipe.image(target, filterings or {}).to_bytes()], True
+            yield IMAGE + target, [image_for(target).to_bytes()], True
         if with_weights:
             progress(f"writing the weights of {graph.name}")
             yield WEIGHTS, _embedded(recipe, parameters, read, done), False

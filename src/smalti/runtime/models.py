@@ -17,14 +17,15 @@ from smalti.runtime.staged import INTERPRETED_MAX, StagedProgram
 
 def compile_model(model: str | Path | onnx.ModelProto | Model, *, shapes: Shapes | None = None,
                   precision: str = "f32", threads: int | None = None, target: str | None = None,
-                  progress: Callable[[int, int], None] | None = None,
+                  progress: Callable[[int, int], None] | None = None, like: Program | None = None,
                   interpreted_max: int = INTERPRETED_MAX) -> Program:
     """A program that computes an ONNX model on this CPU, its weights bound.
 
     `shapes` fixes what the model leaves open, see `frontend.onnx.load`; the other options are those
-    of `compile_graph`. Where shapes or branches depend on values, stages are compiled in the first
-    run that needs them, and those of at most `interpreted_max` operations and elements run with
-    numpy. Raises as `load` and `compile_graph` do.
+    of `compile_graph`. With `like`, a program of the same model and weights for other shapes,
+    packed weights are shared. Where shapes or branches depend on values, stages are compiled in the
+    first run that needs them, and those of at most `interpreted_max` operations and elements run
+    with numpy. Raises as `load` and `compile_graph` do.
 
     >>> import numpy as np
     >>> from onnx import parser
@@ -36,10 +37,10 @@ def compile_model(model: str | Path | onnx.ModelProto | Model, *, shapes: Shapes
     """
     loaded = model if isinstance(model, Model) else load(model, shapes)
     compile = partial(compile_graph, precision=precision, threads=threads, target=target,
-                      progress=progress)
+                      progress=progress, like=like)
     if not loaded.static:
         return StagedProgram(loaded, compile, interpreted_max)
     program = compile(loaded.graph)
     if loaded.parameters:
-        program.bind(loaded.parameters.__getitem__)
+        program.bind(loaded.parameters.__getitem__, like=like)
     return program

@@ -65,12 +65,12 @@ class Program(ABC):
              like: Program | None = None) -> None:
         """Take the parameters from `weights`; may be called again with others, at any time.
 
-        `weights` is a .safetensors or .smalti file, a folder of .safetensors files, a mapping of
-        arrays, or a function `read(name) -> array`. Nothing of the arrays is kept; `done(name)`
-        says when one is no longer needed. `like` is a program that has the very same weights bound,
-        say for another shape: what both hold in the same layout is shared, and not read again.
-        Raises InputError listing all that are missing, of another shape or, where that is
-        `strict`, unknown; NumericsError naming one with NaN or Inf.
+        `weights` is a .safetensors, .onnx or .smalti file, a folder of .safetensors files, a
+        mapping of arrays, or a function `read(name) -> array`. Nothing of the arrays is kept;
+        `done(name)` says when one is no longer needed. `like` is a program that has the very same
+        weights bound, say for another shape: what both hold in the same layout is shared, and not
+        read again. Raises InputError listing all that are missing, of another shape or, where that
+        is `strict`, unknown; NumericsError naming one with NaN or Inf.
         """
 
     def save(self, path: str | PathLike, *, targets: Sequence[str] = (),

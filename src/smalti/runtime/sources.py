@@ -28,16 +28,20 @@ def nothing(name: str) -> None:
 
 @dataclass(frozen=True)
 class Source:
-    """Parameters by name: their shapes, and how to read one and let go of it."""
+    """Parameters by name: their shapes, and how to read one and let go of it.
+
+    `whole` says that all of them are weights of one model, so that an unknown one is a mistake.
+    """
 
     title: str
     shapes: Mapping[str, Shape]
     read: Read
     done: Done = nothing
+    whole: bool = True
 
 
 def opened(path: str | PathLike) -> Source:
-    """The parameters in a safetensors file, in all such files of a folder, or in an engine file.
+    """The parameters in a safetensors, ONNX or engine file, or in a folder of safetensors files.
 
     Raises InputError when there is nothing of that kind, CheckpointError or EngineError when a file
     is damaged.
@@ -51,6 +55,8 @@ def opened(path: str | PathLike) -> Source:
         return _of_tensor_files(str(path), [TensorFile(file) for file in found])
     if path.suffix == SUFFIX:
         return _of_engine_file(EngineFile(path))
+    if path.suffix == ".onnx":
+        return _of_model(path)
     return _of_tensor_files(str(path), [TensorFile(path)])
 
 
@@ -72,6 +78,17 @@ def _of_engine_file(file: EngineFile) -> Source:
                          f".safetensors")
     shapes = {name: entry.shape for name, entry in file.parameters.items()}
     return Source(str(file.path), shapes, file.array, file.drop)
+
+
+def _of_model(path: Path) -> Source:
+    """The initializers of an ONNX file; some are no weights, but shapes and the like."""
+    from smalti.frontend.onnx import read_model
+    from smalti.frontend.onnx.tensors import Tensors
+
+    source = read_model(path)
+    tensors = Tensors(source.proto.graph.initializer, source.folder)
+    shapes = {name: type.shape for name in tensors if (type := tensors.type(name)) is not None}
+    return Source(str(path), shapes, tensors.__getitem__, whole=False)
 
 
 def reading(weights: Weights, done: Done, needed: Mapping[str, Shape], known: Collection[str],
@@ -96,7 +113,7 @@ def reading(weights: Weights, done: Done, needed: Mapping[str, Shape], known: Co
     faults += [f"{name!r} has shape {list(source.shapes[name])}, expected {list(shape)}"
                for name, shape in needed.items()
                if name in source.shapes and tuple(source.shapes[name]) != tuple(shape)]
-    if strict:
+    if strict and source.whole:
         faults += [f"{name!r} is unknown" for name in source.shapes if name not in known]
     if faults:
         raise InputError("\n  ".join([f"{source.title} does not fit {title}, which has "

@@ -233,8 +233,10 @@ class StagedProgram(Program):
         self._place = Place(model.steps, {}, model.first.asked)
         self._turn = threading.Lock()
 
-    def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True) -> None:
-        """As `Program.bind`; `weights` are kept, for stages that are compiled later."""
+    def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
+             like: Program | None = None) -> None:
+        """As `Program.bind`; `weights` are kept, for stages that are compiled later, and nothing is
+        shared with `like`."""
         types = {name: self.model.tensors.type(name) for name in self.model.tensors}
         read, _ = reading(weights, done, {}, types, self.name, strict)
         self._machine.bind(read)

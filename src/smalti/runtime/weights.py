@@ -76,7 +76,7 @@ def bind(image: Image, memory: Sequence[np.ndarray], filled: Container[int], rea
     for number, slot in enumerate(image.slots):
         if number not in filled:
             by_name.setdefault(slot.name, []).append((slot, memory[number]))
-    local, imprecise = threading.local(), {}
+    local, too_imprecise = threading.local(), {}
 
     def room(size: int) -> np.ndarray:
         """Memory of this thread for `size` bytes, used again for each parameter."""
@@ -97,7 +97,7 @@ def bind(image: Image, memory: Sequence[np.ndarray], filled: Container[int], rea
                 start = values.ctypes.data + values.itemsize * slot.start
                 pack(slot, start, target.ctypes.data)
                 if slot.filtering is not None and _error(slot, values) > ERROR_MAX:
-                    imprecise[name] = slot.filtering.size // 4 * 2
+                    too_imprecise[name] = slot.filtering.size // 4 * 2
             else:
                 array = target[:slot.bytes].view(values.dtype)
                 array[:] = values[slot.start:slot.start + len(array)]
@@ -112,7 +112,19 @@ def bind(image: Image, memory: Sequence[np.ndarray], filled: Container[int], rea
                               f"with SMALTI_THREADS") from None
         for _ in loaded:
             pass
-    return imprecise
+    return too_imprecise
+
+
+def imprecise(image: Image, read: Read, done: Done) -> dict[str, int]:
+    """The weights whose layers use an F(m) that is too imprecise for them, as `bind` finds them."""
+    found = {}
+    for name in dict.fromkeys(slot.name for slot in image.slots if slot.filtering and slot.name):
+        values = checked(name, read(name), image.parameters[name]).reshape(-1)
+        for slot in image.slots:
+            if slot.name == name and slot.filtering and _error(slot, values) > ERROR_MAX:
+                found[name] = slot.filtering.size // 4 * 2
+        done(name)
+    return found
 
 
 def _error(slot: Slot, values: np.ndarray) -> float:

@@ -1,0 +1,145 @@
+"""Arrays on the command line: inputs by name from files, results to a folder or one file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from smalti.cli.output import part_path
+from smalti.errors import InputError, OutputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SHAPE = re.compile(r"([^=]+)=((?:\d{1,12},)*\d{1,12}|)")
+NAME_MAX = 100
+
+
+def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...] | int]:
+    """Shapes of inputs, or extents of named dimensions, from `x=1,3,512,512` and `batch=1`.
+
+    >>> parse_shapes(["x=1,3,512,512", "batch=1"])
+    {'x': (1, 3, 512, 512), 'batch': 1}
+    """
+    found: dict[str, tuple[int, ...] | int] = {}
+    for text in texts:
+        match = SHAPE.fullmatch(text)
+        if not match or match[1] in found:
+            raise InputError(f"--shape is {text!r}; expected NAME=NUMBERS with commas, once a "
+                             f"name, such as x=1,3,512,512 or batch=1")
+        numbers = tuple(int(part) for part in match[2].split(",") if part)
+        found[match[1]] = numbers[0] if len(numbers) == 1 else numbers
+    return found
+
+
+def read_inputs(texts: Sequence[str]) -> dict[str, np.ndarray]:
+    """Arrays from `x=input.npy`, or all of `inputs.npz` by their names in it.
+
+    Raises InputError for a file that cannot be read, or that holds Python objects.
+    """
+    found: dict[str, np.ndarray] = {}
+    for text in texts:
+        name, given, path = text.partition("=")
+        if not given and not name.endswith(".npz"):
+            raise InputError(f"the input is {text!r}; expected NAME=FILE.npy, or FILE.npz")
+        arrays = _loaded(path if given else name)
+        if not isinstance(arrays, dict):
+            arrays = {name: arrays}
+        elif given:
+            raise InputError(f"{path} holds several arrays; give it without {name}=")
+        if twice := sorted(set(arrays) & set(found)):
+            raise InputError(f"the input {twice[0]!r} is given twice")
+        found.update(arrays)
+    return found
+
+
+def _loaded(path: str) -> np.ndarray | dict[str, np.ndarray]:
+    import zipfile
+    import zlib
+
+    import numpy as np
+
+    try:
+        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"{path} cannot be read as an array ({error}); give a .npy or .npz file "
+                         f"of numbers") from None
+
+
+def random_inputs(types: Mapping[str, tuple[tuple[int, ...], str]],
+                  rows: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Seeded arrays for inputs of these shapes and dtypes: standard normal, or 0 and 1 where they
+    are integers; rows of tables are drawn among the `rows` there are."""
+    import numpy as np
+
+    from smalti.graph.operation import DTYPES, FLOATS
+
+    random, found = np.random.default_rng(0), {}
+    for name, (shape, dtype) in types.items():
+        if name in rows or dtype not in FLOATS:
+            array = random.integers(0, rows.get(name, 2), shape)
+        else:
+            array = random.standard_normal(shape, np.float32)
+        found[name] = array.astype(DTYPES[dtype])
+    return found
+
+
+def write_outputs(path: Path, outputs: Mapping[str, np.ndarray]) -> list[Path]:
+    """Write arrays to `path`: one .npz file, or a folder with a .npy file each; the files written.
+
+    Each file is whole or untouched. Raises OutputError when the operating system refuses.
+    """
+    if path.suffix == ".npz":
+        _save(path, outputs)
+        return [path]
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot write to {path}: {error.strerror}; give a folder or a name that "
+                          f"ends in .npz") from None
+    files = [path / f"{name}.npy" for name in file_names(outputs)]
+    for file, array in zip(files, outputs.values()):
+        _save(file, array)
+    return files
+
+
+def file_names(names: Sequence[str]) -> list[str]:
+    """Names of files for results, whatever their own: letters, digits, `.`, `-` and `_`.
+
+    >>> file_names(["/model/out", "out", "../out"])
+    ['_model_out', 'out', '.._out']
+    """
+    found: list[str] = []
+    for name in names:
+        plain = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)[:NAME_MAX]
+        unique, number = plain, 1
+        while unique.lower() in (other.lower() for other in found) or unique in ("", ".", ".."):
+            number += 1
+            unique = f"{plain}_{number}"
+        found.append(unique)
+    return found
+
+
+def _save(path: Path, value: np.ndarray | Mapping[str, np.ndarray]) -> None:
+    import os
+
+    import numpy as np
+
+    part = part_path(path)
+    try:
+        with open(part, "wb") as stream:
+            if isinstance(value, Mapping):
+                np.savez(stream, **value)
+            else:
+                np.save(stream, value, allow_pickle=False)
+        os.replace(part, path)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        part.unlink(missing_ok=True)

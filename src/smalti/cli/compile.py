@@ -1,0 +1,67 @@
+"""`smalti compile`: a model becomes an engine file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from smalti.cli.arrays import parse_shapes
+from smalti.cli.bench import names
+from smalti.cli.generate import show_progress
+from smalti.cli.interrupt import ending_at_once
+from smalti.cli.output import check_writable
+from smalti.errors import InputError
+
+ENGINE, ONNX = ".smalti", ".onnx"
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=None, metavar="FILE",
+              help="Engine file to write. Default: MODEL with the ending .smalti.")
+@click.option("--target", default=None, metavar="LEVELS",
+              help="avx2, avx512, avx512_bf16, or several with commas. Default: this CPU's best.")
+@click.option("--precision", default=None, help="f32 or bf16. Default: f32.")
+@click.option("--threads", type=int, default=None,
+              help="Threads to choose schedules for. Default: all cores.")
+@click.option("--shape", "shapes", multiple=True, metavar="NAME=NUMBERS",
+              help="Shape of an input, or extent of a dimension, that MODEL leaves open.")
+@click.option("--with-weights", is_flag=True, help="Also put the weights into the file.")
+def compile(model: Path, output: Path | None, target: str | None, precision: str | None,
+            threads: int | None, shapes: tuple[str, ...], with_weights: bool) -> None:
+    """Compile MODEL (.onnx, or .smalti for other targets) to an engine file.
+
+    The file runs with `smalti run` and smalti.load, with these weights or others.
+    """
+    wanted = parse_shapes(shapes)
+    output = model.with_suffix(ENGINE) if output is None else output
+    check_writable([output])
+    with ending_at_once():
+        from smalti.runtime import engine
+        from smalti.runtime.compiler import Recipe
+        from smalti.runtime.devices import best_level
+    targets = names(target) or tuple(level for level in [best_level()] if level)
+    if not targets:
+        raise InputError("this CPU has no level that Smalti compiles for; name some with --target, "
+                         "such as --target avx2")
+    show_progress(f"reading {model}")
+    if model.suffix == ENGINE:
+        if wanted:
+            raise InputError("the shapes of an engine file are fixed; give --shape with the model "
+                             "that it was made from")
+        file = engine.EngineFile(model)
+        recipe = Recipe.of(file.graph, precision or file.about.precision, file.about.held, threads)
+        weights = model if file.has_weights else None
+    else:
+        from smalti.frontend.onnx import load
+
+        opened = load(model, shapes=wanted)
+        recipe = Recipe.of(opened.graph, precision or "f32", (), threads)
+        weights = opened.parameters
+    engine.save(recipe, output, targets=targets, weights=weights, with_weights=with_weights,
+                progress=show_progress)
+    show_progress("")
+    click.echo(f"{output}: {', '.join(targets)}, {recipe.precision}, "
+               f"{output.stat().st_size / 1e6:.2f} MB, "
+               f"{'with' if with_weights else 'without'} weights")

@@ -1,0 +1,193 @@
+"""`compile`, `run`, `inspect` and `explain` of ONNX models and engine files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from cli.test_commands import refused, run
+from onnx import TensorProto as T
+from onnx import helper, numpy_helper
+from safetensors.numpy import save_file
+
+from smalti.cli.arrays import file_names, parse_shapes, read_inputs
+from smalti.errors import InputError
+from smalti.runtime.engine_file import EngineFile
+
+RNG = np.random.default_rng(0)
+WEIGHT = RNG.standard_normal((8, 4)).astype(np.float32)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """y = relu(x w + 1), of as many rows as there are, and how many of them."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"], "product"),
+             helper.make_node("Add", ["h", "one"], ["s"]),
+             helper.make_node("Relu", ["s"], ["/model/y"]),
+             helper.make_node("Shape", ["x"], ["shape"])]
+    graph = helper.make_graph(
+        nodes, "small", [helper.make_tensor_value_info("x", T.FLOAT, ["rows", 8])],
+        [helper.make_tensor_value_info("/model/y", T.FLOAT, ["rows", 4]),
+         helper.make_tensor_value_info("shape", T.INT64, [2])],
+        [numpy_helper.from_array(WEIGHT, "w"),
+         numpy_helper.from_array(np.array(1, np.float32), "one")])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    onnx.save(proto, tmp_path / "small.onnx")
+    np.save(tmp_path / "x.npy", np.arange(24, dtype=np.float32).reshape(3, 8) / 24)
+    return tmp_path / "small.onnx"
+
+
+def expected(weight: np.ndarray = WEIGHT) -> np.ndarray:
+    x = np.arange(24, dtype=np.float32).reshape(3, 8) / 24
+    return np.maximum(x @ weight + 1, 0)
+
+
+def test_a_model_is_compiled_and_run(model: Path, tmp_path: Path) -> None:
+    engine, out = tmp_path / "other.smalti", tmp_path / "out"
+    result = run("compile", model, "-o", engine, "--shape", "rows=3", "--target", "avx2,avx512")
+    assert result.exit_code == 0, result.output
+    assert "avx2, avx512, f32" in result.stdout and "without weights" in result.stdout
+    assert EngineFile(engine).levels == ("avx2", "avx512")
+    for source in (model, engine):
+        weights = () if source == model else ("--weights", model)
+        result = run("run", source, f"x={tmp_path / 'x.npy'}", *weights, "-o", out)
+        assert result.exit_code == 0, result.output
+        found = np.load(out / "_model_y.npy")
+        np.testing.assert_allclose(found, expected(), rtol=1e-5)
+        assert "first run" in result.stderr and "/model/y: float32[3, 4]" in result.stdout
+    assert np.load(out / "shape.npy").tolist() == [3, 8]
+
+
+def test_weights_in_the_file_or_beside_it(model: Path, tmp_path: Path) -> None:
+    other = {"w": RNG.standard_normal((8, 4)).astype(np.float32)}
+    save_file(other, tmp_path / "other.safetensors")
+    assert run("compile", model, "--shape", "x=3,8", "--with-weights").exit_code == 0
+    engine, given = model.with_suffix(".smalti"), f"x={tmp_path / 'x.npy'}"
+    for options, weight in (((), WEIGHT),
+                            (("--weights", tmp_path / "other.safetensors"), other["w"]),
+                            (("--recompile",), WEIGHT)):
+        result = run("run", engine, given, "-o", tmp_path / "out.npz", *options)
+        assert result.exit_code == 0, result.output
+        np.testing.assert_allclose(np.load(tmp_path / "out.npz")["/model/y"], expected(weight),
+                                   rtol=1e-5)
+
+
+def test_random_inputs_and_times(model: Path) -> None:
+    result = run("run", model, "--random", "--shape", "rows=2", "--runs", 3)
+    assert result.exit_code == 0, result.output
+    assert "/model/y: float32[2, 4]" in result.stdout and "median of 3 runs" in result.stderr
+
+
+def test_an_engine_file_is_compiled_for_other_targets(model: Path, tmp_path: Path) -> None:
+    run("compile", model, "-o", tmp_path / "a.smalti", "--shape", "rows=3", "--with-weights")
+    result = run("compile", tmp_path / "a.smalti", "-o", tmp_path / "b.smalti", "--target", "avx2",
+                 "--with-weights")
+    assert result.exit_code == 0, result.output
+    file = EngineFile(tmp_path / "b.smalti")
+    assert file.levels == ("avx2",) and file.has_weights
+    np.testing.assert_array_equal(file.array("w"), WEIGHT)
+
+
+def test_inspect_and_explain(model: Path, tmp_path: Path) -> None:
+    engine = tmp_path / "small.smalti"
+    run("compile", model, "-o", engine, "--shape", "rows=3")
+    result = run("inspect", model)
+    assert result.exit_code == 0, result.output
+    assert "MatMul 1" in result.stdout and "f32[rows, 8]" in result.stdout
+    assert "leaves dimensions open" in result.stdout
+    assert "yes: 1 kernels; as numpy on the host: " in run(
+        "inspect", model, "--shape", "rows=3").stdout
+    result = run("inspect", engine)
+    assert "hashes of 1 are noted" in result.stdout and "f32[3, 8]" in result.stdout
+    for source, options in ((model, ("--shape", "rows=3")), (engine, ())):
+        result = run("explain", source, *options)
+        assert result.exit_code == 0 and "contraction" in result.stdout, result.output
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (("run", "missing.onnx", "--random"), "missing.onnx"),
+    (("run", "small.onnx"), "leaves dimensions open"),
+    (("run", "small.onnx", "x"), "NAME=FILE.npy"),
+    (("run", "small.onnx", "x=small.onnx"), "cannot be read as an array"),
+    (("run", "small.onnx", "y=x.npy"), "shapes are given for y"),
+    (("run", "small.onnx", "x=x.npy", "--random"), "--random makes all"),
+    (("run", "small.onnx", "x=x.npy", "--recompile"), "for engine files"),
+    (("run", "small.onnx", "x=x.npy", "-o", "no/out"), "no folder no"),
+    (("run", "x.npy", "--random"), "ONNX"),
+    (("run", "small.onnx", "x=x.npy", "x=x.npy"), "given twice"),
+    (("compile", "small.onnx"), "leaves dimensions open"),
+    (("compile", "small.onnx", "--shape", "rows"), "--shape is 'rows'"),
+    (("compile", "small.onnx", "--shape", "rows=3", "--target", "sse"), "known: avx2"),
+    (("compile", "small.onnx", "--shape", "rows=3", "-o", "no/a.smalti"), "no folder"),
+    (("compile", "small.onnx", "--shape", "rows=3", "--precision", "f8"), "f8"),
+    (("inspect", "x.npy"), "x.npy"),
+    (("explain", "small.onnx", "--part", "unet"), "for checkpoints"),
+])
+def test_bad_input_is_one_message(model: Path, tmp_path: Path, arguments: tuple[str, ...],
+                                  said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    refused(run(*arguments), said)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_damaged_engine_file_is_one_message(model: Path, tmp_path: Path) -> None:
+    engine = tmp_path / "small.smalti"
+    run("compile", model, "-o", engine, "--shape", "rows=3")
+    engine.write_bytes(engine.read_bytes()[:-5])
+    for command in (("run", engine, "--random"), ("inspect", engine), ("explain", engine),
+                    ("compile", engine, "-o", tmp_path / "b.smalti")):
+        refused(run(*command), "small.smalti", "smalti compile")
+
+
+def test_objects_in_array_files_are_never_read(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([{}], object), allow_pickle=True)
+    with pytest.raises(InputError, match="cannot be read as an array"):
+        read_inputs([f"x={tmp_path / 'a.npy'}"])
+    np.savez(tmp_path / "b.npz", x=np.ones(2), y=np.zeros(3))
+    assert {n: a.tolist() for n, a in read_inputs([str(tmp_path / "b.npz")]).items()} == {
+        "x": [1, 1], "y": [0, 0, 0]}
+
+
+def test_results_never_leave_their_folder() -> None:
+    assert file_names(["../a", "..", "a/b", "a_b", "A_B", "", "ü"]) == [
+        ".._a", ".._2", "a_b", "a_b_2", "A_B_3", "_2", "_"]
+
+
+def test_shapes() -> None:
+    assert parse_shapes(["x=", "n=1", "y=1,2"]) == {"x": (), "n": 1, "y": (1, 2)}
+    with pytest.raises(InputError, match="once a name"):
+        parse_shapes(["x=1", "x=2"])
+
+
+def test_ctrl_c_leaves_no_half_file(environment: dict[str, str], tmp_path: Path) -> None:
+    """Interrupted while it writes the weights."""
+    code = ("import sys, time\n"
+            "import smalti.runtime.engine as e\n"
+            "from smalti.graph import Graph\n"
+            "from smalti.runtime.compiler import Recipe\n"
+            "g = Graph('g'); x = g.input('x', (1, 4))\n"
+            "g.output('y', x * g.parameter('w', (4,)))\n"
+            "class Slow(dict):\n"
+            "    def __getitem__(self, name):\n"
+            "        print('reading', flush=True); time.sleep(60)\n"
+            "import numpy as np\n"
+            "e.save(Recipe.of(g, 'f32', (), 1), sys.argv[1], targets=('avx2',),\n"
+            "       weights=Slow(w=np.ones(4, np.float32)), with_weights=True)\n")
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "a.smalti")],
+                               env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True)
+    assert process.stdout.readline() == "reading\n"
+    assert [p.suffix for p in tmp_path.iterdir()] == [".part"]
+    time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert "KeyboardInterrupt" in errors
+    assert not list(tmp_path.iterdir())
