@@ -1,11 +1,188 @@
-"""The rules that take composites apart which no kernel computes as a whole."""
+"""The rules that take operations apart which no kernel computes as a whole.
+
+Some hold for every target; the others depend on what kernels of the target compute, which
+`lowering(computes)` asks.
+"""
 
 from __future__ import annotations
 
-from smalti.rewrite.rules import Rule
+import itertools
+import math
+from collections.abc import Callable
+from functools import reduce
+
+from smalti.graph import OPERATIONS, Graph, Node, Value
+from smalti.rewrite.liveness import remove_dead_nodes
+from smalti.rewrite.rules import Made, Procedure, Rule, apply_rules
+
+Computes = Callable[[Node], bool]
+
 
 LOWERINGS = (
     Rule("softmax(x, axis=k)",
          "exp(x - reduce_max(x, axes=a)) / reduce_sum(exp(x - reduce_max(x, axes=a)), axes=a)",
          derive=lambda bound: {"a": (bound["k"],)}, example={"k": 1}),
 )
+
+
+# ---------------------------------------------------------------------- for a target
+
+
+def lowering(computes: Computes) -> Procedure:
+    """What takes an f32 or bool operation apart that no kernel computes, by a way of its own or by
+    the decomposition of its record."""
+    def applied(value: Value, made: Made) -> Value | None:
+        node = value.node
+        if computes(node) or value.dtype not in ("f32", "bool") or not value.type.size:
+            return None
+        if node.operation.name in WAYS:
+            return WAYS[node.operation.name](value.graph, node, *node.inputs)
+        if node.operation.decompose is None or value.dtype != "f32":
+            return None
+        return node.operation.decompose(value.graph, *node.inputs, **node.attributes)
+
+    return Procedure(tuple(OPERATIONS), applied)
+
+
+def _cast(g: Graph, node: Node, x: Value) -> Value | None:
+    kinds = (x.dtype, node.output.dtype)
+    if kinds == ("bool", "f32"):
+        return g.apply("where", x, g.constant(1.0), g.constant(0.0))
+    if kinds == ("f32", "bool"):
+        return g.apply("not", g.apply("equal", x, g.constant(0.0)))
+    return None
+
+
+def padded(g: Graph, x: Value, axis: int, before: int, behind: int, number: float) -> Value:
+    """`x` with so many numbers in front of and behind an axis."""
+    def numbers(count: int) -> list[Value]:
+        shape = tuple(count if k == axis else n for k, n in enumerate(x.shape))
+        return [g.apply("expand", g.constant(number), shape=shape)] if count else []
+
+    parts = [*numbers(before), x, *numbers(behind)]
+    return x if len(parts) == 1 else g.apply("concat", *parts, axis=axis)
+
+
+def _pad(g: Graph, node: Node, x: Value) -> Value | None:
+    pads, rank = node.attributes["pads"], len(x.shape)
+    if node.attributes["mode"] != "constant" or x.dtype != "f32":
+        return None
+    for axis in range(rank):
+        x = padded(g, x, axis, pads[axis], pads[rank + axis], node.attributes["value"])
+    return x
+
+
+def _reduce_min(g: Graph, node: Node, x: Value) -> Value | None:
+    if x.dtype != "f32" or not node.attributes["axes"]:
+        return None
+    return g.apply("neg", g.apply("reduce_max", g.apply("neg", x), **node.attributes))
+
+
+def _mat_mul(g: Graph, node: Node, a: Value, b: Value) -> Value | None:
+    """Matrices along one axis, where there were several."""
+    outer = node.output.shape[:-2]
+    if len(outer) < 3:
+        return None
+
+    def flat(x: Value) -> Value:
+        if math.prod(x.shape[:-2]) == 1:
+            return x.reshape(1, *x.shape[-2:])
+        whole = g.apply("expand", x, shape=(*outer, *x.shape[-2:]))
+        return whole.reshape(math.prod(outer), *x.shape[-2:])
+
+    return g.apply("mat_mul", flat(a), flat(b)).reshape(*node.output.shape)
+
+
+def _pool(g: Graph, node: Node, x: Value) -> Value | None:
+    """Windows over three axes are windows over the first after windows over the two others; over
+    one axis they are windows over an image of one row."""
+    a, rank = node.attributes, len(x.shape) - 2
+    if x.dtype != "f32" or rank not in (1, 3):
+        return None
+
+    def pooled(image: Value, axes: tuple[int | None, int | None]) -> Value:
+        def pick(name: str, none: int, offset: int = 0) -> tuple[int, ...]:
+            return tuple(none if k is None else a[name][k + offset] for k in axes)
+
+        more = {name: a[name] for name in ("ceil_mode", "count_include_pad") if name in a}
+        return g.apply(node.operation.name, image, kernel_shape=pick("kernel_shape", 1),
+                       strides=pick("strides", 1), dilations=pick("dilations", 1),
+                       pads=pick("pads", 0) + pick("pads", 0, rank), **more)
+
+    n, c, *extents = x.shape
+    if rank == 1:
+        return pooled(x.reshape(n, c, 1, *extents), (None, 0)).reshape(*node.output.shape)
+    flat = pooled(x.reshape(n, c * extents[0], *extents[1:]), (1, 2))
+    lines = flat.reshape(n, c, extents[0], flat.shape[2] * flat.shape[3])
+    return pooled(lines, (0, None)).reshape(*node.output.shape)
+
+
+def _conv(g: Graph, node: Node, x: Value, w: Value, *bias: Value) -> Value | None:
+    """A window on a line is one on an image of one row."""
+    a = node.attributes
+    if len(x.shape) != 3 or x.dtype != "f32":
+        return None
+    (n, c, extent), (o, each, taps) = x.shape, w.shape
+    y = g.apply("conv", x.reshape(n, c, 1, extent), w.reshape(o, each, 1, taps), *bias,
+                strides=(1, *a["strides"]), dilations=(1, *a["dilations"]), group=a["group"],
+                pads=(0, a["pads"][0], 0, a["pads"][1]))
+    return y.reshape(*node.output.shape)
+
+
+def _conv_transpose(g: Graph, node: Node, x: Value, w: Value, *bias: Value) -> Value | None:
+    """One matrix product, then every block of the results is laid where it belongs.
+
+    Taps t = a * stride + b of the kernel: block a of an element lies a elements further on, and b
+    is its place inside of these.
+    """
+    a, rank = node.attributes, len(x.shape) - 2
+    (n, c, *extents), (_, o, *kernel), strides = x.shape, w.shape, a["strides"]
+    if a["group"] != 1 or any(d != 1 for d in a["dilations"]) or x.dtype != "f32":
+        return None
+    counts = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
+    for k, (count, s) in enumerate(zip(counts, strides, strict=True)):
+        w = padded(g, w, k + 2, 0, count * s - w.shape[k + 2], 0.0)
+    pixels = x.reshape(n, c, math.prod(extents)).transpose(0, 2, 1)
+    blocks = g.apply("mat_mul", pixels, w.reshape(c, math.prod(w.shape[1:])))
+    blocks = blocks.reshape(n, *extents, o, *itertools.chain(*zip(counts, strides, strict=True)))
+    parts = []
+    for place in itertools.product(*map(range, counts)):
+        part = blocks
+        for k, at in enumerate(place):
+            part = g.apply("slice", part, axis=rank + 2 + 2 * k, start=at, end=at + 1)
+        part = part.reshape(n, *extents, o, *strides).transpose(
+            0, rank + 1, *itertools.chain(*((1 + k, rank + 2 + k) for k in range(rank))))
+        part = part.reshape(n, o, *(e * s for e, s in zip(extents, strides, strict=True)))
+        for k, (at, count, s) in enumerate(zip(place, counts, strides, strict=True)):
+            part = padded(g, part, k + 2, at * s, (count - 1 - at) * s, 0.0)
+        parts.append(part)
+    total = reduce(lambda left, right: left + right, parts)
+    for k, (first, extent) in enumerate(zip(a["pads"], node.output.shape[2:], strict=False)):
+        total = padded(g, total, k + 2, 0, max(0, first + extent - total.shape[k + 2]), 0.0)
+        total = g.apply("slice", total, axis=k + 2, start=first, end=first + extent)
+    return total + bias[0].reshape(o, *(1,) * rank) if bias else total
+
+
+WAYS: dict[str, Callable[..., Value | None]] = {
+    "cast": _cast, "pad": _pad, "reduce_min": _reduce_min, "mat_mul": _mat_mul,
+    "average_pool": _pool, "max_pool": _pool, "conv": _conv,
+    "conv_transpose": _conv_transpose,
+}
+
+
+def lowered(graph: Graph, computes: Computes) -> Graph:
+    """`graph` with what no kernel computes taken apart, again and again, where there is a way.
+
+    >>> g = Graph()
+    >>> g.output("y", g.apply("reduce_min", g.input("x", (2, 3)), axes=(1,)))
+    >>> parts = lowered(g, lambda node: node.operation.name != "reduce_min").nodes
+    >>> [node.operation.name for node in parts]
+    ['neg', 'reduce_max', 'neg']
+    """
+    rules = (*LOWERINGS, lowering(computes))
+    while not all(map(computes, graph.nodes)):
+        result = remove_dead_nodes(apply_rules(graph, rules))
+        if [node.operation for node in result.nodes] == [node.operation for node in graph.nodes]:
+            break
+        graph = result
+    return graph

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +12,7 @@ from smalti.rewrite.folding import fold_constants
 from smalti.rewrite.liveness import remove_dead_nodes
 from smalti.rewrite.attention import ATTENTION_RULES
 from smalti.rewrite.composites import COMPOSITES
-from smalti.rewrite.lowering import LOWERINGS
+from smalti.rewrite.lowering import LOWERINGS, Computes, lowered
 from smalti.rewrite.movement import MOVEMENT_RULES
 from smalti.rewrite.rules import RULES, apply_rules
 from smalti.rewrite.sharing import share_equal_nodes
@@ -52,9 +52,11 @@ PASSES: tuple[Pass, ...] = (
 )
 
 
-def rewrite(graph: Graph) -> Graph:
+def rewrite(graph: Graph, computes: Computes | None = None) -> Graph:
     """An equal graph with less to compute; `graph` itself stays as it is.
 
+    `computes(node)` says what kernels of a target compute; other operations are taken apart where
+    there is a way.
     Inputs, parameters and outputs keep their names, order and types. Every pass is checked; raises
     VerificationError naming the pass that broke the graph.
 
@@ -69,7 +71,16 @@ def rewrite(graph: Graph) -> Graph:
     }
     """
     verify(graph)
-    for step in PASSES:
+    graph = _run(graph, PASSES)
+    if computes is None or all(map(computes, graph.nodes)):
+        return graph
+    lower = Pass("lower_for_target", partial(lowered, computes=computes))
+    # again: what has been taken apart is simplified, and may be equal to something else
+    return _run(graph, (lower, *PASSES))
+
+
+def _run(graph: Graph, passes: Sequence[Pass]) -> Graph:
+    for step in passes:
         result = step.function(graph)
         verify(result, step.name)
         check_interface(graph, result, step.name)

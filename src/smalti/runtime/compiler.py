@@ -19,7 +19,7 @@ from smalti import settings
 from smalti.errors import InputError
 from smalti.fuse import Cut, HostPiece, Piece, View, cut, narrowed
 from smalti.fuse import held as with_halves
-from smalti.fuse.support import When
+from smalti.fuse.support import When, lacking
 from smalti.graph import Graph, show
 from smalti.kernel import verify
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
@@ -170,7 +170,7 @@ def build_image(graph: Graph, chosen: Level, bounds: Limits, precision: str,
     `filterings` holds the largest F(m) for weights that do not stand F(4), by name; `weights` the
     dtypes of those that are given as halves.
     """
-    graph = rewrite(graph)
+    graph = rewrite(graph, lambda node: not lacking(node, FUNCTIONS))
     if settings.show("graph"):
         print(graph)
     pieces = with_halves(cut(graph, held, FUNCTIONS), weights)

@@ -73,7 +73,11 @@ def _parts(g, q, k, v, *mask, num_heads: int, is_causal: int, scale: float | Non
         scores = scores - g.apply("min", g.apply("relu", ahead), g.constant(1.0)) * 1e30
     for addend in mask:
         scores = scores + g.apply("max", addend, g.constant(LOWEST))
-    out = g.apply("mat_mul", g.apply("softmax", scores), split(v, 0, 2, 1, 3))
+    weights = g.apply("softmax", scores)
+    if mask:
+        seen = g.apply("greater", g.apply("reduce_max", scores, axes=(3,)), g.constant(LOWEST / 2))
+        weights = g.apply("where", seen, weights, g.constant(0.0))
+    out = g.apply("mat_mul", weights, split(v, 0, 2, 1, 3))
     return out.transpose(0, 2, 1, 3).reshape(*q.shape[:2], v.shape[2])
 
 
