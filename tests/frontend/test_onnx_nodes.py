@@ -23,6 +23,8 @@ from smalti.runtime.models import compile_model
 from smalti.runtime.program import NativeProgram
 
 PASSED_MIN = 0.95
+# The tests themselves say that other implementations may draw other numbers for the same seed.
+DRAWN = frozenset({"test_bernoulli_seed", "test_bernoulli_seed_expanded"})
 
 
 @dataclass
@@ -59,6 +61,13 @@ def difference(found: Any, expected: Any, rtol: float, atol: float) -> str:
     return "" if close.all() else f"{np.sum(~close)} of {close.size} elements differ"
 
 
+def unlike_a_draw(found: Any, expected: Any) -> str:
+    """In what way a result is not as many zeros and ones of the dtype that is expected."""
+    if (found.dtype, found.shape) != (expected.dtype, expected.shape):
+        return f"{found.dtype}{found.shape} is not {expected.dtype}{expected.shape}"
+    return "" if np.isin(found, (0, 1)).all() else f"{found} holds more than zeros and ones"
+
+
 def outcome_of(case: Any) -> Outcome:
     """Compile and run one test."""
     names = [value.name for value in case.model.graph.input]
@@ -83,7 +92,8 @@ def outcome_of(case: Any) -> Outcome:
         else:
             outcome.ran = "in stages"
         for found, wanted in zip(results, expected, strict=True):
-            outcome.fault += difference(found, wanted, case.rtol, case.atol)
+            outcome.fault += (unlike_a_draw(found, wanted) if case.name in DRAWN else
+                              difference(found, wanted, case.rtol, case.atol))
     return outcome
 
 
