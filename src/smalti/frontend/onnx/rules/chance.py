@@ -44,6 +44,18 @@ def random(call: Call) -> Value:
     return call.constant(numbers.astype(DTYPES[dtype]), dtype)
 
 
+@rule("Bernoulli")
+def bernoulli(call: Call) -> Value:
+    """One as often as the input says. (The standard's function body draws the complement.)"""
+    probability = call[0]
+    uniform = generator(call, probability.shape).random(probability.shape, np.float32)  # < 1
+    ones = call.apply("less", call.constant(uniform, "f32"),
+                      call.apply("cast", probability, to="f32"))
+    to = call.integer("dtype", None)
+    dtype = probability.dtype if to is None else dtype_of(to, call.where)
+    return call.apply("cast", ones, to=dtype)
+
+
 @rule("Multinomial")
 def multinomial(call: Call) -> Value:
     """Samples [n, samples] of classes by logarithms of weights [n, classes] (Gumbel's trick)."""
