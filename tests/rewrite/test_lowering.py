@@ -33,16 +33,6 @@ def transposed(shape: tuple[int, ...], kernel: int, stride: int, pad: int, extra
         dilations=(1,) * rank, output_padding=(extra,) * rank))
 
 
-def masked(g: Graph) -> None:
-    """One token may see nothing at all."""
-    mask = g.apply("where", g.apply("less", g.input("m", (2, 1, 5, 7)), g.constant(0.2)),
-                   g.constant(0.0), g.constant(-np.inf))
-    mask = g.apply("concat", g.apply("slice", mask, axis=2, start=1, end=5),
-                   g.constant(np.full((2, 1, 1, 7), -np.inf, np.float32)), axis=2)
-    g.output("y", g.apply("attention", g.input("q", (2, 5, 24)), g.input("k", (2, 7, 24)),
-                          g.input("v", (2, 7, 24)), mask, num_heads=3))
-
-
 CASES: dict[str, Make] = {
     "truth as numbers": out(lambda g: g.apply(
         "cast", g.apply("less", g.input("x", (3, 4)), g.input("z", (4,))), to="f32") * 2.0),
@@ -74,7 +64,6 @@ CASES: dict[str, Make] = {
     "transposed, uneven": transposed((2, 6, 5, 4), 3, 2, 1, 1),
     "transposed, step 1": transposed((1, 6, 5, 4), 3, 1, 1, 0),
     "transposed line": transposed((2, 6, 5), 5, 3, 2, 0),
-    "masked attention": masked,
 }
 
 

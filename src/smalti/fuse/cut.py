@@ -226,9 +226,10 @@ class _Cutter:
         copy = self._copy(base, value, row_major(base.shape))
         return View(copy.storage, 0, value.shape, row_major(value.shape))
 
-    def _copy(self, base: View, value: Value, strides: tuple[int, ...]) -> View:
-        """A copy of `base` with other strides; `value` is what lies there."""
-        storage = Storage("arena", math.prod(base.shape), value.dtype)
+    def _copy(self, base: View, value: Value, strides: tuple[int, ...], slack: int = 0) -> View:
+        """A copy of `base` with other strides; `value` is what lies there. Behind the copy is room
+        for `slack` elements."""
+        storage = Storage("arena", math.prod(base.shape) + slack, value.dtype)
         target, when = View(storage, 0, base.shape, strides), self.when.get(value, When.BINDING)
         scope = value.node.scope if value.node is not None else ""
         if value.dtype != "f32" or not storage.size:
@@ -455,23 +456,40 @@ class _Cutter:
         heads = node.attributes["num_heads"]
         views = {}
         for name, value in zip("qkv", node.inputs):
-            view = self.view(value)
-            n, t, width = view.shape
-            split = view.reshape((n, t, heads, width // heads))
+            n, t, width = value.shape
+            shape = (n, t, heads, width // heads)
+            split = self._before_reshape(value, shape) or self.view(value).reshape(shape)
             if split is None or split.strides[-1] != 1 and width != heads:
-                split = self._copied(view, value).reshape((n, t, heads, width // heads))
+                split = self._copied(self.view(value), value).reshape(shape)
             views[name] = split
+        if len(node.inputs) == 4:
+            views["mask"] = self._mask(node.inputs[3], (n, heads, node.inputs[0].shape[1], t))
         out = self.target(node.output)
         n, t, width = out.shape
         views["out"] = out.reshape((n, t, heads, width // heads))
         scale = node.attributes["scale"]
         if scale is None:
             scale = 1 / math.sqrt(views["q"].shape[3])
-        buffers = [Reader.buffer(name, view) for name, view in views.items()]
-        kernel = build.attention(*buffers, scale, bool(node.attributes["is_causal"]))
+        buffers = {name: Reader.buffer(name, view) for name, view in views.items()}
+        kernel = build.attention(**buffers, scale=scale, causal=bool(node.attributes["is_causal"]))
         flops = node.operation.flops([v.type for v in node.inputs], node.output.type,
                                      node.attributes)
         self._add(kernel, views, node, "attention keeps its scores on chip", flops)
+
+    def _before_reshape(self, value: Value, shape: tuple[int, ...]) -> View | None:
+        """Where the operand of a reshape from `shape` is stored."""
+        node = value.node
+        if node is None or node.operation.name != "reshape" or node.inputs[0].shape != shape:
+            return None
+        return self.view(node.inputs[0])
+
+    def _mask(self, value: Value, scores: tuple[int, int, int, int]) -> View:
+        """A mask as [n, heads, keys, queries], queries side by side, broadcast by strides of 0."""
+        n, heads, queries, keys = scores
+        view = self.view(value).transpose((0, 1, 3, 2))
+        if view.shape[3] > 1:
+            view = self._copy(view, value, row_major(view.shape), build.MASK_SLACK)
+        return view.expand((n, heads, keys, queries))
 
     def _emit_moments(self, node: Node) -> None:
         """The statistics of a normalisation, as scale and shift."""

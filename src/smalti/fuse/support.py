@@ -108,8 +108,6 @@ def _understood(node: Node) -> bool:
     if name == "resize":
         return len(node.inputs) == 1 and all(
             n * s == m for n, s, m in zip(shape, attributes["scales"], node.output.shape))
-    if name == "attention":
-        return len(node.inputs) == 3
     return True
 
 

@@ -24,6 +24,13 @@ from dataclasses import dataclass, replace
 from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Kernel, Load, Stage, axis
 
 
+LOWEST = -1e30
+"""A score below this number is minus infinity."""
+TOTAL_MIN = 2.0 ** -60
+"""Where all scores of a row are masked, their weights stay far below; else they sum up to 1."""
+MASK_SLACK = 64
+
+
 @dataclass(frozen=True)
 class Window:
     """How output pixels read input pixels: extents, strides, dilations and leading pads."""
@@ -130,20 +137,29 @@ def reduction(axes: Sequence[tuple[str, int]], reduced: Sequence[tuple[str, int]
     return Kernel("reduction", (*buffers, local), stages)
 
 
-def attention(q: Buffer, k: Buffer, v: Buffer, out: Buffer, scale: float, causal: bool) -> Kernel:
-    """softmax(q k^T * scale) v for q [n, t, h, d], k [n, s, h, d], v [n, s, h, e]."""
+def attention(q: Buffer, k: Buffer, v: Buffer, out: Buffer, scale: float, causal: bool,
+              mask: Buffer | None = None) -> Kernel:
+    """softmax(q k^T * scale + mask) v for q [n, t, h, d], k [n, s, h, d], v [n, s, h, e].
+
+    The mask [n, h, s, t] repeats elements where it is broadcast; queries lie side by side in it, or
+    are one element. Behind its last one kernels may read `MASK_SLACK` more.
+    """
     n, t, h, d, s, e = map(axis, "nthdse")
     rows = tuple(zip("nht", (q.shape[0], q.shape[2], q.shape[1])))
     keys = ("s", k.shape[1])
     score = Call("mul", (Call("mul", (Load("q", (n, t, h, d)), Load("k", (n, s, h, d)))),
                          Const(scale)))
-    at = Load("score", (n, h, t, s))
+    at: Expr = Load("score", (n, h, t, s))
+    top, total = at, Load("total", (n, h, t))
+    if mask is not None:
+        at = Call("max", (Call("add", (at, Load("mask", (n, h, s, t)))), Const(2 * LOWEST)))
+        top, total = Call("max", (at, Const(LOWEST))), Call("max", (total, Const(TOTAL_MIN)))
     weight = Call("exp", (Call("sub", (at, Load("top", (n, h, t)))),))
-    share = Call("div", (Load("weight", (n, h, t, s)), Load("total", (n, h, t))))
+    share = Call("div", (Load("weight", (n, h, t, s)), total))
     past = ((Index((("t", 1), ("s", -1))), q.shape[1] + k.shape[1]),) if causal else ()
     stages = (
         Stage("score", (*rows, keys), score, (("d", q.shape[3]),), "sum"),
-        Stage("top", rows, at, (keys,), "max"),
+        Stage("top", rows, top, (keys,), "max"),
         Stage("weight", (*rows, keys), weight, guards=past),
         Stage("total", rows, Load("weight", (n, h, t, s)), (keys,), "sum"),
         Stage("out", (("n", q.shape[0]), ("t", q.shape[1]), ("h", q.shape[2]), ("e", v.shape[3])),
@@ -152,7 +168,8 @@ def attention(q: Buffer, k: Buffer, v: Buffer, out: Buffer, scale: float, causal
     extents = tuple(extent for _, extent in rows)
     local = (Buffer("score", "local", (*extents, keys[1])), Buffer("top", "local", extents),
              Buffer("weight", "local", (*extents, keys[1])), Buffer("total", "local", extents))
-    return Kernel("attention", (q, k, v, out, *local), stages,
+    given = (q, k, v, out) if mask is None else (q, k, v, mask, out)
+    return Kernel("attention", (*given, *local), stages,
                   (("scale", scale), ("causal", int(causal))))
 
 

@@ -5,7 +5,8 @@ along the lanes, keys and channels along the rows of the micro-kernels, and no s
 lanes. A block of keys and values is staged once for all groups:
 
     scores [key][query]  = sum over d of k[key][d] * q[d][query]           micro-kernel
-    top    [query]       = max(top, scores)                                in its epilogue
+    top    [query]       = max(top, scores)                                in its epilogue,
+                                                                           or with the mask
     weights              = 2^(scores - reference)                          down the rows
     sums   [e][query]   += sum over keys of v[key][e] * weights[key]       micro-kernel
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 import math
 
 from smalti.errors import IllegalSchedule
+from smalti.kernel.build import LOWEST, MASK_SLACK, TOTAL_MIN
 from smalti.kernel.form import ELEMENT_BYTES, Buffer, Kernel
 from smalti.schedule.schedule import AttentionSchedule
 from smalti.target.x86 import elements
@@ -33,7 +35,8 @@ from smalti.target.x86.micro import (
 )
 from smalti.target.x86.transpose import transpose
 
-LOWEST = -1e30
+START = 1.5 * LOWEST
+"""Below the lowest mask, in base 2: the top that rows with a mask start from."""
 SLACK = 8.0
 """How far a score may lie above the reference, in powers of 2: weights stay below 2^SLACK."""
 REFERENCE, TOP, TOTAL, NUMBER, STATES = range(5)
@@ -60,6 +63,7 @@ class _Attention:
     def __init__(self, kernel: Kernel, schedule: AttentionSchedule, level: Level) -> None:
         self.schedule, self.level, self.kernel = schedule, level, kernel
         self.q, self.k, self.v, self.out = (kernel.buffer(n) for n in ("q", "k", "v", "out"))
+        self.mask = next((b for b in kernel.buffers if b.name == "mask"), None)
         for buffer in (self.q, self.k, self.v, self.out):
             if buffer.strides[3] != 1 and buffer.shape[3] > 1:
                 raise IllegalSchedule(f"the channels of {buffer.name} must lie side by side")
@@ -67,6 +71,8 @@ class _Attention:
         self.degree = 3 if self.pairs else 5
         step = 2 if self.pairs else 1
         self.queries = schedule.vectors * level.lanes
+        if self.mask is not None and self.queries > MASK_SLACK:
+            raise IllegalSchedule(f"{self.queries} queries at a time read too far behind a mask")
         self.row_bytes = 4 * self.queries
         self.depth, self.width = -(-self.q.shape[3] // step), self.v.shape[3]
         self.key_rows = -(-schedule.keys // step)
@@ -93,6 +99,7 @@ class _Attention:
             size = ELEMENT_BYTES[buffer.dtype]
             base = asm.offset(held[buffer.name], n, size * buffer.strides[0])
             at[name] = asm.offset(base, head, size * buffer.strides[2])
+        self.hidden = self._mask_of(held, n, head, first)
         self.state = asm.copy(scratch)
         self.scores = self.turned = self._behind(self.state, s.groups * self.group_bytes)
         self.keys = self._behind(self.scores, 2 * self.key_rows * self.row_bytes)
@@ -109,6 +116,29 @@ class _Attention:
                   + self.key_rows * self.value_bytes)
         scratch_bytes = s.groups * self.group_bytes + max(staged, self.queries * self.turned_bytes)
         return Lowered((Step(asm.finish(), batch * heads * blocks),), names, scratch_bytes)
+
+    def _mask_of(self, held: dict[str, Register], n: Register, head: Register,
+                 query: Register) -> Register | None:
+        """Where the mask of a head's first key and a query is; None without a mask."""
+        if self.mask is None:
+            return None
+        at, size = held["mask"], ELEMENT_BYTES[self.mask.dtype]
+        for index, stride in zip((n, head, query), (*self.mask.strides[:2], self._query_step())):
+            at = self.asm.offset(at, index, size * stride)
+        return at
+
+    def _query_step(self) -> int:
+        """Elements of the mask from one query to the next: 1, or 0 where all have the same."""
+        return self.mask.strides[3] if self.mask.shape[3] > 1 else 0
+
+    def _mask_row(self) -> int:
+        """Bytes of the mask from one key to the next."""
+        return ELEMENT_BYTES[self.mask.dtype] * self.mask.strides[2]
+
+    @property
+    def masked(self) -> bool:
+        """Whether scores change between their product and the top of them."""
+        return self.mask is not None or bool(self.kernel.option("causal"))
 
     def _behind(self, register: Register, amount: int) -> Register:
         result = self.asm.copy(register)
@@ -156,15 +186,21 @@ class _Attention:
         self._stage_keys(keys, k)
         self._stage_values(keys, v)
         group = asm.copy(self.state)
+        masks = None if self.hidden is None else asm.copy(self.hidden)
         with asm.loop(self.groups):
             self._score(keys, group)
-            if self.kernel.option("causal"):
-                self._mask(keys, key, group)
+            if self.masked:
+                self._hide(keys, key, group, masks)
             self._rescale(group)
             self._weigh(keys, group)
             self._collect(keys, group)
             asm.advance(group, self.group_bytes)
+            if masks is not None:
+                asm.advance(masks, self.queries * ELEMENT_BYTES[self.mask.dtype]
+                            * self._query_step())
         asm.advance(key, keys)
+        if self.hidden is not None:
+            asm.advance(self.hidden, keys * self._mask_row())
 
     # ------------------------------------------------------------------ staging
 
@@ -248,7 +284,8 @@ class _Attention:
         for v, at in enumerate(self._vectors(group)):
             number = asm.integers([v * lanes + i for i in range(lanes)])
             for row in (REFERENCE, TOP):
-                asm.store(at.plus(row * self.row_bytes), asm.load_constant(LOWEST))
+                start = LOWEST if self.mask is None else START
+                asm.store(at.plus(row * self.row_bytes), asm.load_constant(start))
             asm.store(at.plus(TOTAL * self.row_bytes), zero)
             asm.store(at.plus(NUMBER * self.row_bytes), asm.result("add_int", first, number))
         target = self._behind(group, self.sums_at)
@@ -302,7 +339,7 @@ class _Attention:
                 multiply(asm, shape, source, self._behind(group, self.packed_at),
                          [Reduction(self.depth // unroll, 4 * unroll)], sums)
                 store_sums(asm, sums, target, self.row_bytes)
-                if not self.kernel.option("causal"):
+                if not self.masked:
                     for v, at in enumerate(self._vectors(group, TOP * self.row_bytes)):
                         top = asm.load(at)
                         for row in sums:
@@ -311,25 +348,46 @@ class _Attention:
                 asm.advance(source, size * self.key_bytes)
                 asm.advance(target, size * self.row_bytes)
 
-    def _mask(self, keys: int, key: Register, group: Register) -> None:
-        """Scores of keys behind the query become the lowest; then the top of all."""
-        asm, lanes = self.asm, self.level.lanes
+    def _hide(self, keys: int, key: Register, group: Register, masks: Register | None) -> None:
+        """Scores with the mask, those of keys behind the query the lowest; then the top of all."""
+        asm, lanes, causal = self.asm, self.level.lanes, bool(self.kernel.option("causal"))
         row = asm.copy(self.scores)
-        saved = asm.load(Memory(row))
-        number = self._spread(key)
-        asm.store(Memory(row), saved)
-        queries = [asm.load(at) for at in self._vectors(group, NUMBER * self.row_bytes)]
         tops = [asm.load(at) for at in self._vectors(group, TOP * self.row_bytes)]
-        lowest, one = asm.load_constant(LOWEST), asm.integers([1] * lanes)
+        lowest = asm.load_constant(LOWEST if masks is None else 2 * START)
+        number = queries = None
+        if causal:
+            saved = asm.load(Memory(row))
+            number = self._spread(key)
+            asm.store(Memory(row), saved)
+            queries = [asm.load(at) for at in self._vectors(group, NUMBER * self.row_bytes)]
+        mask = None if masks is None else asm.copy(masks)
         with asm.loop(keys):
-            for at, query, top in zip(self._vectors(row), queries, tops):
-                score = asm.where_greater(number, query, lowest, asm.load(at))
+            for v, (at, top) in enumerate(zip(self._vectors(row), tops)):
+                score = asm.load(at)
+                if mask is not None:
+                    score = asm.result("max", lowest,
+                                       asm.result("add", score, self._mask_vector(mask, v)))
+                if causal:
+                    score = asm.where_greater(number, queries[v], lowest, score)
                 asm.store(at, score)
                 asm.op("max", top, top, score)
-            asm.op("add_int", number, number, one)
+            if causal:
+                asm.op("add_int", number, number, asm.integers([1] * lanes))
+            if mask is not None:
+                asm.advance(mask, self._mask_row())
             asm.advance(row, self.row_bytes)
         for at, top in zip(self._vectors(group, TOP * self.row_bytes), tops):
             asm.store(at, top)
+
+    def _mask_vector(self, mask: Register, vector: int) -> Register:
+        """The mask of a key and the queries of a vector, for scores of base 2."""
+        asm, dtype = self.asm, self.mask.dtype
+        if self._query_step():
+            at = Memory(mask, vector * self.level.lanes * ELEMENT_BYTES[dtype])
+            value = elements.load(asm, dtype, at)
+        else:
+            value = elements.spread(asm, dtype, Memory(mask))
+        return asm.result("mul", value, asm.constant(1 / math.log(2)))
 
     def _rescale(self, group: Register) -> None:
         """Where a top has grown too far past its reference, the tops become the references."""
@@ -411,7 +469,10 @@ class _Attention:
         asm, lanes = self.asm, self.level.lanes
         totals = self._vectors(group, TOTAL * self.row_bytes)
         for v, total in enumerate(totals):
-            inverse = reciprocal(asm, asm.load(total))
+            divisor = asm.load(total)
+            if self.mask is not None:
+                divisor = asm.result("max", divisor, asm.constant(TOTAL_MIN))
+            inverse = reciprocal(asm, divisor)
             at = self._behind(group, self.sums_at + v * self.level.bytes)
             target = self._behind(self.turned, v * lanes * self.turned_bytes)
 
