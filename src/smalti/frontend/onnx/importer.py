@@ -215,8 +215,9 @@ class Importer:
         rule = rule_for(domain, operator, version)
         if (domain, operator) in self.functions:
             self._call(step, self.functions[domain, operator])
-        elif rule is not None:
-            self._apply(rule, Call(self, step, operands, fields_of(step), version))
+        elif rule is not None and self._apply(
+                rule, Call(self, step, operands, fields_of(step), version)):
+            return
         elif (domain, operator) in HOST_RULES:
             self._on_host(step, operands)
         elif (body := self._standard_body(step, operands, version)) is not None:
@@ -225,7 +226,8 @@ class Importer:
             raise Unsupported(f"no rule for this operator, version {version} of "
                               f"{domain or 'ai.onnx'}")
 
-    def _apply(self, rule: Rule, call: Call) -> None:
+    def _apply(self, rule: Rule, call: Call) -> bool:
+        """Import a node by its rule; False when the rule leaves it to the body of the standard."""
         step = call.step
         before = len(self.graph.nodes)
         try:
@@ -236,8 +238,12 @@ class Importer:
             raise
         except InputError as error:
             raise InputError(f"{step.label}: {error}") from None
+        if results is None:
+            del self.graph.nodes[before:]
+            return False
         if not isinstance(results, Expanded):
             self._bind(step, (results,) if isinstance(results, Value) else tuple(results))
+        return True
 
     def _bind(self, step: Step, results: Sequence[Value | None]) -> None:
         for i, key in enumerate(step.makes):

@@ -9,6 +9,8 @@ spelling is a rule of its own, `since` its first version.
         spelling = "gelu_tanh" if call.text("approximate") == "tanh" else "gelu"
         return call.apply(spelling, call[0])
 
+A rule that gives None leaves the node to the body that the standard has for its operator.
+
 An operator whose results have shapes that depend on values is a `host` rule: a function of arrays,
 which is called when they are there, in the middle of a run.
 """
@@ -34,7 +36,7 @@ class Expanded:
 
 
 EXPANDED = Expanded()
-Results = Value | Sequence[Value | None] | Expanded
+Results = Value | Sequence[Value | None] | Expanded | None
 Body = Callable[[str, Sequence[Any]], list[Any]]
 """Runs the body that an attribute names on arrays."""
 Rule = Callable[["Call"], Results]
