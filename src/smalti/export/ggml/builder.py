@@ -1,0 +1,127 @@
+"""What the lowering of each operation works with: tensors of values, new variables, constants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from smalti.export.ggml import layout
+from smalti.export.ggml.code import Local, Statement, Tensor, Weight, call
+from smalti.export.ggml.layout import Shape
+from smalti.export.ggml.names import unique
+from smalti.graph import Graph, Node, Value
+
+DTYPES = {"f32": "f32", "f16": "f32", "bf16": "f32", "bool": "f32", "i32": "i32", "i64": "i32",
+          "i16": "i32", "i8": "i32", "u8": "i32", "u16": "i32"}
+"""What ggml computes a dtype of the graph in: all floats in f32, truth as 0 and 1."""
+NUMPY_TYPES = {"f32": np.float32, "i32": np.int32}
+
+
+class Refused(Exception):
+    """A node cannot be expressed; the text says why."""
+
+
+class Builder:
+    """Statements for the nodes of a graph, one after the other.
+
+    `constants` are arrays that the weights file holds beside the parameters; `swapped` are names of
+    parameters that it holds with both axes exchanged, as ggml multiplies matrices.
+    """
+
+    def __init__(self, graph: Graph, swapped: frozenset[str]) -> None:
+        self.statements: list[Statement] = []
+        self.constants: dict[str, np.ndarray] = {}
+        self.swapped = swapped
+        self._taken = set(graph.parameters)
+        self._tensors: dict[Value, Tensor] = {}
+        self._scope = ""
+        for value in graph.inputs.values():
+            self._tensors[value] = Tensor((Local(value.name),), value.shape, _dtype(value))
+
+    def lower(self, node: Node, lowering: Callable[[Builder, Node], Tensor]) -> None:
+        """Make the tensor of `node`. Raises Refused; then a stand-in keeps later nodes going."""
+        self._scope = node.scope
+        self._tensors[node.output] = Tensor((Local("refused"),), node.output.shape, "f32")
+        dtype = _dtype(node.output)
+        tensor = lowering(self, node)
+        tensor = self.let(tensor, shape=node.output.shape, hint=node.operation.name)
+        self._tensors[node.output] = Tensor(tensor.code, tensor.dims, dtype)
+
+    def tensor(self, value: Value) -> Tensor:
+        """The tensor that holds `value`, in dimensions of its own. Raises Refused for a dtype."""
+        found = self._tensors.get(value)
+        if found is None:
+            if value.kind == "parameter":
+                found = Tensor((Weight(value.name),), value.shape, _dtype(value))
+            else:
+                found = self.constant(value.data, "constant", _dtype(value))
+            self._tensors[value] = found
+        return found
+
+    def shaped(self, value: Value, *dims: int) -> Tensor:
+        """`value` in the dimensions `dims`, or of its own shape where they are not given."""
+        return self.tensor(value).shaped(*(dims or layout.dimensions(value.shape)))
+
+    def let(self, tensor: Tensor, *, shape: Shape | None = None, hint: str = "") -> Tensor:
+        """A variable for `tensor`, so that its code stands only once; `tensor` itself if it is one.
+
+        `hint` names the variable where the scope has no name for it.
+        """
+        if len(tensor.code) == 1:
+            return tensor
+        local = Local(hint)
+        self.statements.append(Statement(local, tensor.code, self._scope, shape or tensor.dims))
+        return Tensor((local,), tensor.dims, tensor.dtype)
+
+    def constant(self, data: np.ndarray, name: str, dtype: str = "f32") -> Tensor:
+        """An array of the weights file, called `name` in the scope of the node."""
+        array = np.asarray(data)
+        if dtype == "i32" and array.size and not -2**31 <= array.min() <= array.max() < 2**31:
+            raise Refused("a constant does not fit 32 bits")
+        full = unique(".".join(filter(None, [self._scope, name])), self._taken)
+        self._taken.add(full)
+        dims = layout.dimensions(array.shape)
+        self.constants[full] = array.astype(NUMPY_TYPES[dtype]).reshape(dims)
+        return Tensor((Weight(full),), dims, dtype)
+
+    # ------------------------------------------------------------------ movement
+
+    def transposed(self, tensor: Tensor, shape: Shape, perm: Sequence[int]) -> Tensor:
+        """`tensor`, of `shape`, with its axes in the order `perm`."""
+        for dims, order in layout.steps(shape, tuple(perm)):
+            rank = len(dims)
+            places = list(range(4))
+            for target, source in enumerate(order):
+                places[rank - 1 - source] = rank - 1 - target
+            code = call("ops::permute", "ctx", tensor.shaped(*dims),
+                              "{%d, %d, %d, %d}" % tuple(places))
+            tensor = Tensor(code, tuple(dims[i] for i in order), tensor.dtype)
+        return Tensor(tensor.code, tensor.dims, tensor.dtype)
+
+    def expanded(self, tensor: Tensor, shape: Shape, result: Shape) -> Tensor:
+        """`tensor`, of `shape`, broadcast to `result`."""
+        for dims, repeated in layout.repetitions(shape, result):
+            inner = [*repeated[::-1], 1, 1, 1][:4]
+            tensor = Tensor(call("ggml_repeat_4d", "ctx", tensor.shaped(*dims), *inner), repeated,
+                            tensor.dtype)
+        return tensor
+
+
+def scalar(value: Value) -> float | None:
+    """The number that a constant of one element is, else None."""
+    if value.kind != "constant" or value.type.size != 1:
+        return None
+    return float(value.data.reshape(-1)[0])
+
+
+def rows(shape: Shape, axis: int) -> tuple[int, int]:
+    """`shape` as a matrix: the axes before `axis`, and those from it on."""
+    return math.prod(shape[:axis]), math.prod(shape[axis:])
+
+
+def _dtype(value: Value) -> str:
+    if value.dtype not in DTYPES:
+        raise Refused(f"dtype {value.dtype}")
+    return DTYPES[value.dtype]

@@ -1,0 +1,158 @@
+"""A graph as statements of C++, and what its weights file has to hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from smalti.errors import UnsupportedError
+from smalti.export.ggml.builder import DTYPES, Builder, Refused
+from smalti.export.ggml.code import Local, Statement, Tensor, call
+from smalti.export.ggml.lower import INTEGERS, LOWERINGS, is_swap
+from smalti.graph import Graph, Node, Value
+from smalti.graph.graph import rebuilt
+from smalti.rewrite.folding import fold_constants
+from smalti.rewrite.liveness import remove_dead_nodes
+from smalti.rewrite.rebuilding import Images, copied
+
+NODES_PER_STATEMENT = 32
+"""No function of `ops.h` makes more nodes, but for grouped convolutions."""
+NODES_PER_GROUP = 8
+
+
+@dataclass(frozen=True)
+class Model:
+    """Statements, in order; the variables that are inputs and outputs, in the graph's order.
+
+    Of `parameters`, those that are read, the ones in `swapped` are stored with both axes exchanged,
+    and the ones in `half` may be f16. `nodes_max` bounds what ggml makes of the statements.
+    """
+
+    graph: Graph
+    statements: list[Statement]
+    inputs: list[Local]
+    outputs: list[Local]
+    parameters: list[Value]
+    constants: Mapping[str, np.ndarray]
+    swapped: frozenset[str]
+    half: frozenset[str]
+    nodes_max: int
+
+
+def lowered(graph: Graph) -> Model:
+    """`graph` in terms of ggml. Raises UnsupportedError with all nodes that ggml cannot express."""
+    graph = _prepared(graph)
+    bad = [f"{value.kind} {name}: dtype {value.dtype}"
+           for leaves in (graph.inputs, graph.parameters) for name, value in leaves.items()
+           if value.dtype not in DTYPES]
+    swapped, half = _stored(graph)
+    builder = Builder(graph, swapped)
+    for node in graph.nodes:
+        try:
+            _refuse(node)
+            builder.lower(node, LOWERINGS[node.operation.name])
+        except Refused as why:
+            bad.append(f"{node.scope or '(top)'}: {node.operation.name}: {why}")
+    if bad:
+        raise UnsupportedError(f"graph {graph.name} has {len(bad)} nodes that ggml cannot express:",
+                               bad)
+    outputs = _outputs(graph, builder)
+    statements = _live(builder.statements, outputs)
+    read = {value for node in graph.nodes for value in node.inputs} | {*graph.outputs.values()}
+    groups = sum(node.attributes.get("group", 0) for node in graph.nodes)
+    return Model(
+        graph, statements, [builder.tensor(v).code[0] for v in graph.inputs.values()],
+        outputs, [v for v in graph.parameters.values() if v in read], builder.constants, swapped,
+        half, NODES_PER_STATEMENT * len(statements) + NODES_PER_GROUP * groups
+        + len(graph.inputs) + len(graph.parameters) + len(builder.constants))
+
+
+def _prepared(graph: Graph) -> Graph:
+    """Operations that have no lowering decomposed, and what is constant computed."""
+    def step(images: Images, node: Node, target: Graph) -> Value:
+        operation = node.operation
+        if operation.name in LOWERINGS or operation.decompose is None:
+            return rebuilt(images, node, target)
+        with target.scope(node.scope):
+            return operation.decompose(target, *(images[v] for v in node.inputs),
+                                       **node.attributes)
+
+    while any(n.operation.name not in LOWERINGS and n.operation.decompose for n in graph.nodes):
+        graph = copied(graph, step)
+    return remove_dead_nodes(fold_constants(graph))
+
+
+def _refuse(node: Node) -> None:
+    """Raise Refused for what no lowering looks at by itself."""
+    name = node.operation.name
+    if name not in LOWERINGS:
+        raise Refused("ggml has no operation for it")
+    if any(value.type.size == 0 for value in (*node.inputs, node.output)):
+        raise Refused("there is nothing to compute: an extent is 0")
+    for value in node.inputs:
+        if name not in INTEGERS and DTYPES.get(value.dtype) == "i32":
+            raise Refused(f"dtype {value.dtype}; floats are expected")
+
+
+def _stored(graph: Graph) -> tuple[frozenset[str], frozenset[str]]:
+    """Parameters to store with both axes exchanged, and those that may be f16.
+
+    ggml multiplies by a matrix whose rows are what NumPy calls columns. It takes f16 for such
+    matrices, for windows of convolutions and for tables, and f32 everywhere else.
+    """
+    users = graph.users()
+    swapped, half = set(), set()
+    for name, value in graph.parameters.items():
+        uses = {_use(value, node, users) for node in users.get(value, [])}
+        if value in graph.outputs.values():
+            uses.add("other")
+        if uses == {"columns"}:
+            swapped.add(name)
+        if uses and (uses <= {"rows", "window", "table"} or uses == {"columns"}):
+            half.add(name)
+    return frozenset(swapped), frozenset(half)
+
+
+def _use(value: Value, node: Node, users: Mapping[Value, list[Node]]) -> str:
+    """What `node` takes `value` for: columns or rows of a matrix, a window, a table, or other."""
+    name, place = node.operation.name, node.inputs.index(value)
+    if node.inputs.count(value) > 1:
+        return "other"
+    if name == "mat_mul" and place == 1 and len(value.shape) == 2:
+        return "columns"
+    if name == "transpose" and len(value.shape) == 2 and is_swap(node.attributes["perm"]):
+        reads = users.get(node.output, [])
+        factors = all(n.operation.name == "mat_mul" and n.inputs[1] is node.output
+                      and n.inputs[0] is not node.output for n in reads)
+        return "rows" if reads and factors else "other"
+    if name == "conv" and place == 1 and node.attributes["group"] == 1:
+        return "window"
+    if name == "gather" and place == 0:
+        return "table"
+    return "other"
+
+
+def _outputs(graph: Graph, builder: Builder) -> list[Local]:
+    """A variable for each output: of its own, and neither an input nor a weight."""
+    found: list[Local] = []
+    made = {statement.result for statement in builder.statements}
+    for name, value in graph.outputs.items():
+        tensor = builder.tensor(value)
+        (piece,) = tensor.code
+        if piece not in made or piece in found:
+            code = call("ggml_cont", "ctx", tensor)
+            tensor = builder.let(Tensor(code, tensor.dims), shape=value.shape, hint=name)
+        found.append(tensor.code[0])
+    return found
+
+
+def _live(statements: list[Statement], outputs: list[Local]) -> list[Statement]:
+    """Those that an output depends on: a product reads its matrix from before a transposition."""
+    needed, kept = set(outputs), []
+    for statement in reversed(statements):
+        if statement.result in needed:
+            needed.update(statement.reads())
+            kept.append(statement)
+    return kept[::-1]
