@@ -253,7 +253,8 @@ def documents() -> list[Path]:
 def test_documents_name_only_commands_and_options_that_exist(path: Path) -> None:
     from smalti.cli.main import root
 
-    known = {name: {word for parameter in command.params for word in parameter.opts}
+    known = {name: {word for each in (command, *getattr(command, "commands", {}).values())
+                    for parameter in each.params for word in parameter.opts}
              for name, command in root.commands.items()}
     own = {word for parameter in root.params for word in parameter.opts} | {"--help"}
     text = path.read_text(encoding="utf-8")

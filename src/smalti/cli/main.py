@@ -23,6 +23,7 @@ from smalti.cli.bench import bench
 from smalti.cli.compile import compile
 from smalti.cli.devices import devices
 from smalti.cli.explain import explain
+from smalti.cli.export import export
 from smalti.cli.generate import generate
 from smalti.cli.inspect import inspect
 from smalti.cli.interrupt import STOPPED
@@ -64,7 +65,7 @@ def root() -> None:
     """
 
 
-for command in (generate, compile, run, inspect, explain, devices, bench, profile):
+for command in (generate, compile, run, inspect, explain, export, devices, bench, profile):
     root.add_command(command)
 
 

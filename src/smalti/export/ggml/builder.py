@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from smalti.export.ggml import layout
-from smalti.export.ggml.code import Local, Statement, Tensor, Weight, call
+from smalti.export.ggml.code import Local, Statement, Tensor, Weight, braces, call
 from smalti.export.ggml.layout import Shape
 from smalti.export.ggml.names import unique
 from smalti.graph import Graph, Node, Value
@@ -21,6 +20,9 @@ NUMPY_TYPES = {"f32": np.float32, "i32": np.int32}
 
 class Refused(Exception):
     """A node cannot be expressed; the text says why."""
+
+
+Lowering = Callable[["Builder", Node], Tensor]
 
 
 class Builder:
@@ -38,27 +40,38 @@ class Builder:
         self._tensors: dict[Value, Tensor] = {}
         self._scope = ""
         for value in graph.inputs.values():
-            self._tensors[value] = Tensor((Local(value.name),), value.shape, _dtype(value))
+            self._tensors[value] = Tensor((Local(value.name),), value.shape,
+                                          DTYPES.get(value.dtype, "f32"))
 
-    def lower(self, node: Node, lowering: Callable[[Builder, Node], Tensor]) -> None:
-        """Make the tensor of `node`. Raises Refused; then a stand-in keeps later nodes going."""
+    def lower(self, node: Node, lowering: Lowering) -> None:
+        """Make the tensor of `node`. Raises Refused."""
         self._scope = node.scope
-        self._tensors[node.output] = Tensor((Local("refused"),), node.output.shape, "f32")
-        dtype = _dtype(node.output)
         tensor = lowering(self, node)
         tensor = self.let(tensor, shape=node.output.shape, hint=node.operation.name)
-        self._tensors[node.output] = Tensor(tensor.code, tensor.dims, dtype)
+        self._tensors[node.output] = Tensor(tensor.code, tensor.dims, self.dtype(node.output))
+
+    def stand_in(self, node: Node) -> None:
+        """A tensor for the result of a node that was refused, so that later nodes are looked at."""
+        self._tensors[node.output] = Tensor((Local("refused"),), node.output.shape,
+                                            DTYPES.get(node.output.dtype, "f32"))
 
     def tensor(self, value: Value) -> Tensor:
         """The tensor that holds `value`, in dimensions of its own. Raises Refused for a dtype."""
         found = self._tensors.get(value)
         if found is None:
             if value.kind == "parameter":
-                found = Tensor((Weight(value.name),), value.shape, _dtype(value))
+                found = Tensor((Weight(value.name),), value.shape, self.dtype(value))
             else:
-                found = self.constant(value.data, "constant", _dtype(value))
+                found = self.constant(value.data, "constant", self.dtype(value))
             self._tensors[value] = found
         return found
+
+    @staticmethod
+    def dtype(value: Value) -> str:
+        """The dtype that ggml holds `value` in. Raises Refused where there is none."""
+        if value.dtype not in DTYPES:
+            raise Refused(f"dtype {value.dtype}; one of {', '.join(DTYPES)} is expected")
+        return DTYPES[value.dtype]
 
     def shaped(self, value: Value, *dims: int) -> Tensor:
         """`value` in the dimensions `dims`, or of its own shape where they are not given."""
@@ -96,9 +109,9 @@ class Builder:
             for target, source in enumerate(order):
                 places[rank - 1 - source] = rank - 1 - target
             code = call("ops::permute", "ctx", tensor.shaped(*dims),
-                              "{%d, %d, %d, %d}" % tuple(places))
+                              braces(places))
             tensor = Tensor(code, tuple(dims[i] for i in order), tensor.dtype)
-        return Tensor(tensor.code, tensor.dims, tensor.dtype)
+        return tensor
 
     def expanded(self, tensor: Tensor, shape: Shape, result: Shape) -> Tensor:
         """`tensor`, of `shape`, broadcast to `result`."""
@@ -114,14 +127,3 @@ def scalar(value: Value) -> float | None:
     if value.kind != "constant" or value.type.size != 1:
         return None
     return float(value.data.reshape(-1)[0])
-
-
-def rows(shape: Shape, axis: int) -> tuple[int, int]:
-    """`shape` as a matrix: the axes before `axis`, and those from it on."""
-    return math.prod(shape[:axis]), math.prod(shape[axis:])
-
-
-def _dtype(value: Value) -> str:
-    if value.dtype not in DTYPES:
-        raise Refused(f"dtype {value.dtype}")
-    return DTYPES[value.dtype]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from smalti.export.ggml import layout
@@ -60,6 +61,15 @@ def call(function: str, *arguments: Argument) -> Code:
         else:
             pieces.append(number(argument) if isinstance(argument, float) else str(argument))
     return (*pieces, ")")
+
+
+def braces(items: Iterable[object]) -> str:
+    """`items` as an initialiser.
+
+    >>> braces((1, 2))
+    '{1, 2}'
+    """
+    return f"{{{', '.join(map(str, items))}}}"
 
 
 @dataclass(frozen=True)

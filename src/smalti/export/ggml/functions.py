@@ -134,20 +134,21 @@ def _shared_prefix(names: Sequence[str]) -> str:
 
 
 def wrapped(line: str, note: str = "") -> list[str]:
-    """`line` and the comment behind it, broken after commas where it is too wide.
+    """`line` and the comment behind it, broken where it is too wide: after commas, not in braces.
 
     >>> wrapped("f(a, b);", "  // [2]")
     ['f(a, b);  // [2]']
     """
     if len(line) + len(note) <= WIDTH_MAX:
         return [line + note]
-    pieces, start, position, quoted = [], 0, 0, False
+    pieces, start, position, quoted, braces = [], 0, 0, False, 0
     while position < len(line):
         letter = line[position]
         if letter == "\\":
             position += 1  # whatever is behind it stands for itself
         quoted ^= letter == '"'
-        if line.startswith(", ", position) and not quoted:
+        braces += 0 if quoted else (letter == "{") - (letter == "}")
+        if line.startswith(", ", position) and not quoted and not braces:
             pieces.append(line[start:position + 1])
             start = position + 2
         position += 1

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smalti.errors import UnsupportedError
+from smalti.errors import UnsupportedError, UnsupportedNode
 from smalti.export.ggml.builder import DTYPES, Builder, Refused
 from smalti.export.ggml.code import Local, Statement, Tensor, call
-from smalti.export.ggml.lower import INTEGERS, LOWERINGS, is_swap
+from smalti.export.ggml.lowering import INTEGERS, LOWERINGS, is_swap
 from smalti.graph import Graph, Node, Value
 from smalti.graph.graph import rebuilt
 from smalti.rewrite.folding import fold_constants
@@ -44,7 +44,8 @@ class Model:
 def lowered(graph: Graph) -> Model:
     """`graph` in terms of ggml. Raises UnsupportedError with all nodes that ggml cannot express."""
     graph = _prepared(graph)
-    bad = [f"{value.kind} {name}: dtype {value.dtype}"
+    bad = [UnsupportedNode(name, value.kind, f"dtype {value.dtype}; one of {', '.join(DTYPES)} is "
+                                             f"expected")
            for leaves in (graph.inputs, graph.parameters) for name, value in leaves.items()
            if value.dtype not in DTYPES]
     swapped, half = _stored(graph)
@@ -54,7 +55,8 @@ def lowered(graph: Graph) -> Model:
             _refuse(node)
             builder.lower(node, LOWERINGS[node.operation.name])
         except Refused as why:
-            bad.append(f"{node.scope or '(top)'}: {node.operation.name}: {why}")
+            builder.stand_in(node)
+            bad.append(UnsupportedNode(node.scope or "(top)", node.operation.name, str(why)))
     if bad:
         raise UnsupportedError(f"graph {graph.name} has {len(bad)} nodes that ggml cannot express:",
                                bad)

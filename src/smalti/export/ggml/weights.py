@@ -76,7 +76,7 @@ def _short(name: str, taken: set[str]) -> str:
     """`name` if ggml can read it, else its end behind eight digits that are its own.
 
     >>> _short("to_q.weight", set()), _short("block." * 20 + "to_q.weight", set())
-    ('to_q.weight', 'd13dcf4f.k.block.block.block.block.block.block.block.to_q.weight')
+    ('to_q.weight', 'ecee5705..block.block.block.block.block.block.block.to_q.weight')
     """
     short, salt = name, 0
     while short in taken or not 0 < len(short.encode()) <= NAME_BYTES_MAX:

@@ -18,7 +18,7 @@ public:
     Weights(const Tensors & tensors, std::string prefix)
         : tensors(tensors), prefix(std::move(prefix)) {}
 
-    ggml_tensor * operator()(const std::string & name) const {
+    ggml_tensor * operator()(const char * name) const {
         const std::string full = prefix.empty() ? name : prefix + "." + name;
         const auto found = tensors.find(full);
         if (found == tensors.end()) {

@@ -118,6 +118,11 @@ inline ggml_tensor * max_rows(ggml_context * ctx, ggml_tensor * x) {
     return ggml_pool_2d(ctx, x, GGML_OP_POOL_MAX, columns, 1, columns, 1, 0, 0);
 }
 
+// The smallest of each row: x [..., c] -> [..., 1].
+inline ggml_tensor * min_rows(ggml_context * ctx, ggml_tensor * x) {
+    return ggml_neg(ctx, max_rows(ctx, ggml_neg(ctx, x)));
+}
+
 // ------------------------------------------------------------------ attention
 
 // softmax(q k^T * scale + mask) v for each head: q [n, t, heads * d], k [n, s, heads * d],
@@ -135,29 +140,6 @@ inline ggml_tensor * attention(ggml_context * ctx, ggml_tensor * q, ggml_tensor 
     ggml_tensor * shares = ggml_soft_max_ext(ctx, mul_mat(ctx, k, q), mask, scale, 0.0f);
     ggml_tensor * y = permute(ctx, mul_mat(ctx, v, shares), {0, 2, 1, 3});  // [n, t, heads, e]
     return ggml_reshape_3d(ctx, y, width, tokens, batch);
-}
-
-// Each pair (a, b) of channels becomes (a cos - b sin, a sin + b cos): x [n, t, heads, d], cos and
-// sin [n or 1, t, 1, d / 2]. Pairs are neighbours where `interleaved`, else d / 2 apart.
-inline ggml_tensor * rotary_embedding(ggml_context * ctx, ggml_tensor * x, ggml_tensor * cos,
-                                      ggml_tensor * sin, bool interleaved) {
-    const int64_t half = x->ne[0] / 2, heads = x->ne[1], tokens = x->ne[2], batch = x->ne[3];
-    const int64_t rows = heads * tokens * batch;
-    ggml_tensor * pairs = interleaved ? ggml_reshape_3d(ctx, x, 2, half, rows)
-                                      : ggml_reshape_3d(ctx, x, half, 2, rows);
-    const int dim = interleaved ? 0 : 1;
-    const auto part = [&](int i) {
-        return ggml_reshape_4d(ctx, slice(ctx, pairs, dim, i, i + 1), half, heads, tokens, batch);
-    };
-    ggml_tensor * a = part(0), * b = part(1);
-    const auto whole = [&](ggml_tensor * y) {
-        return interleaved ? ggml_reshape_3d(ctx, y, 1, half, rows)
-                           : ggml_reshape_3d(ctx, y, half, 1, rows);
-    };
-    ggml_tensor * first = ggml_sub(ctx, ggml_mul(ctx, a, cos), ggml_mul(ctx, b, sin));
-    ggml_tensor * second = ggml_add(ctx, ggml_mul(ctx, a, sin), ggml_mul(ctx, b, cos));
-    ggml_tensor * turned = ggml_concat(ctx, whole(first), whole(second), dim);
-    return ggml_reshape_4d(ctx, turned, 2 * half, heads, tokens, batch);
 }
 
 // ------------------------------------------------------------------ element by element
@@ -188,15 +170,64 @@ inline ggml_tensor * erf(ggml_context * ctx, ggml_tensor * x) {
     return ggml_mul(ctx, ggml_scale_bias(ctx, sum, -1.0f, 1.0f), ggml_sgn(ctx, x));
 }
 
+// 1 where x is above 0, else 0; and so on.
+inline ggml_tensor * above_zero(ggml_context * ctx, ggml_tensor * x) {
+    return ggml_step(ctx, x);
+}
+
+inline ggml_tensor * logical_not(ggml_context * ctx, ggml_tensor * x) {
+    return ggml_scale_bias(ctx, x, -1.0f, 1.0f);
+}
+
+inline ggml_tensor * not_below_zero(ggml_context * ctx, ggml_tensor * x) {
+    return logical_not(ctx, ggml_step(ctx, ggml_neg(ctx, x)));
+}
+
+inline ggml_tensor * is_not_zero(ggml_context * ctx, ggml_tensor * x) {
+    return ggml_abs(ctx, ggml_sgn(ctx, x));
+}
+
+inline ggml_tensor * is_zero(ggml_context * ctx, ggml_tensor * x) {
+    return logical_not(ctx, is_not_zero(ctx, x));
+}
+
+// 1 where x is not a number: no comparison with one holds.
+inline ggml_tensor * is_nan(ggml_context * ctx, ggml_tensor * x) {
+    return logical_not(ctx, ggml_step(ctx, ggml_scale_bias(ctx, ggml_sqr(ctx, x), 1.0f, 1.0f)));
+}
+
+inline ggml_tensor * is_inf(ggml_context * ctx, ggml_tensor * x) {
+    return ggml_step(ctx, ggml_scale_bias(ctx, ggml_abs(ctx, x), 1.0f, -3.4028234e38f));
+}
+
+// x, and 0 where it is not a number.
+inline ggml_tensor * numbers(ggml_context * ctx, ggml_tensor * x) {
+    return ggml_sub(ctx, ggml_relu(ctx, x), ggml_relu(ctx, ggml_neg(ctx, x)));
+}
+
+// a where `condition` is 1, b where it is 0; both are finite.
+inline ggml_tensor * where(ggml_context * ctx, ggml_tensor * condition, ggml_tensor * a,
+                           ggml_tensor * b) {
+    return ggml_add(ctx, ggml_mul(ctx, a, condition),
+                    ggml_mul(ctx, b, logical_not(ctx, condition)));
+}
+
 // The larger of a and b at each place; both of one shape.
 inline ggml_tensor * max(ggml_context * ctx, ggml_tensor * a, ggml_tensor * b) {
-    ggml_tensor * larger = ggml_step(ctx, ggml_sub(ctx, a, b));          // 1 where a > b, else 0
-    ggml_tensor * other = ggml_scale_bias(ctx, larger, -1.0f, 1.0f);
-    return ggml_add(ctx, ggml_mul(ctx, a, larger), ggml_mul(ctx, b, other));
+    return where(ctx, ggml_step(ctx, ggml_sub(ctx, a, b)), a, b);
 }
 
 inline ggml_tensor * min(ggml_context * ctx, ggml_tensor * a, ggml_tensor * b) {
     return ggml_neg(ctx, max(ctx, ggml_neg(ctx, a), ggml_neg(ctx, b)));
+}
+
+// What is left of a divided by b, with the sign of b (mod) or of a (fmod).
+inline ggml_tensor * mod(ggml_context * ctx, ggml_tensor * a, ggml_tensor * b) {
+    return ggml_sub(ctx, a, ggml_mul(ctx, b, ggml_floor(ctx, ggml_div(ctx, a, b))));
+}
+
+inline ggml_tensor * fmod(ggml_context * ctx, ggml_tensor * a, ggml_tensor * b) {
+    return ggml_sub(ctx, a, ggml_mul(ctx, b, ggml_trunc(ctx, ggml_div(ctx, a, b))));
 }
 
 // x between `low` and `high`. ggml_clamp writes over its operand, hence the copy.

@@ -1,0 +1,183 @@
+"""Sums of products: matrices, windows, attention."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from smalti.export.ggml import layout
+from smalti.export.ggml.builder import Builder, Lowering, Refused
+from smalti.export.ggml.code import Tensor, braces, call
+from smalti.export.ggml.layout import Shape
+from smalti.graph import Node, Value
+
+
+def is_swap(perm: tuple[int, ...]) -> bool:
+    """Whether `perm` exchanges the last two axes and leaves all others.
+
+    >>> is_swap((0, 2, 1)), is_swap((1, 2, 0))
+    (True, False)
+    """
+    rank = len(perm)
+    return rank > 1 and tuple(perm) == _swap(rank)
+
+
+def _swap(rank: int) -> tuple[int, ...]:
+    return *range(rank - 2), rank - 1, rank - 2
+
+
+# ---------------------------------------------------------------------- matrices
+
+def _columns_first(b: Builder, value: Value) -> Tensor:
+    """A second factor [..., k, n] as ggml multiplies by it: [..., n, k]."""
+    if value.kind == "parameter" and value.name in b.swapped:
+        return Tensor(b.tensor(value).code, value.shape[::-1])
+    if value.kind == "constant":
+        return b.constant(value.data.swapaxes(-1, -2), "matrix")
+    node = value.node
+    if node is not None and node.operation.name == "transpose" and is_swap(node.attributes["perm"]):
+        return b.tensor(node.inputs[0])
+    return b.transposed(b.tensor(value), value.shape, _swap(len(value.shape)))
+
+
+def _mat_mul(b: Builder, node: Node) -> Tensor:
+    x, y = node.inputs
+    batch, (m, n), k = node.output.shape[:-2], node.output.shape[-2:], x.shape[-1]
+    second = _columns_first(b, y)
+    if math.prod(y.shape[:-2]) == 1:
+        dims = layout.dimensions(x.shape)
+        dims = dims if len(dims) > 1 else (m, k)
+        return Tensor(call("ops::mul_mat", "ctx", second.shaped(n, k), b.shaped(x, *dims)),
+                      (*dims[:-1], n))
+    first = b.expanded(b.tensor(x), x.shape, (*batch, m, k))
+    second = b.expanded(second, (*y.shape[:-2], n, k), (*batch, n, k))
+    count = math.prod(batch)
+    return Tensor(call("ops::mul_mat", "ctx", second.shaped(count, n, k),
+                       first.shaped(count, m, k)), (count, m, n))
+
+
+def _resample(b: Builder, node: Node) -> Tensor:
+    """Along one axis every result is a sum of a few elements: a product with a matrix."""
+    x, indices, weights = node.inputs
+    if indices.kind != "constant" or weights.kind != "constant":
+        raise Refused("places and weights are computed; constants are expected")
+    rank, axis = len(x.shape), node.attributes["axis"] % len(x.shape)
+    extent, count = x.shape[axis], node.output.shape[axis]
+    matrix = np.zeros((count, extent), np.float32)
+    for places, shares in zip(indices.data.T, weights.data.T, strict=True):
+        np.add.at(matrix, (np.arange(count), places % extent), shares)
+    order = (*(i for i in range(rank) if i != axis), axis)
+    tensor = b.transposed(b.tensor(x), x.shape, order).shaped(x.type.size // extent, extent)
+    made = b.let(Tensor(call("ops::mul_mat", "ctx", b.constant(matrix, "matrix"), tensor),
+                        (x.type.size // extent, count)), hint="resample")
+    shape = (*(x.shape[i] for i in order[:-1]), count)
+    return b.transposed(made, shape, tuple(int(i) for i in np.argsort(order)))
+
+
+# ---------------------------------------------------------------------- windows
+
+def _conv(b: Builder, node: Node) -> Tensor:
+    x, kernel, *bias = node.inputs
+    if len(x.shape) != 4:
+        raise Refused(f"{len(x.shape) - 2} spatial axes; 2 are expected")
+    group, (out, depth) = node.attributes["group"], kernel.shape[:2]
+    first, second = b.shaped(x, *x.shape), b.shaped(kernel, *kernel.shape)
+    window = _window(*(tuple(node.attributes[name]) for name in ("pads", "strides", "dilations")))
+    if group == 1:
+        code = call("ops::conv_2d", "g", second, first, *window)
+    elif depth == 1 and out % group == 0:
+        if out > group:
+            (n, c, *size), area = x.shape, math.prod(x.shape[2:])
+            first = b.expanded(first, (n * c, 1, area), (n * c, out // c, area)).shaped(
+                n, out, *size)
+        code = call("ops::conv_2d_depthwise", "g", second, first, *window)
+    else:
+        code = call("ops::conv_2d_grouped", "g", second, first, group, *window)
+    return _with_bias(b, node, Tensor(code, node.output.shape), bias)
+
+
+def _with_bias(b: Builder, node: Node, result: Tensor, bias: list[Value]) -> Tensor:
+    if not bias:
+        return result
+    result = b.let(result, hint=node.operation.name, shape=node.output.shape)
+    column = b.shaped(bias[0], result.dims[1], 1, 1)
+    return Tensor(call("ggml_add", "ctx", result, column), result.dims)
+
+
+def _window(pads: Shape, strides: Shape = (1, 1), dilations: Shape = (1, 1)) -> list[str]:
+    """The initialiser of ops::Window, without what it has by itself."""
+    fields, defaults = [pads, strides, dilations], [(0,) * 4, (1, 1), (1, 1)]
+    while fields and fields[-1] == defaults[len(fields) - 1]:
+        fields.pop()
+    return [braces(map(braces, fields))] if fields else []
+
+
+def _conv_transpose(b: Builder, node: Node) -> Tensor:
+    """A convolution of the image with zeros between its pixels, by the windows turned around."""
+    x, kernel, *bias = node.inputs
+    if len(x.shape) != 4:
+        raise Refused(f"{len(x.shape) - 2} spatial axes; 2 are expected")
+    group, (n, c, height, width) = node.attributes["group"], x.shape
+    _, depth, *window = kernel.shape
+    steps, pads = node.attributes["strides"], node.attributes["pads"]
+    spaced = b.tensor(x)
+    for (shape, by) in (((n * c * height, width, 1), (0, steps[1] - 1)),
+                        ((n * c, height, 1, width * steps[1]), (steps[0] - 1, 0))):
+        if any(by):
+            spaced = b.let(Tensor(call("ggml_pad", "ctx", spaced.shaped(*shape), by[1], by[0], 0,
+                                       0), (*shape[:-2], shape[-2] + by[0], shape[-1] + by[1])),
+                           hint="spaced")
+    sides, cut = [], []
+    for axis in range(2):
+        extent, reach = x.shape[2 + axis] * steps[axis], (
+            node.attributes["dilations"][axis] * (window[axis] - 1))
+        front = reach - pads[axis]
+        back = node.output.shape[2 + axis] + reach - extent - front
+        sides.append((max(front, 0), max(back, 0)))
+        cut.append((max(-front, 0), extent - max(-back, 0)))
+    spaced = spaced.shaped(n, c, height * steps[0], width * steps[1])
+    for dim, (start, end) in ((1, cut[0]), (0, cut[1])):
+        if (start, end) != (0, spaced.dims[3 - dim]):
+            dims = tuple(end - start if i == 3 - dim else m for i, m in enumerate(spaced.dims))
+            spaced = Tensor(call("ops::slice", "ctx", spaced, dim, start, end), dims)
+    area = math.prod(window)
+    rows = b.transposed(b.tensor(kernel), (group, c // group, depth, area), (3, 0, 2, 1))
+    back_to_front = b.constant(np.arange(area)[::-1], "back_to_front", "i32")
+    turned = Tensor(call("ggml_get_rows", "ctx", rows.shaped(area, c * depth), back_to_front),
+                    (area, c * depth))
+    turned = b.let(b.transposed(turned, (area, c * depth), (1, 0)), hint="turned").shaped(
+        group * depth, c // group, *window)
+    fields = _window((sides[0][0], sides[1][0], sides[0][1], sides[1][1]), (1, 1),
+                     tuple(node.attributes["dilations"]))
+    groups = [group] if group > 1 else []
+    code = call("ops::conv_2d_grouped" if groups else "ops::conv_2d", "g", turned, spaced, *groups,
+                *fields)
+    return _with_bias(b, node, Tensor(code, node.output.shape), bias)
+
+
+# ---------------------------------------------------------------------- attention
+
+def _attention(b: Builder, node: Node) -> Tensor:
+    q, k, v, *given = node.inputs
+    heads, scale = node.attributes["num_heads"], node.attributes["scale"]
+    (batch, t, width), s = q.shape, k.shape[1]
+    mask: Tensor | str = "nullptr"
+    later = np.where(np.triu(np.ones((t, s), bool), 1), -np.inf, 0)
+    if given:
+        shape = (*given[0].shape[:2], t, s)
+        mask = b.expanded(b.tensor(given[0]), given[0].shape, shape).shaped(*shape)
+        if node.attributes["is_causal"]:
+            mask = Tensor(call("ggml_add", "ctx", mask, b.constant(later, "causal_mask")), shape)
+    elif node.attributes["is_causal"]:
+        mask = b.constant(later, "causal_mask")
+    factor = 1 / math.sqrt(width // heads) if scale is None else scale
+    code = call("ops::attention", "ctx", *(b.shaped(x, *x.shape) for x in (q, k, v)), mask, heads,
+                float(factor))
+    return Tensor(code, (batch, t, v.shape[2]))
+
+
+PRODUCTS: dict[str, Lowering] = {
+    "mat_mul": _mat_mul, "conv": _conv, "conv_transpose": _conv_transpose, "resample": _resample,
+    "attention": _attention,
+}
