@@ -104,7 +104,8 @@ def pointwise(c: Cases) -> None:
         c.add("number_first", name, c.graph.constant(number), positive)
     c.add("x", "not", c.graph.apply("greater", x, c.graph.constant(0.0)))
     for exponent in (0.5, 1.0, 2.0, 3.0, 7.0, -1.0, 1.5):
-        c.add(f"to_{'minus' * (exponent < 0)}{abs(exponent)}", "pow", positive, c.graph.constant(exponent))
+        label = f"to_{'minus' * (exponent < 0)}{abs(exponent)}"
+        c.add(label, "pow", positive, c.graph.constant(exponent))
     c.add("odd", "pow", x, c.graph.constant(5.0))
     infinite = c.graph.apply("div", x, c.graph.apply("abs", x))  # 0 / 0 where x is 0
     c.add("x", "is_nan", infinite)
@@ -132,6 +133,10 @@ def products(c: Cases) -> None:
     q, s, v = c.input(2, 5, 12), c.input(2, 7, 12), c.input(2, 7, 8)
     c.add("cross", "attention", q, s, v, num_heads=4)
     c.add("causal", "attention", q, s, v, num_heads=2, is_causal=1, scale=0.5)
+    for label, shape in (("full", (2, 4, 5, 7)), ("keys", (2, 1, 1, 7)), ("one", (1, 1, 5, 7))):
+        mask = c.input(*shape)
+        c.add(label, "attention", q, s, v, mask, num_heads=4)
+        c.add(f"{label}_causal", "attention", q, s, v, mask, num_heads=4, is_causal=1)
     image = c.input(2, 6, 7, 5)
     for label, group, shape in (("plain", 1, (4, 6, 3, 3)), ("groups", 2, (4, 3, 3, 2)),
                                 ("depthwise", 6, (6, 1, 3, 3)), ("twice", 6, (12, 1, 2, 3))):
@@ -147,6 +152,13 @@ def products(c: Cases) -> None:
               pads=(1, 2, 0, 1), output_padding=(1, 0), dilations=(2, 1))
         c.add(f"{label}_cropped", "conv_transpose", image, kernel, group=group, strides=(3, 1),
               pads=(4, 3, 4, 3))
+    line = c.input(2, 6, 7)
+    for label, group in (("plain", 1), ("groups", 2), ("depthwise", 6)):
+        kernel, bias = g.parameter(f"line.{label}.w", (6, 6 // group, 3)), g.parameter("b", (6,))
+        window = {"group": group, "strides": (2,), "dilations": (1,), "pads": (2, 1)}
+        c.add(f"line_{label}", "conv", line, kernel, bias, **window)
+        if group < 6:
+            c.add(f"line_{label}", "conv_transpose", line, kernel, **window, output_padding=(1,))
     places, shares = np.array([[0, 1], [2, -1], [3, 3]]), np.array([[1, 0.5], [0.25, 2], [1, 1]])
     c.add("middle", "resample", x, g.constant(places), g.constant(shares), axis=2)
     c.add("high", "resample", c.input(2, 4, 2, 2, 2), g.constant(places), g.constant(shares),

@@ -29,11 +29,12 @@ std::vector<ggml_tensor *> build(const Graph & g, const std::vector<ggml_tensor 
     conv = ggml_add(ctx, conv, ggml_reshape_3d(ctx, w("conv.bias"), 1, 1, 8));  // [1, 8, 8, 8]
     ggml_tensor * relu = ggml_relu(ctx, conv);  // [1, 8, 8, 8]
     ggml_tensor * reduce_mean = ggml_mean(ctx, ggml_reshape_2d(ctx, relu, 64, 8));  // [1, 8]
-    ggml_tensor * linear = ops::mul_mat(ctx, w("linear.weight"), ggml_reshape_1d(ctx, reduce_mean, 8));  // [1, 4]
+    ggml_tensor * linear = ops::mul_mat(ctx, w("linear.weight"),
+        ggml_reshape_1d(ctx, reduce_mean, 8));  // [1, 4]
     linear = ggml_add(ctx, linear, w("linear.bias"));  // [1, 4]
     return {linear};
 }
-'''  # noqa: E501
+'''
 
 
 def exported(graph: Graph, folder: Path, **options: str) -> str:
@@ -67,14 +68,12 @@ def test_parts_of_the_unet_are_functions(tmp_path: Path) -> None:
     assert {"input_blocks_1", "input_blocks_1_1", "output_blocks_5"} <= set(taken)
     assert 'g.weights("model.diffusion_model.output_blocks.0.0");' in text
     assert 'w("in_layers.0.weight")' in text and "blocks::middle_block_0(g, " in text
-    functions = text.split("\n}\n")
-    assert max(len(function.splitlines()) for function in functions) < 80
+    assert max(function.count("  // [") for function in text.split("\n}\n")) <= 50
 
 
 def test_lines_are_short(tmp_path: Path) -> None:
     text = exported(clip_text_graph(TINY_TEXT, 1, 77), tmp_path / "a")
-    code = [line.partition("  //")[0] for line in text.splitlines()]
-    assert max(map(len, code)) <= 116
+    assert max(map(len, text.splitlines())) <= 100
 
 
 def test_equal_graphs_give_equal_files(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from smalti.export.ggml.code import Local, Weight
 from smalti.export.ggml.names import comment, identifier, literal, unique
 from smalti.export.ggml.outline import Block, Outline, Path
 
-WIDTH_MAX = 110
+WIDTH_MAX = 96
+"""Of lines that are not indented yet."""
 INDENT = "    "
 
 
@@ -141,21 +142,30 @@ def wrapped(line: str, note: str = "") -> list[str]:
     """
     if len(line) + len(note) <= WIDTH_MAX:
         return [line + note]
-    pieces, start, position, quoted, braces = [], 0, 0, False, 0
+    for depth_max in (1, 100):
+        lines = [""]
+        for piece in [*_parts(line, depth_max)[:-1], _parts(line, depth_max)[-1] + note]:
+            if lines[-1].strip() and len(lines[-1]) + 1 + len(piece) > WIDTH_MAX:
+                lines.append(INDENT)
+            lines[-1] += piece if not lines[-1].strip() else f" {piece}"
+        if max(map(len, lines)) <= WIDTH_MAX:
+            break
+    return lines
+
+
+def _parts(line: str, depth_max: int) -> list[str]:
+    """`line` cut after commas that stand in at most `depth_max` parentheses, and in no braces."""
+    parts, start, position, quoted, depth, braces = [], 0, 0, False, 0, 0
     while position < len(line):
         letter = line[position]
         if letter == "\\":
             position += 1  # whatever is behind it stands for itself
         quoted ^= letter == '"'
-        braces += 0 if quoted else (letter == "{") - (letter == "}")
-        if line.startswith(", ", position) and not quoted and not braces:
-            pieces.append(line[start:position + 1])
-            start = position + 2
+        if not quoted:
+            depth += (letter == "(") - (letter == ")")
+            braces += (letter == "{") - (letter == "}")
+            if line.startswith(", ", position) and depth <= depth_max and not braces:
+                parts.append(line[start:position + 1])
+                start = position + 2
         position += 1
-    lines = [""]
-    for piece in [*pieces, line[start:]]:
-        if lines[-1].strip() and len(lines[-1]) + 1 + len(piece) > WIDTH_MAX:
-            lines.append(INDENT)
-        lines[-1] += piece if not lines[-1].strip() else f" {piece}"
-    lines[-1] += note
-    return lines
+    return [*parts, line[start:]]

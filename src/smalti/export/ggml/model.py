@@ -13,9 +13,11 @@ from smalti.export.ggml.code import Local, Statement, Tensor, call
 from smalti.export.ggml.lowering import INTEGERS, LOWERINGS, is_swap
 from smalti.graph import Graph, Node, Value
 from smalti.graph.graph import rebuilt
+from smalti.rewrite import ALL_RULES
 from smalti.rewrite.folding import fold_constants
 from smalti.rewrite.liveness import remove_dead_nodes
 from smalti.rewrite.rebuilding import Images, copied
+from smalti.rewrite.rules import apply_rules
 
 NODES_PER_STATEMENT = 32
 """No function of `ops.h` makes more nodes, but for grouped convolutions."""
@@ -72,7 +74,7 @@ def lowered(graph: Graph) -> Model:
 
 
 def _prepared(graph: Graph) -> Graph:
-    """Operations that have no lowering decomposed, and what is constant computed."""
+    """What is spelled out raised to composites, and those that have no lowering taken apart."""
     def step(images: Images, node: Node, target: Graph) -> Value:
         operation = node.operation
         if operation.name in LOWERINGS or operation.decompose is None:
@@ -81,9 +83,10 @@ def _prepared(graph: Graph) -> Graph:
             return operation.decompose(target, *(images[v] for v in node.inputs),
                                        **node.attributes)
 
+    graph = remove_dead_nodes(apply_rules(fold_constants(graph), ALL_RULES))
     while any(n.operation.name not in LOWERINGS and n.operation.decompose for n in graph.nodes):
-        graph = copied(graph, step)
-    return remove_dead_nodes(fold_constants(graph))
+        graph = remove_dead_nodes(fold_constants(copied(graph, step)))
+    return graph
 
 
 def _refuse(node: Node) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -77,27 +79,51 @@ def _resample(b: Builder, node: Node) -> Tensor:
 
 # ---------------------------------------------------------------------- windows
 
+@dataclass(frozen=True)
+class _Windows:
+    """A convolution's shapes and attributes as those of an image; a line is one row of pixels."""
+
+    x: Shape
+    kernel: Shape
+    result: Shape
+    pads: Shape
+    strides: Shape
+    dilations: Shape
+
+    @staticmethod
+    def of(node: Node) -> _Windows:
+        """Those of `node`. Raises Refused for more than two spatial axes."""
+        shapes = [node.inputs[0].shape, node.inputs[1].shape, node.output.shape]
+        rank = len(shapes[0]) - 2
+        if rank > 2:
+            raise Refused(f"{rank} spatial axes; 1 or 2 are expected")
+        pads, *fields = (tuple(node.attributes[name]) for name in ("pads", "strides", "dilations"))
+        if rank == 1:
+            shapes = [(*shape[:2], 1, shape[2]) for shape in shapes]
+            pads, fields = (0, pads[0], 0, pads[1]), [(1, *field) for field in fields]
+        return _Windows(*shapes, pads, *fields)
+
+
 def _conv(b: Builder, node: Node) -> Tensor:
+    windows, group = _Windows.of(node), node.attributes["group"]
     x, kernel, *bias = node.inputs
-    if len(x.shape) != 4:
-        raise Refused(f"{len(x.shape) - 2} spatial axes; 2 are expected")
-    group, (out, depth) = node.attributes["group"], kernel.shape[:2]
-    first, second = b.shaped(x, *x.shape), b.shaped(kernel, *kernel.shape)
-    window = _window(*(tuple(node.attributes[name]) for name in ("pads", "strides", "dilations")))
+    out, depth = windows.kernel[:2]
+    first, second = b.shaped(x, *windows.x), b.shaped(kernel, *windows.kernel)
+    window = _window(windows.pads, windows.strides, windows.dilations)
     if group == 1:
         code = call("ops::conv_2d", "g", second, first, *window)
     elif depth == 1 and out % group == 0:
         if out > group:
-            (n, c, *size), area = x.shape, math.prod(x.shape[2:])
+            (n, c, *size), area = windows.x, math.prod(windows.x[2:])
             first = b.expanded(first, (n * c, 1, area), (n * c, out // c, area)).shaped(
                 n, out, *size)
         code = call("ops::conv_2d_depthwise", "g", second, first, *window)
     else:
         code = call("ops::conv_2d_grouped", "g", second, first, group, *window)
-    return _with_bias(b, node, Tensor(code, node.output.shape), bias)
+    return _with_bias(b, node, Tensor(code, windows.result), bias)
 
 
-def _with_bias(b: Builder, node: Node, result: Tensor, bias: list[Value]) -> Tensor:
+def _with_bias(b: Builder, node: Node, result: Tensor, bias: Sequence[Value]) -> Tensor:
     if not bias:
         return result
     result = b.let(result, hint=node.operation.name, shape=node.output.shape)
@@ -105,7 +131,7 @@ def _with_bias(b: Builder, node: Node, result: Tensor, bias: list[Value]) -> Ten
     return Tensor(call("ggml_add", "ctx", result, column), result.dims)
 
 
-def _window(pads: Shape, strides: Shape = (1, 1), dilations: Shape = (1, 1)) -> list[str]:
+def _window(pads: Shape, strides: Shape, dilations: Shape) -> list[str]:
     """The initialiser of ops::Window, without what it has by itself."""
     fields, defaults = [pads, strides, dilations], [(0,) * 4, (1, 1), (1, 1)]
     while fields and fields[-1] == defaults[len(fields) - 1]:
@@ -115,45 +141,44 @@ def _window(pads: Shape, strides: Shape = (1, 1), dilations: Shape = (1, 1)) -> 
 
 def _conv_transpose(b: Builder, node: Node) -> Tensor:
     """A convolution of the image with zeros between its pixels, by the windows turned around."""
-    x, kernel, *bias = node.inputs
-    if len(x.shape) != 4:
-        raise Refused(f"{len(x.shape) - 2} spatial axes; 2 are expected")
-    group, (n, c, height, width) = node.attributes["group"], x.shape
-    _, depth, *window = kernel.shape
-    steps, pads = node.attributes["strides"], node.attributes["pads"]
-    spaced = b.tensor(x)
-    for (shape, by) in (((n * c * height, width, 1), (0, steps[1] - 1)),
-                        ((n * c, height, 1, width * steps[1]), (steps[0] - 1, 0))):
-        if any(by):
-            spaced = b.let(Tensor(call("ggml_pad", "ctx", spaced.shaped(*shape), by[1], by[0], 0,
-                                       0), (*shape[:-2], shape[-2] + by[0], shape[-1] + by[1])),
-                           hint="spaced")
-    sides, cut = [], []
+    windows, group = _Windows.of(node), node.attributes["group"]
+    (_, c, *size), (_, depth, *window) = windows.x, windows.kernel
+    image = _spaced(b, b.tensor(node.inputs[0]), windows)
+    sides: list[tuple[int, int]] = []
     for axis in range(2):
-        extent, reach = x.shape[2 + axis] * steps[axis], (
-            node.attributes["dilations"][axis] * (window[axis] - 1))
-        front = reach - pads[axis]
-        back = node.output.shape[2 + axis] + reach - extent - front
+        extent = size[axis] * windows.strides[axis]
+        reach = windows.dilations[axis] * (window[axis] - 1)
+        front = reach - windows.pads[axis]
+        back = windows.result[2 + axis] + reach - extent - front
         sides.append((max(front, 0), max(back, 0)))
-        cut.append((max(-front, 0), extent - max(-back, 0)))
-    spaced = spaced.shaped(n, c, height * steps[0], width * steps[1])
-    for dim, (start, end) in ((1, cut[0]), (0, cut[1])):
-        if (start, end) != (0, spaced.dims[3 - dim]):
-            dims = tuple(end - start if i == 3 - dim else m for i, m in enumerate(spaced.dims))
-            spaced = Tensor(call("ops::slice", "ctx", spaced, dim, start, end), dims)
+        start, end = max(-front, 0), extent - max(-back, 0)
+        if (start, end) != (0, extent):
+            dims = (*image.dims[:2 + axis], end - start, *image.dims[3 + axis:])
+            image = Tensor(call("ops::slice", "ctx", image, 1 - axis, start, end), dims)
     area = math.prod(window)
-    rows = b.transposed(b.tensor(kernel), (group, c // group, depth, area), (3, 0, 2, 1))
-    back_to_front = b.constant(np.arange(area)[::-1], "back_to_front", "i32")
-    turned = Tensor(call("ggml_get_rows", "ctx", rows.shaped(area, c * depth), back_to_front),
+    rows = b.transposed(b.tensor(node.inputs[1]), (group, c // group, depth, area), (3, 0, 2, 1))
+    backwards = b.constant(np.arange(area)[::-1], "backwards", "i32")
+    turned = Tensor(call("ggml_get_rows", "ctx", rows.shaped(area, c * depth), backwards),
                     (area, c * depth))
-    turned = b.let(b.transposed(turned, (area, c * depth), (1, 0)), hint="turned").shaped(
-        group * depth, c // group, *window)
+    turned = b.let(b.transposed(turned, (area, c * depth), (1, 0)), hint="turned")
     fields = _window((sides[0][0], sides[1][0], sides[0][1], sides[1][1]), (1, 1),
-                     tuple(node.attributes["dilations"]))
-    groups = [group] if group > 1 else []
-    code = call("ops::conv_2d_grouped" if groups else "ops::conv_2d", "g", turned, spaced, *groups,
-                *fields)
-    return _with_bias(b, node, Tensor(code, node.output.shape), bias)
+                     windows.dilations)
+    code = call("ops::conv_2d_grouped", "g", turned.shaped(group * depth, c // group, *window),
+                image, group, *fields) if group > 1 else \
+        call("ops::conv_2d", "g", turned.shaped(depth, c, *window), image, *fields)
+    return _with_bias(b, node, Tensor(code, windows.result), node.inputs[2:])
+
+
+def _spaced(b: Builder, x: Tensor, windows: _Windows) -> Tensor:
+    """The image with zeros behind each pixel and each row: as many as the steps leave out."""
+    (n, c, height, width), (down, right) = windows.x, windows.strides
+    if right > 1:
+        code = call("ggml_pad", "ctx", x.shaped(n * c * height, width, 1), right - 1, 0, 0, 0)
+        x = b.let(Tensor(code, (n * c * height, width, right)), hint="spaced")
+    if down > 1:
+        code = call("ggml_pad", "ctx", x.shaped(n * c, height, 1, width * right), 0, down - 1, 0, 0)
+        x = b.let(Tensor(code, (n * c, height, down, width * right)), hint="spaced")
+    return x.shaped(n, c, height * down, width * right)
 
 
 # ---------------------------------------------------------------------- attention
