@@ -35,6 +35,13 @@ def ran(*command: object, timeout: float = 900, **options: object) -> str:
     return done.stdout
 
 
+def tools() -> None:
+    """Fails the test with one line when what builds projects is not there."""
+    absent = [name for name in ("cmake", "make", "c++") if shutil.which(name) is None]
+    if absent:
+        pytest.fail(f"projects cannot be built: install {', '.join(absent)}", pytrace=False)
+
+
 def source() -> Path:
     """The folder of ggml's source. Fails the test with one line when it cannot be fetched."""
     cache = platformdirs.user_cache_path("smalti-tests", appauthor=False) / PACKAGE
@@ -90,6 +97,7 @@ def build(folder: Path, *options: str) -> Project:
 
 def built_ggml() -> Path:
     """Where ggml is installed. It is built as a part of a project, as users do it."""
+    tools()
     where = source()
     folder = where.parents[2] / "project"
     kept = folder / "build"

@@ -1,45 +1,65 @@
-"""`smalti export`: a model for other libraries to compute."""
+"""`smalti export`: a model for other libraries and compilers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from smalti.cli.arrays import parse_shapes
 from smalti.cli.interrupt import ending_at_once
-from smalti.errors import InputError
+from smalti.cli.output import check_writable, replace_file
+
+if TYPE_CHECKING:
+    from smalti.frontend.onnx import Model
 
 
 @click.group()
 def export() -> None:
-    """Write a model for other libraries to compute."""
+    """Write a model for other libraries and compilers."""
+
+
+def reads_model(command: Callable[..., None]) -> Callable[..., None]:
+    """Give `command` what says which model, in which shapes."""
+    model = click.argument("model", type=click.Path(path_type=Path))
+    shapes = click.option("--shape", "shapes", multiple=True, metavar="NAME=NUMBERS",
+                          help="Shape of an input, or extent of a dimension, that MODEL leaves "
+                               "open.")
+    return model(shapes(command))
 
 
 @export.command()
-@click.argument("model")
-@click.option("-o", "--output", required=True, metavar="FOLDER", help="A new or empty folder.")
+@reads_model
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FOLDER",
+              help="A new or empty folder.")
 @click.option("--precision", default="f32", show_default=True,
               help="What matrices and windows are stored as: f32 or f16.")
-@click.option("--shape", "shapes", multiple=True, metavar="NAME=N,N,…",
-              help="The shape of an input that MODEL leaves open, or the size of a dimension.")
-def ggml(model: str, output: str, precision: str, shapes: Sequence[str]) -> None:
-    """Write a C++ project that computes MODEL, an ONNX file, with ggml."""
+def ggml(model: Path, shapes: tuple[str, ...], output: Path, precision: str) -> None:
+    """Write a C++ project that computes MODEL, an .onnx file, with ggml."""
+    opened = load(model, shapes)
+    from smalti.export.ggml import export as write
+
+    write(opened.graph, opened.parameters, output, precision=precision)
+
+
+@export.command()
+@reads_model
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE",
+              help="The text to write.")
+def mlir(model: Path, shapes: tuple[str, ...], output: Path) -> None:
+    """Write the graph of MODEL, an .onnx file, as MLIR text without weights."""
+    check_writable([output])
+    opened = load(model, shapes)
+    from smalti.export.mlir import export as text_of
+
+    replace_file(output, text_of(opened.graph).encode())
+
+
+def load(model: Path, shapes: tuple[str, ...]) -> Model:
+    """The model of `smalti export`, in the shapes of --shape."""
+    wanted = parse_shapes(shapes)
     with ending_at_once():
-        from smalti.export.ggml import export as write
-        from smalti.frontend.onnx import load
-    loaded = load(model, dict(map(parse_shape, shapes)) or None)
-    write(loaded.graph, loaded.parameters, output, precision=precision)
-
-
-def parse_shape(text: str) -> tuple[str, tuple[int, ...] | int]:
-    """A name and extents: of an input, or the one of a dimension.
-
-    >>> parse_shape("x=1,3,224,224"), parse_shape("batch=2")
-    (('x', (1, 3, 224, 224)), ('batch', 2))
-    """
-    name, equals, extents = text.rpartition("=")
-    if not equals or not all(word.strip().isdecimal() for word in extents.split(",")):
-        raise InputError(f"--shape is {text!r}; expected a name and numbers, such as "
-                         f"x=1,3,224,224")
-    numbers = tuple(map(int, extents.split(",")))
-    return name, numbers if len(numbers) > 1 else numbers[0]
+        from smalti.frontend.onnx import load as load_onnx
+    return load_onnx(model, wanted)

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from ggml_graphs import HOSTILE, hostile_graph, weights_of
 from gguf_reader import read_gguf
-from onnx import parser
 from peers_models import TINY_TEXT, TINY_UNET, TINY_VAE
 
 from smalti.benchmark.tiny_cnn import tiny_cnn_graph
-from smalti.cli.main import root
 from smalti.errors import InputError, OutputError, UnsupportedError
 from smalti.export.ggml import export
 from smalti.graph import Graph
@@ -222,31 +219,3 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, place: str) -> 
     with pytest.raises(OutputError, match="cannot write"):
         exported(tiny_cnn_graph(8), tmp_path / place)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
-
-
-# ---------------------------------------------------------------------- command
-
-MODEL = """
-<ir_version: 9, opset_import: ["" : 20]>
-twice (float[n, 4] x) => (float[n, 4] y) { y = Add(x, x) }"""
-
-
-def run(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(root, ["export", "ggml", *map(str, arguments)])
-    return result.exit_code, result.output
-
-
-def test_the_command_reads_onnx(tmp_path: Path) -> None:
-    path = tmp_path / "twice.onnx"
-    path.write_bytes(parser.parse_model(MODEL).SerializeToString())
-    assert run(path, "-o", tmp_path / "a", "--shape", "x=3,4") == (0, "")
-    assert "ggml_add(ctx, x, x);  // [3, 4]" in (tmp_path / "a" / "model.cpp").read_text()
-    assert run(path, "-o", tmp_path / "b", "--shape", "n=5") == (0, "")
-    code, said = run(path, "-o", tmp_path / "a", "--shape", "n=5")
-    assert code == 2 and "it is there already" in said
-    code, said = run(path, "-o", tmp_path / "c")
-    assert code == 2 and "leaves dimensions open" in said
-    for wrong in ("x", "x=", "x=1,b", "=1,,2"):
-        code, said = run(path, "-o", tmp_path / "c", "--shape", wrong)
-        assert code == 2 and wrong in said and "Traceback" not in said
-    assert not (tmp_path / "c").exists()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from smalti.errors import UnsupportedError
+from smalti.errors import UnsupportedError, UnsupportedNode
 from smalti.export.mlir.scalars import TYPES, cast_row, row
 from smalti.export.mlir.text import Map, affine_map, dense, string, symbol, tensor
 from smalti.graph import Graph, Node, Value
@@ -41,10 +41,11 @@ def export(graph: Graph) -> str:
       func.func @double(%x: tensor<2x3xf32> {smalti
     """
     graph = _in_primitives(graph)
-    bad = [f"{node.scope or '(top)'}: {node.operation.name} of "
-           f"{', '.join(str(v.type) for v in node.inputs)}: no operation of the linalg, tensor, "
-           f"arith and math dialects" for node in graph.nodes if not _expressible(node)]
-    bad += [f"{value.kind} {name}: dtype {value.dtype} is not written"
+    bad = [UnsupportedNode(node.scope or "(top)", node.operation.name,
+                           f"no operation of the linalg, tensor, arith and math dialects takes "
+                           f"{', '.join(str(v.type) for v in node.inputs)}")
+           for node in graph.nodes if not _expressible(node)]
+    bad += [UnsupportedNode(name, value.kind, f"dtype {value.dtype} is not written")
             for leaves in (graph.inputs, graph.parameters) for name, value in leaves.items()
             if value.dtype not in TYPES]
     if bad:
