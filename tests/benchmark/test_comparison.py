@@ -39,6 +39,15 @@ def test_the_ratio_is_against_the_fastest_peer_in_its_own_turns() -> None:
     assert row.asked.startswith("<= 0.90x")
 
 
+def test_the_exported_file_is_no_peer_but_has_a_bound() -> None:
+    found = Measured(CASE, "f32", [], FINE, [
+        duel("torch", [1.0], [2.0]), duel("smalti_onnx", [1.0], [1.04])])
+    assert found.best.peer == "torch" and found.row().ok
+    assert "from ONNX 1.04x" in found.row().measured
+    slow = replace(found, duels=[found.duels[0], duel("smalti_onnx", [1.0], [1.06])])
+    assert slow.row().ok is False
+
+
 @pytest.mark.parametrize("change", [
     {"duels": [duel("torch", [1.0], [1.0])]}, {"agreement": Agreement(2e-4, None)},
     {"precision": "bf16", "agreement": Agreement(1e-3, 39.9)}])
@@ -67,7 +76,7 @@ def test_a_peer_that_is_not_installed_is_left_out_and_named(monkeypatch) -> None
     said: list[str] = []
     assert "openvino" not in installed(("openvino",), said.append)
     assert len(said) == 1 and "OpenVINO" in said[0] and "no_such_module" in said[0]
-    with pytest.raises(InputError, match="'tensorrt'; known: torch"):
+    with pytest.raises(InputError, match="'tensorrt'; known: smalti_onnx, torch"):
         installed(("tensorrt",), said.append)
 
 

@@ -62,7 +62,7 @@ def test_pytorch_takes_the_faster_way(precision: str, error_max: float, tmp_path
 
 
 @pytest.mark.peers
-@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("engine", ["smalti_onnx", "onnxruntime", "openvino"])
 def test_exported_files_are_read_where_outputs_are_called_like_inputs(engine: str,
                                                                       tmp_path: Path) -> None:
     job = Job(TINY_CASES["flux_block"], "f32", 1, tmp_path)

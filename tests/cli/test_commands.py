@@ -98,7 +98,7 @@ def test_bench_measures_and_writes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments, said", [
     (("--models", "unit"), "known: "), (("--precision", "f8"), "f8"),
-    (("--peers", "tensorrt"), "known: torch"), (("--threads", 0), "1 to 256"),
+    (("--peers", "tensorrt"), "known: smalti_onnx"), (("--threads", 0), "1 to 256"),
     (("--chart", "a.pdf"), ".svg or .png"), (("--json", "no-such-folder/a"), "no folder"),
     (("--exports", __file__, "--peers"), "--exports")])
 def test_bench_refuses_what_it_cannot_use(arguments: tuple, said: str) -> None:

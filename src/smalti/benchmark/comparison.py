@@ -18,6 +18,8 @@ from smalti.errors import InputError
 
 ERROR_MAX = {"f32": 1e-4, "bf16": 2e-2}
 """Relative L2 against PyTorch in f32."""
+EXPORT_RATIO_MAX = 1.05
+"""Our time with the exported file over that with our own model."""
 PSNR_MIN = 40.0
 """Of a picture computed in bf16, against PyTorch in f32, in dB."""
 
@@ -69,7 +71,8 @@ class Measured:
     @property
     def best(self) -> Duel | None:
         """The duel with the fastest peer."""
-        return min(self.duels, key=lambda duel: duel.median, default=None)
+        return min((duel for duel in self.duels if duel.peer in PEERS),
+                   key=lambda duel: duel.median, default=None)
 
     def row(self) -> Row:
         """Asked, measured, ok; nothing is said to be ok when there was no peer."""
@@ -80,6 +83,11 @@ class Measured:
             said.insert(0, f"{self.best.ratio:.2f}x")
             said.append(f"{ENGINES[self.best.peer].title} {duration(self.best.median)}")
             ok += [self.best.ratio <= bound] if bound else []
+        for duel in self.duels:
+            if duel.peer == "smalti_onnx":
+                asked.append(f"from ONNX <= {EXPORT_RATIO_MAX:g}x")
+                said.append(f"from ONNX {1 / duel.ratio:.2f}x")
+                ok.append(1 / duel.ratio <= EXPORT_RATIO_MAX)
         if self.agreement is not None:
             asked.append(f"L2 <= {ERROR_MAX[self.precision]:g}")
             said.append(f"L2 {self.agreement.error:.1e}")
@@ -112,10 +120,11 @@ def installed(peers: Sequence[str], say: Callable[[str], None]) -> tuple[str, ..
     All of them need PyTorch, which makes the ONNX files and the outputs that all are compared
     with. Raises InputError for an unknown name.
     """
-    unknown = [name for name in peers if name not in PEERS]
+    known = [name for name in ENGINES if name != "smalti"]
+    unknown = [name for name in peers if name not in known]
     if unknown:
         raise InputError(f"--peers names {', '.join(map(repr, unknown))}; known: "
-                         f"{', '.join(PEERS)}")
+                         f"{', '.join(known)}")
     found, reference = [], ENGINES["torch"].missing()
     for name in peers:
         missing = list(dict.fromkeys([*ENGINES[name].missing(), *reference]))
@@ -169,7 +178,7 @@ def _agreement(case: Case, found: list[np.ndarray], expected: list[np.ndarray]) 
 
 def details(results: Sequence[Measured]) -> str:
     """Median times of all engines, with the relative L2 of each, as a table."""
-    peers = [name for name in PEERS if any(d.peer == name for r in results for d in r.duels)]
+    peers = [name for name in ENGINES if any(d.peer == name for r in results for d in r.duels)]
     lines = [("work", "", "Smalti", *(ENGINES[name].title for name in peers))]
     for result in results:
         duels = {duel.peer: duel for duel in result.duels}

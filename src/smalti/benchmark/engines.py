@@ -2,7 +2,8 @@
 
 Each is prepared with its own defaults apart from the number of threads and the precision. PyTorch
 gets the memory layout and the way to bf16 that is faster for it, found first; ONNX Runtime and
-OpenVINO read the ONNX file that PyTorch exports at fixed shapes.
+OpenVINO read the ONNX file that PyTorch exports at fixed shapes; so do we as "smalti_onnx", which
+shows what a model costs that comes as a file.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from smalti.benchmark.suite import Case
+from smalti.frontend.onnx import load
 from smalti.runtime import compile_graph
 
 TRIALS, TRIALS_SECONDS_MAX = 4, 1.0
@@ -78,6 +80,17 @@ def smalti(job: Job) -> Runner:
     program = compile_graph(job.case.graph(), precision=job.precision, threads=job.threads,
                             held=job.case.held)
     program.bind(job.case.read())
+    given = job.case.inputs()
+    return Runner(lambda: program.run(given), lambda: list(program.run(given).values()),
+                  program.explain)
+
+
+def smalti_onnx(job: Job) -> Runner:
+    """Our own program, made of the exported file."""
+    model = load(job.onnx)
+    program = compile_graph(model.graph, precision=job.precision, threads=job.threads,
+                            held=job.case.held)
+    program.bind(model.parameters)
     given = job.case.inputs()
     return Runner(lambda: program.run(given), lambda: list(program.run(given).values()),
                   program.explain)
@@ -170,12 +183,13 @@ def openvino(job: Job) -> Runner:
 
 ENGINES = {
     "smalti": Engine("Smalti", smalti),
+    "smalti_onnx": Engine("Smalti (ONNX)", smalti_onnx, ("onnxscript",)),
     "torch": Engine("PyTorch", torch, ("torch", "diffusers", "transformers", "accelerate")),
     "onnxruntime": Engine("ONNX Runtime", onnxruntime, ("onnxruntime", "onnxscript"),
                           ("f32",)),
     "openvino": Engine("OpenVINO", openvino, ("openvino", "onnxscript")),
 }
-PEERS = tuple(name for name in ENGINES if name != "smalti")
+PEERS = tuple(name for name in ENGINES if name not in ("smalti", "smalti_onnx"))
 
 
 def export(job: Job) -> None:

@@ -29,7 +29,8 @@ def names(text: str | None) -> tuple[str, ...]:
 
 @click.command()
 @click.option("--peers", is_flag=False, flag_value=ALL, default=None, metavar="[NAMES]",
-              help="Also measure torch, onnxruntime and openvino, or those named.")
+              help="Also measure torch, onnxruntime and openvino, or those named; smalti_onnx is "
+                   "our own program of the exported file.")
 @click.option("--models", default=None, metavar="NAMES", help="Only these. Default: the suite.")
 @click.option("--precision", default="f32", show_default=True, help="f32, bf16 or f32,bf16.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
