@@ -73,6 +73,14 @@ def test_open_dimensions_are_named_and_can_be_given_by_input_or_by_name() -> Non
             load(proto, shapes)
 
 
+def test_an_extent_of_minus_one_is_open() -> None:
+    proto = model("m (float[2, 3] x) => (float[2, 3] y) { y = Relu(x) }")
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    with pytest.raises(InputError, match=r"x: \[\?, 3\]"):
+        load(proto)
+    assert load(proto, {"x": (5, 3)}).inputs["x"].shape == (5, 3)
+
+
 def test_all_unsupported_nodes_are_listed_with_names_and_reasons() -> None:
     proto = model("""m (float[2, 3] x) => (float[2, 3] y) {
         a = Relu(x)

@@ -39,6 +39,7 @@ CASES = {
     "one row": stem(3, (1, 300), 8),
     "one pixel": stem(2, (5, 6), 20, 1, pads=(0, 0, 0, 0), batch=3),
     "more border than image": stem(4, (2, 3), 16, 3, 3, 2, (4, 5, 6, 7)),
+    "large window": stem(1, (22, 51), 9, 20, 1, 1, (0, 3, 0, 2)),
     "patches": stem(3, (32, 32), 40, 8, 8, 1, (0, 0, 0, 0)),
 }
 
@@ -88,3 +89,14 @@ def test_impossible_schedules_are_refused() -> None:
     deep = cut(stem(8, (5, 5), 16)).pieces[0].kernel
     with pytest.raises(IllegalSchedule, match="no planes"):
         lower(deep, replace(schedule, tile_x=5), level("avx2"))
+
+
+def test_code_does_not_grow_with_the_window() -> None:
+    """Windows over sound are hundreds of samples wide."""
+    counts = []
+    for window in (16, 32):
+        kernel = cut(stem(1, (32, 300), 8, window, pads=(0, 0, 0, 0))).pieces[0].kernel
+        schedule = ContractionSchedule(1, 1, 300 - window + 1, 1, 1, 4, 1, 1, planar=True)
+        (step,) = lower(kernel, schedule, level("avx2")).steps
+        counts.append(step.code.instructions)
+    assert counts[1] < 1.2 * counts[0]

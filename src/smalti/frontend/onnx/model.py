@@ -216,9 +216,8 @@ def input_types(source: Source, tensors: Tensors, shapes: Shapes) -> dict[str, T
                 used.add(dim.dim_param)
                 extents.append(shapes[dim.dim_param])
             else:
-                extents.append(dim.dim_value if dim.HasField("dim_value")
-                               else dim.dim_param or "?")
-        if any(not isinstance(n, int) or n < 0 for n in extents):
+                extents.append(_extent(dim))
+        if any(not isinstance(n, int) for n in extents):
             missing.append(f"{value.name}: [{', '.join(map(str, extents))}]")
         else:
             found[value.name] = Type(tuple(extents), dtype)
@@ -241,11 +240,16 @@ def _given(value: onnx.ValueInfoProto, given: Sequence[int] | int) -> tuple[int,
     if declared.HasField("shape"):
         dims = declared.shape.dim
         fits = fits and len(dims) == len(shape) and all(
-            not dim.HasField("dim_value") or dim.dim_value == n
-            for dim, n in zip(dims, shape))
+            expected == n or isinstance(expected, str)
+            for expected, n in zip(map(_extent, dims), shape))
     if not fits:
-        expected = [d.dim_value if d.HasField("dim_value") else d.dim_param or "?"
-                    for d in declared.shape.dim]
+        expected = map(_extent, declared.shape.dim)
         raise InputError(f"the shape {list(shape)} is given for input {value.name!r}, which is "
                          f"[{', '.join(map(str, expected))}]")
     return shape
+
+
+def _extent(dim: onnx.TensorShapeProto.Dimension) -> int | str:
+    """A declared extent; the name of an open one, which some exporters write as -1."""
+    fixed = dim.HasField("dim_value") and dim.dim_value >= 0
+    return dim.dim_value if fixed else dim.dim_param or "?"

@@ -18,6 +18,9 @@ from smalti.target.x86.in_place import InPlace
 from smalti.target.x86.micro import Reduction
 from smalti.target.x86.nest import Axis, Nest, Sink, Stream, stream_of
 
+COLUMNS_MAX = 16
+"""Columns of a window in straight code; windows over sound have hundreds."""
+
 
 class Planar(InPlace):
     """A direct contraction whose patch is a plane for each channel."""
@@ -45,10 +48,12 @@ class Planar(InPlace):
         return Layout(4, row, plane, 0, 0, e.c * plane)
 
     def reduction(self, layout: Layout) -> tuple[list[Reduction], int, int]:
-        """Channels, rows, and all columns of the window a turn."""
+        """Channels, rows, and all columns of the window a turn, or an equal part of them."""
         e = self.e
+        unroll = max(n for n in range(1, COLUMNS_MAX + 1) if e.s % n == 0)
+        step = 4 * e.dilation_x
         return [Reduction(e.c, layout.image), Reduction(e.r, e.dilation_y * layout.row),
-                Reduction(1, 0)], 4 * e.dilation_x, e.s
+                Reduction(e.s // unroll, unroll * step)], step, unroll
 
     def _tile(self, tile: Tile, tile_x: int) -> None:
         e, layout = self.e, self.layout(tile_x)
