@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from smalti.errors import DeviceError, InputError
 from smalti.graph.operation import OPERATIONS
 from smalti.runtime.image import HostCall, array_at
 
@@ -14,7 +15,8 @@ def bound(call: HostCall, arena: np.ndarray,
           weights: Sequence[np.ndarray]) -> Callable[[], None]:
     """A function that computes `call` in `arena` and the memory of each slot of the weights.
 
-    Nothing is copied beforehand.
+    Nothing is copied beforehand. Calling it raises InputError for operands that the operation
+    cannot be asked for, DeviceError where memory is not enough.
     """
     operands = [array_at(arena if operand.slot < 0 else weights[operand.slot], operand.place)
                 for operand in call.operands]
@@ -23,6 +25,11 @@ def bound(call: HostCall, arena: np.ndarray,
     result, meaning = array_at(arena, call.result), OPERATIONS[call.operation].meaning
 
     def compute() -> None:
-        result[...] = meaning(*operands, **call.attributes)
+        try:
+            result[...] = meaning(*operands, **call.attributes)
+        except MemoryError as error:
+            raise DeviceError(f"{call.operation}: {error}; choose a smaller size") from None
+        except (InputError, IndexError, ValueError) as error:  # numbers that it cannot be asked for
+            raise InputError(f"{call.operation}: {error}") from None
 
     return compute

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from smalti.errors import InputError, UnsupportedError, UnsupportedNode
+from smalti.errors import DeviceError, InputError, UnsupportedError, UnsupportedNode
 from smalti.frontend.onnx.importer import (
     Step, body_steps, fields_of, host_results, inner_scope, is_hosted,
 )
@@ -207,8 +207,13 @@ class Interpreted(Program):
         self.parameters = {name: np.array(read(name)) for name in shapes}
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        with np.errstate(all="ignore"):
-            return evaluate(self.graph, inputs, self.parameters)
+        try:
+            with np.errstate(all="ignore"):
+                return evaluate(self.graph, inputs, self.parameters)
+        except MemoryError as error:
+            raise DeviceError(f"{self.name}: {error}; choose a smaller size") from None
+        except (IndexError, ValueError) as error:  # numbers that an operation cannot be asked for
+            raise InputError(f"{self.name}: {error}") from None
 
     def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
         return None

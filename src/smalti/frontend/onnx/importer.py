@@ -36,8 +36,10 @@ DEPTH_MAX = 24
 """Bodies within bodies, and functions that call functions."""
 STEPS_MAX = 1 << 17
 """Nodes of a model with all its bodies put in place."""
-BYTES_MAX = 1 << 42
+BYTES_MAX = 1 << 40
 """No value of a graph is larger: no computer has the memory."""
+AXES_MAX = 32
+"""Numpy has 64, and some of our meanings double the axes."""
 KNOWN_FLOPS_MAX = 1 << 22
 """What is computed with numpy on the way, because a rule has to know it; more is a stage."""
 WEIGHTS = (*FLOATS, "i8", "u8", *PACKED, "f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz")
@@ -50,6 +52,9 @@ CONTRACTIONS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Gather", "LSTM", "GR
 
 MASKED = -1e4
 """Attention masks hold 0 and numbers below this one, and are no weights."""
+
+IMPOSSIBLE = (ArithmeticError, LookupError, MemoryError, ValueError)
+"""What numpy raises for sizes and numbers that no array has."""
 
 
 class Scope:
@@ -119,9 +124,8 @@ class FoldingGraph(Graph):
 
     def apply(self, name: str, *inputs: Value, **attributes: Any) -> Value:
         value = super().apply(name, *inputs, **attributes)
-        if value.type.bytes > BYTES_MAX:
-            raise InputError(f"{self.scope_name}: a result of {value.type} is larger than any "
-                             f"memory")
+        if value.type.bytes > BYTES_MAX or len(value.shape) > AXES_MAX:
+            raise InputError(f"a result of {value.type} is larger than any memory")
         if value.type.size == 0:
             self.nodes.pop()
             return self.constant(np.zeros(value.shape, DTYPES[value.dtype]), value.dtype)
@@ -177,7 +181,7 @@ class Importer:
         if not self._poisoned.isdisjoint(keys):
             self._poisoned.update(step.makes)
             self._check(step)
-        elif not self.waiting.isdisjoint(keys):
+        elif not self.waiting.isdisjoint(step.reads):  # captured values may wait
             self._defer(step)
         else:
             try:
@@ -236,7 +240,7 @@ class Importer:
         except NeedsValue:
             del self.graph.nodes[before:]
             raise
-        except InputError as error:
+        except (InputError, *IMPOSSIBLE) as error:
             raise InputError(f"{step.label}: {error}") from None
         if results is None:
             del self.graph.nodes[before:]
@@ -548,10 +552,12 @@ def host_results(step: Step, arrays: Sequence[Any], body: Body | None = None) ->
     domain, operator, version = operator_of(step)
     try:
         call = HostCall(step, arrays, fields_of(step), version, body)
-        return list(HOST_RULES[domain, operator](call))
+        results = list(HOST_RULES[domain, operator](call))
     except UnsupportedError:
         raise
-    except (ValueError, IndexError, TypeError, OverflowError) as error:
+    except (InputError, AttributeError, TypeError, *IMPOSSIBLE) as error:  # operands of any kind
         raise InputError(f"{step.label}: {error}") from None
-    except InputError as error:
-        raise InputError(f"{step.label}: {error}") from None
+    if len(results) < len(step.makes):
+        raise InputError(f"{step.label}: {len(step.makes)} results are asked for, it gives "
+                         f"{len(results)}")
+    return results

@@ -13,7 +13,7 @@ import onnx
 from smalti.errors import InputError, UnsupportedError, UnsupportedNode
 from smalti.frontend.onnx import rules as rules
 from smalti.frontend.onnx.importer import (
-    FoldingGraph, Importer, Scope, Step, dtype_name, steps_of,
+    AXES_MAX, BYTES_MAX, FoldingGraph, Importer, Scope, Step, dtype_name, steps_of,
 )
 from smalti.frontend.onnx.reading import Source, read_model
 from smalti.frontend.onnx.tensors import DTYPE_OF, Tensors
@@ -225,6 +225,10 @@ def input_types(source: Source, tensors: Tensors, shapes: Shapes) -> dict[str, T
         names = sorted({v.name for v in source.proto.graph.input} - set(tensors))
         raise InputError(f"shapes are given for {', '.join(unknown)}; {source.name} has the "
                          f"inputs {', '.join(names)}")
+    for name, type in found.items():
+        if type is not None and (type.bytes > BYTES_MAX or len(type.shape) > AXES_MAX):
+            raise InputError(f"the input {name!r} of {source.name} is {type}, larger than any "
+                             f"memory")
     if missing:
         raise InputError(f"{source.name} leaves dimensions open: {'; '.join(missing)}. Give "
                          f"shapes={{...}} by input or by dimension, as in "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,11 +46,47 @@ def read_model(model: str | Path | onnx.ModelProto) -> Source:
     if not proto.HasField("graph") or not proto.opset_import:
         raise InputError(f"{source.name} is no ONNX model: it has no "
                          f"{'operator version' if proto.HasField('graph') else 'graph'}")
+    check_names(proto)
     version, newest = source.opsets.get("", OPSET_MIN), onnx.defs.onnx_opset_version()
     if not OPSET_MIN <= version <= newest:
         raise InputError(f"{source.name} asks for version {version} of the ONNX operators; "
                          f"{OPSET_MIN} to {newest} are known")
     return source
+
+
+def check_names(proto: onnx.ModelProto) -> None:
+    """Raise InputError for a name that is no text (protobuf gives bytes for broken UTF-8)."""
+    texts = [proto.graph.name]
+    for entry in (*proto.opset_import, *(e for f in proto.functions for e in f.opset_import)):
+        texts.append(entry.domain)
+    for function in proto.functions:
+        texts += [function.name, function.domain, *function.input, *function.output,
+                  *function.attribute, *(a.name for a in function.attribute_proto)]
+    bodies: list[onnx.GraphProto | onnx.FunctionProto] = [proto.graph, *proto.functions]
+    while bodies:
+        body = bodies.pop()
+        for node in body.node:
+            texts += [node.name, node.op_type, node.domain, *node.input, *node.output]
+            for attribute in node.attribute:
+                texts += [attribute.name, attribute.ref_attr_name]
+                if attribute.HasField("g"):
+                    bodies.append(attribute.g)
+                bodies.extend(attribute.graphs)
+                texts += tensor_texts([attribute.t] if attribute.HasField("t") else [])
+        if isinstance(body, onnx.GraphProto):
+            for value in (*body.input, *body.output):
+                texts.append(value.name)
+                texts += [dim.dim_param for dim in value.type.tensor_type.shape.dim]
+            texts += tensor_texts(body.initializer)
+    for text in texts:
+        if not isinstance(text, str):
+            raise InputError(f"a name of the model is no text: {text[:80]!r}; the file is damaged")
+
+
+def tensor_texts(tensors: Iterable[onnx.TensorProto]) -> list[str]:
+    """Names in tensors."""
+    return [text for tensor in tensors for text in (
+        tensor.name, *(text for e in tensor.external_data for text in (e.key, e.value)))]
 
 
 def _parsed(path: Path) -> onnx.ModelProto:

@@ -25,6 +25,8 @@ import onnx
 
 from smalti.errors import InputError
 from smalti.graph import Value
+from smalti.graph.graph import CONSTANT_ELEMENTS_MAX
+from smalti.graph.operation import REQUIRED
 
 if TYPE_CHECKING:
     from smalti.frontend.onnx.importer import Importer, Step
@@ -112,35 +114,37 @@ class Attributes:
     def _field(self, name: str, default: Any, type: int, slot: str) -> Any:
         found = self.fields.get(name)
         if found is None:
+            if default is REQUIRED:
+                raise InputError(f"the attribute {name!r} is missing")
             return default
         if found.type != type:
-            raise InputError(f"{self.where}: attribute {name!r} is of type {found.type}, "
+            raise InputError(f"attribute {name!r} is of type {found.type}, "
                              f"{type} is expected")
         value = getattr(found, slot)
         return tuple(value) if slot in ("ints", "floats", "strings") else value
 
-    def integer(self, name: str, default: Any = None) -> int:
-        """An integer, `default` where there is none."""
+    def integer(self, name: str, default: Any = REQUIRED) -> int:
+        """An integer, `default` where there is none. All of these raise InputError without one."""
         return self._field(name, default, onnx.AttributeProto.INT, "i")
 
-    def number(self, name: str, default: Any = None) -> float:
+    def number(self, name: str, default: Any = REQUIRED) -> float:
         """A floating number."""
         return self._field(name, default, onnx.AttributeProto.FLOAT, "f")
 
-    def text(self, name: str, default: Any = None) -> str:
+    def text(self, name: str, default: Any = REQUIRED) -> str:
         """A string."""
         found = self._field(name, default, onnx.AttributeProto.STRING, "s")
         return found.decode("utf-8", "replace") if isinstance(found, bytes) else found
 
-    def integers(self, name: str, default: Any = None) -> tuple[int, ...]:
+    def integers(self, name: str, default: Any = REQUIRED) -> tuple[int, ...]:
         """Several integers."""
         return self._field(name, default, onnx.AttributeProto.INTS, "ints")
 
-    def numbers(self, name: str, default: Any = None) -> tuple[float, ...]:
+    def numbers(self, name: str, default: Any = REQUIRED) -> tuple[float, ...]:
         """Several floating numbers."""
         return self._field(name, default, onnx.AttributeProto.FLOATS, "floats")
 
-    def texts(self, name: str, default: Any = None) -> tuple[str, ...]:
+    def texts(self, name: str, default: Any = REQUIRED) -> tuple[str, ...]:
         """Several strings."""
         found = self._field(name, default, onnx.AttributeProto.STRINGS, "strings")
         return found if found is default else tuple(s.decode("utf-8", "replace") for s in found)
@@ -151,10 +155,7 @@ class Attributes:
 
     def graph(self, name: str) -> onnx.GraphProto:
         """A body. Raises InputError where there is none."""
-        found = self._field(name, None, onnx.AttributeProto.GRAPH, "g")
-        if found is None:
-            raise InputError(f"{self.where}: the body {name!r} is missing")
-        return found
+        return self._field(name, REQUIRED, onnx.AttributeProto.GRAPH, "g")
 
 
 class Call(Attributes):
@@ -179,7 +180,7 @@ class Call(Attributes):
     def __getitem__(self, i: int) -> Value:
         value = self.optional(i)
         if value is None:
-            raise InputError(f"{self.where}: operand {i} is missing")
+            raise InputError(f"operand {i} is missing")
         return value
 
     def known(self, i: int) -> np.ndarray:
@@ -190,13 +191,23 @@ class Call(Attributes):
         """As `known`; `default` where the operand is left out."""
         return default if self.optional(i) is None else self.known(i)
 
-    def known_integers(self, i: int, default: Any = None) -> Any:
+    def known_integers(self, i: int, default: Any = REQUIRED) -> Any:
         """Operand `i` as a tuple of integers; `default` where it is left out."""
-        if self.optional(i) is None:
+        if self.optional(i) is None and default is not REQUIRED:
             return default
-        return tuple(int(n) for n in self.known(i).reshape(-1))
+        numbers = self.known(i).reshape(-1)
+        if not np.isfinite(numbers.astype(np.float64)).all():
+            raise InputError(f"operand {i} holds {numbers}; integers are expected")
+        return tuple(int(n) for n in numbers)
 
-    def integers_of(self, name: str, i: int, default: Any = None) -> Any:
+    def known_integer(self, i: int) -> int:
+        """Operand `i` as one integer. Raises InputError for any other number of elements."""
+        array = self.known(i)
+        if array.size != 1 or array.dtype.kind not in "iu":
+            raise InputError(f"operand {i} is {self[i].type}; one integer is expected")
+        return int(array.reshape(())[()])
+
+    def integers_of(self, name: str, i: int, default: Any = REQUIRED) -> Any:
         """Integers that are an attribute in earlier versions, and operand `i` in later ones."""
         if name in self:
             return self.integers(name)
@@ -206,12 +217,19 @@ class Call(Attributes):
         """`axis` of `value`, counted from the front. Raises InputError for one it has not."""
         rank = len(value.shape)
         if not -rank <= axis < rank:
-            raise InputError(f"{self.where}: axis {axis} does not exist in {value.type}")
+            raise InputError(f"axis {axis} does not exist in {value.type}")
         return axis % rank
 
     def apply(self, operation: str, *operands: Value, **attributes: Any) -> Value:
         """The result of an operation of ours."""
         return self.importer.graph.apply(operation, *operands, **attributes)
+
+    def counted(self, count: int) -> np.ndarray:
+        """0, 1, … up to `count`. Raises Unsupported for more than a constant may have."""
+        if count > CONSTANT_ELEMENTS_MAX:
+            raise Unsupported(f"it counts to {count}; at most {CONSTANT_ELEMENTS_MAX} numbers are "
+                              f"made")
+        return np.arange(count)
 
     def constant(self, data: Any, dtype: str = "") -> Value:
         """A constant; see `Graph.constant`."""
@@ -240,5 +258,5 @@ class HostCall(Attributes):
     def __getitem__(self, i: int) -> Any:
         value = self.optional(i)
         if value is None:
-            raise InputError(f"{self.where}: operand {i} is missing")
+            raise InputError(f"operand {i} is missing")
         return value

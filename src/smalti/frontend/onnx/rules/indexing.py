@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, Unsupported, rule
+from smalti.frontend.onnx.registry import Call, rule
 from smalti.frontend.onnx.rules.movement import part
 from smalti.graph import Value
-from smalti.graph.graph import CONSTANT_ELEMENTS_MAX
 
 
 @rule("GatherElements")
@@ -42,7 +40,7 @@ def tensor_scatter(call: Call) -> Value:
         raise InputError(f"{update.type} in place of rows of {cache.type} along axis {axis}, "
                          f"{mode!r}")
     rows, fresh, rank = cache.shape[axis], update.shape[axis], len(cache.shape)
-    along = call.constant(np.arange(rows).reshape(rows, *(1,) * (rank - 1 - axis)), "i64")
+    along = call.constant(call.counted(rows).reshape(rows, *(1,) * (rank - 1 - axis)), "i64")
     if start is not None:
         start = call.apply("cast", start, to="i64") if start.dtype != "i64" else start
         along = along - start.reshape(start.shape[0], *(1,) * (rank - 1))
@@ -65,9 +63,7 @@ def reverse_sequence(call: Call) -> Value:
 
 def counted(call: Call, count: int, behind: int) -> Value:
     """0, 1, … along an axis that has `behind` axes behind it."""
-    if count > CONSTANT_ELEMENTS_MAX:
-        raise Unsupported(f"{count} numbers; at most {CONSTANT_ELEMENTS_MAX} are made")
-    return call.constant(np.arange(count).reshape(count, *(1,) * behind), "i64")
+    return call.constant(call.counted(count).reshape(count, *(1,) * behind), "i64")
 
 
 @rule("OneHot")
@@ -108,7 +104,7 @@ def hardmax(call: Call) -> Value:
 @rule("TopK")
 def top_k(call: Call) -> list[Value]:
     x = call[0]
-    (k,) = (call.integer("k"),) if "k" in call else call.known_integers(1)
+    k = call.integer("k") if "k" in call else call.known_integer(1)
     axis = call.axis(x, call.integer("axis"))
     places = call.apply("top_k_indices", x, axis=axis, k=k, largest=call.integer("largest", 1))
     return [call.apply("gather_elements", x, places, axis=axis), places]
@@ -116,6 +112,6 @@ def top_k(call: Call) -> list[Value]:
 
 @rule("CumSum", "CumProd")
 def running(call: Call) -> Value:
-    (axis,) = call.known_integers(1)
+    axis = call.known_integer(1)
     return call.apply("cum_sum" if call.operator == "CumSum" else "cum_prod", call[0], axis=axis,
                       exclusive=call.integer("exclusive"), reverse=call.integer("reverse"))

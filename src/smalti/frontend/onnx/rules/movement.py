@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, Unsupported, rule
+from smalti.frontend.onnx.registry import Call, rule
 from smalti.graph import Value
 from smalti.graph.operation import DTYPES
 
@@ -91,7 +91,7 @@ def flatten(call: Call) -> Value:
 @rule("Squeeze")
 def squeeze(call: Call) -> Value:
     x = call[0]
-    axes = call.integers_of("axes", 1)
+    axes = call.integers_of("axes", 1, None)
     if axes is None:
         axes = [i for i, n in enumerate(x.shape) if n == 1]
     gone = {call.axis(x, axis) for axis in axes}
@@ -140,7 +140,7 @@ def joined(call: Call, values: list[Value], axis: int) -> Value:
 def split(call: Call) -> list[Value]:
     x = call[0]
     axis = call.axis(x, call.integer("axis"))
-    sizes = call.integers_of("split", 1)
+    sizes = call.integers_of("split", 1, None)
     if sizes is None:
         count = call.integer("num_outputs", len(call.results))
         if count < 1 or count > max(1, len(call.results)):
@@ -168,7 +168,8 @@ def cut(call: Call) -> Value:
         if stride == 1:
             x = part(call, x, axis, first, max(first, last))
         else:
-            x = taken_at(call, x, axis, np.arange(first, last, stride))
+            count = len(range(first, last, stride))
+            x = taken_at(call, x, axis, first + stride * call.counted(count))
     return x
 
 

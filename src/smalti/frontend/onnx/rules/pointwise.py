@@ -36,7 +36,7 @@ def same(call: Call) -> Value:
 @rule("Max", "Min", "Sum", "Mean")
 def variadic(call: Call) -> Value:
     operation = {"Max": "max", "Min": "min"}.get(call.operator, "add")
-    values = [call[i] for i in range(len(call.operands))]
+    values = [call[i] for i in range(max(1, len(call.operands)))]
     total = functools.reduce(lambda a, b: call.apply(operation, a, b), values)
     return total / float(len(values)) if call.operator == "Mean" else total
 
@@ -116,6 +116,8 @@ def leaky_relu(call: Call) -> Value:
     slope = call[1] if call.operator == "PRelu" else call.constant(call.number("alpha"), x.dtype)
     if x.dtype not in FLOATS:
         return call.apply("where", call.apply("less", x, zero), x * slope, x)
+    if call.operator == "LeakyRelu" and 0 < call.number("alpha") <= 1:
+        return call.apply("max", x, x * slope)
     return call.apply("relu", x) + call.apply("min", x, zero) * slope
 
 
@@ -217,8 +219,10 @@ def triangle(call: Call) -> Value:
     offset = call.known_integers(1, (0,))[0]
     rows, columns = x.shape[-2:]
     offset = max(-rows - 1, min(columns + 1, offset))
-    ones = np.ones((rows, columns), bool)
-    inside = np.triu(ones, offset) if call.integer("upper") else np.tril(ones, offset)
-    return call.apply("where", call.constant(inside), x, call.constant(0, x.dtype))
+    row = call.constant(call.counted(rows)[:, None] + offset, "i64")
+    column = call.constant(call.counted(columns), "i64")
+    upper = bool(call.integer("upper"))
+    inside = call.apply("greater_or_equal" if upper else "less_or_equal", column, row)
+    return call.apply("where", inside, x, call.constant(0, x.dtype))
 
 

@@ -185,7 +185,7 @@ def interpolated(call: Call, x: Value, sides: Sequence[Side], mode: str, place: 
 def upsample(call: Call) -> Value:
     """Before version 11 places are y / scale, the nearest the one in front."""
     x = call[0]
-    scales = call.numbers("scales") or [float(s) for s in call.known(1).reshape(-1)]
+    scales = call.numbers("scales", ()) or [float(s) for s in call.known(1).reshape(-1)]
     if len(scales) != len(x.shape) or 0 in x.shape or not all(0 < s < EXTENT_MAX for s in scales):
         raise InputError(f"{x.type} by {list(scales)}")
     sides = [Side(i, n, math.floor(n * s), s)

@@ -62,9 +62,7 @@ def sequence(call: Call) -> Value:
     if delta == 0:
         raise InputError("the step is 0")
     count = max(0, math.ceil((limit - start) / delta))
-    if count > CONSTANT_ELEMENTS_MAX:
-        raise Unsupported(f"{count} numbers; at most {CONSTANT_ELEMENTS_MAX} are made")
-    numbers = start + np.arange(count) * delta
+    numbers = start + call.counted(count) * delta
     return call.constant(numbers.astype(call.known(0).dtype), call[0].dtype)
 
 

@@ -33,7 +33,7 @@ def stft(call: Call) -> Value:
     signal, window = call[0], call.optional(2)
     if len(signal.shape) == 2:
         signal = signal.reshape(*signal.shape, 1)
-    (step,) = call.known_integers(1)
+    step = call.known_integer(1)
     usual = (signal.shape[1] if len(signal.shape) > 1 else 0) if window is None \
         else window.type.size
     (length,) = call.known_integers(3, (usual,))
@@ -44,7 +44,7 @@ def stft(call: Call) -> Value:
     if frames * length > CONSTANT_ELEMENTS_MAX:
         raise Unsupported(f"{frames} frames of {length}; at most {CONSTANT_ELEMENTS_MAX} elements "
                           f"are gathered")
-    places = np.arange(frames)[:, None] * step + np.arange(length)
+    places = call.counted(frames)[:, None] * step + call.counted(length)
     framed = taken_at(call, signal, 1, places)
     if window is not None:
         framed = framed * window.reshape(length, 1)
@@ -62,7 +62,7 @@ def mel_weights(call: Call) -> Value:
     if bins * rows > CONSTANT_ELEMENTS_MAX:
         raise Unsupported(f"a table of {rows} x {bins}")
     least, most = (2595 * np.log10(1 + hertz / 700) for hertz in (low, high))
-    mel = np.arange(bins + 2) * ((most - least) / (bins + 2)) + least
+    mel = call.counted(bins + 2) * ((most - least) / (bins + 2)) + least
     edges = ((length + 1) * (700 * (10 ** (mel / 2595) - 1)) // rate).astype(np.int64)
     if edges[-1] >= rows:
         raise InputError(f"{high} Hz lie beyond half of {rate} Hz")
