@@ -51,7 +51,8 @@ def compile(model: Path, output: Path | None, target: str | None, precision: str
             raise InputError("the shapes of an engine file are fixed; give --shape with the model "
                              "that it was made from")
         file = engine.EngineFile(model)
-        recipe = Recipe.of(file.graph, precision or file.about.precision, file.about.held, threads)
+        recipe = Recipe.of(file.graph, precision or file.about.precision, file.about.held, threads,
+                           dict(file.about.weights))
         weights = model if file.has_weights else None
     else:
         from smalti.frontend.onnx import load

@@ -119,9 +119,10 @@ def imprecise(image: Image, read: Read, done: Done) -> dict[str, int]:
     """The weights whose layers use an F(m) that is too imprecise for them, as `bind` finds them."""
     found = {}
     for name in dict.fromkeys(slot.name for slot in image.slots if slot.filtering and slot.name):
-        values = checked(name, read(name), image.parameters[name]).reshape(-1)
-        for slot in image.slots:
-            if slot.name == name and slot.filtering and _error(slot, values) > ERROR_MAX:
+        slots = [slot for slot in image.slots if slot.name == name and slot.filtering]
+        values = checked(name, read(name), image.parameters[name], slots[0].dtype).reshape(-1)
+        for slot in slots:
+            if _error(slot, values) > ERROR_MAX:
                 found[name] = slot.filtering.size // 4 * 2
         done(name)
     return found
