@@ -19,6 +19,9 @@ from safetensors.numpy import save_file
 
 from smalti.cli.arrays import file_names, parse_shapes, read_inputs
 from smalti.errors import InputError
+from smalti.graph import Graph
+from smalti.runtime import engine
+from smalti.runtime.compiler import Recipe
 from smalti.runtime.engine_file import EngineFile
 
 RNG = np.random.default_rng(0)
@@ -79,6 +82,14 @@ def test_weights_in_the_file_or_beside_it(model: Path, tmp_path: Path) -> None:
                                    rtol=1e-5)
 
 
+def test_an_engine_file_without_weights_asks_for_them(model: Path, tmp_path: Path) -> None:
+    run("compile", model, "--shape", "rows=3")
+    engine = model.with_suffix(".smalti")
+    refused(run("run", engine, f"x={tmp_path / 'x.npy'}"), "small.smalti holds no weights",
+            "give --weights FILE")
+    refused(run("run", engine, "--random", "--weights", engine), "holds no weights")
+
+
 def test_random_inputs_and_times(model: Path) -> None:
     result = run("run", model, "--random", "--shape", "rows=2", "--runs", 3)
     assert result.exit_code == 0, result.output
@@ -93,6 +104,20 @@ def test_an_engine_file_is_compiled_for_other_targets(model: Path, tmp_path: Pat
     file = EngineFile(tmp_path / "b.smalti")
     assert file.levels == ("avx2",) and file.has_weights
     np.testing.assert_array_equal(file.array("w"), WEIGHT)
+
+
+def test_what_is_held_as_halves_stays_so_for_other_targets(tmp_path: Path) -> None:
+    g = Graph("halves")
+    g.output("y", g.apply("mat_mul", g.input("x", (9, 128)), g.parameter("w", (128, 128))))
+    given = {"w": RNG.standard_normal((128, 128)).astype(np.float16)}
+    engine.save(Recipe.of(g, "f32", (), 1, {"w": "f16"}), tmp_path / "a.smalti", targets=("avx2",),
+                weights=given, with_weights=True)
+    result = run("compile", tmp_path / "a.smalti", "-o", tmp_path / "b.smalti", "--target",
+                 "avx512", "--with-weights", "--threads", 1)
+    assert result.exit_code == 0, result.output
+    file = EngineFile(tmp_path / "b.smalti")
+    assert file.about.weights == (("w", "f16"),) and file.array("w").dtype == np.float16
+    assert [slot.dtype for slot in file.image("avx512").slots] == ["f16"]
 
 
 def test_inspect_and_explain(model: Path, tmp_path: Path) -> None:

@@ -58,6 +58,9 @@ def run(model: Path, inputs: tuple[str, ...], output: Path | None, weights: Path
     if weights is not None:
         show_progress(f"loading {weights}")
         program.bind(weights)
+    elif not program.bound:
+        raise InputError(f"{model} holds no weights; give --weights FILE: .safetensors, a folder "
+                         f"of them, .onnx or .smalti")
     bound = time.perf_counter()
     if random:
         given = random_inputs(*inputs_of(program))

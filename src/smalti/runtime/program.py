@@ -52,10 +52,12 @@ class Program(ABC):
     """A compiled graph: bind weights, run, save, ask what it does.
 
     `recipe` is what it was compiled from, and `targets` and `filterings` say what was made of that.
+    `bound` says whether it has all weights that it needs to run.
     """
 
     name: str
     inputs: dict[str, tuple[int, ...]]
+    bound: bool = True
     recipe: Recipe | None = None
     targets: tuple[str, ...] = ()
     filterings: Mapping[str, int] = MappingProxyType({})
@@ -101,6 +103,10 @@ class Program(ABC):
     @abstractmethod
     def explain(self) -> str:
         """Kernels, schedules, time where measured, and why each cut is there."""
+
+    def _require_bound(self) -> None:
+        if not self.bound:
+            raise InputError(f"{self.name}: no weights are bound; call bind first")
 
     def run_checked(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """As `run`; raises NumericsError naming the first kernel that made NaN or Inf."""
@@ -155,6 +161,7 @@ class ReferenceProgram(Program):
         self.graph, self.name, self.recipe = graph, graph.name, recipe
         self.inputs = {name: value.shape for name, value in graph.inputs.items()}
         self.parameters: dict[str, np.ndarray] = {}
+        self.bound = not graph.parameters
         self.timings: dict[str, float] = {}
         if not ReferenceProgram._said:
             ReferenceProgram._said = True
@@ -167,8 +174,10 @@ class ReferenceProgram(Program):
         read, done = reading(weights, done, shapes, shapes, self.name, strict)
         self.parameters = {name: checked(name, read(name), value.shape, value.dtype)
                            for name, value in self.graph.parameters.items()}
+        self.bound = True
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        self._require_bound()
         all_given(inputs, self.graph.inputs)
         given = {name: checked_input(name, inputs[name], value.shape, value.dtype)
                  for name, value in self.graph.inputs.items()}
@@ -219,7 +228,7 @@ class NativeProgram(Program):
         self._shared: set[int] = set()
         self._arena: np.ndarray | None = None
         self._elapsed: float | None = None
-        self._bound = self._settled = False
+        self.bound = self._settled = False
         self._held: dict[str, np.ndarray] = {}
 
     def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
@@ -240,11 +249,11 @@ class NativeProgram(Program):
                                         f"model again with them")
                 filterings = {**self.filterings, **imprecise}
                 self._take(self.recipe.image(self.image.level, filterings))
-            self._bound, self._settled = True, False
+            self.bound, self._settled = True, False
 
     def _bind(self, read: Read, done: Done, like: Program | None) -> dict[str, int]:
         """Bind; the weights that need a smaller F(m), and which."""
-        self._bound, image = False, self.image
+        self.bound, image = False, self.image
         found = like._kept() if isinstance(like, NativeProgram) and like is not self else {}
         shared = {number: found[key] for number, slot in enumerate(image.slots)
                   if (key := layout_of(image, slot)) in found}
@@ -261,7 +270,7 @@ class NativeProgram(Program):
 
     def _kept(self) -> dict[tuple, tuple[NativeProgram, int]]:
         """What is bound, by what it holds and in which layout: this program and the slot."""
-        if not self._bound:
+        if not self.bound:
             return {}
         return {layout_of(self.image, slot): (self, number)
                 for number, slot in enumerate(self.image.slots) if slot.name}
@@ -321,14 +330,13 @@ class NativeProgram(Program):
     def release(self) -> None:
         """Give back the memory of weights and intermediate results; `bind` brings them back."""
         if self.image.parameters:
-            self._weights, self._shared, self._bound = None, set(), False
+            self._weights, self._shared, self.bound = None, set(), False
         self._arena, self._settled = None, False
         self._held.clear()
 
     def _start(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Check the inputs and bring them to where kernels read them."""
-        if not self._bound:
-            raise InputError(f"{self.name}: no weights are bound; call bind first")
+        self._require_bound()
         if inputs.keys() != self.inputs.keys():
             all_given(inputs, self.inputs)
         if self._arena is None:
