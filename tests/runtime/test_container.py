@@ -66,6 +66,23 @@ def test_any_damaged_byte_of_header_and_sections_is_noticed(path: Path) -> None:
     assert bytes(Container(path).section("last")) == b"x"
 
 
+def test_bytes_between_sections_are_refused(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    for place in (ALIGNMENT - 1, data.index(b"some bytes") + 10):
+        data[place] = 1
+        path.write_bytes(data)
+        with pytest.raises(EngineError, match="between section"):
+            Container(path)
+        data[place] = 0
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("a", "a\0")])
+def test_sections_of_one_name_are_refused(path: Path, names: tuple[str, str]) -> None:
+    write(path, 2, ((name, [b"x"], True) for name in names))
+    with pytest.raises(EngineError, match="its table does not describe it"):
+        Container(path)
+
+
 @pytest.mark.parametrize("name", ["missing", "", "pipe"])
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path, name: str) -> None:
     if name == "pipe":

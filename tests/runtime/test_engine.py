@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,10 +17,11 @@ from safetensors.numpy import save_file
 
 import smalti
 from smalti.errors import CheckpointError, EngineError, InputError, OutputError
-from smalti.graph import Graph, evaluate
+from smalti.graph import Graph, evaluate, show
 from smalti.runtime import compiler, engine
 from smalti.runtime.compiler import Recipe, compile_graph
 from smalti.runtime.container import Container
+from smalti.runtime.devices import cpu
 from smalti.runtime.engine_file import EngineFile
 from smalti.target.x86.instructions import LEVELS as ALL_LEVELS
 
@@ -76,6 +79,17 @@ def test_a_file_keeps_what_weights_are_held_as(tmp_path: Path) -> None:
         loaded = smalti.load(tmp_path / "product.smalti", threads=1, recompile=recompile)
         assert [slot.dtype for slot in loaded.image.slots] == ["f16"]
         np.testing.assert_array_equal(loaded.run(x)["y"], program.run(x)["y"])
+
+
+def test_weights_held_as_halves_are_measured_as_halves(tmp_path: Path) -> None:
+    g = Graph("filtered")
+    x = g.input("x", (1, 64, 32, 32))
+    g.output("y", g.apply("conv", x, g.parameter("w", (64, 64, 3, 3)), pads=(1, 1, 1, 1)))
+    given = {"w": np.random.default_rng(0).standard_normal((64, 64, 3, 3)).astype(np.float16)}
+    program = compile_graph(g, threads=1, weights={"w": "f16"})
+    assert any(slot.filtering and slot.dtype == "f16" for slot in program.image.slots)
+    program.save(tmp_path / "a.smalti", weights=given)
+    assert smalti.load(tmp_path / "a.smalti", threads=1).image == program.image
 
 
 def test_nothing_is_compiled_when_a_file_is_loaded(path: Path,
@@ -152,6 +166,27 @@ def test_embedded_weights_bind_other_programs_and_give_way_to_others(tmp_path: P
     assert np.abs(loaded.run({"x": X})["y"] - first).max() > 0.1
 
 
+def test_merged_weights_take_the_place_of_others(path: Path, monkeypatch) -> None:
+    """A low-rank change of a weight, as a LoRA makes it: the same code and memory, new results."""
+    program, base = smalti.load(path), weights()
+    program.bind(base)
+    first = program.run({"x": X})["y"]
+    image, places = program.image, [memory.ctypes.data for memory in program._weights]
+    rng = np.random.default_rng(2)
+    up, down = rng.standard_normal((16, 2), np.float32), rng.standard_normal((2, 72), np.float32)
+    merged = {**base, "block.weight": base["block.weight"] + (up @ down).reshape(16, 8, 3, 3)}
+    monkeypatch.setattr(compiler, "build_image", None)
+    program.bind(lambda name: merged[name])
+    assert program.image is image
+    assert [memory.ctypes.data for memory in program._weights] == places
+    second = program.run({"x": X})["y"]
+    np.testing.assert_allclose(second, evaluate(graph(), {"x": X}, merged)["y"], rtol=1e-4,
+                               atol=1e-3)
+    assert np.abs(second - first).max() > 1
+    program.bind(base)
+    np.testing.assert_array_equal(program.run({"x": X})["y"], first)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_embedded_weights_keep_their_number_type(dtype: type, tmp_path: Path) -> None:
     values = {name: array.astype(dtype) for name, array in weights().items()}
@@ -178,13 +213,16 @@ def test_a_damaged_weight_is_named_and_the_rest_still_loads(tmp_path: Path) -> N
 
 def test_a_file_without_code_for_this_machine_says_so_and_can_be_recompiled(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that has AVX-512, but not BF16."""
     path = tmp_path / "other.smalti"
     engine.save(Recipe.of(graph(), "f32", (), 1), path, targets=("avx512_bf16",))
-    for module in (compiler, engine):
-        monkeypatch.setattr(module, "available_levels", lambda: ["avx2"])
-    monkeypatch.setenv("SMALTI_TARGET", "avx2")
-    with pytest.raises(EngineError, match="holds code for avx512_bf16.*--target.*recompile=True"):
-        smalti.load(path)
+    for name in ("avx512", "avx2"):
+        other = replace(cpu(), name="other", features=tuple(ALL_LEVELS[name].needs))
+        for module in (sys.modules[cpu.__module__], engine):
+            monkeypatch.setattr(module, "cpu", lambda: other)
+        with pytest.raises(EngineError, match=f"holds code for avx512_bf16, and other has.*{name};"
+                                              f".*--target.*recompile=True"):
+            smalti.load(path)
     program = smalti.load(path, recompile=True)
     assert program.image.level == "avx2"
     program.bind(weights())
@@ -233,6 +271,10 @@ def test_sections_that_were_exchanged_are_refused(path: Path, tmp_path: Path) ->
     write(broken, len(sections), ((n, [data], True) for n, data in sections.items()))
     with pytest.raises(EngineError, match="says that it is for"):
         EngineFile(broken).image("avx2")
+    sections["graph"] = show(graph(side=8)).encode()
+    write(broken, len(sections), ((n, [data], True) for n, data in sections.items()))
+    with pytest.raises(EngineError, match="avx512_bf16 has other inputs or outputs"):
+        EngineFile(broken).image("avx512_bf16")
     del sections["about"]
     write(broken, len(sections), ((n, [data], True) for n, data in sections.items()))
     with pytest.raises(EngineError, match="no section 'about'"):

@@ -117,11 +117,15 @@ class Container:
         for number in range(count):
             at = START.size + DIGEST_BYTES + number * ENTRY.size
             name, offset, length, digest = ENTRY.unpack_from(self._map, at)
-            if offset < reached or offset % ALIGNMENT or length > size - offset:
+            if offset != reached + -reached % ALIGNMENT or length > size - offset:
                 raise self.refusal(f"section {number} lies outside of the file")
+            if any(self._map[reached:offset]):
+                raise self.refusal(f"there are bytes between section {number} and what is before")
             reached = offset + length
             entries[name.rstrip(b"\0").decode("ascii", "backslashreplace")] = (
                 offset, length, digest)
+        if reached != size or len(entries) != count:
+            raise self.refusal("its table does not describe it")
         return entries
 
     def names(self) -> tuple[str, ...]:

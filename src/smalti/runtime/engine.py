@@ -27,15 +27,13 @@ from smalti.runtime import container
 from smalti.runtime.compiler import Recipe, compile_graph
 from smalti.runtime.devices import available_levels, cpu
 from smalti.runtime.engine_file import (
-    ABOUT, ANEW, GRAPH, IMAGE, WEIGHTS, About, EngineFile, Parameter,
+    ABOUT, ANEW, GRAPH, IMAGE, WEIGHT_ALIGNMENT, WEIGHTS, About, EngineFile, Parameter,
 )
 from smalti.runtime.image import Image
 from smalti.runtime.program import NativeProgram, Program
 from smalti.runtime.sources import Weights, nothing, reading
 from smalti.runtime.weights import imprecise
 from smalti.target.x86.instructions import LEVELS, level
-
-WEIGHT_ALIGNMENT = 64
 
 Progress = Callable[[str], None]
 

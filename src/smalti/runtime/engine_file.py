@@ -20,7 +20,7 @@ import numpy as np
 
 from smalti.errors import EngineError, InputError, VerificationError
 from smalti.graph import Graph
-from smalti.graph.operation import DTYPES
+from smalti.graph.operation import DTYPES, Type
 from smalti.graph.text import parse
 from smalti.runtime.container import Container
 from smalti.runtime.decoding import decoded
@@ -29,6 +29,7 @@ from smalti.runtime.verifier import verify
 
 GRAPH, IMAGE, WEIGHTS, ABOUT = "graph", "image ", "weights", "about"
 SUFFIX = ".smalti"
+WEIGHT_ALIGNMENT = 64
 ELEMENTS_MAX = 2**60
 ANEW = ("compile what is in the file here: `smalti run --recompile`, or smalti.load(path, "
         "recompile=True)")
@@ -132,11 +133,18 @@ class EngineFile:
         except (InputError, VerificationError) as error:
             raise EngineError(f"{self.path}: its code for {level} cannot be used: {error}; {ANEW}"
                               ) from None
-        if image.level != level:
-            raise self.refusal(f"its code for {level} says that it is for {image.level:.40}")
+        if (image.level, image.precision) != (level, self.about.precision):
+            raise self.refusal(f"its code for {level} says that it is for {image.level:.40} in "
+                               f"{image.precision:.40}")
         wanted = {name: entry.shape for name, entry in self.parameters.items()}
         if not image.parameters.items() <= wanted.items():
             raise self.refusal(f"its code for {level} is of other parameters")
+        for places, values in ((image.inputs, self.graph.inputs),
+                               (image.outputs, self.graph.outputs)):
+            if {name: Type(place.shape, place.dtype) for name, place in places.items()} \
+                    != {name: value.type for name, value in values.items()}:
+                raise self.refusal(f"its code for {level} has other inputs or outputs than its "
+                                   f"graph")
         return image
 
     # ------------------------------------------------------------------ weights
@@ -149,8 +157,9 @@ class EngineFile:
         entry = self.parameters.get(name)
         if entry is None or not self.has_weights:
             raise self.refusal(f"it holds no weight {name!r:.80}")
-        view = self._container.section(WEIGHTS)[entry.offset:entry.offset + entry.bytes]
-        if hashlib.sha256(view).hexdigest() != entry.sha256:
+        section, end = self._container.section(WEIGHTS), entry.offset + entry.bytes
+        view, behind = section[entry.offset:end], section[end:end + -end % WEIGHT_ALIGNMENT]
+        if hashlib.sha256(view).hexdigest() != entry.sha256 or any(behind):
             raise self.refusal(f"its weight {name!r:.80} is damaged")
         return np.frombuffer(view, DTYPES[entry.dtype]).reshape(entry.shape)
 
