@@ -1,7 +1,7 @@
 """Measure a full-size SD 1.5 checkpoint: its parts against the peers, compile time, memory.
 
     python bench/make_checkpoint.py sd15.safetensors
-    python bench/sd15.py sd15.safetensors [--threads 2] [--rows models,compile,memory]
+    python bench/sd15.py sd15.safetensors [--threads 2] [--rows models,compile,memory,engine,shape]
         [--models clip_l,unet,unet_1,decode,encode] [--peers torch,onnxruntime,openvino]
         [--rounds 3] [--exports FOLDER] [--json FILE]
 
@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agreement import picture_row
+from engine import engine_row, shape_row
 from footprint import compile_rows, decode_memory_rows, memory_row
 from report import finish
 
@@ -24,7 +25,7 @@ from smalti.benchmark.engines import PEERS
 from smalti.benchmark.suite import CASES
 from smalti.benchmark.table import Row
 
-ROWS = ("models", "compile", "memory", "picture")
+ROWS = ("models", "compile", "memory", "engine", "shape", "picture")
 MODELS = ("clip_l", "unet", "unet_1", "decode", "encode")
 PICTURE_STEPS = 2
 
@@ -69,6 +70,10 @@ def measured(given: argparse.Namespace, exports: Path) -> list[Row]:
         rows += compile_rows(threads)
     if "memory" in given.rows:
         rows += [memory_row(path, threads), *decode_memory_rows(path, threads)]
+    if "engine" in given.rows:
+        rows.append(engine_row(path, threads))
+    if "shape" in given.rows:
+        rows.append(shape_row(path, threads))
     if "picture" in given.rows:
         rows.append(picture_row(path, "karras", PICTURE_STEPS, threads))
     return rows

@@ -1,0 +1,101 @@
+"""Engine files, and programs for a second shape: seconds until they are ready, in new processes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from smalti.benchmark.table import Row
+from smalti.benchmark.turns import in_fresh_process
+from smalti.checkpoint import Checkpoint, load
+from smalti.diffusion.submodels import HELD, Submodels
+from smalti.runtime.compiler import compile_graph
+from smalti.runtime.engine import load as load_engine
+
+BEYOND_SECONDS_MAX = 0.5
+SHAPE_SECONDS_MAX = 3.0
+DECODER, LATENT = "vae", (64, 64)
+UNET, SHAPES = "unet", ((2, 64, 64), (2, 96, 64))
+"""A batch of two at 512x512, then at 512x768: rows, and height and width of the latent."""
+
+
+def read_weights(checkpoint: Checkpoint, names: list[str]) -> float:
+    """Seconds to read the bytes of weights as they are in the file, which is in memory already."""
+    for name in names:
+        checkpoint.raw(name).reshape(-1).view(np.uint8).max()
+    started = time.perf_counter()
+    for name in names:
+        checkpoint.raw(name).reshape(-1).view(np.uint8).copy()
+    return time.perf_counter() - started
+
+
+def save_decoder(path: Path, engine: Path, threads: int) -> None:
+    """Write the engine file of the decoder."""
+    parts = Submodels(load(path), threads=threads)
+    parts.bound(DECODER, LATENT).save(engine)
+
+
+def decoder_seconds(path: Path, engine: Path, threads: int) -> tuple[float, float, float]:
+    """Seconds from `smalti.load` to the first result, of later runs, and of reading the weights.
+
+    Imports are not counted.
+    """
+    checkpoint = load(path)
+    names = list(load_engine(engine, threads=threads).image.parameters)
+    reading = read_weights(checkpoint, names)
+    inputs = {"latent": np.random.default_rng(3).standard_normal((1, 4, *LATENT), np.float32)}
+    started = time.perf_counter()
+    program = load_engine(engine, threads=threads)
+    program.bind(checkpoint.floats, checkpoint.drop)
+    program.run(inputs)
+    first = time.perf_counter() - started
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        program.run(inputs)
+        times.append(time.perf_counter() - started)
+    return first, sorted(times)[1], reading
+
+
+def engine_row(path: Path, threads: int) -> Row:
+    """An engine file of the decoder, without weights: what it takes beside reading and running."""
+    with tempfile.TemporaryDirectory() as folder:
+        engine = Path(folder) / "decoder.smalti"
+        in_fresh_process(save_decoder, path, engine, threads)
+        first, run, reading = in_fresh_process(decoder_seconds, path, engine, threads)
+    return Row.at_most(
+        "engine file, VAE decoder 512x512: load, bind, first result, beyond a later run and "
+        "reading the weights", BEYOND_SECONDS_MAX, first - run - reading, " s",
+        f"all {first:.2f} s, a run {run:.2f} s, reading {reading:.3f} s")
+
+
+def shape_seconds(path: Path, threads: int, cache: str) -> tuple[float, float, float]:
+    """Seconds to compile and to bind a UNet for a second shape, and to bind it on its own."""
+    os.environ["SMALTI_CACHE"] = cache
+    checkpoint = load(path)
+    parts = Submodels(checkpoint, threads=threads)
+    first = parts.bound(UNET, SHAPES[0])
+    graph = parts.graph(UNET, SHAPES[1])
+    read_weights(checkpoint, list(graph.parameters))  # the file into memory
+    started = time.perf_counter()
+    second = compile_graph(graph, threads=threads, held=HELD[UNET], weights=parts.halves(graph),
+                           like=first)
+    compiled = time.perf_counter()
+    second.bind(checkpoint.floats, checkpoint.drop, like=first)
+    bound = time.perf_counter()
+    second.release()
+    second.bind(checkpoint.floats, checkpoint.drop)
+    return compiled - started, bound - compiled, time.perf_counter() - bound
+
+
+def shape_row(path: Path, threads: int) -> Row:
+    """A UNet for another shape, while the first program is bound; nothing of it is in the cache."""
+    with tempfile.TemporaryDirectory() as cache:
+        compiled, bound, alone = in_fresh_process(shape_seconds, path, threads, cache)
+    return Row.at_most("UNet for a second shape, compiled and bound", SHAPE_SECONDS_MAX,
+                       compiled + bound, " s", f"compile {compiled:.2f} s, bind {bound:.2f} s; "
+                       f"bound without the first {alone:.2f} s")
