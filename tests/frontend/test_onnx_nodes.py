@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -54,8 +55,8 @@ def difference(found: Any, expected: Any, rtol: float, atol: float) -> str:
         return "" if found.shape == expected.shape and (found == expected).all() else "strings"
     if (found.dtype, found.shape) != (expected.dtype, expected.shape):
         return f"{found.dtype}{found.shape} is not {expected.dtype}{expected.shape}"
-    if found.dtype == np.float16:  # neighbours are up to 1e-3 apart, and each step rounds
-        rtol = max(rtol, 2 * float(np.finfo(np.float16).eps))
+    if found.dtype in (np.float16, ml_dtypes.bfloat16):  # the reference rounds at each step
+        rtol = max(rtol, 2 * float(ml_dtypes.finfo(found.dtype).eps))
     close = np.isclose(found.astype(np.float64), expected.astype(np.float64), rtol, atol,
                        equal_nan=True)
     return "" if close.all() else f"{np.sum(~close)} of {close.size} elements differ"

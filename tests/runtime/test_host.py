@@ -9,6 +9,7 @@ from native_pieces import LEVELS, relative_error
 from smalti.errors import InputError
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES, FLOATS, Type
+from smalti.rewrite.halves import widened
 from smalti.runtime.compiler import build_image, compile_graph
 from smalti.runtime.image import HostCall, Image
 from smalti.runtime.program import NativeProgram
@@ -87,6 +88,43 @@ def test_the_host_reads_no_values_that_are_stored_as_bf16(name: str) -> None:
     stored = {(p.form, p.results[0].dtype) for p in program.image.pieces}
     assert stored == {("map", "f32"), ("host", "f64"), ("host", "f32"), ("contraction", "bf16"),
                       ("contraction", "f32")}
+
+
+def half(dtype: str) -> Graph:
+    """An image, rows of a table, a product, a normalisation and attention in half precision."""
+    g = Graph("half")
+    x, rows = g.input("x", (1, 5, 6, 6), dtype), g.input("rows", (1, 9), "i64")
+    h = g.apply("conv", x, g.parameter("w", (16, 5, 3, 3), dtype), g.parameter("b", (16,), dtype))
+    tokens = g.apply("silu", h).reshape(1, 16, 16).transpose(0, 2, 1)
+    context = g.apply("gather", g.parameter("table", (7, 16), dtype), rows)
+    seen = g.apply("attention", tokens, context, g.apply("mat_mul", context, g.parameter(
+        "v", (16, 16), dtype)), num_heads=2)
+    seen = g.apply("layer_normalization", seen + tokens, g.parameter("scale", (16,), dtype),
+                   g.parameter("shift", (16,), dtype))
+    g.output("tokens", seen)
+    g.output("image", seen.transpose(0, 2, 1).reshape(1, 16, 4, 4) * 0.5)
+    g.output("mean", g.apply("cast", g.apply("reduce_mean", seen, axes=(1,)), to="f32"))
+    return g
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_graphs_of_halves_are_native(name: str, dtype: str, threads: int) -> None:
+    graph = half(dtype)
+    image = build_image(graph, level(name), limits(level(name), threads), "f32")
+    program = NativeProgram(image, threads)
+    assert "host" not in {piece.form for piece in image.pieces}
+    inputs, parameters = arrays(graph)
+    program.bind(parameters.__getitem__)
+    found = program.run(inputs)
+    wide, _ = widened(graph)
+    expected = evaluate(wide, inputs, {n: a.astype(np.float32) for n, a in parameters.items()})
+    for output, array in expected.items():
+        assert found[output].dtype == array.dtype
+        allowed = {"mean": 1e-5}.get(output, 1e-3 if dtype == "f16" else 1e-2)
+        error = relative_error(*(a.astype(np.float32) for a in (found[output], array)))
+        assert error < allowed, output
 
 
 def test_explain_says_what_the_host_does_and_why() -> None:
@@ -172,9 +210,10 @@ def test_what_depends_on_held_inputs_waits_for_a_change() -> None:
 def test_the_host_call_that_makes_infinity_is_named() -> None:
     g = Graph("infinite")
     x = g.input("x", (4,))
+    wide = g.apply("cast", x, to="f64") * 1e38
     with g.scope("narrow"):
-        half = g.apply("cast", x * 1e4, to="f16")
-    g.output("y", g.apply("cast", half, to="f32") + 1.0)
+        narrow = g.apply("cast", wide, to="f32")
+    g.output("y", narrow + 1.0)
     program = compile_graph(g, threads=1)
     assert program.first_nonfinite({"x": np.ones(4)}) is None
     assert program.first_nonfinite({"x": np.full(4, 10)}) == "the host of narrow"

@@ -12,7 +12,7 @@ from smalti.graph import Graph, Value
 
 OF_IMAGES = {"conv", "group_normalization", "resize", *POOLS}
 OF_ROWS = {"mat_mul"} | NORMALIZATIONS - {"group_normalization"}
-TOGETHER = {"concat", *REDUCTIONS}
+TOGETHER = {"cast", "concat", *REDUCTIONS}
 """Operations beside pointwise ones whose operands and result are of one kind."""
 
 

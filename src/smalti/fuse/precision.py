@@ -11,7 +11,7 @@ it stores. f32 stay
   cache, so that fewer bytes save no time, and they act on everything;
 * what numpy reads or writes between kernels.
 
-A value that is bf16 in the graph is another thing: its own arithmetic is meant to be rounded.
+Halves of the graph itself are f32 by then (`rewrite/halves.py`), but for inputs and outputs.
 """
 
 from __future__ import annotations

@@ -101,6 +101,8 @@ class Reader:
         if name == "slice":
             k = attributes["axis"]
             return read(x, (*at[:k], at[k].plus(attributes["start"]), *at[k + 1:]))
+        if name == "cast":  # loads widen, stores round
+            return read(x, at)
         if name == "expand":
             return read(x, broadcast(x, at))
         if name == "resize":

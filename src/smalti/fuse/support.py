@@ -24,11 +24,14 @@ FORMS: dict[str, tuple[str, ...]] = {
     "reshape": ("shape",), "transpose": ("perm",), "slice": ("axis", "start", "end"),
     "expand": ("shape",), "attention": ("num_heads", "is_causal", "scale"), "concat": ("axis",),
     "gather": (), "resize": ("scales",), "rotary_embedding": ("interleaved", "num_heads"),
+    "cast": ("to", "saturate", "round_mode"),
 }
 """The attributes that forms take into account; all others have to be at their defaults."""
 TRUTH = {"not", "and", "or", "xor", "equal", "less", "less_or_equal", "greater",
          "greater_or_equal", "is_nan", "is_inf", "where"}
 """Pointwise operations that kernels compute on truth values, too."""
+STORED = ("f32", "f16", "bf16")
+"""Dtypes that kernels load and store as f32."""
 ROWS = ("i32", "i64")
 """Dtypes of row numbers that kernels read."""
 
@@ -71,6 +74,8 @@ def lacking(node: Node, functions: Collection[str]) -> str:
         return _no_kernel(node)
     if name in VIEWS:
         return "" if _understood(node) else _no_kernel(node)
+    if name == "cast" and all(value.dtype in STORED for value in values):
+        return ""
     floats = values if name != "gather" else (operands[0], node.output)
     if any(value.dtype not in (("f32", "bool") if name in TRUTH else ("f32",)) for value in floats):
         return _no_kernel(node)

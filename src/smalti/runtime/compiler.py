@@ -25,6 +25,7 @@ from smalti.kernel import verify
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.kernel.traffic import touched
 from smalti.rewrite import rewrite
+from smalti.rewrite.halves import widened
 from smalti.runtime import cache
 from smalti.runtime.arena import Arena, arranged
 from smalti.runtime.devices import available_levels, best_level, cpu
@@ -170,6 +171,8 @@ def build_image(graph: Graph, chosen: Level, bounds: Limits, precision: str,
     `filterings` holds the largest F(m) for weights that do not stand F(4), by name; `weights` the
     dtypes of those that are given as halves.
     """
+    graph, halves = widened(graph)
+    weights = {**halves, **weights}
     graph = rewrite(graph, lambda node: not lacking(node, FUNCTIONS))
     if settings.show("graph"):
         print(graph)

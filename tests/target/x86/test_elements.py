@@ -72,6 +72,22 @@ def test_any_number_is_rounded_to_the_nearest(numbers: list[float], name: str) -
 
 
 @pytest.mark.parametrize("name, lanes", CASES)
+def test_stores_round_to_f16_as_numpy_does(name: str, lanes: int) -> None:
+    values = np.array([0, -0.0, 1, 1 + 2**-11, 1 + 3 * 2**-11, -65504, 65519, 65520, -1e9, 6e-8,
+                       2.9e-8, 3e-8, 6.1e-5, np.inf, -np.inf, np.nan], np.float32)
+
+    def emit(asm: Assembler, source, target) -> None:
+        elements.store(asm, "f16", Memory(target), asm.load(Memory(source), lanes), lanes)
+
+    with np.errstate(over="ignore"):
+        expected = values.astype(np.float16)
+    for start in range(0, len(values), level(name).lanes):
+        part = values[start:start + level(name).lanes]
+        found = run(name, emit, part, 2 * lanes).view(np.float16)
+        np.testing.assert_array_equal(found, expected[start:start + lanes])
+
+
+@pytest.mark.parametrize("name, lanes", CASES)
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 def test_loads_widen_and_leave_zeros_behind(name: str, lanes: int, dtype: str) -> None:
     width = level(name).lanes
@@ -102,7 +118,7 @@ def test_every_f16_is_widened_exactly(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LEVELS)
-@pytest.mark.parametrize("dtype, size", [("f32", 4), ("bf16", 2)])
+@pytest.mark.parametrize("dtype, size", [("f32", 4), ("bf16", 2), ("f16", 2)])
 def test_single_elements(name: str, dtype: str, size: int) -> None:
     width = level(name).lanes
     values = np.arange(3 * width, dtype=np.float32) - 7

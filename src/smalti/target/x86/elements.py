@@ -1,9 +1,8 @@
 """Elements in memory: f32 as they are, halves widened when they are loaded and rounded when stored.
 
-Halves are bf16 and f16; f16 are only loaded: parameters may be held so. A bf16 is the upper half of
-an f32. Rounding is to the nearest, ties to even; NaN stays NaN. Where the level has no instruction
-for it, integers do it: adding 0x7FFF plus the lowest bit that stays carries into the upper half
-exactly when the value is to be rounded up.
+Halves are bf16 and f16. A bf16 is the upper half of an f32. Rounding is to the nearest, ties to
+even; NaN stays NaN. Where the level has no instruction for bf16, integers do it: adding 0x7FFF plus
+the lowest bit that stays carries into the upper half exactly when the value is to be rounded up.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from smalti.target.x86.assembler import Assembler, Memory, Register
 
 HALVES = ("bf16", "f16")
 """The dtypes of two bytes."""
+NEAREST = 0
+"""The rounding of `vcvtps2ph`: ties to even."""
 INFINITY = 0x7F800000
 QUIET = 0x00400000
 """The bit that makes any NaN one that survives losing its lower half."""
@@ -65,8 +66,12 @@ def _low_words(asm: Assembler, value: Register) -> Register:
     """The lower halves of all lanes, side by side in the lower half of a vector."""
     if asm.level.wide:
         return asm.result("low_words", value)
-    low = asm.result("and", value, asm.integers([0xFFFF] * asm.level.lanes))
-    return asm.result("permute_quads", asm.result("pack_words", low, low), 0b1000)
+    return _packed(asm, asm.result("and", value, asm.integers([0xFFFF] * asm.level.lanes)))
+
+
+def _packed(asm: Assembler, words: Register) -> Register:
+    """Lanes of at most 16 bits, of 256 bits of them, side by side."""
+    return asm.result("permute_quads", asm.result("pack_words", words, words), 0b1000)
 
 
 def store_low_words(asm: Assembler, address: Memory, value: Register) -> None:
@@ -98,8 +103,10 @@ def store(asm: Assembler, dtype: str, address: Memory, value: Register,
     lanes = asm.level.lanes if lanes is None else lanes
     if dtype == "bool":
         masks.store(asm, address, value, lanes)
-    elif dtype != "bf16":
+    elif dtype not in HALVES:
         asm.store(address, value, lanes)
+    elif dtype == "f16":
+        _store_half(asm, address, asm.result("to_f16", value, NEAREST), lanes)
     elif asm.level.wide:
         mask = None if lanes == asm.level.lanes else asm.tail(lanes)
         if asm.level.pairs:
@@ -107,19 +114,22 @@ def store(asm: Assembler, dtype: str, address: Memory, value: Register,
         else:
             asm.op("store_low_words", address, rounded(asm, value), mask=mask)
     else:
-        _store_packed(asm, address, rounded(asm, value), lanes)
+        _store_half(asm, address, _packed(asm, rounded(asm, value)), lanes)
 
 
-def _store_packed(asm: Assembler, address: Memory, words: Register, lanes: int) -> None:
-    """Store the lower halves of the first `lanes` lanes of 256 bits: by twos, then the odd one."""
-    packed = asm.result("permute_quads", asm.result("pack_words", words, words), 0b1000)
+def _store_half(asm: Assembler, address: Memory, words: Register, lanes: int) -> None:
+    """Store the first `lanes` 16-bit integers of the lower half of a vector."""
+    if asm.level.wide:
+        mask = None if lanes == asm.level.lanes else asm.tail(lanes)
+        asm.op("store_words", address, words, mask=mask)
+        return
     if lanes == asm.level.lanes:
-        asm.op("store_half", address, packed)
+        asm.op("store_half", address, words)
         return
     if lanes > 1:
-        asm.op("store_half_masked", address, asm.result("load", asm.tail(lanes // 2)), packed)
+        asm.op("store_half_masked", address, asm.result("load", asm.tail(lanes // 2)), words)
     if lanes % 2:
-        asm.op("store_word", address.plus(2 * (lanes - 1)), packed, lanes - 1)
+        asm.op("store_word", address.plus(2 * (lanes - 1)), words, lanes - 1)
 
 
 def copy_bf16(asm: Assembler, source: Memory, target: Memory, lanes: int, stored: int) -> None:
@@ -136,5 +146,7 @@ def store_lowest(asm: Assembler, dtype: str, address: Memory, value: Register) -
         masks.store_lowest(asm, address, value)
     elif dtype == "bf16":
         asm.op("store_word", address, rounded(asm, value), 0)
+    elif dtype == "f16":
+        asm.op("store_word", address, asm.result("to_f16", value, NEAREST), 0)
     else:
         asm.op("store_low", address, value)

@@ -99,6 +99,8 @@ VECTOR = {
     "to_bf16": _row("wr", None, "EVEX_VCVTNEPS2BF16_YMM_K1Z_ZMMM512B32"),
     "widen_half": _row("wr", "VEX_VPMOVZXWD_YMM_XMMM128", "EVEX_VPMOVZXWD_ZMM_K1Z_YMMM256"),
     "widen_f16": _row("wr", "VEX_VCVTPH2PS_YMM_XMMM128", "EVEX_VCVTPH2PS_ZMM_K1Z_YMMM256_SAE"),
+    "to_f16": _row("wrr", "VEX_VCVTPS2PH_XMMM128_YMM_IMM8",
+                   "EVEX_VCVTPS2PH_YMMM256_K1Z_ZMM_IMM8_SAE"),
     "low_words": _row("wr", None, "EVEX_VPMOVDW_YMMM256_K1Z_ZMM"),
     "spread_half": _row("wr", "VEX_VPBROADCASTW_YMM_XMMM16", "EVEX_VPBROADCASTW_ZMM_K1Z_XMMM16"),
     "widen_byte": _row("wr", "VEX_VPMOVZXBD_YMM_XMMM64", "EVEX_VPMOVZXBD_ZMM_K1Z_XMMM128"),
