@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from smalti.target.x86.filtering import FILTERINGS, Filtering
+from smalti.target.x86.filtering import FILTERINGS, Filtering, Matrix
 
 ERROR_MAX = 1e-5
 """Relative to the result, in the Euclidean norm. Errors of layers are independent: those of 60 add
@@ -47,24 +47,21 @@ def filtering_error(weight: np.ndarray, size: int, folded: bool) -> float:
 def _outputs(f: Filtering, weight: np.ndarray, dtype: type) -> np.ndarray:
     """The outputs [o, pixels of all blocks] for the activations of `_inputs`, in `dtype`."""
     outputs, channels = weight.shape[:2]
-    n = len(f.inputs)
-    u = _both_sides(np.array(f.weights, dtype), weight.astype(dtype))
-    u = u.reshape(outputs, channels, n * n).transpose(2, 0, 1)
-    m = u @ _inputs(f, dtype)[:, :channels]                       # [point, o, block]
-    m = m.transpose(1, 2, 0).reshape(outputs, BLOCKS, n, n)
-    return _both_sides(np.array(f.outputs, dtype), m).reshape(outputs, -1)
+    u = _both_sides(f.weights, weight.astype(dtype).transpose(2, 3, 0, 1))
+    m = u @ _inputs(f, dtype)[:, :, :channels]                    # [point, point, o, block]
+    return _both_sides(f.outputs, m).transpose(2, 3, 0, 1).reshape(outputs, -1)
 
 
 @lru_cache(maxsize=len(FILTERINGS) * 2)
 def _inputs(f: Filtering, dtype: type) -> np.ndarray:
-    """Transformed activations [point, channel, block]."""
+    """Transformed activations [point, point, channel, block]."""
     shape = (CHANNELS_MAX, BLOCKS, f.window, f.window)
     activations = np.random.default_rng(0).standard_normal(shape, np.float32).astype(dtype)
-    v = _both_sides(np.array(f.inputs, dtype), activations)
-    return np.ascontiguousarray(v.reshape(CHANNELS_MAX, BLOCKS, -1).transpose(2, 0, 1))
+    return _both_sides(f.inputs, activations.transpose(2, 3, 0, 1))
 
 
-def _both_sides(matrix: np.ndarray, squares: np.ndarray) -> np.ndarray:
-    """matrix @ square @ matrix^T for every square in the last two axes."""
-    half = squares @ matrix.T
-    return np.swapaxes(np.swapaxes(half, -1, -2) @ matrix.T, -1, -2)
+def _both_sides(matrix: Matrix, squares: np.ndarray) -> np.ndarray:
+    """matrix @ square @ matrix^T for every square in the first two axes."""
+    sides = np.array(matrix, squares.dtype)
+    half = np.tensordot(squares, sides, (1, 1))                   # the second axis is the last now
+    return np.moveaxis(np.tensordot(sides, half, 1), -1, 1)
