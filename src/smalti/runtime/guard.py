@@ -61,7 +61,12 @@ def _inputs(f: Filtering, dtype: type) -> np.ndarray:
 
 
 def _both_sides(matrix: Matrix, squares: np.ndarray) -> np.ndarray:
-    """matrix @ square @ matrix^T for every square in the first two axes."""
+    """matrix @ square @ matrix^T for every square in the first two axes.
+
+    As a product a row and a column, each too small for the BLAS of numpy to wake its threads: they
+    would keep the cores from those that bind.
+    """
     sides = np.array(matrix, squares.dtype)
-    half = np.tensordot(squares, sides, (1, 1))                   # the second axis is the last now
-    return np.moveaxis(np.tensordot(sides, half, 1), -1, 1)
+    half = sides @ squares.reshape(*squares.shape[:2], -1)        # [row, column of the result, ...]
+    both = (sides @ half.swapaxes(0, 1)).swapaxes(0, 1)
+    return both.reshape(*both.shape[:2], *squares.shape[2:])

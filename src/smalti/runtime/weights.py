@@ -24,7 +24,8 @@ Room = Callable[[int], np.ndarray]
 BEHIND_BYTES = 16
 """What packing may read behind halves."""
 BLOCK = 1 << 18
-INFINITIES, SIGN = {"f16": 0x7C00, "bf16": 0x7F80}, 0x8000
+"""Elements that are looked at while they are in the cache."""
+INFINITIES = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000}
 """The bits of infinity; those of NaN are larger."""
 
 
@@ -157,11 +158,9 @@ def checked(name: str, values: np.ndarray, shape: tuple[int, ...], dtype: str = 
         array = dense
     if dtype == "f32":
         flat = array.reshape(-1)
-        with np.errstate(over="ignore", invalid="ignore"):  # a quick look: NaN and Inf spread
-            total = np.dot(flat, flat)
-        if np.isfinite(total):
-            return array
-    if dtype in FLOATS:
+        if any(_nonfinite(flat[i:i + BLOCK], dtype) for i in range(0, flat.size, BLOCK)):
+            _require_finite(name, array)
+    elif dtype in FLOATS:
         _require_finite(name, array)
     return array
 
@@ -177,16 +176,21 @@ def _checked_halves(name: str, array: np.ndarray, dtype: str, room: Room) -> np.
             raise InputError(f"weight {name!r} holds values that {dtype} does not have, and the "
                              f"program holds it as {dtype}; compile the model for f32 weights")
     dense = room(2 * array.size).view(DTYPES[dtype]).reshape(array.shape)
-    source = np.ascontiguousarray(halves).reshape(-1).view(np.uint16)
-    target = dense.reshape(-1).view(np.uint16)
-    infinity = INFINITIES[dtype]
+    source, target = np.ascontiguousarray(halves).reshape(-1), dense.reshape(-1)
     for start in range(0, target.size, BLOCK):
         block = target[start:start + BLOCK]
         block[:] = source[start:start + BLOCK]
-        # the bits of negative ones are the largest unsigned integers, and negative as signed ones
-        if block.max() >= infinity + SIGN or block.view(np.int16).max() >= infinity:
-            _require_finite(name, dense if halves is array else halves)
+        if _nonfinite(block, dtype):
+            _require_finite(name, halves)
     return dense
+
+
+def _nonfinite(block: np.ndarray, dtype: str) -> bool:
+    """Whether NaN or Inf is among values of one of `INFINITIES`, which are side by side."""
+    size, infinity = block.itemsize, INFINITIES[dtype]
+    sign = 1 << 8 * size - 1  # negative ones are the largest as unsigned, and the least as signed
+    return bool(block.view(f"u{size}").max() >= infinity + sign
+                or block.view(f"i{size}").max() >= infinity)
 
 
 def _require_finite(name: str, array: np.ndarray) -> None:
