@@ -11,7 +11,9 @@ import pytest
 from tiny_model import TINY, write_model
 
 from smalti import Pipeline
-from smalti.diffusion import metadata, submodels
+from smalti.checkpoint.expected import expected_tensors
+from smalti.diffusion import metadata
+from smalti.diffusion.request import working_bytes
 from smalti.errors import CheckpointError, InputError, NumericsError
 from smalti.runtime.devices import available_levels
 
@@ -222,12 +224,25 @@ def test_a_small_vocabulary_is_refused(tmp_path: Path, weights: dict[str, np.nda
         Pipeline.load(path)
 
 
-def test_large_parts_are_let_go(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_let_go_where_memory_is_short(model_path: Path,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = Pipeline.load(model_path, threads=1)
     expected = pixels(pipe)
-    assert set(pipe._submodels._bound) == {"text", "unet", "vae"}
-    monkeypatch.setattr(submodels, "KEPT_WEIGHT_BYTES_MAX", 0)
+    kept = {part: bound.program for part, bound in pipe._submodels._bound.items()}
+    assert set(kept) == {"text", "unet", "vae"}
     assert pixels(pipe) == expected
+    assert all(pipe._submodels._bound[part].program is kept[part] for part in kept)
+    weights = sum(2 * np.prod(shape) for shape in expected_tensors(TINY).values())
+    need = 2 * (weights + working_bytes(TINY, 16, 16))
+    for memory_bytes, parts in ((need, set(kept)), (need - 2, set())):
+        monkeypatch.setattr(pipe, "_memory_bytes", memory_bytes)
+        assert pixels(pipe) == expected
+        assert set(pipe._submodels._bound) == parts
+
+
+def test_parts_are_let_go_that_are_not_to_be_kept(model_path: Path) -> None:
+    pipe = Pipeline.load(model_path, threads=1, keep=False)
+    assert pixels(pipe) == pixels(Pipeline.load(model_path, threads=1))
     assert not pipe._submodels._bound
 
 

@@ -69,7 +69,7 @@ def generate(prompt: str, output: str, model: str | None, negative_prompt: str, 
     with ending_at_once():
         pipeline = smalti.Pipeline
     pipe = pipeline.load(model, device=device, precision=precision, threads=threads,
-                         progress=show_progress)
+                         progress=show_progress, keep=False)
     work = pipe.steps(
         prompt, negative_prompt=negative_prompt, width=width, height=height, steps=steps,
         guidance_scale=guidance, sampler=sampler, noise=noise, seed=seed, rng=rng,

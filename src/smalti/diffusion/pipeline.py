@@ -23,7 +23,7 @@ from smalti.diffusion.denoiser import Denoiser
 from smalti.diffusion.guidance import Guidance
 from smalti.diffusion.noise import NOISES, NoiseLevels
 from smalti.diffusion.random import NoiseSource
-from smalti.diffusion.request import Request, check_name, request
+from smalti.diffusion.request import Request, check_name, request, working_bytes
 from smalti.diffusion.samplers import SAMPLERS, initial_latents
 from smalti.diffusion.submodels import Submodels, ignore
 from smalti.diffusion.tokenizer import POSITIONS, VOCABULARY, encode
@@ -32,6 +32,7 @@ from smalti.runtime import Program, devices
 from smalti.runtime.compiler import PRECISIONS
 
 SHIPPED_MODEL = Path(__file__).parents[1] / "assets" / "emoji-128.safetensors"
+KEPT_SHARE = 0.5  # of the device's memory, for weights that wait for the next call
 SHOWN_MAX = 200  # characters of a text that is quoted in a warning
 
 
@@ -77,18 +78,23 @@ class Pipeline:
     ((128, 128), (7,), 'euler_a')
     """
 
-    def __init__(self, submodels: Submodels, name: str, memory_bytes: int) -> None:
+    def __init__(self, submodels: Submodels, name: str, memory_bytes: int,
+                 keep: bool = True) -> None:
         self.config = submodels.checkpoint.config
         self.name = name
         self._submodels = submodels
         self._memory_bytes = memory_bytes
+        self._keep = keep
 
     @classmethod
     def load(cls, path: str | Path | None = None, device: str = "auto", precision: str = "auto",
-             threads: int | None = None, progress: Callable[[str], None] = ignore) -> Pipeline:
+             threads: int | None = None, progress: Callable[[str], None] = ignore,
+             keep: bool = True) -> Pipeline:
         """Open a checkpoint: a `.safetensors` file, a diffusers folder, or None for the model that
         ships with Smalti. Nothing is compiled yet.
 
+        Weights stay bound for the next call where memory allows it; without `keep` each part is let
+        go as soon as it is done with, so that the next one takes over its memory.
         `progress` is called with a line of text before and during anything that takes long.
         Raises CheckpointError for a file that is no complete model of a known family, and
         InputError for an unknown device or precision, or a number of threads outside 1 to 256.
@@ -104,7 +110,7 @@ class Pipeline:
         submodels = Submodels(opened, precision, threads, progress)
         stem = Path(opened.report.path).stem
         name = stem.encode("utf-8", "replace").decode()  # a file name need not be text
-        return cls(submodels, name, known[chosen].memory_bytes)
+        return cls(submodels, name, known[chosen].memory_bytes, keep)
 
     def __call__(self, prompt: str, negative_prompt: str = "", **options: Any) -> Result:
         """Pictures of `prompt`; the options are those of `steps`, and so are the errors."""
@@ -172,11 +178,19 @@ class Pipeline:
             seconds = time.perf_counter() - before
             result = None
             if index + 1 == asked.steps:
-                self._submodels.release("unet")
+                self._submodels.release("unet", self._kept_bytes_max(asked))
                 images = self._decoded(asked, done.x, timings)
                 texts = [asked.text(seed) for seed in asked.seeds]
                 result = Result(images, asked.seeds, texts, asked, timings.seconds, warnings)
             yield Step(index, asked.steps, done.sigma_next, seconds, done.x, result)
+
+    def _kept_bytes_max(self, asked: Request) -> int:
+        """Bytes of weights that may stay from call to call: with what a picture needs besides, no
+        more than `KEPT_SHARE` of the memory."""
+        if not self._keep:
+            return 0
+        working = working_bytes(self.config, asked.width, asked.height)
+        return int(KEPT_SHARE * self._memory_bytes) - working
 
     def _latent(self, asked: Request) -> tuple[int, int]:
         """Height and width of the latent."""
@@ -193,7 +207,7 @@ class Pipeline:
         with timings.of("text"):
             ids = np.array([tokens.ids for tokens in pair], np.int32)
             context = self._submodels.run("text", (2,), tokens=ids)
-        self._submodels.release("text")
+        self._submodels.release("text", self._kept_bytes_max(asked))
         warnings = [
             f"{what} is longer than the {positions - 2} tokens that the model reads; not read: "
             f"{_shortened(tokens.cut)!r}"
@@ -228,7 +242,7 @@ class Pipeline:
             for latent in latents[:, None] / np.float32(self.config.vae.scaling_factor):
                 self._submodels.progress("decoding")
                 images.append(to_image(self._submodels.run("vae", shape, latent=latent)[0]))
-        self._submodels.release("vae")
+        self._submodels.release("vae", self._kept_bytes_max(asked))
         return images
 
 

@@ -1,13 +1,13 @@
 """The three sub-models of a checkpoint as programs: compiled for a shape, bound, run, let go.
 
 Of each part the program of the last shape is kept with its weights; that of the next shape takes
-over what it packs the same way. `release` lets go of a large
-one that is done with, so that its memory is free for the next part: of Stable Diffusion 1.5 only
-one part is in memory at a time, of the model that ships all of them stay.
+over what it packs the same way. Where memory is short, `release` lets go of a part that is done
+with, so that only one is in memory at a time.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,8 +18,6 @@ from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.models import clip_text_graph, unet_graph, vae_decoder_graph
 from smalti.runtime import Program, compile_graph
-
-KEPT_WEIGHT_BYTES_MAX = 128 << 20
 
 GRAPHS: dict[str, Callable[..., Graph]] = {
     "text": lambda config, batch: clip_text_graph(config.text, batch),
@@ -47,7 +45,6 @@ class _Bound:
 
     shape: tuple[int, ...]
     program: Program
-    weight_bytes: int
 
 
 @dataclass
@@ -83,10 +80,7 @@ class Submodels:
         program = self.compiled(part, graph, before)
         self.progress(f"loading {TITLES[part]}")
         program.bind(self.checkpoint.floats, self.checkpoint.drop, like=before)
-        halves = self.halves(graph)
-        weight_bytes = sum(value.type.size * (2 if name in halves else 4)
-                           for name, value in graph.parameters.items())
-        self._bound[part] = _Bound(shape, program, weight_bytes)
+        self._bound[part] = _Bound(shape, program)
         return program
 
     def graph(self, part: str, shape: tuple[int, ...]) -> Graph:
@@ -114,8 +108,15 @@ class Submodels:
             like=like,
         )
 
-    def release(self, part: str) -> None:
-        """Let go of `part` when its weights are large; it comes back when it is needed again."""
-        known = self._bound.get(part)
-        if known is not None and known.weight_bytes > KEPT_WEIGHT_BYTES_MAX:
-            del self._bound[part]
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights of the checkpoint in memory, about: some are held transformed."""
+        held = self.checkpoint
+        return sum(math.prod(held.shape(name)) * (2 if held.dtype(name) in HALVES else 4)
+                   for name in held.names())
+
+    def release(self, part: str, kept_bytes_max: int) -> None:
+        """Let go of `part` unless the weights of all parts take at most `kept_bytes_max` bytes; it
+        comes back when it is needed again."""
+        if self.weight_bytes > kept_bytes_max:
+            self._bound.pop(part, None)
