@@ -102,6 +102,11 @@ def pointwise(c: Cases) -> None:
     for name, number in NUMBERS.items():
         c.add("number", name, x, c.graph.constant(number))
         c.add("number_first", name, c.graph.constant(number), positive)
+    for low, high in ((-0.5, 1.0), (1.0, -0.5)):
+        c.add(f"above_{low}", "min", c.graph.apply("max", x, c.graph.constant(low)),
+              c.graph.constant(high))
+        c.add(f"below_{high}", "max", c.graph.apply("min", x, c.graph.constant(high)),
+              c.graph.constant(low))
     c.add("x", "not", c.graph.apply("greater", x, c.graph.constant(0.0)))
     for exponent in (0.5, 1.0, 2.0, 3.0, 7.0, -1.0, 1.5):
         label = f"to_{'minus' * (exponent < 0)}{abs(exponent)}"
@@ -137,6 +142,8 @@ def products(c: Cases) -> None:
         mask = c.input(*shape)
         c.add(label, "attention", q, s, v, mask, num_heads=4)
         c.add(f"{label}_causal", "attention", q, s, v, mask, num_heads=4, is_causal=1)
+    seen = c.input(2, 1, 5, 7) * g.constant(np.array([1.0, 0.0])[:, None, None, None])
+    c.add("blind", "attention", q, s, v, g.apply("log", g.apply("relu", seen)), num_heads=4)
     image = c.input(2, 6, 7, 5)
     for label, group, shape in (("plain", 1, (4, 6, 3, 3)), ("groups", 2, (4, 3, 3, 2)),
                                 ("depthwise", 6, (6, 1, 3, 3)), ("twice", 6, (12, 1, 2, 3))):

@@ -217,3 +217,14 @@ def test_versions_that_nobody_knows_are_refused() -> None:
         proto.opset_import[0].version = version
         with pytest.raises(InputError, match="version"):
             load(proto)
+
+
+@pytest.mark.parametrize(("said", "scope"), [
+    ("['', 'encoder', 'encoder.layers.0', 'relu_1']", "encoder.layers.0/node_relu_1"),
+    ("['', 'relu_1']", "node_relu_1"), ("[]", "node_relu_1"), ("'", "node_relu_1")])
+def test_nodes_stand_in_the_modules_that_pytorch_names(said: str, scope: str) -> None:
+    proto = model("m (float[2] x) => (float[2] y) { y = Relu(x) }")
+    proto.graph.node[0].name = "node_relu_1"
+    entry = proto.graph.node[0].metadata_props.add()
+    entry.key, entry.value = "pkg.torch.onnx.name_scopes", said
+    assert [node.scope for node in load(proto).graph.nodes] == [scope]

@@ -68,6 +68,34 @@ def test_parts_of_the_unet_are_functions(tmp_path: Path) -> None:
     assert max(function.count("  // [") for function in text.split("\n}\n")) <= 50
 
 
+NAMED_NODES = """\
+    const Weights all = g.weights();
+    const Weights w = g.weights("layer.fc");
+    ggml_tensor * layer_fc = ops::mul_mat(ctx, all("val_2"), x);  // [2, 3]
+    layer_fc = ggml_add(ctx, layer_fc, w("bias"));  // [2, 3]
+    ggml_tensor * layer = ggml_add(ctx, layer_fc, x);  // [2, 3]
+    layer = ops::clamp(ctx, layer, 0.0f, 6.0f);  // [2, 3]
+    ggml_tensor * Tanh = ggml_tanh(ctx, layer);  // [2, 3]
+"""
+
+
+def test_variables_are_named_by_modules_and_at_the_top_by_nodes(tmp_path: Path) -> None:
+    g = Graph()
+    x = y = g.input("x", (2, 3))
+    weight, bias = g.parameter("val_2", (3, 3)), g.parameter("layer.fc.bias", (3,))
+    with g.scope("layer.fc/node_MatMul_2"):
+        y = g.apply("mat_mul", y, weight)
+    with g.scope("layer.fc/node_linear"):
+        y = y + bias
+    with g.scope("layer/node_add"):
+        y = y + x
+    with g.scope("layer/node_clip"):
+        y = g.apply("min", g.apply("max", y, g.constant(0.0)), g.constant(6.0))
+    with g.scope("/Tanh"):
+        g.output("y", g.apply("tanh", y))
+    assert NAMED_NODES in exported(g, tmp_path / "a")
+
+
 def test_lines_are_short(tmp_path: Path) -> None:
     text = exported(clip_text_graph(TINY_TEXT, 1, 77), tmp_path / "a")
     assert max(map(len, text.splitlines())) <= 100

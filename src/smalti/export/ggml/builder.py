@@ -45,9 +45,9 @@ class Builder:
 
     def lower(self, node: Node, lowering: Lowering) -> None:
         """Make the tensor of `node`. Raises Refused."""
-        self._scope = node.scope
+        self._scope, name = divided(node.scope)
         tensor = lowering(self, node)
-        tensor = self.let(tensor, shape=node.output.shape, hint=node.operation.name)
+        tensor = self.let(tensor, shape=node.output.shape, hint=name or node.operation.name)
         self._tensors[node.output] = Tensor(tensor.code, tensor.dims, self.dtype(node.output))
 
     def stand_in(self, node: Node) -> None:
@@ -120,6 +120,16 @@ class Builder:
             tensor = Tensor(call("ggml_repeat_4d", "ctx", tensor.shaped(*dims), *inner), repeated,
                             tensor.dtype)
         return tensor
+
+
+def divided(scope: str) -> tuple[str, str]:
+    """The part of the model in `scope`, and the node's own name, which stands behind a slash.
+
+    >>> divided("encoder.layers.0/node_add"), divided("/conv1/Conv"), divided("encoder.layers.0")
+    (('encoder.layers.0', 'node_add'), ('/conv1', 'Conv'), ('encoder.layers.0', ''))
+    """
+    part, slash, name = scope.rpartition("/")
+    return (part, name) if slash else (scope, "")
 
 
 def scalar(value: Value) -> float | None:

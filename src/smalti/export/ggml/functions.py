@@ -26,9 +26,8 @@ class Functions:
         scope = _Scope(self, block, given)
         lines = [line for item in block.items for line in scope.lines(item)]
         head = ["ggml_context * ctx = g.ctx;"] if any("ctx" in line for line in lines) else []
-        if scope.prefix is not None:
-            prefix = literal(scope.prefix) if scope.prefix else ""
-            head.append(f"const Weights w = g.weights({prefix});")
+        for name, prefix in sorted(scope.prefixes.items()):
+            head.append(f"const Weights {name} = g.weights({literal(prefix) if prefix else ''});")
         return [*head, *lines], scope.names
 
     def define(self, block: Block, given: dict[Local, str]) -> str:
@@ -61,7 +60,9 @@ class _Scope:
         self.holders = {name: local for local, name in given.items()}
         weights = [piece.name for item in block.items if isinstance(item, int)
                    for piece in self.outline.statements[item].code if isinstance(piece, Weight)]
-        self.prefix = _shared_prefix(weights) if weights else None
+        self.prefix = _shared_prefix([name for name in weights if "." in name])
+        self.prefixes: dict[str, str] = {}
+        """What is read by each name for weights."""
 
     def lines(self, item: int | Block) -> list[str]:
         """What computes `item`: a statement, or the call of a part's function."""
@@ -117,8 +118,16 @@ class _Scope:
         if isinstance(piece, Local):
             return self.names[piece]
         if isinstance(piece, Weight):
-            return f"w({literal(piece.name[len(self.prefix) + 1 if self.prefix else 0:])})"
+            return self._weight(piece.name)
         return piece
+
+    def _weight(self, name: str) -> str:
+        """What reads a weight: `w` below the shared prefix, `all` what is elsewhere."""
+        if self.prefix and not name.startswith(f"{self.prefix}."):
+            self.prefixes["all"] = ""
+            return f"all({literal(name)})"
+        self.prefixes["w"] = self.prefix
+        return f"w({literal(name[len(self.prefix) + 1 if self.prefix else 0:])})"
 
 
 def _shared_prefix(names: Sequence[str]) -> str:
@@ -127,7 +136,7 @@ def _shared_prefix(names: Sequence[str]) -> str:
     >>> _shared_prefix(["a.b.c.weight", "a.b.d.weight"]), _shared_prefix(["weight"])
     ('a.b', '')
     """
-    words = [name.split(".")[:-1] for name in names]
+    words = [name.split(".")[:-1] for name in names] or [[]]
     shared = 0
     while all(len(w) > shared and w[shared] == words[0][shared] for w in words):
         shared += 1

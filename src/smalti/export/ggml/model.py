@@ -10,7 +10,7 @@ import numpy as np
 from smalti.errors import UnsupportedError, UnsupportedNode
 from smalti.export.ggml.builder import DTYPES, Builder, Refused
 from smalti.export.ggml.code import Local, Statement, Tensor, call
-from smalti.export.ggml.lowering import INTEGERS, LOWERINGS, is_swap
+from smalti.export.ggml.lowering import INTEGERS, LOWERINGS, is_depthwise, is_swap
 from smalti.graph import Graph, Node, Value
 from smalti.graph.graph import rebuilt
 from smalti.rewrite import ALL_RULES
@@ -65,7 +65,7 @@ def lowered(graph: Graph) -> Model:
     outputs = _outputs(graph, builder)
     statements = _live(builder.statements, outputs)
     read = {value for node in graph.nodes for value in node.inputs} | {*graph.outputs.values()}
-    groups = sum(node.attributes.get("group", 0) for node in graph.nodes)
+    groups = sum(node.attributes.get("group", 0) for node in graph.nodes if not is_depthwise(node))
     return Model(
         graph, statements, [builder.tensor(v).code[0] for v in graph.inputs.values()],
         outputs, [v for v in graph.parameters.values() if v in read], builder.constants, swapped,

@@ -17,7 +17,7 @@ KEYWORDS = frozenset(
     "return short signed sizeof static static_assert static_cast struct switch template this "
     "thread_local throw true try typedef typeid typename union unsigned using virtual void "
     "volatile wchar_t while xor xor_eq".split())
-OURS = frozenset({"blocks", "build", "ctx", "g", "inputs", "main", "ops", "std", "w"})
+OURS = frozenset({"all", "blocks", "build", "ctx", "g", "inputs", "main", "ops", "std", "w"})
 """What generated code calls things of its own."""
 IDENTIFIER_LENGTH_MAX = 80
 

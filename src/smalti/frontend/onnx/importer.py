@@ -49,7 +49,7 @@ others are constants, as long as they are small."""
 CONTRACTIONS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Gather", "LSTM", "GRU", "RNN")
 """Operators whose initializers are weights, for certain."""
 
-
+NAME_SCOPES = "pkg.torch.onnx.name_scopes"
 MASKED = -1e4
 """Attention masks hold 0 and numbers below this one, and are no weights."""
 
@@ -104,6 +104,14 @@ class Step:
     def name(self) -> str:
         """The node's name, else that of its first result."""
         return self.scope.prefix + (self.node.name or next(filter(None, self.node.output), "?"))
+
+    @property
+    def place(self) -> str:
+        """The name, behind the module that the node is part of where PyTorch's exporter tells it:
+        in a list such as "['', 'encoder', 'encoder.layers.0', 'linear_1']", before the function."""
+        listed = next((p.value for p in self.node.metadata_props if p.key == NAME_SCOPES), "")
+        *modules, _ = listed.split("'")[1::2] or [""]
+        return f"{modules[-1]}/{self.name}" if modules and modules[-1] else self.name
 
 
 def is_mask(array: np.ndarray) -> bool:
@@ -235,7 +243,7 @@ class Importer:
         step = call.step
         before = len(self.graph.nodes)
         try:
-            with self.graph.scope(step.name):
+            with self.graph.scope(step.place):
                 results = rule(call)
         except NeedsValue:
             del self.graph.nodes[before:]

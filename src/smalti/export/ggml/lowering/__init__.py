@@ -7,8 +7,8 @@ from smalti.export.ggml.lowering.movement import INTEGERS, MOVEMENT
 from smalti.export.ggml.lowering.normalization import NORMALIZATION
 from smalti.export.ggml.lowering.pointwise import POINTWISE
 from smalti.export.ggml.lowering.pooling import POOLING
-from smalti.export.ggml.lowering.products import PRODUCTS, is_swap
+from smalti.export.ggml.lowering.products import PRODUCTS, is_depthwise, is_swap
 
 LOWERINGS = {**POINTWISE, **PRODUCTS, **NORMALIZATION, **POOLING, **MOVEMENT}
 
-__all__ = ["INTEGERS", "LOWERINGS", "is_swap"]
+__all__ = ["INTEGERS", "LOWERINGS", "is_depthwise", "is_swap"]

@@ -140,8 +140,19 @@ def _extreme(b: Builder, node: Node) -> Tensor:
     limit = scalar(y)
     if limit is None:
         return _full(b, node)
-    low, high = (limit, math.inf) if node.operation.name == "max" else (-math.inf, limit)
+    low, high = _limits(node.operation.name, limit)
+    if x.node is not None and x.node.operation.name in ("max", "min"):  # between two numbers
+        inner, *others = sorted(x.node.inputs, key=lambda value: scalar(value) is not None)
+        if others and (bound := scalar(others[0])) is not None:
+            lower, upper = _limits(x.node.operation.name, bound)
+            if max(low, lower) <= min(high, upper):
+                x, low, high = inner, max(low, lower), min(high, upper)
     return _of("ops::clamp", b.tensor(x), low, high)
+
+
+def _limits(name: str, number: float) -> tuple[float, float]:
+    """Between what max(x, number), or min, lies."""
+    return (number, math.inf) if name == "max" else (-math.inf, number)
 
 
 def _pow(b: Builder, node: Node) -> Tensor:

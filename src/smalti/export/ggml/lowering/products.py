@@ -104,15 +104,20 @@ class _Windows:
         return _Windows(*shapes, pads, *fields)
 
 
+def is_depthwise(node: Node) -> bool:
+    """Whether `node` is a convolution of every channel by itself."""
+    return node.operation.name == "conv" and node.inputs[1].shape[1] == 1
+
+
 def _conv(b: Builder, node: Node) -> Tensor:
     windows, group = _Windows.of(node), node.attributes["group"]
     x, kernel, *bias = node.inputs
-    out, depth = windows.kernel[:2]
+    out = windows.kernel[0]
     first, second = b.shaped(x, *windows.x), b.shaped(kernel, *windows.kernel)
     window = _window(windows.pads, windows.strides, windows.dilations)
     if group == 1:
         code = call("ops::conv_2d", "g", second, first, *window)
-    elif depth == 1 and out % group == 0:
+    elif is_depthwise(node):
         if out > group:
             (n, c, *size), area = windows.x, math.prod(windows.x[2:])
             first = b.expanded(first, (n * c, 1, area), (n * c, out // c, area)).shaped(

@@ -123,25 +123,6 @@ inline ggml_tensor * min_rows(ggml_context * ctx, ggml_tensor * x) {
     return ggml_neg(ctx, max_rows(ctx, ggml_neg(ctx, x)));
 }
 
-// ------------------------------------------------------------------ attention
-
-// softmax(q k^T * scale + mask) v for each head: q [n, t, heads * d], k [n, s, heads * d],
-// v [n, s, heads * e], mask [n or 1, heads or 1, t, s] or null -> [n, t, heads * e].
-inline ggml_tensor * attention(ggml_context * ctx, ggml_tensor * q, ggml_tensor * k,
-                               ggml_tensor * v, ggml_tensor * mask, int heads, float scale) {
-    const auto split = [&](ggml_tensor * x, std::array<int, 4> to) {
-        x = ggml_reshape_4d(ctx, x, x->ne[0] / heads, heads, x->ne[1], x->ne[2]);
-        return permute(ctx, x, to);
-    };
-    const int64_t tokens = q->ne[1], batch = q->ne[2], width = v->ne[0];
-    q = split(q, {0, 2, 1, 3});                                          // [n, heads, t, d]
-    k = split(k, {0, 2, 1, 3});                                          // [n, heads, s, d]
-    v = split(v, {1, 2, 0, 3});                                          // [n, heads, e, s]
-    ggml_tensor * shares = ggml_soft_max_ext(ctx, mul_mat(ctx, k, q), mask, scale, 0.0f);
-    ggml_tensor * y = permute(ctx, mul_mat(ctx, v, shares), {0, 2, 1, 3});  // [n, t, heads, e]
-    return ggml_reshape_3d(ctx, y, width, tokens, batch);
-}
-
 // ------------------------------------------------------------------ element by element
 
 // x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2. Unlike ggml_gelu on a CPU, not through a
@@ -233,6 +214,31 @@ inline ggml_tensor * fmod(ggml_context * ctx, ggml_tensor * a, ggml_tensor * b) 
 // x between `low` and `high`. ggml_clamp writes over its operand, hence the copy.
 inline ggml_tensor * clamp(ggml_context * ctx, ggml_tensor * x, float low, float high) {
     return ggml_clamp(ctx, ggml_dup(ctx, x), low, high);
+}
+
+// ------------------------------------------------------------------ attention
+
+// softmax(q k^T * scale + mask) v for each head: q [n, t, heads * d], k [n, s, heads * d],
+// v [n, s, heads * e], mask [n or 1, heads or 1, t, s] or null -> [n, t, heads * e]. A mask below
+// -1e30 is minus infinity; where it is so for all s the result is 0.
+inline ggml_tensor * attention(ggml_context * ctx, ggml_tensor * q, ggml_tensor * k,
+                               ggml_tensor * v, ggml_tensor * mask, int heads, float scale) {
+    const auto split = [&](ggml_tensor * x, std::array<int, 4> to) {
+        x = ggml_reshape_4d(ctx, x, x->ne[0] / heads, heads, x->ne[1], x->ne[2]);
+        return permute(ctx, x, to);
+    };
+    const int64_t tokens = q->ne[1], batch = q->ne[2], width = v->ne[0];
+    q = split(q, {0, 2, 1, 3});                                          // [n, heads, t, d]
+    k = split(k, {0, 2, 1, 3});                                          // [n, heads, s, d]
+    v = split(v, {1, 2, 0, 3});                                          // [n, heads, e, s]
+    mask = mask ? clamp(ctx, mask, -1e30f, INFINITY) : nullptr;
+    ggml_tensor * shares = ggml_soft_max_ext(ctx, mul_mat(ctx, k, q), mask, scale, 0.0f);
+    if (mask) {
+        ggml_tensor * most = max_rows(ctx, mask);                        // [n or 1, heads or 1, t, 1]
+        shares = ggml_mul(ctx, shares, above_zero(ctx, ggml_scale_bias(ctx, most, 1.0f, 5e29f)));
+    }
+    ggml_tensor * y = permute(ctx, mul_mat(ctx, v, shares), {0, 2, 1, 3});  // [n, t, heads, e]
+    return ggml_reshape_3d(ctx, y, width, tokens, batch);
 }
 
 }  // namespace ops
