@@ -6,7 +6,7 @@ gives NaN, one that writes outside its storage is named by `StrayWrite`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -59,15 +59,20 @@ class Block:
             raise StrayWrite(f"{what} wrote outside its memory")
 
 
-def run_steps(steps: tuple[Step, ...], pointers: list[int], scratch: int = 0) -> None:
-    """Call every tile of every step, in order, in this thread."""
+def run_steps(steps: tuple[Step, ...], pointers: list[int], scratch: int = 0,
+              parts: Sequence[tuple[int, int]] = ()) -> None:
+    """Call every tile of every step, in order, in this thread; of the last one only tiles from the
+    first to the second number of each of `parts`, where they are given."""
     block, places = joined([step.code for step in steps])
     code = Executable(block)
     held = np.array(pointers, np.uint64)
-    counters = np.zeros(len(steps), np.uint64)
-    table = aligned(len(steps), LAUNCH)
-    for number, (step, place) in enumerate(zip(steps, places, strict=True)):
-        table[number] = (code.address + place, held.ctypes.data, step.tiles,
+    launches = [(place, 0, step.tiles) for step, place in zip(steps, places, strict=True)]
+    if parts:
+        launches[-1:] = [(places[-1], first, end) for first, end in parts]
+    counters = np.array([first for _, first, _ in launches], np.uint64)
+    table = aligned(len(launches), LAUNCH)
+    for number, (place, _, end) in enumerate(launches):
+        table[number] = (code.address + place, held.ctypes.data, end,
                          counters.ctypes.data + 8 * number, 0)
     state = context(table, 1, scratch)
     call(driver_entry(), state.ctypes.data)
@@ -121,8 +126,8 @@ class PieceRunner:
         bits = as_stored(values, "bf16").view(np.uint32) >> 16
         self.bits(view)[...] = bits.astype(np.uint16)
 
-    def run(self, piece: Piece) -> None:
-        """Choose, lower, pack and run one piece."""
+    def run(self, piece: Piece, parts: Sequence[tuple[int, int]] = ()) -> None:
+        """Choose, lower, pack and run one piece, or some tiles of it (see `run_steps`)."""
         schedule = self.pick(piece.kernel, self.bounds, self.precision)
         self.schedules.append(schedule)
         low = lower(piece.kernel, schedule, self.level)
@@ -141,7 +146,7 @@ class PieceRunner:
                 block, offset = packed, 0
             used.append(block)
             pointers.append(block.address + offset)
-        run_steps(low.steps, [*pointers, workspace.address], scratch.address)
+        run_steps(low.steps, [*pointers, workspace.address], scratch.address, parts)
         for block in used:
             block.check(f"{piece.kernel.form} of {piece.scope} under {schedule}")
 

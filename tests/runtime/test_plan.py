@@ -41,6 +41,49 @@ def test_what_lives_together_does_not_overlap(intervals: list[Interval], alignme
     assert bound <= total <= everything
 
 
+@given(INTERVALS, st.sampled_from([1, 64, 128]), st.data())
+def test_chains_lie_at_their_distances(intervals: list[Interval], alignment: int,
+                                       data: st.DataObject) -> None:
+    """Buffer i is behind an earlier one, if any, and no other is behind that one."""
+    behind, free = {}, []
+    for number in range(len(intervals)):
+        if free and data.draw(st.booleans()):
+            other = free.pop(data.draw(st.integers(0, len(free) - 1)))
+            behind[number] = (other, data.draw(st.integers(0, 6000)))
+        free.append(number)
+    offsets, total = plan(intervals, alignment, behind)
+    near = {frozenset((one, other)) for one in chained(behind) for other in chained(behind)[one]}
+    for number, (one, start) in enumerate(zip(intervals, offsets, strict=True)):
+        assert start % alignment == 0 and 0 <= start and start + one.size_bytes <= total
+        if number in behind:
+            other, distance = behind[number]
+            assert start == offsets[other] + distance + -distance % alignment
+        for other in range(number):
+            lives = intervals[other]
+            if frozenset((number, other)) not in near \
+                    and one.first <= lives.last and lives.first <= one.last:
+                assert (start + one.size_bytes <= offsets[other]
+                        or offsets[other] + lives.size_bytes <= start)
+
+
+def chained(behind: dict[int, tuple[int, int]]) -> dict[int, list[int]]:
+    """All that each buffer is behind of, directly or not."""
+    found: dict[int, list[int]] = {}
+    for number in sorted(behind):
+        other = behind[number][0]
+        found[number] = [other, *found.get(other, [])]
+    return found
+
+
+def test_a_chain_is_placed_as_one() -> None:
+    """What lives in front of one of its members may lie where another one is at other times."""
+    chain = [Interval(1024, 2, 3), Interval(1024, 1, 2), Interval(512, 0, 1)]
+    offsets, total = plan([*chain, Interval(200, 1, 1), Interval(700, 0, 0)], 128,
+                          {1: (0, 256), 2: (1, 640)})
+    assert offsets[:3] == [0, 256, 896]
+    assert offsets[3:] == [0, 0] and total == 1408
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_plans_are_close_to_what_is_needed(seed: int) -> None:
     intervals = random_intervals(200, seed)

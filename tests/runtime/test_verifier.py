@@ -67,6 +67,12 @@ CHANGES: dict[str, Callable[[Image], object]] = {
         next(s.filtering for s in x.slots if s.filtering), strides=(1 << 20, 9, 3, 1)))(x),
     "no function": launch(function=-1),
     "tiles": launch(tiles=1 << 40),
+    "tiles 9 to 1": launch(first=9, tiles=1),
+    "do not meet behind launch [0-9]+$": lambda x: x.launches.__setitem__(
+        -1, replace(x.launches[-1], meet=False)),
+    "do not meet": lambda x: setattr(x, "launches", [
+        *(replace(y, meet=False) if isinstance(y, Launch) else y for y in x.launches[:-1]),
+        x.launches[-1]]),
     "no piece": launch(piece=99),
     "pointer to slot": launch(pointers=(("slot", 99),)),
     "pointer to heap": launch(pointers=(("heap", 0),)),

@@ -11,13 +11,13 @@ from __future__ import annotations
 import gc
 import hashlib
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from smalti import settings
 from smalti.errors import InputError
-from smalti.fuse import Cut, HostPiece, Piece, View, cut, narrowed
+from smalti.fuse import Cut, HostPiece, View, cut, narrowed
 from smalti.fuse import held as with_halves
 from smalti.fuse.support import When, lacking
 from smalti.graph import Graph, show
@@ -34,6 +34,7 @@ from smalti.runtime.image import (
     Filtered, HostCall, Image, Launch, Operand, PieceInfo, Place, Slot,
 )
 from smalti.runtime.program import NativeProgram, Program, ReferenceProgram
+from smalti.runtime.strips import Course, Turn, courses, saves_much
 from smalti.runtime.verifier import verify as verify_image
 from smalti.schedule import Schedule, choose
 from smalti.schedule.choose import FILTERING_MAX
@@ -212,11 +213,12 @@ class _Builder:
     """Turns a cut into an image."""
 
     def __init__(self, graph: Graph, pieces: Cut, chosen: Level, bounds: Limits,
-                 precision: str, filterings: Mapping[str, int], growth_left: int) -> None:
+                 precision: str, filterings: Mapping[str, int], growth: int) -> None:
         self.graph, self.cut, self.filterings = graph, pieces, filterings
         self.level, self.bounds, self.precision = chosen, bounds, precision
-        self.known: dict[tuple[Kernel, Schedule], tuple[Schedule, Lowered, list[int]]] = {}
-        self.growth_left = growth_left
+        self.growth_max = growth
+        self.known: dict[tuple[Kernel, Schedule], Lowered] = {}
+        self.numbers: dict[tuple[Kernel, Schedule], list[int]] = {}
         self.codes: list[Code] = []
         self.packers: dict[tuple[PackedWeight, tuple[int, ...], str], int] = {}
         self.slots: dict[tuple, int] = {}
@@ -224,24 +226,19 @@ class _Builder:
         self.constants = bytearray()
 
     def build(self, progress: Callable[[int, int], None] | None) -> Image:
-        """The image; kernels are lowered in the order in which they run."""
-        image, lowered = self.image, []
+        """The image of the course of pieces that is best."""
+        image = self.image
         with _no_collection():
-            for number, piece in enumerate(self.cut.pieces):
-                lowered.append(None if isinstance(piece, HostPiece) else self._lowered(piece))
-                if progress is not None:
-                    progress(number + 1, len(self.cut.pieces))
-        arena = arranged(self.cut, [entry[1].workspace_bytes if entry else 0 for entry in lowered])
-        image.arena_bytes = arena.bytes
-        for piece, entry in zip(self.cut.pieces, lowered):
-            before = len(image.launches)
-            if entry is None:
-                self._add_call(piece, arena)
-            else:
-                self._add_launches(piece, *entry, arena)
-            added = len(image.launches) - before
-            image.steady += added * (piece.when == When.BINDING)
-            image.changing += added * (piece.when < When.RUN)
+            chosen, lowered, arena = self._best(progress)
+        self.cut, image.arena_bytes = chosen.cut, arena.bytes
+        for turn in chosen.turns:
+            for number in turn.pieces:
+                self._describe(number, turn, chosen, lowered, arena)
+            image.launches += self._launches(turn, chosen, lowered, arena)
+        for launch in image.launches:
+            when = self.cut.pieces[launch.piece].when
+            image.steady += when == When.BINDING
+            image.changing += when < When.RUN
         image.inputs = {n: arena.place(v) for n, v in self.cut.inputs.items()}
         image.outputs = {n: arena.place(v) for n, v in self.cut.outputs.items()}
         image.rows, image.held = dict(self.cut.rows), list(self.cut.held)
@@ -252,26 +249,28 @@ class _Builder:
         verify_image(image)
         return image
 
-    def _add_launches(self, piece: Piece, schedule: Schedule, low: Lowered, functions: list[int],
-                      arena: Arena) -> None:
-        """The launches of a kernel, and what is to be known about it."""
-        image, number = self.image, len(self.image.pieces)
-        pointers = [self._reference(piece.views[name], arena, low, name) for name in low.buffers]
-        if low.workspace_bytes:
-            pointers.append(("arena", arena.workspaces[number]))
-        for function, step in zip(functions, low.steps):
-            image.launches.append(Launch(function, step.tiles, tuple(pointers), number))
-            image.work_seconds += LAUNCH_SECONDS if piece.when == When.RUN else 0
-        image.work_seconds += piece.flops / FLOPS_OF_A_CORE if piece.when == When.RUN else 0
+    def _describe(self, number: int, turn: Turn, chosen: Course,
+                  lowered: Sequence[Lowered | None], arena: Arena) -> None:
+        """Note what is to be known about a piece."""
+        image, piece, low = self.image, self.cut.pieces[number], lowered[number]
+        if isinstance(piece, HostPiece):
+            moved = sum(math.prod(v.shape) * v.storage.element_bytes for v in piece.views.values())
+            image.pieces.append(PieceInfo("host", piece.scope, piece.reason, piece.operation,
+                                          piece.flops, moved, (arena.place(piece.views["out"]),)))
+            return
+        if piece.when == When.RUN:
+            image.work_seconds += piece.flops / FLOPS_OF_A_CORE + LAUNCH_SECONDS * len(low.steps)
         image.scratch_bytes = max(image.scratch_bytes, low.scratch_bytes)
         results = tuple(arena.place(piece.views[b.name])
                         for b in piece.kernel.buffers if b.role == "output")
-        image.pieces.append(PieceInfo(piece.kernel.form, piece.scope, piece.reason, str(schedule),
-                                      piece.flops, _moved_bytes(piece.kernel, low), results))
+        image.pieces.append(PieceInfo(
+            piece.kernel.form, piece.scope, piece.reason, str(chosen.schedules[number]),
+            piece.flops, _moved_bytes(piece.kernel, low), results,
+            turn.strips.count if turn.strips else 1))
 
-    def _add_call(self, piece: HostPiece, arena: Arena) -> None:
+    def _call(self, number: int, arena: Arena) -> HostCall:
         """A call of the host."""
-        image, operands, result = self.image, [], arena.place(piece.views["out"])
+        piece, operands = self.cut.pieces[number], []
         for view in piece.operands:
             if view.storage in arena.storages:
                 operands.append(Operand(-1, arena.place(view)))
@@ -279,26 +278,46 @@ class _Builder:
                 _, slot = self._reference(view, arena)
                 strides = tuple(view.storage.element_bytes * s for s in view.strides)
                 operands.append(Operand(slot, Place(0, view.shape, strides, view.storage.dtype)))
-        image.launches.append(HostCall(piece.operation, dict(piece.attributes), tuple(operands),
-                                       result, len(image.pieces)))
-        moved = sum(math.prod(v.shape) * v.storage.element_bytes for v in piece.views.values())
-        image.pieces.append(PieceInfo("host", piece.scope, piece.reason, piece.operation,
-                                      piece.flops, moved, (result,)))
+        return HostCall(piece.operation, dict(piece.attributes), tuple(operands),
+                        arena.place(piece.views["out"]), number)
 
-    def _lowered(self, piece: Piece) -> tuple[Schedule, Lowered, list[int]]:
-        """The schedule, code and function numbers of a piece; equal kernels share them."""
-        kernel, weight = piece.kernel, piece.views.get("weight")
-        most = FILTERING_MAX if weight is None else self.filterings.get(weight.storage.name,
-                                                                        FILTERING_MAX)
-        schedule = choose(kernel, self.bounds, self.precision, most, self.growth_left)
-        if kernel.form == "contraction":
-            self.growth_left -= growth_of(kernel, schedule, self.precision)
+    def _best(self, progress: Callable[[int, int], None] | None
+              ) -> tuple[Course, list[Lowered | None], Arena]:
+        """The plain course, or one that saves much; kernels are lowered in order."""
+        found = courses(self.cut, self._schedules, self.bounds.threads)
+        count, done, best = sum(len(each.cut.pieces) for each in found), 0, None
+        for each in found:
+            lowered = []
+            for piece, schedule in zip(each.cut.pieces, each.schedules):
+                lowered.append(schedule and self._lowered(piece.kernel, schedule))
+                done += 1
+                if progress is not None:
+                    progress(done, count)
+            arena = arranged(each, [low.workspace_bytes if low else 0 for low in lowered])
+            if best is None or saves_much(best[2].bytes, arena.bytes):
+                best = each, lowered, arena
+        return best
+
+    def _schedules(self, found: Cut) -> list[Schedule | None]:
+        """The schedules of the pieces of a cut, in order; None for calls of the host."""
+        left, schedules = self.growth_max, []
+        for piece in found.pieces:
+            if isinstance(piece, HostPiece):
+                schedules.append(None)
+                continue
+            kernel, weight = piece.kernel, piece.views.get("weight")
+            most = FILTERING_MAX if weight is None else self.filterings.get(weight.storage.name,
+                                                                            FILTERING_MAX)
+            schedules.append(choose(kernel, self.bounds, self.precision, most, left))
+            if kernel.form == "contraction":
+                left -= growth_of(kernel, schedules[-1], self.precision)
+        return schedules
+
+    def _lowered(self, kernel: Kernel, schedule: Schedule) -> Lowered:
+        """Code of a kernel, made once for those that are equal."""
         if (kernel, schedule) not in self.known:
             verify(kernel, "the cut")
-            low = lower(kernel, schedule, self.level)
-            numbers = list(range(len(self.codes), len(self.codes) + len(low.steps)))
-            self.codes.extend(step.code for step in low.steps)
-            self.known[kernel, schedule] = (schedule, low, numbers)
+            self.known[kernel, schedule] = low = lower(kernel, schedule, self.level)
             if settings.show("kernel"):
                 print(kernel)
             if settings.show("schedule"):
@@ -307,6 +326,41 @@ class _Builder:
                 for step in low.steps:
                     print(disassembly(step.code.bytes, step.code.entry))
         return self.known[kernel, schedule]
+
+    def _functions(self, kernel: Kernel, schedule: Schedule) -> list[int]:
+        """The numbers of a kernel's functions."""
+        if (kernel, schedule) not in self.numbers:
+            steps = self.known[kernel, schedule].steps
+            self.numbers[kernel, schedule] = [len(self.codes) + i for i in range(len(steps))]
+            self.codes.extend(step.code for step in steps)
+        return self.numbers[kernel, schedule]
+
+    def _launches(self, turn: Turn, chosen: Course, lowered: Sequence[Lowered | None],
+                  arena: Arena) -> list[Launch | HostCall]:
+        """The launches of a turn: all steps whole, or the last ones strip by strip."""
+        whole, last = [], []
+        for number in turn.pieces:
+            piece, low = self.cut.pieces[number], lowered[number]
+            if low is None:
+                return [self._call(number, arena)]
+            functions = self._functions(piece.kernel, chosen.schedules[number])
+            pointers = [self._reference(piece.views[name], arena, low, name)
+                        for name in low.buffers]
+            if low.workspace_bytes:
+                pointers.append(("arena", arena.workspaces[number]))
+            whole += [Launch(function, step.tiles, tuple(pointers), number)
+                      for function, step in zip(functions, low.steps)]
+            if turn.strips:
+                last.append(whole.pop())
+        for strip in range(turn.strips.count if turn.strips else 0):
+            parts = []
+            for number, launch in enumerate(last):
+                each, (first, end) = turn.strips.walks[number], turn.strips.rows(number, strip)
+                for block in range(0, launch.tiles, each.rows * each.tiles):
+                    parts.append(replace(launch, first=block + each.tiles * first,
+                                         tiles=block + each.tiles * end, meet=False))
+            whole += [*parts[:-1], replace(parts[-1], meet=True)]
+        return whole
 
     # ------------------------------------------------------------------ memory
 

@@ -67,15 +67,18 @@ class Slot:
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch: function number, tiles, and a reference for each pointer.
+    """One launch: function number, tiles from `first` to `tiles`, and a reference for each pointer.
 
-    A reference is ("arena", byte offset) or ("slot", number).
+    A reference is ("arena", byte offset) or ("slot", number). Unless threads `meet` behind it, the
+    next launch begins before all of its tiles are done.
     """
 
     function: int
     tiles: int
     pointers: tuple[tuple[str, int], ...]
     piece: int
+    first: int = 0
+    meet: bool = True
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,8 @@ class HostCall:
 class PieceInfo:
     """What `explain` prints of a kernel or a host call, and where its results lie.
 
-    `bytes` are those of operands and results, each once, as they are stored.
+    `bytes` are those of operands and results, each once, as they are stored. In more than one of
+    `strips`, it writes its result over the part of an operand that is not read any more.
     """
 
     form: str
@@ -111,6 +115,7 @@ class PieceInfo:
     flops: int
     bytes: int
     results: tuple[Place, ...]
+    strips: int = 1
 
 
 @dataclass

@@ -1,17 +1,19 @@
 """Memory plan: where in one arena each intermediate result lies.
 
 Greedy by size (Pisarchyk & Lee 2020, arXiv:2001.03288): the largest goes first, each into the
-smallest gap between those that live at the same time.
+smallest gap between those that live at the same time. Buffers that are written over one another
+strip by strip lie at fixed distances, and are placed as one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 ALIGNMENT_BYTES = 128
+NONE_BEHIND: Mapping[int, tuple[int, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,42 +25,68 @@ class Interval:
     last: int
 
 
-def plan(intervals: Sequence[Interval], alignment: int = ALIGNMENT_BYTES) -> tuple[list[int], int]:
+def plan(intervals: Sequence[Interval], alignment: int = ALIGNMENT_BYTES,
+         behind: Mapping[int, tuple[int, int]] = NONE_BEHIND) -> tuple[list[int], int]:
     """The offset of each buffer in bytes, and the bytes of the arena.
 
     Two buffers that live at the same time do not overlap; offsets are multiples of `alignment`.
+    Where `behind[i]` is (j, distance), buffer i begins `distance` bytes behind the beginning of
+    buffer j, rounded up to `alignment`, and these two may overlap. No two are behind the same one.
     Raises ValueError for a negative size or a life that ends before it starts.
 
     >>> plan([Interval(100, 0, 1), Interval(300, 1, 2), Interval(100, 2, 3)])
     ([384, 0, 384], 512)
+    >>> plan([Interval(1024, 0, 1), Interval(1024, 1, 2)], behind={0: (1, 256)})
+    ([256, 0], 1280)
     """
     for interval in intervals:
         if interval.size_bytes < 0 or interval.last < interval.first:
             raise ValueError(f"{interval} is not a buffer")
     count = len(intervals)
     sizes = [i.size_bytes + -i.size_bytes % alignment for i in intervals]
+    chains = _chains(count, alignment, behind)
+    spans = {number: max(at + sizes[i] for i, at in chain) for number, chain in chains.items()}
     offsets = [0] * count
     # those placed so far, in order of their offsets
-    starts, ends, firsts, lasts = np.zeros((4, count), np.int64)
-    order = sorted(range(count), key=lambda i: (-sizes[i], intervals[i].first, i))
-    for placed, number in enumerate(order):
-        first, last, size = intervals[number].first, intervals[number].last, sizes[number]
-        alive = (firsts[:placed] <= last) & (lasts[:placed] >= first)
-        start = _gap(starts[:placed][alive], ends[:placed][alive], size)
-        offsets[number] = start
-        place = int(np.searchsorted(starts[:placed], start))
-        for array, value in ((starts, start), (ends, start + size), (firsts, first),
-                             (lasts, last)):
-            array[place + 1:placed + 1] = array[place:placed]
-            array[place] = value
+    placed, (starts, ends, firsts, lasts) = 0, np.zeros((4, count), np.int64)
+    for number in sorted(chains, key=lambda i: (-spans[i], intervals[i].first, i)):
+        chain, span, seen = chains[number], spans[number], []
+        for i, at in chain:  # what its other members may not overlap looks as much larger to them
+            alive = (firsts[:placed] <= intervals[i].last) & (lasts[:placed] >= intervals[i].first)
+            seen.append((starts[:placed][alive] + (span - at - sizes[i]),
+                         ends[:placed][alive] - at))
+        begins, stops = np.concatenate(seen, axis=1)
+        order = np.argsort(begins, kind="stable")
+        start = _gap(begins[order], stops[order], span)
+        for i, at in chain:
+            offsets[i] = start + at
+            place = int(np.searchsorted(starts[:placed], offsets[i]))
+            for array, value in ((starts, offsets[i]), (ends, offsets[i] + sizes[i]),
+                                 (firsts, intervals[i].first), (lasts, intervals[i].last)):
+                array[place + 1:placed + 1] = array[place:placed]
+                array[place] = value
+            placed += 1
     return offsets, int(ends.max(initial=0))
+
+
+def _chains(count: int, alignment: int,
+            behind: Mapping[int, tuple[int, int]]) -> dict[int, list[tuple[int, int]]]:
+    """Buffers at fixed distances, by the first of each chain: their numbers and offsets in it."""
+    chains: dict[int, list[tuple[int, int]]] = {}
+    for number in range(count):
+        first, at = number, 0
+        while first in behind:
+            first, distance = behind[first]
+            at += distance + -distance % alignment
+        chains.setdefault(first, []).append((number, at))
+    return chains
 
 
 def _gap(starts: np.ndarray, ends: np.ndarray, size: int) -> int:
     """Where the smallest gap of at least `size` begins; behind everything when there is none."""
     if not len(starts):
         return 0
-    reached = np.concatenate([[0], np.maximum.accumulate(ends)])
+    reached = np.maximum.accumulate(np.concatenate([[0], ends]))
     gaps = starts - reached[:-1]
     fitting = np.flatnonzero(gaps >= size)
     if not len(fitting) or size == 0:

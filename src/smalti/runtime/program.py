@@ -20,13 +20,13 @@ from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES, FLOATS
 from smalti.runtime.executable import Executable
 from smalti.runtime.host import bound
-from smalti.runtime.image import HostCall, Image, Slot, array_at, finite_at
+from smalti.runtime.image import HostCall, Image, Launch, Slot, array_at, finite_at
 from smalti.runtime.memory import anonymous
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 from smalti.runtime.threads import call, context, workers
 from smalti.runtime.weights import allocated, bind, checked, layout_of
 from smalti.target.x86.driver import driver
-from smalti.target.x86.layout import LAUNCH, aligned
+from smalti.target.x86.layout import LAUNCH, NO_BARRIER, aligned
 
 SCRATCH_ALIGNMENT = 4096
 COUNTER_BYTES = 64
@@ -301,7 +301,8 @@ class NativeProgram(Program):
         self._scratch = anonymous(self.threads * self._scratch_bytes + SCRATCH_ALIGNMENT)
         arena, weights = self._arena.ctypes.data, [x.ctypes.data for x in self._weights]
         self._table = aligned(max(1, len(image.launches)), LAUNCH)[:len(image.launches)]
-        self._counters = np.zeros(len(image.launches) * COUNTER_BYTES // 8, np.uint64)
+        self._firsts = np.zeros(len(image.launches) * COUNTER_BYTES // 8, np.uint64)
+        self._counters = np.zeros_like(self._firsts)
         kernels = [(k, x) for k, x in enumerate(image.launches) if not isinstance(x, HostCall)]
         self._pointers = np.zeros(sum(len(x.pointers) for _, x in kernels), np.uint64)
         at = 0
@@ -311,7 +312,9 @@ class NativeProgram(Program):
             self._table[number] = (
                 self._code.address + image.functions[launch.function],
                 self._pointers.ctypes.data + 8 * at, launch.tiles,
-                self._counters.ctypes.data + COUNTER_BYTES * number, 0)
+                self._counters.ctypes.data + COUNTER_BYTES * number,
+                0 if launch.meet else NO_BARRIER)
+            self._firsts[number * COUNTER_BYTES // 8] = launch.first
             at += len(launch.pointers)
         self._stamps = np.zeros(len(image.launches) + 1, np.uint64)
         scratch = self._scratch.ctypes.data
@@ -393,7 +396,7 @@ class NativeProgram(Program):
             self._took[first:last] = ticks * (elapsed / max(ticks.sum(), 1.0))
 
     def _launch_kernels(self, first: int, last: int) -> None:
-        self._counters.fill(0)
+        np.copyto(self._counters, self._firsts)
         if self._range != (first, last):
             self._context["first"], self._context["last"] = self._range = first, last
         if self.crew == 1 and self._brief:
@@ -427,15 +430,17 @@ class NativeProgram(Program):
         return ticks * (self._elapsed / max(ticks.sum(), 1.0))
 
     def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
-        """Run launch by launch; the kernel whose result first holds NaN or Inf."""
+        """Run meeting by meeting; the kernel whose result first holds NaN or Inf."""
         self._start(inputs)
+        first, last = 0, {x.piece: number for number, x in enumerate(self.image.launches)}
         for number, launch in enumerate(self.image.launches):
-            self._launch(number, number + 1)
-            piece = self.image.pieces[launch.piece]
-            last = number + 1 == len(self.image.launches) \
-                or self.image.launches[number + 1].piece != launch.piece
-            if last and not all(finite_at(self._arena, place) for place in piece.results):
-                return f"the {piece.form} of {piece.scope or self.name}"
+            if isinstance(launch, Launch) and not launch.meet:
+                continue
+            self._launch(first, number + 1)
+            for piece in (self.image.pieces[k] for k, at in last.items() if first <= at <= number):
+                if not all(finite_at(self._arena, place) for place in piece.results):
+                    return f"the {piece.form} of {piece.scope or self.name}"
+            first = number + 1
         return None
 
     @property
@@ -478,7 +483,8 @@ class NativeProgram(Program):
             lines.append(f"{number:5d} {time_text}{piece.form:18s} {piece.scope}  "
                          f"{piece.schedule}  stored: {stored}  "
                          + "cut: " * (piece.form != "host") + piece.reason
-                         + rarely.get(number, ""))
+                         + (f"  in {piece.strips} strips, over its operand"
+                            if piece.strips > 1 else "") + rarely.get(number, ""))
         for name, size in sorted(image.filterings.items()):
             lines.append(f"numeric guard: {name or 'a constant weight'} is filtered by "
                          + (f"F({size})" if size else "nothing"))

@@ -47,6 +47,7 @@ def _faults(image: Image) -> Iterator[str]:
     for number, launch in enumerate(image.launches):
         for fault in _launch_faults(image, launch):
             yield f"launch {number}: {fault}"
+    yield from _meeting_faults(image)
     places = [("input", image.inputs.values()), ("output", image.outputs.values()),
               *((f"piece {number}", piece.results) for number, piece in enumerate(image.pieces))]
     for what, found in places:
@@ -87,12 +88,22 @@ def _launch_faults(image: Image, launch: Launch | HostCall) -> Iterator[str]:
         return
     if not 0 <= launch.function < len(image.functions):
         yield f"there is no function {launch.function}"
-    if not 0 <= launch.tiles <= TILES_MAX:
-        yield f"{launch.tiles} tiles"
+    if not 0 <= launch.first <= launch.tiles <= TILES_MAX:
+        yield f"tiles {launch.first} to {launch.tiles}"
     ends = {"arena": image.arena_bytes + 1, "slot": len(image.slots)}
     for kind, at in launch.pointers:
         if not 0 <= at < ends.get(kind, 0):
             yield f"pointer to {kind} {at}"
+
+
+def _meeting_faults(image: Image) -> Iterator[str]:
+    """Where the caller goes on, or calls the host, all threads have to have met."""
+    ends = {image.steady, image.changing, len(image.launches)} | {
+        number for number, launch in enumerate(image.launches) if isinstance(launch, HostCall)}
+    for end in sorted(ends - {0}):
+        before = image.launches[end - 1]
+        if isinstance(before, Launch) and not before.meet:
+            yield f"threads do not meet behind launch {end - 1}"
 
 
 def _call_faults(image: Image, call: HostCall) -> Iterator[str]:

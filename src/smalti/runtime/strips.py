@@ -1,0 +1,212 @@
+"""Results that are written over an operand, strip by strip, where that is what a program's memory
+hangs on.
+
+A convolution needs a row of its operand no more once the rows around it are done. In strips of
+rows, with a barrier behind each, its result may therefore begin a little in front of the operand
+(`Strips.distance`) and be written over what has been read:
+
+                     │◄─►│ distance
+    before           .   ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓     the operand
+    after 2 of 4     ████████░░░▓▓▓▓▓▓▓▓▓     the result so far, and rows still to be read
+    behind           ████████████████
+
+Where several kernels are the last to read an operand, they run in turns, and their results lie
+side by side (`fuse/siblings.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from smalti.fuse import Cut, Storage
+from smalti.fuse.siblings import siblings, side_by_side
+from smalti.fuse.support import When
+from smalti.runtime.lives import Lives
+from smalti.schedule import Schedule
+from smalti.schedule.walk import Walk, walk
+
+STRIPS_MAX = 16
+STRIP_TILES_PER_THREAD = 12
+"""At the end of a strip, threads wait half a tile's time for the last one, on average."""
+SAVED_BYTES_MIN, SAVED_SHARE_MIN = 64 << 20, 1 / 8
+"""What strips have to save of all that lives between kernels."""
+
+Pick = Callable[[Cut], list[Schedule | None]]
+
+
+@dataclass(frozen=True)
+class Strips:
+    """That `result` is written over `operand`, which begins `distance` bytes behind it, in `count`
+    strips; `walks` are those of the kernels that take turns."""
+
+    count: int
+    walks: tuple[Walk, ...]
+    result: Storage
+    operand: Storage
+    distance: int
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes by which both are less than one behind the other."""
+        return min(self.operand.bytes, self.result.bytes - self.distance)
+
+    def rows(self, number: int, strip: int) -> tuple[int, int]:
+        """From which to which row of tiles of its kernel number `number` a strip goes."""
+        return _rows(self.walks[number], strip, self.count)
+
+
+def _rows(each: Walk, strip: int, count: int) -> tuple[int, int]:
+    return each.rows * strip // count, each.rows * (strip + 1) // count
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Pieces that run at the same time: one, or several strip by strip in turns."""
+
+    pieces: tuple[int, ...]
+    strips: Strips | None = None
+
+
+@dataclass(frozen=True)
+class Course:
+    """The pieces of a cut with their schedules, which calls of the host do not have, and the turns
+    in which they run, in order."""
+
+    cut: Cut
+    schedules: list[Schedule | None]
+    turns: list[Turn]
+
+    @cached_property
+    def lives(self) -> Lives:
+        """When each storage is needed, in numbers of turns."""
+        return Lives(self.cut, [time for time, turn in enumerate(self.turns) for _ in turn.pieces])
+
+    @cached_property
+    def bytes(self) -> list[int]:
+        """Bytes that live at each turn."""
+        found = [0] * (self.lives.end + 1)
+        for storage in self.lives.roots:
+            first, last = self.lives[storage]
+            for time in range(first, last + 1):
+                found[time] += storage.bytes
+        return [size - (turn.strips.saved_bytes if turn.strips else 0)
+                for size, turn in zip(found, self.turns, strict=False)]
+
+    @property
+    def peak(self) -> int:
+        """The most that lives at one time."""
+        return max(self.bytes, default=0)
+
+
+def courses(found: Cut, pick: Pick, threads: int) -> list[Course]:
+    """The plain course of a cut, and one in strips if that promises to save much.
+
+    `pick` gives the schedules of a cut's pieces; programs run on `threads` threads.
+    """
+    plain = Course(found, pick(found), [Turn((n,)) for n in range(len(found.pieces))])
+    if not saves_much(plain.peak, 0):
+        return [plain]
+    best = _in_strips(plain, threads)
+    while others := [_in_strips(_in_turns(best, numbers, pick), threads)
+                     for numbers in _at_the_peak(best)]:
+        other = min(others, key=lambda one: one.peak)
+        if other.peak >= best.peak:
+            break
+        best = other
+    if not saves_much(plain.peak, best.peak):
+        return [plain]
+    whole = _without_strips(best)
+    return [plain, Course(best.cut, best.schedules, [
+        turn if size > best.peak else plain_turn for turn, plain_turn, size in zip(
+            best.turns, whole.turns, whole.bytes, strict=True)])]
+
+
+def saves_much(before: int, after: int) -> bool:
+    """Whether `after` bytes instead of `before` are worth strips."""
+    return before - after >= max(SAVED_BYTES_MIN, SAVED_SHARE_MIN * before)
+
+
+def _without_strips(one: Course) -> Course:
+    return Course(one.cut, one.schedules, [Turn(turn.pieces) for turn in one.turns])
+
+
+def _in_strips(one: Course, threads: int) -> Course:
+    """The course with strips wherever they are possible."""
+    one = _without_strips(one)
+    return Course(one.cut, one.schedules, [
+        Turn(turn.pieces, _strips(one, time, threads)) for time, turn in enumerate(one.turns)])
+
+
+def _at_the_peak(one: Course) -> list[tuple[int, ...]]:
+    """Siblings that run around the time at which the most lives."""
+    pieces = one.turns[one.bytes.index(one.peak)].pieces
+    return [numbers for numbers in siblings(one.cut)
+            if numbers[0] <= pieces[-1] and pieces[0] <= numbers[-1]]
+
+
+def _in_turns(one: Course, numbers: Sequence[int], pick: Pick) -> Course:
+    """The course in which the siblings `numbers` take turns."""
+    found, order = side_by_side(one.cut, numbers)
+    now = {old: new for new, old in enumerate(order)}
+    groups = [turn.pieces for turn in one.turns if not set(turn.pieces) & set(numbers)]
+    groups = sorted(tuple(now[n] for n in pieces) for pieces in (*groups, tuple(numbers)))
+    return Course(found, pick(found), [Turn(pieces) for pieces in groups])
+
+
+def _strips(one: Course, time: int, threads: int) -> Strips | None:
+    """The strips that save the most at a turn, or None where there are none."""
+    numbers = one.turns[time].pieces
+    pieces = [one.cut.pieces[n] for n in numbers]
+    walks = [walk(piece.kernel, schedule) if schedule and piece.when == When.RUN else None
+             for schedule, piece in zip((one.schedules[n] for n in numbers), pieces, strict=True)]
+    if None in walks:
+        return None
+    results = {one.lives.root(piece.views["out"].storage) for piece in pieces}
+    result = results.pop()
+    if results or one.lives[result][0] != time:
+        return None
+    tiles = max(w.rows * w.tiles for w in walks)
+    count = min(STRIPS_MAX, tiles // (STRIP_TILES_PER_THREAD * threads), *(w.rows for w in walks))
+    if count < 2:
+        return None
+    found = [Strips(count, tuple(walks), result, operand, _distance(one, numbers, walks, operand,
+                                                                    count))
+             for operand in _dying(one, time, walks) if operand is not result]
+    return max((strips for strips in found if strips.saved_bytes > 0),
+               key=lambda strips: strips.saved_bytes, default=None)
+
+
+def _dying(one: Course, time: int, walks: Sequence[Walk]) -> list[Storage]:
+    """Storages that are read for the last time at a turn, in order only."""
+    found: dict[Storage, bool] = {}
+    for number, each in zip(one.turns[time].pieces, walks, strict=True):
+        for name, view in one.cut.pieces[number].views.items():
+            if name != "out" and view.storage.kind in ("arena", "input"):
+                root = one.lives.root(view.storage)
+                found[root] = found.get(root, True) and name in each.read
+    return [storage for storage, in_order in found.items()
+            if in_order and one.lives[storage][1] == time]
+
+
+def _distance(one: Course, numbers: Sequence[int], walks: Sequence[Walk], operand: Storage,
+              count: int) -> int:
+    """How far behind its result an operand has to begin, in bytes, so that no strip writes over
+    what it or one behind it reads."""
+    most = 0
+    for strip in range(count):
+        written, read = 0, operand.bytes
+        for number, each in zip(numbers, walks, strict=True):
+            views, (first, end) = one.cut.pieces[number].views, _rows(each, strip, count)
+            out = views["out"]
+            written = max(written, out.storage.element_bytes * (
+                out.offset + int(each.written[end - 1])))
+            for name, elements in each.read.items():
+                view = views[name]
+                if view.storage.kind in ("arena", "input") \
+                        and one.lives.root(view.storage) is operand:
+                    read = min(read, view.storage.element_bytes * (
+                        view.offset + int(elements[first])))
+        most = max(most, written - read)
+    return most
