@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from native_pieces import LEVELS, check_graph
 
 from smalti.fuse.support import lacking
 from smalti.graph import Graph, evaluate
@@ -33,6 +34,20 @@ def transposed(shape: tuple[int, ...], kernel: int, stride: int, pad: int, extra
         dilations=(1,) * rank, output_padding=(extra,) * rank))
 
 
+def resampled(shape: tuple[int, ...], axis: int, after: int, taps: int) -> Make:
+    rng = np.random.default_rng(after)
+    places = rng.integers(-shape[axis], shape[axis], (after, taps))
+    weights = rng.standard_normal((after, taps), np.float32)
+    return out(lambda g: g.apply("resample", g.input("x", shape), g.constant(places),
+                                 g.constant(weights), axis=axis))
+
+
+def block(shape: tuple[int, ...], weight: tuple[int, ...], **attributes) -> Make:
+    return out(lambda g: g.apply("conv", g.input("x", shape), g.parameter("w", weight),
+                                 g.parameter("b", weight[:1]), **{
+                                     "strides": (1, 1, 1), "dilations": (1, 1, 1), **attributes}))
+
+
 CASES: dict[str, Make] = {
     "truth as numbers": out(lambda g: g.apply(
         "cast", g.apply("less", g.input("x", (3, 4)), g.input("z", (4,))), to="f32") * 2.0),
@@ -44,6 +59,19 @@ CASES: dict[str, Make] = {
     "pad, conv": out(lambda g: g.apply(
         "conv", g.apply("pad", g.input("x", (1, 8, 5, 6)), pads=(0, 0, 0, 0, 0, 0, 1, 1)),
         g.parameter("w", (8, 8, 3, 3)), strides=(2, 2), pads=(1, 1, 0, 0))),
+    "reflected": out(lambda g: g.apply("pad", g.input("x", (1, 3, 5, 6)),
+                                       pads=(0, 0, 1, 2, 0, 0, 3, 0), mode="reflect") * 2.0),
+    "edge": out(lambda g: g.apply("pad", g.input("x", (2, 30)), pads=(0, 12, 1, 20),
+                                  mode="edge")),
+    "around": out(lambda g: g.apply("pad", g.input("x", (3, 20, 4)), pads=(0, 9, 0, 0, 2, 1),
+                                    mode="wrap")),
+    "resampled rows": resampled((2, 3, 5, 4), 2, 8, 2),
+    "resampled columns": resampled((2, 3, 5, 4), 3, 9, 4),
+    "resampled line": resampled((2, 3, 5), -1, 7, 2),
+    "block, a layer": block((2, 6, 4, 5, 7), (8, 6, 1, 3, 3), pads=(0, 1, 1, 0, 1, 1)),
+    "block": block((1, 4, 5, 6, 7), (6, 4, 3, 3, 2), pads=(1, 1, 0, 1, 1, 1)),
+    "block in steps": block((2, 4, 7, 6, 7), (6, 2, 3, 3, 3), pads=(1, 1, 1, 1, 1, 1), group=2,
+                            strides=(2, 2, 1), dilations=(2, 1, 1)),
     "line": out(lambda g: g.apply(
         "conv", g.input("x", (2, 8, 11)), g.parameter("w", (6, 4, 3)), g.parameter("b", (6,)),
         strides=(2,), pads=(1, 0), dilations=(2,), group=2)),
@@ -80,6 +108,26 @@ def test_kernels_compute_what_is_left_and_it_is_the_same(case: str) -> None:
     expected = evaluate(g, inputs, parameters)["y"]
     np.testing.assert_allclose(evaluate(result, inputs, parameters)["y"], expected, rtol=1e-5,
                                atol=1e-5)
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_compute_it(case: str, name: str) -> None:
+    g = Graph(case)
+    CASES[case](g)
+    check_graph(rewrite(g, lambda node: not lacking(node, FUNCTIONS)), name)
+
+
+def test_windows_over_a_column_walk_a_row() -> None:
+    g = Graph("column")
+    y = g.apply("conv", g.input("x", (2, 6, 9, 1)), g.parameter("w", (4, 3, 3, 1)), group=2,
+                strides=(2, 1), pads=(1, 0, 2, 0), dilations=(2, 1))
+    g.output("y", g.apply("relu", y))
+    result = rewrite(g)
+    (conv,) = [node for node in result.nodes if node.operation.name == "conv"]
+    assert conv.output.shape == (2, 4, 1, 4) and y.shape == (2, 4, 4, 1)
+    check_graph(g, LEVELS[-1])
+    check_graph(result, LEVELS[-1])
 
 
 def test_other_dtypes_stay_whole() -> None:

@@ -11,14 +11,41 @@ import math
 from collections.abc import Callable
 from functools import reduce
 
+import numpy as np
+
 from smalti.graph import OPERATIONS, Graph, Node, Value
+from smalti.graph.graph import CONSTANT_ELEMENTS_MAX
+from smalti.graph.operations.indexing import wrapped
 from smalti.rewrite.liveness import remove_dead_nodes
 from smalti.rewrite.rules import Made, Procedure, Rule, apply_rules
 
 Computes = Callable[[Node], bool]
 
 
+def in_a_row(value: Value, made: Made) -> Value | None:
+    """Windows over a column of pixels as windows over a row: kernels walk rows.
+
+    >>> g = Graph()
+    >>> x, w = g.input("x", (1, 8, 16, 1)), g.parameter("w", (4, 8, 3, 1))
+    >>> in_a_row(g.apply("conv", x, w), lambda value: value).node.inputs
+    (<result conv f32[1, 4, 1, 14]>,)
+    """
+    (x, w, *bias), a = value.node.inputs, value.node.attributes
+    if len(x.shape) != 4 or not x.shape[3] == value.shape[3] == w.shape[3] == 1 < x.shape[2]:
+        return None
+
+    def turned(image: Value) -> Value:
+        return made(image.reshape(*image.shape[:2], 1, image.shape[2]))
+
+    top, left, bottom, right = a["pads"]
+    row = made(value.graph.apply(
+        "conv", turned(x), turned(w), *bias, strides=a["strides"][::-1], group=a["group"],
+        dilations=a["dilations"][::-1], pads=(left, top, right, bottom)))
+    return made(row.reshape(*value.shape))
+
+
 LOWERINGS = (
+    Procedure(("conv",), in_a_row),
     Rule("softmax(x, axis=k)",
          "exp(x - reduce_max(x, axes=a)) / reduce_sum(exp(x - reduce_max(x, axes=a)), axes=a)",
          derive=lambda bound: {"a": (bound["k"],)}, example={"k": 1}),
@@ -63,13 +90,61 @@ def padded(g: Graph, x: Value, axis: int, before: int, behind: int, number: floa
     return x if len(parts) == 1 else g.apply("concat", *parts, axis=axis)
 
 
+SLICES_MAX = 8
+"""So many elements of an axis are taken out one by one, more by a table of their places."""
+
+
 def _pad(g: Graph, node: Node, x: Value) -> Value | None:
-    pads, rank = node.attributes["pads"], len(x.shape)
-    if node.attributes["mode"] != "constant" or x.dtype != "f32":
+    a, rank = node.attributes, len(x.shape)
+    pads, mode = a["pads"], a["mode"]
+    if x.dtype != "f32" or min(pads, default=0) < 0:
         return None
     for axis in range(rank):
-        x = padded(g, x, axis, pads[axis], pads[rank + axis], node.attributes["value"])
+        around = pads[axis], pads[rank + axis]
+        if mode == "constant":
+            x = padded(g, x, axis, *around, a["value"])
+        elif any(around):
+            places = np.pad(np.arange(x.shape[axis]), around, mode=mode)
+            front, behind = np.split(places, [around[0], around[0] + x.shape[axis]])[::2]
+            x = g.apply("concat", *taken(g, x, axis, front), x, *taken(g, x, axis, behind),
+                        axis=axis)
     return x
+
+
+def taken(g: Graph, x: Value, axis: int, places: np.ndarray) -> list[Value]:
+    """The elements of `x` at `places` along `axis`, in parts that are to be joined there."""
+    if len(places) <= SLICES_MAX:
+        return [g.apply("slice", x, axis=axis, start=int(i), end=int(i) + 1) for i in places]
+    order = [axis, *(k for k in range(len(x.shape)) if k != axis)]
+    turned = x.transpose(*order)
+    table = turned.reshape(x.shape[axis], x.type.size // x.shape[axis])
+    rows = g.apply("gather", table, g.constant(places.astype(np.int32)))
+    back = [order.index(k) for k in range(len(order))]
+    return [rows.reshape(len(places), *turned.shape[1:]).transpose(*back)]
+
+
+def _resample(g: Graph, node: Node, x: Value, indices: Value, weights: Value) -> Value | None:
+    """A sum of rows of a table by constant numbers; the channels of a pixel are one row."""
+    rank, axis = len(x.shape), node.attributes["axis"] % len(x.shape)
+    if x.dtype != "f32" or not indices.kind == weights.kind == "constant":
+        return None
+    order = (0, 2, 3, 1) if rank == 4 else tuple(range(rank))
+    turned = x.transpose(*order)
+    at = order.index(axis)
+    outer, inner = math.prod(turned.shape[:at]), math.prod(turned.shape[at + 1:])
+    extent, (after, taps) = x.shape[axis], indices.shape
+    if outer * after > CONSTANT_ELEMENTS_MAX:
+        return None
+    table = turned.reshape(outer * extent, inner)
+    first = np.arange(outer)[:, None] * extent
+    parts = []
+    for t in range(taps):
+        places = first + wrapped(indices.data[:, t], extent)
+        rows = g.apply("gather", table, g.constant(places.astype(np.int32)))
+        parts.append(rows * g.constant(weights.data[:, t].reshape(after, 1)))
+    total = reduce(lambda left, right: left + right, parts)
+    whole = total.reshape(*turned.shape[:at], after, *turned.shape[at + 1:])
+    return whole.transpose(*(order.index(k) for k in range(rank)))
 
 
 def _reduce_min(g: Graph, node: Node, x: Value) -> Value | None:
@@ -118,8 +193,10 @@ def _pool(g: Graph, node: Node, x: Value) -> Value | None:
 
 
 def _conv(g: Graph, node: Node, x: Value, w: Value, *bias: Value) -> Value | None:
-    """A window on a line is one on an image of one row."""
+    """A window on a line is one on an image of one row, on a block one on many images."""
     a = node.attributes
+    if len(x.shape) == 5 and x.dtype == "f32":
+        return _conv_of_blocks(g, node, x, w, *bias)
     if len(x.shape) != 3 or x.dtype != "f32":
         return None
     (n, c, extent), (o, each, taps) = x.shape, w.shape
@@ -127,6 +204,26 @@ def _conv(g: Graph, node: Node, x: Value, w: Value, *bias: Value) -> Value | Non
                 strides=(1, *a["strides"]), dilations=(1, *a["dilations"]), group=a["group"],
                 pads=(0, a["pads"][0], 0, a["pads"][1]))
     return y.reshape(*node.output.shape)
+
+
+def _conv_of_blocks(g: Graph, node: Node, x: Value, w: Value, *bias: Value) -> Value:
+    """Every layer of the result is an image, of which the layers that it reads are channels."""
+    a, (n, c, _, *image), (o, each, layers, *window) = node.attributes, x.shape, w.shape
+    made, step = node.output.shape[2], a["strides"][0]
+    last = (layers - 1) * a["dilations"][0] + made * step
+    x = padded(g, x, 2, a["pads"][0], max(0, last - a["pads"][0] - x.shape[2]), 0.0)
+    parts = []
+    for layer in range(layers):
+        first = layer * a["dilations"][0]
+        part = g.apply("slice", x, axis=2, start=first, end=first + made * step)
+        part = g.apply("slice", part.reshape(n, c, made, step, *image), axis=3, start=0, end=1)
+        parts.append(part.reshape(n, c, 1, made, *image))
+    read = g.apply("concat", *parts, axis=2).transpose(0, 3, 1, 2, 4, 5)
+    images = read.reshape(n * made, c * layers, *image)
+    y = g.apply("conv", images, w.reshape(o, each * layers, *window), *bias,
+                strides=a["strides"][1:], dilations=a["dilations"][1:], group=a["group"],
+                pads=(*a["pads"][1:3], *a["pads"][4:]))
+    return y.reshape(n, made, o, *y.shape[2:]).transpose(0, 2, 1, 3, 4)
 
 
 def _conv_transpose(g: Graph, node: Node, x: Value, w: Value, *bias: Value) -> Value | None:
@@ -166,7 +263,7 @@ def _conv_transpose(g: Graph, node: Node, x: Value, w: Value, *bias: Value) -> V
 WAYS: dict[str, Callable[..., Value | None]] = {
     "cast": _cast, "pad": _pad, "reduce_min": _reduce_min, "mat_mul": _mat_mul,
     "average_pool": _pool, "max_pool": _pool, "conv": _conv,
-    "conv_transpose": _conv_transpose,
+    "conv_transpose": _conv_transpose, "resample": _resample,
 }
 
 
