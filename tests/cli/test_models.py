@@ -138,7 +138,10 @@ def test_inspect_and_explain(model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments, said", [
     (("run", "missing.onnx", "--random"), "missing.onnx"),
-    (("run", "small.onnx"), "leaves dimensions open"),
+    (("run", "small.onnx"), "or on the command line --shape x=1,8"),
+    (("run", "small.onnx", "--shape", "rows=3"), "inputs x f32[3, 8]; none given. Give x=FILE.npy"),
+    (("run", "small.onnx", "--random", "--shape", "n=3"), "leaves open rows"),
+    (("run", "x.npy", "--random"), "give an .onnx file"),
     (("run", "small.onnx", "x"), "NAME=FILE.npy"),
     (("run", "small.onnx", "x=small.onnx"), "cannot be read as an array"),
     (("run", "small.onnx", "y=x.npy"), "shapes are given for y"),
@@ -161,6 +164,19 @@ def test_bad_input_is_one_message(model: Path, tmp_path: Path, arguments: tuple[
     before = sorted(tmp_path.iterdir())
     refused(run(*arguments), said)
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_shapes_that_depend_on_values_run_in_stages(tmp_path: Path) -> None:
+    graph = helper.make_graph([helper.make_node("NonZero", ["x"], ["y"], "places")], "where",
+                              [helper.make_tensor_value_info("x", T.FLOAT, ["n"])],
+                              [helper.make_tensor_value_info("y", T.INT64, [1, None])])
+    model = tmp_path / "where.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), model)
+    np.save(tmp_path / "x.npy", np.array([0, 1, 2], np.float32))
+    refused(run("compile", model, "--shape", "n=3"), "`smalti run`", "places: NonZero")
+    said = run("inspect", model, "--shape", "n=3").stdout
+    assert "in stages, while it runs" in said and "places: NonZero" in said
+    assert "y: int64[1, 2], 1 to 2" in run("run", model, f"x={tmp_path / 'x.npy'}").stdout
 
 
 def test_a_damaged_engine_file_is_one_message(model: Path, tmp_path: Path) -> None:

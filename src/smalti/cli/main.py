@@ -58,10 +58,12 @@ class Commands(click.Group):
 @click.group("smalti", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(smalti.__version__, prog_name="smalti")
 def root() -> None:
-    """Make pictures from text on an ordinary computer.
+    """Make pictures from text, and run ONNX models, on an ordinary computer.
 
     \b
     smalti generate "a red apple" -o apple.png
+    smalti run model.onnx x=input.npy -o results.npz
+    smalti compile model.onnx -o model.smalti
     """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,8 @@ def run(model: Path, inputs: tuple[str, ...], output: Path | None, weights: Path
     bound = time.perf_counter()
     if random:
         given = random_inputs(*inputs_of(program))
+    elif set(given) != set(program.inputs):
+        raise InputError(missing_inputs(program, given))
     show_progress(f"running {program.name}")
     seconds = []
     for _ in range(runs):
@@ -117,6 +120,15 @@ def inputs_of(program: Program) -> tuple[dict[str, tuple[tuple[int, ...], str]],
                              f"Python")
         found[name] = (type.shape, type.dtype)
     return found, {}
+
+
+def missing_inputs(program: Program, given: Collection[str]) -> str:
+    """Which inputs a program takes, and how to give them."""
+    types, _ = inputs_of(program)
+    listed = ", ".join(f"{name} {dtype}{list(shape)}" for name, (shape, dtype) in types.items())
+    files = " ".join(f"{name}=FILE.npy" for name in types)
+    return (f"{program.name} has the inputs {listed or 'none'}; "
+            f"{', '.join(given) or 'none'} given. Give {files or 'none'}, or --random for a try")
 
 
 def report(outputs: dict[str, np.ndarray], files: list[Path]) -> None:

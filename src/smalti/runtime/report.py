@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from smalti.errors import InputError, UnsupportedError
-from smalti.frontend.onnx import load, read_model
+from smalti.frontend.onnx import Model, load, read_model
 from smalti.frontend.onnx.tensors import DTYPE_OF, Tensors
 from smalti.fuse import HostPiece, cut
 from smalti.graph import Graph
@@ -55,24 +55,32 @@ def onnx_report(path: Path, shapes: Mapping[str, tuple[int, ...] | int]) -> str:
     numbers, dtypes = sum(type.size for type in types), Counter(type.dtype for type in types)
     lines = [
         ("file", str(path)),
-        ("format", f"ONNX, operators {opsets}, by {source.proto.producer_name or 'unknown'} "
+        ("format", f"ONNX, operators {opsets}, by "
+                   f"{source.proto.producer_name or 'an unnamed exporter'} "
                    f"{source.proto.producer_version}".rstrip()),
         ("name", graph.name or source.name),
         ("inputs", _listing(map(_declared, (v for v in graph.input if v.name not in tensors)))),
         ("outputs", _listing(map(_declared, graph.output))),
-        ("weights", f"{len(types)}, {numbers / 1e6:.1f} M numbers: "
+        ("weights", f"{len(types)}, {_count(numbers)} numbers: "
                     + (", ".join(f"{n} of {dtype}" for dtype, n in dtypes.most_common())
                        or "none")),
         *_operators(Counter(node.op_type if not node.domain else f"{node.domain}.{node.op_type}"
                             for node in graph.node)),
     ]
     try:
-        lines += _host(load(path, shapes=shapes).graph)
+        model = load(path, shapes=shapes)
+        lines += _host(model.graph) if model.static else [("compiles", _stages(model))]
     except UnsupportedError as error:
         lines.append(("compiles", str(error)))
     except InputError as error:
         lines.append(("compiles", f"not yet: {error}"))
     return _text(lines)
+
+
+def _stages(model: Model) -> str:
+    """What waits for values."""
+    return "\n".join([f"in stages, while it runs, as {len(model.deferred)} nodes need values:",
+                      *(f"{step.name}: {step.node.op_type}" for step in model.deferred)])
 
 
 def _declared(value) -> str:
@@ -106,6 +114,10 @@ def _host(graph: Graph) -> Lines:
 
 def _bytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
+
+
+def _count(number: int) -> str:
+    return f"{number / 1e6:.1f} M" if number >= 1e6 else str(number)
 
 
 def _listing(texts: Iterable[str]) -> str:

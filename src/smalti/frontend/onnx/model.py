@@ -135,8 +135,8 @@ class Model:
         """The whole model as one graph. Raises UnsupportedError where that needs a run."""
         if not self.static:
             raise UnsupportedError(
-                f"{self.name} is no single graph: {len(self.deferred)} nodes wait for values that "
-                f"only a run tells:", [
+                f"{self.name} is no single graph, as {len(self.deferred)} nodes need values that "
+                f"only a run tells; `smalti run` and smalti.compile run it in stages:", [
                     UnsupportedNode(step.name, step.node.op_type, "waits for a value")
                     for step in self.deferred])
         graph, first = Graph(self.name), self.first
@@ -191,7 +191,7 @@ def input_types(source: Source, tensors: Tensors, shapes: Shapes) -> dict[str, T
     Raises InputError listing all dimensions that stay open.
     """
     found: dict[str, Type | None] = {}
-    used, missing = set(), []
+    used, missing = set(), {}
     for value in source.proto.graph.input:
         if value.name in tensors:  # an initializer of a model before IR version 4
             continue
@@ -208,7 +208,7 @@ def input_types(source: Source, tensors: Tensors, shapes: Shapes) -> dict[str, T
             found[value.name] = Type(_given(value, given), dtype)
             continue
         if not declared.HasField("shape"):
-            missing.append(f"{value.name}: any shape")
+            missing[value.name] = None
             continue
         extents = []
         for dim in declared.shape.dim:
@@ -218,22 +218,37 @@ def input_types(source: Source, tensors: Tensors, shapes: Shapes) -> dict[str, T
             else:
                 extents.append(_extent(dim))
         if any(not isinstance(n, int) for n in extents):
-            missing.append(f"{value.name}: [{', '.join(map(str, extents))}]")
+            missing[value.name] = extents
         else:
             found[value.name] = Type(tuple(extents), dtype)
     if unknown := sorted(set(shapes) - used):
         names = sorted({v.name for v in source.proto.graph.input} - set(tensors))
+        dims = {dim.dim_param: None for value in source.proto.graph.input
+                for dim in value.type.tensor_type.shape.dim if dim.dim_param}
         raise InputError(f"shapes are given for {', '.join(unknown)}; {source.name} has the "
-                         f"inputs {', '.join(names)}")
+                         f"inputs {', '.join(names)}, and "
+                         + (f"leaves open {', '.join(dims)}" if dims else "no open dimensions"))
     for name, type in found.items():
         if type is not None and (type.bytes > BYTES_MAX or len(type.shape) > AXES_MAX):
             raise InputError(f"the input {name!r} of {source.name} is {type}, larger than any "
                              f"memory")
     if missing:
-        raise InputError(f"{source.name} leaves dimensions open: {'; '.join(missing)}. Give "
-                         f"shapes={{...}} by input or by dimension, as in "
-                         f"shapes={{{missing[0].split(':')[0]!r}: (1, 3, 224, 224)}}")
+        raise _open_dimensions(source.name, missing)
     return found
+
+
+def _open_dimensions(title: str, missing: Mapping[str, Sequence[int | str] | None]) -> InputError:
+    """An error that says how to fix the dimensions that inputs leave open; None is any shape."""
+    listed = "; ".join(
+        f"{name}: " + (f"[{', '.join(map(str, extents))}]" if extents else "any shape")
+        for name, extents in missing.items())
+    name, extents = next(iter(missing.items()))
+    shape = tuple(n if isinstance(n, int) else 64 if k else 1
+                  for k, n in enumerate(extents or ("", "")))
+    numbers = ",".join(map(str, shape))
+    return InputError(f"{title} leaves dimensions open: {listed}. Fix them by input or by their "
+                      f"names: shapes={{{name!r}: {shape}}}, or on the command line "
+                      f"--shape {name}={numbers}")
 
 
 def _given(value: onnx.ValueInfoProto, given: Sequence[int] | int) -> tuple[int, ...]:

@@ -98,9 +98,12 @@ def _parsed(path: Path) -> onnx.ModelProto:
             raise InputError(f"{path} has {info.st_size} bytes; an ONNX file has at most "
                              f"{FILE_BYTES_MAX}, larger models keep their weights in another file")
         data = path.read_bytes()
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:  # a name with a null byte
         raise InputError(f"{path} cannot be read: {error}") from None
     try:
         return onnx.ModelProto.FromString(data)
     except DecodeError:
-        raise InputError(f"{path} is no ONNX model, or a damaged one") from None
+        raise InputError(f"{path} is no ONNX model, or a damaged one; give an .onnx file"
+                         ) from None
