@@ -1,0 +1,218 @@
+"""The timing model against published measurements: errors by device, before and after calibration.
+
+    python bench/machine.py --timings FOLDER
+
+FOLDER has the tables of kernel timings that `tests/machine` describes. Devices are held out: the
+first error of a device is with constants fitted to the others. Calibrated means 200 timings of the
+device, chosen at random; errors are of the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from smalti import machine
+from smalti.machine import attention, convolution, product, rows
+from smalti.machine.calibration import fit, fitted
+from smalti.machine.device import Device
+from smalti.machine.estimate import places, timed_all
+from smalti.machine.family import Family, Sizes
+from smalti.machine.fitted import Fitted, Residual
+
+TIMINGS = Path(os.environ.get("SMALTI_TIMINGS", "../shared/data/timings"))
+SAMPLES = 200
+ROWS_MAX = 4000
+"""Of one kind; more are thinned at random."""
+
+
+def table(folder: Path, name: str) -> list[dict[str, str]]:
+    """The lines of a table."""
+    with open(folder / name, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def columns(lines: list[dict[str, str]], **names: str) -> dict[str, np.ndarray]:
+    """Columns of numbers by the names that they get; 1 where the name is empty."""
+    return {key: np.array([float(line[name]) if name else 1.0 for line in lines])
+            for key, name in names.items()}
+
+
+class Case:
+    """Measured kernels of one family on one device."""
+
+    def __init__(self, device: Device, family: Family, dtype: str, sizes: Sizes,
+                 microseconds: np.ndarray) -> None:
+        order = np.random.default_rng(0).permutation(len(microseconds))[:ROWS_MAX]
+        self.device, self.family, self.dtype = device, family, dtype
+        self.sizes = {name: sizes[name][order] for name in family.fields}
+        self.seconds = 1e-6 * microseconds[order]
+
+    def part(self, chosen: slice) -> tuple[Device, str, Sizes, np.ndarray]:
+        """Some of the rows, as `fit` takes them."""
+        return (self.device, self.dtype, {k: v[chosen] for k, v in self.sizes.items()},
+                self.seconds[chosen])
+
+    def error(self, device: Device, first: int = 0) -> float:
+        """Mean absolute error in percent, of the rows from `first` on."""
+        sizes = {k: v[first:] for k, v in self.sizes.items()}
+        found = timed_all(device, self.family, self.dtype, sizes).seconds
+        return 100 * float(np.abs(found / self.seconds[first:] - 1).mean())
+
+    def calibrated(self) -> Device:
+        """The device, fitted to the first rows."""
+        _, dtype, sizes, seconds = self.part(slice(SAMPLES))
+        found = fitted(self.device, self.family, dtype, sizes, seconds)
+        return self.device.with_fitted({f"{self.family.name}:{dtype}": found})
+
+
+def products(folder: Path) -> Iterator[Case]:
+    """bf16 products."""
+    lines = table(folder, "gemm_bf16_small.csv")
+    for name in list(lines[0])[3:]:
+        timed = [line for line in lines if line[name]]
+        yield Case(machine.device(name), product.FAMILY, "bf16",
+                   columns(timed, batch="", m="m", n="n", k="k"), columns(timed, us=name)["us"])
+
+
+def attentions(folder: Path) -> Iterator[Case]:
+    """bf16 attention without a mask."""
+    lines = table(folder, "attn_bidir_bf16_aiconfigurator.csv")
+    for name in list(lines[0])[4:]:
+        timed = [line for line in lines if line[name]]
+        yield Case(machine.device(name), attention.FAMILY, "bf16",
+                   columns(timed, batch="batch", sequence="seq", heads="heads",
+                           head_dim="head_dim"), columns(timed, us=name)["us"])
+
+
+def memory_bound(folder: Path) -> Iterator[Case]:
+    """f32 element-wise operations, softmax and layer normalisation."""
+    names = {"ln": "layer_normalization"}
+    lines = table(folder, "vec_fp32_neusight.csv")
+    for name in list(lines[0])[3:]:
+        timed = [line for line in lines if line[name]]
+        sizes = columns(timed, rows="rows", columns="cols")
+        ops = [names.get(line["op"], line["op"]) for line in timed]
+        sizes["passes"] = np.array([float(rows.PASSES[op]) for op in ops])
+        sizes["reduces"] = np.array([float(op in rows.REDUCING) for op in ops])
+        sizes["flops"] = np.array([float(rows.FLOPS.get(op, 1)) for op in ops])
+        yield Case(machine.device(name), rows.FAMILY, "f32", sizes, columns(timed, us=name)["us"])
+
+
+def convolutions(folder: Path) -> Iterator[Case]:
+    """f32 convolutions, given the algorithm."""
+    lines = table(folder, "conv2d_fp32_neusight.csv")
+    for name in ("p100_pcie", "t4", "v100_pcie"):
+        for algorithm in ("implicit_gemm", "winograd", "winograd_nonfused"):
+            timed = [line for line in lines if line[name] and line[f"algo_{name}"] == algorithm]
+            sizes = columns(timed, n="n", channels="cin", height="hw", width="hw", filters="cout",
+                            kernel_height="ksize", kernel_width="ksize", groups="")
+            stride, pad = columns(timed, s="stride", p="pad").values()
+            sizes["out_height"] = sizes["out_width"] = np.floor(
+                (sizes["height"] + 2 * pad - sizes["kernel_height"]) / stride) + 1
+            yield Case(machine.device(name), convolution.family(algorithm), "f32", sizes,
+                       columns(timed, us=name)["us"])
+
+
+CHOICE_FIELDS = {"n": "n", "channels": "cin", "height": "h", "width": "w", "filters": "cout",
+                 "kernel_height": "kh", "kernel_width": "kw", "out_height": "ho",
+                 "out_width": "wo", "groups": ""}
+TRAINING_MAX = 300
+NEAR_BEST = 1.1
+DTYPES = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
+
+
+def choices(folder: Path) -> None:
+    """How often the solver that the model finds fastest is within 10 % of the best one.
+
+    Times of a random half of the shapes are known; asked are the others that have several solvers.
+    """
+    lines = table(folder, "conv2d_fwd_amd_miopen.csv")
+    print("| solver choice | dtype | shapes | within 10 % of the best | geometric mean regret |")
+    print("| --- | --- | --- | --- | --- |")
+    for name, dtype in sorted({(line["device"], line["dtype"]) for line in lines}):
+        mine = [line for line in lines if (line["device"], line["dtype"]) == (name, dtype)]
+        times = [{solver: 1e-6 * float(us) for solver, us in
+                  (entry.split(":") for entry in line["solvers_us"].split("|"))} for line in mine]
+        known = np.random.default_rng(0).random(len(mine)) < 0.5
+        expected = predicted(machine.device(name), DTYPES[dtype], columns(mine, **CHOICE_FIELDS),
+                             times, known)
+        regrets = np.array([times[i][min(found, key=found.__getitem__)] / min(times[i].values())
+                            for i, found in expected.items() if len(times[i]) > 1])
+        print(f"| {name} | {dtype} | {len(regrets)} | {100 * np.mean(regrets <= NEAR_BEST):.1f} % "
+              f"| {np.exp(np.log(regrets).mean()):.3f} |", flush=True)
+
+
+def predicted(device: Device, dtype: str, sizes: Sizes, times: list[dict[str, float]],
+              known: np.ndarray) -> dict[int, dict[str, float]]:
+    """For each shape that is not known, the expected time of each solver that it has."""
+    found: dict[int, dict[str, float]] = {}
+    for solver in sorted({solver for entry in times for solver in entry}):
+        has = np.array([solver in entry for entry in times])
+        train, asked = np.nonzero(has & known)[0], np.nonzero(has & ~known)[0]
+        if len(train) < 3 or not len(asked):
+            continue
+        family = convolution.family(solver)
+        few = np.random.default_rng(1).permutation(train)[:TRAINING_MAX]
+        seconds = np.array([entry.get(solver, np.nan) for entry in times])
+
+        def at(chosen: np.ndarray) -> Sizes:
+            return {name: size[chosen] for name, size in sizes.items()}
+
+        constants = fit([(device, dtype, at(few), seconds[few])], family)
+        misses = np.log(seconds[train]
+                        / family.seconds(device, dtype, constants, at(train)).seconds)
+        residual = Residual(places(family, at(train)), misses)
+        calibrated = device.with_fitted({f"{family.name}:{dtype}": Fitted(constants, residual)})
+        for i, expected in zip(asked, timed_all(calibrated, family, dtype, at(asked)).seconds):
+            found.setdefault(int(i), {})[solver] = float(expected)
+    return found
+
+
+KINDS: dict[str, Callable[[Path], Iterator[Case]]] = {
+    "products": products, "attention": attentions, "memory-bound": memory_bound,
+    "convolutions": convolutions}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--timings", type=Path, default=TIMINGS)
+    parser.add_argument("--kinds", default=",".join([*KINDS, "choices"]))
+    given = parser.parse_args()
+    kinds = given.kinds.split(",")
+    errors(given.timings, [kind for kind in kinds if kind != "choices"])
+    if "choices" in kinds:
+        print()
+        choices(given.timings)
+
+
+def errors(folder: Path, kinds: list[str]) -> None:
+    """Print the errors of each kind on each device."""
+    print("| kernels | device | rows | usual constants | held out | calibrated | residual | fit |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for kind in kinds:
+        cases = list(KINDS[kind](folder))
+        for case in cases:
+            others = [other.part(slice(400)) for other in cases
+                      if other is not case and other.family.name == case.family.name]
+            constants = fit(others, case.family)
+            held_out = case.device.with_fitted(
+                {f"{case.family.name}:{case.dtype}": Fitted(constants)})
+            started = time.perf_counter()
+            calibrated = case.calibrated()
+            elapsed = time.perf_counter() - started
+            found = calibrated.fitted[f"{case.family.name}:{case.dtype}"]
+            print(f"| {case.family.name} {case.dtype} | {case.device.id} | {len(case.seconds)} | "
+                  f"{case.error(case.device):.1f} % | {case.error(held_out):.1f} % | "
+                  f"{case.error(calibrated, SAMPLES):.1f} % | "
+                  f"{'kept' if found.residual else 'none'} | {elapsed:.1f} s |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

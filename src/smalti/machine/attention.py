@@ -1,0 +1,71 @@
+"""Time of attention in tiles with an online softmax on a GPU.
+
+A block has the queries of one tile of one head and goes along all keys. A step has two products on
+the matrix units, and exponentials on the units for special functions, which run at the same time:
+the longer counts. Heads are padded to a multiple of 32 numbers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from smalti.machine.device import BYTES, Device
+from smalti.machine.family import (
+    ISSUE, LATENCY, LAUNCH, MATRIX, MEMORY, Constants, Family, Sizes, Timing, binding,
+)
+from smalti.machine.product import BUSY_SHARE
+
+QUERIES = ((64, 2), (128, 1))
+"""Queries of a tile, and tiles that a unit holds at a time."""
+KEYS = 64
+HEAD_MULTIPLE = 32
+EXPONENTIALS_PER_CLOCK = 16
+"""Of one unit; the same on every NVIDIA GPU from Volta to Blackwell."""
+
+
+def attention(device: Device, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
+    """Time of self-attention without a mask, with the better tile for each problem."""
+    first, *others = (tiled(device, dtype, constants, sizes, queries, resident)
+                      for queries, resident in QUERIES)
+    for other in others:
+        first = first.least(other)
+    return first
+
+
+def tiled(device: Device, dtype: str, constants: Constants, sizes: Sizes, queries: int,
+          resident: int) -> Timing:
+    """Time with tiles of so many queries."""
+    c, units = constants, device.units
+    batch, length, heads, wide = (
+        sizes[name] for name in ("batch", "sequence", "heads", "head_dim"))
+    padded = np.ceil(wide / HEAD_MULTIPLE) * HEAD_MULTIPLE
+    blocks, steps = batch * heads * np.ceil(length / queries), np.ceil(length / KEYS)
+    products = 4 * queries * KEYS * padded / (device.rate(dtype) / units * c["matrix"])
+    special = c["special"] * queries * KEYS / EXPONENTIALS_PER_CLOCK / device.clock
+    start, least = c["start"] / device.clock, c["step"] / device.clock
+
+    full = np.floor(blocks / (units * resident))
+    rest = np.ceil((blocks - full * units * resident) / units)
+    busy = np.maximum(products, special)
+    waves = full * (np.maximum(busy * resident, least) * steps + start) + np.where(
+        rest > 0, np.maximum(busy * rest, least) * steps + start, 0)
+    work = (full * resident + rest) * steps
+    traffic = 4 * BYTES[dtype] * batch * length * heads * wide
+    seconds, binds = binding((LATENCY, waves),
+                             (MEMORY, traffic / (device.bandwidth * c["memory"])))
+    busiest = np.where(products > special, MATRIX, ISSUE)
+    binds = np.where((binds == LATENCY) & (work * busy > BUSY_SHARE * waves), busiest, binds)
+    launch = device.launch + c["launch"] * 1e-6
+    return Timing(seconds + launch, 4 * batch * heads * length**2 * wide, traffic,
+                  np.where(seconds < launch, LAUNCH, binds))
+
+
+CONSTANTS = {
+    "matrix": 0.6,    # share of the rate of the matrix units
+    "special": 1.0,   # exponentials over one a score
+    "step": 400.0,    # clocks that a step cannot be shorter than
+    "start": 3000.0,  # clocks to load the queries, and to write the result
+    "memory": 0.6,    # share of the bandwidth of the memory
+    "launch": 2.0,    # microseconds beyond the device's own launch cost
+}
+FAMILY = Family("attention", ("batch", "sequence", "heads", "head_dim"), CONSTANTS, attention)

@@ -1,0 +1,136 @@
+"""The library of devices: a table of published and measured figures, one line a device.
+
+`devices.csv` says where a number comes from by the letter behind it: none is the vendor's own
+figure, m was measured (bandwidths of caches and launches by RRZE's gpu-benches, AMD's Origami and
+pipeweave), g is a guess. What a line leaves empty, and the model needs, is guessed here.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+from functools import lru_cache
+from importlib import resources
+
+from smalti.machine.device import GUESSED, MEASURED, SPECIFIED, Cache, Device
+
+ORIGINS = {"": SPECIFIED, "m": MEASURED, "g": GUESSED}
+
+# Guesses, where a device has no figure of its own.
+CACHE_BYTES_PER_CLOCK = {"nvidia": 45.0, "amd": 64.0, "intel": 64.0, "apple": 32.0}
+"""What one unit reads from the nearest shared cache in a clock; measured: A100 35, L40 21, H200 36,
+MI100 15, RX 6900 XT 25, RX 7900 XTX 30."""
+MALL_BANDWIDTHS = 3.5
+"""Bandwidth of a memory-side cache over that of the memory; measured: RDNA2 4, RDNA3 3.6,
+RDNA4 3.7, MI300X 1.1."""
+LAUNCH_SECONDS = {"nvidia": 1.2e-6, "amd": 2.5e-6, "intel": 25e-6, "apple": 5e-6}
+"""Between kernels in the vendor's own runtime; Intel's submits each by itself."""
+CORE_CACHE_BYTES_PER_CLOCK = 64.0
+"""What a core of a CPU reads from its own second cache in a clock."""
+BARRIER_SECONDS = 2e-6
+REGISTERS_KIB, SHARED_KIB, L1_KIB, THREADS, BLOCKS, WAVE = 256, 64, 32, 1536, 16, 32
+
+
+class Line:
+    """One line of the table; `number` notes where each figure came from."""
+
+    def __init__(self, cells: dict[str, str]) -> None:
+        self.cells, self.origin = cells, {}
+
+    def number(self, field: str, column: str, scale: float = 1.0, guess: float = 0.0) -> float:
+        """The figure of a column in SI units; `guess`, marked as such, where there is none."""
+        text = self.cells[column]
+        self.origin[field] = ORIGINS[text[-1:] if text[-1:] in ORIGINS else ""] if text else GUESSED
+        return float(text.rstrip("mg")) * scale if text else guess
+
+
+def _caches(line: Line, vendor: str, units: int, clock: float,
+            bandwidth: float) -> tuple[Cache, ...]:
+    """The caches that all units share."""
+    l2_bytes = line.number("l2_bytes", "l2_mib", 2**20)
+    per_clock = (CORE_CACHE_BYTES_PER_CLOCK if line.cells["kind"] == "cpu" else
+                 CACHE_BYTES_PER_CLOCK[vendor])
+    l2 = line.number("l2_bandwidth", "l2_tbps", 1e12, guess=per_clock * units * clock)
+    mall_bytes = line.number("mall_bytes", "mall_mib", 2**20)
+    mall = line.number("mall_bandwidth", "mall_tbps", 1e12, guess=MALL_BANDWIDTHS * bandwidth)
+    found = (Cache("l2", l2_bytes, l2), Cache("mall", mall_bytes, min(mall, l2)))
+    return tuple(cache for cache in found if cache.bytes)
+
+
+def _device(cells: dict[str, str]) -> Device:
+    """A line of the table as a device."""
+    line, vendor = Line(cells), cells["vendor"]
+    number = line.number
+    units, clock = int(number("units", "units")), number("clock", "clock_mhz", 1e6, guess=1e9)
+    bandwidth = number("bandwidth", "memory_gbps", 1e9)
+    f32 = number("vector", "f32_tflops", 1e12, guess=256.0 * units * clock)
+    matrix = number("matrix", "f16_matrix_tflops", 1e12)
+    dtypes = ("f16", "bf16") if cells["bf16"] else ("f16",)
+    cpu = cells["kind"] == "cpu"
+    caches = _caches(line, vendor, units, clock, bandwidth)
+    return Device(
+        id=cells["id"], name=cells["name"], vendor=vendor, architecture=cells["architecture"],
+        kind=cells["kind"], units=units, clock=clock,
+        vector={"f32": f32, "f16": number("vector_f16", "f16_tflops", 1e12, guess=f32)},
+        matrix={dtype: matrix for dtype in dtypes if matrix and not (cpu and dtype == "f16")},
+        registers=number("registers", "registers_kib", 2**10, guess=REGISTERS_KIB * 2**10),
+        shared=number("shared", "shared_kib", 2**10, guess=SHARED_KIB * 2**10),
+        shared_block=number("shared_block", "shared_block_kib", 2**10, guess=SHARED_KIB * 2**10),
+        l1=number("l1", "l1_kib", 2**10, guess=L1_KIB * 2**10), caches=caches,
+        memory=number("memory", "memory_gb", 1e9), bandwidth=bandwidth,
+        launch=number("launch", "launch_us", 1e-6,
+                      guess=BARRIER_SECONDS if cpu else LAUNCH_SECONDS[vendor]),
+        link=number("link", "link_gbps", 1e9, guess=bandwidth if cells["integrated"] else 0.0),
+        watts=number("watts", "watts"),
+        threads=int(number("threads", "threads", guess=THREADS)),
+        blocks=int(number("blocks", "blocks", guess=BLOCKS)),
+        wave=int(number("wave", "wave", guess=WAVE)), integrated=bool(cells["integrated"]),
+        origin=line.origin)
+
+
+@lru_cache(maxsize=1)
+def _table() -> tuple[dict[str, Device], dict[str, str]]:
+    """Devices by id, and ids by every name without its separators."""
+    text = resources.files("smalti.machine").joinpath("devices.csv").read_text(encoding="utf-8")
+    found, names = {}, {}
+    for cells in csv.DictReader(text.splitlines()):
+        device = _device(cells)
+        found[device.id] = device
+        for name in (device.id, *cells["aliases"].split(), device.name):
+            names.setdefault(_plain(name), device.id)
+    return found, names
+
+
+def _plain(name: str) -> str:
+    """A name as it is compared: lower case letters and digits."""
+    plain = "".join(c for c in name.lower().replace("(r)", "").replace("(tm)", "") if c.isalnum())
+    for brand in ("nvidia", "geforce", "amd", "radeon", "instinct", "intel"):
+        plain = plain.removeprefix(brand)
+    return plain.removesuffix("graphics")
+
+
+def devices() -> list[Device]:
+    """Every device of the library.
+
+    >>> len(devices()) > 100
+    True
+    """
+    return list(_table()[0].values())
+
+
+def device(name: str) -> Device:
+    """The device of a name: the vendor's own, in lower case with underscores, or as drivers say it.
+
+    Raises KeyError that lists near names.
+
+    >>> device("rtx_4060").units, device("NVIDIA GeForce RTX 4060").id
+    (24, 'rtx_4060')
+    """
+    found, names = _table()
+    plain = _plain(name)
+    if plain not in names:
+        near = difflib.get_close_matches(plain, names, n=6, cutoff=0.5)
+        listed = ", ".join(dict.fromkeys(names[match] for match in near))
+        raise KeyError(f"no device {name!r} in the library"
+                       + (f"; near names: {listed}" if listed else ""))
+    return found[names[plain]]

@@ -1,0 +1,134 @@
+"""Time of a matrix product on a GPU: tiles, waves of them, and the traffic that they make.
+
+A [m, k] times [k, n] product is cut into tiles of the result, and a long k into parts that are
+added afterwards. Tiles run in waves, as many at a time as registers and shared memory hold. A step
+takes 128 bytes of k; it cannot be shorter than the latency that is left uncovered. Beside that the
+caches and the memory need their time. The best tile counts, as a library would pick it.
+
+Method: tile and wave quantisation as in NVIDIA's "Matrix Multiplication Background User's Guide",
+bandwidth by active units as in AMD's Origami (rocm-libraries). The usual values of the constants
+are fitted to 1,600 published timings of A100, H100, B200 and Arc Pro B60 (`bench/machine.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from smalti.machine.device import BYTES, Device
+from smalti.machine.family import (
+    CACHE, LATENCY, LAUNCH, MATRIX, MEMORY, Constants, Family, Sizes, Timing, binding,
+)
+
+STEP_BYTES = 128
+STAGES = 3
+"""Steps whose operands a tile holds in shared memory."""
+ACCUMULATOR_SHARE = 1.5
+"""Registers of a tile over those of its sums."""
+RESIDENT_MAX = 8
+CACHE_AHEAD = 1.5
+"""What a unit reads from the caches in a clock over what it reads from memory."""
+BUSY_SHARE = 0.5
+"""Arithmetic binds where it takes more than this share of the time of the waves."""
+MERGE_BYTES = 8
+"""Written and read again of each partial sum of a k that is cut."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile of the result, rows by columns, and parts of k."""
+
+    m: int
+    n: int
+    parts: int = 1
+
+
+SHAPES = ((16, 64), (32, 32), (32, 64), (64, 32), (64, 64), (64, 128), (128, 64), (128, 128),
+          (64, 256), (128, 256), (256, 128), (256, 256))
+PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+TILES = tuple(Tile(m, n, parts) for m, n in SHAPES for parts in PARTS)
+
+
+def tiled(device: Device, dtype: str, constants: Constants, sizes: Sizes, tile: Tile) -> Timing:
+    """Time of products cut into one kind of tile; infinite where k has too few steps to be cut."""
+    c, batch, m, n, k = constants, sizes["batch"], sizes["m"], sizes["n"], sizes["k"]
+    size, units, parts = BYTES[dtype], device.units, tile.parts
+    deep = STEP_BYTES // size
+    steps = np.ceil(k / (parts * deep))
+    rows, columns = np.ceil(m / tile.m), np.ceil(n / tile.n)
+    blocks = rows * columns * batch * parts
+    resident = int(np.clip(min(
+        device.registers / (4 * ACCUMULATOR_SHARE * tile.m * tile.n),
+        device.shared / (STAGES * STEP_BYTES * (tile.m + tile.n))), 1, RESIDENT_MAX))
+
+    rate = device.rate(dtype) / units * c["matrix"] / (1 + c["edge"] * (1 / tile.m + 1 / tile.n))
+    step = 2 * tile.m * tile.n * deep / rate
+    start = c["start"] / device.clock
+
+    def wave(each: np.ndarray | int) -> np.ndarray:
+        return np.maximum(each * step, c["step"] / device.clock) * steps + start
+
+    full = np.floor(blocks / (units * resident))
+    rest = np.ceil((blocks - full * units * resident) / units)
+    waves = full * wave(resident) + np.where(rest > 0, wave(rest), 0)
+    arithmetic = full * resident * step * steps + rest * step * steps
+
+    cached = blocks * steps * STEP_BYTES * (tile.m + tile.n)
+    once = size * batch * (m * k + k * n + m * n)
+    traffic = np.clip(_again(device, tile, sizes, size, blocks, resident, rows, columns, once),
+                      once, np.maximum(cached, once))
+    reach = c["reach"] * device.clock * np.minimum(blocks, units)
+    cache = _cache_rate(device, c, reach * CACHE_AHEAD)
+    memory = traffic / np.minimum(device.bandwidth * c["memory"], reach) + start
+    seconds, binds = binding((LATENCY, waves), (CACHE, cached / cache + start), (MEMORY, memory))
+    binds = np.where((binds == LATENCY) & (arithmetic > BUSY_SHARE * waves), MATRIX, binds)
+    if parts > 1:
+        seconds = seconds + MERGE_BYTES * parts * batch * m * n / cache + c["merge"] * 1e-6
+        seconds = np.where(steps >= 2, seconds, np.inf)
+    launch = device.launch + c["launch"] * 1e-6
+    return Timing(seconds + launch, 2 * batch * m * n * k, traffic,
+                  np.where(seconds < launch, LAUNCH, binds))
+
+
+def _again(device: Device, tile: Tile, sizes: Sizes, size: int, blocks: np.ndarray, resident: int,
+           rows: np.ndarray, columns: np.ndarray, once: np.ndarray) -> np.ndarray:
+    """Bytes from memory when the tiles of a wave, as near a square as they can be, share what they
+    read, and waves do not; a product that the last cache holds is read once."""
+    at_once = np.minimum(blocks, device.units * resident) / tile.parts
+    across = np.clip(np.round(np.sqrt(at_once * tile.n / tile.m)), 1, rows)
+    along = np.minimum(columns, np.ceil(at_once / across))
+    across = np.minimum(rows, np.ceil(at_once / along))
+    passes = np.ceil(rows / across) * np.ceil(columns / along)
+    m, n, k, batch = sizes["m"], sizes["n"], sizes["k"], sizes["batch"]
+    read = passes * (np.minimum(across * tile.m, m) + np.minimum(along * tile.n, n)) * k
+    held = device.last_cache.bytes if device.last_cache else 0
+    return np.where(once > held, size * batch * (read + m * n), once)
+
+
+def _cache_rate(device: Device, constants: Constants, reach: np.ndarray) -> np.ndarray:
+    """Bytes a second of the nearest shared cache, or of the memory where there is none."""
+    best = device.caches[0].bandwidth if device.caches else device.bandwidth
+    return np.minimum(best * constants["cache"], reach)
+
+
+def product(device: Device, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
+    """Time of products with the best tile for each."""
+    found = tiled(device, dtype, constants, sizes, TILES[0])
+    for tile in TILES[1:]:
+        found = found.least(tiled(device, dtype, constants, sizes, tile))
+    return found
+
+
+CONSTANTS = {
+    "matrix": 0.9,    # share of the rate of the matrix units that large products reach
+    "edge": 8.7,      # rows and columns of a tile that cost a step as much as its work
+    "step": 165.0,    # clocks of latency that a step cannot hide
+    "start": 940.0,   # clocks until the first step, and for writing the tile
+    "memory": 0.83,   # share of the bandwidth of the memory
+    "cache": 1.4,     # share of the bandwidth of the nearest shared cache
+    "reach": 68.0,    # bytes that one unit reads from memory in a clock
+    "launch": 0.9,    # microseconds beyond the device's own launch cost
+    "merge": 2.7,     # microseconds to add the parts of a k that is cut
+}
+FAMILY = Family("product", ("batch", "m", "n", "k"), CONSTANTS, product)

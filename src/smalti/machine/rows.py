@@ -1,0 +1,61 @@
+"""Time of element-wise operations, softmax and normalisations of [rows, columns] on a GPU.
+
+They are bound by bytes: from the last cache where it holds them, else from memory, as fast as the
+units that have work can ask. One that sums along rows takes a wave of rows at a time. What the host
+needs to hand out a kernel runs beside it: the longer of both counts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from smalti.machine.device import BYTES, Device
+from smalti.machine.family import (
+    CACHE, LATENCY, LAUNCH, MEMORY, Constants, Family, Sizes, Timing, binding,
+)
+
+PASSES = {
+    "add": 3, "sub": 3, "mul": 3, "div": 3, "silu_mul": 3, "relu": 2, "gelu": 2, "tanh": 2,
+    "silu": 2, "sigmoid": 2, "exp": 2, "addu": 2, "cast": 2, "copy": 2, "softmax": 2,
+    "layer_normalization": 2, "rms_normalization": 2,
+}
+"""Elements read and written for one of the result."""
+REDUCING = ("softmax", "layer_normalization", "rms_normalization")
+FLOPS = {"softmax": 5, "layer_normalization": 7, "rms_normalization": 4, "gelu": 8, "tanh": 6}
+BLOCK_ELEMENTS = 1024
+HELD = 0.8
+"""Share of a cache that one kernel's bytes may take and still be found there."""
+RESIDENT_ROWS = 8
+
+
+def rows(device: Device, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
+    """Time of kernels over `rows` times `columns` elements; `passes` of each, `reduces` 0 or 1."""
+    c, count, columns = constants, sizes["rows"], sizes["columns"]
+    reduces = sizes["reduces"] > 0
+    traffic = BYTES[dtype] * sizes["passes"] * count * columns
+    blocks = np.where(reduces, count, np.ceil(count * columns / BLOCK_ELEMENTS))
+    reach = c["reach"] * device.clock * np.minimum(device.units, blocks)
+    memory = traffic / np.minimum(device.bandwidth * c["memory"], reach)
+    cached = memory
+    if device.last_cache:
+        rate = np.minimum(device.last_cache.bandwidth * c["cache"], reach)
+        cached = np.where(traffic < HELD * device.last_cache.bytes, traffic / rate, memory)
+    waves = np.ceil(count / (device.units * RESIDENT_ROWS))
+    latency = np.where(reduces, waves * c["row"] / device.clock, 0)
+    kernel, binds = binding((CACHE, np.where(cached < memory, cached, 0)), (LATENCY, latency),
+                            (MEMORY, np.where(cached < memory, 0, memory)))
+    host = c["host"] * 1e-6
+    seconds = np.maximum(cached + latency, host) + device.launch + c["launch"] * 1e-6
+    return Timing(seconds, sizes["flops"] * count * columns, traffic,
+                  np.where(kernel < seconds - kernel, LAUNCH, binds))
+
+
+CONSTANTS = {
+    "memory": 0.8,   # share of the bandwidth of the memory
+    "cache": 0.8,    # share of the bandwidth of the last cache
+    "reach": 40.0,   # bytes that one unit moves in a clock
+    "row": 300.0,    # clocks of a wave of rows beyond its bytes
+    "host": 0.5,     # microseconds that the host takes for a kernel, beside the device
+    "launch": 0.5,   # microseconds beyond the device's own launch cost
+}
+FAMILY = Family("rows", ("rows", "columns", "passes", "reduces", "flops"), CONSTANTS, rows)

@@ -1,0 +1,56 @@
+"""The library of devices: complete, plausible, and found by any spelling of a name."""
+
+from __future__ import annotations
+
+import pytest
+
+from smalti import machine
+from smalti.machine.device import GUESSED, MEASURED, SPECIFIED
+
+
+def test_every_vendor_and_kind_is_there() -> None:
+    devices = machine.devices()
+    assert len(devices) == len({device.id for device in devices}) >= 150
+    for vendor in ("nvidia", "amd", "intel", "apple"):
+        assert sum(device.vendor == vendor for device in devices) >= 8, vendor
+    assert sum(device.kind == "cpu" for device in devices) >= 10
+    assert sum(device.integrated for device in devices) >= 15
+
+
+@pytest.mark.parametrize("device", machine.devices(), ids=lambda device: device.id)
+def test_figures_are_plausible(device: machine.Device) -> None:
+    assert device.units >= 1 and 5e8 < device.clock < 7e9
+    lanes = device.rate("f32") / device.clock / device.units / 2
+    assert 8 <= lanes <= 260, "multiply-adds of a unit in a clock"
+    assert device.rate("f16") >= device.rate("f32")
+    assert 2e10 < device.bandwidth < 1e13
+    assert 1e-7 < device.launch < 1e-4
+    for near, far in zip(device.caches, device.caches[1:], strict=False):
+        assert near.bandwidth >= far.bandwidth
+    for cache in device.caches:
+        assert cache.bytes > 1e5 and cache.bandwidth > 0.5 * device.bandwidth
+    assert set(device.origin.values()) <= {MEASURED, SPECIFIED, GUESSED}
+    assert device.origin["units"] == SPECIFIED
+
+
+@pytest.mark.parametrize("name, id", [
+    ("rtx_4060", "rtx_4060"), ("NVIDIA GeForce RTX 4060", "rtx_4060"),
+    ("NVIDIA A100-SXM4-80GB", "a100_sxm4_80_gb"), ("a100_sxm4_80gb", "a100_sxm4_80_gb"),
+    ("AMD Radeon RX 7900 XTX", "rx_7900_xtx"), ("Apple M1", "m1"),
+    ("Intel Arc A770 Graphics", "arc_a770"), ("h100_sxm5_80gb", "h100_sxm5_80_gb"),
+])
+def test_names_of_drivers_and_people_are_found(name: str, id: str) -> None:
+    assert machine.device(name).id == id
+
+
+def test_an_unknown_name_lists_near_ones() -> None:
+    with pytest.raises(KeyError, match="rtx_4060_ti"):
+        machine.device("rtx_4060_to")
+    with pytest.raises(KeyError, match="no device 'abacus'"):
+        machine.device("abacus")
+
+
+def test_a_measured_figure_is_marked() -> None:
+    a100 = machine.device("a100_sxm4_80_gb")
+    assert a100.origin["l2_bandwidth"] == MEASURED and a100.caches[0].bandwidth == 5.4e12
+    assert machine.device("rtx_4060").origin["l2_bandwidth"] == GUESSED
