@@ -17,6 +17,7 @@ from smalti.graph import OPERATIONS, Graph, Node, Value
 from smalti.graph.graph import CONSTANT_ELEMENTS_MAX
 from smalti.graph.operations.indexing import wrapped
 from smalti.rewrite.liveness import remove_dead_nodes
+from smalti.rewrite.recurrent import unrolled
 from smalti.rewrite.rules import Made, Procedure, Rule, apply_rules
 
 Computes = Callable[[Node], bool]
@@ -264,6 +265,7 @@ WAYS: dict[str, Callable[..., Value | None]] = {
     "cast": _cast, "pad": _pad, "reduce_min": _reduce_min, "mat_mul": _mat_mul,
     "average_pool": _pool, "max_pool": _pool, "conv": _conv,
     "conv_transpose": _conv_transpose, "resample": _resample,
+    **dict.fromkeys(("rnn", "gru", "lstm"), unrolled),
 }
 
 

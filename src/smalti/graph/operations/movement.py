@@ -42,6 +42,10 @@ define(name="transpose", inputs=(1, 1), attributes={"perm": REQUIRED}, shape=_tr
        meaning=lambda x, perm: x.transpose(perm), flops=_free)
 
 
+OPERANDS_MAX = 1 << 16
+"""Of a concat."""
+
+
 def _concat_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
     axis, first = attributes["axis"], types[0]
     if not -len(first.shape) <= axis < len(first.shape):
@@ -57,7 +61,7 @@ def _concat_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
     return Type(tuple(shape), first.dtype)
 
 
-define(name="concat", inputs=(1, 64), attributes={"axis": REQUIRED}, shape=_concat_rule,
+define(name="concat", inputs=(1, OPERANDS_MAX), attributes={"axis": REQUIRED}, shape=_concat_rule,
        meaning=lambda *arrays, axis: np.concatenate(arrays, axis), flops=_free)
 
 
