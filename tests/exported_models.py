@@ -149,6 +149,20 @@ def flux() -> Made:
                  guidance=torch.tensor([3.5]))
 
 
+def sd3() -> Made:
+    """The transformer of SD 3: patches, joint blocks of attention."""
+    import torch
+    from diffusers import SD3Transformer2DModel
+
+    module = SD3Transformer2DModel(
+        sample_size=16, patch_size=2, in_channels=4, num_layers=2, attention_head_dim=16,
+        num_attention_heads=2, joint_attention_dim=24, caption_projection_dim=32,
+        pooled_projection_dim=20, out_channels=4, pos_embed_max_size=12, qk_norm="rms_norm")
+    return _made(module, lambda m, x, c, p, t: m(x, c, p, t, return_dict=False)[0],
+                 latent=torch.randn(1, 4, 16, 16), context=torch.randn(1, 9, 24),
+                 pooled=torch.randn(1, 20), timestep=torch.tensor([300.0]))
+
+
 # ---------------------------------------------------------------------- text
 
 
@@ -393,7 +407,7 @@ def recurrent() -> Made:
 
 
 MODELS: dict[str, Callable[[], Made]] = {make.__name__: make for make in (
-    unet_sd15, unet_sdxl, controlnet, vae_decoder, vae_encoder, flux, clip_text, t5_encoder,
+    unet_sd15, unet_sdxl, controlnet, vae_decoder, vae_encoder, flux, sd3, clip_text, t5_encoder,
     bert, gpt2, llama, decoder_step, vit, resnet, mobilenet_v2, convnext, whisper_encoder, upscaler,
     detector, recurrent)}
 

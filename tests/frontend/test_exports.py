@@ -27,6 +27,8 @@ COMPOSITES = {
     "vae_encoder": {"attention": 1, "group_normalization": 10, "silu": 9},
     "flux": {"attention": 2, "layer_normalization": 6, "rms_normalization": 6,
              "rotary_embedding": 4, "gelu_tanh": 3, "silu": 4},
+    "sd3": {"attention": 2, "layer_normalization": 8, "rms_normalization": 8, "gelu_tanh": 3,
+            "silu": 3},
     "clip_text": {"attention": 2, "layer_normalization": 5, "quick_gelu": 2},
     "t5_encoder": {"attention": 2, "rms_normalization": 5, "gelu_tanh": 2},
     "bert": {"attention": 2, "layer_normalization": 5, "gelu": 2},

@@ -10,7 +10,7 @@ from graph_strategies import arrays_for
 
 from smalti.graph import Graph, Value, evaluate, show
 from smalti.graph.operation import Type
-from smalti.rewrite import ALL_RULES, Rule
+from smalti.rewrite import ALL_RULES, Rule, rewrite
 from smalti.rewrite.lowering import LOWERINGS
 from smalti.graph.folding import FOLDED_ELEMENTS_MAX
 from smalti.rewrite.folding import fold_constants
@@ -116,6 +116,19 @@ def test_gelu_as_exported_with_a_division() -> None:
     graph = only_output(
         lambda g, x: x * (g.apply("erf", x / 1.4142135381698608) + 1.0) * 0.5)
     assert operations(apply_rules(graph, ALL_RULES)) == ["gelu"]
+
+
+def test_group_normalization_as_exported_with_a_scale_for_each_group() -> None:
+    g = Graph("group_normalization")
+    x, groups = g.input("x", (2, 6, 4, 5)), {"num_groups": 3, "epsilon": 1e-5}
+    rows = g.apply("group_normalization", x.reshape(2, 3, 40), g.parameter("ones", (3,)),
+                   g.parameter("zeros", (3,)), **groups)
+    scaled = rows.reshape(2, 6, 4, 5) * g.parameter("scale", (6, 1, 1))
+    g.output("y", scaled + g.parameter("shift", (6, 1, 1)))
+    result = rewrite(g)
+    last = result.outputs["y"].node
+    assert (last.operation.name, last.attributes) == ("group_normalization", groups)
+    assert last.inputs[0] is result.inputs["x"]
 
 
 def test_new_nodes_keep_the_scope_of_the_replaced_one() -> None:

@@ -103,21 +103,21 @@ NORMALIZATIONS = (
     Rule("layer_normalization(x, y, b, axis=j, epsilon=e) + w",
          "layer_normalization(x, y, reshape(w, shape=s) + b, axis=j, epsilon=e)", _weighs_rows,
          _row, {"y": (3,), "b": ONE, "w": (3,), "j": 1, "e": 1e-5}),
-    Rule("reshape(group_normalization(reshape(x, shape=s), v, w, num_groups=g, epsilon=e), "
+    Rule("reshape(group_normalization(reshape(x, shape=s), y, z, num_groups=g, epsilon=e), "
          "shape=t)",
          "group_normalization(reshape(x, shape=t), "
-         "reshape(expand(reshape(v, shape=p), shape=q), shape=r), "
-         "reshape(expand(reshape(w, shape=p), shape=q), shape=r), num_groups=g, epsilon=e)",
-         _groups, _spread, {"x": (2, 4, 15), "v": (2,), "w": (2,), "s": (2, 2, 30), "g": 2,
+         "reshape(expand(reshape(y, shape=p), shape=q), shape=r), "
+         "reshape(expand(reshape(z, shape=p), shape=q), shape=r), num_groups=g, epsilon=e)",
+         _groups, _spread, {"x": (2, 4, 15), "y": (2,), "z": (2,), "s": (2, 2, 30), "g": 2,
                             "e": 1e-5, "t": (2, 4, 3, 5)}),
-    Rule("group_normalization(x, v, w, num_groups=g, epsilon=e) * u",
-         "group_normalization(x, v * reshape(u, shape=r), w * reshape(u, shape=r), num_groups=g, "
+    Rule("group_normalization(x, y, z, num_groups=g, epsilon=e) * u",
+         "group_normalization(x, y * reshape(u, shape=r), z * reshape(u, shape=r), num_groups=g, "
          "epsilon=e)", _weighs_channels, _channels,
-         {"x": (2, 4, 3), "v": (4,), "w": (4,), "u": (4, 1), "g": 2, "e": 1e-5}),
-    Rule("group_normalization(x, v, w, num_groups=g, epsilon=e) + u",
-         "group_normalization(x, v, w + reshape(u, shape=r), num_groups=g, epsilon=e)",
+         {"x": (2, 4, 3), "y": (4,), "z": (4,), "u": (4, 1), "g": 2, "e": 1e-5}),
+    Rule("group_normalization(x, y, z, num_groups=g, epsilon=e) + u",
+         "group_normalization(x, y, z + reshape(u, shape=r), num_groups=g, epsilon=e)",
          _weighs_channels, _channels,
-         {"x": (2, 4, 3), "v": (4,), "w": (4,), "u": (1, 4, 1), "g": 2, "e": 1e-5}),
+         {"x": (2, 4, 3), "y": (4,), "z": (4,), "u": (1, 4, 1), "g": 2, "e": 1e-5}),
 )
 
 
