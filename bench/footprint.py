@@ -14,6 +14,7 @@ from smalti.benchmark.suite import CASES, Case, vae_decode
 from smalti.benchmark.table import Row
 from smalti.benchmark.turns import in_fresh_process
 from smalti.checkpoint import load
+from smalti.diffusion.submodels import HALVES
 from smalti.models import SD15, unet_graph
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -121,14 +122,15 @@ def decode_memory_rows(path: Path, threads: int) -> list[Row]:
 
 
 def memory_row(path: Path, threads: int) -> Row:
-    """Memory of one picture above the weights of the UNet in f32, which it must hold.
+    """Memory of one picture above the weights of the UNet, in the dtypes of the checkpoint.
 
-    The text encoder's weights are not subtracted: they are let go before the UNet's are there. The
-    checkpoint itself is a mapped file, whose pages the system takes back when it needs them.
+    Those of the text encoder and the decoder, which may stay, are not subtracted. The checkpoint
+    itself is a mapped file, whose pages the system takes back when it needs them.
     """
-    config = load(path).config
-    parameters = unet_graph(config.unet, 2, 64, 64).parameters.values()
-    weights = sum(value.type.bytes for value in parameters)
+    checkpoint = load(path)
+    parameters = unet_graph(checkpoint.config.unet, 2, 64, 64).parameters
+    weights = sum(v.type.size * (2 if checkpoint.dtype(name) in HALVES else 4)
+                  for name, v in parameters.items())
     with tempfile.TemporaryDirectory() as folder:
         peak = peak_of(generate_command("a red apple", "--model", str(path), "--steps", "2",
                                         "--threads", str(threads), "-o", f"{folder}/apple.png"),
