@@ -6,7 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
+from onnxruntime.quantization import (
+    CalibrationDataReader, QuantFormat, quantize_dynamic, quantize_static,
+)
 from shipped_models import SHIPPED, Arrays, MissingPackage, unpacked
 
 from smalti.runtime.models import compile_model
@@ -35,8 +40,6 @@ def model_file(request: pytest.FixtureRequest) -> Fetch:
 
 def expected_of(path: Path, inputs: Mapping[str, np.ndarray], plain: bool = False) -> Arrays:
     """The outputs of ONNX Runtime; `plain` without what it rewrites."""
-    import onnxruntime
-
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     if plain:
@@ -70,3 +73,33 @@ def test_a_shipped_model_runs_as_in_onnx_runtime(name: str, number: int,
     assert list(found) == list(expected)
     errors = {key: error_of(found[key], expected[key]) for key in expected}
     assert max(errors.values()) <= ERROR_MAX, errors
+
+
+class Calibration(CalibrationDataReader):
+    """Inputs from which the quantiser takes the ranges of all values."""
+
+    def __init__(self, name: str) -> None:
+        self.left = [SHIPPED[name].inputs[0](np.random.default_rng(seed)) for seed in range(3)]
+
+    def get_next(self) -> Arrays | None:
+        return self.left.pop() if self.left else None
+
+
+@pytest.mark.parametrize("kind", ["QDQ", "QOperator", "dynamic"])
+def test_a_quantised_model_runs_as_in_onnx_runtime(kind: str, model_file: Fetch,
+                                                   tmp_path: Path) -> None:
+    """Compared without what ONNX Runtime rewrites: that moves numbers by whole steps of 1 / 255."""
+    name, whole, path = "text turner", tmp_path / "whole.onnx", tmp_path / "quantised.onnx"
+    proto = onnx.version_converter.convert_version(onnx.load(model_file(name)), 13)
+    onnx.save(proto, whole)
+    if kind == "dynamic":
+        quantize_dynamic(whole, path)
+    else:
+        quantize_static(whole, path, Calibration(name), quant_format=QuantFormat[kind],
+                        per_channel=True)
+    operators = {node.op_type for node in onnx.load(path).graph.node}
+    assert operators & {"DequantizeLinear", "ConvInteger"}
+    inputs = SHIPPED[name].inputs[0](np.random.default_rng(9))
+    (found,) = results_of(path, inputs).values()
+    (expected,) = expected_of(path, inputs, plain=True).values()
+    assert error_of(found, expected) <= ERROR_MAX

@@ -257,6 +257,20 @@ class Importer:
             self._bind(step, (results,) if isinstance(results, Value) else tuple(results))
         return True
 
+    def standard(self, call: Call, operator: str, operands: Sequence[Value | None],
+                 version: int | None, fields: Mapping[str, Any]) -> list[Value | None]:
+        """See `Call.standard`."""
+        node = onnx.helper.make_node(operator, [], ["y"], call.step.name, **fields)
+        step = Step(node, STANDARD, (), ("y",))
+        version = version or STANDARD.opsets[""]
+        rule = rule_for("", operator, version)
+        found = rule and rule(Call(self, step, operands,
+                                   {**fields_of(step), **call.fields, **fields_of(step, False)},
+                                   version))
+        if found is None or isinstance(found, Expanded):
+            raise Unsupported(f"{operator} of such operands")
+        return [found] if isinstance(found, Value) else list(found)
+
     def _bind(self, step: Step, results: Sequence[Value | None]) -> None:
         for i, key in enumerate(step.makes):
             if not key:
@@ -458,11 +472,11 @@ def operator_of(step: Step) -> tuple[str, str, int]:
     return domain, step.node.op_type, step.scope.opsets.get(domain, 1)
 
 
-def fields_of(step: Step) -> dict[str, onnx.AttributeProto]:
+def fields_of(step: Step, defaults: bool = True) -> dict[str, onnx.AttributeProto]:
     """Attributes by name, those of an enclosing function filled in, and the defaults."""
     domain, operator, version = operator_of(step)
     fields = {}
-    if defs.has(operator, version, domain):
+    if defaults and defs.has(operator, version, domain):
         for name, entry in defs.get_schema(operator, version, domain).attributes.items():
             if entry.default_value.type:
                 fields[name] = entry.default_value

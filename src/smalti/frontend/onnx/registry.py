@@ -231,6 +231,12 @@ class Call(Attributes):
                               f"made")
         return np.arange(count)
 
+    def standard(self, operator: str, *operands: Value | None, version: int | None = None,
+                 **fields: Any) -> list[Value | None]:
+        """The results of an operator of the standard for `operands`, with `fields` and otherwise
+        the attributes of this node. Raises Unsupported where it has no rule for these."""
+        return self.importer.standard(self, operator, operands, version, fields)
+
     def constant(self, data: Any, dtype: str = "") -> Value:
         """A constant; see `Graph.constant`."""
         return self.importer.graph.constant(data, dtype)
