@@ -79,9 +79,9 @@ def seeds(folder: Path | None = None) -> list[list[onnx.ModelProto]]:
 def flipped(model: onnx.ModelProto, rng: random.Random) -> onnx.ModelProto:
     """Some bytes of the file are others. Raises DecodeError where that leaves no model."""
     data = bytearray(model.SerializeToString())
-    for _ in range(rng.choice((1, 1, 2, 8))):
+    for _ in range(rng.choice((1, 1, 2, 8)) if data else 0):
         data[rng.randrange(len(data))] = rng.randrange(256)
-    if rng.random() < 0.1:
+    if data and rng.random() < 0.1:
         del data[rng.randrange(len(data)):]
     return onnx.ModelProto.FromString(bytes(data))
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 
 from bench import fuzz
-from smalti.errors import InputError, SmaltiError
+from smalti.errors import InputError, SmaltiError, UnsupportedError
 from smalti.frontend.onnx import load
 from smalti.runtime.models import compile_model
 
@@ -75,3 +75,64 @@ def test_a_shape_of_a_trillion_elements_costs_nothing_to_refuse() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
     with pytest.raises(SmaltiError, match="larger than any memory"):
         compile_model(model, threads=1)
+
+
+def test_a_tensor_that_holds_less_than_it_says_is_refused_before_anything_is_made() -> None:
+    lying = helper.make_tensor("w", TensorProto.FLOAT16, [2], b"\0" * 4, raw=True)
+    lying.dims[:] = [3, 1 << 31]
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"])], "m",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT16, [1])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT16, None)], [lying])
+    with pytest.raises(InputError, match="holds 4 bytes, not 12884901888"):
+        load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]))
+
+
+def test_operands_of_other_dtypes_than_the_standard_allows_are_refused() -> None:
+    model = one_node("Sigmoid", [2])
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.BOOL
+    with pytest.raises(InputError, match=r"Sigmoid.*operand 0 is bool; bf16, f16, f32, f64"):
+        load(model)
+    model = one_node("Relu", [2])
+    model.graph.node[0].op_type = "Add"
+    model.graph.node[0].input.append("b")
+    model.graph.initializer.append(helper.make_tensor("b", TensorProto.INT64, [1], [1]))
+    with pytest.raises(InputError, match=r"Add.*operand 1 is i64, one before it f32"):
+        load(model)
+    model.graph.node[0].input.extend(["x", "x"])
+    with pytest.raises(InputError, match="it takes 2"):
+        load(model)
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("strides", [1 << 62, 1]), ("dilations", [1, 1 << 40]), ("pads", [0, 0, 1 << 40, 0])])
+def test_windows_beyond_all_addresses_are_refused(name: str, value: list[int]) -> None:
+    with pytest.raises(InputError, match="y.*AveragePool"):
+        load(one_node("AveragePool", [1, 1, 8, 8], kernel_shape=[2, 2], **{name: value}))
+
+
+def test_sizes_beyond_the_addresses_of_a_kernel_are_refused_by_name() -> None:
+    with pytest.raises(UnsupportedError, match="y: .*choose smaller sizes"):
+        compile_model(one_node("Flatten", [5, 1 << 31, 3, 2]), threads=1)
+
+
+def test_every_node_that_cannot_be_compiled_is_listed_bodies_and_all() -> None:
+    model = parser.parse_model('''
+        <ir_version: 9, opset_import: ["" : 20, "other" : 1]>
+        m (float[2] x, bool c) => (float[2] y) {
+            a = other.First(x)
+            b = other.Second(a)
+            y = If (c) <
+                then_branch = yes () => (float[2] d) { d = other.Third(b) },
+                else_branch = no () => (float[2] e) {
+                    e = If (c) <
+                        then_branch = inner () => (float[2] f) { f = other.Fourth(x) },
+                        else_branch = outer () => (float[2] g) { g = Relu(x) }
+                    >
+                }
+            >
+        }''')
+    with pytest.raises(UnsupportedError) as caught:
+        load(model)
+    assert [node.operator for node in caught.value.nodes] == ["First", "Second", "Third", "Fourth"]
+    assert all("no rule for this operator, version 1 of other" in n.why for n in caught.value.nodes)

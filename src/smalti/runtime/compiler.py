@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from smalti import settings
-from smalti.errors import InputError
+from smalti.errors import InputError, UnsupportedError, UnsupportedNode
 from smalti.fuse import Cut, HostPiece, View, cut, narrowed
 from smalti.fuse import held as with_halves
 from smalti.fuse.support import When, lacking
@@ -289,7 +289,12 @@ class _Builder:
         for each in found:
             lowered = []
             for piece, schedule in zip(each.cut.pieces, each.schedules):
-                lowered.append(schedule and self._lowered(piece.kernel, schedule))
+                try:
+                    lowered.append(schedule and self._lowered(piece.kernel, schedule))
+                except OverflowError:
+                    raise UnsupportedError("too large for the addresses of one kernel:", [
+                        UnsupportedNode(piece.scope, piece.kernel.form, "choose smaller sizes")
+                    ]) from None
                 done += 1
                 if progress is not None:
                     progress(done, count)

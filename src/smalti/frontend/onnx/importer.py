@@ -26,11 +26,12 @@ from smalti.frontend.onnx.reading import Source, opsets_of
 from smalti.frontend.onnx.registry import (
     HOST_RULES, Body, Call, Expanded, HostCall, NeedsValue, Rule, Unsupported, rule_for,
 )
+from smalti.frontend.onnx.signatures import check_operands
 from smalti.frontend.onnx.tensors import ELEMENT_OF, PACKED, Tensors
 from smalti.graph import Graph, Value
 from smalti.graph.folding import folded
 from smalti.graph.graph import CONSTANT_ELEMENTS_MAX
-from smalti.graph.operation import DTYPES, FLOATS, Type
+from smalti.graph.operation import DTYPES, FLOATS
 
 DEPTH_MAX = 24
 """Bodies within bodies, and functions that call functions."""
@@ -210,7 +211,7 @@ class Importer:
         self._poisoned.update(filter(None, step.makes))
 
     def _check(self, step: Step) -> None:
-        """List a node that is not looked at now but has no rule at all."""
+        """List a node that is not looked at now but has no rule at all, and such in its bodies."""
         domain, operator, version = operator_of(step)
         if rule_for(domain, operator, version) is None \
                 and (domain, operator) not in HOST_RULES \
@@ -218,6 +219,10 @@ class Importer:
                 and not _has_body(operator, version, domain):
             self._refuse(step, f"no rule for this operator, version {version} of "
                                f"{domain or 'ai.onnx'}")
+        for body in bodies_of(step.node):
+            scope = inner_scope(step, parent=step.scope)
+            for node in body.node:
+                self._check(Step(node, scope, (), ()))
 
     def _import(self, step: Step) -> None:
         domain, operator, version = operator_of(step)
@@ -225,6 +230,8 @@ class Importer:
             raise Unsupported("operands are broadcast by an attribute, as before version 7")
         operands = [self.value(key, step) if key else None for key in step.reads]
         rule = rule_for(domain, operator, version)
+        if (domain, operator) not in self.functions:
+            self._check_operands(step, operands)
         if (domain, operator) in self.functions:
             self._call(step, self.functions[domain, operator])
         elif rule is not None and self._apply(
@@ -237,6 +244,13 @@ class Importer:
         else:
             raise Unsupported(f"no rule for this operator, version {version} of "
                               f"{domain or 'ai.onnx'}")
+
+    def _check_operands(self, step: Step, operands: Sequence[Value | None]) -> None:
+        types = [None if value is None else value.type for value in operands]
+        try:
+            check_operands(*operator_of(step), types)
+        except InputError as error:
+            raise InputError(f"{step.label}: {error}") from None
 
     def _apply(self, rule: Rule, call: Call) -> bool:
         """Import a node by its rule; False when the rule leaves it to the body of the standard."""
@@ -526,17 +540,22 @@ def steps_of(nodes: Iterable[onnx.NodeProto], scope: Scope) -> list[Step]:
     return steps
 
 
+def bodies_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """The bodies of a node."""
+    return [body for attribute in node.attribute
+            for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs)]
+
+
 def free_names(node: onnx.NodeProto) -> list[str]:
     """Names that the bodies of a node read from outside."""
     found: list[str] = []
-    for attribute in node.attribute:
-        for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-            own = {v.name for v in body.input} | {t.name for t in body.initializer} \
-                | {t.values.name for t in body.sparse_initializer}
-            for inner in body.node:
-                found += [n for n in (*inner.input, *free_names(inner)) if n and n not in own]
-                own.update(inner.output)
-            found += [v.name for v in body.output if v.name and v.name not in own]
+    for body in bodies_of(node):
+        own = {v.name for v in body.input} | {t.name for t in body.initializer} \
+            | {t.values.name for t in body.sparse_initializer}
+        for inner in body.node:
+            found += [n for n in (*inner.input, *free_names(inner)) if n and n not in own]
+            own.update(inner.output)
+        found += [v.name for v in body.output if v.name and v.name not in own]
     return found
 
 

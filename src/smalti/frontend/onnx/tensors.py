@@ -83,9 +83,27 @@ def read(tensor: onnx.TensorProto, folder: Path | None = None) -> np.ndarray:
             raise InputError(f"{what} holds {len(tensor.string_data)} strings, not {count}")
         texts = [text.decode("utf-8", "replace") for text in tensor.string_data]
         return np.array(texts, object).reshape(shape)
-    dtype = dtype_of(tensor.data_type, what)
+    type = type_of(tensor, folder)
     if tensor.data_location == T.EXTERNAL:
-        return _external(tensor, shape, dtype, folder)
+        return _mapped(tensor, type, *_place(tensor, type, folder))
+    try:
+        array = numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"{what} cannot be read: {error}") from None
+    return array.astype(DTYPES[type.dtype], copy=False)
+
+
+def type_of(tensor: onnx.TensorProto, folder: Path | None = None) -> Type:
+    """The type that `tensor` states, once it is found to hold as many elements.
+
+    Raises InputError where it does not, and for elements without a dtype here.
+    """
+    what, shape = f"tensor {tensor.name!r}", shape_of(tensor)
+    type = Type(shape, dtype_of(tensor.data_type, what))
+    if tensor.data_location == T.EXTERNAL:
+        _place(tensor, type, folder)
+        return type
+    count, dtype = type.size, type.dtype
     if tensor.HasField("raw_data"):
         held, expected, unit = len(tensor.raw_data), bytes_of(count, dtype), "bytes"
     else:
@@ -93,16 +111,11 @@ def read(tensor: onnx.TensorProto, folder: Path | None = None) -> np.ndarray:
         expected, unit = bytes_of(count, dtype) if dtype in PACKED else count, "elements"
     if held != expected:
         raise InputError(f"{what} of shape {list(shape)} holds {held} {unit}, not {expected}")
-    try:
-        array = numpy_helper.to_array(tensor)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise InputError(f"{what} cannot be read: {error}") from None
-    return array.astype(DTYPES[dtype], copy=False)
+    return type
 
 
-def _external(tensor: onnx.TensorProto, shape: tuple[int, ...], dtype: str,
-              folder: Path | None) -> np.ndarray:
-    """A view of the file that a tensor names."""
+def _place(tensor: onnx.TensorProto, type: Type, folder: Path | None) -> tuple[Path, int]:
+    """The file that a tensor names, and where in it the elements begin."""
     what = f"tensor {tensor.name!r}"
     fields = {entry.key: entry.value for entry in tensor.external_data}
     if folder is None:
@@ -114,10 +127,16 @@ def _external(tensor: onnx.TensorProto, shape: tuple[int, ...], dtype: str,
     except ValueError:
         raise InputError(f"{what}: offset {fields.get('offset')!r} and length "
                          f"{fields.get('length')!r} are no numbers") from None
-    size, expected = path.stat().st_size, bytes_of(math.prod(shape), dtype)
+    size, expected = path.stat().st_size, bytes_of(type.size, type.dtype)
     if offset < 0 or offset + expected > size or length not in (-1, expected):
-        raise InputError(f"{what} of shape {list(shape)} takes {expected} bytes; {length} bytes "
+        raise InputError(f"{what} of type {type} takes {expected} bytes; {length} bytes "
                          f"from {offset} on are named, and {path.name} has {size}")
+    return path, offset
+
+
+def _mapped(tensor: onnx.TensorProto, type: Type, path: Path, offset: int) -> np.ndarray:
+    """A view of the file that a tensor lies in."""
+    shape, dtype, expected = type.shape, type.dtype, bytes_of(type.size, type.dtype)
     if expected == 0:
         return np.zeros(shape, DTYPES[dtype])
     if dtype in PACKED:
@@ -164,11 +183,11 @@ class Tensors(Mapping[str, np.ndarray]):
         self._protos[name] = proto
 
     def type(self, name: str) -> Type | None:
-        """Shape and dtype as the tensor states them; None for strings."""
+        """As `type_of`; None for strings."""
         proto = self._protos[name]
         if proto.data_type == T.STRING:
             return None
-        return Type(shape_of(proto), dtype_of(proto.data_type, f"tensor {name!r}"))
+        return type_of(proto, self._folder)
 
     def __getitem__(self, name: str) -> np.ndarray:
         return read(self._protos[name], self._folder)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, rule
+from smalti.frontend.onnx.registry import Call, Unsupported, rule
 from smalti.graph import Value
+
+STEP_MAX = 1 << 20
+"""Strides, dilations, kernels and pads are no larger: addresses in kernels have 32 bits."""
 
 
 def window_pads(call: Call, extents: Sequence[int], kernel: Sequence[int],
@@ -17,7 +20,7 @@ def window_pads(call: Call, extents: Sequence[int], kernel: Sequence[int],
         return (0,) * (2 * rank)
     if mode == "NOTSET":
         pads = call.integers("pads", (0,) * (2 * rank))
-        if len(pads) != 2 * rank or min(pads, default=0) < 0:
+        if len(pads) != 2 * rank or any(not 0 <= n <= STEP_MAX for n in pads):
             raise InputError(f"pads {list(pads)} do not fit {rank} axes")
         return pads
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
@@ -36,6 +39,9 @@ def window(call: Call, kernel: Sequence[int]) -> tuple[tuple[int, ...], tuple[in
             or min((*strides, *dilations, *kernel), default=1) < 1:
         raise InputError(f"strides {list(strides)} and dilations {list(dilations)} do not fit a "
                          f"kernel of {list(kernel)}")
+    if max((*strides, *dilations, *kernel), default=1) > STEP_MAX:
+        raise Unsupported(f"strides {list(strides)} and dilations {list(dilations)} of a kernel of "
+                          f"{list(kernel)}; at most {STEP_MAX} is compiled")
     return strides, dilations
 
 
