@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 
 from smalti.errors import InputError
 from smalti.frontend.onnx.registry import Call, rule
@@ -94,8 +95,20 @@ def extreme(call: Call) -> Value:
 
 @rule("Hardmax", since=13)
 def hardmax(call: Call) -> Value:
+    return first_best(call, call[0], call.axis(call[0], call.integer("axis")))
+
+
+@rule("Hardmax")
+def flat_hardmax(call: Call) -> Value:
+    """Before version 13 all axes from `axis` on are one."""
     x = call[0]
-    axis = call.axis(x, call.integer("axis"))
+    axis = call.axis(x, call.integer("axis", 1))
+    flat = x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+    return first_best(call, flat, 1).reshape(*x.shape)
+
+
+def first_best(call: Call, x: Value, axis: int) -> Value:
+    """1 where the largest element along `axis` comes first, else 0."""
     best = call.apply("arg_max", x, axis=axis, keepdims=1)
     hit = call.apply("equal", best, counted(call, x.shape[axis], len(x.shape) - 1 - axis))
     return call.apply("cast", hit, to=x.dtype)

@@ -217,7 +217,7 @@ def depth_to_space(call: Call) -> Value:
         raise InputError(f"{x.type} cannot be spread to blocks of {size} x {size}")
     n, c, h, w = x.shape
     c //= size ** 2
-    if call.text("mode") == "CRD":
+    if call.text("mode", "DCR") == "CRD":
         y = x.reshape(n, c, size, size, h, w).transpose(0, 1, 4, 2, 5, 3)
     else:
         y = x.reshape(n, size, size, c, h, w).transpose(0, 3, 4, 1, 5, 2)

@@ -84,11 +84,7 @@ def softmax(call: Call) -> Value:
 
 @rule("LogSoftmax", since=13)
 def log_softmax(call: Call) -> Value:
-    x = call[0]
-    axis = call.axis(x, call.integer("axis"))
-    centred = x - call.apply("reduce_max", x, axes=(axis,))
-    total = call.apply("reduce_sum", call.apply("exp", centred), axes=(axis,))
-    return centred - call.apply("log", total)
+    return log_share(call, call[0], call.axis(call[0], call.integer("axis")))
 
 
 @rule("Softmax", "LogSoftmax")
@@ -97,9 +93,13 @@ def flat_softmax(call: Call) -> Value:
     x = call[0]
     axis = call.axis(x, call.integer("axis", 1))
     flat = x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
-    y = call.apply("softmax", flat, axis=1)
-    if call.operator == "LogSoftmax":
-        y = call.apply("log", y)
+    logs = call.operator == "LogSoftmax"
+    y = log_share(call, flat, 1) if logs else call.apply("softmax", flat, axis=1)
     return y.reshape(*x.shape)
 
 
+def log_share(call: Call, x: Value, axis: int) -> Value:
+    """The logarithm of softmax, which does not vanish where that does."""
+    centred = x - call.apply("reduce_max", x, axes=(axis,))
+    total = call.apply("reduce_sum", call.apply("exp", centred), axes=(axis,))
+    return centred - call.apply("log", total)
