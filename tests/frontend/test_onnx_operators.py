@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, defs, helper, numpy_helper
 
 from smalti.errors import InputError, UnsupportedError
 from smalti.frontend.onnx import load
+from smalti.frontend.onnx.registry import HOST_RULES, RULES
 from smalti.graph import Graph, evaluate
 
 RNG = np.random.default_rng(7)
@@ -214,3 +216,13 @@ def test_whole_factors_are_an_enlargement() -> None:
 def test_what_does_not_fit_is_refused(operator, arrays, known, fields, words) -> None:
     with pytest.raises(InputError, match=words):
         graph_of(operator, arrays, known=known, **fields)
+
+
+def test_documentation_names_every_standard_operator_without_a_rule() -> None:
+    schemas = {s.name: s for s in defs.get_all_schemas() if s.domain == "" and not s.deprecated}
+    lacking = [name for name, schema in sorted(schemas.items())
+               if ("", name) not in RULES and ("", name) not in HOST_RULES
+               and not schema.has_function and not schema.has_context_dependent_function]
+    text = (Path(__file__).parents[2] / "docs" / "onnx.md").read_text(encoding="utf-8")
+    assert f"{len(schemas) - len(lacking)} of the {len(schemas)} of the standard domain" in text
+    assert f"| {', '.join(f'`{name}`' for name in lacking)} |" in text
