@@ -136,3 +136,23 @@ def test_every_node_that_cannot_be_compiled_is_listed_bodies_and_all() -> None:
         load(model)
     assert [node.operator for node in caught.value.nodes] == ["First", "Second", "Third", "Fourth"]
     assert all("no rule for this operator, version 1 of other" in n.why for n in caught.value.nodes)
+
+
+def test_layers_over_sequences_without_end_are_refused_without_memory() -> None:
+    graph = helper.make_graph(
+        [helper.make_node("RNN", ["x", "w", "r"], ["y"], hidden_size=3)], "m",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, (1 << 31) - 1, 2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [helper.make_tensor("w", TensorProto.FLOAT, [1, 3, 2], [0.0] * 6),
+         helper.make_tensor("r", TensorProto.FLOAT, [1, 3, 3], [0.0] * 9)])
+    model = load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]))
+    assert all(v.data.size <= 9 for node in model.graph.nodes for v in node.inputs
+               if v.kind == "constant")
+
+
+def test_notes_of_an_exporter_that_are_no_text_are_refused() -> None:
+    model = one_node("Relu", [2])
+    model.graph.node[0].metadata_props.add(key="pkg.torch.onnx.name_scopes", value="scopes")
+    data = model.SerializeToString().replace(b"scopes", b"scop\xff\xff", 2)
+    with pytest.raises(InputError, match="no text"):
+        load(onnx.ModelProto.FromString(data))

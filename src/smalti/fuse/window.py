@@ -45,7 +45,7 @@ def pool_counts(node: Node) -> np.ndarray:
         at = (np.arange(out)[:, None] * a["strides"][k] - a["pads"][k]
               + np.arange(a["kernel_shape"][k]) * a["dilations"][k])
         counts.append(((-before <= at) & (at < extent + behind)).sum(1))
-    return np.maximum(np.outer(*counts), 1).astype(np.float32)
+    return np.maximum(np.outer(*(count.astype(np.float32) for count in counts)), 1)
 
 
 def matrices(weight: View, outer: Sequence[int]) -> View:

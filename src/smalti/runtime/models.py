@@ -8,6 +8,7 @@ from pathlib import Path
 
 import onnx
 
+from smalti.errors import DeviceError
 from smalti.frontend.onnx import Model, load
 from smalti.frontend.onnx.model import Shapes
 from smalti.runtime.compiler import compile_graph
@@ -40,7 +41,11 @@ def compile_model(model: str | Path | onnx.ModelProto | Model, *, shapes: Shapes
                       progress=progress, like=like)
     if not loaded.static:
         return StagedProgram(loaded, compile, interpreted_max)
-    program = compile(loaded.graph)
+    try:
+        program = compile(loaded.graph)
+    except MemoryError as error:
+        raise DeviceError(f"{loaded.name}: {error or 'memory is full'}; choose a smaller size"
+                          ) from None
     if loaded.parameters:
         program.bind(loaded.parameters.__getitem__, like=like)
     return program

@@ -66,7 +66,8 @@ def check_names(proto: onnx.ModelProto) -> None:
     while bodies:
         body = bodies.pop()
         for node in body.node:
-            texts += [node.name, node.op_type, node.domain, *node.input, *node.output]
+            texts += [node.name, node.op_type, node.domain, *node.input, *node.output,
+                      *(text for entry in node.metadata_props for text in (entry.key, entry.value))]
             for attribute in node.attribute:
                 texts += [attribute.name, attribute.ref_attr_name]
                 if attribute.HasField("g"):

@@ -241,6 +241,10 @@ class Call(Attributes):
         """A constant; see `Graph.constant`."""
         return self.importer.graph.constant(data, dtype)
 
+    def filled(self, shape: Sequence[int], number: Any, dtype: str) -> Value:
+        """A value of any size that holds one number, which no memory is taken for."""
+        return self.apply("expand", self.constant(number, dtype), shape=tuple(shape))
+
 
 class HostCall(Attributes):
     """One use of an operator on arrays; None for operands that are left out."""

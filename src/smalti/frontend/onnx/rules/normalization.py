@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from smalti.errors import InputError
 from smalti.frontend.onnx.registry import Call, rule
 from smalti.graph import Value
@@ -71,7 +69,7 @@ def layer_normalization(call: Call) -> list[Value | None]:
     shape = x.shape[axis:]
     scale = scale if scale.shape == shape else call.apply("expand", scale, shape=shape)
     if bias is None:
-        bias = call.constant(np.zeros(shape, np.float32), x.dtype)
+        bias = call.filled(shape, 0, x.dtype)
     elif bias.shape != shape:
         bias = call.apply("expand", bias, shape=shape)
     results: list[Value | None] = [

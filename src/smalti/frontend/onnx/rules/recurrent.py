@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from smalti.errors import InputError
 from smalti.frontend.onnx.registry import Call, rule
 from smalti.frontend.onnx.rules.movement import part
 from smalti.graph import Value
-from smalti.graph.operation import DTYPES
 from smalti.graph.operations.recurrent import DIRECTIONS
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -46,13 +43,13 @@ def layer(call: Call) -> list[Value | None]:
     def operand(i: int, *shape: int, turned: bool = False) -> Value:
         given = call.optional(i)
         if given is None:
-            return call.constant(np.zeros(shape, DTYPES[x.dtype]), x.dtype)
+            return call.filled(shape, 0, x.dtype)
         return given.transpose(1, 0, 2) if turned and len(given.shape) == 3 else given
 
     lengths = call.optional(4)
     whole = lengths is None
     operands = [x, w, r, operand(3, d, 2 * GATES[call.operator] * hidden),
-                call.constant(np.full(batch, time), "i32") if lengths is None else lengths,
+                call.filled((batch,), time, "i32") if lengths is None else lengths,
                 operand(5, d, batch, hidden, turned=batch_first)]
     if cells:
         operands += [operand(6, d, batch, hidden, turned=batch_first), operand(7, d, 3 * hidden)]

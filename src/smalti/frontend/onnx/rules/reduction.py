@@ -74,7 +74,7 @@ def reduced(call: Call, x: Value, kind: str, axes: tuple[int, ...], keep: bool) 
         else:
             info = np.iinfo(DTYPES[x.dtype])
             number = info.min if kind == "max" else info.max
-    return call.constant(np.full(shape, number, DTYPES[x.dtype]), x.dtype)
+    return call.filled(shape, number, x.dtype)
 
 
 @rule("Softmax", since=13)

@@ -15,7 +15,7 @@ from smalti.frontend.onnx.rules.movement import taken_at
 from smalti.graph import Value
 from smalti.graph.graph import CONSTANT_ELEMENTS_MAX
 
-EXTENT_MAX = 1 << 24
+EXTENT_MAX = CONSTANT_ELEMENTS_MAX
 
 
 @dataclass(frozen=True)

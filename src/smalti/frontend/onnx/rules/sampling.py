@@ -54,7 +54,7 @@ def deform_conv(call: Call) -> Value:
         raise InputError("an image, weights and offsets are expected")
     strides, dilations = window(call, w.shape[2:])
     if bias is None:
-        bias = call.constant(np.zeros(w.shape[0], DTYPES[x.dtype]), x.dtype)
+        bias = call.filled(w.shape[:1], 0, x.dtype)
     if mask is None:
         n, taps, *spatial = offset.shape
         one = call.constant(np.ones((1,) * 4, DTYPES[x.dtype]), x.dtype)
