@@ -47,7 +47,8 @@ def one_node(operator: str, shape: list[int], **attributes: object) -> onnx.Mode
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
 
 
-@pytest.mark.parametrize("shape", [[1 << 62], [1 << 31, 1 << 31], [1] * 40, [-1], [1 << 20] * 8])
+@pytest.mark.parametrize("shape", [[1 << 62], [1 << 31, 1 << 31], [1] * 40, [-1], [1 << 20] * 8,
+                                   [0, 1 << 62]])
 def test_sizes_that_no_computer_has_are_refused(shape: list[int]) -> None:
     with pytest.raises(InputError):
         load(one_node("Relu", shape))

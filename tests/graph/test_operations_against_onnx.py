@@ -16,6 +16,7 @@ from onnx_operations import CASES, IMAGE, REFUSED, X345, Case, graph_of, layer, 
 
 from smalti.errors import InputError
 from smalti.graph import OPERATIONS, Graph, evaluate, parse, verify
+from smalti.graph.operation import DTYPES
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -73,6 +74,16 @@ def test_casts_to_eight_bits_saturate_when_asked(to: str, saturate: int) -> None
     element = getattr(TensorProto, to.replace("f8", "FLOAT8").upper())
     expected = cast_to(x, element, bool(saturate), "nearest")
     np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8))
+
+
+@pytest.mark.parametrize("source", DTYPES)
+@pytest.mark.parametrize("to", DTYPES)
+def test_every_dtype_can_be_cast_to_every_other(source: str, to: str) -> None:
+    x = np.array([1, 0, 1]) if "f8e8m0" not in (source, to) else np.array([1, 1])
+    found = OPERATIONS["cast"].meaning(x.astype(np.float32).astype(DTYPES[source]), to,
+                                       saturate=1, round_mode="up")
+    assert found.dtype == DTYPES[to]
+    assert found.astype(np.float32).tolist() == x.tolist()
 
 
 @pytest.mark.parametrize(("x", "to", "expected"), [

@@ -229,7 +229,8 @@ def input_types(source: Source, tensors: Tensors, shapes: Shapes) -> dict[str, T
                          f"inputs {', '.join(names)}, and "
                          + (f"leaves open {', '.join(dims)}" if dims else "no open dimensions"))
     for name, type in found.items():
-        if type is not None and (type.bytes > BYTES_MAX or len(type.shape) > AXES_MAX):
+        if type is not None and (len(type.shape) > AXES_MAX or Type(
+                tuple(max(n, 1) for n in type.shape), type.dtype).bytes > BYTES_MAX):
             raise InputError(f"the input {name!r} of {source.name} is {type}, larger than any "
                              f"memory")
     if missing:

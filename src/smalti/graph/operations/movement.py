@@ -175,6 +175,8 @@ def cast(x: np.ndarray, to: str, saturate: int, round_mode: str) -> np.ndarray:
         bits = np.clip(exponent + 126 + more, 0, 254 if saturate else 255)
         bits = np.where(fraction == 0, 0, np.where(np.isfinite(fraction), bits, 255))
         return bits.astype(np.uint8).view(DTYPES[to])
+    if not np.can_cast(x.dtype, DTYPES[to], "unsafe"):  # between dtypes that numpy has not
+        x = x.astype(np.float32 if x.dtype == DTYPES["f8e8m0"] else np.int8)
     if saturate and to.startswith("f8"):
         limit = float(ml_dtypes.finfo(DTYPES[to]).max)
         x = np.clip(x if x.dtype == np.float64 else x.astype(np.float32), -limit, limit)
