@@ -268,6 +268,7 @@ CASES = [
 
 ONE_NUMBER = {
     "log": math.log, "floor": math.floor, "ceil": math.ceil, "round": round, "tan": math.tan,
+    "trunc": math.trunc,
     "sign": lambda x: (x > 0) - (x < 0), "sinh": math.sinh, "cosh": math.cosh,
     "atan": math.atan, "asinh": math.asinh,
     }

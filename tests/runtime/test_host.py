@@ -7,7 +7,7 @@ import pytest
 from native_pieces import LEVELS, relative_error
 
 from smalti.errors import InputError
-from smalti.graph import Graph, evaluate
+from smalti.graph import Graph, Value, evaluate
 from smalti.graph.operation import DTYPES, FLOATS, Type
 from smalti.rewrite.halves import widened
 from smalti.runtime.compiler import build_image, compile_graph
@@ -58,7 +58,7 @@ def between() -> Graph:
     g = Graph("between")
     x, w = g.input("x", (1, 8, 6, 6)), g.parameter("w", (8, 8, 3, 3))
     h = g.apply("conv", x, w, pads=(1, 1, 1, 1))
-    whole = g.apply("cast", g.apply("cast", h * 4.0, to="i32"), to="f32")
+    whole = g.apply("cast", g.apply("cast", h * 4.0, to="i64"), to="f32")
     scale = g.apply("cast", g.apply("cast", g.parameter("s", (8,)), to="f64"), to="f32")
     g.output("y", g.apply("conv", whole, w, pads=(1, 1, 1, 1)) * scale.reshape(8, 1, 1))
     return g
@@ -127,11 +127,48 @@ def test_graphs_of_halves_are_native(name: str, dtype: str, threads: int) -> Non
         assert error < allowed, output
 
 
+def quantized(dtype: str) -> Graph:
+    """Images between layers as integers of 8 bits, and what a model of such says of itself."""
+    g = Graph("quantized")
+    low, high = np.iinfo(DTYPES[dtype]).min, np.iinfo(DTYPES[dtype]).max
+
+    def rounded(x: Value, scale: float, zero: float) -> Value:
+        whole = g.apply("round", x * (1 / scale)) + zero
+        whole = g.apply("min", g.apply("max", whole, g.constant(float(low))),
+                        g.constant(float(high)))
+        return g.apply("cast", whole, to=dtype)
+
+    def widened(x: Value, scale: float, zero: float) -> Value:
+        return (g.apply("cast", x, to="f32") - zero) * scale
+
+    q = g.input("q", (1, 3, 9, 9), dtype)
+    w = g.apply("cast", g.parameter("w", (20, 3, 3, 3), "i8"), to="f32") * 0.125
+    y = g.apply("conv", widened(q, 0.25, 3.0), w, pads=(1, 1, 1, 1))
+    h = rounded(g.apply("relu", y), 0.0625, 1.0)
+    pooled = g.apply("max_pool", widened(h, 0.0625, 1.0), kernel_shape=(2, 2), strides=(2, 2),
+                     pads=(0,) * 4, dilations=(1, 1))
+    g.output("h", h)
+    g.output("turned", h.transpose(0, 2, 3, 1).reshape(81, 20))
+    g.output("y", g.apply("conv", pooled, g.parameter("v", (5, 20, 1, 1))))
+    g.output("sums", g.apply("cast", y * 3.0, to="i32"))
+    g.output("counts", g.apply("cast", g.apply("greater", y, g.constant(0.5)), to=dtype))
+    g.output("wide", g.apply("cast", q, to="i32"))
+    return g
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("dtype", ["u8", "i8"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_integers_between_layers_are_native(name: str, dtype: str, threads: int) -> None:
+    program = check(quantized(dtype), name, threads)
+    assert "host" not in {piece.form for piece in program.image.pieces}
+
+
 def test_explain_says_what_the_host_does_and_why() -> None:
     program = check(between(), LEVELS[-1])
     text = program.explain()
     assert "between: 2 kernels, 4 operations on the host" in text
-    assert "host: no kernel computes cast on i32" in text
+    assert "host: no kernel computes cast on i64" in text
     assert text.count("once, when weights are bound") == 2
 
 

@@ -18,7 +18,8 @@ from smalti.fuse.layout import row_values
 from smalti.fuse.piece import Cut, HostPiece, Piece
 from smalti.fuse.reader import Reader, broadcast
 from smalti.fuse.support import (
-    ANCHORS, CONTRACTIONS, NORMALIZATIONS, POOLS, REDUCTIONS, STORED, VIEWS, When, lacking, whens,
+    ANCHORS, BYTES, CONTRACTIONS, INTEGERS, NORMALIZATIONS, POOLS, REDUCTIONS, STORED, VIEWS, When,
+    elementwise, lacking, whens,
 )
 from smalti.fuse.tail import grow_tails
 from smalti.fuse.view import Storage, View, given, row_major, stored
@@ -90,7 +91,7 @@ class _Cutter:
             return
         if value in self.absorbed or name in VIEWS:
             return
-        stored = name in ("attention", "cast", "concat", "rotary_embedding")
+        stored = name in ("attention", "concat", "rotary_embedding")
         if value in self.tails or stored or value in self.outputs:
             self.kept.add(value)
             return
@@ -153,7 +154,7 @@ class _Cutter:
                 if inner is None:
                     return None
                 total += inner
-            elif user.operation.pointwise:
+            elif elementwise(user):
                 alone = user.output in self.kept or user.output in self.absorbed \
                     or user.output in self.tails
                 inner = 1 if alone else self._reads(user.output)
@@ -162,7 +163,7 @@ class _Cutter:
                 if alone and len(self.users[value]) > 1:
                     return None
                 total += inner
-            elif name == "cast" or name == "rotary_embedding" and user.inputs.count(value) == 1:
+            elif name == "rotary_embedding" and user.inputs.count(value) == 1:
                 total += 1
             else:
                 return None
@@ -232,7 +233,7 @@ class _Cutter:
         storage = Storage("arena", math.prod(base.shape) + slack, value.dtype)
         target, when = View(storage, 0, base.shape, strides), self.when.get(value, When.BINDING)
         scope = value.node.scope if value.node is not None else ""
-        if value.dtype not in STORED or not storage.size:
+        if value.dtype not in (*STORED, *BYTES) or not storage.size:
             self.result.pieces.append(HostPiece(
                 "reshape", {"shape": base.shape}, {"x0": base, "out": target}, scope,
                 f"host: strides cannot express what reads it, and no kernel copies {value.dtype}",
@@ -260,7 +261,7 @@ class _Cutter:
 
     def _strides(self, value: Value) -> tuple[int, ...]:
         """The strides of a new place: where rows are only read in another order, that one."""
-        if value.dtype in STORED and value not in self.row_values:
+        if value.dtype in (*STORED, *INTEGERS) and value not in self.row_values:
             return stored(value.shape)
         users = self.users.get(value, [])
         if len(users) == 1 and users[0].operation.name == "transpose" and value in self.row_values \

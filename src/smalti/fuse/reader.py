@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from smalti.fuse.support import INTEGERS, STORED
 from smalti.fuse.view import Storage, View, row_major
 from smalti.graph import Node, Value
 from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Load
@@ -102,7 +103,8 @@ class Reader:
             k = attributes["axis"]
             return read(x, (*at[:k], at[k].plus(attributes["start"]), *at[k + 1:]))
         if name == "cast":  # loads widen, stores round
-            return read(x, at)
+            whole = x.dtype in STORED and attributes["to"] in INTEGERS
+            return Call("trunc", (read(x, at),)) if whole else read(x, at)
         if name == "expand":
             return read(x, broadcast(x, at))
         if name == "resize":

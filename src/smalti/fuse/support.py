@@ -32,6 +32,9 @@ TRUTH = {"not", "and", "or", "xor", "equal", "less", "less_or_equal", "greater",
 """Pointwise operations that kernels compute on truth values, too."""
 STORED = ("f32", "f16", "bf16")
 """Dtypes that kernels load and store as f32."""
+BYTES = ("u8", "i8")
+INTEGERS = (*BYTES, "i32")
+"""Dtypes that kernels load and store as the f32 of each."""
 ROWS = ("i32", "i64")
 """Dtypes of row numbers that kernels read."""
 
@@ -74,7 +77,7 @@ def lacking(node: Node, functions: Collection[str]) -> str:
         return _no_kernel(node)
     if name in VIEWS:
         return "" if _understood(node) else _no_kernel(node)
-    if name == "cast" and all(value.dtype in STORED for value in values):
+    if name == "cast" and _castable(operands[0].dtype, node.output.dtype):
         return ""
     floats = values if name != "gather" else (operands[0], node.output)
     if any(value.dtype not in (("f32", "bool") if name in TRUTH else ("f32",)) for value in floats):
@@ -84,6 +87,18 @@ def lacking(node: Node, functions: Collection[str]) -> str:
     if name == "gather" and not _known_rows(node):
         return "gather by computed numbers, which have to be checked"
     return "" if node.operation.pointwise or _understood(node) else _no_kernel(node)
+
+
+def elementwise(node: Node) -> bool:
+    """Whether `node` computes each element from the elements at the same place."""
+    return node.operation.pointwise or node.operation.name == "cast"
+
+
+def _castable(before: str, after: str) -> bool:
+    """Whether kernels cast so; integers only where all of them have the same f32."""
+    if before in STORED:
+        return after in (*STORED, *INTEGERS)
+    return after in STORED and before in INTEGERS or before in BYTES and after == "i32"
 
 
 def _no_kernel(node: Node) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from smalti.fuse.support import ANCHORS, CONTRACTIONS, When
+from smalti.fuse.support import ANCHORS, CONTRACTIONS, When, elementwise
 from smalti.graph import Graph, Node, Value
 
 
@@ -102,7 +102,7 @@ class _Tails:
                     else v in self.absorbed or self._depends(v, origin) for v in node.inputs))
 
     def _pointwise(self, node: Node) -> bool:
-        return node.operation.pointwise and node not in self.hosted
+        return elementwise(node) and node not in self.hosted
 
     def _depends(self, value: Value, on: Value) -> bool:
         """Whether `value` is computed from `on` (they are the two operands of one operation)."""

@@ -125,7 +125,8 @@ def _value(expr: Expr, stage: Stage, grid: Arrays, inside: np.ndarray,
     if isinstance(expr, Const):
         return np.float32(expr.value)
     if isinstance(expr, Load):
-        return known[expr.buffer][tuple(_place(expr, stage, grid, inside, known))]
+        read = known[expr.buffer][tuple(_place(expr, stage, grid, inside, known))]
+        return read.astype(np.float32) if np.issubdtype(read.dtype, np.integer) else read
     arguments = [_value(argument, stage, grid, inside, known) for argument in expr.arguments]
     return OPERATIONS[expr.function].meaning(*arguments)
 
@@ -135,7 +136,7 @@ def _place(load: Load, stage: Stage, grid: Arrays, inside: np.ndarray,
     """The index arrays of a load; 0 where no guard holds and nothing is read."""
     for index, extent in zip(load.index, known[load.buffer].shape):
         if isinstance(index, Load):
-            at = _value(index, stage, grid, inside, known)
+            at = known[index.buffer][tuple(_place(index, stage, grid, inside, known))]
         else:
             at = _affine(index, grid)
         at = np.where(inside, at, 0) if stage.guards else at

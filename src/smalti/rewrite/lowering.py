@@ -61,7 +61,8 @@ def lowering(computes: Computes) -> Procedure:
     the decomposition of its record."""
     def applied(value: Value, made: Made) -> Value | None:
         node = value.node
-        if computes(node) or value.dtype not in ("f32", "bool") or not value.type.size:
+        known = value.dtype in ("f32", "bool") or node.operation.name == "cast"
+        if computes(node) or not known or not value.type.size:
             return None
         if node.operation.name in WAYS:
             return WAYS[node.operation.name](value.graph, node, *node.inputs)
@@ -76,6 +77,8 @@ def _cast(g: Graph, node: Node, x: Value) -> Value | None:
     kinds = (x.dtype, node.output.dtype)
     if kinds == ("bool", "f32"):
         return g.apply("where", x, g.constant(1.0), g.constant(0.0))
+    if x.dtype == "bool" and node.output.dtype in ("u8", "i8", "i32"):
+        return g.apply("cast", g.apply("cast", x, to="f32"), to=node.output.dtype)
     if kinds == ("f32", "bool"):
         return g.apply("not", g.apply("equal", x, g.constant(0.0)))
     return None

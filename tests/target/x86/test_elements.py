@@ -100,6 +100,32 @@ def test_loads_widen_and_leave_zeros_behind(name: str, lanes: int, dtype: str) -
     np.testing.assert_array_equal(found.view(np.float32), expected)
 
 
+@pytest.mark.parametrize("name, lanes", CASES)
+@pytest.mark.parametrize("dtype", ["u8", "i8", "i32"])
+def test_integers_come_and_go(name: str, lanes: int, dtype: str) -> None:
+    width, size = level(name).lanes, np.dtype(DTYPES[dtype]).itemsize
+    limits = np.iinfo(DTYPES[dtype])
+    values = np.resize(np.array([limits.min // 256, 5, limits.max // 256, 0]) if dtype == "i32" else
+                       np.array([limits.min, 5, limits.max, 0]), 4 * width).astype(DTYPES[dtype])
+
+    def emit(asm: Assembler, at, to) -> None:
+        asm.store(Memory(to), elements.load(asm, dtype, Memory(at), lanes))
+        asm.store(Memory(to, 4 * width), elements.spread(asm, dtype, Memory(at, 2 * size)))
+        index = asm.result("load", asm.integers([3 * size * i for i in range(width)]))
+        every = elements.gather(asm, dtype, at, index)
+        asm.store(Memory(to, 8 * width), every)
+        elements.store_lowest(asm, dtype, Memory(to, 12 * width), every)
+        elements.store(asm, dtype, Memory(to, 12 * width + 8), every, lanes)
+
+    found = run(name, emit, values, 12 * width + 8 + lanes * size)
+    expected = np.zeros((3, width), np.float32)
+    expected[0, :lanes], expected[1] = values[:lanes], values[2]
+    expected[2] = values[:3 * width:3]
+    np.testing.assert_array_equal(found[:12 * width].view(np.float32), expected.reshape(-1))
+    assert found[12 * width:][:size].tobytes() == values[:1].tobytes()
+    assert found[12 * width + 8:].tobytes() == values[:3 * lanes:3].tobytes()
+
+
 @pytest.mark.parametrize("name", LEVELS)
 def test_every_f16_is_widened_exactly(name: str) -> None:
     width = level(name).lanes

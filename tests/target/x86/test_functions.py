@@ -57,7 +57,8 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     ("abs", -1e38, 1e38, np.abs, 0),
     ("relu", -1e38, 1e38, lambda x: np.maximum(x, 0), 0),
     ("floor", -1e38, 1e38, np.floor, 0), ("ceil", -1e38, 1e38, np.ceil, 0),
-    ("round", -1e38, 1e38, np.rint, 0), ("sign", -1e38, 1e38, np.sign, 0),
+    ("round", -1e38, 1e38, np.rint, 0), ("trunc", -1e38, 1e38, np.trunc, 0),
+    ("sign", -1e38, 1e38, np.sign, 0),
     ("log", DENORMAL, 0.9, np.log, 2), ("log", 1.2, LARGEST, np.log, 2),
 ])
 def test_error_in_units_in_the_last_place(level: str, name: str, low: float, high: float, exact,

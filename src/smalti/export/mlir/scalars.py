@@ -26,7 +26,7 @@ FLOAT = {
     "sqrt": "{r} = math.sqrt {0} : {t}",
     "floor": "{r} = math.floor {0} : {t}",
     "ceil": "{r} = math.ceil {0} : {t}",
-    "round": "{r} = math.roundeven {0} : {t}",
+    "round": "{r} = math.roundeven {0} : {t}", "trunc": "{r} = math.trunc {0} : {t}",
     "reciprocal": ONE + "{r} = arith.divf {r}_1, {0} : {t}",
     "sigmoid": ONE + ("{r}_n = arith.negf {0} : {t}\n"
                       "{r}_e = math.exp {r}_n : {t}\n"

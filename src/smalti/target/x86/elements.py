@@ -7,8 +7,9 @@ the lowest bit that stays carries into the upper half exactly when the value is 
 
 from __future__ import annotations
 
-from smalti.target.x86 import masks
+from smalti.target.x86 import integers, masks
 from smalti.target.x86.assembler import Assembler, Memory, Register
+from smalti.target.x86.integers import INTEGERS
 
 HALVES = ("bf16", "f16")
 """The dtypes of two bytes."""
@@ -26,6 +27,8 @@ def load(asm: Assembler, dtype: str, address: Memory, lanes: int | None = None) 
     """
     if dtype == "bool":
         return masks.load(asm, address, lanes)
+    if dtype in INTEGERS:
+        return integers.load(asm, dtype, address, lanes)
     if dtype not in HALVES:
         return asm.load(address, lanes)
     partial = lanes is not None and lanes != asm.level.lanes
@@ -43,6 +46,8 @@ def spread(asm: Assembler, dtype: str, address: Memory) -> Register:
     """A new vector of f32 with one element of memory in all lanes."""
     if dtype == "bool":
         return masks.spread(asm, address)
+    if dtype in INTEGERS:
+        return integers.spread(asm, dtype, address)
     if dtype not in HALVES:
         return asm.result("broadcast", address)
     value = asm.result("spread_half", address)
@@ -56,6 +61,8 @@ def gather(asm: Assembler, dtype: str, base: Register, index: Register,
     """A new vector of f32 at base + index (bytes); of halves, 2 bytes behind each are read too."""
     if dtype == "bool":
         return masks.gather(asm, base, index, lanes)
+    if dtype in INTEGERS:
+        return integers.gather(asm, dtype, base, index, lanes)
     value = asm.gather(base, index, lanes)
     if dtype == "f16":
         return asm.result("widen_f16", _low_words(asm, value))
@@ -103,6 +110,8 @@ def store(asm: Assembler, dtype: str, address: Memory, value: Register,
     lanes = asm.level.lanes if lanes is None else lanes
     if dtype == "bool":
         masks.store(asm, address, value, lanes)
+    elif dtype in INTEGERS:
+        integers.store(asm, dtype, address, value, lanes)
     elif dtype not in HALVES:
         asm.store(address, value, lanes)
     elif dtype == "f16":
@@ -144,6 +153,8 @@ def store_lowest(asm: Assembler, dtype: str, address: Memory, value: Register) -
     """Store the lowest lane of a vector of f32."""
     if dtype == "bool":
         masks.store_lowest(asm, address, value)
+    elif dtype in INTEGERS:
+        integers.store_lowest(asm, dtype, address, value)
     elif dtype == "bf16":
         asm.op("store_word", address, rounded(asm, value), 0)
     elif dtype == "f16":

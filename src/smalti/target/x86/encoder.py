@@ -27,6 +27,7 @@ LOW_LANE = {("store_low", 1): XMM, ("to_bf16", 0): YMM, ("store_words", 1): YMM,
             ("store_half_masked", 1): XMM,
             ("store_half_masked", 2): XMM, ("store_word", 1): XMM,
             ("store_quad", 1): XMM, ("store_byte", 1): XMM,
+            ("widen_byte", 1): XMM, ("widen_signed_byte", 1): XMM,
             ("store_low_128", 1): XMM, ("load_low_128", 0): XMM}
 """Operands (by position) that are only the lower part of a vector register."""
 HALF = {("widen_f16", 1), ("to_f16", 0)}

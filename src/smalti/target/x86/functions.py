@@ -300,6 +300,7 @@ FUNCTIONS: dict[str, Callable[..., Register]] = {
     "gelu_tanh": gelu_tanh, "erf": erf, "tanh": tanh, "sin": sin, "cos": cos,
     "log": log, "pow": power, "sign": sign,
     "round": _rounded(8), "floor": _rounded(9), "ceil": _rounded(10),
+    "trunc": _rounded(11),
     "equal": _compared(EQUAL), "less": _compared(LESS), "less_or_equal": _compared(LESS_EQUAL),
     "greater": _compared(GREATER), "greater_or_equal": _compared(GREATER_EQUAL),
     "is_nan": is_nan, "is_inf": is_inf, "where": where, "not": negation,

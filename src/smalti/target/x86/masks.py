@@ -39,7 +39,11 @@ def _lowest(asm: Assembler, value: Register) -> Register:
 
 def store(asm: Assembler, address: Memory, value: Register, lanes: int) -> None:
     """Store the first `lanes` lanes."""
-    whole = asm.result("to_int", value)
+    store_bytes(asm, address, asm.result("to_int", value), lanes)
+
+
+def store_bytes(asm: Assembler, address: Memory, whole: Register, lanes: int) -> None:
+    """Store the lowest bytes of the first `lanes` lanes; below AVX-512, the others are 0."""
     if asm.level.wide:
         mask = None if lanes == asm.level.lanes else asm.tail(lanes)
         asm.op("store_low_bytes", address, whole, mask=mask)
