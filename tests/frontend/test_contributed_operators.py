@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from smalti.errors import UnsupportedError
 from smalti.frontend.onnx import load
 from smalti.graph import evaluate
+from smalti.runtime.models import compile_model
 
 RNG = np.random.default_rng(11)
 Case = tuple[Sequence[np.ndarray | None], Mapping[str, Any]]
@@ -142,6 +144,30 @@ def test_an_lstm_of_integers_is_that_of_onnx_runtime_but_for_its_rounding() -> N
     """It rounds states to 8 bits before each step."""
     found, expected = both(model_of("DynamicQuantizeLSTM"), LSTM[0])
     assert 0 < np.abs(found - expected).max() < 0.02 < np.abs(expected).max()
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(("name", "operators"), [
+    ("bert", {"FusedMatMul", "SkipLayerNormalization", "Gelu", "FusedGemm"}),
+    ("mobilenet_v2", {"FusedConv"}), ("t5_encoder", {"FastGelu"}),
+    ("unet_sd15", {"FusedMatMul", "QuickGelu", "Gelu"})])
+def test_a_model_that_onnx_runtime_has_rewritten(name: str, operators: set[str],
+                                                 tmp_path: Path) -> None:
+    import onnxruntime
+    from exported_models import EXPORTERS, export
+
+    path, given = export(tmp_path, name, "torchscript", EXPORTERS["torchscript"])
+    rewritten, options = tmp_path / "rewritten.onnx", onnxruntime.SessionOptions()
+    options.graph_optimization_level = \
+        onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(rewritten)
+    options.log_severity_level = 4
+    expected = onnxruntime.InferenceSession(str(path), options).run(None, given)
+    made = {node.op_type for node in onnx.load(rewritten).graph.node if node.domain}
+    assert operators <= made
+    found = compile_model(rewritten, shapes={key: a.shape for key, a in given.items()}).run(given)
+    for ours, theirs in zip(found.values(), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-3 * np.abs(theirs).max())
 
 
 def test_weights_of_four_bits_are_two_in_a_byte() -> None:
