@@ -280,7 +280,8 @@ def test_what_no_kernel_computes_is_left_to_the_host_and_says_why() -> None:
     x, z = g.input("x", (1, 8, 4, 4)), g.input("z", (8, 8))
     with g.scope("first"), g.scope("inner"):
         a = g.apply("softmax", g.input("s", (3, 4)))
-    b = g.apply("conv", x, g.apply("tanh", g.input("w", (8, 1, 3, 3))), group=8)
+    b = g.apply("conv", g.input("line", (1, 8, 4)), g.apply("tanh", g.input("w", (8, 1, 3))),
+                strides=(1,), dilations=(1,), pads=(0, 0), group=8)
     c = g.apply("mat_mul", z, g.apply("silu", z))
     d = g.apply("mat_mul", g.input("q", (1, 2, 3, 4, 8)), g.parameter("p", (8, 8)))
     e = g.apply("cast", g.input("i", (3,), "i64"), to="f32")

@@ -115,10 +115,7 @@ def _understood(node: Node) -> bool:
         return False
     shape = node.inputs[0].shape
     if name == "conv":
-        weight = node.inputs[1]
-        given = origin(weight).kind in ("parameter", "constant")  # packed before it is run
-        alone = attributes["group"] == shape[1] > 1
-        return len(shape) == len(weight.shape) == 4 and (given or not alone)
+        return len(shape) == len(node.inputs[1].shape) == 4
     if name == "mat_mul":
         return min(len(v.shape) for v in node.inputs) > 1
     if name in POOLS:

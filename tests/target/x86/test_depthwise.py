@@ -159,3 +159,14 @@ def test_impossible_schedules_are_refused() -> None:
     kernel = cut(Case(32, 6, 6).graph()).pieces[0].kernel
     with pytest.raises(IllegalSchedule, match="15 pixels need 17 vector registers, there are 16"):
         lower(kernel, DepthwiseSchedule(1, 1, 15), level("avx2"))
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+@pytest.mark.parametrize("channels", [5, 40])
+def test_weights_that_are_computed(name: str, precision: str, channels: int) -> None:
+    g = Graph("computed")
+    w = g.apply("tanh", g.parameter("w", (channels, 1, 3, 3)) * 2.0)
+    y = g.apply("conv", g.input("x", (2, channels, 7, 6)), w, pads=(1, 1, 1, 1), group=channels)
+    g.output("y", g.apply("relu", y))
+    check_graph(g, name, precision)

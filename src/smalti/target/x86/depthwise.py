@@ -5,9 +5,9 @@
             sums[pixel] += input[column] * weight[r, column - pixel]    for those that see it
         write the results of the run, epilogue applied
 
-Weights are packed as [vector][r][s][lane]; pooling has none, and sums or takes maxima of what it
-reads. The input is read where it is: rows outside of it are
-stepped over, and runs at the left and right border leave out the products that read beyond.
+Weights are packed as [vector][r][s][lane], computed ones by a step in front; pooling has none, and
+sums or takes maxima of what it reads. The input is read where it is: rows outside of it are stepped
+over, and runs at the left and right border leave out the products that read beyond.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import groupby, product
 
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Call, Kernel, Load, loads
-from smalti.schedule.merge import access, store
+from smalti.schedule.merge import access, store, weights_bound
 from smalti.schedule.schedule import DepthwiseSchedule
 from smalti.target.x86 import elements
 from smalti.target.x86.assembler import Assembler, Memory, Register
@@ -28,6 +28,7 @@ from smalti.target.x86.lowered import (
 )
 from smalti.target.x86.micro import split_rows, zero_sums
 from smalti.target.x86.nest import Stream, stream_of
+from smalti.target.x86.packing import lower_packing
 from smalti.target.x86.results import Results
 
 
@@ -95,6 +96,9 @@ class _Depthwise:
         table, index = asm.argument(), asm.argument()
         names = pointers(self.kernel)
         self.pointers = load_pointers(asm, table, names)
+        computed = self.packed is not None and not weights_bound(self.kernel)
+        if computed:
+            asm.op("mov", self.pointers["weight"], Memory(table, 8 * len(names)))
         rest, block = asm.divide(asm.copy(index), blocks + bool(tail))
         b, y_tile = asm.divide(rest, rows)
         zero = asm.immediate(0)
@@ -111,8 +115,13 @@ class _Depthwise:
             asm.place(last)
             self._tile(b, y, asm.immediate(whole), 1, tail)
             asm.place(end)
-        return Lowered((Step(asm.finish(), self.b * rows * (blocks + bool(tail))),), names,
-                       packed=self.packed)
+        step = Step(asm.finish(), self.b * rows * (blocks + bool(tail)))
+        if not computed:
+            return Lowered((step,), names, packed=self.packed)
+        weight = self.kernel.buffer("weight")
+        packing = lower_packing(self.packed, weight.strides, self.level, weight.dtype,
+                                (names.index("weight"), len(names)))
+        return Lowered((packing, step), names, workspace_bytes=self.packed.bytes)
 
     def _tile(self, b: Register, y: Register, vector: Register, vectors: int | Register,
               lanes: int | None) -> None:
