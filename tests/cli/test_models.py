@@ -88,6 +88,21 @@ def test_an_engine_file_without_weights_asks_for_them(model: Path, tmp_path: Pat
     refused(run("run", engine, f"x={tmp_path / 'x.npy'}"), "small.smalti holds no weights",
             "give --weights FILE")
     refused(run("run", engine, "--random", "--weights", engine), "holds no weights")
+    refused(run("compile", engine, "--target", "avx2"), "give another with -o")
+    refused(run("compile", engine, "-o", tmp_path / "b.smalti", "--with-weights"),
+            "small.smalti holds no weights", "give --weights FILE")
+    refused(run("run", engine, "--random", "--weights", model, "--precision", "bf16"),
+            "--precision to `smalti compile`")
+
+
+def test_other_weights_are_put_into_a_file(model: Path, tmp_path: Path) -> None:
+    save_file({"w": 2 * WEIGHT}, tmp_path / "other.safetensors")
+    run("compile", model, "--shape", "rows=3")
+    for source, shape in ((model, ("--shape", "rows=3")), (model.with_suffix(".smalti"), ())):
+        result = run("compile", source, *shape, "-o", tmp_path / "whole.smalti", "--weights",
+                     tmp_path / "other.safetensors", "--with-weights")
+        assert result.exit_code == 0, result.output
+        np.testing.assert_array_equal(EngineFile(tmp_path / "whole.smalti").array("w"), 2 * WEIGHT)
 
 
 def test_random_inputs_and_times(model: Path) -> None:

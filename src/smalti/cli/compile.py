@@ -19,23 +19,30 @@ ENGINE, ONNX = ".smalti", ".onnx"
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=None, metavar="FILE",
-              help="Engine file to write. Default: MODEL with the ending .smalti.")
+              help="Engine file to write. Default: MODEL with .smalti for .onnx.")
 @click.option("--target", default=None, metavar="LEVELS",
               help="avx2, avx512, avx512_bf16, or several with commas. Default: this CPU's best.")
-@click.option("--precision", default=None, help="f32 or bf16. Default: f32.")
+@click.option("--precision", default=None, help="f32 or bf16. Default: f32, or that of a .smalti.")
 @click.option("--threads", type=int, default=None,
               help="Threads to choose schedules for. Default: all cores.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=NUMBERS",
               help="Shape of an input, or extent of a dimension, that MODEL leaves open.")
+@click.option("--weights", type=click.Path(path_type=Path), default=None, metavar="PATH",
+              help="Weights instead of the model's own: .safetensors, a folder of them, .onnx or "
+                   ".smalti.")
 @click.option("--with-weights", is_flag=True, help="Also put the weights into the file.")
 def compile(model: Path, output: Path | None, target: str | None, precision: str | None,
-            threads: int | None, shapes: tuple[str, ...], with_weights: bool) -> None:
+            threads: int | None, shapes: tuple[str, ...], weights: Path | None,
+            with_weights: bool) -> None:
     """Compile MODEL (.onnx, or .smalti for other targets) to an engine file.
 
     The file runs with `smalti run` and smalti.load, with these weights or others.
     """
     wanted = parse_shapes(shapes)
-    output = model.with_suffix(ENGINE) if output is None else output
+    if output is None:
+        output = model.with_suffix(ENGINE)
+        if output == model:
+            raise InputError(f"{model} is an engine file already; give another with -o")
     check_writable([output])
     with ending_at_once():
         from smalti.runtime import engine
@@ -53,14 +60,17 @@ def compile(model: Path, output: Path | None, target: str | None, precision: str
         file = engine.EngineFile(model)
         recipe = Recipe.of(file.graph, precision or file.about.precision, file.about.held, threads,
                            dict(file.about.weights))
-        weights = model if file.has_weights else None
+        own = model if file.has_weights else None
+        if with_weights and weights is None and own is None:
+            raise InputError(f"{model} holds no weights; give --weights FILE: .safetensors, a "
+                             f"folder of them, .onnx or .smalti")
     else:
         from smalti.frontend.onnx import load
 
         opened = load(model, shapes=wanted)
         recipe = Recipe.of(opened.graph, precision or "f32", (), threads)
-        weights = opened.parameters
-    engine.save(recipe, output, targets=targets, weights=weights, with_weights=with_weights,
+        own = opened.parameters
+    engine.save(recipe, output, targets=targets, weights=weights or own, with_weights=with_weights,
                 progress=show_progress)
     show_progress("")
     click.echo(f"{output}: {', '.join(targets)}, {recipe.precision}, "

@@ -23,11 +23,11 @@ PARTS = ("text", "unet", "vae")
 @click.option("--size", default=None, metavar="WIDTH[xHEIGHT]",
               help="Pixels. Default: the model's own.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
-@click.option("--precision", default="auto", show_default=True, help="auto, f32 or bf16.")
+@click.option("--precision", default=None, help="auto, f32 or bf16. Default: auto.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=NUMBERS",
               help="Shape of an input, or extent of a dimension, that an .onnx leaves open.")
 def explain(model: str | None, part: str | None, size: str | None, threads: int | None,
-            precision: str, shapes: tuple[str, ...]) -> None:
+            precision: str | None, shapes: tuple[str, ...]) -> None:
     """Show the kernels and schedules of MODEL.
 
     MODEL is a checkpoint (default: the model that ships with Smalti), an .onnx model or a .smalti
@@ -47,7 +47,8 @@ def explain(model: str | None, part: str | None, size: str | None, threads: int 
     width, height = parse_size(size)
     with ending_at_once():
         pipeline = smalti.Pipeline
-    pipe = pipeline.load(model, precision=precision, threads=threads, progress=show_progress)
+    pipe = pipeline.load(model, precision=precision or "auto", threads=threads,
+                         progress=show_progress)
     for name in [part] if part else PARTS:
         text = pipe.explain(name, width=width, height=height)
         show_progress("")

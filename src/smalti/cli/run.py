@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 @click.option("--random", is_flag=True, help="Random inputs instead of files, for a try.")
 @click.option("--runs", type=click.IntRange(1, 100_000), default=1, show_default=True,
               help="Runs; the median of their times is printed.")
-@click.option("--precision", default="f32", show_default=True, help="Of an .onnx: f32 or bf16.")
+@click.option("--precision", default=None, help="Of an .onnx: f32 or bf16. Default: f32.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=NUMBERS",
               help="Shape of an input, or extent of a dimension, that an .onnx leaves open.")
 def run(model: Path, inputs: tuple[str, ...], output: Path | None, weights: Path | None,
-        recompile: bool, random: bool, runs: int, precision: str, threads: int | None,
+        recompile: bool, random: bool, runs: int, precision: str | None, threads: int | None,
         shapes: tuple[str, ...]) -> None:
     """Run MODEL (.onnx or .smalti) and print how long everything took."""
     wanted = parse_shapes(shapes)
@@ -81,7 +81,7 @@ def run(model: Path, inputs: tuple[str, ...], output: Path | None, weights: Path
     click.echo(", ".join(f"{name} {show_seconds(value)}" for name, value in parts), err=True)
 
 
-def opened(model: Path, shapes: dict, given: dict[str, np.ndarray], precision: str,
+def opened(model: Path, shapes: dict, given: dict[str, np.ndarray], precision: str | None,
            threads: int | None, recompile: bool) -> Program:
     """The program of a file, with the weights that it has.
 
@@ -96,13 +96,16 @@ def opened(model: Path, shapes: dict, given: dict[str, np.ndarray], precision: s
         if shapes:
             raise InputError("the shapes of an engine file are fixed; give --shape with the model "
                              "that it was made from")
+        if precision is not None:
+            raise InputError("an engine file has the precision that it was compiled for; give "
+                             "--precision to `smalti compile`")
         return load(model, threads=threads, recompile=recompile, progress=progress)
     from smalti.runtime.models import compile_model
 
     if recompile:
         raise InputError(f"--recompile is for engine files; {model} is compiled anyway")
     shapes = {**{name: array.shape for name, array in given.items()}, **shapes}
-    return compile_model(model, shapes=shapes, precision=precision, threads=threads,
+    return compile_model(model, shapes=shapes, precision=precision or "f32", threads=threads,
                          progress=progress)
 
 
