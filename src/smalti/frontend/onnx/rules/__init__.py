@@ -2,11 +2,11 @@
 
 from smalti.frontend.onnx.rules import (
     attention, chance, collections, contraction, contributed, contributed_quantized, control,
-    einstein, indexing, movement, normalization, pointwise, pooling, quantization, recurrent,
-    reduction, resizing, sampling, selection, shapes, signal, text,
+    einstein, indexing, movement, normalization, pictures, pointwise, pooling, quantization,
+    recurrent, reduction, resizing, sampling, selection, shapes, signal, text,
 )
 
 __all__ = ["attention", "chance", "collections", "contraction", "contributed",
            "contributed_quantized", "control", "einstein", "indexing", "movement",
-           "normalization", "pointwise", "pooling", "quantization", "recurrent", "reduction",
-           "resizing", "sampling", "selection", "shapes", "signal", "text"]
+           "normalization", "pictures", "pointwise", "pooling", "quantization", "recurrent",
+           "reduction", "resizing", "sampling", "selection", "shapes", "signal", "text"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 
 from smalti.errors import InputError
 from smalti.frontend.onnx.registry import HostCall, host
+
+WIDTH_MAX = 1 << 24
+"""Places in a row of counts."""
 
 
 @host("StringConcat")
@@ -44,3 +48,38 @@ def normalize(call: HostCall) -> list[Any]:
 @host("Equal")
 def equal(call: HostCall) -> list[Any]:
     return [np.equal(np.asarray(call[0], object), np.asarray(call[1], object)).astype(bool)]
+
+
+@host("TfIdfVectorizer")
+def counted(call: HostCall) -> list[Any]:
+    """How often each row [n, c] has the words or numbers of each entry of a pool, one behind the
+    other or with up to `max_skip_count` others between each two."""
+    x = np.asarray(call[0])
+    pool = call.texts("pool_strings", ()) or call.integers("pool_int64s", ())
+    places, mode = call.integers("ngram_indexes"), call.text("mode")
+    entries: list[tuple[Any, ...]] = []
+    starts = (*call.integers("ngram_counts"), len(pool))
+    for n, (start, end) in enumerate(itertools.pairwise(starts), 1):
+        entries += [tuple(pool[at:at + n]) for at in range(start, end, n)]
+    weights = call.numbers("weights", (1.0,) * len(entries))
+    if x.ndim not in (1, 2) or mode not in ("TF", "IDF", "TFIDF") \
+            or not len(places) == len(entries) == len(weights) \
+            or not 0 <= min(places, default=-1) <= max(places) <= WIDTH_MAX:
+        raise InputError(f"{len(entries)} entries with {len(places)} places and {len(weights)} "
+                         f"weights, counted as {mode!r} in {list(x.shape)}")
+    numbers = {entry: i for i, entry in enumerate(entries)}
+    rows = x.reshape(-1, x.shape[-1])
+    counts = np.zeros((len(rows), len(entries)), np.float32)
+    shortest, longest = call.integer("min_gram_length"), call.integer("max_gram_length")
+    steps = min(call.integer("max_skip_count") + 1, x.shape[-1])
+    for row, count in zip(rows.tolist(), counts, strict=True):
+        for n in range(max(shortest, 1), min(longest, len(starts) - 1) + 1):
+            for step in range(1, 1 + (steps if n > 1 else 1)):
+                for at in range(len(row) - (n - 1) * step):
+                    number = numbers.get(tuple(row[at:at + (n - 1) * step + 1:step]))
+                    if number is not None:
+                        count[number] += 1
+    factors = np.float32(1) if mode == "TF" else np.array(weights, np.float32)
+    y = np.zeros((len(rows), max(places) + 1), np.float32)
+    y[:, list(places)] = (np.minimum(counts, 1) if mode == "IDF" else counts) * factors
+    return [y.reshape(*x.shape[:-1], -1)]
