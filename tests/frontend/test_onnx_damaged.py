@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, parser
 from bench import fuzz
 from smalti.errors import InputError, SmaltiError, UnsupportedError
 from smalti.frontend.onnx import load
+from smalti.graph.folding import FOLDED_FLOPS_SUM
 from smalti.runtime.models import compile_model
 
 TRIALS = 400
@@ -157,3 +158,29 @@ def test_notes_of_an_exporter_that_are_no_text_are_refused() -> None:
     data = model.SerializeToString().replace(b"scopes", b"scop\xff\xff", 2)
     with pytest.raises(InputError, match="no text"):
         load(onnx.ModelProto.FromString(data))
+
+
+def doubling(depth: int) -> onnx.ModelProto:
+    """2 ** depth additions to 65536 ones, in a file of less than a kilobyte."""
+    functions = "".join(f"""
+        <domain: "f", opset_import: ["" : 20, "f" : 1]> f{i} (x) => (y) {{
+            a = f.f{i - 1}(x)
+            y = f.f{i - 1}(a)
+        }}""" for i in range(1, depth + 1))
+    return parser.parse_model(f"""
+        <ir_version: 9, opset_import: ["" : 20, "f" : 1]>
+        m (float[2] z) => (float[256, 256] y) {{
+            shape = Constant<value_ints: ints = [256, 256]>()
+            ones = ConstantOfShape(shape)
+            y = f.f{depth}(ones)
+        }}
+        <domain: "f", opset_import: ["" : 20]> f0 (x) => (y) {{ y = Add(x, x) }}{functions}""")
+
+
+def test_small_files_cannot_ask_for_much_on_the_way() -> None:
+    graph = load(doubling(11)).graph
+    assert graph.folded_flops <= FOLDED_FLOPS_SUM
+    made = 2 ** 11 - sum(node.operation.name == "add" for node in graph.nodes)
+    assert 100 < made <= FOLDED_FLOPS_SUM // 65536
+    with pytest.raises(InputError, match="more than 16384 nodes"):
+        load(doubling(14))

@@ -96,6 +96,13 @@ class Node:
     def __repr__(self) -> str:
         return f"<node {self.operation.name} {self.scope}>"
 
+    @property
+    def cost(self) -> int:
+        """Floating-point operations, and elements that are made."""
+        types = [value.type for value in self.inputs]
+        return self.operation.flops(types, self.output.type, self.attributes) \
+            + self.output.type.size
+
 
 class Graph:
     """A computation: inputs and parameters in, named outputs out.
@@ -114,6 +121,8 @@ class Graph:
         self.parameters: dict[str, Value] = {}
         self.outputs: dict[str, Value] = {}
         self.nodes: list[Node] = []
+        self.folded_flops = 0
+        """What was computed for constants so far, see `folding.py`."""
         self._scope: list[str] = []
 
     # ------------------------------------------------------------------ building

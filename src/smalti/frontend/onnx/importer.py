@@ -35,14 +35,13 @@ from smalti.graph.operation import DTYPES, FLOATS
 
 DEPTH_MAX = 24
 """Bodies within bodies, and functions that call functions."""
-STEPS_MAX = 1 << 17
-"""Nodes of a model with all its bodies put in place."""
 BYTES_MAX = 1 << 40
 """No value of a graph is larger: no computer has the memory."""
 AXES_MAX = 32
 """Numpy has 64, and some of our meanings double the axes."""
-KNOWN_FLOPS_MAX = 1 << 22
-"""What is computed with numpy on the way, because a rule has to know it; more is a stage."""
+KNOWN_FLOPS_MAX, KNOWN_FLOPS_SUM = 1 << 22, 1 << 29
+"""What is computed with numpy on the way, because a rule has to know it, once and in all; more is a
+stage."""
 WEIGHTS = (*FLOATS, "i8", "u8", *PACKED, "f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz")
 """Initializers of these dtypes with more than one element are parameters, which `bind` may swap;
 others are constants, as long as they are small."""
@@ -168,6 +167,7 @@ class Importer:
     _poisoned: set[str] = field(default_factory=set)
     _queue: deque[Step] = field(default_factory=deque)
     _steps: int = 0
+    _known_flops: int = 0
 
     # ------------------------------------------------------------------ steps
 
@@ -176,9 +176,7 @@ class Importer:
         self._queue.extend(steps)
         while self._queue:
             self._steps += 1
-            if self._steps > STEPS_MAX:
-                raise InputError(f"{self.source.name}: more than {STEPS_MAX} nodes, bodies "
-                                 f"in place of their calls")
+            self._check_steps(0)
             self._take(self._queue.popleft())
         if self.unsupported:
             raise UnsupportedError(
@@ -374,10 +372,10 @@ class Importer:
                 stack.append((top, True))
                 stack.extend((v, False) for v in (top.node.inputs if top.node else ()))
         nodes = [v.node for v in order if v.node is not None]
-        cost = sum(n.operation.flops([v.type for v in n.inputs], n.output.type, n.attributes)
-                   + n.output.type.size for n in nodes)
-        if cost > KNOWN_FLOPS_MAX:
+        cost = sum(node.cost for node in nodes)
+        if cost > KNOWN_FLOPS_MAX or self._known_flops + cost > KNOWN_FLOPS_SUM:
             raise NeedsValue
+        self._known_flops += cost
         return self._evaluated(list(order))
 
     def _evaluated(self, order: Sequence[Value]) -> np.ndarray:
@@ -445,10 +443,13 @@ class Importer:
 
     def take_next(self, steps: Sequence[Step]) -> None:
         """Import `steps` before all others. Raises InputError when there are too many."""
-        if self._steps + len(self._queue) + len(steps) > STEPS_MAX:
-            raise InputError(f"{self.source.name}: more than {STEPS_MAX} nodes, bodies in place "
-                             f"of their calls")
+        self._check_steps(len(self._queue) + len(steps))
         self._queue.extendleft(reversed(steps))
+
+    def _check_steps(self, more: int) -> None:
+        if self._steps + more > self.source.steps_max:
+            raise InputError(f"{self.source.name}: more than {self.source.steps_max} nodes, bodies "
+                             f"in place of their calls")
 
 
 _BODIES = itertools.count(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import onnx
@@ -14,6 +15,9 @@ from smalti.errors import InputError
 
 FILE_BYTES_MAX = 1 << 31  # what protobuf reads; larger models have external data
 OPSET_MIN = 1
+STEPS_MAX, STEPS_ALWAYS, REPEATS_MAX = 1 << 17, 1 << 14, 64
+"""Nodes that a model may have with all its bodies put in place: at most the first; the second, or
+those of the file times the third, if that is more."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,12 @@ class Source:
     def opsets(self) -> dict[str, int]:
         """Version of the operators by domain; the standard one is ""."""
         return opsets_of(self.proto.opset_import)
+
+    @cached_property
+    def steps_max(self) -> int:
+        """How many nodes it may have with all its bodies put in place."""
+        count = len(self.proto.graph.node) + sum(len(f.node) for f in self.proto.functions)
+        return min(STEPS_MAX, max(STEPS_ALWAYS, REPEATS_MAX * count))
 
 
 def opsets_of(imports) -> dict[str, int]:
