@@ -80,15 +80,19 @@ def _layer(x: np.ndarray, lengths: np.ndarray, direction: str, first: Sequence[n
         raise InputError(f"lengths {lengths.min()} to {lengths.max()} of {time} steps")
     directions, _, hidden = first[0].shape
     y = np.zeros((len(first), time, directions, batch, hidden), x.dtype)
-    order = {"batch_axis": 1, "time_axis": 0}
+    order, least = {"batch_axis": 1, "time_axis": 0}, int(lengths.min(initial=time))
     for d in range(directions):
         backward = direction == "reverse" or d == 1
         step = step_of(d, reverse_sequence(x, lengths, **order) if backward else x)
         states = tuple(state[d] for state in first)
         for t in range(time):
+            after = step(t, *states)
+            if t < least:  # every sequence goes on
+                states = after
+                y[:, t, d] = after
+                continue
             alive = (t < lengths)[:, None]
-            states = tuple(np.where(alive, after, before) for after, before
-                           in zip(step(t, *states), states, strict=True))
+            states = tuple(np.where(alive, *both) for both in zip(after, states, strict=True))
             for found, state in zip(y, states, strict=True):
                 found[t, d] = np.where(alive, state, 0)
         if backward:
@@ -137,7 +141,7 @@ def gru(x: np.ndarray, w: np.ndarray, r: np.ndarray, b: np.ndarray, lengths: np.
 
         def step(t: int, state: np.ndarray) -> tuple[np.ndarray]:
             both = f(read[t, :, :2 * hidden] + state @ gates.T + recurrent_bias[:2 * hidden])
-            update, reset = np.split(both, 2, axis=1)
+            update, reset = both.reshape(-1, 2, hidden).swapaxes(0, 1)
             if linear_before_reset:
                 past = reset * (state @ candidate.T + recurrent_bias[2 * hidden:])
             else:
@@ -164,7 +168,8 @@ def lstm(x: np.ndarray, w: np.ndarray, r: np.ndarray, b: np.ndarray, lengths: np
         peep_input, peep_output, peep_forget = np.split(p[d], 3)
 
         def step(t: int, state: np.ndarray, cell: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            i, o, forget, fresh = np.split(read[t] + state @ r[d].T, 4, axis=1)
+            gates = read[t] + state @ r[d].T
+            i, o, forget, fresh = gates.reshape(-1, 4, hidden).swapaxes(0, 1)
             i = f(i + peep_input * cell)
             forget = 1 - i if input_forget else f(forget + peep_forget * cell)
             cell = forget * cell + i * g(fresh)
