@@ -110,6 +110,11 @@ NORMALIZATIONS = (
          "reshape(expand(reshape(z, shape=p), shape=q), shape=r), num_groups=g, epsilon=e)",
          _groups, _spread, {"x": (2, 4, 15), "y": (2,), "z": (2,), "s": (2, 2, 30), "g": 2,
                             "e": 1e-5, "t": (2, 4, 3, 5)}),
+    Rule("group_normalization(x, y, b, num_groups=g, epsilon=e) * u",
+         "group_normalization(x, y * reshape(u, shape=r), b, num_groups=g, epsilon=e)",
+         lambda bound: _weighs_channels(bound) and not bound["b"].data.any(), _channels,
+         {"x": (2, 4, 3), "y": (4,), "b": np.zeros(4, np.float32), "u": (4, 1), "g": 2,
+          "e": 1e-5}),
     Rule("group_normalization(x, y, z, num_groups=g, epsilon=e) * u",
          "group_normalization(x, y * reshape(u, shape=r), z * reshape(u, shape=r), num_groups=g, "
          "epsilon=e)", _weighs_channels, _channels,

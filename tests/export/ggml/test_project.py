@@ -163,6 +163,25 @@ def test_a_table_that_is_also_a_matrix_is_stored_once(tmp_path: Path) -> None:
     assert text.count('w("table")') == 2 and "permute" not in text
 
 
+@pytest.mark.parametrize("uniform", [True, False])
+def test_group_normalisation_as_exporters_spell_it_has_its_weights(tmp_path: Path,
+                                                                   uniform: bool) -> None:
+    """An instance normalisation by ones and zeros, one a group, then by weights."""
+    g = Graph()
+    x = g.input("x", (1, 8, 4, 4))
+    weights = [g.parameter(name, (8, 1, 1)) for name in ("scale", "shift")]
+    fillers = [g.parameter(name, (2,)) for name in ("ones", "zeros")]
+    y = g.apply("group_normalization", x.reshape(1, 2, 64), *fillers, num_groups=2)
+    y = y.reshape(1, 8, 4, 4) * weights[0] + weights[1]
+    g.output("y", y)
+    ones = np.ones(2, np.float32) if uniform else np.array([1, 2], np.float32)
+    export(g, {**weights_of(g), "ones": ones, "zeros": np.zeros(2, np.float32)}, tmp_path / "a")
+    text = (tmp_path / "a" / "model.cpp").read_text()
+    by_weights = 'ops::group_norm(ctx, x, w("scale"), w("shift"), 2,'
+    assert (by_weights in text) == uniform
+    assert ("ones" in stored(tmp_path / "a")) != uniform
+
+
 def test_long_names_are_listed_beside_short_ones(tmp_path: Path) -> None:
     exported(unet_graph(TINY_UNET, 1, 8, 8, 7), tmp_path / "a")
     entries, tensors = read_gguf((tmp_path / "a" / "weights.gguf").read_bytes())

@@ -43,9 +43,9 @@ class Model:
     nodes_max: int
 
 
-def lowered(graph: Graph) -> Model:
+def lowered(graph: Graph, parameters: Mapping[str, np.ndarray]) -> Model:
     """`graph` in terms of ggml. Raises UnsupportedError with all nodes that ggml cannot express."""
-    graph = _prepared(graph)
+    graph = _prepared(graph, parameters)
     bad = [UnsupportedNode(name, value.kind, f"dtype {value.dtype}; one of {', '.join(DTYPES)} is "
                                              f"expected")
            for leaves in (graph.inputs, graph.parameters) for name, value in leaves.items()
@@ -73,7 +73,7 @@ def lowered(graph: Graph) -> Model:
         + len(graph.inputs) + len(graph.parameters) + len(builder.constants))
 
 
-def _prepared(graph: Graph) -> Graph:
+def _prepared(graph: Graph, parameters: Mapping[str, np.ndarray]) -> Graph:
     """What is spelled out raised to composites, and those that have no lowering taken apart."""
     def step(images: Images, node: Node, target: Graph) -> Value:
         operation = node.operation
@@ -84,9 +84,33 @@ def _prepared(graph: Graph) -> Graph:
                                        **node.attributes)
 
     graph = remove_dead_nodes(apply_rules(fold_constants(graph), ALL_RULES))
+    if fillers := _fillers(graph, parameters):
+        graph = copied(graph, lambda images, node, target: rebuilt(
+            images | {v: target.constant(fillers[v]) for v in node.inputs if v in fillers}, node,
+            target))
+        graph = remove_dead_nodes(apply_rules(fold_constants(graph), ALL_RULES))
     while any(n.operation.name not in LOWERINGS and n.operation.decompose for n in graph.nodes):
         graph = remove_dead_nodes(fold_constants(copied(graph, step)))
     return graph
+
+
+def _fillers(graph: Graph, parameters: Mapping[str, np.ndarray]) -> dict[Value, np.ndarray]:
+    """Parameters that are no weights: one number, again and again, which the model only repeats.
+
+    Exporters spell a group normalisation as an instance normalisation by such ones and zeros, and
+    the weights after it.
+    """
+    users, found = graph.users(), {}
+    for name, value in graph.parameters.items():
+        reshaped = users.get(value, [])
+        read = [user for node in reshaped for user in users.get(node.output, [])]
+        if len(value.shape) == 1 and read and name in parameters \
+                and all(node.operation.name == "reshape" for node in reshaped) \
+                and all(node.operation.name == "expand" for node in read):
+            array = np.asarray(parameters[name])
+            if array.shape == value.shape and (array == array[:1]).all():
+                found[value] = array
+    return found
 
 
 def _refuse(node: Node) -> None:

@@ -48,7 +48,7 @@ def export(graph: Graph, parameters: Mapping[str, np.ndarray], folder: str | Pat
     """
     if precision not in FILE_TYPES:
         raise InputError(f"precision is {precision!r}; known: {', '.join(FILE_TYPES)}")
-    model = lowered(graph)
+    model = lowered(graph, parameters)
     refuse_missing(model, parameters)
     folder = Path(folder)
     try:
