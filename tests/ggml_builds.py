@@ -20,7 +20,8 @@ from smalti.graph import Graph
 
 PACKAGE = "stable-diffusion-cpp-python==0.4.7"
 """Its source distribution on PyPI holds ggml 0.9.8."""
-PLACE = "*/vendor/stable-diffusion.cpp/ggml"
+PLACE = "source/*/vendor/stable-diffusion.cpp/ggml"
+CACHE = platformdirs.user_cache_path("smalti-tests", appauthor=False) / PACKAGE
 OPTIONS = ["-DGGML_OPENMP=OFF", "-DGGML_CCACHE=OFF", "-DGGML_CPU_REPACK=OFF",
            "-DCMAKE_C_FLAGS_RELEASE=-O1", "-DCMAKE_CXX_FLAGS_RELEASE=-O1"]
 """What is built soonest; nothing here is there for speed."""
@@ -45,11 +46,10 @@ def tools() -> None:
 
 def source() -> Path:
     """The folder of ggml's source. Fails the test with one line when it cannot be fetched."""
-    cache = platformdirs.user_cache_path("smalti-tests", appauthor=False) / PACKAGE
-    found = list(cache.glob(PLACE))
+    found = list(CACHE.glob(PLACE))
     if found:
         return found[0]
-    writing = cache.with_name(f"{PACKAGE}.{os.getpid()}")
+    writing = CACHE / f"source.{os.getpid()}"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary",
                ":all:", "--dest", str(writing), PACKAGE]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
@@ -62,8 +62,8 @@ def source() -> Path:
         archive.extractall(writing, filter="data", members=[
             member for member in archive if "/stable-diffusion.cpp/ggml/" in member.name])
     archives[0].unlink()
-    writing.rename(cache)
-    return next(cache.glob(PLACE))
+    writing.rename(CACHE / "source")
+    return next(CACHE.glob(PLACE))
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,9 @@ class Project:
         return {path.stem: np.load(path) for path in sorted(results.glob("*.npy"))}
 
 
-def build(folder: Path, *options: str) -> Project:
-    """Build the project in `folder`, with all warnings being errors."""
-    target = folder / "build"
+def build(folder: Path, *options: str, target: Path | None = None) -> Project:
+    """Build the project in `folder`, with all warnings being errors; by default within it."""
+    target = target or folder / "build"
     ran("cmake", "-S", folder, "-B", target, "-DCMAKE_BUILD_TYPE=Release", *options)
     ran("cmake", "--build", target, "-j", os.cpu_count() or 1)
     (program,) = (path for path in target.iterdir() if path.is_file() and os.access(path, os.X_OK))
@@ -97,24 +97,21 @@ def build(folder: Path, *options: str) -> Project:
 
 
 def built_ggml() -> Path:
-    """Where ggml is installed. It is built as a part of a project, as users do it."""
+    """Where ggml is installed. It is built as a part of a project, as users do it, and kept."""
+    from filelock import FileLock  # of [peers]: torch needs it
+
     tools()
-    where = source()
-    folder = where.parents[2] / "project"
-    kept = folder / "build"
-    moved = folder.with_name("build")
-    if kept.exists():
-        kept.rename(moved)
-    shutil.rmtree(folder, ignore_errors=True)
-    graph = Graph("double")
-    x = graph.input("x", (2, 3))
-    graph.output("y", x + x)
-    export(graph, {}, folder)
-    if moved.exists():
-        moved.rename(kept)
-    project = build(folder, f"-DGGML_DIR={where}", *OPTIONS)
-    found = project.run({"x": np.ones((2, 3), np.float32)})
-    assert (found["y"] == 2).all()
-    prefix = folder.with_name("prefix")
-    ran("cmake", "--install", kept, "--prefix", prefix)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with FileLock(CACHE / "lock"):
+        where = source()
+        folder, target, prefix = (CACHE / name for name in ("project", "build", "prefix"))
+        shutil.rmtree(folder, ignore_errors=True)
+        graph = Graph("double")
+        x = graph.input("x", (2, 3))
+        graph.output("y", x + x)
+        export(graph, {}, folder)
+        project = build(folder, f"-DGGML_DIR={where}", *OPTIONS, target=target)
+        found = project.run({"x": np.ones((2, 3), np.float32)})
+        assert (found["y"] == 2).all()
+        ran("cmake", "--install", target, "--prefix", prefix)
     return prefix

@@ -166,6 +166,14 @@ def products(c: Cases) -> None:
         c.add(f"line_{label}", "conv", line, kernel, bias, **window)
         if group < 6:
             c.add(f"line_{label}", "conv_transpose", line, kernel, **window, output_padding=(1,))
+    block = c.input(2, 4, 5, 4, 3)
+    for label, group in (("plain", 1), ("groups", 2)):
+        kernel = g.parameter(f"block.{label}.w", (6, 4 // group, 2, 3, 3))
+        bias = g.parameter(f"block.{label}.b", (6,))
+        c.add(f"block_{label}", "conv", block, kernel, bias, group=group, strides=(2, 1, 1),
+              dilations=(1, 1, 1), pads=(1, 1, 0, 0, 1, 1))
+    c.add("block", "conv_transpose", block, g.parameter("block.back", (4, 3, 2, 2, 1)),
+          strides=(1, 2, 1), dilations=(1, 1, 1), pads=(0,) * 6, output_padding=(0, 0, 0))
     places, shares = np.array([[0, 1], [2, -1], [3, 3]]), np.array([[1, 0.5], [0.25, 2], [1, 1]])
     c.add("middle", "resample", x, g.constant(places), g.constant(shares), axis=2)
     c.add("high", "resample", c.input(2, 4, 2, 2, 2), g.constant(places), g.constant(shares),
@@ -173,8 +181,11 @@ def products(c: Cases) -> None:
 
 
 def windows(c: Cases) -> None:
-    image = c.input(2, 3, 8, 7)
+    image, line, block = c.input(2, 3, 8, 7), c.input(2, 3, 9), c.input(2, 3, 5, 6, 4)
     for name in ("max_pool", "average_pool"):
+        c.add("line", name, line, kernel_shape=(3,), strides=(2,), dilations=(1,), pads=(1, 0))
+        c.add("block", name, block, kernel_shape=(2, 3, 2), strides=(1, 2, 1),
+              dilations=(1, 1, 1), pads=(0, 1, 0, 0, 1, 0))
         for label, attributes in {
                 "plain": {"pads": (0, 0, 0, 0)}, "even": {"pads": (1, 1, 1, 1)},
                 "uneven": {"pads": (1, 0, 0, 1)}, "ceil": {"pads": (0, 1, 1, 0), "ceil_mode": 1},

@@ -216,14 +216,20 @@ def test_all_nodes_without_an_equal_are_listed(tmp_path: Path) -> None:
     with g.scope("third"):
         n = g.input("n", (2,), "i32")
         m = g.apply("add", n, n)
+    with g.scope("fourth"):
+        kernel = g.parameter("w", (1, 1, 1, 1, 1, 1))
+        g.output("z", g.apply("conv", g.input("z", (1, 1, 2, 2, 2, 2)), kernel, pads=(0,) * 8,
+                              strides=(1,) * 4, dilations=(1,) * 4))
     g.input("d", (1,), "f64")
     g.output("y", y)
     g.output("m", m)
     with pytest.raises(UnsupportedError) as caught:
         export(g, {}, tmp_path / "a")
     assert [(node.name, node.operator) for node in caught.value.nodes] == [
-        ("d", "input"), ("first", "asin"), ("second", "reduce_prod"), ("third", "add")]
-    assert "graph odd has 4 nodes that ggml cannot express" in str(caught.value)
+        ("d", "input"), ("first", "asin"), ("second", "reduce_prod"), ("third", "add"),
+        ("fourth", "conv")]
+    assert "4 spatial axes; 1 to 3 are expected" in str(caught.value)
+    assert "graph odd has 5 nodes that ggml cannot express" in str(caught.value)
     assert not list(tmp_path.iterdir())
 
 

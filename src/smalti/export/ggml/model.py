@@ -16,12 +16,15 @@ from smalti.graph.graph import rebuilt
 from smalti.rewrite import ALL_RULES
 from smalti.rewrite.folding import fold_constants
 from smalti.rewrite.liveness import remove_dead_nodes
+from smalti.rewrite.lowering import lowering
 from smalti.rewrite.rebuilding import Images, copied
 from smalti.rewrite.rules import apply_rules
 
 NODES_PER_STATEMENT = 32
 """No function of `ops.h` makes more nodes, but for grouped convolutions."""
 NODES_PER_GROUP = 8
+WINDOW_AXES = {"conv": (1, 2), "conv_transpose": (1, 2), "max_pool": (2,), "average_pool": (2,)}
+"""Along how many axes windows move in what has a lowering."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +92,18 @@ def _prepared(graph: Graph, parameters: Mapping[str, np.ndarray]) -> Graph:
             images | {v: target.constant(fillers[v]) for v in node.inputs if v in fillers}, node,
             target))
         graph = remove_dead_nodes(apply_rules(fold_constants(graph), ALL_RULES))
-    while any(n.operation.name not in LOWERINGS and n.operation.decompose for n in graph.nodes):
-        graph = remove_dead_nodes(fold_constants(copied(graph, step)))
-    return graph
+    while True:
+        before = [node.operation for node in graph.nodes]
+        graph = apply_rules(copied(graph, step), (lowering(_fits),))
+        graph = remove_dead_nodes(fold_constants(graph))
+        if [node.operation for node in graph.nodes] == before:
+            return graph
+
+
+def _fits(node: Node) -> bool:
+    """Whether windows move along as many axes as a lowering takes; others have none."""
+    axes = WINDOW_AXES.get(node.operation.name)
+    return axes is None or len(node.output.shape) - 2 in axes
 
 
 def _fillers(graph: Graph, parameters: Mapping[str, np.ndarray]) -> dict[Value, np.ndarray]:

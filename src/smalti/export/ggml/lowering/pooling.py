@@ -20,7 +20,7 @@ def _pool(b: Builder, node: Node) -> Tensor:
     window, steps = attributes["kernel_shape"], attributes["strides"]
     if len(window) != 2 or set(attributes["dilations"]) != {1}:
         raise Refused(f"windows of {len(window)} axes with dilations "
-                      f"{list(attributes['dilations'])}; 2 without are expected")
+                      f"{list(attributes['dilations'])}; 1 to 3 without are expected")
     size, result, pads = x.shape[2:], node.output.shape, tuple(attributes["pads"])
     largest = node.operation.name == "max_pool"
     source, by_itself = b.shaped(x, *x.shape), pads[:2]

@@ -96,7 +96,7 @@ class _Windows:
         shapes = [node.inputs[0].shape, node.inputs[1].shape, node.output.shape]
         rank = len(shapes[0]) - 2
         if rank > 2:
-            raise Refused(f"{rank} spatial axes; 1 or 2 are expected")
+            raise Refused(f"{rank} spatial axes; 1 to 3 are expected")
         pads, *fields = (tuple(node.attributes[name]) for name in ("pads", "strides", "dilations"))
         if rank == 1:
             shapes = [(*shape[:2], 1, shape[2]) for shape in shapes]
