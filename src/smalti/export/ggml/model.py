@@ -86,12 +86,13 @@ def _prepared(graph: Graph, parameters: Mapping[str, np.ndarray]) -> Graph:
             return operation.decompose(target, *(images[v] for v in node.inputs),
                                        **node.attributes)
 
-    graph = remove_dead_nodes(apply_rules(fold_constants(graph), ALL_RULES))
-    if fillers := _fillers(graph, parameters):
-        graph = copied(graph, lambda images, node, target: rebuilt(
-            images | {v: target.constant(fillers[v]) for v in node.inputs if v in fillers}, node,
-            target))
-        graph = remove_dead_nodes(apply_rules(fold_constants(graph), ALL_RULES))
+    def raised(graph: Graph) -> Graph:
+        return remove_dead_nodes(apply_rules(fold_constants(graph), ALL_RULES))
+
+    fillers = _fillers(raised(graph), parameters)
+    graph = raised(copied(graph, lambda images, node, target: rebuilt(
+        images | {v: target.constant(fillers[v.name]) for v in node.inputs
+                  if v.kind == "parameter" and v.name in fillers}, node, target)))
     while True:
         before = [node.operation for node in graph.nodes]
         graph = apply_rules(copied(graph, step), (lowering(_fits),))
@@ -106,7 +107,7 @@ def _fits(node: Node) -> bool:
     return axes is None or len(node.output.shape) - 2 in axes
 
 
-def _fillers(graph: Graph, parameters: Mapping[str, np.ndarray]) -> dict[Value, np.ndarray]:
+def _fillers(graph: Graph, parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Parameters that are no weights: one number, again and again, which the model only repeats.
 
     Exporters spell a group normalisation as an instance normalisation by such ones and zeros, and
@@ -121,7 +122,7 @@ def _fillers(graph: Graph, parameters: Mapping[str, np.ndarray]) -> dict[Value, 
                 and all(node.operation.name == "expand" for node in read):
             array = np.asarray(parameters[name])
             if array.shape == value.shape and (array == array[:1]).all():
-                found[value] = array
+                found[name] = array
     return found
 
 
