@@ -412,11 +412,16 @@ MODELS: dict[str, Callable[[], Made]] = {make.__name__: make for make in (
     detector, recurrent)}
 
 
-def export(folder: Path, name: str, exporter: str, opset: int) -> tuple[Path, Arrays]:
-    """An ONNX file of a model, and arrays to run it with."""
+def export(folder: Path, name: str, exporter: str, opset: int,
+           half: bool = False) -> tuple[Path, Arrays]:
+    """An ONNX file of a model, in half precision on demand, and arrays to run it with."""
     import torch
     torch.manual_seed(0)
     module, inputs = MODELS[name]()
+    if half:
+        module = module.half()
+        inputs = {name: tensor.half() if tensor.is_floating_point() else tensor
+                  for name, tensor in inputs.items()}
     path = folder / f"{name}-{exporter}-{opset}.onnx"
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
