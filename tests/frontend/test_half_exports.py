@@ -16,7 +16,8 @@ ERROR_MAX = 2e-3
 
 @pytest.mark.parametrize(("name", "exporter"), [
     ("vit", "torchscript"), ("vit", "dynamo"), ("clip_text", "dynamo"),
-    ("resnet", "torchscript"), ("vae_decoder", "dynamo"), ("unet_sd15", "dynamo")])
+    ("t5_encoder", "torchscript"), ("resnet", "torchscript"), ("vae_decoder", "dynamo"),
+    ("unet_sd15", "dynamo")])
 def test_half_precision_is_native_and_as_in_onnx_runtime(name: str, exporter: str,
                                                          tmp_path: Path) -> None:
     import onnxruntime

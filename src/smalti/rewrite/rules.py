@@ -17,6 +17,7 @@ import numpy as np
 from smalti.graph import Graph, Node, Value
 from smalti.graph.folding import FOLDED_ELEMENTS_MAX, folded
 from smalti.graph.graph import rebuilt
+from smalti.graph.operation import Type
 from smalti.rewrite.pattern import Bindings, Call, Expression, build, expression, matches
 from smalti.rewrite.rebuilding import Images, copied
 
@@ -117,6 +118,15 @@ def _in_order(bound: Bindings) -> bool:
     return tuple(bound["p"]) == tuple(range(len(bound["p"])))
 
 
+def _wider(bound: Bindings) -> bool:
+    return (bound["x"].dtype, bound["t"]) == ("f32", "f64")
+
+
+def _counts(bound: Bindings) -> bool:
+    return bound["x"].dtype == "bool" and bound["t"] in ("i32", "i64") and bool(bound["k"]) \
+        and bound["c"].type.size == 1 and not bound["c"].data.any()
+
+
 RULES: tuple[Rule, ...] = (
     # --- what changes nothing
     Rule("x + 0", "x"),
@@ -143,6 +153,15 @@ RULES: tuple[Rule, ...] = (
     # --- movement after movement
     Rule("expand(expand(x, shape=s), shape=t)", "expand(x, shape=t)",
          example={"x": (3,), "s": (2, 3), "t": (4, 2, 3)}),
+
+    # --- questions, as half precision asks whether something overflowed
+    Rule("is_inf(cast(x, to=t))", "is_inf(x)", _wider, example={"t": "f64"}),
+    Rule("is_nan(cast(x, to=t))", "is_nan(x)", _wider, example={"t": "f64"}),
+    Rule("greater(reduce_sum(cast(x, to=t), axes=k, keepdims=d), c)",
+         "cast(reduce_max(cast(x, to=u), axes=k, keepdims=d), to=v)", _counts,
+         lambda bound: {"u": "f32", "v": "bool"},
+         {"x": Type((2, 3), "bool"), "t": "i64", "k": (1,), "d": 1,
+          "c": np.zeros((), np.int64)}),
 
     # --- arithmetic with constants; what stands in brackets is folded at once
     Rule("x / c", "x * (1 / c)", when=_invertible),
