@@ -386,3 +386,14 @@ def test_weights_beyond_the_budget_are_transformed_by_each_run(
     program.bind(parameters.__getitem__)
     error = relative_error(program.run(inputs)["y"], evaluate(g, inputs, parameters)["y"])
     assert error < (1e-5 if precision == "f32" else 1e-2)
+
+
+@pytest.mark.parametrize("rows, columns, said", [
+    (8, 1 << 31, "choose smaller sizes"), (1 << 20, 1 << 20, "larger than any memory"),
+    (8, 1 << 58, "larger than any memory")])
+def test_sizes_beyond_all_addresses_are_refused(rows: int, columns: int, said: str) -> None:
+    g = Graph("large")
+    x = g.input("x", (2, rows))
+    g.output("y", g.apply("mat_mul", x, g.parameter("w", (rows, columns))))
+    with pytest.raises(InputError, match=said):
+        compile_graph(g, threads=1)

@@ -49,6 +49,7 @@ from smalti.target.x86.lower import Lowered, PackedWeight, limits, lower
 from smalti.target.x86.packing import lower_packing
 
 PRECISIONS = ("auto", "f32", "bf16")
+VALUE_BYTES_MAX = 1 << 40
 CONSTANT_ALIGNMENT = 8
 GROWTH_MAX, GROWTH_BYTES_MIN = 0.05, 4 << 20
 """Transformed weights save a few per cent of time; they may add this share of all plain weights,
@@ -170,8 +171,14 @@ def build_image(graph: Graph, chosen: Level, bounds: Limits, precision: str,
     """Compile `graph` without looking at the cache.
 
     `filterings` holds the largest F(m) for weights that do not stand F(4), by name; `weights` the
-    dtypes of those that are given as halves.
+    dtypes of those that are given as halves. Raises InputError for a value that is larger than any
+    memory.
     """
+    for value in (*graph.inputs.values(), *graph.parameters.values(),
+                  *(node.output for node in graph.nodes)):
+        if value.type.bytes > VALUE_BYTES_MAX:
+            raise InputError(f"{graph.name}: a value of {value.type} is larger than any memory; "
+                             f"choose smaller sizes")
     graph, halves = widened(graph)
     weights = {**halves, **weights}
     graph = rewrite(graph, lambda node: not lacking(node, FUNCTIONS))

@@ -17,6 +17,7 @@ from smalti.target.x86.instructions import (
 if TYPE_CHECKING:
     from smalti.target.x86.assembler import Line, Memory, Register
 
+OFFSET_MAX = 1 << 31
 STACK_ALIGNMENT = 64
 LABELS_AT = 1 << 40
 """Labels are addresses from here on, so that none is the address of a constant."""
@@ -156,8 +157,13 @@ def physical(register: Register, name: str, vectors: Sequence[int]) -> int:
 
 
 def address(memory: Memory, vectors: Sequence[int]) -> MemoryOperand:
-    """The memory operand; constants are addressed relative to the instruction pointer."""
+    """The memory operand; constants are addressed relative to the instruction pointer.
+
+    Raises OverflowError for an offset that no instruction holds.
+    """
     base, offset, index, scale, spread, pool = memory
+    if not -OFFSET_MAX <= offset < OFFSET_MAX:
+        raise OverflowError(f"an offset of {offset} bytes has more than 32 bits")
     if pool:
         return MemoryOperand(Physical.RIP, displ=offset, displ_size=8)
     base = physical(base, "", vectors)
