@@ -19,12 +19,13 @@ from pathlib import Path
 import numpy as np
 
 from smalti import machine
-from smalti.machine import attention, convolution, product, rows
+from smalti.machine import attention, convolution, product, rows, simt
 from smalti.machine.calibration import fit, fitted
 from smalti.machine.device import Device
 from smalti.machine.estimate import places, timed_all
 from smalti.machine.family import Family, Sizes
 from smalti.machine.fitted import Fitted, Residual
+from smalti.tune.search import search
 
 TIMINGS = Path(os.environ.get("SMALTI_TIMINGS", "../shared/data/timings"))
 SAMPLES = 200
@@ -175,21 +176,54 @@ def predicted(device: Device, dtype: str, sizes: Sizes, times: list[dict[str, fl
     return found
 
 
+SPACE_EDGE = 4096
+BUDGETS = (1, 10, 100)
+SPACE_FIELDS = {"tile_m": "MWG", "tile_n": "NWG", "threads_m": "MDIMC", "threads_n": "NDIMC",
+                "vector_m": "VWM", "vector_n": "VWN", "staged_a": "SA", "staged_b": "SB"}
+
+
+def schedules(folder: Path) -> None:
+    """Time of the best of the first schedules that a search measures over that of the best of all.
+
+    The space of CLBlast's SGEMM, measured exhaustively; chance is the median of 99 draws.
+    """
+    lines = table(folder, "gemm_schedule_space_kerneltuner.csv")
+    given = simt.Schedules(**columns(lines, **SPACE_FIELDS))
+    features = np.column_stack([np.log2(columns(lines, x=name)["x"] + (name in ("SA", "SB")))
+                                for name in list(lines[0])[:10]])
+    kinds = [(line["SA"], line["SB"]) for line in lines]
+    print("| schedules | budget | search with the model | with none | chance |")
+    print("| --- | --- | --- | --- | --- |")
+    for column in list(lines[0])[10:]:
+        device, times = machine.device(column.removeprefix("ms_")), columns(lines, t=column)["t"]
+        expected = simt.seconds(device, given, SPACE_EDGE, SPACE_EDGE, SPACE_EDGE)
+        for budget in BUDGETS:
+            with_model, without = (
+                times[search(prior, features, times.__getitem__, budget=budget, kinds=kinds).best]
+                for prior in (expected, np.ones(len(times))))
+            chance = np.median([np.random.default_rng(draw).choice(times, budget).min()
+                                for draw in range(99)])
+            print(f"| {device.id} | {budget} | {with_model / times.min():.2f} | "
+                  f"{without / times.min():.2f} | {chance / times.min():.2f} |", flush=True)
+
+
 KINDS: dict[str, Callable[[Path], Iterator[Case]]] = {
     "products": products, "attention": attentions, "memory-bound": memory_bound,
     "convolutions": convolutions}
+TABLES = {"choices": choices, "schedules": schedules}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--timings", type=Path, default=TIMINGS)
-    parser.add_argument("--kinds", default=",".join([*KINDS, "choices"]))
+    parser.add_argument("--kinds", default=",".join([*KINDS, *TABLES]))
     given = parser.parse_args()
     kinds = given.kinds.split(",")
-    errors(given.timings, [kind for kind in kinds if kind != "choices"])
-    if "choices" in kinds:
-        print()
-        choices(given.timings)
+    errors(given.timings, [kind for kind in kinds if kind not in TABLES])
+    for kind in kinds:
+        if kind in TABLES:
+            print()
+            TABLES[kind](given.timings)
 
 
 def errors(folder: Path, kinds: list[str]) -> None:

@@ -1,0 +1,1 @@
+"""Search among schedules by measuring few of them."""
