@@ -7,11 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from onnxruntime.quantization import (
-    CalibrationDataReader, QuantFormat, quantize_dynamic, quantize_static,
-)
 from shipped_models import SHIPPED, Arrays, MissingPackage, unpacked
 
 from smalti.runtime.models import compile_model
@@ -40,6 +36,8 @@ def model_file(request: pytest.FixtureRequest) -> Fetch:
 
 def expected_of(path: Path, inputs: Mapping[str, np.ndarray], plain: bool = False) -> Arrays:
     """The outputs of ONNX Runtime; `plain` without what it rewrites."""
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     if plain:
@@ -75,7 +73,7 @@ def test_a_shipped_model_runs_as_in_onnx_runtime(name: str, number: int,
     assert max(errors.values()) <= ERROR_MAX, errors
 
 
-class Calibration(CalibrationDataReader):
+class Calibration:
     """Inputs from which the quantiser takes the ranges of all values."""
 
     def __init__(self, name: str) -> None:
@@ -90,6 +88,8 @@ def test_a_quantised_model_runs_as_in_onnx_runtime(kind: str, model_file: Fetch,
                                                    tmp_path: Path) -> None:
     """Compared without what ONNX Runtime rewrites: that moves numbers by whole steps of 1 / 255."""
     name, whole, path = "text turner", tmp_path / "whole.onnx", tmp_path / "quantised.onnx"
+    from onnxruntime.quantization import QuantFormat, quantize_dynamic, quantize_static
+
     proto = onnx.version_converter.convert_version(onnx.load(model_file(name)), 13)
     onnx.save(proto, whole)
     if kind == "dynamic":
