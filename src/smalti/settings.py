@@ -2,7 +2,7 @@
 
 | variable         | meaning                                                                    |
 | ---------------- | -------------------------------------------------------------------------- |
-| `SMALTI_THREADS` | worker threads of the CPU target; default: the cores this process may use   |
+| `SMALTI_THREADS` | worker threads of the CPU target; default: the physical cores this process may use |
 | `SMALTI_DEVICE`  | device when `device="auto"`; default: `cpu`                                 |
 | `SMALTI_CACHE`   | folder of the compile cache; default: the platform's own cache folder       |
 | `SMALTI_SHOW`    | comma-separated stages to print: graph, fused, kernel, schedule, asm        |
@@ -41,11 +41,50 @@ def checked_threads(count: object, name: str = "threads") -> int:
     return count
 
 
-def usable_cores() -> int:
-    """Cores that the operating system lets this process run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return max(1, len(os.sched_getaffinity(0)))
-    return os.cpu_count() or 1
+def usable_cores(root: Path = Path("/")) -> int:
+    """Physical cores that this process may keep busy: those of its affinity mask, two threads of
+    one core counted once, and no more than its control group's share of time is worth.
+
+    `root` has the files by which Linux tells; elsewhere every logical CPU counts.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    cores = {_siblings(root, cpu) for cpu in os.sched_getaffinity(0)}
+    return max(1, min(len(cores), _share_of_time(root)))
+
+
+def _siblings(root: Path, cpu: int) -> str:
+    """What tells the core of a logical CPU from others; the CPU itself where nothing is told."""
+    topology = root / "sys/devices/system/cpu" / f"cpu{cpu}" / "topology/thread_siblings_list"
+    return _text(topology) or str(cpu)
+
+
+def _share_of_time(root: Path) -> int:
+    """CPUs whose whole time the control group of this process may use, rounded up."""
+    shares = [THREADS_MAX]
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, _, place = line.partition(":")
+        controllers, _, path = place.partition(":")
+        folder = root / "sys/fs/cgroup" / ("" if not controllers else controllers)
+        for place in (folder / path.strip("/"), folder):
+            if not controllers:
+                quota, _, period = _text(place / "cpu.max").partition(" ")
+            elif "cpu" in controllers.split(","):
+                quota = _text(place / "cpu.cfs_quota_us")
+                period = _text(place / "cpu.cfs_period_us")
+            else:
+                break
+            if quota.isdigit() and period.isdigit() and int(period):
+                shares.append(-(-int(quota) // int(period)))
+    return min(shares)
+
+
+def _text(path: Path) -> str:
+    """What a small file of the system says; empty where there is none."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def device() -> str:
