@@ -1,12 +1,12 @@
 """The only reader of the environment.
 
-| variable         | meaning                                                                    |
-| ---------------- | -------------------------------------------------------------------------- |
-| `SMALTI_THREADS` | worker threads of the CPU target; default: the physical cores this process may use |
-| `SMALTI_DEVICE`  | device when `device="auto"`; default: `cpu`                                 |
-| `SMALTI_CACHE`   | folder of the compile cache; default: the platform's own cache folder       |
-| `SMALTI_SHOW`    | comma-separated stages to print: graph, fused, kernel, schedule, asm        |
-| `SMALTI_TARGET`  | x86 feature level: avx2, avx512, avx512_bf16; default: the best of this CPU |
+| variable         | meaning                                                                      |
+| ---------------- | ---------------------------------------------------------------------------- |
+| `SMALTI_THREADS` | worker threads of the CPU target; default: the cores that this process has   |
+| `SMALTI_DEVICE`  | device when `device="auto"`; default: `cpu`                                  |
+| `SMALTI_CACHE`   | folder of the compile cache; default: the platform's own cache folder        |
+| `SMALTI_SHOW`    | comma-separated stages to print: graph, fused, kernel, schedule, asm         |
+| `SMALTI_TARGET`  | x86 feature level: avx2, avx512, avx512_bf16; default: the best of this CPU  |
 """
 
 from __future__ import annotations
