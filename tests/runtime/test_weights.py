@@ -95,9 +95,9 @@ def test_very_large_weights_are_no_error() -> None:
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_halves_are_copied_as_they_are_from_any_dtype_that_has_their_values(dtype: str) -> None:
     halves = np.random.default_rng(0).standard_normal((700, 900), np.float32).astype(DTYPES[dtype])
-    for given in (halves, np.asfortranarray(halves), halves.astype(np.float32),
+    for array in (halves, np.asfortranarray(halves), halves.astype(np.float32),
                   halves.astype(np.float64)):
-        found = checked("w", given, (700, 900), dtype)
+        found = checked("w", array, (700, 900), dtype)
         assert found.dtype == DTYPES[dtype] and found.tobytes() == halves.tobytes()
     assert checked("empty", np.zeros((0, 3)), (0, 3), dtype).shape == (0, 3)
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from smalti.graph import Value
 from smalti.graph.operation import Type
 from smalti.rewrite.pattern import Bindings
 from smalti.rewrite.rules import Rule
