@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from smalti import machine
+from smalti.errors import InputError
 from smalti.machine.device import GUESSED, MEASURED, SPECIFIED
 
 
@@ -44,9 +45,9 @@ def test_names_of_drivers_and_people_are_found(name: str, id: str) -> None:
 
 
 def test_an_unknown_name_lists_near_ones() -> None:
-    with pytest.raises(KeyError, match="rtx_4060_ti"):
+    with pytest.raises(InputError, match="rtx_4060_ti"):
         machine.device("rtx_4060_to")
-    with pytest.raises(KeyError, match="no device 'abacus'"):
+    with pytest.raises(InputError, match="no device 'abacus'"):
         machine.device("abacus")
 
 
