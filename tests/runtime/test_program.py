@@ -13,6 +13,7 @@ import pytest
 from smalti import nn
 from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph import Graph, evaluate
+from smalti.graph.operation import DTYPES
 from smalti.runtime.compiler import compile_graph
 from smalti.runtime.program import NativeProgram, Program, ReferenceProgram
 
@@ -204,6 +205,9 @@ def test_results_are_the_callers_own(kind: str) -> None:
 @pytest.mark.parametrize("change, why", [
     ({"x": np.zeros((6, 2))}, r"'x' has shape \[6, 2\], the program expects \[2, 6\]"),
     ({"x": np.zeros(12)}, r"'x' has shape \[12\]"), ({"i": 3}, r"'i' has shape \[\]"),
+    ({"i": [0.5, 1]}, "'i' holds float64 numbers that are no i32"),
+    ({"x": np.zeros((2, 6), complex)}, "'x' is of complex128, the program expects f32"),
+    ({"x": np.full((2, 6), "1")}, "'x' is of <U1, the program expects f32"),
     ({"extra": np.zeros(1)}, r"\['extra', 'i', 'x'\] are given, \['i', 'x'\] are expected"),
 ])
 def test_wrong_inputs_are_named(kind: str, change: dict, why: str) -> None:
@@ -229,7 +233,22 @@ def test_lists_other_dtypes_and_strided_arrays_are_taken() -> None:
     wide = np.zeros((6, 4))
     wide[:, ::2] = INPUTS["x"].T
     for x in (INPUTS["x"].tolist(), INPUTS["x"].astype(np.float64), wide[:, ::2].T):
-        np.testing.assert_array_equal(program.run({"x": x, "i": [0, 4]})["y"], expected)
+        np.testing.assert_array_equal(program.run({"x": x, "i": [0.0, 4]})["y"], expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("given", [
+    np.array([2**32 - 1], np.uint32), np.array([2**40]), np.array([0.5]), np.array([np.nan]),
+    np.array([-1.5], DTYPES["bf16"]),
+])
+def test_numbers_that_an_integer_cannot_hold_are_refused(kind: str, given: np.ndarray) -> None:
+    g = Graph("twice")
+    i = g.input("i", (1,), "i32")
+    g.output("y", i + i)
+    program = compile_graph(g) if kind == "native" else ReferenceProgram(g)
+    assert program.run({"i": np.array([-3], DTYPES["bf16"])})["y"] == [-6]
+    with pytest.raises(InputError, match="numbers that are no i32, which the program expects"):
+        program.run({"i": given})
 
 
 # ---------------------------------------------------------------------- memory

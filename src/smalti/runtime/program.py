@@ -29,6 +29,9 @@ from smalti.target.x86.driver import driver
 from smalti.target.x86.layout import LAUNCH, NO_BARRIER, aligned
 
 SCRATCH_ALIGNMENT = 4096
+NUMBERS = frozenset(map(np.dtype, DTYPES.values()))
+INTEGERS = frozenset(name for name in DTYPES if name == "bool" or name[0] in "iu")
+"""Dtypes of inputs that take whole numbers only, whatever array holds them."""
 COUNTER_BYTES = 64
 ALONE_SECONDS = 20e-6
 """Work of at most this much is done by one thread: waking another costs about as long."""
@@ -129,14 +132,25 @@ def _finite(array: np.ndarray) -> bool:
 
 
 def checked_input(name: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """An input as a numpy array of `dtype`. Raises InputError for another shape."""
+    """An input as a numpy array of `dtype`. Raises InputError for another shape, and for numbers
+    that `dtype` cannot hold: texts, complex ones, and as integers those that are none."""
     if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray):
         array = np.from_dlpack(array)
     array = np.asarray(array)
     if array.shape != shape:
         raise InputError(f"input {name!r} has shape {list(array.shape)}, the program expects "
                          f"{list(shape)}")
-    return array.astype(DTYPES[dtype], copy=False)
+    if array.dtype == DTYPES[dtype]:
+        return array
+    known = array.dtype.newbyteorder("=") in NUMBERS
+    if known and np.can_cast(array.dtype, DTYPES[dtype], "unsafe"):
+        with np.errstate(invalid="ignore"):
+            held = array.astype(DTYPES[dtype])
+        if dtype in INTEGERS and (held.astype(np.float64) != array.astype(np.float64)).any():
+            raise InputError(f"input {name!r} holds {array.dtype} numbers that are no {dtype}, "
+                             f"which the program expects; convert them first")
+        return held
+    raise InputError(f"input {name!r} is of {array.dtype}, the program expects {dtype}")
 
 
 def _check_rows(name: str, array: np.ndarray, extent: int) -> None:
