@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from smalti.cli.output import part_path
+from smalti.cli.output import check_writable, part_path
 from smalti.errors import InputError, OutputError
 
 if TYPE_CHECKING:
@@ -88,6 +88,15 @@ def random_inputs(types: Mapping[str, tuple[tuple[int, ...], str]],
             array = random.standard_normal(shape, np.float32)
         found[name] = array.astype(DTYPES[dtype])
     return found
+
+
+def check_results(path: Path) -> None:
+    """Raise OutputError when `write_outputs` could not write to `path`; leaves no trace."""
+    if path.suffix == ".npz" or not path.parent.is_dir():
+        check_writable([path])
+    elif path.suffix == ".npy" or path.exists() and not path.is_dir():
+        raise OutputError(f"cannot write to {path}: give a folder, for a .npy file of each result, "
+                          f"or a name that ends in .npz")
 
 
 def write_outputs(path: Path, outputs: Mapping[str, np.ndarray]) -> list[Path]:

@@ -10,7 +10,7 @@ from smalti.cli.arrays import parse_shapes
 from smalti.cli.bench import names
 from smalti.cli.generate import show_progress
 from smalti.cli.interrupt import ending_at_once
-from smalti.cli.output import check_writable
+from smalti.cli.output import check_apart, check_writable
 from smalti.errors import InputError
 
 ENGINE, ONNX = ".smalti", ".onnx"
@@ -39,10 +39,13 @@ def compile(model: Path, output: Path | None, target: str | None, precision: str
     The file runs with `smalti run` and smalti.load, with these weights or others.
     """
     wanted = parse_shapes(shapes)
+    if not model.is_file():
+        raise InputError(f"{model} is no file; the path of an .onnx or {ENGINE} file is expected")
     if output is None:
         output = model.with_suffix(ENGINE)
         if output == model:
             raise InputError(f"{model} is an engine file already; give another with -o")
+    check_apart(output, model, weights)
     check_writable([output])
     with ending_at_once():
         from smalti.runtime import engine

@@ -10,7 +10,7 @@ import click
 
 from smalti.cli.arrays import parse_shapes
 from smalti.cli.interrupt import ending_at_once
-from smalti.cli.output import check_writable, replace_file
+from smalti.cli.output import check_apart, check_writable, replace_file
 
 if TYPE_CHECKING:
     from smalti.frontend.onnx import Model
@@ -50,6 +50,7 @@ def ggml(model: Path, shapes: tuple[str, ...], output: Path, precision: str) -> 
               help="The text to write.")
 def mlir(model: Path, shapes: tuple[str, ...], output: Path) -> None:
     """Write the graph of MODEL, an .onnx file, as MLIR text without weights."""
+    check_apart(output, model)
     check_writable([output])
     opened = load(model, shapes)
     from smalti.export.mlir import export as text_of

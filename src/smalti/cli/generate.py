@@ -112,5 +112,5 @@ def report(result: smalti.Result, paths: Sequence[Path], seconds: float) -> None
     for path, seed in zip(paths, result.seeds, strict=True):
         click.echo(f"{path}: {given.width}x{given.height}, seed {seed}, {given.model}")
     timings = ", ".join(f"{name} {value:.2f} s" for name, value in result.timings.items())
-    click.echo(f"{given.steps} steps of {given.sampler} ({given.noise}), {timings}, "
-               f"whole {seconds:.2f} s")
+    click.echo(f"{given.steps} step{'s' * (given.steps > 1)} of {given.sampler} ({given.noise}), "
+               f"{timings}, whole {seconds:.2f} s")

@@ -1,11 +1,11 @@
 """`smalti`: all commands, and how errors become exit codes.
 
-| exit code | meaning                                                          |
-| --------- | ---------------------------------------------------------------- |
-| 0         | done                                                             |
+| exit code | meaning                                                            |
+| --------- | ------------------------------------------------------------------ |
+| 0         | done                                                               |
 | 1         | only of `smalti bench`: a bound is missed                          |
 | 2         | what was given cannot be used; one message says why and what to do |
-| 130       | stopped with Ctrl-C; nothing half-written is left behind          |
+| 130       | stopped with Ctrl-C; nothing half-written is left behind           |
 
 Anything else is a bug in Smalti and shows its traceback.
 """

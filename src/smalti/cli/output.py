@@ -78,6 +78,14 @@ def _check_writable(path: Path) -> None:
     part.unlink()
 
 
+def check_apart(output: Path, *sources: Path | None) -> None:
+    """Raise OutputError when `output` is one of the files that are read."""
+    for source in sources:
+        if source is not None and source.exists() and output.exists() and output.samefile(source):
+            raise OutputError(f"the output {output} would replace {source}, which is read; choose "
+                              f"another output")
+
+
 def part_path(path: Path) -> Path:
     """The temporary file beside `path`, of this process alone."""
     return path.with_name(f"{path.stem}.{os.getpid()}{path.suffix}.part")

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from smalti.cli.arrays import parse_shapes, random_inputs, read_inputs, write_outputs
+from smalti.cli.arrays import (
+    check_results, parse_shapes, random_inputs, read_inputs, write_outputs,
+)
 from smalti.cli.compile import ENGINE
 from smalti.cli.generate import show_progress
 from smalti.cli.interrupt import ending_at_once
-from smalti.errors import InputError, OutputError
+from smalti.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,9 +45,8 @@ def run(model: Path, inputs: tuple[str, ...], output: Path | None, weights: Path
         shapes: tuple[str, ...]) -> None:
     """Run MODEL (.onnx or .smalti) and print how long everything took."""
     wanted = parse_shapes(shapes)
-    if output is not None and not output.parent.is_dir():
-        raise OutputError(f"cannot write {output}: there is no folder {output.parent}; make it "
-                          f"first or choose another output")
+    if output is not None:
+        check_results(output)
     if random and inputs:
         raise InputError("--random makes all inputs; give it, or files")
     given = read_inputs(inputs)

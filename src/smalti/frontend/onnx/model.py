@@ -225,8 +225,8 @@ def input_types(source: Source, tensors: Tensors, shapes: Shapes) -> dict[str, T
         names = sorted({v.name for v in source.proto.graph.input} - set(tensors))
         dims = {dim.dim_param: None for value in source.proto.graph.input
                 for dim in value.type.tensor_type.shape.dim if dim.dim_param}
-        raise InputError(f"shapes are given for {', '.join(unknown)}; {source.name} has the "
-                         f"inputs {', '.join(names)}, and "
+        raise InputError(f"arrays or shapes are given for {', '.join(unknown)}; {source.name} has "
+                         f"the inputs {', '.join(names)}, and "
                          + (f"leaves open {', '.join(dims)}" if dims else "no open dimensions"))
     for name, type in found.items():
         if type is not None and (len(type.shape) > AXES_MAX or Type(

@@ -55,7 +55,8 @@ def read_model(model: str | Path | onnx.ModelProto) -> Source:
     proto = source.proto
     if not proto.HasField("graph") or not proto.opset_import:
         raise InputError(f"{source.name} is no ONNX model: it has no "
-                         f"{'operator version' if proto.HasField('graph') else 'graph'}")
+                         f"{'operator version' if proto.HasField('graph') else 'graph'}; "
+                         f"give an .onnx file")
     check_names(proto)
     version, newest = source.opsets.get("", OPSET_MIN), onnx.defs.onnx_opset_version()
     if not OPSET_MIN <= version <= newest:

@@ -130,7 +130,8 @@ def _place(tensor: onnx.TensorProto, type: Type, folder: Path | None) -> tuple[P
     size, expected = path.stat().st_size, bytes_of(type.size, type.dtype)
     if offset < 0 or offset + expected > size or length not in (-1, expected):
         raise InputError(f"{what} of type {type} takes {expected} bytes; {length} bytes "
-                         f"from {offset} on are named, and {path.name} has {size}")
+                         f"from {offset} on are named, and {path.name} has {size}; copy the "
+                         f"file again")
     return path, offset
 
 
@@ -159,8 +160,9 @@ def inside(folder: Path, location: str, what: str) -> Path:
         inner = path.is_relative_to(folder.resolve(strict=True))
         regular = stat.S_ISREG(path.stat().st_mode)
     except (OSError, RuntimeError) as error:
-        raise InputError(f"{what}: the file {location!r} beside the model cannot be read: "
-                         f"{error}") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{what} lies in the file {location!r} beside the model, which cannot be "
+                         f"read: {why}; copy it there, under that name") from None
     if not inner or not regular:
         raise InputError(f"{what} names the file {location!r}, which "
                          f"{'is no regular file' if inner else 'leads out of the model folder'}")
