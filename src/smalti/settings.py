@@ -2,7 +2,7 @@
 
 | variable         | meaning                                                                      |
 | ---------------- | ---------------------------------------------------------------------------- |
-| `SMALTI_THREADS` | worker threads of the CPU target; default: the cores that this process has   |
+| `SMALTI_THREADS` | worker threads of the CPU target; default: cores that it may keep busy       |
 | `SMALTI_DEVICE`  | device when `device="auto"`; default: `cpu`                                  |
 | `SMALTI_CACHE`   | folder of the compile cache; default: the platform's own cache folder        |
 | `SMALTI_SHOW`    | comma-separated stages to print: graph, fused, kernel, schedule, asm         |
