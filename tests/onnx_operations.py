@@ -202,7 +202,8 @@ CASES = [
     Case("col2im", (BLOCKS,), {"image_shape": (5, 7), "block_shape": (2, 3), **COLUMNS}, "Col2Im",
          COLUMNS, operands=(BLOCKS, np.array([5, 7]), np.array([2, 3]))),
     *(grid(mode, padding, align) for mode in ("nearest", "linear", "cubic")
-      for padding in ("zeros", "border", "reflection") for align in (0, 1)),
+      for padding in ("zeros", "border", "reflection") for align in (0, 1)
+      if (mode, padding) != ("cubic", "border")),
     Case("grid_sample", (numbers(2, 3, 4, 3, 5), CUBE), {}, "GridSample"),
     *(region(mode, half, samples) for mode in ("avg", "max") for half in (0, 1)
       for samples in (0, 2)),

@@ -46,6 +46,36 @@ def test_resample_is_a_matrix_along_an_axis() -> None:
                                atol=1e-5)
 
 
+@pytest.mark.parametrize("align", [0, 1])
+def test_cubic_samples_see_the_border_go_on(align: int) -> None:
+    """As PyTorch and ONNX Runtime have it; ONNX's reference moves the place of a sample, too."""
+    x, around = numbers(1, 2, 5, 6), 4
+    pixels = np.array([[-2.3, 7.2], [0.4, -0.7], [4.9, 5.6], [2.5, 2.25]])  # rows, columns
+    extents = np.array(x.shape[2:])
+
+    def sampled(image: np.ndarray, at: np.ndarray, extents: np.ndarray, padding: str) -> np.ndarray:
+        grid = 2 * at / (extents - 1) - 1 if align else (2 * at + 1) / extents - 1
+        return OPERATIONS["grid_sample"].meaning(
+            image, grid[None, None, :, ::-1].astype(np.float32), mode="cubic",
+            padding_mode=padding, align_corners=align)
+
+    whole = np.pad(x, ((0, 0), (0, 0), (around, around), (around, around)), "edge")
+    np.testing.assert_allclose(
+        sampled(x, pixels, extents, "border"),
+        sampled(whole, pixels + around, extents + 2 * around, "zeros"), rtol=1e-4, atol=1e-5)
+
+
+def test_regions_are_scaled_in_their_own_precision() -> None:
+    """5 * 0.8 is 4 in f32, so that half of it has two samples; in f64 it would have three."""
+    x, scale = numbers(1, 1, 6, 6), float(np.float32(0.8))
+    regions = np.array([[0, 0, 5, 5]], np.float32)
+    fields = {"output_height": 2, "output_width": 2, "mode": "avg", "half_pixel": 0}
+    found, expected = (OPERATIONS["roi_align"].meaning(
+        x, regions, np.array([0]), spatial_scale=scale, sampling_ratio=samples, **fields)
+        for samples in (0, 2))
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_max_roi_pool_takes_corners_with_it() -> None:
     x = np.arange(64, dtype=np.float32).reshape(1, 1, 8, 8)
     regions = np.array([[0, 0, 0, 3, 3], [0, 2, 4, 2, 4], [0, 20, 20, 30, 30]], np.float32)

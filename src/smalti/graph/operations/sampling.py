@@ -97,10 +97,7 @@ def _grid_taps(position: np.ndarray, extent: int, mode: str, padding: str,
     position = np.clip(np.nan_to_num(position), -POSITION_MAX, POSITION_MAX)
     if mode == "nearest":
         position = np.rint(position)
-    outside = (position < low) | (position > high)
-    if padding == "border":
-        position = np.where(outside, np.clip(position, 0, extent - 1), position)
-    elif padding == "reflection":
+    if padding == "reflection":
         position = _reflected(position, low, high)
     first = np.floor(position)
     fraction = position - first
@@ -254,7 +251,7 @@ def roi_align(x: np.ndarray, regions: np.ndarray, batch: np.ndarray, *, output_h
     A maximum is one of weighted neighbours, as ONNX has it.
     """
     y = np.zeros((len(regions), x.shape[1], output_height, output_width), x.dtype)
-    corners = regions.astype(np.float64) * spatial_scale - (0.5 if half_pixel else 0.0)
+    corners = regions * regions.dtype.type(spatial_scale) - regions.dtype.type(half_pixel / 2)
     for found, image, (x1, y1, x2, y2) in zip(y, wrapped(batch, len(x)), corners, strict=True):
         sides = ((y1, y2, x.shape[2], output_height), (x1, x2, x.shape[3], output_width))
         (rows, high), (columns, wide) = (_region_taps(*side, sampling_ratio, bool(half_pixel))

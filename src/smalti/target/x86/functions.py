@@ -52,17 +52,34 @@ def polynomial(asm: Assembler, x: Register, coefficients) -> Register:
     return result
 
 
-def exp(asm: Assembler, x: Register) -> Register:
-    """e^x, within 3 ulp; below -87.3 and above 88.3 it is the value there."""
-    x = asm.result("min", asm.load_constant(EXP_MAX), x)
-    x = asm.result("max", asm.load_constant(EXP_MIN), x)
+def _exponential(asm: Assembler, x: Register, low: float, high: float
+                 ) -> tuple[Register, Register]:
+    """r and a whole n with e^x = r 2^n, within 3 ulp; of the nearer limit where x is beyond one."""
+    x = asm.result("min", asm.load_constant(high), x)
+    x = asm.result("max", asm.load_constant(low), x)
     n = asm.result("round", asm.result("mul", x, asm.constant(1 / math.log(2))), 8)
     rest = asm.result("copy", x)
     asm.op("fma_negative", rest, n, asm.constant(LN2_HIGH))
     asm.op("fma_negative", rest, n, asm.constant(LN2_LOW))
-    series = polynomial(asm, rest, [1 / math.factorial(k) for k in range(6, -1, -1)])
+    return polynomial(asm, rest, [1 / math.factorial(k) for k in range(6, -1, -1)]), n
+
+
+def _scaled(asm: Assembler, x: Register, n: Register) -> Register:
+    """x 2^n for whole numbers n from -126 to 127."""
     power = asm.result("add_int", asm.result("to_int", n), asm.integers([127] * asm.level.lanes))
-    return asm.result("mul", series, asm.result("shift_left_int", power, 23))
+    return asm.result("mul", x, asm.result("shift_left_int", power, 23))
+
+
+def exp(asm: Assembler, x: Register) -> Register:
+    """e^x, within 3 ulp; infinite where that exceeds f32, and 0 far below."""
+    series, n = _exponential(asm, x, 2 * EXP_MIN, 2 * EXP_MAX)
+    half = asm.result("round", asm.result("mul", n, asm.constant(0.5)), 9)
+    return _scaled(asm, _scaled(asm, series, half), asm.result("sub", n, half))
+
+
+def bounded_exp(asm: Assembler, x: Register) -> Register:
+    """e^x, within 3 ulp; below -87.3 and above 88.3 it is the value there."""
+    return _scaled(asm, *_exponential(asm, x, EXP_MIN, EXP_MAX))
 
 
 def exp2_coefficients(asm: Assembler, degree: int) -> list[Register | Memory]:
@@ -109,17 +126,19 @@ def reciprocal(asm: Assembler, x: Register) -> Register:
 
 def sigmoid(asm: Assembler, x: Register) -> Register:
     """1 / (1 + e^-x)."""
-    return reciprocal(asm, asm.result("add", exp(asm, negative(asm, x)), asm.constant(1.0)))
+    e = bounded_exp(asm, negative(asm, x))
+    return reciprocal(asm, asm.result("add", e, asm.constant(1.0)))
 
 
 def silu(asm: Assembler, x: Register) -> Register:
     """x / (1 + e^-x)."""
-    return asm.result("div", x, asm.result("add", exp(asm, negative(asm, x)), asm.constant(1.0)))
+    e = bounded_exp(asm, negative(asm, x))
+    return asm.result("div", x, asm.result("add", e, asm.constant(1.0)))
 
 
 def quick_gelu(asm: Assembler, x: Register) -> Register:
     """x / (1 + e^(-1.702 x))."""
-    e = exp(asm, asm.result("mul", x, asm.constant(-1.702)))
+    e = bounded_exp(asm, asm.result("mul", x, asm.constant(-1.702)))
     return asm.result("div", x, asm.result("add", e, asm.constant(1.0)))
 
 
@@ -128,7 +147,7 @@ def gelu_tanh(asm: Assembler, x: Register) -> Register:
     scale = -2 * math.sqrt(2 / math.pi)
     square = asm.result("mul", x, x)
     cubic = multiply_add(asm, square, asm.load_constant(0.044715 * scale), asm.constant(scale))
-    e = exp(asm, asm.result("mul", cubic, x))
+    e = bounded_exp(asm, asm.result("mul", cubic, x))
     return asm.result("div", x, asm.result("add", e, asm.constant(1.0)))
 
 
@@ -139,7 +158,7 @@ def erf(asm: Assembler, x: Register) -> Register:
     series = asm.result("mul", polynomial(asm, t, ERF[::-1]), t)
     square = negative(asm, asm.result("mul", x, x))
     result = asm.load_constant(1.0)
-    asm.op("fma_negative", result, series, exp(asm, square))
+    asm.op("fma_negative", result, series, bounded_exp(asm, square))
     sign = asm.result("and", x, asm.constant(-0.0))
     return asm.result("or", result, sign)
 
@@ -274,7 +293,7 @@ def log(asm: Assembler, x: Register) -> Register:
 
 def power(asm: Assembler, x: Register, y: Register) -> Register:
     """x ** y = e^(y log |x|), with the sign of x where y is odd; its relative error is that of f32
-    times y log |x|, and beyond the range of `exp` it is the value there."""
+    times y log |x|."""
     zero, one = asm.zero(), asm.load_constant(1.0)
     result = exp(asm, asm.result("mul", y, log(asm, absolute(asm, x))))
     half = asm.result("mul", y, asm.constant(0.5))
