@@ -153,6 +153,22 @@ def other_axis(q: Value, k: Value, v: Value) -> Value:
     return joined(product(q.graph.apply("softmax", scores, axis=2), heads(v, 0, 2, 1, 3)))
 
 
+@pytest.mark.parametrize("spelling, hidden", [
+    (masked((N, 1, 1, S)), -3.4e38), (masked((N, 1, T, S)), -1e32), (asked, -2.0)])
+def test_a_row_that_a_large_number_masks_is_the_mean(spelling, hidden: float) -> None:
+    """Padding as transformers writes it, by the least number of f32: it is no infinity."""
+    graph = built(spelling)
+    inputs, weights = arrays_for(graph)
+    inputs["mask"] = np.zeros_like(inputs["mask"])
+    inputs["mask"][0], inputs["mask"][1, ..., 3:] = hidden, hidden
+    result = rewrite(graph)
+    assert "attention" in {node.operation.name for node in result.nodes}
+    found = evaluate(result, inputs, weights)["y"]
+    np.testing.assert_allclose(found, evaluate(graph, inputs, weights)["y"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found[0], np.tile(inputs["v"][0].mean(0), (T, 1)), rtol=1e-4,
+                               atol=1e-5)
+
+
 def masked_whole(q: Value, k: Value, v: Value) -> Value:
     scores = product(heads(q, 0, 2, 1, 3), heads(k, 0, 2, 3, 1))
     mask = np.where(np.arange(T)[:, None] > 0, 0, -3e38).astype(np.float32)

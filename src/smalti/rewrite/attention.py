@@ -26,7 +26,8 @@ MASKED = -1e9
 def raised(value: Value, made: Made) -> Value | None:
     """The attention that the matrix product `value` ends; None where it ends none."""
     weights, v = value.node.inputs
-    scores = _softmaxed(_unguarded(weights))
+    inner = _unguarded(weights)
+    scores = _softmaxed(inner)
     if scores is None:
         return None
     scores, mask = _unmasked(scores)
@@ -41,6 +42,9 @@ def raised(value: Value, made: Made) -> Value | None:
     mask = None if causal or mask is None or _is_nothing(mask) else _fitted(mask, outer, made)
     if mask is not None and _masks_whole_rows(mask):
         return None
+    if mask is not None and mask.kind != "constant" and inner is weights:
+        least = value.graph.constant(LOWEST / 4, mask.dtype)  # large numbers are no infinity
+        mask = made(value.graph.apply("max", mask, least))
     result = value.graph.apply(
         "attention", _tokens(q, outer, (0, 2, 1, 3), made), _tokens(k, outer, (0, 3, 1, 2), made),
         _tokens(v, outer, (0, 2, 1, 3), made), *([] if mask is None else [mask]),
