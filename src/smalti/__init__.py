@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from smalti.diffusion.pipeline import Pipeline, Result, Step
     from smalti.errors import (
         CheckpointError, DeviceError, EngineError, IllegalSchedule, InputError, NumericsError,
-        OutputError, SmaltiError, UnknownFamilyError, UnsupportedError, VerificationError,
+        OutputError, SmaltiError, UnknownDeviceError, UnknownFamilyError, UnsupportedError,
+        VerificationError,
     )
     from smalti.graph import Graph
     from smalti.runtime import Device, Program, devices, load
@@ -39,8 +40,8 @@ _HOMES = {
     "smalti.diffusion.pipeline": ("Pipeline", "Result", "Step"),
     "smalti.errors": (
         "CheckpointError", "DeviceError", "EngineError", "IllegalSchedule", "InputError",
-        "NumericsError", "OutputError", "SmaltiError", "UnknownFamilyError", "UnsupportedError",
-        "VerificationError",
+        "NumericsError", "OutputError", "SmaltiError", "UnknownDeviceError",
+        "UnknownFamilyError", "UnsupportedError", "VerificationError",
     ),
     "smalti.graph": ("Graph",),
     "smalti.runtime": ("Device", "Program", "devices", "load"),
@@ -50,8 +51,8 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "CheckpointError", "Device", "DeviceError", "EngineError", "Graph", "IllegalSchedule",
     "InputError", "NumericsError", "OutputError", "Pipeline", "Program", "Result", "SmaltiError",
-    "Step", "UnknownFamilyError", "UnsupportedError", "VerificationError", "__version__", "compile",
-    "devices", "load",
+    "Step", "UnknownDeviceError", "UnknownFamilyError", "UnsupportedError", "VerificationError",
+    "__version__", "compile", "devices", "load",
 ]
 
 

@@ -4,6 +4,7 @@
     ├── InputError              what the caller gave cannot be used (command line exit code 2)
     │   ├── CheckpointError     a model file is damaged, incomplete or of the wrong shape
     │   │   └── UnknownFamilyError   a model file is readable, but of no family that Smalti knows
+    │   ├── UnknownDeviceError  no device of the library has this name; a KeyError, too
     │   ├── EngineError         an engine file is damaged, or does not fit this machine
     │   ├── UnsupportedError    a graph holds nodes that cannot be compiled; `.nodes` lists all
     │   └── OutputError         a result cannot be written where it was asked for
@@ -27,6 +28,12 @@ class SmaltiError(Exception):
 
 class InputError(SmaltiError):
     """What the caller gave (a prompt, a size, an option, a file) cannot be used."""
+
+
+class UnknownDeviceError(InputError, KeyError):
+    """No device of the library has this name; the message lists near ones."""
+
+    __str__ = Exception.__str__  # that of KeyError would put the message in quotes
 
 
 class CheckpointError(InputError):

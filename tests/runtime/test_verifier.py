@@ -22,7 +22,7 @@ def image() -> Image:
     x, i = g.input("x", (1, 64, 32, 32)), g.input("i", (1,), "i32")
     h = g.apply("conv", x, g.parameter("w", (64, 64, 3, 3)), pads=(1, 1, 1, 1))
     t = g.apply("gather", g.parameter("table", (5, 64)), i).reshape(1, 64, 1, 1)
-    h = g.apply("cast", g.apply("cast", h * t, to="i32"), to="f32")
+    h = g.apply("cast", g.apply("cast", h * t, to="i64"), to="f32")
     g.output("y", h + g.constant([0.5] * 32))
     return build_image(g, level("avx2"), limits(level("avx2")), "f32")
 
@@ -80,7 +80,7 @@ CHANGES: dict[str, Callable[[Image], object]] = {
     "no slot 99": call(operands=(Operand(99, Place(0, (), ())),)),
     "result of cast": call(result=FAR),
     "cast gives": call(result=Place(0, (2,), (4,))),
-    "cast has no attribute": call(attributes={"to": "f32", "more": 1}),
+    "cast has no attribute": call(attributes={"to": "i64", "more": 1}),
     "input: it reaches": lambda x: x.inputs.update(x=FAR),
     "output: offset": lambda x: x.outputs.update(y=Place(0, (2,), (-4,))),
     "output: dtype": lambda x: x.outputs.update(y=Place(0, (2,), (4,), "complex")),

@@ -12,7 +12,7 @@ import difflib
 from functools import lru_cache
 from importlib import resources
 
-from smalti.errors import InputError
+from smalti.errors import UnknownDeviceError
 from smalti.machine.device import GUESSED, MEASURED, SPECIFIED, Cache, Device
 
 ORIGINS = {"": SPECIFIED, "m": MEASURED, "g": GUESSED}
@@ -122,7 +122,7 @@ def devices() -> list[Device]:
 def device(name: str) -> Device:
     """The device of a name: the vendor's own, in lower case with underscores, or as drivers say it.
 
-    Raises InputError that lists near names.
+    Raises UnknownDeviceError, an InputError and a KeyError, that lists near names.
 
     >>> device("rtx_4060").units, device("NVIDIA GeForce RTX 4060").id
     (24, 'rtx_4060')
@@ -132,6 +132,6 @@ def device(name: str) -> Device:
     if plain not in names:
         near = difflib.get_close_matches(plain, names, n=6, cutoff=0.5)
         listed = ", ".join(dict.fromkeys(names[match] for match in near))
-        raise InputError(f"no device {name!r} in the library"
-                         + (f"; near names: {listed}" if listed else ""))
+        raise UnknownDeviceError(f"no device {name!r} in the library"
+                                 + (f"; near names: {listed}" if listed else ""))
     return found[names[plain]]
