@@ -167,6 +167,7 @@ def test_inspect_and_explain(model: Path, tmp_path: Path) -> None:
     (("run", "small.onnx", "x=x.npy", "-o", "x.npy"), "ends in .npz"),
     (("run", "x.npy", "--random"), "ONNX"),
     (("compile", "."), ". is no file"),
+    (("profile", "none"), "none is neither a file nor a model of the suite"),
     (("compile", "small.onnx", "--shape", "rows=3", "-o", "small.onnx"), "would replace"),
     (("export", "mlir", "small.onnx", "--shape", "rows=3", "-o", "small.onnx"), "would replace"),
     (("run", "small.onnx", "x=x.npy", "x=x.npy"), "given twice"),

@@ -55,6 +55,9 @@ def profile(model: str | None, part: str | None, size: str | None, precision: st
     if level is None:
         raise InputError("only kernels can be profiled, and this CPU has no AVX2: it runs the "
                          "numpy reference")
+    if model is not None and model not in CASES and not Path(model).exists():
+        raise InputError(f"{model} is neither a file nor a model of the suite; the suite has "
+                         f"{', '.join(CASES)}")
     if model in CASES:
         if part is not None or size is not None:
             raise InputError(f"{model} is a model of the suite at a fixed shape; --part and --size "

@@ -101,7 +101,7 @@ class Container:
     def _table(self, size: int) -> dict[str, tuple[int, int, bytes]]:
         magic, version, count, told = START.unpack_from(self._map)
         if magic != MAGIC:
-            raise self.refusal("it starts with other bytes")
+            raise self.refusal("it starts with other bytes than those of .smalti files")
         if version != VERSION:
             raise EngineError(f"{self.path} has format {version} of engine files, this Smalti "
                               f"reads {VERSION}; make it again with `smalti compile`")

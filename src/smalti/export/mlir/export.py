@@ -42,7 +42,7 @@ def export(graph: Graph) -> str:
     """
     graph = _in_primitives(graph)
     bad = [UnsupportedNode(node.scope or "(top)", node.operation.name,
-                           f"no operation of the linalg, tensor, arith and math dialects takes "
+                           "no row of the MLIR export takes "
                            f"{', '.join(str(v.type) for v in node.inputs)}")
            for node in graph.nodes if not _expressible(node)]
     bad += [UnsupportedNode(name, value.kind, f"dtype {value.dtype} is not written")
