@@ -70,7 +70,7 @@ class Case:
         """The device, fitted to the first rows."""
         _, dtype, sizes, seconds = self.part(slice(SAMPLES))
         found = fitted(self.device, self.family, dtype, sizes, seconds)
-        return self.device.with_fitted({f"{self.family.name}:{dtype}": found})
+        return self.device.with_fitted({self.family.key(dtype): found})
 
 
 def products(folder: Path) -> Iterator[Case]:
@@ -170,7 +170,7 @@ def predicted(device: Device, dtype: str, sizes: Sizes, times: list[dict[str, fl
         misses = np.log(seconds[train]
                         / family.seconds(device, dtype, constants, at(train)).seconds)
         residual = Residual(places(family, at(train)), misses)
-        calibrated = device.with_fitted({f"{family.name}:{dtype}": Fitted(constants, residual)})
+        calibrated = device.with_fitted({family.key(dtype): Fitted(constants, residual)})
         for i, expected in zip(asked, timed_all(calibrated, family, dtype, at(asked)).seconds):
             found.setdefault(int(i), {})[solver] = float(expected)
     return found
@@ -237,11 +237,11 @@ def errors(folder: Path, kinds: list[str]) -> None:
                       if other is not case and other.family.name == case.family.name]
             constants = fit(others, case.family)
             held_out = case.device.with_fitted(
-                {f"{case.family.name}:{case.dtype}": Fitted(constants)})
+                {case.family.key(case.dtype): Fitted(constants)})
             started = time.perf_counter()
             calibrated = case.calibrated()
             elapsed = time.perf_counter() - started
-            found = calibrated.fitted[f"{case.family.name}:{case.dtype}"]
+            found = calibrated.fitted[case.family.key(case.dtype)]
             print(f"| {case.family.name} {case.dtype} | {case.device.id} | {len(case.seconds)} | "
                   f"{case.error(case.device):.1f} % | {case.error(held_out):.1f} % | "
                   f"{case.error(calibrated, SAMPLES):.1f} % | "

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import lru_cache
 from pathlib import Path
 
 import platformdirs
@@ -49,8 +50,13 @@ def usable_cores(root: Path = Path("/")) -> int:
     """
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
-    cores = {_siblings(root, cpu) for cpu in os.sched_getaffinity(0)}
-    return max(1, min(len(cores), _share_of_time(root)))
+    return _cores(root, frozenset(os.sched_getaffinity(0)))
+
+
+@lru_cache(maxsize=8)
+def _cores(root: Path, cpus: frozenset[int]) -> int:
+    """Physical cores among `cpus` that the control group lets this process keep busy."""
+    return max(1, min(len({_siblings(root, cpu) for cpu in cpus}), _share_of_time(root)))
 
 
 def _siblings(root: Path, cpu: int) -> str:
@@ -63,9 +69,9 @@ def _share_of_time(root: Path) -> int:
     """CPUs whose whole time the control group of this process may use, rounded up."""
     shares = [THREADS_MAX]
     for line in _text(root / "proc/self/cgroup").splitlines():
-        _, _, place = line.partition(":")
-        controllers, _, path = place.partition(":")
-        folder = root / "sys/fs/cgroup" / ("" if not controllers else controllers)
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        folder = root / "sys/fs/cgroup" / controllers
         for place in (folder / path.strip("/"), folder):
             if not controllers:
                 quota, _, period = _text(place / "cpu.max").partition(" ")

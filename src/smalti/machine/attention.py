@@ -12,6 +12,7 @@ import numpy as np
 from smalti.machine.device import BYTES, Device
 from smalti.machine.family import (
     ISSUE, LATENCY, LAUNCH, MATRIX, MEMORY, Constants, Family, Sizes, Timing, binding,
+    waves,
 )
 from smalti.machine.product import BUSY_SHARE
 
@@ -44,17 +45,16 @@ def tiled(device: Device, dtype: str, constants: Constants, sizes: Sizes, querie
     special = c["special"] * queries * KEYS / EXPONENTIALS_PER_CLOCK / device.clock
     start, least = c["start"] / device.clock, c["step"] / device.clock
 
-    full = np.floor(blocks / (units * resident))
-    rest = np.ceil((blocks - full * units * resident) / units)
+    full, rest = waves(blocks, units, resident)
     busy = np.maximum(products, special)
-    waves = full * (np.maximum(busy * resident, least) * steps + start) + np.where(
+    steady = full * (np.maximum(busy * resident, least) * steps + start) + np.where(
         rest > 0, np.maximum(busy * rest, least) * steps + start, 0)
     work = (full * resident + rest) * steps
     traffic = 4 * BYTES[dtype] * batch * length * heads * wide
-    seconds, binds = binding((LATENCY, waves),
+    seconds, binds = binding((LATENCY, steady),
                              (MEMORY, traffic / (device.bandwidth * c["memory"])))
     busiest = np.where(products > special, MATRIX, ISSUE)
-    binds = np.where((binds == LATENCY) & (work * busy > BUSY_SHARE * waves), busiest, binds)
+    binds = np.where((binds == LATENCY) & (work * busy > BUSY_SHARE * steady), busiest, binds)
     launch = device.launch + c["launch"] * 1e-6
     return Timing(seconds + launch, 4 * batch * heads * length**2 * wide, traffic,
                   np.where(seconds < launch, LAUNCH, binds))

@@ -59,7 +59,7 @@ class Problem:
     @property
     def key(self) -> str:
         """What tells constants of one calibration from those of another."""
-        return f"{self.family.name}:{self.dtype}"
+        return self.family.key(self.dtype)
 
 
 def estimate(device: Device, op: str, dtype: str = "f32", **fields: Any) -> Estimate:
@@ -156,7 +156,7 @@ def timed(device: Device, problem: Problem) -> Timing:
 
 def timed_all(device: Device, family: Family, dtype: str, sizes: Sizes) -> Timing:
     """The timings of many problems of one family, with what calibration has found for it."""
-    fitted = device.fitted.get(f"{family.name}:{dtype}")
+    fitted = device.fitted.get(family.key(dtype))
     if fitted is None:
         return family.seconds(device, dtype, family.constants, sizes)
     found = family.seconds(device, dtype, fitted.constants, sizes)

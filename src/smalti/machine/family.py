@@ -53,6 +53,18 @@ class Family:
     constants: Constants
     seconds: Model
 
+    def key(self, dtype: str) -> str:
+        """What tells what calibration has found for one family and dtype from the rest."""
+        return f"{self.name}:{dtype}"
+
+
+def waves(blocks: np.ndarray, units: int,
+          resident: np.ndarray | int) -> tuple[np.ndarray, np.ndarray]:
+    """How often all units are full of blocks, `resident` each, and how many the busiest one has in
+    the wave behind these."""
+    full = np.floor(blocks / (units * resident))
+    return full, np.ceil((blocks - full * units * resident) / units)
+
 
 def binding(*limits: tuple[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """The largest of several times, and which one it is."""

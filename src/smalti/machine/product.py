@@ -19,6 +19,7 @@ import numpy as np
 from smalti.machine.device import BYTES, Device
 from smalti.machine.family import (
     CACHE, LATENCY, LAUNCH, MATRIX, MEMORY, Constants, Family, Sizes, Timing, binding,
+    waves,
 )
 
 STEP_BYTES = 128
@@ -69,9 +70,8 @@ def tiled(device: Device, dtype: str, constants: Constants, sizes: Sizes, tile: 
     def wave(each: np.ndarray | int) -> np.ndarray:
         return np.maximum(each * step, c["step"] / device.clock) * steps + start
 
-    full = np.floor(blocks / (units * resident))
-    rest = np.ceil((blocks - full * units * resident) / units)
-    waves = full * wave(resident) + np.where(rest > 0, wave(rest), 0)
+    full, rest = waves(blocks, units, resident)
+    busy = full * wave(resident) + np.where(rest > 0, wave(rest), 0)
     arithmetic = full * resident * step * steps + rest * step * steps
 
     cached = blocks * steps * STEP_BYTES * (tile.m + tile.n)
@@ -81,8 +81,8 @@ def tiled(device: Device, dtype: str, constants: Constants, sizes: Sizes, tile: 
     reach = c["reach"] * device.clock * np.minimum(blocks, units)
     cache = _cache_rate(device, c, reach * CACHE_AHEAD)
     memory = traffic / np.minimum(device.bandwidth * c["memory"], reach) + start
-    seconds, binds = binding((LATENCY, waves), (CACHE, cached / cache + start), (MEMORY, memory))
-    binds = np.where((binds == LATENCY) & (arithmetic > BUSY_SHARE * waves), MATRIX, binds)
+    seconds, binds = binding((LATENCY, busy), (CACHE, cached / cache + start), (MEMORY, memory))
+    binds = np.where((binds == LATENCY) & (arithmetic > BUSY_SHARE * busy), MATRIX, binds)
     if parts > 1:
         seconds = seconds + MERGE_BYTES * parts * batch * m * n / cache + c["merge"] * 1e-6
         seconds = np.where(steps >= 2, seconds, np.inf)

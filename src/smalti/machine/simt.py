@@ -19,6 +19,7 @@ from functools import lru_cache
 import numpy as np
 
 from smalti.machine.device import Device
+from smalti.machine.family import waves
 
 WARP = 32
 BANKS = 32
@@ -133,8 +134,7 @@ def seconds(device: Device, given: Schedules, m: int, n: int, k: int,
     resident = _resident(device, given, threads, np.minimum(needed, THREAD_REGISTERS))
     held = np.maximum(resident, 1)
     groups = np.ceil(m / s.tile_m) * np.ceil(n / s.tile_n)
-    full = np.floor(groups / (device.units * held))
-    rest = np.ceil((groups - full * device.units * held) / device.units)
+    full, rest = waves(groups, device.units, held)
     clocks = k * (full * together(held * warps * step, alone)
                   + np.where(rest > 0, together(rest * warps * step, alone), 0))
     traffic = WORD * float(m) * n * k * (1 / s.tile_m + 1 / s.tile_n)
