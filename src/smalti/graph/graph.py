@@ -16,6 +16,8 @@ from smalti.errors import InputError
 from smalti.graph.operation import DTYPES, OPERATIONS, Operation, Type
 
 CONSTANT_ELEMENTS_MAX = 1 << 20
+VALUE_BYTES_MAX = 1 << 40
+"""No value that is compiled is larger: no computer has the memory."""
 
 
 class Value:

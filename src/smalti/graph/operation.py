@@ -27,6 +27,7 @@ DTYPES = {
     "f8e8m0": ml_dtypes.float8_e8m0fnu,
 }
 """The numpy type of each dtype; those of fewer than eight bits take a byte in memory."""
+HALVES = ("bf16", "f16")
 FLOATS = ("f64", "f32", "f16", "bf16")
 
 

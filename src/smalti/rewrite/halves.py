@@ -9,8 +9,7 @@ output, or its bits are asked for, it is rounded.
 from __future__ import annotations
 
 from smalti.graph import Graph, Node, Value
-
-HALVES = ("f16", "bf16")
+from smalti.graph.operation import HALVES
 
 
 def widened(graph: Graph) -> tuple[Graph, dict[str, str]]:

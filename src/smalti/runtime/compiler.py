@@ -21,6 +21,8 @@ from smalti.fuse import Cut, HostPiece, View, cut, narrowed
 from smalti.fuse import held as with_halves
 from smalti.fuse.support import When, lacking
 from smalti.graph import Graph, show
+from smalti.graph.graph import VALUE_BYTES_MAX
+from smalti.graph.operation import HALVES
 from smalti.kernel import verify
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.kernel.traffic import touched
@@ -41,7 +43,6 @@ from smalti.schedule.choose import FILTERING_MAX
 from smalti.schedule.winograd import growth_of
 from smalti.schedule.schedule import Limits
 from smalti.target.x86.assembler import Code
-from smalti.target.x86.elements import HALVES
 from smalti.target.x86.encoder import disassembly
 from smalti.target.x86.functions import FUNCTIONS
 from smalti.target.x86.instructions import Level, level
@@ -49,7 +50,6 @@ from smalti.target.x86.lower import Lowered, PackedWeight, limits, lower
 from smalti.target.x86.packing import lower_packing
 
 PRECISIONS = ("auto", "f32", "bf16")
-VALUE_BYTES_MAX = 1 << 40
 CONSTANT_ALIGNMENT = 8
 GROWTH_MAX, GROWTH_BYTES_MIN = 0.05, 4 << 20
 """Transformed weights save a few per cent of time; they may add this share of all plain weights,

@@ -9,12 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from smalti.errors import DeviceError, InputError, NumericsError
-from smalti.graph.operation import DTYPES, FLOATS
+from smalti.graph.operation import DTYPES, FLOATS, HALVES
 from smalti.runtime.guard import ERROR_MAX, filtering_error
 from smalti.runtime.image import Image, Slot
 from smalti.runtime.memory import anonymous
 from smalti.runtime.sources import Done, Read
-from smalti.target.x86.elements import HALVES
 
 ALIGNMENT = 128
 """Between slots, and behind each: kernels may read a vector beyond its end."""

@@ -30,13 +30,11 @@ from smalti.frontend.onnx.signatures import check_operands
 from smalti.frontend.onnx.tensors import ELEMENT_OF, PACKED, Tensors
 from smalti.graph import Graph, Value
 from smalti.graph.folding import folded
-from smalti.graph.graph import CONSTANT_ELEMENTS_MAX
+from smalti.graph.graph import CONSTANT_ELEMENTS_MAX, VALUE_BYTES_MAX
 from smalti.graph.operation import DTYPES, FLOATS
 
 DEPTH_MAX = 24
 """Bodies within bodies, and functions that call functions."""
-BYTES_MAX = 1 << 40
-"""No value of a graph is larger: no computer has the memory."""
 AXES_MAX = 32
 """Numpy has 64, and some of our meanings double the axes."""
 KNOWN_FLOPS_MAX, KNOWN_FLOPS_SUM = 1 << 22, 1 << 29
@@ -132,7 +130,7 @@ class FoldingGraph(Graph):
 
     def apply(self, name: str, *inputs: Value, **attributes: Any) -> Value:
         value = super().apply(name, *inputs, **attributes)
-        if value.type.bytes > BYTES_MAX or len(value.shape) > AXES_MAX:
+        if value.type.bytes > VALUE_BYTES_MAX or len(value.shape) > AXES_MAX:
             raise InputError(f"a result of {value.type} is larger than any memory")
         if value.type.size == 0:
             self.nodes.pop()

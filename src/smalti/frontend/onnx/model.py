@@ -13,11 +13,12 @@ import onnx
 from smalti.errors import InputError, UnsupportedError, UnsupportedNode
 from smalti.frontend.onnx import rules as rules
 from smalti.frontend.onnx.importer import (
-    AXES_MAX, BYTES_MAX, FoldingGraph, Importer, Scope, Step, dtype_name, steps_of,
+    AXES_MAX, FoldingGraph, Importer, Scope, Step, dtype_name, steps_of,
 )
 from smalti.frontend.onnx.reading import Source, read_model
 from smalti.frontend.onnx.tensors import DTYPE_OF, Tensors
 from smalti.graph import Graph
+from smalti.graph.graph import VALUE_BYTES_MAX
 from smalti.graph.operation import Type
 
 Shapes = Mapping[str, Sequence[int] | int]
@@ -230,7 +231,7 @@ def input_types(source: Source, tensors: Tensors, shapes: Shapes) -> dict[str, T
                          + (f"leaves open {', '.join(dims)}" if dims else "no open dimensions"))
     for name, type in found.items():
         if type is not None and (len(type.shape) > AXES_MAX or Type(
-                tuple(max(n, 1) for n in type.shape), type.dtype).bytes > BYTES_MAX):
+                tuple(max(n, 1) for n in type.shape), type.dtype).bytes > VALUE_BYTES_MAX):
             raise InputError(f"the input {name!r} of {source.name} is {type}, larger than any "
                              f"memory")
     if missing:

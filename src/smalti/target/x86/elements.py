@@ -7,12 +7,11 @@ the lowest bit that stays carries into the upper half exactly when the value is 
 
 from __future__ import annotations
 
+from smalti.graph.operation import HALVES
 from smalti.target.x86 import integers, masks
 from smalti.target.x86.assembler import Assembler, Memory, Register
 from smalti.target.x86.integers import INTEGERS
 
-HALVES = ("bf16", "f16")
-"""The dtypes of two bytes."""
 NEAREST = 0
 """The rounding of `vcvtps2ph`: ties to even."""
 INFINITY = 0x7F800000

@@ -10,6 +10,7 @@ what stands behind it: where that is the next c, it is packed as well.
 from __future__ import annotations
 
 from smalti.errors import IllegalSchedule
+from smalti.graph.operation import HALVES
 from smalti.kernel.form import ELEMENT_BYTES
 from smalti.target.x86 import elements
 from smalti.target.x86.assembler import Assembler, Memory, Register
@@ -38,7 +39,7 @@ class _Packing:
         self.size = ELEMENT_BYTES[dtype]
         self.o, self.c, self.r, self.s = (self.size * stride for stride in strides)
         self.asm = Assembler(level, "packing")
-        self.copied = dtype == packed.dtype in elements.HALVES
+        self.copied = dtype == packed.dtype in HALVES
         self.neighbours = self.copied and self.c == self.size
         pairs = packed.dtype == "bf16" or packed.dtype == "f16" and self.neighbours
         self.step = 2 if pairs else 1
