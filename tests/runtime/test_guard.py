@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from native_pieces import relative_error
 
-from smalti.errors import NumericsError
+from smalti.errors import InputError, NumericsError
 from smalti.graph import Graph, evaluate
 from smalti.runtime.compiler import compile_graph
 from smalti.runtime.guard import ERROR_MAX, filtering_error
@@ -89,3 +89,20 @@ def test_an_image_alone_refuses_what_it_cannot_compute() -> None:
     image = Image.from_bytes(compile_graph(convolution(), threads=1).image.to_bytes())
     with pytest.raises(NumericsError, match="too imprecise for the weights w"):
         NativeProgram(image, 1).bind(lambda name: normal(32, 32, 3, 3) * np.float32(1e-37))
+
+
+def test_one_of_many_weights_that_is_bound_again_may_need_all_others() -> None:
+    g = convolution()
+    g.output("z", g.outputs["y"] + g.parameter("bias", (32, 1, 1)))
+    program, values = compile_graph(g, threads=1), {"w": normal(32, 32, 3, 3),
+                                                    "bias": normal(32, 1, 1)}
+    program.bind(values)
+    small = {"w": values["w"] * np.float32(1e-37)}
+    with pytest.raises(InputError, match="'bias' is missing"):
+        program.bind(small, only=["w"])
+    program.bind(values)
+    program.bind({**values, **small}, only=["w"])
+    assert "numeric guard: w is filtered by F(2)" in program.explain()
+    x = np.ones((1, 32, 16, 16), np.float32)
+    expected = evaluate(g, {"x": x}, {**values, **small})["y"]
+    assert relative_error(program.run({"x": x})["y"], expected) < ERROR_MAX

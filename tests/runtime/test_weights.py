@@ -216,6 +216,64 @@ def test_nothing_is_shared_with_a_program_that_has_no_weights() -> None:
     np.testing.assert_array_equal(found, run_with(6, 1))
 
 
+# ---------------------------------------------------------------------- some weights only
+
+
+def packed_bytes(bound: NativeProgram) -> dict[tuple[str, int], bytes]:
+    """What lies in each slot."""
+    return {(slot.name, number): bytes(memory[:slot.bytes])
+            for number, (slot, memory) in enumerate(zip(bound.image.slots, bound._weights))}
+
+
+def test_some_weights_are_bound_again_and_all_others_are_left() -> None:
+    bound, values, read = of_side(6), sized_weights(0), Counter()
+    bound.bind(values)
+    before, places = packed_bytes(bound), [memory.ctypes.data for memory in bound._weights]
+    bound.run({"x": np.ones((1, 16, 6, 6), np.float32)})
+
+    def reading(name: str) -> np.ndarray:
+        read[name] += 1
+        return sized_weights(1)[name]
+
+    bound.bind(reading, only=["w", "of another program"])
+    assert read == {"w": 1}
+    assert places == [memory.ctypes.data for memory in bound._weights]
+    changed = {name for key, found in packed_bytes(bound).items() if found != before[key]
+               for name in key[:1]}
+    assert changed == {"w"}
+    mixed = of_side(6)
+    mixed.bind({**values, "w": sized_weights(1)["w"]})
+    inputs = {"x": np.ones((1, 16, 6, 6), np.float32)}
+    np.testing.assert_array_equal(bound.run(inputs)["y"], mixed.run(inputs)["y"])
+    bound.bind({"w": values["w"]}, only={"w"})
+    assert packed_bytes(bound) == before
+
+
+def test_binding_some_leaves_the_program_that_shares_them_alone() -> None:
+    first, second = of_side(4), of_side(6)
+    first.bind(sized_weights(0))
+    second.bind(sized_weights(0), like=first)
+    second.bind(sized_weights(1), only=["large", "w"])
+    found = [program.run({"x": np.ones((1, 16, side, side), np.float32)})["y"]
+             for side, program in ((4, first), (6, second))]
+    np.testing.assert_array_equal(found[0], run_with(4, 0))
+    mixed = of_side(6)
+    mixed.bind({**sized_weights(1), "bias": sized_weights(0)["bias"]})
+    np.testing.assert_array_equal(
+        found[1], mixed.run({"x": np.ones((1, 16, 6, 6), np.float32)})["y"])
+
+
+def test_what_goes_wrong_leaves_no_half_bound_program() -> None:
+    bound, values = of_side(6), sized_weights(0)
+    with pytest.raises(InputError, match="no weights are bound"):
+        bound.bind(values, only=["w"])
+    bound.bind(values)
+    with pytest.raises(NumericsError, match="'w' holds"):
+        bound.bind({"w": np.full((16, 16, 3, 3), np.nan, np.float32)}, only=["w"])
+    with pytest.raises(InputError, match="no weights are bound"):
+        bound.run({"x": np.ones((1, 16, 6, 6), np.float32)})
+
+
 # ---------------------------------------------------------------------- packing
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from functools import lru_cache
 from os import PathLike
 from types import MappingProxyType
@@ -67,15 +67,17 @@ class Program(ABC):
 
     @abstractmethod
     def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
-             like: Program | None = None) -> None:
+             like: Program | None = None, only: Collection[str] | None = None) -> None:
         """Take the parameters from `weights`; may be called again with others, at any time.
 
         `weights` is a .safetensors, .onnx or .smalti file, a folder of .safetensors files, a
         mapping of arrays, or a function `read(name) -> array`. Nothing of the arrays is kept;
         `done(name)` says when one is no longer needed. `like` is a program that has the very same
         weights bound, say for another shape: what both hold in the same layout is shared, and not
-        read again. Raises InputError listing all that are missing, of another shape or, where that
-        is `strict`, unknown; NumericsError naming one with NaN or Inf.
+        read again. With `only`, a program that has weights takes these parameters, those of them
+        that it has, and keeps all others. Raises InputError listing all that are missing, of
+        another shape or, where that is `strict`, unknown, and where `only` is given to a program
+        without weights; NumericsError naming one with NaN or Inf. After an error nothing is bound.
         """
 
     def save(self, path: str | PathLike, *, targets: Sequence[str] = (),
@@ -110,6 +112,14 @@ class Program(ABC):
     def _require_bound(self) -> None:
         if not self.bound:
             raise InputError(f"{self.name}: no weights are bound; call bind first")
+
+    def _asked(self, parameters: Mapping[str, tuple[int, ...]],
+               only: Collection[str] | None) -> Mapping[str, tuple[int, ...]]:
+        """The parameters that are to be bound: all, or those of `only`."""
+        if only is None:
+            return parameters
+        self._require_bound()
+        return {name: parameters[name] for name in only if name in parameters}
 
     def run_checked(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """As `run`; raises NumericsError naming the first kernel that made NaN or Inf."""
@@ -183,11 +193,14 @@ class ReferenceProgram(Program):
                           "reference, which is many times slower", RuntimeWarning, stacklevel=3)
 
     def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
-             like: Program | None = None) -> None:
+             like: Program | None = None, only: Collection[str] | None = None) -> None:
         shapes = {name: value.shape for name, value in self.graph.parameters.items()}
-        read, done = reading(weights, done, shapes, shapes, self.name, strict)
-        self.parameters = {name: checked(name, read(name), value.shape, value.dtype)
-                           for name, value in self.graph.parameters.items()}
+        needed = self._asked(shapes, only)
+        read, done = reading(weights, done, needed, shapes, self.name, strict)
+        self.bound = False
+        for name in needed:
+            value = self.graph.parameters[name]
+            self.parameters[name] = checked(name, read(name), value.shape, value.dtype)
         self.bound = True
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -246,27 +259,33 @@ class NativeProgram(Program):
         self._held: dict[str, np.ndarray] = {}
 
     def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
-             like: Program | None = None) -> None:
-        """Read, check and pack every parameter.
+             like: Program | None = None, only: Collection[str] | None = None) -> None:
+        """Read, check and pack every parameter, or those of `only`.
 
-        They are read again where the numeric guard finds that some need another program. Raises
+        All are read again where the numeric guard finds that some need another program. Raises
         InputError and NumericsError as `Program.bind` does.
         """
-        needed = self.image.parameters
-        known = self.recipe.graph.parameters if self.recipe else needed
-        read, done = reading(weights, done, needed, known, self.name, strict)
+        known = self.recipe.graph.parameters if self.recipe else self.image.parameters
+
+        def source(needed: Mapping[str, tuple[int, ...]]) -> tuple[Read, Done]:
+            return reading(weights, done, needed, known, self.name, strict)
+
         with self._turn:
-            while imprecise := self._bind(read, done, like):
+            needed = self._asked(self.image.parameters, only)
+            found = source(needed)
+            imprecise = self._bind(*found, like) if only is None else self._rebind(*found, needed)
+            while imprecise:
                 if self.recipe is None:
                     raise NumericsError(f"{self.name}: minimal filtering is too imprecise for the "
                                         f"weights {', '.join(sorted(imprecise))}; compile the "
                                         f"model again with them")
                 filterings = {**self.filterings, **imprecise}
                 self._take(self.recipe.image(self.image.level, filterings))
+                imprecise = self._bind(*source(self.image.parameters), like)
             self.bound, self._settled = True, False
 
     def _bind(self, read: Read, done: Done, like: Program | None) -> dict[str, int]:
-        """Bind; the weights that need a smaller F(m), and which."""
+        """Bind all; the weights that need a smaller F(m), and which."""
         self.bound, image = False, self.image
         found = like._kept() if isinstance(like, NativeProgram) and like is not self else {}
         shared = {number: found[key] for number, slot in enumerate(image.slots)
@@ -281,6 +300,16 @@ class NativeProgram(Program):
             for other, n in shared.values():
                 other._shared.add(n)
         return bind(image, self._weights, shared, read, done, self._pack, self.threads)
+
+    def _rebind(self, read: Read, done: Done, names: Container[str]) -> dict[str, int]:
+        """As `_bind`, for some; what another program reads stays as it is, and is left to it."""
+        self.bound, image = False, self.image
+        kept = {n for n, slot in enumerate(image.slots) if not slot.name or slot.name not in names}
+        if left := self._shared - kept:
+            given = {n: memory for n, memory in enumerate(self._weights) if n not in left}
+            self._weights, self._arena = allocated(image, given), None
+            self._shared -= left
+        return bind(image, self._weights, kept, read, done, self._pack, self.threads)
 
     def _kept(self) -> dict[tuple, tuple[NativeProgram, int]]:
         """What is bound, by what it holds and in which layout: this program and the slot."""

@@ -11,7 +11,7 @@ imported and compiled once for each combination of types and asked-for values, a
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -186,11 +186,13 @@ class Machine:
         self.programs.append(program)
         return program
 
-    def bind(self, read: Read) -> None:
-        """Take other weights, now and for stages that are still to come."""
-        self.read = read
+    def bind(self, read: Read, only: Collection[str] | None = None) -> None:
+        """Take other weights, or those of `only`, now and for stages that are still to come."""
+        before = self.read
+        self.read = read if only is None else (
+            lambda name: read(name) if name in only else before(name))
         for program in self.programs:
-            program.bind(read)
+            program.bind(self.read, only=only)
 
 
 class Interpreted(Program):
@@ -201,10 +203,12 @@ class Interpreted(Program):
         self.inputs = {name: value.shape for name, value in graph.inputs.items()}
         self.parameters: dict[str, np.ndarray] = {}
 
-    def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True) -> None:
+    def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
+             like: Program | None = None, only: Collection[str] | None = None) -> None:
         shapes = {name: value.shape for name, value in self.graph.parameters.items()}
-        read, done = reading(weights, done, shapes, shapes, self.name, strict)
-        self.parameters = {name: np.array(read(name)) for name in shapes}
+        needed = self._asked(shapes, only)
+        read, done = reading(weights, done, needed, shapes, self.name, strict)
+        self.parameters.update({name: np.array(read(name)) for name in needed})
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         try:
@@ -239,12 +243,12 @@ class StagedProgram(Program):
         self._turn = threading.Lock()
 
     def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
-             like: Program | None = None) -> None:
+             like: Program | None = None, only: Collection[str] | None = None) -> None:
         """As `Program.bind`; `weights` are kept, for stages that are compiled later, and nothing is
         shared with `like`."""
         types = {name: self.model.tensors.type(name) for name in self.model.tensors}
         read, _ = reading(weights, done, {}, types, self.name, strict)
-        self._machine.bind(read)
+        self._machine.bind(read, only and frozenset(only))
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs for `inputs`. Raises InputError for inputs that do not fit, and where values
