@@ -98,7 +98,7 @@ def interface(graph: Graph) -> tuple[dict[str, str], dict[str, str]]:
 
 def test_inputs_and_outputs() -> None:
     assert interface(clip_text_graph(SD15.text, 3)) == (
-        {"tokens": "i32[3, 77]"}, {"hidden": "f32[3, 77, 768]"})
+        {"tokens": "i32[3, 77]"}, {"context": "f32[3, 77, 768]"})
     assert interface(unet_graph(SD15.unet, 2, 72, 40)) == (
         {"latent": "f32[2, 4, 72, 40]", "timesteps": "f32[2]", "context": "f32[2, 77, 768]"},
         {"prediction": "f32[2, 4, 72, 40]"})

@@ -10,8 +10,18 @@ from peers_models import TINY_FLUX, TINY_TEXT, TINY_UNET, TINY_VAE
 
 from smalti.benchmark import peers
 from smalti.benchmark.agreement import relative_error
+from smalti.checkpoint.names import unet_renaming
 from smalti.graph import Graph, evaluate
 from smalti.models import (
+    CLIP_L,
+    OPENCLIP_G,
+    OPENCLIP_H,
+    SD1_UNET,
+    SD2_UNET,
+    SDXL_REFINER_UNET,
+    SDXL_UNET,
+    SSD1B_UNET,
+    VEGA_UNET,
     MobileNetV2Config,
     clip_text_graph,
     flux_double_block_graph,
@@ -37,6 +47,9 @@ def run(graph: Graph, peer: peers.Peer, **inputs: np.ndarray) -> np.ndarray:
     return result
 
 
+SINUSOIDS, NUMBERS, POOLED = 8, 6, 24
+VECTOR = POOLED + NUMBERS * SINUSOIDS
+"""Width of the vector of tiny models of the SDXL family."""
 UNETS = {
     "two levels": TINY_UNET,
     "one residual block, head dimension 40": replace(
@@ -52,6 +65,19 @@ UNETS = {
         TINY_UNET, block_channels=(16, 32, 48), norm_groups=4, head_dim=8,
         attention=(False, True, True), transformer_depth=(0, 1, 2), linear_projection=True,
         in_channels=9),
+    "SDXL pattern": replace(
+        TINY_UNET, block_channels=(16, 32, 48), norm_groups=4, head_dim=8,
+        attention=(False, True, True), transformer_depth=(0, 1, 2), linear_projection=True,
+        vector_dim=VECTOR),
+    "refiner pattern": replace(
+        TINY_UNET, block_channels=(24, 32, 40, 40), norm_groups=4, head_dim=8, res_blocks=1,
+        attention=(False, True, True, False), transformer_depth=(0, 2, 2, 0),
+        linear_projection=True, vector_dim=VECTOR),
+    "SSD-1B pattern": replace(
+        TINY_UNET, block_channels=(16, 32, 48), norm_groups=4, head_dim=8,
+        attention=(False, True, True), transformer_depth=(0, 2, 1), linear_projection=True,
+        vector_dim=VECTOR, output_depth=((0, 0, 0), (2, 1, 1), (1, 1, 3)), middle="residual"),
+    "no middle": replace(TINY_UNET, res_blocks=1, middle="none"),
     "one level, context of one token": replace(
         TINY_UNET, block_channels=(24,), attention=(True,), transformer_depth=(1,), res_blocks=1),
 }
@@ -62,17 +88,54 @@ def test_unet(name: str) -> None:
     import torch
 
     config = UNETS[name]
-    peer = peers.peer_unet(config)
+    peer = peers.peer_unet(config, sinusoids=SINUSOIDS)
     tokens = 1 if "one token" in name else 7
     latent, context = normal(1, 2, config.in_channels, 16, 8), normal(2, 2, tokens, 48)
     timesteps = np.array([999, 250.5], np.float32)
     graph = unet_graph(config, batch=2, height=16, width=8, tokens=tokens)
     assert set(graph.parameters) == set(peer.weights)
-    found = run(graph, peer, latent=latent, timesteps=timesteps, context=context)
+    inputs, added = {"latent": latent, "timesteps": timesteps, "context": context}, {}
+    if config.vector_dim:
+        pooled, numbers = normal(3, 2, POOLED), np.arange(2 * NUMBERS).reshape(2, -1) * 100 + 8
+        inputs["vector"] = np.hstack([pooled, sinusoids(numbers, SINUSOIDS)])
+        added = {"text_embeds": torch.tensor(pooled), "time_ids": torch.tensor(numbers)}
+    found = run(graph, peer, **inputs)
     with torch.no_grad():
         expected = peer.module(torch.tensor(latent), torch.tensor(timesteps),
-                               torch.tensor(context)).sample.numpy()
+                               torch.tensor(context), added_cond_kwargs=added).sample.numpy()
     assert relative_error(found, expected) <= ERROR_MAX
+
+
+def sinusoids(numbers: np.ndarray, width: int) -> np.ndarray:
+    """numbers [n, k] -> [n, k * width], cosines first."""
+    angles = numbers[..., None] * 10000.0 ** (-np.arange(width // 2) / (width // 2))
+    waves = np.concatenate([np.cos(angles), np.sin(angles)], axis=-1)
+    return waves.reshape(len(numbers), -1).astype(np.float32)
+
+
+FULL_UNETS = {
+    "SD 1": SD1_UNET, "SD 1 inpainting": replace(SD1_UNET, in_channels=9),
+    "InstructPix2Pix": replace(SD1_UNET, in_channels=8), "SD 2": SD2_UNET, "SDXL": SDXL_UNET,
+    "SDXL refiner": SDXL_REFINER_UNET, "SSD-1B": SSD1B_UNET, "Vega": VEGA_UNET}
+BILLIONS = {"SD 1": 0.86, "SD 2": 0.866, "SDXL": 2.567, "SDXL refiner": 2.26, "SSD-1B": 1.3,
+            "Vega": 0.74}
+"""Sizes as published, of the UNet alone."""
+
+
+@pytest.mark.parametrize("name", FULL_UNETS)
+def test_a_unet_of_full_size_has_the_tensors_of_diffusers(name: str) -> None:
+    import torch
+    from diffusers import UNet2DConditionModel
+
+    config = FULL_UNETS[name]
+    with torch.device("meta"):
+        state = UNet2DConditionModel(**peers.unet_arguments(config)).state_dict()
+    rename = unet_renaming(state)
+    expected = {rename(name): tuple(tensor.shape) for name, tensor in state.items()}
+    parameters = unet_graph(config, 2, 64, 64).parameters
+    assert {name: value.shape for name, value in parameters.items()} == expected
+    size = sum(value.type.size for value in parameters.values())
+    assert size / 1e9 == pytest.approx(BILLIONS.get(name, size / 1e9), rel=0.03)
 
 
 VAES = {
@@ -80,6 +143,7 @@ VAES = {
     "two levels, two residual blocks": replace(
         TINY_VAE, channels=24, block_channels=(24, 40), res_blocks=2),
     "one level, 16 channels": replace(TINY_VAE, block_channels=(16,), z_channels=16),
+    "SD 3 pattern": replace(TINY_VAE, z_channels=16, quant_conv=False, shift_factor=0.06),
 }
 
 
@@ -120,6 +184,8 @@ TEXTS = {
     "quick gelu": TINY_TEXT,
     "exact gelu": replace(TINY_TEXT, activation="gelu", layers=3, heads=3),
     "head dimension 40": replace(TINY_TEXT, hidden_size=80, heads=2, positions=20),
+    "OpenCLIP": replace(TINY_TEXT, activation="gelu", layers=3, prefix=OPENCLIP_G.prefix,
+                        projection=40),
 }
 
 
@@ -132,11 +198,57 @@ def test_text_encoder(name: str, tokens: int) -> None:
     peer = peers.peer_clip_text(config)
     ids = np.random.default_rng(1).integers(0, config.vocab_size, (2, tokens), np.int32)
     graph = clip_text_graph(config, 2, tokens)
-    assert set(graph.parameters) == set(peer.weights)
+    assert set(graph.parameters) == set(peer.weights) - {f"{config.prefix}.text_projection.weight"}
     found = run(graph, peer, tokens=ids)
     with torch.no_grad():
         expected = peer.module(torch.tensor(ids.astype(np.int64))).last_hidden_state.numpy()
     assert relative_error(found, expected) <= ERROR_MAX
+
+
+@pytest.mark.parametrize("final_norm", [False, True])
+@pytest.mark.parametrize("skip", [1, 2, 3])
+@pytest.mark.parametrize("name", ["exact gelu", "OpenCLIP"])
+def test_text_encoder_with_pooled_token(name: str, skip: int, final_norm: bool) -> None:
+    """Also with the rows of the tokens gathered outside, as textual inversion does."""
+    import torch
+
+    config, places = TEXTS[name], np.array([3, 19], np.int32)
+    peer = peers.peer_clip_text(config)
+    ids = np.random.default_rng(1).integers(0, config.vocab_size - 1, (2, 20), np.int32)
+    ids[[0, 1], places] = config.vocab_size - 1
+    options = {"skip": skip, "final_norm": final_norm, "pooled": True}
+    found = evaluate(clip_text_graph(config, 2, 20, **options),
+                     {"tokens": ids, "end": places}, peer.weights)
+    words = peer.weights[f"{config.prefix}.text_model.embeddings.token_embedding.weight"]
+    graph = clip_text_graph(config, 2, 20, embedded=True, **options)
+    embedded = evaluate(graph, {"embeddings": words[ids], "end": places}, peer.weights)
+    with torch.no_grad():
+        made = peer.module(torch.tensor(ids.astype(np.int64)), output_hidden_states=True)
+        norm = next(module for name, module in peer.module.named_modules()
+                    if name.endswith("final_layer_norm"))
+        context = made.hidden_states[-skip]
+        context = (norm(context) if final_norm else context).numpy()
+        pooled = (made.text_embeds if config.projection else made.pooler_output).numpy()
+    for outputs in (found, embedded):
+        assert relative_error(outputs["context"], context) <= ERROR_MAX
+        assert relative_error(outputs["pooled"], pooled) <= ERROR_MAX
+
+
+FULL_TEXTS = {"CLIP-L": CLIP_L, "OpenCLIP-H": OPENCLIP_H, "OpenCLIP-bigG": OPENCLIP_G}
+
+
+@pytest.mark.parametrize("name", FULL_TEXTS)
+def test_a_text_encoder_of_full_size_has_the_tensors_of_transformers(name: str) -> None:
+    import torch
+
+    config = FULL_TEXTS[name]
+    with torch.device("meta"):
+        state = peers.clip_text_module(config).state_dict()
+    rename = peers.clip_text_renaming(config)
+    expected = {rename(name): tuple(tensor.shape) for name, tensor in state.items()
+                if not name.endswith("position_ids")}
+    graph = clip_text_graph(config, 2, pooled=True)
+    assert {name: value.shape for name, value in graph.parameters.items()} == expected
 
 
 def test_fewer_layers_are_clip_skip() -> None:

@@ -25,6 +25,7 @@ from smalti.checkpoint.names import (
     vae_renaming,
 )
 from smalti.models.config import (
+    CLIP_L,
     ClipTextConfig,
     FluxConfig,
     MobileNetV2Config,
@@ -52,30 +53,47 @@ def peer_tiny_cnn(seed: int = 0) -> Peer:
     return _peer(tiny_cnn_module, lambda state: str, seed)
 
 
-def peer_unet(config: UNetConfig, seed: int = 0) -> Peer:
-    """diffusers' UNet2DConditionModel of this configuration, with seeded weights."""
+def peer_unet(config: UNetConfig, seed: int = 0, sinusoids: int = 256) -> Peer:
+    """diffusers' UNet2DConditionModel of this configuration, with seeded weights.
+
+    Where it reads a vector, that ends in numbers of so many `sinusoids` each.
+    """
     from diffusers import UNet2DConditionModel
 
-    attention = config.attention
-    return _peer(
-        lambda: UNet2DConditionModel(
-            in_channels=config.in_channels,
-            out_channels=config.out_channels,
-            block_out_channels=config.block_channels,
-            layers_per_block=config.res_blocks,
-            down_block_types=tuple("CrossAttnDownBlock2D" if a else "DownBlock2D"
-                                   for a in attention),
-            up_block_types=tuple("CrossAttnUpBlock2D" if a else "UpBlock2D"
-                                 for a in attention[::-1]),
-            # a number of heads, in spite of its name; and the last depth is also that of the middle
-            attention_head_dim=tuple(config.heads_at(c) for c in config.block_channels),
-            transformer_layers_per_block=tuple(d or config.middle_depth
-                                               for d in config.transformer_depth),
-            cross_attention_dim=config.context_dim,
-            norm_num_groups=config.norm_groups,
-            norm_eps=config.eps,
-            use_linear_projection=config.linear_projection,
-        ), unet_renaming, seed)
+    return _peer(lambda: UNet2DConditionModel(**unet_arguments(config, sinusoids)),
+                 unet_renaming, seed)
+
+
+def unet_arguments(config: UNetConfig, sinusoids: int = 256) -> dict[str, Any]:
+    """What diffusers calls the hyperparameters of a UNet."""
+    attention, levels = config.attention, range(len(config.block_channels))
+    added = {"addition_embed_type": "text_time", "addition_time_embed_dim": sinusoids,
+             "projection_class_embeddings_input_dim": config.vector_dim}
+    middles = {"transformer": "UNetMidBlock2DCrossAttn", "residual": "UNetMidBlock2D",
+               "none": None}
+    return dict(
+        in_channels=config.in_channels,
+        out_channels=config.out_channels,
+        block_out_channels=config.block_channels,
+        layers_per_block=config.res_blocks,
+        down_block_types=tuple("CrossAttnDownBlock2D" if a else "DownBlock2D"
+                               for a in attention),
+        up_block_types=tuple("CrossAttnUpBlock2D" if a else "UpBlock2D"
+                             for a in attention[::-1]),
+        # a number of heads, in spite of its name; and the last depth is also that of the middle
+        attention_head_dim=tuple(config.heads_at(c) for c in config.block_channels),
+        transformer_layers_per_block=tuple(d or config.middle_depth
+                                           for d in config.transformer_depth),
+        reverse_transformer_layers_per_block=(
+            [list(config.output_depths(level)) for level in reversed(levels)]
+            if config.output_depth else None),
+        mid_block_type=middles[config.middle],
+        cross_attention_dim=config.context_dim,
+        norm_num_groups=config.norm_groups,
+        norm_eps=config.eps,
+        use_linear_projection=config.linear_projection,
+        **added if config.vector_dim else {},
+    )
 
 
 def peer_vae(config: VaeConfig, seed: int = 0) -> Peer:
@@ -94,26 +112,40 @@ def peer_vae(config: VaeConfig, seed: int = 0) -> Peer:
             up_block_types=("UpDecoderBlock2D",) * levels,
             norm_num_groups=config.norm_groups,
             scaling_factor=config.scaling_factor,
+            shift_factor=config.shift_factor,
+            use_quant_conv=config.quant_conv,
+            use_post_quant_conv=config.quant_conv,
         ), vae_renaming, seed)
 
 
 def peer_clip_text(config: ClipTextConfig, seed: int = 0) -> Peer:
-    """transformers' CLIPTextModel of this configuration, with seeded weights."""
-    from transformers import CLIPTextConfig, CLIPTextModel
+    """transformers' CLIPTextModel(WithProjection) of this configuration, with seeded weights."""
+    return _peer(lambda: clip_text_module(config), lambda state: clip_text_renaming(config), seed)
 
-    return _peer(
-        lambda: CLIPTextModel(CLIPTextConfig(
-            vocab_size=config.vocab_size,
-            hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
-            num_hidden_layers=config.layers,
-            num_attention_heads=config.heads,
-            max_position_embeddings=config.positions,
-            hidden_act=config.activation,
-            layer_norm_eps=config.eps,
-            bos_token_id=config.vocab_size - 2,
-            eos_token_id=config.vocab_size - 1,
-        )), lambda state: text_encoder_name, seed)
+
+def clip_text_renaming(config: ClipTextConfig) -> Callable[[str], str]:
+    """From transformers' names of this text encoder to ours."""
+    return lambda name: config.prefix + text_encoder_name(name).removeprefix(CLIP_L.prefix)
+
+
+def clip_text_module(config: ClipTextConfig) -> Any:
+    """CLIPTextModel, or CLIPTextModelWithProjection where the configuration has a projection."""
+    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+
+    model = CLIPTextModelWithProjection if config.projection else CLIPTextModel
+    return model(CLIPTextConfig(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        max_position_embeddings=config.positions,
+        hidden_act=config.activation,
+        layer_norm_eps=config.eps,
+        bos_token_id=config.vocab_size - 2,
+        eos_token_id=config.vocab_size - 1,
+        projection_dim=config.projection,
+    ))
 
 
 def peer_mobilenet_v2(config: MobileNetV2Config, seed: int = 0) -> Peer:
@@ -256,4 +288,5 @@ def call_vae_decode(module: Any, latent: Any) -> Any:
 
 def call_vae_encode(module: Any, image: Any) -> Any:
     """Mean and logarithm of the variance."""
-    return module.quant_conv(module.encoder(image))
+    moments = module.encoder(image)
+    return moments if module.quant_conv is None else module.quant_conv(moments)

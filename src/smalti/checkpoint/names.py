@@ -20,7 +20,8 @@ _TEXT_OLD = "cond_stage_model.transformer."
 IGNORED = re.compile(
     r"model_ema\.|betas$|alphas_cumprod|sqrt_|log_one_minus|posterior_|logvar$|lvlb_weights$"
     r"|scale_factor$|global_step$|optimizer|first_stage_model\.loss\.|embedding_manager\."
-    r"|.*\.position_ids$|.*\.logit_scale$|.*text_projection|.*\.num_batches_tracked$"
+    r"|.*\.position_ids$|.*\.logit_scale$|cond_stage_model\..*text_projection"
+    r"|.*\.num_batches_tracked$"
 )
 
 _UNET_ENDS = {

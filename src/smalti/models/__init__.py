@@ -2,8 +2,21 @@
 
 from smalti.models.clip_text import clip_text_graph
 from smalti.models.config import (
+    CLIP_L,
     FLUX1,
+    FLUX_VAE,
+    OPENCLIP_G,
+    OPENCLIP_H,
+    SD1_UNET,
+    SD2_UNET,
+    SD3_VAE,
     SD15,
+    SD_VAE,
+    SDXL_REFINER_UNET,
+    SDXL_UNET,
+    SDXL_VAE,
+    SSD1B_UNET,
+    VEGA_UNET,
     ClipTextConfig,
     FluxConfig,
     MobileNetV2Config,
@@ -17,7 +30,9 @@ from smalti.models.unet import unet_graph
 from smalti.models.vae import vae_decoder_graph, vae_encoder_graph
 
 __all__ = [
-    "FLUX1", "SD15", "ClipTextConfig", "FluxConfig", "MobileNetV2Config", "Sd1Config",
-    "UNetConfig", "VaeConfig", "clip_text_graph", "flux_double_block_graph", "mobilenet_v2_graph",
-    "unet_graph", "vae_decoder_graph", "vae_encoder_graph",
+    "CLIP_L", "FLUX1", "FLUX_VAE", "OPENCLIP_G", "OPENCLIP_H", "SD1_UNET", "SD2_UNET", "SD3_VAE",
+    "SD15", "SDXL_REFINER_UNET", "SDXL_UNET", "SDXL_VAE", "SD_VAE", "SSD1B_UNET", "VEGA_UNET",
+    "ClipTextConfig", "FluxConfig", "MobileNetV2Config", "Sd1Config", "UNetConfig", "VaeConfig",
+    "clip_text_graph", "flux_double_block_graph", "mobilenet_v2_graph", "unet_graph",
+    "vae_decoder_graph", "vae_encoder_graph",
 ]

@@ -1,4 +1,8 @@
-"""The CLIP text encoder (Radford et al. 2021, arXiv:2103.00020, section 2.4)."""
+"""The text encoders of CLIP (Radford et al. 2021, arXiv:2103.00020, section 2.4) and OpenCLIP.
+
+Names are those of transformers' `CLIPTextModelWithProjection`, under the prefix of the
+configuration.
+"""
 
 from __future__ import annotations
 
@@ -7,41 +11,69 @@ from smalti.graph import Graph, Value
 from smalti.models.config import ClipTextConfig
 from smalti.nn import embedding, gelu, layer_norm, linear, quick_gelu
 
-PREFIX = "cond_stage_model.transformer.text_model"
 ACTIVATIONS = {"gelu": gelu, "quick_gelu": quick_gelu}
 
 
-def clip_text_graph(config: ClipTextConfig, batch: int, tokens: int = 77) -> Graph:
-    """tokens i32[batch, tokens] -> hidden f32[batch, tokens, hidden_size].
+def clip_text_graph(config: ClipTextConfig, batch: int, tokens: int = 77, *, skip: int = 1,
+                    final_norm: bool = True, pooled: bool = False,
+                    embedded: bool = False) -> Graph:
+    """tokens i32[batch, tokens] -> context f32[batch, tokens, hidden_size].
 
-    The output is the last hidden state after the final layer norm. With fewer `layers` in the
-    configuration than in the checkpoint, it is that of an earlier layer ("clip skip"). Raises
-    InputError for more tokens than the model has positions, or an unknown activation.
+    The context is the hidden state after the layer that is `skip`-th from the end (1 is the last:
+    "clip skip"), behind the final layer norm unless `final_norm` is false. With `embedded` the
+    input is `embeddings` f32[batch, tokens, hidden_size] instead, the rows of the tokens without
+    those of their places.
 
-    >>> from smalti.models.config import SD15
+    With `pooled` there is an input more, `end` i32[batch], the place of each prompt's first end
+    token, and an output more, `pooled` f32[batch, projection or hidden_size]: the last layer's
+    hidden state there, behind the final layer norm and the projection where the model has one.
+    Raises InputError for more tokens than the model has positions, for a skipped layer that it has
+    not, or an unknown activation.
+
+    >>> from smalti.models.config import OPENCLIP_G, SD15
     >>> g = clip_text_graph(SD15.text, batch=2)
-    >>> g.inputs["tokens"], g.outputs["hidden"].type.shape
+    >>> g.inputs["tokens"], g.outputs["context"].type.shape
     (<input tokens i32[2, 77]>, (2, 77, 768))
+    >>> g = clip_text_graph(OPENCLIP_G, batch=2, skip=2, final_norm=False, pooled=True)
+    >>> g.outputs["context"].type.shape, g.outputs["pooled"].type.shape
+    ((2, 77, 1280), (2, 1280))
     """
     if tokens > config.positions:
         raise InputError(f"the text encoder reads at most {config.positions} tokens, got {tokens}")
     if config.activation not in ACTIVATIONS:
         raise InputError(f"activation {config.activation!r} is not one of {sorted(ACTIVATIONS)}")
-    g = Graph("clip_text")
-    ids = g.input("tokens", (batch, tokens), "i32")
-    with g.scope(PREFIX):
+    if not 1 <= skip <= config.layers:
+        raise InputError(f"the text encoder has {config.layers} layers; the one that is {skip}. "
+                         f"from the end is asked for")
+    g, shape = Graph("clip_text"), (batch, tokens)
+    given = (g.input("embeddings", (*shape, config.hidden_size)) if embedded
+             else g.input("tokens", shape, "i32"))
+    with g.scope(f"{config.prefix}.text_model"):
         with g.scope("embeddings"):
-            x = _embeddings(ids, config)             # [n, t, c]
-        for i in range(config.layers):
+            x = _embeddings(given, config, embedded)  # [n, t, c]
+        states = []
+        for i in range(config.layers if pooled else config.layers - skip + 1):
             with g.scope(f"encoder.layers.{i}"):
                 x = _layer(x, config)                # [n, t, c]
-        g.output("hidden", layer_norm(x, "final_layer_norm", config.eps))
+            states.append(x)
+        context = states[config.layers - skip]
+        if final_norm:
+            context = layer_norm(context, "final_layer_norm", config.eps)
+        g.output("context", context)
+        if pooled:
+            x = _rows(states[-1], g.input("end", (batch,), "i32"))
+            x = layer_norm(x, "final_layer_norm", config.eps)
+    if pooled:
+        with g.scope(config.prefix):
+            g.output("pooled", linear(x, "text_projection", config.projection, bias=False)
+                     if config.projection else x)
     return g
 
 
-def _embeddings(ids: Value, config: ClipTextConfig) -> Value:
-    g, tokens = ids.graph, ids.shape[1]
-    words = embedding(ids, "token_embedding", config.vocab_size, config.hidden_size)
+def _embeddings(given: Value, config: ClipTextConfig, embedded: bool) -> Value:
+    g, tokens = given.graph, given.shape[1]
+    words = given if embedded else embedding(given, "token_embedding", config.vocab_size,
+                                             config.hidden_size)
     places = g.parameter("position_embedding.weight", (config.positions, config.hidden_size))
     if tokens < config.positions:
         places = g.apply("slice", places, axis=0, start=0, end=tokens)
@@ -61,3 +93,12 @@ def _layer(x: Value, config: ClipTextConfig) -> Value:
         y = linear(y, "fc1", config.intermediate_size)
         y = ACTIVATIONS[config.activation](y)
         return x + linear(y, "fc2", width)
+
+
+def _rows(x: Value, places: Value) -> Value:
+    """The token at one place of each prompt: x [n, t, c], places i32[n] -> [n, c]."""
+    g, (n, tokens, width) = x.graph, x.shape
+    rows = [g.apply("gather",
+                    g.apply("slice", x, axis=0, start=i, end=i + 1).reshape(tokens, width),
+                    g.apply("slice", places, axis=0, start=i, end=i + 1)) for i in range(n)]
+    return g.apply("concat", *rows, axis=0) if n > 1 else rows[0]

@@ -11,7 +11,7 @@ count from the highest resolution (level 0) to the lowest; widths are channels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Prediction = Literal["epsilon", "v_prediction"]
@@ -19,7 +19,11 @@ Prediction = Literal["epsilon", "v_prediction"]
 
 @dataclass(frozen=True)
 class ClipTextConfig:
-    """CLIP text transformer (Radford et al. 2021, arXiv:2103.00020): pre-norm, causal."""
+    """CLIP text transformer (Radford et al. 2021, arXiv:2103.00020): pre-norm, causal.
+
+    `projection` is the width of what the pooled token is projected to, 0 without a projection;
+    parameters are named below `prefix`.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -29,6 +33,8 @@ class ClipTextConfig:
     positions: int
     activation: str = "quick_gelu"
     eps: float = 1e-5
+    projection: int = 0
+    prefix: str = "cond_stage_model.transformer"
 
     @property
     def head_dim(self) -> int:
@@ -41,8 +47,12 @@ class UNetConfig:
     """Latent diffusion UNet (Rombach et al. 2022, arXiv:2112.10752).
 
     `attention` and `transformer_depth` have one entry per level; the depth is 0 where a level has
-    no attention. The middle block has attention of the depth of the last level that has any. The
-    number of heads is `heads`, unless `head_dim` is given: then it is width // head_dim.
+    no attention. Where the way up differs from the way down, `output_depth` has the depths of its
+    blocks, for each level in the order in which they run. The middle is a transformer between two
+    residual blocks, of the depth of the last level that has any, or one residual block, or there
+    is none. The number of heads is `heads`, unless `head_dim` is given: then it is width //
+    head_dim. `vector_dim` is the width of what is embedded beside the time (Podell et al. 2023,
+    arXiv:2307.01952, section 2.2), 0 without it.
     """
 
     in_channels: int
@@ -57,6 +67,9 @@ class UNetConfig:
     norm_groups: int = 32
     eps: float = 1e-5
     linear_projection: bool = False
+    vector_dim: int = 0
+    output_depth: tuple[tuple[int, ...], ...] = ()
+    middle: Literal["transformer", "residual", "none"] = "transformer"
 
     @property
     def time_dim(self) -> int:
@@ -67,6 +80,16 @@ class UNetConfig:
     def middle_depth(self) -> int:
         """Transformer depth of the middle block."""
         return next((depth for depth in reversed(self.transformer_depth) if depth), 1)
+
+    def output_depths(self, level: int) -> tuple[int, ...]:
+        """Transformer depths of a level's blocks on the way up, in the order in which they run.
+
+        >>> SSD1B_UNET.output_depths(2), SDXL_UNET.output_depths(1)
+        ((4, 4, 10), (2, 2, 2))
+        """
+        if self.output_depth:
+            return self.output_depth[level]
+        return (self.transformer_depth[level],) * (self.res_blocks + 1)
 
     def heads_at(self, channels: int) -> int:
         """Number of attention heads at a width of `channels`."""
@@ -79,7 +102,8 @@ class VaeConfig:
 
     Decoder levels have `res_blocks + 1` residual blocks, encoder levels `res_blocks`; there is one
     attention layer in the middle of each. `channels` is the width of the first level. A latent in
-    model space is `scaling_factor` times the encoder's mean.
+    model space is (mean - shift_factor) * scaling_factor of what the encoder gives. Newer ones
+    have no 1x1 convolutions about the latent (`quant_conv`).
     """
 
     channels: int
@@ -90,6 +114,8 @@ class VaeConfig:
     eps: float = 1e-6
     image_channels: int = 3
     scaling_factor: float = 0.18215
+    quant_conv: bool = True
+    shift_factor: float = 0.0
 
     @property
     def downscale(self) -> int:
@@ -164,21 +190,73 @@ class Sd1Config:
     default_guidance: float = 7.0
 
 
-SD15 = Sd1Config(
-    text=ClipTextConfig(49408, 768, 3072, layers=12, heads=12, positions=77),
-    unet=UNetConfig(
-        in_channels=4,
-        out_channels=4,
-        block_channels=(320, 640, 1280, 1280),
-        res_blocks=2,
-        attention=(True, True, True, False),
-        heads=8,
-        head_dim=None,
-        transformer_depth=(1, 1, 1, 0),
-        context_dim=768,
-    ),
-    vae=VaeConfig(128, (128, 256, 512, 512), res_blocks=2, z_channels=4),
+CLIP_L = ClipTextConfig(49408, 768, 3072, layers=12, heads=12, positions=77)
+"""The text encoder of Stable Diffusion 1.x; one of several in SDXL, SD3 and Flux."""
+
+OPENCLIP_H = ClipTextConfig(49408, 1024, 4096, layers=24, heads=16, positions=77,
+                            activation="gelu", prefix="text_encoders.clip_h.transformer")
+"""OpenCLIP ViT-H/14, of Stable Diffusion 2.x, which reads the state before the last layer."""
+
+OPENCLIP_G = ClipTextConfig(49408, 1280, 5120, layers=32, heads=20, positions=77,
+                            activation="gelu", projection=1280,
+                            prefix="text_encoders.clip_g.transformer")
+"""OpenCLIP ViT-bigG/14, of SDXL and SD3."""
+
+SD1_UNET = UNetConfig(
+    in_channels=4,
+    out_channels=4,
+    block_channels=(320, 640, 1280, 1280),
+    res_blocks=2,
+    attention=(True, True, True, False),
+    heads=8,
+    head_dim=None,
+    transformer_depth=(1, 1, 1, 0),
+    context_dim=768,
 )
+"""Stable Diffusion 1.x; with 9 input channels for inpainting, with 8 InstructPix2Pix."""
+
+SD2_UNET = replace(SD1_UNET, head_dim=64, context_dim=1024, linear_projection=True)
+"""Stable Diffusion 2.x; with 9 input channels for inpainting, with 5 for depth."""
+
+SDXL_UNET = UNetConfig(
+    in_channels=4,
+    out_channels=4,
+    block_channels=(320, 640, 1280),
+    res_blocks=2,
+    attention=(False, True, True),
+    heads=8,
+    head_dim=64,
+    transformer_depth=(0, 2, 10),
+    context_dim=2048,
+    linear_projection=True,
+    vector_dim=2816,
+)
+"""SDXL (arXiv:2307.01952), of which the vector is 1280 pooled and 6 numbers of 256 sinusoids."""
+
+SDXL_REFINER_UNET = replace(
+    SDXL_UNET, block_channels=(384, 768, 1536, 1536), attention=(False, True, True, False),
+    transformer_depth=(0, 4, 4, 0), context_dim=1280, vector_dim=2560)
+"""The refiner of SDXL, with 5 numbers in the vector."""
+
+SSD1B_UNET = replace(
+    SDXL_UNET, transformer_depth=(0, 2, 4), output_depth=((0, 0, 0), (2, 1, 1), (4, 4, 10)),
+    middle="residual")
+"""SSD-1B (Gupta et al. 2024, arXiv:2401.02677), SDXL with fewer transformer blocks."""
+
+VEGA_UNET = replace(
+    SDXL_UNET, transformer_depth=(0, 1, 2), output_depth=((0, 0, 0), (1, 1, 1), (2, 2, 2)),
+    middle="residual")
+"""Segmind-Vega, of the same paper."""
+
+SD_VAE = VaeConfig(128, (128, 256, 512, 512), res_blocks=2, z_channels=4)
+"""Stable Diffusion 1.x and 2.x."""
+
+SDXL_VAE = replace(SD_VAE, scaling_factor=0.13025)
+SD3_VAE = replace(SD_VAE, z_channels=16, scaling_factor=1.5305, shift_factor=0.0609,
+                  quant_conv=False)
+FLUX_VAE = replace(SD3_VAE, scaling_factor=0.3611, shift_factor=0.1159)
+
+SD15 = Sd1Config(CLIP_L, SD1_UNET, SD_VAE)
 """Stable Diffusion 1.5."""
 
 FLUX1 = FluxConfig(hidden_size=3072, heads=24, mlp_size=12288)

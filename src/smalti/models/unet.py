@@ -32,9 +32,10 @@ def unet_graph(config: UNetConfig, batch: int, height: int, width: int, tokens: 
     """One evaluation of the denoiser; `height` and `width` are those of the latent.
 
     latent f32[batch, in_channels, height, width], timesteps f32[batch] in training steps,
-    context f32[batch, tokens, context_dim] -> prediction f32[batch, out_channels, height, width],
-    which is the noise or the velocity, as the model was trained. Raises InputError for a size that
-    cannot be halved once between each two levels.
+    context f32[batch, tokens, context_dim] and, where the configuration has one, vector
+    f32[batch, vector_dim] -> prediction f32[batch, out_channels, height, width], which is the
+    noise or the velocity, as the model was trained. Raises InputError for a size that cannot be
+    halved once between each two levels.
 
     >>> from smalti.models.config import SD15
     >>> g = unet_graph(SD15.unet, batch=2, height=64, width=96)
@@ -51,11 +52,9 @@ def unet_graph(config: UNetConfig, batch: int, height: int, width: int, tokens: 
     timesteps = g.input("timesteps", (batch,))
     context = g.input("context", (batch, tokens, config.context_dim))
     with g.scope(PREFIX):
-        with g.scope("time_embed"):
-            time = _time_embedding(timesteps, config)      # [n, time_dim]
+        time = _time_embedding(timesteps, config)          # [n, time_dim]
         skips = _input_blocks(x, time, context, config)
-        with g.scope("middle_block"):
-            x = _middle_block(skips[-1], time, context, config)
+        x = _middle_block(skips[-1], time, context, config)
         x = _output_blocks(x, skips, time, context, config)
         x = silu(group_norm(x, "out.0", config.norm_groups, config.eps))
         g.output("prediction", conv2d(x, "out.2", config.out_channels, 3))
@@ -63,8 +62,16 @@ def unet_graph(config: UNetConfig, batch: int, height: int, width: int, tokens: 
 
 
 def _time_embedding(timesteps: Value, config: UNetConfig) -> Value:
+    """What every residual block is told: the time, and the vector where the model reads one."""
+    g, width = timesteps.graph, config.time_dim
     x = timestep_embedding(timesteps, config.block_channels[0])
-    return linear(silu(linear(x, "0", config.time_dim)), "2", config.time_dim)
+    with g.scope("time_embed"):
+        x = linear(silu(linear(x, "0", width)), "2", width)
+    if config.vector_dim:
+        vector = g.input("vector", (x.shape[0], config.vector_dim))
+        with g.scope("label_emb.0"):
+            x = x + linear(silu(linear(vector, "0", width)), "2", width)
+    return x
 
 
 def _input_blocks(x: Value, time: Value, context: Value, config: UNetConfig) -> list[Value]:
@@ -75,7 +82,8 @@ def _input_blocks(x: Value, time: Value, context: Value, config: UNetConfig) -> 
     for level, channels in enumerate(config.block_channels):
         for _ in range(config.res_blocks):
             with g.scope(f"input_blocks.{len(skips)}"):
-                x = _level_block(skips[-1], level, time, context, config)
+                x = _level_block(skips[-1], level, config.transformer_depth[level], time, context,
+                                 config)
             skips.append(x)
         if level < last:
             with g.scope(f"input_blocks.{len(skips)}.0"):
@@ -86,11 +94,15 @@ def _input_blocks(x: Value, time: Value, context: Value, config: UNetConfig) -> 
 
 def _middle_block(x: Value, time: Value, context: Value, config: UNetConfig) -> Value:
     g, channels = x.graph, x.shape[1]
-    with g.scope("0"):
+    if config.middle == "none":
+        return x
+    with g.scope("middle_block.0"):
         x = _residual_block(x, channels, time, config)
-    with g.scope("1"):
+    if config.middle == "residual":
+        return x
+    with g.scope("middle_block.1"):
         x = _transformer(x, context, config.middle_depth, config)
-    with g.scope("2"):
+    with g.scope("middle_block.2"):
         return _residual_block(x, channels, time, config)
 
 
@@ -99,26 +111,27 @@ def _output_blocks(x: Value, skips: list[Value], time: Value, context: Value,
     """The way up: each block also reads what its mirror image on the way down made."""
     g, skips, number = x.graph, list(skips), 0
     for level in reversed(range(len(config.block_channels))):
-        for i in range(config.res_blocks + 1):
+        for i, depth in enumerate(config.output_depths(level)):
             with g.scope(f"output_blocks.{number}"):
                 x = g.apply("concat", x, skips.pop(), axis=1)  # [n, c + c_skip, h, w]
-                x = _level_block(x, level, time, context, config)
+                x = _level_block(x, level, depth, time, context, config)
                 if level > 0 and i == config.res_blocks:
-                    with g.scope("2" if config.attention[level] else "1"):
+                    with g.scope("2" if depth else "1"):
                         x = conv2d(upsample_nearest(x), "conv", x.shape[1], 3)
             number += 1
     return x
 
 
-def _level_block(x: Value, level: int, time: Value, context: Value, config: UNetConfig) -> Value:
-    """A residual block, then a transformer where the level has attention."""
+def _level_block(x: Value, level: int, depth: int, time: Value, context: Value,
+                 config: UNetConfig) -> Value:
+    """A residual block, then a transformer of `depth` where that is not 0."""
     g = x.graph
     with g.scope("0"):
         x = _residual_block(x, config.block_channels[level], time, config)
-    if not config.attention[level]:
+    if not depth:
         return x
     with g.scope("1"):
-        return _transformer(x, context, config.transformer_depth[level], config)
+        return _transformer(x, context, depth, config)
 
 
 def _residual_block(x: Value, channels: int, time: Value, config: UNetConfig) -> Value:

@@ -17,8 +17,9 @@ PREFIX = "first_stage_model"
 def vae_decoder_graph(config: VaeConfig, batch: int, height: int, width: int) -> Graph:
     """latent f32[batch, z, height, width] -> image f32[batch, 3, f * height, f * width].
 
-    The latent is already divided by the scaling factor; f is `config.downscale`; pixels are in
-    [-1, 1], red, green, blue. `height` and `width` are those of the latent.
+    The latent is that of the autoencoder, latent / scaling_factor + shift_factor of the model's; f
+    is `config.downscale`; pixels are in [-1, 1], red, green, blue. `height` and `width` are those
+    of the latent.
 
     >>> from smalti.models.config import SD15
     >>> g = vae_decoder_graph(SD15.vae, batch=1, height=64, width=48)
@@ -28,7 +29,8 @@ def vae_decoder_graph(config: VaeConfig, batch: int, height: int, width: int) ->
     g = Graph("vae_decoder")
     x = g.input("latent", (batch, config.z_channels, height, width))
     with g.scope(PREFIX):
-        x = conv2d(x, "post_quant_conv", config.z_channels, 1)
+        if config.quant_conv:
+            x = conv2d(x, "post_quant_conv", config.z_channels, 1)
         with g.scope("decoder"):
             x = conv2d(x, "conv_in", config.block_channels[-1], 3)
             x = _middle(x, config)
@@ -48,8 +50,9 @@ def vae_encoder_graph(config: VaeConfig, batch: int, height: int, width: int) ->
     """image f32[batch, 3, height, width] -> moments f32[batch, 2 * z, height / f, width / f].
 
     Pixels are in [-1, 1]; f is `config.downscale`. The first half of the moments is the mean, the
-    second the logarithm of the variance; a latent in model space is the mean times the scaling
-    factor. `height` and `width` are in pixels. Raises InputError when f does not divide them.
+    second the logarithm of the variance; a latent of the model is the mean less `shift_factor`,
+    times `scaling_factor`. `height` and `width` are in pixels. Raises InputError when f does not
+    divide them.
 
     >>> from smalti.models.config import SD15
     >>> g = vae_encoder_graph(SD15.vae, batch=1, height=512, width=384)
@@ -75,7 +78,9 @@ def vae_encoder_graph(config: VaeConfig, batch: int, height: int, width: int) ->
             x = _middle(x, config)
             x = silu(group_norm(x, "norm_out", config.norm_groups, config.eps))
             x = conv2d(x, "conv_out", 2 * config.z_channels, 3)
-        g.output("moments", conv2d(x, "quant_conv", 2 * config.z_channels, 1))
+        if config.quant_conv:
+            x = conv2d(x, "quant_conv", 2 * config.z_channels, 1)
+        g.output("moments", x)
     return g
 
 

@@ -1,0 +1,44 @@
+"""Tiny models of every kind as native code, against the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from native_pieces import LEVELS, arrays_for, relative_error
+from peers_models import TINY_TEXT, TINY_UNET, TINY_VAE
+
+from smalti.graph import Graph, evaluate
+from smalti.models import clip_text_graph, unet_graph, vae_decoder_graph, vae_encoder_graph
+from smalti.runtime.compiler import build_image
+from smalti.runtime.program import NativeProgram
+from smalti.target.x86.instructions import level
+from smalti.target.x86.lower import limits
+
+TINY_SDXL_UNET = replace(
+    TINY_UNET, attention=(False, True), transformer_depth=(0, 2), head_dim=16, vector_dim=40,
+    linear_projection=True, res_blocks=1)
+TINY_OPENCLIP = replace(TINY_TEXT, activation="gelu", projection=40)
+TINY_SD3_VAE = replace(TINY_VAE, block_channels=(16, 32), z_channels=16, quant_conv=False)
+MODELS: dict[str, Callable[[], Graph]] = {
+    "SDXL UNet": lambda: unet_graph(TINY_SDXL_UNET, 2, 6, 4, tokens=5),
+    "OpenCLIP": lambda: clip_text_graph(TINY_OPENCLIP, 2, 9, skip=2, final_norm=False,
+                                        pooled=True, embedded=True),
+    "16 channels to a picture": lambda: vae_decoder_graph(TINY_SD3_VAE, 1, 4, 6),
+    "a picture to 16 channels": lambda: vae_encoder_graph(TINY_SD3_VAE, 1, 8, 12),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_native_code_computes_the_same(model: str) -> None:
+    graph = MODELS[model]()
+    inputs, parameters = arrays_for(graph)
+    expected = evaluate(graph, inputs, parameters)
+    image = build_image(graph, level(LEVELS[-1]), limits(level(LEVELS[-1]), 1), "f32")
+    program = NativeProgram(image, 1)
+    program.bind(parameters.__getitem__)
+    assert "host" not in program.explain(), "everything has a kernel"
+    found = program.run(inputs)
+    for name, array in expected.items():
+        assert relative_error(found[name], array) < 1e-5, name
