@@ -128,7 +128,7 @@ def memory_row(path: Path, threads: int) -> Row:
     itself is a mapped file, whose pages the system takes back when it needs them.
     """
     checkpoint = load(path)
-    parameters = unet_graph(checkpoint.config.unet, 2, 64, 64).parameters
+    parameters = unet_graph(checkpoint.config.denoiser, 2, 64, 64).parameters
     weights = sum(v.type.size * (2 if checkpoint.dtype(name) in HALVES else 4)
                   for name, v in parameters.items())
     with tempfile.TemporaryDirectory() as folder:

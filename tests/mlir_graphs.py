@@ -93,7 +93,7 @@ def tiny_models() -> list[Callable[[], Graph]]:
         return mobilenet_v2_graph(few, 1, 32, 32)
 
     def clip_text() -> Graph:
-        return clip_text_graph(TINY.text, 1)
+        return clip_text_graph(TINY.texts["clip_l"], 1)
 
     def decoder() -> Graph:
         return vae_decoder_graph(TINY.vae, 1, 8, 8)
@@ -102,7 +102,7 @@ def tiny_models() -> list[Callable[[], Graph]]:
         return vae_encoder_graph(TINY.vae, 1, 16, 16)
 
     def unet() -> Graph:
-        return unet_graph(TINY.unet, 2, 8, 8)
+        return unet_graph(TINY.denoiser, 2, 8, 8)
 
     def flux_block() -> Graph:
         return flux_double_block_graph(FluxConfig(64, 4, 128), 16, 8)

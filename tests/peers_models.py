@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from smalti.models.config import ClipTextConfig, FluxConfig, Sd1Config, UNetConfig, VaeConfig
+from smalti.models.config import ClipTextConfig, FluxConfig, ModelConfig, UNetConfig, VaeConfig
 
 TINY_TEXT = ClipTextConfig(vocab_size=96, hidden_size=48, intermediate_size=96, layers=2, heads=4,
                            positions=77)
@@ -14,12 +14,13 @@ TINY_UNET = UNetConfig(in_channels=4, out_channels=4, block_channels=(32, 64), r
 TINY_VAE = VaeConfig(channels=16, block_channels=(16, 32, 32, 32), res_blocks=1, z_channels=4,
                      norm_groups=8)
 TINY_FLUX = FluxConfig(hidden_size=96, heads=3, mlp_size=384)
-TINY_SD1 = Sd1Config(TINY_TEXT, TINY_UNET, TINY_VAE)
+TINY_SD1 = ModelConfig("sd1", {"clip_l": TINY_TEXT}, TINY_UNET, TINY_VAE)
 """A whole model of the SD 1.x family; for real prompts give its text encoder `CLIP_VOCABULARY`."""
 
 CLIP_VOCABULARY = 49408
 
 
-def with_clip_vocabulary(config: Sd1Config) -> Sd1Config:
+def with_clip_vocabulary(config: ModelConfig) -> ModelConfig:
     """The same model with a text encoder that reads all tokens of CLIP."""
-    return replace(config, text=replace(config.text, vocab_size=CLIP_VOCABULARY))
+    texts = {name: replace(text, vocab_size=CLIP_VOCABULARY) for name, text in config.texts.items()}
+    return replace(config, texts=texts)

@@ -9,14 +9,15 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from smalti.checkpoint.expected import expected_tensors
-from smalti.models.config import ClipTextConfig, Sd1Config, UNetConfig, VaeConfig
+from smalti.models.config import ClipTextConfig, ModelConfig, UNetConfig, VaeConfig
 
-TINY = Sd1Config(
-    text=ClipTextConfig(vocab_size=49408, hidden_size=16, intermediate_size=32, layers=1, heads=2,
-                        positions=77),
-    unet=UNetConfig(in_channels=4, out_channels=4, block_channels=(16, 32), res_blocks=1,
-                    attention=(False, True), heads=2, head_dim=None, transformer_depth=(0, 1),
-                    context_dim=16, norm_groups=8),
+TINY = ModelConfig(
+    "sd1",
+    texts={"clip_l": ClipTextConfig(vocab_size=49408, hidden_size=16, intermediate_size=32,
+                                    layers=1, heads=2, positions=77)},
+    denoiser=UNetConfig(in_channels=4, out_channels=4, block_channels=(16, 32), res_blocks=1,
+                        attention=(False, True), heads=2, head_dim=None, transformer_depth=(0, 1),
+                        context_dim=16, norm_groups=8),
     vae=VaeConfig(16, (16, 16), res_blocks=1, z_channels=4, norm_groups=8),
     default_width=16, default_height=16, default_steps=3, default_guidance=3.0,
 )

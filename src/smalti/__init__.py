@@ -27,7 +27,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     import onnx
 
-    from smalti.diffusion.pipeline import Pipeline, Result, Step
+    from smalti.diffusion.pipeline import Pipeline
+    from smalti.diffusion.result import Result, Step
     from smalti.errors import (
         CheckpointError, DeviceError, EngineError, IllegalSchedule, InputError, NumericsError,
         OutputError, SmaltiError, UnknownDeviceError, UnknownFamilyError, UnsupportedError,
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from smalti.runtime import Device, Program, devices, load
 
 _HOMES = {
-    "smalti.diffusion.pipeline": ("Pipeline", "Result", "Step"),
+    "smalti.diffusion.pipeline": ("Pipeline",),
+    "smalti.diffusion.result": ("Result", "Step"),
     "smalti.errors": (
         "CheckpointError", "DeviceError", "EngineError", "IllegalSchedule", "InputError",
         "NumericsError", "OutputError", "SmaltiError", "UnknownDeviceError",

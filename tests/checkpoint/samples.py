@@ -3,11 +3,12 @@
 import numpy as np
 
 from smalti.checkpoint.expected import expected_tensors
-from smalti.models.config import ClipTextConfig, Sd1Config, UNetConfig, VaeConfig
+from smalti.models.config import ClipTextConfig, ModelConfig, UNetConfig, VaeConfig
 
-TINY = Sd1Config(
-    text=ClipTextConfig(50, 64, 96, layers=2, heads=1, positions=77),
-    unet=UNetConfig(
+TINY = ModelConfig(
+    "sd1",
+    texts={"clip_l": ClipTextConfig(50, 64, 96, layers=2, heads=1, positions=77)},
+    denoiser=UNetConfig(
         in_channels=4,
         out_channels=4,
         block_channels=(32, 64),
@@ -22,7 +23,7 @@ TINY = Sd1Config(
 )
 
 
-def random_weights(config: Sd1Config, dtype=np.float16) -> dict[str, np.ndarray]:
+def random_weights(config: ModelConfig, dtype=np.float16) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     table = expected_tensors(config)
     return {name: rng.standard_normal(shape).astype(dtype) for name, shape in table.items()}

@@ -44,9 +44,9 @@ def test_metadata_tells_what_shapes_do_not(tmp_path, tiny_weights):
     path = tmp_path / "a.safetensors"
     save_file(tiny_weights, path, metadata={"arch_config": json.dumps(ARCH)})
     config = load(path).config
-    assert config.unet == replace(TINY.unet, heads=4, norm_groups=16)
+    assert config.denoiser == replace(TINY.denoiser, heads=4, norm_groups=16)
     assert config.vae == replace(TINY.vae, norm_groups=8, scaling_factor=0.5)
-    assert config.text == replace(TINY.text, heads=2, activation="gelu")
+    assert config.texts["clip_l"] == replace(TINY.texts["clip_l"], heads=2, activation="gelu")
     assert (config.prediction, config.beta_start, config.train_steps) == ("v_prediction", 1e-3, 500)
     assert (config.default_width, config.default_height) == (64, 96)
     assert (config.default_steps, config.default_guidance) == (5, 3.0)
@@ -112,7 +112,7 @@ LEVELS = {
 def test_configuration_comes_back_from_shapes(tmp_path, what):
     widths, blocks, attention, depth, vae_blocks = LEVELS[what]
     unet = UNetConfig(4, 4, widths, blocks, attention, 8, None, depth, 40)
-    config = replace(TINY, unet=unet, vae=VaeConfig(32, (64, 32, 32), vae_blocks, 4))
+    config = replace(TINY, denoiser=unet, vae=VaeConfig(64, (64, 32, 32), vae_blocks, 4))
     path = tmp_path / "a.safetensors"
     save_file(random_weights(config), path)
     assert load(path).config == config
@@ -218,9 +218,9 @@ def test_sd15_has_its_known_size():
 class TestFolder:
     def test_is_presented_under_internal_names(self, tiny_folder, tiny_weights):
         checkpoint = load(tiny_folder)
-        text = replace(TINY.text, heads=4)
+        text = replace(TINY.texts["clip_l"], heads=4)
         vae = replace(TINY.vae, scaling_factor=0.2)
-        expected = replace(TINY, text=text, vae=vae, prediction="v_prediction")
+        expected = replace(TINY, texts={"clip_l": text}, vae=vae, prediction="v_prediction")
         assert checkpoint.config == replace(expected, default_width=32, default_height=32)
         for name, value in tiny_weights.items():
             np.testing.assert_array_equal(checkpoint.raw(name), value, err_msg=name)
@@ -291,7 +291,7 @@ class TestFolder:
     def test_heads_may_be_listed_per_level(self, tiny_folder):
         config = tiny_folder / "unet" / "config.json"
         config.write_text(json.dumps({**CONFIGS["unet"], "attention_head_dim": [4, 4]}))
-        assert load(tiny_folder).config.unet.heads == 4
+        assert load(tiny_folder).config.denoiser.heads == 4
         config.write_text(json.dumps({**CONFIGS["unet"], "attention_head_dim": [4, 8]}))
         with pytest.raises(CheckpointError, match="attention_head_dim"):
             load(tiny_folder)

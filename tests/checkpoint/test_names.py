@@ -84,9 +84,10 @@ def test_folders_that_diffusers_writes(tmp_path, what):
     (tmp_path / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline"}')
     checkpoint = load(tmp_path)
     config = checkpoint.config
-    assert config.unet.block_channels == LEVELS[what][0]
-    assert (config.unet.heads, config.unet.norm_groups, config.vae.norm_groups) == (4, 16, 16)
-    assert (config.prediction, config.text.heads, config.beta_start) == ("v_prediction", 2, 0.001)
+    assert config.denoiser.block_channels == LEVELS[what][0]
+    assert (config.denoiser.heads, config.denoiser.norm_groups) == (4, 16)
+    assert (config.vae.norm_groups, config.texts["clip_l"].heads) == (16, 2)
+    assert (config.prediction, config.beta_start) == ("v_prediction", 0.001)
     assert not checkpoint.report.ignored
     stored = sum(len(model.state_dict()) for model in models.values())
     assert len(checkpoint.names()) == stored

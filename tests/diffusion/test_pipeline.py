@@ -281,7 +281,7 @@ def test_pictures_are_those_of_diffusers(tmp_path: Path, scale: float) -> None:
     path = tmp_path / "model.safetensors"
     write_peer_model(path, parts)
     pipe = Pipeline.load(path, threads=1)
-    assert pipe.config.unet.block_channels == config.unet.block_channels
+    assert pipe.config.denoiser.block_channels == config.denoiser.block_channels
     (ours,) = pipe("a red apple", "blurry", width=64, height=64, steps=5, sampler="euler",
                    noise="normal", guidance_scale=scale).images
     theirs = diffusers_picture(pipe, parts, scale)
@@ -299,9 +299,9 @@ def write_peer_model(path: Path, parts: tuple[Any, ...]) -> None:
 
     weights = {name: np.ascontiguousarray(array)
                for part in parts for name, array in part.weights.items()}
-    arch_config = {"text": {"num_attention_heads": TINY_SD1.text.heads},
-                   "unet": {"num_heads": TINY_SD1.unet.heads,
-                            "norm_num_groups": TINY_SD1.unet.norm_groups},
+    arch_config = {"text": {"num_attention_heads": TINY_SD1.texts["clip_l"].heads},
+                   "unet": {"num_heads": TINY_SD1.denoiser.heads,
+                            "norm_num_groups": TINY_SD1.denoiser.norm_groups},
                    "vae": {"norm_num_groups": TINY_SD1.vae.norm_groups}}
     save_file(weights, path, {"arch_config": json.dumps(arch_config)})
 

@@ -16,7 +16,7 @@ from smalti.graph import Graph, evaluate, parse, show, verify
 from smalti.models import (
     SD15,
     MobileNetV2Config,
-    Sd1Config,
+    ModelConfig,
     clip_text_graph,
     mobilenet_v2_graph,
     unet_graph,
@@ -29,18 +29,19 @@ SECONDS_MAX = 3.0
 """Ten times what is wanted for building a UNet, for a machine that is busy."""
 
 
-def all_graphs(config: Sd1Config) -> list[Graph]:
+def all_graphs(config: ModelConfig) -> list[Graph]:
     side = 8 * config.vae.downscale
-    return [clip_text_graph(config.text, 2), unet_graph(config.unet, 2, 8, 16, tokens=5),
+    return [clip_text_graph(config.texts["clip_l"], 2),
+            unet_graph(config.denoiser, 2, 8, 16, tokens=5),
             vae_decoder_graph(config.vae, 1, 4, 6), vae_encoder_graph(config.vae, 1, side, side)]
 
 
 @pytest.fixture(scope="module", params=["tiny", "SD 1.5"])
-def config(request: pytest.FixtureRequest) -> Sd1Config:
+def config(request: pytest.FixtureRequest) -> ModelConfig:
     return {"tiny": TINY_SD1, "SD 1.5": SD15}[request.param]
 
 
-def test_parameters_are_the_tensors_of_a_checkpoint(config: Sd1Config) -> None:
+def test_parameters_are_the_tensors_of_a_checkpoint(config: ModelConfig) -> None:
     found = {name: value.shape for graph in all_graphs(config)
              for name, value in graph.parameters.items()}
     assert found == expected_tensors(config)
@@ -70,7 +71,7 @@ def test_sd15_has_the_parameters_that_are_known_of_it() -> None:
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_graphs_are_valid_print_and_parse(config: Sd1Config, number: int) -> None:
+def test_graphs_are_valid_print_and_parse(config: ModelConfig, number: int) -> None:
     graph = all_graphs(config)[number]
     verify(graph)
     text = show(graph)
@@ -97,9 +98,9 @@ def interface(graph: Graph) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def test_inputs_and_outputs() -> None:
-    assert interface(clip_text_graph(SD15.text, 3)) == (
+    assert interface(clip_text_graph(SD15.texts["clip_l"], 3)) == (
         {"tokens": "i32[3, 77]"}, {"context": "f32[3, 77, 768]"})
-    assert interface(unet_graph(SD15.unet, 2, 72, 40)) == (
+    assert interface(unet_graph(SD15.denoiser, 2, 72, 40)) == (
         {"latent": "f32[2, 4, 72, 40]", "timesteps": "f32[2]", "context": "f32[2, 77, 768]"},
         {"prediction": "f32[2, 4, 72, 40]"})
     assert interface(vae_decoder_graph(SD15.vae, 1, 9, 5)) == (
@@ -126,11 +127,12 @@ def test_an_inpainting_unet_has_more_input_channels() -> None:
 
 
 REFUSED: list[tuple[Callable[[], Graph], str]] = [
-    (lambda: unet_graph(SD15.unet, 1, 68, 64), "a latent of 68 x 64 .* positive multiples of 8"),
-    (lambda: unet_graph(SD15.unet, 1, 64, 0), "a latent of 64 x 0 .* positive multiples of 8"),
+    (lambda: unet_graph(SD15.denoiser, 1, 68, 64),
+     "a latent of 68 x 64 .* positive multiples of 8"),
+    (lambda: unet_graph(SD15.denoiser, 1, 64, 0), "a latent of 64 x 0 .* positive multiples of 8"),
     (lambda: unet_graph(TINY_UNET, 1, 7, 8), "halves it 1 times, .* multiples of 2"),
     (lambda: vae_encoder_graph(SD15.vae, 1, 512, 500), "512 x 500 pixels .* multiples of 8"),
-    (lambda: clip_text_graph(SD15.text, 1, 78), "at most 77 tokens, got 78"),
+    (lambda: clip_text_graph(SD15.texts["clip_l"], 1, 78), "at most 77 tokens, got 78"),
     (lambda: clip_text_graph(replace(TINY_TEXT, activation="mish"), 1),
      r"activation 'mish' is not one of \['gelu', 'quick_gelu'\]"),
     (lambda: unet_graph(replace(TINY_UNET, norm_groups=7), 1, 8, 8),
@@ -148,7 +150,7 @@ def test_what_a_model_cannot_do_is_explained(build: Callable[[], Graph], words: 
 
 def test_the_full_unet_is_built_quickly() -> None:
     start = time.perf_counter()
-    graph = unet_graph(SD15.unet, 2, 64, 64)
+    graph = unet_graph(SD15.denoiser, 2, 64, 64)
     assert time.perf_counter() - start < SECONDS_MAX
     assert len(graph.nodes) < 1100
     assert 1.55e12 < graph.flops() < 1.65e12

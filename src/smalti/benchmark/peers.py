@@ -2,7 +2,7 @@
 
 PyTorch is imported inside the functions, so that Smalti works where it is not installed.
 
-    peer = peer_unet(SD15.unet)
+    peer = peer_unet(SD15.denoiser)
     peer.module(...)          # what diffusers computes
     peer.weights              # numpy arrays under the names of our graphs: the module's memory
 """
@@ -29,7 +29,7 @@ from smalti.models.config import (
     ClipTextConfig,
     FluxConfig,
     MobileNetV2Config,
-    Sd1Config,
+    ModelConfig,
     UNetConfig,
     VaeConfig,
 )
@@ -199,9 +199,9 @@ def _stacked(module: Any, names: Sequence[str]) -> np.ndarray:
     return whole.numpy()
 
 
-def peer_sd1(config: Sd1Config, seed: int = 0) -> tuple[Peer, Peer, Peer]:
+def peer_sd1(config: ModelConfig, seed: int = 0) -> tuple[Peer, Peer, Peer]:
     """Text encoder, UNet and autoencoder of a whole model; merge their weights for a file."""
-    return (peer_clip_text(config.text, seed), peer_unet(config.unet, seed + 1),
+    return (peer_clip_text(config.texts["clip_l"], seed), peer_unet(config.denoiser, seed + 1),
             peer_vae(config.vae, seed + 2))
 
 

@@ -14,14 +14,14 @@ from smalti.benchmark import peers
 from smalti.checkpoint import Checkpoint
 from smalti.diffusion.noise import NOISES, NoiseLevels
 from smalti.diffusion.tokenizer import encode
-from smalti.models.config import Sd1Config
+from smalti.models.config import ModelConfig
 
 
 @dataclass(frozen=True)
 class PeerPipeline:
     """Modules of transformers and diffusers: text encoder, UNet, autoencoder."""
 
-    config: Sd1Config
+    config: ModelConfig
     text: Any
     unet: Any
     vae: Any
@@ -48,7 +48,7 @@ class PeerPipeline:
     def _context(self, *prompts: str) -> Any:
         import torch
 
-        ids = [encode(prompt, self.config.text.positions).ids for prompt in prompts]
+        ids = [encode(prompt, self.config.texts["clip_l"].positions).ids for prompt in prompts]
         return self.text(torch.tensor(ids)).last_hidden_state
 
 
@@ -60,7 +60,7 @@ def peer_pipeline(checkpoint: Checkpoint) -> PeerPipeline:
     return PeerPipeline(checkpoint.config, *(part.module for part in parts))
 
 
-def euler_scheduler(config: Sd1Config, noise: str, steps: int) -> Any:
+def euler_scheduler(config: ModelConfig, noise: str, steps: int) -> Any:
     """diffusers' Euler scheduler at its first step.
 
     It computes the levels of `karras` itself. Those of `normal` are given to it: between training

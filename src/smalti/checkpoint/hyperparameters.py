@@ -16,8 +16,9 @@ import numpy as np
 from smalti.checkpoint.expected import TEXT, UNET, VAE
 from smalti.checkpoint.hints import Hints
 from smalti.errors import CheckpointError
-from smalti.models.config import SD15, ClipTextConfig, Sd1Config, UNetConfig, VaeConfig
+from smalti.models.config import SD15, ClipTextConfig, ModelConfig, UNetConfig, VaeConfig
 
+CLIP_L = SD15.texts["clip_l"]
 CLIP_HEAD_DIM = 64  # of every CLIP text encoder that OpenAI published
 BLOCKS_MAX = 64  # a name may hold any number, but a table of any size must not be built
 BETA_MIN = 1e-12  # the square of the lowest noise level
@@ -27,15 +28,16 @@ _WIDTH_TENSORS = ("in_layers.2.bias", "emb_layers.1.bias", "out_layers.0.bias", 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def derive_config(where: object, shapes: Shapes, hints: Hints) -> Sd1Config:
+def derive_config(where: object, shapes: Shapes, hints: Hints) -> ModelConfig:
     """Configuration of the model whose tensors (internal names) have these shapes.
 
     `where` names the file in messages. Raises `CheckpointError` where a whole part is missing or
     where heads or groups do not divide a width.
     """
-    config = Sd1Config(
-        text=_text(where, shapes, hints),
-        unet=_unet(where, shapes, hints),
+    config = ModelConfig(
+        family="sd1",
+        texts={"clip_l": _text(where, shapes, hints)},
+        denoiser=_unet(where, shapes, hints),
         vae=_vae(where, shapes, hints),
         prediction=_prediction(shapes, hints),
         beta_start=hints.beta_start or SD15.beta_start,
@@ -64,16 +66,16 @@ def _text(where: object, shapes: Shapes, hints: Hints) -> ClipTextConfig:
             " `arch_config`"
         )
     return ClipTextConfig(
-        vocab_size=_most(where, "vocabulary size", _embedding(shapes, "token", 0)),
+        vocab_size=next(iter(_embedding(shapes, "token", 0)), CLIP_L.vocab_size),
         hidden_size=hidden,
         intermediate_size=_most(
             where, "text encoder's inner width", _sizes(shapes, layer + r"mlp\.fc1\.\w+$", 0)
         ),
         layers=_count(where, "text encoder layer", shapes, layer),
         heads=hints.text_heads or hidden // CLIP_HEAD_DIM,
-        positions=_most(where, "prompt length", _embedding(shapes, "position", 0)),
-        activation=hints.text_activation or SD15.text.activation,
-        eps=hints.text_eps or SD15.text.eps,
+        positions=next(iter(_embedding(shapes, "position", 0)), CLIP_L.positions),
+        activation=hints.text_activation or CLIP_L.activation,
+        eps=hints.text_eps or CLIP_L.eps,
     )
 
 
@@ -84,17 +86,17 @@ def _unet(where: object, shapes: Shapes, hints: Hints) -> UNetConfig:
     linear = [len(s) == 2 for n, s in shapes.items() if re.match(unet + r".*proj_in\.weight$", n)]
     first = shapes.get(f"{UNET}input_blocks.0.0.weight", ())
     return UNetConfig(
-        in_channels=first[1] if len(first) == 4 else SD15.unet.in_channels,
+        in_channels=first[1] if len(first) == 4 else SD15.denoiser.in_channels,
         out_channels=_most(where, "UNet's output", _sizes(shapes, unet + r"out\.2\.\w+$", 0)),
         block_channels=tuple(_most(where, "UNet's width", widths) for widths, _, _ in levels),
         res_blocks=_most(where, "UNet's blocks per level", [blocks for _, blocks, _ in levels]),
         attention=tuple(depth > 0 for _, _, depth in levels),
-        heads=hints.unet_heads or SD15.unet.heads,
+        heads=hints.unet_heads or SD15.denoiser.heads,
         head_dim=None,
         transformer_depth=tuple(depth for _, _, depth in levels),
         context_dim=_most(where, "UNet's context width", context),
-        norm_groups=hints.unet_groups or SD15.unet.norm_groups,
-        eps=hints.unet_eps or SD15.unet.eps,
+        norm_groups=hints.unet_groups or SD15.denoiser.norm_groups,
+        eps=hints.unet_eps or SD15.denoiser.eps,
         linear_projection=bool(linear) and 2 * sum(linear) > len(linear),
     )
 
@@ -199,7 +201,7 @@ def _count(where: object, what: str, shapes: Shapes, pattern: str) -> int:
     return 1 + max(numbers)
 
 
-def _check_schedule(where: object, config: Sd1Config) -> None:
+def _check_schedule(where: object, config: ModelConfig) -> None:
     if not 0 < config.beta_start < config.beta_end < 1:
         raise CheckpointError(
             f"{where}: betas from {config.beta_start} to {config.beta_end};"
@@ -215,10 +217,11 @@ def _check_schedule(where: object, config: Sd1Config) -> None:
         )
 
 
-def _check_divisions(where: object, config: Sd1Config) -> None:
+def _check_divisions(where: object, config: ModelConfig) -> None:
     """Heads and groups must divide the widths they split."""
-    unet, vae, text = config.unet, config.vae, config.text
-    divisions = [("text encoder", text.hidden_size, "attention heads", text.heads)]
+    unet, vae = config.denoiser, config.vae
+    divisions = [("text encoder", text.hidden_size, "attention heads", text.heads)
+                 for text in config.texts.values()]
     for width, attends in zip(unet.block_channels, unet.attention, strict=True):
         divisions.append(("UNet", width, "norm groups", unet.norm_groups))
         if attends:

@@ -22,7 +22,7 @@ from smalti.checkpoint.hyperparameters import derive_config
 from smalti.checkpoint.report import Report
 from smalti.runtime.tensor_file import TensorFile
 from smalti.errors import CheckpointError
-from smalti.models.config import Sd1Config
+from smalti.models.config import ModelConfig
 
 _PARTS = ((UNET, "unet"), (VAE, "vae"), (TEXT, "text encoder"))
 
@@ -73,7 +73,7 @@ class Checkpoint:
     Names are those of `expected_tensors`, whatever the file calls them.
     """
 
-    def __init__(self, config: Sd1Config, report: Report, tensors: dict[str, Tensor]) -> None:
+    def __init__(self, config: ModelConfig, report: Report, tensors: dict[str, Tensor]) -> None:
         self.config = config
         self.report = report
         self._tensors = tensors

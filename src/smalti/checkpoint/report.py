@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from smalti.checkpoint.family import Family
 from smalti.checkpoint.folder import first_of
-from smalti.models.config import Sd1Config
+from smalti.models.config import ModelConfig
 
 LISTED_MAX = 3
 PARTS = ("unet", "vae", "text encoder", "other")
@@ -30,7 +30,7 @@ class Report:
     family: Family | None
     precisions: Mapping[str, int]
     parameters: Mapping[str, int]
-    config: Sd1Config | None
+    config: ModelConfig | None
     ignored: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     misfits: tuple[str, ...] = ()
@@ -80,8 +80,8 @@ def millions(count: int) -> str:
     return f"{count / 1e6:.1f} M"
 
 
-def _config_lines(config: Sd1Config) -> list[tuple[str, str]]:
-    unet, vae, text = config.unet, config.vae, config.text
+def _config_lines(config: ModelConfig) -> list[tuple[str, str]]:
+    unet, vae = config.denoiser, config.vae
     attending = " ".join(str(level) for level, on in enumerate(unet.attention) if on)
     split = f"{unet.heads} heads" if unet.head_dim is None else f"heads of {unet.head_dim}"
     return [
@@ -102,10 +102,13 @@ def _config_lines(config: Sd1Config) -> list[tuple[str, str]]:
             f" {vae.z_channels} latent channels, 1/{vae.downscale} size,"
             f" scaling {vae.scaling_factor:g}",
         ),
-        (
-            "text",
-            f"{text.layers} layers, width {text.hidden_size}, {text.heads} heads,"
-            f" {text.positions} positions, vocabulary {text.vocab_size}, {text.activation}",
+        *(
+            (
+                "text",
+                f"{text.layers} layers, width {text.hidden_size}, {text.heads} heads,"
+                f" {text.positions} positions, vocabulary {text.vocab_size}, {text.activation}",
+            )
+            for text in config.texts.values()
         ),
         (
             "noise",

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,54 +17,22 @@ import numpy as np
 from PIL import Image
 
 from smalti import checkpoint, settings
+from smalti.diffusion.conditioning import conditioned
 from smalti.diffusion.denoiser import Denoiser
 from smalti.diffusion.guidance import Guidance
 from smalti.diffusion.noise import NOISES, NoiseLevels
 from smalti.diffusion.random import NoiseSource
 from smalti.diffusion.request import Request, check_name, request, working_bytes
+from smalti.diffusion.result import Result, Step, Stopwatch, to_image
 from smalti.diffusion.samplers import SAMPLERS, initial_latents
 from smalti.diffusion.submodels import Submodels, ignore
-from smalti.diffusion.tokenizer import POSITIONS, VOCABULARY, encode
+from smalti.diffusion.tokenizer import POSITIONS, VOCABULARY
 from smalti.errors import CheckpointError
 from smalti.runtime import Program, devices
 from smalti.runtime.compiler import PRECISIONS
 
 SHIPPED_MODEL = Path(__file__).parents[1] / "assets" / "emoji-128.safetensors"
 KEPT_SHARE = 0.5  # of the device's memory, for weights that wait for the next call
-SHOWN_MAX = 200  # characters of a text that is quoted in a warning
-
-
-@dataclass
-class Result:
-    """Pictures and how they came about.
-
-    `images` are RGB PIL images, `seeds` one a picture, `texts` one A1111 `parameters` text a
-    picture. `timings` are seconds of "prepare" (compiling, loading), "text", "denoise", "decode".
-    `warnings` say what was done otherwise than asked.
-    """
-
-    images: list[Image.Image]
-    seeds: tuple[int, ...]
-    texts: list[str]
-    parameters: Request
-    timings: dict[str, float]
-    warnings: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Step:
-    """One denoising step is done: number `index` (from 0) of `total`, in `seconds`.
-
-    `sigma` is the noise that is left; `latents` are f32[batch, 4, height / 8, width / 8]. The last
-    step has the `result`.
-    """
-
-    index: int
-    total: int
-    sigma: float
-    seconds: float
-    latents: np.ndarray
-    result: Result | None = None
 
 
 class Pipeline:
@@ -151,7 +117,8 @@ class Pipeline:
             self.config, self.name, memory_bytes=self._memory_bytes, prompt="", negative_prompt="",
             width=width, height=height, steps=None, guidance_scale=None, sampler="euler_a",
             noise="karras", seed=0, rng="cpu", batch_size=1)
-        shapes = {"text": (2,), "unet": (2, *self._latent(asked)), "vae": self._latent(asked)}
+        shapes = {"text": (2,), "unet": (2, *self._latent(asked)), "vae": self._latent(asked),
+                  "vae_encoder": (asked.height, asked.width)}
         check_name("part", part, shapes)
         return shapes[part]
 
@@ -159,13 +126,17 @@ class Pipeline:
 
     def _steps(self, asked: Request) -> Iterator[Step]:
         config, timings = self.config, Stopwatch()
-        prompt, negative, warnings = self._encoded(asked, timings)
+        prompts = conditioned(
+            self._submodels,
+            {"the prompt": asked.prompt, "the negative prompt": asked.negative_prompt}, timings,
+            self._kept_bytes_max(asked))
+        prompt, negative = prompts.conditionings
         levels = NoiseLevels.scaled_linear(config.beta_start, config.beta_end, config.train_steps)
         sigmas = NOISES[asked.noise].sigmas(levels, asked.steps)
         source = NoiseSource(asked.rng, asked.seeds,
-                             (config.unet.in_channels, *self._latent(asked)))
-        guidance = Guidance(partial(self._unet, asked.batch_size), prompt, negative,
-                            asked.guidance_scale)
+                             (config.vae.z_channels, *self._latent(asked)))
+        guidance = Guidance(partial(self._unet, asked.batch_size), prompt["context"],
+                            negative["context"], asked.guidance_scale)
         denoise = Denoiser(guidance, levels, config.prediction)
         with timings.of("prepare"):
             self._submodels.bound("unet", (guidance.batch_factor, *self._latent(asked)))
@@ -181,7 +152,8 @@ class Pipeline:
                 self._submodels.release("unet", self._kept_bytes_max(asked))
                 images = self._decoded(asked, done.x, timings)
                 texts = [asked.text(seed) for seed in asked.seeds]
-                result = Result(images, asked.seeds, texts, asked, timings.seconds, warnings)
+                result = Result(images, asked.seeds, texts, asked, timings.seconds,
+                                list(prompts.warnings))
             yield Step(index, asked.steps, done.sigma_next, seconds, done.x, result)
 
     def _kept_bytes_max(self, asked: Request) -> int:
@@ -197,24 +169,6 @@ class Pipeline:
         factor = self.config.vae.downscale
         return asked.height // factor, asked.width // factor
 
-    def _encoded(self, asked: Request,
-                 timings: Stopwatch) -> tuple[np.ndarray, np.ndarray, list[str]]:
-        """Contexts of prompt and negative prompt, each [1, 77, d]; what of them was not read."""
-        positions = self.config.text.positions
-        pair = [encode(text, positions) for text in (asked.prompt, asked.negative_prompt)]
-        with timings.of("prepare"):
-            self._submodels.bound("text", (2,))
-        with timings.of("text"):
-            ids = np.array([tokens.ids for tokens in pair], np.int32)
-            context = self._submodels.run("text", (2,), tokens=ids)
-        self._submodels.release("text", self._kept_bytes_max(asked))
-        warnings = [
-            f"{what} is longer than the {positions - 2} tokens that the model reads; not read: "
-            f"{_shortened(tokens.cut)!r}"
-            for what, tokens in zip(("the prompt", "the negative prompt"), pair, strict=True)
-            if tokens.cut]
-        return context[:1], context[1:], warnings
-
     def _unet(self, pictures: int, latents: np.ndarray, timesteps: np.ndarray,
               context: np.ndarray) -> np.ndarray:
         """The UNet for rows [n, 4, h, w], one picture (one or two rows) at a time.
@@ -226,9 +180,9 @@ class Pipeline:
         result = np.empty_like(latents)
         for picture in range(pictures):
             own = slice(picture, None, pictures)
-            result[own] = self._submodels.run(
+            (result[own],) = self._submodels.run(
                 "unet", (rows, height, width), latent=latents[own], timesteps=timesteps[own],
-                context=context[own])
+                context=context[own]).values()
         return result
 
     def _decoded(self, asked: Request, latents: np.ndarray,
@@ -241,49 +195,23 @@ class Pipeline:
         with timings.of("decode"):
             for latent in latents[:, None] / np.float32(self.config.vae.scaling_factor):
                 self._submodels.progress("decoding")
-                images.append(to_image(self._submodels.run("vae", shape, latent=latent)[0]))
+                (pixels,) = self._submodels.run("vae", shape, latent=latent).values()
+                images.append(to_image(pixels[0]))
         self._submodels.release("vae", self._kept_bytes_max(asked))
         return images
-
-
-def to_image(pixels: np.ndarray) -> Image.Image:
-    """An RGB picture of f32[3, height, width] in [-1, 1]; what is beyond is clipped.
-
-    >>> to_image(np.zeros((3, 1, 2), np.float32)).getpixel((0, 0))
-    (128, 128, 128)
-    """
-    scaled = np.clip(pixels * np.float32(0.5) + np.float32(0.5), 0, 1) * np.float32(255)
-    return Image.fromarray(scaled.round().astype(np.uint8).transpose(1, 2, 0))
-
-
-class Stopwatch:
-    """Adds up seconds by name."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def of(self, name: str) -> Iterator[None]:
-        """Time what is done inside, under `name`."""
-        started = time.perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
 
 
 def _check_parts(opened: checkpoint.Checkpoint) -> None:
     """Raise CheckpointError when the parts of a model do not fit together, or the tokenizer."""
     config, path = opened.config, opened.report.path
+    unet, (text,) = config.denoiser, config.texts.values()
     pairs = (
-        ("tokens of the text encoder", config.text.vocab_size, "of CLIP's vocabulary", VOCABULARY),
-        ("positions of the text encoder", config.text.positions, "of CLIP's prompts", POSITIONS),
-        ("channels of the UNet's context", config.unet.context_dim, "of the text encoder",
-         config.text.hidden_size),
-        ("channels into the UNet", config.unet.in_channels, "out of it", config.unet.out_channels),
-        ("channels of the UNet", config.unet.in_channels, "of the autoencoder's latents",
+        ("tokens of the text encoder", text.vocab_size, "of CLIP's vocabulary", VOCABULARY),
+        ("positions of the text encoder", text.positions, "of CLIP's prompts", POSITIONS),
+        ("channels of the UNet's context", unet.context_dim, "of the text encoder",
+         text.hidden_size),
+        ("channels into the UNet", unet.in_channels, "out of it", unet.out_channels),
+        ("channels of the UNet", unet.in_channels, "of the autoencoder's latents",
          config.vae.z_channels),
     )
     for what, found, other, expected in pairs:

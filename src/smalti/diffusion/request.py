@@ -14,7 +14,7 @@ from smalti.diffusion.noise import NOISES, STEPS_MAX
 from smalti.diffusion.random import RNGS, SEED_END, batch_seeds
 from smalti.diffusion.samplers import SAMPLERS
 from smalti.errors import InputError
-from smalti.models.config import Sd1Config
+from smalti.models.config import ModelConfig
 
 SIZE_MAX = 4096
 BATCH_MAX = 64
@@ -54,8 +54,8 @@ class Request:
             rng=self.rng, others={"Model": self.model, "Version": f"Smalti {__version__}"}))
 
 
-def request(config: Sd1Config, model: str, *, memory_bytes: int, prompt: str, negative_prompt: str,
-            width: int | None, height: int | None, steps: int | None,
+def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str,
+            negative_prompt: str, width: int | None, height: int | None, steps: int | None,
             guidance_scale: float | None, sampler: str, noise: str, seed: int, rng: str,
             batch_size: int) -> Request:
     """A complete `Request`; None becomes the model's own default, seed -1 a random seed.
@@ -119,17 +119,17 @@ def _whole(what: str, number: object, low: int, high: int, more: str = "") -> in
     return int(number)
 
 
-def size_multiple(config: Sd1Config) -> int:
+def size_multiple(config: ModelConfig) -> int:
     """What width and height are multiples of: the autoencoder's factor times the UNet's halvings.
 
     >>> from smalti.models.config import SD15
     >>> size_multiple(SD15)
     64
     """
-    return config.vae.downscale * 2 ** (len(config.unet.block_channels) - 1)
+    return config.vae.downscale * 2 ** (len(config.denoiser.block_channels) - 1)
 
 
-def working_bytes(config: Sd1Config, width: int, height: int) -> int:
+def working_bytes(config: ModelConfig, width: int, height: int) -> int:
     """A guess of the memory that decoding needs: two of the largest activations, in f32.
 
     The largest is the first of the full-size level, as wide as the level before it.
@@ -138,7 +138,7 @@ def working_bytes(config: Sd1Config, width: int, height: int) -> int:
     return 2 * 4 * channels * width * height
 
 
-def _check_size(config: Sd1Config, width: object, height: object, memory_bytes: int) -> None:
+def _check_size(config: ModelConfig, width: object, height: object, memory_bytes: int) -> None:
     multiple = size_multiple(config)
     for what, extent in (("width", width), ("height", height)):
         extent = _whole(what, extent, multiple, SIZE_MAX, " pixels")

@@ -1,4 +1,4 @@
-"""The three sub-models of a checkpoint as programs: compiled for a shape, bound, run, let go.
+"""The parts of a checkpoint as programs: compiled for a shape, bound, run, let go.
 
 Of each part the program of the last shape is kept with its weights; that of the next shape takes
 over what it packs the same way. Where memory is short, `release` lets go of a part that is done
@@ -10,29 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from smalti.checkpoint import Checkpoint
 from smalti.errors import InputError
 from smalti.graph import Graph
-from smalti.models import clip_text_graph, unet_graph, vae_decoder_graph
+from smalti.models.parts import Part, parts
 from smalti.runtime import Program, compile_graph
-
-GRAPHS: dict[str, Callable[..., Graph]] = {
-    "text": lambda config, batch: clip_text_graph(config.text, batch),
-    "unet": lambda config, batch, height, width: unet_graph(config.unet, batch, height, width),
-    "vae": lambda config, height, width: vae_decoder_graph(config.vae, 1, height, width),
-}
-"""Part -> the graph of it for a shape; heights and widths are those of the latent."""
-
-HELD = {"unet": ("context",)}
-"""Inputs that stay the same for all steps of a picture."""
 
 HALVES = {"F16": "f16", "BF16": "bf16"}
 """Dtype tags of a checkpoint whose values programs hold as they are."""
-
-TITLES = {"text": "the text encoder", "unet": "the UNet", "vae": "the image decoder"}
 
 
 def ignore(text: str) -> None:
@@ -60,13 +49,18 @@ class Submodels:
     progress: Callable[[str], None] = ignore
     _bound: dict[str, _Bound] = field(default_factory=dict)
 
-    def run(self, part: str, shape: tuple[int, ...], **inputs: np.ndarray) -> np.ndarray:
-        """The only output of `part` for these inputs, as f32.
+    @cached_property
+    def parts(self) -> dict[str, Part]:
+        """The parts of the model by name."""
+        return parts(self.checkpoint.config)
+
+    def run(self, part: str, shape: tuple[int, ...],
+            **inputs: np.ndarray) -> dict[str, np.ndarray]:
+        """The outputs of `part` for these inputs, as f32.
 
         Raises NumericsError naming the first kernel that made NaN or Inf.
         """
-        (result,) = self.bound(part, shape).run_checked(inputs).values()
-        return result
+        return self.bound(part, shape).run_checked(inputs)
 
     def bound(self, part: str, shape: tuple[int, ...]) -> Program:
         """The program of `part` for `shape`, with the checkpoint's weights.
@@ -78,16 +72,16 @@ class Submodels:
             return known.program
         graph, before = self.graph(part, shape), known.program if known is not None else None
         program = self.compiled(part, graph, before)
-        self.progress(f"loading {TITLES[part]}")
+        self.progress(f"loading {self.parts[part].title}")
         program.bind(self.checkpoint.floats, self.checkpoint.drop, like=before)
         self._bound[part] = _Bound(shape, program)
         return program
 
     def graph(self, part: str, shape: tuple[int, ...]) -> Graph:
         """What `part` computes for `shape`. Raises InputError for an unknown part."""
-        if part not in GRAPHS:
-            raise InputError(f"no part is named {part!r}; known: {', '.join(GRAPHS)}")
-        return GRAPHS[part](self.checkpoint.config, *shape)
+        if part not in self.parts:
+            raise InputError(f"no part is named {part!r}; known: {', '.join(self.parts)}")
+        return self.parts[part].graph(*shape)
 
     def halves(self, graph: Graph) -> dict[str, str]:
         """The dtype of each parameter that the checkpoint has as f16 or bf16."""
@@ -96,13 +90,13 @@ class Submodels:
 
     def compiled(self, part: str, graph: Graph, like: Program | None = None) -> Program:
         """The program of `graph`, without weights; those of `like` will be bound."""
-        title = TITLES[part]
+        title = self.parts[part].title
         self.progress(f"compiling {title}")
         return compile_graph(
             graph,
             precision=self.precision,
             threads=self.threads,
-            held=HELD.get(part, ()),
+            held=self.parts[part].held,
             weights=self.halves(graph),
             progress=lambda done, total: self.progress(f"compiling {title}: {done} of {total}"),
             like=like,

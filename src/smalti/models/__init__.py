@@ -20,7 +20,7 @@ from smalti.models.config import (
     ClipTextConfig,
     FluxConfig,
     MobileNetV2Config,
-    Sd1Config,
+    ModelConfig,
     UNetConfig,
     VaeConfig,
 )
@@ -32,7 +32,7 @@ from smalti.models.vae import vae_decoder_graph, vae_encoder_graph
 __all__ = [
     "CLIP_L", "FLUX1", "FLUX_VAE", "OPENCLIP_G", "OPENCLIP_H", "SD1_UNET", "SD2_UNET", "SD3_VAE",
     "SD15", "SDXL_REFINER_UNET", "SDXL_UNET", "SDXL_VAE", "SD_VAE", "SSD1B_UNET", "VEGA_UNET",
-    "ClipTextConfig", "FluxConfig", "MobileNetV2Config", "Sd1Config", "UNetConfig", "VaeConfig",
+    "ClipTextConfig", "FluxConfig", "MobileNetV2Config", "ModelConfig", "UNetConfig", "VaeConfig",
     "clip_text_graph", "flux_double_block_graph", "mobilenet_v2_graph", "unet_graph",
     "vae_decoder_graph", "vae_encoder_graph",
 ]

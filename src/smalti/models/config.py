@@ -3,14 +3,15 @@
 A checkpoint yields one of these (see `smalti.checkpoint`), and a model is built from one. Levels
 count from the highest resolution (level 0) to the lowest; widths are channels.
 
->>> SD15.unet.block_channels
+>>> SD15.denoiser.block_channels
 (320, 640, 1280, 1280)
->>> SD15.unet.heads_at(640), SD15.text.head_dim, SD15.vae.downscale
+>>> SD15.denoiser.heads_at(640), SD15.texts["clip_l"].head_dim, SD15.vae.downscale
 (8, 64, 8)
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -169,25 +170,38 @@ class FluxConfig:
         return self.hidden_size // self.heads
 
 
-@dataclass(frozen=True)
-class Sd1Config:
-    """A whole Stable Diffusion 1.x model: text encoder, UNet, autoencoder, schedule and defaults.
+TextConfig = ClipTextConfig
+DenoiserConfig = UNetConfig
 
-    `beta_start`, `beta_end`, `train_steps` are those of the scaled-linear schedule; sizes are in
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A whole model: its text encoders, denoiser and autoencoder, noise levels and defaults.
+
+    `family` is one of "sd1", "sd2", "sdxl", "sdxl-refiner", "sd3", "flux" and "chroma". `texts` are
+    the text encoders by name ("clip_l", "clip_h", "clip_g", "t5xxl"), in the order in which they
+    are read. `beta_start`, `beta_end`, `train_steps` are those of the scaled-linear schedule, with
+    `zero_terminal_snr` rescaled until the last step is noise alone (Lin et al. 2023,
+    arXiv:2305.08891); `flow_shift` moves the levels of models that predict a flow. Sizes are in
     pixels.
     """
 
-    text: ClipTextConfig
-    unet: UNetConfig
+    family: str
+    texts: Mapping[str, TextConfig]
+    denoiser: DenoiserConfig
     vae: VaeConfig
     prediction: Prediction = "epsilon"
     beta_start: float = 0.00085
     beta_end: float = 0.012
     train_steps: int = 1000
+    zero_terminal_snr: bool = False
+    flow_shift: float = 1.0
     default_width: int = 512
     default_height: int = 512
     default_steps: int = 20
     default_guidance: float = 7.0
+    default_sampler: str = "euler_a"
+    default_noise: str = "karras"
 
 
 CLIP_L = ClipTextConfig(49408, 768, 3072, layers=12, heads=12, positions=77)
@@ -256,7 +270,7 @@ SD3_VAE = replace(SD_VAE, z_channels=16, scaling_factor=1.5305, shift_factor=0.0
                   quant_conv=False)
 FLUX_VAE = replace(SD3_VAE, scaling_factor=0.3611, shift_factor=0.1159)
 
-SD15 = Sd1Config(CLIP_L, SD1_UNET, SD_VAE)
+SD15 = ModelConfig("sd1", {"clip_l": CLIP_L}, SD1_UNET, SD_VAE)
 """Stable Diffusion 1.5."""
 
 FLUX1 = FluxConfig(hidden_size=3072, heads=24, mlp_size=12288)

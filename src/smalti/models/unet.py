@@ -38,7 +38,7 @@ def unet_graph(config: UNetConfig, batch: int, height: int, width: int, tokens: 
     halved once between each two levels.
 
     >>> from smalti.models.config import SD15
-    >>> g = unet_graph(SD15.unet, batch=2, height=64, width=96)
+    >>> g = unet_graph(SD15.denoiser, batch=2, height=64, width=96)
     >>> g.outputs["prediction"].shape, len(g.parameters)
     ((2, 4, 64, 96), 686)
     """

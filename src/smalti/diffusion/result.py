@@ -1,0 +1,70 @@
+"""What a pipeline gives: steps while it works, then pictures and how they came about."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+from PIL import Image
+
+from smalti.diffusion.request import Request
+
+
+@dataclass
+class Result:
+    """Pictures and how they came about.
+
+    `images` are RGB PIL images, `seeds` one a picture, `texts` one A1111 `parameters` text a
+    picture. `timings` are seconds of "prepare" (compiling, loading), "text", "denoise", "decode".
+    `warnings` say what was done otherwise than asked.
+    """
+
+    images: list[Image.Image]
+    seeds: tuple[int, ...]
+    texts: list[str]
+    parameters: Request
+    timings: dict[str, float]
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Step:
+    """One denoising step is done: number `index` (from 0) of `total`, in `seconds`.
+
+    `sigma` is the noise that is left; `latents` are f32[batch, 4, height / 8, width / 8]. The last
+    step has the `result`.
+    """
+
+    index: int
+    total: int
+    sigma: float
+    seconds: float
+    latents: np.ndarray
+    result: Result | None = None
+
+
+def to_image(pixels: np.ndarray) -> Image.Image:
+    """An RGB picture of f32[3, height, width] in [-1, 1]; what is beyond is clipped.
+
+    >>> to_image(np.zeros((3, 1, 2), np.float32)).getpixel((0, 0))
+    (128, 128, 128)
+    """
+    scaled = np.clip(pixels * np.float32(0.5) + np.float32(0.5), 0, 1) * np.float32(255)
+    return Image.fromarray(scaled.round().astype(np.uint8).transpose(1, 2, 0))
+
+
+class Stopwatch:
+    """Adds up seconds by name."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """Time what is done inside, under `name`."""
+        started = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
