@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from smalti.models.config import ClipTextConfig, FluxConfig, ModelConfig, UNetConfig, VaeConfig
+from smalti.models.config import ClipTextConfig, ModelConfig, UNetConfig, VaeConfig
+from smalti.models.transformer_config import FluxConfig
 
 TINY_TEXT = ClipTextConfig(vocab_size=96, hidden_size=48, intermediate_size=96, layers=2, heads=4,
                            positions=77)

@@ -1,19 +1,29 @@
-"""The double-stream block of Flux: its parameters, its text, and what native code computes."""
+"""Flux and its double-stream block: parameters, text, and what native code computes."""
 
 from __future__ import annotations
 
 import pytest
 from native_pieces import LEVELS, check_graph
 from peers_models import TINY_FLUX
+from transformer_graphs import check_program
 
 from smalti.errors import InputError
 from smalti.fuse import cut
 from smalti.graph import parse, show, verify
-from smalti.models import FLUX1, FluxConfig, flux_double_block_graph
+from smalti.models import (
+    FLUX_DEV,
+    FLUX_SCHNELL,
+    FluxConfig,
+    flux_double_block_graph,
+    flux_graph,
+)
+
+WHOLE = FluxConfig(hidden_size=64, heads=2, mlp_size=256, double_blocks=2, single_blocks=2,
+                   in_channels=4, out_channels=4, context_dim=24, pooled_dim=20, axes=(4, 12, 16))
 
 
 def test_the_parameters_are_those_of_the_checkpoint() -> None:
-    graph = flux_double_block_graph(FLUX1, image_tokens=1024, text_tokens=256)
+    graph = flux_double_block_graph(FLUX_DEV, image_tokens=1024, text_tokens=256)
     verify(graph)
     assert show(parse(show(graph))) == show(graph)
     shapes = {name: value.shape for name, value in graph.parameters.items()}
@@ -46,3 +56,39 @@ def test_nothing_is_copied() -> None:
 def test_odd_heads_are_refused() -> None:
     with pytest.raises(InputError, match="an even d"):
         flux_double_block_graph(FluxConfig(hidden_size=9, heads=3, mlp_size=12), 4, 2)
+
+
+def test_the_whole_model_is_that_of_the_checkpoint() -> None:
+    """Counts of Black Forest Labs' files: 780 tensors of dev, 776 of schnell."""
+    graph = flux_graph(FLUX_DEV, 1, 8, 8, 4)
+    verify(graph)
+    assert show(parse(show(graph))) == show(graph)
+    assert len(graph.parameters) == 780 and len(flux_graph(FLUX_SCHNELL, 1, 8, 8, 4).parameters) \
+        == 776
+    prefix = "model.diffusion_model."
+    shapes = {name.removeprefix(prefix): v.shape for name, v in graph.parameters.items()}
+    assert shapes["img_in.weight"] == (3072, 64) and shapes["txt_in.weight"] == (3072, 4096)
+    assert shapes["single_blocks.37.linear1.weight"] == (21504, 3072)
+    assert shapes["single_blocks.37.linear2.weight"] == (3072, 15360)
+    assert shapes["final_layer.adaLN_modulation.1.weight"] == (6144, 3072)
+    assert shapes["final_layer.linear.weight"] == (64, 3072)
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_native_code_computes_the_whole_model(name: str) -> None:
+    check_graph(flux_graph(WHOLE, 2, 6, 4, 5), name)
+
+
+def test_the_program_computes_the_whole_model() -> None:
+    check_program(flux_graph(WHOLE, 1, 8, 8, 9))
+
+
+@pytest.mark.parametrize("height, width", [(7, 8), (8, 0), (8, 5)])
+def test_odd_latents_are_refused(height: int, width: int) -> None:
+    with pytest.raises(InputError, match="positive and even"):
+        flux_graph(WHOLE, 1, height, width, 5)
+
+
+def test_axes_that_are_no_head_are_refused() -> None:
+    with pytest.raises(InputError, match="do not make up a head"):
+        flux_graph(FluxConfig(hidden_size=64, heads=2, mlp_size=256), 1, 8, 8, 5)

@@ -27,12 +27,12 @@ from smalti.checkpoint.names import (
 from smalti.models.config import (
     CLIP_L,
     ClipTextConfig,
-    FluxConfig,
     MobileNetV2Config,
     ModelConfig,
     UNetConfig,
     VaeConfig,
 )
+from smalti.models.transformer_config import FluxConfig
 
 
 @dataclass(frozen=True)

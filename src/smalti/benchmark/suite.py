@@ -25,7 +25,7 @@ from smalti.benchmark.weights import seeded
 from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.models import (
-    FLUX1,
+    FLUX_DEV,
     SD15,
     ClipTextConfig,
     FluxConfig,
@@ -213,7 +213,7 @@ _CASES = (
                bounds={"f32": 0.55, "bf16": 0.75}),
     vae_encode("encode", "SD 1.5 VAE encode 512x512", SD15.vae, 512, 512,
                bounds={"f32": 0.60, "bf16": 0.80}),
-    flux_double_block("flux_block", "Flux double block, 1024 + 256 tokens", FLUX1, 32, 256,
+    flux_double_block("flux_block", "Flux double block, 1024 + 256 tokens", FLUX_DEV, 32, 256,
                       bounds={"f32": 0.95, "bf16": 0.95}),
 )
 CASES: dict[str, Case] = {case.name: case for case in _CASES}

@@ -155,21 +155,6 @@ class MobileNetV2Config:
         return found + 8 if found < 0.9 * wanted else found
 
 
-@dataclass(frozen=True)
-class FluxConfig:
-    """Flux transformer blocks (Black Forest Labs 2024; Esser et al. 2024, arXiv:2403.03206)."""
-
-    hidden_size: int
-    heads: int
-    mlp_size: int
-    eps: float = 1e-6
-
-    @property
-    def head_dim(self) -> int:
-        """Channels per attention head."""
-        return self.hidden_size // self.heads
-
-
 TextConfig = ClipTextConfig
 DenoiserConfig = UNetConfig
 
@@ -272,6 +257,3 @@ FLUX_VAE = replace(SD3_VAE, scaling_factor=0.3611, shift_factor=0.1159)
 
 SD15 = ModelConfig("sd1", {"clip_l": CLIP_L}, SD1_UNET, SD_VAE)
 """Stable Diffusion 1.5."""
-
-FLUX1 = FluxConfig(hidden_size=3072, heads=24, mlp_size=12288)
-"""Flux.1, dev and schnell."""

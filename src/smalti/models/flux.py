@@ -1,13 +1,72 @@
-"""A double-stream block of Flux: image and text tokens, with weights of their own, attend to all.
+"""Flux.1 (Black Forest Labs 2024), a rectified flow transformer (Esser et al. 2024).
 
-Names are those of the original checkpoint (`double_blocks.0.img_attn.qkv.weight`, ...).
+In double-stream blocks image and text tokens have weights of their own and attend to all; in
+single-stream blocks they are one sequence, and attention and MLP work side by side (Dehghani et
+al. 2023, arXiv:2302.05442). Names are those of the original checkpoint
+(`double_blocks.0.img_attn.qkv.weight`, ...).
 """
 
 from __future__ import annotations
 
+from smalti.errors import InputError
 from smalti.graph import Graph, Value
-from smalti.models.config import FluxConfig
-from smalti.nn import gelu_tanh, linear, modulated_norm, rms_norm, rotary_embedding, silu
+from smalti.models.transformer_config import FluxConfig
+from smalti.nn import (
+    from_patches,
+    gelu_tanh,
+    grid_angles,
+    linear,
+    modulated_norm,
+    patches,
+    rms_norm,
+    rotary_embedding,
+    silu,
+    timestep_embedding,
+)
+
+PREFIX = "model.diffusion_model"
+PATCH = 2
+"""Pixels of the latent along each side of a token."""
+TIME_FEATURES = 256
+GUIDANCE_UNIT = 1000.0
+"""Guidance is embedded in thousandths, as time is."""
+
+
+def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: int) -> Graph:
+    """One evaluation of the denoiser; `height` and `width` are those of the latent.
+
+    latent f32[batch, in_channels, height, width], timesteps f32[batch] from 0 to 1000 (noise),
+    context f32[batch, length, context_dim] of T5, pooled f32[batch, pooled_dim] of CLIP, and with
+    `config.guidance` also guidance f32[batch] (such as 3.5) -> prediction f32[batch, out_channels,
+    height, width], the velocity from picture to noise. Raises InputError for an odd size.
+
+    >>> from smalti.models import FLUX_DEV
+    >>> g = flux_graph(FLUX_DEV, batch=1, height=128, width=96, length=512)
+    >>> list(g.inputs), g.outputs["prediction"].shape
+    (['latent', 'timesteps', 'context', 'pooled', 'guidance'], (1, 16, 128, 96))
+    """
+    g = Graph("flux")
+    latent = g.input("latent", (batch, config.in_channels, height, width))
+    timesteps = g.input("timesteps", (batch,))
+    context = g.input("context", (batch, length, config.context_dim))
+    pooled = g.input("pooled", (batch, config.pooled_dim))
+    guidance = g.input("guidance", (batch,)) if config.guidance else None
+    with g.scope(PREFIX):
+        vec = _condition(timesteps, pooled, guidance, config)            # [n, c]
+        img, txt, cos, sin = embedded(latent, context, config)
+        for i in range(config.double_blocks):
+            with g.scope(f"double_blocks.{i}"):
+                parts = {name: modulation(vec, f"{name}_mod.lin", 6) for name in ("img", "txt")}
+                img, txt = double_block(img, txt, parts, cos, sin, config)
+        x = g.apply("concat", txt, img, axis=1)                          # [n, t, c]
+        for i in range(config.single_blocks):
+            with g.scope(f"single_blocks.{i}"):
+                x = single_block(x, modulation(vec, "modulation.lin", 3), cos, sin, config)
+        with g.scope("final_layer"):
+            shift, scale = modulation(vec, "adaLN_modulation.1", 2)
+            g.output("prediction", final_layer(rows(x, length, x.shape[1]), shift, scale, height,
+                                               width, config))
+    return g
 
 
 def flux_double_block_graph(config: FluxConfig, image_tokens: int, text_tokens: int,
@@ -18,8 +77,8 @@ def flux_double_block_graph(config: FluxConfig, image_tokens: int, text_tokens: 
     angle a pair of channels, those of the text tokens first. Raises InputError when the heads do
     not divide the hidden size into even parts.
 
-    >>> from smalti.models.config import FLUX1
-    >>> g = flux_double_block_graph(FLUX1, image_tokens=1024, text_tokens=256)
+    >>> from smalti.models import FLUX_DEV
+    >>> g = flux_double_block_graph(FLUX_DEV, image_tokens=1024, text_tokens=256)
     >>> [str(value.type) for value in g.outputs.values()]
     ['f32[1, 1024, 3072]', 'f32[1, 256, 3072]']
     >>> g.parameters["double_blocks.0.img_attn.qkv.weight"].shape
@@ -31,51 +90,127 @@ def flux_double_block_graph(config: FluxConfig, image_tokens: int, text_tokens: 
     vec = g.input("vec", (batch, width))
     cos, sin = (g.input(name, (1, tokens, config.head_dim // 2)) for name in ("cos", "sin"))
     with g.scope("double_blocks.0"):
-        img, txt = _double_block(img, txt, vec, cos, sin, config)
+        parts = {name: modulation(vec, f"{name}_mod.lin", 6) for name in ("img", "txt")}
+        img, txt = double_block(img, txt, parts, cos, sin, config)
     g.output("img", img)
     g.output("txt", txt)
     return g
 
 
-def _double_block(img: Value, txt: Value, vec: Value, cos: Value, sin: Value,
-                  config: FluxConfig) -> tuple[Value, Value]:
+# ---------------------------------------------------------------------- conditions
+
+
+def _condition(timesteps: Value, pooled: Value, guidance: Value | None,
+               config: FluxConfig) -> Value:
+    """What all blocks are modulated by [n, c]: time, guidance and the text as a whole."""
+    vec = _embedder(timestep_embedding(timesteps, TIME_FEATURES), "time_in", config)
+    if guidance is not None:
+        strength = timestep_embedding(guidance * GUIDANCE_UNIT, TIME_FEATURES)
+        vec = vec + _embedder(strength, "guidance_in", config)
+    return vec + _embedder(pooled, "vector_in", config)
+
+
+def _embedder(x: Value, name: str, config: FluxConfig) -> Value:
+    with x.graph.scope(name):
+        return linear(silu(linear(x, "in_layer", config.hidden_size)), "out_layer",
+                      config.hidden_size)
+
+
+def embedded(latent: Value, context: Value,
+             config: FluxConfig) -> tuple[Value, Value, Value, Value]:
+    """Tokens of the image and of the text [n, t, c], and the angles of all, text first.
+
+    Text tokens stand at 0 on all axes, image tokens at (0, row, column). Raises InputError for a
+    latent of odd size, or axes that do not make up a head.
+    """
+    (_, _, height, width), g = latent.shape, latent.graph
+    if height % PATCH or width % PATCH or min(height, width) < 1:
+        raise InputError(f"a latent of {height} x {width} (height x width) is given; tokens are "
+                         f"{PATCH} x {PATCH} pixels of it, so both must be positive and even")
+    if sum(config.axes) != config.head_dim:
+        raise InputError(f"rotary axes of {config.axes} channels do not make up a head of "
+                         f"{config.head_dim}")
+    img = linear(patches(latent, PATCH), "img_in", config.hidden_size)
+    txt = linear(context, "txt_in", config.hidden_size)
+    angles = grid_angles(g, (height // PATCH, width // PATCH), context.shape[1], config.axes,
+                         config.rotary_base)
+    return img, txt, *angles
+
+
+def modulation(vec: Value, name: str, count: int) -> list[Value]:
+    """`count` vectors [n, c] in threes: shift, scale and gate (the last layer has no gate)."""
+    width = vec.shape[1]
+    parts = linear(silu(vec), name, count * width)
+    return [vec.graph.apply("slice", parts, axis=1, start=i * width, end=(i + 1) * width)
+            for i in range(count)]
+
+
+# ---------------------------------------------------------------------- blocks
+
+
+def double_block(img: Value, txt: Value, modulations: dict[str, list[Value]], cos: Value,
+                 sin: Value, config: FluxConfig) -> tuple[Value, Value]:
+    """img [n, i, c] and txt [n, t, c] after attention to both and an MLP each.
+
+    `modulations` of "img" and "txt" are shift, scale and gate [n, c] of the attention, then those
+    of the MLP.
+    """
     g, heads, width = img.graph, config.heads, config.hidden_size
     split = txt.shape[1]
     streams = {"txt": (txt, 0, split), "img": (img, split, cos.shape[1])}
-    modulation, products, turned = {}, [], []
+    products, turned = [], []
     for name, (x, start, end) in streams.items():
-        modulation[name] = _modulation(vec, f"{name}_mod.lin", width)
-        shift, scale = modulation[name][:2]
+        shift, scale = modulations[name][:2]
         normal = modulated_norm(x, shift, scale, config.eps)
         with g.scope(f"{name}_attn"):
             products.append(linear(normal, "qkv", 3 * width))                 # [n, t, 3 c]
-            turned.append([_turned(products[-1], number, part, _rows(cos, start, end),
-                                   _rows(sin, start, end), config)
+            turned.append([_turned(products[-1], number, part, rows(cos, start, end),
+                                   rows(sin, start, end), config)
                            for number, part in enumerate(("query_norm", "key_norm"))])
     q, k = (g.apply("concat", *parts, axis=1) for parts in zip(*turned))      # [n, t, c]
     both = g.apply("concat", *products, axis=1)
     v = g.apply("slice", both, axis=2, start=2 * width, end=3 * width)        # [n, t, c]
     mixed = g.apply("attention", q, k, v, num_heads=heads)                    # [n, t, c]
-    results = {name: _behind(x, _rows(mixed, start, end), name, modulation[name], config)
+    results = {name: _behind(x, rows(mixed, start, end), name, modulations[name], config)
                for name, (x, start, end) in streams.items()}
     return results["img"], results["txt"]
 
 
-def _modulation(vec: Value, name: str, width: int) -> list[Value]:
-    """Shift, scale and gate [n, c] of the attention, then those of the MLP."""
-    parts = linear(silu(vec), name, 6 * width)
-    return [vec.graph.apply("slice", parts, axis=1, start=i * width, end=(i + 1) * width)
-            for i in range(6)]
+def single_block(x: Value, modulations: list[Value], cos: Value, sin: Value,
+                 config: FluxConfig) -> Value:
+    """x [n, t, c] + gate * projection of what attention and MLP made of the same tokens.
+
+    `modulations` are shift, scale and gate [n, c].
+    """
+    g, (n, _, width) = x.graph, x.shape
+    shift, scale, gate = modulations
+    parts = linear(modulated_norm(x, shift, scale, config.eps), "linear1",
+                   3 * width + config.mlp_size)                               # [n, t, 3 c + m]
+    q, k = (_turned(parts, number, part, cos, sin, config)
+            for number, part in enumerate(("query_norm", "key_norm")))
+    v = g.apply("slice", parts, axis=2, start=2 * width, end=3 * width)
+    hidden = g.apply("slice", parts, axis=2, start=3 * width, end=parts.shape[2])
+    mixed = g.apply("attention", q, k, v, num_heads=config.heads)
+    y = linear(g.apply("concat", mixed, gelu_tanh(hidden), axis=2), "linear2", width)
+    return x + gate.reshape(n, 1, width) * y
 
 
-def _rows(x: Value, start: int, end: int) -> Value:
+def final_layer(x: Value, shift: Value, scale: Value, height: int, width: int,
+                config: FluxConfig) -> Value:
+    """Image tokens x [n, t, c] -> [n, out_channels, height, width]."""
+    y = linear(modulated_norm(x, shift, scale, config.eps), "linear",
+               PATCH * PATCH * config.out_channels)
+    return from_patches(y, PATCH, height, width)
+
+
+def rows(x: Value, start: int, end: int) -> Value:
     """Tokens `start` to `end` of x [n, t, c]."""
     return x.graph.apply("slice", x, axis=1, start=start, end=end)
 
 
 def _turned(qkv: Value, number: int, norm: str, cos: Value, sin: Value,
             config: FluxConfig) -> Value:
-    """The queries (0) or keys (1) of qkv [n, t, 3 c], normalised in each head, then turned."""
+    """The queries (0) or keys (1) of qkv [n, t, 3 c ...], normalised in each head, then turned."""
     (n, tokens, _), width = qkv.shape, config.hidden_size
     part = qkv.graph.apply("slice", qkv, axis=2, start=number * width, end=(number + 1) * width)
     part = rms_norm(part.reshape(n, tokens, config.heads, config.head_dim), f"norm.{norm}",
@@ -83,11 +218,11 @@ def _turned(qkv: Value, number: int, norm: str, cos: Value, sin: Value,
     return rotary_embedding(part.reshape(n, tokens, width), cos, sin, config.heads)
 
 
-def _behind(x: Value, mixed: Value, name: str, modulation: list[Value],
+def _behind(x: Value, mixed: Value, name: str, modulations: list[Value],
             config: FluxConfig) -> Value:
     """x + gate * projection of what attention gave, then x + gate * MLP of it."""
     g, (n, _, width) = x.graph, x.shape
-    _, _, gate, shift, scale, mlp_gate = modulation
+    _, _, gate, shift, scale, mlp_gate = modulations
     x = x + gate.reshape(n, 1, width) * linear(mixed, f"{name}_attn.proj", width)
     with g.scope(f"{name}_mlp"):
         y = gelu_tanh(linear(modulated_norm(x, shift, scale, config.eps), "0", config.mlp_size))

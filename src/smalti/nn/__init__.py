@@ -8,7 +8,12 @@ Shapes are logical and channels-first, as in checkpoints; how they lie in memory
 from smalti.nn.activation import gelu, gelu_tanh, quick_gelu, relu6, silu
 from smalti.nn.attention import cross_attention
 from smalti.nn.convolution import conv2d, upsample_nearest
-from smalti.nn.embedding import embedding, rotary_embedding, timestep_embedding
+from smalti.nn.embedding import (
+    embedding,
+    grid_angles,
+    rotary_embedding,
+    timestep_embedding,
+)
 from smalti.nn.feed_forward import geglu_feed_forward
 from smalti.nn.linear import linear
 from smalti.nn.normalization import (
@@ -18,11 +23,11 @@ from smalti.nn.normalization import (
     modulated_norm,
     rms_norm,
 )
-from smalti.nn.tokens import from_tokens, to_tokens
+from smalti.nn.tokens import from_patches, from_tokens, patches, to_tokens
 
 __all__ = [
-    "batch_norm", "conv2d", "cross_attention", "embedding", "from_tokens", "geglu_feed_forward",
-    "gelu", "gelu_tanh", "group_norm", "layer_norm", "linear", "modulated_norm", "quick_gelu",
-    "relu6", "rms_norm", "rotary_embedding", "silu", "timestep_embedding", "to_tokens",
-    "upsample_nearest",
+    "batch_norm", "conv2d", "cross_attention", "embedding", "from_patches", "from_tokens",
+    "geglu_feed_forward", "gelu", "gelu_tanh", "grid_angles", "group_norm", "layer_norm", "linear",
+    "modulated_norm", "patches", "quick_gelu", "relu6", "rms_norm", "rotary_embedding", "silu",
+    "timestep_embedding", "to_tokens", "upsample_nearest",
 ]

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.graph import Value
+from smalti.graph import Graph, Value
 
 
 def embedding(indices: Value, name: str, rows: int, features: int) -> Value:
@@ -56,3 +56,36 @@ def rotary_embedding(x: Value, cos: Value, sin: Value, heads: int) -> Value:
     <result rotary_embedding f32[2, 64, 48]>
     """
     return x.graph.apply("rotary_embedding", x, cos, sin, interleaved=1, num_heads=heads)
+
+
+def grid_angles(g: Graph, grid: tuple[int, ...], length: int, axes: tuple[int, ...],
+                base: float = 10000.0) -> tuple[Value, Value]:
+    """Cosines and sines [1, length + prod(grid), sum(axes) / 2] of rotations on several axes.
+
+    Of each head axes[i] channels turn with the i-th coordinate; pair j of them by
+    base^(-2 j / axes[i]) a step. The first `length` tokens stand at 0, those behind on the points
+    of `grid`, whose extents belong to the last axes. Raises InputError for odd axes.
+
+    >>> cos, sin = grid_angles(Graph(), (2, 3), 4, (8, 28, 28))
+    >>> cos.shape, sin.shape
+    ((1, 10, 32), (1, 10, 32))
+    """
+    if any(width % 2 for width in axes):
+        raise InputError(f"rotary axes of {axes} channels: pairs of channels turn")
+    points, pairs, still = math.prod(grid), sum(axes) // 2, len(axes) - len(grid)
+    tables = []
+    for function, at_rest in ((np.cos, 1.0), (np.sin, 0.0)):
+        parts = [_filled(g, at_rest, (*grid, sum(axes[:still]) // 2))] if still else []
+        for i, (extent, width) in enumerate(zip(grid, axes[still:], strict=True)):
+            steps = np.arange(extent)[:, None] * base ** (-np.arange(0, width, 2) / width)
+            shape = [extent if j == i else 1 for j in range(len(grid))]
+            table = g.constant(function(steps).astype(np.float32).reshape(*shape, width // 2))
+            parts.append(g.apply("expand", table, shape=(*grid, width // 2)))
+        table = g.apply("concat", *parts, axis=len(grid)).reshape(1, points, pairs)
+        first = [_filled(g, at_rest, (1, length, pairs))] if length else []
+        tables.append(g.apply("concat", *first, table, axis=1))
+    return tables[0], tables[1]
+
+
+def _filled(g: Graph, value: float, shape: tuple[int, ...]) -> Value:
+    return g.apply("expand", g.constant(value), shape=shape)

@@ -1,6 +1,6 @@
-"""Images as sequences of tokens, one a pixel in rows, and back.
+"""Images as sequences of tokens, one a pixel or a square of pixels, in rows, and back.
 
-Channels-last both forms are the same memory, so neither function costs anything there.
+With one a pixel, both forms are the same memory channels-last, so that nothing is moved there.
 """
 
 from __future__ import annotations
@@ -28,3 +28,29 @@ def from_tokens(x: Value, height: int, width: int) -> Value:
     """
     n, _, channels = x.shape
     return x.transpose(0, 2, 1).reshape(n, channels, height, width)
+
+
+def patches(x: Value, side: int) -> Value:
+    """Squares of `side` pixels as tokens: [n, c, h, w] -> [n, h / side * w / side, c * side^2].
+
+    Channels of a token are those of x, for each of them the pixels in rows.
+
+    >>> from smalti.graph import Graph
+    >>> patches(Graph().input("x", (1, 16, 8, 6)), 2)
+    <result reshape f32[1, 12, 64]>
+    """
+    n, channels, height, width = x.shape
+    y = x.reshape(n, channels, height // side, side, width // side, side)
+    return y.transpose(0, 2, 4, 1, 3, 5).reshape(n, -1, channels * side * side)
+
+
+def from_patches(x: Value, side: int, height: int, width: int) -> Value:
+    """The inverse of `patches`: [n, t, c * side^2] -> [n, c, height, width].
+
+    >>> from smalti.graph import Graph
+    >>> from_patches(Graph().input("x", (1, 12, 64)), 2, 8, 6)
+    <result reshape f32[1, 16, 8, 6]>
+    """
+    n = x.shape[0]
+    y = x.reshape(n, height // side, width // side, -1, side, side)
+    return y.transpose(0, 3, 1, 4, 2, 5).reshape(n, -1, height, width)

@@ -1,0 +1,63 @@
+"""Keys of Flux.1: inside, the names of Black Forest Labs; in folders, those of diffusers.
+
+Source: diffusers 0.40, `loaders/single_file_utils.py` and `models/transformers/
+transformer_flux.py`.
+"""
+
+from __future__ import annotations
+
+from smalti.checkpoint.keys.stored import Table, layers, swapped, whole
+
+_OUTSIDE = {
+    "img_in": "x_embedder",
+    "txt_in": "context_embedder",
+    "time_in.in_layer": "time_text_embed.timestep_embedder.linear_1",
+    "time_in.out_layer": "time_text_embed.timestep_embedder.linear_2",
+    "guidance_in.in_layer": "time_text_embed.guidance_embedder.linear_1",
+    "guidance_in.out_layer": "time_text_embed.guidance_embedder.linear_2",
+    "vector_in.in_layer": "time_text_embed.text_embedder.linear_1",
+    "vector_in.out_layer": "time_text_embed.text_embedder.linear_2",
+    "final_layer.linear": "proj_out",
+}
+_BLOCKS = {
+    "double_blocks.*.img_attn.qkv": tuple(f"transformer_blocks.*.attn.to_{x}" for x in "qkv"),
+    "double_blocks.*.txt_attn.qkv": tuple(f"transformer_blocks.*.attn.add_{x}_proj" for x in "qkv"),
+    "double_blocks.*.img_attn.proj": "transformer_blocks.*.attn.to_out.0",
+    "double_blocks.*.txt_attn.proj": "transformer_blocks.*.attn.to_add_out",
+    "double_blocks.*.img_mlp.0": "transformer_blocks.*.ff.net.0.proj",
+    "double_blocks.*.img_mlp.2": "transformer_blocks.*.ff.net.2",
+    "double_blocks.*.txt_mlp.0": "transformer_blocks.*.ff_context.net.0.proj",
+    "double_blocks.*.txt_mlp.2": "transformer_blocks.*.ff_context.net.2",
+    "single_blocks.*.linear1": (
+        *(f"single_transformer_blocks.*.attn.to_{x}" for x in "qkv"),
+        "single_transformer_blocks.*.proj_mlp"),
+    "single_blocks.*.linear2": "single_transformer_blocks.*.proj_out",
+}
+_MODULATIONS = {
+    "double_blocks.*.img_mod.lin": "transformer_blocks.*.norm1.linear",
+    "double_blocks.*.txt_mod.lin": "transformer_blocks.*.norm1_context.linear",
+    "single_blocks.*.modulation.lin": "single_transformer_blocks.*.norm.linear",
+}
+_NORMS = {
+    "double_blocks.*.img_attn.norm.query_norm": "transformer_blocks.*.attn.norm_q",
+    "double_blocks.*.img_attn.norm.key_norm": "transformer_blocks.*.attn.norm_k",
+    "double_blocks.*.txt_attn.norm.query_norm": "transformer_blocks.*.attn.norm_added_q",
+    "double_blocks.*.txt_attn.norm.key_norm": "transformer_blocks.*.attn.norm_added_k",
+    "single_blocks.*.norm.query_norm": "single_transformer_blocks.*.attn.norm_q",
+    "single_blocks.*.norm.key_norm": "single_transformer_blocks.*.attn.norm_k",
+}
+_FINAL = "final_layer.adaLN_modulation.*"
+
+FLUX_DIFFUSERS: Table = {
+    **layers({**_OUTSIDE, **_BLOCKS, **_MODULATIONS}),
+    **{f"{ours}.scale": whole(f"{stored}.weight") for ours, stored in _NORMS.items()},
+    **{f"final_layer.adaLN_modulation.1.{kind}": swapped(f"norm_out.linear.{kind}")
+       for kind in ("weight", "bias")},
+}
+"""diffusers' `FluxTransformer2DModel`; the last modulation is stored as scale, then shift."""
+
+FLUX_ORIGINAL: Table = {
+    **layers({name: name for name in (*_OUTSIDE, *_BLOCKS, *_MODULATIONS, _FINAL)}),
+    **{f"{name}.scale": whole(f"{name}.scale") for name in _NORMS},
+}
+"""Black Forest Labs' own files."""

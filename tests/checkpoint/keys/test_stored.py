@@ -1,0 +1,72 @@
+"""Expressions over stored tensors, and the tables that give them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from smalti.checkpoint.keys import (
+    FLUX_DIFFUSERS,
+    FLUX_ORIGINAL,
+    T5_GGUF,
+    T5_TRANSFORMERS,
+    Part,
+    assembled,
+    expressions,
+    shape_of,
+)
+from smalti.errors import CheckpointError
+from smalti.models import FLUX_DEV, T5_XXL, flux_graph, t5_graph
+
+MODELS = {
+    "flux diffusers": (FLUX_DIFFUSERS, lambda: flux_graph(FLUX_DEV, 1, 8, 8, 4)),
+    "flux original": (FLUX_ORIGINAL, lambda: flux_graph(FLUX_DEV, 1, 8, 8, 4)),
+    "t5 gguf": (T5_GGUF, lambda: t5_graph(T5_XXL, 1, 4)),
+    "t5 transformers": (T5_TRANSFORMERS, lambda: t5_graph(T5_XXL, 1, 4)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_table_speaks_of_every_parameter_of_its_model(name: str) -> None:
+    table, build = MODELS[name]
+    wanted = {full.split("diffusion_model.")[-1].split("t5xxl.transformer.")[-1]
+              for full in build().parameters}
+    stored = {part.name.replace("*", str(block)) for rule in table.values() for part in rule
+              for block in range(40)}
+    found, unknown = expressions(stored, table)
+    assert not unknown and wanted <= set(found)
+    assert not [part for rule in found.values() for part in rule if "*" in part.name]
+
+
+def test_fused_projections_and_swapped_halves() -> None:
+    names = [f"single_transformer_blocks.7.{part}.weight"
+             for part in ("attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp")]
+    found, unknown = expressions([*names, "norm_out.linear.bias", "other"], FLUX_DIFFUSERS)
+    assert unknown == ["other"]
+    assert found == {
+        "single_blocks.7.linear1.weight": tuple(Part(name) for name in names),
+        "final_layer.adaLN_modulation.1.bias": (Part("norm_out.linear.bias", 1, 2),
+                                                Part("norm_out.linear.bias", 0, 2))}
+    stored = {name: np.full((rows, 2), rows) for name, rows in zip(names, (3, 3, 3, 12))}
+    expression = found["single_blocks.7.linear1.weight"]
+    array = assembled(expression, stored.__getitem__)
+    assert array[:, 0].tolist() == [3] * 9 + [12] * 12
+    assert shape_of(expression, lambda name: stored[name].shape) == array.shape
+
+
+def test_one_part_is_a_view() -> None:
+    stored = np.arange(12).reshape(6, 2)
+    assert assembled((Part("x"),), {"x": stored}.__getitem__) is stored
+    third = assembled((Part("x", 1, 3),), {"x": stored}.__getitem__)
+    assert np.shares_memory(third, stored) and third.tolist() == [[4, 5], [6, 7]]
+    assert shape_of((Part("x"),), lambda name: ()) == ()
+
+
+@pytest.mark.parametrize("expression, shapes, words", [
+    ((Part("x", 0, 2),), {"x": (3, 4)}, "no 2 equal runs"),
+    ((Part("x"), Part("y")), {"x": (3, 4), "y": (3, 5)}, "different shapes"),
+    ((Part("x"), Part("y")), {"x": (), "y": ()}, "different shapes"),
+])
+def test_shapes_that_do_not_fit_are_refused(expression, shapes, words) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        shape_of(expression, shapes.__getitem__)

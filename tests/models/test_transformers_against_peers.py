@@ -1,0 +1,135 @@
+"""The transformer families, evaluated by the interpreter, against diffusers and transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from transformer_peers import (
+    TINY_FLUX, TINY_T5, filled, flux_module, image_ids, packed, t5_module, weights_of,
+)
+
+from smalti.benchmark.agreement import relative_error
+from smalti.checkpoint.keys import FLUX_DIFFUSERS, T5_TRANSFORMERS
+from smalti.graph import Graph, evaluate
+from smalti.models import FLUX_DEV, FLUX_SCHNELL, T5_XXL, flux_graph, t5_graph
+from smalti.models.flux import PREFIX as DENOISER
+from smalti.models.t5 import PREFIX as T5
+from smalti.models.t5 import position_buckets
+
+pytestmark = pytest.mark.peers
+
+ERROR_MAX = 1e-5
+DENOISER_ERROR_MAX = 1e-4
+"""Time and guidance are angles of thousands of radians, of which f32 keeps four digits."""
+
+
+def normal(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def result(graph: Graph, weights: Mapping[str, np.ndarray], **inputs: np.ndarray) -> np.ndarray:
+    """The only output; the parameters of the graph are those of the checkpoint."""
+    assert {n: v.shape for n, v in graph.parameters.items()} == {
+        n: a.shape for n, a in weights.items()}
+    (found,) = evaluate(graph, inputs, weights).values()
+    return found
+
+
+# ---------------------------------------------------------------------- T5
+
+
+@pytest.mark.parametrize("length", [3, 150])
+@pytest.mark.parametrize("masked", [False, True])
+def test_t5(length: int, masked: bool) -> None:
+    import torch
+
+    module = filled(t5_module(TINY_T5))
+    weights = weights_of(module, T5_TRANSFORMERS, T5, {"encoder.embed_tokens.weight"})
+    ids = np.random.default_rng(1).integers(0, TINY_T5.vocab_size, (2, length), np.int32)
+    mask = (np.arange(length) < np.array([[length], [length - 2]])).astype(np.float32)
+    more = {"mask": mask} if masked else {}
+    found = result(t5_graph(TINY_T5, 2, length, masked), weights, tokens=ids, **more)
+    with torch.no_grad():
+        expected = module(torch.tensor(ids.astype(np.int64)),
+                          attention_mask=torch.tensor(mask) if masked else None)
+    assert relative_error(found, expected.last_hidden_state.numpy()) <= ERROR_MAX
+
+
+def test_position_buckets() -> None:
+    import torch
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    places = torch.arange(300)
+    for buckets, distance_max in ((32, 128), (16, 20)):
+        expected = T5Attention._relative_position_bucket(
+            places[None] - places[:, None], num_buckets=buckets, max_distance=distance_max)
+        assert (position_buckets(300, buckets, distance_max) == expected.numpy()).all()
+
+
+# ---------------------------------------------------------------------- Flux
+
+
+FLUX = {
+    "dev": TINY_FLUX,
+    "schnell": replace(TINY_FLUX, guidance=False),
+    "Fill": replace(TINY_FLUX, in_channels=24, out_channels=4),
+    "one of each, three heads": replace(TINY_FLUX, hidden_size=72, heads=3, mlp_size=288,
+                                        double_blocks=1, single_blocks=1, axes=(8, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("name", FLUX)
+def test_flux(name: str) -> None:
+    import torch
+    from diffusers import FluxPipeline
+
+    config, height, width, length = FLUX[name], 6, 8, 5
+    module = filled(flux_module(config))
+    weights = weights_of(module, FLUX_DIFFUSERS, DENOISER)
+    latent = normal(1, 2, config.in_channels, height, width)
+    context, pooled = normal(2, 2, length, config.context_dim), normal(3, 2, config.pooled_dim)
+    timesteps = np.array([1000, 250.5], np.float32)
+    guidance = {"guidance": np.array([3.5, 1], np.float32)} if config.guidance else {}
+    found = result(flux_graph(config, 2, height, width, length), weights, latent=latent,
+                   timesteps=timesteps, context=context, pooled=pooled, **guidance)
+    with torch.no_grad():
+        tokens = module(
+            packed(torch.tensor(latent)), torch.tensor(context), torch.tensor(pooled),
+            torch.tensor(timesteps) / 1000, image_ids(height, width), torch.zeros(length, 3),
+            torch.tensor(guidance["guidance"]) if guidance else None, return_dict=False)[0]
+    expected = FluxPipeline._unpack_latents(tokens, 8 * height, 8 * width, 8).numpy()
+    assert relative_error(found, expected) <= DENOISER_ERROR_MAX
+
+
+# ---------------------------------------------------------------------- full size, no numbers
+
+
+@pytest.mark.parametrize("config", [FLUX_DEV, FLUX_SCHNELL, replace(FLUX_DEV, in_channels=96)])
+def test_full_size_flux(config: object) -> None:
+    import torch
+
+    with torch.device("meta"):
+        module = flux_module(config)
+    assert_same_shapes(module, FLUX_DIFFUSERS, flux_graph(config, 1, 8, 8, 4), DENOISER)
+
+
+def test_full_size_t5() -> None:
+    import torch
+
+    with torch.device("meta"):
+        module = t5_module(T5_XXL)
+    assert_same_shapes(module, T5_TRANSFORMERS, t5_graph(T5_XXL, 1, 4), T5)
+
+
+def assert_same_shapes(module: object, table: Mapping, graph: Graph, prefix: str) -> None:
+    """The parameters of the graph are those of the module, by the table."""
+    from smalti.checkpoint.keys import expressions, shape_of
+
+    stored = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    found, _ = expressions(stored, table)
+    shapes = {f"{prefix}.{name}": shape_of(parts, stored.__getitem__)
+              for name, parts in found.items()}
+    assert shapes == {name: value.shape for name, value in graph.parameters.items()}

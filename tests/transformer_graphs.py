@@ -1,0 +1,24 @@
+"""Compiles the graph of a transformer whole and compares what it computes with the interpreter."""
+
+from __future__ import annotations
+
+from native_pieces import arrays_for, relative_error
+
+from smalti.graph import Graph, evaluate
+from smalti.runtime.compiler import compile_graph
+from smalti.runtime.image import HostCall
+from smalti.runtime.program import NativeProgram
+
+
+def check_program(graph: Graph, error_max: float = 1e-5) -> NativeProgram:
+    """Assert that kernels compute all of `graph`, as the interpreter does."""
+    inputs, parameters = arrays_for(graph)
+    program = compile_graph(graph, threads=1)
+    assert isinstance(program, NativeProgram)
+    calls = [launch for launch in program.image.launches if isinstance(launch, HostCall)]
+    assert not calls, [call.operation for call in calls]
+    program.bind(parameters.__getitem__)
+    found = program.run(inputs)
+    for name, expected in evaluate(graph, inputs, parameters).items():
+        assert relative_error(found[name], expected) < error_max
+    return program

@@ -1,0 +1,87 @@
+"""Tiny modules of diffusers and transformers, and their weights by the keys of the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from smalti.benchmark.weights import seeded
+from smalti.checkpoint.keys import Table, assembled, expressions, shape_of
+from smalti.models import FluxConfig, T5Config
+
+TINY_T5 = T5Config(96, hidden_size=40, mlp_size=64, layers=3, heads=4, head_dim=8)
+TINY_FLUX = FluxConfig(hidden_size=64, heads=2, mlp_size=256, double_blocks=2, single_blocks=3,
+                       in_channels=4, out_channels=4, context_dim=24, pooled_dim=20,
+                       axes=(4, 12, 16))
+
+
+def filled(module: Any) -> Any:
+    """The module in evaluation mode with seeded weights."""
+    import torch
+
+    state = {name: torch.tensor(seeded(name, tuple(tensor.shape)))
+             for name, tensor in module.state_dict().items()}
+    module.load_state_dict(state)
+    return module.eval()
+
+
+def weights_of(module: Any, table: Table, prefix: str,
+               unknown: set[str] = frozenset()) -> dict[str, np.ndarray]:
+    """The module's weights under our names; the table speaks of all names but the `unknown`."""
+    stored = {name: tensor.numpy() for name, tensor in module.state_dict().items()}
+    return internal(stored, table, prefix, unknown)
+
+
+def internal(stored: Mapping[str, np.ndarray], table: Table, prefix: str,
+             unknown: set[str] = frozenset()) -> dict[str, np.ndarray]:
+    """Stored arrays under our names; see `weights_of`."""
+    found, left = expressions(stored, table)
+    assert set(left) == set(unknown)
+    weights = {}
+    for name, expression in found.items():
+        weights[f"{prefix}.{name}"] = assembled(expression, stored.__getitem__)
+        shape = shape_of(expression, lambda part: stored[part].shape)
+        assert weights[f"{prefix}.{name}"].shape == shape
+    return weights
+
+
+def t5_module(config: T5Config) -> Any:
+    """transformers' T5EncoderModel."""
+    from transformers import T5Config as PeerConfig
+    from transformers import T5EncoderModel
+
+    return T5EncoderModel(PeerConfig(
+        vocab_size=config.vocab_size, d_model=config.hidden_size, d_kv=config.head_dim,
+        d_ff=config.mlp_size, num_layers=config.layers, num_heads=config.heads,
+        relative_attention_num_buckets=config.buckets,
+        relative_attention_max_distance=config.distance_max, feed_forward_proj="gated-gelu",
+        layer_norm_epsilon=config.eps))
+
+
+def flux_module(config: FluxConfig) -> Any:
+    """diffusers' FluxTransformer2DModel."""
+    from diffusers import FluxTransformer2DModel
+
+    return FluxTransformer2DModel(
+        in_channels=config.packed_channels, out_channels=4 * config.out_channels,
+        num_layers=config.double_blocks, num_single_layers=config.single_blocks,
+        attention_head_dim=config.head_dim, num_attention_heads=config.heads,
+        joint_attention_dim=config.context_dim, pooled_projection_dim=config.pooled_dim,
+        guidance_embeds=config.guidance, axes_dims_rope=config.axes)
+
+
+def packed(latent: np.ndarray) -> np.ndarray:
+    """A latent as diffusers' pipelines pack it."""
+    from diffusers import FluxPipeline
+
+    return FluxPipeline._pack_latents(latent, *latent.shape)
+
+
+def image_ids(height: int, width: int) -> Any:
+    """(0, row, column) of each token."""
+    import torch
+    from diffusers import FluxPipeline
+
+    return FluxPipeline._prepare_latent_image_ids(1, height // 2, width // 2, "cpu", torch.float32)
