@@ -100,12 +100,14 @@ class Cache:
                          self.folder, error.strerror or error)
 
 
-@lru_cache(maxsize=1)
-def code_digest() -> str:
-    """The hash of Smalti's code; where that cannot be read, one that never comes again."""
+@lru_cache(maxsize=2)
+def code_digest(*folders: str) -> str:
+    """The hash of Smalti's code, or of some of its folders; where that cannot be read, one that
+    never comes again."""
     package = Path(__file__).parents[1]
     digest, found = hashlib.sha256(), False
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted(path for folder in folders or (".",)
+                       for path in (package / folder).rglob("*.py")):
         content = hashlib.sha256(path.read_bytes()).digest()
         digest.update(path.relative_to(package).as_posix().encode() + b"\0" + content)
         found = True

@@ -3,7 +3,8 @@
     graph --rewrite--> graph --cut--> pieces --choose--> schedules --lower--> code --plan--> image
 
 Kernels that are equal are compiled once. Whole images are kept in the compile cache, under a hash
-of the graph's text, the feature level, the limits, the precision and Smalti's own code.
+of the graph's text, the feature level, the limits, the precision, the schedules that were measured
+to be better than the first ones, and Smalti's own code.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from smalti import settings
-from smalti.errors import InputError, UnsupportedError, UnsupportedNode
+from smalti.errors import IllegalSchedule, InputError, UnsupportedError, UnsupportedNode
 from smalti.fuse import Cut, HostPiece, View, cut, narrowed
 from smalti.fuse import held as with_halves
 from smalti.fuse.support import When, lacking
@@ -35,10 +36,11 @@ from smalti.runtime.executable import joined
 from smalti.runtime.image import (
     Filtered, HostCall, Image, Launch, Operand, PieceInfo, Place, Slot,
 )
+from smalti.runtime.known import Known
 from smalti.runtime.program import NativeProgram, Program, ReferenceProgram
 from smalti.runtime.strips import Course, Turn, courses, saves_much
 from smalti.runtime.verifier import verify as verify_image
-from smalti.schedule import Schedule, choose
+from smalti.schedule import Schedule, arithmetic, choose
 from smalti.schedule.choose import FILTERING_MAX
 from smalti.schedule.winograd import growth_of
 from smalti.schedule.schedule import Limits
@@ -143,12 +145,17 @@ class Recipe:
             bounds = limits(chosen, self.threads, device.l1_bytes, device.l2_bytes)
         weights = dict(self.weights)
         key = image_key(self.graph, chosen, bounds, self.precision, self.held, filterings, weights)
-        stored = None if any(map(settings.show, settings.STAGES)) else cache.get(key)
+        known = Known.on_this_cpu(target, self.threads, self.precision)
+        stored = None
+        if not any(map(settings.show, settings.STAGES)):
+            kernels = cache.get(f"{key} kernels") if known.best else None
+            stored = cache.get(key + known.key((kernels or b"").decode().split()))
         if stored is not None:
             return Image.from_bytes(stored)
         image = build_image(self.graph, chosen, bounds, self.precision, self.held, progress,
-                            filterings, weights)
-        cache.put(key, image.to_bytes())
+                            filterings, weights, known)
+        cache.put(f"{key} kernels", "\n".join(known.asked.values()).encode())
+        cache.put(key + known.key(known.asked.values()), image.to_bytes())
         return image
 
 
@@ -167,12 +174,12 @@ def build_image(graph: Graph, chosen: Level, bounds: Limits, precision: str,
                 held: Collection[str] = (),
                 progress: Callable[[int, int], None] | None = None,
                 filterings: Mapping[str, int] = NO_FILTERINGS,
-                weights: Mapping[str, str] = ALL_F32) -> Image:
+                weights: Mapping[str, str] = ALL_F32, known: Known | None = None) -> Image:
     """Compile `graph` without looking at the cache.
 
     `filterings` holds the largest F(m) for weights that do not stand F(4), by name; `weights` the
-    dtypes of those that are given as halves. Raises InputError for a value that is larger than any
-    memory.
+    dtypes of those that are given as halves; `known` schedules that are better than the first ones.
+    Raises InputError for a value that is larger than any memory.
     """
     for value in (*graph.inputs.values(), *graph.parameters.values(),
                   *(node.output for node in graph.nodes)):
@@ -192,7 +199,7 @@ def build_image(graph: Graph, chosen: Level, bounds: Limits, precision: str,
             form = "host" if isinstance(piece, HostPiece) else piece.kernel.form
             print(f"{piece.scope}: {form}: {piece.reason}")
     builder = _Builder(graph, pieces, chosen, bounds, precision, filterings,
-                       growth_max(graph, precision, weights))
+                       growth_max(graph, precision, weights), known or Known())
     return builder.build(progress)
 
 
@@ -220,10 +227,11 @@ class _Builder:
     """Turns a cut into an image."""
 
     def __init__(self, graph: Graph, pieces: Cut, chosen: Level, bounds: Limits,
-                 precision: str, filterings: Mapping[str, int], growth: int) -> None:
+                 precision: str, filterings: Mapping[str, int], growth: int,
+                 better: Known) -> None:
         self.graph, self.cut, self.filterings = graph, pieces, filterings
         self.level, self.bounds, self.precision = chosen, bounds, precision
-        self.growth_max = growth
+        self.growth_max, self.better = growth, better
         self.known: dict[tuple[Kernel, Schedule], Lowered] = {}
         self.numbers: dict[tuple[Kernel, Schedule], list[int]] = {}
         self.codes: list[Code] = []
@@ -320,10 +328,26 @@ class _Builder:
             kernel, weight = piece.kernel, piece.views.get("weight")
             most = FILTERING_MAX if weight is None else self.filterings.get(weight.storage.name,
                                                                             FILTERING_MAX)
-            schedules.append(choose(kernel, self.bounds, self.precision, most, left))
+            first = choose(kernel, self.bounds, self.precision, most, left)
+            schedules.append(self._better(kernel, first, left))
             if kernel.form == "contraction":
                 left -= growth_of(kernel, schedules[-1], self.precision)
         return schedules
+
+    def _better(self, kernel: Kernel, first: Schedule, left: int) -> Schedule:
+        """The schedule that was measured to be best, where it gives the same bytes as the first one
+        and its weights take no more than `left` bytes beyond the plain ones."""
+        found = self.better.schedule(kernel)
+        if found is None or arithmetic(kernel, found) != arithmetic(kernel, first):
+            return first
+        if kernel.form == "contraction" and growth_of(kernel, found, self.precision) > max(
+                left, growth_of(kernel, first, self.precision)):
+            return first
+        try:
+            self._lowered(kernel, found)
+        except IllegalSchedule:  # of a store that was imported
+            return first
+        return found
 
     def _lowered(self, kernel: Kernel, schedule: Schedule) -> Lowered:
         """Code of a kernel, made once for those that are equal."""

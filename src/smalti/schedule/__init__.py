@@ -1,10 +1,13 @@
 """The decisions for a kernel, as frozen data, and what makes them illegal."""
 
+from smalti.schedule.arithmetic import arithmetic
 from smalti.schedule.choose import choose
 from smalti.schedule.schedule import (
     AttentionSchedule, ContractionSchedule, DepthwiseSchedule, Limits, MapSchedule,
     MomentsSchedule, ReductionSchedule, Schedule,
 )
+from smalti.schedule.text import parse
 
 __all__ = ["AttentionSchedule", "ContractionSchedule", "DepthwiseSchedule", "Limits",
-           "MapSchedule", "MomentsSchedule", "ReductionSchedule", "Schedule", "choose"]
+           "MapSchedule", "MomentsSchedule", "ReductionSchedule", "Schedule", "arithmetic",
+           "choose", "parse"]

@@ -1,0 +1,32 @@
+"""Schedules as text."""
+
+from __future__ import annotations
+
+import pytest
+
+from smalti.errors import InputError
+from smalti.schedule import (
+    AttentionSchedule, ContractionSchedule, DepthwiseSchedule, MapSchedule, MomentsSchedule,
+    ReductionSchedule, parse,
+)
+
+
+@pytest.mark.parametrize("schedule", [
+    ContractionSchedule(1, 8, 16, 2, 64, 14, 2, winograd=4, streamed=True, weights="bf16"),
+    DepthwiseSchedule(7, 2, 14), ReductionSchedule(1, 4), MapSchedule(4, inner=2),
+    MomentsSchedule(8, 1), AttentionSchedule(2, 56, 14, dtype="bf16")], ids=str)
+def test_the_text_of_a_schedule_parses_back(schedule) -> None:
+    assert parse(str(schedule)) == schedule
+
+
+@pytest.mark.parametrize("text, why", [
+    ("", "no schedule"), ("4", "no schedule"), ("Other(grain=1)", "no schedule"),
+    ("MapSchedule(4)", "no schedule"), ("MapSchedule(grain=f())", "no schedule"),
+    ("MapSchedule(grain=1, grain=2)", "no schedule"), ("MapSchedule(**{})", "no schedule|has no"),
+    ("MapSchedule()", "missing"), ("MapSchedule(grain='4')", "has no grain='4'"),
+    ("MapSchedule(grain=True)", "has no grain=True"), ("MapSchedule(size=4)", "has no size=4"),
+    ("MapSchedule(grain=0)", "no size"), ("MapSchedule(grain=99999999999)", "no size"),
+    ("(" * 500, "no schedule")])
+def test_what_is_no_schedule_is_refused(text: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        parse(text)
