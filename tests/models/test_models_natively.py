@@ -10,7 +10,14 @@ from native_pieces import LEVELS, arrays_for, relative_error
 from peers_models import TINY_TEXT, TINY_UNET, TINY_VAE
 
 from smalti.graph import Graph, evaluate
-from smalti.models import clip_text_graph, unet_graph, vae_decoder_graph, vae_encoder_graph
+from smalti.models import (
+    ControlNetConfig,
+    clip_text_graph,
+    controlnet_graph,
+    unet_graph,
+    vae_decoder_graph,
+    vae_encoder_graph,
+)
 from smalti.runtime.compiler import build_image
 from smalti.runtime.program import NativeProgram
 from smalti.target.x86.instructions import level
@@ -19,10 +26,14 @@ from smalti.target.x86.lower import limits
 TINY_SDXL_UNET = replace(
     TINY_UNET, attention=(False, True), transformer_depth=(0, 2), head_dim=16, vector_dim=40,
     linear_projection=True, res_blocks=1)
+TINY_UNION = ControlNetConfig(TINY_SDXL_UNET, types=6, type_sinusoids=8, pooled=True)
 TINY_OPENCLIP = replace(TINY_TEXT, activation="gelu", projection=40)
 TINY_SD3_VAE = replace(TINY_VAE, block_channels=(16, 32), z_channels=16, quant_conv=False)
 MODELS: dict[str, Callable[[], Graph]] = {
     "SDXL UNet": lambda: unet_graph(TINY_SDXL_UNET, 2, 6, 4, tokens=5),
+    "controlled UNet": lambda: unet_graph(TINY_UNET, 1, 4, 6, tokens=5, control=True),
+    "ControlNet": lambda: controlnet_graph(ControlNetConfig(TINY_UNET), 1, 4, 6, tokens=5),
+    "union of ControlNets": lambda: controlnet_graph(TINY_UNION, 2, 6, 4, tokens=5, hints=2),
     "OpenCLIP": lambda: clip_text_graph(TINY_OPENCLIP, 2, 9, skip=2, final_norm=False,
                                         pooled=True, embedded=True),
     "16 channels to a picture": lambda: vae_decoder_graph(TINY_SD3_VAE, 1, 4, 6),

@@ -18,6 +18,7 @@ import numpy as np
 from smalti.benchmark.tiny_cnn import tiny_cnn_module
 from smalti.benchmark.weights import seeded
 from smalti.checkpoint.names import (
+    controlnet_renaming,
     internal_shape,
     is_ignored,
     text_encoder_name,
@@ -27,6 +28,7 @@ from smalti.checkpoint.names import (
 from smalti.models.config import (
     CLIP_L,
     ClipTextConfig,
+    ControlNetConfig,
     MobileNetV2Config,
     ModelConfig,
     UNetConfig,
@@ -94,6 +96,31 @@ def unet_arguments(config: UNetConfig, sinusoids: int = 256) -> dict[str, Any]:
         use_linear_projection=config.linear_projection,
         **added if config.vector_dim else {},
     )
+
+
+def peer_controlnet(config: ControlNetConfig, seed: int = 0, sinusoids: int = 256) -> Peer:
+    """diffusers' ControlNetModel or ControlNetUnionModel, with seeded weights."""
+    return _peer(lambda: controlnet_module(config, sinusoids), controlnet_renaming, seed)
+
+
+def controlnet_module(config: ControlNetConfig, sinusoids: int = 256) -> Any:
+    """ControlNetModel, or ControlNetUnionModel where there are types."""
+    from diffusers import ControlNetModel, ControlNetUnionModel
+
+    unet = unet_arguments(config.unet, sinusoids)
+    for name in ("out_channels", "up_block_types", "reverse_transformer_layers_per_block"):
+        del unet[name]
+    unet.update(conditioning_channels=config.image_channels,
+                conditioning_embedding_out_channels=config.hint_channels,
+                global_pool_conditions=config.pooled)
+    if not config.types:
+        return ControlNetModel(**unet)
+    del unet["mid_block_type"]
+    width = config.unet.block_channels[0]
+    return ControlNetUnionModel(**{
+        **unet, "addition_time_embed_dim": config.type_sinusoids, "num_control_type": config.types,
+        "num_trans_channel": width, "num_proj_channel": width,
+        "num_trans_layer": config.type_layers})
 
 
 def peer_vae(config: VaeConfig, seed: int = 0) -> Peer:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 from smalti.checkpoint.expected import TEXT, UNET, VAE
 
+CONTROL = "control_model."
 _TEXT_OLD = "cond_stage_model.transformer."
 
 # tensors that belong to training, to other views of the same weights, or to constants
@@ -56,6 +57,8 @@ _BLOCK = re.compile(
     r"(down|up)_blocks\.(\d{1,4})\.(resnets|attentions|downsamplers|upsamplers)\.(\d{1,4})\.(.+)"
 )
 _MIDDLE = re.compile(r"mid_block\.(resnets|attentions)\.(\d{1,4})\.(.+)")
+
+_HINT = re.compile(r"controlnet_cond_embedding\.blocks\.(\d{1,4})(?=\.)")
 
 Rename = Callable[[str], str]
 
@@ -123,6 +126,33 @@ def unet_renaming(names: Iterable[str]) -> Rename:
             return f"{UNET}{prefix}.{first + res_blocks}.0.{rest.replace('conv.', 'op.')}"
         after = 2 if level in attends else 1
         return f"{UNET}{prefix}.{first + res_blocks}.{after}.{rest}"
+
+    return rename
+
+
+def controlnet_renaming(names: Iterable[str]) -> Rename:
+    """Function from diffusers names of a ControlNet, all of which are `names`, to internal ones.
+
+    >>> rename = controlnet_renaming(
+    ...     [f"controlnet_cond_embedding.blocks.{i}.bias" for i in range(6)])
+    >>> rename("controlnet_cond_embedding.conv_out.bias"), rename("mid_block.resnets.1.norm1.bias")
+    ('control_model.input_hint_block.14.bias', 'control_model.middle_block.2.in_layers.0.bias')
+    """
+    names = list(names)
+    as_unet = unet_renaming(names)
+    ends = {match[0]: f"input_hint_block.{2 + 2 * int(match[1])}"
+            for match in map(_HINT.match, names) if match}
+    ends["controlnet_cond_embedding.conv_out"] = f"input_hint_block.{2 + 2 * len(ends)}"
+    ends["controlnet_cond_embedding.conv_in"] = "input_hint_block.0"
+    ends["controlnet_mid_block"] = "middle_block_out.0"
+
+    def rename(name: str) -> str:
+        path, _, leaf = name.rpartition(".")
+        if path in ends:
+            return f"{CONTROL}{ends[path]}.{leaf}"
+        if path.startswith("controlnet_down_blocks."):
+            return f"{CONTROL}zero_convs.{path.removeprefix('controlnet_down_blocks.')}.0.{leaf}"
+        return CONTROL + as_unet(name).removeprefix(UNET)
 
     return rename
 

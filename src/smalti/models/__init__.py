@@ -17,11 +17,13 @@ from smalti.models.config import (
     SSD1B_UNET,
     VEGA_UNET,
     ClipTextConfig,
+    ControlNetConfig,
     MobileNetV2Config,
     ModelConfig,
     UNetConfig,
     VaeConfig,
 )
+from smalti.models.controlnet import controlnet_graph
 from smalti.models.flux import flux_double_block_graph, flux_graph
 from smalti.models.mobilenet_v2 import mobilenet_v2_graph
 from smalti.models.t5 import t5_graph
@@ -38,8 +40,8 @@ from smalti.models.vae import vae_decoder_graph, vae_encoder_graph
 __all__ = [
     "CLIP_L", "FLUX_DEV", "FLUX_SCHNELL", "FLUX_VAE", "OPENCLIP_G", "OPENCLIP_H", "SD15",
     "SD1_UNET", "SD2_UNET", "SD3_VAE", "SDXL_REFINER_UNET", "SDXL_UNET", "SDXL_VAE", "SD_VAE",
-    "SSD1B_UNET", "T5_XXL", "VEGA_UNET", "ClipTextConfig", "FluxConfig", "MobileNetV2Config",
-    "ModelConfig", "T5Config", "UNetConfig", "VaeConfig", "clip_text_graph",
-    "flux_double_block_graph", "flux_graph", "mobilenet_v2_graph", "t5_graph", "unet_graph",
-    "vae_decoder_graph", "vae_encoder_graph",
+    "SSD1B_UNET", "T5_XXL", "VEGA_UNET", "ClipTextConfig", "ControlNetConfig", "FluxConfig",
+    "MobileNetV2Config", "ModelConfig", "T5Config", "UNetConfig", "VaeConfig", "clip_text_graph",
+    "controlnet_graph", "flux_double_block_graph", "flux_graph", "mobilenet_v2_graph", "t5_graph",
+    "unet_graph", "vae_decoder_graph", "vae_encoder_graph",
 ]

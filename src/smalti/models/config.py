@@ -50,10 +50,10 @@ class UNetConfig:
     `attention` and `transformer_depth` have one entry per level; the depth is 0 where a level has
     no attention. Where the way up differs from the way down, `output_depth` has the depths of its
     blocks, for each level in the order in which they run. The middle is a transformer between two
-    residual blocks, of the depth of the last level that has any, or one residual block, or there
-    is none. The number of heads is `heads`, unless `head_dim` is given: then it is width //
-    head_dim. `vector_dim` is the width of what is embedded beside the time (Podell et al. 2023,
-    arXiv:2307.01952, section 2.2), 0 without it.
+    residual blocks, of the depth of the last level that has any unless `depth_in_middle` is given;
+    or it is one residual block, or there is none. The number of heads is `heads`, unless `head_dim`
+    is given: then it is width // head_dim. `vector_dim` is the width of what is embedded beside
+    the time (Podell et al. 2023, arXiv:2307.01952, section 2.2), 0 without it.
     """
 
     in_channels: int
@@ -71,6 +71,7 @@ class UNetConfig:
     vector_dim: int = 0
     output_depth: tuple[tuple[int, ...], ...] = ()
     middle: Literal["transformer", "residual", "none"] = "transformer"
+    depth_in_middle: int | None = None
 
     @property
     def time_dim(self) -> int:
@@ -80,6 +81,8 @@ class UNetConfig:
     @property
     def middle_depth(self) -> int:
         """Transformer depth of the middle block."""
+        if self.depth_in_middle is not None:
+            return self.depth_in_middle
         return next((depth for depth in reversed(self.transformer_depth) if depth), 1)
 
     def output_depths(self, level: int) -> tuple[int, ...]:
@@ -95,6 +98,30 @@ class UNetConfig:
     def heads_at(self, channels: int) -> int:
         """Number of attention heads at a width of `channels`."""
         return self.heads if self.head_dim is None else channels // self.head_dim
+
+
+@dataclass(frozen=True)
+class ControlNetConfig:
+    """ControlNet (Zhang et al. 2023, arXiv:2302.05543) for a UNet, whose way down it repeats.
+
+    `hint_channels` are the widths in which the picture is read, each of half the size of the one
+    before; `pooled` means that only the mean over all pixels is handed on ("shuffle"). A union has
+    several `types` of pictures, each told to the model as `type_sinusoids` sinusoids, and
+    `type_layers` transformer blocks.
+    """
+
+    unet: UNetConfig
+    hint_channels: tuple[int, ...] = (16, 32, 96, 256)
+    image_channels: int = 3
+    pooled: bool = False
+    types: int = 0
+    type_sinusoids: int = 256
+    type_layers: int = 1
+
+    @property
+    def downscale(self) -> int:
+        """Pixels of the picture per latent pixel, along one side."""
+        return 2 ** (len(self.hint_channels) - 1)
 
 
 @dataclass(frozen=True)

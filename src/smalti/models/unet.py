@@ -28,57 +28,78 @@ TRANSFORMER_NORM_EPS = 1e-6
 """GroupNorm before a transformer; everywhere else in the UNet it is `config.eps`."""
 
 
-def unet_graph(config: UNetConfig, batch: int, height: int, width: int, tokens: int = 77) -> Graph:
+def unet_graph(config: UNetConfig, batch: int, height: int, width: int, tokens: int = 77, *,
+               control: bool = False) -> Graph:
     """One evaluation of the denoiser; `height` and `width` are those of the latent.
 
     latent f32[batch, in_channels, height, width], timesteps f32[batch] in training steps,
     context f32[batch, tokens, context_dim] and, where the configuration has one, vector
     f32[batch, vector_dim] -> prediction f32[batch, out_channels, height, width], which is the
-    noise or the velocity, as the model was trained. Raises InputError for a size that cannot be
-    halved once between each two levels.
+    noise or the velocity, as the model was trained. With `control` there are inputs more, the
+    outputs of a ControlNet (see `controlnet_graph`): `control.0` ... are added to what the blocks
+    on the way down hand to those on the way up, `control.middle` to what the middle makes. Raises
+    InputError for a size that cannot be halved once between each two levels.
 
     >>> from smalti.models.config import SD15
     >>> g = unet_graph(SD15.denoiser, batch=2, height=64, width=96)
     >>> g.outputs["prediction"].shape, len(g.parameters)
     ((2, 4, 64, 96), 686)
     """
-    multiple = 2 ** (len(config.block_channels) - 1)
-    if height % multiple or width % multiple or min(height, width) < 1:
-        raise InputError(f"a latent of {height} x {width} (height x width) is given; this UNet "
-                         f"halves it {len(config.block_channels) - 1} times, so both must be "
-                         f"positive multiples of {multiple}")
     g = Graph("unet")
-    x = g.input("latent", (batch, config.in_channels, height, width))
-    timesteps = g.input("timesteps", (batch,))
-    context = g.input("context", (batch, tokens, config.context_dim))
+    x, timesteps, context = unet_inputs(g, config, batch, height, width, tokens)
     with g.scope(PREFIX):
-        time = _time_embedding(timesteps, config)          # [n, time_dim]
-        skips = _input_blocks(x, time, context, config)
-        x = _middle_block(skips[-1], time, context, config)
+        time = time_embedding(timesteps, config)           # [n, time_dim]
+        x = first_block(x, config)
+        skips = input_blocks(x, time, context, config)
+        x = middle_block(skips[-1], time, context, config)
+        if control:
+            skips = [skip + g.input(f"control.{i}", skip.shape) for i, skip in enumerate(skips)]
+            x = x + g.input("control.middle", x.shape)
         x = _output_blocks(x, skips, time, context, config)
         x = silu(group_norm(x, "out.0", config.norm_groups, config.eps))
         g.output("prediction", conv2d(x, "out.2", config.out_channels, 3))
     return g
 
 
-def _time_embedding(timesteps: Value, config: UNetConfig) -> Value:
+def unet_inputs(g: Graph, config: UNetConfig, batch: int, height: int, width: int,
+                tokens: int) -> tuple[Value, Value, Value]:
+    """Latent, timesteps and context of a UNet or of what accompanies one."""
+    multiple = 2 ** (len(config.block_channels) - 1)
+    if height % multiple or width % multiple or min(height, width) < 1:
+        raise InputError(f"a latent of {height} x {width} (height x width) is given; this UNet "
+                         f"halves it {len(config.block_channels) - 1} times, so both must be "
+                         f"positive multiples of {multiple}")
+    return (g.input("latent", (batch, config.in_channels, height, width)),
+            g.input("timesteps", (batch,)),
+            g.input("context", (batch, tokens, config.context_dim)))
+
+
+def time_embedding(timesteps: Value, config: UNetConfig) -> Value:
     """What every residual block is told: the time, and the vector where the model reads one."""
     g, width = timesteps.graph, config.time_dim
     x = timestep_embedding(timesteps, config.block_channels[0])
-    with g.scope("time_embed"):
-        x = linear(silu(linear(x, "0", width)), "2", width)
+    x = _two_linear(x, "time_embed", width)
     if config.vector_dim:
         vector = g.input("vector", (x.shape[0], config.vector_dim))
-        with g.scope("label_emb.0"):
-            x = x + linear(silu(linear(vector, "0", width)), "2", width)
-    return x
+        x = x + _two_linear(vector, "label_emb.0", width)
+    return x                                               # [n, time_dim]
 
 
-def _input_blocks(x: Value, time: Value, context: Value, config: UNetConfig) -> list[Value]:
-    """The way down. Returns what every block made: [n, c, h, w] with falling sizes."""
-    g, last = x.graph, len(config.block_channels) - 1
-    with g.scope("input_blocks.0"):
-        skips = [conv2d(x, "0", config.block_channels[0], 3)]
+def _two_linear(x: Value, name: str, features: int) -> Value:
+    """Two linear layers `name.0` and `name.2` with SiLU between: x [n, i] -> [n, features]."""
+    with x.graph.scope(name):
+        return linear(silu(linear(x, "0", features)), "2", features)
+
+
+def first_block(x: Value, config: UNetConfig) -> Value:
+    """latent [n, in_channels, h, w] -> [n, c, h, w]."""
+    return conv2d(x, "input_blocks.0.0", config.block_channels[0], 3)
+
+
+def input_blocks(x: Value, time: Value, context: Value, config: UNetConfig) -> list[Value]:
+    """The way down from what the first block made. Returns what every block makes, x first: each
+    [n, c, h, w], with falling sizes."""
+    g, last, skips = x.graph, len(config.block_channels) - 1, [x]
     for level, channels in enumerate(config.block_channels):
         for _ in range(config.res_blocks):
             with g.scope(f"input_blocks.{len(skips)}"):
@@ -92,7 +113,8 @@ def _input_blocks(x: Value, time: Value, context: Value, config: UNetConfig) -> 
     return skips
 
 
-def _middle_block(x: Value, time: Value, context: Value, config: UNetConfig) -> Value:
+def middle_block(x: Value, time: Value, context: Value, config: UNetConfig) -> Value:
+    """What lies between the ways down and up; x [n, c, h, w]."""
     g, channels = x.graph, x.shape[1]
     if config.middle == "none":
         return x
