@@ -1,105 +1,232 @@
 """Guidance and denoiser: formulas, batches, shapes, and NaN as an error."""
 
+import math
+
 import numpy as np
 import pytest
 
-from smalti.diffusion.denoiser import Denoiser
-from smalti.diffusion.guidance import Guidance
-from smalti.diffusion.noise import NoiseLevels
+from smalti.diffusion.denoiser import PREDICTIONS, Denoiser
+from smalti.diffusion.guidance import Guidance, ImageGuidance, Projected, SkipLayers
+from smalti.diffusion.noise import FlowLevels, NoiseLevels
 from smalti.errors import InputError, NumericsError
 
 LEVELS = NoiseLevels.scaled_linear()
+FLOW = FlowLevels.shifted(3.0)
 RNG = np.random.default_rng(0)
 COND = RNG.standard_normal((1, 77, 16), dtype=np.float32)
 UNCOND = RNG.standard_normal((1, 77, 16), dtype=np.float32)
 X = RNG.standard_normal((3, 4, 8, 8), dtype=np.float32)
+SIGMA = 2.0
 
 
 class Recorder:
     """A network that remembers what it was given, and depends on all of it."""
 
-    def __init__(self):
+    def __init__(self, gain=1.0):
         self.calls = []
+        self.gain = gain
 
-    def __call__(self, latents, timesteps, context):
-        self.calls.append((latents, timesteps, context))
-        assert latents.dtype == timesteps.dtype == context.dtype == np.float32
-        weight = context.mean(axis=(1, 2)) + timesteps / 1000
-        return latents * weight[:, None, None, None]
+    def __call__(self, latents, timesteps, conditioning):
+        self.calls.append((latents, timesteps, conditioning))
+        assert latents.dtype == timesteps.dtype == np.float32
+        weight = np.full(len(latents), self.gain, np.float32)
+        for part in conditioning.values():
+            assert part.dtype == np.float32 and len(part) == len(latents)
+            weight = weight + part.reshape(len(part), -1).mean(axis=1)
+        return latents * weight[:, None, None, None] + np.sin(3 * latents)
+
+
+def network_output(x, context, gain=1.0):
+    """What `Recorder` gives for one context at SIGMA, in float64."""
+    scaled = x.astype(np.float64) / math.hypot(SIGMA, 1)
+    return scaled * (gain + context.mean()) + np.sin(3 * scaled)
+
+
+def guidance(network, scale, positive=COND, negative=UNCOND, **options):
+    denoiser = Denoiser(network, LEVELS, "epsilon")
+    return Guidance(denoiser, {"context": positive}, {"context": negative}, scale, **options)
+
+
+POSITIVE, NEGATIVE = network_output(X, COND), network_output(X, UNCOND)
+
+
+def check(denoised, output):
+    np.testing.assert_allclose(denoised, X - SIGMA * output, atol=1e-4)
+    assert denoised.dtype == np.float32 and denoised.shape == X.shape
 
 
 def test_one_batch_of_two():
-    unet = Recorder()
-    output = Guidance(unet, COND, UNCOND, 7.5)(X, 500.25)
-    ((latents, timesteps, context),) = unet.calls
-    assert latents.shape == (6, 4, 8, 8) and context.shape == (6, 77, 16)
-    np.testing.assert_array_equal(timesteps, np.full(6, 500.25, np.float32))
-    cond = X * (COND.mean() + np.float32(0.50025))
-    uncond = X * (UNCOND.mean() + np.float32(0.50025))
-    np.testing.assert_allclose(output, uncond + 7.5 * (cond - uncond), atol=1e-5)
-    assert output.dtype == np.float32 and output.shape == X.shape
+    network = Recorder()
+    denoised = guidance(network, 7.5)(X, SIGMA)
+    ((latents, timesteps, conditioning),) = network.calls
+    assert latents.shape == (6, 4, 8, 8) and conditioning["context"].shape == (6, 77, 16)
+    np.testing.assert_array_equal(timesteps, np.full(6, LEVELS.timestep(SIGMA), np.float32))
+    check(denoised, NEGATIVE + 7.5 * (POSITIVE - NEGATIVE))
 
 
 def test_scale_one_evaluates_the_prompt_only():
-    unet = Recorder()
-    guided = Guidance(unet, COND, UNCOND, 1.0)
-    alone = guided(X, 10)
-    assert guided.batch_factor == 1 and Guidance(unet, COND, UNCOND, 2).batch_factor == 2
-    assert unet.calls[0][0].shape == X.shape
-    near = Guidance(unet, COND, UNCOND, 1.0 + 1e-6)(X, 10)
-    np.testing.assert_allclose(alone, near, atol=1e-4)
+    network = Recorder()
+    alone = guidance(network, 1.0)
+    check(alone(X, SIGMA), POSITIVE)
+    assert alone.batch_factor == 1 and guidance(network, 2).batch_factor == 2
+    assert network.calls[0][0].shape == X.shape
+    estimates = guidance(network, 1.0, always_both=True).both(X, SIGMA)
+    assert network.calls[1][0].shape == (6, 4, 8, 8)
+    check(estimates[0], POSITIVE)
+    check(estimates[1], NEGATIVE)
 
 
 def test_scale_zero_is_the_negative_prompt():
-    output = Guidance(Recorder(), COND, UNCOND, 0.0)(X, 0)
-    np.testing.assert_allclose(output, X * UNCOND.mean(), atol=1e-6)
+    check(guidance(Recorder(), 0.0)(X, SIGMA), NEGATIVE)
 
 
-def test_equal_prompts_make_the_scale_irrelevant():
-    outputs = [Guidance(Recorder(), COND, COND, scale)(X, 0) for scale in (1.0, 3.0, 9.0)]
-    np.testing.assert_allclose(outputs[0], outputs[1], atol=1e-5)
-    np.testing.assert_allclose(outputs[0], outputs[2], atol=1e-5)
+def test_all_parts_of_a_conditioning_reach_the_network():
+    network = Recorder()
+    denoiser = Denoiser(network, LEVELS, "epsilon")
+    vectors = [RNG.standard_normal((1, 5), dtype=np.float32) for _ in range(2)]
+    rows = [{"context": COND, "vector": vectors[0]}, {"context": UNCOND, "vector": vectors[1]}]
+    Guidance(denoiser, *rows, 2.0)(X, SIGMA)
+    conditioning = network.calls[0][2]
+    np.testing.assert_array_equal(conditioning["vector"], np.repeat(np.concatenate(vectors), 3, 0))
+    with pytest.raises(InputError, match=r"\['context', 'vector'\] and \['context'\]"):
+        Guidance(denoiser, rows[0], {"context": UNCOND}, 2.0)(X, SIGMA)
 
 
 def test_one_prompt_per_image():
     conds = np.concatenate([COND, UNCOND, COND])
-    output = Guidance(Recorder(), conds, UNCOND, 1.0)(X, 0)
-    np.testing.assert_allclose(output[1], X[1] * UNCOND.mean(), atol=1e-6)
-    with pytest.raises(InputError, match="2 prompt embeddings for 3 images"):
-        Guidance(Recorder(), conds[:2], UNCOND, 1.0)(X, 0)
+    denoised = guidance(Recorder(), 1.0, conds)(X, SIGMA)
+    np.testing.assert_allclose(denoised[1], X[1] - SIGMA * NEGATIVE[1], atol=1e-5)
+    with pytest.raises(InputError, match="2 rows of context for 3 images"):
+        guidance(Recorder(), 1.0, conds[:2])(X, SIGMA)
 
 
 @pytest.mark.parametrize("shape", [(1, 154, 16), (1, 77, 8), (77, 16)])
-def test_embeddings_must_fit_together(shape):
-    with pytest.raises(InputError, match="prompt embeddings"):
-        Guidance(Recorder(), np.zeros(shape, np.float32), UNCOND, 2.0)
+def test_conditionings_must_fit_together(shape):
+    with pytest.raises(InputError, match="context of the prompts has shapes"):
+        guidance(Recorder(), 2.0, np.zeros(shape, np.float32))
 
 
-@pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
-@pytest.mark.parametrize("sigma", [0.03, 1.0, 14.6])
+def test_several_prompts_add_up_with_their_weights():
+    """Liu et al. 2022, "Compositional visual generation" (arXiv:2206.01714), equation 11."""
+    third = RNG.standard_normal((1, 77, 16), dtype=np.float32)
+    network = Recorder()
+    both = [({"context": COND}, 0.7), ({"context": third}, -0.2)]
+    denoise = Guidance(Denoiser(network, LEVELS, "epsilon"), both, {"context": UNCOND}, 3.0)
+    difference = 0.7 * (POSITIVE - NEGATIVE) - 0.2 * (network_output(X, third) - NEGATIVE)
+    check(denoise(X, SIGMA), NEGATIVE + 3 * difference)
+    assert denoise.batch_factor == 3 and network.calls[0][0].shape == (9, 4, 8, 8)
+
+
+def test_other_prompts_on_the_way():
+    denoise = guidance(Recorder(), 2.0)
+    denoise(X, SIGMA)
+    denoise.condition({"context": UNCOND}, {"context": COND})
+    check(denoise(X, SIGMA), POSITIVE + 2 * (NEGATIVE - POSITIVE))
+
+
+def test_rescale_restores_the_deviation():
+    guided = NEGATIVE + 9 * (POSITIVE - NEGATIVE)
+    deviation = lambda values: values.std(axis=(1, 2, 3), keepdims=True)  # noqa: E731
+    rescaled = guided * deviation(POSITIVE) / deviation(guided)
+    check(guidance(Recorder(), 9, rescale=1.0)(X, SIGMA), rescaled)
+    check(guidance(Recorder(), 9, rescale=0.7)(X, SIGMA), 0.7 * rescaled + 0.3 * guided)
+    with pytest.raises(InputError, match="choose one"):
+        guidance(Recorder(), 9, rescale=0.7, projected=Projected())
+
+
+@pytest.mark.parametrize("rule", [Projected(), Projected(1.0, 0.0, 0.0), Projected(0.5, 2.0, 0.3)])
+def test_projected_guidance(rule):
+    """Sadat et al. 2024, algorithm 1, in float64, over three steps."""
+    denoise = guidance(Recorder(), 6.0, projected=rule)
+    positive, negative = X - SIGMA * POSITIVE, X - SIGMA * NEGATIVE
+    running = 0.0
+    for _ in range(3):
+        running = positive - negative + rule.momentum * running
+        expected = []
+        for wanted, change in zip(positive, running, strict=True):
+            norm = np.linalg.norm(change)
+            if rule.norm_max:
+                change = change * min(1, rule.norm_max / norm)
+            unit = wanted.ravel() / np.linalg.norm(wanted)
+            along = (change.ravel() @ unit) * unit.reshape(wanted.shape)
+            expected.append(wanted + 5.0 * (change - along + rule.along * along))
+        np.testing.assert_allclose(denoise(X, SIGMA), expected, atol=2e-4)
+
+
+@pytest.mark.parametrize(("sigma", "rows"), [(0.4, 3), (0.5, 6), (2.0, 6), (2.1, 3)])
+def test_guidance_in_an_interval(sigma, rows):
+    network = Recorder()
+    guidance(network, 4.0, low=0.5, high=2.0)(X, sigma)
+    assert len(network.calls[0][0]) == rows
+
+
+def test_the_negative_prompt_is_there_outside_of_the_interval():
+    estimates = guidance(Recorder(), 4.0, high=1.0, always_both=True).both(X, SIGMA)
+    check(estimates[0], POSITIVE)
+    check(estimates[1], NEGATIVE)
+
+
+@pytest.mark.parametrize("scale", [1.0, 5.0])
+def test_skip_layer_guidance(scale):
+    without = Recorder(gain=0.2)
+    skip = SkipLayers(without, 2.5, high=3.0, low=1.0)
+    denoise = guidance(Recorder(), scale, skip=skip)
+    away = 2.5 * (POSITIVE - network_output(X, COND, gain=0.2))
+    check(denoise(X, SIGMA), NEGATIVE + scale * (POSITIVE - NEGATIVE) + away)
+    denoise(X, 3.5)
+    denoise(X, 0.5)
+    assert len(without.calls) == 1
+
+
+def test_image_guidance_has_three_rows():
+    neither = RNG.standard_normal((1, 77, 16), dtype=np.float32)
+    network = Recorder()
+    denoise = guidance(network, 7.0, image=ImageGuidance({"context": neither}, 1.5))
+    nothing = network_output(X, neither)
+    check(denoise(X, SIGMA), nothing + 1.5 * (NEGATIVE - nothing) + 7 * (POSITIVE - NEGATIVE))
+    assert denoise.batch_factor == 3 and len(network.calls[0][0]) == 9
+
+
+# what each kind of network gives for clean latents and noise at a level, from its paper
+TARGETS = {
+    "epsilon": lambda clean, noise, sigma: noise,
+    "v_prediction": lambda clean, noise, sigma: (noise - sigma * clean) / np.hypot(1, sigma),
+    "sample": lambda clean, noise, sigma: clean,
+    "edm": lambda clean, noise, sigma:
+        (clean - 0.25 / (sigma**2 + 0.25) * (clean + sigma * noise))
+        * np.sqrt(sigma**2 + 0.25) / (sigma * 0.5),
+    "edm_v": lambda clean, noise, sigma: (noise - sigma * clean) / np.hypot(1, sigma),
+    "flow": lambda clean, noise, sigma: noise - clean,
+}
+TIMES = {"edm": lambda sigma: np.log(sigma) / 4, "edm_v": lambda sigma: np.log(sigma) / 4,
+         "flow": lambda sigma: 1000 * sigma}
+
+
+@pytest.mark.parametrize("prediction", PREDICTIONS)
+@pytest.mark.parametrize("sigma", [0.03, 0.9, 14.6])
 def test_a_perfect_network_finds_the_clean_latents(prediction, sigma):
+    levels = FLOW if prediction == "flow" else LEVELS
+    sigma = min(sigma, levels.highest)
     clean, noise = X, RNG.standard_normal(X.shape, dtype=np.float32)
-    scale = np.hypot(1, sigma)
-    # Salimans & Ho 2022: v = alpha * noise - sigma * clean at alpha = 1/s, sigma = sigma/s
-    velocity = (noise - sigma * clean) / scale
-    target = noise if prediction == "epsilon" else velocity.astype(np.float32)
     seen = []
 
-    def network(latents, timestep):
-        seen.append((latents, timestep))
-        return target
+    def network(latents, times, conditioning):
+        seen.append((latents, times))
+        return TARGETS[prediction](clean, noise, sigma).astype(np.float32)
 
-    denoised = Denoiser(network, LEVELS, prediction)(clean + np.float32(sigma) * noise, sigma)
+    x = levels.noised(clean, noise, sigma)
+    denoiser = Denoiser(network, levels, prediction)
+    denoised = Guidance(denoiser, {}, {}, 1.0)(x, np.float64(sigma))
     np.testing.assert_allclose(denoised, clean, atol=2e-5)
     assert denoised.dtype == np.float32
-    latents, timestep = seen[0]
-    np.testing.assert_allclose(latents, (clean + sigma * noise) / scale, atol=1e-5)
-    assert timestep == pytest.approx(float(LEVELS.timestep(sigma)))
+    (latents, times), = seen
+    np.testing.assert_allclose(times, TIMES.get(prediction, levels.timestep)(sigma), rtol=1e-6)
+    expected = x if prediction == "flow" else x / np.hypot(sigma, 0.5 if prediction == "edm" else 1)
+    np.testing.assert_allclose(latents, expected, atol=1e-5)
 
 
-def test_numpy_sigma_leaves_float32():
-    denoise = Denoiser(lambda latents, timestep: latents, LEVELS, "v_prediction")
-    assert denoise(X, np.float64(2.0)).dtype == np.float32
+def test_time_of_a_flow_network_that_multiplies_itself():
+    assert Denoiser(Recorder(), FLOW, "flow", flow_time=1.0).time(0.25) == 0.25
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -107,9 +234,13 @@ def test_nan_and_infinity_are_errors(bad):
     output = np.zeros_like(X)
     output[0, 1, 2, 3] = bad
     with pytest.raises(NumericsError, match="in 1 of 768 values at noise level 2"):
-        Denoiser(lambda latents, timestep: output, LEVELS, "epsilon")(X, 2.0)
+        guidance(lambda latents, times, conditioning: output, 1.0)(X, 2.0)
 
 
 def test_unknown_prediction():
     with pytest.raises(InputError, match="known: epsilon, v_prediction"):
-        Denoiser(lambda latents, timestep: latents, LEVELS, "flow")
+        Denoiser(Recorder(), LEVELS, "score")
+    with pytest.raises(InputError, match="'flow' with the noise of a diffusion model"):
+        Denoiser(Recorder(), LEVELS, "flow")
+    with pytest.raises(InputError, match="'epsilon' with the noise of a flow model"):
+        Denoiser(Recorder(), FLOW, "epsilon")

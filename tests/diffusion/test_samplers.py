@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from smalti.diffusion.denoiser import Denoiser
+from smalti.diffusion.guidance import Guidance
 from smalti.diffusion.noise import NoiseLevels, find_schedule
 from smalti.diffusion.random import NoiseSource
 from smalti.diffusion.samplers import SAMPLERS, find_sampler, initial_latents
@@ -35,7 +36,7 @@ def walk(name, denoise, steps, schedule="karras", seed=0):
     sigmas = find_schedule(schedule).sigmas(LEVELS, steps)
     sampler = find_sampler(name)
     noise = draw if sampler.random else no_noise
-    return list(sampler(denoise, initial_latents(first, sigmas), sigmas, noise))
+    return list(sampler(denoise, initial_latents(first, sigmas), sigmas, noise, LEVELS))
 
 
 @pytest.mark.parametrize(("name", "order"), [("euler", 1), ("dpm++_2m", 2)])
@@ -47,7 +48,7 @@ def test_order_of_convergence(name, order):
         sigmas = sigmas_of.sigmas(LEVELS, steps)
         first, _ = start()
         x = initial_latents(first, sigmas)
-        ends = list(find_sampler(name)(gaussian, x, sigmas, no_noise))
+        ends = list(find_sampler(name)(gaussian, x, sigmas, no_noise, LEVELS))
         before_last = ends[-2]
         scale = math.hypot(DATA_STD, before_last.sigma_next) / math.hypot(DATA_STD, sigmas[0])
         errors.append(np.abs(before_last.x - x * scale).max())
@@ -92,7 +93,7 @@ def test_start_is_left_as_it_is(name):
     sigmas = find_schedule("karras").sigmas(LEVELS, 3)
     x = initial_latents(first, sigmas)
     kept = x.copy()
-    list(find_sampler(name)(gaussian, x, sigmas, draw))
+    list(find_sampler(name)(gaussian, x, sigmas, draw, LEVELS))
     np.testing.assert_array_equal(x, kept)
 
 
@@ -101,7 +102,7 @@ def test_samplers_can_be_stopped():
     first, draw = start()
     sigmas = find_schedule("karras").sigmas(LEVELS, 10)
     steps = find_sampler("euler_a")(
-        lambda x, sigma: calls.append(sigma) or gaussian(x, sigma), first, sigmas, draw
+        lambda x, sigma: calls.append(sigma) or gaussian(x, sigma), first, sigmas, draw, LEVELS
     )
     next(steps)
     steps.close()
@@ -113,7 +114,7 @@ def test_ancestral_steps_keep_the_variance():
     source = NoiseSource("cuda", (0,), (4, 64, 64))
     sigmas = find_schedule("karras").sigmas(LEVELS, 200)
     x = initial_latents(source.draw(), sigmas)
-    *_, last = find_sampler("euler_a")(gaussian, x, sigmas, source.draw)
+    *_, last = find_sampler("euler_a")(gaussian, x, sigmas, source.draw, LEVELS)
     assert abs(float(last.x.std()) - DATA_STD) < 0.02
 
 
@@ -171,10 +172,10 @@ def test_agrees_with_diffusers(name, prediction, monkeypatch):
     sigmas = peer.sigmas.numpy().astype(np.float64)
     first, _ = start()
     fresh = [start(seed)[0] for seed in range(10, 30)]
-    denoise = Denoiser(lambda latents, timestep: network(latents), LEVELS, prediction)
-    ours = list(
-        find_sampler(name)(denoise, initial_latents(first, sigmas), sigmas, iter(fresh).__next__)
-    )
+    denoiser = Denoiser(lambda latents, times, conditioning: network(latents), LEVELS, prediction)
+    denoise = Guidance(denoiser, {}, {}, 1.0)
+    ours = list(find_sampler(name)(
+        denoise, initial_latents(first, sigmas), sigmas, iter(fresh).__next__, LEVELS))
 
     drawn = iter(fresh)
     module = "diffusers.schedulers.scheduling_euler_ancestral_discrete.randn_tensor"

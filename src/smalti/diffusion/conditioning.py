@@ -7,14 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from smalti.diffusion.denoiser import Conditioning
 from smalti.diffusion.result import Stopwatch
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.tokenizer import encode
 
 SHOWN_MAX = 200  # characters of a text that is quoted in a warning
-
-Conditioning = Mapping[str, np.ndarray]
-"""Input of the denoiser -> its value for one prompt, with a leading axis of length 1."""
 
 
 @dataclass(frozen=True)

@@ -1,71 +1,206 @@
 """Classifier-free guidance: what the prompt adds, made stronger.
 
-Ho & Salimans 2022 (arXiv:2207.12598): out = uncond + scale * (cond - uncond). Both are evaluated
-in one batch of two, so that the network's weights are read once.
+Ho & Salimans 2022 (arXiv:2207.12598): out = negative + scale * (positive - negative). All prompts
+of a picture are evaluated in one batch, so that the network's weights are read once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from smalti.diffusion.denoiser import Conditioning, Denoiser, Network
 from smalti.errors import InputError
 
 Floats = npt.NDArray[np.float32]
-UNet = Callable[[Floats, Floats, Floats], Floats]
-"""(latents (n, 4, h, w), timesteps (n,), context (n, 77, d)) -> (n, 4, h, w), all float32."""
+Positive = Conditioning | Sequence[tuple[Conditioning, float]]
+"""One prompt, or several with weights (`AND` in a prompt)."""
+
+
+@dataclass(frozen=True)
+class Projected:
+    """Adaptive projected guidance: a strong scale without burnt colours.
+
+    Sadat et al. 2024 (arXiv:2410.02416), algorithm 1. Of the guidance the part along the estimate
+    itself counts `along` times (eta), its norm is at most `norm_max` (r; 0 is no limit), and it
+    carries `momentum` (beta) times that of the steps before.
+    """
+
+    along: float = 0.0
+    norm_max: float = 15.0
+    momentum: float = -0.5
+
+
+@dataclass(frozen=True)
+class SkipLayers:
+    """Skip-layer guidance: away from what the network does without some of its layers.
+
+    Stability AI's SD3.5 reference (scale 2.5, layers 7 to 9, from 0.01 to 0.2 of the way).
+    `network` is the one without the layers, `high` and `low` the noise levels between which it
+    counts. It adds scale * (positive - skipped).
+    """
+
+    network: Network
+    scale: float = 2.5
+    high: float = math.inf
+    low: float = 0.0
+
+
+@dataclass(frozen=True)
+class ImageGuidance:
+    """A second scale for the picture that is edited; Brooks et al. 2022 (arXiv:2211.09800).
+
+    `neither` is the conditioning without prompt and without picture; positive and negative have
+    the picture: out = neither + scale * (negative - neither) + guidance * (positive - negative).
+    """
+
+    neither: Conditioning
+    scale: float = 1.5
 
 
 class Guidance:
-    """A network with prompts and guidance scale filled in.
+    """The function `denoise(x, sigma)` that samplers call, with prompts and scale filled in.
 
-    `cond` and `uncond` are embeddings of prompt and negative prompt, (1 or batch, 77, d). At scale
-    1 the negative prompt has no influence and is not evaluated. Raises `InputError` for shapes that
-    do not fit together.
+    At scale 1 the negative prompt has no influence and is not evaluated, unless `always_both`
+    (for samplers that need it: CFG++), and likewise above noise level `high` and below `low`
+    (Kynkaanniemi et al. 2024, "Applying guidance in a limited interval", arXiv:2404.07724).
+    `rescale` (phi of Lin et al. 2023, arXiv:2305.08891, section 3.4) is the share to which the
+    guided output gets the deviation of the unguided one back.
 
-    >>> def unet(latents, timesteps, context):
-    ...     return latents * context.mean(axis=(1, 2))[:, None, None, None]
+    Raises InputError for conditionings that do not fit together.
+
+    >>> from smalti.diffusion.noise import NoiseLevels
+    >>> def network(latents, timesteps, conditioning):
+    ...     return latents * conditioning["context"].mean(axis=(1, 2))[:, None, None, None]
+    >>> denoiser = Denoiser(network, NoiseLevels.scaled_linear(), "sample")
     >>> prompt, negative = np.full((1, 77, 8), 3, np.float32), np.ones((1, 77, 8), np.float32)
-    >>> guided = Guidance(unet, prompt, negative, scale=2.0)
-    >>> float(guided(np.ones((1, 4, 8, 8), np.float32), 999.0)[0, 0, 0, 0])  # 1 + 2 * (3 - 1)
+    >>> denoise = Guidance(denoiser, {"context": prompt}, {"context": negative}, scale=2.0)
+    >>> x = np.full((1, 4, 8, 8), 2**0.5, np.float32)
+    >>> round(float(denoise(x, 1.0)[0, 0, 0, 0]), 4)  # 1 + 2 * (3 - 1)
     5.0
     """
 
-    def __init__(self, unet: UNet, cond: Floats, uncond: Floats, scale: float) -> None:
-        if cond.ndim != 3 or cond.shape[1:] != uncond.shape[1:]:
-            raise InputError(
-                f"prompt embeddings have shapes {cond.shape} and {uncond.shape};"
-                " expected (batch, positions, width) for both, with the same positions and width"
-            )
-        self.unet = unet
-        self.cond = cond
-        self.uncond = uncond
+    def __init__(self, denoiser: Denoiser, positive: Positive, negative: Conditioning,
+                 scale: float, *, rescale: float = 0.0, projected: Projected | None = None,
+                 image: ImageGuidance | None = None, skip: SkipLayers | None = None,
+                 high: float = math.inf, low: float = 0.0, always_both: bool = False) -> None:
+        if rescale and projected:
+            raise InputError("rescaled and projected guidance both limit what guidance does; "
+                             "choose one of them")
+        self.denoiser = denoiser
         self.scale = float(scale)
+        self.rescale = float(rescale)
+        self.projected = projected
+        self.image = image
+        self.skip = skip
+        self.high, self.low = high, low
+        self.always_both = always_both
+        self._running: Floats | float = 0.0  # momentum of projected guidance
+        self.condition(positive, negative)
+
+    def condition(self, positive: Positive, negative: Conditioning) -> None:
+        """Go on with other prompts, from the next evaluation on."""
+        self._positives = (
+            [(positive, 1.0)] if isinstance(positive, Mapping) else list(positive)
+        )
+        for conditioning, _ in self._positives:
+            _check_fit(conditioning, negative)
+        self._negative = negative
 
     @property
     def batch_factor(self) -> int:
-        """How many network evaluations there are per image: 2, or 1 at scale 1."""
-        return 1 if self.scale == 1.0 else 2
+        """The largest number of rows that the network is evaluated for, per picture."""
+        return len(self._positives) + self._needs_negative + (self.image is not None)
 
-    def __call__(self, latents: Floats, timestep: float) -> Floats:
-        """The guided output of the network for `latents` (batch, 4, h, w)."""
-        batch = len(latents)
-        if self.scale == 1.0:
-            return self.unet(latents, _repeated(timestep, batch), _for_batch(self.cond, batch))
-        both = np.concatenate([latents, latents])
-        contexts = np.concatenate([_for_batch(self.cond, batch), _for_batch(self.uncond, batch)])
-        cond, uncond = np.split(self.unet(both, _repeated(timestep, 2 * batch), contexts), 2)
-        return uncond + (cond - uncond) * self.scale
+    @property
+    def _needs_negative(self) -> bool:
+        plain = self.scale == 1.0 and self.image is None and self._weights == [1.0]
+        return self.always_both or not plain
+
+    @property
+    def _weights(self) -> list[float]:
+        return [weight for _, weight in self._positives]
+
+    def __call__(self, x: Floats, sigma: float) -> Floats:
+        """The guided estimate of the clean latents of `x` (pictures, channels, h, w)."""
+        return self.both(x, sigma)[0]
+
+    def both(self, x: Floats, sigma: float) -> tuple[Floats, Floats]:
+        """The guided estimate, and that of the negative prompt alone.
+
+        Where the negative prompt is not evaluated, the second is the first.
+        """
+        rows = [conditioning for conditioning, _ in self._positives]
+        limited = not self.low <= sigma <= self.high
+        alone = limited and self._weights == [1.0] and not self.always_both
+        if alone or not self._needs_negative:
+            (output,) = self.denoiser.outputs(x, sigma, rows)
+            positive = guided = negative = self.denoiser.clean(x, output, sigma)
+        else:
+            positive, guided, negative = self._guided(x, sigma, rows, limited)
+        skip = self.skip
+        if skip is not None and skip.low <= sigma <= skip.high:
+            (output,) = self.denoiser.outputs(x, sigma, rows[:1], skip.network)
+            without = self.denoiser.clean(x, output, sigma)
+            guided = guided + (positive - without) * skip.scale
+        return guided, negative
+
+    def _guided(self, x: Floats, sigma: float, rows: list[Conditioning],
+                limited: bool) -> tuple[Floats, Floats, Floats]:
+        """Estimates of the clean latents: with the prompts, with guidance, of the negative prompt.
+
+        Plain guidance works on outputs, which is the same as on estimates but for `rescale`.
+        """
+        image = [self.image.neither] if self.image else []
+        outputs = self.denoiser.outputs(x, sigma, [*rows, self._negative, *image])
+        negative = outputs[len(rows)]
+        difference = sum(
+            (output - negative) * weight
+            for output, weight in zip(outputs, self._weights, strict=False))
+        positive_estimate = self.denoiser.clean(x, negative + difference, sigma)
+        estimate = self.denoiser.clean(x, negative, sigma)
+        if limited:
+            return positive_estimate, positive_estimate, estimate
+        if self.projected:
+            return positive_estimate, self._project(positive_estimate, estimate), estimate
+        guided = negative + difference * self.scale
+        if self.image:
+            guided = guided + (negative - outputs[-1]) * (self.image.scale - 1)
+        if self.rescale:
+            ratio = _deviation(negative + difference) / _deviation(guided)
+            guided = guided * (1 + self.rescale * (ratio - 1))
+        return positive_estimate, self.denoiser.clean(x, guided, sigma), estimate
+
+    def _project(self, positive: Floats, negative: Floats) -> Floats:
+        """Projected guidance of two estimates."""
+        rule = self.projected
+        difference = (positive - negative) + self._running * rule.momentum
+        self._running = difference
+        if rule.norm_max:
+            difference = difference * np.minimum(1, rule.norm_max / _norm(difference))
+        direction = positive / _norm(positive)
+        along = direction * (difference * direction).sum(axis=(1, 2, 3), keepdims=True)
+        return positive + (difference - along * (1 - rule.along)) * (self.scale - 1)
 
 
-def _repeated(timestep: float, count: int) -> Floats:
-    return np.full(count, timestep, np.float32)
+def _check_fit(positive: Conditioning, negative: Conditioning) -> None:
+    for name in positive.keys() & negative.keys():
+        if positive[name].shape[1:] != negative[name].shape[1:]:
+            raise InputError(
+                f"{name} of the prompts has shapes {positive[name].shape} and"
+                f" {negative[name].shape}; expected the same but for the first axis")
 
 
-def _for_batch(embedding: Floats, batch: int) -> Floats:
-    """One embedding for every image, or one each."""
-    if len(embedding) not in (1, batch):
-        raise InputError(f"{len(embedding)} prompt embeddings for {batch} images; expected 1 each")
-    return np.broadcast_to(embedding, (batch, *embedding.shape[1:]))
+def _norm(values: Floats) -> Floats:
+    """Euclidean norm of each picture, (pictures, 1, 1, 1); never 0."""
+    norm = np.sqrt(np.square(values).sum(axis=(1, 2, 3), keepdims=True))
+    return np.maximum(norm, np.finfo(np.float32).tiny)
+
+
+def _deviation(values: Floats) -> Floats:
+    """Standard deviation of each picture, (pictures, 1, 1, 1); never 0."""
+    return np.maximum(values.std(axis=(1, 2, 3), keepdims=True), np.finfo(np.float32).tiny)

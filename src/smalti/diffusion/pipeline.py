@@ -18,7 +18,7 @@ from PIL import Image
 
 from smalti import checkpoint, settings
 from smalti.diffusion.conditioning import conditioned
-from smalti.diffusion.denoiser import Denoiser
+from smalti.diffusion.denoiser import Conditioning, Denoiser
 from smalti.diffusion.guidance import Guidance
 from smalti.diffusion.noise import NOISES, NoiseLevels
 from smalti.diffusion.random import NoiseSource
@@ -135,13 +135,14 @@ class Pipeline:
         sigmas = NOISES[asked.noise].sigmas(levels, asked.steps)
         source = NoiseSource(asked.rng, asked.seeds,
                              (config.vae.z_channels, *self._latent(asked)))
-        guidance = Guidance(partial(self._unet, asked.batch_size), prompt["context"],
-                            negative["context"], asked.guidance_scale)
-        denoise = Denoiser(guidance, levels, config.prediction)
+        sampler = SAMPLERS[asked.sampler]
+        denoiser = Denoiser(partial(self._unet, asked.batch_size), levels, config.prediction)
+        guidance = Guidance(denoiser, prompt, negative, asked.guidance_scale,
+                            always_both=sampler.needs_negative)
         with timings.of("prepare"):
             self._submodels.bound("unet", (guidance.batch_factor, *self._latent(asked)))
         latents = initial_latents(source.draw(), sigmas)
-        walk = SAMPLERS[asked.sampler](denoise, latents, sigmas, source.draw)
+        walk = sampler(guidance, latents, sigmas, source.draw, levels)
         for index in range(asked.steps):
             before = time.perf_counter()
             with timings.of("denoise"):
@@ -170,7 +171,7 @@ class Pipeline:
         return asked.height // factor, asked.width // factor
 
     def _unet(self, pictures: int, latents: np.ndarray, timesteps: np.ndarray,
-              context: np.ndarray) -> np.ndarray:
+              conditioning: Conditioning) -> np.ndarray:
         """The UNet for rows [n, 4, h, w], one picture (one or two rows) at a time.
 
         So a picture does not depend on the others of its batch, and neither does memory.
@@ -182,7 +183,7 @@ class Pipeline:
             own = slice(picture, None, pictures)
             (result[own],) = self._submodels.run(
                 "unet", (rows, height, width), latent=latents[own], timesteps=timesteps[own],
-                context=context[own]).values()
+                **{name: part[own] for name, part in conditioning.items()}).values()
         return result
 
     def _decoded(self, asked: Request, latents: np.ndarray,

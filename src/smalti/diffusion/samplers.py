@@ -2,9 +2,9 @@
 
 All have one signature: `denoise(x, sigma)` is the model's estimate of the clean latents, `x` the
 noisy latents at `sigmas[0]` (that is `sigmas[0]` times standard noise), `sigmas` fall to 0, and
-`noise()` gives fresh standard noise of x's shape. A sampler yields after each step. Formulas are in
-the notation of k-diffusion (github.com/crowsonkb/k-diffusion); EDM is Karras et al. 2022
-(arXiv:2206.00364).
+`noise()` gives fresh standard noise of x's shape; `levels` are those of the model. A sampler yields
+after each step. Formulas are in the notation of k-diffusion (github.com/crowsonkb/k-diffusion); EDM
+is Karras et al. 2022 (arXiv:2206.00364).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from smalti.diffusion.noise import NoiseLevels
 from smalti.diffusion.spelling import Spelled
 
 Floats = npt.NDArray[np.float32]
@@ -39,7 +40,8 @@ class Step:
     denoised: Floats
 
 
-def euler(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise) -> Iterator[Step]:
+def euler(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
+          levels: NoiseLevels) -> Iterator[Step]:
     """Euler's method on the probability-flow equation dx/dsigma = (x - D) / sigma.
 
     EDM, algorithm 1 without its second-order correction. Deterministic: draws no noise.
@@ -50,7 +52,8 @@ def euler(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise) ->
         yield Step(index, sigma, following, x, denoised)
 
 
-def euler_a(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise) -> Iterator[Step]:
+def euler_a(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
+            levels: NoiseLevels) -> Iterator[Step]:
     """Ancestral Euler: a step to below the next level, then fresh noise up to it.
 
     Down and up levels keep the variance: down^2 + up^2 = next^2, with up^2 that of the posterior
@@ -66,7 +69,8 @@ def euler_a(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise) 
         yield Step(index, sigma, following, x, denoised)
 
 
-def dpmpp_2m(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise) -> Iterator[Step]:
+def dpmpp_2m(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
+             levels: NoiseLevels) -> Iterator[Step]:
     """DPM-Solver++(2M): second order from two estimates, one evaluation a step.
 
     Lu et al. 2022 (arXiv:2211.01095), algorithm 2, with t = -log sigma; the first and the last
@@ -100,15 +104,17 @@ class Sampler:
 
     name: str
     label: str
-    function: Callable[[Denoise, Floats, Sequence[float], Noise], Iterator[Step]]
+    function: Callable[[Denoise, Floats, Sequence[float], Noise, NoiseLevels], Iterator[Step]]
     aliases: tuple[str, ...] = ()
     random: bool = False  # whether it draws noise while it walks
+    needs_negative: bool = False  # whether it asks for the estimate of the negative prompt alone
 
     def __call__(
-        self, denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise
+        self, denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
+        levels: NoiseLevels
     ) -> Iterator[Step]:
         """Walk from `x`, yielding after each step."""
-        return self.function(denoise, x, sigmas, noise)
+        return self.function(denoise, x, sigmas, noise, levels)
 
 
 SAMPLERS = Spelled(

@@ -31,8 +31,8 @@ class Spelled(Mapping[str, Item], Generic[Item]):
     Upper case, blanks and hyphens do not matter.
 
     >>> from smalti.diffusion.samplers import SAMPLERS
-    >>> list(SAMPLERS), "Euler a" in SAMPLERS, SAMPLERS["DPM++ 2M"].name
-    (['euler', 'euler_a', 'dpm++_2m'], True, 'dpm++_2m')
+    >>> list(SAMPLERS)[0], "Euler a" in SAMPLERS, SAMPLERS["DPM++ 2M"].name
+    ('euler', True, 'dpm++_2m')
     """
 
     def __init__(self, kind: str, items: Iterable[Item]) -> None:
