@@ -9,12 +9,18 @@ import numpy as np
 
 from smalti.benchmark.weights import seeded
 from smalti.checkpoint.keys import Table, assembled, expressions, shape_of
-from smalti.models import FluxConfig, T5Config
+from smalti.models import ChromaConfig, FluxConfig, MMDiTConfig, T5Config
 
 TINY_T5 = T5Config(96, hidden_size=40, mlp_size=64, layers=3, heads=4, head_dim=8)
 TINY_FLUX = FluxConfig(hidden_size=64, heads=2, mlp_size=256, double_blocks=2, single_blocks=3,
                        in_channels=4, out_channels=4, context_dim=24, pooled_dim=20,
                        axes=(4, 12, 16))
+
+TINY_CHROMA = ChromaConfig(hidden_size=64, heads=2, mlp_size=256, double_blocks=2, single_blocks=3,
+                           in_channels=4, out_channels=4, context_dim=24, axes=(4, 12, 16),
+                           approximator_size=40, approximator_layers=2)
+TINY_MMDIT = MMDiTConfig(hidden_size=32, heads=2, blocks=3, positions=8, in_channels=4,
+                         out_channels=4, context_dim=24, pooled_dim=20)
 
 
 def filled(module: Any) -> Any:
@@ -70,6 +76,34 @@ def flux_module(config: FluxConfig) -> Any:
         attention_head_dim=config.head_dim, num_attention_heads=config.heads,
         joint_attention_dim=config.context_dim, pooled_projection_dim=config.pooled_dim,
         guidance_embeds=config.guidance, axes_dims_rope=config.axes)
+
+
+def chroma_module(config: ChromaConfig) -> Any:
+    """diffusers' ChromaTransformer2DModel."""
+    from diffusers import ChromaTransformer2DModel
+
+    return ChromaTransformer2DModel(
+        in_channels=config.packed_channels, out_channels=4 * config.out_channels,
+        num_layers=config.double_blocks, num_single_layers=config.single_blocks,
+        attention_head_dim=config.head_dim, num_attention_heads=config.heads,
+        joint_attention_dim=config.context_dim, axes_dims_rope=config.axes,
+        approximator_num_channels=config.approximator_features,
+        approximator_hidden_dim=config.approximator_size,
+        approximator_layers=config.approximator_layers)
+
+
+def mmdit_module(config: MMDiTConfig) -> Any:
+    """diffusers' SD3Transformer2DModel."""
+    from diffusers import SD3Transformer2DModel
+
+    return SD3Transformer2DModel(
+        sample_size=2 * config.positions, patch_size=2, in_channels=config.in_channels,
+        num_layers=config.blocks, attention_head_dim=config.head_dim,
+        num_attention_heads=config.heads, joint_attention_dim=config.context_dim,
+        caption_projection_dim=config.hidden_size, pooled_projection_dim=config.pooled_dim,
+        out_channels=config.out_channels, pos_embed_max_size=config.positions,
+        dual_attention_layers=tuple(range(config.dual_blocks)),
+        qk_norm="rms_norm" if config.qk_norm else None)
 
 
 def packed(latent: np.ndarray) -> np.ndarray:

@@ -8,13 +8,32 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from transformer_peers import (
-    TINY_FLUX, TINY_T5, filled, flux_module, image_ids, packed, t5_module, weights_of,
+    TINY_CHROMA, TINY_FLUX, TINY_MMDIT, TINY_T5, chroma_module, filled, flux_module, image_ids,
+    mmdit_module, packed, t5_module, weights_of,
 )
 
 from smalti.benchmark.agreement import relative_error
-from smalti.checkpoint.keys import FLUX_DIFFUSERS, T5_TRANSFORMERS
+from smalti.checkpoint.keys import (
+    CHROMA_DIFFUSERS,
+    FLUX_DIFFUSERS,
+    T5_TRANSFORMERS,
+    sd3_diffusers,
+)
 from smalti.graph import Graph, evaluate
-from smalti.models import FLUX_DEV, FLUX_SCHNELL, T5_XXL, flux_graph, t5_graph
+from smalti.models import (
+    CHROMA,
+    FLUX_DEV,
+    FLUX_SCHNELL,
+    SD3_MEDIUM,
+    SD35_LARGE,
+    SD35_MEDIUM,
+    T5_XXL,
+    chroma_graph,
+    chroma_modulation_graph,
+    flux_graph,
+    mmdit_graph,
+    t5_graph,
+)
 from smalti.models.flux import PREFIX as DENOISER
 from smalti.models.t5 import PREFIX as T5
 from smalti.models.t5 import position_buckets
@@ -31,9 +50,9 @@ def normal(seed: int, *shape: int) -> np.ndarray:
 
 
 def result(graph: Graph, weights: Mapping[str, np.ndarray], **inputs: np.ndarray) -> np.ndarray:
-    """The only output; the parameters of the graph are those of the checkpoint."""
-    assert {n: v.shape for n, v in graph.parameters.items()} == {
-        n: a.shape for n, a in weights.items()}
+    """The only output; each parameter of the graph is in the checkpoint, with its shape."""
+    shapes = {name: array.shape for name, array in weights.items()}
+    assert all(shapes[name] == value.shape for name, value in graph.parameters.items())
     (found,) = evaluate(graph, inputs, weights).values()
     return found
 
@@ -104,7 +123,79 @@ def test_flux(name: str) -> None:
     assert relative_error(found, expected) <= DENOISER_ERROR_MAX
 
 
+# ---------------------------------------------------------------------- Chroma
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_chroma(masked: bool) -> None:
+    import torch
+    from diffusers import FluxPipeline
+
+    config, height, width, length = TINY_CHROMA, 6, 8, 5
+    module = filled(chroma_module(config))
+    weights = weights_of(module, CHROMA_DIFFUSERS, DENOISER)
+    latent = normal(1, 2, config.in_channels, height, width)
+    context = normal(2, 2, length, config.context_dim)
+    timesteps = np.array([1000, 250.5], np.float32)
+    seen = np.arange(length) < np.array([[5], [3]])
+    modulation = result(chroma_modulation_graph(config, 2), weights, timesteps=timesteps)
+    more = {"mask": seen.astype(np.float32)} if masked else {}
+    found = result(chroma_graph(config, 2, height, width, length, masked=masked), weights,
+                   latent=latent, context=context, modulation=modulation, **more)
+    tokens = packed(torch.tensor(latent))
+    everything = torch.cat([torch.tensor(seen), torch.ones(tokens.shape[:2], dtype=bool)], dim=1)
+    with torch.no_grad():
+        tokens = module(
+            tokens, torch.tensor(context), torch.tensor(timesteps) / 1000,
+            image_ids(height, width), torch.zeros(length, 3),
+            attention_mask=everything if masked else None, return_dict=False)[0]
+    expected = FluxPipeline._unpack_latents(tokens, 8 * height, 8 * width, 8).numpy()
+    assert relative_error(found, expected) <= DENOISER_ERROR_MAX
+
+
+# ---------------------------------------------------------------------- SD 3
+
+
+MMDIT = {
+    "SD 3 medium": TINY_MMDIT,
+    "SD 3.5 medium": replace(TINY_MMDIT, qk_norm=True, dual_blocks=2),
+    "SD 3.5 large": replace(TINY_MMDIT, qk_norm=True, blocks=2, hidden_size=48, heads=3),
+}
+
+
+@pytest.mark.parametrize("height, width", [(6, 10), (16, 2)])
+@pytest.mark.parametrize("name", MMDIT)
+def test_mmdit(name: str, height: int, width: int) -> None:
+    import torch
+
+    config, length = MMDIT[name], 5
+    module = filled(mmdit_module(config))
+    weights = weights_of(module, sd3_diffusers(config.blocks), DENOISER)
+    latent = normal(1, 2, config.in_channels, height, width)
+    context, pooled = normal(2, 2, length, config.context_dim), normal(3, 2, config.pooled_dim)
+    timesteps = np.array([1000, 250.5], np.float32)
+    tensors = [torch.tensor(array) for array in (latent, context, pooled, timesteps)]
+    for skip in ((), (1,)):
+        if 1 in skip and config.blocks == 2:
+            continue
+        found = result(mmdit_graph(config, 2, height, width, length, skip=skip), weights,
+                       latent=latent, timesteps=timesteps, context=context, pooled=pooled)
+        with torch.no_grad():
+            expected = module(*tensors, skip_layers=list(skip), return_dict=False)[0].numpy()
+        assert relative_error(found, expected) <= DENOISER_ERROR_MAX
+
+
 # ---------------------------------------------------------------------- full size, no numbers
+
+
+@pytest.mark.parametrize("config", [SD3_MEDIUM, SD35_MEDIUM, SD35_LARGE])
+def test_full_size_mmdit(config: object) -> None:
+    import torch
+
+    with torch.device("meta"):
+        module = mmdit_module(replace(config, positions=4))  # only sinusoids are slow
+    graph = mmdit_graph(replace(config, positions=4), 1, 8, 8, 4)
+    assert_same_shapes(module, sd3_diffusers(config.blocks), graph, prefix=DENOISER)
 
 
 @pytest.mark.parametrize("config", [FLUX_DEV, FLUX_SCHNELL, replace(FLUX_DEV, in_channels=96)])
@@ -113,7 +204,16 @@ def test_full_size_flux(config: object) -> None:
 
     with torch.device("meta"):
         module = flux_module(config)
-    assert_same_shapes(module, FLUX_DIFFUSERS, flux_graph(config, 1, 8, 8, 4), DENOISER)
+    assert_same_shapes(module, FLUX_DIFFUSERS, flux_graph(config, 1, 8, 8, 4), prefix=DENOISER)
+
+
+def test_full_size_chroma() -> None:
+    import torch
+
+    with torch.device("meta"):
+        module = chroma_module(CHROMA)
+    graphs = chroma_graph(CHROMA, 1, 8, 8, 4), chroma_modulation_graph(CHROMA)
+    assert_same_shapes(module, CHROMA_DIFFUSERS, *graphs, prefix=DENOISER)
 
 
 def test_full_size_t5() -> None:
@@ -121,15 +221,16 @@ def test_full_size_t5() -> None:
 
     with torch.device("meta"):
         module = t5_module(T5_XXL)
-    assert_same_shapes(module, T5_TRANSFORMERS, t5_graph(T5_XXL, 1, 4), T5)
+    assert_same_shapes(module, T5_TRANSFORMERS, t5_graph(T5_XXL, 1, 4), prefix=T5)
 
 
-def assert_same_shapes(module: object, table: Mapping, graph: Graph, prefix: str) -> None:
-    """The parameters of the graph are those of the module, by the table."""
+def assert_same_shapes(module: object, table: Mapping, *graphs: Graph, prefix: str) -> None:
+    """The parameters of the graphs are those of the module, by the table."""
     from smalti.checkpoint.keys import expressions, shape_of
 
     stored = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     found, _ = expressions(stored, table)
     shapes = {f"{prefix}.{name}": shape_of(parts, stored.__getitem__)
               for name, parts in found.items()}
-    assert shapes == {name: value.shape for name, value in graph.parameters.items()}
+    assert shapes == {name: value.shape for graph in graphs
+                      for name, value in graph.parameters.items()}

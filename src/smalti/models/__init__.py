@@ -1,19 +1,20 @@
 """Models, each written like its paper, as functions from a configuration to a graph."""
 
+from smalti.models.chroma import chroma_graph, chroma_modulation_graph
 from smalti.models.clip_text import clip_text_graph
 from smalti.models.config import (
     CLIP_L,
     FLUX_VAE,
     OPENCLIP_G,
     OPENCLIP_H,
+    SD15,
     SD1_UNET,
     SD2_UNET,
     SD3_VAE,
-    SD15,
-    SD_VAE,
     SDXL_REFINER_UNET,
     SDXL_UNET,
     SDXL_VAE,
+    SD_VAE,
     SSD1B_UNET,
     VEGA_UNET,
     ClipTextConfig,
@@ -25,23 +26,32 @@ from smalti.models.config import (
 )
 from smalti.models.controlnet import controlnet_graph
 from smalti.models.flux import flux_double_block_graph, flux_graph
+from smalti.models.mmdit import mmdit_graph
 from smalti.models.mobilenet_v2 import mobilenet_v2_graph
 from smalti.models.t5 import t5_graph
 from smalti.models.transformer_config import (
+    CHROMA,
     FLUX_DEV,
     FLUX_SCHNELL,
+    SD35_LARGE,
+    SD35_MEDIUM,
+    SD3_MEDIUM,
     T5_XXL,
+    ChromaConfig,
     FluxConfig,
+    MMDiTConfig,
     T5Config,
 )
 from smalti.models.unet import unet_graph
 from smalti.models.vae import vae_decoder_graph, vae_encoder_graph
 
 __all__ = [
-    "CLIP_L", "FLUX_DEV", "FLUX_SCHNELL", "FLUX_VAE", "OPENCLIP_G", "OPENCLIP_H", "SD15",
-    "SD1_UNET", "SD2_UNET", "SD3_VAE", "SDXL_REFINER_UNET", "SDXL_UNET", "SDXL_VAE", "SD_VAE",
-    "SSD1B_UNET", "T5_XXL", "VEGA_UNET", "ClipTextConfig", "ControlNetConfig", "FluxConfig",
-    "MobileNetV2Config", "ModelConfig", "T5Config", "UNetConfig", "VaeConfig", "clip_text_graph",
-    "controlnet_graph", "flux_double_block_graph", "flux_graph", "mobilenet_v2_graph", "t5_graph",
-    "unet_graph", "vae_decoder_graph", "vae_encoder_graph",
+    "CHROMA", "CLIP_L", "FLUX_DEV", "FLUX_SCHNELL", "FLUX_VAE", "OPENCLIP_G", "OPENCLIP_H", "SD15",
+    "SD1_UNET", "SD2_UNET", "SD35_LARGE", "SD35_MEDIUM", "SD3_MEDIUM", "SD3_VAE",
+    "SDXL_REFINER_UNET", "SDXL_UNET", "SDXL_VAE", "SD_VAE", "SSD1B_UNET", "T5_XXL", "VEGA_UNET",
+    "ChromaConfig", "ClipTextConfig", "ControlNetConfig", "FluxConfig", "MMDiTConfig",
+    "MobileNetV2Config", "ModelConfig", "T5Config", "UNetConfig", "VaeConfig", "chroma_graph",
+    "chroma_modulation_graph", "clip_text_graph", "controlnet_graph", "flux_double_block_graph",
+    "flux_graph", "mmdit_graph", "mobilenet_v2_graph", "t5_graph", "unet_graph",
+    "vae_decoder_graph", "vae_encoder_graph",
 ]

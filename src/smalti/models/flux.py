@@ -17,6 +17,7 @@ from smalti.nn import (
     grid_angles,
     linear,
     modulated_norm,
+    modulation,
     patches,
     rms_norm,
     rotary_embedding,
@@ -32,13 +33,16 @@ GUIDANCE_UNIT = 1000.0
 """Guidance is embedded in thousandths, as time is."""
 
 
-def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: int) -> Graph:
+def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: int, *,
+               control: tuple[int, int] = (0, 0), control_in_turn: bool = False) -> Graph:
     """One evaluation of the denoiser; `height` and `width` are those of the latent.
 
     latent f32[batch, in_channels, height, width], timesteps f32[batch] from 0 to 1000 (noise),
     context f32[batch, length, context_dim] of T5, pooled f32[batch, pooled_dim] of CLIP, and with
     `config.guidance` also guidance f32[batch] (such as 3.5) -> prediction f32[batch, out_channels,
-    height, width], the velocity from picture to noise. Raises InputError for an odd size.
+    height, width], the velocity from picture to noise. `control` are numbers of inputs
+    `control.double.0`, ... and `control.single.0`, ... f32[batch, height / 2 * width / 2,
+    hidden_size], see `controlled`. Raises InputError for an odd size.
 
     >>> from smalti.models import FLUX_DEV
     >>> g = flux_graph(FLUX_DEV, batch=1, height=128, width=96, length=512)
@@ -51,17 +55,21 @@ def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: 
     context = g.input("context", (batch, length, config.context_dim))
     pooled = g.input("pooled", (batch, config.pooled_dim))
     guidance = g.input("guidance", (batch,)) if config.guidance else None
+    controls = control_inputs(g, (batch, height // PATCH * (width // PATCH), config.hidden_size),
+                              control)
     with g.scope(PREFIX):
-        vec = _condition(timesteps, pooled, guidance, config)            # [n, c]
+        vec = condition(timesteps, pooled, guidance, config)             # [n, c]
         img, txt, cos, sin = embedded(latent, context, config)
         for i in range(config.double_blocks):
             with g.scope(f"double_blocks.{i}"):
                 parts = {name: modulation(vec, f"{name}_mod.lin", 6) for name in ("img", "txt")}
                 img, txt = double_block(img, txt, parts, cos, sin, config)
+            img = controlled(img, controls[0], i, config.double_blocks, control_in_turn)
         x = g.apply("concat", txt, img, axis=1)                          # [n, t, c]
         for i in range(config.single_blocks):
             with g.scope(f"single_blocks.{i}"):
                 x = single_block(x, modulation(vec, "modulation.lin", 3), cos, sin, config)
+            x = controlled(x, controls[1], i, config.single_blocks, control_in_turn)
         with g.scope("final_layer"):
             shift, scale = modulation(vec, "adaLN_modulation.1", 2)
             g.output("prediction", final_layer(rows(x, length, x.shape[1]), shift, scale, height,
@@ -100,8 +108,8 @@ def flux_double_block_graph(config: FluxConfig, image_tokens: int, text_tokens: 
 # ---------------------------------------------------------------------- conditions
 
 
-def _condition(timesteps: Value, pooled: Value, guidance: Value | None,
-               config: FluxConfig) -> Value:
+def condition(timesteps: Value, pooled: Value, guidance: Value | None,
+              config: FluxConfig) -> Value:
     """What all blocks are modulated by [n, c]: time, guidance and the text as a whole."""
     vec = _embedder(timestep_embedding(timesteps, TIME_FEATURES), "time_in", config)
     if guidance is not None:
@@ -137,25 +145,40 @@ def embedded(latent: Value, context: Value,
     return img, txt, *angles
 
 
-def modulation(vec: Value, name: str, count: int) -> list[Value]:
-    """`count` vectors [n, c] in threes: shift, scale and gate (the last layer has no gate)."""
-    width = vec.shape[1]
-    parts = linear(silu(vec), name, count * width)
-    return [vec.graph.apply("slice", parts, axis=1, start=i * width, end=(i + 1) * width)
-            for i in range(count)]
+def control_inputs(g: Graph, shape: tuple[int, int, int],
+                   count: tuple[int, int]) -> tuple[list[Value], list[Value]]:
+    """What a ControlNet adds to the image tokens: inputs for double and for single blocks."""
+    double, single = ([g.input(f"control.{kind}.{i}", shape) for i in range(n)]
+                      for kind, n in zip(("double", "single"), count, strict=True))
+    return double, single
+
+
+def controlled(x: Value, controls: list[Value], block: int, blocks: int, in_turn: bool) -> Value:
+    """x [n, t, c], image tokens last, with the control that belongs behind `block` added to these.
+
+    Each control serves as many of the blocks in a row (but for the last, where they do not
+    divide), or, `in_turn`, each next block the next control.
+    """
+    if not controls:
+        return x
+    number = block % len(controls) if in_turn else block // -(-blocks // len(controls))
+    control, text = controls[number], x.shape[1] - controls[number].shape[1]
+    if not text:
+        return x + control
+    return x.graph.apply("concat", rows(x, 0, text), rows(x, text, x.shape[1]) + control, axis=1)
 
 
 # ---------------------------------------------------------------------- blocks
 
 
 def double_block(img: Value, txt: Value, modulations: dict[str, list[Value]], cos: Value,
-                 sin: Value, config: FluxConfig) -> tuple[Value, Value]:
+                 sin: Value, config: FluxConfig, mask: Value | None = None) -> tuple[Value, Value]:
     """img [n, i, c] and txt [n, t, c] after attention to both and an MLP each.
 
     `modulations` of "img" and "txt" are shift, scale and gate [n, c] of the attention, then those
-    of the MLP.
+    of the MLP; the mask [n, 1, 1, t + i] is added to all scores.
     """
-    g, heads, width = img.graph, config.heads, config.hidden_size
+    g, width = img.graph, config.hidden_size
     split = txt.shape[1]
     streams = {"txt": (txt, 0, split), "img": (img, split, cos.shape[1])}
     products, turned = [], []
@@ -170,17 +193,17 @@ def double_block(img: Value, txt: Value, modulations: dict[str, list[Value]], co
     q, k = (g.apply("concat", *parts, axis=1) for parts in zip(*turned))      # [n, t, c]
     both = g.apply("concat", *products, axis=1)
     v = g.apply("slice", both, axis=2, start=2 * width, end=3 * width)        # [n, t, c]
-    mixed = g.apply("attention", q, k, v, num_heads=heads)                    # [n, t, c]
+    mixed = _attention(q, k, v, mask, config)                                 # [n, t, c]
     results = {name: _behind(x, rows(mixed, start, end), name, modulations[name], config)
                for name, (x, start, end) in streams.items()}
     return results["img"], results["txt"]
 
 
-def single_block(x: Value, modulations: list[Value], cos: Value, sin: Value,
-                 config: FluxConfig) -> Value:
+def single_block(x: Value, modulations: list[Value], cos: Value, sin: Value, config: FluxConfig,
+                 mask: Value | None = None) -> Value:
     """x [n, t, c] + gate * projection of what attention and MLP made of the same tokens.
 
-    `modulations` are shift, scale and gate [n, c].
+    `modulations` are shift, scale and gate [n, c]; the mask [n, 1, 1, t] is added to all scores.
     """
     g, (n, _, width) = x.graph, x.shape
     shift, scale, gate = modulations
@@ -190,7 +213,7 @@ def single_block(x: Value, modulations: list[Value], cos: Value, sin: Value,
             for number, part in enumerate(("query_norm", "key_norm")))
     v = g.apply("slice", parts, axis=2, start=2 * width, end=3 * width)
     hidden = g.apply("slice", parts, axis=2, start=3 * width, end=parts.shape[2])
-    mixed = g.apply("attention", q, k, v, num_heads=config.heads)
+    mixed = _attention(q, k, v, mask, config)
     y = linear(g.apply("concat", mixed, gelu_tanh(hidden), axis=2), "linear2", width)
     return x + gate.reshape(n, 1, width) * y
 
@@ -206,6 +229,11 @@ def final_layer(x: Value, shift: Value, scale: Value, height: int, width: int,
 def rows(x: Value, start: int, end: int) -> Value:
     """Tokens `start` to `end` of x [n, t, c]."""
     return x.graph.apply("slice", x, axis=1, start=start, end=end)
+
+
+def _attention(q: Value, k: Value, v: Value, mask: Value | None, config: FluxConfig) -> Value:
+    addend = [] if mask is None else [mask]
+    return q.graph.apply("attention", q, k, v, *addend, num_heads=config.heads)
 
 
 def _turned(qkv: Value, number: int, norm: str, cos: Value, sin: Value,

@@ -1,7 +1,7 @@
 """Hyperparameters of the transformer families: frozen data, no behaviour, no weights.
 
->>> FLUX_DEV.head_dim, FLUX_DEV.packed_channels, T5_XXL.inner_size
-(128, 64, 4096)
+>>> FLUX_DEV.head_dim, FLUX_DEV.packed_channels, SD35_LARGE.head_dim, T5_XXL.inner_size
+(128, 64, 64, 4096)
 """
 
 from __future__ import annotations
@@ -69,6 +69,54 @@ class FluxConfig:
         return 4 * self.in_channels
 
 
+@dataclass(frozen=True)
+class ChromaConfig(FluxConfig):
+    """Chroma (Lodestone Rock 2025): Flux without vectors of text and guidance.
+
+    All `modulations` come from one small network of `approximator_layers` of
+    `approximator_size`, which reads `approximator_features` of time and of the number of the
+    vector.
+    """
+
+    pooled_dim: int = 0
+    guidance: bool = False
+    approximator_size: int = 5120
+    approximator_layers: int = 5
+    approximator_features: int = 64
+
+    @property
+    def modulations(self) -> int:
+        """Vectors that modulate: 3 a single block, 12 a double block, 2 of the last layer."""
+        return 3 * self.single_blocks + 12 * self.double_blocks + 2
+
+
+@dataclass(frozen=True)
+class MMDiTConfig:
+    """The multimodal diffusion transformer of Stable Diffusion 3 (Esser et al. 2024).
+
+    The learned positions are a square of `positions` tokens a side, of which a picture takes the
+    middle. `qk_norm` is whether queries and keys are normalised in each head; image tokens of the
+    first `dual_blocks` blocks also attend to themselves alone, a second time.
+    """
+
+    hidden_size: int
+    heads: int
+    blocks: int
+    positions: int = 192
+    qk_norm: bool = False
+    dual_blocks: int = 0
+    in_channels: int = 16
+    out_channels: int = 16
+    context_dim: int = 4096
+    pooled_dim: int = 2048
+    eps: float = 1e-6
+
+    @property
+    def head_dim(self) -> int:
+        """Channels per attention head."""
+        return self.hidden_size // self.heads
+
+
 T5_XXL = T5Config(32128, hidden_size=4096, mlp_size=10240, layers=24, heads=64, head_dim=64)
 """The text encoder of SD 3, Flux and Chroma."""
 
@@ -77,3 +125,15 @@ FLUX_DEV = FluxConfig(hidden_size=3072, heads=24, mlp_size=12288)
 
 FLUX_SCHNELL = replace(FLUX_DEV, guidance=False)
 """Flux.1 schnell."""
+
+CHROMA = ChromaConfig(hidden_size=3072, heads=24, mlp_size=12288)
+"""Chroma1, 8.9 billion parameters."""
+
+SD3_MEDIUM = MMDiTConfig(hidden_size=1536, heads=24, blocks=24)
+"""Stable Diffusion 3 medium."""
+
+SD35_MEDIUM = replace(SD3_MEDIUM, positions=384, qk_norm=True, dual_blocks=13)
+"""Stable Diffusion 3.5 medium."""
+
+SD35_LARGE = MMDiTConfig(hidden_size=2432, heads=38, blocks=38, qk_norm=True)
+"""Stable Diffusion 3.5 large, and large turbo."""

@@ -21,6 +21,7 @@ from smalti.nn.normalization import (
     group_norm,
     layer_norm,
     modulated_norm,
+    modulation,
     rms_norm,
 )
 from smalti.nn.tokens import from_patches, from_tokens, patches, to_tokens
@@ -28,6 +29,6 @@ from smalti.nn.tokens import from_patches, from_tokens, patches, to_tokens
 __all__ = [
     "batch_norm", "conv2d", "cross_attention", "embedding", "from_patches", "from_tokens",
     "geglu_feed_forward", "gelu", "gelu_tanh", "grid_angles", "group_norm", "layer_norm", "linear",
-    "modulated_norm", "patches", "quick_gelu", "relu6", "rms_norm", "rotary_embedding", "silu",
-    "timestep_embedding", "to_tokens", "upsample_nearest",
+    "modulated_norm", "modulation", "patches", "quick_gelu", "relu6", "rms_norm",
+    "rotary_embedding", "silu", "timestep_embedding", "to_tokens", "upsample_nearest",
 ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from smalti.graph import Value
+from smalti.nn.activation import silu
+from smalti.nn.linear import linear
 
 
 def batch_norm(x: Value, name: str, eps: float = 1e-5) -> Value:
@@ -75,6 +77,22 @@ def modulated_norm(x: Value, shift: Value, scale: Value, eps: float = 1e-6) -> V
     ones, zeros = (g.constant(np.full(width, value, np.float32)) for value in (1, 0))
     normal = g.apply("layer_normalization", x, ones, zeros, axis=-1, epsilon=eps)
     return normal * (scale.reshape(n, 1, width) + 1.0) + shift.reshape(n, 1, width)
+
+
+def modulation(vec: Value, name: str, count: int) -> list[Value]:
+    """`count` vectors [n, c] that modulate a block, of what it is conditioned on, vec [n, c].
+
+    They go in threes: shift, scale and gate; where only two are asked for there is no gate. Reads
+    `name.weight` [count * c, c] and `name.bias`. Peebles & Xie 2022, as `modulated_norm`.
+
+    >>> from smalti.graph import Graph
+    >>> [part.shape for part in modulation(Graph().input("vec", (2, 48)), "lin", 3)]
+    [(2, 48), (2, 48), (2, 48)]
+    """
+    width = vec.shape[1]
+    parts = linear(silu(vec), name, count * width)
+    return [vec.graph.apply("slice", parts, axis=1, start=i * width, end=(i + 1) * width)
+            for i in range(count)]
 
 
 def rms_norm(x: Value, name: str, eps: float = 1e-6, weight: str = "weight") -> Value:

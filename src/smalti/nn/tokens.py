@@ -44,13 +44,19 @@ def patches(x: Value, side: int) -> Value:
     return y.transpose(0, 2, 4, 1, 3, 5).reshape(n, -1, channels * side * side)
 
 
-def from_patches(x: Value, side: int, height: int, width: int) -> Value:
+def from_patches(x: Value, side: int, height: int, width: int, *,
+                 pixels_first: bool = False) -> Value:
     """The inverse of `patches`: [n, t, c * side^2] -> [n, c, height, width].
+
+    With `pixels_first` channels of a token are its pixels in rows, for each of them the channels.
 
     >>> from smalti.graph import Graph
     >>> from_patches(Graph().input("x", (1, 12, 64)), 2, 8, 6)
     <result reshape f32[1, 16, 8, 6]>
     """
-    n = x.shape[0]
-    y = x.reshape(n, height // side, width // side, -1, side, side)
-    return y.transpose(0, 3, 1, 4, 2, 5).reshape(n, -1, height, width)
+    outer = (x.shape[0], height // side, width // side)
+    if pixels_first:
+        y = x.reshape(*outer, side, side, -1).transpose(0, 5, 1, 3, 2, 4)
+    else:
+        y = x.reshape(*outer, -1, side, side).transpose(0, 3, 1, 4, 2, 5)
+    return y.reshape(outer[0], -1, height, width)

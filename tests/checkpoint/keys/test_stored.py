@@ -6,31 +6,53 @@ import numpy as np
 import pytest
 
 from smalti.checkpoint.keys import (
+    CHROMA_DIFFUSERS,
+    CHROMA_ORIGINAL,
     FLUX_DIFFUSERS,
     FLUX_ORIGINAL,
+    SD3_ORIGINAL,
     T5_GGUF,
     T5_TRANSFORMERS,
     Part,
     assembled,
     expressions,
+    sd3_diffusers,
     shape_of,
 )
 from smalti.errors import CheckpointError
-from smalti.models import FLUX_DEV, T5_XXL, flux_graph, t5_graph
+from smalti.models import (
+    CHROMA,
+    FLUX_DEV,
+    SD35_MEDIUM,
+    T5_XXL,
+    chroma_graph,
+    chroma_modulation_graph,
+    flux_graph,
+    mmdit_graph,
+    t5_graph,
+)
 
+FLUX = (flux_graph(FLUX_DEV, 1, 8, 8, 4),)
+CHROMA_BOTH = (chroma_graph(CHROMA, 1, 8, 8, 4), chroma_modulation_graph(CHROMA))
+SD3 = (mmdit_graph(SD35_MEDIUM, 1, 8, 8, 4),)
+T5 = (t5_graph(T5_XXL, 1, 4),)
 MODELS = {
-    "flux diffusers": (FLUX_DIFFUSERS, lambda: flux_graph(FLUX_DEV, 1, 8, 8, 4)),
-    "flux original": (FLUX_ORIGINAL, lambda: flux_graph(FLUX_DEV, 1, 8, 8, 4)),
-    "t5 gguf": (T5_GGUF, lambda: t5_graph(T5_XXL, 1, 4)),
-    "t5 transformers": (T5_TRANSFORMERS, lambda: t5_graph(T5_XXL, 1, 4)),
+    "flux diffusers": (FLUX_DIFFUSERS, FLUX),
+    "flux original": (FLUX_ORIGINAL, FLUX),
+    "chroma diffusers": (CHROMA_DIFFUSERS, CHROMA_BOTH),
+    "chroma original": (CHROMA_ORIGINAL, CHROMA_BOTH),
+    "sd3 diffusers": (sd3_diffusers(SD35_MEDIUM.blocks), SD3),
+    "sd3 original": (SD3_ORIGINAL, SD3),
+    "t5 gguf": (T5_GGUF, T5),
+    "t5 transformers": (T5_TRANSFORMERS, T5),
 }
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_table_speaks_of_every_parameter_of_its_model(name: str) -> None:
-    table, build = MODELS[name]
+    table, graphs = MODELS[name]
     wanted = {full.split("diffusion_model.")[-1].split("t5xxl.transformer.")[-1]
-              for full in build().parameters}
+              for graph in graphs for full in graph.parameters}
     stored = {part.name.replace("*", str(block)) for rule in table.values() for part in rule
               for block in range(40)}
     found, unknown = expressions(stored, table)

@@ -1,4 +1,4 @@
-"""Keys of Flux.1: inside, the names of Black Forest Labs; in folders, those of diffusers.
+"""Keys of Flux.1 and Chroma: inside, the original names; in folders, those of diffusers.
 
 Source: diffusers 0.40, `loaders/single_file_utils.py` and `models/transformers/
 transformer_flux.py`.
@@ -61,3 +61,25 @@ FLUX_ORIGINAL: Table = {
     **{f"{name}.scale": whole(f"{name}.scale") for name in _NORMS},
 }
 """Black Forest Labs' own files."""
+
+_APPROXIMATOR = {
+    "distilled_guidance_layer.in_proj": "distilled_guidance_layer.in_proj",
+    "distilled_guidance_layer.out_proj": "distilled_guidance_layer.out_proj",
+    "distilled_guidance_layer.layers.*.in_layer": "distilled_guidance_layer.layers.*.linear_1",
+    "distilled_guidance_layer.layers.*.out_layer": "distilled_guidance_layer.layers.*.linear_2",
+}
+_APPROXIMATOR_NORM = "distilled_guidance_layer.norms.*"
+_OF_BOTH = {name: _OUTSIDE[name] for name in ("img_in", "txt_in", "final_layer.linear")}
+
+CHROMA_DIFFUSERS: Table = {
+    **layers({**_OF_BOTH, **_BLOCKS, **_APPROXIMATOR}),
+    **{f"{ours}.scale": whole(f"{stored}.weight")
+       for ours, stored in ({**_NORMS, _APPROXIMATOR_NORM: _APPROXIMATOR_NORM}).items()},
+}
+"""diffusers' `ChromaTransformer2DModel`."""
+
+CHROMA_ORIGINAL: Table = {
+    **layers({name: name for name in (*_OF_BOTH, *_BLOCKS, *_APPROXIMATOR)}),
+    **{f"{name}.scale": whole(f"{name}.scale") for name in (*_NORMS, _APPROXIMATOR_NORM)},
+}
+"""Lodestone's own files."""

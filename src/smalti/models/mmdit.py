@@ -1,0 +1,172 @@
+"""The multimodal diffusion transformer of Stable Diffusion 3 (Esser et al. 2024, arXiv:2403.03206).
+
+Image and text tokens have weights of their own in each block and attend to all. Names are those of
+the original checkpoint (`joint_blocks.0.x_block.attn.qkv.weight`, ...).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from smalti.errors import InputError
+from smalti.graph import Graph, Value
+from smalti.models.transformer_config import MMDiTConfig
+from smalti.nn import (
+    conv2d,
+    from_patches,
+    gelu_tanh,
+    linear,
+    modulated_norm,
+    modulation,
+    rms_norm,
+    silu,
+    timestep_embedding,
+    to_tokens,
+)
+
+PREFIX = "model.diffusion_model"
+PATCH = 2
+"""Pixels of the latent along each side of a token."""
+TIME_FEATURES = 256
+MLP_MULTIPLE = 4
+
+
+def mmdit_graph(config: MMDiTConfig, batch: int, height: int, width: int, length: int, *,
+                skip: Collection[int] = (), control: int = 0) -> Graph:
+    """One evaluation of the denoiser; `height` and `width` are those of the latent.
+
+    latent f32[batch, in_channels, height, width], timesteps f32[batch] from 0 to 1000 (noise),
+    context f32[batch, length, context_dim], pooled f32[batch, pooled_dim] -> prediction f32[batch,
+    out_channels, height, width], the velocity from picture to noise. Blocks of the numbers in
+    `skip` are left out, as skip-layer guidance wants it. `control` is a number of inputs
+    `control.0`, ... f32[batch, height / 2 * width / 2, hidden_size], which are added to the image
+    tokens behind the blocks, each to as many of them. Raises InputError for a latent of odd size,
+    or of more tokens than there are learned positions.
+
+    >>> from smalti.models import SD3_MEDIUM
+    >>> g = mmdit_graph(SD3_MEDIUM, batch=2, height=128, width=96, length=154)
+    >>> list(g.inputs), g.outputs["prediction"].shape
+    (['latent', 'timesteps', 'context', 'pooled'], (2, 16, 128, 96))
+    """
+    g, tokens = Graph("mmdit"), (height // PATCH) * (width // PATCH)
+    latent = g.input("latent", (batch, config.in_channels, height, width))
+    timesteps = g.input("timesteps", (batch,))
+    context = g.input("context", (batch, length, config.context_dim))
+    pooled = g.input("pooled", (batch, config.pooled_dim))
+    controls = [g.input(f"control.{i}", (batch, tokens, config.hidden_size))
+                for i in range(control)]
+    with g.scope(PREFIX):
+        vec = condition(timesteps, pooled, config)                   # [n, c]
+        x = image_tokens(latent, config)                             # [n, t, c]
+        context = linear(context, "context_embedder", config.hidden_size)
+        for i in range(config.blocks):
+            if i not in skip:
+                with g.scope(f"joint_blocks.{i}"):
+                    x, context = joint_block(x, context, vec, config, dual=i < config.dual_blocks,
+                                             last=i == config.blocks - 1)
+            if controls and i < config.blocks - 1:
+                x = x + controls[i * control // config.blocks]
+        with g.scope("final_layer"):
+            x = modulated_norm(x, *modulation(vec, "adaLN_modulation.1", 2), config.eps)
+            x = linear(x, "linear", PATCH * PATCH * config.out_channels)
+        g.output("prediction", from_patches(x, PATCH, height, width, pixels_first=True))
+    return g
+
+
+def condition(timesteps: Value, pooled: Value, config: MMDiTConfig) -> Value:
+    """What all blocks are modulated by [n, c]: time, and the text as a whole."""
+    return (_embedder(timestep_embedding(timesteps, TIME_FEATURES), "t_embedder", config)
+            + _embedder(pooled, "y_embedder", config))
+
+
+def _embedder(x: Value, name: str, config: MMDiTConfig) -> Value:
+    with x.graph.scope(f"{name}.mlp"):
+        return linear(silu(linear(x, "0", config.hidden_size)), "2", config.hidden_size)
+
+
+def image_tokens(latent: Value, config: MMDiTConfig) -> Value:
+    """Tokens of the latent with their positions added [n, t, c].
+
+    Raises InputError for a latent that does not divide into tokens, or has too many.
+    """
+    (_, _, height, width), g, side = latent.shape, latent.graph, config.positions
+    if height % PATCH or width % PATCH or min(height, width) < 1 \
+            or max(height, width) > side * PATCH:
+        raise InputError(f"a latent of {height} x {width} (height x width) is given; tokens are "
+                         f"{PATCH} x {PATCH} pixels of it, so both must be positive and even, and "
+                         f"at most {side * PATCH}")
+    x = to_tokens(conv2d(latent, "x_embedder.proj", config.hidden_size, PATCH, stride=PATCH,
+                         pads=(0, 0, 0, 0)))
+    places = g.parameter("pos_embed", (1, side * side, config.hidden_size))
+    places = places.reshape(side, side, config.hidden_size)
+    for axis, extent in enumerate((height // PATCH, width // PATCH)):
+        start = (side - extent) // 2
+        places = g.apply("slice", places, axis=axis, start=start, end=start + extent)
+    return x + places.reshape(1, *x.shape[1:])
+
+
+def joint_block(x: Value, context: Value, vec: Value, config: MMDiTConfig, *, dual: bool = False,
+                last: bool = False) -> tuple[Value, Value]:
+    """x [n, i, c] and context [n, t, c] after attention to both and an MLP each.
+
+    In a `dual` block x also attends to itself alone. The `last` block gives the context as it was:
+    nothing reads it any more.
+    """
+    g = x.graph
+    with g.scope("context_block"):
+        parts = modulation(vec, "adaLN_modulation.1", 2 if last else 6)
+        q, k, v = _projected(modulated_norm(context, *parts[:2], config.eps), "attn", config)
+    with g.scope("x_block"):
+        own = modulation(vec, "adaLN_modulation.1", 9 if dual else 6)
+        xq, xk, xv = _projected(modulated_norm(x, *own[:2], config.eps), "attn", config)
+    k, v = g.apply("concat", k, xk, axis=1), g.apply("concat", v, xv, axis=1)
+    q = xq if last else g.apply("concat", q, xq, axis=1)
+    mixed = g.apply("attention", q, k, v, num_heads=config.heads)
+    start = 0 if last else context.shape[1]
+    with g.scope("x_block"):
+        again = None
+        if dual:
+            again = g.apply("attention", *_projected(modulated_norm(x, *own[6:8], config.eps),
+                                                     "attn2", config), num_heads=config.heads)
+        x = _gated(x, _rows(mixed, start, mixed.shape[1]), "attn", own[2])
+        if again is not None:
+            x = _gated(x, again, "attn2", own[8])
+        x = _mlp(x, own[3:6], config)
+    if not last:
+        with g.scope("context_block"):
+            context = _mlp(_gated(context, _rows(mixed, 0, start), "attn", parts[2]), parts[3:],
+                           config)
+    return x, context
+
+
+def _projected(x: Value, name: str, config: MMDiTConfig) -> list[Value]:
+    """Queries, keys and values [n, t, c] of x [n, t, c]."""
+    g, (n, tokens, width) = x.graph, x.shape
+    with g.scope(name):
+        both = linear(x, "qkv", 3 * width)
+        parts = [g.apply("slice", both, axis=2, start=i * width, end=(i + 1) * width)
+                 for i in range(3)]
+        if config.qk_norm:
+            for i, norm in enumerate(("ln_q", "ln_k")):
+                heads = parts[i].reshape(n, tokens, config.heads, config.head_dim)
+                parts[i] = rms_norm(heads, norm, config.eps).reshape(n, tokens, width)
+    return parts
+
+
+def _rows(x: Value, start: int, end: int) -> Value:
+    return x.graph.apply("slice", x, axis=1, start=start, end=end)
+
+
+def _gated(x: Value, mixed: Value, name: str, gate: Value) -> Value:
+    """x + gate * projection of what attention gave."""
+    n, _, width = x.shape
+    return x + gate.reshape(n, 1, width) * linear(mixed, f"{name}.proj", width)
+
+
+def _mlp(x: Value, parts: list[Value], config: MMDiTConfig) -> Value:
+    """x + gate * MLP of x; `parts` are shift, scale and gate [n, c]."""
+    (n, _, width), (shift, scale, gate) = x.shape, parts
+    with x.graph.scope("mlp"):
+        y = gelu_tanh(linear(modulated_norm(x, shift, scale, config.eps), "fc1",
+                             MLP_MULTIPLE * width))
+        return x + gate.reshape(n, 1, width) * linear(y, "fc2", width)
