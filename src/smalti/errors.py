@@ -18,7 +18,7 @@ Every message says what was given, what was expected and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -88,3 +88,14 @@ class NumericsError(SmaltiError):
 
 class DeviceError(SmaltiError):
     """The device or the operating system refused what a program needs."""
+
+
+def first_of(names: Iterable[str], limit: int = 10, separator: str = ", ") -> str:
+    """The first names of a list, and how many more there are.
+
+    >>> first_of(["a", "b", "c"], limit=2)
+    'a, b, and 1 more'
+    """
+    listed = list(names)
+    more = [f"and {len(listed) - limit} more"] if len(listed) > limit else []
+    return separator.join([*listed[:limit], *more])

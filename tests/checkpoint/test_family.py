@@ -110,7 +110,6 @@ FILES = {
             "text_model.y.bias": (768,),
         },
     ],
-    "quantised": [{**FIRST, **VAE, UNET + "time_embed.0.scale_weight": (1,)}],
 }
 
 

@@ -25,7 +25,6 @@ CONTROLNET_MARKS = (
     "lora_controlnet",
     "input_hint_block.0.weight",
 )
-QUANTISED_MARKS = (".scale_weight", ".weight_scale", ".comfy_quant", "scaled_fp8", ".absmax")
 EMBEDDING_WIDTHS = (768, 1024, 1280, 4096)
 
 
@@ -131,12 +130,6 @@ RULES: tuple[tuple[Family, RuleTest], ...] = (
     (
         Family("lora", "a LoRA, an addition to a checkpoint"),
         lambda n: n.contains(*LORA_MARKS) and not n.has("input_blocks.0.0.weight"),
-    ),
-    (
-        Family(
-            "quantised", "a quantised checkpoint, whose weights need scales that come with them"
-        ),
-        lambda n: n.contains(*QUANTISED_MARKS),
     ),
     (Family("controlnet", "a ControlNet"), lambda n: n.has(*CONTROLNET_MARKS)),
     (

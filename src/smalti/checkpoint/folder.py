@@ -1,26 +1,28 @@
 """A diffusers folder: `model_index.json` and one folder per component.
 
 Weights are `diffusion_pytorch_model[.fp16].safetensors` or `model[.fp16].safetensors`, in one file
-or in shards that an `.index.json` lists. The full-precision file is taken where both are there.
+or in shards that an `.index.json` lists. The full-precision file is taken where both are there, and
+one that is pickled (`.bin`) where there is no other.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from pathlib import Path
 
+from smalti.checkpoint.container import open_tensors
 from smalti.checkpoint.family import Family
-from smalti.runtime.tensor_file import TensorFile
+from smalti.checkpoint.json_file import read_json
 from smalti.errors import CheckpointError
+from smalti.runtime.tensor_file import Tensors
 
 INDEX = "model_index.json"
-JSON_BYTES_MAX = 10_000_000
 COMPONENTS = {  # folder -> stem of its weight files
     "unet": "diffusion_pytorch_model",
     "vae": "diffusion_pytorch_model",
     "text_encoder": "model",
 }
+PICKLED = {"model": "pytorch_model"}
+"""Stem of the safetensors file -> that of the pickled one, where it has another."""
 # pipeline classes of other families, by the start of their names
 OTHER_PIPELINES = (
     ("StableDiffusionXLImg2Img", Family("sdxl-refiner", "an SDXL refiner folder")),
@@ -32,21 +34,6 @@ OTHER_PIPELINES = (
     ("Flux", Family("flux", "a FLUX.1 folder")),
     ("Chroma", Family("chroma", "a Chroma folder")),
 )
-
-
-def read_json(path: Path) -> dict[str, object]:
-    """A JSON object from a file of at most 10 MB. Raises `CheckpointError`."""
-    try:
-        if path.stat().st_size > JSON_BYTES_MAX:
-            raise CheckpointError(f"{path} has over {JSON_BYTES_MAX} bytes; expected a short JSON")
-        value = json.loads(path.read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is no JSON ({error}); download the folder again") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds a {type(value).__name__}; expected a JSON object")
-    return value
 
 
 def read_index(folder: Path) -> dict[str, object]:
@@ -74,60 +61,21 @@ def read_configs(folder: Path) -> dict[str, object]:
     return {name: read_json(path) for name, path in places.items() if path.is_file()}
 
 
-def component_files(folder: Path, component: str) -> list[TensorFile]:
-    """The weight files of a component: one, or all its shards.
+def component_files(folder: Path, component: str) -> list[Tensors]:
+    """The weights of a component, in one file or in shards.
 
     Raises `CheckpointError` where there is none, or where shards do not hold what they should.
     """
     place, stem = folder / component, COMPONENTS[component]
-    for variant in ("", ".fp16"):
-        single = place / f"{stem}{variant}.safetensors"
-        if single.is_file():
-            return [TensorFile(single)]
-        for index in (
-            place / f"{stem}.safetensors.index{variant}.json",
-            place / f"{stem}{variant}.safetensors.index.json",
-        ):
-            if index.is_file():
-                return _shards(index)
-    pickled = sorted(place.glob("*.bin"))
-    advice = "download the folder again"
-    if pickled:
-        advice = f"{pickled[0].name} is pickled, which comes later; convert it to safetensors"
+    names = [(stem, ".safetensors"), (PICKLED.get(stem, stem), ".bin")]
+    for stem, ending in names:
+        for variant in ("", ".fp16"):
+            for path in (place / f"{stem}{variant}{ending}",
+                         place / f"{stem}{ending}.index{variant}.json",
+                         place / f"{stem}{variant}{ending}.index.json"):
+                if path.is_file():
+                    return [open_tensors(path)]
     raise CheckpointError(
-        f"{place} holds no weights; expected {stem}.safetensors or {stem}.fp16.safetensors;"
-        f" {advice}"
+        f"{place} holds no weights; expected {names[0][0]}.safetensors or another of its names;"
+        " download the folder again"
     )
-
-
-def _shards(index: Path) -> list[TensorFile]:
-    table = read_json(index).get("weight_map")
-    if not isinstance(table, dict) or not all(isinstance(v, str) for v in table.values()):
-        raise CheckpointError(f"{index} has no `weight_map`; expected tensor name -> file name")
-    files = {name: TensorFile(_beside(index, name)) for name in sorted(set(table.values()))}
-    lost = [name for name, file in table.items() if name not in files[file]]
-    if lost:
-        raise CheckpointError(
-            f"{index} lists {len(lost)} tensors that its shards do not hold:"
-            f" {first_of(f'{name!a:.80}' for name in lost)}; download the folder again"
-        )
-    return list(files.values())
-
-
-def _beside(index: Path, name: str) -> Path:
-    """A shard's path. A name that leads out of the folder is refused."""
-    plain = name.isprintable() and "\\" not in name and Path(name).name == name
-    if not plain or not name.endswith(".safetensors"):
-        raise CheckpointError(f"{index} names the shard {name!a:.80}; expected a file beside it")
-    return index.parent / name
-
-
-def first_of(names: Iterable[str], limit: int = 10, separator: str = ", ") -> str:
-    """The first names of a list, and how many more there are.
-
-    >>> first_of(["a", "b", "c"], limit=2)
-    'a, b, and 1 more'
-    """
-    listed = list(names)
-    more = [f"and {len(listed) - limit} more"] if len(listed) > limit else []
-    return separator.join([*listed[:limit], *more])

@@ -31,10 +31,12 @@ TENSOR_TYPES = {"f32": 0, "f16": 1, "i8": 24, "i16": 25, "i32": 26, "i64": 27, "
 """Those that are plain arrays; quantised ones come in blocks."""
 NUMPY_TYPES = {"f32": "<f4", "f16": "<f2", "i8": "i1", "i16": "<i2", "i32": "<i4", "i64": "<i8",
                "f64": "<f8", "bf16": ml_dtypes.bfloat16}
+ORIGINAL_SHAPE = "comfy.gguf.orig_shape."
+"""Key before the name of a tensor that is stored in another shape than the model has."""
 FILE_TYPES = {"f32": 0, "f16": 1}
 """`general.file_type`: what most tensors are."""
 
-Entry = str | int | Sequence[str]
+Entry = str | int | Sequence[str] | Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,14 @@ class GgufTensor:
     read: Callable[[], np.ndarray]
 
 
-def write_gguf(stream: BinaryIO, entries: Mapping[str, Entry],
-               tensors: Sequence[GgufTensor]) -> None:
+def write_gguf(stream: BinaryIO, entries: Mapping[str, Entry], tensors: Sequence[GgufTensor],
+               name_bytes_max: int = NAME_BYTES_MAX) -> None:
     """Write a GGUF file; one tensor at a time is in memory.
 
-    Entries are strings, whole numbers below 2^32 and lists of strings. Raises InputError for a
-    tensor that GGUF cannot hold: a name that is empty, taken or too long, more than four
-    dimensions, another dtype, or an array of another shape than announced.
+    Entries are strings, whole numbers below 2^32, and lists of strings or of such numbers. Raises
+    InputError for a tensor that GGUF cannot hold: a name that is empty, taken or over
+    `name_bytes_max` bytes, more than four dimensions, another dtype, or an array of another shape
+    than announced.
 
     >>> import io
     >>> file = io.BytesIO()
@@ -62,7 +65,7 @@ def write_gguf(stream: BinaryIO, entries: Mapping[str, Entry],
     >>> file.getvalue()[:8], len(file.getvalue())
     (b'GGUF\\x03\\x00\\x00\\x00', 160)
     """
-    _check(tensors)
+    _check(tensors, name_bytes_max)
     stream.write(MAGIC + struct.pack("<IQQ", VERSION, len(tensors), len(entries)))
     for key, value in entries.items():
         stream.write(_string(key) + _entry(value))
@@ -83,12 +86,12 @@ def write_gguf(stream: BinaryIO, entries: Mapping[str, Entry],
         stream.write(bytes(_aligned(_bytes(tensor)) - _bytes(tensor)))
 
 
-def _check(tensors: Sequence[GgufTensor]) -> None:
+def _check(tensors: Sequence[GgufTensor], name_bytes_max: int) -> None:
     taken: set[str] = set()
     for tensor in tensors:
-        if not 0 < len(tensor.name.encode()) <= NAME_BYTES_MAX or tensor.name in taken:
+        if not 0 < len(tensor.name.encode()) <= name_bytes_max or tensor.name in taken:
             raise InputError(f"a tensor is named {tensor.name!r}; expected are names of 1 to "
-                             f"{NAME_BYTES_MAX} bytes, each for one tensor")
+                             f"{name_bytes_max} bytes, each for one tensor")
         if len(tensor.shape) > DIMENSIONS_MAX or tensor.dtype not in TENSOR_TYPES:
             raise InputError(f"tensor {tensor.name!r} is {tensor.dtype}{list(tensor.shape)}; "
                              f"expected are {', '.join(TENSOR_TYPES)} in at most "
@@ -114,5 +117,8 @@ def _entry(value: Entry) -> bytes:
         return struct.pack("<I", VALUE_TYPES["str"]) + _string(value)
     if isinstance(value, int):
         return struct.pack("<II", VALUE_TYPES["u32"], value)
-    head = struct.pack("<IIQ", VALUE_TYPES["array"], VALUE_TYPES["str"], len(value))
-    return head + b"".join(map(_string, value))
+    numbers = bool(value) and all(isinstance(item, int) for item in value)
+    kind = VALUE_TYPES["u32" if numbers else "str"]
+    head = struct.pack("<IIQ", VALUE_TYPES["array"], kind, len(value))
+    return head + (struct.pack(f"<{len(value)}I", *value) if numbers
+                   else b"".join(map(_string, value)))

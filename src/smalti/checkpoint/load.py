@@ -1,4 +1,4 @@
-"""Open a checkpoint: a single safetensors file or a diffusers folder, of the SD 1.x family."""
+"""Open a checkpoint: a single file of any format or a diffusers folder, of the SD 1.x family."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ import numpy.typing as npt
 
 from smalti.checkpoint import folder as diffusers
 from smalti.checkpoint import names as renaming
+from smalti.checkpoint.blocks import FORMATS
+from smalti.checkpoint.container import INTEGERS, open_tensors
 from smalti.checkpoint.expected import TEXT, UNET, VAE, Shape, expected_tensors
 from smalti.checkpoint.family import Family, detect, require_supported
-from smalti.checkpoint.folder import first_of
 from smalti.checkpoint.hints import Hints, folder_hints, metadata_hints
 from smalti.checkpoint.hyperparameters import derive_config
 from smalti.checkpoint.report import Report
-from smalti.runtime.tensor_file import TensorFile
-from smalti.errors import CheckpointError
+from smalti.errors import CheckpointError, first_of
 from smalti.models.config import ModelConfig
+from smalti.runtime.tensor_file import Tensors
 
 _PARTS = ((UNET, "unet"), (VAE, "vae"), (TEXT, "text encoder"))
 
@@ -31,13 +32,13 @@ _PARTS = ((UNET, "unet"), (VAE, "vae"), (TEXT, "text encoder"))
 class Tensor:
     """One tensor under its internal name: the file it lies in, its name there, its shape here."""
 
-    file: TensorFile
+    file: Tensors
     stored_name: str
     shape: Shape
 
     @property
     def dtype(self) -> str:
-        """Safetensors dtype tag, such as "F16"."""
+        """Dtype tag, such as "F16" or "Q4_K"."""
         return self.file.dtype(self.stored_name)
 
 
@@ -97,13 +98,17 @@ class Checkpoint:
         return self._tensor(name).shape
 
     def dtype(self, name: str) -> str:
-        """Dtype tag of a tensor as stored: "F32", "F16", "BF16", ..."""
+        """Dtype tag of a tensor as stored: "F32", "F16", "BF16", "Q4_K", ..."""
         return self._tensor(name).dtype
 
     def raw(self, name: str) -> np.ndarray:
-        """Read-only view on the mapped file; BF16 as uint16, float8 as uint8."""
+        """Read-only view on the mapped file; BF16 as uint16, float8 as uint8.
+
+        Of a block format it is uint8, with the bytes of a row as last axis.
+        """
         tensor = self._tensor(name)
-        return tensor.file.raw(tensor.stored_name).reshape(tensor.shape)
+        raw = tensor.file.raw(tensor.stored_name)
+        return raw if tensor.dtype in FORMATS else raw.reshape(tensor.shape)
 
     def read(self, name: str) -> npt.NDArray[np.float32]:
         """Float32 copy of a tensor, of shape `shape(name)`."""
@@ -137,7 +142,7 @@ class Checkpoint:
 
 
 def load(path: str | Path) -> Checkpoint:
-    """Open an SD 1.x checkpoint: a `.safetensors` file or a diffusers folder.
+    """Open an SD 1.x checkpoint: a file (see `open_tensors`) or a diffusers folder.
 
     Raises `UnknownFamilyError` for other models, `CheckpointError` for damaged or incomplete files;
     all missing and misshapen tensors are counted, and the first ten are named.
@@ -176,12 +181,12 @@ def _open(path: Path) -> _Source:
 
 
 def _open_file(path: Path) -> _Source:
-    file = TensorFile(path)
+    file = open_tensors(path)
     tensors: dict[str, Tensor] = {}
     for stored in file:
         _add(tensors, renaming.single_file_name(stored), file, stored)
     stored_shapes = {name: file.shape(name) for name in file}
-    return _Source(path, "safetensors", tensors, detect(stored_shapes), file.metadata)
+    return _Source(path, file.format, tensors, detect(stored_shapes), file.metadata, file.notes)
 
 
 def _open_folder(path: Path) -> _Source:
@@ -197,12 +202,15 @@ def _open_folder(path: Path) -> _Source:
         for file in files:
             for stored in file:
                 _add(tensors, rename(stored), file, stored)
-    notes = () if (path / "tokenizer").is_dir() else ("no tokenizer/; CLIP's own is used anyway",)
+    notes = [note for tensor in {id(t.file): t for t in tensors.values()}.values()
+             for note in tensor.file.notes]
+    if not (path / "tokenizer").is_dir():
+        notes.append("no tokenizer/; CLIP's own is used anyway")
     family = detect({name: tensor.shape for name, tensor in tensors.items()})
-    return _Source(path, "diffusers folder", tensors, family, tables, notes)
+    return _Source(path, "diffusers folder", tensors, family, tables, tuple(notes))
 
 
-def _add(tensors: dict[str, Tensor], name: str, file: TensorFile, stored: str) -> None:
+def _add(tensors: dict[str, Tensor], name: str, file: Tensors, stored: str) -> None:
     """Enter a tensor; merged files may hold one under two names, but it must be the same one.
 
     Raises CheckpointError when two tensors that differ stand for one.
@@ -233,11 +241,11 @@ def _report(source: _Source) -> Report:
     for name, shape in shapes.items():
         part = next((part for prefix, part in _PARTS if name.startswith(prefix)), "other")
         parameters[part] += math.prod(shape)
-    files = {tensor.file.path for tensor in tensors.values()}
+    files = {id(tensor.file): tensor.file for tensor in tensors.values()}.values()
     report = Report(
         path=str(source.path),
         format=source.format,
-        size_bytes=sum(file.stat().st_size for file in files),
+        size_bytes=sum(file.size_bytes for file in files),
         family=source.family,
         precisions=dict(Counter(tensor.dtype for tensor in tensors.values()).most_common()),
         parameters=dict(parameters),
@@ -263,5 +271,5 @@ def _misfits(tensors: dict[str, Tensor], expected: dict[str, Shape]) -> Iterable
         tensor = tensors.get(name)
         if tensor is not None and tensor.shape != shape:
             yield f"{name}: found shape {tensor.shape}, expected {shape}"
-        elif tensor is not None and "F" not in tensor.dtype:
+        elif tensor is not None and tensor.dtype in INTEGERS:
             yield f"{name}: found dtype {tensor.dtype}, expected a floating-point one"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from smalti.checkpoint.family import Family
-from smalti.checkpoint.folder import first_of
+from smalti.errors import first_of
 from smalti.models.config import ModelConfig
 
 LISTED_MAX = 3

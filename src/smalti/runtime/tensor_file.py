@@ -12,7 +12,7 @@ import json
 import math
 import mmap
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -56,15 +56,14 @@ OTHER_FORMATS = (
     (
         b"PK\x03\x04",
         "a zip archive, most likely a pickled PyTorch checkpoint (.ckpt, .pt, .pth)",
-        "pickled checkpoints come later; convert it with `safetensors.torch.save_file` or take the"
-        " .safetensors file that most models are also published as",
+        "make a safetensors file of it with `smalti convert`",
     ),
     (
         b"\x80\x02",
         "a pickle, most likely an old PyTorch checkpoint (.ckpt, .pt)",
-        "pickled checkpoints come later; convert it with `safetensors.torch.save_file`",
+        "make a safetensors file of it with `smalti convert`",
     ),
-    (b"GGUF", "a GGUF file", "GGUF comes later; take the .safetensors file of the same model"),
+    (b"GGUF", "a GGUF file", "make a safetensors file of it with `smalti convert`"),
     (b"\x89PNG", "a PNG picture", "give a model file (.safetensors) or a diffusers folder"),
     (b"\xff\xd8\xff", "a JPEG picture", "give a model file (.safetensors) or a diffusers folder"),
     (b"RIFF", "a WebP picture or other RIFF file", "give a model file (.safetensors)"),
@@ -92,24 +91,19 @@ class TensorEntry:
     end: int
 
 
-class TensorFile:
-    """The tensors of one safetensors file, by name; nothing is read before it is asked for.
+class Tensors:
+    """Tensors by name, whatever kind of file they lie in; each is read when it is asked for.
 
-    Raises `CheckpointError` for anything that is not a sound safetensors file.
-
-    >>> import tempfile, safetensors.numpy
-    >>> path = Path(tempfile.mkdtemp()) / "tiny.safetensors"
-    >>> safetensors.numpy.save_file({"a": np.ones((2, 3), np.float16)}, path)
-    >>> file = TensorFile(path)
-    >>> file.dtype("a"), file.shape("a"), file.read("a").dtype
-    ('F16', (2, 3), dtype('float32'))
+    `entries` has shape and dtype tag of each, `metadata` what the file says about itself, `notes`
+    what was left out of it; `format` is the kind of file in words, `path` names it in messages.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.entries, self.metadata = _read_header(self.path)
-        with open(self.path, "rb") as stream:
-            self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    path: Path
+    format: str
+    size_bytes: int
+    entries: Mapping[str, TensorEntry]
+    metadata: dict[str, str]
+    notes: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.entries)
@@ -126,15 +120,56 @@ class TensorFile:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor."""
-        return self._entry(name).shape
+        return self.entry(name).shape
 
     def dtype(self, name: str) -> str:
-        """Safetensors dtype tag of a tensor, such as "F16" or "BF16"."""
-        return self._entry(name).dtype
+        """Dtype tag of a tensor, such as "F16", "BF16", or a block format such as "Q4_K"."""
+        return self.entry(name).dtype
+
+    def raw(self, name: str) -> np.ndarray:
+        """Read-only view on the mapped file. BF16 is seen as uint16, float8 as uint8.
+
+        Of a block format it is uint8, with the bytes of a row as last axis.
+        """
+        raise NotImplementedError
+
+    def array(self, name: str) -> np.ndarray:
+        """Read-only view on the mapped file, of the number type that the file states."""
+        raw = self.raw(name)
+        exotic = EXOTIC_TYPES.get(self.dtype(name))
+        return raw if exotic is None else raw.view(exotic)
+
+    def read(self, name: str) -> npt.NDArray[np.float32]:
+        """A dense float32 copy of a tensor (of any dtype)."""
+        return np.ascontiguousarray(to_float32(self.raw(name), self.dtype(name)))
+
+    def drop(self, name: str) -> None:
+        """Let the system take back the memory that holds `name`; reading it again brings it back.
+
+        Where the system has no such call, nothing happens.
+        """
+        raise NotImplementedError
+
+    def entry(self, name: str) -> TensorEntry:
+        """Shape, dtype tag and place of a tensor. Raises CheckpointError for an unknown name."""
+        try:
+            return self.entries[name]
+        except KeyError:
+            raise CheckpointError(f"{self.path} holds no tensor {name!r}") from None
+
+
+class MappedTensors(Tensors):
+    """Tensors of one memory-mapped file, whose places are known."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        with open(self.path, "rb") as stream:
+            self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        self.size_bytes = len(self._map)
 
     def raw(self, name: str) -> np.ndarray:
         """Read-only view on the mapped file. BF16 is seen as uint16, float8 as uint8."""
-        entry = self._entry(name)
+        entry = self.entry(name)
         raw_type = np.dtype(RAW_TYPES[entry.dtype])
         count = (entry.end - entry.start) // raw_type.itemsize
         if not count:
@@ -147,27 +182,31 @@ class TensorFile:
 
         Where the system has no such call, nothing happens.
         """
-        entry = self._entry(name)
+        entry = self.entry(name)
         if not hasattr(self._map, "madvise") or entry.start == entry.end:
             return
         start = entry.start - entry.start % mmap.PAGESIZE
         self._map.madvise(mmap.MADV_DONTNEED, start, entry.end - start)
 
-    def array(self, name: str) -> np.ndarray:
-        """Read-only view on the mapped file, of the number type that the file states."""
-        raw = self.raw(name)
-        exotic = EXOTIC_TYPES.get(self.dtype(name))
-        return raw if exotic is None else raw.view(exotic)
 
-    def read(self, name: str) -> npt.NDArray[np.float32]:
-        """A float32 copy of a tensor (of any dtype)."""
-        return to_float32(self.raw(name), self.dtype(name))
+class TensorFile(MappedTensors):
+    """The tensors of one safetensors file, by name; nothing is read before it is asked for.
 
-    def _entry(self, name: str) -> TensorEntry:
-        try:
-            return self.entries[name]
-        except KeyError:
-            raise CheckpointError(f"{self.path} holds no tensor {name!r}") from None
+    Raises `CheckpointError` for anything that is not a sound safetensors file.
+
+    >>> import tempfile, safetensors.numpy
+    >>> path = Path(tempfile.mkdtemp()) / "tiny.safetensors"
+    >>> safetensors.numpy.save_file({"a": np.ones((2, 3), np.float16)}, path)
+    >>> file = TensorFile(path)
+    >>> file.dtype("a"), file.shape("a"), file.read("a").dtype
+    ('F16', (2, 3), dtype('float32'))
+    """
+
+    format = "safetensors"
+
+    def __init__(self, path: str | Path) -> None:
+        self.entries, self.metadata = _read_header(Path(path))
+        super().__init__(path)
 
 
 def to_float32(raw: np.ndarray, dtype: str) -> npt.NDArray[np.float32]:
@@ -235,7 +274,7 @@ def _check_start(path: Path, start: bytes, file_bytes: int, header_bytes: int) -
     if file_bytes == 0:
         raise CheckpointError(f"{path} is empty; {expected}; download or copy it again")
     for magic, what, advice in OTHER_FORMATS:
-        if start.startswith(magic):
+        if start.startswith(magic) and start[8:9] != b"{":  # 640 as a length looks like a pickle
             raise CheckpointError(f"{path} is {what}; {expected}; {advice}")
     if file_bytes < 8 + 2:
         raise CheckpointError(

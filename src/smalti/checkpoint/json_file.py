@@ -1,0 +1,25 @@
+"""JSON files beside weights: configurations and indices."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from smalti.errors import CheckpointError
+
+JSON_BYTES_MAX = 10_000_000
+
+
+def read_json(path: Path) -> dict[str, object]:
+    """A JSON object from a file of at most 10 MB. Raises `CheckpointError`."""
+    try:
+        if path.stat().st_size > JSON_BYTES_MAX:
+            raise CheckpointError(f"{path} has over {JSON_BYTES_MAX} bytes; expected a short JSON")
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is no JSON ({error}); download the folder again") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds a {type(value).__name__}; expected a JSON object")
+    return value

@@ -1,0 +1,134 @@
+"""PyTorch's files: tensors come out as they went in, everything else stays what it is: inert."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from torch_files import Code, View, Writer, torch_row, torch_zip
+
+from smalti.checkpoint.container import open_tensors
+from smalti.errors import CheckpointError
+from smalti.runtime.tensor_file import Tensors
+
+WRITERS = {"zip": torch_zip, "row": torch_row}
+NUMBERS = np.arange(24, dtype=np.float32)
+OBJECT = Code(b"cargparse\nNamespace\n)R}(X\x01\x00\x00\x00xK\x05ub")
+
+
+def opened(folder: Path, data: bytes, name: str = "x.ckpt") -> Tensors:
+    path = folder / name
+    path.write_bytes(data)
+    return open_tensors(path)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", ml_dtypes.bfloat16, "int64",
+                                   "int32", "int16", "int8", "uint8", "bool"])
+def test_every_type_of_number(tmp_path: Path, writer: str, dtype: object) -> None:
+    array = NUMBERS.reshape(4, 6).astype(dtype)
+    file = opened(tmp_path, WRITERS[writer]({"a.b": array}))
+    assert file.names() == ("a.b",) and file.shape("a.b") == (4, 6)
+    np.testing.assert_array_equal(file.read("a.b"), array.astype(np.float32))
+    np.testing.assert_array_equal(file.array("a.b"), array)
+    file.drop("a.b")
+    np.testing.assert_array_equal(file.array("a.b"), array)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, np.uint16])
+def test_types_that_have_no_storage_of_their_own(tmp_path: Path, dtype: object) -> None:
+    array = NUMBERS.reshape(4, 6).astype(dtype)
+    file = opened(tmp_path, torch_zip({"a": array}))
+    np.testing.assert_array_equal(file.read("a"), array.astype(np.float32))
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_views_and_shared_storages(tmp_path: Path, writer: str) -> None:
+    value = {"t": View(NUMBERS, 0, (6, 4), (1, 6)), "s": View(NUMBERS, 5, (3, 2), (4, 2)),
+             "e": View(NUMBERS, 0, (0, 4), (4, 1)), "scalar": View(NUMBERS, 7, (), ())}
+    file = opened(tmp_path, WRITERS[writer](value))
+    np.testing.assert_array_equal(file.read("t"), NUMBERS.reshape(4, 6).T)
+    np.testing.assert_array_equal(file.read("s"), [[5, 7], [9, 11], [13, 15]])
+    assert file.read("e").shape == (0, 4) and file.read("scalar") == 7
+    assert file.read("t").flags.c_contiguous
+
+
+WRAPPED = {
+    "state_dict": {"state_dict": {"w": NUMBERS}, "epoch": 3, "optimizer": {"m": NUMBERS}},
+    "params_ema": {"params": {"w": -NUMBERS}, "params_ema": {"w": NUMBERS}},
+    "twice": {"model": {"state_dict": {"w": NUMBERS}}},
+    "module": {"module": {"w": NUMBERS}, "step": 5},
+}
+
+
+@pytest.mark.parametrize("what", WRAPPED)
+def test_weights_are_found_where_programs_keep_them(tmp_path: Path, what: str) -> None:
+    file = opened(tmp_path, torch_zip(WRAPPED[what]))
+    assert file.names() == ("w",)
+    np.testing.assert_array_equal(file.read("w"), NUMBERS)
+
+
+def test_what_stands_beside_the_weights(tmp_path: Path) -> None:
+    file = opened(tmp_path, torch_zip({
+        "state_dict": {"w": NUMBERS, "odd": OBJECT}, "epoch": 3, "lr": 0.5, "name": "x",
+        "callbacks": OBJECT, "optimizer": {"state": {"m": NUMBERS}, "n": [NUMBERS, NUMBERS]}}))
+    assert file.metadata == {"epoch": "3", "lr": "0.5", "name": "x"}
+    assert file.notes == (
+        "left out 2 objects that are no tensors: argparse.Namespace (2)",
+        "left out 3 tensors beside state_dict, in optimizer")
+
+
+def test_a_textual_inversion(tmp_path: Path) -> None:
+    file = opened(tmp_path, torch_zip({
+        "string_to_token": {"*": 265}, "string_to_param": {"*": NUMBERS.reshape(2, 12)},
+        "name": "cat", "step": 500, "sd_checkpoint": None}))
+    assert file.names() == ("string_to_param.*",) and file.shape("string_to_param.*") == (2, 12)
+    assert file.metadata == {"string_to_token.*": "265", "name": "cat", "step": "500"}
+
+
+def module(parameters: dict, buffers: dict, modules: dict) -> Code:
+    """A PyTorch module as torch.save writes it, without tensors of its own class."""
+    def part(table: dict) -> bytes:
+        return Writer().code(table)
+
+    state = {"training": True, "_parameters": Code(part(parameters)),
+             "_buffers": Code(part(buffers)), "_modules": Code(part(modules))}
+    return Code(b"cmy.package\nNet\n)\x81" + part(state) + b"b")
+
+
+def test_a_module_that_was_saved_whole(tmp_path: Path) -> None:
+    writer = Writer()
+    weight, moments = Code(writer.code(NUMBERS)), Code(writer.code(NUMBERS[:2]))
+    net = module({}, {"moments": moments}, {"0": module({"weight": weight}, {}, {})})
+    data = torch_zip({"tensors": [NUMBERS, NUMBERS[:2]], "autoencoder": net})
+    file = opened(tmp_path, data)
+    assert file.names() == ("tensors.0", "tensors.1", "autoencoder.moments",
+                            "autoencoder.0.weight")
+    np.testing.assert_array_equal(file.read("autoencoder.0.weight"), NUMBERS)
+    assert not file.notes
+
+
+DAMAGED = {
+    "no tensors": ({"a": 3}, "holds no tensors, but a dict"),
+    "an object": (OBJECT, "holds no tensors, but an object of 'argparse.Namespace'"),
+    "beyond the storage": ({"a": View(NUMBERS, 1, (24,), (1,))}, "needs 25 numbers"),
+    "repeated numbers": ({"a": View(NUMBERS, 0, (1000, 1000), (0, 0))}, "needs 1000000 numbers"),
+    "negative strides": ({"a": View(NUMBERS, 20, (2,), (-1,))}, "a shape that is none"),
+    "negative offset": ({"a": View(NUMBERS, -1, (2,), (1,))}, "without a storage"),
+    "sizes and strides": ({"a": View(NUMBERS, 0, (2, 2), (1,))}, "2 sizes with 1 strides"),
+    "a name with an escape": ({"\x1b[31m": NUMBERS}, "no name of at most"),
+    "a name without end": ({"a" * 501: NUMBERS}, "no name of at most"),
+    "two of a name": ({"a": {"b": NUMBERS}, "a.b": NUMBERS}, "is there twice"),
+    "another reference": ({"a": Code(b"X\x01\x00\x00\x00aQ")}, "else than a storage"),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("what", DAMAGED)
+def test_damage_is_named(tmp_path: Path, writer: str, what: str) -> None:
+    value, said = DAMAGED[what]
+    with pytest.raises(CheckpointError, match=said) as caught:
+        opened(tmp_path, WRITERS[writer](value))
+    assert "x.ckpt" in str(caught.value)
