@@ -1,8 +1,9 @@
 """What devices cost: a library of devices, a timing model, and its calibration."""
 
 from smalti.machine.calibration import calibrate
+from smalti.machine.detection import detect
 from smalti.machine.device import Cache, Device
 from smalti.machine.estimate import Estimate, estimate
 from smalti.machine.library import device, devices
 
-__all__ = ["Cache", "Device", "Estimate", "calibrate", "device", "devices", "estimate"]
+__all__ = ["Cache", "Device", "Estimate", "calibrate", "detect", "device", "devices", "estimate"]

@@ -32,7 +32,8 @@ class Device:
     `matrix` are FLOP/s of the whole chip by dtype, a multiply-add counting two; `matrix` is that of
     matrix units with f32 sums. `registers`, `shared` and `l1` are bytes a unit. `caches` are those
     that all units share, nearest first. `launch` is the time from one small kernel to the next,
-    `link` the bandwidth to the host. A figure that nobody publishes is 0 or empty.
+    `link` the bandwidth to the host. Of a CPU, `wave` are the f32 of a vector. A figure that nobody
+    publishes is 0 or empty.
 
     `origin` says of each field whether it was measured, specified by the vendor or guessed;
     `fitted` holds what calibration has found, by family of kernels (see calibration.py).

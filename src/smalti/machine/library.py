@@ -28,7 +28,11 @@ LAUNCH_SECONDS = {"nvidia": 1.2e-6, "amd": 2.5e-6, "intel": 25e-6, "apple": 5e-6
 """Between kernels in the vendor's own runtime; Intel's submits each by itself."""
 CORE_CACHE_BYTES_PER_CLOCK = 64.0
 """What a core of a CPU reads from its own second cache in a clock."""
+LAST_CACHE_BYTES_PER_CLOCK = 20.0
+"""What a core of a CPU reads from the last cache in a clock."""
 BARRIER_SECONDS = 2e-6
+PAIRS = ("zen4", "zen5", "sapphirerapids")
+"""CPUs that multiply pairs of bf16 in vectors."""
 REGISTERS_KIB, SHARED_KIB, L1_KIB, THREADS, BLOCKS, WAVE = 256, 64, 32, 1536, 16, 32
 
 
@@ -53,7 +57,9 @@ def _caches(line: Line, vendor: str, units: int, clock: float,
                  CACHE_BYTES_PER_CLOCK[vendor])
     l2 = line.number("l2_bandwidth", "l2_tbps", 1e12, guess=per_clock * units * clock)
     mall_bytes = line.number("mall_bytes", "mall_mib", 2**20)
-    mall = line.number("mall_bandwidth", "mall_tbps", 1e12, guess=MALL_BANDWIDTHS * bandwidth)
+    mall = line.number("mall_bandwidth", "mall_tbps", 1e12,
+                       guess=LAST_CACHE_BYTES_PER_CLOCK * units * clock
+                       if line.cells["kind"] == "cpu" else MALL_BANDWIDTHS * bandwidth)
     found = (Cache("l2", l2_bytes, l2), Cache("mall", mall_bytes, min(mall, l2)))
     return tuple(cache for cache in found if cache.bytes)
 
@@ -68,11 +74,15 @@ def _device(cells: dict[str, str]) -> Device:
     matrix = number("matrix", "f16_matrix_tflops", 1e12)
     dtypes = ("f16", "bf16") if cells["bf16"] else ("f16",)
     cpu = cells["kind"] == "cpu"
+    lanes = 16 if "avx512" in cells["architecture"] else 8
+    vector = {"f32": f32, "f16": number("vector_f16", "f16_tflops", 1e12, guess=f32)}
+    if cells["architecture"].startswith(PAIRS):
+        vector["bf16"] = 2 * f32
     caches = _caches(line, vendor, units, clock, bandwidth)
     return Device(
         id=cells["id"], name=cells["name"], vendor=vendor, architecture=cells["architecture"],
         kind=cells["kind"], units=units, clock=clock,
-        vector={"f32": f32, "f16": number("vector_f16", "f16_tflops", 1e12, guess=f32)},
+        vector=vector,
         matrix={dtype: matrix for dtype in dtypes if matrix and not (cpu and dtype == "f16")},
         registers=number("registers", "registers_kib", 2**10, guess=REGISTERS_KIB * 2**10),
         shared=number("shared", "shared_kib", 2**10, guess=SHARED_KIB * 2**10),
@@ -85,7 +95,8 @@ def _device(cells: dict[str, str]) -> Device:
         watts=number("watts", "watts"),
         threads=int(number("threads", "threads", guess=THREADS)),
         blocks=int(number("blocks", "blocks", guess=BLOCKS)),
-        wave=int(number("wave", "wave", guess=WAVE)), integrated=bool(cells["integrated"]),
+        wave=int(number("wave", "wave", guess=lanes if cpu else WAVE)),
+        integrated=bool(cells["integrated"]),
         origin=line.origin)
 
 

@@ -1,0 +1,226 @@
+"""How long a kernel takes on a CPU under a schedule, without running it.
+
+    device = machine.device("ryzen_9_9950x")
+    estimate_kernel(device, kernel, schedule, threads=8).seconds
+    estimate_program(device, launches, threads=8).seconds
+
+A kernel is some steps, with a barrier behind each; a step is tiles, that threads take in turn. The
+clocks of a tile are counted from the loops that the schedule makes (`contraction.py`, `nests.py`,
+`attention.py`), its bytes from what a buffer is read again for and from what other kernels have
+left in the caches (`residency.py`). Clocks and bytes run beside each other: of both times, the
+longer one counts, and a little of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from smalti.kernel.form import Kernel
+from smalti.machine.cpu.attention import attention
+from smalti.machine.cpu.contraction import SCRATCH, WORKSPACE, contraction
+from smalti.machine.cpu.core import Core, core_of
+from smalti.machine.cpu.nests import depthwise, group_moments, mapped, reduced, row_moments
+from smalti.machine.cpu.residency import ARENA, Place, Residency, Shares
+from smalti.machine.cpu.work import CONSTANTS, KINDS, LEVELS, Flow, Work
+from smalti.machine.device import Device
+from smalti.schedule.schedule import Schedule
+
+FAMILY = "cpu"
+"""Under this name a calibrated device holds constants."""
+FORMS = {"contraction": contraction, "attention": attention, "map": mapped, "reduction": reduced,
+         "depthwise": depthwise, "pooling": depthwise, "group_scale_shift": group_moments,
+         "layer_scale_shift": row_moments, "rms_scale": row_moments}
+HELD_SHARE = 0.8
+"""Share of a second-level cache in which a thread finds what it has read itself."""
+WRITTEN = 2.0
+"""Lines that are written are brought from memory before, and go back."""
+ALONE_LAUNCH = 0.15
+"""Cost of a step without others to wait for, over that of a barrier."""
+IDLE_SHARE, JOULES_A_BYTE = 0.3, 1.5e-10
+"""Power of a CPU whose cores wait, of the most it may take, and what a byte from memory costs:
+guesses."""
+WARM, COLD = Shares(0.0, 1.0), Shares(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class KernelEstimate:
+    """What the model expects: seconds, joules (a guess from the power limit), bytes to and from
+    memory, and what limits it: "arithmetic", "special functions", "instructions", "cache",
+    "memory" or "launch"."""
+
+    seconds: float
+    energy_joules: float
+    bytes: float
+    binds: str
+
+
+@dataclass(frozen=True)
+class ProgramEstimate:
+    """The sum of a program, and what it is made of, launch by launch."""
+
+    seconds: float
+    energy_joules: float
+    bytes: float
+    kernels: tuple[KernelEstimate, ...]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel under a schedule; where its buffers lie: in the arena, or each in a space of its
+    own."""
+
+    kernel: Kernel
+    schedule: Schedule
+    places: Mapping[str, Place] = field(default_factory=dict)
+
+
+def works(kernel: Kernel, schedule: Schedule, core: Core) -> list[Work]:
+    """The steps of a kernel."""
+    return FORMS[kernel.form](kernel, schedule, core)
+
+
+def estimate_kernel(device: Device, kernel: Kernel, schedule: Schedule, threads: int,
+                    placement: Mapping[str, Shares] | None = None) -> KernelEstimate:
+    """What a kernel costs by itself.
+
+    `placement` says of buffers where they are; without, parameters are in memory, and all else in
+    the last cache.
+    """
+    core = core_of(device)
+    steps = []
+    for work in works(kernel, schedule, core):
+        where = {flow.buffer: _usual(kernel, flow, placement, core, threads)
+                 for flow in work.flows}
+        steps.append(counted(work, where, core, threads))
+    return summed_up(device, steps, constants_of(device))
+
+
+def _usual(kernel: Kernel, flow: Flow, placement: Mapping[str, Shares] | None, core: Core,
+           threads: int) -> Shares:
+    if placement and flow.buffer in placement:
+        return placement[flow.buffer]
+    if flow.buffer == SCRATCH:
+        return WARM
+    if flow.buffer == WORKSPACE:
+        held = Residency(core, threads)
+        held.touch((WORKSPACE, 0), 0.0)
+        return held.shares((WORKSPACE, 0), flow.once)
+    return COLD if kernel.buffer(flow.buffer).role == "parameter" else WARM
+
+
+def estimate_program(device: Device, launches: Sequence[Launch], threads: int,
+                     arena_bytes: int = 0) -> ProgramEstimate:
+    """What a program costs that runs again and again: what a run leaves in the caches, the next one
+    finds."""
+    constants = constants_of(device)
+    found = tuple(summed_up(device, steps, constants)
+                  for steps in program_counts(core_of(device), launches, threads, arena_bytes))
+    return ProgramEstimate(sum(k.seconds for k in found), sum(k.energy_joules for k in found),
+                           sum(k.bytes for k in found), found)
+
+
+def program_counts(core: Core, launches: Sequence[Launch], threads: int,
+                   arena_bytes: int = 0) -> list[list[Counts]]:
+    """The counts of each step of each launch of a program, in its second run."""
+    residency = Residency(core, threads, arena_bytes)
+    every = [works(launch.kernel, launch.schedule, core) for launch in launches]
+    for _ in range(2):
+        found = []
+        for number, (launch, steps) in enumerate(zip(launches, every, strict=True)):
+            found.append([])
+            for work in steps:
+                places = {flow.buffer: launch.places.get(flow.buffer, ((number, flow.buffer), 0))
+                          for flow in work.flows}
+                where = {flow.buffer: residency.shares(places[flow.buffer], flow.once)
+                         for flow in work.flows}
+                for flow in work.flows:
+                    residency.touch(places[flow.buffer], flow.once)
+                found[-1].append(counted(work, where, core, threads))
+    return found
+
+
+def constants_of(device: Device) -> Mapping[str, float]:
+    """The constants of the model, as calibration has found them for this device."""
+    fitted = device.fitted.get(FAMILY)
+    return fitted.constants if fitted else CONSTANTS
+
+
+class Counts(NamedTuple):
+    """A step with all constants 1: seconds of the busiest thread by kind (`KINDS`), of bytes by
+    level (`LEVELS`), and of the barrier; threads at work, and bytes to and from memory."""
+
+    clocks: tuple[float, ...]
+    levels: tuple[float, ...]
+    launch: float
+    threads: int
+    bytes: float
+
+
+def counted(work: Work, where: Mapping[str, Shares], core: Core, threads: int) -> Counts:
+    """What a step takes, its buffers lying where they do."""
+    used = min(threads, work.tiles)
+    near, last, memory = _moved(work, where, core, used)
+    turns = -(-work.tiles // used) / core.clock
+    return Counts(
+        tuple(work.clocks.get(kind, 0.0) * turns for kind in KINDS),
+        (near / used / core.l2, last / used / core.l3,
+         memory / min(used * core.reach, core.memory)),
+        core.launch * (1.0 if threads > 1 else ALONE_LAUNCH), used, memory)
+
+
+def _moved(work: Work, where: Mapping[str, Shares], core: Core,
+           threads: int) -> tuple[float, float, float]:
+    """Bytes of a step from the second-level caches, from the last one, and with the memory."""
+    near = last = memory = 0.0
+    for flow in work.flows:
+        shares = where[flow.buffer]
+        far = max(0.0, 1.0 - shares.near - shares.last)
+        near += shares.near * flow.once
+        last += shares.last * flow.once
+        memory += (WRITTEN if flow.written else 1.0) * far * flow.once
+        if flow.held <= HELD_SHARE * core.l2_bytes:
+            others = min(flow.again, flow.once * (threads - 1))
+            near, last = near + flow.again - others, last + others
+        elif flow.held * (threads if flow.buffer == SCRATCH else 1) <= HELD_SHARE * core.l3_bytes:
+            last += flow.again
+        else:
+            memory += flow.again
+    return near, last, memory
+
+
+def step_seconds(counts: Counts, constants: Mapping[str, float]) -> float:
+    """Seconds of a step, its barrier included."""
+    busy = sum(constants[kind] * spent for kind, spent in zip(KINDS, counts.clocks))
+    moving = sum(spent / constants[level] for level, spent in zip(LEVELS, counts.levels))
+    power = constants["overlap"]
+    return (busy ** power + moving ** power) ** (1 / power) + constants["launch"] * counts.launch
+
+
+def summed_up(device: Device, steps: Sequence[Counts],
+              constants: Mapping[str, float]) -> KernelEstimate:
+    """The estimate of a kernel from its steps."""
+    seconds = busy = moved = 0.0
+    limits = dict.fromkeys(LIMITS.values(), 0.0)
+    for counts in steps:
+        each = step_seconds(counts, constants)
+        seconds, busy, moved = (seconds + each, busy + each * counts.threads,
+                                moved + counts.bytes)
+        for kind, spent in zip(KINDS, counts.clocks):
+            limits[LIMITS[kind]] += constants[kind] * spent
+        for level, spent in zip(LEVELS, counts.levels):
+            limits[LIMITS[level]] += spent / constants[level]
+        limits["launch"] += constants["launch"] * counts.launch
+    joules = device.watts * (IDLE_SHARE * seconds + (1 - IDLE_SHARE) * busy / device.units) \
+        + JOULES_A_BYTE * moved
+    return KernelEstimate(seconds, joules, moved, max(limits, key=limits.__getitem__))
+
+
+LIMITS = {"products": "arithmetic", "starts": "arithmetic", "transforms": "arithmetic",
+          "functions": "special functions", "vectors": "instructions", "rows": "instructions",
+          "tiles": "launch", "l2": "cache", "l3": "cache", "memory": "memory"}
+
+
+__all__ = ["ARENA", "COLD", "FAMILY", "KernelEstimate", "Launch", "ProgramEstimate", "Shares",
+           "WARM", "constants_of", "core_of", "estimate_kernel", "estimate_program", "works"]

@@ -1,0 +1,266 @@
+"""What convolutions and matrix products do: direct ones, in place or staged, and by filtering.
+
+A tile goes through its patch chunk by chunk; weights are read again by each tile of pixels, what is
+read of the input by each block of panels. Tiles of pixels follow each other before the next block
+of panels is begun, so weights of a block are found again where it fits beside the patch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from smalti.kernel.form import ELEMENT_BYTES, Kernel
+from smalti.kernel.traffic import touched
+from smalti.machine.cpu import micro
+from smalti.machine.cpu.core import Core
+from smalti.machine.cpu.work import (
+    Cost, Flow, Work, cost, nest, others, rounding, scaled, summed,
+)
+from smalti.schedule.merge import Extents, contraction_extents, weights_batched, weights_bound
+from smalti.schedule.schedule import ContractionSchedule
+from smalti.schedule.winograd import points
+
+PACKED_VECTORS = 4.0
+"""Vectors moved for each packed one of weights that are computed, which are transposed."""
+WORKSPACE = "workspace"
+"""The buffer of what one step of a kernel leaves for the next."""
+SCRATCH = "scratch"
+"""What a tile reads again of its thread's own memory."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What does not depend on the schedule: costs of prologue and epilogue for a vector, bytes of
+    each buffer, and what prologue and epilogue read."""
+
+    e: Extents
+    prologue: Cost
+    epilogue: Cost
+    rounded: float
+    bytes: Mapping[str, float]
+    before: tuple[Flow, ...]
+    behind: tuple[Flow, ...]
+
+
+@lru_cache(maxsize=4096)
+def facts(kernel: Kernel, core: Core) -> Facts:
+    """The facts of a contraction."""
+    patch, _, result = kernel.stages
+    counts = touched(kernel)
+    sizes = {name: ELEMENT_BYTES[kernel.buffer(name).dtype] for name in counts}
+    return Facts(contraction_extents(kernel), cost(kernel, patch.value, "c", core.lanes),
+                 cost(kernel, result.value, "o", core.lanes, "sum"), rounding(kernel, core),
+                 {name: float(counts[name] * sizes[name]) for name in counts},
+                 others(kernel, patch.value, counts, sizes),
+                 others(kernel, result.value, counts, sizes, "sum"))
+
+
+def contraction(kernel: Kernel, schedule: ContractionSchedule, core: Core) -> list[Work]:
+    """The steps of a contraction."""
+    shape = _Shape(kernel, schedule, core)
+    if schedule.winograd:
+        return shape.filtered()
+    return [*shape.packing(), shape.direct()]
+
+
+class _Shape:
+    """A contraction under a schedule on a core."""
+
+    def __init__(self, kernel: Kernel, schedule: ContractionSchedule, core: Core) -> None:
+        self.kernel, self.s, self.core = kernel, schedule, core
+        self.facts = facts(kernel, core)
+        self.e = e = self.facts.e
+        s = schedule
+        self.width = s.vectors * core.lanes
+        self.panels = -(-e.o // self.width)
+        self.groups = -(-self.panels // s.panels)
+        self.mine = min(s.panels, self.panels)
+        self.pixel_tiles = e.b / s.tile_b * e.y / s.tile_y * e.x / s.tile_x
+        whole = -(-e.y // s.tile_y) * -(-e.x // s.tile_x) * (e.b // s.tile_b)
+        self.tiles = max(1, whole)
+        self.share = self.pixel_tiles / self.tiles
+        """Of a tile that lies inside of the result, on average."""
+        self.chunks = -(-e.c // s.chunk)
+
+    # ------------------------------------------------------------------ flows
+
+    def weights(self, bytes_each: float, held: float) -> Flow:
+        """The flow of weights of `bytes_each` a panel, read by each tile of pixels."""
+        total = bytes_each * self.panels * self.e.parts
+        if weights_batched(self.kernel):
+            return Flow("weight", total * self.e.b * self.e.y,
+                        total * (self.tiles - self.e.b * self.e.y), held)
+        return Flow("weight", total, total * (self.tiles - 1), held)
+
+    def inputs(self, again: float, held: float) -> tuple[Flow, ...]:
+        """Flows of what the prologue reads, once and `again` times more."""
+        return tuple(Flow(f.buffer, f.once, again * f.once, held) for f in self.facts.before)
+
+    def results(self) -> tuple[Flow, ...]:
+        """Flows of what the epilogue reads, and of the result."""
+        return (*self.facts.behind, Flow("out", self.facts.bytes["out"], written=True))
+
+    # ------------------------------------------------------------------ direct
+
+    def packing(self) -> list[Work]:
+        """The step that packs weights which are computed."""
+        if weights_bound(self.kernel):
+            return []
+        each = self.e.b * self.e.y if weights_batched(self.kernel) else 1
+        size = 4 * each * self.panels * self.e.parts * self.e.r * self.e.s * self.e.c * self.width
+        vectors = size / 4 / self.core.lanes / max(1, self.panels * each)
+        return [Work(self.panels * each, {"vectors": PACKED_VECTORS * vectors, "tiles": 1},
+                     (Flow("weight", self.facts.bytes["weight"]),
+                      Flow(WORKSPACE, size, written=True)))]
+
+    def direct(self) -> Work:
+        """Tiles of the direct form."""
+        e, s, core = self.e, self.s, self.core
+        lines = s.tile_b * s.tile_y
+        depth = e.r * e.s * s.chunk if not s.planar else e.r * e.s * e.c
+        in_registers = not s.staged or s.planar
+        sums = "kept" if in_registers else "loaded" if self.chunks > 1 else "zero"
+        block = micro.clocks(core, s.tile_x, s.rows, s.vectors, depth, s.factors, sums)
+        turns = lines * self.mine * e.parts * (1 if s.planar else self.chunks)
+        multiplied = scaled(block, turns)
+        wide = (s.tile_x - 1) * e.stride_x + (e.s - 1) * e.dilation_x + 1
+        high = (s.tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1
+        staged = self._staging(wide, high)
+        pixels = lines * s.tile_x
+        made = self.mine * self.width / max(1, self.panels * self.width) * e.o
+        if in_registers:
+            written = nest(core, self.facts.epilogue, pixels / s.rows,
+                           made * s.rows, self.facts.rounded)
+        else:
+            written = nest(core, self.facts.epilogue, pixels * self.mine, made / self.mine,
+                           self.facts.rounded)
+        size = ELEMENT_BYTES[s.weights]
+        panel = e.r * e.s * s.chunk * self.chunks * self.width * size
+        block_bytes = self.mine * panel * e.parts
+        patch = (2 if s.dtype == "bf16" else 4) * s.tile_b * wide * high * s.chunk
+        held = block_bytes + (patch if s.staged else 0)
+        reread = e.r * e.s > 1 and high > e.stride_y * s.tile_y
+        halo = high * wide / (s.tile_y * e.stride_y * s.tile_x * e.stride_x) - 1 if reread else 0.0
+        source = sum(f.once for f in self.facts.before)
+        near = self._near(panel / self.chunks, lines * -(-s.tile_x // s.rows))
+        flows = (self.weights(panel, held), *self.inputs(self.groups - 1, source + block_bytes),
+                 *self.results(),
+                 Flow(SCRATCH, 0.0, near * self.tiles * self.groups + halo * source))
+        inside = scaled(summed(multiplied, staged, written), self.share)
+        return Work(self.tiles * self.groups, summed(inside, {"tiles": 1}), flows)
+
+    def _staging(self, wide: int, high: int) -> dict[str, float]:
+        e, s, core = self.e, self.s, self.core
+        if not s.staged:
+            return {}
+        if s.planar:
+            return nest(core, self.facts.prologue, e.c * high, wide)
+        rounded = 2.0 if s.dtype == "bf16" else 0.0
+        return scaled(nest(core, self.facts.prologue, s.tile_b * high * wide, min(s.chunk, e.c),
+                           rounded), self.chunks)
+
+    def _near(self, chunk_bytes: float, turns: int) -> float:
+        """Bytes of weights that a tile reads again of its second-level cache, where the weights of
+        a chunk and a panel do not stay in the first."""
+        if turns <= 1 or chunk_bytes < self.core.l1_bytes / 2:
+            return 0.0
+        return (turns - 1) * chunk_bytes * self.mine * self.chunks * self.e.parts
+
+    # ------------------------------------------------------------------ filtering
+
+    def filtered(self) -> list[Work]:
+        """The steps of minimal filtering."""
+        e, s = self.e, self.s
+        size = s.winograd
+        self.blocks = s.tile_b * (s.tile_y // size) * (s.tile_x // size)
+        self.count = points(size, s.folded)
+        deep = -(-e.c // self.core.lanes)
+        bytes_v = 4.0 * self.count * self.blocks * e.c * self.tiles
+        first = self._transformed_inputs(deep)
+        products, flows = self._filtered_products()
+        steps = []
+        if s.transient:
+            steps.append(self._transformed_weights())
+        if s.shared:
+            parts = self.chunks * s.tile_b
+            steps.append(Work(self.tiles * parts, summed(scaled(first, 1 / parts), {"tiles": 1}),
+                              (*self.inputs(0, 0), Flow(WORKSPACE, bytes_v, written=True))))
+            again = Flow(WORKSPACE, bytes_v, bytes_v * (self.groups * self.mine / s.group - 1),
+                         bytes_v / self.tiles)
+            flows = (again, *flows)
+        else:
+            products = summed(first, products)
+            flows = (*self.inputs(self.groups - 1, sum(f.once for f in self.facts.before)), *flows)
+        steps.append(Work(self.tiles * self.groups, summed(products, {"tiles": 1}), flows))
+        return steps
+
+    def _extent(self, tile: int) -> int:
+        """Input pixels that a tile reads along an axis."""
+        size, folded = self.s.winograd, self.s.folded
+        step, window = (size // 2, size // 2 + 2) if folded else (size, size + 2)
+        return (tile // size - 1) * step + window
+
+    def _transform(self, inner: int, outer: int, loaded: float, stored: float) -> float:
+        """Clocks of a transform of inner × inner numbers to outer × outer, of one vector."""
+        adds = 2.0 * min(inner, outer) * (inner + outer)
+        return max(loaded / self.core.ports, stored / self.core.stores, adds / self.core.ports)
+
+    def _transformed_inputs(self, deep: int) -> dict[str, float]:
+        e, s, core = self.e, self.s, self.core
+        rows = s.tile_b * self._extent(s.tile_y) * self._extent(s.tile_x)
+        staged = scaled(nest(core, self.facts.prologue, rows, min(s.chunk, e.c)), self.chunks)
+        edge, side = math.isqrt(self.count), (s.winograd // 2 + 2 if s.folded else s.winograd + 2)
+        each = self._transform(side, edge, side * side, self.count)
+        return summed(staged, {"transforms": self.blocks * deep * each})
+
+    def _weights_clocks(self) -> float:
+        """Clocks to transform the weights of one vector of channels and one input channel."""
+        edge = math.isqrt(self.count)
+        return self._transform(3, edge, 9, self.count)
+
+    def _transformed_weights(self) -> Work:
+        """The step that transforms all weights, once a run."""
+        e, s = self.e, self.s
+        vectors = e.c * s.vectors / self.chunks
+        size = ELEMENT_BYTES[s.weights]
+        whole = e.c * self.panels * self.width
+        return Work(self.panels * self.chunks,
+                    {"transforms": vectors * self._weights_clocks(), "tiles": 1},
+                    (Flow("weight", 9.0 * size * whole),
+                     Flow(WORKSPACE, 4.0 * self.count * whole, written=True)))
+
+    def _filtered_products(self) -> tuple[dict[str, float], tuple[Flow, ...]]:
+        """Products and results of a tile: clocks, and flows of all."""
+        e, s, core = self.e, self.s, self.core
+        streamed = s.streamed
+        slices = self.chunks if streamed else 1
+        sums = "loaded" if slices > 1 else "zero"
+        block = micro.clocks(core, self.blocks, s.rows, s.vectors, e.c / slices, "f32", sums)
+        multiplied = scaled(block, self.count * self.mine * slices)
+        weights = {}
+        if streamed:
+            weights = {"transforms": self.mine * e.c * s.vectors * self._weights_clocks()}
+        edge = math.isqrt(self.count)
+        back = self._transform(edge, s.winograd, self.count, s.winograd ** 2)
+        results = {"transforms": self.blocks * s.vectors * self.mine * back}
+        pixels = self.blocks * s.winograd ** 2 * self.share
+        written = nest(core, self.facts.epilogue, pixels * self.mine, e.o / self.panels,
+                       self.facts.rounded)
+        panel = (9.0 * ELEMENT_BYTES[s.weights] if streamed else 4.0 * self.count) \
+            * e.c * self.width
+        v, m = (4.0 * self.count * self.blocks * n for n in (e.c, self.width))
+        source = self.weights(panel, self.mine * panel + v)
+        if s.transient:
+            source = replace(source, buffer=WORKSPACE)
+        turns = self.tiles * self.groups * self.mine
+        u = 4.0 * self.count * e.c * self.width if streamed else 0.0
+        again = (Flow(SCRATCH, 0.0, turns * (2 * slices * m + 2 * u), (m + u) * s.group),
+                 Flow(SCRATCH, 0.0, 0.0 if s.shared else v * turns / s.group, v + m))
+        return (summed(multiplied, weights, results, written),
+                (source, *again, *self.results()))
+
+
+__all__ = ["SCRATCH", "WORKSPACE", "contraction"]

@@ -1,0 +1,154 @@
+"""What a step of a kernel does, counted: clocks of a tile by kind, and bytes of each buffer.
+
+Counts depend on the kernel, its schedule and the widths and caches of a core. Seconds are made of
+them by constants (see `seconds`), which calibration may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from smalti.kernel.form import Expr, Kernel, Load, functions, loads
+from smalti.machine.cpu.core import Core
+from smalti.schedule.merge import access
+
+CONSTANTS: Mapping[str, float] = {
+    "products": 1.01,   # clocks of multiply-adds over those that the ports allow
+    "starts": 8.5,      # clocks of one turn of a micro-kernel
+    "vectors": 0.6,     # clocks of loop nests over those that the ports allow one after the other
+    "functions": 0.8,   # clocks of exponentials and the like over those that they are listed with
+    "transforms": 2.5,  # clocks of filtering's transforms over those that the ports allow
+    "rows": 10.0,       # clocks of a row of a loop nest
+    "tiles": 300.0,     # clocks of taking a tile and setting its addresses up
+    "l2": 1.2,          # share of the bandwidth of the second-level cache that is reached
+    "l3": 0.8,          # the same of the last cache
+    "memory": 1.1,      # the same of the memory
+    "launch": 0.6,      # barriers over the device's own launch cost
+    "overlap": 2.2,     # exponent with which clocks and bytes are added: 1 not at the same time
+}
+KINDS = ("products", "starts", "vectors", "functions", "transforms", "rows", "tiles")
+LEVELS = ("l2", "l3", "memory")
+"""Where bytes come from that are not in the first-level cache."""
+
+FUNCTION_CLOCKS = {
+    "exp": 7.0, "sigmoid": 9.0, "silu": 9.0, "quick_gelu": 10.0, "gelu_tanh": 11.0, "gelu": 16.0,
+    "erf": 14.0, "tanh": 12.0, "softplus": 20.0, "log": 14.0, "pow": 30.0, "sin": 14.0,
+    "cos": 14.0, "sqrt": 5.0, "reciprocal": 4.0, "div": 4.0,
+}
+"""Of one vector, on two ports; what is not listed takes one instruction."""
+WIDENING = {"f32": 0, "f16": 1, "bf16": 2, "u8": 2, "i8": 2, "i32": 1, "i64": 2, "bool": 2}
+"""Instructions that make f32 of a vector of each dtype."""
+ROUNDING, ROUNDING_PAIRS = 6, 1
+"""Instructions that make bf16 of a vector of f32, without and with one for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Bytes of a buffer that a step reads or writes: `once` from where it lies, and `again` later.
+
+    `held` bytes have been touched by a thread when it comes back to the same ones.
+    """
+
+    buffer: str
+    once: float
+    again: float = 0.0
+    held: float = 0.0
+    written: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One step: how many tiles, the clocks of one by kind (see `KINDS`), and what it moves."""
+
+    tiles: int
+    clocks: Mapping[str, float]
+    flows: tuple[Flow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What an expression takes for each vector: instructions, and clocks of functions."""
+
+    loads: float = 0.0
+    arithmetic: float = 0.0
+    functions: float = 0.0
+
+    def clocks(self, core: Core, stores: float = 1.0) -> float:
+        """Clocks of loads, stores and arithmetic, which run at the same time."""
+        return max(self.loads / core.ports, stores / core.stores, self.arithmetic / core.ports)
+
+
+@lru_cache(maxsize=4096)
+def cost(kernel: Kernel, value: Expr, axis: str, lanes: int, own: str = "") -> Cost:
+    """The cost of `value` with lanes along `axis`; loads of the buffer `own` are of f32 in scratch.
+
+    What does not move along the axis is loaded once a row.
+    """
+    loaded = arithmetic = 0.0
+    for load in dict.fromkeys(loads(value)):
+        if load.buffer == own:
+            loaded += 1
+            continue
+        found = access(kernel, load)
+        step = found.stride(axis)
+        if step == 1:
+            loaded += 1
+            arithmetic += WIDENING[found.dtype]
+        elif step:
+            loaded += lanes
+            arithmetic += lanes
+    special = 0.0
+    for name in functions(value):
+        if name in FUNCTION_CLOCKS:
+            special += FUNCTION_CLOCKS[name]
+        else:
+            arithmetic += 1
+    return Cost(loaded, arithmetic, special * lanes_share(lanes))
+
+
+def lanes_share(lanes: int) -> float:
+    """Narrow vectors have a cheaper division and as many instructions."""
+    return 1.0 if lanes >= 16 else 0.9
+
+
+def rounding(kernel: Kernel, core: Core, buffer: str = "out") -> float:
+    """Instructions beside the store of a vector of a buffer."""
+    if kernel.buffer(buffer).dtype != "bf16":
+        return 0.0
+    return ROUNDING_PAIRS if core.pairs else ROUNDING
+
+
+def nest(core: Core, each: Cost, rows: float, extent: float, rounded: float = 0.0,
+         stores: float = 1.0) -> dict[str, float]:
+    """Clocks by kind of a loop nest over `rows` rows of `extent` elements."""
+    vectors = rows * -(-extent // core.lanes)
+    whole = Cost(each.loads, each.arithmetic + rounded, each.functions)
+    return {"vectors": vectors * whole.clocks(core, stores),
+            "functions": vectors * each.functions * 2 / core.ports, "rows": rows}
+
+
+def summed(*parts: Mapping[str, float]) -> dict[str, float]:
+    """Clocks by kind of several things, one behind the other."""
+    found: dict[str, float] = {}
+    for part in parts:
+        for kind, clocks in part.items():
+            found[kind] = found.get(kind, 0.0) + clocks
+    return found
+
+
+def scaled(part: Mapping[str, float], times: float) -> dict[str, float]:
+    """Clocks by kind of the same thing many times."""
+    return {kind: times * clocks for kind, clocks in part.items()}
+
+
+def others(kernel: Kernel, value: Expr, touched: Mapping[str, int], sizes: Mapping[str, int],
+           own: str = "") -> tuple[Flow, ...]:
+    """Flows of what an expression reads, once each."""
+    names = dict.fromkeys(load.buffer for load in loads(value) if load.buffer != own)
+    return tuple(Flow(name, float(touched[name] * sizes[name])) for name in names)
+
+
+__all__ = ["CONSTANTS", "KINDS", "Cost", "Flow", "Load", "Work", "cost", "nest", "others",
+           "rounding", "scaled", "summed"]

@@ -1,0 +1,104 @@
+"""The record of the CPU that this process runs on, from what it says of itself.
+
+What cores and caches are there is told by the CPU; what they do in a clock follows from its
+instruction sets and from the library, where one of its lines fits. Bandwidths and clocks are
+guesses until they are measured (`smalti calibrate`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Protocol
+
+from smalti.errors import UnknownDeviceError
+from smalti.machine.device import GUESSED, MEASURED, Cache, Device
+from smalti.machine.library import (
+    BARRIER_SECONDS, CORE_CACHE_BYTES_PER_CLOCK, LAST_CACHE_BYTES_PER_CLOCK, device,
+)
+
+LANES = {"avx512f": 16, "avx2": 8}
+"""f32 of a vector by the widest instruction set."""
+PORTS = 2.0
+"""Multiply-adds of vectors in a clock, on every core with AVX2 but those of the next line."""
+HALF_WIDTH = ("zen4",)
+"""Architectures that take two clocks for 512 bits."""
+CLOCK, WATTS_A_CORE = 3.5e9, 10.0
+"""Of a core whose line the library lacks."""
+EXTRAS = re.compile(r"\d+-Core Processor|with .*|w/ .*|CPU.*|@.*|\d+th Gen|Processor", re.I)
+"""What brand strings say besides the name."""
+MEMORY_BYTES_A_SECOND, MEMORY_MAX = 18e9, 80e9
+"""What a core reads from memory while the others do, and all of them where no line says it."""
+
+
+class Processor(Protocol):
+    """What a CPU says of itself (see `runtime/devices.py`)."""
+
+    name: str
+    features: Collection[str]
+    memory_bytes: int
+    cores: int
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+
+
+def detect(found: Processor) -> Device:
+    """The record of a CPU; `cores` are those that this process may use.
+
+    Where the library has a line of its name, clock, bandwidth and power are those of the line, the
+    power in proportion to the cores.
+    """
+    lanes = next((n for name, n in LANES.items() if name in found.features), 4)
+    try:
+        line = device(EXTRAS.sub("", found.name))
+    except UnknownDeviceError:
+        line = None
+    clock = line.clock if line else CLOCK
+    half = line is not None and lanes == 16 and line.architecture.startswith(HALF_WIDTH)
+    rate = 2 * found.cores * clock * lanes * (PORTS / 2 if half else PORTS)
+    vector = {"f32": rate, "f16": rate}
+    if "avx512_bf16" in found.features:
+        vector["bf16"] = 2 * rate
+    bandwidth = min(line.bandwidth if line else MEMORY_MAX, MEMORY_BYTES_A_SECOND * found.cores)
+    caches = (
+        Cache("l2", found.cores * found.l2_bytes, found.cores * CORE_CACHE_BYTES_PER_CLOCK * clock),
+        Cache("l3", found.l3_bytes, found.cores * LAST_CACHE_BYTES_PER_CLOCK * clock))
+    origin = dict.fromkeys(("clock", "vector", "l2_bandwidth", "l3_bandwidth", "bandwidth",
+                            "launch", "watts"), GUESSED)
+    origin |= dict.fromkeys(("units", "wave", "l1", "l2_bytes", "l3_bytes", "memory"), MEASURED)
+    base = line if line else _blank(found)
+    return replace(
+        base, id="cpu", name=found.name, units=found.cores, clock=clock, vector=vector, matrix={},
+        l1=found.l1_bytes, caches=caches, memory=found.memory_bytes, bandwidth=bandwidth,
+        launch=BARRIER_SECONDS, watts=_watts(line, found.cores), wave=lanes, threads=found.cores,
+        origin=origin)
+
+
+def _watts(line: Device | None, cores: int) -> float:
+    return line.watts * min(1.0, cores / line.units) if line else WATTS_A_CORE * cores
+
+
+def _blank(found: Processor) -> Device:
+    """A CPU that the library does not know."""
+    vendor = next((v for v in ("amd", "intel", "apple") if v in found.name.lower()), "")
+    return Device("cpu", found.name, vendor, "", "cpu", found.cores, CLOCK, {}, {}, 0.0, 0.0, 0.0,
+                  0.0, (), 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, True)
+
+
+def at_level(cpu: Device, lanes: int, pairs: bool) -> Device:
+    """A CPU as code sees it that uses vectors of `lanes` f32, and products of pairs of bf16 or
+    none.
+
+    >>> from smalti import machine
+    >>> narrow = at_level(machine.device("ryzen_9_9950x"), 8, False)
+    >>> narrow.wave, narrow.vector["f32"] < machine.device("ryzen_9_9950x").vector["f32"]
+    (8, True)
+    """
+    full = 2 * cpu.units * cpu.clock * PORTS
+    vector = {name: min(rate, full * lanes) for name, rate in cpu.vector.items()
+              if name != "bf16"}
+    if pairs:
+        vector["bf16"] = min(cpu.vector.get("bf16", 2 * vector["f32"]), 2 * full * lanes)
+    return replace(cpu, wave=min(lanes, cpu.wave), vector=vector)

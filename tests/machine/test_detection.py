@@ -1,0 +1,63 @@
+"""The record of a CPU from what it says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from smalti import machine
+from smalti.machine.cpu import core_of
+from smalti.machine.detection import at_level
+from smalti.machine.device import GUESSED, MEASURED
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a CPU says."""
+
+    name: str
+    features: tuple[str, ...] = ("avx2", "fma")
+    memory_bytes: int = 16 << 30
+    cores: int = 4
+    l1_bytes: int = 48 << 10
+    l2_bytes: int = 1 << 20
+    l3_bytes: int = 32 << 20
+
+
+@pytest.mark.parametrize("name, id", [
+    ("AMD Ryzen 9 9950X 16-Core Processor", "ryzen_9_9950x"),
+    ("13th Gen Intel(R) Core(TM) i9-13900K", "core_i9_13900k"),
+    ("12th Gen Intel(R) Core(TM) i5-12400 CPU @ 2.50GHz", "core_i5_12400"),
+    ("AMD EPYC 9654 96-Core Processor", "epyc_9654"),
+    ("Intel(R) Xeon(R) Platinum 8480+", "xeon_platinum_8480_plus"),
+])
+def test_names_find_their_line(name: str, id: str) -> None:
+    found, line = machine.detect(Said(name)), machine.device(id)
+    assert (found.id, found.name, found.kind) == ("cpu", name, "cpu")
+    assert (found.clock, found.architecture) == (line.clock, line.architecture)
+    assert found.watts == pytest.approx(line.watts * 4 / line.units)
+
+
+def test_what_is_said_is_kept_and_the_rest_is_marked_as_a_guess() -> None:
+    found = machine.detect(Said("AMD EPYC", ("avx2", "avx512f", "avx512_bf16"), cores=2))
+    assert (found.units, found.wave, found.l1) == (2, 16, 48 << 10)
+    assert [cache.bytes for cache in found.caches] == [2 << 20, 32 << 20]
+    assert found.vector["bf16"] == 2 * found.vector["f32"]
+    assert found.origin["units"] == found.origin["l2_bytes"] == MEASURED
+    assert found.origin["clock"] == found.origin["bandwidth"] == GUESSED
+    assert core_of(found).ports == pytest.approx(2)
+
+
+def test_zen_4_takes_two_clocks_for_a_wide_vector() -> None:
+    wide = machine.detect(Said("AMD Ryzen 7 7700X 8-Core Processor", ("avx2", "avx512f")))
+    assert core_of(wide).ports == pytest.approx(1)
+    assert core_of(at_level(wide, 8, False)).ports == pytest.approx(2)
+
+
+def test_a_narrow_level_has_half_the_lanes_and_no_pairs() -> None:
+    found = machine.detect(Said("AMD EPYC", ("avx2", "avx512f", "avx512_bf16")))
+    narrow = at_level(found, 8, False)
+    assert narrow.vector["f32"] == found.vector["f32"] / 2
+    assert core_of(narrow).pairs == 0 and core_of(found).pairs == pytest.approx(2)
+    assert at_level(found, 16, True).vector == {k: found.vector[k] for k in ("f32", "f16", "bf16")}
