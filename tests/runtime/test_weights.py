@@ -221,8 +221,9 @@ def test_nothing_is_shared_with_a_program_that_has_no_weights() -> None:
 
 def packed_bytes(bound: NativeProgram) -> dict[tuple[str, int], bytes]:
     """What lies in each slot."""
+    slots = zip(bound.image.slots, bound._weights, strict=True)
     return {(slot.name, number): bytes(memory[:slot.bytes])
-            for number, (slot, memory) in enumerate(zip(bound.image.slots, bound._weights))}
+            for number, (slot, memory) in enumerate(slots)}
 
 
 def test_some_weights_are_bound_again_and_all_others_are_left() -> None:

@@ -1,0 +1,168 @@
+"""A checkpoint with adapters: the same reading interface, and which weights another choice changes.
+
+    before = Adapted(model, [])
+    after = Adapted(model, [Use(Adapter.open("watercolour.safetensors"), 0.8)])
+    program.bind(after.floats, after.drop, only=changed(before, after))
+
+Every weight is made from that of the file, never from one that is changed already: all changes are
+computed and added in f32, each from the weight of the file, and the sum is rounded to the dtype of
+the file once. So the order of adapters means nothing but rounding, and what is taken away leaves no
+trace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import ml_dtypes
+import numpy as np
+
+from smalti.checkpoint.adapters.adapter import Adapter, Fit, Placed
+from smalti.checkpoint.adapters.change import Floats
+from smalti.checkpoint.adapters.spelling import of_text
+from smalti.errors import InputError
+
+HALVES = {"F16": np.float16, "BF16": ml_dtypes.bfloat16}
+"""Dtypes that changed weights are rounded to; all others become f32."""
+
+
+class Model(Protocol):
+    """What adapters are applied to: a `Checkpoint`, or what reads like one."""
+
+    def names(self) -> tuple[str, ...]:
+        """The names of all weights."""
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a weight."""
+
+    def dtype(self, name: str) -> str:
+        """The dtype of a weight as it is stored, such as "F16"."""
+
+    def read(self, name: str) -> Floats:
+        """An f32 copy of a weight."""
+
+    def floats(self, name: str) -> np.ndarray:
+        """A weight as programs take it."""
+
+    def drop(self, name: str) -> None:
+        """Let go of the memory that holds a weight."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """An adapter and how much of it: of `weight` for the denoiser, of `text_weight` for the text
+    encoders, where None is the same. Raises InputError for what is no finite number."""
+
+    adapter: Adapter
+    weight: float = 1.0
+    text_weight: float | None = None
+
+    def __post_init__(self) -> None:
+        for number in (self.weight, self.text_weight):
+            if number is not None and not math.isfinite(number):
+                raise InputError(f"the weight of {self.adapter.path} is {number}; expected a "
+                                 f"finite number, such as 0.8")
+
+    def strength(self, name: str) -> float:
+        """How much of it goes to the weight called `name`."""
+        return self.text_weight if self.text_weight is not None and of_text(name) else self.weight
+
+
+class Adapted:
+    """The weights of `model` with the adapters of `uses`.
+
+    `fits` says what each of them changes. Raises CheckpointError for an adapter that is made for
+    another kind of model.
+    """
+
+    def __init__(self, model: Model, uses: Sequence[Use], title: str = "the model") -> None:
+        self.model, self.uses = model, tuple(uses)
+        self._shapes = {name: model.shape(name) for name in model.names()}
+        self.fits: list[Fit] = [use.adapter.fit(self._shapes, title) for use in self.uses]
+        self._changes: dict[str, list[tuple[Placed, int, float]]] = {}
+        for use, fit in zip(self.uses, self.fits, strict=True):
+            for table in (fit.weights, fit.biases):
+                for name, placed in table.items():
+                    if strength := use.strength(name):
+                        self._changes.setdefault(name, []).extend(
+                            (change, part, strength) for change, part in placed)
+
+    @property
+    def changed(self) -> frozenset[str]:
+        """The names of weights that are not as in the file."""
+        return frozenset(self._changes)
+
+    def names(self) -> tuple[str, ...]:
+        """Names of all weights of the model."""
+        return self.model.names()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a weight."""
+        return self.model.shape(name)
+
+    def dtype(self, name: str) -> str:
+        """Dtype tag of a weight as it is stored in the file of the model."""
+        return self.model.dtype(name)
+
+    def read(self, name: str) -> Floats:
+        """An f32 copy of a weight, before it is rounded to the dtype of the file."""
+        total = self.model.read(name)
+        changes = self._changes.get(name, ())
+        if not changes:
+            return total
+        flat = total if total.ndim == 1 else total.reshape(len(total), -1)
+        for placed, part, strength in changes:
+            rows = placed.target[part]
+            at = sum(before.count for before in placed.target[:part])
+            own, take = slice(rows.start, rows.start + rows.count), slice(at, at + rows.count)
+            if name.endswith(".bias"):
+                added = placed.change.bias(strength, self._base(placed, ".bias"), take)
+            else:
+                added = placed.change.weight(strength, self._base(placed, None), take)
+            flat[own] += added.reshape(flat[own].shape)
+        return total
+
+    def floats(self, name: str) -> np.ndarray:
+        """A weight as programs take it: of the dtype of the file where that is a half, else f32.
+
+        What is beyond the range of f16 becomes infinite there, which binding refuses by name.
+        """
+        if name not in self._changes:
+            return self.model.floats(name)
+        with np.errstate(over="ignore"):
+            return self.read(name).astype(HALVES.get(self.dtype(name), np.float32), copy=False)
+
+    def drop(self, name: str) -> None:
+        """Let go of the memory that holds a weight."""
+        self.model.drop(name)
+
+    def strengths(self) -> Mapping[str, tuple[tuple[int, float], ...]]:
+        """What is done to each weight that is not as in the file, to be compared."""
+        return {name: tuple((id(placed.change), part, strength)
+                            for placed, part, strength in changes)
+                for name, changes in self._changes.items()}
+
+    def _base(self, placed: Placed, leaf: str | None) -> Callable[[], Floats]:
+        """Reads what a change is computed from: all rows that it is for, in its order."""
+
+        def read() -> Floats:
+            parts = []
+            for rows in placed.target:
+                name = rows.layer + (leaf or ".weight")
+                if name not in self._shapes:
+                    name = f"{rows.layer}.scale"
+                whole = self.model.read(name)
+                part = whole[rows.start:rows.start + rows.count]
+                parts.append(part if leaf else part.reshape(rows.count, -1))
+            return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+        return read
+
+
+def changed(before: Adapted, after: Adapted) -> frozenset[str]:
+    """The names of weights that are another under `after` than under `before`, of one model."""
+    old, new = before.strengths(), after.strengths()
+    return frozenset(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))

@@ -1,0 +1,264 @@
+"""An adapter file: what is in it, which models it is for, and which of their weights it changes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from smalti.checkpoint.adapters.alphas import Alphas
+from smalti.checkpoint.adapters.change import BIASES, Change, Unfit
+from smalti.checkpoint.adapters.keys import modules
+from smalti.checkpoint.adapters.spelling import Shapes, Spellings, Target
+from smalti.checkpoint.expected import UNET
+from smalti.errors import CheckpointError, UnknownFamilyError
+from smalti.runtime.tensor_file import TensorFile
+
+LISTED_MAX = 3
+CONTEXTS = {768: "Stable Diffusion 1.x", 1024: "Stable Diffusion 2.x", 2048: "SDXL",
+            1280: "the SDXL refiner"}
+"""Width of the prompts that a UNet attends to -> the models that have it."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What an adapter is for, or a model is: "unet", "flux", "sd3", "text" or "unknown".
+
+    An adapter of blocks that Flux and Stable Diffusion 3 call alike is for a "transformer".
+    `context` is the width of the prompts that a UNet attends to, where that is known.
+    """
+
+    id: str
+    context: int | None = None
+
+    @property
+    def words(self) -> str:
+        """What to call it in a sentence."""
+        if self.id == "unet":
+            if self.context is None:
+                return "a UNet (Stable Diffusion 1.x, 2.x or SDXL)"
+            return CONTEXTS.get(self.context, f"a UNet for prompts {self.context} wide")
+        return {"flux": "Flux.1 or Chroma", "sd3": "Stable Diffusion 3",
+                "transformer": "Flux.1, Chroma or Stable Diffusion 3",
+                "text": "a text encoder alone"}.get(self.id, "an unknown model")
+
+    def fits(self, model: Kind) -> bool:
+        """Whether an adapter of this kind may be for `model`."""
+        if self.id in ("text", "unknown"):
+            return True
+        if self.id == "transformer":
+            return model.id in ("flux", "sd3")
+        same = self.context is None or model.context is None or self.context == model.context
+        return self.id == model.id and same
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A change and the rows that it changes, in the order of the change."""
+
+    change: Change
+    target: Target
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What an adapter changes in one model: weights and biases by name.
+
+    Each entry is (placed change, number of the part of its target). `unused` are the tensors that
+    change nothing, each with the reason.
+    """
+
+    weights: Mapping[str, Sequence[tuple[Placed, int]]]
+    biases: Mapping[str, Sequence[tuple[Placed, int]]]
+    total: int
+    unused: Sequence[tuple[str, str]]
+
+    @property
+    def applied(self) -> int:
+        """How many tensors of the file are used."""
+        return self.total - len(self.unused)
+
+    def __str__(self) -> str:
+        text = f"applied {self.applied} of {self.total} tensors"
+        if not self.unused:
+            return text
+        listed = "; ".join(f"{name} ({why})" for name, why in self.unused[:LISTED_MAX])
+        more = f"; and {len(self.unused) - LISTED_MAX} more" * (len(self.unused) > LISTED_MAX)
+        return f"{text}; not used: {listed}{more}"
+
+
+class Adapter:
+    """A file of changes to the weights of a model: LoRA, LoCon, LoHa, LoKr, DoRA, differences.
+
+    Nothing but names, shapes and the metadata is read before it is asked for.
+    """
+
+    def __init__(self, file: TensorFile) -> None:
+        self.file, self.path = file, Path(file.path)
+        found, self.left = modules(file)
+        stated = Alphas.of(file.metadata, self.path)
+        self.changes = [Change(module, roles, file, stated.find(module))
+                        for module, roles in found.items()]
+        marked = [change for change in self.changes
+                  if not change.sets or change.roles.get("set_weight", "").endswith("set_weight")]
+        if not marked or any(change.module.startswith(("lora_controlnet", "controlnet_"))
+                          for change in self.changes):
+            raise UnknownFamilyError(
+                f"{self.path} is no adapter: of its {len(file)} tensors none is a change to a layer"
+                f" (such as lora_down, lora_A, hada_w1_a, lokr_w1 or diff); give a LoRA file")
+
+    @classmethod
+    def open(cls, path: str | Path) -> Adapter:
+        """Open an adapter file.
+
+        Raises CheckpointError for a damaged file and UnknownFamilyError for one that holds no
+        changes.
+        """
+        return cls(TensorFile(path))
+
+    def __repr__(self) -> str:
+        return f"Adapter({str(self.path)!r}, {len(self.changes)} layers)"
+
+    # ------------------------------------------------------------------ what it is
+
+    @cached_property
+    def kind(self) -> Kind:
+        """What models it is for, seen from the names of its layers and their widths."""
+        names = [change.module.replace(".", "_") for change in self.changes]
+        if _any(r"(double_blocks|single_blocks|single_transformer_blocks)_\d", names):
+            return Kind("flux")
+        if _any(r"joint_blocks_\d", names):
+            return Kind("sd3")
+        if _any(r"((down|up|input|output)_blocks_\d|mid(dle)?_block_)", names):
+            return Kind("unet", self._context())
+        if _any(r"transformer_blocks_\d+_", names):
+            return Kind("transformer")
+        text = all(re.search(r"(^|_)te\d?_|text_(encoder|model)|t5xxl|clip_", n) for n in names)
+        return Kind("text" if text else "unknown")
+
+    def _context(self) -> int | None:
+        """Width of the prompts that its cross-attention reads, None where it changes none."""
+        for change in self.changes:
+            if re.search(r"attn2[._](processor\.)?to_[kv]$", change.module):
+                try:
+                    return change.inputs
+                except Unfit:
+                    continue
+        names = [change.module.replace(".", "_") for change in self.changes]
+        return 2048 if _any(r"^lora_te2_|^text_encoder_2_", names) else None
+
+    @cached_property
+    def forms(self) -> Counter[str]:
+        """How many layers are changed in which way."""
+        return Counter(("DoRA of " if change.decomposed else "") + change.kind
+                       for change in self.changes)
+
+    @cached_property
+    def ranks(self) -> Counter[int]:
+        """How many layers have factors of which rank."""
+        found: Counter[int] = Counter()
+        for change in self.changes:
+            try:
+                found.update([change.rank] if change.extent and change.rank else [])
+            except Unfit:
+                continue
+        return found
+
+    # ------------------------------------------------------------------ what it changes
+
+    def fit(self, shapes: Shapes, title: str) -> Fit:
+        """What it changes in a model whose weights have these `shapes`, by their own names.
+
+        Raises CheckpointError when it is for models of another kind, or when nothing of it fits.
+        """
+        model = kind_of(shapes)
+        if not self.kind.fits(model):
+            raise CheckpointError(f"{self.path} is an adapter for {self.kind.words}, and {title} "
+                                  f"is {model.words}; use it with a model that it was made for")
+        spellings = Spellings(shapes)
+        unused = [(name, "no kind of change that Smalti knows") for name in self.left]
+        weights: dict[str, list[tuple[Placed, int]]] = {}
+        biases: dict[str, list[tuple[Placed, int]]] = {}
+        for change in self.changes:
+            target = spellings.find(change.module)
+            try:
+                changed, changed_biases, left = _placed(change, target, shapes)
+            except Unfit as error:
+                unused += [(name, str(error)) for name in change.roles.values()]
+                continue
+            unused += left
+            for table, names in ((weights, changed), (biases, changed_biases)):
+                for part, name in enumerate(names):
+                    table.setdefault(name, []).append((Placed(change, target), part))
+        total = len(self.left) + sum(len(change.roles) for change in self.changes)
+        fit = Fit(weights, biases, total, unused)
+        if not fit.applied:
+            raise CheckpointError(f"{self.path} changes nothing in {title}: {fit}; use it with a "
+                                  f"model that it was made for")
+        return fit
+
+
+def kind_of(shapes: Shapes) -> Kind:
+    """What a model is, from the names and shapes of its weights.
+
+    >>> kind_of({UNET + "middle_block.1.transformer_blocks.0.attn2.to_k.weight": (1280, 768)}).words
+    'Stable Diffusion 1.x'
+    """
+    contexts = [shape[1] for name, shape in shapes.items()
+                if name.startswith(UNET) and name.endswith("attn2.to_k.weight")]
+    if contexts:
+        return Kind("unet", contexts[0])
+    for kind, mark in (("flux", "double_blocks."), ("sd3", "joint_blocks."),
+                       ("unet", "input_blocks.")):
+        if any(name.startswith(UNET + mark) for name in shapes):
+            return Kind(kind)
+    return Kind("text" if shapes else "unknown")
+
+
+def _placed(change: Change, target: Target | None, shapes: Shapes
+            ) -> tuple[list[str], list[str], list[tuple[str, str]]]:
+    """Names of the weights and of the biases that a change is for, part by part, and its tensors
+    that are of no use. Raises Unfit where it cannot be applied."""
+    if target is None:
+        raise Unfit("the model has no such layer")
+    if "reshape_weight" in change.roles:
+        raise Unfit("it gives the layer another shape")
+    extent, names, biases = change.extent, [], []
+    left = [(name, "the layer is changed in another way, too") for name in change.idle]
+    if extent is not None:
+        names = [next(name for name in (f"{rows.layer}.weight", f"{rows.layer}.scale")
+                      if name in shapes) for rows in target]
+        widths = {_width(shapes[name]) for name in names}
+        height = sum(rows.count for rows in target)
+        if extent[0] != height or widths != {extent[1]}:
+            found = " or ".join(f"{height} x {width}" for width in sorted(widths))
+            raise Unfit(f"for a weight of {extent[0]} x {extent[1]} numbers, the model's has "
+                        f"{found}")
+    given = [role for role in BIASES if role in change.roles]
+    for role in given[:1]:
+        biases = [f"{rows.layer}.bias" for rows in target]
+        count = sum(rows.count for rows in target)
+        if any(bias not in shapes for bias in biases):
+            why, biases = "the layer has no bias", []
+        elif change.shape(role) != (count,):
+            why, biases = f"shape {change.shape(role)}, expected {(count,)}", []
+        if not biases:
+            left.append((change.roles[role], why))
+    left += [(change.roles[role], "the bias is changed in another way, too") for role in given[1:]]
+    if not names and not biases:
+        raise Unfit(left[0][1] if left else "nothing to change")
+    return names, biases, left
+
+
+def _width(shape: tuple[int, ...]) -> int:
+    width = 1
+    for extent in shape[1:]:
+        width *= extent
+    return width
+
+
+def _any(pattern: str, names: Sequence[str]) -> bool:
+    return any(re.search(pattern, name) for name in names)
