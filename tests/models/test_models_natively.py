@@ -12,9 +12,15 @@ from peers_models import TINY_TEXT, TINY_UNET, TINY_VAE
 from smalti.graph import Graph, evaluate
 from smalti.models import (
     ControlNetConfig,
+    RrdbConfig,
+    SrvggConfig,
+    TaesdConfig,
     clip_text_graph,
     controlnet_graph,
+    taesd_decoder_graph,
+    taesd_encoder_graph,
     unet_graph,
+    upscaler_graph,
     vae_decoder_graph,
     vae_encoder_graph,
 )
@@ -29,6 +35,8 @@ TINY_SDXL_UNET = replace(
 TINY_UNION = ControlNetConfig(TINY_SDXL_UNET, types=6, type_sinusoids=8, pooled=True)
 TINY_OPENCLIP = replace(TINY_TEXT, activation="gelu", projection=40)
 TINY_SD3_VAE = replace(TINY_VAE, block_channels=(16, 32), z_channels=16, quant_conv=False)
+TINY_TAESD = TaesdConfig(z_channels=4, channels=16, decoder_blocks=(2, 1), encoder_blocks=(1, 2))
+TINY_RRDB = RrdbConfig(channels=16, growth=8, blocks=1)
 MODELS: dict[str, Callable[[], Graph]] = {
     "SDXL UNet": lambda: unet_graph(TINY_SDXL_UNET, 2, 6, 4, tokens=5),
     "controlled UNet": lambda: unet_graph(TINY_UNET, 1, 4, 6, tokens=5, control=True),
@@ -38,6 +46,11 @@ MODELS: dict[str, Callable[[], Graph]] = {
                                         pooled=True, embedded=True),
     "16 channels to a picture": lambda: vae_decoder_graph(TINY_SD3_VAE, 1, 4, 6),
     "a picture to 16 channels": lambda: vae_encoder_graph(TINY_SD3_VAE, 1, 8, 12),
+    "TAESD, decoding": lambda: taesd_decoder_graph(TINY_TAESD, 1, 4, 6),
+    "TAESD, encoding": lambda: taesd_encoder_graph(TINY_TAESD, 1, 8, 12),
+    "ESRGAN": lambda: upscaler_graph(TINY_RRDB, 1, 6, 5),
+    "Real-ESRGAN x2": lambda: upscaler_graph(replace(TINY_RRDB, unshuffle=2), 1, 6, 4),
+    "compact upscaler": lambda: upscaler_graph(SrvggConfig(16, convolutions=2), 1, 6, 5),
 }
 
 

@@ -7,20 +7,25 @@ from smalti.models.config import (
     FLUX_VAE,
     OPENCLIP_G,
     OPENCLIP_H,
-    SD15,
     SD1_UNET,
     SD2_UNET,
     SD3_VAE,
+    SD15,
+    SD_VAE,
     SDXL_REFINER_UNET,
     SDXL_UNET,
     SDXL_VAE,
-    SD_VAE,
     SSD1B_UNET,
+    TAESD,
+    TAESD3,
     VEGA_UNET,
     ClipTextConfig,
     ControlNetConfig,
     MobileNetV2Config,
     ModelConfig,
+    RrdbConfig,
+    SrvggConfig,
+    TaesdConfig,
     UNetConfig,
     VaeConfig,
 )
@@ -28,14 +33,17 @@ from smalti.models.controlnet import controlnet_graph
 from smalti.models.flux import flux_double_block_graph, flux_graph
 from smalti.models.mmdit import mmdit_graph
 from smalti.models.mobilenet_v2 import mobilenet_v2_graph
+from smalti.models.rrdb import rrdb_graph
+from smalti.models.srvgg import srvgg_graph
 from smalti.models.t5 import t5_graph
+from smalti.models.taesd import taesd_decoder_graph, taesd_encoder_graph
 from smalti.models.transformer_config import (
     CHROMA,
     FLUX_DEV,
     FLUX_SCHNELL,
+    SD3_MEDIUM,
     SD35_LARGE,
     SD35_MEDIUM,
-    SD3_MEDIUM,
     T5_XXL,
     ChromaConfig,
     FluxConfig,
@@ -43,15 +51,17 @@ from smalti.models.transformer_config import (
     T5Config,
 )
 from smalti.models.unet import unet_graph
+from smalti.models.upscaler import upscaler_graph
 from smalti.models.vae import vae_decoder_graph, vae_encoder_graph
 
 __all__ = [
     "CHROMA", "CLIP_L", "FLUX_DEV", "FLUX_SCHNELL", "FLUX_VAE", "OPENCLIP_G", "OPENCLIP_H", "SD15",
     "SD1_UNET", "SD2_UNET", "SD35_LARGE", "SD35_MEDIUM", "SD3_MEDIUM", "SD3_VAE",
-    "SDXL_REFINER_UNET", "SDXL_UNET", "SDXL_VAE", "SD_VAE", "SSD1B_UNET", "T5_XXL", "VEGA_UNET",
-    "ChromaConfig", "ClipTextConfig", "ControlNetConfig", "FluxConfig", "MMDiTConfig",
-    "MobileNetV2Config", "ModelConfig", "T5Config", "UNetConfig", "VaeConfig", "chroma_graph",
-    "chroma_modulation_graph", "clip_text_graph", "controlnet_graph", "flux_double_block_graph",
-    "flux_graph", "mmdit_graph", "mobilenet_v2_graph", "t5_graph", "unet_graph",
-    "vae_decoder_graph", "vae_encoder_graph",
+    "SDXL_REFINER_UNET", "SDXL_UNET", "SDXL_VAE", "SD_VAE", "SSD1B_UNET", "T5_XXL", "TAESD",
+    "TAESD3", "VEGA_UNET", "ChromaConfig", "ClipTextConfig", "ControlNetConfig", "FluxConfig",
+    "MMDiTConfig", "MobileNetV2Config", "ModelConfig", "RrdbConfig", "SrvggConfig", "T5Config",
+    "TaesdConfig", "UNetConfig", "VaeConfig", "chroma_graph", "chroma_modulation_graph",
+    "clip_text_graph", "controlnet_graph", "flux_double_block_graph", "flux_graph", "mmdit_graph",
+    "mobilenet_v2_graph", "rrdb_graph", "srvgg_graph", "t5_graph", "taesd_decoder_graph",
+    "taesd_encoder_graph", "unet_graph", "upscaler_graph", "vae_decoder_graph", "vae_encoder_graph",
 ]

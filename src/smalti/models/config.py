@@ -152,6 +152,55 @@ class VaeConfig:
 
 
 @dataclass(frozen=True)
+class TaesdConfig:
+    """The tiny autoencoder TAESD (madebyollin/taesd): residual blocks of each size, in the order
+    in which they run; between two sizes the image is doubled or halved."""
+
+    z_channels: int
+    channels: int = 64
+    decoder_blocks: tuple[int, ...] = (3, 3, 3, 1)
+    encoder_blocks: tuple[int, ...] = (1, 3, 3, 3)
+    image_channels: int = 3
+
+    @property
+    def downscale(self) -> int:
+        """Pixels per latent pixel, along one side."""
+        return 2 ** (len(self.decoder_blocks) - 1)
+
+
+@dataclass(frozen=True)
+class RrdbConfig:
+    """ESRGAN and Real-ESRGAN (Wang et al. 2018, arXiv:1809.00219; 2021, arXiv:2107.10833).
+
+    `growth` channels are added by each convolution of a dense block; the image is doubled
+    `doublings` times; before that, pixels of squares of `unshuffle` x `unshuffle` become channels.
+    """
+
+    channels: int = 64
+    growth: int = 32
+    blocks: int = 23
+    doublings: int = 2
+    unshuffle: int = 1
+    image_channels: int = 3
+
+    @property
+    def scale(self) -> float:
+        """Pixels of the result per pixel of the image, along one side."""
+        return 2**self.doublings / self.unshuffle
+
+
+@dataclass(frozen=True)
+class SrvggConfig:
+    """The compact network of Real-ESRGAN (the same repository): `convolutions` of one width between
+    the first and the last, `scale` times as many pixels along one side."""
+
+    channels: int = 64
+    convolutions: int = 16
+    scale: int = 4
+    image_channels: int = 3
+
+
+@dataclass(frozen=True)
 class MobileNetV2Config:
     """MobileNetV2 (Sandler et al. 2018, arXiv:1801.04381) with a linear classifier.
 
@@ -281,6 +330,12 @@ SDXL_VAE = replace(SD_VAE, scaling_factor=0.13025)
 SD3_VAE = replace(SD_VAE, z_channels=16, scaling_factor=1.5305, shift_factor=0.0609,
                   quant_conv=False)
 FLUX_VAE = replace(SD3_VAE, scaling_factor=0.3611, shift_factor=0.1159)
+
+TAESD = TaesdConfig(z_channels=4)
+"""For Stable Diffusion 1.x and 2.x; with other weights for SDXL."""
+
+TAESD3 = TaesdConfig(z_channels=16)
+"""For Stable Diffusion 3; with other weights for Flux."""
 
 SD15 = ModelConfig("sd1", {"clip_l": CLIP_L}, SD1_UNET, SD_VAE)
 """Stable Diffusion 1.5."""

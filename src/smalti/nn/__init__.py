@@ -5,9 +5,18 @@ that name would: `linear(x, "to_q", 64)` inside `g.scope("attn1")` reads `attn1.
 Shapes are logical and channels-first, as in checkpoints; how they lie in memory is decided later.
 """
 
-from smalti.nn.activation import gelu, gelu_tanh, quick_gelu, relu6, silu
+from smalti.nn.activation import (
+    gelu,
+    gelu_tanh,
+    leaky_relu,
+    prelu,
+    quick_gelu,
+    relu,
+    relu6,
+    silu,
+)
 from smalti.nn.attention import cross_attention
-from smalti.nn.convolution import conv2d, upsample_nearest
+from smalti.nn.convolution import conv2d, pixel_shuffle, pixel_unshuffle, upsample_nearest
 from smalti.nn.embedding import (
     embedding,
     grid_angles,
@@ -28,7 +37,8 @@ from smalti.nn.tokens import from_patches, from_tokens, patches, to_tokens
 
 __all__ = [
     "batch_norm", "conv2d", "cross_attention", "embedding", "from_patches", "from_tokens",
-    "geglu_feed_forward", "gelu", "gelu_tanh", "grid_angles", "group_norm", "layer_norm", "linear",
-    "modulated_norm", "modulation", "patches", "quick_gelu", "relu6", "rms_norm",
-    "rotary_embedding", "silu", "timestep_embedding", "to_tokens", "upsample_nearest",
+    "geglu_feed_forward", "gelu", "gelu_tanh", "grid_angles", "group_norm", "layer_norm",
+    "leaky_relu", "linear", "modulated_norm", "modulation", "patches", "pixel_shuffle",
+    "pixel_unshuffle", "prelu", "quick_gelu", "relu", "relu6", "rms_norm", "rotary_embedding",
+    "silu", "timestep_embedding", "to_tokens", "upsample_nearest",
 ]

@@ -5,6 +5,41 @@ from __future__ import annotations
 from smalti.graph import Value
 
 
+def relu(x: Value) -> Value:
+    """max(x, 0), element by element.
+
+    >>> from smalti.graph import Graph
+    >>> relu(Graph().input("x", (2, 3)))
+    <result relu f32[2, 3]>
+    """
+    return x.graph.apply("relu", x)
+
+
+def leaky_relu(x: Value, slope: float) -> Value:
+    """max(x, 0) + slope * min(x, 0) for a slope of at most 1 (Maas et al. 2013).
+
+    >>> from smalti.graph import Graph
+    >>> leaky_relu(Graph().input("x", (2, 3)), 0.2)
+    <result max f32[2, 3]>
+    """
+    return x.graph.apply("max", x, x * slope)
+
+
+def prelu(x: Value, name: str) -> Value:
+    """max(x, 0) + slope * min(x, 0), with a slope for each channel: x [n, c, h, w].
+
+    Reads `name.weight` [c]. He et al. 2015, arXiv:1502.01852.
+
+    >>> from smalti.graph import Graph
+    >>> prelu(Graph().input("x", (1, 64, 8, 8)), "act")
+    <result add f32[1, 64, 8, 8]>
+    """
+    g = x.graph
+    with g.scope(name):
+        slope = g.parameter("weight", x.shape[1:2]).reshape(-1, 1, 1)
+    return relu(x) + slope * g.apply("min", x, g.constant(0.0))
+
+
 def relu6(x: Value) -> Value:
     """min(max(x, 0), 6), element by element (Krizhevsky 2010, Convolutional deep belief networks).
 

@@ -1,4 +1,4 @@
-"""Convolution and nearest-neighbour upsampling of images [n, c, h, w]."""
+"""Convolution of images [n, c, h, w], and what makes them larger and smaller."""
 
 from __future__ import annotations
 
@@ -30,11 +30,40 @@ def conv2d(x: Value, name: str, channels: int, kernel: int, *, stride: int = 1,
                        pads=(kernel // 2,) * 4 if pads is None else pads)
 
 
-def upsample_nearest(x: Value) -> Value:
-    """Every pixel twice in both directions: x [n, c, h, w] -> [n, c, 2 h, 2 w].
+def upsample_nearest(x: Value, factor: int = 2) -> Value:
+    """Every pixel `factor` times in both directions: x [n, c, h, w] -> [n, c, f h, f w].
 
     >>> from smalti.graph import Graph
     >>> upsample_nearest(Graph().input("x", (1, 4, 8, 6)))
     <result resize f32[1, 4, 16, 12]>
     """
-    return x.graph.apply("resize", x, scales=(1, 1, 2, 2))
+    return x.graph.apply("resize", x, scales=(1, 1, factor, factor))
+
+
+def pixel_shuffle(x: Value, factor: int) -> Value:
+    """Channels as pixels, (c, dy, dx) in their order: x [n, c f f, h, w] -> [n, c, f h, f w].
+
+    Raises InputError when f f does not divide the channels. Shi et al. 2016, arXiv:1609.05158.
+
+    >>> from smalti.graph import Graph
+    >>> pixel_shuffle(Graph().input("x", (1, 48, 8, 6)), 4)
+    <result reshape f32[1, 3, 32, 24]>
+    """
+    n, channels, height, width = x.shape
+    parts = x.reshape(n, channels // factor**2, factor, factor, height, width)
+    return parts.transpose(0, 1, 4, 2, 5, 3).reshape(n, -1, factor * height, factor * width)
+
+
+def pixel_unshuffle(x: Value, factor: int) -> Value:
+    """What `pixel_shuffle` undoes: x [n, c, f h, f w] -> [n, c f f, h, w].
+
+    Raises InputError when f does not divide the size.
+
+    >>> from smalti.graph import Graph
+    >>> pixel_unshuffle(Graph().input("x", (1, 3, 32, 24)), 4)
+    <result reshape f32[1, 48, 8, 6]>
+    """
+    n, channels, height, width = x.shape
+    parts = x.reshape(n, channels, height // factor, factor, width // factor, factor)
+    return parts.transpose(0, 1, 3, 5, 2, 4).reshape(
+        n, channels * factor**2, height // factor, width // factor)

@@ -1,4 +1,4 @@
-"""Where the parameters of the transformer families lie in files, whatever those call them."""
+"""Where the parameters of models lie in files, whatever those call them."""
 
 from smalti.checkpoint.keys.flux import (
     CHROMA_DIFFUSERS,
@@ -16,9 +16,11 @@ from smalti.checkpoint.keys.stored import (
     shape_of,
 )
 from smalti.checkpoint.keys.t5 import T5_GGUF, T5_TRANSFORMERS
+from smalti.checkpoint.keys.taesd import taesd_renaming
+from smalti.checkpoint.keys.upscalers import upscaler_config, upscaler_renaming
 
 __all__ = [
     "CHROMA_DIFFUSERS", "CHROMA_ORIGINAL", "FLUX_DIFFUSERS", "FLUX_ORIGINAL", "SD3_ORIGINAL",
     "T5_GGUF", "T5_TRANSFORMERS", "Expression", "Part", "Table", "assembled", "expressions",
-    "sd3_diffusers", "shape_of",
+    "sd3_diffusers", "shape_of", "taesd_renaming", "upscaler_config", "upscaler_renaming",
 ]
