@@ -13,9 +13,10 @@ from smalti.checkpoint.adapters.alphas import Alphas
 from smalti.checkpoint.adapters.change import BIASES, Change, Unfit
 from smalti.checkpoint.adapters.keys import modules
 from smalti.checkpoint.adapters.spelling import Shapes, Spellings, Target
+from smalti.checkpoint.container import open_tensors
 from smalti.checkpoint.expected import UNET
 from smalti.errors import CheckpointError, UnknownFamilyError
-from smalti.runtime.tensor_file import TensorFile
+from smalti.runtime.tensor_file import Tensors
 
 LISTED_MAX = 3
 CONTEXTS = {768: "Stable Diffusion 1.x", 1024: "Stable Diffusion 2.x", 2048: "SDXL",
@@ -96,7 +97,7 @@ class Adapter:
     Nothing but names, shapes and the metadata is read before it is asked for.
     """
 
-    def __init__(self, file: TensorFile) -> None:
+    def __init__(self, file: Tensors) -> None:
         self.file, self.path = file, Path(file.path)
         found, self.left = modules(file)
         stated = Alphas.of(file.metadata, self.path)
@@ -112,12 +113,12 @@ class Adapter:
 
     @classmethod
     def open(cls, path: str | Path) -> Adapter:
-        """Open an adapter file.
+        """Open an adapter file, in whatever container (see `open_tensors`).
 
         Raises CheckpointError for a damaged file and UnknownFamilyError for one that holds no
         changes.
         """
-        return cls(TensorFile(path))
+        return cls(open_tensors(path))
 
     def __repr__(self) -> str:
         return f"Adapter({str(self.path)!r}, {len(self.changes)} layers)"

@@ -12,12 +12,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from smalti.errors import CheckpointError
+from smalti.runtime.tensor_file import Tensors
 
 Floats = npt.NDArray[np.float32]
 Shape = tuple[int, ...]
@@ -33,16 +33,6 @@ KINDS = {
 SCALES = ("alpha", "scale")
 BIASES = ("diff_b", "b_norm", "set_bias", "up_bias")
 EPSILON = np.finfo(np.float32).eps
-
-
-class Tensors(Protocol):
-    """A file of tensors, as far as changes read it."""
-
-    def shape(self, name: str) -> Shape:
-        """The shape of a tensor."""
-
-    def read(self, name: str) -> Floats:
-        """An f32 copy of a tensor."""
 
 
 class Unfit(CheckpointError):

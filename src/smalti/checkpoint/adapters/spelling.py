@@ -6,8 +6,8 @@ XLabs give it, each with dots or, as kohya's trainer writes it, with underscores
 layer that is fused here as several, or several that are apart here as one: a spelling stands for
 ranges of rows of one or more layers.
 
-The names of the two worlds: `scripts/convert_diffusers_to_original_stable_diffusion.py` and
-`loaders/single_file_utils.py` of huggingface/diffusers.
+What diffusers calls them: `scripts/convert_diffusers_to_original_stable_diffusion.py` there for
+UNets, `checkpoint/keys/` here for transformers.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from smalti.checkpoint.expected import UNET
+from smalti.checkpoint.keys import CHROMA_DIFFUSERS, FLUX_DIFFUSERS, Table, sd3_diffusers
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -227,132 +228,55 @@ def diffusers_unet_path(path: str, stride: int) -> str:
 
 # ---------------------------------------------------------------------- transformers
 
-_FLUX_ENDS = {
-    "img_in": "x_embedder",
-    "txt_in": "context_embedder",
-    "time_in.in_layer": "time_text_embed.timestep_embedder.linear_1",
-    "time_in.out_layer": "time_text_embed.timestep_embedder.linear_2",
-    "vector_in.in_layer": "time_text_embed.text_embedder.linear_1",
-    "vector_in.out_layer": "time_text_embed.text_embedder.linear_2",
-    "guidance_in.in_layer": "time_text_embed.guidance_embedder.linear_1",
-    "guidance_in.out_layer": "time_text_embed.guidance_embedder.linear_2",
-    "final_layer.linear": "proj_out",
-}
-_FLUX_DOUBLE = {
-    "img_mod.lin": "norm1.linear",
-    "txt_mod.lin": "norm1_context.linear",
-    "img_attn.proj": "attn.to_out.0",
-    "txt_attn.proj": "attn.to_add_out",
-    "img_mlp.0": "ff.net.0.proj",
-    "img_mlp.2": "ff.net.2",
-    "txt_mlp.0": "ff_context.net.0.proj",
-    "txt_mlp.2": "ff_context.net.2",
-    "img_attn.norm.query_norm": "attn.norm_q",
-    "img_attn.norm.key_norm": "attn.norm_k",
-    "txt_attn.norm.query_norm": "attn.norm_added_q",
-    "txt_attn.norm.key_norm": "attn.norm_added_k",
-}
-_FLUX_SINGLE = {
-    "modulation.lin": "norm.linear",
-    "linear2": "proj_out",
-    "norm.query_norm": "attn.norm_q",
-    "norm.key_norm": "attn.norm_k",
-}
 _XLABS = {"img_attn.qkv": "qkv_lora1", "img_attn.proj": "proj_lora1",
-          "txt_attn.qkv": "qkv_lora2", "txt_attn.proj": "proj_lora2"}
-_QKV = ("to_q", "to_k", "to_v")
-_ADDED_QKV = ("add_q_proj", "add_k_proj", "add_v_proj")
+        "txt_attn.qkv": "qkv_lora2", "txt_attn.proj": "proj_lora2"}
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 def _flux(layers: _Layers) -> Spelled:
     """Names of diffusers and XLabs for Flux and Chroma."""
+    yield from _stored(layers, {**CHROMA_DIFFUSERS, **FLUX_DIFFUSERS})
     for path in layers.rows:
         kind, _, rest = path.partition(".")
         number, _, rest = rest.partition(".")
-        if path in _FLUX_ENDS:
-            yield _FLUX_ENDS[path], layers.whole(path)
-        elif path == "final_layer.adaLN_modulation.1":
-            yield "norm_out.linear", layers.swapped(path)
-        elif kind == "double_blocks":
-            block = f"transformer_blocks.{number}"
-            if rest in _XLABS:
-                yield f"double_blocks.{number}.{_XLABS[rest]}", layers.whole(path)
-            if rest in _FLUX_DOUBLE:
-                yield f"{block}.{_FLUX_DOUBLE[rest]}", layers.whole(path)
-            elif rest in ("img_attn.qkv", "txt_attn.qkv"):
-                names = _QKV if rest.startswith("img") else _ADDED_QKV
-                yield from _thirds(layers, path, f"{block}.attn", names)
-        elif kind == "single_blocks":
-            block = f"single_transformer_blocks.{number}"
-            if rest in _FLUX_SINGLE:
-                yield f"{block}.{_FLUX_SINGLE[rest]}", layers.whole(path)
-            if rest == "linear2":
-                yield f"single_blocks.{number}.proj_lora", layers.whole(path)
-            if rest == "linear1":
-                width = layers.rows[f"single_blocks.{number}.linear2"]
-                mlp = layers.rows[path] - 3 * width
-                *qkv, behind = layers.split(path, width, width, width, mlp)
-                yield from zip((f"{block}.attn.{name}" for name in _QKV), qkv, strict=True)
-                yield f"{block}.proj_mlp", behind
-                yield f"single_blocks.{number}.qkv_lora", layers.split(path, 3 * width, mlp)[0]
-
-
-_SD3_ENDS = {
-    "x_embedder.proj": "pos_embed.proj",
-    "context_embedder": "context_embedder",
-    "t_embedder.mlp.0": "time_text_embed.timestep_embedder.linear_1",
-    "t_embedder.mlp.2": "time_text_embed.timestep_embedder.linear_2",
-    "y_embedder.mlp.0": "time_text_embed.text_embedder.linear_1",
-    "y_embedder.mlp.2": "time_text_embed.text_embedder.linear_2",
-    "final_layer.linear": "proj_out",
-}
-_SD3_BLOCK = {
-    "x_block.attn.proj": "attn.to_out.0",
-    "context_block.attn.proj": "attn.to_add_out",
-    "x_block.attn2.proj": "attn2.to_out.0",
-    "x_block.mlp.fc1": "ff.net.0.proj",
-    "x_block.mlp.fc2": "ff.net.2",
-    "context_block.mlp.fc1": "ff_context.net.0.proj",
-    "context_block.mlp.fc2": "ff_context.net.2",
-    "x_block.adaLN_modulation.1": "norm1.linear",
-    "x_block.attn.ln_q": "attn.norm_q",
-    "x_block.attn.ln_k": "attn.norm_k",
-    "x_block.attn2.ln_q": "attn2.norm_q",
-    "x_block.attn2.ln_k": "attn2.norm_k",
-    "context_block.attn.ln_q": "attn.norm_added_q",
-    "context_block.attn.ln_k": "attn.norm_added_k",
-}
-_SD3_QKV = {"x_block.attn.qkv": ("attn", _QKV), "x_block.attn2.qkv": ("attn2", _QKV),
-            "context_block.attn.qkv": ("attn", _ADDED_QKV)}
+        if kind == "double_blocks" and rest in _XLABS:
+            yield f"double_blocks.{number}.{_XLABS[rest]}", layers.whole(path)
+        elif kind == "single_blocks" and rest == "linear1":
+            width = layers.rows[f"single_blocks.{number}.linear2"]
+            yield f"single_blocks.{number}.qkv_lora", layers.split(path, 3 * width)[0]
+        elif kind == "single_blocks" and rest == "linear2":
+            yield f"single_blocks.{number}.proj_lora", layers.whole(path)
 
 
 def _sd3(layers: _Layers) -> Spelled:
     """Names of diffusers for Stable Diffusion 3."""
+    blocks = {path.split(".")[1] for path in layers.rows if path.startswith("joint_blocks.")}
+    return _stored(layers, sd3_diffusers(len(blocks)))
+
+
+def _stored(layers: _Layers, table: Table) -> Spelled:
+    """Names of the tensors that a table of keys makes the layers of."""
     for path in layers.rows:
-        kind, _, rest = path.partition(".")
-        number, _, rest = rest.partition(".")
-        if path in _SD3_ENDS:
-            yield _SD3_ENDS[path], layers.whole(path)
-        elif path == "final_layer.adaLN_modulation.1":
-            yield "norm_out.linear", layers.swapped(path)
-        elif kind == "joint_blocks":
-            block = f"transformer_blocks.{number}"
-            if rest in _SD3_BLOCK:
-                yield f"{block}.{_SD3_BLOCK[rest]}", layers.whole(path)
-            elif rest in _SD3_QKV:
-                place, names = _SD3_QKV[rest]
-                yield from _thirds(layers, path, f"{block}.{place}", names)
-            elif rest == "context_block.adaLN_modulation.1":
-                last = f"joint_blocks.{number}.context_block.attn.proj" not in layers.rows
-                yield f"{block}.norm1_context.linear", (
-                    layers.swapped(path) if last else layers.whole(path))
+        starred = _NUMBER.sub("*", path, count=1)
+        number = match[0] if (match := _NUMBER.search(path)) else ""
+        rule = next((table[name] for name in (f"{path}.weight", f"{starred}.weight",
+                                              f"{starred}.scale") if name in table), ())
+        names = [part.name.replace("*", number).rpartition(".")[0] for part in rule]
+        if len(rule) == 1:
+            yield names[0], layers.whole(path)
+        elif len(set(names)) == 1:
+            yield names[0], layers.swapped(path)
+        elif rule:
+            yield from zip(names, layers.split(path, *_heights(layers, path, len(rule))),
+                           strict=True)
 
 
-def _thirds(layers: _Layers, path: str, block: str, names: tuple[str, str, str]) -> Spelled:
-    """The three thirds of a fused layer."""
-    third = layers.rows[path] // 3
-    return zip((f"{block}.{name}" for name in names), layers.split(path, third, third, third),
-               strict=True)
+def _heights(layers: _Layers, path: str, count: int) -> list[int]:
+    """Rows of each of the layers that are fused here: queries, keys, values, and what is left."""
+    if path.endswith(".linear1"):
+        width = layers.rows[path.replace(".linear1", ".linear2")]
+        return [width, width, width, layers.rows[path] - 3 * width]
+    return [layers.rows[path] // count] * count
 
 
 # ---------------------------------------------------------------------- text encoders
