@@ -8,13 +8,14 @@ with, so that only one is in memory at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from smalti.checkpoint import Checkpoint
+from smalti.checkpoint.adapters import Adapted, Use, changed
 from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.models.parts import Part, parts
@@ -30,16 +31,18 @@ def ignore(text: str) -> None:
 
 @dataclass(frozen=True)
 class _Bound:
-    """A program with its weights, and what it was made for."""
+    """A program with its weights, and what it was made for; `weights` says which are bound."""
 
     shape: tuple[int, ...]
     program: Program
+    weights: Adapted
 
 
 @dataclass
 class Submodels:
     """Programs of one checkpoint, made when they are first needed.
 
+    `weights` are those of the checkpoint, with adapters where there are any: see `adapt`.
     `progress` is called with one line of text before anything that may take over a second.
     """
 
@@ -48,6 +51,17 @@ class Submodels:
     threads: int | None = None
     progress: Callable[[str], None] = ignore
     _bound: dict[str, _Bound] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.weights = Adapted(self.checkpoint, ())
+
+    def adapt(self, uses: Sequence[Use]) -> None:
+        """Use these adapters from now on, and no others. Nothing is compiled for it, and only the
+        weights that they change are bound again, when their part is needed next.
+
+        Raises CheckpointError for an adapter of another kind of model.
+        """
+        self.weights = Adapted(self.checkpoint, uses, self.checkpoint.report.path)
 
     @cached_property
     def parts(self) -> dict[str, Part]:
@@ -67,15 +81,26 @@ class Submodels:
 
         Raises NumericsError naming a weight that holds NaN or Inf.
         """
-        known = self._bound.get(part)
-        if known is not None and known.shape == shape:
-            return known.program
-        graph, before = self.graph(part, shape), known.program if known is not None else None
-        program = self.compiled(part, graph, before)
+        before = self._current(part)
+        if before is not None and self._bound[part].shape == shape:
+            return before
+        program = self.compiled(part, self.graph(part, shape), before)
         self.progress(f"loading {self.parts[part].title}")
-        program.bind(self.checkpoint.floats, self.checkpoint.drop, like=before)
-        self._bound[part] = _Bound(shape, program)
+        program.bind(self.weights.floats, self.weights.drop, like=before)
+        self._bound[part] = _Bound(shape, program, self.weights)
         return program
+
+    def _current(self, part: str) -> Program | None:
+        """The program of `part` that is there, with the weights of now: what adapters have changed
+        since is bound again."""
+        known = self._bound.pop(part, None)
+        if known is None:
+            return None
+        if names := changed(known.weights, self.weights):
+            self.progress(f"adapting {self.parts[part].title}")
+            known.program.bind(self.weights.floats, self.weights.drop, only=names)
+        self._bound[part] = _Bound(known.shape, known.program, self.weights)
+        return known.program
 
     def graph(self, part: str, shape: tuple[int, ...]) -> Graph:
         """What `part` computes for `shape`. Raises InputError for an unknown part."""

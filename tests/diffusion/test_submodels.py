@@ -1,0 +1,157 @@
+"""Parts of a model under adapters: which weights are bound, when, and what is compiled for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from tiny_model import TINY
+
+from smalti import checkpoint
+from smalti.checkpoint.adapters import Adapted, Adapter, Use
+from smalti.checkpoint.expected import TEXT, UNET, expected_tensors
+from smalti.diffusion.submodels import Submodels
+from smalti.errors import InputError, NumericsError
+from smalti.runtime import compiler
+
+TOKENS = {"tokens": np.arange(77, dtype=np.int32)[None] + 320}
+LATENT = {"latent": np.random.default_rng(1).standard_normal((1, 4, 4, 4), np.float32),
+          "timesteps": np.full(1, 500, np.float32),
+          "context": np.random.default_rng(2).standard_normal((1, 77, 16), np.float32)}
+RUNS = {"text": ((1,), TOKENS), "unet": ((1, 4, 4), LATENT)}
+
+
+def adapter_file(path: Path, seed: int) -> Path:
+    """A LoRA of all layers of the UNet and of the text encoder, their biases included."""
+    rng, tensors = np.random.default_rng(seed), {}
+    for name, shape in expected_tensors(TINY).items():
+        prefix = next((p for p in (UNET, TEXT) if name.startswith(p)), None)
+        if prefix is None or "embed" in name:
+            continue
+        layer, _, leaf = name.rpartition(".")
+        module = ("diffusion_model." if prefix == UNET else "lora_te_text_model.") \
+            + layer.removeprefix(prefix)
+        if leaf == "bias":
+            tensors[f"{module}.diff_b"] = rng.standard_normal(shape, np.float32) / 10
+        elif len(shape) == 1:
+            tensors[f"{module}.w_norm"] = rng.standard_normal(shape, np.float32) / 10
+        else:
+            ones = (1,) * (len(shape) - 2)
+            tensors[f"{module}.lora_up.weight"] = rng.standard_normal((shape[0], 2, *ones),
+                                                                      np.float32) / 10
+            tensors[f"{module}.lora_down.weight"] = rng.standard_normal((2, *shape[1:]),
+                                                                        np.float32) / 3
+    save_file(tensors, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> list[Adapter]:
+    folder = tmp_path_factory.mktemp("adapters")
+    return [Adapter.open(adapter_file(folder / f"{seed}.safetensors", seed)) for seed in (0, 1)]
+
+
+def results(parts: Submodels) -> dict[str, bytes]:
+    """What each part computes, as bytes."""
+    return {part: next(iter(parts.run(part, shape, **inputs).values())).tobytes()
+            for part, (shape, inputs) in RUNS.items()}
+
+
+def merged(parts: Submodels, uses: list[Use]) -> dict[str, bytes]:
+    """What the parts compute with weights that have the adapters in them from the start."""
+    fresh, weights = Submodels(parts.checkpoint, threads=1), Adapted(parts.checkpoint, uses)
+    found = {}
+    for part, (shape, inputs) in RUNS.items():
+        program = fresh.compiled(part, fresh.graph(part, shape))
+        program.bind(weights.floats)
+        found[part] = next(iter(program.run(inputs).values())).tobytes()
+    return found
+
+
+@pytest.fixture()
+def parts(model_path: Path) -> Submodels:
+    return Submodels(checkpoint.load(model_path), threads=1)
+
+
+@pytest.fixture()
+def compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From its call on, whatever would compile fails."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("a program is compiled")
+
+    def forbid() -> None:
+        monkeypatch.setattr(compiler, "build_image", fail)
+        monkeypatch.setattr(compiler, "compile_graph", fail)
+        monkeypatch.setattr("smalti.diffusion.submodels.compile_graph", fail)
+
+    return forbid
+
+
+def test_adapters_come_and_go_without_compiling(
+        parts: Submodels, adapters: list[Adapter], compiles_nothing: Callable[[], None]) -> None:
+    base = results(parts)
+    choices = [[Use(adapters[0])], [Use(adapters[0], 0.5, -2.0)],
+               [Use(adapters[0], 0.5), Use(adapters[1], 0.25)], [Use(adapters[1], 0.0, 1.0)]]
+    expected = [merged(parts, uses) for uses in choices]
+    compiles_nothing()
+    for uses, wanted in zip(choices, expected, strict=True):
+        parts.adapt(uses)
+        assert results(parts) == wanted != base
+        parts.adapt([])
+        assert results(parts) == base
+
+
+def test_only_parts_that_change_are_bound_again(
+        parts: Submodels, adapters: list[Adapter], monkeypatch: pytest.MonkeyPatch) -> None:
+    results(parts)
+    read: list[str] = []
+    floats = Adapted.floats
+    monkeypatch.setattr(Adapted, "floats", lambda self, name: read.append(name) or floats(
+        self, name))
+    parts.adapt([Use(adapters[0], 0.0, 1.0)])
+    results(parts)
+    assert read and all(name.startswith(TEXT) for name in read)
+    assert not any("embeddings" in name for name in read)
+    read.clear()
+    parts.adapt([Use(adapters[0], 0.0, 1.0)])
+    results(parts)
+    assert not read
+    parts.adapt([Use(adapters[0], 1.0, 1.0)])
+    parts.bound("text", (1,))
+    assert not read
+
+
+def test_a_new_shape_takes_nothing_of_what_was_adapted_before(
+        parts: Submodels, adapters: list[Adapter]) -> None:
+    results(parts)
+    parts.adapt([Use(adapters[0])])
+    wide = {**LATENT, "latent": np.zeros((1, 4, 4, 6), np.float32)}
+    found = parts.run("unet", (1, 4, 6), **wide)
+    fresh = Submodels(parts.checkpoint, threads=1)
+    fresh.adapt([Use(adapters[0])])
+    expected = fresh.run("unet", (1, 4, 6), **wide)
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+
+
+def test_an_adapter_that_breaks_weights_leaves_the_model_usable(
+        parts: Submodels, adapters: list[Adapter]) -> None:
+    base = results(parts)
+    parts.adapt([Use(adapters[0], 1e30)])
+    with pytest.raises(NumericsError, match="holds .* values that are NaN or infinite"):
+        results(parts)
+    with pytest.raises(InputError, match="is an adapter for Flux"):
+        parts.adapt([Use(flux(adapters[0].path.parent))])
+    parts.adapt([])
+    assert results(parts) == base
+
+
+def flux(folder: Path) -> Adapter:
+    """One for another kind of model."""
+    save_file({"double_blocks.0.img_attn.qkv.lora_A.weight": np.ones((2, 8), np.float32),
+               "double_blocks.0.img_attn.qkv.lora_B.weight": np.ones((24, 2), np.float32)},
+              folder / "flux.safetensors")
+    return Adapter.open(folder / "flux.safetensors")
