@@ -14,6 +14,7 @@ from smalti.checkpoint.adapters.change import BIASES, Change, Unfit
 from smalti.checkpoint.adapters.keys import modules
 from smalti.checkpoint.adapters.spelling import Shapes, Spellings, Target
 from smalti.checkpoint.container import open_tensors
+from smalti.checkpoint.embeddings import Embedding, bundled
 from smalti.checkpoint.expected import UNET
 from smalti.errors import CheckpointError, UnknownFamilyError
 from smalti.runtime.tensor_file import Tensors
@@ -167,6 +168,14 @@ class Adapter:
             except Unfit:
                 continue
         return found
+
+    @cached_property
+    def embeddings(self) -> list[Embedding]:
+        """The textual-inversion embeddings that come with it.
+
+        Raises UnknownFamilyError where what is called so is none.
+        """
+        return bundled(self.file)
 
     # ------------------------------------------------------------------ what it changes
 

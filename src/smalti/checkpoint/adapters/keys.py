@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-BUNDLE = "bundle_emb."
+from smalti.checkpoint.embeddings import BUNDLE
 
 _XLABS = re.compile(r"(.+)\.processor\.((?:qkv|proj)_lora[12]?)\.(down|up)\.weight")
 _MARK = r"(?:[._]lora[._]|\.lora_linear_layer\.)"
