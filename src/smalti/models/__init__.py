@@ -37,6 +37,7 @@ from smalti.models.rrdb import rrdb_graph
 from smalti.models.srvgg import srvgg_graph
 from smalti.models.t5 import t5_graph
 from smalti.models.taesd import taesd_decoder_graph, taesd_encoder_graph
+from smalti.models.tileable import tileable
 from smalti.models.transformer_config import (
     CHROMA,
     FLUX_DEV,
@@ -63,5 +64,6 @@ __all__ = [
     "TaesdConfig", "UNetConfig", "VaeConfig", "chroma_graph", "chroma_modulation_graph",
     "clip_text_graph", "controlnet_graph", "flux_double_block_graph", "flux_graph", "mmdit_graph",
     "mobilenet_v2_graph", "rrdb_graph", "srvgg_graph", "t5_graph", "taesd_decoder_graph",
-    "taesd_encoder_graph", "unet_graph", "upscaler_graph", "vae_decoder_graph", "vae_encoder_graph",
+    "taesd_encoder_graph", "tileable", "unet_graph", "upscaler_graph", "vae_decoder_graph",
+    "vae_encoder_graph",
 ]
