@@ -165,6 +165,49 @@ def test_operands_of_a_concat_are_computed_in_their_place() -> None:
     assert found.outputs["y"].shape == (1, 12, 4, 4)
 
 
+def test_a_dense_block_copies_nothing() -> None:
+    """Each convolution reads all before it where they lie, and puts its result behind them."""
+    g = Graph("dense")
+    known = g.apply("silu", image(g))
+    for name in "abc":
+        made = conv(g, known, 4, name)
+        known = g.apply("concat", known, g.apply("max", made, made * 0.2), axis=1)
+    g.output("y", known)
+    found = cut(g)
+    assert forms(found) == {"map": 1, "contraction": 3}
+    outs = [piece.views["out"] for piece in found.pieces]
+    assert {view.storage for view in outs} == {found.outputs["y"].storage}
+    assert [view.offset for view in outs] == [0, 8, 12, 16]
+    for name in LEVELS:
+        check_graph(g, name, "f32")
+
+
+@pytest.mark.parametrize("behind, count", [
+    (lambda x: x.graph.apply("max", x, x * 0.2), 1),
+    (lambda x: x * x, 1),
+    (lambda x: x * x.graph.apply("sigmoid", x + 1.0) - x, 1),
+    (lambda x: x.graph.apply("relu", x) + x * x.graph.input("s", (8, 1, 1)), 1),
+    (lambda x: x + x.graph.apply("reduce_mean", x, axes=(2, 3), keepdims=1), 3),
+    (lambda x: x * x.graph.apply("reshape", x, shape=(1, 8, 4, 4)), 2),
+    (lambda x: x * x.graph.apply("sigmoid", x).transpose(0, 1, 3, 2), 2),
+], ids=["leaky relu", "square", "three readers", "other values", "a mean between",
+        "a view between", "a transpose between"])
+def test_readers_that_meet_again_cost_no_kernel(behind, count: int) -> None:
+    g = Graph("meeting")
+    g.output("y", behind(conv(g, image(g), 8)))
+    assert len(cut(g).pieces) == count
+    check_graph(g, LEVELS[-1], "f32")
+
+
+def test_readers_that_something_else_reads_are_stored() -> None:
+    g = Graph("meeting")
+    x = conv(g, image(g), 8)
+    scaled = x * 0.2
+    g.output("y", g.apply("max", x, scaled))
+    g.output("scaled", scaled)
+    assert forms(cut(g)) == {"contraction": 1, "map": 2}
+
+
 @pytest.mark.parametrize("parts, gate, products", [
     (2, lambda a, b: a * b.graph.apply("gelu", b), 1),
     (3, lambda a, b, c: (a + b.graph.apply("silu", b)) * c, 1),

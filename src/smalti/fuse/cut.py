@@ -183,7 +183,7 @@ class _Cutter:
         """Let the operands of a concat be computed where the concat wants them."""
         at, dimension = 0, node.attributes["axis"] % len(node.output.shape)
         for value in node.inputs:
-            made = value in self.kept and value.node.operation.name != "concat"
+            made = value in self.kept
             if made and value not in self.places and node.inputs.count(value) == 1:
                 self.places[value] = (node.output, at)
             at += value.shape[dimension]

@@ -12,6 +12,9 @@ from collections.abc import Set as AbstractSet
 from smalti.fuse.support import ANCHORS, CONTRACTIONS, When, elementwise
 from smalti.graph import Graph, Node, Value
 
+MEETING_MAX = 8
+"""Values between several readers of a value and where they meet."""
+
 
 def grow_tails(graph: Graph, users: Mapping[Value, Sequence[Node]],
                when: Mapping[Value, When],
@@ -39,12 +42,13 @@ class _Tails:
     def grow(self, anchor: Node) -> None:
         """Absorb the pointwise operations behind a contraction, while each has one reader.
 
-        Equal slices of its channels that meet again in one result (GEGLU) are absorbed too.
+        Equal slices of its channels that meet again in one result (GEGLU) are absorbed too, and
+        several readers that do, as in max(x, x / 5).
         """
         value = anchor.output
         while value not in self.outputs:
             users = self.users.get(value, [])
-            joined = self._joined(value, anchor)
+            joined = self._joined(value, anchor) or self._met(value)
             if joined is not None:
                 value = joined
                 continue
@@ -59,6 +63,34 @@ class _Tails:
             self.absorbed.add(value)
             value = users[0].output
         self.ends[value] = anchor
+
+    def _met(self, value: Value) -> Value | None:
+        """Where all readers of `value`, pointwise operations, meet again; absorbs what is before.
+
+        None where there is one reader only, or where something else reads what is between.
+        """
+        region = [value]
+        while len(region) <= MEETING_MAX and len(self.users.get(value, [])) > 1:
+            open_ends = [v for v in region if v in self.outputs or any(
+                user.output not in region for user in self.users.get(v, []))]
+            if len(open_ends) == 1 and open_ends[0] is region[-1] is not value:
+                self.absorbed.update(region[:-1])
+                return region[-1]
+            step = next((user for v in open_ends for user in self.users.get(v, [])
+                         if user.output not in region and self._continues(user, region)), None)
+            if step is None:
+                return None
+            region.append(step.output)
+        return None
+
+    def _continues(self, node: Node, region: Sequence[Value]) -> bool:
+        """Whether `node` computes each element from those of `region` and of values that are stored
+        before the first of them is used."""
+        value = region[0]
+        return (self._pointwise(node) and node.output.shape == value.shape
+                and self.when[value] == self.when[node.output] and node.output not in self.ends
+                and not any(other in self.absorbed or self._depends(other, value)
+                            for other in node.inputs if other not in region))
 
     def _joined(self, value: Value, anchor: Node) -> Value | None:
         """Where all equal slices of a contraction's channels meet again; absorbs what is before.
