@@ -100,7 +100,7 @@ class Cache:
                          self.folder, error.strerror or error)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=4)
 def code_digest(*folders: str) -> str:
     """The hash of Smalti's code, or of some of its folders; where that cannot be read, one that
     never comes again."""

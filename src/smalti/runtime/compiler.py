@@ -238,6 +238,7 @@ class _Builder:
         self.packers: dict[tuple[PackedWeight, tuple[int, ...], str], int] = {}
         self.slots: dict[tuple, int] = {}
         self.image = Image(graph.name, chosen.name, precision, 0, 0, 0)
+        self.texts: dict[Kernel, int] = {}
         self.constants = bytearray()
 
     def build(self, progress: Callable[[int, int], None] | None) -> Image:
@@ -281,7 +282,14 @@ class _Builder:
         image.pieces.append(PieceInfo(
             piece.kernel.form, piece.scope, piece.reason, str(chosen.schedules[number]),
             piece.flops, _moved_bytes(piece.kernel, low), results,
-            turn.strips.count if turn.strips else 1))
+            turn.strips.count if turn.strips else 1, self._text(piece.kernel)))
+
+    def _text(self, kernel: Kernel) -> int:
+        """The number of a kernel's text in the image."""
+        if kernel not in self.texts:
+            self.texts[kernel] = len(self.image.kernels)
+            self.image.kernels.append(str(kernel))
+        return self.texts[kernel]
 
     def _call(self, number: int, arena: Arena) -> HostCall:
         """A call of the host."""

@@ -13,8 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from smalti import settings
+from smalti import machine, settings
 from smalti.errors import InputError
+from smalti.machine.cpu import Measured
+from smalti.machine.detection import at_level
+from smalti.runtime.cache import code_digest
 from smalti.runtime.executable import Executable, joined
 from smalti.target.x86.driver import enabled_state, identify
 from smalti.target.x86.instructions import LEVELS, level
@@ -35,6 +38,7 @@ ZMM_STATE = 0xE6   # also masks and both halves of the zmm registers
 
 CACHE_LEAVES = (0x8000001D, 4)  # AMD's, which Intel does not have, then Intel's
 DATA, UNIFIED = 1, 3
+CALIBRATION = "calibration.json"
 USUAL_CACHE_BYTES = {1: 32 << 10, 2: 512 << 10, 3: 4 << 20}
 
 Registers = dict[str, int]
@@ -113,6 +117,40 @@ def best_level() -> str | None:
 def available_levels() -> list[str]:
     """The x86 feature levels that this CPU has, the best last."""
     return [name for name, entry in LEVELS.items() if entry.needs <= set(cpu().features)]
+
+
+# ---------------------------------------------------------------------- the timing model
+
+
+def modelled(target: str | None = None) -> machine.Device:
+    """This CPU as the timing model knows it: what it says of itself, and what `smalti calibrate`
+    has measured of it; as code of the feature level `target` sees it."""
+    found, measured = machine.detect(cpu()), calibration()
+    if measured is not None:
+        found = measured.applied(found, modelled_code())
+    if target is None:
+        return found
+    chosen = level(target)
+    return at_level(found, chosen.lanes, chosen.pairs)
+
+
+def calibration() -> Measured | None:
+    """The last calibration of this CPU, or None."""
+    try:
+        found = Measured.of(calibration_path().read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, InputError):
+        return None
+    return found if found.device == cpu().name else None
+
+
+def calibration_path() -> Path:
+    """Where the last calibration is kept."""
+    return settings.cache_folder() / CALIBRATION
+
+
+def modelled_code() -> str:
+    """The hash of the code that constants of the timing model are fitted to."""
+    return code_digest("kernel", "machine", "schedule", "target")
 
 
 # ---------------------------------------------------------------------- cpuid

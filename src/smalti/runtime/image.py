@@ -20,7 +20,7 @@ from smalti.runtime.decoding import decoded
 
 HEADER = struct.Struct("<8s32sQQQ")
 """Magic, SHA-256 of all that follows it, and the bytes of text, code and constants."""
-MAGIC = b"SMALTI\0\5"
+MAGIC = b"SMALTI\0\6"
 DIGEST_END = 40
 BF16_EXPONENT = 0x7F80
 """The exponent bits of a bf16: all are set in NaN and Inf, and in nothing else."""
@@ -105,7 +105,8 @@ class PieceInfo:
     """What `explain` prints of a kernel or a host call, and where its results lie.
 
     `bytes` are those of operands and results, each once, as they are stored. In more than one of
-    `strips`, it writes its result over the part of an operand that is not read any more.
+    `strips`, it writes its result over the part of an operand that is not read any more. `kernel`
+    is the number of its text among those of the image, -1 of a host call.
     """
 
     form: str
@@ -116,6 +117,7 @@ class PieceInfo:
     bytes: int
     results: tuple[Place, ...]
     strips: int = 1
+    kernel: int = -1
 
 
 @dataclass
@@ -126,7 +128,8 @@ class Image:
     parameters only and run once after these are bound. Those from there to `changing` depend on the
     inputs named `held` besides, and run when these change.
     `work_seconds` is what a run takes one thread, predicted within a factor of a few. `layouts`
-    says what each packing function makes: equal texts are equal bytes.
+    says what each packing function makes: equal texts are equal bytes. `kernels` are the texts of
+    all kernels, each once.
     """
 
     name: str
@@ -145,6 +148,7 @@ class Image:
     rows: dict[str, int] = field(default_factory=dict)
     filterings: dict[str, int] = field(default_factory=dict)
     layouts: dict[str, int] = field(default_factory=dict)
+    kernels: list[str] = field(default_factory=list)
     held: list[str] = field(default_factory=list)
     steady: int = 0
     changing: int = 0

@@ -18,7 +18,9 @@ import numpy as np
 from smalti.errors import InputError, NumericsError
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES, FLOATS
+from smalti.runtime.devices import modelled
 from smalti.runtime.executable import Executable
+from smalti.runtime.explanation import explained
 from smalti.runtime.host import bound
 from smalti.runtime.image import HostCall, Image, Launch, Slot, array_at, finite_at
 from smalti.runtime.memory import anonymous
@@ -503,35 +505,11 @@ class NativeProgram(Program):
         return seconds
 
     def explain(self) -> str:
-        """One line a kernel: time of the last run, GFLOP/s, schedule, the dtype that its result is
-        stored in, and why the cut is there; one a host call, and why no kernel computes it."""
-        image = self.image
-        seconds, calls = self.kernel_seconds(), sum(x.form == "host" for x in image.pieces)
-        lines = [f"{image.name}: {len(image.pieces) - calls} kernels, "
-                 + f"{calls} operations on the host, " * bool(calls)
-                 + f"{len(image.functions)} functions, "
-                 f"{len(image.code) / 1e6:.2f} MB of code, level {image.level}, "
-                 f"precision {image.precision}, {self.crew} threads, arena "
-                 f"{image.arena_bytes / 1e6:.1f} MB, packed weights "
-                 f"{image.weights_bytes / 1e6:.1f} MB"]
-        rarely = {launch.piece: f"  when {' or '.join(image.held)} changes"
-                  for launch in image.launches[:image.changing]}
-        rarely |= {launch.piece: "  once, when weights are bound"
-                   for launch in image.launches[:image.steady]}
-        for number, piece in enumerate(image.pieces):
-            rate = piece.flops / max(seconds[number], 1e-9) / 1e9
-            time_text = "" if self.seconds is None else (
-                f"{1e3 * seconds[number]:9.3f} ms {rate:8.1f} GFLOP/s  ")
-            stored = ", ".join(dict.fromkeys(place.dtype for place in piece.results))
-            lines.append(f"{number:5d} {time_text}{piece.form:18s} {piece.scope}  "
-                         f"{piece.schedule}  stored: {stored}  "
-                         + "cut: " * (piece.form != "host") + piece.reason
-                         + (f"  in {piece.strips} strips, over its operand"
-                            if piece.strips > 1 else "") + rarely.get(number, ""))
-        for name, size in sorted(image.filterings.items()):
-            lines.append(f"numeric guard: {name or 'a constant weight'} is filtered by "
-                         + (f"F({size})" if size else "nothing"))
-        return "\n".join(lines) + "\n"
+        """One line a kernel: time and GFLOP/s of the last run, expected time and what limits it,
+        schedule, the dtype that its result is stored in, and why the cut is there; one a host call,
+        and why no kernel computes it; the expected time of a run."""
+        seconds = None if self.seconds is None else self.kernel_seconds().tolist()
+        return explained(self.image, modelled(self.image.level), self.crew, seconds)
 
 
 @lru_cache(maxsize=1)

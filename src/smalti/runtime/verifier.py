@@ -44,6 +44,9 @@ def _faults(image: Image) -> Iterator[str]:
     for number, slot in enumerate(image.slots):
         for fault in _slot_faults(image, slot):
             yield f"slot {number}: {fault}"
+    for number, piece in enumerate(image.pieces):
+        if (piece.kernel not in range(len(image.kernels))) != (piece.form == "host"):
+            yield f"piece {number}: there is no kernel {piece.kernel} of the form {piece.form}"
     for number, launch in enumerate(image.launches):
         for fault in _launch_faults(image, launch):
             yield f"launch {number}: {fault}"

@@ -20,15 +20,15 @@ from typing import NamedTuple
 from smalti.kernel.form import Kernel
 from smalti.machine.cpu.attention import attention
 from smalti.machine.cpu.contraction import SCRATCH, WORKSPACE, contraction
-from smalti.machine.cpu.core import Core, core_of
+from smalti.machine.cpu.core import REACH, Core
+from smalti.machine.cpu.core import core_of as core_with
+from smalti.machine.cpu.measured import FAMILY, Measured
 from smalti.machine.cpu.nests import depthwise, group_moments, mapped, reduced, row_moments
 from smalti.machine.cpu.residency import ARENA, Place, Residency, Shares
 from smalti.machine.cpu.work import CONSTANTS, KINDS, LEVELS, Flow, Work
 from smalti.machine.device import Device
 from smalti.schedule.schedule import Schedule
 
-FAMILY = "cpu"
-"""Under this name a calibrated device holds constants."""
 FORMS = {"contraction": contraction, "attention": attention, "map": mapped, "reduction": reduced,
          "depthwise": depthwise, "pooling": depthwise, "group_scale_shift": group_moments,
          "layer_scale_shift": row_moments, "rms_scale": row_moments}
@@ -141,6 +141,11 @@ def program_counts(core: Core, launches: Sequence[Launch], threads: int,
     return found
 
 
+def core_of(device: Device) -> Core:
+    """What one core of a CPU does in a clock."""
+    return core_with(device, constants_of(device)[REACH])
+
+
 def constants_of(device: Device) -> Mapping[str, float]:
     """The constants of the model, as calibration has found them for this device."""
     fitted = device.fitted.get(FAMILY)
@@ -222,5 +227,6 @@ LIMITS = {"products": "arithmetic", "starts": "arithmetic", "transforms": "arith
           "tiles": "launch", "l2": "cache", "l3": "cache", "memory": "memory"}
 
 
-__all__ = ["ARENA", "COLD", "FAMILY", "KernelEstimate", "Launch", "ProgramEstimate", "Shares",
-           "WARM", "constants_of", "core_of", "estimate_kernel", "estimate_program", "works"]
+__all__ = ["ARENA", "COLD", "CONSTANTS", "FAMILY", "KernelEstimate", "Launch", "Measured",
+           "ProgramEstimate", "Shares", "WARM", "WORKSPACE", "constants_of", "core_of",
+           "estimate_kernel", "estimate_program", "program_counts", "works"]

@@ -8,8 +8,8 @@ from smalti.machine.device import Device
 
 PAIRS = "bf16"
 """The dtype under which a CPU that multiplies pairs of bf16 has a rate of its own."""
-REACH_SHARE = 0.7
-"""Share of the bandwidth of the memory that one core reaches alone."""
+REACH = "reach"
+"""The constant that is the share of the memory's bandwidth that one core reaches alone."""
 STORE_SHARE = 0.5
 """Vectors stored over those loaded in a clock."""
 
@@ -44,8 +44,9 @@ class Core:
         return STORE_SHARE * self.ports
 
 
-def core_of(device: Device) -> Core:
-    """The core of a CPU of the library, or of this machine."""
+def core_of(device: Device, reach: float) -> Core:
+    """The core of a CPU of the library, or of this machine; one reaches the share `reach` of the
+    memory's bandwidth."""
     near, *far = device.caches
     last = far[-1] if far else near
     vector = 2 * device.units * device.clock * device.wave
@@ -53,5 +54,5 @@ def core_of(device: Device) -> Core:
                 device.vector.get(PAIRS, 0.0) / (2 * vector), device.l1,
                 near.bytes / device.units, last.bytes, near.bandwidth / device.units,
                 last.bandwidth / device.units,
-                max(REACH_SHARE, 1 / device.units) * device.bandwidth, device.bandwidth,
+                max(reach, 1 / device.units) * device.bandwidth, device.bandwidth,
                 device.launch)

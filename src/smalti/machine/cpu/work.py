@@ -25,6 +25,7 @@ CONSTANTS: Mapping[str, float] = {
     "l2": 1.2,          # share of the bandwidth of the second-level cache that is reached
     "l3": 0.8,          # the same of the last cache
     "memory": 1.1,      # the same of the memory
+    "reach": 0.7,       # share of the memory's bandwidth that one core reaches alone
     "launch": 0.6,      # barriers over the device's own launch cost
     "overlap": 2.2,     # exponent with which clocks and bytes are added: 1 not at the same time
 }

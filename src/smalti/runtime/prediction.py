@@ -1,0 +1,38 @@
+"""What the timing model expects of a compiled program on this CPU."""
+
+from __future__ import annotations
+
+from smalti.kernel.form import Kernel
+from smalti.kernel.text import parse
+from smalti.machine import cpu
+from smalti.machine.device import Device
+from smalti.runtime.image import HostCall, Image, Launch
+from smalti.schedule import parse as parse_schedule
+
+
+def launches(image: Image) -> dict[int, cpu.Launch]:
+    """The kernels of a run, in order, by the numbers of their pieces."""
+    kernels = [parse(text) for text in image.kernels]
+    found: dict[int, cpu.Launch] = {}
+    for launch in image.launches[image.changing:]:
+        if not isinstance(launch, HostCall) and launch.piece not in found:
+            piece = image.pieces[launch.piece]
+            kernel = kernels[piece.kernel]
+            found[launch.piece] = cpu.Launch(kernel, parse_schedule(piece.schedule),
+                                             _places(kernel, launch))
+    return found
+
+
+def _places(kernel: Kernel, launch: Launch) -> dict[str, tuple[object, int]]:
+    """Where the buffers of a launch lie."""
+    names = [buffer.name for buffer in kernel.buffers if buffer.role != "local"]
+    return {name: (cpu.ARENA, at) if kind == "arena" else (("slot", at), 0)
+            for name, (kind, at) in zip((*names, cpu.WORKSPACE), launch.pointers)}
+
+
+def predicted(image: Image, device: Device, threads: int) -> dict[int, cpu.KernelEstimate]:
+    """What each kernel of a run is expected to cost, by the number of its piece; a run that comes
+    after another. Calls of the host, and what does not run each time, are not there."""
+    found = launches(image)
+    estimate = cpu.estimate_program(device, list(found.values()), threads, image.arena_bytes)
+    return dict(zip(found, estimate.kernels, strict=True))
