@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from native_pieces import LEVELS, check_graph
+from native_pieces import LEVELS, arrays_for, check_graph
 from peers_models import TINY_FLUX
 from transformer_graphs import check_program
 
 from smalti.errors import InputError
 from smalti.fuse import cut
-from smalti.graph import parse, show, verify
+from smalti.graph import evaluate, parse, show, verify
 from smalti.models import (
     FLUX_DEV,
     FLUX_SCHNELL,
     FluxConfig,
     flux_double_block_graph,
     flux_graph,
+    flux_modulation_graph,
 )
 
 WHOLE = FluxConfig(hidden_size=64, heads=2, mlp_size=256, double_blocks=2, single_blocks=2,
@@ -81,6 +83,28 @@ def test_native_code_computes_the_whole_model(name: str) -> None:
 
 def test_the_program_computes_the_whole_model() -> None:
     check_program(flux_graph(WHOLE, 1, 8, 8, 9))
+
+
+def test_modulations_are_made_once_for_all_steps() -> None:
+    """What the whole model computes of three times, from vectors made of them together."""
+    whole, rest = flux_graph(WHOLE, 1, 4, 6, 5), flux_graph(WHOLE, 1, 4, 6, 5, modulated=True)
+    maker = flux_modulation_graph(WHOLE, 3)
+    assert set(whole.parameters) == set(rest.parameters) | set(maker.parameters)
+    assert not set(rest.parameters) & set(maker.parameters)
+    inputs, parameters = arrays_for(whole)
+    times = np.array([1000, 640, 80], np.float32)
+    made = evaluate(maker, {"timesteps": times, "pooled": np.repeat(inputs["pooled"], 3, axis=0),
+                            "guidance": np.repeat(inputs["guidance"], 3)}, parameters)
+    for time, vectors in zip(times, made["modulation"], strict=True):
+        expected = evaluate(whole, {**inputs, "timesteps": time[None]}, parameters)
+        given = {name: inputs[name] for name in ("latent", "context")}
+        found = evaluate(rest, {**given, "modulation": vectors[None]}, parameters)
+        np.testing.assert_allclose(found["prediction"], expected["prediction"], rtol=1e-4,
+                                   atol=1e-5)
+
+
+def test_the_program_makes_modulations() -> None:
+    check_program(flux_modulation_graph(WHOLE, 3))
 
 
 @pytest.mark.parametrize("height, width", [(7, 8), (8, 0), (8, 5)])

@@ -7,14 +7,14 @@ from smalti.models.config import (
     FLUX_VAE,
     OPENCLIP_G,
     OPENCLIP_H,
+    SD15,
     SD1_UNET,
     SD2_UNET,
     SD3_VAE,
-    SD15,
-    SD_VAE,
     SDXL_REFINER_UNET,
     SDXL_UNET,
     SDXL_VAE,
+    SD_VAE,
     SSD1B_UNET,
     TAESD,
     TAESD3,
@@ -30,7 +30,11 @@ from smalti.models.config import (
     VaeConfig,
 )
 from smalti.models.controlnet import controlnet_graph
-from smalti.models.flux import flux_double_block_graph, flux_graph
+from smalti.models.flux import (
+    flux_double_block_graph,
+    flux_graph,
+    flux_modulation_graph,
+)
 from smalti.models.mmdit import mmdit_graph
 from smalti.models.mobilenet_v2 import mobilenet_v2_graph
 from smalti.models.rrdb import rrdb_graph
@@ -42,9 +46,9 @@ from smalti.models.transformer_config import (
     CHROMA,
     FLUX_DEV,
     FLUX_SCHNELL,
-    SD3_MEDIUM,
     SD35_LARGE,
     SD35_MEDIUM,
+    SD3_MEDIUM,
     T5_XXL,
     ChromaConfig,
     FluxConfig,
@@ -62,8 +66,8 @@ __all__ = [
     "TAESD3", "VEGA_UNET", "ChromaConfig", "ClipTextConfig", "ControlNetConfig", "FluxConfig",
     "MMDiTConfig", "MobileNetV2Config", "ModelConfig", "RrdbConfig", "SrvggConfig", "T5Config",
     "TaesdConfig", "UNetConfig", "VaeConfig", "chroma_graph", "chroma_modulation_graph",
-    "clip_text_graph", "controlnet_graph", "flux_double_block_graph", "flux_graph", "mmdit_graph",
-    "mobilenet_v2_graph", "rrdb_graph", "srvgg_graph", "t5_graph", "taesd_decoder_graph",
-    "taesd_encoder_graph", "tileable", "unet_graph", "upscaler_graph", "vae_decoder_graph",
-    "vae_encoder_graph",
+    "clip_text_graph", "controlnet_graph", "flux_double_block_graph", "flux_graph",
+    "flux_modulation_graph", "mmdit_graph", "mobilenet_v2_graph", "rrdb_graph", "srvgg_graph",
+    "t5_graph", "taesd_decoder_graph", "taesd_encoder_graph", "tileable", "unet_graph",
+    "upscaler_graph", "vae_decoder_graph", "vae_encoder_graph",
 ]

@@ -11,23 +11,11 @@ import math
 
 import numpy as np
 
-from smalti.graph import Graph, Value
-from smalti.models.flux import (
-    PATCH,
-    PREFIX,
-    control_inputs,
-    controlled,
-    double_block,
-    embedded,
-    final_layer,
-    rows,
-    single_block,
-)
+from smalti.graph import Graph
+from smalti.models.flux import PREFIX, flux_graph
 from smalti.models.transformer_config import ChromaConfig
 from smalti.nn import linear, rms_norm, silu, timestep_embedding
 
-UNSEEN = 1e38
-"""What is taken off the score of a masked token: attention reads it as minus infinity."""
 INDEX_UNIT = 1000.0
 PERIOD_MAX = 10000.0
 
@@ -35,57 +23,24 @@ PERIOD_MAX = 10000.0
 def chroma_graph(config: ChromaConfig, batch: int, height: int, width: int, length: int, *,
                  masked: bool = False, control: tuple[int, int] = (0, 0),
                  control_in_turn: bool = False) -> Graph:
-    """One evaluation of the denoiser; `height` and `width` are those of the latent.
+    """`flux_graph` with `modulated`: latent, context, modulation, and with `masked` mask.
 
-    latent f32[batch, in_channels, height, width], context f32[batch, length, context_dim],
-    modulation f32[batch, config.modulations, hidden_size] of `chroma_modulation_graph` ->
-    prediction f32[batch, out_channels, height, width], the velocity from picture to noise. With
-    `masked` an input `mask` f32[batch, length] is 1 for tokens of the text that others see: those
-    of the prompt, its end, and one filling token. `control` is that of `flux_graph`. Raises
-    InputError for an odd size.
+    The model was trained to see the tokens of the prompt, its end, and one filling token: these are
+    1 in the mask. The others may as well be left out, as text stands at no place.
 
     >>> from smalti.models import CHROMA
     >>> g = chroma_graph(CHROMA, batch=1, height=128, width=96, length=64)
-    >>> g.inputs["modulation"].shape, g.outputs["prediction"].shape
-    ((1, 344, 3072), (1, 16, 128, 96))
+    >>> list(g.inputs), g.inputs["modulation"].shape
+    (['latent', 'context', 'modulation'], (1, 344, 3072))
     """
-    g, tokens = Graph("chroma"), height // PATCH * (width // PATCH)
-    latent = g.input("latent", (batch, config.in_channels, height, width))
-    context = g.input("context", (batch, length, config.context_dim))
-    vectors = g.input("modulation", (batch, config.modulations, config.hidden_size))
-    mask = None
-    if masked:
-        seen = g.apply("concat", g.input("mask", (batch, length)), g.apply(
-            "expand", g.constant(1.0), shape=(batch, tokens)), axis=1)
-        mask = (seen.reshape(batch, 1, 1, length + tokens) - 1.0) * UNSEEN
-    controls = control_inputs(g, (batch, tokens, config.hidden_size), control)
-    images = 3 * config.single_blocks
-    texts = images + 6 * config.double_blocks
-    with g.scope(PREFIX):
-        img, txt, cos, sin = embedded(latent, context, config)
-        for i in range(config.double_blocks):
-            with g.scope(f"double_blocks.{i}"):
-                parts = {"img": _vectors(vectors, images + 6 * i, 6),
-                         "txt": _vectors(vectors, texts + 6 * i, 6)}
-                img, txt = double_block(img, txt, parts, cos, sin, config, mask)
-            img = controlled(img, controls[0], i, config.double_blocks, control_in_turn)
-        x = g.apply("concat", txt, img, axis=1)                          # [n, t, c]
-        for i in range(config.single_blocks):
-            with g.scope(f"single_blocks.{i}"):
-                x = single_block(x, _vectors(vectors, 3 * i, 3), cos, sin, config, mask)
-            x = controlled(x, controls[1], i, config.single_blocks, control_in_turn)
-        with g.scope("final_layer"):
-            shift, scale = _vectors(vectors, config.modulations - 2, 2)
-            g.output("prediction", final_layer(rows(x, length, x.shape[1]), shift, scale, height,
-                                               width, config))
-    return g
+    return flux_graph(config, batch, height, width, length, modulated=True, masked=masked,
+                      control=control, control_in_turn=control_in_turn)
 
 
 def chroma_modulation_graph(config: ChromaConfig, batch: int = 1) -> Graph:
     """timesteps f32[batch] from 0 to 1000 -> modulation f32[batch, modulations, hidden_size].
 
-    The vectors of all single blocks come first, then those of the image in double blocks, those of
-    the text, and those of the last layer; of each block in the order shift, scale, gate.
+    Vectors are in the order of `flux_modulation_graph`.
 
     >>> from smalti.models import CHROMA
     >>> g = chroma_modulation_graph(CHROMA)
@@ -122,9 +77,3 @@ def _index_embedding(count: int, features: int) -> np.ndarray:
     angles = (np.arange(count, dtype=np.float32)[:, None] * np.float32(INDEX_UNIT)
               * np.exp(exponents / np.float32(half)))
     return np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
-
-
-def _vectors(x: Value, start: int, count: int) -> list[Value]:
-    """Vectors `start` to `start + count` of x [n, v, c], each [n, c]."""
-    n, _, width = x.shape
-    return [rows(x, start + i, start + i + 1).reshape(n, width) for i in range(count)]

@@ -8,6 +8,8 @@ al. 2023, arXiv:2302.05442). Names are those of the original checkpoint
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from smalti.errors import InputError
 from smalti.graph import Graph, Value
 from smalti.models.transformer_config import FluxConfig
@@ -31,49 +33,85 @@ PATCH = 2
 TIME_FEATURES = 256
 GUIDANCE_UNIT = 1000.0
 """Guidance is embedded in thousandths, as time is."""
+UNSEEN = 1e38
+"""What is taken off the score of a masked token: attention reads it as minus infinity."""
 
 
 def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: int, *,
-               control: tuple[int, int] = (0, 0), control_in_turn: bool = False) -> Graph:
+               modulated: bool = False, masked: bool = False, control: tuple[int, int] = (0, 0),
+               control_in_turn: bool = False) -> Graph:
     """One evaluation of the denoiser; `height` and `width` are those of the latent.
 
     latent f32[batch, in_channels, height, width], timesteps f32[batch] from 0 to 1000 (noise),
     context f32[batch, length, context_dim] of T5, pooled f32[batch, pooled_dim] of CLIP, and with
     `config.guidance` also guidance f32[batch] (such as 3.5) -> prediction f32[batch, out_channels,
-    height, width], the velocity from picture to noise. `control` are numbers of inputs
-    `control.double.0`, ... and `control.single.0`, ... f32[batch, height / 2 * width / 2,
-    hidden_size], see `controlled`. Raises InputError for an odd size.
+    height, width], the velocity from picture to noise.
+
+    With `modulated` an input `modulation` f32[batch, config.modulations, hidden_size] of
+    `flux_modulation_graph` stands for timesteps, pooled and guidance, and the weights that make it,
+    a quarter of all, are not read. With `masked` an input `mask` f32[batch, length] is 1 for tokens
+    of the text that others see. `control` are numbers of inputs `control.double.0`, ... and
+    `control.single.0`, ... f32[batch, height / 2 * width / 2, hidden_size], see `controlled`.
+    Raises InputError for an odd size.
 
     >>> from smalti.models import FLUX_DEV
     >>> g = flux_graph(FLUX_DEV, batch=1, height=128, width=96, length=512)
     >>> list(g.inputs), g.outputs["prediction"].shape
-    (['latent', 'timesteps', 'context', 'pooled', 'guidance'], (1, 16, 128, 96))
+    (['latent', 'context', 'timesteps', 'pooled', 'guidance'], (1, 16, 128, 96))
     """
-    g = Graph("flux")
+    g, tokens = Graph("flux"), height // PATCH * (width // PATCH)
     latent = g.input("latent", (batch, config.in_channels, height, width))
-    timesteps = g.input("timesteps", (batch,))
     context = g.input("context", (batch, length, config.context_dim))
-    pooled = g.input("pooled", (batch, config.pooled_dim))
-    guidance = g.input("guidance", (batch,)) if config.guidance else None
-    controls = control_inputs(g, (batch, height // PATCH * (width // PATCH), config.hidden_size),
-                              control)
+    source = _given(g, config, batch) if modulated else _computed(*_conditions(g, config, batch),
+                                                                  config)
+    mask = _mask(g, batch, length, tokens) if masked else None
+    controls = [[g.input(f"control.{kind}.{i}", (batch, tokens, config.hidden_size))
+                 for i in range(count)] for kind, count in zip(("double", "single"), control)]
     with g.scope(PREFIX):
-        vec = condition(timesteps, pooled, guidance, config)             # [n, c]
         img, txt, cos, sin = embedded(latent, context, config)
         for i in range(config.double_blocks):
             with g.scope(f"double_blocks.{i}"):
-                parts = {name: modulation(vec, f"{name}_mod.lin", 6) for name in ("img", "txt")}
-                img, txt = double_block(img, txt, parts, cos, sin, config)
+                img, txt = double_block(img, txt, double_modulations(source, i, config), cos, sin,
+                                        config, mask)
             img = controlled(img, controls[0], i, config.double_blocks, control_in_turn)
         x = g.apply("concat", txt, img, axis=1)                          # [n, t, c]
         for i in range(config.single_blocks):
             with g.scope(f"single_blocks.{i}"):
-                x = single_block(x, modulation(vec, "modulation.lin", 3), cos, sin, config)
+                x = single_block(x, source("modulation.lin", 3 * i, 3), cos, sin, config, mask)
             x = controlled(x, controls[1], i, config.single_blocks, control_in_turn)
         with g.scope("final_layer"):
-            shift, scale = modulation(vec, "adaLN_modulation.1", 2)
-            g.output("prediction", final_layer(rows(x, length, x.shape[1]), shift, scale, height,
-                                               width, config))
+            shift, scale = source("adaLN_modulation.1", config.modulations - 2, 2)
+            g.output("prediction", _final_layer(rows(x, length, x.shape[1]), shift, scale, height,
+                                                width, config))
+    return g
+
+
+def flux_modulation_graph(config: FluxConfig, batch: int = 1) -> Graph:
+    """timesteps, pooled and guidance as of `flux_graph` -> modulation f32[batch, modulations, c].
+
+    The vectors of all single blocks come first, then those of the image in double blocks, those of
+    the text, and those of the last layer; of each block in the order shift, scale, gate. They do
+    not depend on the latent: one run with all steps of a schedule as a batch reads the weights once
+    for all of them.
+
+    >>> from smalti.models import FLUX_DEV
+    >>> g = flux_modulation_graph(FLUX_DEV, batch=20)
+    >>> g.outputs["modulation"].shape, len(g.parameters)
+    ((20, 344, 3072), 166)
+    """
+    g, parts = Graph("flux_modulation"), []
+    source = _computed(*_conditions(g, config, batch), config)
+    with g.scope(PREFIX):
+        for i in range(config.single_blocks):
+            with g.scope(f"single_blocks.{i}"):
+                parts += source("modulation.lin", 3 * i, 3)
+        for stream in ("img", "txt"):
+            for i in range(config.double_blocks):
+                with g.scope(f"double_blocks.{i}"):
+                    parts += double_modulations(source, i, config)[stream]
+        with g.scope("final_layer"):
+            parts += source("adaLN_modulation.1", config.modulations - 2, 2)
+    g.output("modulation", g.apply("concat", *parts, axis=1).reshape(batch, -1, config.hidden_size))
     return g
 
 
@@ -98,7 +136,7 @@ def flux_double_block_graph(config: FluxConfig, image_tokens: int, text_tokens: 
     vec = g.input("vec", (batch, width))
     cos, sin = (g.input(name, (1, tokens, config.head_dim // 2)) for name in ("cos", "sin"))
     with g.scope("double_blocks.0"):
-        parts = {name: modulation(vec, f"{name}_mod.lin", 6) for name in ("img", "txt")}
+        parts = double_modulations(lambda name, _, count: modulation(vec, name, count), 0, config)
         img, txt = double_block(img, txt, parts, cos, sin, config)
     g.output("img", img)
     g.output("txt", txt)
@@ -106,6 +144,46 @@ def flux_double_block_graph(config: FluxConfig, image_tokens: int, text_tokens: 
 
 
 # ---------------------------------------------------------------------- conditions
+
+
+Source = Callable[[str, int, int], list[Value]]
+"""What gives `count` vectors [n, c] from number `first` on, in the scope of their block: reads the
+layer of that name, or takes them from an input."""
+
+
+def _conditions(g: Graph, config: FluxConfig,
+                batch: int) -> tuple[Value, Value, Value | None]:
+    """The inputs timesteps, pooled and, where the model has it, guidance."""
+    return (g.input("timesteps", (batch,)), g.input("pooled", (batch, config.pooled_dim)),
+            g.input("guidance", (batch,)) if config.guidance else None)
+
+
+def _computed(timesteps: Value, pooled: Value, guidance: Value | None,
+              config: FluxConfig) -> Source:
+    with timesteps.graph.scope(PREFIX):
+        vec = condition(timesteps, pooled, guidance, config)
+    return lambda name, first, count: modulation(vec, name, count)
+
+
+def _given(g: Graph, config: FluxConfig, batch: int) -> Source:
+    vectors = g.input("modulation", (batch, config.modulations, config.hidden_size))
+    return lambda name, first, count: [
+        rows(vectors, i, i + 1).reshape(batch, config.hidden_size)
+        for i in range(first, first + count)]
+
+
+def double_modulations(source: Source, block: int, config: FluxConfig) -> dict[str, list[Value]]:
+    """Six vectors each for the image and for the text of a double block."""
+    images = 3 * config.single_blocks + 6 * block
+    return {"img": source("img_mod.lin", images, 6),
+            "txt": source("txt_mod.lin", images + 6 * config.double_blocks, 6)}
+
+
+def _mask(g: Graph, batch: int, length: int, tokens: int) -> Value:
+    """What is added to the scores of all tokens, those of the image behind [n, 1, 1, t]."""
+    everything = g.apply("expand", g.constant(1.0), shape=(batch, tokens))
+    seen = g.apply("concat", g.input("mask", (batch, length)), everything, axis=1)
+    return (seen.reshape(batch, 1, 1, length + tokens) - 1.0) * UNSEEN
 
 
 def condition(timesteps: Value, pooled: Value, guidance: Value | None,
@@ -143,14 +221,6 @@ def embedded(latent: Value, context: Value,
     angles = grid_angles(g, (height // PATCH, width // PATCH), context.shape[1], config.axes,
                          config.rotary_base)
     return img, txt, *angles
-
-
-def control_inputs(g: Graph, shape: tuple[int, int, int],
-                   count: tuple[int, int]) -> tuple[list[Value], list[Value]]:
-    """What a ControlNet adds to the image tokens: inputs for double and for single blocks."""
-    double, single = ([g.input(f"control.{kind}.{i}", shape) for i in range(n)]
-                      for kind, n in zip(("double", "single"), count, strict=True))
-    return double, single
 
 
 def controlled(x: Value, controls: list[Value], block: int, blocks: int, in_turn: bool) -> Value:
@@ -218,8 +288,8 @@ def single_block(x: Value, modulations: list[Value], cos: Value, sin: Value, con
     return x + gate.reshape(n, 1, width) * y
 
 
-def final_layer(x: Value, shift: Value, scale: Value, height: int, width: int,
-                config: FluxConfig) -> Value:
+def _final_layer(x: Value, shift: Value, scale: Value, height: int, width: int,
+                 config: FluxConfig) -> Value:
     """Image tokens x [n, t, c] -> [n, out_channels, height, width]."""
     y = linear(modulated_norm(x, shift, scale, config.eps), "linear",
                PATCH * PATCH * config.out_channels)

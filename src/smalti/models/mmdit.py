@@ -112,22 +112,25 @@ def joint_block(x: Value, context: Value, vec: Value, config: MMDiTConfig, *, du
     In a `dual` block x also attends to itself alone. The `last` block gives the context as it was:
     nothing reads it any more.
     """
-    g = x.graph
+    g, width = x.graph, config.hidden_size
     with g.scope("context_block"):
         parts = modulation(vec, "adaLN_modulation.1", 2 if last else 6)
-        q, k, v = _projected(modulated_norm(context, *parts[:2], config.eps), "attn", config)
+        text = linear(modulated_norm(context, *parts[:2], config.eps), "attn.qkv", 3 * width)
     with g.scope("x_block"):
         own = modulation(vec, "adaLN_modulation.1", 9 if dual else 6)
-        xq, xk, xv = _projected(modulated_norm(x, *own[:2], config.eps), "attn", config)
-    k, v = g.apply("concat", k, xk, axis=1), g.apply("concat", v, xv, axis=1)
-    q = xq if last else g.apply("concat", q, xq, axis=1)
+        image = linear(modulated_norm(x, *own[:2], config.eps), "attn.qkv", 3 * width)
+    both = {"context_block": text, "x_block": image}
+    q, k, v = (_heads(both, number, config) for number in range(3))
+    if last:
+        q = _rows(q, context.shape[1], q.shape[1])
     mixed = g.apply("attention", q, k, v, num_heads=config.heads)
     start = 0 if last else context.shape[1]
     with g.scope("x_block"):
         again = None
         if dual:
-            again = g.apply("attention", *_projected(modulated_norm(x, *own[6:8], config.eps),
-                                                     "attn2", config), num_heads=config.heads)
+            alone = {"": linear(modulated_norm(x, *own[6:8], config.eps), "attn2.qkv", 3 * width)}
+            again = g.apply("attention", *(_heads(alone, number, config, "attn2")
+                                           for number in range(3)), num_heads=config.heads)
         x = _gated(x, _rows(mixed, start, mixed.shape[1]), "attn", own[2])
         if again is not None:
             x = _gated(x, again, "attn2", own[8])
@@ -139,18 +142,24 @@ def joint_block(x: Value, context: Value, vec: Value, config: MMDiTConfig, *, du
     return x, context
 
 
-def _projected(x: Value, name: str, config: MMDiTConfig) -> list[Value]:
-    """Queries, keys and values [n, t, c] of x [n, t, c]."""
-    g, (n, tokens, width) = x.graph, x.shape
-    with g.scope(name):
-        both = linear(x, "qkv", 3 * width)
-        parts = [g.apply("slice", both, axis=2, start=i * width, end=(i + 1) * width)
-                 for i in range(3)]
-        if config.qk_norm:
-            for i, norm in enumerate(("ln_q", "ln_k")):
-                heads = parts[i].reshape(n, tokens, config.heads, config.head_dim)
-                parts[i] = rms_norm(heads, norm, config.eps).reshape(n, tokens, width)
-    return parts
+def _heads(products: dict[str, Value], number: int, config: MMDiTConfig,
+           name: str = "attn") -> Value:
+    """Queries (0), keys (1) or values (2) [n, t, c] of products [n, t, 3 c], one behind another.
+
+    With norms, queries and keys of each product are normalised in the scope that is its key.
+    """
+    g, width = next(iter(products.values())).graph, config.hidden_size
+    if not config.qk_norm or number == 2:  # of all at once, so that no product is copied
+        both = g.apply("concat", *products.values(), axis=1)
+        return g.apply("slice", both, axis=2, start=number * width, end=(number + 1) * width)
+    parts = []
+    for scope, product in products.items():
+        n, tokens, _ = product.shape
+        part = g.apply("slice", product, axis=2, start=number * width, end=(number + 1) * width)
+        norm = ".".join(filter(None, (scope, name, ("ln_q", "ln_k")[number])))
+        part = rms_norm(part.reshape(n, tokens, config.heads, config.head_dim), norm, config.eps)
+        parts.append(part.reshape(n, tokens, width))
+    return g.apply("concat", *parts, axis=1)
 
 
 def _rows(x: Value, start: int, end: int) -> Value:

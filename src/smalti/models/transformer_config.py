@@ -68,12 +68,17 @@ class FluxConfig:
         """Channels of a token of the latent: those of 2 x 2 pixels."""
         return 4 * self.in_channels
 
+    @property
+    def modulations(self) -> int:
+        """Vectors that modulate: 3 a single block, 12 a double block, 2 of the last layer."""
+        return 3 * self.single_blocks + 12 * self.double_blocks + 2
+
 
 @dataclass(frozen=True)
 class ChromaConfig(FluxConfig):
     """Chroma (Lodestone Rock 2025): Flux without vectors of text and guidance.
 
-    All `modulations` come from one small network of `approximator_layers` of
+    All vectors that modulate come from one small network of `approximator_layers` of
     `approximator_size`, which reads `approximator_features` of time and of the number of the
     vector.
     """
@@ -83,11 +88,6 @@ class ChromaConfig(FluxConfig):
     approximator_size: int = 5120
     approximator_layers: int = 5
     approximator_features: int = 64
-
-    @property
-    def modulations(self) -> int:
-        """Vectors that modulate: 3 a single block, 12 a double block, 2 of the last layer."""
-        return 3 * self.single_blocks + 12 * self.double_blocks + 2
 
 
 @dataclass(frozen=True)
