@@ -19,7 +19,7 @@ FILE_LINES_MAX = 600
 LAYERS = (
     "errors", "settings", "graph", "frontend", "rewrite", "kernel", "fuse", "schedule", "machine",
     "tune", "target", "runtime", "nn", "models", "checkpoint", "diffusion", "export", "benchmark",
-    "cli",
+    "dojo", "cli",
 )
 
 # Modules that something other than an import reaches: the console script and `python -m smalti`.

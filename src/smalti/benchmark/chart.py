@@ -41,7 +41,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Words:
-    """A line of text whose vertical middle is at y; `anchor` is "start" or "end"."""
+    """A line of text whose vertical middle is at y; `anchor` is "start", "middle" or "end"."""
 
     x: float
     y: float
@@ -53,12 +53,34 @@ class Words:
 
 
 @dataclass(frozen=True)
+class Line:
+    """A line through points, in pixels."""
+
+    points: tuple[tuple[float, float], ...]
+    color: str
+    width: float = 2.0
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A filled circle around (x, y)."""
+
+    x: float
+    y: float
+    radius: float
+    color: str
+
+
+Shape = Box | Words | Line | Dot
+
+
+@dataclass(frozen=True)
 class Drawing:
     """Shapes on a white page, in the order in which they are drawn."""
 
     width: int
     height: int
-    shapes: tuple[Box | Words, ...]
+    shapes: tuple[Shape, ...]
 
 
 def chart(groups: Sequence[Group], title: str, subtitle: str) -> Drawing:
@@ -66,7 +88,7 @@ def chart(groups: Sequence[Group], title: str, subtitle: str) -> Drawing:
     engines = list(dict.fromkeys(name for group in groups for name, _ in group.bars))
     colors = {name: OURS if i == 0 else OTHERS[(i - 1) % len(OTHERS)]
               for i, name in enumerate(engines)}
-    shapes: list[Box | Words] = [
+    shapes: list[Shape] = [
         Words(MARGIN, 26, title, 18, bold=True), Words(MARGIN, 48, subtitle, 12, FAINT)]
     x = MARGIN
     for name, color in colors.items():
@@ -94,16 +116,25 @@ def svg(drawing: Drawing) -> str:
              f'height="{drawing.height}" viewBox="0 0 {drawing.width} {drawing.height}" '
              f'font-family="{FONT}">',
              f'<rect width="100%" height="100%" rx="8" fill="{PAPER}"/>']
-    for shape in drawing.shapes:
-        if isinstance(shape, Box):
-            lines.append(f'<rect x="{shape.x:g}" y="{shape.y:g}" width="{shape.width:.1f}" '
-                         f'height="{shape.height:g}" rx="2" fill="{shape.color}"/>')
-        else:
-            weight = ' font-weight="600"' if shape.bold else ""
-            lines.append(f'<text x="{shape.x:.1f}" y="{shape.y:g}" font-size="{shape.size}" '
-                         f'fill="{shape.color}" text-anchor="{shape.anchor}"{weight} '
-                         f'dominant-baseline="central">{escape(shape.text)}</text>')
-    return "\n".join([*lines, "</svg>", ""])
+    return "\n".join([*lines, *map(_element, drawing.shapes), "</svg>", ""])
+
+
+def _element(shape: Shape) -> str:
+    """A shape as an element of SVG."""
+    if isinstance(shape, Box):
+        return (f'<rect x="{shape.x:g}" y="{shape.y:g}" width="{shape.width:.1f}" '
+                f'height="{shape.height:g}" rx="2" fill="{shape.color}"/>')
+    if isinstance(shape, Line):
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in shape.points)
+        return (f'<polyline points="{points}" fill="none" stroke="{shape.color}" '
+                f'stroke-width="{shape.width:g}"/>')
+    if isinstance(shape, Dot):
+        return (f'<circle cx="{shape.x:.1f}" cy="{shape.y:.1f}" r="{shape.radius:g}" '
+                f'fill="{shape.color}" fill-opacity="0.7"/>')
+    weight = ' font-weight="600"' if shape.bold else ""
+    return (f'<text x="{shape.x:.1f}" y="{shape.y:g}" font-size="{shape.size}" '
+            f'fill="{shape.color}" text-anchor="{shape.anchor}"{weight} '
+            f'dominant-baseline="central">{escape(shape.text)}</text>')
 
 
 def png(drawing: Drawing, scale: int = 2) -> bytes:
@@ -117,10 +148,15 @@ def png(drawing: Drawing, scale: int = 2) -> bytes:
             left, top = shape.x * scale, shape.y * scale
             pen.rounded_rectangle((left, top, left + shape.width * scale - 1,
                                    top + shape.height * scale - 1), 2 * scale, shape.color)
+        elif isinstance(shape, Line):
+            pen.line([(x * scale, y * scale) for x, y in shape.points], shape.color,
+                     max(1, round(shape.width * scale)))
+        elif isinstance(shape, Dot):
+            pen.circle((shape.x * scale, shape.y * scale), shape.radius * scale, shape.color)
         else:
             pen.text((shape.x * scale, shape.y * scale), shape.text, shape.color,
                      ImageFont.load_default(shape.size * scale),
-                     anchor="rm" if shape.anchor == "end" else "lm",
+                     anchor={"start": "lm", "middle": "mm", "end": "rm"}[shape.anchor],
                      stroke_width=0.4 * scale if shape.bold else 0)
     content = io.BytesIO()
     image.save(content, format="PNG")

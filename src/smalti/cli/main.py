@@ -22,6 +22,7 @@ import smalti
 from smalti.cli.bench import bench
 from smalti.cli.compile import compile
 from smalti.cli.devices import devices
+from smalti.cli.dojo import dojo
 from smalti.cli.explain import explain
 from smalti.cli.export import export
 from smalti.cli.generate import generate
@@ -67,7 +68,8 @@ def root() -> None:
     """
 
 
-for command in (generate, compile, run, inspect, explain, export, devices, bench, profile):
+for command in (generate, compile, run, inspect, explain, export, devices, bench, profile,
+                dojo):
     root.add_command(command)
 
 

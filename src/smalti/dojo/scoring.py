@@ -1,0 +1,106 @@
+"""How good contenders are: the best of their first k schedules over the best of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from smalti.dojo.policy import Policy
+from smalti.dojo.task import Task
+from smalti.tune.search import search
+
+BUDGETS = (1, 10, 100)
+DRAWS = 99
+STAGING = ("staged_a", "staged_b")
+
+
+@dataclass(frozen=True)
+class Score:
+    """The regret of one contender on one task by the number of schedules that it may measure."""
+
+    task: str
+    contender: str
+    regrets: tuple[float, ...]
+
+
+def curve(task: Task, order: Sequence[int], budgets: Sequence[int] = BUDGETS) -> tuple[float, ...]:
+    """Regrets after the first k of `order`, for each k; all of it where it has fewer.
+
+    >>> from smalti.dojo.space import Space
+    >>> space = Space("s", ("x",), np.arange(3)[:, None])
+    >>> times = np.array([4.0, 1.0, 2.0])
+    >>> curve(Task("t", space, np.zeros(1), times, times), [0, 2, 1], (1, 2, 3))
+    (4.0, 2.0, 1.0)
+    """
+    best = np.minimum.accumulate(task.regret(np.asarray(order)))
+    return tuple(float(best[min(k, len(best)) - 1]) for k in budgets)
+
+
+def chance(task: Task, budgets: Sequence[int] = BUDGETS) -> tuple[float, ...]:
+    """The median regret of schedules drawn at random."""
+    random, regrets = np.random.default_rng(0), task.regret(np.arange(len(task.space)))
+    return tuple(float(np.median([random.choice(regrets, k).min() for _ in range(DRAWS)]))
+                 for k in budgets)
+
+
+def greedy(task: Task) -> np.ndarray:
+    """All candidates in the order that the timing model believes in."""
+    return np.argsort(task.expected, kind="stable")
+
+
+def searched(task: Task, budget: int) -> tuple[int, ...]:
+    """What a search by the model, corrected by what it measures, tries (`smalti.tune`)."""
+    space = task.space
+    features = np.log2(np.where(space.candidates > 0, space.candidates, 1) + (
+        np.isin(space.fields, STAGING) & (space.candidates > 0)))
+    columns = [space.fields.index(name) for name in STAGING if name in space.fields]
+    kinds = [tuple(row) for row in space.candidates[:, columns].tolist()] if columns else None
+    works = np.isfinite(task.expected)
+    expected = np.where(works, task.expected, 2 * task.expected[works].max())
+    order = np.arange(len(space))
+    if not task.modelled:  # so that the first ones are not all alike
+        order, kinds = np.random.default_rng(0).permutation(order), None
+    found = search(expected[order], features[order], lambda i: task.seconds[order[i]],
+                   budget=budget, kinds=kinds)
+    return tuple(order[list(found.order)].tolist())
+
+
+def score(policy: Policy, tasks: Sequence[Task], budgets: Sequence[int] = BUDGETS) -> list[Score]:
+    """The search, the model's order, the agent, where another device has measurements of the same
+    space, the order that is best there, and chance; those that have something to say of a task."""
+    scores = []
+    for task in tasks:
+        contenders: dict[str, Callable[[], Sequence[int]]] = {
+            "search": lambda task=task: searched(task, max(budgets))}
+        if task.modelled:
+            contenders["model"] = lambda task=task: greedy(task)
+        if policy.space is task.space:
+            contenders["agent"] = lambda task=task: policy.ranking(task)
+        others = [other for other in tasks if other is not task and other.space is task.space
+                  and np.array_equal(other.features[-3:], task.features[-3:])]
+        if others:
+            contenders["transfer"] = (
+                lambda other=others[0]: np.argsort(other.seconds, kind="stable"))
+        scores += [Score(task.name, name, curve(task, order(), budgets))
+                   for name, order in contenders.items()]
+        scores.append(Score(task.name, "chance", chance(task, budgets)))
+    return scores
+
+
+def table(scores: Sequence[Score], budgets: Sequence[int] = BUDGETS) -> str:
+    """The scores as a Markdown table; exhaustive search is 1 by definition."""
+    lines = ["| task | contender | " + " | ".join(f"best of {k}" for k in budgets) + " |",
+             "| --- | --- |" + " --- |" * len(budgets)]
+    lines += [f"| {each.task} | {each.contender} | "
+              + " | ".join(f"{regret:.2f}" for regret in each.regrets) + " |" for each in scores]
+    return "\n".join(lines)
+
+
+def means(level: str, scores: Sequence[Score]) -> list[Score]:
+    """Geometric means over the tasks of a level, a line a contender."""
+    names = dict.fromkeys(each.contender for each in scores)
+    return [Score(level, name, tuple(np.exp(np.mean(
+        [np.log(each.regrets) for each in scores if each.contender == name], axis=0)).tolist()))
+        for name in names]
