@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from click.testing import CliRunner
 
+from smalti import dojo as room
+from smalti.cli.dojo import write_chart
 from smalti.cli.main import root
 
 
 def test_an_agent_is_trained_and_scored(tmp_path: Path) -> None:
-    agent, chart = tmp_path / "agent.npz", tmp_path / "regret.svg"
+    agent = tmp_path / "agent.npz"
     trained = CliRunner().invoke(root, ["dojo", "train", "-o", str(agent), "--seconds", "1"])
     assert trained.exit_code == 0 and "trained for 1 s on perturbed devices" in trained.output
     scored = CliRunner().invoke(
-        root, ["dojo", "score", "--agent", str(agent), "--chart", str(chart), "--tasks", "1"])
+        root, ["dojo", "score", "--agent", str(agent), "--tasks", "1"])
     assert scored.exit_code == 0 and "| perturbed | agent |" in scored.output
     assert "give their folder with --timings" in scored.output
-    assert chart.read_text().startswith("<svg")
 
 
 def test_what_cannot_be_used_is_one_message(tmp_path: Path) -> None:
@@ -29,3 +31,12 @@ def test_what_cannot_be_used_is_one_message(tmp_path: Path) -> None:
         done = CliRunner().invoke(root, ["dojo", *arguments])
         assert done.exit_code == 2 and message in done.output, done.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_chart_has_a_curve_for_each_contender(tmp_path: Path) -> None:
+    space = room.Space("rows", ("tile",), np.arange(1, 9)[:, None])
+    task = room.Task("rows", space, np.zeros(1, np.float32), np.ones(8), np.arange(1.0, 9.0))
+    for name, start in (("regret.svg", b"<svg"), ("regret.png", b"\x89PNG")):
+        write_chart(tmp_path / name, room.Policy.new(space, features=1), task)
+        assert (tmp_path / name).read_bytes().startswith(start)
+    assert (tmp_path / "regret.svg").read_text().count("<polyline") > 3  # and those of the grid

@@ -179,12 +179,13 @@ def test_an_agent_of_another_space_is_refused(tmp_path) -> None:
 def test_scores_fall_with_the_budget_and_the_model_is_right_about_itself() -> None:
     drawn = dojo.level("simulator")(np.random.default_rng(0))
     policy = dojo.Policy.new(drawn.space, len(drawn.features))
-    found = {each.contender: each.regrets for each in dojo.score(policy, [drawn])}
+    scores = dojo.score(policy, [drawn], (1, 4, 16))
+    found = {each.contender: each.regrets for each in scores}
     assert found["model"] == (1.0, 1.0, 1.0)
     assert set(found) == {"search", "model", "agent", "chance"}
     assert all(a >= b >= c >= 1 for a, b, c in found.values())
     assert found["chance"][0] > 1.1
-    assert "| model | 1.00 | 1.00 | 1.00 |" in dojo.table(dojo.score(policy, [drawn]))
+    assert "| model | 1.00 | 1.00 | 1.00 |" in dojo.table(scores, (1, 4, 16))
 
 
 def test_measurements_of_another_device_are_a_contender() -> None:

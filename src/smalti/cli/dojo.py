@@ -81,7 +81,8 @@ def score(agent: Path | None, name: str, seconds: float, seed: int, count: int,
     for title in room.LEVELS:
         random = np.random.default_rng(seed + 1)
         tasks = [room.level(title)(random) for _ in range(count)]
-        scores += means(f"{title}, {count} tasks" if count > 1 else title, room.score(policy, tasks))
+        scores += means(f"{title}, {count} tasks" if count > 1 else title,
+                        room.score(policy, tasks))
     scores += room.score(policy, replayed)
     click.echo(room.table(scores))
     if not replayed:
