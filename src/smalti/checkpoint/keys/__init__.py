@@ -1,5 +1,6 @@
 """Where the parameters of models lie in files, whatever those call them."""
 
+from smalti.checkpoint.keys.controlnet import controlnet_config
 from smalti.checkpoint.keys.flux import (
     CHROMA_DIFFUSERS,
     CHROMA_ORIGINAL,
@@ -16,11 +17,12 @@ from smalti.checkpoint.keys.stored import (
     shape_of,
 )
 from smalti.checkpoint.keys.t5 import T5_GGUF, T5_TRANSFORMERS
-from smalti.checkpoint.keys.taesd import taesd_renaming
+from smalti.checkpoint.keys.taesd import taesd_config, taesd_renaming
 from smalti.checkpoint.keys.upscalers import upscaler_config, upscaler_renaming
 
 __all__ = [
     "CHROMA_DIFFUSERS", "CHROMA_ORIGINAL", "FLUX_DIFFUSERS", "FLUX_ORIGINAL", "SD3_ORIGINAL",
-    "T5_GGUF", "T5_TRANSFORMERS", "Expression", "Part", "Table", "assembled", "expressions",
-    "sd3_diffusers", "shape_of", "taesd_renaming", "upscaler_config", "upscaler_renaming",
+    "T5_GGUF", "T5_TRANSFORMERS", "Expression", "Part", "Table", "assembled", "controlnet_config",
+    "expressions", "sd3_diffusers", "shape_of", "taesd_config", "taesd_renaming", "upscaler_config",
+    "upscaler_renaming",
 ]

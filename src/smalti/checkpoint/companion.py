@@ -1,0 +1,207 @@
+"""Networks that stand beside a model, each in a file of its own: ControlNets, upscalers, TAESD.
+
+    opened = open_companion("control_v11p_sd15_canny.safetensors")
+    graph = controlnet_graph(opened.config, batch=2, height=64, width=64)
+    program.bind(opened.floats, opened.drop)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from smalti.checkpoint.container import INTEGERS, open_tensors
+from smalti.checkpoint.json_file import read_json
+from smalti.checkpoint.keys import (
+    controlnet_config,
+    taesd_config,
+    taesd_renaming,
+    upscaler_config,
+    upscaler_renaming,
+)
+from smalti.checkpoint.names import CONTROL, controlnet_renaming
+from smalti.errors import CheckpointError, first_of
+from smalti.graph import Graph
+from smalti.models import (
+    ControlNetConfig,
+    RrdbConfig,
+    SrvggConfig,
+    TaesdConfig,
+    controlnet_graph,
+    taesd_decoder_graph,
+    taesd_encoder_graph,
+    upscaler_graph,
+)
+from smalti.runtime.tensor_file import Tensors
+
+CompanionConfig = ControlNetConfig | RrdbConfig | SrvggConfig | TaesdConfig
+
+AS_STORED = ("F32", "F16", "BF16")
+"""Dtype tags whose values are read without a copy."""
+WEIGHTS = "diffusion_pytorch_model"
+CONTROL_ORIGINAL, CONTROL_DIFFUSERS = "zero_convs.0.0.weight", "controlnet_down_blocks.0.weight"
+OTHERS = {
+    "lora_controlnet": "a Control-LoRA, which needs the weights of the model that it was made for",
+    "difference": "a ControlNet stored as the difference to a model",
+    "adapter.body.0.in_conv.weight": "a T2I-Adapter",
+    "body.0.resnets.0.block1.weight": "a T2I-Adapter",
+    "controlnet_blocks.0.weight": "a ControlNet for a transformer (Flux, SD3)",
+    "transformer_blocks.0.adaLN_modulation.1.bias": "a ControlNet for a transformer (SD3)",
+}
+"""A tensor that a file holds -> what the file is, which is not read here."""
+
+
+class Companion:
+    """A network in a file, by the names of its graph's parameters; weights stay in the file."""
+
+    def __init__(self, path: str, config: CompanionConfig, file: Tensors,
+                 stored: Mapping[str, str]) -> None:
+        self.path = path
+        self.config = config
+        self._file = file
+        self._stored = stored
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._stored
+
+    def names(self) -> tuple[str, ...]:
+        """Names of all its parameters."""
+        return tuple(self._stored)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a parameter."""
+        return self._file.shape(self._at(name))
+
+    def dtype(self, name: str) -> str:
+        """Dtype tag of a parameter as stored: "F32", "F16", "BF16", ..."""
+        return self._file.dtype(self._at(name))
+
+    def floats(self, name: str) -> np.ndarray:
+        """A float32, float16 or bfloat16 view of the file, else a float32 copy.
+
+        Raises CheckpointError for a name that the network does not have.
+        """
+        stored = self._at(name)
+        if self._file.dtype(stored) not in AS_STORED:
+            return self._file.read(stored)
+        raw = self._file.raw(stored)
+        return raw.view(ml_dtypes.bfloat16) if self._file.dtype(stored) == "BF16" else raw
+
+    def drop(self, name: str) -> None:
+        """Let the system take back the memory that holds a parameter, until it is read again."""
+        self._file.drop(self._at(name))
+
+    def _at(self, name: str) -> str:
+        try:
+            return self._stored[name]
+        except KeyError:
+            raise CheckpointError(f"{self.path} holds no tensor {name!r}") from None
+
+
+def open_companion(path: str | Path, pooled: bool | None = None) -> Companion:
+    """The network in a file of any format, or in a diffusers folder of one model.
+
+    `pooled` says of a ControlNet that only the mean over all pixels is handed on; where it is None,
+    the folder says so, or "shuffle" in the name. Raises CheckpointError for a file that holds no
+    such network, or one with tensors that are missing, too many or of other shapes.
+    """
+    path = Path(path)
+    stated = read_json(path / "config.json") if (path / "config.json").is_file() else {}
+    file = open_tensors(_weights(path) if path.is_dir() else path)
+    shapes = {name: file.shape(name) for name in file}
+    for name, words in OTHERS.items():
+        if name in shapes:
+            raise CheckpointError(f"{path} is {words}; expected a whole ControlNet for a UNet, an "
+                                  f"upscaler of the ESRGAN family, or TAESD")
+    if pooled is None:
+        pooled = stated.get("global_pool_conditions", "shuffle" in path.name.lower()) is True
+    stored = _stored(shapes)
+    shapes = {name: shapes[original] for name, original in stored.items()}
+    config = _config(path, shapes, stated, pooled)
+    _check(path, config, shapes)
+    wrong = [name for name, original in stored.items() if file.dtype(original) in INTEGERS]
+    if wrong:
+        raise CheckpointError(f"{path} holds integers where weights are expected: "
+                              f"{first_of(wrong)}")
+    return Companion(str(path), config, file, stored)
+
+
+def _weights(folder: Path) -> Path:
+    """The file of weights in a folder; the full precision is preferred."""
+    found = sorted(file for ending in (".safetensors", ".bin") for file in folder.glob(
+        f"{WEIGHTS}*{ending}"))
+    if not found:
+        raise CheckpointError(f"{folder} holds no {WEIGHTS}.safetensors; expected the folder of a "
+                              f"ControlNet or a tiny autoencoder, or a file")
+    return min(found, key=lambda file: (file.suffix != ".safetensors", len(file.name)))
+
+
+def _stored(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    """Internal names -> names in the file, of whichever network has such names."""
+    inner = {name.removeprefix(CONTROL): name for name in shapes if name.startswith(CONTROL)}
+    inner = inner or {name: name for name in shapes}  # else the model beside it is passed over
+    if CONTROL_ORIGINAL in inner:
+        return {CONTROL + name: original for name, original in inner.items()}
+    if CONTROL_DIFFUSERS in inner:
+        rename = controlnet_renaming(inner)
+        return {rename(name): original for name, original in inner.items()}
+    rename = taesd_renaming(shapes)
+    found = {rename(name): name for name in shapes}
+    if any(name.startswith("taesd.") for name in found):
+        return found
+    rename = upscaler_renaming(shapes)
+    return {rename(name): name for name in shapes}
+
+
+def _config(path: Path, shapes: Mapping[str, tuple[int, ...]], stated: Mapping[str, object],
+            pooled: bool) -> CompanionConfig:
+    if any(name.startswith(CONTROL) for name in shapes):
+        groups = stated.get("norm_num_groups")
+        known = {"norm_groups": groups} if isinstance(groups, int) and groups > 0 else {}
+        return controlnet_config(path, shapes, _heads(stated), pooled=pooled, **known)
+    if any(name.startswith("taesd.") for name in shapes):
+        return taesd_config(path, shapes)
+    return upscaler_config(path, shapes)
+
+
+def _heads(stated: Mapping[str, object]) -> list[int]:
+    """Heads of each level, as a folder of diffusers says; that calls them dimensions."""
+    found = stated.get("num_attention_heads") or stated.get("attention_head_dim")
+    levels = stated.get("block_out_channels")
+    if isinstance(found, int) and isinstance(levels, list):
+        found = [found] * len(levels)
+    if isinstance(found, list) and all(isinstance(count, int) and count > 0 for count in found):
+        return found
+    return []
+
+
+def _graphs(config: CompanionConfig, shapes: Mapping[str, tuple[int, ...]]) -> list[Graph]:
+    """The smallest graphs that read all of a network."""
+    if isinstance(config, ControlNetConfig):
+        side = 2 ** (len(config.unet.block_channels) - 1)
+        return [controlnet_graph(config, 1, side, side, tokens=1)]
+    if isinstance(config, TaesdConfig):
+        side, halves = config.downscale, []
+        if any(name.startswith("taesd.decoder.") for name in shapes):
+            halves.append(taesd_decoder_graph(config, 1, 1, 1))
+        if any(name.startswith("taesd.encoder.") for name in shapes):
+            halves.append(taesd_encoder_graph(config, 1, side, side))
+        return halves
+    side = config.unshuffle if isinstance(config, RrdbConfig) else 1
+    return [upscaler_graph(config, 1, side, side)]
+
+
+def _check(path: Path, config: CompanionConfig, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise CheckpointError unless the tensors are just those that the network has."""
+    expected = {name: value.shape for graph in _graphs(config, shapes)
+                for name, value in graph.parameters.items()}
+    wrong = [f"{name} is {shapes.get(name, 'missing')}, expected {expected.get(name, 'no such')}"
+             for name in sorted(expected.keys() | shapes.keys())
+             if shapes.get(name) != expected.get(name)]
+    if wrong:
+        words = type(config).__name__.removesuffix("Config")
+        raise CheckpointError(f"{path} looks like {words}, but {len(wrong)} of its tensors do not "
+                              f"fit:\n  {first_of(wrong, separator=',' + chr(10) + '  ')}")

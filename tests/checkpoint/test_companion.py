@@ -1,0 +1,182 @@
+"""ControlNets, upscalers and TAESD in files: every layout, what they are, what does not fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from peers_models import TINY_UNET
+
+from smalti.checkpoint.companion import Companion, open_companion
+from smalti.errors import CheckpointError
+from smalti.graph import Graph
+from smalti.models import (
+    ControlNetConfig,
+    RrdbConfig,
+    SrvggConfig,
+    TaesdConfig,
+    controlnet_graph,
+    taesd_decoder_graph,
+    taesd_encoder_graph,
+    upscaler_graph,
+)
+
+Arrays = dict[str, np.ndarray]
+
+UNET = replace(TINY_UNET, block_channels=(32, 64), norm_groups=32, depth_in_middle=1)
+SDXL = replace(UNET, block_channels=(64, 64, 128), head_dim=64, attention=(False, True, True),
+               transformer_depth=(0, 1, 2), depth_in_middle=2, linear_projection=True,
+               vector_dim=40, heads=8, res_blocks=1)
+SD1 = replace(UNET, context_dim=768, heads=8)
+CONTROLNETS = {
+    "SD 1": ControlNetConfig(SD1),
+    "other hint": ControlNetConfig(SD1, hint_channels=(8, 12), image_channels=4),
+    "SDXL": ControlNetConfig(SDXL),
+    "SDXL, no attention": ControlNetConfig(replace(
+        SDXL, attention=(False,) * 3, transformer_depth=(0,) * 3, depth_in_middle=0,
+        context_dim=48)),
+    "union": ControlNetConfig(SDXL, types=6, type_sinusoids=16, type_layers=2),
+}
+TAESD = TaesdConfig(z_channels=16, channels=8, decoder_blocks=(3, 2, 1), encoder_blocks=(1, 2, 3))
+RRDB = RrdbConfig(channels=8, growth=4, blocks=2)
+
+
+def weights_of(*graphs: Graph, dtype: type = np.float16) -> Arrays:
+    random = np.random.default_rng(1)
+    return {name: random.standard_normal(value.shape).astype(dtype)
+            for graph in graphs for name, value in graph.parameters.items()}
+
+
+def controlnet_weights(config: ControlNetConfig) -> Arrays:
+    side = 2 ** (len(config.unet.block_channels) - 1)
+    return weights_of(controlnet_graph(config, 1, side, side))
+
+
+def write(path: Path, arrays: Arrays) -> Path:
+    safetensors.numpy.save_file(arrays, path)
+    return path
+
+
+def check(opened: Companion, expected: Arrays) -> None:
+    assert set(opened.names()) == set(expected)
+    for name, array in expected.items():
+        assert name in opened and opened.shape(name) == array.shape and opened.dtype(name) == "F16"
+        np.testing.assert_array_equal(opened.floats(name), array)
+        opened.drop(name)
+
+
+@pytest.mark.parametrize("prefix", ["control_model.", ""])
+@pytest.mark.parametrize("name", CONTROLNETS)
+def test_controlnets_under_their_own_names(name: str, prefix: str, tmp_path: Path) -> None:
+    config, weights = CONTROLNETS[name], controlnet_weights(CONTROLNETS[name])
+    stored = {prefix + key.removeprefix("control_model."): array for key, array in weights.items()}
+    if prefix:  # some files hold the whole model besides
+        stored["model.diffusion_model.out.2.bias"] = np.zeros(4, np.float32)
+    opened = open_companion(write(tmp_path / "control.safetensors", stored))
+    check(opened, weights)
+    known = config.unet
+    if name == "SDXL, no attention":  # the width of a context that nothing reads
+        known = replace(known, context_dim=opened.config.unet.context_dim)
+    assert opened.config == replace(config, unet=replace(
+        known, out_channels=known.in_channels, head_dim=None if "SD 1" in name or "other" in name
+        else known.head_dim))
+
+
+def test_the_mean_over_all_pixels_is_told_by_name_or_caller(tmp_path: Path) -> None:
+    weights = controlnet_weights(CONTROLNETS["SD 1"])
+    path = write(tmp_path / "control_v11e_sd15_Shuffle.safetensors", weights)
+    assert open_companion(path).config.pooled
+    assert not open_companion(path, pooled=False).config.pooled
+    assert open_companion(write(tmp_path / "a.safetensors", weights), pooled=True).config.pooled
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("name", CONTROLNETS)
+def test_controlnets_in_folders_of_diffusers(name: str, tmp_path: Path) -> None:
+    from smalti.benchmark import peers
+
+    config = CONTROLNETS[name]
+    config = replace(config, unet=replace(config.unet, norm_groups=16), pooled=name == "SDXL")
+    peer = peers.peer_controlnet(config)
+    peer.module.half().save_pretrained(tmp_path)
+    opened = open_companion(tmp_path)
+    check(opened, {key: array.astype(np.float16) for key, array in peer.weights.items()})
+    found, known = opened.config.unet, config.unet
+    assert opened.config.pooled == config.pooled and found.norm_groups == 16
+    assert [found.heads_at(width) for width in known.block_channels[1:]] == [
+        known.heads_at(width) for width in known.block_channels[1:]]
+
+
+@pytest.mark.parametrize("config", [RRDB, replace(RRDB, unshuffle=2), SrvggConfig(8, 3, 2)],
+                         ids=str)
+def test_upscalers(config: RrdbConfig | SrvggConfig, tmp_path: Path) -> None:
+    side = getattr(config, "unshuffle", 1)
+    weights = weights_of(upscaler_graph(config, 1, side, side))
+    opened = open_companion(write(tmp_path / "4x.safetensors", weights))
+    assert opened.config == config
+    check(opened, weights)
+
+
+@pytest.mark.parametrize("halves", ["decoder", "encoder", "decoder encoder"])
+def test_tiny_autoencoders(halves: str, tmp_path: Path) -> None:
+    graphs = {"decoder": taesd_decoder_graph(TAESD, 1, 1, 1),
+              "encoder": taesd_encoder_graph(TAESD, 1, 4, 4)}
+    weights = weights_of(*(graphs[half] for half in halves.split()))
+    layouts: list[Callable[[str], str]] = [lambda name: name.removeprefix("taesd.")]
+    if " " not in halves:
+        layouts.append(lambda name: name.removeprefix(f"taesd.{halves}."))
+    for number, layout in enumerate(layouts):
+        stored = {layout(name): array for name, array in weights.items()}
+        opened = open_companion(write(tmp_path / f"{number}.safetensors", stored))
+        check(opened, weights)
+        read = ("decoder_blocks", "encoder_blocks") if " " in halves else (f"{halves}_blocks",)
+        for field in ("z_channels", "channels", *read):
+            assert getattr(opened.config, field) == getattr(TAESD, field)
+
+
+def changed(weights: Arrays, **new: np.ndarray | None) -> Arrays:
+    merged = {**weights, **new}
+    return {name: array for name, array in merged.items() if array is not None}
+
+
+ESRGAN = weights_of(upscaler_graph(RRDB, 1, 1, 1))
+CONTROL = controlnet_weights(CONTROLNETS["SD 1"])
+ONE = np.zeros(1, np.float16)
+
+
+@pytest.mark.parametrize(("arrays", "words"), [
+    ({"a": ONE}, "is no upscaler that is known"),
+    (changed(ESRGAN, **{"conv_hr.bias": None}), r"Rrdb, but 1 .*\n  conv_hr.bias is missing, expe"),
+    (changed(ESRGAN, **{"conv_hr.bias": ONE}), r"conv_hr.bias is \(1,\), expected \(8,\)"),
+    (changed(ESRGAN, **{"conv_1x1.bias": ONE}), r"conv_1x1.bias is \(1,\), expected no such"),
+    (changed(ESRGAN, **{"conv_hr.bias": np.zeros(8, np.int8)}), "integers .* conv_hr.bias"),
+    (changed(CONTROL, **{"control_model.zero_convs.1.0.bias": ONE}), "ControlNet, but 1 of its"),
+    (changed(CONTROL, **{"control_model.input_hint_block.2.weight": ONE}), "reads its picture"),
+    (changed(CONTROL, **{"control_model.input_blocks.0.0.weight": None}), "levels of this"),
+    ({name: array for name, array in CONTROL.items() if ".input_blocks.1" not in name},
+     "36 of its tensors do not fit"),
+    (changed(CONTROL, lora_controlnet=ONE), "a Control-LoRA"),
+    (changed(CONTROL, difference=ONE), "stored as the difference to a model"),
+    ({"adapter.body.0.in_conv.weight": ONE, "adapter.conv_in.weight": ONE}, "a T2I-Adapter"),
+    ({"taesd.decoder.1.weight": ONE, "taesd.decoder.3.conv.0.weight": ONE}, "neither half"),
+])
+def test_what_does_not_fit_is_named(arrays: Arrays, words: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        open_companion(write(tmp_path / "x.safetensors", arrays))
+
+
+def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"norm_num_groups": 8}))
+    with pytest.raises(CheckpointError, match="holds no diffusion_pytorch_model.safetensors"):
+        open_companion(tmp_path)
+
+
+def test_a_name_that_a_network_does_not_have(tmp_path: Path) -> None:
+    opened = open_companion(write(tmp_path / "x.safetensors", ESRGAN))
+    with pytest.raises(CheckpointError, match="holds no tensor 'nothing'"):
+        opened.floats("nothing")
