@@ -9,7 +9,14 @@ import numpy as np
 
 from smalti.benchmark.weights import seeded
 from smalti.checkpoint.keys import Table, assembled, expressions, shape_of
-from smalti.models import ChromaConfig, FluxConfig, MMDiTConfig, T5Config
+from smalti.models import (
+    ChromaConfig,
+    FluxConfig,
+    FluxControlNetConfig,
+    MMDiTConfig,
+    MMDiTControlNetConfig,
+    T5Config,
+)
 
 TINY_T5 = T5Config(96, hidden_size=40, mlp_size=64, layers=3, heads=4, head_dim=8)
 TINY_FLUX = FluxConfig(hidden_size=64, heads=2, mlp_size=256, double_blocks=2, single_blocks=3,
@@ -103,6 +110,36 @@ def mmdit_module(config: MMDiTConfig) -> Any:
         caption_projection_dim=config.hidden_size, pooled_projection_dim=config.pooled_dim,
         out_channels=config.out_channels, pos_embed_max_size=config.positions,
         dual_attention_layers=tuple(range(config.dual_blocks)),
+        qk_norm="rms_norm" if config.qk_norm else None)
+
+
+def flux_controlnet_module(config: FluxControlNetConfig) -> Any:
+    """diffusers' FluxControlNetModel."""
+    from diffusers import FluxControlNetModel
+
+    return FluxControlNetModel(
+        patch_size=2 if config.hint_channels else 1, in_channels=config.packed_channels,
+        num_layers=config.double_blocks, num_single_layers=config.single_blocks,
+        attention_head_dim=config.head_dim, num_attention_heads=config.heads,
+        joint_attention_dim=config.context_dim, pooled_projection_dim=config.pooled_dim,
+        guidance_embeds=config.guidance, axes_dims_rope=list(config.axes),
+        num_mode=config.modes or None,
+        conditioning_embedding_channels=config.in_channels if config.hint_channels else None)
+
+
+def sd3_controlnet_module(config: MMDiTControlNetConfig) -> Any:
+    """diffusers' SD3ControlNetModel."""
+    from diffusers import SD3ControlNetModel
+
+    return SD3ControlNetModel(
+        sample_size=2 * config.positions, patch_size=2, in_channels=config.in_channels,
+        num_layers=config.blocks, attention_head_dim=config.head_dim,
+        num_attention_heads=config.heads,
+        joint_attention_dim=config.context_dim if config.joint else None,
+        caption_projection_dim=config.hidden_size, pooled_projection_dim=config.pooled_dim,
+        out_channels=config.out_channels, pos_embed_max_size=config.positions,
+        extra_conditioning_channels=config.hint_channels - config.in_channels,
+        dual_attention_layers=tuple(range(config.dual_blocks)), use_pos_embed=config.joint,
         qk_norm="rms_norm" if config.qk_norm else None)
 
 

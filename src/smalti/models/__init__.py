@@ -35,7 +35,9 @@ from smalti.models.flux import (
     flux_graph,
     flux_modulation_graph,
 )
+from smalti.models.flux_controlnet import flux_controlnet_graph
 from smalti.models.mmdit import mmdit_graph
+from smalti.models.mmdit_controlnet import sd3_controlnet_graph
 from smalti.models.mobilenet_v2 import mobilenet_v2_graph
 from smalti.models.rrdb import rrdb_graph
 from smalti.models.srvgg import srvgg_graph
@@ -52,7 +54,9 @@ from smalti.models.transformer_config import (
     T5_XXL,
     ChromaConfig,
     FluxConfig,
+    FluxControlNetConfig,
     MMDiTConfig,
+    MMDiTControlNetConfig,
     T5Config,
 )
 from smalti.models.unet import unet_graph
@@ -64,10 +68,11 @@ __all__ = [
     "SD1_UNET", "SD2_UNET", "SD35_LARGE", "SD35_MEDIUM", "SD3_MEDIUM", "SD3_VAE",
     "SDXL_REFINER_UNET", "SDXL_UNET", "SDXL_VAE", "SD_VAE", "SSD1B_UNET", "T5_XXL", "TAESD",
     "TAESD3", "VEGA_UNET", "ChromaConfig", "ClipTextConfig", "ControlNetConfig", "FluxConfig",
-    "MMDiTConfig", "MobileNetV2Config", "ModelConfig", "RrdbConfig", "SrvggConfig", "T5Config",
-    "TaesdConfig", "UNetConfig", "VaeConfig", "chroma_graph", "chroma_modulation_graph",
-    "clip_text_graph", "controlnet_graph", "flux_double_block_graph", "flux_graph",
-    "flux_modulation_graph", "mmdit_graph", "mobilenet_v2_graph", "rrdb_graph", "srvgg_graph",
+    "FluxControlNetConfig", "MMDiTConfig", "MMDiTControlNetConfig", "MobileNetV2Config",
+    "ModelConfig", "RrdbConfig", "SrvggConfig", "T5Config", "TaesdConfig", "UNetConfig",
+    "VaeConfig", "chroma_graph", "chroma_modulation_graph", "clip_text_graph", "controlnet_graph",
+    "flux_controlnet_graph", "flux_double_block_graph", "flux_graph", "flux_modulation_graph",
+    "mmdit_graph", "mobilenet_v2_graph", "rrdb_graph", "sd3_controlnet_graph", "srvgg_graph",
     "t5_graph", "taesd_decoder_graph", "taesd_encoder_graph", "tileable", "unet_graph",
     "upscaler_graph", "vae_decoder_graph", "vae_encoder_graph",
 ]

@@ -49,7 +49,8 @@ def controlnet_graph(config: ControlNetConfig, batch: int, height: int, width: i
     with g.scope(PREFIX):
         time = time_embedding(timesteps, unet)             # [n, time_dim]
         x = first_block(x, unet)
-        seen = [_hint_block(picture, config) for picture in pictures]
+        seen = [hint_block(picture, config.hint_channels, unet.block_channels[0])
+                for picture in pictures]
         if config.types:
             types = g.input("types", (hints, config.types))
             time = time + _type_embedding(types, config)
@@ -64,16 +65,16 @@ def controlnet_graph(config: ControlNetConfig, batch: int, height: int, width: i
     return g
 
 
-def _hint_block(x: Value, config: ControlNetConfig) -> Value:
-    """picture [n, 3, f h, f w] -> [n, c, h, w]."""
-    widths, number = config.hint_channels, 2
+def hint_block(x: Value, widths: tuple[int, ...], channels: int) -> Value:
+    """picture [n, 3, f h, f w] -> [n, channels, h, w]; each width has half the size of the last."""
+    number = 2
     with x.graph.scope("input_hint_block"):
         x = silu(conv2d(x, "0", widths[0], 3))
         for before, after in pairwise(widths):
             x = silu(conv2d(x, f"{number}", before, 3))
             x = silu(conv2d(x, f"{number + 2}", after, 3, stride=2))
             number += 4
-        return conv2d(x, f"{number}", config.unet.block_channels[0], 3)
+        return conv2d(x, f"{number}", channels, 3)
 
 
 def _zero_conv(x: Value, name: str, config: ControlNetConfig) -> Value:

@@ -62,8 +62,7 @@ def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: 
     g, tokens = Graph("flux"), height // PATCH * (width // PATCH)
     latent = g.input("latent", (batch, config.in_channels, height, width))
     context = g.input("context", (batch, length, config.context_dim))
-    source = _given(g, config, batch) if modulated else _computed(*_conditions(g, config, batch),
-                                                                  config)
+    source = _given(g, config, batch) if modulated else computed(g, config, batch, PREFIX)
     mask = _mask(g, batch, length, tokens) if masked else None
     controls = [[g.input(f"control.{kind}.{i}", (batch, tokens, config.hidden_size))
                  for i in range(count)] for kind, count in zip(("double", "single"), control)]
@@ -100,7 +99,7 @@ def flux_modulation_graph(config: FluxConfig, batch: int = 1) -> Graph:
     ((20, 344, 3072), 166)
     """
     g, parts = Graph("flux_modulation"), []
-    source = _computed(*_conditions(g, config, batch), config)
+    source = computed(g, config, batch, PREFIX)
     with g.scope(PREFIX):
         for i in range(config.single_blocks):
             with g.scope(f"single_blocks.{i}"):
@@ -151,17 +150,13 @@ Source = Callable[[str, int, int], list[Value]]
 layer of that name, or takes them from an input."""
 
 
-def _conditions(g: Graph, config: FluxConfig,
-                batch: int) -> tuple[Value, Value, Value | None]:
-    """The inputs timesteps, pooled and, where the model has it, guidance."""
-    return (g.input("timesteps", (batch,)), g.input("pooled", (batch, config.pooled_dim)),
-            g.input("guidance", (batch,)) if config.guidance else None)
-
-
-def _computed(timesteps: Value, pooled: Value, guidance: Value | None,
-              config: FluxConfig) -> Source:
-    with timesteps.graph.scope(PREFIX):
-        vec = condition(timesteps, pooled, guidance, config)
+def computed(g: Graph, config: FluxConfig, batch: int, prefix: str) -> Source:
+    """Vectors of the inputs timesteps, pooled and, where the model has it, guidance."""
+    timesteps = g.input("timesteps", (batch,))
+    pooled = g.input("pooled", (batch, config.pooled_dim))
+    guidance = g.input("guidance", (batch,)) if config.guidance else None
+    with g.scope(prefix):
+        vec = _condition(timesteps, pooled, guidance, config)
     return lambda name, first, count: modulation(vec, name, count)
 
 
@@ -186,8 +181,8 @@ def _mask(g: Graph, batch: int, length: int, tokens: int) -> Value:
     return (seen.reshape(batch, 1, 1, length + tokens) - 1.0) * UNSEEN
 
 
-def condition(timesteps: Value, pooled: Value, guidance: Value | None,
-              config: FluxConfig) -> Value:
+def _condition(timesteps: Value, pooled: Value, guidance: Value | None,
+               config: FluxConfig) -> Value:
     """What all blocks are modulated by [n, c]: time, guidance and the text as a whole."""
     vec = _embedder(timestep_embedding(timesteps, TIME_FEATURES), "time_in", config)
     if guidance is not None:
@@ -202,12 +197,13 @@ def _embedder(x: Value, name: str, config: FluxConfig) -> Value:
                       config.hidden_size)
 
 
-def embedded(latent: Value, context: Value,
-             config: FluxConfig) -> tuple[Value, Value, Value, Value]:
+def embedded(latent: Value, context: Value, config: FluxConfig,
+             first: Value | None = None) -> tuple[Value, Value, Value, Value]:
     """Tokens of the image and of the text [n, t, c], and the angles of all, text first.
 
-    Text tokens stand at 0 on all axes, image tokens at (0, row, column). Raises InputError for a
-    latent of odd size, or axes that do not make up a head.
+    Text tokens, and those of `first` [n, k, c] before them, stand at 0 on all axes, image tokens at
+    (0, row, column). Raises InputError for a latent of odd size, or axes that do not make up a
+    head.
     """
     (_, _, height, width), g = latent.shape, latent.graph
     if height % PATCH or width % PATCH or min(height, width) < 1:
@@ -218,7 +214,9 @@ def embedded(latent: Value, context: Value,
                          f"{config.head_dim}")
     img = linear(patches(latent, PATCH), "img_in", config.hidden_size)
     txt = linear(context, "txt_in", config.hidden_size)
-    angles = grid_angles(g, (height // PATCH, width // PATCH), context.shape[1], config.axes,
+    if first is not None:
+        txt = g.apply("concat", first, txt, axis=1)
+    angles = grid_angles(g, (height // PATCH, width // PATCH), txt.shape[1], config.axes,
                          config.rotary_base)
     return img, txt, *angles
 

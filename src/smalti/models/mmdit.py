@@ -126,11 +126,7 @@ def joint_block(x: Value, context: Value, vec: Value, config: MMDiTConfig, *, du
     mixed = g.apply("attention", q, k, v, num_heads=config.heads)
     start = 0 if last else context.shape[1]
     with g.scope("x_block"):
-        again = None
-        if dual:
-            alone = {"": linear(modulated_norm(x, *own[6:8], config.eps), "attn2.qkv", 3 * width)}
-            again = g.apply("attention", *(_heads(alone, number, config, "attn2")
-                                           for number in range(3)), num_heads=config.heads)
+        again = _self_attention(x, own[6:8], "attn2", config) if dual else None
         x = _gated(x, _rows(mixed, start, mixed.shape[1]), "attn", own[2])
         if again is not None:
             x = _gated(x, again, "attn2", own[8])
@@ -140,6 +136,21 @@ def joint_block(x: Value, context: Value, vec: Value, config: MMDiTConfig, *, du
             context = _mlp(_gated(context, _rows(mixed, 0, start), "attn", parts[2]), parts[3:],
                            config)
     return x, context
+
+
+def self_block(x: Value, vec: Value, config: MMDiTConfig) -> Value:
+    """x [n, t, c] after attention to itself alone and an MLP."""
+    parts = modulation(vec, "adaLN_modulation.1", 6)
+    x = _gated(x, _self_attention(x, parts[:2], "attn", config), "attn", parts[2])
+    return _mlp(x, parts[3:], config)
+
+
+def _self_attention(x: Value, parts: list[Value], name: str, config: MMDiTConfig) -> Value:
+    """What attention to themselves gives for x [n, t, c]; `parts` are shift and scale [n, c]."""
+    product = {"": linear(modulated_norm(x, *parts, config.eps), f"{name}.qkv",
+                          3 * config.hidden_size)}
+    return x.graph.apply("attention", *(_heads(product, number, config, name)
+                                        for number in range(3)), num_heads=config.heads)
 
 
 def _heads(products: dict[str, Value], number: int, config: MMDiTConfig,

@@ -91,6 +91,19 @@ class ChromaConfig(FluxConfig):
 
 
 @dataclass(frozen=True)
+class FluxControlNetConfig(FluxConfig):
+    """A ControlNet for Flux.1: some of its blocks, which also read a picture.
+
+    The picture is a latent, too, as InstantX made it, or with `hint_channels`, the widths in which
+    it is read (see `ControlNetConfig`), one of pixels, as XLabs did; these controls go to the
+    model's blocks in turn. A union knows `modes` kinds of pictures.
+    """
+
+    modes: int = 0
+    hint_channels: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class MMDiTConfig:
     """The multimodal diffusion transformer of Stable Diffusion 3 (Esser et al. 2024).
 
@@ -115,6 +128,18 @@ class MMDiTConfig:
     def head_dim(self) -> int:
         """Channels per attention head."""
         return self.hidden_size // self.heads
+
+
+@dataclass(frozen=True)
+class MMDiTControlNetConfig(MMDiTConfig):
+    """A ControlNet for Stable Diffusion 3: some of its blocks, which also read a picture's latent.
+
+    `hint_channels` are those of the latent, one more with a mask behind. Without `joint` blocks see
+    no text, and tokens are embedded by the model's own weights: those of 3.5 large.
+    """
+
+    hint_channels: int = 16
+    joint: bool = True
 
 
 T5_XXL = T5Config(32128, hidden_size=4096, mlp_size=10240, layers=24, heads=64, head_dim=64)

@@ -4,10 +4,18 @@ from smalti.checkpoint.keys.controlnet import controlnet_config
 from smalti.checkpoint.keys.flux import (
     CHROMA_DIFFUSERS,
     CHROMA_ORIGINAL,
+    FLUX_CONTROLNET_DIFFUSERS,
+    FLUX_CONTROLNET_ORIGINAL,
     FLUX_DIFFUSERS,
     FLUX_ORIGINAL,
 )
-from smalti.checkpoint.keys.sd3 import SD3_ORIGINAL, sd3_diffusers
+from smalti.checkpoint.keys.sd3 import (
+    SD35_CONTROLNET_DIFFUSERS,
+    SD35_CONTROLNET_ORIGINAL,
+    SD3_CONTROLNET_DIFFUSERS,
+    SD3_ORIGINAL,
+    sd3_diffusers,
+)
 from smalti.checkpoint.keys.stored import (
     Expression,
     Part,
@@ -21,8 +29,9 @@ from smalti.checkpoint.keys.taesd import taesd_config, taesd_renaming
 from smalti.checkpoint.keys.upscalers import upscaler_config, upscaler_renaming
 
 __all__ = [
-    "CHROMA_DIFFUSERS", "CHROMA_ORIGINAL", "FLUX_DIFFUSERS", "FLUX_ORIGINAL", "SD3_ORIGINAL",
-    "T5_GGUF", "T5_TRANSFORMERS", "Expression", "Part", "Table", "assembled", "controlnet_config",
-    "expressions", "sd3_diffusers", "shape_of", "taesd_config", "taesd_renaming", "upscaler_config",
-    "upscaler_renaming",
+    "CHROMA_DIFFUSERS", "CHROMA_ORIGINAL", "FLUX_CONTROLNET_DIFFUSERS", "FLUX_CONTROLNET_ORIGINAL",
+    "FLUX_DIFFUSERS", "FLUX_ORIGINAL", "SD35_CONTROLNET_DIFFUSERS", "SD35_CONTROLNET_ORIGINAL",
+    "SD3_CONTROLNET_DIFFUSERS", "SD3_ORIGINAL", "T5_GGUF", "T5_TRANSFORMERS", "Expression", "Part",
+    "Table", "assembled", "controlnet_config", "expressions", "sd3_diffusers", "shape_of",
+    "taesd_config", "taesd_renaming", "upscaler_config", "upscaler_renaming",
 ]

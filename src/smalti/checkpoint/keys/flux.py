@@ -62,6 +62,27 @@ FLUX_ORIGINAL: Table = {
 }
 """Black Forest Labs' own files."""
 
+_ENDS = {name: name for name in ("controlnet_blocks.*", "controlnet_single_blocks.*")}
+_HINT = {"input_hint_block.0": "input_hint_block.conv_in",
+         **{f"input_hint_block.{2 * i + 2}": f"input_hint_block.blocks.{i}" for i in range(6)},
+         "input_hint_block.14": "input_hint_block.conv_out"}
+_NO_FINAL = {name: path for name, path in _OUTSIDE.items() if name != "final_layer.linear"}
+_MODES = {"controlnet_mode_embedder.weight": whole("controlnet_mode_embedder.weight")}
+
+FLUX_CONTROLNET_DIFFUSERS: Table = {
+    **layers({**_NO_FINAL, **_BLOCKS, **_MODULATIONS, **_ENDS, **_HINT,
+              "controlnet_x_embedder": "controlnet_x_embedder"}),
+    **{f"{ours}.scale": whole(f"{stored}.weight") for ours, stored in _NORMS.items()}, **_MODES,
+}
+"""diffusers' `FluxControlNetModel`, of which InstantX's files are."""
+
+FLUX_CONTROLNET_ORIGINAL: Table = {
+    **layers({name: name for name in (*_NO_FINAL, *_BLOCKS, *_MODULATIONS, *_ENDS, *_HINT)}),
+    **layers({"controlnet_x_embedder": "pos_embed_input"}),
+    **{f"{name}.scale": whole(f"{name}.scale") for name in _NORMS},
+}
+"""XLabs' own files."""
+
 _APPROXIMATOR = {
     "distilled_guidance_layer.in_proj": "distilled_guidance_layer.in_proj",
     "distilled_guidance_layer.out_proj": "distilled_guidance_layer.out_proj",

@@ -66,3 +66,26 @@ SD3_ORIGINAL: Table = {
     **layers({name: name for name in _NORMS}, bias=False),
 }
 """Stability AI's own files."""
+
+_SINGLE = {
+    "transformer_blocks.*.adaLN_modulation.1": f"{_BLOCK}.norm1.linear",
+    "transformer_blocks.*.attn.qkv": tuple(f"{_BLOCK}.attn.to_{part}" for part in "qkv"),
+    "transformer_blocks.*.attn.proj": f"{_BLOCK}.attn.to_out.0",
+    "transformer_blocks.*.mlp.fc1": f"{_BLOCK}.ff.net.0.proj",
+    "transformer_blocks.*.mlp.fc2": f"{_BLOCK}.ff.net.2",
+}
+_NO_FINAL = {name: path for name, path in _OUTSIDE.items() if name != "final_layer.linear"}
+_CONTROL = {name: name for name in ("controlnet_blocks.*", "pos_embed_input.proj")}
+
+SD3_CONTROLNET_DIFFUSERS: Table = {
+    "pos_embed": whole("pos_embed.pos_embed"),
+    **layers({**_NO_FINAL, **_BLOCKS, **_CONTROL}),
+    **layers(_NORMS, bias=False),
+}
+"""diffusers' `SD3ControlNetModel` with text, of which InstantX's files are."""
+
+SD35_CONTROLNET_DIFFUSERS: Table = layers({**_NO_FINAL, **_SINGLE, **_CONTROL})
+"""diffusers' `SD3ControlNetModel` without text: the ControlNets of 3.5 large."""
+
+SD35_CONTROLNET_ORIGINAL: Table = layers({name: name for name in (*_NO_FINAL, *_SINGLE, *_CONTROL)})
+"""Stability AI's own files of the same."""
