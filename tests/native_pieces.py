@@ -20,8 +20,7 @@ from smalti.kernel.form import Kernel
 from smalti.kernel.interpreter import as_stored
 from smalti.runtime.devices import available_levels
 from smalti.runtime.executable import Executable, joined
-from smalti.runtime.program import driver_entry
-from smalti.runtime.threads import call, context
+from smalti.runtime.threads import call, context, driver_entry
 from smalti.schedule import Limits, Schedule, choose
 from smalti.target.x86.instructions import Level, level
 from smalti.target.x86.layout import LAUNCH, aligned

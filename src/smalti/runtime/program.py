@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Container, Mapping, Sequence
-from functools import lru_cache
 from os import PathLike
 from types import MappingProxyType
 from typing import Protocol
@@ -25,9 +23,8 @@ from smalti.runtime.host import bound
 from smalti.runtime.image import HostCall, Image, Launch, Slot, array_at, finite_at
 from smalti.runtime.memory import anonymous
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
-from smalti.runtime.threads import call, context, workers
+from smalti.runtime.threads import call, context, driver_entry, workers
 from smalti.runtime.weights import allocated, bind, checked, layout_of
-from smalti.target.x86.driver import driver
 from smalti.target.x86.layout import LAUNCH, NO_BARRIER, aligned
 
 SCRATCH_ALIGNMENT = 4096
@@ -510,13 +507,3 @@ class NativeProgram(Program):
         and why no kernel computes it; the expected time of a run."""
         seconds = None if self.seconds is None else self.kernel_seconds().tolist()
         return explained(self.image, modelled(self.image.level), self.crew, seconds)
-
-
-@lru_cache(maxsize=1)
-def _driver_code() -> Executable:
-    return Executable(driver(sys.platform).bytes)
-
-
-def driver_entry() -> int:
-    """Address of the driver, which every worker calls once a run."""
-    return _driver_code().address + driver(sys.platform).entry

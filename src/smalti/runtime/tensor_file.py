@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smalti.errors import CheckpointError
+from smalti.runtime.conversion import converted
 
 HEADER_BYTES_MAX = 10_000_000  # SD 1.5 has 0.1 MB; parsed, JSON takes up to 30 times its size
 NAME_LENGTH_MAX = 500
@@ -216,10 +217,10 @@ def to_float32(raw: np.ndarray, dtype: str) -> npt.NDArray[np.float32]:
     [1.0, -2.0]
     """
     if dtype == "BF16":
-        return (raw.astype(np.uint32) << 16).view(np.float32)
+        raw = raw.view(ml_dtypes.bfloat16)
     if dtype in ("F8_E4M3", "F8_E5M2"):
         return _float8_values(dtype)[raw]
-    return raw.astype(np.float32)
+    return converted(raw, "f32")
 
 
 @cache

@@ -18,7 +18,9 @@ from functools import lru_cache
 import numpy as np
 
 from smalti.errors import DeviceError
+from smalti.runtime.executable import Executable
 from smalti.settings import usable_cores
+from smalti.target.x86.driver import driver
 from smalti.target.x86.layout import CONTEXT, LAUNCH, aligned, offset
 
 SPINS = 2000
@@ -76,6 +78,19 @@ def _sleeping_functions() -> tuple[int, int]:
 @lru_cache(maxsize=None)
 def _function(entry_address: int) -> Callable[[int, int], None]:
     return _DRIVER(entry_address)
+
+
+@lru_cache(maxsize=1)
+def _driver() -> tuple[Executable, int]:
+    """The driver's code, and its address."""
+    code = driver(sys.platform)
+    executable = Executable(code.bytes)
+    return executable, executable.address + code.entry
+
+
+def driver_entry() -> int:
+    """Address of the driver, which every worker calls once a run."""
+    return _driver()[1]
 
 
 def call(entry_address: int, context_address: int) -> None:

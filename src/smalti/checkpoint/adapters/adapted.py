@@ -17,15 +17,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import ml_dtypes
 import numpy as np
 
 from smalti.checkpoint.adapters.adapter import Adapter, Fit, Placed
 from smalti.checkpoint.adapters.change import Floats
 from smalti.checkpoint.adapters.spelling import of_text
 from smalti.errors import InputError
+from smalti.runtime.conversion import converted
 
-HALVES = {"F16": np.float16, "BF16": ml_dtypes.bfloat16}
+HALVES = {"F16": "f16", "BF16": "bf16"}
 """Dtypes that changed weights are rounded to; all others become f32."""
 
 
@@ -132,8 +132,8 @@ class Adapted:
         """
         if name not in self._changes:
             return self.model.floats(name)
-        with np.errstate(over="ignore"):
-            return self.read(name).astype(HALVES.get(self.dtype(name), np.float32), copy=False)
+        total, half = self.read(name), HALVES.get(self.dtype(name))
+        return total if half is None else converted(total, half)
 
     def drop(self, name: str) -> None:
         """Let go of the memory that holds a weight."""
