@@ -13,7 +13,7 @@ import numpy as np
 from smalti.benchmark.table import Row
 from smalti.benchmark.turns import in_fresh_process
 from smalti.checkpoint import Checkpoint, load
-from smalti.diffusion.submodels import HELD, Submodels
+from smalti.diffusion.submodels import Submodels
 from smalti.runtime.compiler import compile_graph
 from smalti.runtime.engine import load as load_engine
 from smalti.runtime.memory import anonymous
@@ -106,8 +106,8 @@ def shape_seconds(path: Path, threads: int, cache: str) -> tuple[float, float, f
     graph = parts.graph(UNET, SHAPES[1])
     read_weights(checkpoint, list(graph.parameters))  # the file into memory
     started = time.perf_counter()
-    second = compile_graph(graph, threads=threads, held=HELD[UNET], weights=parts.halves(graph),
-                           like=first)
+    second = compile_graph(graph, threads=threads, held=parts.parts[UNET].held,
+                           weights=parts.halves(graph), like=first)
     compiled = time.perf_counter()
     second.bind(checkpoint.floats, checkpoint.drop, like=first)
     bound = time.perf_counter()

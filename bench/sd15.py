@@ -1,7 +1,8 @@
 """Measure a full-size SD 1.5 checkpoint: its parts against the peers, compile time, memory.
 
     python bench/make_checkpoint.py sd15.safetensors
-    python bench/sd15.py sd15.safetensors [--threads 2] [--rows models,compile,memory,engine,shape]
+    python bench/sd15.py sd15.safetensors [--threads 2]
+        [--rows models,compile,memory,engine,shape,lora]
         [--models clip_l,unet,unet_1,decode,encode] [--peers torch,onnxruntime,openvino]
         [--rounds 3] [--exports FOLDER] [--json FILE]
 
@@ -18,6 +19,7 @@ from pathlib import Path
 from agreement import picture_row
 from engine import engine_row, shape_row
 from footprint import compile_rows, decode_memory_rows, memory_row
+from lora import lora_row
 from report import finish
 
 from smalti.benchmark.comparison import Plan, installed, measure
@@ -25,7 +27,7 @@ from smalti.benchmark.engines import PEERS
 from smalti.benchmark.suite import CASES
 from smalti.benchmark.table import Row
 
-ROWS = ("models", "compile", "memory", "engine", "shape", "picture")
+ROWS = ("models", "compile", "memory", "engine", "shape", "lora", "picture")
 MODELS = ("clip_l", "unet", "unet_1", "decode", "encode")
 PICTURE_STEPS = 2
 
@@ -74,6 +76,8 @@ def measured(given: argparse.Namespace, exports: Path) -> list[Row]:
         rows.append(engine_row(path, threads))
     if "shape" in given.rows:
         rows.append(shape_row(path, threads))
+    if "lora" in given.rows:
+        rows.append(lora_row(path, threads))
     if "picture" in given.rows:
         rows.append(picture_row(path, "karras", PICTURE_STEPS, threads))
     return rows
