@@ -165,7 +165,7 @@ def test_a_prompt_of_10000_characters_makes_a_picture_and_a_warning(
     (["--batch", "1000000000"], "batch_size is 1000000000"),
     (["--seed", "-5"], "seed is -5"),
     (["--guidance", "nan"], "guidance_scale is nan"),
-    (["--sampler", "ddim"], "known: euler"),
+    (["--sampler", "plms"], "known: euler"),
     (["--noise", "beta"], "known: normal"),
     (["--rng", "xpu"], "known: cpu, cuda"),
     (["--device", "gpu"], "known: cpu"),

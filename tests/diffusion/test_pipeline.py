@@ -95,6 +95,25 @@ def test_other_spellings_are_the_same_sampler(pipe: Pipeline) -> None:
     assert pixels(pipe, sampler="Euler a", noise="Karras") == pixels(pipe)
 
 
+def test_noise_of_the_sampler_s_own_choice(pipe: Pipeline) -> None:
+    assert (pixels(pipe, sampler="dpm++_2m", noise="automatic")
+            == pixels(pipe, sampler="dpm++_2m", noise="karras"))
+    assert pipe("x", sampler="DDIM", noise="Automatic").parameters.noise == "ddim_uniform"
+
+
+def test_noise_levels_as_given(pipe: Pipeline) -> None:
+    result = pipe("a red apple", noise="14.6, 3, 0", steps=7)
+    assert (result.parameters.noise, result.parameters.steps) == ("14.6,3,0", 2)
+    assert 'Schedule type: "14.6,3,0"' in result.texts[0]
+    assert [step.sigma for step in pipe.steps("x", noise="14.6,3,0")] == [3, 0]
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_cfgpp_reads_both_prompts(pipe: Pipeline, scale: float) -> None:
+    options = {"sampler": "euler_cfg++", "guidance_scale": scale}
+    assert pixels(pipe, **options) != pixels(pipe, negative_prompt="blurry", **options)
+
+
 def test_steps_tell_how_far_they_are(pipe: Pipeline) -> None:
     steps = list(pipe.steps("a red apple", steps=3, batch_size=2))
     assert [(step.index, step.total) for step in steps] == [(0, 3), (1, 3), (2, 3)]
@@ -161,8 +180,9 @@ def test_a_long_prompt_is_cut_and_the_rest_is_named(pipe: Pipeline) -> None:
     ({"guidance_scale": math.nan}, "guidance_scale is nan"),
     ({"guidance_scale": -1.0}, "expected a number from 0 to 100"),
     ({"guidance_scale": "7"}, "guidance_scale is '7'"),
-    ({"sampler": "ddim"}, "sampler is 'ddim'; known: euler, euler_a, dpm++_2m"),
+    ({"sampler": "plms"}, "sampler is 'plms'; known: euler, euler_a, ddim"),
     ({"noise": "sigma"}, "noise is 'sigma'; known: normal, karras"),
+    ({"noise": "3,1"}, "noise levels are '3,1'; expected numbers that fall to 0"),
     ({"rng": "gpu"}, "rng is 'gpu'; known: cpu, cuda"),
     ({"negative_prompt": None}, "the negative prompt is None; expected text"),
 ])

@@ -1,25 +1,47 @@
-"""Samplers against exact solutions, against diffusers' schedulers, and against themselves."""
+"""Samplers against exact solutions, and against themselves; peers are in a file of their own."""
 
 import math
 
 import numpy as np
 import pytest
 
-from smalti.diffusion.denoiser import Denoiser
-from smalti.diffusion.guidance import Guidance
-from smalti.diffusion.noise import NoiseLevels, find_schedule
+from smalti.diffusion.noise import NOISES, FlowLevels, NoiseLevels
 from smalti.diffusion.random import NoiseSource
 from smalti.diffusion.samplers import SAMPLERS, find_sampler, initial_latents
 from smalti.errors import InputError
 
-LEVELS = NoiseLevels.scaled_linear()
+LEVELS = {"diffusion": NoiseLevels.scaled_linear(), "flow": FlowLevels.shifted(3.0)}
 SHAPE = (2, 4, 8, 8)
-DATA_STD = 0.7
+DATA_STD, DATA_MEAN = 0.7, 0.4
+RANDOM = [name for name, sampler in SAMPLERS.items() if sampler.random]
+kinds = pytest.mark.parametrize("kind", LEVELS)
+samplers = pytest.mark.parametrize("name", SAMPLERS)
 
 
-def gaussian(x, sigma):
-    """The exact denoiser of data that is normal with standard deviation DATA_STD."""
-    return x * (DATA_STD**2 / (DATA_STD**2 + sigma**2))
+class Estimate:
+    """A denoiser made of one function of x and sigma, with the same one for no prompt."""
+
+    def __init__(self, function):
+        self.function = function
+        self.sigmas = []
+
+    def __call__(self, x, sigma):
+        self.sigmas.append(sigma)
+        return self.function(x, sigma)
+
+    def both(self, x, sigma):
+        return self(x, sigma), self.function(x, sigma)
+
+
+def gaussian(kind):
+    """The exact denoiser of data that is normal with DATA_MEAN and DATA_STD."""
+    alpha = LEVELS[kind].alpha
+
+    def function(x, sigma):
+        share = alpha(sigma) * DATA_STD**2 / (alpha(sigma) ** 2 * DATA_STD**2 + sigma**2)
+        return np.float32(DATA_MEAN) + (x - np.float32(alpha(sigma) * DATA_MEAN)) * share
+
+    return Estimate(function)
 
 
 def no_noise():
@@ -31,91 +53,187 @@ def start(seed=0):
     return source.draw(), source.draw
 
 
-def walk(name, denoise, steps, schedule="karras", seed=0):
+def walk(name, denoise, steps, schedule="karras", seed=0, kind="diffusion"):
     first, draw = start(seed)
-    sigmas = find_schedule(schedule).sigmas(LEVELS, steps)
     sampler = find_sampler(name)
+    sigmas = sampler.sigmas(schedule, LEVELS[kind], steps)
     noise = draw if sampler.random else no_noise
-    return list(sampler(denoise, initial_latents(first, sigmas), sigmas, noise, LEVELS))
+    return list(sampler(denoise, initial_latents(first, sigmas), sigmas, noise, LEVELS[kind]))
 
 
-@pytest.mark.parametrize(("name", "order"), [("euler", 1), ("dpm++_2m", 2)])
-def test_order_of_convergence(name, order):
-    """dx/dsigma = (x - D)/sigma has the solution x ~ sqrt(DATA_STD^2 + sigma^2) here."""
-    sigmas_of = find_schedule("karras")
+# by how much the error falls when there are twice as many steps, as a power of 2; multistep methods
+# start with Euler's step, whose error stays
+ORDERS = {"euler": 1, "ddim": 1, "euler_cfg++": 1, "gradient_estimation": 1, "heun": 2, "dpm2": 2,
+          "dpm++_2m": 2, "dpm++_2m_cfg++": 2, "res_multistep": 2, "lms": 2, "ipndm_v": 2,
+          "deis": 2, "uni_pc": 3, "uni_pc_bh2": 3}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+@kinds
+def test_order_of_convergence(name, kind):
+    """x - alpha mean is proportional to sqrt(alpha^2 DATA_STD^2 + sigma^2) along the exact way."""
+    alpha = LEVELS[kind].alpha
+    high, low = (10.0, 0.1) if kind == "diffusion" else (0.95, 0.1)
+    deviation = [math.hypot(alpha(sigma) * DATA_STD, sigma) for sigma in (high, low)]
+    first, _ = start()
     errors = []
     for steps in (40, 80):
-        sigmas = sigmas_of.sigmas(LEVELS, steps)
-        first, _ = start()
-        x = initial_latents(first, sigmas)
-        ends = list(find_sampler(name)(gaussian, x, sigmas, no_noise, LEVELS))
-        before_last = ends[-2]
-        scale = math.hypot(DATA_STD, before_last.sigma_next) / math.hypot(DATA_STD, sigmas[0])
-        errors.append(np.abs(before_last.x - x * scale).max())
-    assert errors[0] / errors[1] > 0.8 * 2**order
+        sigmas = np.append(np.geomspace(high, low, steps + 1), 0)
+        x = first * np.float32(deviation[0]) + np.float32(alpha(high) * DATA_MEAN)
+        *_, found, _ = SAMPLERS[name](gaussian(kind), x.astype(np.float64), sigmas, no_noise,
+                                      LEVELS[kind])
+        exact = first.astype(np.float64) * deviation[1] + alpha(low) * DATA_MEAN
+        errors.append(np.abs(found.x - exact).max())
+    assert errors[0] < 0.1 / 4 ** (ORDERS[name] - 1)
+    assert errors[1] < max(errors[0] / (0.8 * 2 ** ORDERS[name]), 2e-5)
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_a_denoiser_that_knows_the_answer_gives_it(name):
+def test_every_deterministic_sampler_converges():
+    assert {*ORDERS, "ipndm"} == set(SAMPLERS) - set(RANDOM)
+
+
+@samplers
+@kinds
+def test_a_denoiser_that_knows_the_answer_gives_it(name, kind):
     answer = np.linspace(-1, 1, math.prod(SHAPE), dtype=np.float32).reshape(SHAPE)
-    last = walk(name, lambda x, sigma: answer, 6)[-1]
-    np.testing.assert_allclose(last.x, answer, atol=1e-6)
+    last = walk(name, Estimate(lambda x, sigma: answer), 6, kind=kind)[-1]
+    np.testing.assert_allclose(last.x, answer, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@samplers
+@kinds
 @pytest.mark.parametrize("schedule", ["normal", "karras"])
-def test_steps_say_what_happened(name, schedule):
-    steps = walk(name, gaussian, 5, schedule)
-    sigmas = find_schedule(schedule).sigmas(LEVELS, 5)
+def test_steps_say_what_happened(name, kind, schedule):
+    denoise = gaussian(kind)
+    steps = walk(name, denoise, 5, schedule, kind=kind)
+    sampler = SAMPLERS[name]
+    sigmas = sampler.sigmas(schedule, LEVELS[kind], 5)
     assert [step.index for step in steps] == list(range(5))
     assert [step.sigma for step in steps] == list(sigmas[:-1])
     assert [step.sigma_next for step in steps] == list(sigmas[1:])
+    assert len(denoise.sigmas) == 4 * sampler.evaluations + 1
     for step in steps:
         assert step.x.dtype == step.denoised.dtype == np.float32 and step.x.shape == SHAPE
-    np.testing.assert_allclose(steps[-1].x, steps[-1].denoised, atol=1e-6)
+    if name != "lms":
+        np.testing.assert_allclose(steps[-1].x, steps[-1].denoised, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_one_step_is_the_estimate(name):
-    (step,) = walk(name, gaussian, 1)
+@samplers
+@kinds
+def test_one_step_is_the_estimate(name, kind):
+    (step,) = walk(name, gaussian(kind), 1, kind=kind)
     np.testing.assert_allclose(step.x, step.denoised, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@samplers
 def test_same_seed_same_bytes(name):
-    runs = [walk(name, gaussian, 8, seed=seed)[-1].x.tobytes() for seed in (3, 3, 4)]
+    runs = [walk(name, gaussian("diffusion"), 8, seed=seed)[-1].x.tobytes() for seed in (3, 3, 4)]
     assert runs[0] == runs[1] != runs[2]
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_start_is_left_as_it_is(name):
+@samplers
+@kinds
+def test_start_is_left_as_it_is(name, kind):
     first, draw = start()
-    sigmas = find_schedule("karras").sigmas(LEVELS, 3)
+    sigmas = NOISES["karras"].sigmas(LEVELS[kind], 3)
     x = initial_latents(first, sigmas)
     kept = x.copy()
-    list(find_sampler(name)(gaussian, x, sigmas, draw, LEVELS))
+    list(find_sampler(name)(gaussian(kind), x, sigmas, draw, LEVELS[kind]))
     np.testing.assert_array_equal(x, kept)
 
 
 def test_samplers_can_be_stopped():
-    calls = []
+    denoise = gaussian("diffusion")
     first, draw = start()
-    sigmas = find_schedule("karras").sigmas(LEVELS, 10)
-    steps = find_sampler("euler_a")(
-        lambda x, sigma: calls.append(sigma) or gaussian(x, sigma), first, sigmas, draw, LEVELS
-    )
+    sigmas = NOISES["karras"].sigmas(LEVELS["diffusion"], 10)
+    steps = find_sampler("euler_a")(denoise, first, sigmas, draw, LEVELS["diffusion"])
     next(steps)
     steps.close()
-    assert len(calls) == 1
+    assert len(denoise.sigmas) == 1
 
 
-def test_ancestral_steps_keep_the_variance():
-    """With the exact denoiser of normal data, the end is normal with its standard deviation."""
+@pytest.mark.parametrize("name", [name for name in RANDOM if name not in ("lcm", "tcd")])
+@kinds
+def test_fresh_noise_keeps_mean_and_variance(name, kind):
+    """With the exact denoiser of normal data, the end is normal with its mean and deviation.
+
+    Level by level too: latents at sigma have deviation sqrt(alpha^2 DATA_STD^2 + sigma^2).
+    """
+    levels = LEVELS[kind]
     source = NoiseSource("cuda", (0,), (4, 64, 64))
-    sigmas = find_schedule("karras").sigmas(LEVELS, 200)
-    x = initial_latents(source.draw(), sigmas)
-    *_, last = find_sampler("euler_a")(gaussian, x, sigmas, source.draw, LEVELS)
-    assert abs(float(last.x.std()) - DATA_STD) < 0.02
+    sigmas = NOISES["karras" if kind == "diffusion" else "trailing"].sigmas(levels, 120)
+    x = levels.noised(source.draw() * np.float32(DATA_STD) + np.float32(DATA_MEAN),
+                      source.draw(), sigmas[0])
+    for step in SAMPLERS[name](gaussian(kind), x, sigmas, source.draw, levels):
+        if step.index % 30 == 29:
+            alpha = levels.alpha(step.sigma_next)
+            deviation = math.hypot(alpha * DATA_STD, step.sigma_next)
+            assert abs(float(step.x.std()) / deviation - 1) < 0.05
+            assert abs(float(step.x.mean()) - alpha * DATA_MEAN) < 0.04 * deviation
+
+
+@pytest.mark.parametrize("name", ["lcm", "tcd"])
+@kinds
+def test_few_steps_of_a_perfect_consistency_model_keep_the_distribution(name, kind):
+    """Such a model gives the end of the exact way from x: its deviation is that of the data."""
+    levels = LEVELS[kind]
+
+    def function(x, sigma):
+        deviation = math.hypot(levels.alpha(sigma) * DATA_STD, sigma)
+        return (x - np.float32(levels.alpha(sigma) * DATA_MEAN)) * (DATA_STD / deviation) \
+            + np.float32(DATA_MEAN)
+
+    source = NoiseSource("cuda", (0,), (4, 64, 64))
+    sigmas = SAMPLERS[name].sigmas("automatic", levels, 4)
+    x = levels.noised(source.draw() * np.float32(DATA_STD) + np.float32(DATA_MEAN),
+                      source.draw(), sigmas[0])
+    *_, last = SAMPLERS[name](Estimate(function), x, sigmas, source.draw, levels)
+    if name == "lcm":
+        assert abs(float(last.x.std()) / DATA_STD - 1) < 0.03
+    assert abs(float(last.x.mean()) - DATA_MEAN) < 0.03
+
+
+def test_noise_of_a_step_and_of_its_first_half_are_of_one_path():
+    """The noise of a whole step of DPM++ SDE goes on from that of its first half, as in a Brownian
+    tree over sigma: their correlation is sqrt of the share of the first half."""
+    drawn = iter(np.random.default_rng(0).standard_normal((2, 1, 1, 200, 200), dtype=np.float32))
+    seen = []
+    denoise = Estimate(lambda x, sigma: seen.append(x) or np.zeros_like(x))
+    zeros = np.zeros((1, 1, 200, 200), np.float32)
+    first, _ = SAMPLERS["dpm++_sde"](denoise, zeros, [4.0, 1.0, 0.0], drawn.__next__,
+                                     LEVELS["diffusion"])
+    halfway = seen[1]
+    np.testing.assert_allclose(halfway.std(), 2 * math.sqrt(1 - 1 / 4), rtol=0.02)
+    np.testing.assert_allclose(first.x.std(), math.sqrt(1 - 1 / 16), rtol=0.02)
+    correlation = np.corrcoef(halfway.ravel(), first.x.ravel())[0, 1]
+    np.testing.assert_allclose(correlation, math.sqrt((4 - 2) / (4 - 1)), atol=0.02)
+
+
+def test_negative_prompt_of_cfgpp():
+    """Chung et al. 2024: x' = D + (x - D of the negative prompt) sigma' / sigma."""
+
+    class Two(Estimate):
+        def both(self, x, sigma):
+            return x * np.float32(0.5), x * np.float32(0.25)
+
+    x, _ = start()
+    step, _ = SAMPLERS["euler_cfg++"](Two(None), x, [2.0, 1.0, 0.0], no_noise, LEVELS["diffusion"])
+    np.testing.assert_allclose(step.x, x * (0.5 + 0.75 / 2), rtol=1e-6)
+
+
+def test_levels_of_a_sampler():
+    levels = LEVELS["diffusion"]
+    plain = NOISES["karras"].sigmas(levels, 11)
+    np.testing.assert_array_equal(SAMPLERS["dpm2"].sigmas("karras", levels, 10),
+                                  np.delete(plain, -2))
+    np.testing.assert_array_equal(SAMPLERS["dpm2"].sigmas("automatic", levels, 10),
+                                  np.delete(plain, -2))
+    assert SAMPLERS["dpm2"].sigmas("9, 3, 1, 0", levels, 20).tolist() == [9, 3, 1, 0]
+    assert len(SAMPLERS["dpm2"].sigmas("karras", levels, 1000)) == 1001
+    for name, sampler in SAMPLERS.items():
+        assert sampler.chosen("automatic", flow=False) in NOISES, name
+        assert sampler.chosen("Automatic", flow=True) == "trailing"
+    assert find_sampler("DPM++ 3M SDE").chosen("Automatic", flow=False) == "exponential"
 
 
 @pytest.mark.parametrize(
@@ -128,63 +246,26 @@ def test_ancestral_steps_keep_the_variance():
         ("DPM++ 2M", "dpm++_2m"),
         ("dpmpp_2m", "dpm++_2m"),
         ("dpm++2m", "dpm++_2m"),
+        ("dpm++2s_a", "dpm++_2s_a"),
+        ("sample_dpm_2_ancestral", "dpm2_a"),
+        ("dpmpp_2m_sde_gpu", "dpm++_2m_sde"),
+        ("UniPC", "uni_pc"),
+        ("uni_pc_bh2", "uni_pc_bh2"),
+        ("DDIM CFG++", "euler_cfg++"),
+        ("euler_ge", "gradient_estimation"),
     ],
 )
 def test_spellings(spelling, name):
     assert find_sampler(spelling).name == name
-    assert find_sampler(find_sampler(spelling).label).name == name
+
+
+def test_labels_are_spellings_and_no_spelling_is_given_twice():
+    for name, sampler in SAMPLERS.items():
+        assert find_sampler(sampler.label).name == name
+    spellings = [alias for item in SAMPLERS.values() for alias in (item.name, *item.aliases)]
+    assert len(spellings) == len(set(spellings))
 
 
 def test_unknown_name_lists_known_ones():
-    with pytest.raises(InputError, match=r"'heun'; known: euler, euler_a, dpm\+\+_2m"):
-        find_sampler("heun")
-
-
-def peer_scheduler(name, prediction):
-    import diffusers
-
-    settings = {
-        "beta_start": 0.00085,
-        "beta_end": 0.012,
-        "beta_schedule": "scaled_linear",
-        "prediction_type": prediction,
-    }
-    if name == "euler_a":
-        return diffusers.EulerAncestralDiscreteScheduler(**settings)
-    settings["use_karras_sigmas"] = True
-    if name == "euler":
-        return diffusers.EulerDiscreteScheduler(**settings)
-    # "zero" ends at sigma 0, and then the last step has to be of first order, as in k-diffusion
-    return diffusers.DPMSolverMultistepScheduler(
-        **settings, final_sigmas_type="zero", lower_order_final=True, euler_at_final=True
-    )
-
-
-@pytest.mark.peers
-@pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_agrees_with_diffusers(name, prediction, monkeypatch):
-    import torch
-
-    peer = peer_scheduler(name, prediction)
-    peer.set_timesteps(12)
-    network = lambda latents: np.tanh(latents) * np.float32(0.8)  # noqa: E731
-    sigmas = peer.sigmas.numpy().astype(np.float64)
-    first, _ = start()
-    fresh = [start(seed)[0] for seed in range(10, 30)]
-    denoiser = Denoiser(lambda latents, times, conditioning: network(latents), LEVELS, prediction)
-    denoise = Guidance(denoiser, {}, {}, 1.0)
-    ours = list(find_sampler(name)(
-        denoise, initial_latents(first, sigmas), sigmas, iter(fresh).__next__, LEVELS))
-
-    drawn = iter(fresh)
-    module = "diffusers.schedulers.scheduling_euler_ancestral_discrete.randn_tensor"
-    monkeypatch.setattr(module, lambda *args, **kinds: torch.from_numpy(next(drawn)))
-    variance_preserving = name == "dpm++_2m"
-    scale = 1 / math.hypot(1, sigmas[0]) if variance_preserving else 1.0
-    x = torch.from_numpy(initial_latents(first, sigmas)) * scale
-    for index, timestep in enumerate(peer.timesteps):
-        output = torch.from_numpy(network(peer.scale_model_input(x, timestep).numpy()))
-        x = peer.step(output, timestep, x).prev_sample
-        after = math.hypot(1, sigmas[index + 1]) if variance_preserving else 1.0
-        np.testing.assert_allclose(x.numpy() * after, ours[index].x, atol=2e-4, rtol=2e-4)
+    with pytest.raises(InputError, match=r"'dpm_fast'; known: euler, euler_a, ddim"):
+        find_sampler("dpm_fast")

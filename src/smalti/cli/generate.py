@@ -43,8 +43,9 @@ def parse_size(text: str | None) -> tuple[int | None, int | None]:
 @click.option("-n", "--negative-prompt", default="", help="What the picture should not show.")
 @click.option("--steps", type=int, default=None, help="Denoising steps. Default: the model's own.")
 @click.option("--sampler", default="euler_a", show_default=True,
-              help="euler, euler_a or dpm++_2m.")
-@click.option("--noise", default="karras", show_default=True, help="normal or karras.")
+              help="euler, euler_a, heun, dpm++_2m, uni_pc, lcm, ...: names of A1111 and ComfyUI.")
+@click.option("--noise", default="karras", show_default=True,
+              help="automatic, normal, karras, ..., or levels that fall to 0: '14.6,7.8,1.5,0'.")
 @click.option("--size", default=None, metavar="WIDTH[xHEIGHT]",
               help="Pixels. Default: the model's own.")
 @click.option("--seed", type=int, default=7, show_default=True, help="-1: a random one.")

@@ -232,7 +232,8 @@ def beta(levels: NoiseLevels, steps: int) -> Floats:
     """
     ramp = 1 - np.arange(steps) / steps
     last = len(levels.sigmas) - 1
-    chosen = np.rint(beta_quantile(ramp, 0.6, 0.6) * last).astype(int)
+    chosen = beta_quantile(ramp, 0.6, 0.6) * last
+    chosen = np.rint(chosen.round(9)).astype(int)  # so that the middle is a tie, as it should be
     return levels.sigmas[np.unique(chosen)[::-1]]
 
 
@@ -288,18 +289,23 @@ class Schedule:
     label: str
     function: Callable[[NoiseLevels, int], Floats]
     aliases: tuple[str, ...] = ()
+    fixed_steps: int = 0  # of levels that are given, whatever the model and the number asked for
 
-    def sigmas(self, levels: NoiseLevels, steps: int) -> Floats:
+    def sigmas(self, levels: NoiseLevels, steps: int, drop_penultimate: bool = False) -> Floats:
         """The `steps` + 1 noise levels of a run, falling, the last one 0.
 
-        `beta` and `ddim_uniform` give fewer where there are not as many trained levels, custom
-        levels as many as they are. Raises `InputError` for fewer than one step or more than 1000.
+        `drop_penultimate` takes those of one step more and leaves out the last before 0, as some
+        samplers want it. `beta` and `ddim_uniform` give fewer levels where there are not as many
+        trained ones, custom schedules as many as they have. Raises `InputError` for fewer than one
+        step or more than 1000.
 
         >>> find_schedule("karras").sigmas(NoiseLevels.scaled_linear(), 3).round(4).tolist()
         [14.6146, 1.2741, 0.0292, 0.0]
         """
         if not 1 <= steps <= STEPS_MAX:
             raise InputError(f"{steps} steps; expected 1 to {STEPS_MAX}")
+        if drop_penultimate and not self.fixed_steps:
+            return np.append(self.function(levels, steps + 1)[:-1], 0.0)
         return np.append(self.function(levels, steps), 0.0)
 
 
@@ -347,4 +353,5 @@ def find_schedule(name: str) -> Schedule:
         raise InputError(f"noise levels are {name!r:.80}; expected numbers that fall to 0")
     if len(sigmas) > STEPS_MAX + 1:
         raise InputError(f"{len(sigmas)} noise levels; expected at most {STEPS_MAX + 1}")
-    return Schedule(name.replace(" ", ""), "Custom", lambda levels, steps: sigmas[:-1])
+    text = name.replace(" ", "")
+    return Schedule(text, text, lambda levels, steps: sigmas[:-1], fixed_steps=len(sigmas) - 1)

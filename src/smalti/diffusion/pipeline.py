@@ -20,7 +20,7 @@ from smalti import checkpoint, settings
 from smalti.diffusion.conditioning import conditioned
 from smalti.diffusion.denoiser import Conditioning, Denoiser
 from smalti.diffusion.guidance import Guidance
-from smalti.diffusion.noise import NOISES, NoiseLevels
+from smalti.diffusion.noise import NoiseLevels
 from smalti.diffusion.random import NoiseSource
 from smalti.diffusion.request import Request, check_name, request, working_bytes
 from smalti.diffusion.result import Result, Step, Stopwatch, to_image
@@ -132,10 +132,11 @@ class Pipeline:
             self._kept_bytes_max(asked))
         prompt, negative = prompts.conditionings
         levels = NoiseLevels.scaled_linear(config.beta_start, config.beta_end, config.train_steps)
-        sigmas = NOISES[asked.noise].sigmas(levels, asked.steps)
+        sampler = SAMPLERS[asked.sampler]
+        sigmas = sampler.sigmas(asked.noise, levels, asked.steps)
+        total = len(sigmas) - 1
         source = NoiseSource(asked.rng, asked.seeds,
                              (config.vae.z_channels, *self._latent(asked)))
-        sampler = SAMPLERS[asked.sampler]
         denoiser = Denoiser(partial(self._unet, asked.batch_size), levels, config.prediction)
         guidance = Guidance(denoiser, prompt, negative, asked.guidance_scale,
                             always_both=sampler.needs_negative)
@@ -143,19 +144,19 @@ class Pipeline:
             self._submodels.bound("unet", (guidance.batch_factor, *self._latent(asked)))
         latents = initial_latents(source.draw(), sigmas)
         walk = sampler(guidance, latents, sigmas, source.draw, levels)
-        for index in range(asked.steps):
+        for index in range(total):
             before = time.perf_counter()
             with timings.of("denoise"):
                 done = next(walk)
             seconds = time.perf_counter() - before
             result = None
-            if index + 1 == asked.steps:
+            if index + 1 == total:
                 self._submodels.release("unet", self._kept_bytes_max(asked))
                 images = self._decoded(asked, done.x, timings)
                 texts = [asked.text(seed) for seed in asked.seeds]
                 result = Result(images, asked.seeds, texts, asked, timings.seconds,
                                 list(prompts.warnings))
-            yield Step(index, asked.steps, done.sigma_next, seconds, done.x, result)
+            yield Step(index, total, done.sigma_next, seconds, done.x, result)
 
     def _kept_bytes_max(self, asked: Request) -> int:
         """Bytes of weights that may stay from call to call: with what a picture needs besides, no

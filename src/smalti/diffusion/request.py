@@ -10,9 +10,9 @@ from numbers import Integral, Real
 
 from smalti import __version__
 from smalti.diffusion.metadata import Parameters
-from smalti.diffusion.noise import NOISES, STEPS_MAX
+from smalti.diffusion.noise import NOISES, STEPS_MAX, Schedule, find_schedule
 from smalti.diffusion.random import RNGS, SEED_END, batch_seeds
-from smalti.diffusion.samplers import SAMPLERS
+from smalti.diffusion.samplers import SAMPLERS, Sampler
 from smalti.errors import InputError
 from smalti.models.config import ModelConfig
 
@@ -49,7 +49,7 @@ class Request:
         """The A1111 `parameters` text of the picture with this seed."""
         return str(Parameters(
             prompt=self.prompt, negative_prompt=self.negative_prompt, steps=self.steps,
-            sampler=SAMPLERS[self.sampler].label, schedule=NOISES[self.noise].label,
+            sampler=SAMPLERS[self.sampler].label, schedule=find_schedule(self.noise).label,
             guidance=self.guidance_scale, seed=seed, width=self.width, height=self.height,
             rng=self.rng, others={"Model": self.model, "Version": f"Smalti {__version__}"}))
 
@@ -88,13 +88,14 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str,
         raise InputError(f"guidance_scale is {guidance!r}; expected a number from 0 to "
                          f"{GUIDANCE_MAX:g}; 7 is usual, 1 turns guidance off")
     check_name("sampler", sampler, SAMPLERS)
-    check_name("noise", noise, NOISES)
+    schedule = _schedule(noise, SAMPLERS[sampler], config)
+    steps = schedule.fixed_steps or steps
     check_name("rng", rng, RNGS)
     if seed == RANDOM_SEED:
         seed = secrets.randbits(RANDOM_SEED_BITS)
     seed = _whole("seed", seed, 0, SEED_END - 1, f"; {RANDOM_SEED} draws one")
     return Request(prompt, negative_prompt, int(width), int(height), steps, float(guidance),
-                   SAMPLERS[sampler].name, NOISES[noise].name, seed, rng, batch_size,
+                   SAMPLERS[sampler].name, schedule.name, seed, rng, batch_size,
                    model)
 
 
@@ -108,6 +109,16 @@ def check_name(what: str, name: object, known: Collection[str]) -> None:
     """
     if not isinstance(name, str) or name not in known:
         raise InputError(f"{what} is {name!r}; known: {', '.join(known)}")
+
+
+def _schedule(noise: object, sampler: Sampler, config: ModelConfig) -> Schedule:
+    """The schedule of a name, of "automatic", or of noise levels such as "14.6, 1.5, 0"."""
+    if isinstance(noise, str):
+        noise = sampler.chosen(noise, config.prediction == "flow")
+        if "," in noise:
+            return find_schedule(noise)
+    check_name("noise", noise, NOISES)
+    return NOISES[noise]
 
 
 def _whole(what: str, number: object, low: int, high: int, more: str = "") -> int:
