@@ -166,7 +166,7 @@ def test_a_prompt_of_10000_characters_makes_a_picture_and_a_warning(
     (["--seed", "-5"], "seed is -5"),
     (["--guidance", "nan"], "guidance_scale is nan"),
     (["--sampler", "plms"], "known: euler"),
-    (["--noise", "beta"], "known: normal"),
+    (["--noise", "sigma"], "known: normal"),
     (["--rng", "xpu"], "known: cpu, cuda"),
     (["--device", "gpu"], "known: cpu"),
     (["--threads", "0"], "threads is 0"),
