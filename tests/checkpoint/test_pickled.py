@@ -132,3 +132,33 @@ def test_damage_is_named(tmp_path: Path, writer: str, what: str) -> None:
     with pytest.raises(CheckpointError, match=said) as caught:
         opened(tmp_path, WRITERS[writer](value))
     assert "x.ckpt" in str(caught.value)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("zipped", [True, False])
+def test_against_torch(tmp_path: Path, zipped: bool) -> None:
+    import torch
+
+    torch.manual_seed(0)
+    base = torch.randn(5, 7)
+    kinds = [torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.bool]
+    table = {"base": base, "row": base[2], "t": base.t(), "part": base[1:4, ::2],
+             "parameter": torch.nn.Parameter(base[:2]), "scalar": torch.tensor(3.5),
+             "wide": torch.arange(7).expand(1, -1), "empty": torch.zeros(0, 3),
+             "channels": torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),
+             **{str(kind): base.to(kind) for kind in kinds}}
+    if zipped:
+        table["8 bits"] = base.to(torch.float8_e4m3fn)
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+    path = tmp_path / "x.pt"
+    torch.save({"tables": table, "network": network, "other": torch.device("cpu"),
+                "complex": torch.zeros(2, dtype=torch.complex64)}, path,
+               _use_new_zipfile_serialization=zipped)
+    file = open_tensors(path)
+    wanted = {f"tables.{name}": tensor for name, tensor in table.items()}
+    wanted |= {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
+    assert set(file) == set(wanted)
+    for name, tensor in wanted.items():
+        np.testing.assert_array_equal(file.read(name), tensor.detach().float().numpy())
+    (note,) = file.notes
+    assert "tensors of type ComplexFloat (1)" in note and "torch.device (1)" in note

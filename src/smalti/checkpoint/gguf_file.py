@@ -238,10 +238,13 @@ def _original(cursor: _Cursor, name: str, shape: tuple[int, ...], stated: str | 
     """The shape of the weight, which is `shape` where the file states no other."""
     if stated is None:
         return shape
-    sizes = json.loads(stated) if stated.startswith("[") else None
+    try:
+        sizes = json.loads(stated)
+    except (ValueError, RecursionError):
+        sizes = None
     if not isinstance(sizes, list) or any(type(n) is not int or n < 0 for n in sizes) \
             or math.prod(sizes) != math.prod(shape):
-        raise cursor.fault(f"tensor {name!r} of shape {list(shape)} is said to be {stated}")
+        raise cursor.fault(f"tensor {name!r} of shape {list(shape)} is said to be {stated:.80}")
     return tuple(sizes)
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from smalti.errors import CheckpointError
 
-INSTRUCTIONS_MAX = 2_000_000
+INSTRUCTIONS_MAX = 1_000_000
 """A tensor takes about 45; the largest published checkpoints hold some thousands."""
 INTEGER_BYTES_MAX = 32
 LINE_BYTES_MAX = 1024
@@ -379,8 +379,13 @@ def _natural(value: object) -> bool:
 
 
 def _persistent(m: _Machine) -> None:
-    """A storage: ("storage", class, key, place, count[, view of another one])."""
+    """A storage: ("storage", class, key, place, count[, view of another one]); before 2020 also a
+    class with its source, which is not read: ("module", class, file, text)."""
     given = m.pop()
+    if isinstance(given, tuple) and len(given) == 4 and given[0] == "module" \
+            and isinstance(given[1], Global):
+        m.push(given[1])
+        return
     if not isinstance(given, tuple) or not 5 <= len(given) <= 6 or given[0] != "storage":
         raise _Fault("a reference to something else than a storage")
     kind, key, count = given[1], given[2], given[4]

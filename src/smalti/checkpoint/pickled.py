@@ -25,7 +25,7 @@ from smalti.runtime.tensor_file import NAME_LENGTH_MAX, RAW_TYPES, MappedTensors
 
 PICKLE_BYTES_MAX = 1 << 26
 TENSORS_MAX = 100_000
-ITEMS_MAX = 400_000
+ITEMS_MAX = 150_000
 DEPTH_MAX = 16
 TEXT_MAX = 10_000
 METADATA_MAX = 1000
@@ -168,17 +168,17 @@ def _words(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def _items(value: object) -> list[tuple[str, object]] | None:
-    """Name and value of each thing in a container or a PyTorch module; None for all else."""
+def _items(value: object) -> Iterator[tuple[object, object]] | None:
+    """Key and value of each thing in a container or a PyTorch module; None for all else."""
     if isinstance(value, Opaque) and isinstance(value.state, dict):
         parts = [value.state.get(key) for key in ("_parameters", "_buffers", "_modules")]
         if all(isinstance(part, dict) for part in parts):
-            return [(str(key), item) for part in parts for key, item in part.items()]
+            return (pair for part in parts for pair in part.items())
     if isinstance(value, dict):
-        return [(str(key), item) for key, item in value.items()]
+        return iter(value.items())
     if isinstance(value, list | tuple):  # long lists of numbers are none of ours
-        return [(str(i), item) for i, item in enumerate(value)
-                if isinstance(item, Tensor | dict | list | tuple | Opaque)]
+        return ((i, item) for i, item in enumerate(value)
+                if isinstance(item, Tensor | dict | list | tuple | Opaque))
     return None
 
 
@@ -189,7 +189,7 @@ def _unwrapped(value: object) -> tuple[object, dict[str, object], str]:
     for _ in range(DEPTH_MAX):
         if not isinstance(value, dict) or any(isinstance(v, Tensor) for v in value.values()):
             break
-        key = next((key for key in WRAPPERS if _items(value.get(key))), None)
+        key = next((key for key in WRAPPERS if any(_items(value.get(key)) or ())), None)
         if key is None:
             break
         beside.update({name: item for name, item in value.items() if name != key})
@@ -235,20 +235,23 @@ class _Contents:
 
     def _walk(self, value: object) -> Iterator[tuple[str, object]]:
         """Name and value of each leaf, in order. Raises CheckpointError where they are too many."""
-        waiting, seen = [("", value, 0)], 0
-        while waiting:
-            name, item, depth = waiting.pop()
-            inner = _items(item)
-            if inner is None or not name.isprintable() or depth == DEPTH_MAX:
-                yield name, item
+        levels, seen = [("", iter([("", value)]))], 0
+        while levels:
+            prefix, pairs = levels[-1]
+            key, item = next(pairs, (None, None))
+            if key is None:
+                levels.pop()
                 continue
-            seen += len(inner) + 1
+            seen += 1
             if seen > ITEMS_MAX:
                 raise CheckpointError(f"{self.path} holds over {ITEMS_MAX} objects in one another;"
                                       " expected a checkpoint; the file is damaged or made to harm")
-            dot = "." if name else ""
-            waiting += [(f"{name}{dot}{key}"[:NAME_LENGTH_MAX + 1], item, depth + 1)
-                        for key, item in reversed(inner)]
+            name = f"{prefix}{key}"[:NAME_LENGTH_MAX + 1]
+            inner = _items(item) if len(levels) < DEPTH_MAX and name.isprintable() else None
+            if inner is None:
+                yield name, item
+            else:
+                levels.append((f"{name}." if name else "", inner))
 
     def _add(self, name: str, item: object) -> None:
         if isinstance(item, Tensor):
