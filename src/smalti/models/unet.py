@@ -28,7 +28,7 @@ TRANSFORMER_NORM_EPS = 1e-6
 """GroupNorm before a transformer; everywhere else in the UNet it is `config.eps`."""
 
 
-def unet_graph(config: UNetConfig, batch: int, height: int, width: int, tokens: int = 77, *,
+def unet_graph(config: UNetConfig, batch: int, height: int, width: int, tokens: int = 77,
                control: bool = False) -> Graph:
     """One evaluation of the denoiser; `height` and `width` are those of the latent.
 

@@ -1,0 +1,145 @@
+"""Larger pictures by a network of the ESRGAN family, tile by tile.
+
+    upscaler = Upscaler.load("RealESRGAN_x4plus.pth")
+    upscaler(Image.open("small.png")).save("large.png")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from smalti.checkpoint import Companion, open_companion
+from smalti.errors import InputError
+from smalti.models import RrdbConfig, SrvggConfig, upscaler_graph
+from smalti.runtime import Program, compile_graph
+
+Floats = np.ndarray
+
+TILE, OVERLAP = 192, 32
+"""Pixels of the picture that are computed at once along a side, and that two neighbours share."""
+TILE_MIN, TILE_MAX = 2 * OVERLAP, 4096
+PIXELS_MAX = 1 << 28
+FACTOR_MAX = 16.0
+HALVES = {"F16": "f16", "BF16": "bf16"}
+
+
+@dataclass
+class Upscaler:
+    """A network that enlarges pictures, ready for any; `progress` is called with a line of text
+    before anything that may take over a second."""
+
+    net: Companion
+    precision: str = "auto"
+    threads: int | None = None
+    progress: Callable[[str], None] = lambda text: None
+    _programs: dict[tuple[int, int], Program] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: str | Path, precision: str = "auto", threads: int | None = None,
+             progress: Callable[[str], None] = lambda text: None) -> Upscaler:
+        """Open an upscaler in a file of any format: ESRGAN, Real-ESRGAN, or its compact network.
+
+        Raises CheckpointError for anything else.
+        """
+        net = open_companion(path)
+        if not isinstance(net.config, RrdbConfig | SrvggConfig):
+            raise InputError(f"{path} holds a {type(net.config).__name__.removesuffix('Config')}; "
+                             f"expected an upscaler of the ESRGAN family")
+        return cls(net, precision, threads, progress)
+
+    @property
+    def scale(self) -> int:
+        """Pixels of the result per pixel of a picture, along one side."""
+        return int(self.net.config.scale)
+
+    def __call__(self, image: Image.Image, factor: float | None = None,
+                 tile: int = TILE) -> Image.Image:
+        """`image` enlarged by the network, then resized where another `factor` is asked for.
+
+        What is transparent stays so. No more than `tile` pixels along a side are computed at once;
+        tiles fade into each other. Raises InputError for a size, factor or tile out of range.
+        """
+        factor = float(self.scale) if factor is None else factor
+        width, height = image.size
+        size = ((round(width * factor), round(height * factor)) if 0 < factor <= FACTOR_MAX
+                else (0, 0))
+        if min(size) < 1:
+            raise InputError(f"a picture of {width} x {height} cannot be made {factor:g} times as "
+                             f"large; expected more than 0, at most {FACTOR_MAX:.0f}")
+        if not TILE_MIN <= tile <= TILE_MAX:
+            raise InputError(f"tiles of {tile} pixels are asked for; expected {TILE_MIN} to "
+                             f"{TILE_MAX}")
+        if max(width * height * self.scale**2, size[0] * size[1]) > PIXELS_MAX:
+            raise InputError(f"a picture of {width} x {height} would become one of more than "
+                             f"{PIXELS_MAX >> 20} million pixels")
+        mode = "L" if self.net.config.image_channels == 1 else "RGB"
+        colours = np.asarray(image.convert(mode), np.float32).reshape(height, width, -1) / 255
+        large = self._enlarged(colours.transpose(2, 0, 1), tile)
+        pixels = np.rint(255 * np.clip(large, 0, 1)).astype(np.uint8)
+        made = Image.fromarray(pixels[0] if mode == "L" else pixels.transpose(1, 2, 0))
+        made = made.resize(size, Image.Resampling.LANCZOS) if made.size != size else made
+        if "A" in image.getbands() or "transparency" in image.info:
+            alpha = image.convert("RGBA").getchannel("A")
+            made.putalpha(alpha.resize(size, Image.Resampling.LANCZOS))
+        return made
+
+    def _enlarged(self, colours: Floats, tile: int) -> Floats:
+        """colours f32[c, h, w] in [0, 1] -> f32[c, s h, s w]."""
+        channels, height, width = colours.shape
+        step, s = getattr(self.net.config, "unshuffle", 1), self.scale
+        padded = np.pad(colours, ((0, 0), (0, -height % step), (0, -width % step)), mode="edge")
+        rows, columns = (list(tiles(extent, tile - tile % step, OVERLAP, step))
+                         for extent in padded.shape[1:])
+        result = np.zeros((channels, *(s * extent for extent in padded.shape[1:])), np.float32)
+        for number, (top, bottom, down) in enumerate(rows):
+            for place, (left, right, across) in enumerate(columns):
+                done = number * len(columns) + place + 1
+                self.progress(f"tile {done} of {len(rows) * len(columns)}")
+                part = self._tile(padded[:, top:bottom, left:right])
+                part *= down.repeat(s)[:, None] * across.repeat(s)
+                result[:, s * top:s * bottom, s * left:s * right] += part
+        return result[:, :s * height, :s * width]
+
+    def _tile(self, colours: Floats) -> Floats:
+        shape = colours.shape[1:]
+        if shape not in self._programs:
+            net = self.net
+            graph = upscaler_graph(net.config, 1, *shape)
+            weights = {name: HALVES[net.dtype(name)] for name in graph.parameters
+                       if net.dtype(name) in HALVES}
+            program = compile_graph(graph, precision=self.precision, threads=self.threads,
+                                    weights=weights)
+            program.bind(net.floats, net.drop)
+            self._programs = {shape: program}
+        image = np.ascontiguousarray(colours[None])
+        return self._programs[shape].run_checked({"image": image})["image"][0]
+
+
+def tiles(extent: int, tile: int, overlap: int, step: int = 1) -> Iterator[tuple[int, int, Floats]]:
+    """First and last pixel of tiles of one size that cover `extent`, and a weight for each pixel.
+
+    Neighbours share `overlap` pixels at least, and fade into each other over half as many in the
+    middle of them: what is computed nearest to an edge of a tile knows least of what is around.
+    Weights of all tiles add up to 1. Tiles begin at multiples of `step`.
+
+    >>> [(first, end) for first, end, _ in tiles(100, 48, 16)]
+    [(0, 48), (26, 74), (52, 100)]
+    """
+    if extent <= tile:
+        yield 0, extent, np.ones(extent, np.float32)
+        return
+    count = -(-(extent - overlap) // (tile - overlap))
+    starts = [round(i * (extent - tile) / (count - 1) / step) * step for i in range(count)]
+    middles = [(before + tile + after) / 2 for before, after in pairwise(starts)]
+    places = np.arange(extent, dtype=np.float32) + 0.5
+    begun = [np.ones_like(places),
+             *(np.clip((places - middle) / (overlap / 2) + 0.5, 0, 1) for middle in middles),
+             np.zeros_like(places)]
+    for start, (own, following) in zip(starts, pairwise(begun), strict=True):
+        yield start, start + tile, (own - following)[start:start + tile]
