@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 from smalti.checkpoint import inspect, load
 from smalti.checkpoint.expected import expected_tensors
 from smalti.checkpoint.family import RULES, detect
-from smalti.errors import UnknownFamilyError
+from smalti.errors import CheckpointError, UnknownFamilyError
 from smalti.models.config import SD15
 
 UNET = "model.diffusion_model."
@@ -124,7 +124,26 @@ def test_every_rule_has_a_file():
     assert {family.id for family, _ in RULES} == set(FILES)
 
 
-@pytest.mark.parametrize("family", [f for f in FILES if f != "sd1"])
+MODELS = {family.id: family.model for family, _ in RULES}
+
+
+def test_families_that_are_read():
+    assert {family: model for family, model in MODELS.items() if model} == {
+        "sd1": "sd1", "sd1-inpaint": "sd1", "sd1-pix2pix": "sd1", "unet": "sd1", "sd2": "sd2",
+        "sdxl": "sdxl", "sdxl-refiner": "sdxl-refiner", "sd3": "sd3", "flux-dev": "flux",
+        "flux-schnell": "flux", "chroma": "chroma"}
+
+
+@pytest.mark.parametrize("family", [f for f in FILES if MODELS[f] and f != "sd1"])
+def test_a_few_tensors_of_a_model_that_is_read_are_no_model(tmp_path, family):
+    path = tmp_path / "part.safetensors"
+    save_file({name: np.broadcast_to(np.float16(0), shape).copy()
+               for name, shape in FILES[family][0].items()}, path)
+    with pytest.raises(CheckpointError, match="incomplete"):
+        load(path)
+
+
+@pytest.mark.parametrize("family", [f for f in FILES if not MODELS[f]])
 def test_foreign_files_are_named_when_loaded(tmp_path, family):
     path = tmp_path / "other.safetensors"
     shapes = FILES[family][0]

@@ -292,6 +292,8 @@ class TestFolder:
         config.write_text(json.dumps({**CONFIGS["unet"], "attention_head_dim": [4, 4]}))
         assert load(tiny_folder).config.denoiser.heads == 4
         config.write_text(json.dumps({**CONFIGS["unet"], "attention_head_dim": [4, 8]}))
+        assert load(tiny_folder).config.denoiser.head_dim == 8
+        config.write_text(json.dumps({**CONFIGS["unet"], "attention_head_dim": [4, 16]}))
         with pytest.raises(CheckpointError, match="attention_head_dim"):
             load(tiny_folder)
 
@@ -308,9 +310,9 @@ class TestFolder:
             load(tmp_path / ("x" * 5000))
 
     def test_other_pipelines_are_named(self, tiny_folder):
-        index = {"_class_name": "StableDiffusionXLPipeline"}
+        index = {"_class_name": "StableDiffusionUpscalePipeline"}
         (tiny_folder / "model_index.json").write_text(json.dumps(index))
-        with pytest.raises(UnknownFamilyError, match="SDXL"):
+        with pytest.raises(UnknownFamilyError, match="upscaler"):
             load(tiny_folder)
 
     def test_missing_tokenizer_is_noted(self, tiny_folder):

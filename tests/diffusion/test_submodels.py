@@ -21,7 +21,7 @@ TOKENS = {"tokens": np.arange(77, dtype=np.int32)[None] + 320}
 LATENT = {"latent": np.random.default_rng(1).standard_normal((1, 4, 4, 4), np.float32),
           "timesteps": np.full(1, 500, np.float32),
           "context": np.random.default_rng(2).standard_normal((1, 77, 16), np.float32)}
-RUNS = {"text": ((1,), TOKENS), "unet": ((1, 4, 4), LATENT)}
+RUNS = {"text": ((1, 1), TOKENS), "unet": ((1, 4, 4, 77), LATENT)}
 
 
 def adapter_file(path: Path, seed: int) -> Path:
@@ -121,7 +121,7 @@ def test_only_parts_that_change_are_bound_again(
     results(parts)
     assert not read
     parts.adapt([Use(adapters[0], 1.0, 1.0)])
-    parts.bound("text", (1,))
+    parts.bound("text", (1, 1))
     assert not read
 
 
@@ -130,10 +130,10 @@ def test_a_new_shape_takes_nothing_of_what_was_adapted_before(
     results(parts)
     parts.adapt([Use(adapters[0])])
     wide = {**LATENT, "latent": np.zeros((1, 4, 4, 6), np.float32)}
-    found = parts.run("unet", (1, 4, 6), **wide)
+    found = parts.run("unet", (1, 4, 6, 77), **wide)
     fresh = Submodels(parts.checkpoint, threads=1)
     fresh.adapt([Use(adapters[0])])
-    expected = fresh.run("unet", (1, 4, 6), **wide)
+    expected = fresh.run("unet", (1, 4, 6, 77), **wide)
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
 
 

@@ -30,14 +30,21 @@ EMBEDDING_WIDTHS = (768, 1024, 1280, 4096)
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of model file: short name, the words to use in a sentence, and whether it loads."""
+    """A kind of model file: short name, the words to use in a sentence, and what to do with it.
+
+    `model` is the family of the model that its denoiser makes, "" for a file without one. `advice`
+    says how a file that is no model of its own is used.
+    """
 
     id: str
     words: str
-    supported: bool = False
+    model: str = ""
+    advice: str = ""
 
-
-SD1 = Family("sd1", "a Stable Diffusion 1.x checkpoint", supported=True)
+    @property
+    def supported(self) -> bool:
+        """Whether `load` takes such a file."""
+        return bool(self.model)
 
 RuleTest = Callable[["_Names"], bool]
 
@@ -121,10 +128,12 @@ def _flux_words(guided: str, plain: str) -> tuple[tuple[Family, RuleTest], ...]:
         return names.has("guidance_in.") or names.has("time_text_embed.guidance_embedder.")
 
     return (
-        (Family("flux-dev", guided), lambda names: flux(names) and guidance(names)),
-        (Family("flux-schnell", plain), flux),
+        (Family("flux-dev", guided, "flux"), lambda names: flux(names) and guidance(names)),
+        (Family("flux-schnell", plain, "flux"), flux),
     )
 
+
+READ = "Smalti reads Stable Diffusion 1.x, 2.x, SDXL, 3.x, FLUX.1 and Chroma"
 
 RULES: tuple[tuple[Family, RuleTest], ...] = (
     (
@@ -143,51 +152,63 @@ RULES: tuple[tuple[Family, RuleTest], ...] = (
         lambda n: n.has("taesd_decoder.", "decoder.layers.1.", "3.conv.0.weight"),
     ),
     (
-        Family("sd3", "a Stable Diffusion 3 checkpoint"),
+        Family("sd3", "a Stable Diffusion 3 checkpoint", "sd3"),
         lambda n: n.has("joint_blocks.0.", "pos_embed.pos_embed"),
     ),
     (
         Family("flux2", "a FLUX.2 checkpoint"),
         lambda n: n.has("double_stream_modulation_img.", "single_stream_modulation."),
     ),
-    (Family("chroma", "a Chroma checkpoint"), lambda n: n.has("distilled_guidance_layer.")),
+    (
+        Family("chroma", "a Chroma checkpoint", "chroma"),
+        lambda n: n.has("distilled_guidance_layer."),
+    ),
     *_flux_words("a FLUX.1 dev checkpoint", "a FLUX.1 schnell checkpoint"),
     (
-        Family("vae", "an autoencoder (VAE) alone"),
+        Family("vae", "an autoencoder (VAE) alone",
+               advice="give it with vae= or --vae beside a model"),
         lambda n: n.vae and not n.unet and not n.transformer,
     ),
     (
-        Family("sdxl-refiner", "an SDXL refiner checkpoint"),
-        lambda n: n.unet and 2560 in (n.size("label_emb.0.0.weight", 1), _added(n)),
+        Family("sdxl-refiner", "an SDXL refiner checkpoint", "sdxl-refiner"),
+        lambda n: n.unet and (2560 in (n.size("label_emb.0.0.weight", 1), _added(n))
+                              or n.has("conditioner.embedders.0.model.")),
     ),
     (
-        Family("sdxl", "an SDXL base checkpoint"),
+        Family("sdxl", "an SDXL base checkpoint", "sdxl"),
         lambda n: n.unet and (n.has("conditioner.embedders.", "label_emb.0.") or _added(n) > 0),
     ),
     (
-        Family("sd2", "a Stable Diffusion 2.x checkpoint"),
+        Family("sd2", "a Stable Diffusion 2.x checkpoint", "sd2"),
         lambda n: n.unet and (n.has("cond_stage_model.model.") or n.context == 1024),
     ),
     (
-        Family("sd1-inpaint", "a Stable Diffusion 1.x inpainting checkpoint (9 input channels)"),
+        Family("sd1-inpaint", "a Stable Diffusion 1.x inpainting checkpoint (9 input channels)",
+               "sd1"),
         lambda n: n.unet and n.input_channels == 9,
     ),
     (
-        Family("sd1-pix2pix", "an InstructPix2Pix checkpoint (8 input channels)"),
+        Family("sd1-pix2pix", "an InstructPix2Pix checkpoint (8 input channels)", "sd1"),
         lambda n: n.unet and n.input_channels == 8,
     ),
     (
         Family("upscaler", "a latent upscaler checkpoint (7 input channels)"),
         lambda n: n.unet and n.input_channels == 7,
     ),
-    (SD1, lambda n: n.unet and (n.vae or n.text)),
     (
-        Family("unet", "a UNet alone, without text encoder and autoencoder"),
+        Family("sd1", "a Stable Diffusion 1.x checkpoint", "sd1"),
+        lambda n: n.unet and (n.vae or n.text),
+    ),
+    (
+        Family("unet", "a UNet of Stable Diffusion 1.x alone, without text encoder and autoencoder",
+               "sd1"),
         lambda n: n.unet,
     ),
     (
-        Family("text-encoder", "a text encoder alone"),
-        lambda n: n.text or n.has("encoder.block.0.layer.0.SelfAttention", "embeddings."),
+        Family("text-encoder", "a text encoder alone",
+               advice="give it with text_encoders= or --text-encoder beside a model"),
+        lambda n: n.text or n.has("encoder.block.0.layer.0.SelfAttention", "embeddings.",
+                                  "enc.blk.0.", "transformer.resblocks.0."),
     ),
 )
 
@@ -215,12 +236,10 @@ def require_supported(path: object, family: Family | None, names: Shapes) -> Fam
     if family is not None and family.supported:
         return family
     if family is not None:
-        raise UnknownFamilyError(
-            f"{path} is {family.words}; Smalti reads Stable Diffusion 1.x checkpoints so far;"
-            " give such a checkpoint (.safetensors) or a diffusers folder of one"
-        )
+        advice = family.advice or "give such a checkpoint, or a diffusers folder of one"
+        raise UnknownFamilyError(f"{path} is {family.words}; {READ} checkpoints; {advice}")
     some = ", ".join(sorted(names)[:3])
     raise UnknownFamilyError(
         f"{path} holds {len(names)} tensors of no known model family (first names: {some});"
-        " expected a Stable Diffusion 1.x checkpoint"
+        f" {READ} checkpoints"
     )

@@ -16,23 +16,18 @@ from smalti.errors import CheckpointError
 from smalti.runtime.tensor_file import Tensors
 
 INDEX = "model_index.json"
-COMPONENTS = {  # folder -> stem of its weight files
-    "unet": "diffusion_pytorch_model",
-    "vae": "diffusion_pytorch_model",
-    "text_encoder": "model",
+DENOISERS = ("unet", "transformer")
+TEXT_ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
+STEMS = {  # component -> stem of its weight files
+    **dict.fromkeys((*DENOISERS, "vae"), "diffusion_pytorch_model"),
+    **dict.fromkeys(TEXT_ENCODERS, "model"),
 }
 PICKLED = {"model": "pytorch_model"}
 """Stem of the safetensors file -> that of the pickled one, where it has another."""
-# pipeline classes of other families, by the start of their names
+# pipeline classes of families that are not read, by the start of their names
 OTHER_PIPELINES = (
-    ("StableDiffusionXLImg2Img", Family("sdxl-refiner", "an SDXL refiner folder")),
-    ("StableDiffusionXL", Family("sdxl", "an SDXL folder")),
-    ("StableDiffusion3", Family("sd3", "a Stable Diffusion 3 folder")),
-    ("StableDiffusionInpaint", Family("sd1-inpaint", "a Stable Diffusion inpainting folder")),
     ("StableDiffusionUpscale", Family("upscaler", "a latent upscaler folder")),
     ("Flux2", Family("flux2", "a FLUX.2 folder")),
-    ("Flux", Family("flux", "a FLUX.1 folder")),
-    ("Chroma", Family("chroma", "a Chroma folder")),
 )
 
 
@@ -49,16 +44,26 @@ def read_index(folder: Path) -> dict[str, object]:
 
 
 def other_family(index: dict[str, object]) -> Family | None:
-    """The family that the pipeline class names, when it is none of SD 1.x or 2.x."""
+    """The family that the pipeline class names, when it is none that is read."""
     name = str(index.get("_class_name", ""))
     return next((family for start, family in OTHER_PIPELINES if name.startswith(start)), None)
 
 
 def read_configs(folder: Path) -> dict[str, object]:
     """The parsed config.json of each component that has one, and of the scheduler."""
-    places = {name: folder / name / "config.json" for name in COMPONENTS}
+    places = {name: folder / name / "config.json" for name in STEMS}
     places["scheduler"] = folder / "scheduler" / "scheduler_config.json"
     return {name: read_json(path) for name, path in places.items() if path.is_file()}
+
+
+def components(folder: Path, index: dict[str, object]) -> list[str]:
+    """The components that a folder has, or has to have by its `model_index.json`."""
+    def listed(name: str) -> bool:
+        entry = index.get(name)
+        return isinstance(entry, list) and None not in entry
+
+    found = [name for name in STEMS if listed(name) or (folder / name).is_dir()]
+    return found if set(found) & set(DENOISERS) else [DENOISERS[0], *found]
 
 
 def component_files(folder: Path, component: str) -> list[Tensors]:
@@ -66,7 +71,7 @@ def component_files(folder: Path, component: str) -> list[Tensors]:
 
     Raises `CheckpointError` where there is none, or where shards do not hold what they should.
     """
-    place, stem = folder / component, COMPONENTS[component]
+    place, stem = folder / component, STEMS[component]
     names = [(stem, ".safetensors"), (PICKLED.get(stem, stem), ".bin")]
     for stem, ending in names:
         for variant in ("", ".fp16"):

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 from smalti.errors import CheckpointError
 
@@ -22,21 +23,34 @@ ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu"}
 
 
 @dataclass(frozen=True)
+class TextHints:
+    """Values that a file states about a text encoder; None where it says nothing."""
+
+    heads: int | None = None
+    activation: str | None = None
+    eps: float | None = None
+
+
+@dataclass(frozen=True)
 class Hints:
     """Values that a file states about its model; None where it says nothing.
 
-    Sizes `width`, `height` are in pixels, `latent_size` in latent pixels (for both sides).
+    `texts` are those about its text encoders, in their order. `unet_heads` are one number, or one a
+    level. Sizes `width`, `height` are in pixels, `latent_size` in latent pixels (for both sides).
     """
 
-    text_heads: int | None = None
-    text_activation: str | None = None
-    text_eps: float | None = None
-    unet_heads: int | None = None
+    texts: tuple[TextHints, ...] = ()
+    unet_heads: tuple[int, ...] | None = None
+    unet_head_dim: int | None = None
     unet_groups: int | None = None
     unet_eps: float | None = None
     vae_groups: int | None = None
     vae_eps: float | None = None
     scaling_factor: float | None = None
+    shift_factor: float | None = None
+    flow_shift: float | None = None
+    flow_shift_by_size: bool | None = None
+    zero_terminal_snr: bool | None = None
     prediction: str | None = None
     beta_schedule: str | None = None
     beta_start: float | None = None
@@ -52,16 +66,28 @@ class Hints:
 # hint -> places to look, first found wins; a place is a section and a key of it
 Places = Mapping[str, tuple[tuple[str, str], ...]]
 
+TEXT: Places = {
+    "heads": (("", "num_attention_heads"),),
+    "activation": (("", "hidden_act"),),
+    "eps": (("", "layer_norm_eps"),),
+}
+"""Places in the section of a text encoder."""
+
+TEXT_SECTIONS = ("text", "text_2", "text_3")
+TEXT_FOLDERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
+
 ARCH_CONFIG: Places = {
-    "text_heads": (("text", "num_attention_heads"),),
-    "text_activation": (("text", "hidden_act"),),
-    "text_eps": (("text", "layer_norm_eps"),),
     "unet_heads": (("unet", "num_heads"),),
+    "unet_head_dim": (("unet", "num_head_channels"),),
     "unet_groups": (("unet", "norm_num_groups"),),
     "unet_eps": (("unet", "norm_eps"),),
     "vae_groups": (("vae", "norm_num_groups"),),
     "vae_eps": (("vae", "norm_eps"),),
     "scaling_factor": (("vae", "scaling_factor"),),
+    "shift_factor": (("vae", "shift_factor"),),
+    "flow_shift": (("scheduler", "shift"),),
+    "flow_shift_by_size": (("scheduler", "use_dynamic_shifting"),),
+    "zero_terminal_snr": (("scheduler", "rescale_betas_zero_snr"),),
     "prediction": (("", "prediction_type"), ("scheduler", "prediction_type")),
     "beta_schedule": (("scheduler", "beta_schedule"),),
     "beta_start": (("scheduler", "beta_start"),),
@@ -74,14 +100,15 @@ ARCH_CONFIG: Places = {
 }
 # In diffusers' UNet configs `attention_head_dim` is, by an old mistake, the number of heads.
 FOLDER: Places = {
-    "text_heads": (("text_encoder", "num_attention_heads"),),
-    "text_activation": (("text_encoder", "hidden_act"),),
-    "text_eps": (("text_encoder", "layer_norm_eps"),),
     "unet_heads": (("unet", "num_attention_heads"), ("unet", "attention_head_dim")),
     "unet_groups": (("unet", "norm_num_groups"),),
     "unet_eps": (("unet", "norm_eps"),),
     "vae_groups": (("vae", "norm_num_groups"),),
     "scaling_factor": (("vae", "scaling_factor"),),
+    "shift_factor": (("vae", "shift_factor"),),
+    "flow_shift": (("scheduler", "shift"),),
+    "flow_shift_by_size": (("scheduler", "use_dynamic_shifting"),),
+    "zero_terminal_snr": (("scheduler", "rescale_betas_zero_snr"),),
     "prediction": (("scheduler", "prediction_type"),),
     "beta_schedule": (("scheduler", "beta_schedule"),),
     "beta_start": (("scheduler", "beta_start"),),
@@ -108,7 +135,9 @@ def metadata_hints(where: object, metadata: Mapping[str, str]) -> Hints:
             raise CheckpointError(
                 f"{where}: metadata `arch_config` is no JSON ({error}); expected an object"
             ) from error
-        hints = read_hints(f"{where}: metadata `arch_config`", tables, ARCH_CONFIG)
+        place = f"{where}: metadata `arch_config`"
+        hints = replace(read_hints(Hints, place, tables, ARCH_CONFIG),
+                        texts=_text_hints(place, tables, TEXT_SECTIONS))
     if hints.prediction is None:
         stated = metadata.get("modelspec.prediction_type", "")
         hints = replace(hints, prediction=PREDICTIONS.get(stated))
@@ -123,14 +152,30 @@ def folder_hints(where: object, tables: Tables) -> Hints:
 
     Raises `CheckpointError` for a value of the wrong kind.
     """
-    return read_hints(where, tables, FOLDER)
+    return replace(read_hints(Hints, where, tables, FOLDER),
+                   texts=_text_hints(where, tables, TEXT_FOLDERS))
 
 
-def read_hints(where: object, tables: object, places: Places) -> Hints:
+def _text_hints(where: object, tables: Tables, sections: tuple[str, ...]) -> tuple[TextHints, ...]:
+    """What is stated about each text encoder; sections of T5, which shapes tell all of, are empty.
+    """
+    found = []
+    for section in sections:
+        table = tables.get(section)
+        clip = isinstance(table, dict) and "num_heads" not in table
+        found.append(read_hints(TextHints, f"{where}: {section}", table, TEXT) if clip
+                     else TextHints())
+    return tuple(found)
+
+
+H = TypeVar("H", Hints, TextHints)
+
+
+def read_hints(kind: type[H], where: object, tables: object, places: Places) -> H:
     """Look up all hints at their `places` in `tables` and check each."""
     if not isinstance(tables, dict):
         raise CheckpointError(f"{where} is a {type(tables).__name__}; expected an object")
-    types = {field.name: str(field.type) for field in fields(Hints)}
+    types = {field.name: str(field.type) for field in fields(kind)}
     found = {}
     for hint, choices in places.items():
         for section, key in choices:
@@ -140,15 +185,22 @@ def read_hints(where: object, tables: object, places: Places) -> Hints:
                 label = f"{where}: {section + '.' if section else ''}{key}"
                 found[hint] = _checked(label, hint, types[hint], value)
                 break
-    return Hints(**found)
+    return kind(**found)
 
 
 def _checked(label: str, hint: str, kind: str, value: object) -> object:
+    if kind.startswith("tuple"):
+        row = value if isinstance(value, list) else [value]
+        return tuple(_checked(label, hint, "int", number) for number in row)
+    if kind.startswith("bool"):
+        if not isinstance(value, bool):
+            raise CheckpointError(f"{label} is {value!r:.60}; expected true or false")
+        return value
     if isinstance(value, list) and value and all(item == value[0] for item in value):
         value = value[0]  # one value per level, all the same
     if hint == "prediction":
         return _choice(label, value, PREDICTIONS)
-    if hint == "text_activation":
+    if hint == "activation":
         return _choice(label, value, ACTIVATIONS)
     if hint == "beta_schedule":
         return _choice(label, value, {"scaled_linear": "scaled_linear"})

@@ -1,113 +1,126 @@
-"""The configuration of an SD 1.x checkpoint, derived from the shapes of its tensors.
-
-Each number is read from every tensor that shows it, and the most frequent answer wins, so that a
-few missing or misshapen tensors do not hide what the others say; those are then listed by name.
-"""
+"""Configurations of UNets, autoencoders and CLIP's text encoders, from the shapes of tensors."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 
-import numpy as np
-
-from smalti.checkpoint.expected import TEXT, UNET, VAE
-from smalti.checkpoint.hints import Hints
+from smalti.checkpoint.evidence import BLOCKS_MAX, Shapes, count, has, most, sizes
+from smalti.checkpoint.hints import Hints, TextHints
+from smalti.checkpoint.layout import DENOISER, INSIDE
+from smalti.checkpoint.layout import VAE as VAE_PART
 from smalti.errors import CheckpointError
-from smalti.models.config import SD15, ClipTextConfig, ModelConfig, UNetConfig, VaeConfig
+from smalti.models.config import (
+    CLIP_L,
+    OPENCLIP_G,
+    OPENCLIP_H,
+    SD1_UNET,
+    SD_VAE,
+    ClipTextConfig,
+    UNetConfig,
+    VaeConfig,
+)
 
-CLIP_L = SD15.texts["clip_l"]
-CLIP_HEAD_DIM = 64  # of every CLIP text encoder that OpenAI published
-BLOCKS_MAX = 64  # a name may hold any number, but a table of any size must not be built
-BETA_MIN = 1e-12  # the square of the lowest noise level
-KEPT_MIN = 1e-20  # one over the square of the highest one
+UNET, VAE = INSIDE[DENOISER], INSIDE[VAE_PART]
+CLIPS = {"clip_l": CLIP_L, "clip_h": OPENCLIP_H, "clip_g": OPENCLIP_G}
+CLIP_HEAD_DIM = 64  # of every CLIP text encoder that was published
+OPENCLIP_H_LAYERS = 23  # of 24: Stable Diffusion 2 reads the state before the last layer
+HEAD_DIM = 64  # of the UNets after Stable Diffusion 1.x
 _WIDTH_TENSORS = ("in_layers.2.bias", "emb_layers.1.bias", "out_layers.0.bias", "out_layers.3.bias")
 
-Shapes = Mapping[str, tuple[int, ...]]
 
+def clip_config(where: object, name: str, shapes: Shapes, hints: TextHints,
+                projected: bool) -> ClipTextConfig:
+    """The text encoder `name`, whose pooled token is `projected` or not.
 
-def derive_config(where: object, shapes: Shapes, hints: Hints) -> ModelConfig:
-    """Configuration of the model whose tensors (internal names) have these shapes.
-
-    `where` names the file in messages. Raises `CheckpointError` where a whole part is missing or
-    where heads or groups do not divide a width.
+    Raises CheckpointError where a number can neither be seen nor is stated.
     """
-    config = ModelConfig(
-        family="sd1",
-        texts={"clip_l": _text(where, shapes, hints)},
-        denoiser=_unet(where, shapes, hints),
-        vae=_vae(where, shapes, hints),
-        prediction=_prediction(shapes, hints),
-        beta_start=hints.beta_start or SD15.beta_start,
-        beta_end=hints.beta_end or SD15.beta_end,
-        train_steps=hints.train_steps or SD15.train_steps,
-        default_steps=hints.steps or SD15.default_steps,
-        default_guidance=hints.guidance or SD15.default_guidance,
-        **_default_size(shapes, hints),
-    )
-    _check_schedule(where, config)
-    _check_divisions(where, config)
-    return config
+    known = CLIPS[name]
+    inside = re.escape(f"{known.prefix}.text_model.")
+    layer = inside + r"encoder\.layers\.(\d{1,4})\."
 
+    def embedding(kind: str, axis: int) -> list[int]:
+        return sizes(shapes, inside + rf"embeddings\.{kind}_embedding\.weight$", axis)
 
-def _text(where: object, shapes: Shapes, hints: Hints) -> ClipTextConfig:
-    layer = re.escape(TEXT) + r"encoder\.layers\.(\d{1,4})\."
-    hidden = _most(
-        where,
-        "text encoder's width",
-        [*_sizes(shapes, layer + r"layer_norm\d\.\w+$", 0), *_embedding(shapes, "token", 1)],
-    )
-    if hints.text_heads is None and hidden % CLIP_HEAD_DIM:
+    hidden = most(where, "text encoder's width", [
+        *sizes(shapes, layer + r"layer_norm\d\.\w+$", 0), *embedding("token", 1)])
+    if hints.heads is None and hidden % CLIP_HEAD_DIM:
         raise CheckpointError(
             f"{where}: the text encoder's width {hidden} is no multiple of {CLIP_HEAD_DIM}, so its"
             " number of heads is unknown; state it as `text.num_attention_heads` in the metadata"
             " `arch_config`"
         )
+    layers = count(where, "text encoder layer", shapes, layer)
+    projection = sizes(shapes, re.escape(f"{known.prefix}.text_projection.weight") + "$", 0)
     return ClipTextConfig(
-        vocab_size=next(iter(_embedding(shapes, "token", 0)), CLIP_L.vocab_size),
+        vocab_size=next(iter(embedding("token", 0)), known.vocab_size),
         hidden_size=hidden,
-        intermediate_size=_most(
-            where, "text encoder's inner width", _sizes(shapes, layer + r"mlp\.fc1\.\w+$", 0)
-        ),
-        layers=_count(where, "text encoder layer", shapes, layer),
-        heads=hints.text_heads or hidden // CLIP_HEAD_DIM,
-        positions=next(iter(_embedding(shapes, "position", 0)), CLIP_L.positions),
-        activation=hints.text_activation or CLIP_L.activation,
-        eps=hints.text_eps or CLIP_L.eps,
+        intermediate_size=most(where, "text encoder's inner width",
+                               sizes(shapes, layer + r"mlp\.fc1\.\w+$", 0)),
+        layers=min(layers, OPENCLIP_H_LAYERS) if name == "clip_h" else layers,
+        heads=hints.heads or hidden // CLIP_HEAD_DIM,
+        positions=next(iter(embedding("position", 0)), known.positions),
+        activation=hints.activation or known.activation,
+        eps=hints.eps or known.eps,
+        projection=next(iter(projection), known.projection or hidden) if projected else 0,
+        prefix=known.prefix,
     )
 
 
-def _unet(where: object, shapes: Shapes, hints: Hints) -> UNetConfig:
-    levels = _unet_levels(where, shapes)
-    unet = re.escape(UNET)
-    context = _sizes(shapes, unet + r".*\.attn2\.to_[kv]\.weight$", 1)
+def unet_config(where: object, shapes: Shapes, hints: Hints, head_dim: int | None) -> UNetConfig:
+    """The UNet; `head_dim` are the channels of a head where no hint tells the number of heads.
+
+    Without either there are 8 heads. Raises CheckpointError where a number cannot be seen.
+    """
+    unet, known = re.escape(UNET), SD1_UNET
+    levels = _levels(where, shapes)
     linear = [len(s) == 2 for n, s in shapes.items() if re.match(unet + r".*proj_in\.weight$", n)]
     first = shapes.get(f"{UNET}input_blocks.0.0.weight", ())
+    widths = tuple(most(where, "UNet's width", widths) for widths, _, _ in levels)
+    depths = tuple(depth for _, _, depth in levels)
+    blocks = most(where, "UNet's blocks per level", [blocks for _, blocks, _ in levels])
+    heads, head_dim = _heads(where, widths, hints, head_dim)
+    up = _depths_up(shapes, len(levels), blocks)
     return UNetConfig(
-        in_channels=first[1] if len(first) == 4 else SD15.denoiser.in_channels,
-        out_channels=_most(where, "UNet's output", _sizes(shapes, unet + r"out\.2\.\w+$", 0)),
-        block_channels=tuple(_most(where, "UNet's width", widths) for widths, _, _ in levels),
-        res_blocks=_most(where, "UNet's blocks per level", [blocks for _, blocks, _ in levels]),
-        attention=tuple(depth > 0 for _, _, depth in levels),
-        heads=hints.unet_heads or SD15.denoiser.heads,
-        head_dim=None,
-        transformer_depth=tuple(depth for _, _, depth in levels),
-        context_dim=_most(where, "UNet's context width", context),
-        norm_groups=hints.unet_groups or SD15.denoiser.norm_groups,
-        eps=hints.unet_eps or SD15.denoiser.eps,
+        in_channels=first[1] if len(first) == 4 else known.in_channels,
+        out_channels=most(where, "UNet's output", sizes(shapes, unet + r"out\.2\.\w+$", 0)),
+        block_channels=widths,
+        res_blocks=blocks,
+        attention=tuple(depth > 0 for depth in depths),
+        heads=heads,
+        head_dim=head_dim,
+        transformer_depth=depths,
+        context_dim=most(where, "UNet's context width",
+                         sizes(shapes, unet + r".*\.attn2\.to_[kv]\.weight$", 1)),
+        norm_groups=hints.unet_groups or known.norm_groups,
+        eps=hints.unet_eps or known.eps,
         linear_projection=bool(linear) and 2 * sum(linear) > len(linear),
+        vector_dim=next(iter(sizes(shapes, unet + r"label_emb\.0\.0\.weight$", 1)), 0),
+        output_depth=up if any(set(row) != {depth} for row, depth in zip(up, depths)) else (),
+        middle=_middle(shapes),
     )
 
 
-def _unet_levels(where: object, shapes: Shapes) -> list[tuple[list[int], int, int]]:
+def _heads(where: object, widths: tuple[int, ...], hints: Hints,
+           head_dim: int | None) -> tuple[int, int | None]:
+    """Number of heads, and channels of one where it is that which all levels share."""
+    stated = hints.unet_heads
+    if stated is None:
+        return SD1_UNET.heads, hints.unet_head_dim or head_dim
+    if len(set(stated)) == 1:
+        return stated[0], None
+    shared = {width / heads for width, heads in zip(widths, stated)}
+    if len(stated) != len(widths) or len(shared) > 1 or shared.pop() % 1:
+        raise CheckpointError(
+            f"{where}: attention_head_dim is {list(stated)} for levels of {list(widths)} channels;"
+            " expected one number, or one a level that leaves heads of the same width")
+    return stated[0], widths[0] // stated[0]
+
+
+def _levels(where: object, shapes: Shapes) -> list[tuple[list[int], int, int]]:
     """Per level: the widths its tensors show, its residual blocks, its transformer depth."""
-    last = _count(where, "UNet block", shapes, re.escape(UNET) + r"input_blocks\.(\d{1,4})\.")
-    by_block: dict[int, list[str]] = {}
-    for name in shapes:
-        if match := re.match(re.escape(UNET) + r"input_blocks\.(\d{1,4})\.(.+)", name):
-            by_block.setdefault(int(match[1]), []).append(match[2])
+    last = count(where, "UNet block", shapes, re.escape(UNET) + r"input_blocks\.(\d{1,4})\.")
+    by_block = _by_block(shapes, "input_blocks")
     levels: list[tuple[list[int], int, int]] = [([], 0, 0)]
     for block in range(1, last):
         names = by_block.get(block, [])
@@ -117,121 +130,78 @@ def _unet_levels(where: object, shapes: Shapes) -> list[tuple[list[int], int, in
         widths, blocks, depth = levels[-1]
         for tensor in _WIDTH_TENSORS:
             widths.extend(shapes.get(f"{UNET}input_blocks.{block}.0.{tensor}", ())[:1])
-        found = [re.match(r"1\.transformer_blocks\.(\d{1,4})\.", name) for name in names]
-        deepest = 1 + max((int(match[1]) for match in found if match), default=-1)
-        levels[-1] = (widths, blocks + 1, max(depth, min(deepest, BLOCKS_MAX)))
+        levels[-1] = (widths, blocks + 1, max(depth, _depth(names)))
     return levels
 
 
-def _vae(where: object, shapes: Shapes, hints: Hints) -> VaeConfig:
+def _depths_up(shapes: Shapes, levels: int, blocks: int) -> tuple[tuple[int, ...], ...]:
+    """Transformer depths of the blocks on the way up, of each level in the order they run in."""
+    by_block, row = _by_block(shapes, "output_blocks"), blocks + 1
+    depths = [_depth(by_block.get(block, [])) for block in range(levels * row)]
+    return tuple(tuple(depths[at:at + row]) for at in range((levels - 1) * row, -1, -row))
+
+
+def _by_block(shapes: Shapes, side: str) -> Mapping[int, list[str]]:
+    """Number of a block -> names of its tensors, below the block."""
+    found: dict[int, list[str]] = {}
+    for name in shapes:
+        if match := re.match(re.escape(f"{UNET}{side}.") + r"(\d{1,4})\.(.+)", name):
+            found.setdefault(int(match[1]), []).append(match[2])
+    return found
+
+
+def _depth(names: list[str]) -> int:
+    found = [re.match(r"1\.transformer_blocks\.(\d{1,4})\.", name) for name in names]
+    return min(1 + max((int(match[1]) for match in found if match), default=-1), BLOCKS_MAX)
+
+
+def _middle(shapes: Shapes) -> str:
+    if has(shapes, f"{UNET}middle_block.1.", f"{UNET}middle_block.2."):
+        return "transformer"
+    return "residual" if has(shapes, f"{UNET}middle_block.0.") else "none"
+
+
+def vae_config(where: object, shapes: Shapes, hints: Hints, known: VaeConfig) -> VaeConfig:
+    """The autoencoder; what shapes do not tell is as in `known`.
+
+    Raises CheckpointError where a number cannot be seen.
+    """
     down = re.escape(VAE) + r"encoder\.down\."
     decoder, encoder = re.escape(VAE) + r"decoder\.", re.escape(VAE) + r"encoder\."
     widths = tuple(
-        _most(
-            where,
-            "autoencoder's width",
-            _sizes(shapes, rf"{down}{level}\.block\.\d+\.(conv\d|norm2)\.bias$", 0),
-        )
-        for level in range(_count(where, "autoencoder level", shapes, down + r"(\d{1,4})\."))
-    )
-    latent = [*_sizes(shapes, decoder + r"conv_in\.weight$", 1)]
-    latent += _sizes(shapes, re.escape(VAE) + r"post_quant_conv\.\w+$", 0)
+        most(where, "autoencoder's width",
+             sizes(shapes, rf"{down}{level}\.block\.\d+\.(conv\d|norm2)\.bias$", 0))
+        for level in range(count(where, "autoencoder level", shapes, down + r"(\d{1,4})\.")))
+    latent = [*sizes(shapes, decoder + r"conv_in\.weight$", 1),
+              *sizes(shapes, re.escape(VAE) + r"post_quant_conv\.\w+$", 0)]
     return VaeConfig(
-        channels=_most(where, "autoencoder's width", _sizes(shapes, encoder + r"conv_in\.\w+$", 0)),
+        channels=most(where, "autoencoder's width", sizes(shapes, encoder + r"conv_in\.\w+$", 0)),
         block_channels=widths,
-        res_blocks=_count(where, "autoencoder block", shapes, down + r"\d+\.block\.(\d{1,4})\."),
-        z_channels=_most(where, "latent channels", latent),
-        norm_groups=hints.vae_groups or SD15.vae.norm_groups,
-        eps=hints.vae_eps or SD15.vae.eps,
-        image_channels=_most(
-            where, "image channels", _sizes(shapes, decoder + r"conv_out\.\w+$", 0)
-        ),
-        scaling_factor=hints.scaling_factor or SD15.vae.scaling_factor,
+        res_blocks=count(where, "autoencoder block", shapes, down + r"\d+\.block\.(\d{1,4})\."),
+        z_channels=most(where, "latent channels", latent),
+        norm_groups=hints.vae_groups or SD_VAE.norm_groups,
+        eps=hints.vae_eps or SD_VAE.eps,
+        image_channels=most(where, "image channels", sizes(shapes, decoder + r"conv_out\.\w+$", 0)),
+        scaling_factor=hints.scaling_factor or known.scaling_factor,
+        quant_conv=has(shapes, f"{VAE}quant_conv.", f"{VAE}post_quant_conv."),
+        shift_factor=known.shift_factor if hints.shift_factor is None else hints.shift_factor,
     )
 
 
-def _prediction(shapes: Shapes, hints: Hints) -> str:
-    marked = "v_pred" in shapes  # a tensor of this name is how some files mark v-prediction
-    return hints.prediction or ("v_prediction" if marked else SD15.prediction)
-
-
-def _default_size(shapes: Shapes, hints: Hints) -> dict[str, int]:
-    levels = {name.split(".")[3] for name in shapes if name.startswith(f"{VAE}encoder.down.")}
-    latent = (hints.latent_size or 0) * 2 ** min(max(len(levels) - 1, 0), 8)
-    return {
-        "default_width": hints.width or latent or SD15.default_width,
-        "default_height": hints.height or latent or SD15.default_height,
-    }
-
-
-def _sizes(shapes: Shapes, pattern: str, axis: int) -> list[int]:
-    """Length of `axis` of every tensor whose name matches."""
-    matches = re.compile(pattern).match
-    return [s[axis] for name, s in shapes.items() if len(s) > axis and matches(name)]
-
-
-def _embedding(shapes: Shapes, kind: str, axis: int) -> list[int]:
-    return _sizes(shapes, f"{re.escape(TEXT)}embeddings\\.{kind}_embedding\\.weight$", axis)
-
-
-def _most(where: object, what: str, values: Iterable[int]) -> int:
-    """The most frequent of `values`."""
-    counted = Counter(values).most_common(1)
-    if not counted:
-        raise CheckpointError(
-            f"{where}: nothing in it shows the {what}; expected a whole checkpoint with UNet,"
-            " autoencoder and text encoder; the file is incomplete"
-        )
-    return counted[0][0]
-
-
-def _count(where: object, what: str, shapes: Shapes, pattern: str) -> int:
-    """One more than the highest number that the pattern's group matches in a name."""
-    matches = re.compile(pattern).match
-    numbers = {int(match[1]) for match in map(matches, shapes) if match}
-    if not numbers:
-        raise CheckpointError(
-            f"{where}: no tensor is part of a {what}; expected a whole checkpoint with UNet,"
-            " autoencoder and text encoder; the file is incomplete"
-        )
-    if max(numbers) >= BLOCKS_MAX:
-        raise CheckpointError(
-            f"{where}: {what} {max(numbers)} occurs; expected fewer than {BLOCKS_MAX} of them"
-        )
-    return 1 + max(numbers)
-
-
-def _check_schedule(where: object, config: ModelConfig) -> None:
-    if not 0 < config.beta_start < config.beta_end < 1:
-        raise CheckpointError(
-            f"{where}: betas from {config.beta_start} to {config.beta_end};"
-            " expected 0 < beta_start < beta_end < 1"
-        )
-    roots = np.linspace(config.beta_start**0.5, config.beta_end**0.5, config.train_steps)
-    kept = math.exp(np.log1p(-(roots**2)).sum())  # of the signal, after the last training step
-    if config.beta_start < BETA_MIN or kept < KEPT_MIN:
-        raise CheckpointError(
-            f"{where}: betas from {config.beta_start} to {config.beta_end} over"
-            f" {config.train_steps} training steps; expected noise levels between 1e-6 and 1e10;"
-            " state the right ones in the metadata `arch_config` or the folder's scheduler"
-        )
-
-
-def _check_divisions(where: object, config: ModelConfig) -> None:
-    """Heads and groups must divide the widths they split."""
-    unet, vae = config.denoiser, config.vae
-    divisions = [("text encoder", text.hidden_size, "attention heads", text.heads)
-                 for text in config.texts.values()]
-    for width, attends in zip(unet.block_channels, unet.attention, strict=True):
-        divisions.append(("UNet", width, "norm groups", unet.norm_groups))
-        if attends:
-            divisions.append(("UNet", width, "attention heads", unet.heads_at(width)))
-    for width in vae.block_channels:
-        divisions.append(("autoencoder", width, "norm groups", vae.norm_groups))
-    wrong = [d for d in divisions if d[1] == 0 or d[1] % d[3]]
-    if wrong:
-        part, width, what, number = wrong[0]
-        raise CheckpointError(
-            f"{where}: the {part}'s width {width} cannot be split into {number} {what};"
-            " state the right number in the metadata `arch_config` or the folder's config.json"
-        )
+def divisions(part: object) -> Iterator[tuple[str, int, str, int]]:
+    """What must divide what in the configuration of a part: (part, width, words, number)."""
+    if isinstance(part, ClipTextConfig):
+        yield "text encoder", part.hidden_size, "attention heads", part.heads
+    if isinstance(part, UNetConfig):
+        middle = part.middle == "transformer"
+        levels = [*zip(part.block_channels, part.attention, strict=True),
+                  (part.block_channels[-1], middle)]
+        for width, attends in levels:
+            yield "UNet", width, "norm groups", part.norm_groups
+            if attends and part.head_dim is None:
+                yield "UNet", width, "attention heads", part.heads
+            elif attends:
+                yield "UNet", width, "channels of a head", part.head_dim
+    if isinstance(part, VaeConfig):
+        for width in part.block_channels:
+            yield "autoencoder", width, "norm groups", part.norm_groups

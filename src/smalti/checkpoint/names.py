@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from smalti.checkpoint.expected import TEXT, UNET, VAE
+from smalti.checkpoint.expected import UNET, VAE
 
 CONTROL = "control_model."
 _TEXT_OLD = "cond_stage_model.transformer."
@@ -21,8 +21,7 @@ _TEXT_OLD = "cond_stage_model.transformer."
 IGNORED = re.compile(
     r"model_ema\.|betas$|alphas_cumprod|sqrt_|log_one_minus|posterior_|logvar$|lvlb_weights$"
     r"|scale_factor$|global_step$|optimizer|first_stage_model\.loss\.|embedding_manager\."
-    r"|.*\.position_ids$|.*\.logit_scale$|cond_stage_model\..*text_projection"
-    r"|.*\.num_batches_tracked$"
+    r"|.*\.position_ids$|.*\.logit_scale$|.*\.num_batches_tracked$"
 )
 
 _UNET_ENDS = {
@@ -72,19 +71,16 @@ def is_ignored(name: str) -> bool:
     return IGNORED.match(name) is not None
 
 
-def single_file_name(name: str) -> str:
-    """Internal name of a tensor of a single-file checkpoint.
+def clip_name(name: str) -> str:
+    """Name of a tensor of CLIP's text encoder below the prefix of the encoder.
 
     Some old files, and files written by newer libraries, lack `text_model.`; it is put in.
 
-    >>> single_file_name("cond_stage_model.transformer.final_layer_norm.bias")
-    'cond_stage_model.transformer.text_model.final_layer_norm.bias'
+    >>> clip_name("final_layer_norm.bias"), clip_name("text_projection.weight")
+    ('text_model.final_layer_norm.bias', 'text_projection.weight')
     """
-    if name.startswith(_TEXT_OLD) and not name.startswith(TEXT):
-        rest = name.removeprefix(_TEXT_OLD)
-        if rest.startswith(("embeddings.", "encoder.", "final_layer_norm.")):
-            return TEXT + rest
-    return name
+    bare = name.startswith(("embeddings.", "encoder.", "final_layer_norm."))
+    return f"text_model.{name}" if bare else name
 
 
 def text_encoder_name(name: str) -> str:
@@ -93,7 +89,25 @@ def text_encoder_name(name: str) -> str:
     >>> text_encoder_name("text_model.final_layer_norm.bias")
     'cond_stage_model.transformer.text_model.final_layer_norm.bias'
     """
-    return single_file_name(_TEXT_OLD + name)
+    return _TEXT_OLD + clip_name(name)
+
+
+def t5_name(name: str) -> str:
+    """Name of a tensor of T5 in a file without `shared.weight`, which is stored a second time.
+
+    >>> t5_name("encoder.embed_tokens.weight")
+    'shared.weight'
+    """
+    return name.replace("encoder.embed_tokens.", "shared.")
+
+
+def flux_name(name: str) -> str:
+    """Name of a tensor of a transformer: some files call the scales of its norms weights.
+
+    >>> flux_name("double_blocks.0.img_attn.norm.key_norm.weight")
+    'double_blocks.0.img_attn.norm.key_norm.scale'
+    """
+    return re.sub(r"\.(query_norm|key_norm)\.weight$", r".\1.scale", name)
 
 
 def unet_renaming(names: Iterable[str]) -> Rename:

@@ -7,21 +7,22 @@ from dataclasses import dataclass
 
 from smalti.checkpoint.family import Family
 from smalti.errors import first_of
-from smalti.models.config import ModelConfig
+from smalti.models.config import ModelConfig, TextConfig, UNetConfig
+from smalti.models.transformer_config import MMDiTConfig, T5Config
 
 LISTED_MAX = 3
-PARTS = ("unet", "vae", "text encoder", "other")
 
 
 @dataclass(frozen=True)
 class Report:
     """A checkpoint as seen from its names and shapes; weights are not read.
 
-    `precisions` counts tensors by dtype tag, `parameters` counts numbers by part ("unet", "vae",
-    "text encoder", "other"). `config` is None for families that Smalti does not read. `missing`
-    are expected and absent tensors, `misfits` lines "name: found ..., expected ..." for tensors of
-    another shape or kind of number, and `ignored` tensors that pictures do not need. `size_bytes`
-    is the size of all files.
+    `precisions` counts tensors by dtype tag, `parameters` counts numbers by part ("denoiser",
+    "vae", the names of text encoders, "other"). `config` is None for families that Smalti does not
+    read, and while there are `absent` parts, which other files can bring. `missing` are expected
+    and absent tensors, `misfits` lines "name: found ..., expected ..." for tensors of another shape
+    or kind of number, and `ignored` tensors that pictures do not need. `size_bytes` is the size of
+    all files.
     """
 
     path: str
@@ -31,6 +32,7 @@ class Report:
     precisions: Mapping[str, int]
     parameters: Mapping[str, int]
     config: ModelConfig | None
+    absent: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     misfits: tuple[str, ...] = ()
@@ -38,7 +40,7 @@ class Report:
 
     @property
     def prediction(self) -> str | None:
-        """Either "epsilon" or "v_prediction"; None where the family is not read."""
+        """What the denoiser predicts, such as "epsilon"; None where the family is not read."""
         return self.config.prediction if self.config else None
 
     @property
@@ -62,6 +64,9 @@ class Report:
         ]
         if self.config:
             lines += _config_lines(self.config)
+        if self.absent:
+            lines.append(("absent", f"{', '.join(self.absent)}; give the files of these with"
+                                    f" --text-encoder and --vae"))
         lines.append(("ignored", _listing(self.ignored)))
         if self.config:
             lines += [("missing", _listing(self.missing))]
@@ -81,41 +86,57 @@ def millions(count: int) -> str:
 
 
 def _config_lines(config: ModelConfig) -> list[tuple[str, str]]:
-    unet, vae = config.denoiser, config.vae
-    attending = " ".join(str(level) for level, on in enumerate(unet.attention) if on)
-    split = f"{unet.heads} heads" if unet.head_dim is None else f"heads of {unet.head_dim}"
+    vae = config.vae
     return [
         ("prediction", config.prediction),
         (
             "defaults",
             f"{config.default_width}x{config.default_height}, {config.default_steps} steps,"
-            f" guidance {config.default_guidance:g}",
+            f" guidance {config.default_guidance:g}, {config.default_sampler},"
+            f" {config.default_noise}",
         ),
-        (
-            "unet",
-            f"channels {_row(unet.block_channels)}, {unet.res_blocks} blocks a level, attention"
-            f" at levels {attending}, {split}, context {unet.context_dim}",
-        ),
+        _denoiser_line(config),
         (
             "vae",
             f"channels {_row(vae.block_channels)}, {vae.res_blocks} blocks a level,"
             f" {vae.z_channels} latent channels, 1/{vae.downscale} size,"
             f" scaling {vae.scaling_factor:g}",
         ),
-        *(
-            (
-                "text",
-                f"{text.layers} layers, width {text.hidden_size}, {text.heads} heads,"
-                f" {text.positions} positions, vocabulary {text.vocab_size}, {text.activation}",
-            )
-            for text in config.texts.values()
-        ),
-        (
-            "noise",
-            f"scaled-linear betas {config.beta_start:g} to {config.beta_end:g},"
-            f" {config.train_steps} steps",
-        ),
+        *((name, _text_line(text)) for name, text in config.texts.items()),
+        ("noise", _noise_line(config)),
     ]
+
+
+def _denoiser_line(config: ModelConfig) -> tuple[str, str]:
+    part = config.denoiser
+    if isinstance(part, UNetConfig):
+        attending = " ".join(str(level) for level, on in enumerate(part.attention) if on)
+        split = f"{part.heads} heads" if part.head_dim is None else f"heads of {part.head_dim}"
+        return "unet", (
+            f"channels {_row(part.block_channels)}, {part.res_blocks} blocks a level, attention"
+            f" at levels {attending}, {split}, context {part.context_dim}")
+    blocks = (f"{part.blocks} blocks" if isinstance(part, MMDiTConfig)
+              else f"{part.double_blocks} double and {part.single_blocks} single blocks")
+    return "transformer", (f"{blocks}, width {part.hidden_size}, {part.heads} heads,"
+                           f" {part.in_channels} latent channels, context {part.context_dim}")
+
+
+def _text_line(text: TextConfig) -> str:
+    line = (f"{text.layers} layers, width {text.hidden_size}, {text.heads} heads,"
+            f" vocabulary {text.vocab_size}")
+    if isinstance(text, T5Config):
+        return line
+    return f"{line}, {text.positions} positions, {text.activation}"
+
+
+def _noise_line(config: ModelConfig) -> str:
+    if config.prediction == "flow":
+        shift = config.flow_shift
+        return "flow, shift " + ("by size" if shift is None else f"{shift:g}")
+    if config.prediction.startswith("edm"):
+        return f"levels {config.sigma_min:g} to {config.sigma_max:g}"
+    return (f"scaled-linear betas {config.beta_start:g} to {config.beta_end:g},"
+            f" {config.train_steps} steps" + ", zero terminal SNR" * config.zero_terminal_snr)
 
 
 def _row(numbers: tuple[int, ...]) -> str:

@@ -14,12 +14,21 @@ from smalti.cli.interrupt import ending_at_once
 from smalti.cli.run import opened
 from smalti.errors import InputError
 
-PARTS = ("text", "unet", "vae")
+
+def chosen_parts(pipe: smalti.Pipeline, part: str | None) -> list[str]:
+    """The part that was asked for, else all that a picture of a prompt takes.
+
+    Raises InputError for a part that the model does not have.
+    """
+    known = [name for name in pipe.parts if name != "vae_encoder"]
+    if part is not None and part not in pipe.parts:
+        raise InputError(f"--part is {part!r}; known: {', '.join(pipe.parts)}")
+    return [part] if part else known
 
 
 @click.command()
 @click.argument("model", required=False)
-@click.option("--part", default=None, help="Only one of text, unet, vae.")
+@click.option("--part", default=None, help="Only one part, such as text, unet or vae.")
 @click.option("--size", default=None, metavar="WIDTH[xHEIGHT]",
               help="Pixels. Default: the model's own.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
@@ -42,14 +51,12 @@ def explain(model: str | None, part: str | None, size: str | None, threads: int 
         return
     if shapes:
         raise InputError("--shape is for .onnx models; give a checkpoint --size")
-    if part is not None and part not in PARTS:
-        raise InputError(f"--part is {part!r}; known: {', '.join(PARTS)}")
     width, height = parse_size(size)
     with ending_at_once():
         pipeline = smalti.Pipeline
     pipe = pipeline.load(model, precision=precision or "auto", threads=threads,
                          progress=show_progress)
-    for name in [part] if part else PARTS:
+    for name in chosen_parts(pipe, part):
         text = pipe.explain(name, width=width, height=height)
         show_progress("")
         click.echo(f"# {name}\n{text}")

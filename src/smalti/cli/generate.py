@@ -38,14 +38,24 @@ def parse_size(text: str | None) -> tuple[int | None, int | None]:
 @click.option("-o", "--output", default="smalti.png", show_default=True,
               help="PNG to write; %03d in the name is the number of the picture.")
 @click.option("-m", "--model", default=None, metavar="PATH",
-              help="Checkpoint (.safetensors) or diffusers folder. Default: the model that ships "
-                   "with Smalti.")
+              help="Checkpoint (.safetensors, .ckpt, .gguf) or diffusers folder. Default: the "
+                   "model that ships with Smalti.")
+@click.option("--text-encoder", "text_encoders", multiple=True, metavar="PATH",
+              help="File of a text encoder that the model lacks, or instead of its own; may be "
+                   "given several times.")
+@click.option("--vae", default=None, metavar="PATH",
+              help="File of an autoencoder that the model lacks, or instead of its own.")
+@click.option("--prediction", default=None,
+              help="What the denoiser predicts, where the file tells it wrong: epsilon, "
+                   "v_prediction, ...")
 @click.option("-n", "--negative-prompt", default="", help="What the picture should not show.")
 @click.option("--steps", type=int, default=None, help="Denoising steps. Default: the model's own.")
-@click.option("--sampler", default="euler_a", show_default=True,
-              help="euler, euler_a, heun, dpm++_2m, uni_pc, lcm, ...: names of A1111 and ComfyUI.")
-@click.option("--noise", default="karras", show_default=True,
-              help="automatic, normal, karras, ..., or levels that fall to 0: '14.6,7.8,1.5,0'.")
+@click.option("--sampler", default=None,
+              help="euler, euler_a, heun, dpm++_2m, uni_pc, lcm, ...: names of A1111 and ComfyUI. "
+                   "Default: the model's own.")
+@click.option("--noise", default=None,
+              help="automatic, normal, karras, ..., or levels that fall to 0: '14.6,7.8,1.5,0'. "
+                   "Default: the model's own.")
 @click.option("--size", default=None, metavar="WIDTH[xHEIGHT]",
               help="Pixels. Default: the model's own.")
 @click.option("--seed", type=int, default=7, show_default=True, help="-1: a random one.")
@@ -53,15 +63,20 @@ def parse_size(text: str | None) -> tuple[int | None, int | None]:
               help="Pictures to make; their seeds follow one another.")
 @click.option("--guidance", type=float, default=None,
               help="How strongly the prompt steers. Default: the model's own.")
+@click.option("--distilled-guidance", type=float, default=None,
+              help="What models such as FLUX.1 dev are told of guidance. Default: 3.5.")
+@click.option("--clip-skip", type=int, default=None,
+              help="The state of CLIP to read, counted from the last, 1. Default: the model's own.")
 @click.option("--rng", default="cpu", show_default=True,
               help="Random numbers of torch on the cpu, or of torch on cuda.")
 @click.option("--device", default="auto", show_default=True, help="One of `smalti devices`.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--precision", default="auto", show_default=True, help="auto, f32 or bf16.")
-def generate(prompt: str, output: str, model: str | None, negative_prompt: str, steps: int | None,
-             sampler: str, noise: str, size: str | None, seed: int, batch: int,
-             guidance: float | None, rng: str, device: str, threads: int | None,
-             precision: str) -> None:
+def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[str, ...],
+             vae: str | None, prediction: str | None, negative_prompt: str, steps: int | None,
+             sampler: str | None, noise: str | None, size: str | None, seed: int, batch: int,
+             guidance: float | None, distilled_guidance: float | None, clip_skip: int | None,
+             rng: str, device: str, threads: int | None, precision: str) -> None:
     """Make a picture of PROMPT."""
     started = time.perf_counter()
     width, height = parse_size(size)
@@ -70,11 +85,12 @@ def generate(prompt: str, output: str, model: str | None, negative_prompt: str, 
     with ending_at_once():
         pipeline = smalti.Pipeline
     pipe = pipeline.load(model, device=device, precision=precision, threads=threads,
-                         progress=show_progress, keep=False)
+                         progress=show_progress, keep=False, text_encoders=text_encoders, vae=vae,
+                         prediction=prediction)
     work = pipe.steps(
         prompt, negative_prompt=negative_prompt, width=width, height=height, steps=steps,
         guidance_scale=guidance, sampler=sampler, noise=noise, seed=seed, rng=rng,
-        batch_size=batch)
+        batch_size=batch, clip_skip=clip_skip, distilled_guidance=distilled_guidance)
     result = watch(work)
     for warning in result.warnings:
         click.echo(f"Warning: {warning}", err=True)

@@ -11,7 +11,7 @@ import click
 
 import smalti
 from smalti.cli.bench import say
-from smalti.cli.explain import PARTS
+from smalti.cli.explain import chosen_parts
 from smalti.cli.generate import parse_size, show_progress
 from smalti.cli.interrupt import ending_at_once
 from smalti.cli.output import check_writable, replace_file
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model", required=False)
-@click.option("--part", default=None, help="Only one of text, unet, vae of a checkpoint.")
+@click.option("--part", default=None,
+              help="Only one part of a checkpoint, such as text, unet or vae.")
 @click.option("--size", default=None, metavar="WIDTH[xHEIGHT]",
               help="Pixels. Default: the model's own.")
 @click.option("--precision", default="f32", show_default=True, help="f32 or bf16.")
@@ -94,12 +95,10 @@ def of_checkpoint(model: str | None, part: str | None, size: str | None, precisi
     """The parts of a checkpoint one after the other, with random inputs."""
     from smalti.benchmark.profile import seeded_inputs
 
-    if part is not None and part not in PARTS:
-        raise InputError(f"--part is {part!r}; known: {', '.join(PARTS)}")
     width, height = parse_size(size)
     pipe = smalti.Pipeline.load(model, precision=precision, threads=threads,
                                 progress=show_progress)
-    for name in [part] if part else PARTS:
+    for name in chosen_parts(pipe, part):
         program = pipe.program(name, width=width, height=height)
         show_progress("")
         yield program, seeded_inputs(program)

@@ -8,8 +8,7 @@ negative prompt and the prompt as a batch of two, one picture at a time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,18 @@ import numpy as np
 from PIL import Image
 
 from smalti import checkpoint, settings
-from smalti.diffusion.conditioning import conditioned
-from smalti.diffusion.denoiser import Conditioning, Denoiser
+from smalti.diffusion.conditioning import conditioned, usual_text_shape, usual_tokens
+from smalti.diffusion.denoiser import Denoiser
+from smalti.diffusion.fit import check_parts, check_text_to_image
 from smalti.diffusion.guidance import Guidance
-from smalti.diffusion.noise import NoiseLevels
+from smalti.diffusion.levels import noise_levels
+from smalti.diffusion.network import PictureNetwork
 from smalti.diffusion.random import NoiseSource
 from smalti.diffusion.request import Request, check_name, request, working_bytes
 from smalti.diffusion.result import Result, Step, Stopwatch, to_image
 from smalti.diffusion.samplers import SAMPLERS, initial_latents
 from smalti.diffusion.submodels import Submodels, ignore
-from smalti.diffusion.tokenizer import POSITIONS, VOCABULARY
-from smalti.errors import CheckpointError
+from smalti.models.parts import TEXTS
 from smalti.runtime import Program, devices
 from smalti.runtime.compiler import PRECISIONS
 
@@ -55,9 +55,14 @@ class Pipeline:
     @classmethod
     def load(cls, path: str | Path | None = None, device: str = "auto", precision: str = "auto",
              threads: int | None = None, progress: Callable[[str], None] = ignore,
-             keep: bool = True) -> Pipeline:
-        """Open a checkpoint: a `.safetensors` file, a diffusers folder, or None for the model that
+             keep: bool = True, *, text_encoders: Sequence[str | Path] = (),
+             vae: str | Path | None = None, prediction: str | None = None) -> Pipeline:
+        """Open a checkpoint: a file of weights, a diffusers folder, or None for the model that
         ships with Smalti. Nothing is compiled yet.
+
+        `text_encoders` and `vae` are files of parts that the checkpoint does not hold, or that are
+        to replace its own; which text encoder one is, is seen in it. `prediction` ("epsilon",
+        "v_prediction", ...) is what the denoiser predicts, where the file tells it wrong.
 
         Weights stay bound for the next call where memory allows it; without `keep` each part is let
         go as soon as it is done with, so that the next one takes over its memory.
@@ -71,8 +76,9 @@ class Pipeline:
         chosen = settings.device() if device == "auto" else device
         check_name("device", chosen, known)
         check_name("precision", precision, PRECISIONS)
-        opened = checkpoint.load(SHIPPED_MODEL if path is None else path)
-        _check_parts(opened)
+        opened = checkpoint.load(SHIPPED_MODEL if path is None else path, text_encoders, vae,
+                                 prediction)
+        check_parts(opened)
         submodels = Submodels(opened, precision, threads, progress)
         stem = Path(opened.report.path).stem
         name = stem.encode("utf-8", "replace").decode()  # a file name need not be text
@@ -86,12 +92,15 @@ class Pipeline:
 
     def steps(self, prompt: str, negative_prompt: str = "", *,
               width: int | None = None, height: int | None = None, steps: int | None = None,
-              guidance_scale: float | None = None, sampler: str = "euler_a",
-              noise: str = "karras", seed: int = 7, rng: str = "cpu",
-              batch_size: int = 1) -> Iterator[Step]:
+              guidance_scale: float | None = None, sampler: str | None = None,
+              noise: str | None = None, seed: int = 7, rng: str = "cpu", batch_size: int = 1,
+              clip_skip: int | None = None,
+              distilled_guidance: float | None = None) -> Iterator[Step]:
         """The same work as a generator of steps, of which the last has the result.
 
-        Sizes are in pixels; None is the model's own default; seed -1 draws one. Raises InputError
+        Sizes are in pixels; None is the model's own default; seed -1 draws one. `clip_skip` is the
+        state of CLIP that is read, counted from the last, 1. `distilled_guidance` is what a model
+        such as FLUX.1 dev is told, which runs without a negative prompt. Raises InputError
         at once for anything that cannot be used, and NumericsError, when it happens, for NaN or
         Inf in weights, latents or picture.
         """
@@ -99,11 +108,17 @@ class Pipeline:
             self.config, self.name, memory_bytes=self._memory_bytes, prompt=prompt,
             negative_prompt=negative_prompt, width=width, height=height, steps=steps,
             guidance_scale=guidance_scale, sampler=sampler, noise=noise, seed=seed, rng=rng,
-            batch_size=batch_size)
+            batch_size=batch_size, clip_skip=clip_skip, distilled_guidance=distilled_guidance)
+        check_text_to_image(self.config)
         return self._steps(asked)
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the model: "text", "unet", "vae" and others; see `smalti.models.parts`."""
+        return tuple(self._submodels.parts)
+
     def explain(self, part: str, width: int | None = None, height: int | None = None) -> str:
-        """Kernels and schedules of one part ("text", "unet", "vae") for a size in pixels."""
+        """Kernels and schedules of one of `parts` for a size in pixels."""
         shape = self._shape(part, width, height)
         return self._submodels.compiled(part, self._submodels.graph(part, shape)).explain()
 
@@ -113,14 +128,15 @@ class Pipeline:
 
     def _shape(self, part: str, width: int | None, height: int | None) -> tuple[int, ...]:
         """What a part is compiled for."""
-        asked = request(
-            self.config, self.name, memory_bytes=self._memory_bytes, prompt="", negative_prompt="",
-            width=width, height=height, steps=None, guidance_scale=None, sampler="euler_a",
-            noise="karras", seed=0, rng="cpu", batch_size=1)
-        shapes = {"text": (2,), "unet": (2, *self._latent(asked)), "vae": self._latent(asked),
+        check_name("part", part, self.parts)
+        asked = request(self.config, self.name, memory_bytes=self._memory_bytes, width=width,
+                        height=height)
+        if part in TEXTS:
+            return usual_text_shape(self.config, TEXTS.index(part))
+        rows = 1 if asked.guidance_scale == 1 else 2
+        shapes = {"modulation": (1,), "vae": self._latent(asked),
                   "vae_encoder": (asked.height, asked.width)}
-        check_name("part", part, shapes)
-        return shapes[part]
+        return shapes.get(part, (rows, *self._latent(asked), usual_tokens(self.config)))
 
     # ------------------------------------------------------------------ the way of a picture
 
@@ -128,20 +144,21 @@ class Pipeline:
         config, timings = self.config, Stopwatch()
         prompts = conditioned(
             self._submodels,
-            {"the prompt": asked.prompt, "the negative prompt": asked.negative_prompt}, timings,
-            self._kept_bytes_max(asked))
+            {"the prompt": asked.prompt, "the negative prompt": asked.negative_prompt}, asked,
+            timings, self._kept_bytes_max(asked))
         prompt, negative = prompts.conditionings
-        levels = NoiseLevels.scaled_linear(config.beta_start, config.beta_end, config.train_steps)
+        levels = noise_levels(config, asked.width, asked.height)
         sampler = SAMPLERS[asked.sampler]
         sigmas = sampler.sigmas(asked.noise, levels, asked.steps)
         total = len(sigmas) - 1
         source = NoiseSource(asked.rng, asked.seeds,
                              (config.vae.z_channels, *self._latent(asked)))
-        denoiser = Denoiser(partial(self._unet, asked.batch_size), levels, config.prediction)
+        network = PictureNetwork(self._submodels, asked.batch_size)
+        denoiser = Denoiser(network, levels, config.prediction)
         guidance = Guidance(denoiser, prompt, negative, asked.guidance_scale,
                             always_both=sampler.needs_negative)
         with timings.of("prepare"):
-            self._submodels.bound("unet", (guidance.batch_factor, *self._latent(asked)))
+            network.prepare(guidance.batch_factor, *self._latent(asked), prompt)
         latents = initial_latents(source.draw(), sigmas)
         walk = sampler(guidance, latents, sigmas, source.draw, levels)
         for index in range(total):
@@ -151,7 +168,8 @@ class Pipeline:
             seconds = time.perf_counter() - before
             result = None
             if index + 1 == total:
-                self._submodels.release("unet", self._kept_bytes_max(asked))
+                for part in ("modulation", self._submodels.denoiser):
+                    self._submodels.release(part, self._kept_bytes_max(asked))
                 images = self._decoded(asked, done.x, timings)
                 texts = [asked.text(seed) for seed in asked.seeds]
                 result = Result(images, asked.seeds, texts, asked, timings.seconds,
@@ -171,22 +189,6 @@ class Pipeline:
         factor = self.config.vae.downscale
         return asked.height // factor, asked.width // factor
 
-    def _unet(self, pictures: int, latents: np.ndarray, timesteps: np.ndarray,
-              conditioning: Conditioning) -> np.ndarray:
-        """The UNet for rows [n, 4, h, w], one picture (one or two rows) at a time.
-
-        So a picture does not depend on the others of its batch, and neither does memory.
-        """
-        count, _, height, width = latents.shape
-        rows = count // pictures
-        result = np.empty_like(latents)
-        for picture in range(pictures):
-            own = slice(picture, None, pictures)
-            (result[own],) = self._submodels.run(
-                "unet", (rows, height, width), latent=latents[own], timesteps=timesteps[own],
-                **{name: part[own] for name, part in conditioning.items()}).values()
-        return result
-
     def _decoded(self, asked: Request, latents: np.ndarray,
                  timings: Stopwatch) -> list[Image.Image]:
         """RGB pictures of latents [batch, 4, h, w]."""
@@ -195,28 +197,11 @@ class Pipeline:
             self._submodels.bound("vae", shape)
         images = []
         with timings.of("decode"):
-            for latent in latents[:, None] / np.float32(self.config.vae.scaling_factor):
+            vae = self.config.vae
+            unscaled = latents[:, None] / np.float32(vae.scaling_factor)
+            for latent in unscaled + np.float32(vae.shift_factor):
                 self._submodels.progress("decoding")
                 (pixels,) = self._submodels.run("vae", shape, latent=latent).values()
                 images.append(to_image(pixels[0]))
         self._submodels.release("vae", self._kept_bytes_max(asked))
         return images
-
-
-def _check_parts(opened: checkpoint.Checkpoint) -> None:
-    """Raise CheckpointError when the parts of a model do not fit together, or the tokenizer."""
-    config, path = opened.config, opened.report.path
-    unet, (text,) = config.denoiser, config.texts.values()
-    pairs = (
-        ("tokens of the text encoder", text.vocab_size, "of CLIP's vocabulary", VOCABULARY),
-        ("positions of the text encoder", text.positions, "of CLIP's prompts", POSITIONS),
-        ("channels of the UNet's context", unet.context_dim, "of the text encoder",
-         text.hidden_size),
-        ("channels into the UNet", unet.in_channels, "out of it", unet.out_channels),
-        ("channels of the UNet", unet.in_channels, "of the autoencoder's latents",
-         config.vae.z_channels),
-    )
-    for what, found, other, expected in pairs:
-        if found != expected:
-            raise CheckpointError(f"{path}: {found} {what}, but {expected} {other}; text to image "
-                                  f"needs a model in which they agree")

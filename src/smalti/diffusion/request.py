@@ -14,7 +14,7 @@ from smalti.diffusion.noise import NOISES, STEPS_MAX, Schedule, find_schedule
 from smalti.diffusion.random import RNGS, SEED_END, batch_seeds
 from smalti.diffusion.samplers import SAMPLERS, Sampler
 from smalti.errors import InputError
-from smalti.models.config import ModelConfig
+from smalti.models.config import ModelConfig, UNetConfig
 
 SIZE_MAX = 4096
 BATCH_MAX = 64
@@ -25,7 +25,11 @@ RANDOM_SEED_BITS = 32  # what people can still type
 
 @dataclass(frozen=True)
 class Request:
-    """Everything that decides a picture, complete and valid; sizes in pixels."""
+    """Everything that decides a picture, complete and valid; sizes in pixels.
+
+    `clip_skip` is None for the state of CLIP that the model was trained with. `distilled_guidance`
+    is what a model is told that was distilled from guided ones.
+    """
 
     prompt: str
     negative_prompt: str
@@ -39,6 +43,8 @@ class Request:
     rng: str
     batch_size: int
     model: str
+    clip_skip: int | None = None
+    distilled_guidance: float | None = None
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -47,17 +53,22 @@ class Request:
 
     def text(self, seed: int) -> str:
         """The A1111 `parameters` text of the picture with this seed."""
+        others = {"Clip skip": self.clip_skip, "Distilled CFG Scale": self.distilled_guidance}
         return str(Parameters(
             prompt=self.prompt, negative_prompt=self.negative_prompt, steps=self.steps,
             sampler=SAMPLERS[self.sampler].label, schedule=find_schedule(self.noise).label,
             guidance=self.guidance_scale, seed=seed, width=self.width, height=self.height,
-            rng=self.rng, others={"Model": self.model, "Version": f"Smalti {__version__}"}))
+            rng=self.rng,
+            others={**{key: f"{value:g}" for key, value in others.items() if value is not None},
+                    "Model": self.model, "Version": f"Smalti {__version__}"}))
 
 
-def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str,
-            negative_prompt: str, width: int | None, height: int | None, steps: int | None,
-            guidance_scale: float | None, sampler: str, noise: str, seed: int, rng: str,
-            batch_size: int) -> Request:
+def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str = "",
+            negative_prompt: str = "", width: int | None = None, height: int | None = None,
+            steps: int | None = None, guidance_scale: float | None = None,
+            sampler: str | None = None, noise: str | None = None, seed: int = 7, rng: str = "cpu",
+            batch_size: int = 1, clip_skip: int | None = None,
+            distilled_guidance: float | None = None) -> Request:
     """A complete `Request`; None becomes the model's own default, seed -1 a random seed.
 
     `model` is the name that goes into the picture's text. Raises InputError that says what was
@@ -65,8 +76,7 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str,
 
     >>> from smalti.models.config import SD15
     >>> made = request(SD15, "sd15", memory_bytes=2**34, prompt="a red apple", negative_prompt="",
-    ...                width=None, height=768, steps=None, guidance_scale=None, sampler="euler_a",
-    ...                noise="karras", seed=7, rng="cpu", batch_size=2)
+    ...                height=768, seed=7, batch_size=2)
     >>> made.width, made.height, made.steps, made.guidance_scale, made.seeds
     (512, 768, 20, 7.0, (7, 8))
     """
@@ -80,13 +90,12 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str,
     height = config.default_height if height is None else height
     steps = config.default_steps if steps is None else steps
     guidance = config.default_guidance if guidance_scale is None else guidance_scale
+    sampler = config.default_sampler if sampler is None else sampler
+    noise = config.default_noise if noise is None else noise
     _check_size(config, width, height, memory_bytes)
     steps = _whole("steps", steps, 1, STEPS_MAX)
     batch_size = _whole("batch_size", batch_size, 1, BATCH_MAX)
-    number = isinstance(guidance, Real) and math.isfinite(guidance)
-    if not number or not 0 <= guidance <= GUIDANCE_MAX:
-        raise InputError(f"guidance_scale is {guidance!r}; expected a number from 0 to "
-                         f"{GUIDANCE_MAX:g}; 7 is usual, 1 turns guidance off")
+    guidance = _scale("guidance_scale", guidance, "7 is usual, 1 turns guidance off")
     check_name("sampler", sampler, SAMPLERS)
     schedule = _schedule(noise, SAMPLERS[sampler], config)
     steps = schedule.fixed_steps or steps
@@ -94,9 +103,12 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str,
     if seed == RANDOM_SEED:
         seed = secrets.randbits(RANDOM_SEED_BITS)
     seed = _whole("seed", seed, 0, SEED_END - 1, f"; {RANDOM_SEED} draws one")
-    return Request(prompt, negative_prompt, int(width), int(height), steps, float(guidance),
-                   SAMPLERS[sampler].name, schedule.name, seed, rng, batch_size,
-                   model)
+    if clip_skip is not None:
+        clip_skip = _whole("clip_skip", clip_skip, 1, min(
+            (text.layers for text in config.texts.values()), default=1))
+    return Request(prompt, negative_prompt, int(width), int(height), steps, guidance,
+                   SAMPLERS[sampler].name, schedule.name, seed, rng, batch_size, model, clip_skip,
+                   _distilled(config, distilled_guidance))
 
 
 def check_name(what: str, name: object, known: Collection[str]) -> None:
@@ -121,6 +133,26 @@ def _schedule(noise: object, sampler: Sampler, config: ModelConfig) -> Schedule:
     return NOISES[noise]
 
 
+def _scale(what: str, number: object, advice: str) -> float:
+    """`number`, which may be numpy's, as a float. Raises InputError below 0 or above the most."""
+    real = isinstance(number, Real) and math.isfinite(number)
+    if not real or not 0 <= number <= GUIDANCE_MAX:
+        raise InputError(f"{what} is {number!r}; expected a number from 0 to {GUIDANCE_MAX:g}; "
+                         f"{advice}")
+    return float(number)
+
+
+def _distilled(config: ModelConfig, number: object) -> float | None:
+    """What a model is told that was distilled from guided ones; None for the others."""
+    if getattr(config.denoiser, "guidance", False):
+        number = config.default_distilled_guidance if number is None else number
+        return _scale("distilled_guidance", number, "3.5 is usual")
+    if number is not None:
+        raise InputError("distilled_guidance is for models that were distilled from guided ones, "
+                         "such as FLUX.1 dev; use guidance_scale")
+    return None
+
+
 def _whole(what: str, number: object, low: int, high: int, more: str = "") -> int:
     """`number`, which may be numpy's, as an int. Raises InputError outside of low to high."""
     whole = isinstance(number, Integral) and not isinstance(number, bool)
@@ -131,13 +163,16 @@ def _whole(what: str, number: object, low: int, high: int, more: str = "") -> in
 
 
 def size_multiple(config: ModelConfig) -> int:
-    """What width and height are multiples of: the autoencoder's factor times the UNet's halvings.
+    """What width and height are multiples of: the autoencoder's factor times the UNet's halvings,
+    or the two pixels that a transformer makes one token of.
 
     >>> from smalti.models.config import SD15
     >>> size_multiple(SD15)
     64
     """
-    return config.vae.downscale * 2 ** (len(config.denoiser.block_channels) - 1)
+    denoiser = config.denoiser
+    halvings = len(denoiser.block_channels) - 1 if isinstance(denoiser, UNetConfig) else 1
+    return config.vae.downscale * 2**halvings
 
 
 def working_bytes(config: ModelConfig, width: int, height: int) -> int:

@@ -68,6 +68,11 @@ class Submodels:
         """The parts of the model by name."""
         return parts(self.checkpoint.config)
 
+    @property
+    def denoiser(self) -> str:
+        """The name of the part that denoises."""
+        return "unet" if "unet" in self.parts else "transformer"
+
     def run(self, part: str, shape: tuple[int, ...],
             **inputs: np.ndarray) -> dict[str, np.ndarray]:
         """The outputs of `part` for these inputs, as f32.
@@ -121,7 +126,7 @@ class Submodels:
             graph,
             precision=self.precision,
             threads=self.threads,
-            held=self.parts[part].held,
+            held=[name for name in self.parts[part].held if name in graph.inputs],
             weights=self.halves(graph),
             progress=lambda done, total: self.progress(f"compiling {title}: {done} of {total}"),
             like=like,

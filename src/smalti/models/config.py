@@ -15,7 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Prediction = Literal["epsilon", "v_prediction"]
+from smalti.models.transformer_config import ChromaConfig, FluxConfig, MMDiTConfig, T5Config
+
+Prediction = Literal["epsilon", "v_prediction", "sample", "flow", "edm", "edm_v"]
 
 
 @dataclass(frozen=True)
@@ -231,8 +233,8 @@ class MobileNetV2Config:
         return found + 8 if found < 0.9 * wanted else found
 
 
-TextConfig = ClipTextConfig
-DenoiserConfig = UNetConfig
+TextConfig = ClipTextConfig | T5Config
+DenoiserConfig = UNetConfig | MMDiTConfig | FluxConfig | ChromaConfig
 
 
 @dataclass(frozen=True)
@@ -243,8 +245,10 @@ class ModelConfig:
     the text encoders by name ("clip_l", "clip_h", "clip_g", "t5xxl"), in the order in which they
     are read. `beta_start`, `beta_end`, `train_steps` are those of the scaled-linear schedule, with
     `zero_terminal_snr` rescaled until the last step is noise alone (Lin et al. 2023,
-    arXiv:2305.08891); `flow_shift` moves the levels of models that predict a flow. Sizes are in
-    pixels.
+    arXiv:2305.08891); `flow_shift` moves the levels of models that predict a flow, None for one
+    that follows from the size of the picture; `sigma_min` and `sigma_max` are the levels of those
+    of EDM. Sizes are in pixels. `default_distilled_guidance` is what a model is told that was
+    distilled from guided ones.
     """
 
     family: str
@@ -256,13 +260,16 @@ class ModelConfig:
     beta_end: float = 0.012
     train_steps: int = 1000
     zero_terminal_snr: bool = False
-    flow_shift: float = 1.0
+    flow_shift: float | None = 1.0
+    sigma_min: float = 0.002
+    sigma_max: float = 80.0
     default_width: int = 512
     default_height: int = 512
     default_steps: int = 20
     default_guidance: float = 7.0
     default_sampler: str = "euler_a"
     default_noise: str = "karras"
+    default_distilled_guidance: float = 3.5
 
 
 CLIP_L = ClipTextConfig(49408, 768, 3072, layers=12, heads=12, positions=77)

@@ -10,13 +10,31 @@ from dataclasses import dataclass
 from functools import partial
 
 from smalti.graph import Graph
+from smalti.models.chroma import chroma_graph, chroma_modulation_graph
 from smalti.models.clip_text import clip_text_graph
-from smalti.models.config import ModelConfig
+from smalti.models.config import ModelConfig, TextConfig, UNetConfig
+from smalti.models.flux import flux_graph
+from smalti.models.mmdit import mmdit_graph
+from smalti.models.t5 import t5_graph
+from smalti.models.transformer_config import ChromaConfig, FluxConfig, T5Config
 from smalti.models.unet import unet_graph
 from smalti.models.vae import vae_decoder_graph, vae_encoder_graph
 
 TEXTS = ("text", "text_2", "text_3")
 """What the text encoders of a model are called as parts, in the order of `config.texts`."""
+
+MASKED = ("chroma",)
+"""Families whose prompts are masked where they are filled up."""
+
+STEADY = ("context", "vector", "pooled", "guidance", "mask")
+"""Inputs of a denoiser that stay the same for all steps of a picture."""
+
+LAST_STATE = ("sd1", "sd2", "flux")
+"""Families that read CLIP's states behind its last norm."""
+
+POOLED = {("sdxl", "clip_g"), ("sdxl-refiner", "clip_g"), ("sd3", "clip_l"), ("sd3", "clip_g"),
+          ("flux", "clip_l")}
+"""Families and text encoders of which the pooled token is read."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +51,10 @@ class Part:
 def parts(config: ModelConfig) -> dict[str, Part]:
     """The parts of a model by name; a shape is
 
-        text, text_2, text_3   (batch,)
-        unet                   (batch, height, width), of the latent
+        text, text_2, text_3   of CLIP (batch, skip), where the state that is `skip`-th from the end
+                               is read; of T5 (batch, tokens)
+        unet, transformer      (batch, height, width, tokens), sizes of the latent
+        modulation             (batch,), of Chroma
         vae                    (height, width), of the latent
         vae_encoder            (height, width), in pixels
 
@@ -42,14 +62,41 @@ def parts(config: ModelConfig) -> dict[str, Part]:
     >>> list(parts(SD15)), parts(SD15)["vae"].graph(8, 8).outputs["image"].shape
     (['text', 'unet', 'vae', 'vae_encoder'], (1, 3, 64, 64))
     """
-    side = config.vae.downscale
-    latent = 2 ** (len(config.denoiser.block_channels) - 1)
-    return {
-        **{part: Part("the text encoder", partial(clip_text_graph, text), (1,))
-           for part, text in zip(TEXTS, config.texts.values())},
-        "unet": Part("the UNet", partial(unet_graph, config.denoiser), (1, latent, latent),
-                     held=("context",)),
-        "vae": Part("the image decoder", partial(vae_decoder_graph, config.vae, 1), (1, 1)),
-        "vae_encoder": Part("the image encoder", partial(vae_encoder_graph, config.vae, 1),
-                            (side, side)),
-    }
+    side, found = config.vae.downscale, {}
+    for part, (name, text) in zip(TEXTS, config.texts.items()):
+        title = "the text encoder" if len(config.texts) == 1 else f"the text encoder {name}"
+        found[part] = Part(title, text_graph(config.family, name, text), (1, 1))
+    found.update(_denoiser(config))
+    found["vae"] = Part("the image decoder", partial(vae_decoder_graph, config.vae, 1), (1, 1))
+    found["vae_encoder"] = Part("the image encoder", partial(vae_encoder_graph, config.vae, 1),
+                                (side, side))
+    return found
+
+
+def text_graph(family: str, name: str, text: TextConfig,
+               embedded: bool = False) -> Callable[[int, int], Graph]:
+    """From (batch, skip), or (batch, tokens) for T5, to the graph of a text encoder of a family.
+
+    With `embedded` CLIP reads the rows of tokens instead of their numbers.
+    """
+    if isinstance(text, T5Config):
+        return partial(t5_graph, text, masked=family in MASKED)
+    return lambda batch, skip: clip_text_graph(
+        text, batch, skip=skip, final_norm=family in LAST_STATE, pooled=(family, name) in POOLED,
+        embedded=embedded)
+
+
+def _denoiser(config: ModelConfig) -> dict[str, Part]:
+    denoiser = config.denoiser
+    if isinstance(denoiser, UNetConfig):
+        side = 2 ** (len(denoiser.block_channels) - 1)
+        return {"unet": Part("the UNet", partial(unet_graph, denoiser), (1, side, side, 77),
+                             STEADY)}
+    if isinstance(denoiser, ChromaConfig):
+        return {"modulation": Part("the modulations", partial(chroma_modulation_graph, denoiser),
+                                   (1,)),
+                "transformer": Part("the transformer",
+                                    partial(chroma_graph, denoiser, masked=True), (1, 2, 2, 1),
+                                    STEADY)}
+    graph = flux_graph if isinstance(denoiser, FluxConfig) else mmdit_graph
+    return {"transformer": Part("the transformer", partial(graph, denoiser), (1, 2, 2, 1), STEADY)}

@@ -2,7 +2,8 @@
 
 An expression is a tuple of parts, one below the other: each is one of several equal runs of rows
 of a stored tensor. One part with all rows is a new name; several tensors stacked are a fused
-projection; the halves of one tensor in turn are shift and scale where a file has scale and shift.
+projection, and one of the runs of a fused one is a single one of them; the halves of one tensor in
+turn are shift and scale where a file has scale and shift. A matrix may be stored transposed.
 Rows of every format lie in one run of bytes, those of quantised ones too, so nothing needs to be
 read to know an expression, and what is read is read once.
 
@@ -30,11 +31,13 @@ _BLOCK_NUMBER = re.compile(r"(?<=\.)\d{1,4}(?=\.)")
 
 @dataclass(frozen=True)
 class Part:
-    """Run `index` of `count` equal runs of the rows of the stored tensor `name`."""
+    """Run `index` of `count` equal runs of the rows of the stored tensor `name`, or of that matrix
+    `transposed`."""
 
     name: str
     index: int = 0
     count: int = 1
+    transposed: bool = False
 
 
 Expression = tuple[Part, ...]
@@ -56,7 +59,7 @@ def layers(modules: Mapping[str, str | tuple[str, ...]], *,
     """The rules for weights (and biases) of linear layers: internal path -> stored path or paths.
 
     >>> layers({"img_in": "x_embedder"}, bias=False)
-    {'img_in.weight': (Part(name='x_embedder.weight', index=0, count=1),)}
+    {'img_in.weight': (Part(name='x_embedder.weight', index=0, count=1, transposed=False),)}
     """
     kinds = ("weight", "bias") if bias else ("weight",)
     return {f"{ours}.{kind}": whole(*(f"{path}.{kind}" for path in
@@ -76,7 +79,9 @@ def expressions(names: Iterable[str], table: Table) -> tuple[dict[str, Expressio
     >>> expressions(["layers.3.q", "layers.3.k"], table)[0]["blocks.3.qkv"][1].name
     'layers.3.k'
     """
-    rules = {rule[0].name: (ours, rule) for ours, rule in table.items()}
+    rules: dict[str, list[tuple[str, Expression]]] = {}
+    for ours, rule in table.items():
+        rules.setdefault(rule[0].name, []).append((ours, rule))
     parts = {part.name for rule in table.values() for part in rule}
     found: dict[str, Expression] = {}
     unknown = []
@@ -84,12 +89,11 @@ def expressions(names: Iterable[str], table: Table) -> tuple[dict[str, Expressio
         number = _BLOCK_NUMBER.search(name)
         pattern = _BLOCK_NUMBER.sub("*", name, count=1) if number else name
         key = name if name in parts else pattern
-        if key in rules:
-            ours, rule = rules[key]
-            block = number[0] if number and key != name else "*"
+        block = number[0] if number and key != name else "*"
+        for ours, rule in rules.get(key, ()):
             found[ours.replace("*", block)] = tuple(
                 replace(part, name=part.name.replace("*", block)) for part in rule)
-        elif key not in parts:
+        if key not in parts:
             unknown.append(name)
     return found, unknown
 
@@ -104,7 +108,8 @@ def shape_of(expression: Expression, shape: Callable[[str], tuple[int, ...]]) ->
     """
     rows, rests = 0, []
     for part in expression:
-        count, *rest = shape(part.name) or (1,)
+        stored = shape(part.name)
+        count, *rest = (stored[::-1] if part.transposed else stored) or (1,)
         if count % part.count:
             raise CheckpointError(f"the {count} rows of {part.name} are no {part.count} equal runs")
         rows += count // part.count
@@ -124,7 +129,7 @@ def assembled(expression: Expression, read: Callable[[str], np.ndarray]) -> np.n
     """
     runs = []
     for part in expression:
-        array = read(part.name)
+        array = read(part.name).T if part.transposed else read(part.name)
         if part.count > 1:
             rows = len(array) // part.count
             array = array[part.index * rows:(part.index + 1) * rows]

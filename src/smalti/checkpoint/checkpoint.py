@@ -1,0 +1,77 @@
+"""A complete checkpoint: a configuration, and the weights that it needs by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from smalti.checkpoint.expected import expected_tensors
+from smalti.checkpoint.report import Report
+from smalti.checkpoint.tensors import Shape, Tensor
+from smalti.errors import CheckpointError
+from smalti.models.config import ModelConfig
+
+
+class Checkpoint:
+    """A complete checkpoint. Weights stay in the memory-mapped files until they are read.
+
+    Names are those of `expected_tensors`, whatever the files call them.
+    """
+
+    def __init__(self, config: ModelConfig, report: Report, tensors: Mapping[str, Tensor]) -> None:
+        self.config = config
+        self.report = report
+        self._tensors = tensors
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.report.path!r}, {len(self._tensors)} tensors)"
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    def names(self) -> tuple[str, ...]:
+        """Names of all tensors of the model, in the order of the architecture."""
+        return tuple(self._tensors)
+
+    def expected(self) -> dict[str, Shape]:
+        """Name -> shape of every tensor that the configuration needs."""
+        return expected_tensors(self.config)
+
+    def shape(self, name: str) -> Shape:
+        """Shape of a tensor."""
+        return self._tensor(name).shape
+
+    def dtype(self, name: str) -> str:
+        """Dtype tag of a tensor as stored: "F32", "F16", "BF16", ..."""
+        return self._tensor(name).dtype
+
+    def raw(self, name: str) -> np.ndarray:
+        """What is stored, where possible as a read-only view; BF16 as uint16, float8 as uint8."""
+        return self._tensor(name).raw()
+
+    def read(self, name: str) -> npt.NDArray[np.float32]:
+        """Float32 copy of a tensor, of shape `shape(name)`."""
+        return self._tensor(name).read()
+
+    def floats(self, name: str) -> np.ndarray:
+        """The tensor called `name`: a float32, float16 or bfloat16 view of the file, else a float32
+        copy.
+
+        Raises CheckpointError for a name that the model does not have.
+        """
+        return self._tensor(name).floats()
+
+    def drop(self, name: str) -> None:
+        """Let the system take back the pages of the file that hold `name`, until it is read again.
+
+        Raises CheckpointError for a name that the model does not have.
+        """
+        self._tensor(name).drop()
+
+    def _tensor(self, name: str) -> Tensor:
+        try:
+            return self._tensors[name]
+        except KeyError:
+            raise CheckpointError(f"{self.report.path} holds no tensor {name!r}") from None

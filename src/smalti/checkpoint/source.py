@@ -1,0 +1,241 @@
+"""What is found at a path: parameters of the parts of a model, and what is stated about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from smalti.checkpoint import folder as diffusers
+from smalti.checkpoint.configuration import FAMILIES
+from smalti.checkpoint.container import open_tensors
+from smalti.checkpoint.family import Family, detect
+from smalti.checkpoint.hints import Hints, folder_hints, metadata_hints
+from smalti.checkpoint.keys import Part
+from smalti.checkpoint.layout import (
+    DENOISER,
+    INSIDE,
+    TEXT,
+    TITLES,
+    VAE,
+    Contents,
+    contents,
+    renamed,
+    which_text_encoder,
+)
+from smalti.checkpoint.tensors import Shape, Tensor
+from smalti.errors import CheckpointError
+from smalti.runtime.tensor_file import Tensors
+
+ALONE = {"vae": VAE, "text-encoder": TEXT}
+"""Families of files that hold one part alone, without a prefix or with it."""
+ENDINGS = (".safetensors", ".bin")
+
+
+@dataclass(frozen=True)
+class Source:
+    """What was found at a path, before any judgement: tensors by internal name, and hints.
+
+    `tables` are the metadata of a single file, or the parsed config.json files of a folder;
+    `places` tell which of the sections about text encoders in them each text encoder has.
+    """
+
+    path: Path
+    format: str
+    tensors: Mapping[str, Tensor]
+    family: Family | None
+    tables: Mapping[str, object]
+    notes: tuple[str, ...] = ()
+    places: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """Shape of each tensor by internal name."""
+        return {name: tensor.shape for name, tensor in self.tensors.items()}
+
+    @property
+    def parts(self) -> list[str]:
+        """The parts that are there, wholly or not: of `layout.TITLES`."""
+        return [part for part in TITLES if any(map(_within(part), self.tensors))]
+
+    @property
+    def model(self) -> str:
+        """Family of the model that the denoiser makes, "" where there is none that is read."""
+        return self.family.model if self.family else ""
+
+    def hints(self) -> Hints:
+        """What the file states about itself."""
+        if self.path.is_dir():
+            return folder_hints(self.path, self.tables)
+        return metadata_hints(self.path, self.tables)
+
+    def place(self, text_encoder: str) -> int:
+        """Which section about text encoders is that of `text_encoder`."""
+        texts = FAMILIES[self.model].texts
+        return self.places.get(text_encoder, texts.index(text_encoder))
+
+
+def open_source(path: Path) -> Source:
+    """What lies at `path`: a file, or a diffusers folder. Raises CheckpointError."""
+    try:
+        return _open_folder(path) if path.is_dir() else _open_file(path)
+    except OSError as error:  # such as a folder on the way that may not be entered
+        raise CheckpointError(
+            f"{error.filename or path} cannot be read: {error.strerror or error}"
+        ) from error
+
+
+def with_parts(source: Source, text_encoders: Sequence[Path], vae: Path | None) -> Source:
+    """`source` with text encoders and an autoencoder from other files instead of its own, or
+    besides. Raises CheckpointError for a file that holds none."""
+    for path in text_encoders:
+        source = _with_part(source, path, _text_encoders(source, path), "a text encoder",
+                            "text_encoders= (--text-encoder)")
+    if vae is not None:
+        opened = _open_part(vae, VAE)
+        source = _with_part(source, vae, {VAE: _parameters(opened.tensors, VAE)},
+                            "an autoencoder", "vae= (--vae)")
+    return source
+
+
+def _with_part(source: Source, path: Path, found: Mapping[str, Mapping[str, Tensor]], what: str,
+               option: str) -> Source:
+    found = {part: tensors for part, tensors in found.items() if tensors}
+    if not found:
+        raise CheckpointError(f"{path} holds no {what.split(' ', 1)[1]}; {option} needs a file with"
+                              f" {what} in it")
+    kept = {name: tensor for name, tensor in source.tensors.items()
+            if not any(_within(part)(name) for part in found)}
+    added = {name: tensor for tensors in found.values() for name, tensor in tensors.items()}
+    notes = [f"{TITLES[part]} is that of {path}" for part in found]
+    return replace(source, tensors={**kept, **added}, notes=(*source.notes, *notes))
+
+
+def _text_encoders(source: Source, path: Path) -> dict[str, dict[str, Tensor]]:
+    """The text encoders in a file. A CLIP of a width that none has is the first one missing."""
+    opened = _open_part(path, TEXT)
+    found = {part: _parameters(opened.tensors, part) for part in INSIDE
+             if part not in (DENOISER, VAE)}
+    unknown = {name: tensor for name, tensor in opened.tensors.items()
+               if name.startswith(f"{TEXT}.")}
+    if unknown:
+        wanted = FAMILIES[source.model].texts if source.model else tuple(INSIDE)[2:]
+        missing = [name for name in wanted if name not in source.parts and name != "t5xxl"]
+        part = next(iter(missing), "clip_l")
+        found[part] = {INSIDE[part] + name.removeprefix(f"{TEXT}."): tensor
+                       for name, tensor in unknown.items()}
+    return found
+
+
+def _open_part(path: Path, bare: str) -> Source:
+    """A file of one part alone, or one that holds it among others; a folder of a component."""
+    try:
+        if path.is_dir():
+            named = [*path.glob("*.index.json"), *(file for ending in ENDINGS
+                                                   for file in sorted(path.glob(f"*{ending}")))]
+            if not named:
+                raise CheckpointError(f"{path} is a folder without weights; give a file, or a "
+                                      f"folder with {' or '.join(ENDINGS)} in it")
+            path = named[0]
+        file = open_tensors(path)
+    except OSError as error:
+        raise CheckpointError(f"{error.filename or path} cannot be read: "
+                              f"{error.strerror or error}") from error
+    family = detect({name: file.shape(name) for name in file})
+    if family is not None:
+        bare = ALONE.get(family.id)
+    return Source(path, file.format, _entered(file, bare, None), family, file.metadata)
+
+
+def _parameters(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if _within(part)(name)}
+
+
+def _within(part: str) -> Callable[[str], bool]:
+    """Whether a name is that of a parameter of a part."""
+    inside = INSIDE[part]
+    return lambda name: name.startswith(inside)
+
+
+def _open_file(path: Path) -> Source:
+    file = open_tensors(path)
+    family = detect({name: file.shape(name) for name in file})
+    whole = any(name.startswith(INSIDE[DENOISER]) for name in file)
+    bare = ALONE.get(family.id) if family else None
+    if family is not None and family.supported and not whole:
+        bare = DENOISER
+    tensors = _entered(file, bare, family.model if family else None)
+    return Source(path, file.format, tensors, family, file.metadata, file.notes)
+
+
+def _open_folder(path: Path) -> Source:
+    index = diffusers.read_index(path)
+    family, tables = diffusers.other_family(index), diffusers.read_configs(path)
+    if family is not None:
+        return Source(path, "diffusers folder", {}, family, tables)
+    tensors: dict[str, Tensor] = {}
+    places: dict[str, int] = {}
+    notes = []
+    names = diffusers.components(path, index)
+    model = ""
+    for component in names:
+        for file in diffusers.component_files(path, component):
+            if component in diffusers.DENOISERS:
+                model = _model(file, names)
+                found = _entered(file, DENOISER, model)
+            elif component == "vae":
+                found = _entered(file, VAE, None)
+            else:
+                part = _text_part(file, model, places)
+                places[part] = diffusers.TEXT_ENCODERS.index(component)
+                found = _entered(file, part, None)
+            tensors.update(found)
+            notes += file.notes
+    if not (path / "tokenizer").is_dir():
+        notes.append("no tokenizer/; the published one is used anyway")
+    family = detect({name: tensor.shape for name, tensor in tensors.items()})
+    if family is not None and family.model != model:
+        family = replace(family, model=model)
+    return Source(path, "diffusers folder", tensors, family, tables, tuple(notes), places)
+
+
+def _model(file: Tensors, components: Sequence[str]) -> str:
+    """Family of the model whose denoiser this is; only the refiner has but a second text encoder.
+    """
+    family = detect({name: file.shape(name) for name in file})
+    model = family.model if family else ""
+    if model == "sdxl" and "text_encoder" not in components and "text_encoder_2" in components:
+        return "sdxl-refiner"
+    return model
+
+
+def _text_part(file: Tensors, model: str, taken: Iterable[str]) -> str:
+    """Which text encoder a component of a folder is: they come in the order of the family."""
+    if any(".SelfAttention." in name for name in file):
+        return "t5xxl"
+    texts = FAMILIES[model].texts if model else ("clip_l",)
+    return next((name for name in texts if name not in taken and name != "t5xxl"), "clip_l")
+
+
+def _entered(file: Tensors, bare: str | None, model: str | None) -> dict[str, Tensor]:
+    """The tensors of a file by internal name; those of no part keep the names that they have.
+
+    Raises CheckpointError when two tensors that differ stand for one.
+    """
+    sorted_out: Contents = contents(file, bare, model)
+    found: dict[str, Tensor] = {}
+    for part, parameters in sorted_out.parts.items():
+        if part == TEXT:
+            shapes = {name: file.shape(parts[0].name) for name, parts in parameters.items()}
+            which = which_text_encoder(parameters, shapes)
+            parameters = renamed(which, parameters) if which else parameters
+        found.update((name, Tensor.of(file, name, parts)) for name, parts in parameters.items())
+    for name, expression in sorted_out.doubles:
+        second = Tensor.of(file, name, expression)
+        if not found[name].same_as(second):
+            raise CheckpointError(
+                f"{file.path} holds two different tensors for one weight: "
+                f"{found[name].stored_names[0]!r} and {second.stored_names[0]!r}; remove the one "
+                f"that is not meant")
+    found.update((name, Tensor.of(file, name, (Part(name),))) for name in sorted_out.others)
+    return found

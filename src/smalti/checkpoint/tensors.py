@@ -1,0 +1,74 @@
+"""The tensors of a model by the names of its parameters, wherever in files they lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from smalti.checkpoint.blocks import FORMATS
+from smalti.checkpoint.keys import Expression, assembled, shape_of
+from smalti.checkpoint.names import internal_shape
+from smalti.runtime.tensor_file import Tensors
+
+Shape = tuple[int, ...]
+AS_STORED = ("F32", "F16", "BF16")
+"""Dtype tags whose values are read without a copy."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One parameter: the file that it lies in, where in it, and its shape inside."""
+
+    file: Tensors
+    expression: Expression
+    shape: Shape
+
+    @classmethod
+    def of(cls, file: Tensors, name: str, expression: Expression) -> Tensor:
+        """The parameter `name`, which `expression` finds in `file`.
+
+        Raises CheckpointError where the tensors that it consists of do not fit together.
+        """
+        return cls(file, expression, internal_shape(name, shape_of(expression, file.shape)))
+
+    @property
+    def stored_names(self) -> tuple[str, ...]:
+        """What the file calls the tensors that this one consists of."""
+        return tuple(dict.fromkeys(part.name for part in self.expression))
+
+    @property
+    def dtype(self) -> str:
+        """Dtype tag as stored, such as "F16"; "F32" where that of the tensors differs."""
+        tags = {self.file.dtype(name) for name in self.stored_names}
+        return tags.pop() if len(tags) == 1 else "F32"
+
+    def raw(self) -> np.ndarray:
+        """What is stored, where possible as a view; BF16 as uint16, float8 as uint8.
+
+        Of a block format it is uint8, with the bytes of a row as last axis.
+        """
+        stored = assembled(self.expression, self.file.raw)
+        return stored if self.dtype in FORMATS else stored.reshape(self.shape)
+
+    def read(self) -> npt.NDArray[np.float32]:
+        """A float32 copy."""
+        return assembled(self.expression, self.file.read).reshape(self.shape)
+
+    def floats(self) -> np.ndarray:
+        """The values as float32, float16 or bfloat16, as stored, else as float32."""
+        tags = {self.file.dtype(name) for name in self.stored_names}
+        if len(tags) > 1 or not tags <= set(AS_STORED):
+            return self.read()
+        return self.raw().view(ml_dtypes.bfloat16) if "BF16" in tags else self.raw()
+
+    def same_as(self, other: Tensor) -> bool:
+        """Whether both hold the same numbers in the same format."""
+        return self.dtype == other.dtype and np.array_equal(self.raw(), other.raw())
+
+    def drop(self) -> None:
+        """Let the system take back the memory that holds it, until it is read again."""
+        for name in self.stored_names:
+            self.file.drop(name)

@@ -1,0 +1,69 @@
+"""Whether the parts of a model fit together, and whether the tokenizers fit its text encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from smalti.checkpoint import Checkpoint
+from smalti.diffusion.conditioning import SINUSOIDS
+from smalti.diffusion.tokenizer import POSITIONS, VOCABULARY
+from smalti.errors import CheckpointError, InputError
+from smalti.models.config import ModelConfig, UNetConfig
+from smalti.models.transformer_config import T5Config
+
+Pair = tuple[str, int, str, int]
+
+T5_VOCABULARY = 32100
+"""Tokens that texts become with T5's vocabulary; models have rows for some more."""
+
+SIZES = {"sdxl": 6, "sdxl-refiner": 5}
+"""Numbers about a picture in the vector of a family."""
+
+
+def check_parts(opened: Checkpoint) -> None:
+    """Raise CheckpointError when the parts of a model do not fit together, or the tokenizers."""
+    config, path = opened.config, opened.report.path
+    for what, found, other, expected in (*_texts(config), *_denoiser(config)):
+        if found != expected:
+            raise CheckpointError(f"{path}: {found} {what}, but {expected} {other}; text to image "
+                                  f"needs a model in which they agree")
+
+
+def check_text_to_image(config: ModelConfig) -> None:
+    """Raise InputError for a model that changes a picture, which nothing but text cannot give."""
+    found, latent = config.denoiser.in_channels, config.vae.z_channels
+    if found != latent:
+        raise InputError(f"this model reads {found} channels, {latent} of the picture that it makes"
+                         f" and others of one that it is given; with a prompt alone it makes none;"
+                         f" use a model for text to image")
+
+
+def _texts(config: ModelConfig) -> Iterator[Pair]:
+    for text in config.texts.values():
+        if isinstance(text, T5Config):
+            yield "tokens of the text encoder", text.vocab_size, "at least of T5's", max(
+                text.vocab_size, T5_VOCABULARY)
+            continue
+        yield ("tokens of the text encoder", text.vocab_size, "of CLIP's vocabulary", VOCABULARY)
+        yield ("positions of the text encoder", text.positions, "of CLIP's prompts", POSITIONS)
+
+
+def _denoiser(config: ModelConfig) -> Iterator[Pair]:
+    part, texts = config.denoiser, config.texts
+    widths = {name: text.hidden_size for name, text in texts.items()}
+    context = widths.get("t5xxl", part.context_dim if config.family == "sd3"
+                         else sum(widths.values()))
+    title = "UNet" if isinstance(part, UNetConfig) else "transformer"
+    yield (f"channels of the {title}'s context", part.context_dim, "of the text encoders", context)
+    yield (f"channels out of the {title}", part.out_channels, "of the autoencoder's latents",
+           config.vae.z_channels)
+    if config.family in SIZES:
+        pooled = texts["clip_g"].projection
+        yield ("channels of the UNet's vector", part.vector_dim, "of the pooled prompt and the "
+               "sizes", pooled + SIZES[config.family] * SINUSOIDS)
+    if config.family == "sd3":
+        pooled = sum(texts[name].projection for name in ("clip_l", "clip_g"))
+        yield "channels of the pooled prompt", part.pooled_dim, "of the text encoders", pooled
+    if config.family == "flux":
+        yield ("channels of the pooled prompt", part.pooled_dim, "of the text encoder",
+               widths["clip_l"])

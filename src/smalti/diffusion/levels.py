@@ -1,0 +1,25 @@
+"""The noise levels that a model was trained at, from its configuration."""
+
+from __future__ import annotations
+
+from smalti.diffusion.noise import ALIGNED_SD1, ALIGNED_SDXL, FlowLevels, NoiseLevels, flux_shift
+from smalti.models.config import ModelConfig
+
+
+def noise_levels(config: ModelConfig, width: int, height: int) -> NoiseLevels:
+    """The levels for a picture of this size in pixels, which matters to some flow models.
+
+    >>> from smalti.models.config import SD15
+    >>> round(noise_levels(SD15, 512, 512).highest, 4)
+    14.6146
+    """
+    if config.prediction == "flow":
+        shift = config.flow_shift
+        return FlowLevels.shifted(flux_shift(width, height) if shift is None else shift,
+                                  config.train_steps)
+    if config.prediction in ("edm", "edm_v"):
+        return NoiseLevels.log_spaced(config.sigma_min, config.sigma_max, config.train_steps)
+    aligned = ALIGNED_SDXL if config.family.startswith("sdxl") else ALIGNED_SD1
+    return NoiseLevels.scaled_linear(
+        config.beta_start, config.beta_end, config.train_steps,
+        zero_terminal_snr=config.zero_terminal_snr, aligned=aligned)

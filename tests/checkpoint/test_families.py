@@ -1,0 +1,137 @@
+"""Every family in its published layouts: whole files, and parts in files of their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_families as tiny
+
+from smalti.checkpoint import Checkpoint, inspect, load
+from smalti.errors import CheckpointError, InputError
+
+VELOCITY_NORM = "output_blocks.11.1.transformer_blocks.0.norm1.bias"
+
+
+def assert_same(found: Checkpoint, config, weights) -> None:
+    assert found.config.texts == config.texts
+    assert (found.config.denoiser, found.config.vae) == (config.denoiser, config.vae)
+    assert found.config.family == config.family and found.config.prediction == config.prediction
+    assert set(found.names()) == set(weights)
+    for name, value in weights.items():
+        np.testing.assert_array_equal(found.floats(name), value, name)
+        assert found.shape(name) == value.shape and found.dtype(name) == "F16"
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_a_whole_file(tmp_path: Path, family: str) -> None:
+    config = tiny.FAMILIES[family]
+    weights = tiny.random_weights(config)
+    path = tiny.write(tmp_path / "model.safetensors", tiny.single_file(config, weights))
+    assert_same(load(path), config, weights)
+    report = inspect(path)
+    assert report.loadable and not report.ignored and report.family.model == family
+    assert str(report).endswith("loads       yes")
+
+
+@pytest.mark.parametrize("prefix", ["", "model.", "diffusion_model.", "model.diffusion_model."])
+@pytest.mark.parametrize("family", ["sd3", "flux", "chroma"])
+def test_separate_files(tmp_path: Path, family: str, prefix: str) -> None:
+    config = tiny.FAMILIES[family]
+    weights = tiny.random_weights(config)
+    path = tiny.write(tmp_path / "model.safetensors", tiny.part(weights, tiny.DENOISER, prefix))
+    report = inspect(path)
+    assert report.absent == (*config.texts, "vae")[:-2 if family == "sd3" else None] + (
+        ("vae",) if family == "sd3" else ())
+    assert not report.loadable and "--text-encoder" in str(report)
+    with pytest.raises(CheckpointError, match="T5-XXL|OpenCLIP-bigG") as caught:
+        load(path)
+    assert "--vae" in str(caught.value) and "text_encoders=" in str(caught.value)
+    texts = [tiny.write(tmp_path / f"{name}.safetensors",
+                        tiny.text_encoder(config, weights, name)) for name in config.texts]
+    vae = tiny.write(tmp_path / "ae.safetensors", tiny.part(weights, tiny.VAE))
+    assert_same(load(path, texts, vae), config, weights)
+
+
+def test_sd3_without_t5(tmp_path: Path) -> None:
+    config = tiny.FAMILIES["sd3"]
+    config = replace(config, texts={name: config.texts[name] for name in ("clip_l", "clip_g")})
+    weights = tiny.random_weights(config)
+    path = tiny.write(tmp_path / "model.safetensors", tiny.single_file(config, weights))
+    assert_same(load(path), config, weights)
+
+
+@pytest.mark.parametrize("family", ["sd1", "sdxl", "flux"])
+def test_another_autoencoder_takes_the_place_of_the_own_one(tmp_path: Path, family: str) -> None:
+    config = tiny.FAMILIES[family]
+    weights, others = (tiny.random_weights(config, seed) for seed in range(2))
+    path = tiny.write(tmp_path / "model.safetensors", tiny.single_file(config, weights))
+    vae = tiny.write(tmp_path / "vae.safetensors", tiny.part(others, tiny.VAE))
+    found = load(path, vae=vae)
+    assert_same(found, config, {name: (others if name.startswith(tiny.VAE) else weights)[name]
+                                for name in weights})
+    whole = tiny.write(tmp_path / "other.safetensors", tiny.single_file(config, others))
+    name = "first_stage_model.decoder.conv_in.weight"
+    np.testing.assert_array_equal(load(path, vae=whole).read(name), others[name])
+    assert "vae.safetensors" in str(found.report)
+
+
+def test_a_file_without_the_part_that_is_asked_of_it(tmp_path: Path) -> None:
+    config = tiny.FAMILIES["sd1"]
+    weights = tiny.random_weights(config)
+    path = tiny.write(tmp_path / "model.safetensors", tiny.single_file(config, weights))
+    vae = tiny.write(tmp_path / "vae.safetensors", tiny.part(weights, tiny.VAE))
+    text = tiny.write(tmp_path / "text.safetensors", tiny.text_encoder(config, weights, "clip_l"))
+    with pytest.raises(CheckpointError, match="holds no text encoder.*--text-encoder"):
+        load(path, [vae])
+    with pytest.raises(CheckpointError, match="holds no autoencoder.*--vae"):
+        load(path, vae=text)
+    for alone, option in ((vae, "--vae"), (text, "--text-encoder")):
+        with pytest.raises(CheckpointError, match=f"alone; .*{option} beside a model"):
+            load(alone)
+
+
+@pytest.mark.parametrize(("channels", "family"), [(9, "sd1-inpaint"), (8, "sd1-pix2pix")])
+def test_models_that_change_pictures(tmp_path: Path, channels: int, family: str) -> None:
+    config = tiny.FAMILIES["sd1"]
+    config = replace(config, denoiser=replace(config.denoiser, in_channels=channels))
+    weights = tiny.random_weights(config)
+    path = tiny.write(tmp_path / "model.safetensors", tiny.single_file(config, weights))
+    found = load(path)
+    assert found.config.denoiser.in_channels == channels and found.report.family.id == family
+
+
+MARKS = {"v_pred": "v_prediction", "edm_vpred.sigma_max": "edm_v"}
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_tensors_that_tell_what_sdxl_predicts(tmp_path: Path, mark: str) -> None:
+    config = tiny.FAMILIES["sdxl"]
+    stored = tiny.single_file(config, tiny.random_weights(config))
+    extra = {mark: np.array(120.0, np.float32), "ztsnr": np.zeros(0, np.float32)}
+    path = tiny.write(tmp_path / "model.safetensors", {**stored, **extra})
+    found = load(path).config
+    assert found.prediction == MARKS[mark] and found.zero_terminal_snr
+    assert found.sigma_max == (120 if mark.startswith("edm") else 80)
+    assert load(path, prediction="epsilon").config.prediction == "epsilon"
+    with pytest.raises(InputError, match="known: epsilon, v_prediction"):
+        load(path, prediction="velocity")
+
+
+@pytest.mark.parametrize(("deviation", "prediction", "size"), [
+    (0.2, "v_prediction", 768), (0.02, "epsilon", 512)])
+def test_what_sd2_predicts(tmp_path: Path, deviation: float, prediction: str, size: int) -> None:
+    """Four levels as in the published files, so that the norm that tells is there."""
+    config = tiny.FAMILIES["sd2"]
+    config = replace(config, denoiser=replace(
+        config.denoiser, block_channels=(64, 64, 64, 64), res_blocks=2,
+        attention=(True, True, True, False), transformer_depth=(1, 1, 1, 0)))
+    weights = tiny.random_weights(config)
+    name = tiny.DENOISER + VELOCITY_NORM
+    weights[name] = np.resize([deviation, -deviation], weights[name].shape).astype(np.float16)
+    path = tiny.write(tmp_path / "model.safetensors", tiny.single_file(config, weights))
+    found = load(path).config
+    assert (found.prediction, found.default_width) == (prediction, size)
+    assert found.denoiser == config.denoiser

@@ -1,0 +1,112 @@
+"""A picture from a tiny model of every family: prompts steer it, and the same seed repeats it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_families as tiny
+
+from smalti import Pipeline
+from smalti.errors import CheckpointError, InputError
+
+SIDE = 32
+OPTIONS = {"width": SIDE, "height": SIDE, "steps": 2}
+GUIDED = [family for family in tiny.FAMILIES if family != "flux"]
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("families")
+    return {family: tiny.write(folder / f"{family}.safetensors",
+                               tiny.single_file(config, tiny.random_weights(config)))
+            for family, config in tiny.FAMILIES.items()}
+
+
+def pixels(pipe: Pipeline, prompt: str = "a red apple", **options: object) -> np.ndarray:
+    return np.asarray(pipe(prompt, **{**OPTIONS, **options}).images[0], np.float64)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_a_picture(paths: dict[str, Path], family: str) -> None:
+    pipe = Pipeline.load(paths[family], threads=1)
+    picture = pixels(pipe)
+    assert picture.shape == (SIDE, SIDE, 3) and picture.std() > 5
+    np.testing.assert_array_equal(pixels(pipe), picture)
+    assert np.abs(pixels(pipe, "a blue book on a shelf") - picture).mean() > 0.1
+    assert np.abs(pixels(pipe, seed=8) - picture).mean() > 1
+    pair = pipe("a red apple", **OPTIONS, batch_size=2, seed=6).images
+    np.testing.assert_array_equal(np.asarray(pair[1]), picture.astype(np.uint8))
+
+
+@pytest.mark.parametrize("family", GUIDED)
+def test_the_negative_prompt_steers(paths: dict[str, Path], family: str) -> None:
+    pipe = Pipeline.load(paths[family], threads=1)
+    without = pixels(pipe, guidance_scale=5)
+    assert np.abs(pixels(pipe, guidance_scale=5, negative_prompt="blurry") - without).mean() > 0.1
+
+
+def test_what_flux_is_told_of_guidance_steers(paths: dict[str, Path]) -> None:
+    pipe = Pipeline.load(paths["flux"], threads=1)
+    result = pipe("a red apple", **OPTIONS)
+    assert "Distilled CFG Scale: 3.5" in result.texts[0]
+    assert np.abs(pixels(pipe, distilled_guidance=10) - np.asarray(result.images[0])).mean() > 0.1
+    with pytest.raises(InputError, match="distilled_guidance is -1"):
+        pipe("a red apple", distilled_guidance=-1)
+
+
+def test_guidance_is_told_to_no_other_family(paths: dict[str, Path]) -> None:
+    with pytest.raises(InputError, match="use guidance_scale"):
+        Pipeline.load(paths["sd3"])("a red apple", distilled_guidance=3)
+
+
+@pytest.mark.parametrize("family", ["sd1", "sdxl"])
+def test_clip_skip(paths: dict[str, Path], family: str) -> None:
+    pipe = Pipeline.load(paths[family], threads=1)
+    first, second = (pixels(pipe, clip_skip=skip) for skip in (1, 2))
+    assert np.abs(first - second).mean() > 0.1
+    usual = {"sd1": first, "sdxl": second}[family]
+    np.testing.assert_array_equal(pixels(pipe), usual)
+    assert "Clip skip: 2" in pipe("a red apple", **OPTIONS, clip_skip=2).texts[0]
+    with pytest.raises(InputError, match="clip_skip is 3; expected a whole number from 1 to 2"):
+        pipe("a red apple", clip_skip=3)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_every_part_is_explained(paths: dict[str, Path], family: str) -> None:
+    pipe = Pipeline.load(paths[family], threads=1)
+    assert {"text", "vae"} < set(pipe.parts)
+    for part in pipe.parts:
+        assert pipe.explain(part, width=SIDE, height=SIDE).strip()
+
+
+def test_a_long_prompt_names_what_t5_does_not_read(paths: dict[str, Path]) -> None:
+    pipe = Pipeline.load(paths["chroma"], threads=1)
+    (warning,) = pipe("apple " * 511 + "pear", **OPTIONS).warnings
+    assert "the prompt is longer than the 511 tokens" in warning and "pear" in warning
+
+
+def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    """The widths of CLIP and of what the denoiser reads differ."""
+    sdxl, refiner = tiny.FAMILIES["sdxl"], tiny.FAMILIES["sdxl-refiner"]
+    stored = tiny.single_file(sdxl, tiny.random_weights(sdxl))
+    stored = {name: value for name, value in stored.items()
+              if not name.startswith(tiny.DENOISER)}
+    other = tiny.single_file(refiner, tiny.random_weights(refiner))
+    path = tiny.write(tmp_path / "mixed.safetensors",
+                      {**stored, **tiny.part(other, tiny.DENOISER, tiny.DENOISER)})
+    with pytest.raises(CheckpointError, match="64 channels of the UNet's context, but 128"):
+        Pipeline.load(path)
+
+
+def test_a_model_that_changes_pictures_makes_none(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    config = tiny.FAMILIES["sd1"]
+    config = replace(config, denoiser=replace(config.denoiser, in_channels=9))
+    path = tiny.write(tmp_path / "paint.safetensors",
+                      tiny.single_file(config, tiny.random_weights(config)))
+    pipe = Pipeline.load(path, threads=1)
+    with pytest.raises(InputError, match="reads 9 channels, 4 of the picture"):
+        pipe("a red apple", **OPTIONS)

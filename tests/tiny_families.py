@@ -1,0 +1,165 @@
+"""A tiny model of each family with random weights, and files of them as they are published.
+
+Widths are such that nothing needs to be stated: 64 channels a head of CLIP, of UNets after SD 1.x
+and of SD 3, 32 groups, 32 channels a head of Flux.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from smalti.checkpoint.expected import expected_tensors
+from smalti.models.config import (
+    CLIP_L,
+    FLUX_VAE,
+    OPENCLIP_G,
+    OPENCLIP_H,
+    SD3_VAE,
+    SD_VAE,
+    SDXL_VAE,
+    ModelConfig,
+    UNetConfig,
+)
+from smalti.models.transformer_config import ChromaConfig, FluxConfig, MMDiTConfig, T5Config
+
+Weights = Mapping[str, np.ndarray]
+
+SMALL = {"hidden_size": 64, "intermediate_size": 64, "layers": 2, "heads": 1}
+CLIP = {
+    "clip_l": replace(CLIP_L, **SMALL),
+    "clip_h": replace(OPENCLIP_H, **SMALL, projection=0),
+    "clip_g": replace(OPENCLIP_G, **SMALL, projection=64),
+}
+T5 = T5Config(32128, hidden_size=128, mlp_size=64, layers=1, heads=2, head_dim=64)
+UNET = UNetConfig(
+    in_channels=4, out_channels=4, block_channels=(32, 64), res_blocks=1, attention=(False, True),
+    heads=8, head_dim=None, transformer_depth=(0, 1), context_dim=64)
+SD2_UNET = replace(UNET, head_dim=64, linear_projection=True)
+SDXL_UNET = replace(SD2_UNET, transformer_depth=(0, 2), context_dim=128, vector_dim=64 + 6 * 256)
+FLUX = {"hidden_size": 64, "heads": 2, "mlp_size": 128, "double_blocks": 1, "single_blocks": 2,
+        "context_dim": 128, "axes": (4, 14, 14)}
+
+
+def vae(known):
+    """The autoencoder of a family with two levels."""
+    return replace(known, channels=32, block_channels=(32, 32), res_blocks=1)
+
+
+def clips(*names: str):
+    return {name: CLIP[name] for name in names}
+
+
+FAMILIES = {
+    "sd1": ModelConfig("sd1", clips("clip_l"), UNET, vae(SD_VAE)),
+    "sd2": ModelConfig("sd2", clips("clip_h"), SD2_UNET, vae(SD_VAE)),
+    "sdxl": ModelConfig("sdxl", clips("clip_l", "clip_g"), SDXL_UNET, vae(SDXL_VAE)),
+    "sdxl-refiner": ModelConfig(
+        "sdxl-refiner", clips("clip_g"),
+        replace(SDXL_UNET, context_dim=64, vector_dim=64 + 5 * 256), vae(SDXL_VAE)),
+    "sd3": ModelConfig(
+        "sd3", {"clip_l": replace(CLIP["clip_l"], projection=64), **clips("clip_g"), "t5xxl": T5},
+        MMDiTConfig(128, heads=2, blocks=2, positions=16, qk_norm=True, dual_blocks=1,
+                    context_dim=128, pooled_dim=128), vae(SD3_VAE), "flow"),
+    "flux": ModelConfig("flux", {**clips("clip_l"), "t5xxl": T5},
+                        FluxConfig(**FLUX, pooled_dim=64), vae(FLUX_VAE), "flow"),
+    "chroma": ModelConfig("chroma", {"t5xxl": T5},
+                          ChromaConfig(**FLUX, approximator_size=64, approximator_layers=2),
+                          vae(FLUX_VAE), "flow"),
+}
+
+TEXT_PREFIXES = {  # family -> text encoder -> its prefix in a file of a whole model
+    "sd1": {"clip_l": "cond_stage_model.transformer."},
+    "sd2": {"clip_h": "cond_stage_model.model."},
+    "sdxl": {"clip_l": "conditioner.embedders.0.transformer.",
+             "clip_g": "conditioner.embedders.1.model."},
+    "sdxl-refiner": {"clip_g": "conditioner.embedders.0.model."},
+    "sd3": {name: f"text_encoders.{name}.transformer." for name in ("clip_l", "clip_g", "t5xxl")},
+    "flux": {name: f"text_encoders.{name}.transformer." for name in ("clip_l", "t5xxl")},
+    "chroma": {"t5xxl": "text_encoders.t5xxl.transformer."},
+}
+T5_PREFIX = "text_encoders.t5xxl.transformer."
+DENOISER, VAE = "model.diffusion_model.", "first_stage_model."
+
+OPENCLIP_NAMES = (  # of transformers -> of OpenCLIP
+    (r"text_model\.encoder\.layers\.", "transformer.resblocks."),
+    (r"text_model\.embeddings\.token_embedding\.", "token_embedding."),
+    (r"text_model\.embeddings\.position_embedding\.weight", "positional_embedding"),
+    (r"text_model\.final_layer_norm\.", "ln_final."),
+    (r"text_projection\.weight", "text_projection"),
+    (r"\.layer_norm(\d)\.", r".ln_\1."),
+    (r"\.mlp\.fc1\.", ".mlp.c_fc."),
+    (r"\.mlp\.fc2\.", ".mlp.c_proj."),
+    (r"\.self_attn\.out_proj\.", ".attn.out_proj."),
+)
+
+
+def random_weights(config: ModelConfig, seed: int = 0) -> dict[str, np.ndarray]:
+    """Seeded numbers that keep signals at a size of one, by internal names, as float16."""
+    random, weights = np.random.default_rng(seed), {}
+    for name, shape in expected_tensors(config).items():
+        noise = random.standard_normal(shape, np.float32)
+        if len(shape) == 1:
+            noise = np.float32(0.1) * noise + np.float32(name.endswith(("weight", "scale")))
+        else:
+            noise /= np.float32(np.prod(shape[1:]) ** 0.5)
+        weights[name] = noise.astype(np.float16)
+    return weights
+
+
+def inner_prefix(config: ModelConfig, name: str) -> str:
+    """What the parameters of a text encoder start with inside."""
+    return T5_PREFIX if name == "t5xxl" else f"{config.texts[name].prefix}."
+
+
+def part(weights: Weights, prefix: str, new: str = "") -> dict[str, np.ndarray]:
+    """The tensors below a prefix, below another."""
+    return {new + name.removeprefix(prefix): value for name, value in weights.items()
+            if name.startswith(prefix)}
+
+
+def as_openclip(weights: Weights) -> dict[str, np.ndarray]:
+    """A text encoder under OpenCLIP's names, with one matrix for queries, keys and values."""
+    found: dict[str, np.ndarray] = {}
+    for name, value in weights.items():
+        if re.search(r"\.[kv]_proj\.", name):
+            continue
+        if ".q_proj." in name:
+            rows = [weights[name.replace("q_proj", f"{kind}_proj")] for kind in "qkv"]
+            value = np.concatenate(rows)
+            name = re.sub(r"\.self_attn\.q_proj\.(\w+)$", r".attn.in_proj_\1", name)
+        for pattern, replacement in OPENCLIP_NAMES:
+            name = re.sub(pattern, replacement, name)
+        found[name] = np.ascontiguousarray(value.T) if name == "text_projection" else value
+    return found
+
+
+def text_encoder(config: ModelConfig, weights: Weights, name: str) -> dict[str, np.ndarray]:
+    """A text encoder alone under transformers' names."""
+    return part(weights, inner_prefix(config, name))
+
+
+def single_file(config: ModelConfig, weights: Weights) -> dict[str, np.ndarray]:
+    """All parts as one published file holds them."""
+    stored = {**part(weights, DENOISER, DENOISER)}
+    stored |= part(weights, VAE, "vae." if config.family in ("flux", "chroma") else VAE)
+    for name, prefix in TEXT_PREFIXES[config.family].items():
+        if name not in config.texts:
+            continue
+        tensors = text_encoder(config, weights, name)
+        if prefix.endswith(".model."):
+            tensors = as_openclip(tensors)
+        stored |= {prefix + inner: value for inner, value in tensors.items()}
+    return stored
+
+
+def write(path: Path, stored: Weights, metadata: dict[str, str] | None = None) -> Path:
+    """A safetensors file."""
+    save_file({name: np.ascontiguousarray(value) for name, value in stored.items()}, path,
+              metadata)
+    return path
