@@ -30,6 +30,7 @@ from smalti.cli.inspect import inspect
 from smalti.cli.interrupt import STOPPED
 from smalti.cli.profile import profile
 from smalti.cli.run import run
+from smalti.cli.tune import tune
 from smalti.cli.upscale import upscale
 from smalti.errors import DeviceError, InputError, NumericsError
 
@@ -70,7 +71,7 @@ def root() -> None:
 
 
 for command in (generate, upscale, compile, run, inspect, explain, export, devices, bench, profile,
-                dojo):
+                tune, dojo):
     root.add_command(command)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "i64": 8, "bool": 1, "u8": 1,
                  "i8": 1}
@@ -115,6 +116,14 @@ class Kernel:
     buffers: tuple[Buffer, ...]
     stages: tuple[Stage, ...]
     options: tuple[tuple[str, float], ...] = ()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Of all that a kernel is; it is asked for more often than kernels are made."""
+        return hash((self.form, self.buffers, self.stages, self.options))
 
     def buffer(self, name: str) -> Buffer:
         """The buffer called `name`."""

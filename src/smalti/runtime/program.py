@@ -16,6 +16,7 @@ import numpy as np
 from smalti.errors import InputError, NumericsError
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES, FLOATS
+from smalti.runtime.alternative import Alternative
 from smalti.runtime.devices import modelled
 from smalti.runtime.executable import Executable
 from smalti.runtime.explanation import explained
@@ -23,15 +24,15 @@ from smalti.runtime.host import bound
 from smalti.runtime.image import HostCall, Image, Launch, Slot, array_at, finite_at
 from smalti.runtime.memory import anonymous
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
-from smalti.runtime.threads import call, context, driver_entry, workers
+from smalti.runtime.table import Row, Table
 from smalti.runtime.weights import allocated, bind, checked, layout_of
-from smalti.target.x86.layout import LAUNCH, NO_BARRIER, aligned
 
 SCRATCH_ALIGNMENT = 4096
 NUMBERS = frozenset(map(np.dtype, DTYPES.values()))
+NONE: Mapping[int, Alternative] = MappingProxyType({})
+"""No kernels in place of others."""
 INTEGERS = frozenset(name for name in DTYPES if name == "bool" or name[0] in "iu")
 """Dtypes of inputs that take whole numbers only, whatever array holds them."""
-COUNTER_BYTES = 64
 ALONE_SECONDS = 20e-6
 """Work of at most this much is done by one thread: waking another costs about as long."""
 BRIEF_SECONDS = 20e-3
@@ -236,7 +237,6 @@ class NativeProgram(Program):
     def __init__(self, image: Image, threads: int,
                  recipe: Recipe | None = None) -> None:
         self.threads, self.name, self.recipe = threads, image.name, recipe
-        self._entry = driver_entry()
         self._turn = threading.Lock()
         self._take(image)
         if not image.parameters:
@@ -253,6 +253,7 @@ class NativeProgram(Program):
         self._weights: list[np.ndarray] | None = None
         self._shared: set[int] = set()
         self._arena: np.ndarray | None = None
+        self._room = 0  # bytes of scratch memory of a thread
         self._elapsed: float | None = None
         self.bound = self._settled = False
         self._held: dict[str, np.ndarray] = {}
@@ -319,13 +320,9 @@ class NativeProgram(Program):
 
     def _pack(self, slot: Slot, source: int, target: int) -> None:
         """Pack one weight, in the thread that calls."""
-        pointers = np.array([source, target], np.uint64)
-        counter = np.zeros(1, np.uint64)
-        table = aligned(1, LAUNCH)
-        table[0] = (self._code.address + self.image.functions[slot.function],
-                    pointers.ctypes.data, slot.panels, counter.ctypes.data, 0)
-        state = context(table, 1)
-        call(self._entry, state.ctypes.data)
+        address = self._code.address + self.image.functions[slot.function]
+        row = Row(address, (source, target), slot.panels)
+        Table([[row]], 1, 0, 0, self._code).run(0, 1, brief=True)
 
     @property
     def arena_bytes(self) -> int:
@@ -340,30 +337,7 @@ class NativeProgram(Program):
         """Memory, launch table and context, with all addresses filled in."""
         image = self.image
         self._arena = anonymous(image.arena_bytes + SCRATCH_ALIGNMENT)
-        self._scratch = anonymous(self.threads * self._scratch_bytes + SCRATCH_ALIGNMENT)
-        arena, weights = self._arena.ctypes.data, [x.ctypes.data for x in self._weights]
-        self._table = aligned(max(1, len(image.launches)), LAUNCH)[:len(image.launches)]
-        self._firsts = np.zeros(len(image.launches) * COUNTER_BYTES // 8, np.uint64)
-        self._counters = np.zeros_like(self._firsts)
-        kernels = [(k, x) for k, x in enumerate(image.launches) if not isinstance(x, HostCall)]
-        self._pointers = np.zeros(sum(len(x.pointers) for _, x in kernels), np.uint64)
-        at = 0
-        for number, launch in kernels:
-            for k, (kind, value) in enumerate(launch.pointers):
-                self._pointers[at + k] = arena + value if kind == "arena" else weights[value]
-            self._table[number] = (
-                self._code.address + image.functions[launch.function],
-                self._pointers.ctypes.data + 8 * at, launch.tiles,
-                self._counters.ctypes.data + COUNTER_BYTES * number,
-                0 if launch.meet else NO_BARRIER)
-            self._firsts[number * COUNTER_BYTES // 8] = launch.first
-            at += len(launch.pointers)
-        self._stamps = np.zeros(len(image.launches) + 1, np.uint64)
-        scratch = self._scratch.ctypes.data
-        scratch += -scratch % SCRATCH_ALIGNMENT
-        self._context = context(self._table, self.crew, scratch, self._scratch_bytes,
-                                self._stamps)
-        self._address, self._range = self._context.ctypes.data, (0, len(image.launches))
+        self._fill_table(self._scratch_bytes)
         self._calls = [(k, bound(x, self._arena, self._weights))
                        for k, x in enumerate(image.launches) if isinstance(x, HostCall)]
         self._took = np.zeros(len(image.launches))
@@ -371,6 +345,36 @@ class NativeProgram(Program):
                         for name, place in image.inputs.items()]
         self._outputs = {name: array_at(self._arena, place)
                          for name, place in image.outputs.items()}
+
+    def _fill_table(self, scratch_bytes: int) -> None:
+        """The launch table, and scratch memory for all threads."""
+        self._room = max(self._room, scratch_bytes + -scratch_bytes % SCRATCH_ALIGNMENT)
+        self._scratch = anonymous(self.threads * self._room + SCRATCH_ALIGNMENT)
+        self._table = self._ran = self._table_with(NONE)
+
+    def _table_with(self, instead: Mapping[int, Alternative]) -> Table:
+        """The launch table in which some pieces are computed by others."""
+        launches = [[] if isinstance(x, HostCall) else [self._row(x)] for x in self.image.launches]
+        for piece, other in instead.items():
+            first, last = self._span(piece)
+            launches[first:last] = [other.rows(launches[first][0].pointers),
+                                    *[[] for _ in range(first + 1, last)]]
+        scratch = self._scratch.ctypes.data
+        return Table(launches, self.crew, scratch + -scratch % SCRATCH_ALIGNMENT, self._room,
+                     (self._code, tuple(instead.values())))
+
+    def _span(self, piece: int) -> tuple[int, int]:
+        """From which launch to which one a piece goes, that is not computed in strips."""
+        numbers = [n for n, launch in enumerate(self.image.launches) if launch.piece == piece]
+        return numbers[0], numbers[-1] + 1
+
+    def _row(self, launch: Launch) -> Row:
+        """A launch with all addresses filled in."""
+        arena, weights = self._arena.ctypes.data, self._weights
+        pointers = tuple(arena + value if kind == "arena" else weights[value].ctypes.data
+                         for kind, value in launch.pointers)
+        return Row(self._code.address + self.image.functions[launch.function], pointers,
+                   launch.tiles, launch.first, launch.meet)
 
     def release(self) -> None:
         """Give back the memory of weights and intermediate results; `bind` brings them back."""
@@ -386,6 +390,7 @@ class NativeProgram(Program):
             all_given(inputs, self.inputs)
         if self._arena is None:
             self._prepare()
+        self._ran = self._table
         if not self._settled:
             if self.image.steady:
                 self._launch(0, self.image.steady)
@@ -434,30 +439,51 @@ class NativeProgram(Program):
             started = time.perf_counter()
             self._launch_kernels(first, last)
             elapsed = time.perf_counter() - started
-            ticks = np.diff(self._stamps[:last - first + 1].astype(np.float64))
+            ticks = self._ran.ticks()
             self._took[first:last] = ticks * (elapsed / max(ticks.sum(), 1.0))
 
     def _launch_kernels(self, first: int, last: int) -> None:
-        np.copyto(self._counters, self._firsts)
-        if self._range != (first, last):
-            self._context["first"], self._context["last"] = self._range = first, last
-        if self.crew == 1 and self._brief:
-            call(self._entry, self._address)
-        else:
-            workers(self.crew).run(self._entry, self._address, self._context, self._brief)
+        self._ran.run(first, last, self._brief)
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(self, inputs: Mapping[str, np.ndarray],
+            instead: Mapping[int, Alternative] = NONE) -> dict[str, np.ndarray]:
         """The outputs for `inputs`: arrays of the shapes that the graph gives them.
 
-        Raises InputError for a missing input, one of another shape or with rows that a table does
-        not have, and when no weights are bound. Calls from several threads take turns.
+        `instead` has kernels, by the numbers of their pieces, that take the place of others this
+        time. Raises InputError for a missing input, one of another shape or with rows that a table
+        does not have, and when no weights are bound. Calls from several threads take turns.
         """
         with self._turn:
             self._start(inputs)
+            self._use(instead)
             started = time.perf_counter()
             self._launch(self.image.changing, len(self.image.launches))
             self._elapsed = time.perf_counter() - started
             return {name: np.array(array) for name, array in self._outputs.items()}
+
+    def _use(self, instead: Mapping[int, Alternative]) -> None:
+        """Launch from a table in which these pieces are computed by others, until `_start`."""
+        needed = max((other.scratch_bytes for other in instead.values()), default=0)
+        if needed > self._room:
+            self._fill_table(needed)
+        self._ran = self._table_with(instead) if instead else self._table
+
+    def agrees(self, inputs: Mapping[str, np.ndarray], piece: int, other: Alternative) -> bool:
+        """Whether another kernel gives the same bytes for a piece, on the data of a run."""
+        with self._turn:
+            self._start(inputs)
+            first, last = self._span(piece)
+            self._launch(self.image.changing, first)
+            results = [array_at(self._arena, place) for place in self.image.pieces[piece].results]
+            before = [array.copy() for array in results]
+            self._launch(first, last)
+            expected = [array.copy() for array in results]
+            for array, values in zip(results, before, strict=True):
+                np.copyto(array, values)
+            self._use({piece: other})
+            self._launch(first, last)
+            return all(array.tobytes() == values.tobytes()
+                       for array, values in zip(results, expected, strict=True))
 
     @property
     def seconds(self) -> np.ndarray | None:
@@ -468,7 +494,7 @@ class NativeProgram(Program):
         if self._calls:
             return np.where(np.arange(count) < first, 0.0, self._took)
         ticks = np.zeros(count)
-        ticks[first:] = np.diff(self._stamps[:count - first + 1].astype(np.float64))
+        ticks[first:] = self._ran.ticks()
         return ticks * (self._elapsed / max(ticks.sum(), 1.0))
 
     def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:

@@ -33,6 +33,7 @@ LOOK_SECONDS = 0.1
 Job = tuple[int, int, int, object]
 """Its number, the addresses of driver and context, and what has to live as long."""
 
+_making = threading.Lock()
 _DRIVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64)
 
 
@@ -90,7 +91,8 @@ def _driver() -> tuple[Executable, int]:
 
 def driver_entry() -> int:
     """Address of the driver, which every worker calls once a run."""
-    return _driver()[1]
+    with _making:  # one that two threads make at the same time would be freed while it runs
+        return _driver()[1]
 
 
 def call(entry_address: int, context_address: int) -> None:

@@ -12,7 +12,7 @@ for Machine Learning", 2006, chapter 2) and a lower confidence bound (Srinivas e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,34 +42,51 @@ def search(expected: np.ndarray, features: np.ndarray, measure: Callable[[int], 
            budget: int, kinds: Sequence[Hashable] | None = None, first: int = 4) -> Found:
     """Measure at most `budget` candidates, the most promising first.
 
-    `expected` [candidates] are the model's times, `features` [candidates, features] numbers that
-    are near for candidates that are alike, say logarithms of sizes; `kinds` tells families apart of
-    which each of the `first` measurements takes another. `measure(i)` gives the seconds of
-    candidate i, infinity for one that fails.
+    `measure(i)` gives the seconds of candidate i, infinity for one that fails; the rest is that of
+    `proposals`.
 
     >>> truth = np.array([4.0, 1.0, 3.0, 2.0])
     >>> search(np.ones(4), np.arange(4.0)[:, None], truth.__getitem__, budget=4).best
     1
+    """
+    order: list[int] = []
+    seconds: list[float] = []
+    asking = proposals(expected, features, kinds, min(first, budget))
+    number = next(asking, None)
+    while number is not None and len(order) < budget:
+        order.append(number)
+        seconds.append(measure(number))
+        try:
+            number = asking.send(seconds[-1])
+        except StopIteration:
+            break
+    return Found(tuple(order), tuple(seconds))
+
+
+def proposals(expected: np.ndarray, features: np.ndarray, kinds: Sequence[Hashable] | None = None,
+              first: int = 4) -> Generator[int, float, None]:
+    """Candidates in the order in which to measure them: each is told what the last one took.
+
+    `expected` [candidates] are the model's times, `features` [candidates, features] numbers that
+    are near for candidates that are alike, say logarithms of sizes; `kinds` tells families apart of
+    which each of the `first` measurements takes another. A time of infinity is that of a candidate
+    that fails.
     """
     deviation = features.std(0)
     places = (features - features.mean(0)) / np.where(deviation > 0, deviation, 1)
     prior = np.log(expected)
     order: list[int] = []
     seconds: list[float] = []
-
-    def take(number: int) -> None:
+    for number in _leaders(expected, kinds)[:first]:
         order.append(number)
-        seconds.append(measure(number))
-
-    for number in _leaders(expected, kinds)[:min(first, budget)]:
-        take(number)
+        seconds.append((yield number))
     likeness = np.empty((len(prior), 0))
-    while len(order) < min(budget, len(prior)):
+    while len(order) < len(prior):
         likeness = np.hstack([likeness, _likeness(places, places[order[likeness.shape[1]:]])])
         promise = _promise(prior, likeness, order, np.array(seconds))
         promise[order] = np.inf
-        take(int(np.argmin(promise)))
-    return Found(tuple(order), tuple(seconds))
+        order.append(int(np.argmin(promise)))
+        seconds.append((yield order[-1]))
 
 
 def _leaders(expected: np.ndarray, kinds: Sequence[Hashable] | None) -> list[int]:

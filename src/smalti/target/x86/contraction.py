@@ -85,18 +85,24 @@ def lower_contraction(kernel: Kernel, schedule: ContractionSchedule, level: Leve
     return Contraction(kernel, schedule, level).lower()
 
 
+def packed_weight(kernel: Kernel, schedule: ContractionSchedule, level: Level) -> PackedWeight:
+    """How a contraction wants its weight."""
+    e = contraction_extents(kernel)
+    plain = schedule.streamed or schedule.transient
+    filtering = (0, False) if plain else (schedule.winograd, schedule.folded)
+    return PackedWeight("weight", e.o, e.c, e.r, e.s, schedule.vectors * level.lanes,
+                        schedule.chunk, schedule.weights, *filtering, e.parts)
+
+
 class Contraction:
     """A direct contraction."""
 
     def __init__(self, kernel: Kernel, schedule: ContractionSchedule, level: Level) -> None:
         self.kernel, self.schedule, self.level = kernel, schedule, level
-        self.e = e = contraction_extents(kernel)
+        self.e = contraction_extents(kernel)
         self.width = schedule.vectors * level.lanes
         self.size = 2 if schedule.dtype == "bf16" else 4
-        plain = schedule.streamed or schedule.transient
-        filtering = (0, False) if plain else (schedule.winograd, schedule.folded)
-        self.packed = PackedWeight("weight", e.o, e.c, e.r, e.s, self.width, schedule.chunk,
-                                   schedule.weights, *filtering, e.parts)
+        self.packed = packed_weight(kernel, schedule, level)
         self.chunks = self.packed.chunks
         self.patch, _, self.result = kernel.stages
         self.batched = weights_batched(kernel)

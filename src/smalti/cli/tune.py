@@ -1,0 +1,187 @@
+"""`smalti tune`: schedules measured on this computer, and kept for all programs to come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+import smalti
+from smalti.cli.bench import say
+from smalti.cli.explain import chosen_parts
+from smalti.cli.generate import parse_size, show_progress
+from smalti.cli.interrupt import ending_at_once
+from smalti.cli.output import check_writable, replace_file
+from smalti.cli.profile import of_suite
+from smalti.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from smalti.runtime.program import NativeProgram
+    from smalti.runtime.sources import Read
+    from smalti.runtime.tuner import Row, Tuner
+
+    Tunable = tuple[NativeProgram, dict[str, np.ndarray], Read]
+
+ONNX = ".onnx"
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("--budget", type=click.FloatRange(min=1), default=60.0, show_default=True,
+              metavar="SECONDS", help="Time for all parts together.")
+@click.option("--part", default=None, help="Only one of the parts of a checkpoint.")
+@click.option("--size", default=None, metavar="WIDTH[xHEIGHT]",
+              help="Pixels. Default: the model's own.")
+@click.option("--precision", default="f32", show_default=True, help="f32 or bf16.")
+@click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
+@click.option("--top", type=click.IntRange(0, 100_000), default=20, show_default=True,
+              help="Kernels to print, those that gained the most first.")
+@click.option("--export", "exported", type=click.Path(path_type=Path), default=None,
+              metavar="FILE", help="Write all that is known, as JSON lines.")
+@click.option("--import", "imported", type=click.Path(path_type=Path), default=None,
+              metavar="FILE", help="Take over what another store has written so.")
+def tune(model: str | None, budget: float, part: str | None, size: str | None, precision: str,
+         threads: int | None, top: int, exported: Path | None, imported: Path | None) -> None:
+    """Measure schedules of the kernels of MODEL, and keep the best.
+
+    MODEL is a checkpoint, an .onnx file, or a name of the suite of `smalti bench`. Without it, only
+    --import and --export are done. Results never change by a byte. Ctrl-C keeps what was found.
+    """
+    from smalti import settings
+
+    count = settings.threads() if threads is None else settings.checked_threads(threads)
+    check_writable([exported] if exported else [])
+    if imported is not None:
+        take(imported)
+    if model is not None:
+        with ending_at_once():
+            from smalti.runtime.devices import best_level
+        if best_level() is None:
+            raise InputError("only kernels can be tuned, and this CPU has no AVX2: it runs the "
+                             "numpy reference")
+        left, programs = programs_of(model, part, size, precision, count)
+        for program, inputs, read in programs:
+            started = time.monotonic()
+            tune_one(program, inputs, read, budget / left, top)
+            budget, left = budget - (time.monotonic() - started), left - 1
+    if exported is not None:
+        from smalti.runtime.known import store
+
+        lines = list(store().lines())
+        replace_file(exported, "".join(f"{line}\n" for line in lines).encode())
+        click.echo(f"{exported}: {len(lines)} measurements")
+    if model is None and exported is None and imported is None:
+        raise InputError("nothing to do: give a MODEL, --import or --export")
+
+
+def take(path: Path) -> None:
+    """Take over what another store has exported."""
+    from smalti.runtime.known import store
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+    try:
+        count = store().take(text.splitlines())
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    click.echo(f"{count} measurements taken from {path}")
+
+
+def tune_one(program: NativeProgram, inputs: dict[str, np.ndarray], read: Read, seconds: float,
+             top: int) -> None:
+    """Tune a program for some seconds, and print what came of it."""
+    from smalti.runtime.tuner import Tuner
+
+    say(f"tuning {program.name}")
+    end = time.monotonic() + seconds
+    tuner = Tuner(program, inputs, read)
+    try:
+        while time.monotonic() < end and tuner.turn():
+            show_progress(f"tuning {program.name}: {tuner.tried} schedules tried, "
+                          f"{max(0, round(end - time.monotonic()))} s left")
+    finally:
+        show_progress("")
+        click.echo(table(tuner, top))
+
+
+def table(tuner: Tuner, top: int) -> str:
+    """The kernels that gained the most, and the whole."""
+    from smalti.benchmark.table import columns, duration
+
+    rows = tuner.rows()
+    lines = [("before", "best", "gain", "tried", "form", "kernel", "what changed")]
+    for row in rows[:top]:
+        if row.best != row.schedule:
+            lines.append((duration(row.seconds), duration(row.best_seconds),
+                          f"{1 - row.best_seconds / row.seconds:.1%}", str(row.tried),
+                          f"{row.form} x{row.pieces}", row.scope, changes(row)))
+    whole, best = (sum(getattr(row, name) for row in rows) for name in ("seconds", "best_seconds"))
+    gained = sum(row.best != row.schedule for row in rows)
+    return (f"{tuner.program.name}: {gained} of {len(rows)} kernels are faster, by "
+            f"{1 - best / max(whole, 1e-12):.1%} of the whole; {tuner.tried} schedules tried\n"
+            + (columns(lines) if gained else ""))
+
+
+def changes(row: Row) -> str:
+    """The fields of the best schedule that are others than before."""
+    from smalti.schedule import parse
+
+    before, best = parse(row.schedule), parse(row.best)
+    return ", ".join(f"{field.name} {getattr(before, field.name)} to {getattr(best, field.name)}"
+                     for field in fields(best)
+                     if getattr(before, field.name) != getattr(best, field.name))
+
+
+def programs_of(model: str, part: str | None, size: str | None, precision: str,
+                threads: int) -> tuple[int, Iterator[Tunable]]:
+    """How many programs a model has; each with inputs, and what reads its weights."""
+    from smalti.benchmark.suite import CASES
+
+    if model in CASES:
+        return 1, ((*each, CASES[model].read()) for each in of_suite(model, precision, threads))
+    if not Path(model).exists():
+        raise InputError(f"{model} is neither a file nor a model of the suite; the suite has "
+                         f"{', '.join(CASES)}")
+    if Path(model).suffix == ONNX:
+        return 1, of_onnx(Path(model), precision, threads)
+    width, height = parse_size(size)
+    pipe = smalti.Pipeline.load(model, precision=precision, threads=threads,
+                                progress=show_progress)
+    names = chosen_parts(pipe, part)
+    return len(names), of_parts(
+        {name: partial(pipe.program, name, width=width, height=height) for name in names}, model)
+
+
+def of_parts(programs: Mapping[str, Callable[[], NativeProgram]], model: str) -> Iterator[Tunable]:
+    """Parts of a checkpoint, with random inputs."""
+    from smalti import checkpoint
+    from smalti.benchmark.profile import seeded_inputs
+
+    read = checkpoint.load(model).floats
+    for made in programs.values():
+        program = made()
+        yield program, seeded_inputs(program), read
+
+
+def of_onnx(model: Path, precision: str, threads: int) -> Iterator[Tunable]:
+    """An ONNX model of static shapes, with random inputs."""
+    from smalti.benchmark.profile import seeded_inputs
+    from smalti.frontend.onnx import load
+    from smalti.runtime.models import compile_model
+    from smalti.runtime.program import NativeProgram
+
+    loaded = load(model)
+    program = compile_model(loaded, precision=precision, threads=threads)
+    if not isinstance(program, NativeProgram):
+        raise InputError(f"{model}: shapes depend on values, so it runs in stages; only a model of "
+                         f"static shapes can be tuned")
+    yield program, seeded_inputs(program), loaded.parameters.__getitem__

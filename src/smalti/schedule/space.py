@@ -1,0 +1,222 @@
+"""All schedules of a kernel that are worth a look, the first choice in front.
+
+What is left out is illegal, or wasteful by construction: tiles divide an extent evenly, panels and
+chunks too, and what a tile stages stays within a few second-level caches. With `algorithms` other
+ways and orders of adding belong to it; without, all give the same bytes (see arithmetic.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import product
+
+from smalti.errors import IllegalSchedule
+from smalti.kernel.form import ELEMENT_BYTES, Kernel
+from smalti.schedule.arithmetic import arithmetic
+from smalti.schedule.choose import choose, planar, unstaged
+from smalti.schedule.merge import Extents, contraction_extents, map_axes, weights_batched
+from smalti.schedule.schedule import (
+    AttentionSchedule, ContractionSchedule, DepthwiseSchedule, Limits, MapSchedule,
+    MomentsSchedule, ReductionSchedule, Schedule,
+)
+from smalti.schedule.winograd import even
+
+TILE_CACHES = 2
+"""Second-level caches that a staged patch and its sums may fill."""
+BLOCKS = (16, 24, 32, 48, 64, 96, 128)
+PIXELS = (14, 28, 42, 56, 84, 112, 128, 168, 256, 512, 1024)
+PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+GRAINS = (1 / 8, 1 / 4, 1 / 2, 2, 4, 8)
+
+
+def space(kernel: Kernel, limits: Limits, first: Schedule,
+          algorithms: bool = False) -> list[Schedule]:
+    """`first`, the schedule that a kernel has now, then all others, each once.
+
+    >>> from smalti.kernel.form import Buffer, Load, Stage, axis
+    >>> x, out = Buffer("x", "input", (8, 8), (16, 1)), Buffer("out", "output", (8, 8), (8, 1))
+    >>> copy = Stage("out", (("i", 8), ("j", 8)), Load("x", (axis("i"), axis("j"))))
+    >>> found = space(Kernel("map", (x, out), (copy,)), Limits(8, 16), MapSchedule(8))
+    >>> found[0], MapSchedule(4) in found, MapSchedule(8, unroll=4) in found
+    (MapSchedule(grain=8, unroll=2, inner=1), True, True)
+    """
+    found = dict.fromkeys([first])
+    wanted = arithmetic(kernel, first)
+    for schedule in _SPACES[type(first)](kernel, limits, first, algorithms):
+        if algorithms or arithmetic(kernel, schedule) == wanted:
+            try:
+                if hasattr(schedule, "check"):
+                    schedule.check(limits)
+            except IllegalSchedule:
+                continue
+            found[schedule] = None
+    return list(found)
+
+
+def _parts(extent: int, most: int = 1 << 31) -> list[int]:
+    """Even tiles of an extent: the whole of it, a half, a third … of at most `most`."""
+    return sorted({-(-extent // n) for n in PARTS if -(-extent // n) <= most}, reverse=True)
+
+
+def _grains(now: int, most: int) -> list[int]:
+    """Grains around the one that is chosen, which divide `most` steps evenly."""
+    return sorted({even(most, max(1, min(most, int(now * share)))) for share in GRAINS}
+                  | {now})
+
+
+# ---------------------------------------------------------------------- contractions
+
+
+def _contractions(kernel: Kernel, limits: Limits, first: ContractionSchedule,
+                  algorithms: bool) -> Iterator[ContractionSchedule]:
+    e = contraction_extents(kernel)
+    known = {first.winograd: first}
+    if algorithms:
+        precision = "bf16" if first.weights == "bf16" else "f32"
+        for size in (0, 2, 4):
+            other = choose(kernel, limits, precision, size)
+            known.setdefault(other.winograd, other)
+    for now in known.values():
+        if now.winograd:
+            yield from _filtered(e, limits, now)
+        else:
+            yield from _direct(kernel, e, limits, now)
+
+
+def _direct(kernel: Kernel, e: Extents, limits: Limits,
+            now: ContractionSchedule) -> Iterator[ContractionSchedule]:
+    one_line = weights_batched(kernel)
+    step = now.step
+    chunks = {now.chunk} | {n for n in range(limits.lanes, e.c + 1, limits.lanes)
+                            if e.c % n == 0 and n % step == 0} | {-(-e.c // step) * step}
+    for (vectors, rows), pixels in product(_micro(e, limits, now), PIXELS):
+        panels = -(-e.o // (vectors * limits.lanes))
+        for tile_b, tile_y, tile_x in _tiles(e, pixels, one_line):
+            tiles = replace(now, tile_b=tile_b, tile_y=tile_y, tile_x=tile_x, vectors=vectors,
+                            rows=min(rows, tile_x), planar=False, staged=True)
+            for block in _parts(panels):
+                for chunk in chunks:
+                    one = replace(tiles, panels=block, chunk=chunk,
+                                  unroll=math.gcd(4, chunk // (step // now.unroll)))
+                    if _staged_bytes(e, one, limits) <= TILE_CACHES * limits.l2_bytes:
+                        yield one
+                one = replace(tiles, panels=block)
+                for other in (unstaged(kernel, one, limits), planar(kernel, one, limits)):
+                    if other is not None:
+                        yield other
+
+
+def _micro(e: Extents, limits: Limits, now: ContractionSchedule) -> list[tuple[int, int]]:
+    """Vectors and rows of micro-kernels that use most registers."""
+    found = {(now.vectors, now.rows)}
+    for vectors in (1, 2, 3, 4):
+        if vectors == 1 or (vectors - 1) * limits.lanes < e.o:
+            found.add((vectors, (limits.vectors - vectors - 2) // vectors))
+    return sorted(found)
+
+
+def _tiles(e: Extents, pixels: int, one_line: bool) -> set[tuple[int, int, int]]:
+    """Images, rows and columns of tiles of about so many pixels: whole rows, and parts of them."""
+    if one_line or e.y == 1:
+        return {(1, 1, even(e.x, pixels))}
+    found = set()
+    for tile_x in {even(e.x, n) for n in (e.x, 64, 32, 16)}:
+        if tile_x <= pixels:
+            tile_y = even(e.y, max(1, pixels // tile_x))
+            found.add((1, tile_y, tile_x))
+            if (tile_y, tile_x) == (e.y, e.x):
+                found |= {(n, tile_y, tile_x) for n in range(2, e.b + 1)
+                          if e.b % n == 0 and n * tile_y * tile_x <= pixels}
+    return found
+
+
+def _staged_bytes(e: Extents, s: ContractionSchedule, limits: Limits) -> int:
+    """Bytes of the patch and the sums of a tile."""
+    patch = s.tile_b * ((s.tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1) * (
+        (s.tile_x - 1) * e.stride_x + (e.s - 1) * e.dilation_x + 1)
+    sums = s.tile_b * s.tile_y * s.tile_x * s.panels * s.vectors * limits.lanes * e.parts
+    return patch * s.chunk * ELEMENT_BYTES[s.dtype] + 4 * sums
+
+
+def _filtered(e: Extents, limits: Limits,
+              now: ContractionSchedule) -> Iterator[ContractionSchedule]:
+    size = now.winograd
+    rows, columns = -(-e.y // size), -(-e.x // size)
+    chunks = {now.chunk} | {n for n in range(limits.lanes, e.c + 1, limits.lanes)
+                            if e.c % n == 0 and n % 4 == 0}
+    for vectors, blocks, across in product({1, 2, now.vectors}, BLOCKS, (4, 6, 8, 12, 16)):
+        if (vectors - 1) * limits.lanes >= e.o:
+            continue
+        panels = -(-e.o // (vectors * limits.lanes))
+        block_x = even(columns, min(across, blocks))
+        block_y = even(rows, max(1, blocks // block_x))
+        images = [n for n in range(1, e.b + 1)
+                  if e.b % n == 0 and n * block_x * block_y <= max(blocks, block_x)]
+        most = (limits.vectors - 2 - vectors) // vectors
+        for tile_b, block, shared, chunk in product(images[-1:], _divisors(panels),
+                                                    (False, True), chunks):
+            count = tile_b * block_x * block_y
+            for group in {1, 2} if block % 2 == 0 else {1}:
+                yield replace(now, tile_b=tile_b, tile_y=block_y * size, tile_x=block_x * size,
+                              panels=block, chunk=chunk, rows=min(most, count), vectors=vectors,
+                              unroll=math.gcd(4, chunk), group=group, shared=shared)
+
+
+def _divisors(number: int) -> Iterable[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+# ---------------------------------------------------------------------- other forms
+
+
+def _attentions(kernel: Kernel, limits: Limits,
+                first: AttentionSchedule, algorithms: bool) -> Iterator[AttentionSchedule]:
+    queries, keys = kernel.buffer("q").shape[1], kernel.buffer("k").shape[1]
+    for vectors in (1, 2, 3, 4):
+        rows = (limits.vectors - vectors - 2) // vectors
+        groups = -(-queries // (vectors * limits.lanes))
+        for many, turns, block in product((1, 2, 3, 4, 6, 8, 12, 16, 24, 32), (rows, rows // 2),
+                                          {first.keys, *_parts(keys, 512)}):
+            if many <= groups and turns and (block % 4 == 0 or block == keys):
+                yield replace(first, vectors=vectors, rows=turns, groups=many, keys=block)
+
+
+def _maps(kernel: Kernel, limits: Limits, first: MapSchedule,
+          algorithms: bool) -> Iterator[MapSchedule]:
+    extents = [1, *(extent for _, extent in map_axes(kernel)[0])]
+    for inner in range(1, len(extents)):
+        extent = extents[-inner - 1]
+        for grain, unroll in product({first.grain, *_parts(extent)}, (1, 2, 4)):
+            if grain <= extent:
+                yield MapSchedule(grain, unroll, inner)
+
+
+def _depthwises(kernel: Kernel, limits: Limits,
+                first: DepthwiseSchedule, algorithms: bool) -> Iterator[DepthwiseSchedule]:
+    (_, _), (_, y), (_, x), (_, o) = kernel.stages[1].axes
+    pixels = {even(x, most) for most in (4, 8, limits.vectors // 2, limits.vectors - 10)}
+    for rows, many, run in product(_parts(y), _parts(max(1, o // limits.lanes)),
+                                   pixels | {first.pixels}):
+        yield DepthwiseSchedule(rows, many, run)
+
+
+def _reductions(kernel: Kernel, limits: Limits,
+                first: ReductionSchedule, algorithms: bool) -> Iterator[ReductionSchedule]:
+    for grain, ways in product(_grains(first.grain, 1 << 16), (1, 2, 4, 8)):
+        yield ReductionSchedule(grain, ways)
+
+
+def _moments(kernel: Kernel, limits: Limits,
+             first: MomentsSchedule, algorithms: bool) -> Iterator[MomentsSchedule]:
+    x = kernel.buffer("x").shape
+    if kernel.form == "group_scale_shift":
+        return (replace(first, parts=n) for n in range(1, 65) if x[2] % n == 0)
+    rows = x[0] if kernel.form == "layer_scale_shift" else x[1]
+    return (replace(first, grain=grain) for grain in _grains(first.grain, rows))
+
+
+_SPACES = {ContractionSchedule: _contractions, AttentionSchedule: _attentions, MapSchedule: _maps,
+           DepthwiseSchedule: _depthwises, ReductionSchedule: _reductions,
+           MomentsSchedule: _moments}

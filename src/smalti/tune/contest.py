@@ -1,0 +1,98 @@
+"""Which schedule of a kernel is fastest: one after another is tried beside the one in use.
+
+Each is judged by ratios, its time over that of the one in use measured next to it, so that what
+else runs meanwhile hurts both. One that is hopeless after its first ratios is not tried again; one
+that seems faster is tried until that is sure. What comes next says `search.proposals`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+
+import numpy as np
+
+from smalti.schedule import Schedule
+from smalti.tune.search import proposals
+
+TRIALS = 5
+"""Ratios that decide about a candidate: their median."""
+GAIN_MIN = 0.02
+"""What a candidate has to be faster by, to take the place of a better known one."""
+SPREAD = 0.06
+"""Of single ratios, as their logarithm: a candidate whose median so far lies further above what is
+asked for than this over the root of their number is given up."""
+
+
+class Contest:
+    """The candidates of one kernel, of which the first is in use.
+
+    `expected` are the seconds that a timing model has for each. `next_one` is the number of the
+    candidate to try now, None when all are done; `tell` says how it went.
+
+    >>> from smalti.schedule import MapSchedule
+    >>> contest = Contest([MapSchedule(8), MapSchedule(4), MapSchedule(2)], [1e-3, 1e-3, 1e-3])
+    >>> while contest.next_one is not None:
+    ...     contest.tell(0.5 if contest.next_one == 2 else 1.3)
+    >>> contest.best, contest.ratio
+    (2, 0.5)
+    """
+
+    def __init__(self, candidates: Sequence[Schedule], expected: Sequence[float]) -> None:
+        self.candidates = tuple(candidates)
+        self.best, self.ratio = 0, 1.0
+        self.found: dict[int, float] = {}
+        """Medians of the ratios of all that were tried, infinity for what cannot be applied."""
+        self._ratios: list[float] = []
+        self._asking = proposals(np.array(expected), features(candidates))
+        self.next_one: int | None = next(self._asking)
+        self._skip_the_first()
+
+    def tell(self, ratio: float) -> None:
+        """The candidate `next_one` took `ratio` of the time of the one in use; infinity if it
+        cannot be applied."""
+        self._ratios.append(ratio)
+        median = float(np.median(self._ratios))
+        wanted = self.ratio * (1 - GAIN_MIN)
+        slack = math.exp(SPREAD / math.sqrt(len(self._ratios)))
+        if median <= wanted * slack and len(self._ratios) < TRIALS:
+            return
+        self.found[self.next_one] = median
+        if median <= wanted:
+            self.best, self.ratio = self.next_one, median
+        self._ratios = []
+        self._advance(median)
+        self._skip_the_first()
+
+    def reject(self) -> None:
+        """The best one is none: its results are not those of the one in use."""
+        self.found[self.best] = math.inf
+        self.best, self.ratio = 0, 1.0
+
+    def _skip_the_first(self) -> None:
+        if self.next_one == 0:  # it is what all are compared with
+            self._advance(1.0)
+
+    def _advance(self, ratio: float) -> None:
+        try:
+            self.next_one = self._asking.send(ratio)
+        except StopIteration:
+            self.next_one = None
+
+
+def features(candidates: Sequence[Schedule]) -> np.ndarray:
+    """Numbers that are near for schedules that are alike: logarithms of sizes, [schedule, field].
+
+    >>> from smalti.schedule import MomentsSchedule
+    >>> features([MomentsSchedule(8, 1), MomentsSchedule(2, 4)]).tolist()
+    [[3.0, 0.0], [1.0, 2.0]]
+    """
+    return np.array([[_number(getattr(schedule, field.name)) for field in fields(schedule)]
+                     for schedule in candidates])
+
+
+def _number(value: int | bool | str) -> float:
+    if isinstance(value, str):
+        return float(len(value))
+    return float(value) if isinstance(value, bool) or value < 1 else math.log2(value)

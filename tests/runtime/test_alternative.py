@@ -1,0 +1,96 @@
+"""Kernels under other schedules take the place of a program's own, and give the same bytes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from smalti.errors import IllegalSchedule
+from smalti.fuse import cut
+from smalti.graph import Graph
+from smalti.runtime import compile_graph
+from smalti.runtime.alternative import Alternative
+from smalti.runtime.devices import available_levels, cpu
+from smalti.runtime.program import NativeProgram
+from smalti.runtime.table import Row, Table
+from smalti.runtime.threads import driver_entry
+from smalti.schedule import arithmetic, parse
+from smalti.schedule.space import space
+from smalti.target.x86.instructions import level
+from smalti.target.x86.lower import limits
+
+LEVELS = available_levels()
+RANDOM = np.random.default_rng(0)
+WEIGHTS = {"w": RANDOM.standard_normal((48, 32, 3, 3), np.float32),
+           "v": RANDOM.standard_normal((40, 48, 1, 1), np.float32),
+           "s": RANDOM.standard_normal(48, dtype=np.float32)}
+INPUTS = {"x": RANDOM.standard_normal((1, 32, 12, 12), np.float32)}
+
+
+def graph() -> Graph:
+    """Filtering, a product, statistics, and a row of means."""
+    g = Graph("kinds")
+    h = g.apply("conv", g.input("x", (1, 32, 12, 12)), g.parameter("w", (48, 32, 3, 3)),
+                pads=(1, 1, 1, 1))
+    s = g.parameter("s", (48,))
+    h = g.apply("silu", g.apply("group_normalization", h, s, s, num_groups=8, epsilon=1e-5))
+    h = g.apply("conv", h, g.parameter("v", (40, 48, 1, 1)))
+    g.output("y", g.apply("reduce_mean", h, axes=(2, 3)))
+    return g
+
+
+def bound(name: str, threads: int = 2) -> tuple[NativeProgram, list]:
+    """The program of `graph` with weights, and its kernels."""
+    program = compile_graph(graph(), threads=threads, target=name)
+    program.bind(WEIGHTS)
+    return program, [piece.kernel for piece in cut(graph()).pieces]
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_alternatives_of_all_pieces_at_once_change_no_byte(name: str) -> None:
+    program, kernels = bound(name)
+    expected = program.run(INPUTS)["y"]
+    limit = limits(level(name), 2, cpu().l1_bytes, cpu().l2_bytes)
+    spaces = [space(kernel, limit, parse(info.schedule))
+              for kernel, info in zip(kernels, program.image.pieces, strict=True)]
+    assert max(map(len, spaces)) > 8
+    for turn in range(4):
+        others = {piece: Alternative(program.image, piece, kernels[piece],
+                                     members[(37 * turn + 1) % len(members)], WEIGHTS.__getitem__)
+                  for piece, members in enumerate(spaces)}
+        assert program.run(INPUTS, others)["y"].tobytes() == expected.tobytes()
+        assert (program.kernel_seconds() > 0).all()
+        for piece, other in others.items():
+            assert program.agrees(INPUTS, piece, other)
+    assert program.run(INPUTS)["y"].tobytes() == expected.tobytes()
+
+
+def test_another_arithmetic_is_told_by_its_bytes() -> None:
+    program, kernels = bound(LEVELS[-1])
+    first = parse(program.image.pieces[0].schedule)
+    assert first.winograd == 4
+    limit = limits(level(LEVELS[-1]), 2)
+    other = next(s for s in space(kernels[0], limit, first, algorithms=True) if s.winograd == 2)
+    assert arithmetic(kernels[0], other) != arithmetic(kernels[0], first)
+    made = Alternative(program.image, 0, kernels[0], other, WEIGHTS.__getitem__)
+    assert not program.agrees(INPUTS, 0, made)
+
+
+def test_weights_in_another_layout_have_to_be_read() -> None:
+    program, kernels = bound(LEVELS[0])
+    product = next(n for n, kernel in enumerate(kernels) if kernel.form == "contraction" and n)
+    now = parse(program.image.pieces[product].schedule)
+    Alternative(program.image, product, kernels[product], replace(now, tile_x=5))
+    with pytest.raises(IllegalSchedule, match="read again"):
+        Alternative(program.image, product, kernels[product],
+                    replace(now, vectors=3 - now.vectors, rows=2))
+
+
+def test_the_driver_is_made_once_however_many_ask_first() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(lambda _: driver_entry(), range(64)))) == 1
+    table = Table([[], []], 1, 0, 0)
+    assert table.threads == 1 and Row(0, (), 0).meet

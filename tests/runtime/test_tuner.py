@@ -1,0 +1,92 @@
+"""Tuning finds faster schedules of a program's kernels, and never one that gives other bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from smalti.errors import VerificationError
+from smalti.graph import Graph
+from smalti.runtime import compile_graph
+from smalti.runtime.alternative import Alternative
+from smalti.runtime.known import scope, store
+from smalti.runtime.program import NativeProgram
+from smalti.runtime.tuner import Tuner, kernels, thinned
+from smalti.schedule import parse
+from smalti.tune.contest import TRIALS
+
+WEIGHTS = {"w": np.random.default_rng(1).standard_normal((32, 48), np.float32)}
+INPUTS = {"x": np.random.default_rng(0).standard_normal((640, 32), np.float32)}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache and a store of the test's own."""
+    monkeypatch.setenv("SMALTI_CACHE", str(tmp_path))
+
+
+def compiled() -> NativeProgram:
+    g = Graph("product")
+    g.output("y", g.apply("silu", g.apply("mat_mul", g.input("x", (640, 32)),
+                                          g.parameter("w", (32, 48)))))
+    program = compile_graph(g, threads=1)
+    program.bind(WEIGHTS)
+    return program
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels take as many seconds as their schedules have rows of pixels in a tile."""
+    running: dict[int, Alternative] = {}
+    run = NativeProgram.run
+
+    def noted(self, inputs, instead=running):
+        running.clear()
+        running.update(instead)
+        return run(self, inputs, instead)
+
+    def seconds(self) -> np.ndarray:
+        return np.array([float((running[n].schedule if n in running else parse(piece.schedule))
+                               .tile_x) for n, piece in enumerate(self.image.pieces)])
+
+    monkeypatch.setattr(NativeProgram, "run", noted)
+    monkeypatch.setattr(NativeProgram, "kernel_seconds", seconds)
+
+
+def test_what_is_faster_is_found_kept_and_compiled(timed: None) -> None:
+    program = compiled()
+    expected = program.run(INPUTS)["y"]
+    tuner = Tuner(program, INPUTS, WEIGHTS.__getitem__)
+    for _ in range(8 * TRIALS):
+        assert tuner.turn()
+    (row,) = tuner.rows()
+    assert row.pieces == 1 and row.tried >= 8 and row.best_seconds < 0.5 * row.seconds
+    assert parse(row.best).tile_x < parse(row.schedule).tile_x
+    (known,) = store().best(scope(program.image.level, 1, "f32")).values()
+    assert known.schedule == row.best and known.verified and known.ratio < 0.5
+    again = compiled()
+    assert again.image.pieces[0].schedule == row.best
+    assert again.run(INPUTS)["y"].tobytes() == expected.tobytes()
+    second = Tuner(again, INPUTS, WEIGHTS.__getitem__)
+    assert second.entries[0].before == known.ratio, "what is in use is judged by the first choice"
+
+
+def test_other_bytes_are_a_bug_and_named(timed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = compiled()
+    tuner = Tuner(program, INPUTS, WEIGHTS.__getitem__)
+    other = {"w": 2 * WEIGHTS["w"]}
+    monkeypatch.setattr("smalti.runtime.alternative._layout", lambda packed: object())
+    tuner._read = other.__getitem__
+    with pytest.raises(VerificationError, match="other bytes come of ContractionSchedule"):
+        for _ in range(8 * TRIALS):
+            tuner.turn()
+    assert not store().best(scope(program.image.level, 1, "f32"))
+
+
+def test_kernels_are_those_of_every_run() -> None:
+    program = compiled()
+    ((text, pieces),) = kernels(program).items()
+    assert text.startswith("kernel contraction") and pieces == [0]
+    assert thinned(range(1000), 4) == [0, 333, 666, 999] and thinned([1, 2]) == [1, 2]
