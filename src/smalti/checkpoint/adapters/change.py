@@ -33,6 +33,11 @@ KINDS = {
 SCALES = ("alpha", "scale")
 BIASES = ("diff_b", "b_norm", "set_bias", "up_bias")
 EPSILON = np.finfo(np.float32).eps
+ALONE_MAX = 1 << 18
+"""Multiplications that OpenBLAS, which numpy comes with, does in the thread that asks for them.
+
+Weights are bound by all threads at once; those of the BLAS would wait for each other, in turn."""
+TILE_WIDTH = 256
 
 
 class Unfit(CheckpointError):
@@ -164,7 +169,8 @@ class Change:
             added = added - base()
         elif role == "up_bias":
             if "down_bias" in self.roles:
-                added = added + self._flat(self._read("up")) @ self._read("down_bias").reshape(-1)
+                up, down = self._flat(self._read("up")), self._read("down_bias").reshape(-1, 1)
+                added = added + product(up, down)[:, 0]
             strength *= self.scale
         return (np.float32(strength) * added)[rows]
 
@@ -183,7 +189,7 @@ class Change:
         if of_rows:
             return norms[:, None] / (np.linalg.norm(merged, axis=1, keepdims=True) + EPSILON)
         taps = merged.reshape(len(merged), norms.size, -1)
-        found = np.sqrt(np.einsum("rit,rit->i", taps, taps, optimize=True)) + EPSILON
+        found = np.sqrt(np.einsum("rit,rit->i", taps, taps)) + EPSILON
         return np.repeat(norms / found, taps.shape[2])
 
 
@@ -200,6 +206,24 @@ def _check_norms(change: Change, rows: int, width: int) -> None:
     count = math.prod(change.shape(role))
     if (count != rows) if of_rows else (not count or width % count):
         raise Unfit(f"norms of shape {change.shape(role)} for a weight of {rows} rows of {width}")
+
+
+def product(left: Floats, right: Floats) -> Floats:
+    """left @ right, in tiles of `ALONE_MAX` multiplications.
+
+    >>> product(np.float32([[1, 2]]), np.float32([[3], [4]])).tolist()
+    [[11.0]]
+    """
+    (rows, inner), columns = left.shape, right.shape[1]
+    result = np.empty((rows, columns), np.float32)
+    area = max(1, ALONE_MAX // max(1, inner))
+    width = min(columns, TILE_WIDTH, max(1, math.isqrt(area)))
+    height = max(1, area // max(1, width))
+    for top in range(0, rows, height):
+        for at in range(0, columns, width):
+            np.matmul(left[top:top + height], right[:, at:at + width],
+                      out=result[top:top + height, at:at + width])
+    return result
 
 
 # ---------------------------------------------------------------------- LoRA and LoCon
@@ -222,16 +246,16 @@ def _low_rank(change: Change, strength: np.float32, rows: slice) -> Floats:
     """dW = up @ down, or the sum over i and j of up[p, i] mid[i, j, ...] down[j, r]."""
     up, down = change._flat(change._read("up"))[rows] * strength, change._read("down")
     if "mid" not in change.roles:
-        return up @ change._flat(down)
+        return product(up, change._flat(down))
     return _tucker(change._read("mid"), up.T, change._flat(down))
 
 
 def _tucker(core: Floats, left: Floats, right: Floats) -> Floats:
     """The core [i, j, taps] between left [i, p] and right [j, r], as [p, r x taps]."""
-    i, j = core.shape[:2]
-    half = left.T @ core.reshape(i, -1)                                    # [p, j x taps]
-    both = np.einsum("pjt,jr->prt", half.reshape(len(half), j, -1), right, optimize=True)
-    return np.ascontiguousarray(both).reshape(len(half), -1)
+    (i, j), p, r = core.shape[:2], left.shape[1], right.shape[1]
+    half = product(left.T, core.reshape(i, -1)).reshape(p, j, -1)         # [p, j, taps]
+    turned = half.transpose(0, 2, 1).reshape(-1, j)                       # [p x taps, j]
+    return product(turned, right).reshape(p, -1, r).transpose(0, 2, 1).reshape(p, -1)
 
 
 # ---------------------------------------------------------------------- LoHa
@@ -266,7 +290,7 @@ def _hadamard(change: Change, strength: np.float32, rows: slice) -> Floats:
         if core := change.roles.get(f"hada_t{side}"):
             sides.append(_tucker(change.file.read(core), a[:, rows], b))
         else:
-            sides.append(a[rows] @ b)
+            sides.append(product(a[rows], b))
     return sides[0] * sides[1] * strength
 
 
@@ -317,7 +341,7 @@ def _kronecker_factor(change: Change, side: str) -> Floats:
     a, b = change._read(f"{name}_a"), change._read(f"{name}_b")
     if side == "2" and "lokr_t2" in change.roles:
         return _tucker(change._read("lokr_t2"), a, b).reshape(a.shape[1], b.shape[1], -1)
-    return (a @ change._flat(b)).reshape(len(a), *b.shape[1:])
+    return product(a, change._flat(b)).reshape(len(a), *b.shape[1:])
 
 
 # ---------------------------------------------------------------------- differences
