@@ -40,7 +40,7 @@ T5 = T5Config(32128, hidden_size=128, mlp_size=64, layers=1, heads=2, head_dim=6
 UNET = UNetConfig(
     in_channels=4, out_channels=4, block_channels=(32, 64), res_blocks=1, attention=(False, True),
     heads=8, head_dim=None, transformer_depth=(0, 1), context_dim=64)
-SD2_UNET = replace(UNET, head_dim=64, linear_projection=True)
+SD2_UNET = replace(UNET, block_channels=(64, 64), head_dim=64, linear_projection=True)
 SDXL_UNET = replace(SD2_UNET, transformer_depth=(0, 2), context_dim=128, vector_dim=64 + 6 * 256)
 FLUX = {"hidden_size": 64, "heads": 2, "mlp_size": 128, "double_blocks": 1, "single_blocks": 2,
         "context_dim": 128, "axes": (4, 14, 14)}

@@ -25,6 +25,7 @@ CONTROLNET_MARKS = (
     "lora_controlnet",
     "input_hint_block.0.weight",
 )
+SD1_CONTEXT, SD2_CONTEXT = 768, 1024
 EMBEDDING_WIDTHS = (768, 1024, 1280, 4096)
 
 
@@ -94,6 +95,12 @@ class _Names:
         """Width of the prompt embedding that the UNet attends to, or 0."""
         widths = [shape[1] for name, shape in self.all.items() if _is_context(name, shape)]
         return max(widths, default=0)
+
+    @property
+    def linear(self) -> bool:
+        """Whether pixels enter the transformers of a UNet through a linear layer."""
+        return any(name.endswith(".proj_in.weight") and len(shape) == 2
+                   for name, shape in self.all.items())
 
     @property
     def input_channels(self) -> int:
@@ -180,7 +187,9 @@ RULES: tuple[tuple[Family, RuleTest], ...] = (
     ),
     (
         Family("sd2", "a Stable Diffusion 2.x checkpoint", "sd2"),
-        lambda n: n.unet and (n.has("cond_stage_model.model.") or n.context == 1024),
+        lambda n: n.unet and (n.has("cond_stage_model.model.") or n.context == SD2_CONTEXT
+                              or n.linear and n.context != SD1_CONTEXT
+                              and not n.has("cond_stage_model.")),
     ),
     (
         Family("sd1-inpaint", "a Stable Diffusion 1.x inpainting checkpoint (9 input channels)",

@@ -5,6 +5,9 @@ from __future__ import annotations
 from smalti.diffusion.noise import ALIGNED_SD1, ALIGNED_SDXL, FlowLevels, NoiseLevels, flux_shift
 from smalti.models.config import ModelConfig
 
+PUBLISHED_DOWNSCALE = 8
+"""Pixels a pixel of the latent, for which the shift is stated; it follows from the latent."""
+
 
 def noise_levels(config: ModelConfig, width: int, height: int) -> NoiseLevels:
     """The levels for a picture of this size in pixels, which matters to some flow models.
@@ -15,8 +18,10 @@ def noise_levels(config: ModelConfig, width: int, height: int) -> NoiseLevels:
     """
     if config.prediction == "flow":
         shift = config.flow_shift
-        return FlowLevels.shifted(flux_shift(width, height) if shift is None else shift,
-                                  config.train_steps)
+        if shift is None:
+            scale = PUBLISHED_DOWNSCALE / config.vae.downscale
+            shift = flux_shift(round(scale * width), round(scale * height))
+        return FlowLevels.shifted(shift, config.train_steps)
     if config.prediction in ("edm", "edm_v"):
         return NoiseLevels.log_spaced(config.sigma_min, config.sigma_max, config.train_steps)
     aligned = ALIGNED_SDXL if config.family.startswith("sdxl") else ALIGNED_SD1

@@ -1,0 +1,165 @@
+"""Tiny pipelines of diffusers with random weights, one of each family, and folders of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tiny_families as tiny
+
+from smalti.benchmark import peers
+from smalti.diffusion.t5_tokenizer import shipped
+from smalti.diffusion.tokenizer import END, encode
+from smalti.models.config import ClipTextConfig
+from smalti.models.transformer_config import T5Config
+
+
+class Tokenizer:
+    """Our tokenizers behind the interface of transformers; CLIP's fills up with `padding`."""
+
+    model_max_length = 77
+    added_tokens_encoder: dict[str, int] = {}
+
+    def __init__(self, padding: int | None) -> None:
+        self.padding = padding
+
+    def __call__(self, prompts: str | list[str], max_length: int | None = None, **_: Any) -> Any:
+        import torch
+        from transformers import BatchEncoding
+
+        length = max_length or self.model_max_length
+        texts = [prompts] if isinstance(prompts, str) else prompts
+        rows, masks = [], []
+        for text in texts:
+            tokens = (encode(text, length) if self.padding is not None
+                      else shipped().encode(text, length))
+            count = tokens.count + (2 if self.padding is not None else 1)
+            ids = np.array(tokens.ids)
+            if self.padding is not None:
+                ids[count:] = self.padding
+            rows.append(ids)
+            masks.append(np.arange(length) < count)
+        return BatchEncoding({"input_ids": torch.tensor(np.array(rows), dtype=torch.long),
+                              "attention_mask": torch.tensor(np.array(masks), dtype=torch.long)})
+
+    def tokenize(self, text: str) -> list[str]:
+        """Words, among which are no learned ones."""
+        return text.split()
+
+    def batch_decode(self, ids: Any) -> list[str]:
+        """What was cut; the tests cut nothing."""
+        return [""] * len(ids)
+
+
+def text_encoder(config: ClipTextConfig | T5Config) -> Any:
+    """A module of transformers."""
+    if isinstance(config, ClipTextConfig):
+        return peers.clip_text_module(config)
+    from transformers import T5Config as Theirs
+    from transformers import T5EncoderModel
+
+    return T5EncoderModel(Theirs(
+        vocab_size=config.vocab_size, d_model=config.hidden_size, d_kv=config.head_dim,
+        d_ff=config.mlp_size, num_layers=config.layers, num_heads=config.heads,
+        feed_forward_proj="gated-gelu", dropout_rate=0.0))
+
+
+def autoencoder(family: str) -> Any:
+    from diffusers import AutoencoderKL
+
+    config = tiny.FAMILIES[family].vae
+    return AutoencoderKL(
+        latent_channels=config.z_channels, block_out_channels=config.block_channels,
+        layers_per_block=config.res_blocks, norm_num_groups=config.norm_groups,
+        down_block_types=["DownEncoderBlock2D"] * 2, up_block_types=["UpDecoderBlock2D"] * 2,
+        scaling_factor=config.scaling_factor, shift_factor=config.shift_factor or None,
+        use_quant_conv=config.quant_conv, use_post_quant_conv=config.quant_conv)
+
+
+def unet(family: str) -> Any:
+    from diffusers import UNet2DConditionModel
+
+    return UNet2DConditionModel(sample_size=16,
+                                **peers.unet_arguments(tiny.FAMILIES[family].denoiser))
+
+
+def transformer(family: str) -> Any:
+    import diffusers
+
+    config = tiny.FAMILIES[family].denoiser
+    if family == "sd3":
+        return diffusers.SD3Transformer2DModel(
+            sample_size=32, patch_size=2, in_channels=16, out_channels=16,
+            num_layers=config.blocks, attention_head_dim=64, num_attention_heads=config.heads,
+            joint_attention_dim=config.context_dim, caption_projection_dim=config.hidden_size,
+            pooled_projection_dim=config.pooled_dim, pos_embed_max_size=config.positions,
+            dual_attention_layers=tuple(range(config.dual_blocks)), qk_norm="rms_norm")
+    shared = dict(in_channels=64, num_layers=config.double_blocks,
+                  num_single_layers=config.single_blocks, attention_head_dim=config.head_dim,
+                  num_attention_heads=config.heads, joint_attention_dim=config.context_dim,
+                  axes_dims_rope=config.axes)
+    if family == "chroma":
+        return diffusers.ChromaTransformer2DModel(
+            **shared, approximator_hidden_dim=config.approximator_size,
+            approximator_layers=config.approximator_layers)
+    return diffusers.FluxTransformer2DModel(
+        **shared, pooled_projection_dim=config.pooled_dim, guidance_embeds=config.guidance)
+
+
+def pipeline(family: str, prediction: str = "epsilon") -> Any:
+    """A pipeline of diffusers with seeded weights; its scheduler is Euler's."""
+    import diffusers
+    import torch
+
+    torch.manual_seed(0)
+    texts = [text_encoder(config).eval() for config in tiny.FAMILIES[family].texts.values()]
+    clip, big, t5 = Tokenizer(END), Tokenizer(0), Tokenizer(None)
+    vae = autoencoder(family).eval()
+    euler = diffusers.EulerDiscreteScheduler(
+        beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear",
+        timestep_spacing="linspace", use_karras_sigmas=True, prediction_type=prediction)
+    if family in ("sd1", "sd2"):
+        return diffusers.StableDiffusionPipeline(
+            vae=vae, text_encoder=texts[0], tokenizer=clip if family == "sd1" else big,
+            unet=unet(family).eval(), scheduler=euler, safety_checker=None,
+            feature_extractor=None, requires_safety_checker=False)
+    larger = dict(vae=vae, tokenizer_2=big, scheduler=euler, force_zeros_for_empty_prompt=False,
+                  add_watermarker=False)
+    if family == "sdxl":
+        return diffusers.StableDiffusionXLPipeline(
+            text_encoder=texts[0], text_encoder_2=texts[1], tokenizer=clip,
+            unet=unet(family).eval(), **larger)
+    if family == "sdxl-refiner":
+        return diffusers.StableDiffusionXLImg2ImgPipeline(
+            text_encoder=None, text_encoder_2=texts[0], tokenizer=None,
+            unet=unet(family).eval(), requires_aesthetics_score=True, **larger)
+    network = transformer(family).eval()
+    if family == "chroma":
+        return diffusers.ChromaPipeline(
+            scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=1.0), vae=vae,
+            text_encoder=texts[0], tokenizer=t5, transformer=network)
+    flow = diffusers.FlowMatchEulerDiscreteScheduler(
+        shift=3.0, use_dynamic_shifting=family == "flux")
+    if family == "sd3":
+        return diffusers.StableDiffusion3Pipeline(
+            transformer=network, scheduler=flow, vae=vae, text_encoder=texts[0],
+            tokenizer=clip, text_encoder_2=texts[1], tokenizer_2=big, text_encoder_3=texts[2],
+            tokenizer_3=t5)
+    return diffusers.FluxPipeline(
+        scheduler=flow, vae=vae, text_encoder=texts[0], tokenizer=clip, text_encoder_2=texts[1],
+        tokenizer_2=t5, transformer=network)
+
+
+def save(pipe: Any, folder: Path, **options: Any) -> Path:
+    """The folder of a pipeline, but for its tokenizers, which are ours."""
+    index: dict[str, Any] = {"_class_name": type(pipe).__name__}
+    for name, component in pipe.components.items():
+        if component is None or isinstance(component, Tokenizer):
+            continue
+        own = {} if name == "scheduler" else options
+        component.save_pretrained(folder / name, **own)
+        index[name] = [type(component).__module__.split(".")[0], type(component).__name__]
+    (folder / "model_index.json").write_text(json.dumps(index))
+    return folder
