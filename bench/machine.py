@@ -4,13 +4,14 @@
 
 FOLDER has the tables of kernel timings that `tests/machine` describes. Devices are held out: the
 first error of a device is with constants fitted to the others. Calibrated means 200 timings of the
-device, chosen at random; errors are of the rest.
+device, chosen at random; errors are of the rest. `--kinds cpu` compares whole programs on this CPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -19,12 +20,16 @@ from pathlib import Path
 import numpy as np
 
 from smalti import machine
+from smalti.benchmark.suite import CASES
 from smalti.machine import attention, convolution, product, rows, simt
 from smalti.machine.calibration import fit, fitted
 from smalti.machine.device import Device
 from smalti.machine.estimate import places, timed_all
 from smalti.machine.family import Family, Sizes
 from smalti.machine.fitted import Fitted, Residual
+from smalti.runtime import prediction
+from smalti.runtime.compiler import compile_graph
+from smalti.runtime.devices import calibration, modelled
 from smalti.tune.search import search
 
 TIMINGS = Path(os.environ.get("SMALTI_TIMINGS", "../shared/data/timings"))
@@ -207,10 +212,46 @@ def schedules(folder: Path) -> None:
                   f"{without / times.min():.2f} | {chance / times.min():.2f} |", flush=True)
 
 
+MODELS = ("mobilenet_v2", "clip_l", "decode", "unet")
+RUNS_MIN, RUN_SECONDS = 3, 1.0
+WEIGHTS = 1 << 20
+
+
+def programs(_: Path) -> None:
+    """Expected and measured times of whole programs on this CPU, calibrated or not.
+
+    Weights are random numbers that repeat. The fastest run counts, as in `smalti calibrate`:
+    whatever else this machine does only adds to it.
+    """
+    found = calibration()
+    print(f"\ncalibrated {found.date}" if found else "\nnot calibrated; run `smalti calibrate`")
+    print("| program | threads | measured, ms | expected, ms | ratio | off by, a kernel |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    block = np.random.default_rng(0).standard_normal(WEIGHTS, np.float32) * np.float32(0.03)
+    for name, precision in itertools.product(MODELS, ("f32", "bf16")):
+        case = CASES[name]
+        program = compile_graph(case.graph(), precision=precision, held=case.held)
+        shapes = program.recipe.graph.parameters
+        program.bind(lambda name: np.resize(block, shapes[name].shape))
+        inputs, runs = case.inputs(), []
+        started = time.perf_counter()
+        while len(runs) < RUNS_MIN + 1 or time.perf_counter() - started < RUN_SECONDS:
+            program.run(inputs)
+            runs.append(program.kernel_seconds())
+        least = min(runs[1:], key=np.sum)
+        whole = least.sum()
+        expected = prediction.predicted(program.image, modelled(program.image.level), program.crew)
+        total = sum(kernel.seconds for kernel in expected.values())
+        misses = [abs(np.log(kernel.seconds / least[n])) * least[n] for n, kernel in
+                  expected.items() if least[n] > 0]
+        print(f"| {name} {precision} | {program.crew} | {1e3 * whole:.2f} | {1e3 * total:.2f} | "
+              f"{total / whole:.3f} | {100 * sum(misses) / least.sum():.1f} % |", flush=True)
+
+
 KINDS: dict[str, Callable[[Path], Iterator[Case]]] = {
     "products": products, "attention": attentions, "memory-bound": memory_bound,
     "convolutions": convolutions}
-TABLES = {"choices": choices, "schedules": schedules}
+TABLES = {"choices": choices, "schedules": schedules, "cpu": programs}
 
 
 def main() -> None:
@@ -219,7 +260,8 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join([*KINDS, *TABLES]))
     given = parser.parse_args()
     kinds = given.kinds.split(",")
-    errors(given.timings, [kind for kind in kinds if kind not in TABLES])
+    if others := [kind for kind in kinds if kind not in TABLES]:
+        errors(given.timings, others)
     for kind in kinds:
         if kind in TABLES:
             print()

@@ -39,8 +39,15 @@ def test_version() -> None:
     assert run("--version").stdout.strip() == f"smalti, version {smalti.__version__}"
 
 
+def test_devices_of_the_library() -> None:
+    result = run("devices", "rtx_4060")
+    assert result.exit_code == 0 and "specified" in result.output
+    assert run("devices", "rtx_4061").exit_code == 2
+
+
 def test_devices() -> None:
     result = run("devices")
+    assert "not calibrated" in result.output and "guessed" in result.output
     assert result.exit_code == 0 and result.stdout.startswith("cpu  ")
 
 

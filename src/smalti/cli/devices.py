@@ -1,19 +1,52 @@
-"""`smalti devices`: what programs can run on."""
+"""`smalti devices`: what programs can run on, and what the timing model knows of it."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
 import smalti
 from smalti.cli.interrupt import ending_at_once
 
+if TYPE_CHECKING:
+    from smalti.machine import Device
+
 
 @click.command()
-def devices() -> None:
-    """List the devices that programs can run on."""
+@click.argument("name", required=False)
+def devices(name: str | None) -> None:
+    """List the devices that programs can run on.
+
+    With the NAME of a GPU or CPU that need not be here, show what the timing model knows of it.
+    """
     with ending_at_once():
-        find = smalti.devices
-    for device in find():
+        from smalti import machine
+        from smalti.runtime.devices import calibration, modelled
+    if name is not None:
+        click.echo(record(machine.device(name)))
+        return
+    for device in smalti.devices():
         click.echo(f"{device.id}  {device.name}  ({device.kind}, "
                    f"{device.memory_bytes / 2**30:.1f} GiB)")
         click.echo(f"    {' '.join(device.features) or 'no features'}")
+        click.echo(record(modelled()))
+        measured = calibration()
+        click.echo(f"    calibrated {measured.date}" if measured else
+                   "    not calibrated: `smalti calibrate` measures what is guessed")
+
+
+def record(device: Device) -> str:
+    """A device of the timing model, a figure a line, and where each comes from."""
+    figures = [("units", f"{device.units}", "units"),
+               ("clock", f"{device.clock / 1e9:.2f} GHz", "clock")]
+    for what, rates in (("vector", device.vector), ("matrix", device.matrix)):
+        figures += [(f"{what} {dtype}", f"{rate / 1e9:.0f} GFLOP/s", what)
+                    for dtype, rate in rates.items()]
+    figures += [(cache.name, f"{cache.bytes / 2**20:g} MiB, {cache.bandwidth / 1e9:.0f} GB/s",
+                 f"{cache.name}_bandwidth") for cache in device.caches]
+    figures += [("memory", f"{device.memory / 1e9:.1f} GB, {device.bandwidth / 1e9:.0f} GB/s",
+                 "bandwidth"), ("launch", f"{1e6 * device.launch:.2f} us", "launch"),
+                ("power", f"{device.watts:g} W", "watts")]
+    return "\n".join(f"    {label:<12}{text:<28}{device.origin.get(field, '')}".rstrip()
+                     for label, text, field in figures)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 import smalti
+from smalti import machine
 from smalti.cli.arrays import parse_shapes
 from smalti.cli.compile import ENGINE, ONNX
 from smalti.cli.generate import parse_size, show_progress
@@ -35,19 +36,23 @@ def chosen_parts(pipe: smalti.Pipeline, part: str | None) -> list[str]:
 @click.option("--precision", default=None, help="auto, f32 or bf16. Default: auto.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=NUMBERS",
               help="Shape of an input, or extent of a dimension, that an .onnx leaves open.")
+@click.option("--device", default=None, metavar="NAME",
+              help="A GPU or CPU that need not be here, say rtx_4060: what to expect of it.")
 def explain(model: str | None, part: str | None, size: str | None, threads: int | None,
-            precision: str | None, shapes: tuple[str, ...]) -> None:
-    """Show the kernels and schedules of MODEL.
+            precision: str | None, shapes: tuple[str, ...], device: str | None) -> None:
+    """Show the kernels and schedules of MODEL, and how long they are expected to take.
 
     MODEL is a checkpoint (default: the model that ships with Smalti), an .onnx model or a .smalti
     engine file.
     """
+    if device is not None:
+        machine.device(device)  # before anything is compiled
     if model is not None and Path(model).suffix in (ENGINE, ONNX):
         if part is not None or size is not None:
             raise InputError("--part and --size are for checkpoints")
         program = opened(Path(model), parse_shapes(shapes), {}, precision, threads, False)
         show_progress("")
-        click.echo(program.explain())
+        click.echo(program.explain(device))
         return
     if shapes:
         raise InputError("--shape is for .onnx models; give a checkpoint --size")
@@ -57,6 +62,6 @@ def explain(model: str | None, part: str | None, size: str | None, threads: int 
     pipe = pipeline.load(model, precision=precision or "auto", threads=threads,
                          progress=show_progress)
     for name in chosen_parts(pipe, part):
-        text = pipe.explain(name, width=width, height=height)
+        text = pipe.explain(name, width=width, height=height, device=device)
         show_progress("")
         click.echo(f"# {name}\n{text}")

@@ -20,6 +20,7 @@ import click
 
 import smalti
 from smalti.cli.bench import bench
+from smalti.cli.calibrate import calibrate
 from smalti.cli.compile import compile
 from smalti.cli.devices import devices
 from smalti.cli.dojo import dojo
@@ -71,7 +72,7 @@ def root() -> None:
 
 
 for command in (generate, upscale, compile, run, inspect, explain, export, devices, bench, profile,
-                tune, dojo):
+                tune, dojo, calibrate):
     root.add_command(command)
 
 

@@ -117,10 +117,12 @@ class Pipeline:
         """The parts of the model: "text", "unet", "vae" and others; see `smalti.models.parts`."""
         return tuple(self._submodels.parts)
 
-    def explain(self, part: str, width: int | None = None, height: int | None = None) -> str:
-        """Kernels and schedules of one of `parts` for a size in pixels."""
+    def explain(self, part: str, width: int | None = None, height: int | None = None,
+                device: str | None = None) -> str:
+        """Kernels and schedules of one of `parts` for a size in pixels, as they are here, or would
+        be on a device of the library."""
         shape = self._shape(part, width, height)
-        return self._submodels.compiled(part, self._submodels.graph(part, shape)).explain()
+        return self._submodels.compiled(part, self._submodels.graph(part, shape)).explain(device)
 
     def program(self, part: str, width: int | None = None, height: int | None = None) -> Program:
         """The program of one part for a size in pixels, with the model's weights."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import InputError
+from smalti.machine.descent import descend
 from smalti.machine.device import Device
 from smalti.machine.estimate import Problem, places, problems
 from smalti.machine.family import Constants, Family, Sizes
@@ -24,7 +25,6 @@ LAUNCH_BOUND = 1000.0
 """As do those in microseconds, which frameworks make large."""
 PULL = 0.003
 """Weight of a squared logarithm of a constant over its usual value, beside the mean error."""
-STEPS = (0.5, 0.3, 0.18, 0.11, 0.065, 0.04)
 FOLDS = 5
 RESIDUAL_SAMPLES_MIN = 20
 GAIN_MIN = 0.05
@@ -92,21 +92,7 @@ def fit(cases: Sequence[tuple[Device, str, Sizes, np.ndarray]], family: Family) 
         return float(np.mean(misses)) + PULL * sum(
             np.log(constants[name] / usual[name]) ** 2 for name in usual if not in_us(name))
 
-    best = dict(usual)
-    least = error(best)
-    for step in STEPS:
-        for name in usual:
-            bound = LAUNCH_BOUND if in_us(name) else BOUND
-            for factor in (np.exp(step), np.exp(-step)):
-                while True:
-                    tried = {**best, name: best[name] * factor}
-                    if not 1 / bound <= tried[name] / usual[name] <= bound:
-                        break
-                    found = error(tried)
-                    if found >= least:
-                        break
-                    best, least = tried, found
-    return best
+    return descend(usual, error, lambda name: LAUNCH_BOUND if in_us(name) else BOUND)
 
 
 def in_us(name: str) -> bool:

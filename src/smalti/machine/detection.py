@@ -15,7 +15,7 @@ from typing import Protocol
 from smalti.errors import UnknownDeviceError
 from smalti.machine.device import GUESSED, MEASURED, Cache, Device
 from smalti.machine.library import (
-    BARRIER_SECONDS, CORE_CACHE_BYTES_PER_CLOCK, LAST_CACHE_BYTES_PER_CLOCK, device,
+    CORE_CACHE_BYTES_PER_CLOCK, LAST_CACHE_BYTES_PER_CLOCK, device,
 )
 
 LANES = {"avx512f": 16, "avx2": 8}
@@ -24,11 +24,13 @@ PORTS = 2.0
 """Multiply-adds of vectors in a clock, on every core with AVX2 but those of the next line."""
 HALF_WIDTH = ("zen4",)
 """Architectures that take two clocks for 512 bits."""
+BARRIER_SECONDS = 1e-6
+"""Between two steps, where a few threads meet."""
 CLOCK, WATTS_A_CORE = 3.5e9, 10.0
 """Of a core whose line the library lacks."""
 EXTRAS = re.compile(r"\d+-Core Processor|with .*|w/ .*|CPU.*|@.*|\d+th Gen|Processor", re.I)
 """What brand strings say besides the name."""
-MEMORY_BYTES_A_SECOND, MEMORY_MAX = 18e9, 80e9
+MEMORY_BYTES_A_SECOND, MEMORY_MAX = 20e9, 80e9
 """What a core reads from memory while the others do, and all of them where no line says it."""
 
 

@@ -28,7 +28,7 @@ LAUNCH_SECONDS = {"nvidia": 1.2e-6, "amd": 2.5e-6, "intel": 25e-6, "apple": 5e-6
 """Between kernels in the vendor's own runtime; Intel's submits each by itself."""
 CORE_CACHE_BYTES_PER_CLOCK = 64.0
 """What a core of a CPU reads from its own second cache in a clock."""
-LAST_CACHE_BYTES_PER_CLOCK = 20.0
+LAST_CACHE_BYTES_PER_CLOCK = 25.0
 """What a core of a CPU reads from the last cache in a clock."""
 BARRIER_SECONDS = 2e-6
 PAIRS = ("zen4", "zen5", "sapphirerapids")

@@ -132,6 +132,10 @@ class Recipe:
         return cls(graph, "f32" if precision == "auto" else precision, tuple(held), threads,
                    tuple(sorted(weights.items())))
 
+    def cut(self) -> tuple[Cut, int]:
+        """The pieces of a program, and the bytes that transformed weights may add to plain ones."""
+        return pieces_of(self.graph, self.precision, self.held, dict(self.weights))[1:]
+
     def image(self, target: str, filterings: Mapping[str, int] = NO_FILTERINGS,
               progress: Callable[[int, int], None] | None = None) -> Image:
         """The image for a feature level, which this CPU need not have, from the cache or new.
@@ -181,6 +185,18 @@ def build_image(graph: Graph, chosen: Level, bounds: Limits, precision: str,
     dtypes of those that are given as halves; `known` schedules that are better than the first ones.
     Raises InputError for a value that is larger than any memory.
     """
+    graph, pieces, growth = pieces_of(graph, precision, held, weights)
+    builder = _Builder(graph, pieces, chosen, bounds, precision, filterings, growth,
+                       known or Known())
+    return builder.build(progress)
+
+
+def pieces_of(graph: Graph, precision: str, held: Collection[str],
+              weights: Mapping[str, str]) -> tuple[Graph, Cut, int]:
+    """A graph as it is compiled, its cut, and the bytes that transformed weights may add.
+
+    Raises InputError for a value that is larger than any memory.
+    """
     for value in (*graph.inputs.values(), *graph.parameters.values(),
                   *(node.output for node in graph.nodes)):
         if value.type.bytes > VALUE_BYTES_MAX:
@@ -198,9 +214,7 @@ def build_image(graph: Graph, chosen: Level, bounds: Limits, precision: str,
         for piece in pieces.pieces:
             form = "host" if isinstance(piece, HostPiece) else piece.kernel.form
             print(f"{piece.scope}: {form}: {piece.reason}")
-    builder = _Builder(graph, pieces, chosen, bounds, precision, filterings,
-                       growth_max(graph, precision, weights), known or Known())
-    return builder.build(progress)
+    return graph, pieces, growth_max(graph, precision, weights)
 
 
 def growth_max(graph: Graph, precision: str, weights: Mapping[str, str] = ALL_F32) -> int:

@@ -13,7 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
+from smalti import machine
 from smalti.errors import InputError, NumericsError
+from smalti.fuse import Cut
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES, FLOATS
 from smalti.runtime.alternative import Alternative
@@ -23,6 +25,7 @@ from smalti.runtime.explanation import explained
 from smalti.runtime.host import bound
 from smalti.runtime.image import HostCall, Image, Launch, Slot, array_at, finite_at
 from smalti.runtime.memory import anonymous
+from smalti.runtime.outlook import outlook
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 from smalti.runtime.table import Row, Table
 from smalti.runtime.weights import allocated, bind, checked, layout_of
@@ -49,6 +52,9 @@ class Recipe(Protocol):
 
     def image(self, target: str, filterings: Mapping[str, int] = ...) -> Image:
         """The image for a feature level, with smaller F(m) for some weights."""
+
+    def cut(self) -> tuple[Cut, int]:
+        """The pieces, and the bytes that transformed weights may add to plain ones."""
 
 
 class Program(ABC):
@@ -105,9 +111,24 @@ class Program(ABC):
     def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
         """The scope of the first kernel or node whose result is not finite, or None."""
 
+    def explain(self, device: str | None = None) -> str:
+        """Kernels, schedules, expected time, and that measured, and why each cut is there.
+
+        `device` is one of the library (`smalti.machine`), which need not be here: then what the
+        program would be there, and how long a run would take. Raises UnknownDeviceError, and
+        InputError where shapes depend on data.
+        """
+        if device is None:
+            return self._explained()
+        if self.recipe is None:
+            raise InputError(f"{self.name}: shapes depend on data; only programs of one static "
+                             f"graph can be foretold")
+        return outlook(self.name, *self.recipe.cut(), self.recipe.precision,
+                       machine.device(device))
+
     @abstractmethod
-    def explain(self) -> str:
-        """Kernels, schedules, time where measured, and why each cut is there."""
+    def _explained(self) -> str:
+        """What the program is here."""
 
     def _require_bound(self) -> None:
         if not self.bound:
@@ -221,7 +242,7 @@ class ReferenceProgram(Program):
                 return f"{node.operation.name} {node.scope}"
         return None
 
-    def explain(self) -> str:
+    def _explained(self) -> str:
         return f"{self.name}: the numpy reference runs, {len(self.graph.nodes)} nodes one by one\n"
 
 
@@ -527,7 +548,7 @@ class NativeProgram(Program):
             np.add.at(seconds, [x.piece for x in self.image.launches], measured)
         return seconds
 
-    def explain(self) -> str:
+    def _explained(self) -> str:
         """One line a kernel: time and GFLOP/s of the last run, expected time and what limits it,
         schedule, the dtype that its result is stored in, and why the cut is there; one a host call,
         and why no kernel computes it; the expected time of a run."""

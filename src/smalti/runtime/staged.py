@@ -222,7 +222,7 @@ class Interpreted(Program):
     def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
         return None
 
-    def explain(self) -> str:
+    def _explained(self) -> str:
         return f"{self.name}: {len(self.graph.nodes)} nodes, run with numpy\n"
 
 
@@ -269,7 +269,7 @@ class StagedProgram(Program):
                 return f"output {name}"
         return None
 
-    def explain(self) -> str:
+    def _explained(self) -> str:
         """What each stage that has run so far became."""
         programs = self._machine.programs
         return (f"{self.name}: shapes or branches depend on values; {len(programs)} stages have "

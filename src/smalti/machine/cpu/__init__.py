@@ -182,8 +182,8 @@ def _moved(work: Work, where: Mapping[str, Shares], core: Core,
     for flow in work.flows:
         shares = where[flow.buffer]
         far = max(0.0, 1.0 - shares.near - shares.last)
-        near += shares.near * flow.once
-        last += shares.last * flow.once
+        near += shares.near * flow.once * flow.pace
+        last += shares.last * flow.once * flow.pace
         memory += (WRITTEN if flow.written else 1.0) * far * flow.once
         if flow.held <= HELD_SHARE * core.l2_bytes:
             others = min(flow.again, flow.once * (threads - 1))

@@ -15,7 +15,7 @@ WEIGHED = Cost(1, 5)
 EXPONENTIAL = 4.0
 EXPONENTIAL_PAIRS = 3.0
 """Clocks of two to the power of a vector: a polynomial of five terms, of three in bf16."""
-TURNED = 4.0
+TURNED = 6.0
 """Vectors touched to turn one of queries or of results."""
 
 

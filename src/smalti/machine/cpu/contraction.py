@@ -257,7 +257,8 @@ class _Shape:
             source = replace(source, buffer=WORKSPACE)
         turns = self.tiles * self.groups * self.mine
         u = 4.0 * self.count * e.c * self.width if streamed else 0.0
-        again = (Flow(SCRATCH, 0.0, turns * (2 * slices * m + 2 * u), (m + u) * s.group),
+        again = (Flow(SCRATCH, 0.0, turns * (2 * slices * m + 2 * u),
+                      (m + u / slices) * s.group + v / slices * streamed),
                  Flow(SCRATCH, 0.0, 0.0 if s.shared else v * turns / s.group, v + m))
         return (summed(multiplied, weights, results, written),
                 (source, *again, *self.results()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 
 from smalti.kernel.form import ELEMENT_BYTES, Kernel, loads
@@ -19,7 +20,9 @@ MOMENTS = Cost(1, 3)
 """Of a vector: a load, a difference, a sum and a square."""
 MOMENTS_BLOCK = 6
 """Vectors of channels that are summed together, in a pass over the pixels."""
-ROW_CLOCKS = 60.0
+BLOCK_PACE = 2.5
+"""Of reading such blocks, which lie apart, over reading all channels in a row."""
+ROW_CLOCKS = 90.0
 """Clocks of the end of a row: lanes are summed, then a root and a division."""
 COMBINED = 4.0
 """Vectors touched of each part that is combined."""
@@ -108,7 +111,8 @@ def group_moments(kernel: Kernel, schedule: MomentsSchedule, core: Core) -> list
     passes = pixels / schedule.parts * -(-vectors // MOMENTS_BLOCK)
     return [
         Work(parts, summed(summing, {"rows": passes, "tiles": 1}),
-             (used["x"], Flow(WORKSPACE, workspace, written=True))),
+             (replace(used["x"], pace=BLOCK_PACE if vectors > MOMENTS_BLOCK else 1.0),
+              Flow(WORKSPACE, workspace, written=True))),
         Work(batch, summed(combining, {"tiles": 1}),
              (Flow(WORKSPACE, workspace, workspace, workspace),
               *(flow for name, flow in used.items() if name != "x")))]

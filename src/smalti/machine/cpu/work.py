@@ -16,18 +16,18 @@ from smalti.schedule.merge import access
 
 CONSTANTS: Mapping[str, float] = {
     "products": 1.01,   # clocks of multiply-adds over those that the ports allow
-    "starts": 8.5,      # clocks of one turn of a micro-kernel
-    "vectors": 0.6,     # clocks of loop nests over those that the ports allow one after the other
-    "functions": 0.8,   # clocks of exponentials and the like over those that they are listed with
-    "transforms": 2.5,  # clocks of filtering's transforms over those that the ports allow
+    "starts": 7.5,      # clocks of one turn of a micro-kernel
+    "vectors": 0.3,     # clocks of loop nests over what ports of one vector would take
+    "functions": 0.86,  # clocks of exponentials and the like over those that they are listed with
+    "transforms": 3.7,  # clocks of filtering's transforms over their additions: registers spill
     "rows": 10.0,       # clocks of a row of a loop nest
-    "tiles": 300.0,     # clocks of taking a tile and setting its addresses up
-    "l2": 1.2,          # share of the bandwidth of the second-level cache that is reached
-    "l3": 0.8,          # the same of the last cache
-    "memory": 1.1,      # the same of the memory
-    "reach": 0.7,       # share of the memory's bandwidth that one core reaches alone
+    "tiles": 230.0,     # clocks of taking a tile and setting its addresses up
+    "l2": 1.0,          # share of the bandwidth of the second-level cache that is reached
+    "l3": 0.5,          # the same of the last cache
+    "memory": 1.1,      # the same of the memory; more than 1 where both directions are at work
+    "reach": 0.8,       # share of the memory's bandwidth that one core reaches alone
     "launch": 0.6,      # barriers over the device's own launch cost
-    "overlap": 2.2,     # exponent with which clocks and bytes are added: 1 not at the same time
+    "overlap": 1.9,     # exponent with which clocks and bytes are added: 1 not at the same time
 }
 KINDS = ("products", "starts", "vectors", "functions", "transforms", "rows", "tiles")
 LEVELS = ("l2", "l3", "memory")
@@ -49,7 +49,8 @@ ROUNDING, ROUNDING_PAIRS = 6, 1
 class Flow:
     """Bytes of a buffer that a step reads or writes: `once` from where it lies, and `again` later.
 
-    `held` bytes have been touched by a thread when it comes back to the same ones.
+    `held` bytes have been touched by a thread when it comes back to the same ones. Those in caches
+    take `pace` times as long as bytes that are read in a row.
     """
 
     buffer: str
@@ -57,6 +58,7 @@ class Flow:
     again: float = 0.0
     held: float = 0.0
     written: bool = False
+    pace: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

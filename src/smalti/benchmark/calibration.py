@@ -1,0 +1,153 @@
+"""`smalti calibrate`: what this CPU does in a second, and how far the timing model is from it.
+
+First the rates that the model takes for granted (`probes.py`), then some kernels through the
+compiler, to which its constants are fitted. All of it takes less than ten seconds.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import date
+
+import numpy as np
+
+from smalti import machine, nn
+from smalti.benchmark import probes
+from smalti.graph import Graph, Value
+from smalti.machine import cpu
+from smalti.machine.cpu.fitting import Sample, fitted
+from smalti.machine.detection import at_level
+from smalti.runtime.compiler import compile_graph
+from smalti.runtime.devices import cpu as processor
+from smalti.runtime.devices import modelled_code
+from smalti.runtime.prediction import launches
+from smalti.runtime.program import NativeProgram
+from smalti.target.x86.instructions import level
+
+ROUNDS, SECONDS_EACH, RUNS_MIN = 3, 0.015, 3
+MEMORY_BYTES_MIN = 64 << 20
+PRECISIONS = ("f32", "bf16")
+Progress = Callable[[str], None]
+
+
+def image(graph: Graph, channels: int, side: int) -> Value:
+    """A square image, as a kernel leaves it."""
+    return nn.conv2d(graph.input("x", (1, 8, side, side)), "first", channels, 1)
+
+
+def rows(graph: Graph, count: int, width: int) -> Value:
+    """Tokens, as a kernel leaves them."""
+    return nn.linear(graph.input("x", (1, count, 64)), "first", width)
+
+
+def attended(graph: Graph, count: int, heads: int, depth: int) -> Value:
+    """Self-attention without its projections."""
+    x = rows(graph, count, heads * depth)
+    return graph.apply("attention", x, x, x, num_heads=heads)
+
+
+KERNELS: dict[str, Callable[[Graph], Value]] = {
+    "conv 3x3, 64 of 64": lambda g: nn.conv2d(image(g, 64, 64), "w", 64, 3),
+    "conv 3x3, 320 of 32": lambda g: nn.conv2d(image(g, 320, 32), "w", 320, 3),
+    "conv 3x3, 640 of 16": lambda g: nn.conv2d(image(g, 640, 16), "w", 640, 3),
+    "conv 3x3, 1280 of 8": lambda g: nn.conv2d(image(g, 1280, 8), "w", 1280, 3),
+    "conv 3x3, 256 of 64": lambda g: nn.conv2d(image(g, 256, 64), "w", 256, 3),
+    "conv 3x3 behind an enlargement": lambda g: nn.conv2d(
+        nn.upsample_nearest(image(g, 256, 32)), "w", 256, 3),
+    "conv 3x3 in steps of 2": lambda g: nn.conv2d(image(g, 320, 32), "w", 320, 3, stride=2),
+    "conv 1x1, 16 of 112": lambda g: nn.conv2d(image(g, 16, 112), "w", 96, 1),
+    "conv 1x1, 960 of 7": lambda g: nn.conv2d(image(g, 960, 7), "w", 320, 1),
+    "depthwise, 96 of 112": lambda g: nn.conv2d(image(g, 96, 112), "w", 96, 3, groups=96),
+    "depthwise, 576 of 14": lambda g: nn.conv2d(image(g, 576, 14), "w", 576, 3, groups=576),
+    "product 4096 x 320 x 1280": lambda g: nn.linear(rows(g, 4096, 320), "w", 1280),
+    "product 1024 x 640 x 640": lambda g: nn.linear(rows(g, 1024, 640), "w", 640),
+    "product 77 x 768 x 3072": lambda g: nn.linear(rows(g, 77, 768), "w", 3072),
+    "product 77 x 1280 x 10240": lambda g: nn.linear(rows(g, 77, 1280), "w", 10240),
+    "product 1 x 1280 x 1000": lambda g: nn.linear(rows(g, 1, 1280), "w", 1000),
+    "attention 2048, 8 x 40": lambda g: attended(g, 2048, 8, 40),
+    "attention 512, 8 x 80": lambda g: attended(g, 512, 8, 80),
+    "attention 77, 12 x 64": lambda g: attended(g, 77, 12, 64),
+    "normalised image": lambda g: nn.conv2d(
+        nn.silu(nn.group_norm(image(g, 320, 64), "n", 32, 1e-5)), "w", 4, 1),
+    "normalised rows": lambda g: nn.linear(nn.layer_norm(rows(g, 4096, 320), "n"), "w", 32),
+}
+"""Kernels of all kinds at sizes that models have, each behind a first one that leaves its input
+where kernels do, and is not counted."""
+
+
+def calibrated(target: str, threads: int, progress: Progress) -> cpu.Measured:
+    """Measure this CPU with `threads` threads and code of the feature level `target`."""
+    rates = measured_rates(target, threads, progress)
+    device = at_level(rates.applied(replace(machine.detect(processor())), ""), level(target).lanes,
+                      level(target).pairs)
+    samples = list(measured_kernels(device, target, threads, progress))
+    progress("fitting")
+    constants, before, after = fitted(samples)
+    return replace(rates, constants=dict(constants), error=(before, after))
+
+
+def measured_rates(target: str, threads: int, progress: Progress) -> cpu.Measured:
+    """The rates of this CPU, with no constants yet."""
+    chosen, found = level(target), processor()
+    progress("clock, multiply-adds, barriers")
+    clock, flops = probes.clock(chosen), probes.flops(chosen, False, threads)
+    pairs = probes.flops(chosen, True, threads) if chosen.pairs else 0.0
+    launch = probes.barrier(chosen, threads)
+    progress("caches and memory")
+    near = probes.bandwidth(chosen, found.l2_bytes // 2, threads)
+    last = probes.bandwidth(chosen, max(2 * found.l2_bytes, found.l3_bytes // (4 * threads)),
+                            threads)
+    far = max(MEMORY_BYTES_MIN, 4 * found.l3_bytes // threads)
+    memory = probes.bandwidth(chosen, far, threads)
+    alone = probes.bandwidth(chosen, far, 1) if threads > 1 else memory
+    latency = {name: probes.latency(chosen, size) for name, size in (
+        ("l1", found.l1_bytes // 2), ("l2", found.l2_bytes // 2), ("l3", found.l3_bytes // 2),
+        ("memory", max(MEMORY_BYTES_MIN, 4 * found.l3_bytes)))}
+    return cpu.Measured(
+        found.name, threads, platform.release(), modelled_code(), date.today().isoformat(),
+        clock=clock, f32=flops, bf16=pairs, l2=near, l3=min(last, near), memory=min(memory, last),
+        reach=min(alone, memory), launch=max(launch, 1e-8), latency=latency)
+
+
+def measured_kernels(device: machine.Device, target: str, threads: int,
+                     progress: Progress) -> Iterator[Sample]:
+    """Counts and seconds of the kernels of small programs, which run in turns.
+
+    What counts is the fastest run: the clock of a kernel stops when all threads have been there, so
+    that of one run alone what one kernel seems to save another has lost.
+    """
+    programs = []
+    for name, build in KERNELS.items():
+        for precision in PRECISIONS:
+            progress(f"compiling {name}, {precision}")
+            programs.append(prepared(name, build, precision, target, threads))
+    best = [np.full(1, np.inf)] * len(programs)
+    for turn in range(ROUNDS):
+        for number, (program, inputs) in enumerate(programs):
+            progress(f"turn {turn + 1} of {ROUNDS}, {program.name}")
+            program.run(inputs)
+            runs, started = 0, time.perf_counter()
+            while runs < RUNS_MIN or time.perf_counter() - started < SECONDS_EACH:
+                program.run(inputs)
+                best[number] = min(best[number], program.kernel_seconds(), key=np.sum)
+                runs += 1
+    for (program, _), seconds in zip(programs, best, strict=True):
+        found = launches(program.image)
+        counts = cpu.program_counts(cpu.core_of(device), list(found.values()), program.crew,
+                                    program.image.arena_bytes)
+        for number, steps in list(zip(found, counts, strict=True))[1:]:
+            yield steps, float(seconds[number])
+
+
+def prepared(name: str, build: Callable[[Graph], Value], precision: str, target: str,
+             threads: int) -> tuple[NativeProgram, dict[str, np.ndarray]]:
+    """A small program with random weights, and its input."""
+    graph, random = Graph(name), np.random.default_rng(0)
+    graph.output("y", build(graph))
+    program = compile_graph(graph, precision=precision, threads=threads, target=target)
+    program.bind(lambda name: random.standard_normal(
+        graph.parameters[name].shape, np.float32) * np.float32(0.05))
+    return program, {"x": random.standard_normal(graph.inputs["x"].shape, np.float32)}

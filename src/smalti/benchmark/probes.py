@@ -1,0 +1,169 @@
+"""What this CPU does in a second, measured by small machine code: clock, multiply-adds, bytes by
+footprint, latency, barriers.
+
+Each probe is the best of a few short repetitions, so all of them together take a second or two.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from smalti.runtime.executable import Executable
+from smalti.runtime.memory import anonymous
+from smalti.runtime.program import driver_entry
+from smalti.runtime.threads import context, workers
+from smalti.target.x86.assembler import Assembler, Code, Memory
+from smalti.target.x86.instructions import Level
+from smalti.target.x86.layout import LAUNCH, aligned
+
+SUMS = 12
+"""Sums that do not depend on one another: more than latency times instructions a cycle."""
+STEPS = 20_000
+MULTIPLY_CLOCKS = 3
+"""Latency of a 64-bit multiplication on every x86 of the last ten years."""
+SECONDS_EACH = 0.02
+REPETITIONS = 5
+CHASES = 100_000
+LINE_BYTES, PAGE_BYTES = 64, 4096
+BARRIERS = 1000
+
+
+def multiplying(level: Level, pairs: bool, steps: int = STEPS) -> Code:
+    """Multiply-adds on registers only, `SUMS` a step."""
+    asm = Assembler(level, "multiply")
+    for _ in range(4):
+        asm.argument()
+    sums, factor = [asm.zero() for _ in range(SUMS)], asm.load_constant(0.5)
+    with asm.loop(steps):
+        for register in sums:
+            asm.op("dot_pairs" if pairs else "fma", register, factor, factor)
+    return asm.finish()
+
+
+def chain(level: Level) -> Code:
+    """`STEPS` multiplications of integers, each of the result of the one before."""
+    asm = Assembler(level, "chain")
+    for _ in range(4):
+        asm.argument()
+    value = asm.immediate(1)
+    with asm.loop(STEPS // 8):
+        for _ in range(8):
+            asm.op("imul", value, value)
+    return asm.finish()
+
+
+def reading(level: Level, size: int, times: int) -> Code:
+    """Reads `size` bytes of the thread's scratch memory `times` times."""
+    asm = Assembler(level, "read")
+    _, _, scratch, _ = (asm.argument() for _ in range(4))
+    width = 4 * level.lanes
+    with asm.loop(times):
+        place = asm.copy(scratch)
+        with asm.loop(size // (8 * width)):
+            for number in range(8):
+                asm.load(Memory(place, number * width))
+            asm.advance(place, 8 * width)
+    return asm.finish()
+
+
+def chasing(level: Level, steps: int) -> Code:
+    """Follows addresses through the thread's scratch memory, which hold each other."""
+    asm = Assembler(level, "chase")
+    _, _, scratch, _ = (asm.argument() for _ in range(4))
+    at = asm.copy(scratch)
+    with asm.loop(steps // 8):
+        for _ in range(8):
+            asm.op("mov", at, Memory(at))
+    return asm.finish()
+
+
+def nothing(level: Level) -> Code:
+    """A tile of no work."""
+    asm = Assembler(level, "nothing")
+    for _ in range(4):
+        asm.argument()
+    return asm.finish()
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Memory for each of some threads, every page of it there."""
+
+    memory: np.ndarray
+    address: int
+    bytes: int
+
+    @classmethod
+    def of(cls, threads: int, size: int) -> Scratch:
+        """`size` bytes a thread."""
+        memory = anonymous(threads * size + PAGE_BYTES)
+        memory[::PAGE_BYTES] = 1
+        start = memory.ctypes.data
+        return cls(memory, start + -start % PAGE_BYTES, size)
+
+
+def best(code: Code, tiles: int, threads: int, scratch: Scratch | None = None,
+         launches: int = 1, repetitions: int = REPETITIONS) -> float:
+    """The shortest time of some runs of all tiles, `launches` times with a barrier behind each."""
+    executable = Executable(code.bytes)
+    counters, table = np.zeros(8 * launches, np.uint64), aligned(launches, LAUNCH)
+    pointers = np.zeros(1, np.uint64)
+    for number in range(launches):
+        table[number] = (executable.address + code.entry, pointers.ctypes.data, tiles,
+                         counters.ctypes.data + 64 * number, 0)
+    state = context(table, threads, scratch.address if scratch else 0,
+                    scratch.bytes if scratch else 0)
+    taken = []
+    for _ in range(repetitions):
+        counters[:] = 0
+        started = time.perf_counter()
+        workers(threads).run(driver_entry(), state.ctypes.data)
+        taken.append(time.perf_counter() - started)
+    executable.close()
+    return min(taken)
+
+
+def clock(level: Level) -> float:
+    """Clocks a second of a core that is at work."""
+    tiles = 1000
+    return STEPS * tiles * MULTIPLY_CLOCKS / best(chain(level), tiles, 1)
+
+
+def flops(level: Level, pairs: bool, threads: int) -> float:
+    """FLOP/s of multiply-adds on registers, of f32 or of pairs of bf16."""
+    tiles = 400 * threads
+    work = SUMS * STEPS * level.lanes * (4 if pairs else 2) * tiles
+    return work / best(multiplying(level, pairs), tiles, threads)
+
+
+def bandwidth(level: Level, size: int, threads: int, rate: float = 1e10) -> float:
+    """Bytes a second that all threads read, each from `size` bytes of its own; `rate` is about
+    what one of them is expected to reach."""
+    scratch = Scratch.of(threads, size)
+    times = max(1, int(SECONDS_EACH * rate / size))
+    taken = best(reading(level, size, times), threads, threads, scratch)
+    return threads * times * (size - size % (32 * level.lanes)) / taken
+
+
+def latency(level: Level, size: int) -> float:
+    """Seconds until an address is there that is read somewhere in `size` bytes."""
+    scratch = Scratch.of(1, size)
+    lines = size // LINE_BYTES
+    order = np.random.default_rng(0).permutation(lines - 1) + 1
+    order = np.concatenate([[0], order])
+    table = scratch.memory[scratch.address - scratch.memory.ctypes.data:][:size].view(np.uint64)
+    table[order * (LINE_BYTES // 8)] = scratch.address + LINE_BYTES * np.roll(order, -1).astype(
+        np.uint64)
+    few, many = (best(chasing(level, steps), 1, 1, scratch, repetitions=3)
+                 for steps in (CHASES, 4 * CHASES))
+    return (many - few) / (3 * CHASES)
+
+
+def barrier(level: Level, threads: int) -> float:
+    """Seconds of a launch of hardly any work, with the barrier behind it."""
+    empty = nothing(level)
+    many, few = (best(empty, threads, threads, launches=count) for count in (BARRIERS, 1))
+    return max(0.0, many - few) / (BARRIERS - 1)

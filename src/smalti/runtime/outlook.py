@@ -1,0 +1,172 @@
+"""What a program would be, and how long a run would take, on a device that is not here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from smalti import machine
+from smalti.fuse import Cut, HostPiece, Piece
+from smalti.fuse.support import When
+from smalti.kernel.form import ELEMENT_BYTES, Kernel
+from smalti.kernel.traffic import touched
+from smalti.machine import cpu
+from smalti.machine.device import GUESSED, Device
+from smalti.runtime.arena import arranged
+from smalti.runtime.strips import Course, Turn
+from smalti.schedule import Schedule, choose
+from smalti.schedule.choose import FILTERING_MAX
+from smalti.schedule.merge import contraction_extents, weights_batched
+from smalti.schedule.schedule import Limits
+from smalti.schedule.winograd import growth_of
+from smalti.settings import THREADS_MAX
+
+WIDE_LANES, VECTORS = 16, {16: 32, 8: 16}
+COPY_COLUMNS = 1024
+ASSUMED_OF_GPUS = ("assumed: the same cut, its kernels as fast as the vendor's library computes "
+                   "them, each by a launch of its own; operations on the host are left out")
+ASSUMED_OF_CPUS = ("assumed: Smalti's first schedules for {threads} threads and these caches; "
+                   "a run that follows another; operations on the host are left out")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A kernel on a device: what it is, and what it is expected to cost."""
+
+    piece: Piece
+    seconds: float
+    joules: float
+    binds: str
+    how: str
+
+
+def outlook(name: str, found: Cut, growth: int, precision: str, device: Device) -> str:
+    """The program of a cut on a device, a line a kernel; `growth` bounds the bytes that transformed
+    weights may add to plain ones."""
+    threads = min(device.units, THREADS_MAX)
+    if device.kind == "cpu":
+        kernels = list(on_cpu(found, growth, precision, device, threads))
+        assumed = ASSUMED_OF_CPUS.format(threads=threads)
+    else:
+        kernels = list(on_gpu(_running(found), precision, device))
+        assumed = ASSUMED_OF_GPUS
+    hosted = sum(isinstance(piece, HostPiece) for piece in found.pieces)
+    seconds, joules = (sum(getattr(k, field) for k in kernels) for field in ("seconds", "joules"))
+    guessed = [field for field, origin in device.origin.items() if origin == GUESSED]
+    lines = [f"{name} on {device.name}: {len(kernels)} kernels in a run, "
+             + f"{hosted} operations on the host, " * bool(hosted)
+             + f"precision {precision}; expected of a run: {1e3 * seconds:.3f} ms, "
+             f"{joules:.3g} J", assumed]
+    if guessed:
+        lines.append(f"guessed of this device: {', '.join(guessed)}")
+    lines += [f"{number:5d} {1e3 * k.seconds:9.3f} ms expected, {k.binds:18s} "
+              f"{k.piece.kernel.form:18s} {k.piece.scope}  {k.how}"
+              for number, k in enumerate(kernels)]
+    return "\n".join(lines) + "\n"
+
+
+def _running(found: Cut) -> list[Piece]:
+    """The kernels that each run computes."""
+    return [piece for piece in found.pieces
+            if isinstance(piece, Piece) and piece.when == When.RUN]
+
+
+# ---------------------------------------------------------------------- another CPU
+
+
+def limits_of(device: Device, threads: int) -> Limits:
+    """What a CPU means for schedules."""
+    lanes = WIDE_LANES if device.wave >= WIDE_LANES else WIDE_LANES // 2
+    core = cpu.core_of(device)
+    return Limits(lanes, VECTORS[lanes], int(core.l1_bytes), int(core.l2_bytes), threads,
+                  core.pairs > 0)
+
+
+def on_cpu(found: Cut, growth: int, precision: str, device: Device,
+           threads: int) -> Iterator[Expected]:
+    """The kernels of a run on a CPU, under the first schedules."""
+    bounds = limits_of(device, threads)
+    schedules = _first(found, growth, precision, bounds)
+    course = Course(found, schedules, [Turn((n,)) for n in range(len(found.pieces))])
+    arena = arranged(course, [0] * len(found.pieces))
+    running = [(piece, schedule) for piece, schedule in zip(found.pieces, schedules, strict=True)
+               if isinstance(piece, Piece) and piece.when == When.RUN]
+    launches = []
+    for piece, schedule in running:
+        places = {name: (cpu.ARENA, arena.place(view).offset)
+                  if view.storage.kind in ("arena", "input") else ((id(view.storage), name), 0)
+                  for name, view in piece.views.items()}
+        launches.append(cpu.Launch(piece.kernel, schedule, places))
+    estimate = cpu.estimate_program(device, launches, threads, arena.bytes)
+    for (piece, schedule), kernel in zip(running, estimate.kernels, strict=True):
+        yield Expected(piece, kernel.seconds, kernel.energy_joules, kernel.binds, str(schedule))
+
+
+def _first(found: Cut, growth: int, precision: str, bounds: Limits) -> list[Schedule | None]:
+    """The first schedules of all pieces."""
+    schedules: list[Schedule | None] = []
+    for piece in found.pieces:
+        if isinstance(piece, HostPiece):
+            schedules.append(None)
+            continue
+        schedules.append(choose(piece.kernel, bounds, precision, FILTERING_MAX, growth))
+        if piece.kernel.form == "contraction":
+            growth -= growth_of(piece.kernel, schedules[-1], precision)
+    return schedules
+
+
+# ---------------------------------------------------------------------- a GPU
+
+
+def on_gpu(pieces: Sequence[Piece], precision: str, device: Device) -> Iterator[Expected]:
+    """Kernels as the library of a GPU's vendor computes them."""
+    dtype = "bf16" if precision == "bf16" else "f32"
+    known: dict[Kernel, Sequence[machine.Estimate]] = {}
+    for piece in pieces:
+        if piece.kernel not in known:
+            known[piece.kernel] = _library_calls(piece.kernel, dtype, device)
+        found = known[piece.kernel]
+        longest = max(found, key=lambda one: one.microseconds)
+        yield Expected(piece, sum(1e-6 * one.microseconds for one in found),
+                       sum(one.joules for one in found), longest.binds, longest.algorithm)
+
+
+def _library_calls(kernel: Kernel, dtype: str, device: Device) -> Sequence[machine.Estimate]:
+    if kernel.form == "contraction":
+        return [_contraction(kernel, dtype, device)]
+    if kernel.form == "attention":
+        return _attention(kernel, dtype, device)
+    return [_moving(kernel, device)]
+
+
+def _contraction(kernel: Kernel, dtype: str, device: Device) -> machine.Estimate:
+    e = contraction_extents(kernel)
+    filters = e.o * e.parts
+    if weights_batched(kernel):
+        return machine.estimate(device, "mat_mul", dtype, batch=e.b * e.y, m=e.x, n=filters, k=e.c)
+    if e.r == e.s == 1:
+        return machine.estimate(device, "mat_mul", dtype, m=e.b * e.y * e.x, n=filters, k=e.c)
+    height = (e.y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1
+    width = (e.x - 1) * e.stride_x + (e.s - 1) * e.dilation_x + 1
+    return machine.estimate(
+        device, "conv", dtype, x=(e.b, e.c, height, width), w=(filters, e.c, e.r, e.s),
+        strides=(e.stride_y, e.stride_x), dilations=(e.dilation_y, e.dilation_x))
+
+
+def _attention(kernel: Kernel, dtype: str, device: Device) -> Sequence[machine.Estimate]:
+    """One kernel where queries and keys are as many, else two products."""
+    batch, queries, heads, depth = kernel.buffer("q").shape
+    keys, width = kernel.buffer("k").shape[1], kernel.buffer("v").shape[3]
+    if queries == keys and depth == width:
+        return [machine.estimate(device, "attention", dtype, batch=batch, sequence=queries,
+                                 heads=heads, head_dim=depth)]
+    return [machine.estimate(device, "mat_mul", dtype, batch=batch * heads, m=queries, n=n, k=k)
+            for n, k in ((keys, depth), (width, keys))]
+
+
+def _moving(kernel: Kernel, device: Device) -> machine.Estimate:
+    """A copy of as many bytes."""
+    moved = sum(ELEMENT_BYTES[kernel.buffer(name).dtype] * count
+                for name, count in touched(kernel).items())
+    return machine.estimate(device, "copy", rows=max(1.0, moved / 8 / COPY_COLUMNS),
+                            columns=COPY_COLUMNS)
