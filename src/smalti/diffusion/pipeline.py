@@ -160,7 +160,9 @@ class Pipeline:
         guidance = Guidance(denoiser, prompt, negative, asked.guidance_scale,
                             always_both=sampler.needs_negative)
         with timings.of("prepare"):
-            network.prepare(guidance.batch_factor, *self._latent(asked), prompt)
+            network.prepare(*self._latent(asked), [prompt, negative][:guidance.batch_factor],
+                            [denoiser.time(sigma) for sigma in sigmas[:-1]],
+                            self._kept_bytes_max(asked))
         latents = initial_latents(source.draw(), sigmas)
         walk = sampler(guidance, latents, sigmas, source.draw, levels)
         for index in range(total):

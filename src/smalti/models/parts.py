@@ -13,7 +13,7 @@ from smalti.graph import Graph
 from smalti.models.chroma import chroma_graph, chroma_modulation_graph
 from smalti.models.clip_text import clip_text_graph
 from smalti.models.config import ModelConfig, TextConfig, UNetConfig
-from smalti.models.flux import flux_graph
+from smalti.models.flux import flux_graph, flux_modulation_graph
 from smalti.models.mmdit import mmdit_graph
 from smalti.models.t5 import t5_graph
 from smalti.models.transformer_config import ChromaConfig, FluxConfig, T5Config
@@ -54,7 +54,7 @@ def parts(config: ModelConfig) -> dict[str, Part]:
         text, text_2, text_3   of CLIP (batch, skip), where the state that is `skip`-th from the end
                                is read; of T5 (batch, tokens)
         unet, transformer      (batch, height, width, tokens), sizes of the latent
-        modulation             (batch,), of Chroma
+        modulation             (batch,), of FLUX.1 and Chroma
         vae                    (height, width), of the latent
         vae_encoder            (height, width), in pixels
 
@@ -93,10 +93,13 @@ def _denoiser(config: ModelConfig) -> dict[str, Part]:
         return {"unet": Part("the UNet", partial(unet_graph, denoiser), (1, side, side, 77),
                              STEADY)}
     if isinstance(denoiser, ChromaConfig):
-        return {"modulation": Part("the modulations", partial(chroma_modulation_graph, denoiser),
-                                   (1,)),
-                "transformer": Part("the transformer",
-                                    partial(chroma_graph, denoiser, masked=True), (1, 2, 2, 1),
-                                    STEADY)}
-    graph = flux_graph if isinstance(denoiser, FluxConfig) else mmdit_graph
-    return {"transformer": Part("the transformer", partial(graph, denoiser), (1, 2, 2, 1), STEADY)}
+        making, graph = chroma_modulation_graph, partial(chroma_graph, masked=True)
+    elif isinstance(denoiser, FluxConfig):
+        making, graph = flux_modulation_graph, partial(flux_graph, modulated=True)
+    else:
+        making, graph = None, mmdit_graph
+    found = {}
+    if making is not None:
+        found["modulation"] = Part("the modulations", partial(making, denoiser), (1,))
+    found["transformer"] = Part("the transformer", partial(graph, denoiser), (1, 2, 2, 1), STEADY)
+    return found
