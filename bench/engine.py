@@ -23,7 +23,7 @@ SHAPE_SECONDS_MAX = 3.0
 PROCESSES = 3
 PAGE_BYTES = 4096
 DECODER, LATENT = "vae", (64, 64)
-UNET, SHAPES = "unet", ((2, 64, 64), (2, 96, 64))
+UNET, SHAPES = "unet", ((2, 64, 64, 77), (2, 96, 64, 77))
 """A batch of two at 512x512, then at 512x768: rows, and height and width of the latent."""
 
 

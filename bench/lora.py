@@ -22,8 +22,8 @@ from smalti.diffusion.submodels import Submodels
 from smalti.runtime.compiler import Recipe
 
 RANK, ALPHA, BLOCKS_A_LEVEL = 16, 8, 3
-SHAPES = {"text": (2,), "unet": (2, 64, 64)}
-"""Prompt and negative prompt, at 512x512."""
+SHAPES = {"text": (2, 1), "unet": (2, 64, 64, 77)}
+"""Prompt and negative prompt, the last state of CLIP, at 512x512."""
 STEPS = 3
 
 

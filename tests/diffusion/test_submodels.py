@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from tiny_adapters import write_adapter
 from tiny_model import TINY
 
 from smalti import checkpoint
 from smalti.checkpoint.adapters import Adapted, Adapter, Use
-from smalti.checkpoint.expected import TEXT, UNET, expected_tensors
+from smalti.checkpoint.expected import TEXT
 from smalti.diffusion.submodels import Submodels
 from smalti.errors import InputError, NumericsError
 from smalti.runtime import compiler
@@ -24,34 +25,11 @@ LATENT = {"latent": np.random.default_rng(1).standard_normal((1, 4, 4, 4), np.fl
 RUNS = {"text": ((1, 1), TOKENS), "unet": ((1, 4, 4, 77), LATENT)}
 
 
-def adapter_file(path: Path, seed: int) -> Path:
-    """A LoRA of all layers of the UNet and of the text encoder, their biases included."""
-    rng, tensors = np.random.default_rng(seed), {}
-    for name, shape in expected_tensors(TINY).items():
-        prefix = next((p for p in (UNET, TEXT) if name.startswith(p)), None)
-        if prefix is None or "embed" in name:
-            continue
-        layer, _, leaf = name.rpartition(".")
-        module = ("diffusion_model." if prefix == UNET else "lora_te_text_model.") \
-            + layer.removeprefix(prefix)
-        if leaf == "bias":
-            tensors[f"{module}.diff_b"] = rng.standard_normal(shape, np.float32) / 10
-        elif len(shape) == 1:
-            tensors[f"{module}.w_norm"] = rng.standard_normal(shape, np.float32) / 10
-        else:
-            ones = (1,) * (len(shape) - 2)
-            tensors[f"{module}.lora_up.weight"] = rng.standard_normal((shape[0], 2, *ones),
-                                                                      np.float32) / 10
-            tensors[f"{module}.lora_down.weight"] = rng.standard_normal((2, *shape[1:]),
-                                                                        np.float32) / 3
-    save_file(tensors, path)
-    return path
-
-
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> list[Adapter]:
     folder = tmp_path_factory.mktemp("adapters")
-    return [Adapter.open(adapter_file(folder / f"{seed}.safetensors", seed)) for seed in (0, 1)]
+    return [Adapter.open(write_adapter(folder / f"{seed}.safetensors", TINY, seed))
+            for seed in (0, 1)]
 
 
 def results(parts: Submodels) -> dict[str, bytes]:

@@ -15,6 +15,7 @@ from smalti.cli.interrupt import ending_at_once
 from smalti.cli.output import check_writable, output_paths, write_png
 from smalti.errors import InputError
 
+LORA = re.compile(r"(.*?)((?::[-+]?(?:\d+\.?\d*|\.\d+)){1,2})?", re.DOTALL)
 SIZE = re.compile(r"(\d{1,9})(?:[xX](\d{1,9}))?")
 
 
@@ -33,6 +34,16 @@ def parse_size(text: str | None) -> tuple[int | None, int | None]:
     return int(found[1]), int(found[2] or found[1])
 
 
+def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
+    """Path and weights of `PATH`, `PATH:WEIGHT` or `PATH:WEIGHT:TEXT_WEIGHT`.
+
+    >>> parse_lora("a.safetensors"), parse_lora("C:/a.safetensors:0.5:-1")
+    (('a.safetensors', 1.0), ('C:/a.safetensors', 0.5, -1.0))
+    """
+    path, weights = LORA.fullmatch(text).groups()
+    return (path, *(map(float, weights[1:].split(":")) if weights else (1.0,)))
+
+
 @click.command()
 @click.argument("prompt")
 @click.option("-o", "--output", default="smalti.png", show_default=True,
@@ -48,6 +59,9 @@ def parse_size(text: str | None) -> tuple[int | None, int | None]:
 @click.option("--prediction", default=None,
               help="What the denoiser predicts, where the file tells it wrong: epsilon, "
                    "v_prediction, ...")
+@click.option("--lora", "loras", multiple=True, metavar="PATH[:WEIGHT[:TEXT_WEIGHT]]",
+              help="Adapter (LoRA and its relatives), how much of it, and how much of it for the "
+                   "text encoders; may be given several times.")
 @click.option("-n", "--negative-prompt", default="", help="What the picture should not show.")
 @click.option("--steps", type=int, default=None, help="Denoising steps. Default: the model's own.")
 @click.option("--sampler", default=None,
@@ -73,10 +87,11 @@ def parse_size(text: str | None) -> tuple[int | None, int | None]:
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--precision", default="auto", show_default=True, help="auto, f32 or bf16.")
 def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[str, ...],
-             vae: str | None, prediction: str | None, negative_prompt: str, steps: int | None,
-             sampler: str | None, noise: str | None, size: str | None, seed: int, batch: int,
-             guidance: float | None, distilled_guidance: float | None, clip_skip: int | None,
-             rng: str, device: str, threads: int | None, precision: str) -> None:
+             vae: str | None, prediction: str | None, loras: tuple[str, ...], negative_prompt: str,
+             steps: int | None, sampler: str | None, noise: str | None, size: str | None, seed: int,
+             batch: int, guidance: float | None, distilled_guidance: float | None,
+             clip_skip: int | None, rng: str, device: str, threads: int | None, precision: str
+             ) -> None:
     """Make a picture of PROMPT."""
     started = time.perf_counter()
     width, height = parse_size(size)
@@ -86,7 +101,7 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
         pipeline = smalti.Pipeline
     pipe = pipeline.load(model, device=device, precision=precision, threads=threads,
                          progress=show_progress, keep=False, text_encoders=text_encoders, vae=vae,
-                         prediction=prediction)
+                         prediction=prediction, loras=[parse_lora(text) for text in loras])
     work = pipe.steps(
         prompt, negative_prompt=negative_prompt, width=width, height=height, steps=steps,
         guidance_scale=guidance, sampler=sampler, noise=noise, seed=seed, rng=rng,

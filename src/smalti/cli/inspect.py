@@ -19,18 +19,23 @@ from smalti.errors import InputError
 def inspect(file: Path, shapes: tuple[str, ...]) -> None:
     """Say what FILE is, without reading its weights.
 
-    FILE is a checkpoint, a diffusers folder, an .onnx model or a .smalti engine file.
+    FILE is a checkpoint, a diffusers folder, an adapter, an embedding, an .onnx model or a .smalti
+    engine file.
     """
     wanted = parse_shapes(shapes)
     if wanted and file.suffix != ONNX:
         raise InputError(f"--shape is for .onnx models; {file} has shapes of its own")
     with ending_at_once():
         from smalti import checkpoint
+        from smalti.checkpoint.adapters.report import adapter_report, embedding_report
         from smalti.runtime import report
     if file.suffix == ENGINE:
         text = report.engine_report(file)
     elif file.suffix == ONNX:
         text = report.onnx_report(file, wanted)
     else:
-        text = str(checkpoint.inspect(file))
+        found = checkpoint.inspect(file)
+        describe = {"lora": adapter_report, "embedding": embedding_report}.get(
+            found.family.id if found.family else "")
+        text = describe(file) if describe else str(found)
     click.echo(text)

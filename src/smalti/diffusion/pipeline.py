@@ -16,6 +16,8 @@ import numpy as np
 from PIL import Image
 
 from smalti import checkpoint, settings
+from smalti.checkpoint.adapters import Fit, Use
+from smalti.diffusion.adapters import Adapters, Entry
 from smalti.diffusion.conditioning import conditioned, usual_text_shape, usual_tokens
 from smalti.diffusion.denoiser import Denoiser
 from smalti.diffusion.fit import check_parts, check_text_to_image
@@ -49,6 +51,7 @@ class Pipeline:
         self.config = submodels.checkpoint.config
         self.name = name
         self._submodels = submodels
+        self._adapters = Adapters(submodels)
         self._memory_bytes = memory_bytes
         self._keep = keep
 
@@ -56,13 +59,15 @@ class Pipeline:
     def load(cls, path: str | Path | None = None, device: str = "auto", precision: str = "auto",
              threads: int | None = None, progress: Callable[[str], None] = ignore,
              keep: bool = True, *, text_encoders: Sequence[str | Path] = (),
-             vae: str | Path | None = None, prediction: str | None = None) -> Pipeline:
+             vae: str | Path | None = None, prediction: str | None = None,
+             loras: Sequence[Entry] = ()) -> Pipeline:
         """Open a checkpoint: a file of weights, a diffusers folder, or None for the model that
         ships with Smalti. Nothing is compiled yet.
 
         `text_encoders` and `vae` are files of parts that the checkpoint does not hold, or that are
         to replace its own; which text encoder one is, is seen in it. `prediction` ("epsilon",
-        "v_prediction", ...) is what the denoiser predicts, where the file tells it wrong.
+        "v_prediction", ...) is what the denoiser predicts, where the file tells it wrong. `loras`
+        are adapters to begin with: see `loras`.
 
         Weights stay bound for the next call where memory allows it; without `keep` each part is let
         go as soon as it is done with, so that the next one takes over its memory.
@@ -82,7 +87,9 @@ class Pipeline:
         submodels = Submodels(opened, precision, threads, progress)
         stem = Path(opened.report.path).stem
         name = stem.encode("utf-8", "replace").decode()  # a file name need not be text
-        return cls(submodels, name, known[chosen].memory_bytes, keep)
+        pipe = cls(submodels, name, known[chosen].memory_bytes, keep)
+        pipe.loras = loras
+        return pipe
 
     def __call__(self, prompt: str, negative_prompt: str = "", **options: Any) -> Result:
         """Pictures of `prompt`; the options are those of `steps`, and so are the errors."""
@@ -108,9 +115,34 @@ class Pipeline:
             self.config, self.name, memory_bytes=self._memory_bytes, prompt=prompt,
             negative_prompt=negative_prompt, width=width, height=height, steps=steps,
             guidance_scale=guidance_scale, sampler=sampler, noise=noise, seed=seed, rng=rng,
-            batch_size=batch_size, clip_skip=clip_skip, distilled_guidance=distilled_guidance)
+            batch_size=batch_size, clip_skip=clip_skip, distilled_guidance=distilled_guidance,
+            loras=self._adapters.labels())
         check_text_to_image(self.config)
         return self._steps(asked)
+
+    @property
+    def loras(self) -> tuple[Use, ...]:
+        """The adapters in use (LoRA, LoCon, LoHa, LoKr, DoRA, ...), with their weights.
+
+        Assign a sequence of paths, (path, weight) or (path, weight, text_weight), where the last is
+        for the text encoders; () takes all away. Nothing is compiled for it, and what is taken
+        away leaves no trace. Raises CheckpointError for a file that is no adapter, or one for
+        another kind of model.
+        """
+        return self._adapters.uses
+
+    @loras.setter
+    def loras(self, entries: Sequence[Entry]) -> None:
+        self._adapters.use(entries)
+
+    def load_lora(self, path: str | Path, weight: float = 1.0,
+                  text_weight: float | None = None) -> Fit:
+        """Use one adapter more, or one in use with another weight; see `loras`.
+
+        `print` of what is returned says how many of its tensors are applied, and why others are
+        not.
+        """
+        return self._adapters.add(path, weight, text_weight)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -177,7 +209,7 @@ class Pipeline:
                 images = self._decoded(asked, done.x, timings)
                 texts = [asked.text(seed) for seed in asked.seeds]
                 result = Result(images, asked.seeds, texts, asked, timings.seconds,
-                                list(prompts.warnings))
+                                [*prompts.warnings, *self._adapters.warnings()])
             yield Step(index, total, done.sigma_next, seconds, done.x, result)
 
     def _kept_bytes_max(self, asked: Request) -> int:

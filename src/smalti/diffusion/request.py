@@ -28,7 +28,8 @@ class Request:
     """Everything that decides a picture, complete and valid; sizes in pixels.
 
     `clip_skip` is None for the state of CLIP that the model was trained with. `distilled_guidance`
-    is what a model is told that was distilled from guided ones.
+    is what a model is told that was distilled from guided ones. `loras` are names and weights of
+    adapters.
     """
 
     prompt: str
@@ -45,6 +46,7 @@ class Request:
     model: str
     clip_skip: int | None = None
     distilled_guidance: float | None = None
+    loras: tuple[str, ...] = ()
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -60,6 +62,7 @@ class Request:
             guidance=self.guidance_scale, seed=seed, width=self.width, height=self.height,
             rng=self.rng,
             others={**{key: f"{value:g}" for key, value in others.items() if value is not None},
+                    **({"Lora": ", ".join(self.loras)} if self.loras else {}),
                     "Model": self.model, "Version": f"Smalti {__version__}"}))
 
 
@@ -68,7 +71,7 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
             steps: int | None = None, guidance_scale: float | None = None,
             sampler: str | None = None, noise: str | None = None, seed: int = 7, rng: str = "cpu",
             batch_size: int = 1, clip_skip: int | None = None,
-            distilled_guidance: float | None = None) -> Request:
+            distilled_guidance: float | None = None, loras: tuple[str, ...] = ()) -> Request:
     """A complete `Request`; None becomes the model's own default, seed -1 a random seed.
 
     `model` is the name that goes into the picture's text. Raises InputError that says what was
@@ -108,7 +111,7 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
             (text.layers for text in config.texts.values()), default=1))
     return Request(prompt, negative_prompt, int(width), int(height), steps, guidance,
                    SAMPLERS[sampler].name, schedule.name, seed, rng, batch_size, model, clip_skip,
-                   _distilled(config, distilled_guidance))
+                   _distilled(config, distilled_guidance), loras)
 
 
 def check_name(what: str, name: object, known: Collection[str]) -> None:

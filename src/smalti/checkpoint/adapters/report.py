@@ -1,0 +1,63 @@
+"""What an adapter or an embedding is, in a few lines: the text of `smalti inspect`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from smalti.checkpoint.adapters.adapter import CONTEXTS, Adapter
+from smalti.checkpoint.embeddings import Embedding
+from smalti.errors import CheckpointError, UnknownFamilyError, first_of
+
+LISTED_MAX = 5
+WIDTHS = {**CONTEXTS, 1280: "OpenCLIP-bigG (SDXL)", 4096: "T5-XXL"}
+"""Width of the vectors of an embedding -> what reads them."""
+
+
+def adapter_report(path: str | Path) -> str:
+    """What the adapter at `path` is and fits. Raises CheckpointError for a file that is none."""
+    adapter = Adapter.open(path)
+    file, alphas = adapter.file, Counter()
+    for change in adapter.changes:
+        try:
+            alphas.update([f"{change.scale * change.rank:g}"] if change.rank else [])
+        except CheckpointError:
+            alphas.update(["damaged"])
+    lines = {
+        "file": str(path),
+        "format": f"{file.format}, {file.size_bytes / 1e6:.1f} MB",
+        "family": f"an adapter for {adapter.kind.words}",
+        "changes": f"{len(adapter.changes)} layers: {_counts(adapter.forms)}",
+        "rank": _counts(adapter.ranks),
+        "alpha": _counts(alphas),
+        "precision": _counts(Counter(file.dtype(name) for name in file)),
+        "embeddings": _embeddings(adapter),
+        "not used": f"{len(adapter.left)}: {first_of(adapter.left, LISTED_MAX)}"
+        if adapter.left else "",
+    }
+    return "\n".join(f"{label:<12}{text}" for label, text in lines.items() if text)
+
+
+def embedding_report(path: str | Path) -> str:
+    """What the embedding at `path` is. Raises CheckpointError for a file that is none."""
+    word = Embedding.open(path)
+    vectors = [f"{len(rows)} x {rows.shape[1]}"
+               + (f" for {encoder}" if encoder else f", {WIDTHS.get(rows.shape[1], 'unknown')}")
+               for encoder, rows in word.vectors.items()]
+    lines = {"file": str(path), "family": "a textual-inversion embedding", "word": word.name,
+             "vectors": "; ".join(vectors)}
+    return "\n".join(f"{label:<12}{text}" for label, text in lines.items())
+
+
+def _counts(found: Counter) -> str:
+    """The most frequent of them, and how often where there is more than one."""
+    if len(found) == 1:
+        return str(*found)
+    return first_of((f"{what} ({count})" for what, count in found.most_common()), LISTED_MAX)
+
+
+def _embeddings(adapter: Adapter) -> str:
+    try:
+        return first_of((f"{word.name} ({word.count})" for word in adapter.embeddings), LISTED_MAX)
+    except UnknownFamilyError as error:
+        return f"damaged ({error})"

@@ -1,0 +1,123 @@
+"""Adapters from the side of who makes pictures: every family, all ways to ask, what is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_families as tiny
+from safetensors.numpy import load_file, save_file
+from tiny_adapters import write_adapter
+from tiny_model import TINY
+
+from smalti import Pipeline
+from smalti.checkpoint.adapters import Use
+from smalti.diffusion import metadata
+from smalti.errors import CheckpointError, InputError
+
+SMALL = {"width": 32, "height": 32, "steps": 1}
+
+
+def pixels(pipe: Pipeline, **options: object) -> np.ndarray:
+    return np.asarray(pipe("a red apple", **options).images[0], np.float64)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_every_family_takes_adapters_and_gives_them_back(tmp_path: Path, family: str) -> None:
+    config = tiny.FAMILIES[family]
+    model = tiny.write(tmp_path / "model.safetensors",
+                       tiny.single_file(config, tiny.random_weights(config)))
+    adapter = write_adapter(tmp_path / "adapter.safetensors", config)
+    pipe = Pipeline.load(model, threads=1)
+    before = pixels(pipe, **SMALL)
+    fit = pipe.load_lora(adapter)
+    assert not fit.unused, str(fit)
+    assert np.abs(pixels(pipe, **SMALL) - before).mean() > 0.1
+    pipe.load_lora(adapter, 0.0, 1.0)
+    assert len(pipe.loras) == 1
+    text_only = pixels(pipe, **SMALL)
+    assert 0 < np.abs(text_only - before).mean()
+    pipe.loras = ()
+    np.testing.assert_array_equal(pixels(pipe, **SMALL), before)
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_adapter(tmp_path_factory.mktemp("adapters") / "style one.safetensors", TINY)
+
+
+@pytest.fixture(scope="module")
+def pipe(model_path: Path) -> Pipeline:
+    return Pipeline.load(model_path, threads=1)
+
+
+def test_all_ways_to_ask_mean_the_same(pipe: Pipeline, adapter: Path, model_path: Path) -> None:
+    pipe.loras = [(adapter, 0.5)]
+    expected = pixels(pipe)
+    used = pipe.loras
+    for entries in ([Use(used[0].adapter, 0.5)], [(str(adapter), 0.5, 0.5)],
+                    [(adapter, 0.25), (adapter, 0.25)]):
+        pipe.loras = entries
+        assert np.abs(pixels(pipe) - expected).mean() < 0.1
+    pipe.loras = ()
+    assert not str(pipe.load_lora(adapter, 0.5)).count("not used")
+    np.testing.assert_array_equal(pixels(pipe), expected)
+    other = Pipeline.load(model_path, threads=1, loras=[(adapter, 0.5)])
+    np.testing.assert_array_equal(pixels(other), expected)
+
+
+def test_a_file_is_opened_once_until_it_changes(pipe: Pipeline, adapter: Path,
+                                                tmp_path: Path) -> None:
+    path = tmp_path / "mine.safetensors"
+    path.write_bytes(adapter.read_bytes())
+    pipe.loras = [path, (path, 0.5)]
+    first, second = (use.adapter for use in pipe.loras)
+    assert first is second
+    pipe.load_lora(path, 0.25)
+    assert [use.weight for use in pipe.loras] == [0.25]
+    write_adapter(path, TINY, seed=9).touch()
+    pipe.loras = [path]
+    assert pipe.loras[0].adapter is not first
+
+
+def test_what_is_used_stands_in_the_text_of_the_picture(pipe: Pipeline, adapter: Path) -> None:
+    pipe.loras = [(adapter, 0.5), (adapter, 1.0, 0.25)]
+    (text,) = pipe("a red apple").texts
+    assert metadata.parse(text).others["Lora"] == "style one:0.5, style one:0.25:1"
+    pipe.loras = ()
+    assert "Lora" not in pipe("a red apple").texts[0]
+
+
+def test_what_is_not_used_is_a_warning(pipe: Pipeline, adapter: Path, tmp_path: Path) -> None:
+    odd = {"lora_unet_far_away.lora_down.weight": np.ones((2, 2), np.float32)}
+    tensors = load_file(adapter) | odd
+    save_file(tensors, tmp_path / "odd.safetensors")
+    pipe.loras = [tmp_path / "odd.safetensors"]
+    (warning,) = pipe("a red apple").warnings
+    assert warning == (f"odd.safetensors: applied {len(tensors) - 1} of {len(tensors)} tensors; "
+                       f"not used: lora_unet_far_away.lora_down.weight (the model has no such "
+                       f"layer)")
+    pipe.loras = ()
+    assert not pipe("a red apple").warnings
+
+
+@pytest.mark.parametrize(("entry", "error", "words"), [
+    (3, InputError, r"3 is no adapter; expected a path, \(path, weight\)"),
+    (("a", "b"), InputError, "is no adapter"), (("a", None), InputError, "is no adapter"),
+    (("a", 1, 1, 1), InputError, "is no adapter"), ("missing.safetensors", CheckpointError,
+                                                    "missing.safetensors cannot be read"),
+])
+def test_what_is_no_adapter_is_refused_and_leaves_all_as_it_was(
+        pipe: Pipeline, adapter: Path, entry: object, error: type, words: str) -> None:
+    pipe.loras = [(adapter, 0.5)]
+    with pytest.raises(error, match=words):
+        pipe.loras = [entry]
+    assert [use.weight for use in pipe.loras] == [0.5]
+
+
+def test_one_for_another_family_names_both(pipe: Pipeline, tmp_path: Path) -> None:
+    path = write_adapter(tmp_path / "flux.safetensors", tiny.FAMILIES["flux"])
+    with pytest.raises(CheckpointError, match="flux.safetensors is an adapter for Flux.1 or Chroma,"
+                                              " and .*tiny.safetensors is a UNet for prompts 16"):
+        pipe.load_lora(path)
