@@ -82,7 +82,7 @@ def test_a_full_disk_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def full(*arguments: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr("os.replace", full)
     with pytest.raises(OutputError, match="No space left on device"):
         write_png(Image.new("RGB", (4, 4)), tmp_path / "a.png", "")
     assert not list(tmp_path.iterdir())

@@ -9,13 +9,14 @@ aligned.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
 import ml_dtypes
 import numpy as np
 
+from smalti.checkpoint.blocks import FORMATS
 from smalti.errors import InputError
 
 MAGIC = b"GGUF"
@@ -41,7 +42,10 @@ Entry = str | int | Sequence[str] | Sequence[int]
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """A tensor to write: `shape` is outermost first; `read` is called when its turn has come."""
+    """A tensor to write: `shape` is outermost first; `read` is called when its turn has come.
+
+    `dtype` is one of TENSOR_TYPES, or a block format such as "Q4_K": then `read` gives its bytes.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -65,6 +69,13 @@ def write_gguf(stream: BinaryIO, entries: Mapping[str, Entry], tensors: Sequence
     >>> file.getvalue()[:8], len(file.getvalue())
     (b'GGUF\\x03\\x00\\x00\\x00', 160)
     """
+    for _ in writing_gguf(stream, entries, tensors, name_bytes_max):
+        pass
+
+
+def writing_gguf(stream: BinaryIO, entries: Mapping[str, Entry], tensors: Sequence[GgufTensor],
+                 name_bytes_max: int = NAME_BYTES_MAX) -> Iterator[int]:
+    """As `write_gguf`, giving the number of each tensor when it is written."""
     _check(tensors, name_bytes_max)
     stream.write(MAGIC + struct.pack("<IQQ", VERSION, len(tensors), len(entries)))
     for key, value in entries.items():
@@ -73,17 +84,13 @@ def write_gguf(stream: BinaryIO, entries: Mapping[str, Entry], tensors: Sequence
     for tensor in tensors:
         shape = tensor.shape[::-1] or (1,)
         stream.write(_string(tensor.name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape))
-        stream.write(struct.pack("<IQ", TENSOR_TYPES[tensor.dtype], offset))
+        stream.write(struct.pack("<IQ", _number(tensor.dtype), offset))
         offset += _aligned(_bytes(tensor))
     stream.write(bytes(_aligned(stream.tell()) - stream.tell()))
-    for tensor in tensors:
-        array = tensor.read()
-        if array.shape != tensor.shape:
-            raise InputError(f"tensor {tensor.name!r} is {array.shape}, {tensor.shape} was "
-                             f"announced")
-        flat = np.ascontiguousarray(array, NUMPY_TYPES[tensor.dtype]).reshape(-1)
-        stream.write(flat.view(np.uint8).data)
+    for number, tensor in enumerate(tensors):
+        stream.write(_content(tensor).data)
         stream.write(bytes(_aligned(_bytes(tensor)) - _bytes(tensor)))
+        yield number
 
 
 def _check(tensors: Sequence[GgufTensor], name_bytes_max: int) -> None:
@@ -92,15 +99,40 @@ def _check(tensors: Sequence[GgufTensor], name_bytes_max: int) -> None:
         if not 0 < len(tensor.name.encode()) <= name_bytes_max or tensor.name in taken:
             raise InputError(f"a tensor is named {tensor.name!r}; expected are names of 1 to "
                              f"{name_bytes_max} bytes, each for one tensor")
-        if len(tensor.shape) > DIMENSIONS_MAX or tensor.dtype not in TENSOR_TYPES:
+        known = tensor.dtype in TENSOR_TYPES or tensor.dtype in FORMATS
+        if len(tensor.shape) > DIMENSIONS_MAX or not known:
             raise InputError(f"tensor {tensor.name!r} is {tensor.dtype}{list(tensor.shape)}; "
-                             f"expected are {', '.join(TENSOR_TYPES)} in at most "
+                             f"expected are {', '.join([*TENSOR_TYPES, *FORMATS])} in at most "
                              f"{DIMENSIONS_MAX} dimensions")
+        if tensor.dtype in FORMATS and (tensor.shape or (1,))[-1] % FORMATS[tensor.dtype].elements:
+            raise InputError(f"tensor {tensor.name!r} has rows of {tensor.shape[-1:]} numbers; "
+                             f"blocks of {tensor.dtype} have {FORMATS[tensor.dtype].elements}")
         taken.add(tensor.name)
 
 
+def _number(dtype: str) -> int:
+    return FORMATS[dtype].id if dtype in FORMATS else TENSOR_TYPES[dtype]
+
+
+def _content(tensor: GgufTensor) -> np.ndarray:
+    """The bytes of a tensor. Raises InputError where they are not as many as announced."""
+    array = tensor.read()
+    if tensor.dtype not in FORMATS:
+        if array.shape != tensor.shape:
+            raise InputError(f"tensor {tensor.name!r} is {array.shape}, {tensor.shape} was "
+                             f"announced")
+        array = np.ascontiguousarray(array, NUMPY_TYPES[tensor.dtype])
+    elif array.dtype != np.uint8 or array.size != _bytes(tensor):
+        raise InputError(f"tensor {tensor.name!r} is {array.size} numbers of {array.dtype}, "
+                         f"{_bytes(tensor)} bytes were announced")
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
 def _bytes(tensor: GgufTensor) -> int:
-    return int(np.prod(tensor.shape, dtype=np.int64)) * np.dtype(NUMPY_TYPES[tensor.dtype]).itemsize
+    count = int(np.prod(tensor.shape, dtype=np.int64))
+    if tensor.dtype in FORMATS:
+        return count // FORMATS[tensor.dtype].elements * FORMATS[tensor.dtype].bytes
+    return count * np.dtype(NUMPY_TYPES[tensor.dtype]).itemsize
 
 
 def _aligned(size: int) -> int:

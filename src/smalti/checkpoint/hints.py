@@ -97,6 +97,7 @@ ARCH_CONFIG: Places = {
     "height": (("default", "height"),),
     "steps": (("default", "steps"),),
     "guidance": (("default", "cfg_scale"),),
+    "latent_size": (("default", "latent_size"),),
 }
 # In diffusers' UNet configs `attention_head_dim` is, by an old mistake, the number of heads.
 FOLDER: Places = {
@@ -154,6 +155,28 @@ def folder_hints(where: object, tables: Tables) -> Hints:
     """
     return replace(read_hints(Hints, where, tables, FOLDER),
                    texts=_text_hints(where, tables, TEXT_FOLDERS))
+
+
+def arch_config(hints: Hints) -> str:
+    """The metadata `arch_config` that gives these hints again.
+
+    >>> hints = Hints(unet_heads=(8,), prediction="epsilon")
+    >>> metadata_hints("x", {"arch_config": arch_config(hints)}).unet_heads
+    (8,)
+    """
+    tables: dict[str, dict] = {}
+
+    def enter(found: Hints | TextHints, places: Places, within: str = "") -> None:
+        for hint, ((section, key), *_) in places.items():
+            value = getattr(found, hint)
+            if value is not None:
+                table = tables.setdefault(section or within, {}) if section or within else tables
+                table[key] = list(value) if isinstance(value, tuple) else value
+
+    enter(hints, ARCH_CONFIG)
+    for section, text in zip(TEXT_SECTIONS, hints.texts, strict=False):
+        enter(text, TEXT, section)
+    return json.dumps(tables)
 
 
 def _text_hints(where: object, tables: Tables, sections: tuple[str, ...]) -> tuple[TextHints, ...]:

@@ -22,6 +22,7 @@ import smalti
 from smalti.cli.bench import bench
 from smalti.cli.calibrate import calibrate
 from smalti.cli.compile import compile
+from smalti.cli.convert import convert
 from smalti.cli.devices import devices
 from smalti.cli.dojo import dojo
 from smalti.cli.explain import explain
@@ -71,8 +72,8 @@ def root() -> None:
     """
 
 
-for command in (generate, upscale, compile, run, inspect, explain, export, devices, bench, profile,
-                tune, dojo, calibrate):
+for command in (generate, upscale, compile, run, inspect, convert, explain, export, devices, bench,
+                profile, tune, dojo, calibrate):
     root.add_command(command)
 
 

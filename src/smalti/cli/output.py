@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from smalti.errors import OutputError
 
@@ -111,9 +112,20 @@ def replace_file(path: Path, content: bytes) -> None:
 
     Raises OutputError when the operating system refuses.
     """
+    with whole_file(path) as stream:
+        stream.write(content)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A stream to write `path` to, which is untouched unless everything inside ends well.
+
+    Raises OutputError when the operating system refuses.
+    """
     part = part_path(path)
     try:
-        part.write_bytes(content)
+        with open(part, "wb") as stream:
+            yield stream
         os.replace(part, path)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from None
