@@ -114,6 +114,51 @@ def test_tokens_are_pixels_in_rows() -> None:
     np.testing.assert_array_equal(evaluate(g, {"x": x}, {})["back"], x)
 
 
+@pytest.mark.parametrize("pixels_first", [False, True])
+def test_patches_are_squares_in_rows(pixels_first: bool) -> None:
+    """Channel by channel, or pixel by pixel where that is asked for."""
+    g, x = Graph(), normal(2, 3, 4, 6)
+    tokens, _ = run(g, nn.patches(g.input("x", x.shape), 2), x=x)
+    square = x[1, :, 2:4, 4:6]                                         # the last of 2 x 3
+    np.testing.assert_array_equal(tokens[1, 5], square.reshape(-1))
+    given = tokens.reshape(2, 6, 3, 4).swapaxes(2, 3).reshape(2, 6, 12) if pixels_first else tokens
+    g = Graph()
+    back, _ = run(g, nn.from_patches(g.input("x", given.shape), 2, 4, 6,
+                                     pixels_first=pixels_first), x=given)
+    np.testing.assert_array_equal(back, x)
+
+
+def test_angles_grow_along_the_grid() -> None:
+    """Tokens of the text stand still; the token at (1, 2) turns by 1 and 2 steps on its axes."""
+    g = Graph()
+    cos, sin = nn.grid_angles(g, (2, 3), 4, (4, 6, 8), base=100.0)
+    g.output("sin", sin)
+    cos, _ = run(g, cos)
+    sin = evaluate(g, {}, {})["sin"]
+    assert cos.shape == sin.shape == (1, 4 + 6, 9)
+    assert (cos[0, :4] == 1).all() and (sin[0, :4] == 0).all()
+    angles = [0, 0, *(100 ** (-2 * j / 6) for j in range(3)),
+              *(2 * 100 ** (-2 * j / 8) for j in range(4))]
+    np.testing.assert_allclose(cos[0, 4 + 1 * 3 + 2], np.cos(angles), rtol=1e-6)
+    np.testing.assert_allclose(sin[0, 4 + 1 * 3 + 2], np.sin(angles), rtol=1e-6)
+
+
+def test_angles_need_even_axes() -> None:
+    with pytest.raises(InputError, match="pairs of channels turn"):
+        nn.grid_angles(Graph(), (2, 3), 4, (4, 5, 7))
+
+
+def test_modulations_are_runs_of_one_product() -> None:
+    g, vec = Graph(), normal(2, 4)
+    parts = nn.modulation(g.input("vec", vec.shape), "lin", 3)
+    g.output("gate", parts[2])
+    shift, w = run(g, parts[0], vec=vec)
+    whole = vec / (1 + np.exp(-vec)) @ w["lin.weight"].T + w["lin.bias"]
+    np.testing.assert_allclose(shift, whole[:, :4], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(evaluate(g, {"vec": vec}, w)["gate"], whole[:, 8:], rtol=1e-5,
+                               atol=1e-5)
+
+
 def test_upsampling_repeats_pixels() -> None:
     g, x = Graph(), normal(1, 2, 3, 4)
     y, _ = run(g, nn.upsample_nearest(g.input("x", x.shape)), x=x)
