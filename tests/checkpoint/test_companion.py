@@ -11,16 +11,27 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from peers_models import TINY_UNET
+from transformer_peers import (
+    TINY_FLUX,
+    TINY_MMDIT,
+    filled,
+    flux_controlnet_module,
+    sd3_controlnet_module,
+)
 
 from smalti.checkpoint.companion import Companion, open_companion
 from smalti.errors import CheckpointError
 from smalti.graph import Graph
 from smalti.models import (
     ControlNetConfig,
+    FluxControlNetConfig,
+    MMDiTControlNetConfig,
     RrdbConfig,
     SrvggConfig,
     TaesdConfig,
     controlnet_graph,
+    flux_controlnet_graph,
+    sd3_controlnet_graph,
     taesd_decoder_graph,
     taesd_encoder_graph,
     upscaler_graph,
@@ -85,6 +96,79 @@ def test_controlnets_under_their_own_names(name: str, prefix: str, tmp_path: Pat
     assert opened.config == replace(config, unet=replace(
         known, out_channels=known.in_channels, head_dim=None if "SD 1" in name or "other" in name
         else known.head_dim))
+
+
+TINY_FLUX_CONTROL = FluxControlNetConfig(
+    **{**vars(TINY_FLUX), "double_blocks": 2, "single_blocks": 1, "axes": (4, 14, 14)})
+TINY_SD3_CONTROL = MMDiTControlNetConfig(
+    **{**vars(TINY_MMDIT), "hidden_size": 128, "out_channels": 16}, hint_channels=5)
+TRANSFORMERS = {
+    "InstantX": TINY_FLUX_CONTROL,
+    "union": replace(TINY_FLUX_CONTROL, modes=5, guidance=False),
+    "XLabs": replace(TINY_FLUX_CONTROL, single_blocks=0, hint_channels=(16, 16, 16, 16)),
+    "SD 3": TINY_SD3_CONTROL,
+    "SD 3.5 medium": replace(TINY_SD3_CONTROL, qk_norm=True, dual_blocks=1),
+    "SD 3.5 large": replace(TINY_SD3_CONTROL, joint=False),
+}
+
+
+def transformer_weights(config: FluxControlNetConfig | MMDiTControlNetConfig) -> Arrays:
+    build = flux_controlnet_graph if isinstance(config, FluxControlNetConfig) \
+        else sd3_controlnet_graph
+    return {name: array for name, array in weights_of(build(config, 1, 4, 4, 1)).items()
+            if name.startswith("control_model.")}
+
+
+def shown(found: FluxControlNetConfig | MMDiTControlNetConfig, known: object) -> None:
+    """What files show is as known; the rest is no one's business."""
+    unseen = {"out_channels"}
+    if not getattr(known, "joint", True):
+        unseen |= {"positions", "in_channels", "context_dim"}
+    for name in vars(known).keys() - unseen:
+        assert getattr(found, name) == getattr(known, name), name
+
+
+@pytest.mark.parametrize("name, renamed", [
+    ("XLabs", {"controlnet_x_embedder": "pos_embed_input"}),
+    ("SD 3.5 large", {}),
+    ("SD 3.5 large", {"t_embedder.mlp.0": "time_text_embed.timestep_embedder.linear_1",
+                      "t_embedder.mlp.2": "time_text_embed.timestep_embedder.linear_2",
+                      "y_embedder.mlp.0": "time_text_embed.text_embedder.linear_1",
+                      "y_embedder.mlp.2": "time_text_embed.text_embedder.linear_2"}),
+])
+def test_controlnets_of_transformers_as_published(name: str, renamed: dict[str, str],
+                                                  tmp_path: Path) -> None:
+    weights, stored = transformer_weights(TRANSFORMERS[name]), {}
+    for key, array in weights.items():
+        path, _, leaf = key.removeprefix("control_model.").rpartition(".")
+        stored[f"{renamed.get(path, path)}.{leaf}"] = array
+    if name.startswith("SD 3.5"):
+        stored["control_type"] = np.ones(1, np.float32)
+    opened = open_companion(write(tmp_path / "control.safetensors", stored))
+    check(opened, weights)
+    shown(opened.config, TRANSFORMERS[name])
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_controlnets_of_transformers_in_folders_of_diffusers(name: str, tmp_path: Path) -> None:
+    config = TRANSFORMERS[name]
+    build = flux_controlnet_module if isinstance(config, FluxControlNetConfig) \
+        else sd3_controlnet_module
+    filled(build(config)).half().save_pretrained(tmp_path)
+    opened = open_companion(tmp_path)
+    assert set(opened.names()) == set(transformer_weights(config))
+    shown(opened.config, config)
+
+
+def test_a_controlnet_of_flux_that_lacks_a_projection_is_refused(tmp_path: Path) -> None:
+    weights = transformer_weights(TRANSFORMERS["XLabs"])
+    stored = {key.removeprefix("control_model.").replace("controlnet_x_embedder",
+                                                         "pos_embed_input"): array
+              for key, array in weights.items() if "1.txt_attn.qkv.bias" not in key}
+    with pytest.raises(CheckpointError,
+                       match=r"(?s)FluxControlNet, but 1 of its tensors.*qkv\.bias"):
+        open_companion(write(tmp_path / "control.safetensors", stored))
 
 
 def test_the_mean_over_all_pixels_is_told_by_name_or_caller(tmp_path: Path) -> None:

@@ -27,10 +27,9 @@ from smalti.checkpoint.keys import (
     FLUX_CONTROLNET_ORIGINAL,
     FLUX_DIFFUSERS,
     SD3_CONTROLNET_DIFFUSERS,
-    SD35_CONTROLNET_DIFFUSERS,
-    SD35_CONTROLNET_ORIGINAL,
     Table,
     expressions,
+    sd35_controlnet,
     sd3_diffusers,
 )
 from smalti.graph import Graph, evaluate, verify
@@ -99,7 +98,8 @@ def test_controls_of_sd3_spare_the_last_block() -> None:
 
 @pytest.mark.parametrize("config, stored, table", [
     (FLUX["XLabs"], "pos_embed_input.weight", FLUX_CONTROLNET_ORIGINAL),
-    (SD3["3.5 large"], "transformer_blocks.1.attn.qkv.weight", SD35_CONTROLNET_ORIGINAL),
+    (SD3["3.5 large"], "transformer_blocks.1.attn.qkv.weight", sd35_controlnet(
+        ("t_embedder.mlp.0.weight", "transformer_blocks.0.attn.qkv.weight"))),
 ])
 def test_original_files_hold_every_parameter(config: object, stored: str, table: Table) -> None:
     build = flux_controlnet_graph if isinstance(config, FluxControlNetConfig) \
@@ -174,7 +174,7 @@ def test_sd3(name: str) -> None:
     config, (height, width), length = SD3[name], (4, 6), 5
     module, model = filled(sd3_controlnet_module(config)), filled(mmdit_module(TINY_MMDIT))
     graph = sd3_controlnet_graph(config, 2, height, width, length)
-    table = SD3_CONTROLNET_DIFFUSERS if config.joint else SD35_CONTROLNET_DIFFUSERS
+    table = SD3_CONTROLNET_DIFFUSERS if config.joint else sd35_controlnet(())
     weights = weights_of(module, table, CONTROL)
     of_model = weights_of(model, sd3_diffusers(TINY_MMDIT.blocks), MODEL)
     shapes = {name: array.shape for name, array in {**of_model, **weights}.items()}

@@ -1,5 +1,7 @@
 """Networks that stand beside a model, each in a file of its own: ControlNets, upscalers, TAESD.
 
+ControlNets are those for UNets, for Flux.1 and for Stable Diffusion 3.
+
     opened = open_companion("control_v11p_sd15_canny.safetensors")
     graph = controlnet_graph(opened.config, batch=2, height=64, width=64)
     program.bind(opened.floats, opened.drop)
@@ -10,37 +12,54 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 
 from smalti.checkpoint.container import INTEGERS, open_tensors
 from smalti.checkpoint.json_file import read_json
 from smalti.checkpoint.keys import (
+    FLUX_CONTROLNET_DIFFUSERS,
+    FLUX_CONTROLNET_ORIGINAL,
+    SD3_CONTROLNET_DIFFUSERS,
+    Expression,
+    Part,
+    Table,
     controlnet_config,
+    expressions,
+    sd35_controlnet,
     taesd_config,
     taesd_renaming,
     upscaler_config,
     upscaler_renaming,
 )
 from smalti.checkpoint.names import CONTROL, controlnet_renaming
+from smalti.checkpoint.tensors import Tensor
+from smalti.checkpoint.transformer_hyperparameters import (
+    flux_controlnet_config,
+    sd3_controlnet_config,
+)
 from smalti.errors import CheckpointError, first_of
 from smalti.graph import Graph
 from smalti.models import (
     ControlNetConfig,
+    FluxControlNetConfig,
+    MMDiTControlNetConfig,
     RrdbConfig,
     SrvggConfig,
     TaesdConfig,
     controlnet_graph,
+    flux_controlnet_graph,
+    sd3_controlnet_graph,
     taesd_decoder_graph,
     taesd_encoder_graph,
     upscaler_graph,
 )
-from smalti.runtime.tensor_file import Tensors
 
-CompanionConfig = ControlNetConfig | RrdbConfig | SrvggConfig | TaesdConfig
+TransformerControlNetConfig = FluxControlNetConfig | MMDiTControlNetConfig
+CompanionConfig = (ControlNetConfig | TransformerControlNetConfig | RrdbConfig | SrvggConfig
+                   | TaesdConfig)
 
-AS_STORED = ("F32", "F16", "BF16")
-"""Dtype tags whose values are read without a copy."""
+DENOISER = "model.diffusion_model."
+"""What begins the names of parameters that a network reads from the model beside it."""
 WEIGHTS = "diffusion_pytorch_model"
 CONTROL_ORIGINAL, CONTROL_DIFFUSERS = "zero_convs.0.0.weight", "controlnet_down_blocks.0.weight"
 OTHERS = {
@@ -48,55 +67,49 @@ OTHERS = {
     "difference": "a ControlNet stored as the difference to a model",
     "adapter.body.0.in_conv.weight": "a T2I-Adapter",
     "body.0.resnets.0.block1.weight": "a T2I-Adapter",
-    "controlnet_blocks.0.weight": "a ControlNet for a transformer (Flux, SD3)",
-    "transformer_blocks.0.adaLN_modulation.1.bias": "a ControlNet for a transformer (SD3)",
 }
 """A tensor that a file holds -> what the file is, which is not read here."""
+KIND = "control_type"
+"""A number for what a ControlNet of 3.5 large was trained on."""
 
 
 class Companion:
     """A network in a file, by the names of its graph's parameters; weights stay in the file."""
 
-    def __init__(self, path: str, config: CompanionConfig, file: Tensors,
-                 stored: Mapping[str, str]) -> None:
+    def __init__(self, path: str, config: CompanionConfig, tensors: Mapping[str, Tensor]) -> None:
         self.path = path
         self.config = config
-        self._file = file
-        self._stored = stored
+        self._tensors = tensors
 
     def __contains__(self, name: object) -> bool:
-        return name in self._stored
+        return name in self._tensors
 
     def names(self) -> tuple[str, ...]:
         """Names of all its parameters."""
-        return tuple(self._stored)
+        return tuple(self._tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a parameter."""
-        return self._file.shape(self._at(name))
+        return self._at(name).shape
 
     def dtype(self, name: str) -> str:
         """Dtype tag of a parameter as stored: "F32", "F16", "BF16", ..."""
-        return self._file.dtype(self._at(name))
+        return self._at(name).dtype
 
     def floats(self, name: str) -> np.ndarray:
         """A float32, float16 or bfloat16 view of the file, else a float32 copy.
 
         Raises CheckpointError for a name that the network does not have.
         """
-        stored = self._at(name)
-        if self._file.dtype(stored) not in AS_STORED:
-            return self._file.read(stored)
-        raw = self._file.raw(stored)
-        return raw.view(ml_dtypes.bfloat16) if self._file.dtype(stored) == "BF16" else raw
+        return self._at(name).floats()
 
     def drop(self, name: str) -> None:
         """Let the system take back the memory that holds a parameter, until it is read again."""
-        self._file.drop(self._at(name))
+        self._at(name).drop()
 
-    def _at(self, name: str) -> str:
+    def _at(self, name: str) -> Tensor:
         try:
-            return self._stored[name]
+            return self._tensors[name]
         except KeyError:
             raise CheckpointError(f"{self.path} holds no tensor {name!r}") from None
 
@@ -114,19 +127,21 @@ def open_companion(path: str | Path, pooled: bool | None = None) -> Companion:
     shapes = {name: file.shape(name) for name in file}
     for name, words in OTHERS.items():
         if name in shapes:
-            raise CheckpointError(f"{path} is {words}; expected a whole ControlNet for a UNet, an "
-                                  f"upscaler of the ESRGAN family, or TAESD")
+            raise CheckpointError(f"{path} is {words}; expected a whole ControlNet, an upscaler of "
+                                  f"the ESRGAN family, or TAESD")
     if pooled is None:
         pooled = stated.get("global_pool_conditions", "shuffle" in path.name.lower()) is True
-    stored = _stored(shapes)
-    shapes = {name: shapes[original] for name, original in stored.items()}
+    tensors = {name: Tensor.of(file, name, expression)
+               for name, expression in _stored(shapes).items()}
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
     config = _config(path, shapes, stated, pooled)
     _check(path, config, shapes)
-    wrong = [name for name, original in stored.items() if file.dtype(original) in INTEGERS]
+    wrong = [name for name, tensor in tensors.items()
+             if any(file.dtype(part) in INTEGERS for part in tensor.stored_names)]
     if wrong:
         raise CheckpointError(f"{path} holds integers where weights are expected: "
                               f"{first_of(wrong)}")
-    return Companion(str(path), config, file, stored)
+    return Companion(str(path), config, tensors)
 
 
 def _weights(folder: Path) -> Path:
@@ -139,8 +154,36 @@ def _weights(folder: Path) -> Path:
     return min(found, key=lambda file: (file.suffix != ".safetensors", len(file.name)))
 
 
-def _stored(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """Internal names -> names in the file, of whichever network has such names."""
+def _stored(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Expression]:
+    """Where in the file parameters lie, of whichever network has such names."""
+    table = _table(shapes)
+    if table is None:
+        return {name: (Part(original),) for name, original in _renamed(shapes).items()}
+    found, unknown = expressions([name for name in shapes if name != KIND], table)
+    found.update({name: (Part(name),) for name in unknown})
+    return {CONTROL + name: _present(expression, shapes) for name, expression in found.items()}
+
+
+def _table(shapes: Mapping[str, tuple[int, ...]]) -> Table | None:
+    """The keys of a file that holds a ControlNet for a transformer."""
+    if {"controlnet_x_embedder.weight", "x_embedder.weight"} <= shapes.keys():
+        return FLUX_CONTROLNET_DIFFUSERS
+    if {"pos_embed_input.weight", "img_in.weight"} <= shapes.keys():
+        return FLUX_CONTROLNET_ORIGINAL
+    if "pos_embed_input.proj.weight" not in shapes:
+        return None
+    if "context_embedder.weight" in shapes:
+        return SD3_CONTROLNET_DIFFUSERS
+    return sd35_controlnet(shapes)
+
+
+def _present(expression: Expression, shapes: Mapping[str, tuple[int, ...]]) -> Expression:
+    """What is there of an expression: too few rows are told with their number later."""
+    return tuple(part for part in expression if part.name in shapes)
+
+
+def _renamed(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    """Internal names -> names in the file, of networks that are stored tensor by tensor."""
     inner = {name.removeprefix(CONTROL): name for name in shapes if name.startswith(CONTROL)}
     inner = inner or {name: name for name in shapes}  # else the model beside it is passed over
     if CONTROL_ORIGINAL in inner:
@@ -158,6 +201,10 @@ def _stored(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
 
 def _config(path: Path, shapes: Mapping[str, tuple[int, ...]], stated: Mapping[str, object],
             pooled: bool) -> CompanionConfig:
+    if f"{CONTROL}controlnet_x_embedder.weight" in shapes:
+        return flux_controlnet_config(path, shapes)
+    if f"{CONTROL}pos_embed_input.proj.weight" in shapes:
+        return sd3_controlnet_config(path, shapes)
     if any(name.startswith(CONTROL) for name in shapes):
         groups = stated.get("norm_num_groups")
         known = {"norm_groups": groups} if isinstance(groups, int) and groups > 0 else {}
@@ -180,6 +227,10 @@ def _heads(stated: Mapping[str, object]) -> list[int]:
 
 def _graphs(config: CompanionConfig, shapes: Mapping[str, tuple[int, ...]]) -> list[Graph]:
     """The smallest graphs that read all of a network."""
+    if isinstance(config, FluxControlNetConfig):
+        return [flux_controlnet_graph(config, 1, 2, 2, 1)]
+    if isinstance(config, MMDiTControlNetConfig):
+        return [sd3_controlnet_graph(config, 1, 2, 2, 1)]
     if isinstance(config, ControlNetConfig):
         side = 2 ** (len(config.unet.block_channels) - 1)
         return [controlnet_graph(config, 1, side, side, tokens=1)]
@@ -197,7 +248,7 @@ def _graphs(config: CompanionConfig, shapes: Mapping[str, tuple[int, ...]]) -> l
 def _check(path: Path, config: CompanionConfig, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Raise CheckpointError unless the tensors are just those that the network has."""
     expected = {name: value.shape for graph in _graphs(config, shapes)
-                for name, value in graph.parameters.items()}
+                for name, value in graph.parameters.items() if not name.startswith(DENOISER)}
     wrong = [f"{name} is {shapes.get(name, 'missing')}, expected {expected.get(name, 'no such')}"
              for name in sorted(expected.keys() | shapes.keys())
              if shapes.get(name) != expected.get(name)]

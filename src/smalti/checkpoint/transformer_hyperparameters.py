@@ -1,17 +1,28 @@
-"""Configurations of T5 and of the transformer denoisers, from the shapes of tensors."""
+"""Configurations of T5, of the transformer denoisers and of their ControlNets, from shapes."""
 
 from __future__ import annotations
 
 import math
 import re
 from typing import Any
-from smalti.checkpoint.evidence import Shapes, count, has, most, sizes
+
+from smalti.checkpoint.evidence import Shapes, count, most, sizes
 from smalti.checkpoint.layout import DENOISER, INSIDE
+from smalti.checkpoint.names import CONTROL
 from smalti.errors import CheckpointError
 from smalti.models.t5 import PREFIX as T5_PREFIX
-from smalti.models.transformer_config import T5_XXL, ChromaConfig, FluxConfig, MMDiTConfig, T5Config
+from smalti.models.transformer_config import (
+    T5_XXL,
+    ChromaConfig,
+    FluxConfig,
+    FluxControlNetConfig,
+    MMDiTConfig,
+    MMDiTControlNetConfig,
+    T5Config,
+)
 
 MMDIT_HEAD_DIM = 64
+_JOINT = r"joint_blocks\.(\d{1,4})\.x_block\."
 INDEX_SHARE, PLACE_SHARE = 1 / 8, 7 / 16
 """Of the channels of a head of Flux: those that turn with the index, with the row or column."""
 
@@ -43,20 +54,13 @@ def mmdit_config(where: object, shapes: Shapes) -> MMDiTConfig:
     """The transformer of Stable Diffusion 3. Raises CheckpointError where a number cannot be seen.
     """
     found = _Shown(where, shapes)
-    hidden, places = found.size("x_embedder.proj.weight", 0), found.size("pos_embed", 1)
-    block = re.escape(f"{found.prefix}joint_blocks.") + r"(\d{1,4})\.x_block\."
-    dual = re.compile(block + r"attn2\.")
     return MMDiTConfig(
-        hidden_size=hidden,
-        heads=found.parts(hidden, MMDIT_HEAD_DIM),
+        **_mmdit(found),
+        **_embedded(found),
+        qk_norm=found.has(_JOINT + r"attn\.ln_q\."),
+        dual_blocks=found.count(_JOINT + r"attn2\."),
         blocks=found.blocks("joint_blocks"),
-        positions=math.isqrt(places),
-        qk_norm=any(re.match(block + r"attn\.ln_q\.", name) for name in shapes),
-        dual_blocks=len({match[1] for match in map(dual.match, shapes) if match}),
-        in_channels=found.size("x_embedder.proj.weight", 1),
         out_channels=found.parts(found.size("final_layer.linear.weight", 0), 4),
-        context_dim=found.size("context_embedder.weight", 1),
-        pooled_dim=found.size("y_embedder.mlp.0.weight", 1),
     )
 
 
@@ -65,8 +69,9 @@ def flux_config(where: object, shapes: Shapes) -> FluxConfig:
     found = _Shown(where, shapes)
     return FluxConfig(
         **_flux(found),
-        pooled_dim=found.size("vector_in.in_layer.weight", 1),
-        guidance=has(shapes, f"{found.prefix}guidance_in."),
+        **_conditions(found),
+        single_blocks=found.blocks("single_blocks"),
+        out_channels=found.parts(found.size("final_layer.linear.weight", 0), 4),
     )
 
 
@@ -75,10 +80,72 @@ def chroma_config(where: object, shapes: Shapes) -> ChromaConfig:
     found = _Shown(where, shapes)
     return ChromaConfig(
         **_flux(found),
+        single_blocks=found.blocks("single_blocks"),
+        out_channels=found.parts(found.size("final_layer.linear.weight", 0), 4),
         approximator_size=found.size("distilled_guidance_layer.in_proj.weight", 0),
         approximator_layers=found.blocks("distilled_guidance_layer.layers"),
         approximator_features=found.size("distilled_guidance_layer.in_proj.weight", 1),
     )
+
+
+def flux_controlnet_config(where: object, shapes: Shapes) -> FluxControlNetConfig:
+    """A ControlNet of Flux.1. Raises CheckpointError where a number cannot be seen."""
+    found = _Shown(where, shapes, CONTROL)
+    stages = [found.size(f"input_hint_block.{number}.weight", 0) for number in (0, 4, 8, 12)] \
+        if found.has(r"input_hint_block\.") else []
+    return FluxControlNetConfig(
+        **_flux(found),
+        **_conditions(found),
+        single_blocks=found.blocks("single_blocks") if found.has(r"single_blocks\.") else 0,
+        modes=found.size("controlnet_mode_embedder.weight", 0)
+        if found.has("controlnet_mode_embedder") else 0,
+        hint_channels=tuple(stages),
+    )
+
+
+def sd3_controlnet_config(where: object, shapes: Shapes) -> MMDiTControlNetConfig:
+    """A ControlNet of Stable Diffusion 3. Raises CheckpointError where a number cannot be seen.
+
+    Without positions of its own it is one for 3.5 large, and reads those of the model.
+    """
+    found = _Shown(where, shapes, CONTROL)
+    hint = found.size("pos_embed_input.proj.weight", 1)
+    if not found.has("pos_embed$"):
+        return MMDiTControlNetConfig(**_mmdit(found), blocks=found.blocks("transformer_blocks"),
+                                     hint_channels=hint, joint=False)
+    return MMDiTControlNetConfig(
+        **_mmdit(found),
+        **_embedded(found),
+        qk_norm=found.has(_JOINT + r"attn\.ln_q\."),
+        dual_blocks=found.count(_JOINT + r"attn2\."),
+        blocks=found.blocks("joint_blocks"),
+        hint_channels=hint,
+    )
+
+
+def _mmdit(found: _Shown) -> dict[str, Any]:
+    """What all transformers of Stable Diffusion 3 have in common."""
+    hidden = found.size("t_embedder.mlp.2.weight", 0)
+    return dict(
+        hidden_size=hidden,
+        heads=found.parts(hidden, MMDIT_HEAD_DIM),
+        pooled_dim=found.size("y_embedder.mlp.0.weight", 1),
+    )
+
+
+def _embedded(found: _Shown) -> dict[str, Any]:
+    """How the latent and the text become tokens."""
+    return dict(
+        positions=math.isqrt(found.size("pos_embed", 1)),
+        in_channels=found.size("x_embedder.proj.weight", 1),
+        context_dim=found.size("context_embedder.weight", 1),
+    )
+
+
+def _conditions(found: _Shown) -> dict[str, Any]:
+    """What Flux is told besides the text."""
+    return dict(pooled_dim=found.size("vector_in.in_layer.weight", 1),
+                guidance=found.has(r"guidance_in\."))
 
 
 def _flux(found: _Shown) -> dict[str, Any]:
@@ -90,9 +157,7 @@ def _flux(found: _Shown) -> dict[str, Any]:
         heads=found.parts(hidden, head_dim),
         mlp_size=found.size("double_blocks.0.img_mlp.0.weight", 0),
         double_blocks=found.blocks("double_blocks"),
-        single_blocks=found.blocks("single_blocks"),
         in_channels=found.parts(found.size("img_in.weight", 1), 4),
-        out_channels=found.parts(found.size("final_layer.linear.weight", 0), 4),
         context_dim=found.size("txt_in.weight", 1),
         axes=_axes(found.where, head_dim),
     )
@@ -110,11 +175,20 @@ def _axes(where: object, head_dim: int) -> tuple[int, ...]:
 class _Shown:
     """Numbers of a denoiser, each from a tensor that it cannot be without."""
 
-    prefix = INSIDE[DENOISER]
-
-    def __init__(self, where: object, shapes: Shapes) -> None:
+    def __init__(self, where: object, shapes: Shapes, prefix: str = INSIDE[DENOISER]) -> None:
         self.where = where
         self.shapes = shapes
+        self.prefix = prefix
+
+    def has(self, pattern: str) -> bool:
+        """Whether a tensor's name starts so."""
+        start = re.compile(re.escape(self.prefix) + pattern)
+        return any(map(start.match, self.shapes))
+
+    def count(self, pattern: str) -> int:
+        """How many different numbers the group of the pattern matches."""
+        start = re.compile(re.escape(self.prefix) + pattern)
+        return len({match[1] for match in map(start.match, self.shapes) if match})
 
     def size(self, name: str, axis: int) -> int:
         """Length of an axis of a tensor."""

@@ -10,10 +10,9 @@ from smalti.checkpoint.keys.flux import (
     FLUX_ORIGINAL,
 )
 from smalti.checkpoint.keys.sd3 import (
-    SD35_CONTROLNET_DIFFUSERS,
-    SD35_CONTROLNET_ORIGINAL,
     SD3_CONTROLNET_DIFFUSERS,
     SD3_ORIGINAL,
+    sd35_controlnet,
     sd3_diffusers,
 )
 from smalti.checkpoint.keys.stored import (

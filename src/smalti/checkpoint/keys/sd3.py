@@ -5,6 +5,8 @@ Source: diffusers 0.40, `loaders/single_file_utils.py`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from smalti.checkpoint.keys.stored import Table, layers, swapped, whole
 
 _OUTSIDE = {
@@ -84,8 +86,13 @@ SD3_CONTROLNET_DIFFUSERS: Table = {
 }
 """diffusers' `SD3ControlNetModel` with text, of which InstantX's files are."""
 
-SD35_CONTROLNET_DIFFUSERS: Table = layers({**_NO_FINAL, **_SINGLE, **_CONTROL})
-"""diffusers' `SD3ControlNetModel` without text: the ControlNets of 3.5 large."""
 
-SD35_CONTROLNET_ORIGINAL: Table = layers({name: name for name in (*_NO_FINAL, *_SINGLE, *_CONTROL)})
-"""Stability AI's own files of the same."""
+def sd35_controlnet(names: Collection[str]) -> Table:
+    """The ControlNets of 3.5 large, which see no text, for the names in a file.
+
+    Files have diffusers' names or the original ones, or the one for blocks and the other outside.
+    """
+    blocks = "transformer_blocks.0.attn.qkv.weight" in names
+    outside = "t_embedder.mlp.0.weight" in names
+    return layers({**({name: name for name in _NO_FINAL} if outside else _NO_FINAL),
+                   **({name: name for name in _SINGLE} if blocks else _SINGLE), **_CONTROL})
