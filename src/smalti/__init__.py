@@ -27,8 +27,10 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     import onnx
 
+    from smalti.diffusion.control import Control
     from smalti.diffusion.pipeline import Pipeline
     from smalti.diffusion.result import Result, Step
+    from smalti.diffusion.upscale import Upscaler
     from smalti.errors import (
         CheckpointError, DeviceError, EngineError, IllegalSchedule, InputError, NumericsError,
         OutputError, SmaltiError, UnknownDeviceError, UnknownFamilyError, UnsupportedError,
@@ -38,8 +40,10 @@ if TYPE_CHECKING:
     from smalti.runtime import Device, Program, devices, load
 
 _HOMES = {
+    "smalti.diffusion.control": ("Control",),
     "smalti.diffusion.pipeline": ("Pipeline",),
     "smalti.diffusion.result": ("Result", "Step"),
+    "smalti.diffusion.upscale": ("Upscaler",),
     "smalti.errors": (
         "CheckpointError", "DeviceError", "EngineError", "IllegalSchedule", "InputError",
         "NumericsError", "OutputError", "SmaltiError", "UnknownDeviceError",
@@ -51,10 +55,10 @@ _HOMES = {
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "CheckpointError", "Device", "DeviceError", "EngineError", "Graph", "IllegalSchedule",
-    "InputError", "NumericsError", "OutputError", "Pipeline", "Program", "Result", "SmaltiError",
-    "Step", "UnknownDeviceError", "UnknownFamilyError", "UnsupportedError", "VerificationError",
-    "__version__", "compile", "devices", "load",
+    "CheckpointError", "Control", "Device", "DeviceError", "EngineError", "Graph",
+    "IllegalSchedule", "InputError", "NumericsError", "OutputError", "Pipeline", "Program",
+    "Result", "SmaltiError", "Step", "UnknownDeviceError", "UnknownFamilyError", "UnsupportedError",
+    "Upscaler", "VerificationError", "__version__", "compile", "devices", "load",
 ]
 
 

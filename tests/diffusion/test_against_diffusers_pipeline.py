@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+from PIL import Image
 
+from smalti.benchmark import peers
 from smalti.benchmark.pictures import peer_pipeline, share_within_one
 from smalti.checkpoint import load
+from smalti.diffusion.control import Control, as_hint
 from smalti.diffusion.pipeline import SHIPPED_MODEL, Pipeline
 from smalti.diffusion.random import NoiseSource
+from smalti.models import ControlNetConfig
 
 pytestmark = pytest.mark.peers
 
@@ -28,3 +36,38 @@ def test_the_shipped_model_makes_the_same_picture(noise: str) -> None:
     assert expected.std() > 10, "an empty picture proves nothing"
     share = share_within_one(np.asarray(found.images[0]), expected)
     assert share >= SHARE_MIN, f"{share:.3%} of the pixels are within 1 of 255"
+
+
+def controlled(unet: Any, net: Any, hint: np.ndarray, strength: float) -> Any:
+    """diffusers' UNet with what a ControlNet gives, called as the UNet alone."""
+    import torch
+
+    def call(both: Any, step: Any, context: Any, return_dict: bool) -> Any:
+        down, middle = net(both, step, context, torch.tensor(hint[None]).repeat(2, 1, 1, 1),
+                           conditioning_scale=strength, return_dict=False)
+        return unet(both, step, context, down_block_additional_residuals=down,
+                    mid_block_additional_residual=middle, return_dict=return_dict)
+
+    return call
+
+
+def test_a_controlnet_steers_to_the_same_picture(tmp_path: Path) -> None:
+    pipe, peer = Pipeline.load(), peer_pipeline(load(SHIPPED_MODEL))
+    config = ControlNetConfig(pipe.config.denoiser, hint_channels=(8, 12, 16, 20))
+    net = peers.peer_controlnet(config).module
+    net.save_pretrained(tmp_path)
+    y, x = np.mgrid[:96, :160]
+    picture = Image.fromarray((255 * (((x // 20) + (y // 20)) % 2)).astype(np.uint8))
+    control = Control.load(tmp_path, picture, strength=0.2, edges=(100, 200))
+    options = {"steps": STEPS, "guidance_scale": GUIDANCE, "sampler": "euler", "seed": 3}
+    plain = np.asarray(pipe("a red apple", **options).images[0], int)
+    result = pipe("a red apple", **options, controls=[control])
+    found = np.asarray(result.images[0])
+    height, width = result.parameters.height, result.parameters.width
+    latents = NoiseSource("cpu", (3,), (4, height // 8, width // 8)).draw()
+    hint = as_hint(picture, width, height, (100, 200))
+    expected = replace(peer, unet=controlled(peer.unet, net, hint, 0.2)).picture(
+        "a red apple", latents, "karras", STEPS, GUIDANCE)
+    assert expected.std() > 10 and np.abs(expected - plain).mean() > 2
+    assert share_within_one(found, expected) >= SHARE_MIN
+    assert "ControlNet 0: \"Module: canny, " in result.texts[0]

@@ -13,6 +13,7 @@ import click
 import smalti
 from smalti.cli.interrupt import ending_at_once
 from smalti.cli.output import check_writable, output_paths, write_png
+from smalti.cli.picture import read_picture
 from smalti.errors import InputError
 
 LORA = re.compile(r"(.*?)((?::[-+]?(?:\d+\.?\d*|\.\d+)){1,2})?", re.DOTALL)
@@ -81,6 +82,14 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
               help="What models such as FLUX.1 dev are told of guidance. Default: 3.5.")
 @click.option("--clip-skip", type=int, default=None,
               help="The state of CLIP to read, counted from the last, 1. Default: the model's own.")
+@click.option("--control", "controls", nargs=2, multiple=True, metavar="MODEL PICTURE",
+              help="A ControlNet and the picture that it reads; may be given several times.")
+@click.option("--control-strength", "strengths", type=float, multiple=True,
+              help="How much a ControlNet counts, for each in order. Default: 1.")
+@click.option("--control-time", "times", type=(float, float), multiple=True, metavar="START END",
+              help="From when to when, as shares of the way, for each in order. Default: 0 1.")
+@click.option("--edges", is_flag=True,
+              help="ControlNets read the edges of their pictures, not the pictures.")
 @click.option("--rng", default="cpu", show_default=True,
               help="Random numbers of torch on the cpu, or of torch on cuda.")
 @click.option("--device", default="auto", show_default=True, help="One of `smalti devices`.")
@@ -90,8 +99,9 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
              vae: str | None, prediction: str | None, loras: tuple[str, ...], negative_prompt: str,
              steps: int | None, sampler: str | None, noise: str | None, size: str | None, seed: int,
              batch: int, guidance: float | None, distilled_guidance: float | None,
-             clip_skip: int | None, rng: str, device: str, threads: int | None, precision: str
-             ) -> None:
+             clip_skip: int | None, controls: tuple[tuple[str, str], ...],
+             strengths: tuple[float, ...], times: tuple[tuple[float, float], ...], edges: bool,
+             rng: str, device: str, threads: int | None, precision: str) -> None:
     """Make a picture of PROMPT."""
     started = time.perf_counter()
     width, height = parse_size(size)
@@ -105,13 +115,34 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
     work = pipe.steps(
         prompt, negative_prompt=negative_prompt, width=width, height=height, steps=steps,
         guidance_scale=guidance, sampler=sampler, noise=noise, seed=seed, rng=rng,
-        batch_size=batch, clip_skip=clip_skip, distilled_guidance=distilled_guidance)
+        batch_size=batch, clip_skip=clip_skip, distilled_guidance=distilled_guidance,
+        controls=read_controls(controls, strengths, times, edges))
     result = watch(work)
     for warning in result.warnings:
         click.echo(f"Warning: {warning}", err=True)
     for path, image, text in zip(paths, result.images, result.texts, strict=True):
         write_png(image, path, text)
     report(result, paths, time.perf_counter() - started)
+
+
+def read_controls(controls: Sequence[tuple[str, str]], strengths: Sequence[float],
+                  times: Sequence[tuple[float, float]], edges: bool) -> list[smalti.Control]:
+    """The ControlNets that are asked for; strengths and times belong to the first of them."""
+    for what, given in (("--control-strength", strengths), ("--control-time", times)):
+        if len(given) > len(controls):
+            raise InputError(f"{what} is given {len(given)} times, --control {len(controls)} times")
+    if edges and not controls:
+        raise InputError("--edges says what ControlNets read, but there is no --control")
+    if not controls:
+        return []
+    from smalti.diffusion.edges import HIGH, LOW
+
+    strengths = [*strengths, *[1.0] * len(controls)]
+    times = [*times, *[(0.0, 1.0)] * len(controls)]
+    return [smalti.Control.load(model, read_picture(Path(picture)), strength=strength, start=start,
+                                end=end, edges=(LOW, HIGH) if edges else None)
+            for (model, picture), strength, (start, end) in zip(
+                controls, strengths, times, strict=False)]
 
 
 def show_progress(text: str) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
+import smalti
 from smalti.cli.generate import show_progress
 from smalti.cli.interrupt import ending_at_once
 from smalti.cli.output import check_apart, check_writable, output_paths, write_png
-from smalti.errors import InputError
+from smalti.cli.picture import read_picture
 
 
 @click.command()
@@ -32,15 +33,9 @@ def upscale(picture: Path, model: str, output: str, factor: float | None, tile: 
     check_writable([path])
     check_apart(path, picture, Path(model))
     with ending_at_once():
-        from PIL import Image, ImageOps
-
-        from smalti.diffusion.upscale import Upscaler
-    try:
-        with Image.open(picture) as opened:
-            image = ImageOps.exif_transpose(opened)
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise InputError(f"{picture} cannot be read as a picture: {error}") from None
-    upscaler = Upscaler.load(model, precision, threads, show_progress)
+        loading = smalti.Upscaler.load
+    image = read_picture(picture)
+    upscaler = loading(model, precision, threads, show_progress)
     made = upscaler(image, factor, tile)
     show_progress("")
     write_png(made, path, image.info.get("parameters", ""))

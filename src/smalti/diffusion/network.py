@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from smalti.diffusion.control import Controls
 from smalti.diffusion.denoiser import Conditioning
 from smalti.diffusion.submodels import Submodels
 
@@ -24,11 +25,12 @@ class PictureNetwork:
     """A `smalti.diffusion.denoiser.Network` for a number of `pictures`.
 
     Where the modulations of a model are a part of their own (FLUX.1, Chroma), they are computed
-    once for each time and prompt.
+    once for each time and prompt. Where there are `controls`, what they give is read besides.
     """
 
     submodels: Submodels
     pictures: int
+    controls: Controls | None = None
     _modulations: dict[bytes, Floats] = field(default_factory=dict)
 
     def prepare(self, height: int, width: int, conditionings: Sequence[Conditioning],
@@ -45,17 +47,25 @@ class PictureNetwork:
                 **{name: np.concatenate([each[name] for each in conditionings] * len(times))
                    for name in MODULATING if name in conditionings[0]}})
             self.submodels.release(MODULATION, kept_bytes_max)
-        shape = (rows, height, width, conditionings[0]["context"].shape[1])
-        self.submodels.bound(self.submodels.denoiser, shape)
+        self.submodels.bound(self.submodels.denoiser,
+                             self._shape(rows, height, width, conditionings[0]))
+
+    def _shape(self, rows: int, height: int, width: int,
+               conditioning: Conditioning) -> tuple[int, ...]:
+        """What the denoiser is compiled for."""
+        controlled = () if self.controls is None else (True,)
+        return (rows, height, width, conditioning["context"].shape[1], *controlled)
 
     def __call__(self, latents: Floats, timesteps: Floats, conditioning: Conditioning) -> Floats:
         """Outputs for rows [n, channels, h, w], of which there are as many for each picture."""
         count, _, height, width = latents.shape
         rows, result = count // self.pictures, np.empty_like(latents)
-        shape = (rows, height, width, conditioning["context"].shape[1])
+        shape = self._shape(rows, height, width, conditioning)
         for picture in range(self.pictures):
             own = slice(picture, None, self.pictures)
             inputs = {name: part[own] for name, part in conditioning.items()}
+            if self.controls is not None:
+                inputs |= self.controls(latents[own], timesteps[own], inputs)
             inputs["timesteps"] = timesteps[own]
             if MODULATION in self.submodels.parts:
                 making = {name: inputs.pop(name) for name in MODULATING if name in inputs}

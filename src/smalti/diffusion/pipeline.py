@@ -19,6 +19,7 @@ from smalti import checkpoint, settings
 from smalti.checkpoint.adapters import Fit, Use
 from smalti.diffusion.adapters import Adapters, Entry
 from smalti.diffusion.conditioning import conditioned, usual_text_shape, usual_tokens
+from smalti.diffusion.control import Control, Controls, Programs
 from smalti.diffusion.denoiser import Denoiser
 from smalti.diffusion.fit import check_parts, check_text_to_image
 from smalti.diffusion.guidance import Guidance
@@ -54,6 +55,7 @@ class Pipeline:
         self._adapters = Adapters(submodels)
         self._memory_bytes = memory_bytes
         self._keep = keep
+        self._control_programs: Programs = {}
 
     @classmethod
     def load(cls, path: str | Path | None = None, device: str = "auto", precision: str = "auto",
@@ -101,24 +103,25 @@ class Pipeline:
               width: int | None = None, height: int | None = None, steps: int | None = None,
               guidance_scale: float | None = None, sampler: str | None = None,
               noise: str | None = None, seed: int = 7, rng: str = "cpu", batch_size: int = 1,
-              clip_skip: int | None = None,
-              distilled_guidance: float | None = None) -> Iterator[Step]:
+              clip_skip: int | None = None, distilled_guidance: float | None = None,
+              controls: Sequence[Control] = ()) -> Iterator[Step]:
         """The same work as a generator of steps, of which the last has the result.
 
         Sizes are in pixels; None is the model's own default; seed -1 draws one. `clip_skip` is the
         state of CLIP that is read, counted from the last, 1. `distilled_guidance` is what a model
-        such as FLUX.1 dev is told, which runs without a negative prompt. Raises InputError
-        at once for anything that cannot be used, and NumericsError, when it happens, for NaN or
-        Inf in weights, latents or picture.
+        such as FLUX.1 dev is told, which runs without a negative prompt. `controls` are ControlNets
+        with the pictures that they read. Raises InputError at once for anything that cannot be
+        used, and NumericsError, when it happens, for NaN or Inf in weights, latents or picture.
         """
         asked = request(
             self.config, self.name, memory_bytes=self._memory_bytes, prompt=prompt,
             negative_prompt=negative_prompt, width=width, height=height, steps=steps,
             guidance_scale=guidance_scale, sampler=sampler, noise=noise, seed=seed, rng=rng,
             batch_size=batch_size, clip_skip=clip_skip, distilled_guidance=distilled_guidance,
-            loras=self._adapters.labels())
+            loras=self._adapters.labels(),
+            controls=tuple(control.text() for control in controls))
         check_text_to_image(self.config)
-        return self._steps(asked)
+        return self._steps(asked, self._controls(controls))
 
     @property
     def loras(self) -> tuple[Use, ...]:
@@ -174,7 +177,15 @@ class Pipeline:
 
     # ------------------------------------------------------------------ the way of a picture
 
-    def _steps(self, asked: Request) -> Iterator[Step]:
+    def _controls(self, uses: Sequence[Control]) -> Controls | None:
+        """The ControlNets as one function; None without any."""
+        if not uses:
+            return None
+        models = self._submodels
+        return Controls(uses, self.config.denoiser, models.precision, models.threads,
+                        models.progress, self._control_programs)
+
+    def _steps(self, asked: Request, controls: Controls | None) -> Iterator[Step]:
         config, timings = self.config, Stopwatch()
         prompts = conditioned(
             self._submodels,
@@ -187,7 +198,7 @@ class Pipeline:
         total = len(sigmas) - 1
         source = NoiseSource(asked.rng, asked.seeds,
                              (config.vae.z_channels, *self._latent(asked)))
-        network = PictureNetwork(self._submodels, asked.batch_size)
+        network = PictureNetwork(self._submodels, asked.batch_size, controls)
         denoiser = Denoiser(network, levels, config.prediction)
         guidance = Guidance(denoiser, prompt, negative, asked.guidance_scale,
                             always_both=sampler.needs_negative)
@@ -206,6 +217,8 @@ class Pipeline:
             if index + 1 == total:
                 for part in ("modulation", self._submodels.denoiser):
                     self._submodels.release(part, self._kept_bytes_max(asked))
+                if not self._keep:
+                    self._control_programs.clear()
                 images = self._decoded(asked, done.x, timings)
                 texts = [asked.text(seed) for seed in asked.seeds]
                 result = Result(images, asked.seeds, texts, asked, timings.seconds,

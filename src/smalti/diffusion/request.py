@@ -29,7 +29,7 @@ class Request:
 
     `clip_skip` is None for the state of CLIP that the model was trained with. `distilled_guidance`
     is what a model is told that was distilled from guided ones. `loras` are names and weights of
-    adapters.
+    adapters; `controls` tell of ControlNets.
     """
 
     prompt: str
@@ -47,6 +47,7 @@ class Request:
     clip_skip: int | None = None
     distilled_guidance: float | None = None
     loras: tuple[str, ...] = ()
+    controls: tuple[str, ...] = ()
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -63,6 +64,8 @@ class Request:
             rng=self.rng,
             others={**{key: f"{value:g}" for key, value in others.items() if value is not None},
                     **({"Lora": ", ".join(self.loras)} if self.loras else {}),
+                    **{f"ControlNet {number}": text
+                       for number, text in enumerate(self.controls)},
                     "Model": self.model, "Version": f"Smalti {__version__}"}))
 
 
@@ -71,7 +74,8 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
             steps: int | None = None, guidance_scale: float | None = None,
             sampler: str | None = None, noise: str | None = None, seed: int = 7, rng: str = "cpu",
             batch_size: int = 1, clip_skip: int | None = None,
-            distilled_guidance: float | None = None, loras: tuple[str, ...] = ()) -> Request:
+            distilled_guidance: float | None = None, loras: tuple[str, ...] = (),
+            controls: tuple[str, ...] = ()) -> Request:
     """A complete `Request`; None becomes the model's own default, seed -1 a random seed.
 
     `model` is the name that goes into the picture's text. Raises InputError that says what was
@@ -111,7 +115,7 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
             (text.layers for text in config.texts.values()), default=1))
     return Request(prompt, negative_prompt, int(width), int(height), steps, guidance,
                    SAMPLERS[sampler].name, schedule.name, seed, rng, batch_size, model, clip_skip,
-                   _distilled(config, distilled_guidance), loras)
+                   _distilled(config, distilled_guidance), loras, controls)
 
 
 def check_name(what: str, name: object, known: Collection[str]) -> None:

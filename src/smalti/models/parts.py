@@ -53,7 +53,8 @@ def parts(config: ModelConfig) -> dict[str, Part]:
 
         text, text_2, text_3   of CLIP (batch, skip), where the state that is `skip`-th from the end
                                is read; of T5 (batch, tokens)
-        unet, transformer      (batch, height, width, tokens), sizes of the latent
+        unet, transformer      (batch, height, width, tokens), sizes of the latent; of a UNet that
+                               reads what ControlNets give, and True
         modulation             (batch,), of FLUX.1 and Chroma
         vae                    (height, width), of the latent
         vae_encoder            (height, width), in pixels
