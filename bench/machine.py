@@ -20,6 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from smalti import machine
+from smalti.benchmark.chart import svg
+from smalti.benchmark.plot import Series, plot
 from smalti.benchmark.suite import CASES
 from smalti.machine import attention, convolution, product, rows, simt
 from smalti.machine.calibration import fit, fitted
@@ -217,14 +219,16 @@ RUNS_MIN, RUN_SECONDS = 3, 1.0
 WEIGHTS = 1 << 20
 
 
-def programs(_: Path) -> None:
-    """Expected and measured times of whole programs on this CPU, calibrated or not.
+def programs() -> list[Series]:
+    """Expected and measured times of whole programs on this CPU, calibrated or not; those of their
+    kernels, in microseconds.
 
     Weights are random numbers that repeat. The fastest run counts, as in `smalti calibrate`:
     whatever else this machine does only adds to it.
     """
     found = calibration()
     print(f"\ncalibrated {found.date}" if found else "\nnot calibrated; run `smalti calibrate`")
+    points: list[Series] = []
     print("| program | threads | measured, ms | expected, ms | ratio | off by, a kernel |")
     print("| --- | --- | --- | --- | --- | --- |")
     block = np.random.default_rng(0).standard_normal(WEIGHTS, np.float32) * np.float32(0.03)
@@ -246,22 +250,34 @@ def programs(_: Path) -> None:
                   expected.items() if least[n] > 0]
         print(f"| {name} {precision} | {program.crew} | {1e3 * whole:.2f} | {1e3 * total:.2f} | "
               f"{total / whole:.3f} | {100 * sum(misses) / least.sum():.1f} % |", flush=True)
+        points.append(Series(f"{name} {precision}", tuple(
+            (1e6 * least[n], 1e6 * kernel.seconds) for n, kernel in expected.items()
+            if least[n] > 0), joined=False))
+    return points
 
 
 KINDS: dict[str, Callable[[Path], Iterator[Case]]] = {
     "products": products, "attention": attentions, "memory-bound": memory_bound,
     "convolutions": convolutions}
-TABLES = {"choices": choices, "schedules": schedules, "cpu": programs}
+TABLES = {"choices": choices, "schedules": schedules}
+CPU = "cpu"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--timings", type=Path, default=TIMINGS)
-    parser.add_argument("--kinds", default=",".join([*KINDS, *TABLES]))
+    parser.add_argument("--kinds", default=",".join([*KINDS, *TABLES, CPU]))
+    parser.add_argument("--chart", type=Path, help="an .svg of kernels on this CPU")
     given = parser.parse_args()
     kinds = given.kinds.split(",")
-    if others := [kind for kind in kinds if kind not in TABLES]:
+    if others := [kind for kind in kinds if kind not in TABLES and kind != CPU]:
         errors(given.timings, others)
+    if CPU in kinds:
+        points = programs()
+        if given.chart:
+            drawing = plot(points, "Kernels on a CPU", "measured, us", "expected, us",
+                           diagonal=True)
+            given.chart.write_text(svg(drawing), encoding="utf-8")
     for kind in kinds:
         if kind in TABLES:
             print()

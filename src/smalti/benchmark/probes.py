@@ -13,8 +13,7 @@ import numpy as np
 
 from smalti.runtime.executable import Executable
 from smalti.runtime.memory import anonymous
-from smalti.runtime.program import driver_entry
-from smalti.runtime.threads import context, workers
+from smalti.runtime.threads import context, driver_entry, workers
 from smalti.target.x86.assembler import Assembler, Code, Memory
 from smalti.target.x86.instructions import Level
 from smalti.target.x86.layout import LAUNCH, aligned
