@@ -73,6 +73,11 @@ FAMILIES = {
                           vae(FLUX_VAE), "flow"),
 }
 
+WORDLESS = {name: replace(config, texts={text: replace(part, vocab_size=96)
+                                         for text, part in config.texts.items()})
+            for name, config in FAMILIES.items()}
+"""The same with so few tokens that they read no prompts, but are written at once."""
+
 TEXT_PREFIXES = {  # family -> text encoder -> its prefix in a file of a whole model
     "sd1": {"clip_l": "cond_stage_model.transformer."},
     "sd2": {"clip_h": "cond_stage_model.model."},

@@ -12,6 +12,7 @@ import tiny_families as tiny
 from smalti.checkpoint import Checkpoint, inspect, load
 from smalti.errors import CheckpointError, InputError
 
+FAMILIES = tiny.WORDLESS
 VELOCITY_NORM = "output_blocks.11.1.transformer_blocks.0.norm1.bias"
 
 
@@ -25,9 +26,9 @@ def assert_same(found: Checkpoint, config, weights) -> None:
         assert found.shape(name) == value.shape and found.dtype(name) == "F16"
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_whole_file(tmp_path: Path, family: str) -> None:
-    config = tiny.FAMILIES[family]
+    config = FAMILIES[family]
     weights = tiny.random_weights(config)
     path = tiny.write(tmp_path / "model.safetensors", tiny.single_file(config, weights))
     assert_same(load(path), config, weights)
@@ -39,7 +40,7 @@ def test_a_whole_file(tmp_path: Path, family: str) -> None:
 @pytest.mark.parametrize("prefix", ["", "model.", "diffusion_model.", "model.diffusion_model."])
 @pytest.mark.parametrize("family", ["sd3", "flux", "chroma"])
 def test_separate_files(tmp_path: Path, family: str, prefix: str) -> None:
-    config = tiny.FAMILIES[family]
+    config = FAMILIES[family]
     weights = tiny.random_weights(config)
     path = tiny.write(tmp_path / "model.safetensors", tiny.part(weights, tiny.DENOISER, prefix))
     report = inspect(path)
@@ -56,7 +57,7 @@ def test_separate_files(tmp_path: Path, family: str, prefix: str) -> None:
 
 
 def test_sd3_without_t5(tmp_path: Path) -> None:
-    config = tiny.FAMILIES["sd3"]
+    config = FAMILIES["sd3"]
     config = replace(config, texts={name: config.texts[name] for name in ("clip_l", "clip_g")})
     weights = tiny.random_weights(config)
     path = tiny.write(tmp_path / "model.safetensors", tiny.single_file(config, weights))
@@ -65,7 +66,7 @@ def test_sd3_without_t5(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["sd1", "sdxl", "flux"])
 def test_another_autoencoder_takes_the_place_of_the_own_one(tmp_path: Path, family: str) -> None:
-    config = tiny.FAMILIES[family]
+    config = FAMILIES[family]
     weights, others = (tiny.random_weights(config, seed) for seed in range(2))
     path = tiny.write(tmp_path / "model.safetensors", tiny.single_file(config, weights))
     vae = tiny.write(tmp_path / "vae.safetensors", tiny.part(others, tiny.VAE))
@@ -79,7 +80,7 @@ def test_another_autoencoder_takes_the_place_of_the_own_one(tmp_path: Path, fami
 
 
 def test_a_file_without_the_part_that_is_asked_of_it(tmp_path: Path) -> None:
-    config = tiny.FAMILIES["sd1"]
+    config = FAMILIES["sd1"]
     weights = tiny.random_weights(config)
     path = tiny.write(tmp_path / "model.safetensors", tiny.single_file(config, weights))
     vae = tiny.write(tmp_path / "vae.safetensors", tiny.part(weights, tiny.VAE))
@@ -95,7 +96,7 @@ def test_a_file_without_the_part_that_is_asked_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("channels", "family"), [(9, "sd1-inpaint"), (8, "sd1-pix2pix")])
 def test_models_that_change_pictures(tmp_path: Path, channels: int, family: str) -> None:
-    config = tiny.FAMILIES["sd1"]
+    config = FAMILIES["sd1"]
     config = replace(config, denoiser=replace(config.denoiser, in_channels=channels))
     weights = tiny.random_weights(config)
     path = tiny.write(tmp_path / "model.safetensors", tiny.single_file(config, weights))
@@ -108,7 +109,7 @@ MARKS = {"v_pred": "v_prediction", "edm_vpred.sigma_max": "edm_v"}
 
 @pytest.mark.parametrize("mark", MARKS)
 def test_tensors_that_tell_what_sdxl_predicts(tmp_path: Path, mark: str) -> None:
-    config = tiny.FAMILIES["sdxl"]
+    config = FAMILIES["sdxl"]
     stored = tiny.single_file(config, tiny.random_weights(config))
     extra = {mark: np.array(120.0, np.float32), "ztsnr": np.zeros(0, np.float32)}
     path = tiny.write(tmp_path / "model.safetensors", {**stored, **extra})
@@ -120,11 +121,53 @@ def test_tensors_that_tell_what_sdxl_predicts(tmp_path: Path, mark: str) -> None
         load(path, prediction="velocity")
 
 
+def test_playground_is_refused(tmp_path: Path) -> None:
+    config = FAMILIES["sdxl"]
+    stored = tiny.single_file(config, tiny.random_weights(config))
+    path = tiny.write(tmp_path / "p.safetensors", {**stored, "edm_mean": np.zeros((1, 4, 1, 1))})
+    with pytest.raises(CheckpointError, match="Playground 2.5"):
+        load(path)
+
+
+@pytest.mark.parametrize(("family", "name", "defaults"), [
+    ("sdxl", "sd_xl_turbo_1.0", (4, 1.0, "euler_a", "trailing")),
+    ("sd1", "LCM_Dreamshaper", (6, 1.5, "lcm", "lcm")),
+    ("sd3", "sd3.5_large_turbo", (4, 1.0, "euler", "simple")),
+    ("sd1", "turboprop", (20, 7.0, "euler_a", "karras"))])
+def test_names_tell_models_of_few_steps(tmp_path: Path, family: str, name: str, defaults) -> None:
+    config = FAMILIES[family]
+    stored = tiny.single_file(config, tiny.random_weights(config))
+    found = load(tiny.write(tmp_path / f"{name}.safetensors", stored))
+    assert defaults == (found.config.default_steps, found.config.default_guidance,
+                        found.config.default_sampler, found.config.default_noise)
+    assert ("its name says" in str(found.report)) == (defaults[0] < 20)
+    titled = load(tiny.write(tmp_path / "model.safetensors", stored, {"modelspec.title": name}))
+    assert titled.config == found.config
+
+
+@pytest.mark.parametrize("name", ["clip_l", "clip_g", "t5xxl"])
+def test_a_text_encoder_alone_is_called_by_its_name(tmp_path: Path, name: str) -> None:
+    """By its width, which these have not but for T5, and the one that is asked for by the model."""
+    config = FAMILIES["sd3"]
+    stored = tiny.text_encoder(config, tiny.random_weights(config), name)
+    report = inspect(tiny.write(tmp_path / "text.safetensors", stored))
+    assert report.family.id == "text-encoder"
+    assert ("it is the text encoder T5-XXL" in str(report)) == (name == "t5xxl")
+    widths = {"clip_l": 768, "clip_g": 1280}
+    if name in widths:
+        shape = (widths[name],)
+        wide = {"text_model.final_layer_norm.bias": np.zeros(shape, np.float16),
+                "text_model.encoder.layers.0.layer_norm1.bias": np.zeros(shape, np.float16),
+                "text_projection.weight": np.zeros((8, *shape), np.float16)}
+        report = inspect(tiny.write(tmp_path / "wide.safetensors", wide))
+        assert {"clip_l": "CLIP-L", "clip_g": "OpenCLIP-bigG"}[name] in str(report)
+
+
 @pytest.mark.parametrize(("deviation", "prediction", "size"), [
     (0.2, "v_prediction", 768), (0.02, "epsilon", 512)])
 def test_what_sd2_predicts(tmp_path: Path, deviation: float, prediction: str, size: int) -> None:
     """Four levels as in the published files, so that the norm that tells is there."""
-    config = tiny.FAMILIES["sd2"]
+    config = FAMILIES["sd2"]
     config = replace(config, denoiser=replace(
         config.denoiser, block_channels=(64, 64, 64, 64), res_blocks=2,
         attention=(True, True, True, False), transformer_depth=(1, 1, 1, 0)))

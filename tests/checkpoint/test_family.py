@@ -65,6 +65,9 @@ FILES = {
         {"single_transformer_blocks.0.proj_out.bias": (3072,)},
     ],
     "flux2": [{"double_stream_modulation_img.lin.weight": (6, 6), DOUBLE: (128,)}],
+    "chroma-radiance": [
+        {"distilled_guidance_layer.in_proj.bias": (5120,), "nerf_blocks.0.norm.scale": (64,)},
+    ],
     "chroma": [{DOUBLE: (128,), "distilled_guidance_layer.in_proj.bias": (5120,)}],
     "lora": [
         {"lora_unet_down_blocks_0_attentions_0_proj_in.lora_down.weight": (4, 320)},

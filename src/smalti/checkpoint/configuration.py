@@ -39,6 +39,7 @@ from smalti.models.config import (
     VaeConfig,
 )
 
+LATENT_STATISTICS = "edm_mean"
 SIGMA_MAX = 1e6
 BETA_MIN = 1e-12  # the square of the lowest noise level
 KEPT_MIN = 1e-20  # one over the square of the highest one
@@ -105,6 +106,10 @@ def derive_config(where: object, family: str, shapes: Shapes, hints: Hints, plac
     `where` names the file in messages, `read` gives the values of a parameter. Raises
     `CheckpointError` where a number cannot be seen, or where heads or groups do not divide a width.
     """
+    if LATENT_STATISTICS in shapes:
+        raise CheckpointError(f"{where} is a Playground 2.5 checkpoint: its latents have means and "
+                              f"deviations of their own ({LATENT_STATISTICS}), which Smalti does "
+                              f"not read; use another model")
     rules = FAMILIES[family]
     if family == "flux" and has(shapes, f"{INSIDE[DENOISER]}guidance_in."):
         rules = FLUX_DEV
@@ -124,8 +129,8 @@ def derive_config(where: object, family: str, shapes: Shapes, hints: Hints, plac
         **_edm_levels(shapes, read),
         default_steps=hints.steps or rules.steps,
         default_guidance=hints.guidance or rules.guidance,
-        default_sampler=rules.sampler,
-        default_noise=rules.noise,
+        default_sampler=hints.sampler or rules.sampler,
+        default_noise=hints.noise or rules.noise,
     )
     config = replace(config, **_default_size(config, hints, rules))
     _check_schedule(where, config)

@@ -166,6 +166,7 @@ RULES: tuple[tuple[Family, RuleTest], ...] = (
         Family("flux2", "a FLUX.2 checkpoint"),
         lambda n: n.has("double_stream_modulation_img.", "single_stream_modulation."),
     ),
+    (Family("chroma-radiance", "a Chroma Radiance checkpoint"), lambda n: n.has("nerf_")),
     (
         Family("chroma", "a Chroma checkpoint", "chroma"),
         lambda n: n.has("distilled_guidance_layer."),

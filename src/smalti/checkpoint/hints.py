@@ -61,6 +61,8 @@ class Hints:
     latent_size: int | None = None
     steps: int | None = None
     guidance: float | None = None
+    sampler: str | None = None
+    noise: str | None = None
 
 
 # hint -> places to look, first found wins; a place is a section and a key of it
@@ -146,6 +148,27 @@ def metadata_hints(where: object, metadata: Mapping[str, str]) -> Hints:
     if hints.width is None and hints.height is None and size:
         hints = replace(hints, width=int(size[1]), height=int(size[2]))
     return hints
+
+
+DISTILLED = {
+    "turbo": {"steps": 4, "guidance": 1.0, "sampler": "euler_a", "noise": "trailing"},
+    "lightning": {"steps": 4, "guidance": 1.0, "sampler": "euler", "noise": "sgm_uniform"},
+    "hyper": {"steps": 8, "guidance": 1.0, "sampler": "euler", "noise": "trailing"},
+    "lcm": {"steps": 6, "guidance": 1.5, "sampler": "lcm", "noise": "lcm"},
+}
+"""Word in the name of a model that was distilled to few steps -> what its authors recommend. The
+tensors of such models tell nothing of it."""
+
+
+def distilled(*names: str) -> str | None:
+    """The word of `DISTILLED` that stands in one of the names that a model has.
+
+    >>> distilled("sd_xl_turbo_1.0_fp16"), distilled("hyperrealism"), distilled("SDXL-Lightning")
+    ('turbo', None, 'lightning')
+    """
+    pattern = rf"(?<![a-z])({'|'.join(DISTILLED)})(?![a-z])"
+    found = re.search(pattern, " ".join(names), re.IGNORECASE)
+    return found[1].lower() if found else None
 
 
 def folder_hints(where: object, tables: Tables) -> Hints:

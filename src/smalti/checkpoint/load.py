@@ -91,6 +91,9 @@ def _report(source: Source) -> Report:
     )
     if not source.model:
         return report
+    if source.distilled:
+        report = replace(report, notes=(*report.notes, f"defaults are those of {source.distilled} "
+                                        f"models, which its name says that it is"))
     rules = FAMILIES[source.model]
     wanted = [DENOISER, *(name for name in rules.texts if name not in rules.optional), VAE]
     absent = tuple(part for part in wanted if part not in source.parts)

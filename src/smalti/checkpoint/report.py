@@ -113,7 +113,8 @@ def _denoiser_line(config: ModelConfig) -> tuple[str, str]:
         attending = " ".join(str(level) for level, on in enumerate(part.attention) if on)
         split = f"{part.heads} heads" if part.head_dim is None else f"heads of {part.head_dim}"
         return "unet", (
-            f"channels {_row(part.block_channels)}, {part.res_blocks} blocks a level, attention"
+            f"{part.in_channels} input channels, then {_row(part.block_channels)},"
+            f" {part.res_blocks} blocks a level, attention"
             f" at levels {attending}, {split}, context {part.context_dim}")
     blocks = (f"{part.blocks} blocks" if isinstance(part, MMDiTConfig)
               else f"{part.double_blocks} double and {part.single_blocks} single blocks")

@@ -10,7 +10,13 @@ from smalti.checkpoint import folder as diffusers
 from smalti.checkpoint.configuration import FAMILIES
 from smalti.checkpoint.container import open_tensors
 from smalti.checkpoint.family import Family, detect
-from smalti.checkpoint.hints import Hints, folder_hints, metadata_hints
+from smalti.checkpoint.hints import (
+    DISTILLED,
+    Hints,
+    distilled,
+    folder_hints,
+    metadata_hints,
+)
 from smalti.checkpoint.keys import Part
 from smalti.checkpoint.layout import (
     DENOISER,
@@ -64,10 +70,21 @@ class Source:
         return self.family.model if self.family else ""
 
     def hints(self) -> Hints:
-        """What the file states about itself."""
-        if self.path.is_dir():
-            return folder_hints(self.path, self.tables)
-        return metadata_hints(self.path, self.tables)
+        """What the file states about itself, and what its name says."""
+        read = folder_hints if self.path.is_dir() else metadata_hints
+        hints = read(self.path, self.tables)
+        if self.distilled is None:
+            return hints
+        recommended = {name: value for name, value in DISTILLED[self.distilled].items()
+                       if getattr(hints, name) is None}
+        if FAMILIES[self.model].prediction == "flow":
+            del recommended["sampler"], recommended["noise"]
+        return replace(hints, **recommended)
+
+    @property
+    def distilled(self) -> str | None:
+        """How the model was distilled to few steps, by its name; None where that says nothing."""
+        return distilled(self.path.stem, str(self.tables.get("modelspec.title", "")))
 
     def place(self, text_encoder: str) -> int:
         """Which section about text encoders is that of `text_encoder`."""
@@ -165,7 +182,11 @@ def _open_file(path: Path) -> Source:
     if family is not None and family.supported and not whole:
         bare = DENOISER
     tensors = _entered(file, bare, family.model if family else None)
-    return Source(path, file.format, tensors, family, file.metadata, file.notes)
+    source = Source(path, file.format, tensors, family, file.metadata, file.notes)
+    if bare == TEXT:
+        known = [f"it is {TITLES[part]}" for part in source.parts]
+        source = replace(source, notes=(*source.notes, *known))
+    return source
 
 
 def _open_folder(path: Path) -> Source:
