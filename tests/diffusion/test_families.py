@@ -110,3 +110,8 @@ def test_a_model_that_changes_pictures_makes_none(tmp_path: Path) -> None:
     pipe = Pipeline.load(path, threads=1)
     with pytest.raises(InputError, match="reads 9 channels, 4 of the picture"):
         pipe("a red apple", **OPTIONS)
+
+
+def test_transformers_make_no_picture_that_can_be_repeated(paths: dict[str, Path]) -> None:
+    with pytest.raises(InputError, match="models with a UNet; this one is a transformer"):
+        Pipeline.load(paths["sd3"], threads=1)("a red apple", tiling="x")

@@ -354,3 +354,25 @@ def diffusers_picture(pipe: Pipeline, parts: tuple[Any, ...], scale: float) -> n
                                      latents).prev_sample
         image = vae.decode(latents / pipe.config.vae.scaling_factor).sample[0]
     return ((image / 2 + 0.5).clamp(0, 1) * 255).round().permute(1, 2, 0).numpy()
+
+
+def test_a_picture_that_can_be_repeated(pipe: Pipeline) -> None:
+    """Noise that is moved around the edges moves the picture, in the directions asked for only."""
+    result = pipe("a red apple", tiling="xy")
+    assert "Tiling: True" in result.texts[0]
+    plain, both = (np.asarray(pipe("a red apple", tiling=tiling).images[0], int)
+                   for tiling in ("", "xy"))
+    assert np.abs(plain - both).max() > 10
+    for tiling in ("x", "y", "xy"):
+        moved = {}
+        for move in ((0, 4), (2, 0)):
+            latents = np.random.default_rng(1).standard_normal((1, 4, 8, 8), np.float32)
+            given = {"timesteps": np.full(1, 500, np.float32),
+                     "context": np.ones((1, 77, 16), np.float32)}
+            found = [pipe._submodels.run("unet", (1, 8, 8, 77, False, tiling), latent=latent,
+                                         **given)["prediction"]
+                     for latent in (latents, np.roll(latents, move, (2, 3)))]
+            moved[move] = np.allclose(np.roll(found[0], move, (2, 3)), found[1], atol=1e-4)
+        assert moved == {(0, 4): "x" in tiling, (2, 0): "y" in tiling}, tiling
+    with pytest.raises(InputError, match="tiling is 'z'; known: x, y, xy"):
+        pipe("a red apple", tiling="z")

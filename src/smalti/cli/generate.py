@@ -82,6 +82,8 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
               help="What models such as FLUX.1 dev are told of guidance. Default: 3.5.")
 @click.option("--clip-skip", type=int, default=None,
               help="The state of CLIP to read, counted from the last, 1. Default: the model's own.")
+@click.option("--tiling", type=click.Choice(["x", "y", "xy"]), default=None,
+              help="Directions in which the picture can be repeated without a seam.")
 @click.option("--control", "controls", nargs=2, multiple=True, metavar="MODEL PICTURE",
               help="A ControlNet and the picture that it reads; may be given several times.")
 @click.option("--control-strength", "strengths", type=float, multiple=True,
@@ -99,7 +101,7 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
              vae: str | None, prediction: str | None, loras: tuple[str, ...], negative_prompt: str,
              steps: int | None, sampler: str | None, noise: str | None, size: str | None, seed: int,
              batch: int, guidance: float | None, distilled_guidance: float | None,
-             clip_skip: int | None, controls: tuple[tuple[str, str], ...],
+             clip_skip: int | None, tiling: str | None, controls: tuple[tuple[str, str], ...],
              strengths: tuple[float, ...], times: tuple[tuple[float, float], ...], edges: bool,
              rng: str, device: str, threads: int | None, precision: str) -> None:
     """Make a picture of PROMPT."""
@@ -116,7 +118,7 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
         prompt, negative_prompt=negative_prompt, width=width, height=height, steps=steps,
         guidance_scale=guidance, sampler=sampler, noise=noise, seed=seed, rng=rng,
         batch_size=batch, clip_skip=clip_skip, distilled_guidance=distilled_guidance,
-        controls=read_controls(controls, strengths, times, edges))
+        controls=read_controls(controls, strengths, times, edges), tiling=tiling or "")
     result = watch(work)
     for warning in result.warnings:
         click.echo(f"Warning: {warning}", err=True)

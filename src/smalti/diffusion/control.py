@@ -18,7 +18,7 @@ from smalti.checkpoint import Companion, open_companion
 from smalti.diffusion.denoiser import Conditioning
 from smalti.diffusion.edges import canny
 from smalti.errors import InputError
-from smalti.models import ControlNetConfig, UNetConfig, controlnet_graph
+from smalti.models import ControlNetConfig, UNetConfig, controlnet_graph, tileable
 from smalti.runtime import Program, compile_graph
 
 Floats = np.ndarray
@@ -108,8 +108,9 @@ class Controls:
     """The ControlNets of a picture as one function of what its denoiser reads.
 
     `programs` are kept in the mapping that is given, for the next picture. `progress` is called
-    with a line of text before anything that may take over a second. Raises InputError for a
-    ControlNet that was made for another denoiser, and for numbers out of range.
+    with a line of text before anything that may take over a second. With `tiling` a picture can be
+    repeated in these directions. Raises InputError for a ControlNet that was made for another
+    denoiser, and for numbers out of range.
     """
 
     uses: Sequence[Control]
@@ -118,6 +119,7 @@ class Controls:
     threads: int | None = None
     progress: Callable[[str], None] = lambda text: None
     programs: Programs = field(default_factory=dict)
+    tiling: str = ""
     _hints: dict[tuple[int, ...], Floats] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -147,10 +149,12 @@ class Controls:
         """The program of a ControlNet for a shape, with its weights."""
         count, _, height, width = latents.shape
         shape = (count, height, width, conditioning["context"].shape[1])
-        key = (use.net, *shape)
+        key = (use.net, *shape, self.tiling)
         if key not in self.programs:
             net = use.net
             graph = controlnet_graph(net.config, *shape)
+            if self.tiling:
+                graph = tileable(graph, self.tiling)
             self.progress("compiling the ControlNet")
             program = compile_graph(
                 graph, precision=self.precision, threads=self.threads,

@@ -25,12 +25,14 @@ class PictureNetwork:
     """A `smalti.diffusion.denoiser.Network` for a number of `pictures`.
 
     Where the modulations of a model are a part of their own (FLUX.1, Chroma), they are computed
-    once for each time and prompt. Where there are `controls`, what they give is read besides.
+    once for each time and prompt. Where there are `controls`, what they give is read besides; with
+    `tiling` a picture can be repeated in these directions.
     """
 
     submodels: Submodels
     pictures: int
     controls: Controls | None = None
+    tiling: str = ""
     _modulations: dict[bytes, Floats] = field(default_factory=dict)
 
     def prepare(self, height: int, width: int, conditionings: Sequence[Conditioning],
@@ -53,8 +55,10 @@ class PictureNetwork:
     def _shape(self, rows: int, height: int, width: int,
                conditioning: Conditioning) -> tuple[int, ...]:
         """What the denoiser is compiled for."""
-        controlled = () if self.controls is None else (True,)
-        return (rows, height, width, conditioning["context"].shape[1], *controlled)
+        plain = (rows, height, width, conditioning["context"].shape[1])
+        if self.controls is None and not self.tiling:
+            return plain
+        return (*plain, self.controls is not None, self.tiling)
 
     def __call__(self, latents: Floats, timesteps: Floats, conditioning: Conditioning) -> Floats:
         """Outputs for rows [n, channels, h, w], of which there are as many for each picture."""

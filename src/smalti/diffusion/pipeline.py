@@ -104,14 +104,15 @@ class Pipeline:
               guidance_scale: float | None = None, sampler: str | None = None,
               noise: str | None = None, seed: int = 7, rng: str = "cpu", batch_size: int = 1,
               clip_skip: int | None = None, distilled_guidance: float | None = None,
-              controls: Sequence[Control] = ()) -> Iterator[Step]:
+              controls: Sequence[Control] = (), tiling: str = "") -> Iterator[Step]:
         """The same work as a generator of steps, of which the last has the result.
 
         Sizes are in pixels; None is the model's own default; seed -1 draws one. `clip_skip` is the
         state of CLIP that is read, counted from the last, 1. `distilled_guidance` is what a model
         such as FLUX.1 dev is told, which runs without a negative prompt. `controls` are ControlNets
-        with the pictures that they read. Raises InputError at once for anything that cannot be
-        used, and NumericsError, when it happens, for NaN or Inf in weights, latents or picture.
+        with the pictures that they read. With `tiling` ("x", "y" or "xy") a picture can be repeated
+        in these directions. Raises InputError at once for anything that cannot be used, and
+        NumericsError, when it happens, for NaN or Inf in weights, latents or picture.
         """
         asked = request(
             self.config, self.name, memory_bytes=self._memory_bytes, prompt=prompt,
@@ -119,9 +120,9 @@ class Pipeline:
             guidance_scale=guidance_scale, sampler=sampler, noise=noise, seed=seed, rng=rng,
             batch_size=batch_size, clip_skip=clip_skip, distilled_guidance=distilled_guidance,
             loras=self._adapters.labels(),
-            controls=tuple(control.text() for control in controls))
+            controls=tuple(control.text() for control in controls), tiling=tiling)
         check_text_to_image(self.config)
-        return self._steps(asked, self._controls(controls))
+        return self._steps(asked, self._controls(controls, tiling))
 
     @property
     def loras(self) -> tuple[Use, ...]:
@@ -177,13 +178,13 @@ class Pipeline:
 
     # ------------------------------------------------------------------ the way of a picture
 
-    def _controls(self, uses: Sequence[Control]) -> Controls | None:
+    def _controls(self, uses: Sequence[Control], tiling: str) -> Controls | None:
         """The ControlNets as one function; None without any."""
         if not uses:
             return None
         models = self._submodels
         return Controls(uses, self.config.denoiser, models.precision, models.threads,
-                        models.progress, self._control_programs)
+                        models.progress, self._control_programs, tiling)
 
     def _steps(self, asked: Request, controls: Controls | None) -> Iterator[Step]:
         config, timings = self.config, Stopwatch()
@@ -198,7 +199,7 @@ class Pipeline:
         total = len(sigmas) - 1
         source = NoiseSource(asked.rng, asked.seeds,
                              (config.vae.z_channels, *self._latent(asked)))
-        network = PictureNetwork(self._submodels, asked.batch_size, controls)
+        network = PictureNetwork(self._submodels, asked.batch_size, controls, asked.tiling)
         denoiser = Denoiser(network, levels, config.prediction)
         guidance = Guidance(denoiser, prompt, negative, asked.guidance_scale,
                             always_both=sampler.needs_negative)
@@ -241,7 +242,7 @@ class Pipeline:
     def _decoded(self, asked: Request, latents: np.ndarray,
                  timings: Stopwatch) -> list[Image.Image]:
         """RGB pictures of latents [batch, 4, h, w]."""
-        shape = self._latent(asked)
+        shape = (*self._latent(asked), *([asked.tiling] if asked.tiling else []))
         with timings.of("prepare"):
             self._submodels.bound("vae", shape)
         images = []

@@ -15,6 +15,7 @@ from smalti.diffusion.random import RNGS, SEED_END, batch_seeds
 from smalti.diffusion.samplers import SAMPLERS, Sampler
 from smalti.errors import InputError
 from smalti.models.config import ModelConfig, UNetConfig
+from smalti.models.tileable import DIRECTIONS
 
 SIZE_MAX = 4096
 BATCH_MAX = 64
@@ -29,7 +30,8 @@ class Request:
 
     `clip_skip` is None for the state of CLIP that the model was trained with. `distilled_guidance`
     is what a model is told that was distilled from guided ones. `loras` are names and weights of
-    adapters; `controls` tell of ControlNets.
+    adapters; `controls` tell of ControlNets. `tiling` names the directions in which a picture can
+    be repeated.
     """
 
     prompt: str
@@ -48,6 +50,7 @@ class Request:
     distilled_guidance: float | None = None
     loras: tuple[str, ...] = ()
     controls: tuple[str, ...] = ()
+    tiling: str = ""
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -64,6 +67,7 @@ class Request:
             rng=self.rng,
             others={**{key: f"{value:g}" for key, value in others.items() if value is not None},
                     **({"Lora": ", ".join(self.loras)} if self.loras else {}),
+                    **({"Tiling": "True"} if self.tiling else {}),
                     **{f"ControlNet {number}": text
                        for number, text in enumerate(self.controls)},
                     "Model": self.model, "Version": f"Smalti {__version__}"}))
@@ -75,7 +79,7 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
             sampler: str | None = None, noise: str | None = None, seed: int = 7, rng: str = "cpu",
             batch_size: int = 1, clip_skip: int | None = None,
             distilled_guidance: float | None = None, loras: tuple[str, ...] = (),
-            controls: tuple[str, ...] = ()) -> Request:
+            controls: tuple[str, ...] = (), tiling: str = "") -> Request:
     """A complete `Request`; None becomes the model's own default, seed -1 a random seed.
 
     `model` is the name that goes into the picture's text. Raises InputError that says what was
@@ -113,9 +117,19 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
     if clip_skip is not None:
         clip_skip = _whole("clip_skip", clip_skip, 1, min(
             (text.layers for text in config.texts.values()), default=1))
+    if tiling:
+        _check_tiling(tiling, config)
     return Request(prompt, negative_prompt, int(width), int(height), steps, guidance,
                    SAMPLERS[sampler].name, schedule.name, seed, rng, batch_size, model, clip_skip,
-                   _distilled(config, distilled_guidance), loras, controls)
+                   _distilled(config, distilled_guidance), loras, controls, tiling)
+
+
+def _check_tiling(tiling: object, config: ModelConfig) -> None:
+    """Raise InputError for other directions, or a denoiser whose edges cannot be joined."""
+    check_name("tiling", tiling, DIRECTIONS)
+    if not isinstance(config.denoiser, UNetConfig):
+        raise InputError("pictures that can be repeated are made by models with a UNet; this one "
+                         "is a transformer")
 
 
 def check_name(what: str, name: object, known: Collection[str]) -> None:

@@ -12,10 +12,11 @@ from functools import partial
 from smalti.graph import Graph
 from smalti.models.chroma import chroma_graph, chroma_modulation_graph
 from smalti.models.clip_text import clip_text_graph
-from smalti.models.config import ModelConfig, TextConfig, UNetConfig
+from smalti.models.config import ModelConfig, TextConfig, UNetConfig, VaeConfig
 from smalti.models.flux import flux_graph, flux_modulation_graph
 from smalti.models.mmdit import mmdit_graph
 from smalti.models.t5 import t5_graph
+from smalti.models.tileable import tileable
 from smalti.models.transformer_config import ChromaConfig, FluxConfig, T5Config
 from smalti.models.unet import unet_graph
 from smalti.models.vae import vae_decoder_graph, vae_encoder_graph
@@ -53,10 +54,11 @@ def parts(config: ModelConfig) -> dict[str, Part]:
 
         text, text_2, text_3   of CLIP (batch, skip), where the state that is `skip`-th from the end
                                is read; of T5 (batch, tokens)
-        unet, transformer      (batch, height, width, tokens), sizes of the latent; of a UNet that
-                               reads what ControlNets give, and True
+        unet, transformer      (batch, height, width, tokens), sizes of the latent; of a UNet then
+                               whether it reads what ControlNets give, and the directions in which
+                               the picture can be repeated (see `tileable`)
         modulation             (batch,), of FLUX.1 and Chroma
-        vae                    (height, width), of the latent
+        vae                    (height, width), of the latent, and the same directions
         vae_encoder            (height, width), in pixels
 
     >>> from smalti.models.config import SD15
@@ -68,7 +70,7 @@ def parts(config: ModelConfig) -> dict[str, Part]:
         title = "the text encoder" if len(config.texts) == 1 else f"the text encoder {name}"
         found[part] = Part(title, text_graph(config.family, name, text), (1, 1))
     found.update(_denoiser(config))
-    found["vae"] = Part("the image decoder", partial(vae_decoder_graph, config.vae, 1), (1, 1))
+    found["vae"] = Part("the image decoder", partial(_decoder_graph, config.vae), (1, 1))
     found["vae_encoder"] = Part("the image encoder", partial(vae_encoder_graph, config.vae, 1),
                                 (side, side))
     return found
@@ -91,7 +93,7 @@ def _denoiser(config: ModelConfig) -> dict[str, Part]:
     denoiser = config.denoiser
     if isinstance(denoiser, UNetConfig):
         side = 2 ** (len(denoiser.block_channels) - 1)
-        return {"unet": Part("the UNet", partial(unet_graph, denoiser), (1, side, side, 77),
+        return {"unet": Part("the UNet", partial(_unet_graph, denoiser), (1, side, side, 77),
                              STEADY)}
     if isinstance(denoiser, ChromaConfig):
         making, graph = chroma_modulation_graph, partial(chroma_graph, masked=True)
@@ -104,3 +106,14 @@ def _denoiser(config: ModelConfig) -> dict[str, Part]:
         found["modulation"] = Part("the modulations", partial(making, denoiser), (1,))
     found["transformer"] = Part("the transformer", partial(graph, denoiser), (1, 2, 2, 1), STEADY)
     return found
+
+
+def _unet_graph(config: UNetConfig, batch: int, height: int, width: int, tokens: int,
+                control: bool = False, directions: str = "") -> Graph:
+    graph = unet_graph(config, batch, height, width, tokens, control)
+    return tileable(graph, directions) if directions else graph
+
+
+def _decoder_graph(config: VaeConfig, height: int, width: int, directions: str = "") -> Graph:
+    graph = vae_decoder_graph(config, 1, height, width)
+    return tileable(graph, directions) if directions else graph
