@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from smalti.diffusion.control import Control
     from smalti.diffusion.pipeline import Pipeline
+    from smalti.diffusion.preview import Preview
     from smalti.diffusion.result import Result, Step
     from smalti.diffusion.upscale import Upscaler
     from smalti.errors import (
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "smalti.diffusion.control": ("Control",),
     "smalti.diffusion.pipeline": ("Pipeline",),
+    "smalti.diffusion.preview": ("Preview",),
     "smalti.diffusion.result": ("Result", "Step"),
     "smalti.diffusion.upscale": ("Upscaler",),
     "smalti.errors": (
@@ -56,9 +58,10 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "CheckpointError", "Control", "Device", "DeviceError", "EngineError", "Graph",
-    "IllegalSchedule", "InputError", "NumericsError", "OutputError", "Pipeline", "Program",
-    "Result", "SmaltiError", "Step", "UnknownDeviceError", "UnknownFamilyError", "UnsupportedError",
-    "Upscaler", "VerificationError", "__version__", "compile", "devices", "load",
+    "IllegalSchedule", "InputError", "NumericsError", "OutputError", "Pipeline", "Preview",
+    "Program", "Result", "SmaltiError", "Step", "UnknownDeviceError", "UnknownFamilyError",
+    "UnsupportedError", "Upscaler", "VerificationError", "__version__", "compile", "devices",
+    "load",
 ]
 
 

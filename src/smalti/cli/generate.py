@@ -92,6 +92,8 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
               help="From when to when, as shares of the way, for each in order. Default: 0 1.")
 @click.option("--edges", is_flag=True,
               help="ControlNets read the edges of their pictures, not the pictures.")
+@click.option("--preview", default=None, metavar="PATH",
+              help="A tiny autoencoder (TAESD) that shows each step as OUTPUT.preview.png.")
 @click.option("--rng", default="cpu", show_default=True,
               help="Random numbers of torch on the cpu, or of torch on cuda.")
 @click.option("--device", default="auto", show_default=True, help="One of `smalti devices`.")
@@ -103,7 +105,8 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
              batch: int, guidance: float | None, distilled_guidance: float | None,
              clip_skip: int | None, tiling: str | None, controls: tuple[tuple[str, str], ...],
              strengths: tuple[float, ...], times: tuple[tuple[float, float], ...], edges: bool,
-             rng: str, device: str, threads: int | None, precision: str) -> None:
+             preview: str | None, rng: str, device: str, threads: int | None, precision: str
+             ) -> None:
     """Make a picture of PROMPT."""
     started = time.perf_counter()
     width, height = parse_size(size)
@@ -119,6 +122,9 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
         guidance_scale=guidance, sampler=sampler, noise=noise, seed=seed, rng=rng,
         batch_size=batch, clip_skip=clip_skip, distilled_guidance=distilled_guidance,
         controls=read_controls(controls, strengths, times, edges), tiling=tiling or "")
+    if preview is not None:
+        work = previewed(work, smalti.Preview.load(preview, threads),
+                         paths[0].with_suffix(".preview.png"))
     result = watch(work)
     for warning in result.warnings:
         click.echo(f"Warning: {warning}", err=True)
@@ -164,6 +170,18 @@ def watch(steps: Iterator[smalti.Step]) -> smalti.Result:
         for step in steps:
             bar.update(1, step)
     return step.result
+
+
+def previewed(steps: Iterator[smalti.Step], preview: smalti.Preview, path: Path
+              ) -> Iterator[smalti.Step]:
+    """The same steps; the first picture of each is written to `path`, which goes in the end."""
+    try:
+        for step in steps:
+            if step.result is None:
+                write_png(preview(step.denoised)[0], path, "")
+            yield step
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def time_per_step(step: smalti.Step | None) -> str:

@@ -224,7 +224,7 @@ class Pipeline:
                 texts = [asked.text(seed) for seed in asked.seeds]
                 result = Result(images, asked.seeds, texts, asked, timings.seconds,
                                 [*prompts.warnings, *self._adapters.warnings()])
-            yield Step(index, total, done.sigma_next, seconds, done.x, result)
+            yield Step(index, total, done.sigma_next, seconds, done.x, done.denoised, result)
 
     def _kept_bytes_max(self, asked: Request) -> int:
         """Bytes of weights that may stay from call to call: with what a picture needs besides, no

@@ -34,8 +34,9 @@ class Result:
 class Step:
     """One denoising step is done: number `index` (from 0) of `total`, in `seconds`.
 
-    `sigma` is the noise that is left; `latents` are f32[batch, 4, height / 8, width / 8]. The last
-    step has the `result`.
+    `sigma` is the noise that is left; `latents` are f32[batch, 4, height / 8, width / 8], and
+    `denoised` is what the model takes them for, without noise: see `Preview`. The last step has the
+    `result`.
     """
 
     index: int
@@ -43,6 +44,7 @@ class Step:
     sigma: float
     seconds: float
     latents: np.ndarray
+    denoised: np.ndarray
     result: Result | None = None
 
 

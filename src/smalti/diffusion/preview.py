@@ -1,0 +1,57 @@
+"""What a picture will be, while it is made: its latents through a tiny autoencoder (TAESD).
+
+    preview = Preview.load("taesd_decoder.safetensors")
+    for step in pipe.steps("a red apple"):
+        preview(step.denoised)[0].show()
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from smalti.checkpoint import Companion, open_companion
+from smalti.diffusion.result import to_image
+from smalti.errors import InputError
+from smalti.models import TaesdConfig, taesd_decoder_graph
+from smalti.runtime import Program, compile_graph
+
+
+@dataclass
+class Preview:
+    """The decoder of a tiny autoencoder, for latents of any size."""
+
+    net: Companion
+    threads: int | None = None
+    _programs: dict[tuple[int, int], Program] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: str | Path, threads: int | None = None) -> Preview:
+        """Open TAESD in a file of any format or a diffusers folder: that of the model's family.
+
+        Raises CheckpointError for a file of something else, InputError for one without a decoder.
+        """
+        net = open_companion(path)
+        if not isinstance(net.config, TaesdConfig) or "taesd.decoder.1.weight" not in net:
+            raise InputError(f"{path} holds no decoder of a tiny autoencoder; expected TAESD")
+        return cls(net, threads)
+
+    def __call__(self, latents: np.ndarray) -> list[Image.Image]:
+        """RGB pictures of latents f32[batch, channels, h, w], those of a step.
+
+        Raises InputError for latents of another kind of model.
+        """
+        config: TaesdConfig = self.net.config
+        if latents.ndim != 4 or latents.shape[1] != config.z_channels:
+            raise InputError(f"{self.net.path} decodes latents of {config.z_channels} channels; "
+                             f"these are f32{list(latents.shape)}")
+        shape = latents.shape[2:]
+        if shape not in self._programs:
+            program = compile_graph(taesd_decoder_graph(config, 1, *shape), threads=self.threads)
+            program.bind(self.net.floats)
+            self._programs = {shape: program}
+        return [to_image(self._programs[shape].run_checked({"latent": latent})["image"][0])
+                for latent in np.ascontiguousarray(latents, np.float32)[:, None]]
