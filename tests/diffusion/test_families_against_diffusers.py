@@ -11,6 +11,7 @@ import pytest
 
 from smalti import Pipeline
 from smalti.benchmark.agreement import relative_error
+from smalti.checkpoint import load
 from smalti.diffusion.random import NoiseSource
 
 pytestmark = pytest.mark.peers
@@ -95,3 +96,18 @@ def test_a_picture_is_that_of_diffusers(tmp_path: Path, family: str, prediction:
     picture = np.asarray(last.result.images[0], np.float64)
     near = np.abs(picture - decoded(pipe, expected)) <= 1
     assert near.mean() >= 0.999 and picture.std() > 1
+
+
+@pytest.mark.parametrize("family", ["sd1", "sdxl", "sd3", "flux", "chroma"])
+def test_parts_of_a_folder_as_files_of_their_own(tmp_path: Path, family: str) -> None:
+    """A denoiser in diffusers' names, and text encoders and autoencoder as folders or files."""
+    folder = theirs.save(theirs.pipeline(family), tmp_path / "model")
+    whole = load(folder)
+    (denoiser,) = (folder / ("unet" if family in ("sd1", "sdxl") else "transformer")).glob("*.s*")
+    texts = sorted(folder.glob("text_encoder*"))
+    found = load(denoiser, texts, folder / "vae" / "diffusion_pytorch_model.safetensors")
+    assert (found.config.texts, found.config.denoiser) == (
+        whole.config.texts, whole.config.denoiser)
+    assert found.names() == whole.names()
+    for name in whole.names():
+        np.testing.assert_array_equal(found.floats(name), whole.floats(name), name)

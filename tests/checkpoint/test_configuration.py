@@ -1,0 +1,98 @@
+"""Published models come back from the shapes of their tensors, at full size."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from smalti.checkpoint.configuration import derive_config
+from smalti.checkpoint.expected import expected_tensors
+from smalti.checkpoint.family import detect
+from smalti.checkpoint.hints import Hints
+from smalti.models.config import (
+    CLIP_L,
+    FLUX_VAE,
+    OPENCLIP_G,
+    OPENCLIP_H,
+    SD1_UNET,
+    SD2_UNET,
+    SD3_VAE,
+    SD_VAE,
+    SDXL_REFINER_UNET,
+    SDXL_UNET,
+    SDXL_VAE,
+    SSD1B_UNET,
+    VEGA_UNET,
+    ModelConfig,
+)
+from smalti.models.transformer_config import (
+    CHROMA,
+    FLUX_DEV,
+    FLUX_SCHNELL,
+    SD3_MEDIUM,
+    SD35_LARGE,
+    SD35_MEDIUM,
+    T5_XXL,
+)
+
+FIRST_23 = replace(OPENCLIP_H, layers=23)
+SDXL_TEXTS = {"clip_l": CLIP_L, "clip_g": OPENCLIP_G}
+SD3_TEXTS = {"clip_l": replace(CLIP_L, projection=768), "clip_g": OPENCLIP_G, "t5xxl": T5_XXL}
+FLUX_TEXTS = {"clip_l": CLIP_L, "t5xxl": T5_XXL}
+FLOW = {"prediction": "flow", "default_width": 1024, "default_height": 1024,
+        "default_sampler": "euler"}
+SD3 = {**FLOW, "flow_shift": 3.0, "default_steps": 28, "default_guidance": 4.5,
+       "default_noise": "simple"}
+FLUX = {**FLOW, "default_guidance": 1.0, "default_noise": "trailing"}
+LARGE = {"default_width": 1024, "default_height": 1024}
+
+PUBLISHED = {  # configuration, and parameters of the denoiser (with learned positions)
+    "SD 1.5": (ModelConfig("sd1", {"clip_l": CLIP_L}, SD1_UNET, SD_VAE), 859_520_964),
+    "SD 1.5 inpainting": (ModelConfig(
+        "sd1", {"clip_l": CLIP_L}, replace(SD1_UNET, in_channels=9), SD_VAE), 859_535_364),
+    "SD 2.1": (ModelConfig("sd2", {"clip_h": FIRST_23}, SD2_UNET, SD_VAE), 865_910_724),
+    "SDXL": (ModelConfig("sdxl", SDXL_TEXTS, SDXL_UNET, SDXL_VAE, **LARGE), 2_567_463_684),
+    "SDXL refiner": (ModelConfig("sdxl-refiner", {"clip_g": OPENCLIP_G}, SDXL_REFINER_UNET,
+                                 SDXL_VAE, **LARGE), 2_260_000_000),
+    "SSD-1B": (ModelConfig("sdxl", SDXL_TEXTS, SSD1B_UNET, SDXL_VAE, **LARGE), 1_331_000_000),
+    "Vega": (ModelConfig("sdxl", SDXL_TEXTS, replace(VEGA_UNET, output_depth=()), SDXL_VAE,
+                         **LARGE), 745_000_000),
+    "SD 3 medium": (ModelConfig("sd3", SD3_TEXTS, SD3_MEDIUM, SD3_VAE, **SD3), 2_085_000_000),
+    "SD 3.5 medium": (ModelConfig("sd3", SD3_TEXTS, SD35_MEDIUM, SD3_VAE, **SD3), 2_470_000_000),
+    "SD 3.5 large": (ModelConfig("sd3", SD3_TEXTS, SD35_LARGE, SD3_VAE, **SD3), 8_146_000_000),
+    "FLUX.1 dev": (ModelConfig("flux", FLUX_TEXTS, FLUX_DEV, FLUX_VAE, flow_shift=None, **FLUX),
+                   11_901_408_320),
+    "FLUX.1 schnell": (ModelConfig("flux", FLUX_TEXTS, FLUX_SCHNELL, FLUX_VAE, default_steps=4,
+                                   **FLUX), 11_891_178_560),
+    "FLUX.1 Fill": (ModelConfig("flux", FLUX_TEXTS, replace(FLUX_DEV, in_channels=96), FLUX_VAE,
+                                flow_shift=None, **FLUX), 11_902_000_000),
+    "Chroma": (ModelConfig("chroma", {"t5xxl": T5_XXL}, CHROMA, FLUX_VAE, **{
+        **FLUX, "default_steps": 26, "default_guidance": 4.0}), 8_900_000_000),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_model(name: str) -> None:
+    config, parameters = PUBLISHED[name]
+    shapes = expected_tensors(config)
+    family = detect(shapes)
+    assert family is not None and family.model == config.family
+    found = derive_config(name, family.model, shapes, Hints(), lambda text: 0,
+                          lambda tensor: np.zeros(shapes[tensor], np.float32))
+    assert found == config
+    inside = "model.diffusion_model."
+    counted = sum(math.prod(shape) for tensor, shape in shapes.items() if tensor.startswith(inside))
+    rounded = parameters % 1_000_000 == 0
+    assert counted == pytest.approx(parameters, rel=0.001) if rounded else counted == parameters
+
+
+def test_openclip_h_has_a_layer_that_is_not_read() -> None:
+    config = PUBLISHED["SD 2.1"][0]
+    whole = replace(config, texts={"clip_h": OPENCLIP_H})
+    shapes = expected_tensors(whole)
+    found = derive_config("x", "sd2", shapes, Hints(), lambda text: 0,
+                          lambda tensor: np.zeros(shapes[tensor], np.float32))
+    assert found.texts == config.texts
