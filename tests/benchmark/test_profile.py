@@ -23,7 +23,7 @@ from smalti.errors import DeviceError
 from smalti.graph import Graph
 from smalti.runtime import compile_graph
 from smalti.runtime.devices import available_levels
-from smalti.runtime.program import ReferenceProgram
+from smalti.runtime.reference import ReferenceProgram
 
 ROOFLINE = Roofline(2, "f32", flops_per_second=100e9, bytes_per_second=10e9)
 PRODUCT = KernelTime("a.product", "contraction", "tile 8", (0.02, 0.01, 0.05), 1_000_000_000,

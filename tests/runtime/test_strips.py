@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,10 +19,9 @@ from smalti.models.config import VaeConfig
 from smalti.runtime import strips
 from smalti.runtime.compiler import build_image
 from smalti.runtime.image import Image
-from smalti.runtime.program import NativeProgram
-from smalti.runtime.threads import call, context
+from smalti.runtime.program import SCRATCH_ALIGNMENT, NativeProgram
+from smalti.runtime.table import Table
 from smalti.target.x86.instructions import level
-from smalti.target.x86.layout import LAUNCH, aligned
 from smalti.target.x86.lower import limits
 
 SMALL_VAE = VaeConfig(channels=8, block_channels=(8, 16, 16), res_blocks=1, z_channels=4,
@@ -86,14 +86,11 @@ def run_in_any_order(program: NativeProgram, inputs: dict, source: random.Random
         if not launch.meet:
             continue
         source.shuffle(between)
-        table = aligned(len(between), LAUNCH)
-        counters = np.array([tile for _, tile in between], np.uint64)
-        for place, (which, tile) in enumerate(between):
-            table[place] = program._table[which]
-            table[place]["tiles"], table[place]["flags"] = tile + 1, 0
-            table[place]["counter"] = counters.ctypes.data + 8 * place
-        state = context(table, 1, int(program._context["scratch"][0]), program._scratch_bytes)
-        call(program._entry, state.ctypes.data)
+        rows = [replace(program._row(which, launches[which]), first=tile, tiles=tile + 1)
+                for which, tile in between]
+        scratch = program._scratch.ctypes.data
+        table = Table([rows], 1, scratch + -scratch % SCRATCH_ALIGNMENT, program._scratch_bytes)
+        table.run(0, 1, True)
         between = []
     assert launches[-1].meet
     return next(iter(program._outputs.values())).copy()

@@ -37,7 +37,8 @@ from smalti.runtime.image import (
     Filtered, HostCall, Image, Launch, Operand, PieceInfo, Place, Slot,
 )
 from smalti.runtime.known import Known
-from smalti.runtime.program import NativeProgram, Program, ReferenceProgram
+from smalti.runtime.program import NativeProgram, Program
+from smalti.runtime.reference import ReferenceProgram
 from smalti.runtime.strips import Course, Turn, courses, saves_much
 from smalti.runtime.verifier import verify as verify_image
 from smalti.schedule import Schedule, arithmetic, choose

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Container, Mapping, Sequence
 from os import PathLike
@@ -16,7 +15,7 @@ import numpy as np
 from smalti import machine
 from smalti.errors import InputError, NumericsError
 from smalti.fuse import Cut
-from smalti.graph import Graph, evaluate
+from smalti.graph import Graph
 from smalti.graph.operation import DTYPES, FLOATS
 from smalti.runtime.alternative import Alternative
 from smalti.runtime.devices import modelled
@@ -27,8 +26,9 @@ from smalti.runtime.image import HostCall, Image, Launch, Slot, array_at, finite
 from smalti.runtime.memory import anonymous
 from smalti.runtime.outlook import outlook
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
+from smalti.runtime.streaming import Plan, Stream, planned
 from smalti.runtime.table import Row, Table
-from smalti.runtime.weights import allocated, bind, checked, layout_of
+from smalti.runtime.weights import allocated, bind, checked, imprecise, layout_of
 
 SCRATCH_ALIGNMENT = 4096
 NUMBERS = frozenset(map(np.dtype, DTYPES.values()))
@@ -73,7 +73,8 @@ class Program(ABC):
 
     @abstractmethod
     def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
-             like: Program | None = None, only: Collection[str] | None = None) -> None:
+             like: Program | None = None, only: Collection[str] | None = None,
+             bytes_max: int | None = None) -> None:
         """Take the parameters from `weights`; may be called again with others, at any time.
 
         `weights` is a .safetensors, .onnx or .smalti file, a folder of .safetensors files, a
@@ -81,9 +82,12 @@ class Program(ABC):
         `done(name)` says when one is no longer needed. `like` is a program that has the very same
         weights bound, say for another shape: what both hold in the same layout is shared, and not
         read again. With `only`, a program that has weights takes these parameters, those of them
-        that it has, and keeps all others. Raises InputError listing all that are missing, of
-        another shape or, where that is `strict`, unknown, and where `only` is given to a program
-        without weights; NumericsError naming one with NaN or Inf. After an error nothing is bound.
+        that it has, and keeps all others. Where they take more than `bytes_max` bytes, some are
+        read again in each run, just before they are needed (see streaming.py): `weights` must stay
+        readable then. Raises InputError where that is too little for a single kernel, for weights
+        that are missing, of another shape or, where that is `strict`, unknown, listing all, and
+        where `only` is given to a program without weights; NumericsError naming one with NaN or
+        Inf. After an error nothing is bound.
         """
 
     def save(self, path: str | PathLike, *, targets: Sequence[str] = (),
@@ -145,17 +149,17 @@ class Program(ABC):
     def run_checked(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """As `run`; raises NumericsError naming the first kernel that made NaN or Inf."""
         outputs = self.run(inputs)
-        if all(map(_finite, outputs.values())):
+        if all(map(finite, outputs.values())):
             return outputs
         for name, array in inputs.items():
-            if not _finite(array):
+            if not finite(array):
                 raise NumericsError(f"{self.name}: the input {name!r} holds NaN or Inf")
         place = self.first_nonfinite(inputs) or "an output"
         raise NumericsError(f"{self.name}: NaN or Inf appeared first in {place}; the weights are "
                             f"damaged or of another model")
 
 
-def _finite(array: np.ndarray) -> bool:
+def finite(array: np.ndarray) -> bool:
     """Whether there is neither NaN nor Inf; integers hold none."""
     array = np.asarray(array)
     floats = any(array.dtype == DTYPES[dtype] for dtype in FLOATS)
@@ -197,55 +201,6 @@ def all_given(inputs: Mapping[str, object], wanted: Mapping[str, object]) -> Non
         raise InputError(f"inputs {sorted(inputs)} are given, {sorted(wanted)} are expected")
 
 
-class ReferenceProgram(Program):
-    """Runs a graph with numpy, where there is no code generator for the CPU."""
-
-    _said = False
-
-    def __init__(self, graph: Graph, recipe: Recipe | None = None) -> None:
-        self.graph, self.name, self.recipe = graph, graph.name, recipe
-        self.inputs = {name: value.shape for name, value in graph.inputs.items()}
-        self.parameters: dict[str, np.ndarray] = {}
-        self.bound = not graph.parameters
-        self.timings: dict[str, float] = {}
-        if not ReferenceProgram._said:
-            ReferenceProgram._said = True
-            warnings.warn("this CPU is not x86-64 with AVX2 and FMA: Smalti runs its numpy "
-                          "reference, which is many times slower", RuntimeWarning, stacklevel=3)
-
-    def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
-             like: Program | None = None, only: Collection[str] | None = None) -> None:
-        shapes = {name: value.shape for name, value in self.graph.parameters.items()}
-        needed = self._asked(shapes, only)
-        read, done = reading(weights, done, needed, shapes, self.name, strict)
-        self.bound = False
-        for name in needed:
-            value = self.graph.parameters[name]
-            self.parameters[name] = checked(name, read(name), value.shape, value.dtype)
-        self.bound = True
-
-    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        self._require_bound()
-        all_given(inputs, self.graph.inputs)
-        given = {name: checked_input(name, inputs[name], value.shape, value.dtype)
-                 for name, value in self.graph.inputs.items()}
-        return evaluate(self.graph, given, self.parameters)
-
-    def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
-        every = Graph(self.graph.name)
-        every.inputs, every.parameters = self.graph.inputs, self.graph.parameters
-        every.nodes = self.graph.nodes
-        every.outputs = {str(i): node.output for i, node in enumerate(self.graph.nodes)}
-        results = evaluate(every, inputs, self.parameters)
-        for node, result in zip(self.graph.nodes, results.values(), strict=True):
-            if not _finite(result):
-                return f"{node.operation.name} {node.scope}"
-        return None
-
-    def _explained(self) -> str:
-        return f"{self.name}: the numpy reference runs, {len(self.graph.nodes)} nodes one by one\n"
-
-
 class NativeProgram(Program):
     """Runs an image on worker threads; `crew` of `threads` pay off, which are 1 or all.
 
@@ -259,6 +214,7 @@ class NativeProgram(Program):
                  recipe: Recipe | None = None) -> None:
         self.threads, self.name, self.recipe = threads, image.name, recipe
         self._turn = threading.Lock()
+        self._bytes_max: int | None = None
         self._take(image)
         if not image.parameters:
             self.bind(lambda name: np.empty(0))
@@ -276,11 +232,13 @@ class NativeProgram(Program):
         self._arena: np.ndarray | None = None
         self._room = 0  # bytes of scratch memory of a thread
         self._elapsed: float | None = None
+        self._stream: Stream | None = None
         self.bound = self._settled = False
         self._held: dict[str, np.ndarray] = {}
 
     def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
-             like: Program | None = None, only: Collection[str] | None = None) -> None:
+             like: Program | None = None, only: Collection[str] | None = None,
+             bytes_max: int | None = None) -> None:
         """Read, check and pack every parameter, or those of `only`.
 
         All are read again where the numeric guard finds that some need another program. Raises
@@ -293,21 +251,26 @@ class NativeProgram(Program):
 
         with self._turn:
             needed = self._asked(self.image.parameters, only)
+            if only is None:
+                self._stop_streaming()
+                self._bytes_max = bytes_max
             found = source(needed)
-            imprecise = self._bind(*found, like) if only is None else self._rebind(*found, needed)
-            while imprecise:
+            wanting = self._bind(*found, like) if only is None else self._rebind(*found, needed)
+            while wanting:
                 if self.recipe is None:
                     raise NumericsError(f"{self.name}: minimal filtering is too imprecise for the "
-                                        f"weights {', '.join(sorted(imprecise))}; compile the "
+                                        f"weights {', '.join(sorted(wanting))}; compile the "
                                         f"model again with them")
-                filterings = {**self.filterings, **imprecise}
+                filterings = {**self.filterings, **wanting}
                 self._take(self.recipe.image(self.image.level, filterings))
-                imprecise = self._bind(*source(self.image.parameters), like)
+                wanting = self._bind(*source(self.image.parameters), like)
             self.bound, self._settled = True, False
 
     def _bind(self, read: Read, done: Done, like: Program | None) -> dict[str, int]:
         """Bind all; the weights that need a smaller F(m), and which."""
         self.bound, image = False, self.image
+        if self._bytes_max is not None and (plan := planned(image, self._bytes_max)) is not None:
+            return self._bind_streamed(plan, read, done)
         found = like._kept() if isinstance(like, NativeProgram) and like is not self else {}
         shared = {number: found[key] for number, slot in enumerate(image.slots)
                   if (key := layout_of(image, slot)) in found}
@@ -322,8 +285,34 @@ class NativeProgram(Program):
                 other._shared.add(n)
         return bind(image, self._weights, shared, read, done, self._pack, self.threads)
 
+    def _bind_streamed(self, plan: Plan, read: Read, done: Done) -> dict[str, int]:
+        """Bind what is resident; the rest is read while the program runs."""
+        image = self.image
+        if found := imprecise(image, read, done):
+            return found
+        self._weights, self._shared, self._arena = None, set(), None
+        coming = {n: np.empty(0) for n in range(len(image.slots)) if n not in plan.resident}
+        self._weights = allocated(image, coming)
+        bind(image, self._weights, coming, read, done, self._pack, self.threads, guarded=False)
+        self._sources = {name: (read, done) for name in image.parameters}
+        self._stream = Stream(plan, image, self._weights)
+        return {}
+
+    def _bring(self, slots: Sequence[int], memory: list[np.ndarray]) -> None:
+        """Read and pack the weights of a segment."""
+        left = set(range(len(self.image.slots))).difference(slots)
+        bind(self.image, memory, left, lambda name: self._sources[name][0](name),
+             lambda name: self._sources[name][1](name), self._pack, 1, guarded=False)
+
+    def _stop_streaming(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream, self._weights = None, None
+
     def _rebind(self, read: Read, done: Done, names: Container[str]) -> dict[str, int]:
         """As `_bind`, for some; what another program reads stays as it is, and is left to it."""
+        if self._stream is not None:
+            return self._rebind_streamed(read, done, names)
         self.bound, image = False, self.image
         kept = {n for n, slot in enumerate(image.slots) if not slot.name or slot.name not in names}
         if left := self._shared - kept:
@@ -332,9 +321,22 @@ class NativeProgram(Program):
             self._shared -= left
         return bind(image, self._weights, kept, read, done, self._pack, self.threads)
 
+    def _rebind_streamed(self, read: Read, done: Done, names: Container[str]) -> dict[str, int]:
+        """As `_bind_streamed`, for some: what comes and goes is not looked at before it comes."""
+        image, plan, known = self.image, self._stream.plan, self._sources
+        self.bound = False
+        self._stream.close()
+        kept = {n for n, slot in enumerate(image.slots)
+                if n not in plan.resident or not slot.name or slot.name not in names}
+        bind(image, self._weights, kept, read, done, self._pack, self.threads, guarded=False)
+        self._sources = {name: (read, done) if name in names else known[name] for name in known}
+        self._stream = Stream(plan, image, self._weights)
+        self._arena = None
+        return imprecise(image, read, done, names)
+
     def _kept(self) -> dict[tuple, tuple[NativeProgram, int]]:
         """What is bound, by what it holds and in which layout: this program and the slot."""
-        if not self.bound:
+        if not self.bound or self._stream is not None:
             return {}
         return {layout_of(self.image, slot): (self, number)
                 for number, slot in enumerate(self.image.slots) if slot.name}
@@ -359,7 +361,7 @@ class NativeProgram(Program):
         image = self.image
         self._arena = anonymous(image.arena_bytes + SCRATCH_ALIGNMENT)
         self._fill_table(self._scratch_bytes)
-        self._calls = [(k, bound(x, self._arena, self._weights))
+        self._calls = [(k, bound(x, self._arena, self._memory(k)))
                        for k, x in enumerate(image.launches) if isinstance(x, HostCall)]
         self._took = np.zeros(len(image.launches))
         self._inputs = [(name, place, array_at(self._arena, place), image.rows.get(name))
@@ -375,7 +377,8 @@ class NativeProgram(Program):
 
     def _table_with(self, instead: Mapping[int, Alternative]) -> Table:
         """The launch table in which some pieces are computed by others."""
-        launches = [[] if isinstance(x, HostCall) else [self._row(x)] for x in self.image.launches]
+        launches = [[] if isinstance(x, HostCall) else [self._row(n, x)]
+                    for n, x in enumerate(self.image.launches)]
         for piece, other in instead.items():
             first, last = self._span(piece)
             launches[first:last] = [other.rows(launches[first][0].pointers),
@@ -389,9 +392,13 @@ class NativeProgram(Program):
         numbers = [n for n, launch in enumerate(self.image.launches) if launch.piece == piece]
         return numbers[0], numbers[-1] + 1
 
-    def _row(self, launch: Launch) -> Row:
+    def _memory(self, number: int) -> Sequence[np.ndarray]:
+        """Where each slot lies for a launch, by its number."""
+        return self._weights if self._stream is None else self._stream.memory(number)
+
+    def _row(self, number: int, launch: Launch) -> Row:
         """A launch with all addresses filled in."""
-        arena, weights = self._arena.ctypes.data, self._weights
+        arena, weights = self._arena.ctypes.data, self._memory(number)
         pointers = tuple(arena + value if kind == "arena" else weights[value].ctypes.data
                          for kind, value in launch.pointers)
         return Row(self._code.address + self.image.functions[launch.function], pointers,
@@ -399,6 +406,7 @@ class NativeProgram(Program):
 
     def release(self) -> None:
         """Give back the memory of weights and intermediate results; `bind` brings them back."""
+        self._stop_streaming()
         if self.image.parameters:
             self._weights, self._shared, self.bound = None, set(), False
         self._arena, self._settled = None, False
@@ -440,7 +448,15 @@ class NativeProgram(Program):
 
     def _launch(self, first: int, last: int) -> None:
         """Run the launches from `first` to `last`, and the calls of the host between them."""
-        if not self._calls:
+        if self._stream is None:
+            self._launch_part(first, last)
+            return
+        for part in self._stream.parts(first, last, self._bring):
+            self._launch_part(*part)
+
+    def _launch_part(self, first: int, last: int) -> None:
+        """The same where all weights are there."""
+        if not self._calls and self._stream is None:
             self._launch_kernels(first, last)
             return
         at = first
@@ -512,7 +528,7 @@ class NativeProgram(Program):
         if self._elapsed is None:
             return None
         first, count = self.image.changing, len(self.image.launches)
-        if self._calls:
+        if self._calls or self._stream is not None:
             return np.where(np.arange(count) < first, 0.0, self._took)
         ticks = np.zeros(count)
         ticks[first:] = self._ran.ticks()

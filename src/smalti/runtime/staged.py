@@ -204,7 +204,8 @@ class Interpreted(Program):
         self.parameters: dict[str, np.ndarray] = {}
 
     def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
-             like: Program | None = None, only: Collection[str] | None = None) -> None:
+             like: Program | None = None, only: Collection[str] | None = None,
+             bytes_max: int | None = None) -> None:
         shapes = {name: value.shape for name, value in self.graph.parameters.items()}
         needed = self._asked(shapes, only)
         read, done = reading(weights, done, needed, shapes, self.name, strict)
@@ -243,9 +244,10 @@ class StagedProgram(Program):
         self._turn = threading.Lock()
 
     def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
-             like: Program | None = None, only: Collection[str] | None = None) -> None:
+             like: Program | None = None, only: Collection[str] | None = None,
+             bytes_max: int | None = None) -> None:
         """As `Program.bind`; `weights` are kept, for stages that are compiled later, and nothing is
-        shared with `like`."""
+        shared with `like`, or read again to keep below `bytes_max`."""
         types = {name: self.model.tensors.type(name) for name in self.model.tensors}
         read, _ = reading(weights, done, {}, types, self.name, strict)
         self._machine.bind(read, only and frozenset(only))

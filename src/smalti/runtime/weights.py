@@ -60,17 +60,18 @@ def allocated(image: Image, given: Mapping[int, np.ndarray]) -> list[np.ndarray]
 
 
 def bind(image: Image, memory: Sequence[np.ndarray], filled: Container[int], read: Read, done: Done,
-         pack: Pack, threads: int) -> dict[str, int]:
+         pack: Pack, threads: int, *, guarded: bool = True) -> dict[str, int]:
     """Fill `memory` (of `allocated`) with the parameters that `read(name)` gives.
 
     Slots whose numbers are in `filled` are left as they are. Parameters may be of any dtype that
     converts to their own, and views of a file: nothing of them is kept, and `done(name)` is called
     when one is no longer needed.
     `pack(slot, source address, target address)` runs the packing function of a slot. `threads`
-    parameters are read and packed at a time. Gives the weights whose layers use an F(m) that is
-    too imprecise for them, and the next smaller m, 0 for none. Raises InputError for a parameter
-    of another shape, or with values that are none of the halves that it is to be held as,
-    NumericsError for NaN or Inf in one, and DeviceError when the system gives no threads.
+    parameters are read and packed at a time. Where it is `guarded`, gives the weights whose layers
+    use an F(m) that is too imprecise for them, and the next smaller m, 0 for none. Raises
+    InputError for a parameter of another shape, or with values that are none of the halves that it
+    is to be held as, NumericsError for NaN or Inf in one, and DeviceError when the system gives no
+    threads.
     """
     by_name: dict[str, list[tuple[Slot, np.ndarray]]] = {}
     for number, slot in enumerate(image.slots):
@@ -96,7 +97,7 @@ def bind(image: Image, memory: Sequence[np.ndarray], filled: Container[int], rea
             if slot.kind == "packed":
                 start = values.ctypes.data + values.itemsize * slot.start
                 pack(slot, start, target.ctypes.data)
-                if slot.filtering is not None and _error(slot, values) > ERROR_MAX:
+                if guarded and slot.filtering is not None and _error(slot, values) > ERROR_MAX:
                     too_imprecise[name] = slot.filtering.size // 4 * 2
             else:
                 array = target[:slot.bytes].view(values.dtype)
@@ -115,10 +116,14 @@ def bind(image: Image, memory: Sequence[np.ndarray], filled: Container[int], rea
     return too_imprecise
 
 
-def imprecise(image: Image, read: Read, done: Done) -> dict[str, int]:
-    """The weights whose layers use an F(m) that is too imprecise for them, as `bind` finds them."""
+def imprecise(image: Image, read: Read, done: Done,
+              among: Container[str] | None = None) -> dict[str, int]:
+    """The weights whose layers use an F(m) that is too imprecise for them, as `bind` finds them;
+    only those `among` some."""
     found = {}
     for name in dict.fromkeys(slot.name for slot in image.slots if slot.filtering and slot.name):
+        if among is not None and name not in among:
+            continue
         slots = [slot for slot in image.slots if slot.name == name and slot.filtering]
         values = checked(name, read(name), image.parameters[name], slots[0].dtype).reshape(-1)
         for slot in slots:
