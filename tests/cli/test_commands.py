@@ -153,11 +153,11 @@ def test_a_random_seed_is_told(model_path: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0 and "seed -1" not in result.stdout
 
 
-def test_a_prompt_of_10000_characters_makes_a_picture_and_a_warning(
+def test_a_prompt_of_20000_characters_makes_a_picture_and_a_warning(
         model_path: Path, tmp_path: Path) -> None:
-    result = run("generate", "red apple " * 1000, "-o", tmp_path / "a.png", "-m", model_path)
+    result = run("generate", "red apple " * 2000, "-o", tmp_path / "a.png", "-m", model_path)
     assert result.exit_code == 0 and (tmp_path / "a.png").exists()
-    assert result.stderr.startswith("Warning: the prompt is longer than the 75 tokens")
+    assert result.stderr.startswith("Warning: the prompt is longer than the 32 times 75 tokens")
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -47,6 +47,19 @@ def test_the_negative_prompt_steers(paths: dict[str, Path], family: str) -> None
     assert np.abs(pixels(pipe, guidance_scale=5, negative_prompt="blurry") - without).mean() > 0.1
 
 
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_forms_of_prompts_are_read_by_every_family(paths: dict[str, Path], family: str) -> None:
+    """Plain text reaches T5, weights reach CLIP, and a prompt may be longer than one chunk."""
+    pipe = Pipeline.load(paths[family], threads=1)
+    plain = pixels(pipe)
+    np.testing.assert_array_equal(pixels(pipe, "a (red:1) apple"), plain)
+    weighted = np.abs(pixels(pipe, "a (red:3) apple") - plain).max() > 0
+    assert weighted == (family not in ("flux", "chroma"))  # they read T5's states alone
+    assert np.abs(pixels(pipe, "a [red:blue:1] apple") - plain).max() > 0
+    longer = "a red apple " * 30
+    assert np.abs(pixels(pipe, longer) - pixels(pipe, longer + "and a dog")).max() > 0
+
+
 def test_what_flux_is_told_of_guidance_steers(paths: dict[str, Path]) -> None:
     pipe = Pipeline.load(paths["flux"], threads=1)
     result = pipe("a red apple", **OPTIONS)

@@ -68,7 +68,7 @@ def test_scale_one_evaluates_the_prompt_only():
     network = Recorder()
     alone = guidance(network, 1.0)
     check(alone(X, SIGMA), POSITIVE)
-    assert alone.batch_factor == 1 and guidance(network, 2).batch_factor == 2
+    assert len(alone.conditionings) == 1 and len(guidance(network, 2).conditionings) == 2
     assert network.calls[0][0].shape == X.shape
     estimates = guidance(network, 1.0, always_both=True).both(X, SIGMA)
     assert network.calls[1][0].shape == (6, 4, 8, 8)
@@ -114,7 +114,7 @@ def test_several_prompts_add_up_with_their_weights():
     denoise = Guidance(Denoiser(network, LEVELS, "epsilon"), both, {"context": UNCOND}, 3.0)
     difference = 0.7 * (POSITIVE - NEGATIVE) - 0.2 * (network_output(X, third) - NEGATIVE)
     check(denoise(X, SIGMA), NEGATIVE + 3 * difference)
-    assert denoise.batch_factor == 3 and network.calls[0][0].shape == (9, 4, 8, 8)
+    assert len(denoise.conditionings) == 3 and network.calls[0][0].shape == (9, 4, 8, 8)
 
 
 def test_other_prompts_on_the_way():
@@ -184,7 +184,7 @@ def test_image_guidance_has_three_rows():
     denoise = guidance(network, 7.0, image=ImageGuidance({"context": neither}, 1.5))
     nothing = network_output(X, neither)
     check(denoise(X, SIGMA), nothing + 1.5 * (NEGATIVE - nothing) + 7 * (POSITIVE - NEGATIVE))
-    assert denoise.batch_factor == 3 and len(network.calls[0][0]) == 9
+    assert len(denoise.conditionings) == 3 and len(network.calls[0][0]) == 9
 
 
 # what each kind of network gives for clean latents and noise at a level, from its paper

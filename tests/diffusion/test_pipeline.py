@@ -156,12 +156,73 @@ def test_the_text_is_what_made_the_picture(pipe: Pipeline) -> None:
     assert found[0].others["Model"] == "tiny"
 
 
-def test_a_long_prompt_is_cut_and_the_rest_is_named(pipe: Pipeline) -> None:
+def test_a_long_prompt_is_read_to_its_end(pipe: Pipeline) -> None:
     words = " ".join(["apple"] * 75)
-    result = pipe(f"{words} {'pear ' * 1985}")
-    (warning,) = result.warnings
-    assert "75 tokens" in warning and "pear pear" in warning and len(warning) < 400
-    assert result.images[0].tobytes() == pipe(words).images[0].tobytes()
+    longer = pipe(f"{words} pear")
+    assert not longer.warnings
+    assert longer.images[0].tobytes() != pipe(words).images[0].tobytes()
+    assert pixels_of(pipe, f"{words} BREAK pear") == [longer.images[0].tobytes()]
+
+
+def test_a_prompt_without_end_is_cut_and_it_is_said(pipe: Pipeline) -> None:
+    result = pipe("apple " * (75 * 32 + 7), steps=1)
+    assert result.warnings == ["the prompt is longer than the 32 times 75 tokens that are read; "
+                               "7 tokens at its end are not"]
+
+
+def pixels_of(pipe: Pipeline, prompt: str, **options: Any) -> list[bytes]:
+    return [image.tobytes() for image in pipe(prompt, **options).images]
+
+
+@pytest.mark.parametrize(("prompt", "same"), [
+    ("a (red:1) apple", "a red apple"),
+    ("a (red) apple", "a (red:1.1) apple"),
+    (r"a \(red\) apple", None),
+    ("a [red:green:0] apple", "a green apple"),
+    ("a [red:green:1] apple", None),
+    ("a [red|green] apple", None),
+    ("a red apple AND a dog", None),
+    ("a red BREAK apple", None),
+])
+def test_forms_of_prompts(pipe: Pipeline, prompt: str, same: str | None) -> None:
+    found = pixels_of(pipe, prompt)
+    if same is not None:
+        assert found == pixels_of(pipe, same)
+    else:
+        assert found not in (pixels_of(pipe, "a red apple"), pixels_of(pipe, "a green apple"))
+
+
+def test_a_prompt_that_changes_begins_as_the_first_one(pipe: Pipeline) -> None:
+    first, changed = (list(pipe.steps(prompt, steps=4)) for prompt in (
+        "a red apple", "a [red:green:0.5] apple"))
+    same = [np.array_equal(a.latents, b.latents) for a, b in zip(first, changed, strict=True)]
+    assert same == [True, True, False, False]
+
+
+def test_prompts_joined_by_and_add_up(pipe: Pipeline) -> None:
+    """Equal prompts whose weights add up to 1 are that prompt, and a weight of 0 is none."""
+    alone, *others = (list(pipe.steps(prompt, steps=2))[0].latents for prompt in (
+        "a red apple", "a red apple:0.25 AND a red apple:0.75", "a red apple AND a dog:0"))
+    for other in others:
+        np.testing.assert_allclose(other, alone, atol=1e-4)
+
+
+@pytest.mark.parametrize("emphasis", ["original", "no norm", "comfy"])
+def test_weights_of_a_prompt(pipe: Pipeline, emphasis: str) -> None:
+    prompt = "a (red:1.6) apple"
+    others = [way for way in ("original", "no norm", "comfy") if way != emphasis]
+    found = pixels_of(pipe, prompt, emphasis=emphasis)
+    assert all(found != pixels_of(pipe, prompt, emphasis=way) for way in others)
+    plain = pixels_of(pipe, "a red apple", emphasis=emphasis)
+    assert found != plain == pixels_of(pipe, "a red apple")
+    assert ("Emphasis" in pipe(prompt, emphasis=emphasis).texts[0]) == (emphasis != "original")
+
+
+def test_what_a_prompt_asks_for_in_vain_is_said(pipe: Pipeline) -> None:
+    result = pipe("a red apple<lora:fur:0.5> <hypernet:x:1>")
+    assert result.images[0].tobytes() == pipe("a red apple").images[0].tobytes()
+    assert [text.split(" in the prompt")[0] for text in result.warnings] == [
+        "'fur'", "<hypernet:x:1>"]
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -184,6 +245,7 @@ def test_a_long_prompt_is_cut_and_the_rest_is_named(pipe: Pipeline) -> None:
     ({"noise": "sigma"}, "noise is 'sigma'; known: normal, karras"),
     ({"noise": "3,1"}, "noise levels are '3,1'; expected numbers that fall to 0"),
     ({"rng": "gpu"}, "rng is 'gpu'; known: cpu, cuda"),
+    ({"emphasis": "bold"}, "emphasis is 'bold'; known: original, no norm, comfy"),
     ({"negative_prompt": None}, "the negative prompt is None; expected text"),
 ])
 def test_what_cannot_be_used_is_refused_at_once(

@@ -82,6 +82,8 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
               help="What models such as FLUX.1 dev are told of guidance. Default: 3.5.")
 @click.option("--clip-skip", type=int, default=None,
               help="The state of CLIP to read, counted from the last, 1. Default: the model's own.")
+@click.option("--emphasis", default="original", show_default=True,
+              help="What weights in a prompt do: original, 'no norm' or comfy.")
 @click.option("--tiling", type=click.Choice(["x", "y", "xy"]), default=None,
               help="Directions in which the picture can be repeated without a seam.")
 @click.option("--control", "controls", nargs=2, multiple=True, metavar="MODEL PICTURE",
@@ -105,8 +107,8 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
              batch: int, guidance: float | None, distilled_guidance: float | None,
              clip_skip: int | None, tiling: str | None, controls: tuple[tuple[str, str], ...],
              strengths: tuple[float, ...], times: tuple[tuple[float, float], ...], edges: bool,
-             preview: str | None, rng: str, device: str, threads: int | None, precision: str
-             ) -> None:
+             emphasis: str, preview: str | None, rng: str, device: str, threads: int | None,
+             precision: str) -> None:
     """Make a picture of PROMPT."""
     started = time.perf_counter()
     width, height = parse_size(size)
@@ -121,7 +123,8 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
         prompt, negative_prompt=negative_prompt, width=width, height=height, steps=steps,
         guidance_scale=guidance, sampler=sampler, noise=noise, seed=seed, rng=rng,
         batch_size=batch, clip_skip=clip_skip, distilled_guidance=distilled_guidance,
-        controls=read_controls(controls, strengths, times, edges), tiling=tiling or "")
+        emphasis=emphasis, controls=read_controls(controls, strengths, times, edges),
+        tiling=tiling or "")
     if preview is not None:
         work = previewed(work, smalti.Preview.load(preview, threads),
                          paths[0].with_suffix(".preview.png"))

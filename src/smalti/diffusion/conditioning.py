@@ -6,19 +6,21 @@ they give is put together as the family of the model wants it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from smalti.diffusion.denoiser import Conditioning
+from smalti.diffusion.emphasis import weighted
+from smalti.diffusion.prompt import Chunk, Prompt, Span, Vector, filled, parse
 from smalti.diffusion.request import Request
 from smalti.diffusion.result import Stopwatch
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.t5_tokenizer import shipped
-from smalti.diffusion.tokenizer import END, POSITIONS, Tokens, encode
+from smalti.diffusion.tokenizer import END, POSITIONS
 from smalti.models.config import ModelConfig
-from smalti.models.parts import POOLED, TEXTS
+from smalti.models.parts import MASKED, POOLED, TEXTS
 from smalti.models.transformer_config import T5Config
 
 SHOWN_MAX = 200  # characters of a text that is quoted in a warning
@@ -37,51 +39,113 @@ T5_LENGTHS = {"sd3": (77, 256), "flux": (256, 512), "chroma": (T5_ROUND, 512)}
 """The tokens that T5 reads of a prompt: at least, and at most."""
 
 
+TEXT_BATCH = 2
+"""What text encoders read at once; a prompt and a negative prompt without more to them are that."""
+CHUNKS_MAX = 32
+"""Of 75 tokens; more of a prompt are not read."""
+
+Tokens = tuple[int | Vector, ...]
+
+Timeline = tuple[tuple[int, Conditioning], ...]
+"""(The step, counted from 0, before which it holds; what steers until then), in order."""
+
+
 @dataclass(frozen=True)
 class Prompts:
-    """What each of several prompts became, and warnings about what of them was not read."""
+    """What steers the steps: `parts` are the prompts that AND joins, with their weights. `warnings`
+    say what was not done as written."""
 
-    conditionings: tuple[Conditioning, ...]
+    parts: tuple[tuple[Timeline, float], ...]
+    negative: Timeline
     warnings: tuple[str, ...]
+
+    def at(self, step: int) -> tuple[list[tuple[Conditioning, float]], Conditioning]:
+        """What steers a step, counted from 0: towards these, away from that."""
+        return ([(_at(timeline, step), weight) for timeline, weight in self.parts],
+                _at(self.negative, step))
+
+
+def _at(timeline: Timeline, step: int) -> Conditioning:
+    return next(conditioning for stop, conditioning in timeline if step < stop)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is to be encoded for a stretch of steps."""
+
+    chunks: tuple[Chunk, ...]
+    text: str
+    negative: bool
+
+    @property
+    def what(self) -> str:
+        """Where it comes from, in words."""
+        return "the negative prompt" if self.negative else "the prompt"
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """What a text encoder gives: context [prompts, tokens, width], pooled [prompts, width], and a
-    mask [prompts, tokens] that is 1 where a token counts; the last two where the model has them."""
+    """What a text encoder gives: context [readings, tokens, width], pooled [readings, width], and a
+    mask [readings, tokens] that is 1 where a token counts; the last two where the model has them.
+    """
 
     context: np.ndarray
     pooled: np.ndarray | None = None
     mask: np.ndarray | None = None
 
 
-def conditioned(submodels: Submodels, prompts: Mapping[str, str], asked: Request,
-                timings: Stopwatch, kept_bytes_max: int) -> Prompts:
-    """One conditioning for each of `prompts`, which are texts by the words that warnings use.
+def conditioned(submodels: Submodels, asked: Request, steps: int, timings: Stopwatch,
+                kept_bytes_max: int) -> Prompts:
+    """What prompt and negative prompt are to the denoiser, over a run of so many steps.
 
     Each text encoder is let go, where memory is short, before the next one is needed.
     """
     config = submodels.checkpoint.config
-    encoded, warnings = {}, {}
+    replace = asked.emphasis == "comfy"
+    prompt = parse(asked.prompt, steps, replace=replace)
+    negative = parse(asked.negative_prompt, steps, composed=False, replace=replace)
+    readings = _readings(prompt, negative)
+    warnings = {text: None for reading in readings for text in _too_long(reading)}
+    warnings |= {f"{use.name!r} in the prompt is an adapter, which no prompt loads; it is left out,"
+                 f" load its file instead": None for use in (*prompt.adapters, *negative.adapters)}
+    warnings |= {f"{text} in the prompt is of no known kind and left out": None
+                 for text in (*prompt.ignored, *negative.ignored)}
+    encoded = {}
     for part, (name, text) in zip(TEXTS, config.texts.items()):
+        encoder = Encoder(submodels, part, name, asked, timings)
         if isinstance(text, T5Config):
-            read, shape, inputs, mask = _t5_inputs(config, prompts)
+            encoded[name], cut = encoder.t5(readings)
+            warnings |= dict.fromkeys(cut)
         else:
-            read, shape, inputs, mask = _clip_inputs(config, name, text.positions, prompts, asked)
-        with timings.of("prepare"):
-            submodels.bound(part, shape)
-        with timings.of("text"):
-            found = submodels.run(part, shape, **inputs)
+            encoded[name] = encoder.clip(readings)
         submodels.release(part, kept_bytes_max)
-        encoded[name] = Encoded(found["context"], found.get("pooled"), mask)
-        for what, tokens in read.items():
-            if tokens.cut:
-                warnings[what] = (
-                    f"{what} is longer than the {tokens.count} tokens that the model reads; not"
-                    f" read: {_shortened(tokens.cut)!r}")
-    rows = JOINED[config.family](config, encoded, asked)
-    return Prompts(tuple({name: array[number:number + 1] for name, array in rows.items()}
-                         for number in range(len(prompts))), tuple(warnings.values()))
+    rows = JOINED[config.family](config, encoded, asked, [each.negative for each in readings])
+    found = {reading: {name: array[number:number + 1] for name, array in rows.items()}
+             for number, reading in enumerate(readings)}
+
+    def timeline(spans: Sequence[Span], negative: bool) -> Timeline:
+        return tuple((span.stop, found[_reading(span, negative)]) for span in spans)
+
+    return Prompts(tuple((timeline(part.spans, False), part.weight) for part in prompt.parts),
+                   timeline(negative.parts[0].spans, True), tuple(warnings))
+
+
+def _readings(prompt: Prompt, negative: Prompt) -> list[Reading]:
+    """Everything to be encoded, once each, the negative prompt last."""
+    spans = [(span, False) for part in prompt.parts for span in part.spans]
+    spans += [(span, True) for span in negative.parts[0].spans]
+    return list(dict.fromkeys(_reading(*each) for each in spans))
+
+
+def _reading(span: Span, negative: bool) -> Reading:
+    return Reading(span.chunks, span.text, negative)
+
+
+def _too_long(reading: Reading) -> Iterator[str]:
+    """What is said where not all chunks are read."""
+    if more := sum(len(chunk.tokens) for chunk in reading.chunks[CHUNKS_MAX:]):
+        yield (f"{reading.what} is longer than the {CHUNKS_MAX} times 75 tokens that are read; "
+               f"{more} tokens at its end are not")
 
 
 def usual_text_shape(config: ModelConfig, number: int) -> tuple[int, int]:
@@ -101,37 +165,85 @@ def usual_tokens(config: ModelConfig) -> int:
 
 # ---------------------------------------------------------------------- what text encoders read
 
-Inputs = tuple[dict[str, Tokens], tuple[int, int], dict[str, np.ndarray], np.ndarray | None]
+@dataclass(frozen=True)
+class Encoder:
+    """A text encoder at work: `part` of the model, called `name` in its configuration."""
 
+    submodels: Submodels
+    part: str
+    name: str
+    asked: Request
+    timings: Stopwatch
 
-def _clip_inputs(config: ModelConfig, name: str, positions: int, prompts: Mapping[str, str],
-                 asked: Request) -> Inputs:
-    read = {what: encode(prompt, positions) for what, prompt in prompts.items()}
-    ids = np.array([tokens.ids for tokens in read.values()], np.int32)
-    ends = (ids == END).argmax(axis=1).astype(np.int32)
-    if name in PADDED_WITH_ZERO:
-        ids[np.arange(positions) > ends[:, None]] = 0
-    inputs = {"tokens": ids}
-    if (config.family, name) in POOLED:
-        inputs["end"] = ends
-    return read, (len(ids), asked.clip_skip or SKIP.get(config.family, 1)), inputs, None
+    def clip(self, readings: Sequence[Reading]) -> Encoded:
+        """The chunks of each reading one after the other, weighted, and as many for all; the pooled
+        token is that of the first chunk."""
+        length = min(max(len(reading.chunks) for reading in readings), CHUNKS_MAX)
+        chunks = [filled(reading.chunks[:length], length) for reading in readings]
+        texts = list(dict.fromkeys(chunk.tokens for row in chunks for chunk in row))
+        empty = any(weight != 1 for row in chunks for chunk in row for weight in chunk.weights)
+        texts += [()] if empty and () not in texts else []
+        states = self._states(texts)
+        context = [np.concatenate(self._weighted(row, texts, states["context"]))
+                   for row in chunks]
+        firsts = [texts.index(row[0].tokens) for row in chunks]
+        pooled = states["pooled"][firsts] if "pooled" in states else None
+        return Encoded(np.stack(context), pooled)
 
+    def _states(self, texts: Sequence[Tokens]) -> dict[str, np.ndarray]:
+        """What the encoder gives for chunks without weights."""
+        config = self.submodels.checkpoint.config
+        pad = 0 if self.name in PADDED_WITH_ZERO else END
+        ids = np.array([Chunk(tokens).ids(pad) for tokens in texts], np.int32)
+        inputs = {"tokens": ids}
+        if (config.family, self.name) in POOLED:
+            inputs["end"] = (ids == END).argmax(axis=1).astype(np.int32)
+        return self._run((self.asked.clip_skip or SKIP.get(config.family, 1),), inputs)
 
-def _t5_inputs(config: ModelConfig, prompts: Mapping[str, str]) -> Inputs:
-    low, high = _t5_lengths(config)
-    tokenizer = shipped()
-    read = {what: tokenizer.encode(prompt, high) for what, prompt in prompts.items()}
-    length = max(tokens.count + 1 for tokens in read.values())
-    if config.family != "chroma":
-        length = low if length <= low else high
-        ids = np.array([tokens.ids[:length] for tokens in read.values()], np.int32)
-        return read, ids.shape, {"tokens": ids}, None
-    length = min(-(-(length + 1) // T5_ROUND) * T5_ROUND, high)
-    ids = np.array([tokens.ids[:length] for tokens in read.values()], np.int32)
-    places = np.arange(length)
-    ends = np.array([[tokens.count] for tokens in read.values()])
-    seen = (places <= ends).astype(np.float32)
-    return read, ids.shape, {"tokens": ids, "mask": seen}, (places <= ends + 1).astype(np.float32)
+    def _weighted(self, chunks: Sequence[Chunk], texts: Sequence[Tokens],
+                  states: np.ndarray) -> np.ndarray:
+        """States [chunks, positions, width] of chunks with weights."""
+        found = states[[texts.index(chunk.tokens) for chunk in chunks]]
+        weights = np.array([chunk.row_weights() for chunk in chunks], np.float32)
+        if (weights == 1).all():
+            return found
+        return weighted(found, weights, states[[texts.index(())]], self.asked.emphasis)
+
+    def t5(self, readings: Sequence[Reading]) -> tuple[Encoded, list[str]]:
+        """The plain text of each reading, and warnings about what of it was not read."""
+        config = self.submodels.checkpoint.config
+        low, high = _t5_lengths(config)
+        read = [shipped().encode(reading.text, high) for reading in readings]
+        cut = [f"{reading.what} is longer than the {tokens.count} tokens that the model reads; not "
+               f"read: {_shortened(tokens.cut)!r}"
+               for reading, tokens in zip(readings, read, strict=True) if tokens.cut]
+        length = max(tokens.count + 1 for tokens in read)
+        masked = config.family in MASKED
+        if masked:
+            length = min(-(-(length + 1) // T5_ROUND) * T5_ROUND, high)
+        else:
+            length = low if length <= low else high
+        inputs = {"tokens": np.array([tokens.ids[:length] for tokens in read], np.int32)}
+        mask = None
+        if masked:
+            places, ends = np.arange(length), np.array([[tokens.count] for tokens in read])
+            inputs["mask"] = (places <= ends).astype(np.float32)
+            mask = (places <= ends + 1).astype(np.float32)
+        return Encoded(self._run((length,), inputs)["context"], mask=mask), cut
+
+    def _run(self, shape: tuple[int, ...], inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs for any number of rows, which are read `TEXT_BATCH` at a time."""
+        shape = (TEXT_BATCH, *shape)
+        with self.timings.of("prepare"):
+            self.submodels.bound(self.part, shape)
+        count = len(inputs["tokens"])
+        found = []
+        with self.timings.of("text"):
+            for start in range(0, count, TEXT_BATCH):
+                rows = np.arange(start, start + TEXT_BATCH) % count  # the last may come again
+                found.append(self.submodels.run(
+                    self.part, shape, **{name: array[rows] for name, array in inputs.items()}))
+        return {name: np.concatenate([each[name] for each in found])[:count] for name in found[0]}
 
 
 def _t5_lengths(config: ModelConfig) -> tuple[int, int]:
@@ -145,13 +257,15 @@ def _t5_lengths(config: ModelConfig) -> tuple[int, int]:
 
 # ---------------------------------------------------------------------- what denoisers read
 
-def _plain(config: ModelConfig, encoded: Mapping[str, Encoded], asked: Request) -> Conditioning:
+def _plain(config: ModelConfig, encoded: Mapping[str, Encoded], asked: Request,
+           negative: Sequence[bool]) -> Conditioning:
     """The states of the only text encoder."""
     (only,) = encoded.values()
     return {"context": only.context}
 
 
-def _sdxl(config: ModelConfig, encoded: Mapping[str, Encoded], asked: Request) -> Conditioning:
+def _sdxl(config: ModelConfig, encoded: Mapping[str, Encoded], asked: Request,
+          negative: Sequence[bool]) -> Conditioning:
     """Both encoders side by side; the vector is the pooled token and the sizes of the picture.
 
     Podell et al. 2023, arXiv:2307.01952, sections 2.1 and 2.2. Nothing is cropped, and a picture is
@@ -163,15 +277,17 @@ def _sdxl(config: ModelConfig, encoded: Mapping[str, Encoded], asked: Request) -
             "vector": np.concatenate([pooled, _sinusoids([sizes] * len(pooled))], axis=1)}
 
 
-def _refiner(config: ModelConfig, encoded: Mapping[str, Encoded], asked: Request) -> Conditioning:
+def _refiner(config: ModelConfig, encoded: Mapping[str, Encoded], asked: Request,
+             negative: Sequence[bool]) -> Conditioning:
     """As SDXL, with one encoder, and a score of the quality instead of the target size."""
     pooled = encoded["clip_g"].pooled
-    rows = [[asked.height, asked.width, 0, 0, score] for score in AESTHETIC_SCORES[:len(pooled)]]
+    rows = [[asked.height, asked.width, 0, 0, AESTHETIC_SCORES[other]] for other in negative]
     return {"context": encoded["clip_g"].context,
             "vector": np.concatenate([pooled, _sinusoids(rows)], axis=1)}
 
 
-def _sd3(config: ModelConfig, encoded: Mapping[str, Encoded], asked: Request) -> Conditioning:
+def _sd3(config: ModelConfig, encoded: Mapping[str, Encoded], asked: Request,
+         negative: Sequence[bool]) -> Conditioning:
     """Both CLIPs side by side, filled up to the width of T5, and behind them T5's tokens.
 
     Esser et al. 2024, arXiv:2403.03206, section 4; without T5 its tokens are zeros.
@@ -186,7 +302,8 @@ def _sd3(config: ModelConfig, encoded: Mapping[str, Encoded], asked: Request) ->
             "pooled": np.concatenate(pooled, axis=1)}
 
 
-def _flux(config: ModelConfig, encoded: Mapping[str, Encoded], asked: Request) -> Conditioning:
+def _flux(config: ModelConfig, encoded: Mapping[str, Encoded], asked: Request,
+          negative: Sequence[bool]) -> Conditioning:
     """T5's tokens, CLIP's pooled one, and the strength of guidance where the model is told it."""
     pooled = encoded["clip_l"].pooled
     found = {"context": encoded["t5xxl"].context, "pooled": pooled}
@@ -195,17 +312,21 @@ def _flux(config: ModelConfig, encoded: Mapping[str, Encoded], asked: Request) -
     return found
 
 
-def _chroma(config: ModelConfig, encoded: Mapping[str, Encoded], asked: Request) -> Conditioning:
+def _chroma(config: ModelConfig, encoded: Mapping[str, Encoded], asked: Request,
+            negative: Sequence[bool]) -> Conditioning:
     """T5's tokens, of which those of the prompt, its end and one filling token are seen."""
     t5 = encoded["t5xxl"]
     return {"context": t5.context, "mask": t5.mask}
 
 
-JOINED: Mapping[str, Callable[[ModelConfig, Mapping[str, Encoded], Request], Conditioning]] = {
+Join = Callable[[ModelConfig, Mapping[str, Encoded], Request, Sequence[bool]], Conditioning]
+
+JOINED: Mapping[str, Join] = {
     "sd1": _plain, "sd2": _plain, "sdxl": _sdxl, "sdxl-refiner": _refiner, "sd3": _sd3,
     "flux": _flux, "chroma": _chroma,
 }
-"""Family -> what its denoiser reads, of all prompts, from what the text encoders give."""
+"""Family -> what its denoiser reads, a row for each reading, from what the text encoders give, the
+request, and which readings are of the negative prompt."""
 
 
 def _sinusoids(rows: list[list[float]]) -> np.ndarray:

@@ -112,9 +112,11 @@ class Guidance:
         self._negative = negative
 
     @property
-    def batch_factor(self) -> int:
-        """The largest number of rows that the network is evaluated for, per picture."""
-        return len(self._positives) + self._needs_negative + (self.image is not None)
+    def conditionings(self) -> list[Conditioning]:
+        """The most that the network is evaluated with in one batch, per picture."""
+        rows = [conditioning for conditioning, _ in self._positives]
+        rows += [self._negative] if self._needs_negative else []
+        return rows + ([self.image.neither] if self.image else [])
 
     @property
     def _needs_negative(self) -> bool:
@@ -141,7 +143,7 @@ class Guidance:
             (output,) = self.denoiser.outputs(x, sigma, rows)
             positive = guided = negative = self.denoiser.clean(x, output, sigma)
         else:
-            positive, guided, negative = self._guided(x, sigma, rows, limited)
+            positive, guided, negative = self._guided(x, sigma, limited)
         skip = self.skip
         if skip is not None and skip.low <= sigma <= skip.high:
             (output,) = self.denoiser.outputs(x, sigma, rows[:1], skip.network)
@@ -149,15 +151,13 @@ class Guidance:
             guided = guided + (positive - without) * skip.scale
         return guided, negative
 
-    def _guided(self, x: Floats, sigma: float, rows: list[Conditioning],
-                limited: bool) -> tuple[Floats, Floats, Floats]:
+    def _guided(self, x: Floats, sigma: float, limited: bool) -> tuple[Floats, Floats, Floats]:
         """Estimates of the clean latents: with the prompts, with guidance, of the negative prompt.
 
         Plain guidance works on outputs, which is the same as on estimates but for `rescale`.
         """
-        image = [self.image.neither] if self.image else []
-        outputs = self.denoiser.outputs(x, sigma, [*rows, self._negative, *image])
-        negative = outputs[len(rows)]
+        outputs = self.denoiser.outputs(x, sigma, self.conditionings)
+        negative = outputs[len(self._positives)]
         difference = sum(
             (output - negative) * weight
             for output, weight in zip(outputs, self._weights, strict=False))

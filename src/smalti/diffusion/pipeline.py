@@ -104,14 +104,16 @@ class Pipeline:
               guidance_scale: float | None = None, sampler: str | None = None,
               noise: str | None = None, seed: int = 7, rng: str = "cpu", batch_size: int = 1,
               clip_skip: int | None = None, distilled_guidance: float | None = None,
-              controls: Sequence[Control] = (), tiling: str = "") -> Iterator[Step]:
+              emphasis: str = "original", controls: Sequence[Control] = (),
+              tiling: str = "") -> Iterator[Step]:
         """The same work as a generator of steps, of which the last has the result.
 
         Sizes are in pixels; None is the model's own default; seed -1 draws one. `clip_skip` is the
         state of CLIP that is read, counted from the last, 1. `distilled_guidance` is what a model
-        such as FLUX.1 dev is told, which runs without a negative prompt. `controls` are ControlNets
-        with the pictures that they read. With `tiling` ("x", "y" or "xy") a picture can be repeated
-        in these directions. Raises InputError at once for anything that cannot be used, and
+        such as FLUX.1 dev is told, which runs without a negative prompt. `emphasis` is what weights
+        in a prompt do: "original", "no norm" or "comfy". `controls` are ControlNets with the
+        pictures that they read. With `tiling` ("x", "y" or "xy") a picture can be repeated in these
+        directions. Raises InputError at once for anything that cannot be used, and
         NumericsError, when it happens, for NaN or Inf in weights, latents or picture.
         """
         asked = request(
@@ -119,7 +121,7 @@ class Pipeline:
             negative_prompt=negative_prompt, width=width, height=height, steps=steps,
             guidance_scale=guidance_scale, sampler=sampler, noise=noise, seed=seed, rng=rng,
             batch_size=batch_size, clip_skip=clip_skip, distilled_guidance=distilled_guidance,
-            loras=self._adapters.labels(),
+            emphasis=emphasis, loras=self._adapters.labels(),
             controls=tuple(control.text() for control in controls), tiling=tiling)
         check_text_to_image(self.config)
         return self._steps(asked, self._controls(controls, tiling))
@@ -188,29 +190,27 @@ class Pipeline:
 
     def _steps(self, asked: Request, controls: Controls | None) -> Iterator[Step]:
         config, timings = self.config, Stopwatch()
-        prompts = conditioned(
-            self._submodels,
-            {"the prompt": asked.prompt, "the negative prompt": asked.negative_prompt}, asked,
-            timings, self._kept_bytes_max(asked))
-        prompt, negative = prompts.conditionings
         levels = noise_levels(config, asked.width, asked.height)
         sampler = SAMPLERS[asked.sampler]
         sigmas = sampler.sigmas(asked.noise, levels, asked.steps)
         total = len(sigmas) - 1
+        prompts = conditioned(self._submodels, asked, total, timings, self._kept_bytes_max(asked))
         source = NoiseSource(asked.rng, asked.seeds,
                              (config.vae.z_channels, *self._latent(asked)))
         network = PictureNetwork(self._submodels, asked.batch_size, controls, asked.tiling)
         denoiser = Denoiser(network, levels, config.prediction)
-        guidance = Guidance(denoiser, prompt, negative, asked.guidance_scale,
+        parts, negative = prompts.at(0)
+        guidance = Guidance(denoiser, parts, negative, asked.guidance_scale,
                             always_both=sampler.needs_negative)
         with timings.of("prepare"):
-            network.prepare(*self._latent(asked), [prompt, negative][:guidance.batch_factor],
+            network.prepare(*self._latent(asked), guidance.conditionings,
                             [denoiser.time(sigma) for sigma in sigmas[:-1]],
                             self._kept_bytes_max(asked))
         latents = initial_latents(source.draw(), sigmas)
         walk = sampler(guidance, latents, sigmas, source.draw, levels)
         for index in range(total):
             before = time.perf_counter()
+            guidance.condition(*prompts.at(index))
             with timings.of("denoise"):
                 done = next(walk)
             seconds = time.perf_counter() - before

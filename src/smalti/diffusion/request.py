@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 
 from smalti import __version__
+from smalti.diffusion.emphasis import EMPHASES
 from smalti.diffusion.metadata import Parameters
 from smalti.diffusion.noise import NOISES, STEPS_MAX, Schedule, find_schedule
 from smalti.diffusion.random import RNGS, SEED_END, batch_seeds
@@ -29,9 +30,9 @@ class Request:
     """Everything that decides a picture, complete and valid; sizes in pixels.
 
     `clip_skip` is None for the state of CLIP that the model was trained with. `distilled_guidance`
-    is what a model is told that was distilled from guided ones. `loras` are names and weights of
-    adapters; `controls` tell of ControlNets. `tiling` names the directions in which a picture can
-    be repeated.
+    is what a model is told that was distilled from guided ones. `emphasis` is what weights in a
+    prompt do. `loras` are names and weights of adapters; `controls` tell of ControlNets. `tiling`
+    names the directions in which a picture can be repeated.
     """
 
     prompt: str
@@ -48,6 +49,7 @@ class Request:
     model: str
     clip_skip: int | None = None
     distilled_guidance: float | None = None
+    emphasis: str = "original"
     loras: tuple[str, ...] = ()
     controls: tuple[str, ...] = ()
     tiling: str = ""
@@ -60,12 +62,15 @@ class Request:
     def text(self, seed: int) -> str:
         """The A1111 `parameters` text of the picture with this seed."""
         others = {"Clip skip": self.clip_skip, "Distilled CFG Scale": self.distilled_guidance}
+        emphasis = {} if self.emphasis == "original" else {
+            "Emphasis": self.emphasis.capitalize()}
         return str(Parameters(
             prompt=self.prompt, negative_prompt=self.negative_prompt, steps=self.steps,
             sampler=SAMPLERS[self.sampler].label, schedule=find_schedule(self.noise).label,
             guidance=self.guidance_scale, seed=seed, width=self.width, height=self.height,
             rng=self.rng,
             others={**{key: f"{value:g}" for key, value in others.items() if value is not None},
+                    **emphasis,
                     **({"Lora": ", ".join(self.loras)} if self.loras else {}),
                     **({"Tiling": "True"} if self.tiling else {}),
                     **{f"ControlNet {number}": text
@@ -78,8 +83,9 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
             steps: int | None = None, guidance_scale: float | None = None,
             sampler: str | None = None, noise: str | None = None, seed: int = 7, rng: str = "cpu",
             batch_size: int = 1, clip_skip: int | None = None,
-            distilled_guidance: float | None = None, loras: tuple[str, ...] = (),
-            controls: tuple[str, ...] = (), tiling: str = "") -> Request:
+            distilled_guidance: float | None = None, emphasis: str = "original",
+            loras: tuple[str, ...] = (), controls: tuple[str, ...] = (),
+            tiling: str = "") -> Request:
     """A complete `Request`; None becomes the model's own default, seed -1 a random seed.
 
     `model` is the name that goes into the picture's text. Raises InputError that says what was
@@ -111,6 +117,7 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
     schedule = _schedule(noise, SAMPLERS[sampler], config)
     steps = schedule.fixed_steps or steps
     check_name("rng", rng, RNGS)
+    check_name("emphasis", emphasis, EMPHASES)
     if seed == RANDOM_SEED:
         seed = secrets.randbits(RANDOM_SEED_BITS)
     seed = _whole("seed", seed, 0, SEED_END - 1, f"; {RANDOM_SEED} draws one")
@@ -121,7 +128,8 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
         _check_tiling(tiling, config)
     return Request(prompt, negative_prompt, int(width), int(height), steps, guidance,
                    SAMPLERS[sampler].name, schedule.name, seed, rng, batch_size, model, clip_skip,
-                   _distilled(config, distilled_guidance), loras, controls, tiling)
+                   _distilled(config, distilled_guidance), emphasis, loras,
+                   controls, tiling)
 
 
 def _check_tiling(tiling: object, config: ModelConfig) -> None:
