@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import struct
+import zipfile
 from pathlib import Path
 
 import ml_dtypes
@@ -108,6 +111,38 @@ def test_a_module_that_was_saved_whole(tmp_path: Path) -> None:
                             "autoencoder.0.weight")
     np.testing.assert_array_equal(file.read("autoencoder.0.weight"), NUMBERS)
     assert not file.notes
+
+
+def wide(data: bytes) -> bytes:
+    """A zip archive whose directory has all sizes and places in its 64-bit fields."""
+    end = data.rindex(b"PK\x05\x06")
+    count, size, start = struct.unpack_from("<HII", data, end + 10)
+    at, entries = start, b""
+    for _ in range(count):
+        names, extra, comment = struct.unpack_from("<HHH", data, at + 28)
+        record, name = bytearray(data[at:at + 46]), data[at + 46:at + 46 + names]
+        packed, plain = struct.unpack_from("<II", record, 20)
+        (offset,) = struct.unpack_from("<I", record, 42)
+        record[20:28], record[42:46] = b"\xff" * 8, b"\xff" * 4
+        struct.pack_into("<HHH", record, 28, names, 32, 0)
+        field = struct.pack("<HHI", 0x4246, 0, 0x00180001)
+        field += struct.pack("<3Q", plain, packed, offset)
+        entries += bytes(record) + name + field
+        at += 46 + names + extra + comment
+    last = start + len(entries)
+    return data[:start] + entries + b"PK\x06\x06" + struct.pack(
+        "<Q2H2I4Q", 44, 45, 45, 0, 0, count, count, len(entries), start) + b"PK\x06\x07" \
+        + struct.pack("<IQI", 0, last, 1) + b"PK\x05\x06" + struct.pack(
+            "<4H2IH", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+
+
+def test_archives_of_over_4_gigabytes(tmp_path: Path) -> None:
+    data = wide(torch_zip({"a": NUMBERS, "b": NUMBERS[:3]}))
+    with zipfile.ZipFile(io.BytesIO(data)) as file:
+        assert len(file.namelist()) == 5
+    file = opened(tmp_path, data)
+    np.testing.assert_array_equal(file.read("a"), NUMBERS)
+    np.testing.assert_array_equal(file.read("b"), NUMBERS[:3])
 
 
 DAMAGED = {

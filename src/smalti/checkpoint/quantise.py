@@ -124,44 +124,49 @@ def _(x: Floats) -> np.ndarray:
 
 def _least_error_with_minimum(x: Floats, most: int, first: float, steps: int
                               ) -> tuple[Floats, Floats]:
-    """Scale and minimum (as what is subtracted, 0 or more) of parts [n, 32], for 0 to `most`.
+    """Scale and minimum (as what is subtracted, 0 or more) of parts [32, n], for 0 to `most`.
 
     Starts from the range, then for slightly other ranges above the best minimum so far takes the
-    straight line of least weighted squares through the rounded numbers (make_qkx2_quants).
+    straight line of least weighted squares through the rounded numbers (make_qkx2_quants). With
+    the sums over a part w, wx, wxx, wq, wqq and wxq, the error of a scale s and a minimum m is
+    that of the sum of w (s q + m - x)^2.
     """
-    weight = np.sqrt(np.square(x).mean(axis=1, keepdims=True)) + np.abs(x)
-    most_x, least = x.max(axis=1), np.minimum(x.min(axis=1), np.float32(0))
-    weighted = weight * x
-    w, wx = weight.sum(axis=1), weighted.sum(axis=1)
+    most_x, m = x.max(axis=0), np.minimum(x.min(axis=0), np.float32(0))
+    weight = np.sqrt(np.square(x).mean(axis=0)) + np.abs(x)
+    weighted, q, room = weight * x, np.empty_like(x), np.empty_like(x)
+    w, wx, wxx = weight.sum(axis=0), weighted.sum(axis=0), (weighted * x).sum(axis=0)
 
-    def error(q: Floats, scale: Floats, offset: Floats) -> Floats:
-        return (weight * np.square(scale[:, None] * q + offset[:, None] - x)).sum(axis=1)
+    def total(first: Floats, second: Floats) -> Floats:
+        return np.multiply(first, second, out=room).sum(axis=0)
 
-    def rounded(steps: float) -> Floats:
-        inverse = np.float32(steps) * _inverse(most_x - best_least)
-        return np.rint((x - best_least[:, None]) * inverse[:, None]).clip(0, most)
+    def rounded(steps: float) -> tuple[Floats, Floats, Floats]:
+        """Sums for the numbers of a range that is so many steps wide."""
+        np.subtract(x, m, out=q)
+        np.multiply(q, np.float32(steps) * _inverse(most_x - m), out=q)
+        np.clip(np.rint(q, out=q), 0, most, out=q)
+        wxq, wq = total(weighted, q), total(weight, q)
+        return wq, total(room, q), wxq
 
-    best_scale, best_least = (most_x - least) / np.float32(most), least
-    best = error(rounded(most), best_scale, best_least)
+    def error(s: Floats, m: Floats, wq: Floats, wqq: Floats, wxq: Floats) -> Floats:
+        return s * (s * wqq + 2 * (m * wq - wxq)) + m * (m * w - 2 * wx) + wxx
+
+    s = (most_x - m) / np.float32(most)
+    best = error(s, m, *rounded(most))
     for step in range(steps + 1):
-        q = rounded(first + 0.1 * step + most)
-        wq = weight * q
-        l, l2, xl = wq.sum(axis=1), (wq * q).sum(axis=1), (weighted * q).sum(axis=1)
-        determinant = w * l2 - l * l
-        scale, offset = (w * xl - wx * l) / determinant, (l2 * wx - l * xl) / determinant
-        scale, offset = np.where(offset > 0, xl / l2, scale), np.minimum(offset, np.float32(0))
-        found = error(q, scale, offset)
+        wq, wqq, wxq = sums = rounded(first + 0.1 * step + most)
+        determinant = w * wqq - wq * wq
+        slope, offset = (w * wxq - wx * wq) / determinant, (wqq * wx - wq * wxq) / determinant
+        slope, offset = np.where(offset > 0, wxq / wqq, slope), np.minimum(offset, np.float32(0))
+        found = error(slope, offset, *sums)
         better = (determinant > 0) & (found < best)
-        best = np.where(better, found, best)
-        best_scale = np.where(better, scale, best_scale)
-        best_least = np.where(better, offset, best_least)
-    return best_scale, -best_least
+        best, s, m = (np.where(better, *pair) for pair in ((found, best), (slope, s), (offset, m)))
+    return s, -m
 
 
 def _with_minima(x: Floats, most: int, first: float, steps: int
                  ) -> tuple[Floats, Floats, Bytes, np.ndarray]:
     """Scale, minimum, packed scales of the parts and numbers, for Q4_K and Q5_K."""
-    parts = x.reshape(-1, 32)
+    parts = np.ascontiguousarray(x.reshape(-1, 32).T)
     scales, minima = (values.reshape(-1, 8)
                       for values in _least_error_with_minimum(parts, most, first, steps))
     d, m = (np.maximum(values.max(axis=1), 0) / np.float32(SCALE_MAX)
@@ -190,25 +195,27 @@ def _(x: Floats) -> np.ndarray:
 
 
 def _least_error(x: Floats, half: int) -> Floats:
-    """Scale of parts [n, 16] for numbers from -half to half - 1, squares as weights
+    """Scale of parts [16, n] for numbers from -half to half - 1, squares as weights
     (make_qx_quants)."""
-    largest = np.take_along_axis(x, np.abs(x).argmax(axis=1)[:, None], axis=1)
-    weight = np.square(x)
-    weighted, inverse = weight * x, -_inverse(largest)
-    best_scale, best = np.zeros(len(x), np.float32), np.zeros(len(x), np.float32)
+    largest = np.take_along_axis(x, np.abs(x).argmax(axis=0)[None], axis=0)[0]
+    weight, inverse = np.square(x), -_inverse(largest)
+    weighted, q, room = weight * x, np.empty_like(x), np.empty_like(x)
+    best_scale, best = np.zeros_like(largest), np.zeros_like(largest)
     for step in (0, *range(-9, 0), *range(1, 10)):
-        q = np.rint(x * (np.float32(half + 0.1 * step) * inverse)).clip(-half, half - 1)
-        xl, l2 = (weighted * q).sum(axis=1), (weight * q * q).sum(axis=1)
-        better = (l2 > 0) & (xl * xl > best * l2)
-        scale = xl / l2
+        np.multiply(x, np.float32(half + 0.1 * step) * inverse, out=q)
+        np.clip(np.rint(q, out=q), -half, half - 1, out=q)
+        wxq = np.multiply(weighted, q, out=room).sum(axis=0)
+        wqq = np.multiply(np.multiply(weight, q, out=room), q, out=room).sum(axis=0)
+        better = (wqq > 0) & (wxq * wxq > best * wqq)
+        scale = wxq / wqq
         best_scale = np.where(better, scale, best_scale)
-        best = np.where(better, scale * xl, best)
+        best = np.where(better, scale * wxq, best)
     return best_scale
 
 
 @_encoder("Q6_K")
 def _(x: Floats) -> np.ndarray:
-    parts = x.reshape(-1, 16)
+    parts = np.ascontiguousarray(x.reshape(-1, 16).T)
     scales = _least_error(parts, 32).reshape(-1, 16)
     largest = np.take_along_axis(scales, np.abs(scales).argmax(axis=1)[:, None], axis=1)
     d = (largest / np.float32(-128)).astype(np.float16)
