@@ -81,12 +81,24 @@ where kernels do, and is not counted."""
 def calibrated(target: str, threads: int, progress: Progress) -> cpu.Measured:
     """Measure this CPU with `threads` threads and code of the feature level `target`."""
     rates = measured_rates(target, threads, progress)
-    device = at_level(rates.applied(replace(machine.detect(processor())), ""), level(target).lanes,
-                      level(target).pairs)
-    samples = list(measured_kernels(device, target, threads, progress))
+    timed = measured_kernels(target, threads, progress)
+    rates = better(rates, measured_rates(target, threads, progress))
     progress("fitting")
+    device = at_level(rates.applied(machine.detect(processor()), ""), level(target).lanes,
+                      level(target).pairs)
+    samples = [sample for program, seconds in timed
+               for sample in counted(device, program, seconds)]
     constants, before, after = fitted(samples)
     return replace(rates, constants=dict(constants), error=(before, after))
+
+
+def better(one: cpu.Measured, other: cpu.Measured) -> cpu.Measured:
+    """Of two measurements the larger rates and the shorter times: what disturbs only slows down."""
+    return replace(
+        one, **{name: max(getattr(one, name), getattr(other, name))
+                for name in ("clock", "f32", "bf16", "l2", "l3", "memory", "reach")},
+        launch=min(one.launch, other.launch),
+        latency={name: min(seconds, other.latency[name]) for name, seconds in one.latency.items()})
 
 
 def measured_rates(target: str, threads: int, progress: Progress) -> cpu.Measured:
@@ -112,9 +124,9 @@ def measured_rates(target: str, threads: int, progress: Progress) -> cpu.Measure
         reach=min(alone, memory), launch=max(launch, 1e-8), latency=latency)
 
 
-def measured_kernels(device: machine.Device, target: str, threads: int,
-                     progress: Progress) -> Iterator[Sample]:
-    """Counts and seconds of the kernels of small programs, which run in turns.
+def measured_kernels(target: str, threads: int,
+                     progress: Progress) -> list[tuple[NativeProgram, np.ndarray]]:
+    """Small programs and the seconds of their kernels; they run in turns.
 
     What counts is the fastest run: the clock of a kernel stops when all threads have been there, so
     that of one run alone what one kernel seems to save another has lost.
@@ -134,12 +146,17 @@ def measured_kernels(device: machine.Device, target: str, threads: int,
                 program.run(inputs)
                 best[number] = min(best[number], program.kernel_seconds(), key=np.sum)
                 runs += 1
-    for (program, _), seconds in zip(programs, best, strict=True):
-        found = launches(program.image)
-        counts = cpu.program_counts(cpu.core_of(device), list(found.values()), program.crew,
-                                    program.image.arena_bytes)
-        for number, steps in list(zip(found, counts, strict=True))[1:]:
-            yield steps, float(seconds[number])
+    return [(program, seconds) for (program, _), seconds in zip(programs, best, strict=True)]
+
+
+def counted(device: machine.Device, program: NativeProgram,
+            seconds: np.ndarray) -> Iterator[Sample]:
+    """Counts and seconds of the kernels of a program but the first."""
+    found = launches(program.image)
+    counts = cpu.program_counts(cpu.core_of(device), list(found.values()), program.crew,
+                                program.image.arena_bytes)
+    for number, steps in list(zip(found, counts, strict=True))[1:]:
+        yield steps, float(seconds[number])
 
 
 def prepared(name: str, build: Callable[[Graph], Value], precision: str, target: str,

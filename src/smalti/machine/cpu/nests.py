@@ -20,9 +20,9 @@ MOMENTS = Cost(1, 3)
 """Of a vector: a load, a difference, a sum and a square."""
 MOMENTS_BLOCK = 6
 """Vectors of channels that are summed together, in a pass over the pixels."""
-BLOCK_PACE = 2.5
+BLOCK_PACE = 1.5
 """Of reading such blocks, which lie apart, over reading all channels in a row."""
-ROW_CLOCKS = 90.0
+ROW_CLOCKS = 60.0
 """Clocks of the end of a row: lanes are summed, then a root and a division."""
 COMBINED = 4.0
 """Vectors touched of each part that is combined."""
