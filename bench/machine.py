@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from smalti import machine
+from smalti.benchmark.calibration import typical
 from smalti.benchmark.chart import svg
 from smalti.benchmark.plot import Series, plot
 from smalti.benchmark.suite import CASES
@@ -242,8 +243,8 @@ def programs() -> list[Series]:
         while len(runs) < RUNS_MIN + 1 or time.perf_counter() - started < RUN_SECONDS:
             program.run(inputs)
             runs.append(program.kernel_seconds())
-        least = min(runs[1:], key=np.sum)
-        whole = least.sum()
+        least = typical(runs[1:])
+        whole = min(run.sum() for run in runs[1:])
         expected = prediction.predicted(program.image, modelled(program.image.level), program.crew)
         total = sum(kernel.seconds for kernel in expected.values())
         misses = [abs(np.log(kernel.seconds / least[n])) * least[n] for n, kernel in

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date
 
@@ -128,25 +128,34 @@ def measured_kernels(target: str, threads: int,
                      progress: Progress) -> list[tuple[NativeProgram, np.ndarray]]:
     """Small programs and the seconds of their kernels; they run in turns.
 
-    What counts is the fastest run: the clock of a kernel stops when all threads have been there, so
-    that of one run alone what one kernel seems to save another has lost.
+    What counts is the median of the fastest runs: what else this machine does only adds to a run,
+    but within one, what one kernel seems to save the next may have lost.
     """
     programs = []
     for name, build in KERNELS.items():
         for precision in PRECISIONS:
             progress(f"compiling {name}, {precision}")
             programs.append(prepared(name, build, precision, target, threads))
-    best = [np.full(1, np.inf)] * len(programs)
+    taken: list[list[np.ndarray]] = [[] for _ in programs]
     for turn in range(ROUNDS):
         for number, (program, inputs) in enumerate(programs):
             progress(f"turn {turn + 1} of {ROUNDS}, {program.name}")
             program.run(inputs)
-            runs, started = 0, time.perf_counter()
-            while runs < RUNS_MIN or time.perf_counter() - started < SECONDS_EACH:
+            started, most = time.perf_counter(), len(taken[number]) + RUNS_MIN
+            while len(taken[number]) < most or time.perf_counter() - started < SECONDS_EACH:
                 program.run(inputs)
-                best[number] = min(best[number], program.kernel_seconds(), key=np.sum)
-                runs += 1
-    return [(program, seconds) for (program, _), seconds in zip(programs, best, strict=True)]
+                taken[number].append(program.kernel_seconds())
+    return [(program, typical(runs)) for (program, _), runs in zip(programs, taken, strict=True)]
+
+
+def typical(runs: Sequence[np.ndarray]) -> np.ndarray:
+    """Seconds of each kernel: the median of the fastest third of the runs.
+
+    >>> typical([np.array(run) for run in ([1.0, 2.0], [9.0, 9.0], [1.0, 8.0])]).tolist()
+    [1.0, 2.0]
+    """
+    fastest = sorted(runs, key=np.sum)[:-(-len(runs) // 3)]
+    return np.median(fastest, axis=0)
 
 
 def counted(device: machine.Device, program: NativeProgram,
