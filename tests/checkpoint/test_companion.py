@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
+from click.testing import CliRunner
 from peers_models import TINY_UNET
 from transformer_peers import (
     TINY_FLUX,
@@ -19,7 +20,9 @@ from transformer_peers import (
     sd3_controlnet_module,
 )
 
+from smalti.checkpoint import inspect
 from smalti.checkpoint.companion import Companion, open_companion
+from smalti.cli.main import root
 from smalti.errors import CheckpointError
 from smalti.graph import Graph
 from smalti.models import (
@@ -242,6 +245,8 @@ ONE = np.zeros(1, np.float16)
     (changed(CONTROL, **{"control_model.zero_convs.1.0.bias": ONE}), "ControlNet, but 1 of its"),
     (changed(CONTROL, **{"control_model.input_hint_block.2.weight": ONE}), "reads its picture"),
     (changed(CONTROL, **{"control_model.input_blocks.0.0.weight": None}), "levels of this"),
+    (controlnet_weights(ControlNetConfig(replace(SD1, context_dim=1024))),
+     "32 channels cannot be split into heads of 64"),
     ({name: array for name, array in CONTROL.items() if ".input_blocks.1" not in name},
      "36 of its tensors do not fit"),
     (changed(CONTROL, lora_controlnet=ONE), "a Control-LoRA"),
@@ -264,3 +269,62 @@ def test_a_name_that_a_network_does_not_have(tmp_path: Path) -> None:
     opened = open_companion(write(tmp_path / "x.safetensors", ESRGAN))
     with pytest.raises(CheckpointError, match="holds no tensor 'nothing'"):
         opened.floats("nothing")
+
+
+# ---------------------------------------------------------------------- smalti inspect
+
+
+def told(path: Path) -> dict[str, str]:
+    result = CliRunner().invoke(root, ["inspect", str(path)])
+    assert result.exit_code == 0, result.output
+    return {line[:12].strip(): line[12:] for line in result.stdout.splitlines()}
+
+
+@pytest.mark.parametrize(("config", "family"), [
+    (CONTROLNETS["SD 1"], "a ControlNet for Stable Diffusion 1.x"),
+    (ControlNetConfig(replace(SDXL, context_dim=2048)), "a ControlNet for SDXL"),
+    (CONTROLNETS["union"], "a union of ControlNets for a UNet that reads prompts of width 48")])
+def test_inspect_tells_of_controlnets(config: ControlNetConfig, family: str,
+                                      tmp_path: Path) -> None:
+    weights = controlnet_weights(config)
+    lines = told(write(tmp_path / "shuffle.safetensors", weights))
+    assert lines["family"] == family and lines["use"].endswith("--control FILE PICTURE")
+    assert "of which it hands on the mean" in lines["details"]
+    assert ("6 kinds of pictures" in lines["details"]) == (config.types > 0)
+    size = sum(array.size for array in weights.values())
+    assert lines["parameters"] == f"{size / 1e6:.1f} M"
+    assert lines["precision"] == f"F16 ({len(weights)} tensors)"
+
+
+@pytest.mark.parametrize(("config", "family", "details"), [
+    (RrdbConfig(8, 4, 2), "an ESRGAN upscaler, x4", "2 blocks of 8 channels"),
+    (RrdbConfig(8, 4, 1, unshuffle=2), "an ESRGAN upscaler, x2", "1 blocks of 8 channels"),
+    (SrvggConfig(8, 3, 2), "a compact Real-ESRGAN upscaler, x2", "3 convolutions of 8 channels")])
+def test_inspect_tells_of_upscalers(config: RrdbConfig | SrvggConfig, family: str, details: str,
+                   tmp_path: Path) -> None:
+    side = getattr(config, "unshuffle", 1)
+    weights = weights_of(upscaler_graph(config, 1, side, side))
+    lines = told(write(tmp_path / "4x.safetensors", weights))
+    assert (lines["family"], lines["details"]) == (family, details)
+    assert lines["use"] == "smalti upscale PICTURE --model FILE"
+
+
+def test_inspect_tells_of_tiny_autoencoders(tmp_path: Path) -> None:
+    weights = weights_of(taesd_decoder_graph(TAESD, 1, 1, 1))
+    stored = {name.removeprefix("taesd.decoder."): array for name, array in weights.items()}
+    lines = told(write(tmp_path / "taesd.safetensors", stored))
+    assert lines["family"] == "a tiny autoencoder (TAESD) for latents of 16 channels"
+    assert lines["halves"] == "decoder" and lines["use"].endswith("--preview FILE")
+
+
+def test_inspect_tells_of_folders_of_one_network(tmp_path: Path) -> None:
+    write(tmp_path / "diffusion_pytorch_model.safetensors", CONTROL)
+    (tmp_path / "config.json").write_text(json.dumps({"global_pool_conditions": False}))
+    assert told(tmp_path)["family"] == "a ControlNet for Stable Diffusion 1.x"
+
+
+def test_spellings_of_esrgan_are_one_family(tmp_path: Path) -> None:
+    for number, name in enumerate(("model.1.sub.0.RDB1.conv1.0.weight",
+                                   "RRDB_trunk.0.RDB1.conv1.weight")):
+        path = write(tmp_path / f"{number}.safetensors", {name: ONE})
+        assert inspect(path).family.id == "esrgan"

@@ -147,15 +147,24 @@ RULES: tuple[tuple[Family, RuleTest], ...] = (
         Family("lora", "a LoRA, an addition to a checkpoint"),
         lambda n: n.contains(*LORA_MARKS) and not n.has("input_blocks.0.0.weight"),
     ),
-    (Family("controlnet", "a ControlNet"), lambda n: n.has(*CONTROLNET_MARKS)),
+    (
+        Family("controlnet", "a ControlNet",
+               advice="use it with one: smalti generate --control FILE PICTURE"),
+        lambda n: n.has(*CONTROLNET_MARKS),
+    ),
     (
         Family("t2i-adapter", "a T2I-Adapter"),
         lambda n: n.has("adapter.body.", "body.0.block2.weight"),
     ),
     (Family("embedding", "a textual-inversion embedding"), _embedding),
-    (Family("esrgan", "an ESRGAN upscaler"), lambda n: n.has("conv_first.weight", "1.sub.0.")),
     (
-        Family("taesd", "a TAESD preview decoder"),
+        Family("esrgan", "an ESRGAN upscaler", advice="enlarge pictures with it: smalti upscale"),
+        lambda n: n.has("conv_first.weight", "1.sub.0.", "RRDB_trunk.0.") or (
+            n.size("body.0.weight", 3) == 3 and n.size("body.1.weight", 0) > 0),
+    ),
+    (
+        Family("taesd", "a TAESD preview decoder",
+               advice="use it with one: smalti generate --preview FILE"),
         lambda n: n.has("taesd_decoder.", "decoder.layers.1.", "3.conv.0.weight"),
     ),
     (

@@ -19,8 +19,8 @@ from smalti.errors import InputError
 def inspect(file: Path, shapes: tuple[str, ...]) -> None:
     """Say what FILE is, without reading its weights.
 
-    FILE is a checkpoint, a diffusers folder, an adapter, an embedding, an .onnx model or a .smalti
-    engine file.
+    FILE is a checkpoint, a diffusers folder, an adapter, an embedding, a ControlNet, an upscaler,
+    TAESD, an .onnx model or a .smalti engine file.
     """
     wanted = parse_shapes(shapes)
     if wanted and file.suffix != ONNX:
@@ -28,14 +28,20 @@ def inspect(file: Path, shapes: tuple[str, ...]) -> None:
     with ending_at_once():
         from smalti import checkpoint
         from smalti.checkpoint.adapters.report import adapter_report, embedding_report
+        from smalti.checkpoint.companion_report import companion_report
         from smalti.runtime import report
     if file.suffix == ENGINE:
         text = report.engine_report(file)
     elif file.suffix == ONNX:
         text = report.onnx_report(file, wanted)
+    elif file.is_dir() and not (file / "model_index.json").exists() \
+            and (file / "config.json").exists():
+        text = companion_report(file)
     else:
         found = checkpoint.inspect(file)
-        describe = {"lora": adapter_report, "embedding": embedding_report}.get(
-            found.family.id if found.family else "")
+        describe = {
+            "lora": adapter_report, "embedding": embedding_report, "controlnet": companion_report,
+            "esrgan": companion_report, "taesd": companion_report,
+        }.get(found.family.id if found.family else "")
         text = describe(file) if describe else str(found)
     click.echo(text)

@@ -60,6 +60,11 @@ def _unet(where: object, shapes: Shapes, heads: Sequence[int], norm_groups: int)
         shared = {width // count for width, count in zip(widths, heads, strict=False)}
         head_dim = shared.pop() if len(shared) == 1 else None
     middle = [name for name in shapes if name.startswith("middle_block.1.")]
+    for width in (*(w for w, depth in zip(widths, depths, strict=True) if depth), widths[-1]):
+        if width % (head_dim or (heads or [SD1_UNET.heads])[0]):
+            raise CheckpointError(f"{where}: {width} channels cannot be split into heads"
+                                  f"{f' of {head_dim}' if head_dim else ''}; a folder of diffusers "
+                                  f"tells their number")
     return UNetConfig(
         in_channels=first[1], out_channels=first[1], block_channels=widths, res_blocks=blocks[0],
         heads=heads[0] if heads else SD1_UNET.heads, head_dim=head_dim,
