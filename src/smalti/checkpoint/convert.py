@@ -169,7 +169,7 @@ class Conversion:
         entries |= {key: value for key, value in self.metadata.items()
                     if not key.startswith("general.")}
         for tensor in self.tensors:
-            if tensor.shape != tensor.given.shape:
+            if tensor.shape != tensor.given.shape and tensor.given.shape:
                 entries[ORIGINAL_SHAPE + tensor.given.name] = list(tensor.given.shape)
         tensors = [GgufTensor(tensor.given.name, tensor.shape,
                               tensor.dtype if tensor.dtype in FORMATS else tensor.dtype.lower(),
@@ -207,9 +207,7 @@ def plan(path: str | Path, container: str, precision: str | None = None,
     else:
         given, metadata, family, notes = _of_file(path)
     if container == ".gguf":
-        empty = [item.name for item in given if not math.prod(item.shape)]
-        notes += tuple(f"left out {name}, which is empty" for name in empty)
-        given = [item for item in given if item.name not in empty]
+        given = [item if math.prod(item.shape) else _zero(item) for item in given]
     tensors = tuple(_planned(item, container, wanted) for item in given)
     return Conversion(container, tensors, metadata, family, notes)
 
@@ -242,6 +240,13 @@ def _hints(source: Source) -> Hints:
     places = [source.place(name) for name in FAMILIES[source.model].texts]
     return replace(hints, texts=tuple(hints.texts[place] for place in places
                                       if place < len(hints.texts)))
+
+
+def _zero(given: Given) -> Given:
+    """One zero for an empty tensor, which GGUF cannot hold: that some are there says what a model
+    predicts."""
+    zero = np.zeros(1, np.float32)
+    return replace(given, dtype="F32", shape=(1,), raw=zero.copy, read=zero.copy)
 
 
 def _planned(given: Given, container: str, wanted: str | None) -> Planned:
@@ -286,8 +291,8 @@ def _fits(given: Given, dtype: str) -> bool:
 
 def _stored_shape(shape: tuple[int, ...], elements: int) -> tuple[int, ...] | None:
     """The shape that GGUF can hold, rows being whole blocks; None where there is none."""
-    count = math.prod(shape)
-    if 1 <= len(shape) <= GGUF_DIMENSIONS_MAX and shape[-1] % elements == 0:
+    count, shape = math.prod(shape), shape or (1,)
+    if len(shape) <= GGUF_DIMENSIONS_MAX and shape[-1] % elements == 0:
         return shape
     row = next((row for row in (ROW, elements) if row % elements == 0 and count % row == 0), None)
     return (count // row, row) if row else None

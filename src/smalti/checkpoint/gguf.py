@@ -57,8 +57,8 @@ def write_gguf(stream: BinaryIO, entries: Mapping[str, Entry], tensors: Sequence
                name_bytes_max: int = NAME_BYTES_MAX) -> None:
     """Write a GGUF file; one tensor at a time is in memory.
 
-    Entries are strings, whole numbers below 2^32, and lists of strings or of such numbers. Raises
-    InputError for a tensor that GGUF cannot hold: a name that is empty, taken or over
+    Entries are strings, whole numbers below 2^32, and lists of strings or of numbers below 2^31.
+    Raises InputError for a tensor that GGUF cannot hold: a name that is empty, taken or over
     `name_bytes_max` bytes, more than four dimensions, another dtype, or an array of another shape
     than announced.
 
@@ -150,7 +150,7 @@ def _entry(value: Entry) -> bytes:
     if isinstance(value, int):
         return struct.pack("<II", VALUE_TYPES["u32"], value)
     numbers = bool(value) and all(isinstance(item, int) for item in value)
-    kind = VALUE_TYPES["u32" if numbers else "str"]
+    kind = VALUE_TYPES["i32" if numbers else "str"]  # readers of shapes take no other type
     head = struct.pack("<IIQ", VALUE_TYPES["array"], kind, len(value))
-    return head + (struct.pack(f"<{len(value)}I", *value) if numbers
+    return head + (struct.pack(f"<{len(value)}i", *value) if numbers
                    else b"".join(map(_string, value)))
