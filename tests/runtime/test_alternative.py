@@ -63,8 +63,11 @@ def test_alternatives_of_all_pieces_at_once_change_no_byte(name: str) -> None:
                   for piece, members in enumerate(spaces)}
         assert program.run(INPUTS, others)["y"].tobytes() == expected.tobytes()
         assert (program.kernel_seconds() > 0).all()
-        for piece, other in others.items():
-            assert program.agrees(INPUTS, piece, other)
+        outputs, beside = program.run_beside(INPUTS, others)
+        assert outputs["y"].tobytes() == expected.tobytes()
+        assert all(each.same and each.seconds > 0 and each.other_seconds > 0
+                   for each in beside.values()) and beside.keys() == others.keys()
+        assert (program.kernel_seconds() > 0).all()
     assert program.run(INPUTS)["y"].tobytes() == expected.tobytes()
 
 
@@ -76,7 +79,10 @@ def test_another_arithmetic_is_told_by_its_bytes() -> None:
     other = next(s for s in space(kernels[0], limit, first, algorithms=True) if s.winograd == 2)
     assert arithmetic(kernels[0], other) != arithmetic(kernels[0], first)
     made = Alternative(program.image, 0, kernels[0], other, WEIGHTS.__getitem__)
-    assert not program.agrees(INPUTS, 0, made)
+    expected = program.run(INPUTS)["y"]
+    outputs, beside = program.run_beside(INPUTS, {0: made})
+    assert not beside[0].same and outputs["y"].tobytes() == expected.tobytes()
+    assert program.run(INPUTS, {0: made})["y"].tobytes() != expected.tobytes()
 
 
 def test_weights_in_another_layout_have_to_be_read() -> None:

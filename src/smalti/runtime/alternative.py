@@ -2,7 +2,7 @@
 
     other = Alternative(program.image, number, kernel, schedule, read)
     program.run(inputs, {number: other})
-    program.agrees(inputs, number, other)            # compared on the data of a run, bit by bit
+    program.run_beside(inputs, {number: other})      # compared on the data of a run, byte by byte
 
 It reads and writes the same memory. Weights that it wants in another layout are read again, and
 what it needs of all threads together is its own.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from os import PathLike
 from types import MappingProxyType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,26 +16,23 @@ from smalti import machine
 from smalti.errors import InputError, NumericsError
 from smalti.fuse import Cut
 from smalti.graph import Graph
-from smalti.graph.operation import DTYPES, FLOATS
 from smalti.runtime.alternative import Alternative
 from smalti.runtime.devices import modelled
 from smalti.runtime.executable import Executable
 from smalti.runtime.explanation import explained
 from smalti.runtime.host import bound
 from smalti.runtime.image import HostCall, Image, Launch, Slot, array_at, finite_at
+from smalti.runtime.inputs import all_given, check_rows, checked_input, finite
 from smalti.runtime.memory import anonymous
 from smalti.runtime.outlook import outlook
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 from smalti.runtime.streaming import Plan, Stream, planned
 from smalti.runtime.table import Row, Table
-from smalti.runtime.weights import allocated, bind, checked, imprecise, layout_of
+from smalti.runtime.weights import allocated, bind, imprecise, layout_of
 
 SCRATCH_ALIGNMENT = 4096
-NUMBERS = frozenset(map(np.dtype, DTYPES.values()))
 NONE: Mapping[int, Alternative] = MappingProxyType({})
 """No kernels in place of others."""
-INTEGERS = frozenset(name for name in DTYPES if name == "bool" or name[0] in "iu")
-"""Dtypes of inputs that take whole numbers only, whatever array holds them."""
 ALONE_SECONDS = 20e-6
 """Work of at most this much is done by one thread: waking another costs about as long."""
 BRIEF_SECONDS = 20e-3
@@ -148,7 +145,11 @@ class Program(ABC):
 
     def run_checked(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """As `run`; raises NumericsError naming the first kernel that made NaN or Inf."""
-        outputs = self.run(inputs)
+        return self.checked(inputs, self.run(inputs))
+
+    def checked(self, inputs: Mapping[str, np.ndarray],
+                outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs of a run with `inputs`; raises NumericsError as `run_checked` does."""
         if all(map(finite, outputs.values())):
             return outputs
         for name, array in inputs.items():
@@ -159,46 +160,12 @@ class Program(ABC):
                             f"damaged or of another model")
 
 
-def finite(array: np.ndarray) -> bool:
-    """Whether there is neither NaN nor Inf; integers hold none."""
-    array = np.asarray(array)
-    floats = any(array.dtype == DTYPES[dtype] for dtype in FLOATS)
-    return not floats or bool(np.isfinite(array).all())
+class Beside(NamedTuple):
+    """Seconds of a piece by its own kernel and by another, and whether both gave the same bytes."""
 
-
-def checked_input(name: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """An input as a numpy array of `dtype`. Raises InputError for another shape, and for numbers
-    that `dtype` cannot hold: texts, complex ones, and as integers those that are none."""
-    if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray):
-        array = np.from_dlpack(array)
-    array = np.asarray(array)
-    if array.shape != shape:
-        raise InputError(f"input {name!r} has shape {list(array.shape)}, the program expects "
-                         f"{list(shape)}")
-    if array.dtype == DTYPES[dtype]:
-        return array
-    known = array.dtype.newbyteorder("=") in NUMBERS
-    if known and np.can_cast(array.dtype, DTYPES[dtype], "unsafe"):
-        with np.errstate(invalid="ignore"):
-            held = array.astype(DTYPES[dtype])
-        if dtype in INTEGERS and (held.astype(np.float64) != array.astype(np.float64)).any():
-            raise InputError(f"input {name!r} holds {array.dtype} numbers that are no {dtype}, "
-                             f"which the program expects; convert them first")
-        return held
-    raise InputError(f"input {name!r} is of {array.dtype}, the program expects {dtype}")
-
-
-def _check_rows(name: str, array: np.ndarray, extent: int) -> None:
-    array = np.asarray(array)
-    if array.size and not 0 <= array.min() <= array.max() < extent:
-        raise InputError(f"input {name!r} holds numbers from {array.min()} to {array.max()}; rows "
-                         f"0 to {extent - 1} of a table are expected")
-
-
-def all_given(inputs: Mapping[str, object], wanted: Mapping[str, object]) -> None:
-    """Raise InputError unless the inputs that are given are those that are wanted."""
-    if set(inputs) != set(wanted):
-        raise InputError(f"inputs {sorted(inputs)} are given, {sorted(wanted)} are expected")
+    seconds: float
+    other_seconds: float
+    same: bool
 
 
 class NativeProgram(Program):
@@ -231,6 +198,8 @@ class NativeProgram(Program):
         self._shared: set[int] = set()
         self._arena: np.ndarray | None = None
         self._room = 0  # bytes of scratch memory of a thread
+        self._changed: tuple[dict[int, Alternative], Table] | None = None
+        self._parted = False  # whether the last run was one of several, each timed
         self._elapsed: float | None = None
         self._stream: Stream | None = None
         self.bound = self._settled = False
@@ -348,6 +317,11 @@ class NativeProgram(Program):
         Table([[row]], 1, 0, 0, self._code).run(0, 1, brief=True)
 
     @property
+    def streams(self) -> bool:
+        """Whether some weights come and go while it runs."""
+        return self._stream is not None
+
+    @property
     def arena_bytes(self) -> int:
         """Bytes for everything between kernels, the threads' scratch memory included."""
         return self.image.arena_bytes + self.threads * self._scratch_bytes
@@ -373,7 +347,8 @@ class NativeProgram(Program):
         """The launch table, and scratch memory for all threads."""
         self._room = max(self._room, scratch_bytes + -scratch_bytes % SCRATCH_ALIGNMENT)
         self._scratch = anonymous(self.threads * self._room + SCRATCH_ALIGNMENT)
-        self._table = self._ran = self._table_with(NONE)
+        self._table, self._changed = self._table_with(NONE), None
+        self._ran = self._table
 
     def _table_with(self, instead: Mapping[int, Alternative]) -> Table:
         """The launch table in which some pieces are computed by others."""
@@ -419,7 +394,7 @@ class NativeProgram(Program):
             all_given(inputs, self.inputs)
         if self._arena is None:
             self._prepare()
-        self._ran = self._table
+        self._ran, self._parted = self._table, False
         if not self._settled:
             if self.image.steady:
                 self._launch(0, self.image.steady)
@@ -428,7 +403,7 @@ class NativeProgram(Program):
         for name, place, target, rows in self._inputs:
             array = inputs[name]
             if rows is not None:
-                _check_rows(name, array, rows)
+                check_rows(name, array, rows)
             if type(array) is not np.ndarray or array.shape != place.shape \
                     or array.dtype != target.dtype:
                 array = checked_input(name, array, place.shape, place.dtype)
@@ -456,7 +431,7 @@ class NativeProgram(Program):
 
     def _launch_part(self, first: int, last: int) -> None:
         """The same where all weights are there."""
-        if not self._calls and self._stream is None:
+        if not self._calls and self._stream is None and not self._parted:
             self._launch_kernels(first, last)
             return
         at = first
@@ -492,35 +467,66 @@ class NativeProgram(Program):
         """
         with self._turn:
             self._start(inputs)
-            self._use(instead)
+            self._make_room(instead.values())
+            self._ran, self._parted = self._table_of(instead), False
             started = time.perf_counter()
             self._launch(self.image.changing, len(self.image.launches))
             self._elapsed = time.perf_counter() - started
             return {name: np.array(array) for name, array in self._outputs.items()}
 
-    def _use(self, instead: Mapping[int, Alternative]) -> None:
-        """Launch from a table in which these pieces are computed by others, until `_start`."""
-        needed = max((other.scratch_bytes for other in instead.values()), default=0)
-        if needed > self._room:
-            self._fill_table(needed)
-        self._ran = self._table_with(instead) if instead else self._table
+    def run_beside(self, inputs: Mapping[str, np.ndarray], others: Mapping[int, Alternative],
+                   instead: Mapping[int, Alternative] = NONE
+                   ) -> tuple[dict[str, np.ndarray], dict[int, Beside]]:
+        """As `run`; besides, each of `others` computes its piece again, on the same data.
 
-    def agrees(self, inputs: Mapping[str, np.ndarray], piece: int, other: Alternative) -> bool:
-        """Whether another kernel gives the same bytes for a piece, on the data of a run."""
+        Where it gives other bytes, these are not used.
+        """
         with self._turn:
             self._start(inputs)
-            first, last = self._span(piece)
-            self._launch(self.image.changing, first)
-            results = [array_at(self._arena, place) for place in self.image.pieces[piece].results]
-            before = [array.copy() for array in results]
-            self._launch(first, last)
-            expected = [array.copy() for array in results]
-            for array, values in zip(results, before, strict=True):
-                np.copyto(array, values)
-            self._use({piece: other})
-            self._launch(first, last)
-            return all(array.tobytes() == values.tobytes()
-                       for array, values in zip(results, expected, strict=True))
+            self._make_room((*others.values(), *instead.values()))
+            main = self._ran = self._table_of(instead)
+            self._parted, found, at = True, {}, self.image.changing
+            for piece in sorted(others):
+                first, last = self._span(piece)
+                self._launch(at, first)
+                found[piece] = self._beside(piece, others[piece], first, last)
+                self._ran, at = main, last
+            self._launch(at, len(self.image.launches))
+            self._elapsed = float(self._took[self.image.changing:].sum())
+            return {name: np.array(array) for name, array in self._outputs.items()}, found
+
+    def _beside(self, piece: int, other: Alternative, first: int, last: int) -> Beside:
+        """A piece by its own kernel and then by another one; the time of the first one is noted."""
+        results = [array_at(self._arena, place) for place in self.image.pieces[piece].results]
+        before = [array.copy() for array in results]
+        self._launch(first, last)
+        own = self._took[first:last].copy()
+        expected = [array.copy() for array in results]
+        for array, values in zip(results, before, strict=True):
+            np.copyto(array, values)
+        self._ran = self._table_with({piece: other})
+        self._launch(first, last)
+        seconds = float(self._took[first:last].sum())
+        self._took[first:last] = own
+        same = all(array.tobytes() == values.tobytes()
+                   for array, values in zip(results, expected, strict=True))
+        for array, values in zip(results, expected, strict=True):
+            np.copyto(array, values)
+        return Beside(float(own.sum()), seconds, same)
+
+    def _make_room(self, others: Iterable[Alternative]) -> None:
+        """Scratch memory for these kernels, too."""
+        needed = max((other.scratch_bytes for other in others), default=0)
+        if needed > self._room:
+            self._fill_table(needed)
+
+    def _table_of(self, instead: Mapping[int, Alternative]) -> Table:
+        """The launch table with these pieces computed by others, made once for the same ones."""
+        if not instead:
+            return self._table
+        if self._changed is None or self._changed[0] != instead:
+            self._changed = dict(instead), self._table_with(instead)
+        return self._changed[1]
 
     @property
     def seconds(self) -> np.ndarray | None:
@@ -528,7 +534,7 @@ class NativeProgram(Program):
         if self._elapsed is None:
             return None
         first, count = self.image.changing, len(self.image.launches)
-        if self._calls or self._stream is not None:
+        if self._calls or self._stream is not None or self._parted:
             return np.where(np.arange(count) < first, 0.0, self._took)
         ticks = np.zeros(count)
         ticks[first:] = self._ran.ticks()

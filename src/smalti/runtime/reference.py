@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from smalti.graph import Graph, evaluate
-from smalti.runtime.program import Program, Recipe, all_given, checked_input, finite
+from smalti.runtime.inputs import all_given, checked_input, finite
+from smalti.runtime.program import Program, Recipe
 from smalti.runtime.sources import Done, Weights, nothing, reading
 from smalti.runtime.weights import checked
 

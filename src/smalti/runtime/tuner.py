@@ -14,7 +14,7 @@ the store at once; so nothing is lost when a run is interrupted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -47,14 +47,14 @@ class Entry:
     """A kernel that has a contest; `pieces` are those that compute it."""
 
     def __init__(self, program: NativeProgram, text: str, pieces: Sequence[int], seconds: float,
-                 before: float = 1.0) -> None:
+                 measured: Mapping[str, float], slowest: float = math.inf) -> None:
+        self._slowest = slowest
         self._program, self.text, self.pieces = program, text, tuple(pieces)
         self.seconds = seconds
         """Of all its pieces in a run, as they are."""
-        self.before = before
+        self._measured = measured
+        self.before = measured.get(program.image.pieces[pieces[0]].schedule, 1.0)
         """The ratio of what is in use to the first choice, as the store has it."""
-        self.noted = 0
-        """The number of the candidate that the store has as best."""
         self._made: tuple[int, Alternative] | None = None
 
     @cached_property
@@ -69,14 +69,36 @@ class Entry:
         first = parse(program.image.pieces[self.pieces[0]].schedule)
         members = thinned(space(self.kernel, limits_of(program), first))
         device = modelled(program.image.level)
-        return Contest(members, [
+        expected = np.array([
             estimate_kernel(device, self.kernel, member, program.threads).seconds
             for member in members])
+        kept = np.flatnonzero(expected <= self._slowest * expected[0])
+        texts = [str(members[n]) for n in kept]
+        return Contest([members[n] for n in kept], expected[kept], {
+            n: self._measured[text] / self.before for n, text in enumerate(texts)
+            if text in self._measured})
+
+    @property
+    def looked_at(self) -> bool:
+        """Whether its candidates are known yet."""
+        return "contest" in self.__dict__
+
+    @property
+    def done(self) -> bool:
+        """Whether all candidates have been tried."""
+        return self.looked_at and self.contest.next_one is None
 
     @property
     def tried(self) -> int:
-        """Candidates that have been tried so far."""
-        return len(self.contest.found) if "contest" in self.__dict__ else 0
+        """Candidates that have been tried so far, by other programs too."""
+        return len(self.contest.found) if self.looked_at else len(self._measured)
+
+    @property
+    def at_hand(self) -> Alternative | None:
+        """The next candidate as code, if it has been made."""
+        if self._made is None or self._made[0] != self.contest.next_one:
+            return None
+        return self._made[1]
 
     @property
     def piece(self) -> int:
@@ -86,8 +108,8 @@ class Entry:
     def alternative(self, read: Read | None) -> Alternative | None:
         """The next candidate that can be applied, as code; None when all are done."""
         while (number := self.contest.next_one) is not None:
-            if self._made is not None and self._made[0] == number:
-                return self._made[1]
+            if self.at_hand is not None:
+                return self.at_hand
             try:
                 made = Alternative(self._program.image, self.piece, self.kernel,
                                    self.contest.candidates[number], read)
@@ -97,6 +119,16 @@ class Entry:
             self._made = number, made
             return made
         return None
+
+
+    def note(self, number: int, verified: bool) -> None:
+        """Tell the store what came of a candidate that can be applied."""
+        image, ratio = self._program.image, self.contest.found[number]
+        if math.isfinite(ratio):
+            where = scope(image.level, self._program.threads, image.precision)
+            store().note(where, self.text, [
+                Measured(str(self.contest.candidates[number]),
+                         self.seconds * ratio / len(self.pieces), self.before * ratio, verified)])
 
 
 @dataclass(frozen=True)
@@ -122,8 +154,7 @@ class Tuner:
         self.program, self.inputs, self._read = program, inputs, read
         program.run(inputs)
         self._outputs = program.run(inputs)
-        self._scope = scope(program.image.level, program.threads, program.image.precision)
-        self.entries = list(self._entries(program.kernel_seconds()))
+        self.entries = entries(program, program.kernel_seconds())
         longest = max((entry.seconds for entry in self.entries), default=1.0)
         self._shares = {entry: entry.seconds / longest for entry in self.entries}
         self._tickets = dict.fromkeys(self.entries, 0.0)
@@ -160,40 +191,27 @@ class Tuner:
         if not _equal(outputs, self._outputs):
             self._blame(others)
         for piece, (entry, made) in others.items():
+            number = entry.contest.next_one
             entry.contest.tell(after[piece] / before[piece])
-            self._note(entry, piece, made)
+            if entry.contest.next_one != number:
+                self._note(entry, number, piece, made)
         return True
 
-    def _entries(self, seconds: np.ndarray) -> Iterable[Entry]:
-        """The kernels that take time, the longest first."""
-        program, known = self.program, store().best(self._scope)
-        found = kernels(program)
-        for text, pieces in sorted(found.items(), key=lambda item: -seconds[item[1]].sum()):
-            spent = float(seconds[pieces].sum())
-            if spent < SHARE_MIN * seconds.sum():
-                continue
-            measured = known.get(digest(text))
-            same = (measured is not None
-                    and measured.schedule == program.image.pieces[pieces[0]].schedule)
-            yield Entry(program, text, pieces, spent, measured.ratio if same else 1.0)
-
-    def _note(self, entry: Entry, piece: int, made: Alternative) -> None:
-        """Keep a schedule that has just become the best."""
-        contest = entry.contest
-        if contest.best == entry.noted:
-            return
-        entry.noted = contest.best
-        if not self.program.agrees(self.inputs, piece, made):
-            self._blame({piece: (entry, made)})
-        seconds = entry.seconds * contest.ratio / len(entry.pieces)
-        store().note(self._scope, entry.text, [
-            Measured(str(contest.candidates[contest.best]), seconds,
-                     entry.before * contest.ratio, True)])
+    def _note(self, entry: Entry, number: int, piece: int, made: Alternative) -> None:
+        """Keep what is known of a candidate now; the best one is compared before."""
+        best = entry.contest.best == number
+        if best:
+            _, found = self.program.run_beside(self.inputs, {piece: made})
+            if not found[piece].same:
+                self._blame({piece: (entry, made)})
+        entry.note(number, best)
 
     def _blame(self, others: Mapping[int, tuple[Entry, Alternative]]) -> None:
         """Raise VerificationError naming the schedule that gave other bytes."""
+        _, found = self.program.run_beside(self.inputs, {
+            piece: made for piece, (_, made) in others.items()})
         wrong = [f"{made.schedule} of\n{entry.text}" for piece, (entry, made) in others.items()
-                 if not self.program.agrees(self.inputs, piece, made)]
+                 if not found[piece].same]
         raise VerificationError(f"{self.program.name}: other bytes come of {' and '.join(wrong)}")
 
     def rows(self) -> list[Row]:
@@ -201,12 +219,28 @@ class Tuner:
         found = []
         for entry in self.entries:
             info, ratio, best = self.program.image.pieces[entry.pieces[0]], 1.0, ""
-            if entry.tried:
+            if entry.looked_at:
                 ratio, best = entry.contest.ratio, str(entry.contest.candidates[entry.contest.best])
             found.append(Row(info.scope or self.program.name, info.form, len(entry.pieces),
                              entry.seconds, entry.seconds * ratio, entry.tried, info.schedule,
                              best or info.schedule))
         return sorted(found, key=lambda row: row.best_seconds - row.seconds)
+
+
+def entries(program: NativeProgram, seconds: np.ndarray,
+            share_min: float = SHARE_MIN, slowest: float = math.inf) -> list[Entry]:
+    """The kernels that take at least this share of the time, the longest first; `seconds` are those
+    of each piece. What the store knows of them is not tried again, nor what the timing model
+    expects to take more than `slowest` times as long."""
+    everywhere, known = kernels(program), store()
+    where = scope(program.image.level, program.threads, program.image.precision)
+    found = []
+    for text, pieces in sorted(everywhere.items(), key=lambda item: -seconds[item[1]].sum()):
+        spent = float(seconds[pieces].sum())
+        if spent >= share_min * seconds.sum():
+            measured = {one.schedule: one.ratio for one in known.known(where, digest(text))}
+            found.append(Entry(program, text, pieces, spent, measured, slowest))
+    return found
 
 
 def kernels(program: NativeProgram) -> dict[str, list[int]]:

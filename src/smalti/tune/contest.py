@@ -8,14 +8,16 @@ that seems faster is tried until that is sure. What comes next says `search.prop
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from types import MappingProxyType
 
 import numpy as np
 
 from smalti.schedule import Schedule
 from smalti.tune.search import proposals
 
+NONE: Mapping[int, float] = MappingProxyType({})
 TRIALS = 5
 """Ratios that decide about a candidate: their median."""
 GAIN_MIN = 0.02
@@ -28,8 +30,9 @@ asked for than this over the root of their number is given up."""
 class Contest:
     """The candidates of one kernel, of which the first is in use.
 
-    `expected` are the seconds that a timing model has for each. `next_one` is the number of the
-    candidate to try now, None when all are done; `tell` says how it went.
+    `expected` are the seconds that a timing model has for each, `known` ratios of some from before,
+    which are not tried again. `next_one` is the number of the candidate to try now, None when all
+    are done; `tell` says how it went.
 
     >>> from smalti.schedule import MapSchedule
     >>> contest = Contest([MapSchedule(8), MapSchedule(4), MapSchedule(2)], [1e-3, 1e-3, 1e-3])
@@ -39,15 +42,16 @@ class Contest:
     (2, 0.5)
     """
 
-    def __init__(self, candidates: Sequence[Schedule], expected: Sequence[float]) -> None:
-        self.candidates = tuple(candidates)
+    def __init__(self, candidates: Sequence[Schedule], expected: Sequence[float],
+                 known: Mapping[int, float] = NONE) -> None:
+        self.candidates, self._known = tuple(candidates), {**known, 0: 1.0}
         self.best, self.ratio = 0, 1.0
         self.found: dict[int, float] = {}
         """Medians of the ratios of all that were tried, infinity for what cannot be applied."""
         self._ratios: list[float] = []
         self._asking = proposals(np.array(expected), features(candidates))
         self.next_one: int | None = next(self._asking)
-        self._skip_the_first()
+        self._skip_known()
 
     def tell(self, ratio: float) -> None:
         """The candidate `next_one` took `ratio` of the time of the one in use; infinity if it
@@ -63,16 +67,19 @@ class Contest:
             self.best, self.ratio = self.next_one, median
         self._ratios = []
         self._advance(median)
-        self._skip_the_first()
+        self._skip_known()
 
     def reject(self) -> None:
         """The best one is none: its results are not those of the one in use."""
         self.found[self.best] = math.inf
         self.best, self.ratio = 0, 1.0
 
-    def _skip_the_first(self) -> None:
-        if self.next_one == 0:  # it is what all are compared with
-            self._advance(1.0)
+    def _skip_known(self) -> None:
+        while self.next_one in self._known:
+            ratio = self._known[self.next_one]
+            if self.next_one:  # the first is what all are compared with
+                self.found[self.next_one] = ratio
+            self._advance(ratio)
 
     def _advance(self, ratio: float) -> None:
         try:

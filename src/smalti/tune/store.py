@@ -31,6 +31,8 @@ NAME = "schedules.sqlite"
 LAYOUT = 1
 WAIT_SECONDS = 10.0
 """How long a process waits for another one that writes."""
+RATIO_MAX = 0.98
+"""What is not faster by 2 % is no better."""
 TABLES = """
 CREATE TABLE IF NOT EXISTS kernels (digest TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS measured (
@@ -98,12 +100,14 @@ class Store:
         self._write([(digest(kernel), kernel)], rows)
 
     def best(self, scope: Scope) -> dict[str, Measured]:
-        """The fastest verified schedule of each kernel that was measured, by its digest."""
+        """The fastest verified schedule of each kernel for which one is better than the first
+        choice, by its digest."""
         if not self.path.exists():
             return {}
         rows = self._using(lambda known: known.execute(
             f"SELECT kernel, schedule, seconds, min(ratio), verified, at FROM measured "
-            f"WHERE verified AND {WHERE} GROUP BY kernel", astuple(scope)).fetchall(), [], "read")
+            f"WHERE verified AND ratio <= {RATIO_MAX} AND {WHERE} GROUP BY kernel",
+            astuple(scope)).fetchall(), [], "read")
         return {row[0]: Measured(*row[1:4], bool(row[4]), row[5]) for row in rows}
 
     def known(self, scope: Scope, kernel: str) -> list[Measured]:

@@ -1,0 +1,176 @@
+"""A program that runs again and again tries schedules of its kernels meanwhile.
+
+    watched = Supervisor(program)
+    for step in steps:
+        outputs = watched.run_checked(inputs)
+
+A picture is some tens of runs of one program. In some of them one kernel is computed a second time
+under another schedule, on the same data, and compared byte by byte; the first result is the one
+that counts. A schedule that looks good then takes the place of the one in use for a few runs, and
+for all to come if it keeps its promise; the store hears of it. Only schedules that add the same
+numbers in the same order are tried, so a picture is the same with and without.
+
+What this costs, in code that is made, in kernels that run twice, and in schedules that disappoint,
+is regret. It is measured, and something is tried only while the regret, with what the next trial
+may cost, stays below `REGRET_SHARE` of the time that runs have taken since `begin`. Programs whose
+runs are too short to pay for a trial are never touched.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from smalti.runtime.alternative import Alternative
+from smalti.runtime.program import Beside, NativeProgram, Program
+from smalti.runtime.tuner import Entry, entries
+
+REGRET_SHARE = 0.025
+"""Of the time of a picture's runs so far. What is not foreseen of a trial comes on top, so this is
+less than the 3 % that are promised."""
+CURIOSITY = 20
+"""Candidates after which half of this share is spent; after three times as many, a quarter."""
+SHARE_MIN = 3e-3
+"""Kernels that take less of a run are left to `smalti tune`."""
+REMEMBERED = 5
+"""Runs whose median is what a piece usually takes."""
+MAKING_SECONDS, LOOKING_SECONDS = 0.1, 0.15
+"""What making a candidate, and looking at all of a kernel for the first time, may cost."""
+SLOWEST = 1.2
+"""What the timing model expects to take more than this times as long is not tried."""
+LOSS = 0.5
+"""Of a kernel's time: what a candidate may take more, of which little is known."""
+
+_log = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """Runs `program`, and tries schedules of its kernels while there is time for it."""
+
+    def __init__(self, program: Program, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.program, self._clock = program, clock
+        self._turn = threading.Lock()
+        self._recent: deque[np.ndarray] = deque(maxlen=REMEMBERED)
+        self._entries: list[Entry] | None = None
+        self._compared: set[Alternative] = set()
+        self._chosen: dict[int, Alternative] = {}
+        self._making = MAKING_SECONDS
+        self.spent = self.regret = 0.0
+
+    def begin(self) -> None:
+        """A new picture: what its runs take and lose counts from here."""
+        self.spent = self.regret = 0.0
+
+    @property
+    def tried(self) -> int:
+        """Candidates that were tried so far, by other programs too."""
+        return sum(entry.tried for entry in self._entries or ())
+
+    def run_checked(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs of the program, as its own `run_checked` gives them, and its errors."""
+        program = self.program
+        if not isinstance(program, NativeProgram) or program.streams \
+                or not self._turn.acquire(blocking=False):
+            return program.run_checked(inputs)
+        try:
+            return program.checked(inputs, self._run(inputs))
+        finally:
+            self._turn.release()
+
+    # ------------------------------------------------------------------ one run
+
+    def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs of a run, in which something may be tried."""
+        started = self._clock()
+        entry = self._next()
+        made = self._made(entry) if entry is not None else None
+        lost, beside = self._clock() - started, None
+        if made is None:
+            outputs = self.program.run(inputs, self._chosen)
+        elif made not in self._compared:
+            piece = entry.piece
+            outputs, found = self.program.run_beside(inputs, {piece: made}, self._chosen)
+            beside = found[piece]
+            lost += beside.other_seconds
+        else:
+            piece = entry.piece
+            outputs = self.program.run(inputs, {**self._chosen, piece: made})
+        seconds, judging = self.program.kernel_seconds(), self._clock()
+        if made is not None:
+            usual = self._usual(piece)
+            if beside is None:
+                lost += max(0.0, seconds[piece] - usual)
+                beside = Beside(usual, float(seconds[piece]), True)
+                seconds[piece] = usual
+            self._judge(entry, piece, made, beside)
+        self._recent.append(seconds)
+        self.regret += lost + self._clock() - judging
+        self.spent += self._clock() - started
+        return outputs
+
+    def _usual(self, piece: int) -> float:
+        """Seconds that a piece takes with the schedule in use."""
+        return float(np.median([seconds[piece] for seconds in self._recent]))
+
+    def _next(self) -> Entry | None:
+        """The kernel to try something of in this run, if that can be afforded."""
+        allowed = self._allowed()
+        if len(self._recent) < 2 or allowed <= LOOKING_SECONDS and self._entries is None:
+            return None
+        if self._entries is None:
+            usual = np.median(np.array(self._recent), axis=0)
+            self._entries = entries(self.program, usual, SHARE_MIN, SLOWEST)
+        waiting = [entry for entry in self._entries if not entry.done]
+        if not waiting:
+            return None
+        entry = max(waiting, key=lambda one: one.seconds / (1 + one.tried))
+        return entry if self._cost(entry) <= allowed else None
+
+    def _allowed(self) -> float:
+        """Seconds that may be lost now."""
+        share = REGRET_SHARE * CURIOSITY / (CURIOSITY + self.tried)
+        return share * (self.spent - self.regret) - self.regret
+
+    def _cost(self, entry: Entry) -> float:
+        """Seconds that the next trial of a kernel may cost."""
+        if not entry.looked_at:
+            return LOOKING_SECONDS + self._making + (1 + LOSS) * entry.seconds / len(entry.pieces)
+        usual, made = self._usual(entry.piece), entry.at_hand
+        if made is None:
+            return self._making + (1 + LOSS) * usual
+        return (LOSS if made in self._compared else 1 + LOSS) * usual
+
+    def _made(self, entry: Entry) -> Alternative | None:
+        """The candidate of a kernel to try now, as code."""
+        if entry.at_hand is not None and not entry.done:
+            return entry.at_hand
+        started = self._clock()
+        made = entry.alternative(None)
+        self._making = (self._making + self._clock() - started) / 2
+        return made
+
+    # ------------------------------------------------------------------ what came of it
+
+    def _judge(self, entry: Entry, piece: int, made: Alternative, beside: Beside) -> None:
+        """Tell a contest how its candidate did; the best one is used from now on."""
+        contest, number = entry.contest, entry.contest.next_one
+        now = contest.ratio if piece in self._chosen else 1.0
+        if not beside.same:
+            _log.warning("%s gives other bytes for a kernel of %s and is not used: this is a bug "
+                         "of the compiler", made.schedule, self.program.name)
+        self._compared.add(made)
+        contest.tell(now * beside.other_seconds / beside.seconds if beside.same else math.inf)
+        if contest.next_one == number:
+            return
+        self._compared.discard(made)
+        if contest.best == number:
+            for seconds in self._recent:
+                seconds[list(entry.pieces)] *= contest.ratio / now
+            self._chosen |= dict.fromkeys(entry.pieces, made)
+        entry.note(number, True)
