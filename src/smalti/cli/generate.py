@@ -101,6 +101,9 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
 @click.option("--device", default="auto", show_default=True, help="One of `smalti devices`.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--precision", default="auto", show_default=True, help="auto, f32 or bf16.")
+@click.option("--supervise/--no-supervise", default=True, show_default=True,
+              help="Look for faster schedules while the picture is made; it is the same with and "
+                   "without.")
 def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[str, ...],
              vae: str | None, prediction: str | None, loras: tuple[str, ...], negative_prompt: str,
              steps: int | None, sampler: str | None, noise: str | None, size: str | None, seed: int,
@@ -108,7 +111,7 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
              clip_skip: int | None, tiling: str | None, controls: tuple[tuple[str, str], ...],
              strengths: tuple[float, ...], times: tuple[tuple[float, float], ...], edges: bool,
              emphasis: str, preview: str | None, rng: str, device: str, threads: int | None,
-             precision: str) -> None:
+             precision: str, supervise: bool) -> None:
     """Make a picture of PROMPT."""
     started = time.perf_counter()
     width, height = parse_size(size)
@@ -118,7 +121,8 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
         pipeline = smalti.Pipeline
     pipe = pipeline.load(model, device=device, precision=precision, threads=threads,
                          progress=show_progress, keep=False, text_encoders=text_encoders, vae=vae,
-                         prediction=prediction, loras=[parse_lora(text) for text in loras])
+                         prediction=prediction, supervise=supervise,
+                         loras=[parse_lora(text) for text in loras])
     work = pipe.steps(
         prompt, negative_prompt=negative_prompt, width=width, height=height, steps=steps,
         guidance_scale=guidance, sampler=sampler, noise=noise, seed=seed, rng=rng,

@@ -62,14 +62,15 @@ class Pipeline:
              threads: int | None = None, progress: Callable[[str], None] = ignore,
              keep: bool = True, *, text_encoders: Sequence[str | Path] = (),
              vae: str | Path | None = None, prediction: str | None = None,
-             loras: Sequence[Entry] = ()) -> Pipeline:
+             loras: Sequence[Entry] = (), supervise: bool = True) -> Pipeline:
         """Open a checkpoint: a file of weights, a diffusers folder, or None for the model that
         ships with Smalti. Nothing is compiled yet.
 
         `text_encoders` and `vae` are files of parts that the checkpoint does not hold, or that are
         to replace its own; which text encoder one is, is seen in it. `prediction` ("epsilon",
         "v_prediction", ...) is what the denoiser predicts, where the file tells it wrong. `loras`
-        are adapters to begin with: see `loras`.
+        are adapters to begin with: see `loras`. With `supervise`, faster schedules are looked for
+        while pictures are made, which are the same with and without.
 
         Weights stay bound for the next call where memory allows it; without `keep` each part is let
         go as soon as it is done with, so that the next one takes over its memory.
@@ -86,7 +87,7 @@ class Pipeline:
         opened = checkpoint.load(SHIPPED_MODEL if path is None else path, text_encoders, vae,
                                  prediction)
         check_parts(opened)
-        submodels = Submodels(opened, precision, threads, progress)
+        submodels = Submodels(opened, precision, threads, progress, supervise)
         stem = Path(opened.report.path).stem
         name = stem.encode("utf-8", "replace").decode()  # a file name need not be text
         pipe = cls(submodels, name, known[chosen].memory_bytes, keep)
@@ -190,6 +191,7 @@ class Pipeline:
 
     def _steps(self, asked: Request, controls: Controls | None) -> Iterator[Step]:
         config, timings = self.config, Stopwatch()
+        self._submodels.begin()
         levels = noise_levels(config, asked.width, asked.height)
         sampler = SAMPLERS[asked.sampler]
         sigmas = sampler.sigmas(asked.noise, levels, asked.steps)

@@ -20,6 +20,7 @@ from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.models.parts import Part, parts
 from smalti.runtime import Program, compile_graph
+from smalti.runtime.supervisor import Supervisor
 
 HALVES = {"F16": "f16", "BF16": "bf16"}
 """Dtype tags of a checkpoint whose values programs hold as they are."""
@@ -43,14 +44,17 @@ class Submodels:
     """Programs of one checkpoint, made when they are first needed.
 
     `weights` are those of the checkpoint, with adapters where there are any: see `adapt`.
-    `progress` is called with one line of text before anything that may take over a second.
+    `progress` is called with one line of text before anything that may take over a second. With
+    `supervise`, schedules are tried while parts run (see `runtime.supervisor`).
     """
 
     checkpoint: Checkpoint
     precision: str = "auto"
     threads: int | None = None
     progress: Callable[[str], None] = ignore
+    supervise: bool = True
     _bound: dict[str, _Bound] = field(default_factory=dict)
+    _watched: dict[str, Supervisor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.weights = Adapted(self.checkpoint, ())
@@ -79,7 +83,18 @@ class Submodels:
 
         Raises NumericsError naming the first kernel that made NaN or Inf.
         """
-        return self.bound(part, shape).run_checked(inputs)
+        program = self.bound(part, shape)
+        if not self.supervise:
+            return program.run_checked(inputs)
+        watched = self._watched.get(part)
+        if watched is None or watched.program is not program:
+            watched = self._watched[part] = Supervisor(program)
+        return watched.run_checked(inputs)
+
+    def begin(self) -> None:
+        """A new picture begins."""
+        for watched in self._watched.values():
+            watched.begin()
 
     def bound(self, part: str, shape: tuple[int, ...]) -> Program:
         """The program of `part` for `shape`, with the checkpoint's weights.
@@ -144,3 +159,4 @@ class Submodels:
         comes back when it is needed again."""
         if self.weight_bytes > kept_bytes_max:
             self._bound.pop(part, None)
+            self._watched.pop(part, None)

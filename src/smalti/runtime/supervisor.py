@@ -56,12 +56,17 @@ class Supervisor:
     def __init__(self, program: Program, clock: Callable[[], float] = time.perf_counter) -> None:
         self.program, self._clock = program, clock
         self._turn = threading.Lock()
+        self._making = MAKING_SECONDS
+        self.spent = self.regret = 0.0
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin anew, for the image that the program has now."""
+        self._image = getattr(self.program, "image", None)
         self._recent: deque[np.ndarray] = deque(maxlen=REMEMBERED)
         self._entries: list[Entry] | None = None
         self._compared: set[Alternative] = set()
         self._chosen: dict[int, Alternative] = {}
-        self._making = MAKING_SECONDS
-        self.spent = self.regret = 0.0
 
     def begin(self) -> None:
         """A new picture: what its runs take and lose counts from here."""
@@ -87,6 +92,8 @@ class Supervisor:
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs of a run, in which something may be tried."""
+        if self.program.image is not self._image:  # weights that need another one were bound
+            self._forget()
         started = self._clock()
         entry = self._next()
         made = self._made(entry) if entry is not None else None
