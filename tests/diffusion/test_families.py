@@ -128,3 +128,27 @@ def test_a_model_that_changes_pictures_makes_none(tmp_path: Path) -> None:
 def test_transformers_make_no_picture_that_can_be_repeated(paths: dict[str, Path]) -> None:
     with pytest.raises(InputError, match="models with a UNet; this one is a transformer"):
         Pipeline.load(paths["sd3"], threads=1)("a red apple", tiling="x")
+
+
+def test_a_refiner_takes_the_last_steps_over(paths: dict[str, Path]) -> None:
+    base, refiner = (Pipeline.load(paths[family], threads=1)
+                     for family in ("sdxl", "sdxl-refiner"))
+    both = Pipeline.load(paths["sdxl"], threads=1, refiner=paths["sdxl-refiner"])
+    options = {**OPTIONS, "steps": 4}
+
+    def latents(pipe: Pipeline, **more: object) -> list[np.ndarray]:
+        return [step.latents for step in pipe.steps("a red apple", **options, **more)]
+
+    found, alone = latents(both, refiner_switch=0.5), latents(base)
+    same = [np.array_equal(*pair) for pair in zip(found, alone, strict=True)]
+    assert same == [True, True, False, False]
+    for share, expected in ((1, alone), (0, latents(refiner))):
+        np.testing.assert_array_equal(latents(both, refiner_switch=share)[-1], expected[-1])
+    text = both("a red apple", **options).texts[0]
+    assert "Refiner switch at: 0.8" in text and "Refiner: sdxl-refiner" in text
+    with pytest.raises(InputError, match="refiner_switch is 2; expected a share"):
+        both("a red apple", refiner_switch=2)
+    with pytest.raises(InputError, match="no refiner"):
+        base("a red apple", refiner_switch=0.5)
+    with pytest.raises(CheckpointError, match="sd1.safetensors cannot refine"):
+        Pipeline.load(paths["sdxl"], refiner=paths["sd1"])

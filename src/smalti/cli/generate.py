@@ -60,6 +60,10 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
 @click.option("--prediction", default=None,
               help="What the denoiser predicts, where the file tells it wrong: epsilon, "
                    "v_prediction, ...")
+@click.option("--refiner", default=None, metavar="PATH",
+              help="A model that takes the last steps over, such as that of SDXL.")
+@click.option("--refiner-switch", type=float, default=None,
+              help="Share of the steps after which the refiner takes over. Default: 0.8.")
 @click.option("--lora", "loras", multiple=True, metavar="PATH[:WEIGHT[:TEXT_WEIGHT]]",
               help="Adapter (LoRA and its relatives), how much of it, and how much of it for the "
                    "text encoders; may be given several times.")
@@ -105,7 +109,8 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
               help="Look for faster schedules while the picture is made; it is the same with and "
                    "without.")
 def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[str, ...],
-             vae: str | None, prediction: str | None, loras: tuple[str, ...], negative_prompt: str,
+             vae: str | None, prediction: str | None, refiner: str | None,
+             refiner_switch: float | None, loras: tuple[str, ...], negative_prompt: str,
              steps: int | None, sampler: str | None, noise: str | None, size: str | None, seed: int,
              batch: int, guidance: float | None, distilled_guidance: float | None,
              clip_skip: int | None, tiling: str | None, controls: tuple[tuple[str, str], ...],
@@ -121,14 +126,14 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
         pipeline = smalti.Pipeline
     pipe = pipeline.load(model, device=device, precision=precision, threads=threads,
                          progress=show_progress, keep=False, text_encoders=text_encoders, vae=vae,
-                         prediction=prediction, supervise=supervise,
+                         prediction=prediction, refiner=refiner, supervise=supervise,
                          loras=[parse_lora(text) for text in loras])
     work = pipe.steps(
         prompt, negative_prompt=negative_prompt, width=width, height=height, steps=steps,
         guidance_scale=guidance, sampler=sampler, noise=noise, seed=seed, rng=rng,
         batch_size=batch, clip_skip=clip_skip, distilled_guidance=distilled_guidance,
         emphasis=emphasis, controls=read_controls(controls, strengths, times, edges),
-        tiling=tiling or "")
+        tiling=tiling or "", refiner_switch=refiner_switch)
     if preview is not None:
         work = previewed(work, smalti.Preview.load(preview, threads),
                          paths[0].with_suffix(".preview.png"))

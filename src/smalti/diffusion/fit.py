@@ -29,6 +29,18 @@ def check_parts(opened: Checkpoint) -> None:
                                   f"needs a model in which they agree")
 
 
+def check_refiner(base: Checkpoint, refiner: Checkpoint) -> None:
+    """Raise CheckpointError for a refiner that does not read the latents of the model."""
+    ours, theirs = ((config.vae.z_channels, config.vae.downscale, config.vae.scaling_factor,
+                     config.vae.shift_factor, config.prediction == "flow",
+                     config.denoiser.in_channels)
+                    for config in (base.config, refiner.config))
+    if ours != theirs:
+        raise CheckpointError(f"{refiner.report.path} cannot refine the pictures of "
+                              f"{base.report.path}: its latents are others; give a model of the "
+                              f"same kind, such as the SDXL refiner for an SDXL model")
+
+
 def check_text_to_image(config: ModelConfig) -> None:
     """Raise InputError for a model that changes a picture, which nothing but text cannot give."""
     found, latent = config.denoiser.in_channels, config.vae.z_channels

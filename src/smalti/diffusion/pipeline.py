@@ -18,17 +18,16 @@ from PIL import Image
 from smalti import checkpoint, settings
 from smalti.checkpoint.adapters import Fit, Use
 from smalti.diffusion.adapters import Adapters, Entry
-from smalti.diffusion.conditioning import conditioned, usual_text_shape, usual_tokens
+from smalti.diffusion.conditioning import usual_text_shape, usual_tokens
 from smalti.diffusion.control import Control, Controls, Programs
-from smalti.diffusion.denoiser import Denoiser
-from smalti.diffusion.fit import check_parts, check_text_to_image
+from smalti.diffusion.fit import check_parts, check_refiner, check_text_to_image
 from smalti.diffusion.guidance import Guidance
 from smalti.diffusion.levels import noise_levels
-from smalti.diffusion.network import PictureNetwork
 from smalti.diffusion.random import NoiseSource
 from smalti.diffusion.request import Request, check_name, request, working_bytes
 from smalti.diffusion.result import Result, Step, Stopwatch, to_image
 from smalti.diffusion.samplers import SAMPLERS, initial_latents
+from smalti.diffusion.stage import Stage
 from smalti.diffusion.submodels import Submodels, ignore
 from smalti.models.parts import TEXTS
 from smalti.runtime import Program, devices
@@ -48,8 +47,9 @@ class Pipeline:
     """
 
     def __init__(self, submodels: Submodels, name: str, memory_bytes: int,
-                 keep: bool = True) -> None:
+                 keep: bool = True, refiner: Submodels | None = None) -> None:
         self.config = submodels.checkpoint.config
+        self._refiner = refiner
         self.name = name
         self._submodels = submodels
         self._adapters = Adapters(submodels)
@@ -62,15 +62,17 @@ class Pipeline:
              threads: int | None = None, progress: Callable[[str], None] = ignore,
              keep: bool = True, *, text_encoders: Sequence[str | Path] = (),
              vae: str | Path | None = None, prediction: str | None = None,
-             loras: Sequence[Entry] = (), supervise: bool = True) -> Pipeline:
+             loras: Sequence[Entry] = (), refiner: str | Path | None = None,
+             supervise: bool = True) -> Pipeline:
         """Open a checkpoint: a file of weights, a diffusers folder, or None for the model that
         ships with Smalti. Nothing is compiled yet.
 
         `text_encoders` and `vae` are files of parts that the checkpoint does not hold, or that are
         to replace its own; which text encoder one is, is seen in it. `prediction` ("epsilon",
         "v_prediction", ...) is what the denoiser predicts, where the file tells it wrong. `loras`
-        are adapters to begin with: see `loras`. With `supervise`, faster schedules are looked for
-        while pictures are made, which are the same with and without.
+        are adapters to begin with: see `loras`. `refiner` is a model that takes the last steps
+        over, such as that of SDXL. With `supervise`, faster schedules are looked for while pictures
+        are made, which are the same with and without.
 
         Weights stay bound for the next call where memory allows it; without `keep` each part is let
         go as soon as it is done with, so that the next one takes over its memory.
@@ -87,10 +89,14 @@ class Pipeline:
         opened = checkpoint.load(SHIPPED_MODEL if path is None else path, text_encoders, vae,
                                  prediction)
         check_parts(opened)
-        submodels = Submodels(opened, precision, threads, progress, supervise)
+        submodels, second = Submodels(opened, precision, threads, progress, supervise), None
+        if refiner is not None:
+            second = Submodels(checkpoint.load(refiner), precision, threads, progress, supervise)
+            check_parts(second.checkpoint)
+            check_refiner(opened, second.checkpoint)
         stem = Path(opened.report.path).stem
         name = stem.encode("utf-8", "replace").decode()  # a file name need not be text
-        pipe = cls(submodels, name, known[chosen].memory_bytes, keep)
+        pipe = cls(submodels, name, known[chosen].memory_bytes, keep, second)
         pipe.loras = loras
         return pipe
 
@@ -106,7 +112,7 @@ class Pipeline:
               noise: str | None = None, seed: int = 7, rng: str = "cpu", batch_size: int = 1,
               clip_skip: int | None = None, distilled_guidance: float | None = None,
               emphasis: str = "original", controls: Sequence[Control] = (),
-              tiling: str = "") -> Iterator[Step]:
+              tiling: str = "", refiner_switch: float | None = None) -> Iterator[Step]:
         """The same work as a generator of steps, of which the last has the result.
 
         Sizes are in pixels; None is the model's own default; seed -1 draws one. `clip_skip` is the
@@ -114,8 +120,9 @@ class Pipeline:
         such as FLUX.1 dev is told, which runs without a negative prompt. `emphasis` is what weights
         in a prompt do: "original", "no norm" or "comfy". `controls` are ControlNets with the
         pictures that they read. With `tiling` ("x", "y" or "xy") a picture can be repeated in these
-        directions. Raises InputError at once for anything that cannot be used, and
-        NumericsError, when it happens, for NaN or Inf in weights, latents or picture.
+        directions. After the share `refiner_switch` of the steps (0.8) the refiner takes over.
+        Raises InputError at once for anything that cannot be used, and NumericsError, when it
+        happens, for NaN or Inf in weights, latents or picture.
         """
         asked = request(
             self.config, self.name, memory_bytes=self._memory_bytes, prompt=prompt,
@@ -123,7 +130,9 @@ class Pipeline:
             guidance_scale=guidance_scale, sampler=sampler, noise=noise, seed=seed, rng=rng,
             batch_size=batch_size, clip_skip=clip_skip, distilled_guidance=distilled_guidance,
             emphasis=emphasis, loras=self._adapters.labels(),
-            controls=tuple(control.text() for control in controls), tiling=tiling)
+            controls=tuple(control.text() for control in controls), tiling=tiling,
+            refiner=self._refiner and Path(self._refiner.checkpoint.report.path).stem,
+            refiner_switch=refiner_switch)
         check_text_to_image(self.config)
         return self._steps(asked, self._controls(controls, tiling))
 
@@ -190,42 +199,41 @@ class Pipeline:
                         models.progress, self._control_programs, tiling)
 
     def _steps(self, asked: Request, controls: Controls | None) -> Iterator[Step]:
-        config, timings = self.config, Stopwatch()
+        timings, kept = Stopwatch(), self._kept_bytes_max(asked)
         self._submodels.begin()
-        levels = noise_levels(config, asked.width, asked.height)
+        levels = noise_levels(self.config, asked.width, asked.height)
         sampler = SAMPLERS[asked.sampler]
         sigmas = sampler.sigmas(asked.noise, levels, asked.steps)
         total = len(sigmas) - 1
-        prompts = conditioned(self._submodels, asked, total, timings, self._kept_bytes_max(asked))
-        source = NoiseSource(asked.rng, asked.seeds,
-                             (config.vae.z_channels, *self._latent(asked)))
-        network = PictureNetwork(self._submodels, asked.batch_size, controls, asked.tiling)
-        denoiser = Denoiser(network, levels, config.prediction)
-        parts, negative = prompts.at(0)
-        guidance = Guidance(denoiser, parts, negative, asked.guidance_scale,
+        stage = Stage.of(self._submodels, asked, total, timings, kept, controls)
+        warnings = [*stage.prompts.warnings, *self._adapters.warnings()]
+        guidance = Guidance(stage.denoiser, *stage.prompts.at(0), asked.guidance_scale,
                             always_both=sampler.needs_negative)
-        with timings.of("prepare"):
-            network.prepare(*self._latent(asked), guidance.conditionings,
-                            [denoiser.time(sigma) for sigma in sigmas[:-1]],
-                            self._kept_bytes_max(asked))
-        latents = initial_latents(source.draw(), sigmas)
-        walk = sampler(guidance, latents, sigmas, source.draw, levels)
+        source = NoiseSource(asked.rng, asked.seeds,
+                             (self.config.vae.z_channels, *self._latent(asked)))
+        walk = sampler(guidance, initial_latents(source.draw(), sigmas), sigmas, source.draw,
+                       levels)
+        if asked.refiner_start(total) > 0:
+            stage.begin(guidance, 0, self._latent(asked), sigmas, timings, kept)
         for index in range(total):
             before = time.perf_counter()
-            guidance.condition(*prompts.at(index))
+            if index == asked.refiner_start(total):
+                stage.end(kept)
+                self._refiner.begin()
+                stage = Stage.of(self._refiner, asked, total, timings, kept)
+                stage.begin(guidance, index, self._latent(asked), sigmas, timings, kept)
+            guidance.condition(*stage.prompts.at(index))
             with timings.of("denoise"):
                 done = next(walk)
             seconds = time.perf_counter() - before
             result = None
             if index + 1 == total:
-                for part in ("modulation", self._submodels.denoiser):
-                    self._submodels.release(part, self._kept_bytes_max(asked))
+                stage.end(kept)
                 if not self._keep:
                     self._control_programs.clear()
                 images = self._decoded(asked, done.x, timings)
                 texts = [asked.text(seed) for seed in asked.seeds]
-                result = Result(images, asked.seeds, texts, asked, timings.seconds,
-                                [*prompts.warnings, *self._adapters.warnings()])
+                result = Result(images, asked.seeds, texts, asked, timings.seconds, warnings)
             yield Step(index, total, done.sigma_next, seconds, done.x, done.denoised, result)
 
     def _kept_bytes_max(self, asked: Request) -> int:

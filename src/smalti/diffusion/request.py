@@ -21,6 +21,7 @@ from smalti.models.tileable import DIRECTIONS
 SIZE_MAX = 4096
 BATCH_MAX = 64
 GUIDANCE_MAX = 100.0
+REFINER_SWITCH = 0.8
 RANDOM_SEED = -1
 RANDOM_SEED_BITS = 32  # what people can still type
 
@@ -32,7 +33,8 @@ class Request:
     `clip_skip` is None for the state of CLIP that the model was trained with. `distilled_guidance`
     is what a model is told that was distilled from guided ones. `emphasis` is what weights in a
     prompt do. `loras` are names and weights of adapters; `controls` tell of ControlNets. `tiling`
-    names the directions in which a picture can be repeated.
+    names the directions in which a picture can be repeated. `refiner` is the name of the model that
+    takes over after the share `refiner_switch` of the steps, None without one.
     """
 
     prompt: str
@@ -53,6 +55,12 @@ class Request:
     loras: tuple[str, ...] = ()
     controls: tuple[str, ...] = ()
     tiling: str = ""
+    refiner: str | None = None
+    refiner_switch: float | None = None
+
+    def refiner_start(self, steps: int) -> int:
+        """The step of so many, counted from 0, from which on the refiner denoises."""
+        return steps if self.refiner_switch is None else math.ceil(self.refiner_switch * steps)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -61,7 +69,8 @@ class Request:
 
     def text(self, seed: int) -> str:
         """The A1111 `parameters` text of the picture with this seed."""
-        others = {"Clip skip": self.clip_skip, "Distilled CFG Scale": self.distilled_guidance}
+        others = {"Clip skip": self.clip_skip, "Distilled CFG Scale": self.distilled_guidance,
+                  "Refiner switch at": self.refiner_switch}
         emphasis = {} if self.emphasis == "original" else {
             "Emphasis": self.emphasis.capitalize()}
         return str(Parameters(
@@ -72,6 +81,7 @@ class Request:
             others={**{key: f"{value:g}" for key, value in others.items() if value is not None},
                     **emphasis,
                     **({"Lora": ", ".join(self.loras)} if self.loras else {}),
+                    **({"Refiner": self.refiner} if self.refiner else {}),
                     **({"Tiling": "True"} if self.tiling else {}),
                     **{f"ControlNet {number}": text
                        for number, text in enumerate(self.controls)},
@@ -85,7 +95,8 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
             batch_size: int = 1, clip_skip: int | None = None,
             distilled_guidance: float | None = None, emphasis: str = "original",
             loras: tuple[str, ...] = (), controls: tuple[str, ...] = (),
-            tiling: str = "") -> Request:
+            tiling: str = "", refiner: str | None = None,
+            refiner_switch: float | None = None) -> Request:
     """A complete `Request`; None becomes the model's own default, seed -1 a random seed.
 
     `model` is the name that goes into the picture's text. Raises InputError that says what was
@@ -129,7 +140,20 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
     return Request(prompt, negative_prompt, int(width), int(height), steps, guidance,
                    SAMPLERS[sampler].name, schedule.name, seed, rng, batch_size, model, clip_skip,
                    _distilled(config, distilled_guidance), emphasis, loras,
-                   controls, tiling)
+                   controls, tiling, refiner, _switch(refiner, refiner_switch))
+
+
+def _switch(refiner: str | None, share: object) -> float | None:
+    """The share of the steps after which a refiner takes over; None without one."""
+    if refiner is None:
+        if share is not None:
+            raise InputError("refiner_switch is given, but no refiner; load the pipeline with one")
+        return None
+    share = REFINER_SWITCH if share is None else share
+    if not isinstance(share, Real) or not 0 <= share <= 1:
+        raise InputError(f"refiner_switch is {share!r}; expected a share of the steps from 0 to 1, "
+                         f"such as 0.8")
+    return float(share)
 
 
 def _check_tiling(tiling: object, config: ModelConfig) -> None:

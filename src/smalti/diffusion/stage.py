@@ -1,0 +1,54 @@
+"""A model that denoises some of the steps of a picture, and is told at each what it is to show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from smalti.diffusion.conditioning import Prompts, conditioned
+from smalti.diffusion.control import Controls
+from smalti.diffusion.denoiser import Denoiser
+from smalti.diffusion.guidance import Guidance
+from smalti.diffusion.levels import noise_levels
+from smalti.diffusion.network import MODULATION, PictureNetwork
+from smalti.diffusion.request import Request
+from smalti.diffusion.result import Stopwatch
+from smalti.diffusion.submodels import Submodels
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a model takes part in a picture with: `denoiser` is its function, `prompts` steer it."""
+
+    submodels: Submodels
+    prompts: Prompts
+    network: PictureNetwork
+    denoiser: Denoiser
+
+    @classmethod
+    def of(cls, submodels: Submodels, asked: Request, steps: int, timings: Stopwatch,
+           kept_bytes_max: int, controls: Controls | None = None) -> Stage:
+        """The model with the prompts of a picture of so many steps, which its text encoders read
+        now."""
+        config = submodels.checkpoint.config
+        prompts = conditioned(submodels, asked, steps, timings, kept_bytes_max)
+        network = PictureNetwork(submodels, asked.batch_size, controls, asked.tiling)
+        levels = noise_levels(config, asked.width, asked.height)
+        return cls(submodels, prompts, network, Denoiser(network, levels, config.prediction))
+
+    def begin(self, guidance: Guidance, index: int, latent: tuple[int, int],
+              sigmas: Sequence[float], timings: Stopwatch, kept_bytes_max: int) -> None:
+        """Take over the walk from step `index` on: `guidance` asks this model from now on.
+
+        `latent` are height and width, `sigmas` the noise levels of all steps and the last 0.
+        """
+        guidance.denoiser = self.denoiser
+        guidance.condition(*self.prompts.at(index))
+        with timings.of("prepare"):
+            times = [self.denoiser.time(sigma) for sigma in sigmas[index:-1]]
+            self.network.prepare(*latent, guidance.conditionings, times, kept_bytes_max)
+
+    def end(self, kept_bytes_max: int) -> None:
+        """Let go of the denoiser where memory is short."""
+        for part in (MODULATION, self.submodels.denoiser):
+            self.submodels.release(part, kept_bytes_max)
