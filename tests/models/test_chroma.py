@@ -29,7 +29,7 @@ def test_the_parameters_are_those_of_the_checkpoint() -> None:
 
 @pytest.mark.parametrize("name", LEVELS)
 def test_native_code_computes_it(name: str) -> None:
-    check_graph(chroma_graph(TINY, 2, 6, 4, 5, masked=True, control=(1, 2)), name)
+    check_graph(chroma_graph(TINY, 2, 6, 4, 5, masked=True), name)
     check_graph(chroma_modulation_graph(TINY, 2), name)
 
 

@@ -39,7 +39,7 @@ def test_the_parameters_are_those_of_the_checkpoint(config, count, positions) ->
 
 @pytest.mark.parametrize("name", LEVELS)
 def test_native_code_computes_it(name: str) -> None:
-    check_graph(mmdit_graph(TINY, 2, 6, 4, 5, control=2), name)
+    check_graph(mmdit_graph(TINY, 2, 6, 4, 5, control=(0, 1, -1)), name)
 
 
 def test_the_program_computes_it() -> None:

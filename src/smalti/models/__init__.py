@@ -35,9 +35,9 @@ from smalti.models.flux import (
     flux_graph,
     flux_modulation_graph,
 )
-from smalti.models.flux_controlnet import flux_controlnet_graph
+from smalti.models.flux_controlnet import flux_control_places, flux_controlnet_graph
 from smalti.models.mmdit import mmdit_graph
-from smalti.models.mmdit_controlnet import sd3_controlnet_graph
+from smalti.models.mmdit_controlnet import sd3_control_places, sd3_controlnet_graph
 from smalti.models.mobilenet_v2 import mobilenet_v2_graph
 from smalti.models.rrdb import rrdb_graph
 from smalti.models.srvgg import srvgg_graph
@@ -71,8 +71,9 @@ __all__ = [
     "FluxControlNetConfig", "MMDiTConfig", "MMDiTControlNetConfig", "MobileNetV2Config",
     "ModelConfig", "RrdbConfig", "SrvggConfig", "T5Config", "TaesdConfig", "UNetConfig",
     "VaeConfig", "chroma_graph", "chroma_modulation_graph", "clip_text_graph", "controlnet_graph",
-    "flux_controlnet_graph", "flux_double_block_graph", "flux_graph", "flux_modulation_graph",
-    "mmdit_graph", "mobilenet_v2_graph", "rrdb_graph", "sd3_controlnet_graph", "srvgg_graph",
-    "t5_graph", "taesd_decoder_graph", "taesd_encoder_graph", "tileable", "unet_graph",
-    "upscaler_graph", "vae_decoder_graph", "vae_encoder_graph",
+    "flux_control_places", "flux_controlnet_graph", "flux_double_block_graph", "flux_graph",
+    "flux_modulation_graph", "mmdit_graph", "mobilenet_v2_graph", "rrdb_graph",
+    "sd3_control_places", "sd3_controlnet_graph", "srvgg_graph", "t5_graph", "taesd_decoder_graph",
+    "taesd_encoder_graph", "tileable", "unet_graph", "upscaler_graph", "vae_decoder_graph",
+    "vae_encoder_graph",
 ]

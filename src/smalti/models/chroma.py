@@ -21,8 +21,7 @@ PERIOD_MAX = 10000.0
 
 
 def chroma_graph(config: ChromaConfig, batch: int, height: int, width: int, length: int, *,
-                 masked: bool = False, control: tuple[int, int] = (0, 0),
-                 control_in_turn: bool = False) -> Graph:
+                 masked: bool = False) -> Graph:
     """`flux_graph` with `modulated`: latent, context, modulation, and with `masked` mask.
 
     The model was trained to see the tokens of the prompt, its end, and one filling token: these are
@@ -33,8 +32,7 @@ def chroma_graph(config: ChromaConfig, batch: int, height: int, width: int, leng
     >>> list(g.inputs), g.inputs["modulation"].shape
     (['latent', 'context', 'modulation'], (1, 344, 3072))
     """
-    return flux_graph(config, batch, height, width, length, modulated=True, masked=masked,
-                      control=control, control_in_turn=control_in_turn)
+    return flux_graph(config, batch, height, width, length, modulated=True, masked=masked)
 
 
 def chroma_modulation_graph(config: ChromaConfig, batch: int = 1) -> Graph:

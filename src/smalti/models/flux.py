@@ -27,6 +27,9 @@ from smalti.nn import (
     timestep_embedding,
 )
 
+Places = tuple[int, ...]
+
+UNCONTROLLED: tuple[Places, Places] = ((), ())
 PREFIX = "model.diffusion_model"
 PATCH = 2
 """Pixels of the latent along each side of a token."""
@@ -38,8 +41,8 @@ UNSEEN = 1e38
 
 
 def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: int, *,
-               modulated: bool = False, masked: bool = False, control: tuple[int, int] = (0, 0),
-               control_in_turn: bool = False) -> Graph:
+               modulated: bool = False, masked: bool = False,
+               control: tuple[Places, Places] = UNCONTROLLED) -> Graph:
     """One evaluation of the denoiser; `height` and `width` are those of the latent.
 
     latent f32[batch, in_channels, height, width], timesteps f32[batch] from 0 to 1000 (noise),
@@ -50,9 +53,10 @@ def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: 
     With `modulated` an input `modulation` f32[batch, config.modulations, hidden_size] of
     `flux_modulation_graph` stands for timesteps, pooled and guidance, and the weights that make it,
     a quarter of all, are not read. With `masked` an input `mask` f32[batch, length] is 1 for tokens
-    of the text that others see. `control` are numbers of inputs `control.double.0`, ... and
-    `control.single.0`, ... f32[batch, height / 2 * width / 2, hidden_size], see `controlled`.
-    Raises InputError for an odd size.
+    of the text that others see. `control` holds for each double and each single block the number
+    of the input `control.double.0`, ... or `control.single.0`, ... f32[batch, height / 2 * width /
+    2, hidden_size] that is added to the image tokens behind it, -1 for none. Raises InputError for
+    an odd size, or for other numbers of blocks.
 
     >>> from smalti.models import FLUX_DEV
     >>> g = flux_graph(FLUX_DEV, batch=1, height=128, width=96, length=512)
@@ -64,20 +68,22 @@ def flux_graph(config: FluxConfig, batch: int, height: int, width: int, length: 
     context = g.input("context", (batch, length, config.context_dim))
     source = _given(g, config, batch) if modulated else computed(g, config, batch, PREFIX)
     mask = _mask(g, batch, length, tokens) if masked else None
-    controls = [[g.input(f"control.{kind}.{i}", (batch, tokens, config.hidden_size))
-                 for i in range(count)] for kind, count in zip(("double", "single"), control)]
+    double, single = (
+        control_inputs(g, f"control.{kind}.", places, blocks, (batch, tokens, config.hidden_size))
+        for kind, places, blocks in zip(("double", "single"), control,
+                                        (config.double_blocks, config.single_blocks)))
     with g.scope(PREFIX):
         img, txt, cos, sin = embedded(latent, context, config)
         for i in range(config.double_blocks):
             with g.scope(f"double_blocks.{i}"):
                 img, txt = double_block(img, txt, double_modulations(source, i, config), cos, sin,
                                         config, mask)
-            img = controlled(img, controls[0], i, config.double_blocks, control_in_turn)
+            img = _controlled(img, double[i])
         x = g.apply("concat", txt, img, axis=1)                          # [n, t, c]
         for i in range(config.single_blocks):
             with g.scope(f"single_blocks.{i}"):
                 x = single_block(x, source("modulation.lin", 3 * i, 3), cos, sin, config, mask)
-            x = controlled(x, controls[1], i, config.single_blocks, control_in_turn)
+            x = _controlled(x, single[i])
         with g.scope("final_layer"):
             shift, scale = source("adaLN_modulation.1", config.modulations - 2, 2)
             g.output("prediction", _final_layer(rows(x, length, x.shape[1]), shift, scale, height,
@@ -221,16 +227,21 @@ def embedded(latent: Value, context: Value, config: FluxConfig,
     return img, txt, *angles
 
 
-def controlled(x: Value, controls: list[Value], block: int, blocks: int, in_turn: bool) -> Value:
-    """x [n, t, c], image tokens last, with the control that belongs behind `block` added to these.
+def control_inputs(g: Graph, prefix: str, places: Places, blocks: int,
+                   shape: tuple[int, ...]) -> list[Value | None]:
+    """For each block the input that is added behind it. Raises InputError for other numbers."""
+    if places and len(places) != blocks or any(place < -1 for place in places):
+        raise InputError(f"controls {places} are given for {blocks} blocks; expected one number "
+                         f"each, -1 for none")
+    inputs = [g.input(f"{prefix}{i}", shape) for i in range(1 + max(places, default=-1))]
+    return [inputs[place] if place >= 0 else None for place in places or (-1,) * blocks]
 
-    Each control serves as many of the blocks in a row (but for the last, where they do not
-    divide), or, `in_turn`, each next block the next control.
-    """
-    if not controls:
+
+def _controlled(x: Value, control: Value | None) -> Value:
+    """x [n, t, c], image tokens last, with a control [n, i, c] added to these."""
+    if control is None:
         return x
-    number = block % len(controls) if in_turn else block // -(-blocks // len(controls))
-    control, text = controls[number], x.shape[1] - controls[number].shape[1]
+    text = x.shape[1] - control.shape[1]
     if not text:
         return x + control
     return x.graph.apply("concat", rows(x, 0, text), rows(x, text, x.shape[1]) + control, axis=1)

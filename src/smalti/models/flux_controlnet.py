@@ -11,6 +11,7 @@ from smalti.graph import Graph, Value
 from smalti.models.controlnet import PREFIX, hint_block
 from smalti.models.flux import (
     PATCH,
+    Places,
     computed,
     double_block,
     double_modulations,
@@ -18,7 +19,7 @@ from smalti.models.flux import (
     rows,
     single_block,
 )
-from smalti.models.transformer_config import FluxControlNetConfig
+from smalti.models.transformer_config import FluxConfig, FluxControlNetConfig
 from smalti.nn import embedding, linear, patches
 
 
@@ -61,6 +62,26 @@ def flux_controlnet_graph(config: FluxControlNetConfig, batch: int, height: int,
                 rows(x, txt.shape[1], x.shape[1]), f"controlnet_single_blocks.{i}",
                 config.hidden_size))
     return g
+
+
+def flux_control_places(config: FluxControlNetConfig, model: FluxConfig) -> tuple[Places, Places]:
+    """Which control is added behind each double and each single block of the model.
+
+    Each serves as many blocks in a row, but for the last, where they do not divide; those of XLabs
+    take turns.
+
+    >>> from smalti.models import FLUX_DEV
+    >>> flux_control_places(FluxControlNetConfig(3072, 24, 12288, double_blocks=5,
+    ...                                          single_blocks=0), FLUX_DEV)
+    ((0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4), ())
+    """
+    found = []
+    for count, blocks in ((config.double_blocks, model.double_blocks),
+                          (config.single_blocks, model.single_blocks)):
+        each = -(-blocks // count) if count else 1
+        found.append(tuple(i % count if config.hint_channels else i // each
+                           for i in range(blocks if count else 0)))
+    return found[0], found[1]
 
 
 def _mode(g: Graph, batch: int, config: FluxControlNetConfig) -> Value | None:

@@ -10,6 +10,7 @@ from collections.abc import Collection
 
 from smalti.errors import InputError
 from smalti.graph import Graph, Value
+from smalti.models.flux import Places, control_inputs
 from smalti.models.transformer_config import MMDiTConfig
 from smalti.nn import (
     conv2d,
@@ -32,16 +33,16 @@ MLP_MULTIPLE = 4
 
 
 def mmdit_graph(config: MMDiTConfig, batch: int, height: int, width: int, length: int, *,
-                skip: Collection[int] = (), control: int = 0) -> Graph:
+                skip: Collection[int] = (), control: Places = ()) -> Graph:
     """One evaluation of the denoiser; `height` and `width` are those of the latent.
 
     latent f32[batch, in_channels, height, width], timesteps f32[batch] from 0 to 1000 (noise),
     context f32[batch, length, context_dim], pooled f32[batch, pooled_dim] -> prediction f32[batch,
     out_channels, height, width], the velocity from picture to noise. Blocks of the numbers in
-    `skip` are left out, as skip-layer guidance wants it. `control` is a number of inputs
-    `control.0`, ... f32[batch, height / 2 * width / 2, hidden_size], which are added to the image
-    tokens behind the blocks, each to as many of them. Raises InputError for a latent of odd size,
-    or of more tokens than there are learned positions.
+    `skip` are left out, as skip-layer guidance wants it. `control` holds for each block the number
+    of the input `control.0`, ... f32[batch, height / 2 * width / 2, hidden_size] that is added to
+    the image tokens behind it, -1 for none. Raises InputError for a latent of odd size, or of more
+    tokens than there are learned positions, or for controls of another number of blocks.
 
     >>> from smalti.models import SD3_MEDIUM
     >>> g = mmdit_graph(SD3_MEDIUM, batch=2, height=128, width=96, length=154)
@@ -53,8 +54,8 @@ def mmdit_graph(config: MMDiTConfig, batch: int, height: int, width: int, length
     timesteps = g.input("timesteps", (batch,))
     context = g.input("context", (batch, length, config.context_dim))
     pooled = g.input("pooled", (batch, config.pooled_dim))
-    controls = [g.input(f"control.{i}", (batch, tokens, config.hidden_size))
-                for i in range(control)]
+    controls = control_inputs(g, "control.", control, config.blocks,
+                              (batch, tokens, config.hidden_size))
     with g.scope(PREFIX):
         vec = condition(timesteps, pooled, config)                   # [n, c]
         x = image_tokens(latent, config)                             # [n, t, c]
@@ -64,8 +65,8 @@ def mmdit_graph(config: MMDiTConfig, batch: int, height: int, width: int, length
                 with g.scope(f"joint_blocks.{i}"):
                     x, context = joint_block(x, context, vec, config, dual=i < config.dual_blocks,
                                              last=i == config.blocks - 1)
-            if controls and i < config.blocks - 1:
-                x = x + controls[i * control // config.blocks]
+            if controls[i] is not None:
+                x = x + controls[i]
         with g.scope("final_layer"):
             x = modulated_norm(x, *modulation(vec, "adaLN_modulation.1", 2), config.eps)
             x = linear(x, "linear", PATCH * PATCH * config.out_channels)

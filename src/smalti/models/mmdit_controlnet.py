@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from smalti.graph import Graph
 from smalti.models.controlnet import PREFIX
+from smalti.models.flux import Places
 from smalti.models.mmdit import PATCH, condition, image_tokens, joint_block, self_block
 from smalti.models.mmdit import PREFIX as MODEL
-from smalti.models.transformer_config import MMDiTControlNetConfig
+from smalti.models.transformer_config import MMDiTConfig, MMDiTControlNetConfig
 from smalti.nn import conv2d, linear, to_tokens
 
 
@@ -54,3 +55,15 @@ def sd3_controlnet_graph(config: MMDiTControlNetConfig, batch: int, height: int,
                     x = self_block(x, vec, config)
             g.output(f"control.{i}", linear(x, f"controlnet_blocks.{i}", config.hidden_size))
     return g
+
+
+def sd3_control_places(config: MMDiTControlNetConfig, model: MMDiTConfig) -> Places:
+    """Which control is added behind each block of the model: each behind as many blocks in a row.
+
+    Behind the last one there is none.
+
+    >>> from smalti.models import SD3_MEDIUM
+    >>> sd3_control_places(MMDiTControlNetConfig(1536, 24, blocks=6), SD3_MEDIUM)[:9]
+    (0, 0, 0, 0, 1, 1, 1, 1, 2)
+    """
+    return (*(i * config.blocks // model.blocks for i in range(model.blocks - 1)), -1)
