@@ -232,7 +232,7 @@ def test_what_cannot_be_is_refused(saved, tmp_path: Path) -> None:
             (Control(open_companion(path), image), UNET, "4x.safetensors is no ControlNet"),
             (Control(net, image), replace(UNET, block_channels=(32, 96)),
              r"made for another model: its block_channels are \(32, 64\)"),
-            (Control(net, image), replace(UNET, context_dim=1024), "prompts of width 768"),
+            (Control(net, image), replace(UNET, context_dim=1024), "its context_dim are 768"),
             (Control(net, image), FLUX_DEV, "a ControlNet for a UNet, and this model has none"),
             (Control(net, image, start=0.6, end=0.5), UNET, "counts from 0.6 to 0.5"),
             (Control(net, image, strength=float("nan")), UNET, "strength of a ControlNet is nan"),

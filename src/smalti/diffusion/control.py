@@ -1,13 +1,15 @@
 """ControlNets in a picture: which, how much, and when.
 
 Zhang et al. 2023, "Adding Conditional Control to Text-to-Image Diffusion Models", arXiv:2302.05543.
-Several are added up. Each reads both prompts, as the denoiser does ("balanced").
+Several are added up, those of transformers, too (see `control_kinds`). Each reads both prompts, as
+the denoiser does ("balanced").
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,11 @@ import numpy as np
 from PIL import Image
 
 from smalti.checkpoint import Companion, open_companion
+from smalti.diffusion import control_kinds
 from smalti.diffusion.denoiser import Conditioning
 from smalti.diffusion.edges import canny
 from smalti.errors import InputError
-from smalti.models import ControlNetConfig, UNetConfig, controlnet_graph, tileable
+from smalti.models import VaeConfig, tileable
 from smalti.runtime import Program, compile_graph
 
 Floats = np.ndarray
@@ -26,7 +29,7 @@ Floats = np.ndarray
 TIMES = 1000
 """Training steps: at timestep 999 nothing of a picture is done, at 0 all of it."""
 STRENGTH_MAX = 100.0
-HELD = ("hint", "types", "context", "vector")
+HELD = ("hint", "types", "mode", "context", "vector", "pooled", "guidance")
 """Inputs that stay the same for all steps of a picture."""
 HALVES = {"F16": "f16", "BF16": "bf16"}
 
@@ -63,7 +66,7 @@ class Control:
                 f"Guidance Start: {self.start:g}, Guidance End: {self.end:g}")
 
     def counts(self, timestep: float) -> bool:
-        """Whether it has a say at a time.
+        """Whether it has a say at a training step.
 
         >>> late = Control(None, None, start=0.5)
         >>> late.counts(999.0), late.counts(400.0)
@@ -79,7 +82,7 @@ class Control:
         """
         if isinstance(self.picture, Image.Image):
             return as_hint(self.picture, width, height, self.edges)
-        expected = [height, width, self.net.config.image_channels]
+        expected = [height, width, getattr(self.net.config, "image_channels", 3)]
         if list(self.picture.shape) != expected:
             raise InputError(f"a ControlNet is given f32{list(self.picture.shape)}; expected a "
                              f"picture, or f32{expected}")
@@ -103,13 +106,29 @@ def as_hint(picture: Image.Image, width: int, height: int,
 Programs = dict[tuple[object, ...], Program]
 
 
+@dataclass(frozen=True)
+class Beside:
+    """What ControlNets need of the model that they steer.
+
+    `encode` gives the mean f32[z, height / f, width / f] of a picture f32[3, height,
+    width] in [-1, 1]; `floats` a weight by its name; `trained_step` the training
+    step, 0 to 999, of a timestep of the denoiser.
+    """
+
+    vae: VaeConfig
+    encode: Callable[[Floats], Floats]
+    floats: Callable[[str], Floats]
+    trained_step: Callable[[float], float]
+
+
 @dataclass
 class Controls:
     """The ControlNets of a picture as one function of what its denoiser reads.
 
     `programs` are kept in the mapping that is given, for the next picture. `progress` is called
     with a line of text before anything that may take over a second. With `tiling` a picture can be
-    repeated in these directions. Raises InputError for a ControlNet that was made for another
+    repeated in these directions. Without what is `beside` it, timesteps are training steps and no
+    ControlNet reads a latent. Raises InputError for a ControlNet that was made for another
     denoiser, and for numbers out of range.
     """
 
@@ -120,30 +139,42 @@ class Controls:
     progress: Callable[[str], None] = lambda text: None
     programs: Programs = field(default_factory=dict)
     tiling: str = ""
+    beside: Beside | None = None
     _hints: dict[tuple[int, ...], Floats] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for use in self.uses:
             _check(use, self.denoiser)
+        self.joined = control_kinds.joined(self.denoiser, [use.net.config for use in self.uses])
+
+    def read(self, height: int, width: int) -> None:
+        """Read all pictures, for a latent of this size."""
+        for number in range(len(self.uses)):
+            self._hint(number, height, width)
 
     def __call__(self, latents: Floats, timesteps: Floats,
                  conditioning: Conditioning) -> dict[str, Floats]:
         """What the denoiser is given more for rows [n, channels, h, w]: `control.0`, ...; of a time
         at which none counts all are 0."""
         found: dict[str, Floats] = {}
+        time = float(timesteps.max())
+        step = time if self.beside is None else self.beside.trained_step(time)
         for number, use in enumerate(self.uses):
-            if not use.counts(float(timesteps.max())):
+            if not use.counts(step):
                 continue
             program = self._program(use, latents, conditioning)
-            own = latents[:, :use.net.config.unet.in_channels]  # an inpainting model reads more
-            given = {"latent": own, "timesteps": timesteps, **conditioning,
-                     **self._own(number, latents)}
-            inputs = {name: given[name] for name in program.inputs}
-            for name, array in program.run_checked(inputs).items():
-                scaled = array * np.float32(use.strength)
-                found[name] = found[name] + scaled if name in found else scaled
-        return found or {name: np.zeros(shape, np.float32)
-                         for name, shape in self._shapes(latents).items()}
+            given = {"latent": latents[:, :control_kinds.latent_channels(use.net.config)],
+                     "timesteps": timesteps, **conditioning,
+                     **self._own(number, latents, conditioning)}
+            outputs = program.run_checked({name: given[name] for name in program.inputs})
+            for name, sources in self.joined.sources.items():
+                if sources[number]:
+                    scaled = outputs[sources[number]] * np.float32(use.strength)
+                    found[name] = found[name] + scaled if name in found else scaled
+        shapes = control_kinds.shapes(self.denoiser, list(self.joined.sources), len(latents),
+                                      *latents.shape[2:])
+        return {name: found[name] if name in found else np.zeros(shapes[name], np.float32)
+                for name in self.joined.sources}
 
     def _program(self, use: Control, latents: Floats, conditioning: Conditioning) -> Program:
         """The program of a ControlNet for a shape, with its weights."""
@@ -152,7 +183,7 @@ class Controls:
         key = (use.net, *shape, self.tiling)
         if key not in self.programs:
             net = use.net
-            graph = controlnet_graph(net.config, *shape)
+            graph = control_kinds.graph(net.config, self.denoiser, *shape)
             if self.tiling:
                 graph = tileable(graph, self.tiling)
             self.progress("compiling the ControlNet")
@@ -160,54 +191,45 @@ class Controls:
                 graph, precision=self.precision, threads=self.threads,
                 held=[name for name in HELD if name in graph.inputs],
                 weights={name: HALVES[net.dtype(name)] for name in graph.parameters
-                         if net.dtype(name) in HALVES})
+                         if name in net and net.dtype(name) in HALVES})
             self.progress("loading the ControlNet")
-            program.bind(net.floats, net.drop)
+            program.bind(partial(self._floats, net),
+                         lambda name: net.drop(name) if name in net else None)
             self.programs[key] = program
         return self.programs[key]
 
-    def _own(self, number: int, latents: Floats) -> dict[str, Floats]:
+    def _floats(self, net: Companion, name: str) -> Floats:
+        """A weight of the net, or one of the model that it reads, too."""
+        return net.floats(name) if name in net or self.beside is None else self.beside.floats(name)
+
+    def _own(self, number: int, latents: Floats, conditioning: Conditioning) -> dict[str, Floats]:
         """The inputs of one use alone: its picture for each row, and of which kind that is."""
         use = self.uses[number]
-        config: ControlNetConfig = use.net.config
-        height, width = (config.downscale * extent for extent in latents.shape[2:])
+        hint = self._hint(number, *latents.shape[2:])
+        return {"hint": np.broadcast_to(hint, (len(latents), *hint.shape)),
+                **control_kinds.conditions(use.net.config, len(latents), conditioning, use.kind)}
+
+    def _hint(self, number: int, height: int, width: int) -> Floats:
+        """What a net reads of its picture, for a latent of this size."""
         key = (number, width, height)
         if key not in self._hints:
-            self._hints[key] = use.hint(width, height)
-        hint = self._hints[key]
-        found = {"hint": np.broadcast_to(hint, (len(latents), *hint.shape))}
-        if config.types:
-            found["types"] = np.eye(config.types, dtype=np.float32)[[use.kind]]
-        return found
-
-    def _shapes(self, latents: Floats) -> dict[str, tuple[int, ...]]:
-        """Shapes of what is added to the denoiser's blocks."""
-        count, _, height, width = latents.shape
-        graph = controlnet_graph(ControlNetConfig(self.denoiser), count, height, width, tokens=1)
-        return {name: value.shape for name, value in graph.outputs.items()}
+            use = self.uses[number]
+            factor = control_kinds.pixels_per_latent(use.net.config)
+            if factor:
+                self._hints[key] = use.hint(factor * width, factor * height)
+            else:
+                vae, encode = self.beside.vae, self.beside.encode
+                pixels = use.hint(vae.downscale * width, vae.downscale * height)
+                self._hints[key] = control_kinds.scaled(use.net.config, encode(2 * pixels - 1), vae)
+        return self._hints[key]
 
 
-def _check(use: Control, unet: object) -> None:
+def _check(use: Control, denoiser: object) -> None:
     """Raise InputError for a use that cannot be."""
-    config = use.net.config
-    if not isinstance(unet, UNetConfig):
-        raise InputError(f"{use.net.path} is a ControlNet for a UNet, and this model has none")
-    if not isinstance(config, ControlNetConfig):
-        raise InputError(f"{use.net.path} is no ControlNet")
-    for what in ("block_channels", "res_blocks", "vector_dim"):
-        ours, theirs = getattr(unet, what), getattr(config.unet, what)
-        if ours != theirs:
-            raise InputError(f"{use.net.path} was made for another model: its {what} are {theirs}, "
-                             f"those of the denoiser {ours}")
-    if any(config.unet.attention) and config.unet.context_dim != unet.context_dim:
-        raise InputError(f"{use.net.path} was made for prompts of width {config.unet.context_dim}, "
-                         f"the denoiser's are {unet.context_dim} wide")
+    control_kinds.check(use.net.path, use.net.config, denoiser, use.kind)
     if not 0 <= use.start <= use.end <= 1:
         raise InputError(f"a ControlNet counts from {use.start} to {use.end}; expected 0 <= start "
                          f"<= end <= 1")
     if not abs(use.strength) <= STRENGTH_MAX:
         raise InputError(f"the strength of a ControlNet is {use.strength}; expected at most "
                          f"{STRENGTH_MAX:.0f}")
-    if config.types and not 0 <= use.kind < config.types:
-        raise InputError(f"{use.net.path} knows {config.types} kinds of pictures, 0 to "
-                         f"{config.types - 1}; got {use.kind}")

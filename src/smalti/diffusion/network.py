@@ -43,6 +43,8 @@ class PictureNetwork:
         those of FLUX.1, but once; where memory is short, they are then let go.
         """
         rows = len(conditionings)
+        if self.controls is not None:
+            self.controls.read(height, width)
         if MODULATION in self.submodels.parts:
             self._modulated({
                 "timesteps": np.repeat(np.array(times, np.float32), rows),
@@ -58,7 +60,8 @@ class PictureNetwork:
         plain = (rows, height, width, conditioning["context"].shape[1])
         if self.controls is None and not self.tiling:
             return plain
-        return (*plain, self.controls is not None, self.tiling)
+        control = False if self.controls is None else self.controls.joined.control
+        return (*plain, control, self.tiling)
 
     def __call__(self, latents: Floats, timesteps: Floats, conditioning: Conditioning) -> Floats:
         """Outputs for rows [n, channels, h, w], of which there are as many for each picture."""

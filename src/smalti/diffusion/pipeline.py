@@ -19,7 +19,7 @@ from smalti import checkpoint, settings
 from smalti.checkpoint.adapters import Fit, Use
 from smalti.diffusion.adapters import Adapters, Entry
 from smalti.diffusion.conditioning import usual_text_shape, usual_tokens
-from smalti.diffusion.control import Control, Controls, Programs
+from smalti.diffusion.control import Beside, Control, Controls, Programs
 from smalti.diffusion.fit import check_parts, check_refiner, check_text_to_image
 from smalti.diffusion.guidance import Guidance
 from smalti.diffusion.levels import noise_levels
@@ -134,7 +134,7 @@ class Pipeline:
             refiner=self._refiner and Path(self._refiner.checkpoint.report.path).stem,
             refiner_switch=refiner_switch)
         check_text_to_image(self.config)
-        return self._steps(asked, self._controls(controls, tiling))
+        return self._steps(asked, self._controls(controls, asked))
 
     @property
     def loras(self) -> tuple[Use, ...]:
@@ -190,13 +190,24 @@ class Pipeline:
 
     # ------------------------------------------------------------------ the way of a picture
 
-    def _controls(self, uses: Sequence[Control], tiling: str) -> Controls | None:
+    def _controls(self, uses: Sequence[Control], asked: Request) -> Controls | None:
         """The ControlNets as one function; None without any."""
         if not uses:
             return None
-        models = self._submodels
+        models, vae = self._submodels, self.config.vae
+        levels = noise_levels(self.config, asked.width, asked.height)
+
+        def encode(pixels: np.ndarray) -> np.ndarray:
+            (moments,) = models.run("vae_encoder", pixels.shape[1:], image=pixels[None]).values()
+            models.release("vae_encoder", self._kept_bytes_max(asked))
+            return moments[0, :vae.z_channels]
+
+        def trained_step(timestep: float) -> float:
+            return float(levels.timestep(timestep / 1000)) if levels.flow else timestep
+
         return Controls(uses, self.config.denoiser, models.precision, models.threads,
-                        models.progress, self._control_programs, tiling)
+                        models.progress, self._control_programs, asked.tiling,
+                        Beside(vae, encode, models.weights.floats, trained_step))
 
     def _steps(self, asked: Request, controls: Controls | None) -> Iterator[Step]:
         timings, kept = Stopwatch(), self._kept_bytes_max(asked)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from smalti.graph import Graph
 from smalti.models.chroma import chroma_graph, chroma_modulation_graph
@@ -54,9 +55,10 @@ def parts(config: ModelConfig) -> dict[str, Part]:
 
         text, text_2, text_3   of CLIP (batch, skip), where the state that is `skip`-th from the end
                                is read; of T5 (batch, tokens)
-        unet, transformer      (batch, height, width, tokens), sizes of the latent; of a UNet then
-                               whether it reads what ControlNets give, and the directions in which
-                               the picture can be repeated (see `tileable`)
+        unet, transformer      (batch, height, width, tokens), sizes of the latent; then `control`
+                               of its graph where it reads what ControlNets give, else False, and
+                               of a UNet the directions in which the picture can be repeated (see
+                               `tileable`)
         modulation             (batch,), of FLUX.1 and Chroma
         vae                    (height, width), of the latent, and the same directions
         vae_encoder            (height, width), in pixels
@@ -104,7 +106,8 @@ def _denoiser(config: ModelConfig) -> dict[str, Part]:
     found = {}
     if making is not None:
         found["modulation"] = Part("the modulations", partial(making, denoiser), (1,))
-    found["transformer"] = Part("the transformer", partial(graph, denoiser), (1, 2, 2, 1), STEADY)
+    found["transformer"] = Part("the transformer", partial(
+        _transformer_graph, partial(graph, denoiser)), (1, 2, 2, 1), STEADY)
     return found
 
 
@@ -117,3 +120,10 @@ def _unet_graph(config: UNetConfig, batch: int, height: int, width: int, tokens:
 def _decoder_graph(config: VaeConfig, height: int, width: int, directions: str = "") -> Graph:
     graph = vae_decoder_graph(config, 1, height, width)
     return tileable(graph, directions) if directions else graph
+
+
+def _transformer_graph(graph: Callable[..., Graph], batch: int, height: int, width: int,
+                       tokens: int, control: Any = False, directions: str = "") -> Graph:
+    """There are no `directions` for transformers: a token knows where in the picture it stands."""
+    shape = (batch, height, width, tokens)
+    return graph(*shape, control=control) if control else graph(*shape)
