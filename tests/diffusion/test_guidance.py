@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from smalti.diffusion.denoiser import PREDICTIONS, Denoiser
-from smalti.diffusion.guidance import Guidance, ImageGuidance, Projected, SkipLayers
+from smalti.diffusion.guidance import Guidance, Guide, ImageGuidance, Projected, SkipLayers
 from smalti.diffusion.noise import FlowLevels, NoiseLevels
 from smalti.errors import InputError, NumericsError
 
@@ -128,16 +128,32 @@ def test_rescale_restores_the_deviation():
     guided = NEGATIVE + 9 * (POSITIVE - NEGATIVE)
     deviation = lambda values: values.std(axis=(1, 2, 3), keepdims=True)  # noqa: E731
     rescaled = guided * deviation(POSITIVE) / deviation(guided)
-    check(guidance(Recorder(), 9, rescale=1.0)(X, SIGMA), rescaled)
-    check(guidance(Recorder(), 9, rescale=0.7)(X, SIGMA), 0.7 * rescaled + 0.3 * guided)
-    with pytest.raises(InputError, match="choose one"):
-        guidance(Recorder(), 9, rescale=0.7, projected=Projected())
+    check(guidance(Recorder(), 9, guide=Guide(rescale=1.0))(X, SIGMA), rescaled)
+    mixed = 0.7 * rescaled + 0.3 * guided
+    check(guidance(Recorder(), 9, guide=Guide(rescale=0.7))(X, SIGMA), mixed)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"rescale": 0.7, "projected": Projected()}, "choose one"),
+    ({"rescale": 1.1}, "guidance rescale is 1.1; expected 0 to 1"),
+    ({"start": 0.5, "end": 0.5}, "from 0.5 to 0.5 of the way"),
+    ({"end": 2}, "expected shares from 0 to 1"),
+])
+def test_guides_that_cannot_be(options, message):
+    with pytest.raises(InputError, match=message):
+        Guide(**options)
+
+
+def test_what_a_text_says_of_guidance():
+    assert Guide().labels() == {}
+    assert Guide(projected=Projected(0.0, 15, -0.5), start=0.1).labels() == {
+        "APG": "0 15 -0.5", "CFG interval": "0.1-1"}
 
 
 @pytest.mark.parametrize("rule", [Projected(), Projected(1.0, 0.0, 0.0), Projected(0.5, 2.0, 0.3)])
 def test_projected_guidance(rule):
     """Sadat et al. 2024, algorithm 1, in float64, over three steps."""
-    denoise = guidance(Recorder(), 6.0, projected=rule)
+    denoise = guidance(Recorder(), 6.0, guide=Guide(projected=rule))
     positive, negative = X - SIGMA * POSITIVE, X - SIGMA * NEGATIVE
     running = 0.0
     for _ in range(3):
@@ -153,15 +169,17 @@ def test_projected_guidance(rule):
         np.testing.assert_allclose(denoise(X, SIGMA), expected, atol=2e-4)
 
 
-@pytest.mark.parametrize(("sigma", "rows"), [(0.4, 3), (0.5, 6), (2.0, 6), (2.1, 3)])
-def test_guidance_in_an_interval(sigma, rows):
+@pytest.mark.parametrize(("time", "rows"), [(0.19, 3), (0.2, 6), (0.6, 6), (0.61, 3)])
+def test_guidance_in_an_interval(time, rows):
+    """Time as a share of training time from noise on: from 0.2 to 0.6 of the way."""
     network = Recorder()
-    guidance(network, 4.0, low=0.5, high=2.0)(X, sigma)
+    guidance(network, 4.0, guide=Guide(start=0.2, end=0.6))(X, LEVELS.after(time))
     assert len(network.calls[0][0]) == rows
 
 
 def test_the_negative_prompt_is_there_outside_of_the_interval():
-    estimates = guidance(Recorder(), 4.0, high=1.0, always_both=True).both(X, SIGMA)
+    late = Guide(start=0.9)
+    estimates = guidance(Recorder(), 4.0, guide=late, always_both=True).both(X, SIGMA)
     check(estimates[0], POSITIVE)
     check(estimates[1], NEGATIVE)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tiny_model import TINY, write_model
 
-from smalti import Pipeline
+from smalti import Guide, Pipeline, Projected
 from smalti.checkpoint.expected import expected_tensors
 from smalti.diffusion import metadata
 from smalti.diffusion.request import working_bytes
@@ -89,6 +89,18 @@ def test_every_option_matters(pipe: Pipeline, option: str, value: object) -> Non
 def test_guidance_1_leaves_the_negative_prompt_out(pipe: Pipeline) -> None:
     assert (pixels(pipe, guidance_scale=1.0)
             == pixels(pipe, guidance_scale=1.0, negative_prompt="blurry"))
+
+
+@pytest.mark.parametrize(("guide", "label"), [
+    (Guide(rescale=0.7), "CFG rescale: 0.7"), (Guide(start=0.5), "CFG interval: 0.5-1"),
+    (Guide(projected=Projected()), "APG: 0 15 -0.5"),
+])
+def test_ways_of_guidance(pipe: Pipeline, guide: Guide, label: str) -> None:
+    options = {"guidance_scale": 9.0, "batch_size": 2}
+    result = pipe("a red apple", guide=guide, **options)
+    found = [image.tobytes() for image in result.images]
+    assert label in result.texts[0] and found != pixels(pipe, **options)
+    assert found[1:] == pixels(pipe, guide=guide, guidance_scale=9.0, seed=8)
 
 
 def test_other_spellings_are_the_same_sampler(pipe: Pipeline) -> None:

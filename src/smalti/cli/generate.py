@@ -82,6 +82,11 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
               help="Pictures to make; their seeds follow one another.")
 @click.option("--guidance", type=float, default=None,
               help="How strongly the prompt steers. Default: the model's own.")
+@click.option("--guidance-time", type=(float, float), default=(0.0, 1.0), metavar="START END",
+              help="From when to when guidance counts, as shares of the way. Default: 0 1.")
+@click.option("--guidance-rescale", type=float, default=0.0,
+              help="How far guidance leaves the contrast as it was, 0 to 1; 0.7 is usual.")
+@click.option("--apg", is_flag=True, help="Adaptive projected guidance, for strong guidance.")
 @click.option("--distilled-guidance", type=float, default=None,
               help="What models such as FLUX.1 dev are told of guidance. Default: 3.5.")
 @click.option("--clip-skip", type=int, default=None,
@@ -112,7 +117,8 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
              vae: str | None, prediction: str | None, refiner: str | None,
              refiner_switch: float | None, loras: tuple[str, ...], negative_prompt: str,
              steps: int | None, sampler: str | None, noise: str | None, size: str | None, seed: int,
-             batch: int, guidance: float | None, distilled_guidance: float | None,
+             batch: int, guidance: float | None, guidance_time: tuple[float, float],
+             guidance_rescale: float, apg: bool, distilled_guidance: float | None,
              clip_skip: int | None, tiling: str | None, controls: tuple[tuple[str, str], ...],
              strengths: tuple[float, ...], times: tuple[tuple[float, float], ...], edges: bool,
              emphasis: str, preview: str | None, rng: str, device: str, threads: int | None,
@@ -133,7 +139,8 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
         guidance_scale=guidance, sampler=sampler, noise=noise, seed=seed, rng=rng,
         batch_size=batch, clip_skip=clip_skip, distilled_guidance=distilled_guidance,
         emphasis=emphasis, controls=read_controls(controls, strengths, times, edges),
-        tiling=tiling or "", refiner_switch=refiner_switch)
+        tiling=tiling or "", refiner_switch=refiner_switch,
+        guide=smalti.Guide(guidance_rescale, smalti.Projected() if apg else None, *guidance_time))
     if preview is not None:
         work = previewed(work, smalti.Preview.load(preview, threads),
                          paths[0].with_suffix(".preview.png"))

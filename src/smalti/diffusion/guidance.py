@@ -36,6 +36,45 @@ class Projected:
 
 
 @dataclass(frozen=True)
+class Guide:
+    """How guidance is done besides its scale; see `Guidance`.
+
+    It counts from the share `start` to the share `end` of training time only. Raises InputError for
+    shares that are none, or two limits at once.
+
+    >>> Guide(rescale=0.7, end=0.8).labels()
+    {'CFG rescale': '0.7', 'CFG interval': '0-0.8'}
+    """
+
+    rescale: float = 0.0
+    projected: Projected | None = None
+    start: float = 0.0
+    end: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rescale <= 1:
+            raise InputError(f"guidance rescale is {self.rescale!r}; expected 0 to 1")
+        if not 0 <= self.start < self.end <= 1:
+            raise InputError(f"guidance counts from {self.start!r} to {self.end!r} of the way; "
+                             f"expected shares from 0 to 1, the first below the second")
+        if self.rescale and self.projected:
+            raise InputError("rescaled and projected guidance both limit what guidance does; "
+                             "choose one of them")
+
+    def labels(self) -> dict[str, str]:
+        """What a picture's text says of it; nothing for plain guidance."""
+        found = {}
+        if self.rescale:
+            found["CFG rescale"] = f"{self.rescale:g}"
+        if self.projected:
+            rule = self.projected
+            found["APG"] = f"{rule.along:g} {rule.norm_max:g} {rule.momentum:g}"
+        if (self.start, self.end) != (0, 1):
+            found["CFG interval"] = f"{self.start:g}-{self.end:g}"
+        return found
+
+
+@dataclass(frozen=True)
 class SkipLayers:
     """Skip-layer guidance: away from what the network does without some of its layers.
 
@@ -62,12 +101,15 @@ class ImageGuidance:
     scale: float = 1.5
 
 
+PLAIN = Guide()
+
+
 class Guidance:
     """The function `denoise(x, sigma)` that samplers call, with prompts and scale filled in.
 
     At scale 1 the negative prompt has no influence and is not evaluated, unless `always_both`
-    (for samplers that need it: CFG++), and likewise above noise level `high` and below `low`
-    (Kynkaanniemi et al. 2024, "Applying guidance in a limited interval", arXiv:2404.07724).
+    (for samplers that need it: CFG++), and likewise outside of the interval of `guide`
+    (Kynkaanniemi et al. 2024, "Applying guidance in a limited interval", arXiv:2404.07724). Its
     `rescale` (phi of Lin et al. 2023, arXiv:2305.08891, section 3.4) is the share to which the
     guided output gets the deviation of the unguided one back.
 
@@ -85,19 +127,13 @@ class Guidance:
     """
 
     def __init__(self, denoiser: Denoiser, positive: Positive, negative: Conditioning,
-                 scale: float, *, rescale: float = 0.0, projected: Projected | None = None,
-                 image: ImageGuidance | None = None, skip: SkipLayers | None = None,
-                 high: float = math.inf, low: float = 0.0, always_both: bool = False) -> None:
-        if rescale and projected:
-            raise InputError("rescaled and projected guidance both limit what guidance does; "
-                             "choose one of them")
+                 scale: float, guide: Guide = PLAIN, *, image: ImageGuidance | None = None,
+                 skip: SkipLayers | None = None, always_both: bool = False) -> None:
         self.denoiser = denoiser
         self.scale = float(scale)
-        self.rescale = float(rescale)
-        self.projected = projected
+        self.guide = guide
         self.image = image
         self.skip = skip
-        self.high, self.low = high, low
         self.always_both = always_both
         self._running: Floats | float = 0.0  # momentum of projected guidance
         self.condition(positive, negative)
@@ -137,7 +173,8 @@ class Guidance:
         Where the negative prompt is not evaluated, the second is the first.
         """
         rows = [conditioning for conditioning, _ in self._positives]
-        limited = not self.low <= sigma <= self.high
+        levels = self.denoiser.levels
+        limited = not levels.after(self.guide.end) <= sigma <= levels.after(self.guide.start)
         alone = limited and self._weights == [1.0] and not self.always_both
         if alone or not self._needs_negative:
             (output,) = self.denoiser.outputs(x, sigma, rows)
@@ -165,19 +202,19 @@ class Guidance:
         estimate = self.denoiser.clean(x, negative, sigma)
         if limited:
             return positive_estimate, positive_estimate, estimate
-        if self.projected:
+        if self.guide.projected:
             return positive_estimate, self._project(positive_estimate, estimate), estimate
         guided = negative + difference * self.scale
         if self.image:
             guided = guided + (negative - outputs[-1]) * (self.image.scale - 1)
-        if self.rescale:
+        if self.guide.rescale:
             ratio = _deviation(negative + difference) / _deviation(guided)
-            guided = guided * (1 + self.rescale * (ratio - 1))
+            guided = guided * (1 + self.guide.rescale * (ratio - 1))
         return positive_estimate, self.denoiser.clean(x, guided, sigma), estimate
 
     def _project(self, positive: Floats, negative: Floats) -> Floats:
         """Projected guidance of two estimates."""
-        rule = self.projected
+        rule = self.guide.projected
         difference = (positive - negative) + self._running * rule.momentum
         self._running = difference
         if rule.norm_max:

@@ -21,7 +21,7 @@ from smalti.diffusion.adapters import Adapters, Entry
 from smalti.diffusion.conditioning import usual_text_shape, usual_tokens
 from smalti.diffusion.control import Beside, Control, Controls, Programs
 from smalti.diffusion.fit import check_parts, check_refiner, check_text_to_image
-from smalti.diffusion.guidance import Guidance
+from smalti.diffusion.guidance import PLAIN, Guidance, Guide
 from smalti.diffusion.levels import noise_levels
 from smalti.diffusion.random import NoiseSource
 from smalti.diffusion.request import Request, check_name, request, working_bytes
@@ -112,7 +112,8 @@ class Pipeline:
               noise: str | None = None, seed: int = 7, rng: str = "cpu", batch_size: int = 1,
               clip_skip: int | None = None, distilled_guidance: float | None = None,
               emphasis: str = "original", controls: Sequence[Control] = (),
-              tiling: str = "", refiner_switch: float | None = None) -> Iterator[Step]:
+              tiling: str = "", refiner_switch: float | None = None,
+              guide: Guide = PLAIN) -> Iterator[Step]:
         """The same work as a generator of steps, of which the last has the result.
 
         Sizes are in pixels; None is the model's own default; seed -1 draws one. `clip_skip` is the
@@ -121,8 +122,9 @@ class Pipeline:
         in a prompt do: "original", "no norm" or "comfy". `controls` are ControlNets with the
         pictures that they read. With `tiling` ("x", "y" or "xy") a picture can be repeated in these
         directions. After the share `refiner_switch` of the steps (0.8) the refiner takes over.
-        Raises InputError at once for anything that cannot be used, and NumericsError, when it
-        happens, for NaN or Inf in weights, latents or picture.
+        `guide` says how guidance is done besides its scale. Raises InputError at once for anything
+        that cannot be used, and NumericsError, when it happens, for NaN or Inf in weights, latents
+        or picture.
         """
         asked = request(
             self.config, self.name, memory_bytes=self._memory_bytes, prompt=prompt,
@@ -132,7 +134,7 @@ class Pipeline:
             emphasis=emphasis, loras=self._adapters.labels(),
             controls=tuple(control.text() for control in controls), tiling=tiling,
             refiner=self._refiner and Path(self._refiner.checkpoint.report.path).stem,
-            refiner_switch=refiner_switch)
+            refiner_switch=refiner_switch, guide=guide)
         check_text_to_image(self.config)
         return self._steps(asked, self._controls(controls, asked))
 
@@ -219,7 +221,7 @@ class Pipeline:
         stage = Stage.of(self._submodels, asked, total, timings, kept, controls)
         warnings = [*stage.prompts.warnings, *self._adapters.warnings()]
         guidance = Guidance(stage.denoiser, *stage.prompts.at(0), asked.guidance_scale,
-                            always_both=sampler.needs_negative)
+                            asked.guide, always_both=sampler.needs_negative)
         source = NoiseSource(asked.rng, asked.seeds,
                              (self.config.vae.z_channels, *self._latent(asked)))
         walk = sampler(guidance, initial_latents(source.draw(), sigmas), sigmas, source.draw,

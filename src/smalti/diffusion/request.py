@@ -10,6 +10,7 @@ from numbers import Integral, Real
 
 from smalti import __version__
 from smalti.diffusion.emphasis import EMPHASES
+from smalti.diffusion.guidance import PLAIN, Guide
 from smalti.diffusion.metadata import Parameters
 from smalti.diffusion.noise import NOISES, STEPS_MAX, Schedule, find_schedule
 from smalti.diffusion.random import RNGS, SEED_END, batch_seeds
@@ -34,7 +35,8 @@ class Request:
     is what a model is told that was distilled from guided ones. `emphasis` is what weights in a
     prompt do. `loras` are names and weights of adapters; `controls` tell of ControlNets. `tiling`
     names the directions in which a picture can be repeated. `refiner` is the name of the model that
-    takes over after the share `refiner_switch` of the steps, None without one.
+    takes over after the share `refiner_switch` of the steps, None without one. `guide`
+    is how guidance is done.
     """
 
     prompt: str
@@ -57,6 +59,7 @@ class Request:
     tiling: str = ""
     refiner: str | None = None
     refiner_switch: float | None = None
+    guide: Guide = PLAIN
 
     def refiner_start(self, steps: int) -> int:
         """The step of so many, counted from 0, from which on the refiner denoises."""
@@ -79,7 +82,7 @@ class Request:
             guidance=self.guidance_scale, seed=seed, width=self.width, height=self.height,
             rng=self.rng,
             others={**{key: f"{value:g}" for key, value in others.items() if value is not None},
-                    **emphasis,
+                    **emphasis, **self.guide.labels(),
                     **({"Lora": ", ".join(self.loras)} if self.loras else {}),
                     **({"Refiner": self.refiner} if self.refiner else {}),
                     **({"Tiling": "True"} if self.tiling else {}),
@@ -96,7 +99,7 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
             distilled_guidance: float | None = None, emphasis: str = "original",
             loras: tuple[str, ...] = (), controls: tuple[str, ...] = (),
             tiling: str = "", refiner: str | None = None,
-            refiner_switch: float | None = None) -> Request:
+            refiner_switch: float | None = None, guide: Guide = PLAIN) -> Request:
     """A complete `Request`; None becomes the model's own default, seed -1 a random seed.
 
     `model` is the name that goes into the picture's text. Raises InputError that says what was
@@ -140,7 +143,7 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
     return Request(prompt, negative_prompt, int(width), int(height), steps, guidance,
                    SAMPLERS[sampler].name, schedule.name, seed, rng, batch_size, model, clip_skip,
                    _distilled(config, distilled_guidance), emphasis, loras,
-                   controls, tiling, refiner, _switch(refiner, refiner_switch))
+                   controls, tiling, refiner, _switch(refiner, refiner_switch), guide)
 
 
 def _switch(refiner: str | None, share: object) -> float | None:
