@@ -21,6 +21,13 @@ from smalti.checkpoint.tensors import Shape, Tensor
 from smalti.errors import CheckpointError, InputError, first_of
 from smalti.models.config import Prediction
 
+USUAL_FILES = {
+    DENOISER: "model.safetensors", VAE: "ae.safetensors", "clip_l": "clip_l.safetensors",
+    "clip_h": "clip_h.safetensors", "clip_g": "clip_g.safetensors",
+    "t5xxl": "t5xxl_fp16.safetensors",
+}
+"""What the files of parts are usually called."""
+
 Paths = Sequence[str | Path]
 
 
@@ -64,12 +71,14 @@ def inspect(path: str | Path) -> Report:
     return _report(open_source(Path(path)))
 
 
-def _advice(absent: Iterable[str]) -> str:
-    """What to give for parts that are not there."""
-    options = {VAE: "vae= (--vae)"}
-    return "; ".join(
-        f"{TITLES[part]} is not in it, give the file of it with "
-        f"{options.get(part, 'text_encoders= (--text-encoder)')}" for part in absent)
+def _advice(absent: Sequence[str]) -> str:
+    """What to give for parts that are not there, by the names that their files usually have."""
+    *others, last = (TITLES[part] for part in absent)
+    lacking = f"{', '.join(others)} and {last}" if others else last
+    options = [f"{'--vae' if part == VAE else '--text-encoder'} {USUAL_FILES[part]}"
+               for part in absent]
+    return (f"it lacks {lacking}; give the files of them, such as {' '.join(options)}, from Python "
+            f"with text_encoders= and vae=")
 
 
 def _report(source: Source) -> Report:
