@@ -93,6 +93,11 @@ def test_a_file_of_something_else_is_said_to_be_none(tmp_path: Path, tensors) ->
         opened(tmp_path, tensors)
 
 
+def test_encoders_have_as_many_vectors(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="has other numbers of vectors for each text encoder"):
+        opened(tmp_path, {**BOTH, "clip_l": TWO[:1]})
+
+
 def test_vectors_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="'emb_params' holds NaN or Inf"):
         opened(tmp_path, {"emb_params": np.full((1, 768), np.nan, np.float32)})

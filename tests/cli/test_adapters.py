@@ -39,6 +39,21 @@ def test_adapters_change_the_picture_and_stand_in_its_text(
     assert said == [None, "style:0.5, style:0:1"]
 
 
+def test_prompts_name_adapters_and_embeddings_of_folders(
+        model_path: Path, adapter: Path, tmp_path: Path) -> None:
+    save_file({"emb_params": np.ones((2, 16), np.float32)}, tmp_path / "zq-pet.safetensors")
+    prompt, pictures = "a zq-pet <lora:style:0.5>", []
+    for options in ((), ("--lora-dir", adapter.parent), ("--embedding-dir", tmp_path),
+                    ("--embedding", tmp_path / "zq-pet.safetensors")):
+        path = tmp_path / f"{len(pictures)}.png"
+        result = run("generate", prompt, "-m", model_path, "-o", path, "--threads", 1, *options)
+        assert result.exit_code == 0, result.output
+        assert ("'style' in the prompt is an adapter, and no folder" in result.stderr) == (
+            "--lora-dir" not in options)
+        pictures.append(Image.open(path).tobytes())
+    assert len(set(pictures)) == 3 and pictures[2] == pictures[3]
+
+
 @pytest.mark.parametrize(("option", "words"), [
     ("missing.safetensors:0.5", "missing.safetensors cannot be read"),
     ("missing.safetensors:much", "missing.safetensors:much cannot be read"),

@@ -121,3 +121,64 @@ def test_one_for_another_family_names_both(pipe: Pipeline, tmp_path: Path) -> No
     with pytest.raises(CheckpointError, match="flux.safetensors is an adapter for Flux.1 or Chroma,"
                                               " and .*tiny.safetensors is a UNet for prompts 16"):
         pipe.load_lora(path)
+
+
+# ---------------------------------------------------------------------- named in prompts
+
+
+@pytest.fixture(scope="module")
+def named(model_path: Path, adapter: Path) -> Pipeline:
+    """A pipeline that finds the adapters of a folder."""
+    return Pipeline.load(model_path, threads=1, lora_folder=adapter.parent)
+
+
+def picture(pipe: Pipeline, prompt: str, **options: object) -> np.ndarray:
+    return np.asarray(pipe(prompt, **options).images[0])
+
+
+def test_a_prompt_names_an_adapter_for_one_picture(named: Pipeline, adapter: Path) -> None:
+    before = picture(named, "a red apple")
+    asked = [picture(named, f"a red apple {tag}") for tag in (
+        "<lora:style one:0.5>", "<lora:Style One:0.5:0.5>", "<lora:style one:unet=0.5:te=0>",
+        "<lora:style one:0.25><lyco:style one:0.25>")]
+    np.testing.assert_array_equal(picture(named, "a red apple"), before)
+    assert named.loras == ()
+    given = []
+    for weights in ((0.5, 0.5), (0.5, 0.0)):
+        named.loras = [(adapter, *weights)]
+        given.append(picture(named, "a red apple"))
+    np.testing.assert_array_equal(asked[0], given[0])
+    np.testing.assert_array_equal(asked[1], given[0])
+    np.testing.assert_array_equal(asked[2], given[1])
+    assert np.abs(asked[3].astype(float) - given[0]).mean() < 0.1
+    named.loras = [(adapter, 0.25)]
+    more = picture(named, "a red apple <lora:style one:0.25>")
+    assert np.abs(more.astype(float) - given[0]).mean() < 0.1
+    named.loras = ()
+
+
+def test_the_text_of_the_picture_has_what_the_prompt_names_once(named: Pipeline) -> None:
+    (text,) = named("a red apple <lora:style one:0.5>").texts
+    found = metadata.parse(text)
+    assert found.prompt == "a red apple <lora:style one:0.5>" and "Lora" not in found.others
+
+
+def test_an_unknown_name_is_refused_with_near_ones(named: Pipeline, pipe: Pipeline,
+                                                   tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the adapter 'style two', and none of the 1 files in .* "
+                                         "is named so; near ones: style one"):
+        named("a red apple <lora:style two:1>")
+    (warning,) = pipe("a red apple <lora:style two:1>").warnings
+    assert "style two" in warning and "left out" in warning
+    with pytest.raises(InputError, match="is no folder"):
+        Pipeline.load(lora_folder=tmp_path / "none")
+
+
+def test_pictures_in_turns_keep_their_own_adapters(named: Pipeline) -> None:
+    prompts = ("a red apple", "a red apple <lora:style one:0.7>")
+    expected = [picture(named, prompt) for prompt in prompts]
+    walks = [named.steps(prompt) for prompt in prompts]
+    for steps in zip(*walks, strict=True):
+        last = steps
+    for step, wanted in zip(last, expected, strict=True):
+        np.testing.assert_array_equal(np.asarray(step.result.images[0]), wanted)

@@ -56,7 +56,7 @@ class Embedding:
     @property
     def count(self) -> int:
         """How many tokens it takes in a prompt."""
-        return max(len(vectors) for vectors in self.vectors.values())
+        return len(next(iter(self.vectors.values())))
 
     def fit(self, widths: Mapping[str, int]) -> dict[str, Floats]:
         """The vectors for each text encoder of a model, whose embedding tables have these widths.
@@ -108,6 +108,9 @@ def _read(file: Tensors, name: str, table: Mapping[str, str], title: str) -> Emb
             raise CheckpointError(f"{title}: {stored!r} holds NaN or Inf; the file is damaged or "
                                   f"its training diverged, use another one")
         vectors[encoder] = values
+    if len({len(values) for values in vectors.values()}) > 1:
+        raise CheckpointError(f"{title} has other numbers of vectors for each text encoder; "
+                              f"expected as many for all, since they stand for the same tokens")
     return Embedding(name, vectors)
 
 

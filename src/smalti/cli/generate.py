@@ -67,6 +67,13 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
 @click.option("--lora", "loras", multiple=True, metavar="PATH[:WEIGHT[:TEXT_WEIGHT]]",
               help="Adapter (LoRA and its relatives), how much of it, and how much of it for the "
                    "text encoders; may be given several times.")
+@click.option("--lora-dir", default=None, metavar="FOLDER",
+              help="Where the adapters are that the prompt names as <lora:name:0.8>.")
+@click.option("--embedding", "embeddings", multiple=True, metavar="PATH",
+              help="File of a textual inversion, which the prompt names by its file; may be given "
+                   "several times.")
+@click.option("--embedding-dir", "embedding_dirs", multiple=True, metavar="FOLDER",
+              help="Folder of such files; may be given several times.")
 @click.option("-n", "--negative-prompt", default="", help="What the picture should not show.")
 @click.option("--steps", type=int, default=None, help="Denoising steps. Default: the model's own.")
 @click.option("--sampler", default=None,
@@ -115,7 +122,8 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
                    "without.")
 def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[str, ...],
              vae: str | None, prediction: str | None, refiner: str | None,
-             refiner_switch: float | None, loras: tuple[str, ...], negative_prompt: str,
+             refiner_switch: float | None, loras: tuple[str, ...], lora_dir: str | None,
+             embeddings: tuple[str, ...], embedding_dirs: tuple[str, ...], negative_prompt: str,
              steps: int | None, sampler: str | None, noise: str | None, size: str | None, seed: int,
              batch: int, guidance: float | None, guidance_time: tuple[float, float],
              guidance_rescale: float, apg: bool, distilled_guidance: float | None,
@@ -133,7 +141,8 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
     pipe = pipeline.load(model, device=device, precision=precision, threads=threads,
                          progress=show_progress, keep=False, text_encoders=text_encoders, vae=vae,
                          prediction=prediction, refiner=refiner, supervise=supervise,
-                         loras=[parse_lora(text) for text in loras])
+                         loras=[parse_lora(text) for text in loras], lora_folder=lora_dir,
+                         embeddings=(*embeddings, *embedding_dirs))
     work = pipe.steps(
         prompt, negative_prompt=negative_prompt, width=width, height=height, steps=steps,
         guidance_scale=guidance, sampler=sampler, noise=noise, seed=seed, rng=rng,

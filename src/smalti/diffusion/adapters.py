@@ -1,12 +1,15 @@
-"""The adapters that a pipeline uses: opened once, and told apart by their files."""
+"""The adapters that a pipeline uses: those that it was given, and those that a prompt names."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
-from smalti.checkpoint.adapters import Adapter, Fit, Use
+from smalti.checkpoint.adapters import Adapted, Adapter, Fit, Use
+from smalti.diffusion.prompt import AdapterUse
 from smalti.diffusion.submodels import Submodels
+from smalti.diffusion.words import files_in
 from smalti.errors import CheckpointError, InputError
 
 Entry = str | Path | Use | Sequence[object]
@@ -15,33 +18,57 @@ or an open adapter with its weights."""
 
 
 class Adapters:
-    """Which adapters the parts of a model use now.
+    """Which adapters a pipeline was given, and where it finds those that prompts name.
 
     A file that has been opened stays open, so that another weight of it changes nothing else.
     """
 
-    def __init__(self, submodels: Submodels) -> None:
-        self.submodels = submodels
+    def __init__(self, submodels: Submodels, folder: str | Path | None = None) -> None:
+        self.given = submodels.weights
+        self.folder = None if folder is None else Path(folder)
+        self._submodels = submodels
         self._opened: dict[tuple[Path, int, int], Adapter] = {}
+        if self.folder is not None and not self.folder.is_dir():
+            raise InputError(f"{self.folder} is no folder; expected one with adapters")
 
     @property
     def uses(self) -> tuple[Use, ...]:
-        """What is used, in the order in which it was given."""
-        return self.submodels.weights.uses
+        """What was given, in order."""
+        return self.given.uses
 
     def use(self, entries: Sequence[Entry]) -> None:
         """Use these and no others. Raises CheckpointError for a file that is no adapter or one for
         another kind of model, InputError for an entry that is none."""
-        self.submodels.adapt([self.read(entry) for entry in entries])
+        self.given = self._submodels.adapted([self._read(entry) for entry in entries])
 
     def add(self, path: str | Path, weight: float, text_weight: float | None) -> Fit:
         """Use one more, or one that is used with other weights; and what of it fits."""
-        new = self.read((path, weight, text_weight))
+        new = self._read((path, weight, text_weight))
         kept = [use for use in self.uses if use.adapter is not new.adapter]
-        self.submodels.adapt([*kept, new])
-        return self.submodels.weights.fits[-1]
+        self.given = self._submodels.adapted([*kept, new])
+        return self.given.fits[-1]
 
-    def read(self, entry: Entry) -> Use:
+    def with_named(self, named: Sequence[AdapterUse]) -> Adapted:
+        """The weights with what was given and with what a prompt names.
+
+        Raises InputError for a name that no file in the folder has.
+        """
+        if not named or self.folder is None:
+            return self.given
+        return self._submodels.adapted([*self.uses, *map(self._named, named)])
+
+    def _named(self, asked: AdapterUse) -> Use:
+        files = {file.stem: file for file in files_in(self.folder)}
+        lower = {stem.lower(): file for stem, file in files.items()}
+        file = files.get(asked.name) or lower.get(asked.name.lower())
+        if file is None:
+            near = difflib.get_close_matches(asked.name, files, n=3, cutoff=0.5)
+            raise InputError(f"the prompt asks for the adapter {asked.name!r}, and none of the "
+                             f"{len(files)} files in {self.folder} is named so"
+                             + f"; near ones: {', '.join(near)}" * bool(near))
+        return Use(self._open(file), asked.weight, asked.text_weight)
+
+    def _read(self, entry: Entry) -> Use:
         """What an entry means."""
         if isinstance(entry, Use):
             return entry
@@ -66,16 +93,21 @@ class Adapters:
             self._opened[key] = Adapter.open(path)
         return self._opened[key]
 
-    def warnings(self) -> list[str]:
-        """What of the adapters is not used, one sentence for each that is not used whole."""
-        weights = self.submodels.weights
-        return [f"{use.adapter.path.name}: {fit}"
-                for use, fit in zip(weights.uses, weights.fits, strict=True) if fit.unused]
 
-    def labels(self) -> tuple[str, ...]:
-        """Name and weights of each, as prompts write them: `name:0.8` or `name:0.5:0.8`, the text
-        encoders' first."""
-        return tuple(
-            f"{use.adapter.path.stem}:" + (
-                "" if use.text_weight is None else f"{use.text_weight:g}:") + f"{use.weight:g}"
-            for use in self.uses)
+    def warnings(self, weights: Adapted, named: Sequence[AdapterUse]) -> list[str]:
+        """What of the adapters of a picture is not used: one sentence for each that is left out, or
+        not used whole."""
+        left = [] if self.folder is not None else dict.fromkeys(
+            f"{asked.name!r} in the prompt is an adapter, and no folder of adapters is given; it "
+            f"is left out" for asked in named)
+        return [*left, *(f"{use.adapter.path.name}: {fit}" for use, fit in zip(
+            weights.uses, weights.fits, strict=True) if fit.unused)]
+
+
+def labels(weights: Adapted) -> tuple[str, ...]:
+    """Name and weights of each, as prompts write them: `name:0.8` or `name:0.5:0.8`, the text
+    encoders' first."""
+    return tuple(
+        f"{use.adapter.path.stem}:" + (
+            "" if use.text_weight is None else f"{use.text_weight:g}:") + f"{use.weight:g}"
+        for use in weights.uses)

@@ -19,6 +19,7 @@ from smalti.diffusion.result import Stopwatch
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.t5_tokenizer import shipped
 from smalti.diffusion.tokenizer import END, POSITIONS
+from smalti.diffusion.words import rows_of, widths
 from smalti.models.config import ModelConfig
 from smalti.models.parts import MASKED, POOLED, TEXTS
 from smalti.models.transformer_config import T5Config
@@ -102,17 +103,18 @@ def conditioned(submodels: Submodels, asked: Request, steps: int, timings: Stopw
     """
     config = submodels.checkpoint.config
     replace = asked.emphasis == "comfy"
-    prompt = parse(asked.prompt, steps, replace=replace)
-    negative = parse(asked.negative_prompt, steps, composed=False, replace=replace)
+    counts = {word.name: word.count for word in submodels.words}
+    words = {word.name: word.fit(widths(config)) for word in submodels.words}
+    prompt = parse(asked.prompt, steps, embeddings=counts, replace=replace)
+    negative = parse(asked.negative_prompt, steps, embeddings=counts, composed=False,
+                     replace=replace)
     readings = _readings(prompt, negative)
     warnings = {text: None for reading in readings for text in _too_long(reading)}
-    warnings |= {f"{use.name!r} in the prompt is an adapter, which no prompt loads; it is left out,"
-                 f" load its file instead": None for use in (*prompt.adapters, *negative.adapters)}
     warnings |= {f"{text} in the prompt is of no known kind and left out": None
                  for text in (*prompt.ignored, *negative.ignored)}
     encoded = {}
     for part, (name, text) in zip(TEXTS, config.texts.items()):
-        encoder = Encoder(submodels, part, name, asked, timings)
+        encoder = Encoder(submodels, part, name, asked, words, timings)
         if isinstance(text, T5Config):
             encoded[name], cut = encoder.t5(readings)
             warnings |= dict.fromkeys(cut)
@@ -173,6 +175,7 @@ class Encoder:
     part: str
     name: str
     asked: Request
+    words: Mapping[str, Mapping[str, np.ndarray]]
     timings: Stopwatch
 
     def clip(self, readings: Sequence[Reading]) -> Encoded:
@@ -194,11 +197,23 @@ class Encoder:
         """What the encoder gives for chunks without weights."""
         config = self.submodels.checkpoint.config
         pad = 0 if self.name in PADDED_WITH_ZERO else END
-        ids = np.array([Chunk(tokens).ids(pad) for tokens in texts], np.int32)
+        chunks = [Chunk(tokens) for tokens in texts]
+        ids = np.array([chunk.ids(pad) for chunk in chunks], np.int32)
+        shape = (self.asked.clip_skip or SKIP.get(config.family, 1),)
         inputs = {"tokens": ids}
+        if any(chunk.vectors for chunk in chunks):
+            shape, inputs = (*shape, True), {"embeddings": self._rows(chunks, ids)}
         if (config.family, self.name) in POOLED:
             inputs["end"] = (ids == END).argmax(axis=1).astype(np.int32)
-        return self._run((self.asked.clip_skip or SKIP.get(config.family, 1),), inputs)
+        return self._run(shape, inputs)
+
+    def _rows(self, chunks: Sequence[Chunk], ids: np.ndarray) -> np.ndarray:
+        """The rows [chunks, positions, width] of tokens, and the vectors that stand among them."""
+        prefix = self.submodels.checkpoint.config.texts[self.name].prefix
+        name = f"{prefix}.text_model.embeddings.token_embedding.weight"
+        vectors = [{place: self.words[vector.name][self.name][vector.row]
+                    for place, vector in chunk.vectors.items()} for chunk in chunks]
+        return rows_of(ids, self.submodels.weights.floats(name), vectors)
 
     def _weighted(self, chunks: Sequence[Chunk], texts: Sequence[Tokens],
                   states: np.ndarray) -> np.ndarray:
@@ -236,7 +251,7 @@ class Encoder:
         shape = (TEXT_BATCH, *shape)
         with self.timings.of("prepare"):
             self.submodels.bound(self.part, shape)
-        count = len(inputs["tokens"])
+        count = len(next(iter(inputs.values())))
         found = []
         with self.timings.of("text"):
             for start in range(0, count, TEXT_BATCH):

@@ -10,31 +10,43 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from smalti import checkpoint, settings
-from smalti.checkpoint.adapters import Fit, Use
-from smalti.diffusion.adapters import Adapters, Entry
+from smalti.checkpoint.adapters import Adapted, Fit, Use
+from smalti.checkpoint.embeddings import Embedding
+from smalti.diffusion.adapters import Adapters, Entry, labels
 from smalti.diffusion.conditioning import usual_text_shape, usual_tokens
 from smalti.diffusion.control import Beside, Control, Controls, Programs
 from smalti.diffusion.fit import check_parts, check_refiner, check_text_to_image
 from smalti.diffusion.guidance import PLAIN, Guidance, Guide
 from smalti.diffusion.levels import noise_levels
+from smalti.diffusion.prompt import parse
 from smalti.diffusion.random import NoiseSource
 from smalti.diffusion.request import Request, check_name, request, working_bytes
 from smalti.diffusion.result import Result, Step, Stopwatch, to_image
 from smalti.diffusion.samplers import SAMPLERS, initial_latents
 from smalti.diffusion.stage import Stage
 from smalti.diffusion.submodels import Submodels, ignore
+from smalti.diffusion.words import Words
 from smalti.models.parts import TEXTS
 from smalti.runtime import Program, devices
 from smalti.runtime.compiler import PRECISIONS
 
 SHIPPED_MODEL = Path(__file__).parents[1] / "assets" / "emoji-128.safetensors"
 KEPT_SHARE = 0.5  # of the device's memory, for weights that wait for the next call
+
+
+class Vocabulary(NamedTuple):
+    """What a picture is made with: weights with adapters, words that stand for vectors, and what is
+    to be said about them."""
+
+    weights: Adapted
+    words: Sequence[Embedding]
+    warnings: list[str]
 
 
 class Pipeline:
@@ -47,12 +59,15 @@ class Pipeline:
     """
 
     def __init__(self, submodels: Submodels, name: str, memory_bytes: int,
-                 keep: bool = True, refiner: Submodels | None = None) -> None:
+                 keep: bool = True, refiner: Submodels | None = None,
+                 lora_folder: str | Path | None = None,
+                 embeddings: Sequence[str | Path] = ()) -> None:
         self.config = submodels.checkpoint.config
         self._refiner = refiner
         self.name = name
         self._submodels = submodels
-        self._adapters = Adapters(submodels)
+        self._adapters = Adapters(submodels, lora_folder)
+        self._words = Words(self.config, embeddings)
         self._memory_bytes = memory_bytes
         self._keep = keep
         self._control_programs: Programs = {}
@@ -62,7 +77,8 @@ class Pipeline:
              threads: int | None = None, progress: Callable[[str], None] = ignore,
              keep: bool = True, *, text_encoders: Sequence[str | Path] = (),
              vae: str | Path | None = None, prediction: str | None = None,
-             loras: Sequence[Entry] = (), refiner: str | Path | None = None,
+             loras: Sequence[Entry] = (), lora_folder: str | Path | None = None,
+             embeddings: Sequence[str | Path] = (), refiner: str | Path | None = None,
              supervise: bool = True) -> Pipeline:
         """Open a checkpoint: a file of weights, a diffusers folder, or None for the model that
         ships with Smalti. Nothing is compiled yet.
@@ -70,9 +86,11 @@ class Pipeline:
         `text_encoders` and `vae` are files of parts that the checkpoint does not hold, or that are
         to replace its own; which text encoder one is, is seen in it. `prediction` ("epsilon",
         "v_prediction", ...) is what the denoiser predicts, where the file tells it wrong. `loras`
-        are adapters to begin with: see `loras`. `refiner` is a model that takes the last steps
-        over, such as that of SDXL. With `supervise`, faster schedules are looked for while pictures
-        are made, which are the same with and without.
+        are adapters to begin with: see `loras`; `lora_folder` is where those are that prompts name
+        as <lora:name:0.8>. `embeddings` are textual inversions, files or folders of them, which
+        prompts name by their files. `refiner` is a model that takes the last steps over, such as
+        that of SDXL. With `supervise`, faster schedules are looked for while pictures are made,
+        which are the same with and without.
 
         Weights stay bound for the next call where memory allows it; without `keep` each part is let
         go as soon as it is done with, so that the next one takes over its memory.
@@ -96,7 +114,8 @@ class Pipeline:
             check_refiner(opened, second.checkpoint)
         stem = Path(opened.report.path).stem
         name = stem.encode("utf-8", "replace").decode()  # a file name need not be text
-        pipe = cls(submodels, name, known[chosen].memory_bytes, keep, second)
+        pipe = cls(submodels, name, known[chosen].memory_bytes, keep, second, lora_folder,
+                   embeddings)
         pipe.loras = loras
         return pipe
 
@@ -131,12 +150,12 @@ class Pipeline:
             negative_prompt=negative_prompt, width=width, height=height, steps=steps,
             guidance_scale=guidance_scale, sampler=sampler, noise=noise, seed=seed, rng=rng,
             batch_size=batch_size, clip_skip=clip_skip, distilled_guidance=distilled_guidance,
-            emphasis=emphasis, loras=self._adapters.labels(),
+            emphasis=emphasis, loras=labels(self._adapters.given),
             controls=tuple(control.text() for control in controls), tiling=tiling,
             refiner=self._refiner and Path(self._refiner.checkpoint.report.path).stem,
             refiner_switch=refiner_switch, guide=guide)
         check_text_to_image(self.config)
-        return self._steps(asked, self._controls(controls, asked))
+        return self._steps(asked, self._controls(controls, asked), self._vocabulary(asked))
 
     @property
     def loras(self) -> tuple[Use, ...]:
@@ -175,7 +194,8 @@ class Pipeline:
         return self._submodels.compiled(part, self._submodels.graph(part, shape)).explain(device)
 
     def program(self, part: str, width: int | None = None, height: int | None = None) -> Program:
-        """The program of one part for a size in pixels, with the model's weights."""
+        """The program of one part for a size in pixels, with the model's weights and `loras`."""
+        self._submodels.weights = self._adapters.given
         return self._submodels.bound(part, self._shape(part, width, height))
 
     def _shape(self, part: str, width: int | None, height: int | None) -> tuple[int, ...]:
@@ -211,15 +231,26 @@ class Pipeline:
                         models.progress, self._control_programs, asked.tiling,
                         Beside(vae, encode, models.weights.floats, trained_step))
 
-    def _steps(self, asked: Request, controls: Controls | None) -> Iterator[Step]:
+    def _vocabulary(self, asked: Request) -> Vocabulary:
+        """The weights with the adapters that are given or named, and the words that are named."""
+        texts = (asked.prompt, asked.negative_prompt)
+        named = [use for text in texts for use in parse(text, asked.steps).adapters]
+        weights = self._adapters.with_named(named)
+        bundled = [word for use in weights.uses for word in use.adapter.embeddings]
+        return Vocabulary(weights, self._words.named(texts, bundled),
+                          self._adapters.warnings(weights, named))
+
+    def _steps(self, asked: Request, controls: Controls | None,
+               vocabulary: Vocabulary) -> Iterator[Step]:
         timings, kept = Stopwatch(), self._kept_bytes_max(asked)
+        self._submodels.weights, self._submodels.words = vocabulary.weights, vocabulary.words
         self._submodels.begin()
         levels = noise_levels(self.config, asked.width, asked.height)
         sampler = SAMPLERS[asked.sampler]
         sigmas = sampler.sigmas(asked.noise, levels, asked.steps)
         total = len(sigmas) - 1
         stage = Stage.of(self._submodels, asked, total, timings, kept, controls)
-        warnings = [*stage.prompts.warnings, *self._adapters.warnings()]
+        warnings = [*vocabulary.warnings, *stage.prompts.warnings]
         guidance = Guidance(stage.denoiser, *stage.prompts.at(0), asked.guidance_scale,
                             asked.guide, always_both=sampler.needs_negative)
         source = NoiseSource(asked.rng, asked.seeds,
@@ -233,8 +264,10 @@ class Pipeline:
             if index == asked.refiner_start(total):
                 stage.end(kept)
                 self._refiner.begin()
+                self._refiner.words = vocabulary.words
                 stage = Stage.of(self._refiner, asked, total, timings, kept)
                 stage.begin(guidance, index, self._latent(asked), sigmas, timings, kept)
+            self._submodels.weights = vocabulary.weights  # other pictures may be made in turns
             guidance.condition(*stage.prompts.at(index))
             with timings.of("denoise"):
                 done = next(walk)

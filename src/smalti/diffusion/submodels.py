@@ -16,6 +16,7 @@ import numpy as np
 
 from smalti.checkpoint import Checkpoint
 from smalti.checkpoint.adapters import Adapted, Use, changed
+from smalti.checkpoint.embeddings import Embedding
 from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.models.parts import Part, parts
@@ -43,7 +44,10 @@ class _Bound:
 class Submodels:
     """Programs of one checkpoint, made when they are first needed.
 
-    `weights` are those of the checkpoint, with adapters where there are any: see `adapt`.
+    `weights` are those of the checkpoint, with adapters where `adapted` has made some with them.
+    Others may be set at any time: nothing is compiled for it, and only the weights that differ are
+    bound again, when their part is needed next. `words` are the textual inversions that prompts
+    may name.
     `progress` is called with one line of text before anything that may take over a second. With
     `supervise`, schedules are tried while parts run (see `runtime.supervisor`).
     """
@@ -53,19 +57,17 @@ class Submodels:
     threads: int | None = None
     progress: Callable[[str], None] = ignore
     supervise: bool = True
+    words: Sequence[Embedding] = ()
     _bound: dict[str, _Bound] = field(default_factory=dict)
     _watched: dict[str, Supervisor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.weights = Adapted(self.checkpoint, ())
+        self.weights = self.adapted(())
 
-    def adapt(self, uses: Sequence[Use]) -> None:
-        """Use these adapters from now on, and no others. Nothing is compiled for it, and only the
-        weights that they change are bound again, when their part is needed next.
-
-        Raises CheckpointError for an adapter of another kind of model.
-        """
-        self.weights = Adapted(self.checkpoint, uses, self.checkpoint.report.path)
+    def adapted(self, uses: Sequence[Use]) -> Adapted:
+        """The weights of the checkpoint with these adapters. Raises CheckpointError for an adapter
+        of another kind of model."""
+        return Adapted(self.checkpoint, uses, self.checkpoint.report.path)
 
     @cached_property
     def parts(self) -> dict[str, Part]:

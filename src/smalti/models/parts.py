@@ -54,7 +54,8 @@ def parts(config: ModelConfig) -> dict[str, Part]:
     """The parts of a model by name; a shape is
 
         text, text_2, text_3   of CLIP (batch, skip), where the state that is `skip`-th from the end
-                               is read; of T5 (batch, tokens)
+                               is read, or (batch, skip, True) with rows of tokens for their
+                               numbers; of T5 (batch, tokens)
         unet, transformer      (batch, height, width, tokens), sizes of the latent; then `control`
                                of its graph where it reads what ControlNets give, else False, and
                                of a UNet the directions in which the picture can be repeated (see
@@ -78,15 +79,14 @@ def parts(config: ModelConfig) -> dict[str, Part]:
     return found
 
 
-def text_graph(family: str, name: str, text: TextConfig,
-               embedded: bool = False) -> Callable[[int, int], Graph]:
+def text_graph(family: str, name: str, text: TextConfig) -> Callable[..., Graph]:
     """From (batch, skip), or (batch, tokens) for T5, to the graph of a text encoder of a family.
 
-    With `embedded` CLIP reads the rows of tokens instead of their numbers.
+    With True behind them, CLIP reads the rows of tokens instead of their numbers.
     """
     if isinstance(text, T5Config):
         return partial(t5_graph, text, masked=family in MASKED)
-    return lambda batch, skip: clip_text_graph(
+    return lambda batch, skip, embedded=False: clip_text_graph(
         text, batch, skip=skip, final_norm=family in LAST_STATE, pooled=(family, name) in POOLED,
         embedded=embedded)
 

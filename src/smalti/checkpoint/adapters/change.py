@@ -94,6 +94,8 @@ class Change:
 
         Raises Unfit with what is wrong for tensors that make no change together.
         """
+        if empty := [role for role in self.roles if 0 in self.shape(role)]:
+            raise Unfit(f"{empty[0]} holds no numbers")
         extent = _EXTENTS.get(self.kind, _unknown)(self)
         if extent and self.decomposed:
             _check_norms(self, *extent)
@@ -104,16 +106,17 @@ class Change:
 
     @property
     def inputs(self) -> int | None:
-        """Numbers that the layer reads at a place: the second axis of its weight, if that shows."""
-        if self.kind == "LoRA":
-            return self.shape("down")[1]
-        if self.kind in ("LoHa", "LoKr", "full"):
-            return self.extent[1]
-        return None
+        """Numbers that the layer reads at a place: the second axis of its weight, if that shows.
+
+        Raises Unfit as `extent` does.
+        """
+        if self.extent is None:
+            return None
+        return self.shape("down")[1] if self.kind == "LoRA" else self.extent[1]
 
     @property
     def rank(self) -> int | None:
-        """The inner extent of the factors; None where there are none."""
+        """The inner extent of the factors, which make a change; None where there are none."""
         role = {"LoRA": "down", "LoHa": "hada_w1_b"}.get(self.kind)
         if self.kind == "LoKr":
             role = next((r for r in ("lokr_w2_b", "lokr_w1_b") if r in self.roles), None)

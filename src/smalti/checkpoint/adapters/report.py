@@ -20,7 +20,8 @@ def adapter_report(path: str | Path) -> str:
     file, alphas = adapter.file, Counter()
     for change in adapter.changes:
         try:
-            alphas.update([f"{change.scale * change.rank:g}"] if change.rank else [])
+            if change.extent and change.rank:
+                alphas.update([f"{change.scale * change.rank:g}"])
         except CheckpointError:
             alphas.update(["damaged"])
     lines = {

@@ -1,0 +1,81 @@
+"""Words that stand for vectors in prompts: the textual inversions that a pipeline knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from smalti.checkpoint.embeddings import Embedding, Floats
+from smalti.errors import InputError
+from smalti.models.config import ModelConfig
+from smalti.models.transformer_config import T5Config
+
+SUFFIXES = (".safetensors", ".pt", ".bin", ".pth", ".ckpt")
+"""Endings of the files of a folder that may be embeddings or adapters."""
+
+class Words:
+    """The embeddings that prompts may name, for the text encoders of one model.
+
+    Files that are given are read at once; those of a folder when a prompt has their name.
+    """
+
+    def __init__(self, config: ModelConfig, paths: Iterable[str | Path] = ()) -> None:
+        self._config = config
+        self._files: dict[str, Path] = {}
+        self._known: dict[str, Embedding] = {}
+        paths = [Path(path) for path in paths]
+        if paths and not widths(config):
+            raise InputError("embeddings are for models with a CLIP text encoder; this model reads "
+                             "prompts with T5 only")
+        for path in paths:
+            if path.is_dir():
+                self._files |= {file.stem: file for file in files_in(path)}
+            else:
+                self.add(Embedding.open(path))
+
+    def add(self, word: Embedding) -> None:
+        """Know one more. Raises CheckpointError where it does not fit the text encoders."""
+        word.fit(widths(self._config))
+        self._known[word.name] = word
+
+    def named(self, texts: Sequence[str], bundled: Iterable[Embedding] = ()) -> list[Embedding]:
+        """Those whose names occur in the texts, in any capitals.
+
+        `bundled` are those that come with adapters. Raises CheckpointError for one that is damaged
+        or of another family.
+        """
+        heard = "\n".join(texts).lower()
+        for name in [name for name in self._files if name.lower() in heard]:
+            self.add(Embedding.open(self._files[name]))
+            del self._files[name]
+        found = {word.name: word for word in (*bundled, *self._known.values())
+                 if word.name.lower() in heard}
+        return list(found.values())
+
+
+def widths(config: ModelConfig) -> dict[str, int]:
+    """The text encoders that take vectors for words, and the width of those."""
+    return {name: text.hidden_size for name, text in config.texts.items()
+            if not isinstance(text, T5Config)}
+
+
+def rows_of(tokens: Sequence[Sequence[int]], table: np.ndarray,
+            vectors: Sequence[Mapping[int, np.ndarray]]) -> Floats:
+    """The rows [texts, positions, width] of a table of tokens, with vectors at some positions.
+
+    >>> table = np.arange(6, dtype=np.float32).reshape(3, 2)
+    >>> rows_of([[2, 0]], table, [{1: np.float32([8, 9])}]).tolist()
+    [[[4.0, 5.0], [8.0, 9.0]]]
+    """
+    rows = table[np.asarray(tokens)].astype(np.float32)
+    for text, places in zip(rows, vectors, strict=True):
+        for place, vector in places.items():
+            text[place] = vector
+    return rows
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The files in a folder and its folders that may hold tensors, in order."""
+    return sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
