@@ -16,7 +16,8 @@ from PIL import Image
 from smalti.benchmark.weights import seeded
 from smalti.checkpoint import open_companion
 from smalti.cli.main import root
-from smalti.diffusion.upscale import Upscaler, tiles
+from smalti.diffusion.tiles import tiles
+from smalti.diffusion.upscale import Upscaler
 from smalti.errors import CheckpointError, InputError
 from smalti.graph import evaluate
 from smalti.models import RrdbConfig, SrvggConfig, TaesdConfig, taesd_decoder_graph, upscaler_graph

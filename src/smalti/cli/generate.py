@@ -120,6 +120,8 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
 @click.option("--supervise/--no-supervise", default=True, show_default=True,
               help="Look for faster schedules while the picture is made; it is the same with and "
                    "without.")
+@click.option("--memory", default=None, metavar="SIZE",
+              help="What all of it may take, such as 6GB. Default: what the device has.")
 def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[str, ...],
              vae: str | None, prediction: str | None, refiner: str | None,
              refiner_switch: float | None, loras: tuple[str, ...], lora_dir: str | None,
@@ -130,7 +132,7 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
              clip_skip: int | None, tiling: str | None, controls: tuple[tuple[str, str], ...],
              strengths: tuple[float, ...], times: tuple[tuple[float, float], ...], edges: bool,
              emphasis: str, preview: str | None, rng: str, device: str, threads: int | None,
-             precision: str, supervise: bool) -> None:
+             precision: str, supervise: bool, memory: str | None) -> None:
     """Make a picture of PROMPT."""
     started = time.perf_counter()
     width, height = parse_size(size)
@@ -140,7 +142,7 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
         pipeline = smalti.Pipeline
     pipe = pipeline.load(model, device=device, precision=precision, threads=threads,
                          progress=show_progress, keep=False, text_encoders=text_encoders, vae=vae,
-                         prediction=prediction, refiner=refiner, supervise=supervise,
+                         prediction=prediction, refiner=refiner, supervise=supervise, memory=memory,
                          loras=[parse_lora(text) for text in loras], lora_folder=lora_dir,
                          embeddings=(*embeddings, *embedding_dirs))
     work = pipe.steps(

@@ -21,12 +21,13 @@ from smalti.checkpoint.embeddings import Embedding
 from smalti.diffusion.adapters import Adapters, Entry, labels
 from smalti.diffusion.conditioning import usual_text_shape, usual_tokens
 from smalti.diffusion.control import Beside, Control, Controls, Programs
+from smalti.diffusion.decoding import decoded, fitting_side
 from smalti.diffusion.fit import check_parts, check_refiner, check_text_to_image
 from smalti.diffusion.guidance import PLAIN, Guidance, Guide
 from smalti.diffusion.levels import noise_levels
 from smalti.diffusion.prompt import parse
 from smalti.diffusion.random import NoiseSource
-from smalti.diffusion.request import Request, check_name, request, working_bytes
+from smalti.diffusion.request import Request, check_name, memory_bytes, request, working_bytes
 from smalti.diffusion.result import Result, Step, Stopwatch, to_image
 from smalti.diffusion.samplers import SAMPLERS, initial_latents
 from smalti.diffusion.stage import Stage
@@ -37,6 +38,7 @@ from smalti.runtime import Program, devices
 from smalti.runtime.compiler import PRECISIONS
 
 SHIPPED_MODEL = Path(__file__).parents[1] / "assets" / "emoji-128.safetensors"
+USABLE_SHARE = 0.9  # of the device's memory, where nothing is said
 KEPT_SHARE = 0.5  # of the device's memory, for weights that wait for the next call
 
 
@@ -79,7 +81,7 @@ class Pipeline:
              vae: str | Path | None = None, prediction: str | None = None,
              loras: Sequence[Entry] = (), lora_folder: str | Path | None = None,
              embeddings: Sequence[str | Path] = (), refiner: str | Path | None = None,
-             supervise: bool = True) -> Pipeline:
+             supervise: bool = True, memory: int | str | None = None) -> Pipeline:
         """Open a checkpoint: a file of weights, a diffusers folder, or None for the model that
         ships with Smalti. Nothing is compiled yet.
 
@@ -92,6 +94,9 @@ class Pipeline:
         that of SDXL. With `supervise`, faster schedules are looked for while pictures are made,
         which are the same with and without.
 
+        `memory` is what all of it may take: bytes, or "6GB"; default: what the device has. What
+        does not fit is let go when another part is needed, weights of a denoiser come and go while
+        it runs, and pictures are decoded in tiles; the result's warnings say so.
         Weights stay bound for the next call where memory allows it; without `keep` each part is let
         go as soon as it is done with, so that the next one takes over its memory.
         `progress` is called with a line of text before and during anything that takes long.
@@ -107,15 +112,21 @@ class Pipeline:
         opened = checkpoint.load(SHIPPED_MODEL if path is None else path, text_encoders, vae,
                                  prediction)
         check_parts(opened)
-        submodels, second = Submodels(opened, precision, threads, progress, supervise), None
+        total = known[chosen].memory_bytes
+        budget = int(USABLE_SHARE * total) if memory is None else memory_bytes(memory)
+
+        def models(part_of: checkpoint.Checkpoint) -> Submodels:
+            return Submodels(part_of, precision, threads, progress, supervise, memory_bytes=budget)
+
+        submodels, second = models(opened), None
         if refiner is not None:
-            second = Submodels(checkpoint.load(refiner), precision, threads, progress, supervise)
+            second = models(checkpoint.load(refiner))
             check_parts(second.checkpoint)
             check_refiner(opened, second.checkpoint)
         stem = Path(opened.report.path).stem
         name = stem.encode("utf-8", "replace").decode()  # a file name need not be text
-        pipe = cls(submodels, name, known[chosen].memory_bytes, keep, second, lora_folder,
-                   embeddings)
+        pipe = cls(submodels, name, total if memory is None else budget, keep, second,
+                   lora_folder, embeddings)
         pipe.loras = loras
         return pipe
 
@@ -279,8 +290,14 @@ class Pipeline:
                     self._control_programs.clear()
                 images = self._decoded(asked, done.x, timings)
                 texts = [asked.text(seed) for seed in asked.seeds]
-                result = Result(images, asked.seeds, texts, asked, timings.seconds, warnings)
+                result = Result(images, asked.seeds, texts, asked, timings.seconds,
+                                [*warnings, *self._said()])
             yield Step(index, total, done.sigma_next, seconds, done.x, done.denoised, result)
+
+    def _said(self) -> list[str]:
+        """What was done because memory was short."""
+        models = [self._submodels, *([self._refiner] if self._refiner else [])]
+        return [text for each in models for text in each.said]
 
     def _kept_bytes_max(self, asked: Request) -> int:
         """Bytes of weights that may stay from call to call: with what a picture needs besides, no
@@ -298,16 +315,15 @@ class Pipeline:
     def _decoded(self, asked: Request, latents: np.ndarray,
                  timings: Stopwatch) -> list[Image.Image]:
         """RGB pictures of latents [batch, 4, h, w]."""
-        shape = (*self._latent(asked), *([asked.tiling] if asked.tiling else []))
+        models, (height, width) = self._submodels, self._latent(asked)
+        side = fitting_side(models, height, width)
         with timings.of("prepare"):
-            self._submodels.bound("vae", shape)
+            models.bound("vae", (height, width, asked.tiling) if asked.tiling else
+                         (min(height, side), min(width, side)))
         images = []
         with timings.of("decode"):
-            vae = self.config.vae
-            unscaled = latents[:, None] / np.float32(vae.scaling_factor)
-            for latent in unscaled + np.float32(vae.shift_factor):
-                self._submodels.progress("decoding")
-                (pixels,) = self._submodels.run("vae", shape, latent=latent).values()
-                images.append(to_image(pixels[0]))
+            for latent in latents[:, None]:
+                models.progress("decoding")
+                images.append(to_image(decoded(models, latent, asked.tiling, side)[0]))
         self._submodels.release("vae", self._kept_bytes_max(asked))
         return images

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from smalti.models.config import ModelConfig, UNetConfig
 from smalti.models.tileable import DIRECTIONS
 
 SIZE_MAX = 4096
+COPIES = 10
+"""Activations of a denoiser that are there at a time, as a guess."""
+MEMORY_MIN, MEMORY_MAX = 256 << 20, 1 << 50
 BATCH_MAX = 64
 GUIDANCE_MAX = 100.0
 REFINER_SWITCH = 0.8
@@ -240,6 +244,32 @@ def working_bytes(config: ModelConfig, width: int, height: int) -> int:
     return 2 * 4 * channels * width * height
 
 
+def denoising_bytes(config: ModelConfig, width: int, height: int) -> int:
+    """A guess of the memory that denoising needs beside weights: `COPIES` of the activations at
+    full size, in f32, for a batch of two."""
+    denoiser, factor = config.denoiser, config.vae.downscale
+    area = width * height // factor**2
+    if isinstance(denoiser, UNetConfig):
+        return 2 * 4 * COPIES * denoiser.block_channels[0] * area
+    return 2 * 4 * COPIES * denoiser.hidden_size * area // 4
+
+
+def memory_bytes(text: int | str) -> int:
+    """Bytes as a number, or written as "6GB", "800 MB" or "1.5GiB". Raises InputError.
+
+    >>> memory_bytes("6GB"), memory_bytes("1.5 GiB"), memory_bytes(2**30)
+    (6000000000, 1610612736, 1073741824)
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", str(text).lower())
+    if found is None or isinstance(text, bool):
+        raise InputError(f"memory is {text!r}; expected bytes, or a number such as 6GB")
+    number, letter, binary = found.groups()
+    bytes_ = int(float(number) * (1024 if binary else 1000) ** " kmgt".index(letter or " "))
+    if not MEMORY_MIN <= bytes_ <= MEMORY_MAX:
+        raise InputError(f"memory is {text!r}; expected {MEMORY_MIN >> 20} MiB at least")
+    return bytes_
+
+
 def _check_size(config: ModelConfig, width: object, height: object, memory_bytes: int) -> None:
     multiple = size_multiple(config)
     for what, extent in (("width", width), ("height", height)):
@@ -249,8 +279,8 @@ def _check_size(config: ModelConfig, width: object, height: object, memory_bytes
             raise InputError(f"{what} is {extent}; this model makes pictures whose sides are "
                              f"multiples of {multiple} pixels; the next are {below} and "
                              f"{below + multiple}")
-    need = working_bytes(config, width, height)
+    need = denoising_bytes(config, width, height)
     if need > memory_bytes:
-        raise InputError(f"a picture of {width}x{height} needs about {need / 2**30:.0f} GiB of "
-                         f"working memory (an estimate); this device has "
-                         f"{memory_bytes / 2**30:.0f} GiB; choose a smaller size")
+        raise InputError(f"a picture of {width}x{height} needs about {need / 2**30:.1f} GiB of "
+                         f"working memory (an estimate); there are {memory_bytes / 2**30:.1f} GiB; "
+                         f"choose a smaller size")

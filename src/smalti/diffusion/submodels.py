@@ -21,10 +21,17 @@ from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.models.parts import Part, parts
 from smalti.runtime import Program, compile_graph
+from smalti.runtime.memory import resident_bytes
 from smalti.runtime.supervisor import Supervisor
 
 HALVES = {"F16": "f16", "BF16": "bf16"}
 """Dtype tags of a checkpoint whose values programs hold as they are."""
+
+
+BASE_BYTES = 150_000_000
+"""What a process takes beside weights and intermediate results, where the system does not tell."""
+STAGED = 4
+"""Copies of the largest weight that there may be while weights are read and packed."""
 
 
 def ignore(text: str) -> None:
@@ -49,7 +56,9 @@ class Submodels:
     bound again, when their part is needed next. `words` are the textual inversions that prompts
     may name.
     `progress` is called with one line of text before anything that may take over a second. With
-    `supervise`, schedules are tried while parts run (see `runtime.supervisor`).
+    `supervise`, schedules are tried while parts run (see `runtime.supervisor`). All that the
+    process takes is kept below `memory_bytes`: parts that are not in use are let go, and weights of
+    one that is too large come and go while it runs. `said` says what was done for that.
     """
 
     checkpoint: Checkpoint
@@ -58,6 +67,8 @@ class Submodels:
     progress: Callable[[str], None] = ignore
     supervise: bool = True
     words: Sequence[Embedding] = ()
+    memory_bytes: int | None = None
+    said: list[str] = field(default_factory=list)
     _bound: dict[str, _Bound] = field(default_factory=dict)
     _watched: dict[str, Supervisor] = field(default_factory=dict)
 
@@ -95,6 +106,7 @@ class Submodels:
 
     def begin(self) -> None:
         """A new picture begins."""
+        self.said.clear()
         for watched in self._watched.values():
             watched.begin()
 
@@ -106,11 +118,61 @@ class Submodels:
         before = self._current(part)
         if before is not None and self._bound[part].shape == shape:
             return before
-        program = self.compiled(part, self.graph(part, shape), before)
+        graph = self.graph(part, shape)
+        program = self.compiled(part, graph, before)
         self.progress(f"loading {self.parts[part].title}")
-        program.bind(self.weights.floats, self.weights.drop, like=before)
+        room = self._room_for(part, program, graph)
+        if room is not None and room < program.weights_bytes:
+            self.say(f"memory was short for {self.parts[part].title}: "
+                     f"{max(room, 0) / 1e9:.1f} of {program.weights_bytes / 1e9:.1f} GB of its "
+                     f"weights were there at a time, the rest was read while it ran")
+        program.bind(self.weights.floats, self.weights.drop, bytes_max=room,
+                     like=before if part in self._bound else None)
         self._bound[part] = _Bound(shape, program, self.weights)
         return program
+
+    def say(self, text: str) -> None:
+        """Note what was done because memory was short, once."""
+        if text not in self.said:
+            self.said.append(text)
+
+    def room(self, held_bytes: int = 0) -> int | None:
+        """Bytes that may still be taken, beside `held_bytes`; None where nothing bounds them."""
+        if self.memory_bytes is None:
+            return None
+        taken = max(resident_bytes() or 0, BASE_BYTES + sum(
+            each.program.weights_bytes + each.program.arena_bytes for each in self._bound.values()))
+        return self.memory_bytes - taken - held_bytes
+
+    def _room_for(self, part: str, program: Program, graph: Graph) -> int | None:
+        """Bytes that the weights of a part may take; others are let go where they must be, and last
+        the part itself as it was for another shape."""
+        if self.memory_bytes is None:
+            return None
+        halves = self.halves(graph)
+        largest = max((value.type.size * (2 if name in halves else 4)
+                       for name, value in graph.parameters.items()), default=0)
+        working = program.arena_bytes + STAGED * largest
+        before = self._bound.get(part)
+        if before is not None and not before.program.streamed and self.room(working) >= 0:
+            return program.weights_bytes  # most of them are there
+        self.make_room(working + program.weights_bytes, part)
+        if self.room(working) < program.weights_bytes:
+            self._let_go(part)
+        return self.room(working)
+
+    def make_room(self, size: int, part: str) -> None:
+        """Let go of other parts than `part` until `size` bytes may be taken, or none is left."""
+        others = [name for name in self._bound if name != part]
+        while others and self.room(size) is not None and self.room(size) < 0:
+            self._let_go(others.pop(0))
+
+    def _let_go(self, part: str) -> None:
+        """Give back the memory of a part, unless somebody holds its program."""
+        self._watched.pop(part, None)
+        known = self._bound.pop(part, None)
+        if known is not None and known.program.streamed:
+            known.program.release()
 
     def _current(self, part: str) -> Program | None:
         """The program of `part` that is there, with the weights of now: what adapters have changed
@@ -160,5 +222,4 @@ class Submodels:
         """Let go of `part` unless the weights of all parts take at most `kept_bytes_max` bytes; it
         comes back when it is needed again."""
         if self.weight_bytes > kept_bytes_max:
-            self._bound.pop(part, None)
-            self._watched.pop(part, None)
+            self._let_go(part)

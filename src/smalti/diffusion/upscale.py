@@ -6,15 +6,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from smalti.checkpoint import Companion, open_companion
+from smalti.diffusion.tiles import tiles
 from smalti.errors import InputError
 from smalti.models import RrdbConfig, SrvggConfig, upscaler_graph
 from smalti.runtime import Program, compile_graph
@@ -119,27 +119,3 @@ class Upscaler:
             self._programs = {shape: program}
         image = np.ascontiguousarray(colours[None])
         return self._programs[shape].run_checked({"image": image})["image"][0]
-
-
-def tiles(extent: int, tile: int, overlap: int, step: int = 1) -> Iterator[tuple[int, int, Floats]]:
-    """First and last pixel of tiles of one size that cover `extent`, and a weight for each pixel.
-
-    Neighbours share `overlap` pixels at least, and fade into each other over half as many in the
-    middle of them: what is computed nearest to an edge of a tile knows least of what is around.
-    Weights of all tiles add up to 1. Tiles begin at multiples of `step`.
-
-    >>> [(first, end) for first, end, _ in tiles(100, 48, 16)]
-    [(0, 48), (26, 74), (52, 100)]
-    """
-    if extent <= tile:
-        yield 0, extent, np.ones(extent, np.float32)
-        return
-    count = -(-(extent - overlap) // (tile - overlap))
-    starts = [round(i * (extent - tile) / (count - 1) / step) * step for i in range(count)]
-    middles = [(before + tile + after) / 2 for before, after in pairwise(starts)]
-    places = np.arange(extent, dtype=np.float32) + 0.5
-    begun = [np.ones_like(places),
-             *(np.clip((places - middle) / (overlap / 2) + 0.5, 0, 1) for middle in middles),
-             np.zeros_like(places)]
-    for start, (own, following) in zip(starts, pairwise(begun), strict=True):
-        yield start, start + tile, (own - following)[start:start + tile]

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import mmap
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 
 from smalti.errors import DeviceError
+
+
+RESIDENT = Path("/proc/self/statm")
+"""Where Linux tells the pages that a process has."""
+
+
+def resident_bytes() -> int | None:
+    """Bytes of memory that this process takes at present; None where the system does not tell."""
+    try:
+        return int(RESIDENT.read_text().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return None
 
 
 def anonymous(size: int) -> np.ndarray:

@@ -57,16 +57,24 @@ class Recipe(Protocol):
 class Program(ABC):
     """A compiled graph: bind weights, run, save, ask what it does.
 
-    `recipe` is what it was compiled from, and `targets` and `filterings` say what was made of that.
+    `weights_bytes` are those of all weights as they are bound, `arena_bytes` those of everything
+    between kernels. `recipe` is what it was compiled from, and `targets` and `filterings` say what was made of that.
     `bound` says whether it has all weights that it needs to run.
     """
 
     name: str
     inputs: dict[str, tuple[int, ...]]
     bound: bool = True
+    weights_bytes: int = 0
+    arena_bytes: int = 0
     recipe: Recipe | None = None
     targets: tuple[str, ...] = ()
     filterings: Mapping[str, int] = MappingProxyType({})
+
+    @property
+    def streamed(self) -> bool:
+        """Whether some of the weights are read again in each run."""
+        return False
 
     @abstractmethod
     def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
@@ -193,6 +201,7 @@ class NativeProgram(Program):
         self.crew = 1 if image.work_seconds <= ALONE_SECONDS else self.threads
         self._brief = image.work_seconds / self.crew <= BRIEF_SECONDS
         self.inputs = {name: place.shape for name, place in image.inputs.items()}
+        self.weights_bytes = image.weights_bytes
         self._code = Executable(image.code) if image.functions else None
         self._weights: list[np.ndarray] | None = None
         self._shared: set[int] = set()
@@ -317,8 +326,7 @@ class NativeProgram(Program):
         Table([[row]], 1, 0, 0, self._code).run(0, 1, brief=True)
 
     @property
-    def streams(self) -> bool:
-        """Whether some weights come and go while it runs."""
+    def streamed(self) -> bool:
         return self._stream is not None
 
     @property

@@ -57,9 +57,9 @@ def planned(image: Image, bytes_max: int) -> Plan | None:
 
     Raises InputError that says how much is needed at least.
     """
-    sizes = [padded(slot.bytes) for slot in image.slots]
-    if sum(sizes) <= bytes_max:
+    if sum(slot.bytes for slot in image.slots) <= bytes_max:
         return None
+    sizes = [padded(slot.bytes) for slot in image.slots]
     units = [(first, last, _read(image.launches[first:last])) for first, last in _units(image)]
     small = {n for n, slot in enumerate(image.slots) if slot.bytes < LARGE_BYTES}
     fixed = sum(sizes[n] for n in small)

@@ -80,7 +80,7 @@ class Supervisor:
     def run_checked(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs of the program, as its own `run_checked` gives them, and its errors."""
         program = self.program
-        if not isinstance(program, NativeProgram) or program.streams \
+        if not isinstance(program, NativeProgram) or program.streamed \
                 or not self._turn.acquire(blocking=False):
             return program.run_checked(inputs)
         try:

@@ -1,0 +1,91 @@
+"""From latents to pixels and back: the autoencoder, in tiles where memory is short for the whole.
+
+Tiles are as large as memory allows and fade into each other, since what is computed near the edge of
+one knows little of what is around: the statistics of its norms are those of the tile. The larger the
+tiles, the closer the picture is to one that is decoded at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from smalti.diffusion.request import working_bytes
+from smalti.diffusion.submodels import Submodels
+from smalti.diffusion.tiles import tiles
+
+Floats = np.ndarray
+SIDES = (192, 160, 128, 112, 96, 80, 64, 48, 32)
+"""Sides of a tile, in latent pixels; the last one is taken where memory is short for all."""
+OVERLAP_SHARE = 0.25
+
+
+def decoded(submodels: Submodels, latent: Floats, directions: str = "",
+            side: int | None = None) -> Floats:
+    """Pixels f32[1, 3, height, width] in [-1, 1] of a latent [1, c, h, w] in model space.
+
+    `directions` are those in which the picture can be repeated; such a one is decoded whole. Tiles
+    of another `side` than memory asks for are for tests and comparisons.
+    """
+    vae = submodels.checkpoint.config.vae
+    unscaled = latent / np.float32(vae.scaling_factor) + np.float32(vae.shift_factor)
+    height, width = latent.shape[2:]
+    side = fitting_side(submodels, height, width) if side is None else side
+    if directions or side >= max(height, width):
+        shape = (height, width, *([directions] if directions else []))
+        return _only(submodels.run("vae", shape, latent=unscaled))
+
+    def decode(part: Floats) -> Floats:
+        return _only(submodels.run("vae", part.shape[2:], latent=part))
+
+    count = len(list(tiles(height, side, _overlap(side)))) * len(
+        list(tiles(width, side, _overlap(side))))
+    submodels.say(f"memory was short for the picture at once: it was decoded in {count} tiles of "
+                  f"{side * vae.downscale} pixels")
+    return in_tiles(decode, unscaled, side, vae.downscale, submodels.progress)
+
+
+def in_tiles(decode: Callable[[Floats], Floats], latent: Floats, side: int, scale: int,
+             progress: Callable[[str], None] = lambda text: None) -> Floats:
+    """What `decode` makes of [1, c, h, w], `scale` times as large, in tiles of `side` pixels.
+
+    >>> latent = np.arange(60.0).reshape(1, 1, 6, 10)
+    >>> np.allclose(in_tiles(lambda part: part, latent, 4, 1), latent)
+    True
+    """
+    rows, columns = (list(tiles(extent, side, _overlap(side))) for extent in latent.shape[2:])
+    result, done = None, 0
+    for top, bottom, down in rows:
+        for left, right, across in columns:
+            done += 1
+            progress(f"tile {done} of {len(rows) * len(columns)}")
+            part = decode(np.ascontiguousarray(latent[:, :, top:bottom, left:right]))
+            if result is None:
+                shape = (1, part.shape[1], *(scale * extent for extent in latent.shape[2:]))
+                result = np.zeros(shape, np.float32)
+            part = part * down.repeat(scale)[:, None] * across.repeat(scale)
+            result[:, :, scale * top:scale * bottom, scale * left:scale * right] += part
+    return result
+
+
+def fitting_side(submodels: Submodels, height: int, width: int) -> int:
+    """The side of the largest tile that memory is enough for, in latent pixels."""
+    config = submodels.checkpoint.config
+    factor = config.vae.downscale
+    whole = working_bytes(config, factor * width, factor * height)
+    submodels.make_room(whole, "vae")
+    room = submodels.room()
+    if room is None or whole <= room:
+        return max(height, width)
+    return next((side for side in SIDES if working_bytes(
+        config, factor * min(side, width), factor * min(side, height)) <= room), SIDES[-1])
+
+
+def _overlap(side: int) -> int:
+    return max(1, int(OVERLAP_SHARE * side))
+
+
+def _only(outputs: dict[str, Floats]) -> Floats:
+    (found,) = outputs.values()
+    return found

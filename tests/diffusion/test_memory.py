@@ -1,0 +1,121 @@
+"""Pictures in less memory than a model takes: the same bytes, and what was done is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_model import tiny_weights, write_model
+
+from smalti import Pipeline, checkpoint
+from smalti.diffusion import decoding, submodels
+from smalti.diffusion.decoding import decoded, in_tiles
+from smalti.errors import InputError
+from smalti.runtime import streaming
+
+PROMPT = "a red apple"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("memory")
+    return write_model(folder / "tiny.safetensors", tiny_weights())
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what parts are known to take counts, and every weight is large."""
+    monkeypatch.setattr(submodels, "resident_bytes", lambda: None)
+    monkeypatch.setattr(submodels, "BASE_BYTES", 0)
+    monkeypatch.setattr(submodels, "STAGED", 0)
+    monkeypatch.setattr(streaming, "LARGE_BYTES", 1)
+
+
+def picture(pipe: Pipeline, **options: object) -> bytes:
+    return pipe(PROMPT, seed=3, **options).images[0].tobytes()
+
+
+def needs(pipe: Pipeline) -> dict[str, int]:
+    """Bytes that each part takes."""
+    return {part: held.program.weights_bytes + held.program.arena_bytes
+            for part, held in pipe._submodels._bound.items()}
+
+
+def test_parts_that_are_not_in_use_are_let_go(path: Path, measured: None) -> None:
+    pipe = Pipeline.load(path, threads=1)
+    expected, taken = picture(pipe), needs(pipe)
+    assert set(taken) == {"text", "unet", "vae"}
+    tight = Pipeline.load(path, threads=1)
+    tight._submodels.memory_bytes = max(taken.values()) + min(taken.values()) // 2
+    assert picture(tight) == expected
+    assert set(needs(tight)) < set(taken)
+
+
+def test_weights_of_a_denoiser_come_and_go(path: Path, measured: None) -> None:
+    opened, shape = checkpoint.load(path), (2, 8, 8, 77)
+    random = np.random.default_rng(0)
+    inputs = {"latent": random.standard_normal((2, 4, 8, 8)).astype(np.float32),
+              "timesteps": np.full(2, 500, np.float32),
+              "context": random.standard_normal((2, 77, 16)).astype(np.float32)}
+    plenty = submodels.Submodels(opened, threads=1)
+    expected = plenty.run("unet", shape, **inputs)
+    unet = plenty.bound("unet", shape)
+    short = submodels.Submodels(opened, threads=1, memory_bytes=unet.arena_bytes + int(
+        0.8 * unet.weights_bytes))
+    for _ in range(2):
+        found = short.run("unet", shape, **inputs)
+        assert all(found[name].tobytes() == array.tobytes() for name, array in expected.items())
+    assert short.bound("unet", shape).streamed
+    (said,) = short.said
+    assert said.startswith("memory was short for the UNet: 0.0 of 0.0 GB")
+    assert said.endswith("the rest was read while it ran")
+
+
+def test_a_picture_is_decoded_in_tiles_and_says_so(path: Path,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = Pipeline.load(path, threads=1)
+    assert picture(pipe, width=32, height=64)
+    monkeypatch.setattr(decoding, "SIDES", (12,))
+    monkeypatch.setattr(type(pipe._submodels), "room", lambda self, held=0: 1 - held)
+    monkeypatch.setattr(type(pipe._submodels), "_room_for", lambda *given: None)
+    result = pipe(PROMPT, seed=3, width=32, height=64)
+    assert result.images[0].size == (32, 64)
+    assert result.warnings == [
+        "memory was short for the picture at once: it was decoded in 8 tiles of 24 pixels"]
+
+
+def test_tiles_of_the_shipped_decoder_leave_no_seam() -> None:
+    """The model that ships, at twice its size: tiles differ from the whole by what norms see of
+    the picture, and not more at their borders than elsewhere."""
+    pipe = Pipeline.load(threads=1)
+    step = list(pipe.steps(PROMPT, width=256, height=256, steps=2, seed=5))[-1]
+    whole = decoded(pipe._submodels, step.latents, side=64)
+    tiled = decoded(pipe._submodels, step.latents, side=24)
+    difference = np.abs(whole - tiled)[0].mean(0)
+    assert whole.shape == tiled.shape == (1, 3, 256, 256)
+    jumps = np.abs(np.diff(tiled - whole, axis=-1)).mean((0, 1, 2))
+    assert difference.mean() < 0.1 * np.abs(whole).mean()
+    assert jumps.max() < 12 * np.median(jumps)
+
+
+def test_tiles_of_something_local_are_the_whole() -> None:
+    random = np.random.default_rng(0)
+    latent = random.standard_normal((1, 2, 41, 23)).astype(np.float32)
+
+    def decode(part: np.ndarray) -> np.ndarray:
+        return part.repeat(2, axis=2).repeat(2, axis=3)[:, :1]
+
+    for side in (8, 16, 40, 64):
+        np.testing.assert_allclose(in_tiles(decode, latent, side, 2), decode(latent), atol=1e-6)
+
+
+@pytest.mark.parametrize("memory", ["many", "-1GB", "3", "1e9 parsecs", "", 0, True, 2**60])
+def test_what_is_no_size_is_refused(path: Path, memory: object) -> None:
+    with pytest.raises(InputError, match="memory is"):
+        Pipeline.load(path, memory=memory)
+
+
+def test_a_size_that_is_enough_changes_nothing(path: Path) -> None:
+    assert picture(Pipeline.load(path, threads=1, memory="4 GB")) == picture(
+        Pipeline.load(path, threads=1))
