@@ -270,7 +270,7 @@ def test_what_cannot_be_used_is_refused_at_once(
 def test_a_size_beyond_the_memory_is_refused(model_path: Path) -> None:
     pipe = Pipeline.load(model_path, threads=1)
     pipe._memory_bytes = 1 << 20
-    with pytest.raises(InputError, match=r"needs about 1\.2 GiB of working memory"):
+    with pytest.raises(InputError, match=r"needs about 5\.0 GiB of working memory"):
         pipe.steps("a red apple", width=4096, height=4096)
 
 

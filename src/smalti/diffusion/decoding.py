@@ -1,8 +1,8 @@
 """From latents to pixels and back: the autoencoder, in tiles where memory is short for the whole.
 
-Tiles are as large as memory allows and fade into each other, since what is computed near the edge of
-one knows little of what is around: the statistics of its norms are those of the tile. The larger the
-tiles, the closer the picture is to one that is decoded at once.
+Tiles are as large as memory allows and fade into each other, since what is computed near the edge
+of one knows little of what is around: the statistics of its norms are those of the tile. The larger
+the tiles, the closer the picture is to one that is decoded at once.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ class Program(ABC):
     """A compiled graph: bind weights, run, save, ask what it does.
 
     `weights_bytes` are those of all weights as they are bound, `arena_bytes` those of everything
-    between kernels. `recipe` is what it was compiled from, and `targets` and `filterings` say what was made of that.
-    `bound` says whether it has all weights that it needs to run.
+    between kernels. `recipe` is what it was compiled from, and `targets` and `filterings` say what
+    was made of that. `bound` says whether it has all weights that it needs to run.
     """
 
     name: str
