@@ -18,7 +18,8 @@ from smalti.errors import CheckpointError, UnknownFamilyError
 KEY = f"{UNET}input_blocks.1.1.transformer_blocks.0.attn2.to_k.weight"
 QUERY = f"{UNET}input_blocks.1.1.transformer_blocks.0.attn2.to_q.weight"
 MLP = f"{TEXT}encoder.layers.0.mlp.fc1.weight"
-SD1 = {KEY: (32, 768), QUERY: (32, 32), MLP: (64, 32)}
+SD1 = {KEY: (32, 768), QUERY: (32, 32), MLP: (64, 32),
+       f"{UNET}input_blocks.0.0.weight": (8, 4, 3, 3)}
 STEM = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn2_to"
 TEXT_STEM = "lora_te_text_model_encoder_layers_0_mlp_fc1"
 
@@ -45,6 +46,7 @@ WHOLE = {**pair(f"{STEM}_k", 32, 768), **pair(f"{STEM}_q", 32, 32), **pair(TEXT_
      "a UNet (Stable Diffusion 1.x, 2.x or SDXL)"),
     ({**pair("lora_unet_input_blocks_4_1_proj_in", 8, 8),
       **pair("lora_te2_text_model_encoder_layers_0_mlp_fc1", 8, 8)}, "SDXL"),
+    (pair("lora_unet_middle_block_1_transformer_blocks_9_attn1_to_q", 8, 8), "SDXL"),
     (pair("transformer.single_transformer_blocks.0.attn.to_q", 8, 8), "Flux.1 or Chroma"),
     (pair("lora_unet_joint_blocks_0_x_block_attn_qkv", 24, 8), "Stable Diffusion 3"),
     (pair("transformer.transformer_blocks.0.attn.to_q", 8, 8),
@@ -63,6 +65,8 @@ def test_its_models_are_seen_from_names_and_widths(tmp_path: Path, tensors, word
     (pair(f"{STEM}_q", 64, 64), "changes nothing in tiny.safetensors: applied 0 of 2 tensors; not "
                                 "used: .*for a weight of 64 x 64 numbers, the model's has 32 x 32"),
     (pair("lora_unet_mid_block_attentions_0_proj_in", 8, 8), "the model has no such layer"),
+    ({**WHOLE, **pair("lora_unet_conv_in", 8, 8)}, "makes the model read 8 channels, "
+                                                   "tiny.safetensors reads 4"),
 ])
 def test_one_for_another_model_is_refused(tmp_path: Path, tensors, there: str) -> None:
     base = Weights(random_arrays(SD1))

@@ -24,6 +24,9 @@ CONTEXTS = {768: "Stable Diffusion 1.x", 1024: "Stable Diffusion 2.x", 2048: "SD
             1280: "the SDXL refiner"}
 """Width of the prompts that a UNet attends to -> the models that have it."""
 
+INPUTS = tuple(UNET + layer for layer in ("img_in", "input_blocks.0.0", "x_embedder.proj"))
+"""The first layers of denoisers."""
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -150,7 +153,8 @@ class Adapter:
                 except Unfit:
                     continue
         names = [change.module.replace(".", "_") for change in self.changes]
-        return 2048 if _any(r"^lora_te2_|^text_encoder_2_", names) else None
+        deep = r"_transformer_blocks_[4-9]_"  # only SDXL has so many in one place
+        return 2048 if _any(rf"^lora_te2_|^text_encoder_2_|{deep}", names) else None
 
     @cached_property
     def forms(self) -> Counter[str]:
@@ -194,6 +198,7 @@ class Adapter:
         biases: dict[str, list[tuple[Placed, int]]] = {}
         for change in self.changes:
             target = spellings.find(change.module)
+            self._require_input(change, target, shapes, title)
             try:
                 changed, changed_biases, left = _placed(change, target, shapes)
             except Unfit as error:
@@ -209,6 +214,23 @@ class Adapter:
             raise CheckpointError(f"{self.path} changes nothing in {title}: {fit}; use it with a "
                                   f"model that it was made for")
         return fit
+
+
+    def _require_input(self, change: Change, target: Target | None, shapes: Shapes,
+                       title: str) -> None:
+        """Raise CheckpointError where the first layer is to read more than it does: the rest would
+        be of no use without what comes in there."""
+        if target is None or target[0].layer not in INPUTS:
+            return
+        try:
+            inputs = change.inputs
+        except Unfit:
+            return
+        own = shapes[f"{target[0].layer}.weight"][1]
+        if inputs is not None and inputs > own and inputs % own == 0:
+            raise CheckpointError(f"{self.path} makes the model read {inputs} channels, {title} "
+                                  f"reads {own}; it is for pictures that are steered by others, "
+                                  f"and needs a model that was made for that")
 
 
 def kind_of(shapes: Shapes) -> Kind:
