@@ -32,8 +32,10 @@ import numpy as np
 from safetensors.numpy import save
 
 from smalti import checkpoint
+from smalti.checkpoint.adapters import Adapter
 from smalti.checkpoint.blocks import FORMATS
 from smalti.checkpoint.container import open_tensors
+from smalti.checkpoint.embeddings import Embedding
 from smalti.errors import CheckpointError
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
@@ -95,6 +97,13 @@ def samples() -> tuple[tuple[str, bytes], ...]:
     found.append(("gguf", gguf_bytes(places, data, entries)))
     found.append(("gguf", gguf_bytes([(b"a", (32, 2), 0, 0)], ARRAY.tobytes(), entry(
         b"comfy.gguf.orig_shape.a", 9, struct.pack("<IQ3I", 4, 3, 2, 4, 8)), version=2)))
+    low, high = ARRAY[:, :4].copy(), ARRAY[:, :4].T.copy()
+    found.append(("safetensors", save({
+        "lora_unet_a_attn1_to_q.lora_down.weight": low, "lora_unet_a_attn1_to_q.alpha": low[0, :1],
+        "lora_unet_a_attn1_to_q.lora_up.weight": high, "lora_te_a.hada_w1_a": low,
+        "lora_te_a.hada_w1_b": high, "lora_te_a.hada_w2_a": low, "lora_te_a.hada_w2_b": high})))
+    found.append(("pt", torch_zip({"string_to_token": {"*": 265}, "string_to_param": {
+        "*": ARRAY}, "name": "x", "step": 1})))
     return tuple(found)
 
 
@@ -383,7 +392,9 @@ def read(path: Path) -> None:
         file.drop(name)
 
 
-ACTIONS = (read, lambda path: str(checkpoint.inspect(path)), checkpoint.load)
+ACTIONS = (read, lambda path: str(checkpoint.inspect(path)), checkpoint.load,
+           checkpoint.open_companion, Adapter.open, Embedding.open)
+"""Every way to open a file."""
 
 
 def attempt(path: Path, actions: Actions = ACTIONS) -> None:
