@@ -82,8 +82,7 @@ REFUSED = {
     "nvfp4": ({"a.weight": I8, "a.comfy_quant": described(format="nvfp4")}, "nvfp4"),
     "rotated": ({"a.weight": I8, "a.weight_scale": ROWS, "a.comfy_quant": described(
         format="int8_tensorwise", convrot=True)}, "convrot"),
-    "nf4": ({"a.weight": I8.view(np.uint8), "a.absmax": SCALE,
-             "a.quant_state.bitsandbytes__nf4": described(x=1)}, "bitsandbytes .NF4"),
+    "undescribed": ({"a.weight": I8.view(np.uint8), "a.weight.absmax": SCALE}, "bitsandbytes"),
     "gptq": ({"a.qweight": I8, "a.qzeros": I8}, "GPTQ"),
 }
 

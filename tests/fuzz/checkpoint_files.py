@@ -102,6 +102,13 @@ def samples() -> tuple[tuple[str, bytes], ...]:
         "lora_unet_a_attn1_to_q.lora_down.weight": low, "lora_unet_a_attn1_to_q.alpha": low[0, :1],
         "lora_unet_a_attn1_to_q.lora_up.weight": high, "lora_te_a.hada_w1_a": low,
         "lora_te_a.hada_w1_b": high, "lora_te_a.hada_w2_a": low, "lora_te_a.hada_w2_b": high})))
+    stated = {"quant_type": "nf4", "blocksize": 64, "shape": [2, 32], "nested_blocksize": 256,
+              "nested_offset": 0.5}
+    found.append(("safetensors", save({
+        "w": np.arange(32, dtype=np.uint8), "w.quant_map": ARRAY[0, :16].copy(),
+        "w.absmax": np.uint8([7]),
+        "w.nested_absmax": ARRAY[0, :1], "w.nested_quant_map": np.arange(256, dtype=np.float32),
+        "w.quant_state.bitsandbytes__nf4": np.frombuffer(json.dumps(stated).encode(), np.uint8)})))
     found.append(("pt", torch_zip({"string_to_token": {"*": 265}, "string_to_param": {
         "*": ARRAY}, "name": "x", "step": 1})))
     return tuple(found)
@@ -325,7 +332,7 @@ def _scales() -> dict[str, Files]:
         "two": {"w.scale_weight": ARRAY[0, :1], "w.weight_scale": ARRAY[0, :1]},
         "bomb": {"w.comfy_quant": np.frombuffer(b"[" * 9_000, np.uint8)},
         "long": {"w.comfy_quant": np.zeros(20_000, np.uint8)},
-        "floats": {"w.comfy_quant": ARRAY}, "nf4": {"w.quant_state.bitsandbytes__nf4": f8},
+        "floats": {"w.comfy_quant": ARRAY}, "nf4": {"w.weight.quant_state.bitsandbytes__nf4": f8},
         "absmax": {"w.absmax": ARRAY}, "awq": {"w.qweight": np.arange(3), "w.qzeros": np.arange(3)},
         **{f"format {stated}": {"w.comfy_quant": np.frombuffer(json.dumps(stated).encode(),
                                                               np.uint8)}

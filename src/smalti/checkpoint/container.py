@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+from smalti.checkpoint.four_bit import unpacked
 from smalti.checkpoint.gguf import MAGIC as GGUF_MAGIC
 from smalti.checkpoint.gguf_file import GgufFile
 from smalti.checkpoint.pickled import PickledFile
@@ -25,8 +26,8 @@ def open_tensors(path: str | Path) -> Tensors:
 
     Reads safetensors, with the other shards where it is one of several, or the `.index.json` that
     lists them; what torch.save writes (.ckpt, .pt, .pth, .bin), without executing anything; and
-    GGUF. Weights that are stored with scales beside them (scaled fp8) read as what they stand for,
-    and the scales are no tensors of their own. Raises CheckpointError for everything else.
+    GGUF. Weights that are stored with scales beside them (scaled fp8, NF4) read as what they stand
+    for, and the scales are no tensors of their own. Raises CheckpointError for everything else.
 
     >>> import tempfile, numpy as np, safetensors.numpy
     >>> path = Path(tempfile.mkdtemp()) / "tiny.safetensors"
@@ -37,7 +38,7 @@ def open_tensors(path: str | Path) -> Tensors:
     """
     path = Path(path)
     try:
-        return unscaled(_open(path))
+        return unscaled(unpacked(_open(path)))
     except OSError as error:
         raise CheckpointError(f"{error.filename or path} cannot be read: {error.strerror or error}"
                               ) from error

@@ -25,8 +25,7 @@ SCALED_TYPES = {"F8_E4M3": "F8_E4M3_SCALED", "F8_E5M2": "F8_E5M2_SCALED", "I8": 
 DESCRIBED = {"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "int8_tensorwise": "I8"}
 
 OTHERS = (
-    (".quant_state.bitsandbytes__", "quantised by bitsandbytes (NF4 or FP4)"),
-    (".absmax", "quantised by bitsandbytes"),
+    (".absmax", "quantised by bitsandbytes, without what describes it"),
     (".wscales", "quantised by Nunchaku (SVDQuant)"),
     (".qzeros", "quantised by GPTQ or AWQ"),
     (".qweight", "quantised by GPTQ, AWQ or Nunchaku"),

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smalti.checkpoint.blocks import FORMATS
+from smalti.checkpoint.four_bit import FORMATS as FOUR_BIT_FORMATS
 from smalti.checkpoint.keys import Expression, assembled, shape_of
 from smalti.checkpoint.names import internal_shape
 from smalti.runtime.tensor_file import Tensors
@@ -48,10 +49,11 @@ class Tensor:
     def raw(self) -> np.ndarray:
         """What is stored, where possible as a view; BF16 as uint16, float8 as uint8.
 
-        Of a block format it is uint8, with the bytes of a row as last axis.
+        Of a block format it is uint8, with the bytes of a row as last axis; of 4 bits, bytes.
         """
         stored = assembled(self.expression, self.file.raw)
-        return stored if self.dtype in FORMATS else stored.reshape(self.shape)
+        packed = self.dtype in FORMATS or self.dtype in FOUR_BIT_FORMATS
+        return stored if packed else stored.reshape(self.shape)
 
     def read(self) -> npt.NDArray[np.float32]:
         """A float32 copy."""
