@@ -4,7 +4,8 @@
 
 FOLDER has the tables of kernel timings that `tests/machine` describes. Devices are held out: the
 first error of a device is with constants fitted to the others. Calibrated means 200 timings of the
-device, chosen at random; errors are of the rest. `--kinds cpu` compares whole programs on this CPU.
+device, chosen at random; errors are of the rest. `--kinds cpu` compares whole programs on this CPU,
+`--kinds cpu-choice` the schedules that are chosen at first with tuned ones.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import argparse
 import csv
 import itertools
 import os
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +35,7 @@ from smalti.machine.fitted import Fitted, Residual
 from smalti.runtime import prediction
 from smalti.runtime.compiler import compile_graph
 from smalti.runtime.devices import calibration, modelled
+from smalti.runtime.tuner import Tuner
 from smalti.tune.search import search
 
 TIMINGS = Path(os.environ.get("SMALTI_TIMINGS", "../shared/data/timings"))
@@ -257,21 +260,48 @@ def programs() -> list[Series]:
     return points
 
 
+def first_choices(models: Sequence[str], seconds: float) -> None:
+    """Print the time of programs on this CPU with the schedules that are chosen without measuring
+    over that with tuned ones; each is tuned for so many seconds.
+
+    What a kernel takes is that in its program's runs, the other schedule beside in turns
+    (`smalti tune`). Nothing is known before, and nothing is kept.
+    """
+    print("| program | threads | kernels | tried | first over tuned: geometric mean | whole |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["SMALTI_CACHE"] = folder
+        for name in models:
+            case = CASES[name]
+            program = compile_graph(case.graph(), held=case.held)
+            program.bind(read := case.read())
+            tuner, end = Tuner(program, case.inputs(), read), time.monotonic() + seconds
+            while time.monotonic() < end and tuner.turn():
+                pass
+            found = [row for row in tuner.rows() if row.tried]
+            ratios = [row.seconds / row.best_seconds for row in found]
+            whole = sum(row.seconds for row in found) / sum(row.best_seconds for row in found)
+            print(f"| {name} | {program.crew} | {len(found)} | {tuner.tried} | "
+                  f"{np.exp(np.mean(np.log(ratios))):.3f} | {whole:.3f} |", flush=True)
+
+
 KINDS: dict[str, Callable[[Path], Iterator[Case]]] = {
     "products": products, "attention": attentions, "memory-bound": memory_bound,
     "convolutions": convolutions}
 TABLES = {"choices": choices, "schedules": schedules}
-CPU = "cpu"
+CPU, CHOICE = "cpu", "cpu-choice"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--timings", type=Path, default=TIMINGS)
     parser.add_argument("--kinds", default=",".join([*KINDS, *TABLES, CPU]))
+    parser.add_argument("--models", default=",".join(MODELS), help="of cpu-choice")
+    parser.add_argument("--seconds", type=float, default=60, help="for each model of cpu-choice")
     parser.add_argument("--chart", type=Path, help="an .svg of kernels on this CPU")
     given = parser.parse_args()
     kinds = given.kinds.split(",")
-    if others := [kind for kind in kinds if kind not in TABLES and kind != CPU]:
+    if others := [kind for kind in kinds if kind not in (*TABLES, CPU, CHOICE)]:
         errors(given.timings, others)
     if CPU in kinds:
         points = programs()
@@ -279,6 +309,8 @@ def main() -> None:
             drawing = plot(points, "Kernels on a CPU", "measured, us", "expected, us",
                            diagonal=True)
             given.chart.write_text(svg(drawing), encoding="utf-8")
+    if CHOICE in kinds:
+        first_choices(given.models.split(","), given.seconds)
     for kind in kinds:
         if kind in TABLES:
             print()

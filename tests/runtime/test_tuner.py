@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from smalti.errors import VerificationError
 from smalti.graph import Graph
 from smalti.runtime import compile_graph
 from smalti.runtime.alternative import Alternative
+from smalti.runtime.compiler import Recipe
+from smalti.runtime.devices import available_levels
 from smalti.runtime.known import scope, store
 from smalti.runtime.program import NativeProgram
 from smalti.runtime.tuner import Tuner, kernels, thinned
@@ -87,6 +90,21 @@ def test_other_bytes_are_a_bug_and_named(timed: None, monkeypatch: pytest.Monkey
 
 def test_kernels_are_those_of_every_run() -> None:
     program = compiled()
-    ((text, pieces),) = kernels(program).items()
+    (((text, schedule), pieces),) = kernels(program).items()
     assert text.startswith("kernel contraction") and pieces == [0]
+    assert schedule == program.image.pieces[0].schedule
     assert thinned(range(1000), 4) == [0, 333, 666, 999] and thinned([1, 2]) == [1, 2]
+
+
+def test_pieces_of_one_kernel_under_other_schedules_are_told_apart() -> None:
+    g = Graph("twice")
+    x = g.input("x", (1, 512, 64, 64))
+    for name in "vw":
+        x = g.apply("conv", x, g.parameter(name, (512, 512, 3, 3)), pads=(1,) * 4)
+    g.output("y", x)
+    program = NativeProgram(Recipe.of(g, "f32", (), 1).image(available_levels()[0]), 1)
+    assert len({piece.kernel for piece in program.image.pieces}) == 1
+    assert [pieces for _, pieces in sorted(kernels(program).items())] == [[0, 1]]
+    first, second = program.image.pieces
+    program.image.pieces[1] = replace(second, schedule=first.schedule + " ")
+    assert sorted(kernels(program).values()) == [[0], [1]]

@@ -77,6 +77,11 @@ class Supervisor:
         """Candidates that were tried so far, by other programs too."""
         return sum(entry.tried for entry in self._entries or ())
 
+    @property
+    def chosen(self) -> int:
+        """Pieces that run under another schedule than at first."""
+        return len(self._chosen)
+
     def run_checked(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs of the program, as its own `run_checked` gives them, and its errors."""
         program = self.program

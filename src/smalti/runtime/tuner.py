@@ -235,7 +235,7 @@ def entries(program: NativeProgram, seconds: np.ndarray,
     everywhere, known = kernels(program), store()
     where = scope(program.image.level, program.threads, program.image.precision)
     found = []
-    for text, pieces in sorted(everywhere.items(), key=lambda item: -seconds[item[1]].sum()):
+    for (text, _), pieces in sorted(everywhere.items(), key=lambda item: -seconds[item[1]].sum()):
         spent = float(seconds[pieces].sum())
         if spent >= share_min * seconds.sum():
             measured = {one.schedule: one.ratio for one in known.known(where, digest(text))}
@@ -243,13 +243,14 @@ def entries(program: NativeProgram, seconds: np.ndarray,
     return found
 
 
-def kernels(program: NativeProgram) -> dict[str, list[int]]:
-    """The pieces that compute each kernel in every run, one launch behind the other."""
+def kernels(program: NativeProgram) -> dict[tuple[str, str], list[int]]:
+    """The pieces that compute each kernel under each schedule in every run, one launch behind the
+    other. Not all pieces of a kernel need have the same one: see `GROWTH_MAX` of the compiler."""
     image, found = program.image, {}
     for launch in image.launches[image.changing:]:
         piece = image.pieces[launch.piece]
         if not isinstance(launch, HostCall) and piece.strips == 1:
-            numbers = found.setdefault(image.kernels[piece.kernel], [])
+            numbers = found.setdefault((image.kernels[piece.kernel], piece.schedule), [])
             if launch.piece not in numbers:
                 numbers.append(launch.piece)
     return found

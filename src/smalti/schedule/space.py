@@ -8,9 +8,9 @@ ways and orders of adding belong to it; without, all give the same bytes (see ar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
@@ -23,6 +23,8 @@ from smalti.schedule.schedule import (
 )
 from smalti.schedule.winograd import even
 
+DECISIONS = ("micro", "tile", "panels", "chunk")
+"""What tells two schedules of a contraction apart."""
 TILE_CACHES = 2
 """Second-level caches that a staged patch and its sums may fill."""
 BLOCKS = (16, 24, 32, 48, 64, 96, 128)
@@ -42,10 +44,34 @@ def space(kernel: Kernel, limits: Limits, first: Schedule,
     >>> found[0], MapSchedule(4) in found, MapSchedule(8, unroll=4) in found
     (MapSchedule(grain=8, unroll=2, inner=1), True, True)
     """
-    found = dict.fromkeys([first])
+    if isinstance(first, ContractionSchedule):
+        every = _contractions(kernel, limits, first, algorithms)
+    else:
+        every = _SPACES[type(first)](kernel, limits, first)
+    return [first, *_legal(kernel, limits, first, every, algorithms)]
+
+
+def around(kernel: Kernel, limits: Limits, now: Schedule) -> list[Schedule]:
+    """The schedules of a space, of the same arithmetic, that differ from `now` in one decision: the
+    micro-kernel, the tile of pixels, the block of panels, or the chunk of channels. Of other forms
+    it is all of them.
+    """
+    if not isinstance(now, ContractionSchedule):
+        return _legal(kernel, limits, now, _SPACES[type(now)](kernel, limits, now), False)
+    e = contraction_extents(kernel)
+    every = chain.from_iterable(
+        _filtered(e, limits, now, {one}) if now.winograd else _direct(kernel, e, limits, now, {one})
+        for one in DECISIONS)
+    return _legal(kernel, limits, now, every, False)
+
+
+def _legal(kernel: Kernel, limits: Limits, first: Schedule, every: Iterable[Schedule],
+           algorithms: bool) -> list[Schedule]:
+    """Those besides `first` that the CPU can run, of its arithmetic unless others are welcome."""
+    found: dict[Schedule, None] = {}
     wanted = arithmetic(kernel, first)
-    for schedule in _SPACES[type(first)](kernel, limits, first, algorithms):
-        if algorithms or arithmetic(kernel, schedule) == wanted:
+    for schedule in every:
+        if schedule != first and (algorithms or arithmetic(kernel, schedule) == wanted):
             try:
                 if hasattr(schedule, "check"):
                     schedule.check(limits)
@@ -80,32 +106,37 @@ def _contractions(kernel: Kernel, limits: Limits, first: ContractionSchedule,
             known.setdefault(other.winograd, other)
     for now in known.values():
         if now.winograd:
-            yield from _filtered(e, limits, now)
+            yield from _filtered(e, limits, now, DECISIONS)
         else:
-            yield from _direct(kernel, e, limits, now)
+            yield from _direct(kernel, e, limits, now, DECISIONS)
 
 
-def _direct(kernel: Kernel, e: Extents, limits: Limits,
-            now: ContractionSchedule) -> Iterator[ContractionSchedule]:
-    one_line = weights_batched(kernel)
-    step = now.step
-    chunks = {now.chunk} | {n for n in range(limits.lanes, e.c + 1, limits.lanes)
-                            if e.c % n == 0 and n % step == 0} | {-(-e.c // step) * step}
-    for (vectors, rows), pixels in product(_micro(e, limits, now), PIXELS):
+def _direct(kernel: Kernel, e: Extents, limits: Limits, now: ContractionSchedule,
+            vary: Collection[str]) -> Iterator[ContractionSchedule]:
+    """Direct schedules that differ from `now` in some of `DECISIONS`."""
+    one_line, step = weights_batched(kernel), now.step
+    whole = -(-e.c // step) * step
+    chunks = {now.chunk} if "chunk" not in vary else {whole} | {
+        n for n in range(limits.lanes, e.c + 1, limits.lanes) if e.c % n == 0 and n % step == 0}
+    most = (limits.vectors - now.vectors - 2) // now.vectors
+    micros = _micro(e, limits, now) if "micro" in vary else [(now.vectors, max(now.rows, most))]
+    tiles = {(now.tile_b, now.tile_y, now.tile_x)}
+    if "tile" in vary:
+        tiles = set().union(*(_tiles(e, pixels, one_line) for pixels in PIXELS))
+    for (vectors, rows), (tile_b, tile_y, tile_x) in product(micros, sorted(tiles)):
         panels = -(-e.o // (vectors * limits.lanes))
-        for tile_b, tile_y, tile_x in _tiles(e, pixels, one_line):
-            tiles = replace(now, tile_b=tile_b, tile_y=tile_y, tile_x=tile_x, vectors=vectors,
-                            rows=min(rows, tile_x), planar=False, staged=True)
-            for block in _parts(panels):
-                for chunk in chunks:
-                    one = replace(tiles, panels=block, chunk=chunk,
-                                  unroll=math.gcd(4, chunk // (step // now.unroll)))
-                    if _staged_bytes(e, one, limits) <= TILE_CACHES * limits.l2_bytes:
-                        yield one
-                one = replace(tiles, panels=block)
-                for other in (unstaged(kernel, one, limits), planar(kernel, one, limits)):
-                    if other is not None:
-                        yield other
+        tile = replace(now, tile_b=tile_b, tile_y=tile_y, tile_x=tile_x, vectors=vectors,
+                       rows=min(rows, tile_x), planar=False, staged=True)
+        for block in _parts(panels) if "panels" in vary else {min(now.panels, panels)}:
+            for chunk in chunks if now.staged or "chunk" in vary else ():
+                one = replace(tile, panels=block, chunk=chunk,
+                              unroll=math.gcd(4, chunk // (step // now.unroll)))
+                if _staged_bytes(e, one, limits) <= TILE_CACHES * limits.l2_bytes:
+                    yield one
+            one = replace(tile, panels=block)
+            for other in (unstaged(kernel, one, limits), planar(kernel, one, limits)):
+                if other is not None:
+                    yield other
 
 
 def _micro(e: Extents, limits: Limits, now: ContractionSchedule) -> list[tuple[int, int]]:
@@ -140,28 +171,38 @@ def _staged_bytes(e: Extents, s: ContractionSchedule, limits: Limits) -> int:
     return patch * s.chunk * ELEMENT_BYTES[s.dtype] + 4 * sums
 
 
-def _filtered(e: Extents, limits: Limits,
-              now: ContractionSchedule) -> Iterator[ContractionSchedule]:
+def _filtered(e: Extents, limits: Limits, now: ContractionSchedule,
+              vary: Collection[str]) -> Iterator[ContractionSchedule]:
+    """Filtered schedules that differ from `now` in some of `DECISIONS`."""
     size = now.winograd
-    rows, columns = -(-e.y // size), -(-e.x // size)
-    chunks = {now.chunk} | {n for n in range(limits.lanes, e.c + 1, limits.lanes)
-                            if e.c % n == 0 and n % 4 == 0}
-    for vectors, blocks, across in product({1, 2, now.vectors}, BLOCKS, (4, 6, 8, 12, 16)):
+    chunks = {now.chunk} if "chunk" not in vary else {
+        n for n in range(limits.lanes, e.c + 1, limits.lanes) if e.c % n == 0 and n % 4 == 0}
+    blocks = {(now.tile_b, now.tile_y // size, now.tile_x // size)}
+    if "tile" in vary:
+        blocks = set(_block_tiles(e, size))
+    for vectors in {1, 2, now.vectors} if "micro" in vary else {now.vectors}:
         if (vectors - 1) * limits.lanes >= e.o:
             continue
         panels = -(-e.o // (vectors * limits.lanes))
-        block_x = even(columns, min(across, blocks))
-        block_y = even(rows, max(1, blocks // block_x))
-        images = [n for n in range(1, e.b + 1)
-                  if e.b % n == 0 and n * block_x * block_y <= max(blocks, block_x)]
         most = (limits.vectors - 2 - vectors) // vectors
-        for tile_b, block, shared, chunk in product(images[-1:], _divisors(panels),
-                                                    (False, True), chunks):
-            count = tile_b * block_x * block_y
-            for group in {1, 2} if block % 2 == 0 else {1}:
-                yield replace(now, tile_b=tile_b, tile_y=block_y * size, tile_x=block_x * size,
-                              panels=block, chunk=chunk, rows=min(most, count), vectors=vectors,
+        taken = set(_divisors(panels)) if {"panels", "micro"} & set(vary) else {now.panels}
+        shares = {False, True} if "panels" in vary else {now.shared}
+        for (tile_b, y, x), block, shared, chunk in product(sorted(blocks), sorted(taken), shares,
+                                                            sorted(chunks)):
+            for group in {1, 2} if block % 2 == 0 and "panels" in vary else {1}:
+                yield replace(now, tile_b=tile_b, tile_y=y * size, tile_x=x * size, panels=block,
+                              chunk=chunk, rows=min(most, tile_b * y * x), vectors=vectors,
                               unroll=math.gcd(4, chunk), group=group, shared=shared)
+
+
+def _block_tiles(e: Extents, size: int) -> Iterator[tuple[int, int, int]]:
+    """Images, rows and columns of blocks in a tile."""
+    rows, columns = -(-e.y // size), -(-e.x // size)
+    for blocks, across in product(BLOCKS, (4, 6, 8, 12, 16)):
+        x = even(columns, min(across, blocks))
+        y = even(rows, max(1, blocks // x))
+        images = [n for n in range(1, e.b + 1) if e.b % n == 0 and n * x * y <= max(blocks, x)]
+        yield images[-1] if images else 1, y, x
 
 
 def _divisors(number: int) -> Iterable[int]:
@@ -172,7 +213,7 @@ def _divisors(number: int) -> Iterable[int]:
 
 
 def _attentions(kernel: Kernel, limits: Limits,
-                first: AttentionSchedule, algorithms: bool) -> Iterator[AttentionSchedule]:
+                first: AttentionSchedule) -> Iterator[AttentionSchedule]:
     queries, keys = kernel.buffer("q").shape[1], kernel.buffer("k").shape[1]
     for vectors in (1, 2, 3, 4):
         rows = (limits.vectors - vectors - 2) // vectors
@@ -183,8 +224,7 @@ def _attentions(kernel: Kernel, limits: Limits,
                 yield replace(first, vectors=vectors, rows=turns, groups=many, keys=block)
 
 
-def _maps(kernel: Kernel, limits: Limits, first: MapSchedule,
-          algorithms: bool) -> Iterator[MapSchedule]:
+def _maps(kernel: Kernel, limits: Limits, first: MapSchedule) -> Iterator[MapSchedule]:
     extents = [1, *(extent for _, extent in map_axes(kernel)[0])]
     for inner in range(1, len(extents)):
         extent = extents[-inner - 1]
@@ -194,7 +234,7 @@ def _maps(kernel: Kernel, limits: Limits, first: MapSchedule,
 
 
 def _depthwises(kernel: Kernel, limits: Limits,
-                first: DepthwiseSchedule, algorithms: bool) -> Iterator[DepthwiseSchedule]:
+                first: DepthwiseSchedule) -> Iterator[DepthwiseSchedule]:
     (_, _), (_, y), (_, x), (_, o) = kernel.stages[1].axes
     pixels = {even(x, most) for most in (4, 8, limits.vectors // 2, limits.vectors - 10)}
     for rows, many, run in product(_parts(y), _parts(max(1, o // limits.lanes)),
@@ -203,13 +243,13 @@ def _depthwises(kernel: Kernel, limits: Limits,
 
 
 def _reductions(kernel: Kernel, limits: Limits,
-                first: ReductionSchedule, algorithms: bool) -> Iterator[ReductionSchedule]:
+                first: ReductionSchedule) -> Iterator[ReductionSchedule]:
     for grain, ways in product(_grains(first.grain, 1 << 16), (1, 2, 4, 8)):
         yield ReductionSchedule(grain, ways)
 
 
 def _moments(kernel: Kernel, limits: Limits,
-             first: MomentsSchedule, algorithms: bool) -> Iterator[MomentsSchedule]:
+             first: MomentsSchedule) -> Iterator[MomentsSchedule]:
     x = kernel.buffer("x").shape
     if kernel.form == "group_scale_shift":
         return (replace(first, parts=n) for n in range(1, 65) if x[2] % n == 0)
@@ -217,6 +257,5 @@ def _moments(kernel: Kernel, limits: Limits,
     return (replace(first, grain=grain) for grain in _grains(first.grain, rows))
 
 
-_SPACES = {ContractionSchedule: _contractions, AttentionSchedule: _attentions, MapSchedule: _maps,
-           DepthwiseSchedule: _depthwises, ReductionSchedule: _reductions,
-           MomentsSchedule: _moments}
+_SPACES = {AttentionSchedule: _attentions, MapSchedule: _maps, DepthwiseSchedule: _depthwises,
+           ReductionSchedule: _reductions, MomentsSchedule: _moments}

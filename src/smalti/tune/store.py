@@ -180,6 +180,7 @@ class Store:
         """A connection to a file with our tables."""
         known = sqlite3.connect(self.path, timeout=WAIT_SECONDS)
         try:
+            known.execute("PRAGMA synchronous = NORMAL")  # safe in WAL, and no wait for the disk
             layout = known.execute("PRAGMA user_version").fetchone()[0]
             if layout != LAYOUT:
                 if layout:
