@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import onnx
 
     from smalti.diffusion.control import Control
-    from smalti.diffusion.guidance import Guide, Projected
+    from smalti.diffusion.guidance import Guide, Projected, SkipLayers
     from smalti.diffusion.pipeline import Pipeline
     from smalti.diffusion.preview import Preview
     from smalti.diffusion.result import Result, Step
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "smalti.diffusion.control": ("Control",),
-    "smalti.diffusion.guidance": ("Guide", "Projected"),
+    "smalti.diffusion.guidance": ("Guide", "Projected", "SkipLayers"),
     "smalti.diffusion.pipeline": ("Pipeline",),
     "smalti.diffusion.preview": ("Preview",),
     "smalti.diffusion.result": ("Result", "Step"),
@@ -61,9 +61,9 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "CheckpointError", "Control", "Device", "DeviceError", "EngineError", "Graph",
     "Guide", "IllegalSchedule", "InputError", "NumericsError", "OutputError", "Pipeline",
-    "Preview", "Program", "Projected", "Result", "SmaltiError", "Step", "UnknownDeviceError",
-    "UnknownFamilyError", "UnsupportedError", "Upscaler", "VerificationError", "__version__",
-    "compile", "devices", "load",
+    "Preview", "Program", "Projected", "Result", "SkipLayers", "SmaltiError", "Step",
+    "UnknownDeviceError", "UnknownFamilyError", "UnsupportedError", "Upscaler",
+    "VerificationError", "__version__", "compile", "devices", "load",
 ]
 
 

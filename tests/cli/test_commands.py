@@ -175,6 +175,8 @@ def test_a_prompt_of_20000_characters_makes_a_picture_and_a_warning(
     (["--guidance-rescale", "2"], "guidance rescale is 2.0"),
     (["--guidance-time", "1", "0"], "from 1.0 to 0.0 of the way"),
     (["--apg", "--guidance-rescale", "0.5"], "choose one of them"),
+    (["--skip-layers", "7"], "of Stable Diffusion 3 only"),
+    (["--skip-layers", "seven"], "such as 7,8,9"),
     (["--sampler", "plms"], "known: euler"),
     (["--noise", "sigma"], "known: normal"),
     (["--rng", "xpu"], "known: cpu, cuda"),

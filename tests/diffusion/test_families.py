@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny_families as tiny
 
-from smalti import Pipeline
+from smalti import Guide, Pipeline, SkipLayers
 from smalti.errors import CheckpointError, InputError
 
 SIDE = 32
@@ -58,6 +58,21 @@ def test_forms_of_prompts_are_read_by_every_family(paths: dict[str, Path], famil
     assert np.abs(pixels(pipe, "a [red:blue:1] apple") - plain).max() > 0
     longer = "a red apple " * 30
     assert np.abs(pixels(pipe, longer) - pixels(pipe, longer + "and a dog")).max() > 0
+
+
+def test_layers_can_be_skipped_in_sd3(paths: dict[str, Path]) -> None:
+    pipe, other = (Pipeline.load(paths[family], threads=1) for family in ("sd3", "sd1"))
+    guide = Guide(skip=SkipLayers((1,), start=0.01, end=0.5))
+    result = pipe("a red apple", guide=guide, **{**OPTIONS, "steps": 4})
+    assert "Skip layers: 1" in result.texts[0] and "SLG: 2.5 0.01-0.5" in result.texts[0]
+    plain = pixels(pipe, steps=4)
+    assert np.abs(np.asarray(result.images[0]) - plain).mean() > 0.1
+    early = Guide(skip=SkipLayers((1,), start=0.01, end=0.02))  # between two steps
+    np.testing.assert_array_equal(pixels(pipe, steps=4, guide=early), plain)
+    with pytest.raises(InputError, match="a layer to skip is 99; expected a whole number from 0"):
+        pipe("a red apple", guide=Guide(skip=SkipLayers((99,))))
+    with pytest.raises(InputError, match="layers can be skipped in models of the family of Stab"):
+        other("a red apple", guide=guide)
 
 
 def test_what_flux_is_told_of_guidance_steers(paths: dict[str, Path]) -> None:

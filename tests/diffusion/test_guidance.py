@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from smalti.diffusion.denoiser import PREDICTIONS, Denoiser
-from smalti.diffusion.guidance import Guidance, Guide, ImageGuidance, Projected, SkipLayers
+from smalti.diffusion.guidance import (
+    KEEP,
+    Guidance,
+    Guide,
+    ImageGuidance,
+    Projected,
+    SkipLayers,
+)
 from smalti.diffusion.noise import FlowLevels, NoiseLevels
 from smalti.errors import InputError, NumericsError
 
@@ -138,6 +145,7 @@ def test_rescale_restores_the_deviation():
     ({"rescale": 1.1}, "guidance rescale is 1.1; expected 0 to 1"),
     ({"start": 0.5, "end": 0.5}, "from 0.5 to 0.5 of the way"),
     ({"end": 2}, "expected shares from 0 to 1"),
+    ({"skip": SkipLayers(start=0.5)}, "skip-layer guidance counts from 0.5 to 0.2"),
 ])
 def test_guides_that_cannot_be(options, message):
     with pytest.raises(InputError, match=message):
@@ -184,16 +192,34 @@ def test_the_negative_prompt_is_there_outside_of_the_interval():
     check(estimates[1], NEGATIVE)
 
 
+class Layered(Recorder):
+    """A network of three layers, each of which adds as much of itself as is kept."""
+
+    def __call__(self, latents, timesteps, conditioning):
+        parts = dict(conditioning)
+        keep = parts.pop(KEEP, np.ones((len(latents), 3), np.float32))
+        output = super().__call__(latents, timesteps, parts)
+        self.calls[-1] = (latents, keep)
+        return output + latents * (keep * np.float32([0.1, 0.2, 0.4])).sum(1)[:, None, None, None]
+
+
 @pytest.mark.parametrize("scale", [1.0, 5.0])
 def test_skip_layer_guidance(scale):
-    without = Recorder(gain=0.2)
-    skip = SkipLayers(without, 2.5, high=3.0, low=1.0)
-    denoise = guidance(Recorder(), scale, skip=skip)
-    away = 2.5 * (POSITIVE - network_output(X, COND, gain=0.2))
-    check(denoise(X, SIGMA), NEGATIVE + scale * (POSITIVE - NEGATIVE) + away)
-    denoise(X, 3.5)
-    denoise(X, 0.5)
-    assert len(without.calls) == 1
+    """Away from what the network gives for the prompt without its layers 1 and 2."""
+    network = Layered()
+    guide = Guide(skip=SkipLayers((1, 2), 2.5, start=0.2, end=0.6))
+    denoise = guidance(network, scale, guide=guide, layers=3)
+    within, scaled = LEVELS.after(0.4), X / math.hypot(LEVELS.after(0.4), 1)
+    plain = guidance(Layered(), scale)(X, within)
+    np.testing.assert_allclose(denoise(X, within), plain - within * 2.5 * 0.6 * scaled, atol=1e-4)
+    rows = 3 if scale == 5 else 2
+    latents, keep = network.calls[0]
+    assert len(latents) == 3 * rows and keep[0].tolist() == [1, 1, 1]
+    assert keep[-1].tolist() == [1, 0, 0]
+    for time in (0.1, 0.7):
+        sigma = LEVELS.after(time)
+        np.testing.assert_array_equal(denoise(X, sigma), guidance(Layered(), scale)(X, sigma))
+        assert len(network.calls[-1][0]) == 3 * (rows - 1)
 
 
 def test_image_guidance_has_three_rows():

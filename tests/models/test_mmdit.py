@@ -60,10 +60,24 @@ def test_positions_are_those_of_the_middle() -> None:
     assert (evaluate(graph, inputs, parameters)["prediction"] != expected).any()
 
 
-def test_skipped_blocks_are_read_no_more() -> None:
-    graph = mmdit_graph(TINY, 1, 4, 4, 3, skip=(0, 2))
-    blocks = {name.split(".")[3] for name in graph.parameters if "joint_blocks" in name}
-    assert blocks == {"1"}
+def test_a_block_that_is_not_kept_adds_nothing() -> None:
+    """Its own weights do not matter then, row by row; with all kept it is the graph without."""
+    graph = mmdit_graph(TINY, 2, 4, 4, 3, gated=True)
+    inputs, parameters = arrays_for(graph)
+    plain = {name: array for name, array in inputs.items() if name != "keep"}
+    expected = evaluate(mmdit_graph(TINY, 2, 4, 4, 3), plain, parameters)["prediction"]
+    inputs["keep"] = np.ones((2, TINY.blocks), np.float32)
+    np.testing.assert_array_equal(evaluate(graph, inputs, parameters)["prediction"], expected)
+    inputs["keep"][1, 1] = 0
+    skipping = evaluate(graph, inputs, parameters)["prediction"]
+    np.testing.assert_array_equal(skipping[0], expected[0])
+    assert (skipping[1] != expected[1]).any()
+    for name in parameters:
+        if "joint_blocks.1." in name:
+            parameters[name] = parameters[name] * np.float32(0.5)
+    found = evaluate(graph, inputs, parameters)["prediction"]
+    np.testing.assert_array_equal(found[1], skipping[1])
+    assert (found[0] != skipping[0]).any()
 
 
 @pytest.mark.parametrize("height, width", [(7, 8), (8, 0), (18, 8)])

@@ -178,8 +178,11 @@ def test_mmdit(name: str, height: int, width: int) -> None:
     for skip in ((), (1,)):
         if 1 in skip and config.blocks == 2:
             continue
-        found = result(mmdit_graph(config, 2, height, width, length, skip=skip), weights,
-                       latent=latent, timesteps=timesteps, context=context, pooled=pooled)
+        keep = np.ones((2, config.blocks), np.float32)
+        keep[:, list(skip)] = 0
+        found = result(mmdit_graph(config, 2, height, width, length, gated=True), weights,
+                       latent=latent, timesteps=timesteps, context=context, pooled=pooled,
+                       keep=keep)
         with torch.no_grad():
             expected = module(*tensors, skip_layers=list(skip), return_dict=False)[0].numpy()
         assert relative_error(found, expected) <= DENOISER_ERROR_MAX

@@ -35,6 +35,19 @@ def parse_size(text: str | None) -> tuple[int | None, int | None]:
     return int(found[1]), int(found[2] or found[1])
 
 
+def parse_layers(text: str | None) -> smalti.SkipLayers | None:
+    """Skip-layer guidance for the layers of `7,8,9`.
+
+    >>> parse_layers("7,8").layers
+    (7, 8)
+    """
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", text):
+        raise InputError(f"--skip-layers is {text!r}; expected numbers of layers, such as 7,8,9")
+    return smalti.SkipLayers(tuple(map(int, text.split(","))))
+
+
 def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
     """Path and weights of `PATH`, `PATH:WEIGHT` or `PATH:WEIGHT:TEXT_WEIGHT`.
 
@@ -94,6 +107,9 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
 @click.option("--guidance-rescale", type=float, default=0.0,
               help="How far guidance leaves the contrast as it was, 0 to 1; 0.7 is usual.")
 @click.option("--apg", is_flag=True, help="Adaptive projected guidance, for strong guidance.")
+@click.option("--skip-layers", default=None, metavar="N,N,...",
+              help="Skip-layer guidance for SD 3.5 medium: away from the picture without these, "
+                   "such as 7,8,9.")
 @click.option("--distilled-guidance", type=float, default=None,
               help="What models such as FLUX.1 dev are told of guidance. Default: 3.5.")
 @click.option("--clip-skip", type=int, default=None,
@@ -128,7 +144,8 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
              embeddings: tuple[str, ...], embedding_dirs: tuple[str, ...], negative_prompt: str,
              steps: int | None, sampler: str | None, noise: str | None, size: str | None, seed: int,
              batch: int, guidance: float | None, guidance_time: tuple[float, float],
-             guidance_rescale: float, apg: bool, distilled_guidance: float | None,
+             guidance_rescale: float, apg: bool, skip_layers: str | None,
+             distilled_guidance: float | None,
              clip_skip: int | None, tiling: str | None, controls: tuple[tuple[str, str], ...],
              strengths: tuple[float, ...], times: tuple[tuple[float, float], ...], edges: bool,
              emphasis: str, preview: str | None, rng: str, device: str, threads: int | None,
@@ -151,7 +168,8 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
         batch_size=batch, clip_skip=clip_skip, distilled_guidance=distilled_guidance,
         emphasis=emphasis, controls=read_controls(controls, strengths, times, edges),
         tiling=tiling or "", refiner_switch=refiner_switch,
-        guide=smalti.Guide(guidance_rescale, smalti.Projected() if apg else None, *guidance_time))
+        guide=smalti.Guide(guidance_rescale, smalti.Projected() if apg else None, *guidance_time,
+                           parse_layers(skip_layers)))
     if preview is not None:
         work = previewed(work, smalti.Preview.load(preview, threads),
                          paths[0].with_suffix(".preview.png"))

@@ -121,18 +121,17 @@ class Denoiser:
             return math.log(sigma) / 4
         return float(self.levels.timestep(sigma))
 
-    def outputs(self, x: Floats, sigma: float, rows: Sequence[Conditioning],
-                network: Network | None = None) -> list[Floats]:
+    def outputs(self, x: Floats, sigma: float, rows: Sequence[Conditioning]) -> list[Floats]:
         """What the network gives for each conditioning, all in one batch; each of x's shape.
 
-        `network` stands in for the own one. Raises NumericsError for NaN or infinity, and
-        InputError for conditionings that do not fit together.
+        Raises NumericsError for NaN or infinity, and InputError for conditionings that do not fit
+        together.
         """
         sigma = float(sigma)  # a numpy float64 would make all of it float64
         count = len(rows)
         scaled = x * PREDICTIONS[self.prediction](sigma).into
         times = np.full(count * len(x), self.time(sigma), np.float32)
-        output = (network or self.network)(
+        output = self.network(
             np.concatenate([scaled] * count), times, _stacked(rows, len(x))
         )
         if not np.isfinite(output).all():

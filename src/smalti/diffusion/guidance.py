@@ -6,19 +6,22 @@ of a picture are evaluated in one batch, so that the network's weights are read 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from smalti.diffusion.denoiser import Conditioning, Denoiser, Network
+from smalti.diffusion.denoiser import Conditioning, Denoiser
 from smalti.errors import InputError
 
 Floats = npt.NDArray[np.float32]
 Positive = Conditioning | Sequence[tuple[Conditioning, float]]
 """One prompt, or several with weights (`AND` in a prompt)."""
+
+KEEP = "keep"
+"""The part of a conditioning that says how much of what each layer of a network adds is kept,
+f32[1 or pictures, layers]; only where `SkipLayers` is in use."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,27 @@ class Projected:
 
 
 @dataclass(frozen=True)
+class SkipLayers:
+    """Skip-layer guidance: away from what the network does without some of its layers.
+
+    Stability AI's SD3.5 reference: scale * (positive - skipped) is added from the share `start` to
+    the share `end` of training time.
+    """
+
+    layers: tuple[int, ...] = (7, 8, 9)
+    scale: float = 2.5
+    start: float = 0.01
+    end: float = 0.2
+
+    def rows(self, rows: Sequence[Conditioning], layers: int) -> list[Conditioning]:
+        """The rows, and the first one again without the skipped ones of so many layers."""
+        keep = np.ones((1, layers), np.float32)
+        without = keep.copy()
+        without[:, list(self.layers)] = 0
+        return [*({**row, KEEP: keep} for row in rows), {**rows[0], KEEP: without}]
+
+
+@dataclass(frozen=True)
 class Guide:
     """How guidance is done besides its scale; see `Guidance`.
 
@@ -50,13 +74,15 @@ class Guide:
     projected: Projected | None = None
     start: float = 0.0
     end: float = 1.0
+    skip: SkipLayers | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.rescale <= 1:
             raise InputError(f"guidance rescale is {self.rescale!r}; expected 0 to 1")
-        if not 0 <= self.start < self.end <= 1:
-            raise InputError(f"guidance counts from {self.start!r} to {self.end!r} of the way; "
-                             f"expected shares from 0 to 1, the first below the second")
+        for what, rule in (("guidance", self), ("skip-layer guidance", self.skip)):
+            if rule is not None and not 0 <= rule.start < rule.end <= 1:
+                raise InputError(f"{what} counts from {rule.start!r} to {rule.end!r} of the way; "
+                                 f"expected shares from 0 to 1, the first below the second")
         if self.rescale and self.projected:
             raise InputError("rescaled and projected guidance both limit what guidance does; "
                              "choose one of them")
@@ -71,22 +97,10 @@ class Guide:
             found["APG"] = f"{rule.along:g} {rule.norm_max:g} {rule.momentum:g}"
         if (self.start, self.end) != (0, 1):
             found["CFG interval"] = f"{self.start:g}-{self.end:g}"
+        if self.skip:
+            found["Skip layers"] = " ".join(map(str, self.skip.layers))
+            found["SLG"] = f"{self.skip.scale:g} {self.skip.start:g}-{self.skip.end:g}"
         return found
-
-
-@dataclass(frozen=True)
-class SkipLayers:
-    """Skip-layer guidance: away from what the network does without some of its layers.
-
-    Stability AI's SD3.5 reference (scale 2.5, layers 7 to 9, from 0.01 to 0.2 of the way).
-    `network` is the one without the layers, `high` and `low` the noise levels between which it
-    counts. It adds scale * (positive - skipped).
-    """
-
-    network: Network
-    scale: float = 2.5
-    high: float = math.inf
-    low: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -111,7 +125,8 @@ class Guidance:
     (for samplers that need it: CFG++), and likewise outside of the interval of `guide`
     (Kynkaanniemi et al. 2024, "Applying guidance in a limited interval", arXiv:2404.07724). Its
     `rescale` (phi of Lin et al. 2023, arXiv:2305.08891, section 3.4) is the share to which the
-    guided output gets the deviation of the unguided one back.
+    guided output gets the deviation of the unguided one back. Its `skip` needs the number of
+    `layers` of the network, and a network that reads `KEEP`.
 
     Raises InputError for conditionings that do not fit together.
 
@@ -128,13 +143,13 @@ class Guidance:
 
     def __init__(self, denoiser: Denoiser, positive: Positive, negative: Conditioning,
                  scale: float, guide: Guide = PLAIN, *, image: ImageGuidance | None = None,
-                 skip: SkipLayers | None = None, always_both: bool = False) -> None:
+                 always_both: bool = False, layers: int = 0) -> None:
         self.denoiser = denoiser
         self.scale = float(scale)
         self.guide = guide
         self.image = image
-        self.skip = skip
         self.always_both = always_both
+        self.layers = layers
         self._running: Floats | float = 0.0  # momentum of projected guidance
         self.condition(positive, negative)
 
@@ -172,28 +187,35 @@ class Guidance:
 
         Where the negative prompt is not evaluated, the second is the first.
         """
-        rows = [conditioning for conditioning, _ in self._positives]
-        levels = self.denoiser.levels
-        limited = not levels.after(self.guide.end) <= sigma <= levels.after(self.guide.start)
-        alone = limited and self._weights == [1.0] and not self.always_both
-        if alone or not self._needs_negative:
-            (output,) = self.denoiser.outputs(x, sigma, rows)
-            positive = guided = negative = self.denoiser.clean(x, output, sigma)
+        rows = self.conditionings
+        limited = not self._counts(self.guide, sigma)
+        alone = len(rows) == 1 or (limited and self._weights == [1.0] and not self.always_both)
+        if alone:
+            rows = rows[:1]
+        skip = self.guide.skip
+        if skip is not None and self._counts(skip, sigma):
+            *outputs, without = self.denoiser.outputs(x, sigma, skip.rows(rows, self.layers))
         else:
-            positive, guided, negative = self._guided(x, sigma, limited)
-        skip = self.skip
-        if skip is not None and skip.low <= sigma <= skip.high:
-            (output,) = self.denoiser.outputs(x, sigma, rows[:1], skip.network)
-            without = self.denoiser.clean(x, output, sigma)
-            guided = guided + (positive - without) * skip.scale
+            outputs, skip = self.denoiser.outputs(x, sigma, rows), None
+        if alone:
+            positive = guided = negative = self.denoiser.clean(x, outputs[0], sigma)
+        else:
+            positive, guided, negative = self._guided(x, sigma, outputs, limited)
+        if skip is not None:
+            guided = guided + (positive - self.denoiser.clean(x, without, sigma)) * skip.scale
         return guided, negative
 
-    def _guided(self, x: Floats, sigma: float, limited: bool) -> tuple[Floats, Floats, Floats]:
+    def _counts(self, rule: Guide | SkipLayers, sigma: float) -> bool:
+        """Whether a noise level is between the start and the end of a rule."""
+        levels = self.denoiser.levels
+        return levels.after(rule.end) <= sigma <= levels.after(rule.start)
+
+    def _guided(self, x: Floats, sigma: float, outputs: Sequence[Floats],
+                limited: bool) -> tuple[Floats, Floats, Floats]:
         """Estimates of the clean latents: with the prompts, with guidance, of the negative prompt.
 
         Plain guidance works on outputs, which is the same as on estimates but for `rescale`.
         """
-        outputs = self.denoiser.outputs(x, sigma, self.conditionings)
         negative = outputs[len(self._positives)]
         difference = sum(
             (output - negative) * weight

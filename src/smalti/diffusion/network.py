@@ -12,6 +12,7 @@ import numpy as np
 
 from smalti.diffusion.control import Controls
 from smalti.diffusion.denoiser import Conditioning
+from smalti.diffusion.guidance import KEEP
 from smalti.diffusion.submodels import Submodels
 
 Floats = np.ndarray
@@ -58,10 +59,10 @@ class PictureNetwork:
                conditioning: Conditioning) -> tuple[int, ...]:
         """What the denoiser is compiled for."""
         plain = (rows, height, width, conditioning["context"].shape[1])
-        if self.controls is None and not self.tiling:
-            return plain
         control = False if self.controls is None else self.controls.joined.control
-        return (*plain, control, self.tiling)
+        if KEEP in conditioning:
+            return (*plain, control, self.tiling, True)
+        return (*plain, control, self.tiling) if control or self.tiling else plain
 
     def __call__(self, latents: Floats, timesteps: Floats, conditioning: Conditioning) -> Floats:
         """Outputs for rows [n, channels, h, w], of which there are as many for each picture."""

@@ -263,7 +263,8 @@ class Pipeline:
         stage = Stage.of(self._submodels, asked, total, timings, kept, controls)
         warnings = [*vocabulary.warnings, *stage.prompts.warnings]
         guidance = Guidance(stage.denoiser, *stage.prompts.at(0), asked.guidance_scale,
-                            asked.guide, always_both=sampler.needs_negative)
+                            asked.guide, always_both=sampler.needs_negative,
+                            layers=getattr(self.config.denoiser, "blocks", 0))
         source = NoiseSource(asked.rng, asked.seeds,
                              (self.config.vae.z_channels, *self._latent(asked)))
         walk = sampler(guidance, initial_latents(source.draw(), sigmas), sigmas, source.draw,

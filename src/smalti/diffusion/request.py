@@ -19,6 +19,7 @@ from smalti.diffusion.samplers import SAMPLERS, Sampler
 from smalti.errors import InputError
 from smalti.models.config import ModelConfig, UNetConfig
 from smalti.models.tileable import DIRECTIONS
+from smalti.models.transformer_config import MMDiTConfig
 
 SIZE_MAX = 4096
 COPIES = 10
@@ -147,7 +148,19 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
     return Request(prompt, negative_prompt, int(width), int(height), steps, guidance,
                    SAMPLERS[sampler].name, schedule.name, seed, rng, batch_size, model, clip_skip,
                    _distilled(config, distilled_guidance), emphasis, loras,
-                   controls, tiling, refiner, _switch(refiner, refiner_switch), guide)
+                   controls, tiling, refiner, _switch(refiner, refiner_switch),
+                   _guide(guide, config))
+
+
+def _guide(guide: Guide, config: ModelConfig) -> Guide:
+    """How guidance is done. Raises InputError for layers to skip that the model has not."""
+    if guide.skip is None:
+        return guide
+    if not isinstance(config.denoiser, MMDiTConfig):
+        raise InputError("layers can be skipped in models of the family of Stable Diffusion 3 only")
+    for layer in guide.skip.layers:
+        _whole("a layer to skip", layer, 0, config.denoiser.blocks - 1)
+    return guide
 
 
 def _switch(refiner: str | None, share: object) -> float | None:

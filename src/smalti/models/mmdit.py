@@ -6,8 +6,6 @@ the original checkpoint (`joint_blocks.0.x_block.attn.qkv.weight`, ...).
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from smalti.errors import InputError
 from smalti.graph import Graph, Value
 from smalti.models.flux import Places, control_inputs
@@ -33,16 +31,17 @@ MLP_MULTIPLE = 4
 
 
 def mmdit_graph(config: MMDiTConfig, batch: int, height: int, width: int, length: int, *,
-                skip: Collection[int] = (), control: Places = ()) -> Graph:
+                control: Places = (), gated: bool = False) -> Graph:
     """One evaluation of the denoiser; `height` and `width` are those of the latent.
 
     latent f32[batch, in_channels, height, width], timesteps f32[batch] from 0 to 1000 (noise),
     context f32[batch, length, context_dim], pooled f32[batch, pooled_dim] -> prediction f32[batch,
-    out_channels, height, width], the velocity from picture to noise. Blocks of the numbers in
-    `skip` are left out, as skip-layer guidance wants it. `control` holds for each block the number
-    of the input `control.0`, ... f32[batch, height / 2 * width / 2, hidden_size] that is added to
-    the image tokens behind it, -1 for none. Raises InputError for a latent of odd size, or of more
-    tokens than there are learned positions, or for controls of another number of blocks.
+    out_channels, height, width], the velocity from picture to noise. `control` holds for each block
+    the number of the input `control.0`, ... f32[batch, height / 2 * width / 2, hidden_size] that is
+    added to the image tokens behind it, -1 for none. If `gated` there is an input `keep`
+    f32[batch, blocks]: what a block adds is multiplied by it, so that 0 leaves the block out, as
+    skip-layer guidance wants it. Raises InputError for a latent of odd size, or of more tokens than
+    there are learned positions, or for controls of another number of blocks.
 
     >>> from smalti.models import SD3_MEDIUM
     >>> g = mmdit_graph(SD3_MEDIUM, batch=2, height=128, width=96, length=154)
@@ -56,15 +55,16 @@ def mmdit_graph(config: MMDiTConfig, batch: int, height: int, width: int, length
     pooled = g.input("pooled", (batch, config.pooled_dim))
     controls = control_inputs(g, "control.", control, config.blocks,
                               (batch, tokens, config.hidden_size))
+    keep = g.input("keep", (batch, config.blocks)) if gated else None
     with g.scope(PREFIX):
         vec = condition(timesteps, pooled, config)                   # [n, c]
         x = image_tokens(latent, config)                             # [n, t, c]
         context = linear(context, "context_embedder", config.hidden_size)
         for i in range(config.blocks):
-            if i not in skip:
-                with g.scope(f"joint_blocks.{i}"):
-                    x, context = joint_block(x, context, vec, config, dual=i < config.dual_blocks,
-                                             last=i == config.blocks - 1)
+            kept = keep if keep is None else g.apply("slice", keep, axis=1, start=i, end=i + 1)
+            with g.scope(f"joint_blocks.{i}"):
+                x, context = joint_block(x, context, vec, config, dual=i < config.dual_blocks,
+                                         last=i == config.blocks - 1, keep=kept)
             if controls[i] is not None:
                 x = x + controls[i]
         with g.scope("final_layer"):
@@ -107,18 +107,18 @@ def image_tokens(latent: Value, config: MMDiTConfig) -> Value:
 
 
 def joint_block(x: Value, context: Value, vec: Value, config: MMDiTConfig, *, dual: bool = False,
-                last: bool = False) -> tuple[Value, Value]:
+                last: bool = False, keep: Value | None = None) -> tuple[Value, Value]:
     """x [n, i, c] and context [n, t, c] after attention to both and an MLP each.
 
     In a `dual` block x also attends to itself alone. The `last` block gives the context as it was:
-    nothing reads it any more.
+    nothing reads it any more. All that is added is multiplied by `keep` [n, 1].
     """
     g, width = x.graph, config.hidden_size
     with g.scope("context_block"):
-        parts = modulation(vec, "adaLN_modulation.1", 2 if last else 6)
+        parts = _kept(modulation(vec, "adaLN_modulation.1", 2 if last else 6), keep)
         text = linear(modulated_norm(context, *parts[:2], config.eps), "attn.qkv", 3 * width)
     with g.scope("x_block"):
-        own = modulation(vec, "adaLN_modulation.1", 9 if dual else 6)
+        own = _kept(modulation(vec, "adaLN_modulation.1", 9 if dual else 6), keep)
         image = linear(modulated_norm(x, *own[:2], config.eps), "attn.qkv", 3 * width)
     both = {"context_block": text, "x_block": image}
     q, k, v = (_heads(both, number, config) for number in range(3))
@@ -137,6 +137,13 @@ def joint_block(x: Value, context: Value, vec: Value, config: MMDiTConfig, *, du
             context = _mlp(_gated(context, _rows(mixed, 0, start), "attn", parts[2]), parts[3:],
                            config)
     return x, context
+
+
+def _kept(parts: list[Value], keep: Value | None) -> list[Value]:
+    """Shifts, scales and gates, every third of them a gate, which is multiplied by `keep`."""
+    if keep is None:
+        return parts
+    return [part * keep if i % 3 == 2 else part for i, part in enumerate(parts)]
 
 
 def self_block(x: Value, vec: Value, config: MMDiTConfig) -> Value:

@@ -123,7 +123,9 @@ def _decoder_graph(config: VaeConfig, height: int, width: int, directions: str =
 
 
 def _transformer_graph(graph: Callable[..., Graph], batch: int, height: int, width: int,
-                       tokens: int, control: Any = False, directions: str = "") -> Graph:
+                       tokens: int, control: Any = False, directions: str = "",
+                       gated: bool = False) -> Graph:
     """There are no `directions` for transformers: a token knows where in the picture it stands."""
-    shape = (batch, height, width, tokens)
-    return graph(*shape, control=control) if control else graph(*shape)
+    options = {"control": control, "gated": gated}
+    return graph(batch, height, width, tokens,
+                 **{name: value for name, value in options.items() if value})
