@@ -249,6 +249,18 @@ def test_a_value_that_many_read_is_computed_once() -> None:
     assert forms(cut(g)) == {"contraction": 3}
 
 
+def test_layers_share_the_copy_of_their_mask() -> None:
+    """Attention reads queries side by side; what turns a mask so is made once for all layers."""
+    g = Graph()
+    x, mask = g.input("x", (1, 6, 8)), g.input("mask", (1, 2, 6, 6))
+    for _ in range(3):
+        x = g.apply("attention", x, x, x, mask, num_heads=2)
+    g.output("y", x)
+    assert [piece.kernel.form for piece in cut(g).pieces] == ["map", *["attention"] * 3]
+    for name in LEVELS:
+        check_graph(g, name)
+
+
 def test_reasons_name_the_reader() -> None:
     g = Graph("reasons")
     x = conv(g, image(g), 8)

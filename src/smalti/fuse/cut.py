@@ -51,6 +51,7 @@ class _Cutter:
         self.users = graph.users()
         self.result = Cut(graph.name, held=tuple(sorted(held)))
         self.views: dict[Value, View] = {}
+        self.copies: dict[tuple[View, tuple[int, ...], int], View] = {}
         self.moments: dict[Node, tuple[View, ...]] = {}
         self.kept: set[Value] = set()
         self.places: dict[Value, tuple[Value, int]] = {}
@@ -229,7 +230,13 @@ class _Cutter:
 
     def _copy(self, base: View, value: Value, strides: tuple[int, ...], slack: int = 0) -> View:
         """A copy of `base` with other strides; `value` is what lies there. Behind the copy is room
-        for `slack` elements."""
+        for `slack` elements. Who asks for the same copy again, is given the same."""
+        key = (base, strides, slack)
+        if key not in self.copies:
+            self.copies[key] = self._copied_anew(base, value, strides, slack)
+        return self.copies[key]
+
+    def _copied_anew(self, base: View, value: Value, strides: tuple[int, ...], slack: int) -> View:
         storage = Storage("arena", math.prod(base.shape) + slack, value.dtype)
         target, when = View(storage, 0, base.shape, strides), self.when.get(value, When.BINDING)
         scope = value.node.scope if value.node is not None else ""
