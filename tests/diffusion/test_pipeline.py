@@ -113,6 +113,12 @@ def test_noise_of_the_sampler_s_own_choice(pipe: Pipeline) -> None:
     assert pipe("x", sampler="DDIM", noise="Automatic").parameters.noise == "ddim_uniform"
 
 
+def test_a_sampler_label_of_old_names_the_schedule_too(pipe: Pipeline) -> None:
+    asked = pipe("x", sampler="DPM++ 2M Exponential", steps=1).parameters
+    assert (asked.sampler, asked.noise) == ("dpm++_2m", "exponential")
+    assert pipe("x", sampler="DPM++ 2M Karras", noise="normal").parameters.noise == "normal"
+
+
 def test_noise_levels_as_given(pipe: Pipeline) -> None:
     result = pipe("a red apple", noise="14.6, 3, 0", steps=7)
     assert (result.parameters.noise, result.parameters.steps) == ("14.6,3,0", 2)

@@ -7,7 +7,7 @@ import pytest
 
 from smalti.diffusion.noise import NOISES, FlowLevels, NoiseLevels
 from smalti.diffusion.random import NoiseSource
-from smalti.diffusion.samplers import SAMPLERS, find_sampler, initial_latents
+from smalti.diffusion.samplers import SAMPLERS, find_sampler, initial_latents, split_label
 from smalti.errors import InputError
 
 LEVELS = {"diffusion": NoiseLevels.scaled_linear(), "flow": FlowLevels.shifted(3.0)}
@@ -257,6 +257,18 @@ def test_levels_of_a_sampler():
 )
 def test_spellings(spelling, name):
     assert find_sampler(spelling).name == name
+
+
+@pytest.mark.parametrize(("label", "parts"), [
+    ("DPM++ 2M SDE Exponential", ("DPM++ 2M SDE", "Exponential")),
+    ("dpm2 a karras", ("dpm2 a", "karras")),
+    ("DPM++ 2M", ("DPM++ 2M", None)),
+    ("DPM++ 9M Karras", ("DPM++ 9M Karras", None)),
+    ("Karras", ("Karras", None)),
+    ("", ("", None)),
+])
+def test_labels_that_once_named_both(label, parts):
+    assert split_label(label) == parts
 
 
 def test_labels_are_spellings_and_no_spelling_is_given_twice():

@@ -15,7 +15,7 @@ from smalti.diffusion.guidance import PLAIN, Guide
 from smalti.diffusion.metadata import Parameters
 from smalti.diffusion.noise import NOISES, STEPS_MAX, Schedule, find_schedule
 from smalti.diffusion.random import RNGS, SEED_END, batch_seeds
-from smalti.diffusion.samplers import SAMPLERS, Sampler
+from smalti.diffusion.samplers import SAMPLERS, Sampler, split_label
 from smalti.errors import InputError
 from smalti.models.config import ModelConfig, UNetConfig
 from smalti.models.tileable import DIRECTIONS
@@ -127,6 +127,9 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
     steps = config.default_steps if steps is None else steps
     guidance = config.default_guidance if guidance_scale is None else guidance_scale
     sampler = config.default_sampler if sampler is None else sampler
+    if isinstance(sampler, str):
+        sampler, named = split_label(sampler)
+        noise = named if noise is None else noise
     noise = config.default_noise if noise is None else noise
     _check_size(config, width, height, memory_bytes)
     steps = _whole("steps", steps, 1, STEPS_MAX)

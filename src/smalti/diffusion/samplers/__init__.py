@@ -6,6 +6,7 @@ one function and one record below it.
 
 from __future__ import annotations
 
+from smalti.diffusion.noise import NOISES
 from smalti.diffusion.samplers import (
     consistency,
     dpm_solver,
@@ -18,7 +19,7 @@ from smalti.diffusion.samplers import (
 from smalti.diffusion.samplers.walk import Sampler, Step, initial_latents
 from smalti.diffusion.spelling import Spelled
 
-__all__ = ["SAMPLERS", "Sampler", "Step", "find_sampler", "initial_latents"]
+__all__ = ["SAMPLERS", "Sampler", "Step", "find_sampler", "initial_latents", "split_label"]
 
 SAMPLERS = Spelled(
     "sampler",
@@ -44,3 +45,15 @@ def find_sampler(name: str) -> Sampler:
     ('euler_a', 'dpm++_2m')
     """
     return SAMPLERS.find(name)
+
+
+def split_label(label: str) -> tuple[str, str | None]:
+    """Sampler and noise schedule of a label in which A1111 once had both; else the label and None.
+
+    >>> split_label("DPM++ 2M Karras"), split_label("Euler a")
+    (('DPM++ 2M', 'Karras'), ('Euler a', None))
+    """
+    sampler, _, schedule = label.strip().rpartition(" ")
+    if label not in SAMPLERS and sampler in SAMPLERS and schedule in NOISES:
+        return sampler, schedule
+    return label, None

@@ -100,7 +100,7 @@ def _quadrature(places: Sequence[float], moments: Sequence[float]) -> Sequence[f
 
 SAMPLERS = (
     Sampler("lms", "LMS", lms),
-    Sampler("ipndm", "IPNDM", ipndm),
+    Sampler("ipndm", "IPNDM", ipndm, schedule="simple"),  # of steps that grow slowly
     Sampler("ipndm_v", "IPNDM V", ipndm_v),
     Sampler("deis", "DEIS", deis),
 )
