@@ -19,7 +19,7 @@ from torch_files import View, torch_row, torch_zip
 from smalti import Pipeline, checkpoint
 from smalti.checkpoint.blocks import FORMATS
 from smalti.checkpoint.container import open_tensors
-from smalti.checkpoint.convert import PRECISIONS, plan
+from smalti.checkpoint.convert import KEPT, PRECISIONS, plan
 from smalti.errors import CheckpointError, InputError
 
 RANDOM = np.random.default_rng(0)
@@ -75,6 +75,24 @@ def test_what_is_written_in_which_precision(source: Path, tmp_path: Path, precis
         error = np.linalg.norm(file.read(name) - array) / np.linalg.norm(array)
         assert error <= (0.09 if name in QUANTISED | {"block.odd.weight"} else 0.002) \
             or precision == "bf16" and error < 0.004
+
+
+UNET, CLIP = "model.diffusion_model.", "conditioner.embedders.0.transformer.text_model."
+STAY = [UNET + "input_blocks.0.0.weight", UNET + "time_embed.0.weight", UNET + "out.2.weight",
+        UNET + "label_emb.0.0.weight", CLIP + "embeddings.token_embedding.weight", "pos_embed",
+        "first_stage_model.decoder.conv_in.weight", "vae.decoder.mid.attn_1.q.weight",
+        "decoder.up.3.block.0.conv1.weight", "img_in.weight", "guidance_in.in_layer.weight",
+        "final_layer.linear.weight", "t_embedder.mlp.0.weight", "context_embedder.weight",
+        "time_text_embed.timestep_embedder.linear_1.weight"]
+BECOME_SMALL = [UNET + "input_blocks.1.1.proj_in.weight", UNET + "input_blocks.3.0.op.weight",
+                CLIP + "encoder.layers.0.mlp.fc1.weight", "double_blocks.0.img_attn.qkv.weight",
+                "joint_blocks.0.context_block.attn.proj.weight", UNET + "out_layers.2.weight",
+                "encoder.block.0.layer.0.SelfAttention.q.weight", "single_blocks.1.linear1.weight",
+                "transformer_blocks.0.attn.to_out.0.weight", "middle_block.1.proj_out.weight"]
+
+
+def test_which_tensors_stay_precise() -> None:
+    assert [name for name in (*STAY, *BECOME_SMALL) if KEPT.search(name)] == STAY
 
 
 @pytest.mark.parametrize("precision", [None, "f32", "f16", "bf16"])

@@ -25,8 +25,8 @@ from smalti.checkpoint.blocks import FORMATS
 from smalti.checkpoint.configuration import FAMILIES
 from smalti.checkpoint.container import INTEGERS, open_tensors
 from smalti.checkpoint.family import Family, detect
-from smalti.checkpoint.gguf import ORIGINAL_SHAPE, Entry, GgufTensor, writing_gguf
 from smalti.checkpoint.gguf import DIMENSIONS_MAX as GGUF_DIMENSIONS_MAX
+from smalti.checkpoint.gguf import ORIGINAL_SHAPE, Entry, GgufTensor, writing_gguf
 from smalti.checkpoint.hints import Hints, arch_config
 from smalti.checkpoint.quantise import ENCODERS, quantise
 from smalti.checkpoint.source import Source, open_source, with_parts
@@ -39,8 +39,9 @@ PRECISIONS = {"f32": "F32", "f16": "F16", "bf16": "BF16", "fp8": "F8_E4M3",
 CONTAINERS = (".safetensors", ".gguf")
 KEPT = re.compile(
     r"(^|\.)(first_stage_model|vae)\.|^(en|de)coder\.(conv|down|up|mid|norm)|quant_conv\."
-    r"|embed|label_emb|relative_attention|(img|txt|time|vector|guidance)_in\.|final_layer\."
-    r"|distilled_guidance_layer\.|input_blocks\.0\.0\.|(^|\.)out\.2\.|(^|\.)conv_(in|out)\.")
+    r"|embedding|_embed(\.|$)|_embedder\.|embed_tokens|label_emb|relative_attention"
+    r"|(img|txt|time|vector|guidance)_in\.|final_layer\.|distilled_guidance_layer\."
+    r"|input_blocks\.0\.0\.|(^|\.)out\.2\.|(^|\.)conv_(in|out)\.")
 """Names of tensors that stay precise when the others become 8-bit floats or blocks."""
 KEPT_ELEMENTS_MAX = 1024
 FULL = ("F32", "F16", "BF16")

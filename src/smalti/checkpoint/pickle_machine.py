@@ -301,7 +301,7 @@ def _set(m: _Machine, pairs: list) -> None:
         return
     if not isinstance(target, dict):
         raise _Fault(f"an entry is set in a {type(target).__name__}")
-    for key, value in zip(pairs[::2], pairs[1::2]):
+    for key, value in zip(pairs[::2], pairs[1::2], strict=True):
         if isinstance(key, str) or isinstance(key, int) and -KEY_MAX < key < KEY_MAX:
             target[key] = value
 

@@ -280,7 +280,7 @@ class _Contents:
             raise fail("has no numbers in the file")
         size = np.dtype(RAW_TYPES[DTYPES[tensor.kind]]).itemsize
         held, count = (place.end - place.start) // size, math.prod(tensor.shape)
-        reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.strides))
+        reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.strides, strict=True))
         last = tensor.offset + reach + 1 if count else 0
         if max(last, count) > held:
             raise fail(f"needs {max(last, count)} numbers, of which the file holds {held}")
