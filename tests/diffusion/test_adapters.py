@@ -11,8 +11,9 @@ from safetensors.numpy import load_file, save_file
 from tiny_adapters import write_adapter
 from tiny_model import TINY
 
-from smalti import Pipeline
-from smalti.checkpoint.adapters import Use
+from smalti import Pipeline, checkpoint
+from smalti.checkpoint import convert
+from smalti.checkpoint.adapters import Adapted, Adapter, Use
 from smalti.diffusion import metadata
 from smalti.errors import CheckpointError, InputError
 
@@ -182,3 +183,33 @@ def test_pictures_in_turns_keep_their_own_adapters(named: Pipeline) -> None:
         last = steps
     for step, wanted in zip(last, expected, strict=True):
         np.testing.assert_array_equal(np.asarray(step.result.images[0]), wanted)
+
+
+# ---------------------------------------------------------------------- quantised models
+
+
+@pytest.mark.parametrize(("container", "precision"), [
+    (".gguf", "q8_0"), (".gguf", "q4_0"), (".safetensors", "fp8")])
+def test_quantised_weights_are_read_then_changed(tmp_path: Path, container: str,
+                                                 precision: str) -> None:
+    config = tiny.FAMILIES["flux"]
+    whole = tiny.write(tmp_path / "whole.safetensors",
+                       tiny.single_file(config, tiny.random_weights(config)))
+    model = tmp_path / f"quantised{container}"
+    with open(model, "wb") as stream:
+        list(convert.plan(whole, container, precision).write(stream))
+    opened = checkpoint.load(model)
+    adapter = Adapter.open(write_adapter(tmp_path / "style.safetensors", config))
+    adapted = Adapted(opened, [Use(adapter, 0.5)])
+    quantised = [name for name in adapted.changed if opened.dtype(name) not in (
+        "F32", "F16", "BF16")]
+    assert quantised
+    for name in quantised[:8]:
+        assert adapted.floats(name).dtype == np.float32
+        assert not np.array_equal(adapted.floats(name), opened.read(name))
+    pipe = Pipeline.load(model, threads=1)
+    before = pixels(pipe, **SMALL)
+    pipe.loras = [(adapter.path, 0.5)]
+    assert np.abs(pixels(pipe, **SMALL) - before).mean() > 0.1
+    pipe.loras = ()
+    np.testing.assert_array_equal(pixels(pipe, **SMALL), before)

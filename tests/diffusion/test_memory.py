@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_model import tiny_weights, write_model
+from tiny_adapters import write_adapter
+from tiny_model import TINY, tiny_weights, write_model
 
 from smalti import Pipeline, checkpoint
+from smalti.checkpoint.adapters import Adapter, Use
 from smalti.diffusion import decoding, submodels
 from smalti.diffusion.decoding import decoded, in_tiles
 from smalti.errors import InputError
@@ -70,6 +72,29 @@ def test_weights_of_a_denoiser_come_and_go(path: Path, measured: None) -> None:
     (said,) = short.said
     assert said.startswith("memory was short for the UNet: 0.0 of 0.0 GB")
     assert said.endswith("the rest was read while it ran")
+
+
+def test_adapters_change_weights_that_come_and_go(path: Path, measured: None,
+                                                  tmp_path: Path) -> None:
+    opened, shape = checkpoint.load(path), (2, 8, 8, 77)
+    adapter = Adapter.open(write_adapter(tmp_path / "style.safetensors", TINY))
+    random = np.random.default_rng(0)
+    inputs = {"latent": random.standard_normal((2, 4, 8, 8)).astype(np.float32),
+              "timesteps": np.full(2, 500, np.float32),
+              "context": random.standard_normal((2, 77, 16)).astype(np.float32)}
+    plenty = submodels.Submodels(opened, threads=1)
+    unet = plenty.bound("unet", shape)
+    short = submodels.Submodels(opened, threads=1, memory_bytes=unet.arena_bytes + int(
+        0.8 * unet.weights_bytes))
+    short.bound("unet", shape)
+    results = []
+    for uses in ([Use(adapter, 0.5)], [Use(adapter, 1.0)], []):
+        plenty.weights, short.weights = plenty.adapted(uses), short.adapted(uses)
+        results.append([next(iter(parts.run("unet", shape, **inputs).values())).tobytes()
+                        for parts in (plenty, short)])
+    assert all(first == second for first, second in results)
+    assert len({first for first, _ in results}) == 3
+    assert short.bound("unet", shape).streamed
 
 
 def test_a_picture_is_decoded_in_tiles_and_says_so(path: Path,
