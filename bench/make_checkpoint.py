@@ -1,38 +1,84 @@
-"""Write a full-size Stable Diffusion 1.5 checkpoint with seeded random weights.
+"""Write full-size checkpoints with seeded random weights, as they are published.
 
     python bench/make_checkpoint.py sd15.safetensors
+    python bench/make_checkpoint.py FOLDER --family sdxl          # or flux-schnell: several files
 
-Names, shapes and size (2.1 GB in f16) are those of the published file, the numbers are not: they
-keep signals at a size of about one, so that errors are seen and nothing overflows. For measuring
-time, memory and agreement with other libraries this is as good as the published weights.
+Names, shapes and sizes (in f16) are those of published files, the numbers are not: they keep
+signals at a size of about one, so that errors are seen and nothing overflows. For measuring time,
+memory and agreement with other libraries this is as good as the published weights.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import json
+import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from smalti.benchmark.weights import seeded
 from smalti.checkpoint.expected import expected_tensors
-from smalti.models import SD15
+from smalti.models import (
+    CLIP_L, FLUX_SCHNELL, FLUX_VAE, OPENCLIP_G, SD15, SDXL_UNET, SDXL_VAE, T5_XXL,
+)
+from smalti.models.config import ModelConfig
+
+CLIP_L_PREFIX = "cond_stage_model.transformer."
+CLIP_G_PREFIX = "text_encoders.clip_g.transformer."
+T5_PREFIX = "text_encoders.t5xxl.transformer."
+UNET, VAE = "model.diffusion_model.", "first_stage_model."
+ONE_FILE = {"model": {"": ""}}
+FAMILIES: dict[str, tuple[ModelConfig, dict[str, dict[str, str]]]] = {
+    "sd1": (SD15, ONE_FILE),
+    "sdxl": (ModelConfig("sdxl", {"clip_l": CLIP_L, "clip_g": OPENCLIP_G}, SDXL_UNET,
+                         SDXL_VAE),
+             {"model": {UNET: UNET, VAE: VAE}, "clip_l": {CLIP_L_PREFIX: ""},
+              "clip_g": {CLIP_G_PREFIX: ""}}),
+    "flux-schnell": (ModelConfig("flux", {"clip_l": CLIP_L, "t5xxl": T5_XXL}, FLUX_SCHNELL,
+                                 FLUX_VAE, "flow"),
+                     {"model": {UNET: ""}, "vae": {VAE: ""}, "clip_l": {CLIP_L_PREFIX: ""},
+                      "t5xxl": {T5_PREFIX: ""}}),
+}
+"""Of each family its configuration, and its files: what names begin with inside, and there."""
+
+
+def write(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]], seed: int) -> int:
+    """Write a safetensors file tensor by tensor; stored name -> name for the numbers, and shape.
+    Gives the bytes of the numbers."""
+    header, end = {}, 0
+    for stored, (_, shape) in tensors.items():
+        size = 2 * int(np.prod(shape))
+        header[stored] = {"dtype": "F16", "shape": list(shape), "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name, shape in tensors.values():
+            file.write(seeded(name, shape, seed).astype(np.float16).tobytes())
+    return end
 
 
 def main() -> None:
-    """Read the command line and write the file."""
+    """Read the command line and write the files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("output", type=Path)
+    parser.add_argument("--family", choices=FAMILIES, default="sd1")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    table = expected_tensors(SD15)
-    save_file({name: seeded(name, shape, given.seed).astype(np.float16)
-               for name, shape in table.items()}, given.output)
-    count = sum(math.prod(shape) for shape in table.values())
-    print(f"{given.output}: {len(table)} tensors, {count / 1e6:.0f} million numbers, seed "
-          f"{given.seed}")
+    config, files = FAMILIES[given.family]
+    table = expected_tensors(config)
+    for title, prefixes in files.items():
+        stored = {new + name.removeprefix(old): (name, shape) for name, shape in table.items()
+                  for old, new in prefixes.items() if name.startswith(old)}
+        path = given.output
+        if len(files) > 1:
+            path.mkdir(parents=True, exist_ok=True)
+            path = path / f"{title}.safetensors"
+        size = write(path, stored, given.seed)
+        print(f"{path}: {len(stored)} tensors, {size / 1e9:.1f} GB, seed {given.seed}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,62 @@
+"""Models larger than the memory that they may take: time and peak memory of one step.
+
+    python bench/make_checkpoint.py FOLDER --family sdxl          # or flux-schnell
+    python bench/memory.py FOLDER [--share 0.5] [--size 512] [--threads 2]
+
+FOLDER holds model.safetensors, and files of text encoders and of the autoencoder where the family
+has them apart. What is given to `smalti generate --memory` is a share of the bytes of all files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+from footprint import environment, generate_command, peak_of
+from report import finish
+
+from smalti.benchmark.table import Row, duration
+
+TOLERANCE = 1.1
+"""Peak of resident memory over what was given."""
+
+
+def row(given: argparse.Namespace) -> Row:
+    """Peak of a process that makes a picture in one step."""
+    files = sorted(given.folder.glob("*.safetensors"))
+    whole = sum(file.stat().st_size for file in files)
+    memory = int(given.share * whole)
+    command = ["a red apple", "--model", str(given.folder / "model.safetensors"), "--steps", "1",
+               "--size", str(given.size), "--threads", str(given.threads), "--memory", str(memory)]
+    for file in files:
+        if file.stem == "vae":
+            command += ["--vae", str(file)]
+        elif file.stem != "model":
+            command += ["--text-encoder", str(file)]
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        peak = peak_of(generate_command(*command, "-o", f"{folder}/apple.png"),
+                       environment(Path(folder)))
+        seconds = time.perf_counter() - started
+    return Row.at_most(
+        f"{given.folder.name}, {whole / 1e9:.1f} GB of files, in {memory / 1e9:.1f} GB: peak of "
+        f"resident memory", TOLERANCE * memory / 1e9, peak.resident / 1e9, " GB",
+        f"a picture of {given.size}x{given.size} in one step took {duration(seconds)}")
+
+
+def main() -> int:
+    """Read the command line, measure, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--share", type=float, default=0.5)
+    parser.add_argument("--size", type=int, default=512)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    return finish([row(given)], given.json)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
