@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from peers_k_diffusion import k_diffusion_sampling
 
@@ -52,6 +52,7 @@ def test_ten_steps(name):
 
 
 @pytest.mark.parametrize("name", NOISES)
+@settings(deadline=None)
 @given(steps=st.integers(1, 1000))
 def test_schedules_fall_from_the_highest_level_to_zero(name, steps):
     sigmas = find_schedule(name).sigmas(LEVELS, steps)
@@ -133,6 +134,7 @@ def test_timestep_and_sigma_of_flow_models_are_inverse(timestep, shift):
 
 
 @pytest.mark.parametrize("name", NOISES)
+@settings(deadline=None)
 @given(steps=st.integers(1, 300), shift=st.floats(0.5, 10))
 def test_schedules_of_flow_models(name, steps, shift):
     if name == "align_your_steps":
@@ -206,6 +208,7 @@ def test_beta_distribution_in_closed_form():
     np.testing.assert_allclose(beta_distribution(x, 0.5, 0.5), arcsine, atol=1e-14)
 
 
+@settings(deadline=None)
 @given(share=st.floats(0, 1), a=st.floats(0.2, 20), b=st.floats(0.2, 20))
 def test_beta_quantile_is_the_inverse(share, a, b):
     found = beta_quantile(share, a, b)

@@ -4,7 +4,7 @@ import random
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smalti.diffusion.prompt import CHUNK, Chunk, Vector, emphasised, filled, parse
@@ -216,6 +216,7 @@ WORDS = st.lists(st.sampled_from(["(", ")", "[", "]", ":", "|", "\\", "0.5", "1.
                                   " BREAK ", "<lora:a:1>", "cat", "easy", ",", " ", "é"]))
 
 
+@settings(deadline=None)
 @given(text=MARKS | WORDS.map("".join), steps=st.integers(1, 12), replace=st.booleans())
 def test_any_text_is_a_prompt(text, steps, replace):
     prompt = parse(text, steps, embeddings=EMBEDDINGS, replace=replace)
@@ -243,4 +244,4 @@ HOSTILE = {
 def test_hostile_prompts_are_read_quickly(what):
     start = time.perf_counter()
     parse(HOSTILE[what], 20)
-    assert time.perf_counter() - start < 4  # half a second on a free core; n^2 would take minutes
+    assert time.perf_counter() - start < 10  # half a second on a free core; n^2 takes minutes

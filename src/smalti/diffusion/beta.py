@@ -25,13 +25,15 @@ def beta_distribution(x: npt.ArrayLike, a: float, b: float) -> Floats:
     """
     x = np.asarray(x, np.float64)
     mirrored = x > (a + 1) / (a + b + 2)  # the fraction converges fast below this point only
-    lower = _lower(np.where(mirrored, 0, x), a, b)
-    return np.where(mirrored, 1 - _lower(np.where(mirrored, 1 - x, 0), b, a), lower)
+    lower = _lower(np.where(mirrored, 1 - x, x), np.where(mirrored, b, a),
+                   np.where(mirrored, a, b))
+    return np.where(mirrored, 1 - lower, lower)
 
 
-def _lower(x: Floats, a: float, b: float) -> Floats:
+def _lower(x: Floats, a: Floats, b: Floats) -> Floats:
     """I_x(a, b) for small x: x^a (1 - x)^b / (a B(a, b)) over 1 + d1/(1 + d2/(1 + ...))."""
-    scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    first, second = float(a.flat[0]), float(b.flat[0])  # B is the same for both ways around
+    scale = math.lgamma(first + second) - math.lgamma(first) - math.lgamma(second)
     value = above = np.ones_like(x)
     below = np.zeros_like(x)
     for term in range(1, TERMS_MAX):
