@@ -146,10 +146,22 @@ def test_controlnets_of_transformers_as_published(name: str, renamed: dict[str, 
         path, _, leaf = key.removeprefix("control_model.").rpartition(".")
         stored[f"{renamed.get(path, path)}.{leaf}"] = array
     if name.startswith("SD 3.5"):
-        stored["control_type"] = np.ones(1, np.float32)
-    opened = open_companion(write(tmp_path / "control.safetensors", stored))
+        stored["control_type"] = np.array([len(renamed) and 2], np.float32)
+    opened = open_companion(write(tmp_path / "canny.safetensors", stored))
     check(opened, weights)
     shown(opened.config, TRANSFORMERS[name])
+
+
+@pytest.mark.parametrize("kind, file, canny", [
+    (1, "control.safetensors", True), (2, "canny.safetensors", False),
+    (None, "sd35_Canny.safetensors", True), (None, "depth.safetensors", False)])
+def test_the_one_for_edges_is_told_by_number_or_name(kind: int | None, file: str, canny: bool,
+                                                     tmp_path: Path) -> None:
+    stored = {key.removeprefix("control_model."): array
+              for key, array in transformer_weights(TRANSFORMERS["SD 3.5 large"]).items()}
+    if kind is not None:
+        stored["control_type"] = np.full(1, kind, np.float32)
+    assert open_companion(write(tmp_path / file, stored)).config.canny is canny
 
 
 @pytest.mark.peers

@@ -17,7 +17,7 @@ from smalti.benchmark.agreement import relative_error
 from smalti.benchmark.weights import seeded
 from smalti.checkpoint import Companion, open_companion
 from smalti.diffusion.control import Beside, Control, Controls
-from smalti.diffusion.control_kinds import joined
+from smalti.diffusion.control_kinds import joined, pixels, scaled
 from smalti.errors import InputError
 from smalti.models import (
     CHROMA,
@@ -128,6 +128,17 @@ def test_time_is_that_before_the_shift(nets: dict[str, Companion]) -> None:
     found = both(np.zeros((1, 16, 16, 16), np.float32), np.array([750.0], np.float32), {})
     assert seen == [750.0] and not any(array.any() for array in found.values())
     assert {array.shape for array in found.values()} == {(1, 64, flux.hidden_size)}
+
+
+def test_pictures_become_latents_as_each_net_was_trained() -> None:
+    """InstantX's without the shift of latents, the one for edges of 3.5 large with 0.5 to 128."""
+    vae, hint = tiny.FAMILIES["sd3"].vae, np.float32([0, 0.5, 1])
+    _, joint = NETS["SD 3"]
+    _, large = NETS["SD 3.5 large"]
+    assert pixels(large, hint).tolist() == pixels(joint, hint).tolist() == [-1, 0, 1]
+    assert pixels(replace(large, canny=True), hint).tolist() == [0.5, 64.25, 128]
+    np.testing.assert_allclose(scaled(joint, hint, vae), hint * 1.5305, rtol=1e-6)
+    np.testing.assert_allclose(scaled(large, hint, vae), (hint - 0.0609) * 1.5305, rtol=1e-5)
 
 
 def test_what_cannot_be_is_refused(nets: dict[str, Companion], tmp_path: Path) -> None:

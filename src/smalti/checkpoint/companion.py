@@ -53,6 +53,7 @@ from smalti.models import (
     taesd_encoder_graph,
     upscaler_graph,
 )
+from smalti.runtime.tensor_file import Tensors
 
 TransformerControlNetConfig = FluxControlNetConfig | MMDiTControlNetConfig
 CompanionConfig = (ControlNetConfig | TransformerControlNetConfig | RrdbConfig | SrvggConfig
@@ -69,8 +70,8 @@ OTHERS = {
     "body.0.resnets.0.block1.weight": "a T2I-Adapter",
 }
 """A tensor that a file holds -> what the file is, which is not read here."""
-KIND = "control_type"
-"""A number for what a ControlNet of 3.5 large was trained on."""
+KIND, CANNY = "control_type", 1
+"""What a ControlNet of 3.5 large was trained on, a number; and the one for edges."""
 
 
 class Companion:
@@ -118,7 +119,8 @@ def open_companion(path: str | Path, pooled: bool | None = None) -> Companion:
     """The network in a file of any format, or in a diffusers folder of one model.
 
     `pooled` says of a ControlNet that only the mean over all pixels is handed on; where it is None,
-    the folder says so, or "shuffle" in the name. Raises CheckpointError for a file that holds no
+    the folder says so, or "shuffle" in the name. A number in the file, or "canny" in the name,
+    tells of one for 3.5 large that it reads edges. Raises CheckpointError for a file that holds no
     such network, or one with tensors that are missing, too many or of other shapes.
     """
     path = Path(path)
@@ -134,7 +136,7 @@ def open_companion(path: str | Path, pooled: bool | None = None) -> Companion:
     tensors = {name: Tensor.of(file, name, expression)
                for name, expression in _stored(shapes).items()}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    config = _config(path, shapes, stated, pooled)
+    config = _config(path, shapes, stated, pooled, _is_canny(path, file))
     _check(path, config, shapes)
     wrong = [name for name, tensor in tensors.items()
              if any(file.dtype(part) in INTEGERS for part in tensor.stored_names)]
@@ -200,11 +202,11 @@ def _renamed(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
 
 
 def _config(path: Path, shapes: Mapping[str, tuple[int, ...]], stated: Mapping[str, object],
-            pooled: bool) -> CompanionConfig:
+            pooled: bool, canny: bool) -> CompanionConfig:
     if f"{CONTROL}controlnet_x_embedder.weight" in shapes:
         return flux_controlnet_config(path, shapes)
     if f"{CONTROL}pos_embed_input.proj.weight" in shapes:
-        return sd3_controlnet_config(path, shapes)
+        return sd3_controlnet_config(path, shapes, canny)
     if any(name.startswith(CONTROL) for name in shapes):
         groups = stated.get("norm_num_groups")
         known = {"norm_groups": groups} if isinstance(groups, int) and groups > 0 else {}
@@ -212,6 +214,13 @@ def _config(path: Path, shapes: Mapping[str, tuple[int, ...]], stated: Mapping[s
     if any(name.startswith("taesd.") for name in shapes):
         return taesd_config(path, shapes)
     return upscaler_config(path, shapes)
+
+
+def _is_canny(path: Path, file: Tensors) -> bool:
+    """Whether a ControlNet is for edges, as its file or else its name says."""
+    if KIND in file:
+        return file.read(KIND).tolist() in (CANNY, [CANNY])
+    return "canny" in path.name.lower()
 
 
 def _heads(stated: Mapping[str, object]) -> list[int]:

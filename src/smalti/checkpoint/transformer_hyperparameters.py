@@ -103,16 +103,18 @@ def flux_controlnet_config(where: object, shapes: Shapes) -> FluxControlNetConfi
     )
 
 
-def sd3_controlnet_config(where: object, shapes: Shapes) -> MMDiTControlNetConfig:
+def sd3_controlnet_config(where: object, shapes: Shapes,
+                          canny: bool = False) -> MMDiTControlNetConfig:
     """A ControlNet of Stable Diffusion 3. Raises CheckpointError where a number cannot be seen.
 
-    Without positions of its own it is one for 3.5 large, and reads those of the model.
+    Without positions of its own it is one for 3.5 large, and reads those of the model; which of
+    these is for edges, `canny`, shapes do not tell.
     """
     found = _Shown(where, shapes, CONTROL)
     hint = found.size("pos_embed_input.proj.weight", 1)
     if not found.has("pos_embed$"):
         return MMDiTControlNetConfig(**_mmdit(found), blocks=found.blocks("transformer_blocks"),
-                                     hint_channels=hint, joint=False)
+                                     hint_channels=hint, joint=False, canny=canny)
     return MMDiTControlNetConfig(
         **_mmdit(found),
         **_embedded(found),

@@ -219,8 +219,9 @@ class Controls:
                 self._hints[key] = use.hint(factor * width, factor * height)
             else:
                 vae, encode = self.beside.vae, self.beside.encode
-                pixels = use.hint(vae.downscale * width, vae.downscale * height)
-                self._hints[key] = control_kinds.scaled(use.net.config, encode(2 * pixels - 1), vae)
+                hint = use.hint(vae.downscale * width, vae.downscale * height)
+                mean = encode(control_kinds.pixels(use.net.config, hint))
+                self._hints[key] = control_kinds.scaled(use.net.config, mean, vae)
         return self._hints[key]
 
 

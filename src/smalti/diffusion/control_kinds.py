@@ -117,6 +117,14 @@ def pixels_per_latent(net: NetConfig) -> int:
     return 2 ** (len(widths) - 1) if isinstance(widths, tuple) and widths else 0
 
 
+def pixels(net: NetConfig, hint: Floats) -> Floats:
+    """A picture in [0, 1] as the encoder reads it for a net: in [-1, 1], but for the one for edges
+    of 3.5 large, whose authors have trained it so."""
+    if isinstance(net, MMDiTControlNetConfig) and net.canny:
+        return hint * np.float32(127.5) + np.float32(0.5)
+    return 2 * hint - 1
+
+
 def scaled(net: NetConfig, mean: Floats, vae: VaeConfig) -> Floats:
     """The latent of a picture, of the encoder's mean, as a net reads it.
 

@@ -135,11 +135,13 @@ class MMDiTControlNetConfig(MMDiTConfig):
     """A ControlNet for Stable Diffusion 3: some of its blocks, which also read a picture's latent.
 
     `hint_channels` are those of the latent, one more with a mask behind. Without `joint` blocks see
-    no text, and tokens are embedded by the model's own weights: those of 3.5 large.
+    no text, and tokens are embedded by the model's own weights: those of 3.5 large. Of these the
+    one for edges (`canny`) was trained with pixels in another range.
     """
 
     hint_channels: int = 16
     joint: bool = True
+    canny: bool = False
 
 
 T5_XXL = T5Config(32128, hidden_size=4096, mlp_size=10240, layers=24, heads=64, head_dim=64)
