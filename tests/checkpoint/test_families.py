@@ -129,6 +129,7 @@ def test_models_that_change_pictures(tmp_path: Path, channels: int, family: str)
     path = tiny.write(tmp_path / "model.safetensors", tiny.single_file(config, weights))
     found = load(path)
     assert found.config.denoiser.in_channels == channels and found.report.family.id == family
+    assert f"it changes a picture: {channels} channels" in str(found.report)
 
 
 MARKS = {"v_pred": "v_prediction", "edm_vpred.sigma_max": "edm_v"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from smalti.errors import CheckpointError, InputError
 
 SIDE = 32
 OPTIONS = {"width": SIDE, "height": SIDE, "steps": 2}
+Pipes = Callable[[str], Pipeline]
 GUIDED = [family for family in tiny.FAMILIES if family != "flux"]
 
 
@@ -24,13 +27,19 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             for family, config in tiny.FAMILIES.items()}
 
 
+@pytest.fixture(scope="module")
+def pipes(paths: dict[str, Path]) -> Pipes:
+    """A pipeline of each family, which keeps its programs from test to test."""
+    return cache(lambda family: Pipeline.load(paths[family], threads=1))
+
+
 def pixels(pipe: Pipeline, prompt: str = "a red apple", **options: object) -> np.ndarray:
     return np.asarray(pipe(prompt, **{**OPTIONS, **options}).images[0], np.float64)
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_a_picture(paths: dict[str, Path], family: str) -> None:
-    pipe = Pipeline.load(paths[family], threads=1)
+def test_a_picture(pipes: Pipes, family: str) -> None:
+    pipe = pipes(family)
     picture = pixels(pipe)
     assert picture.shape == (SIDE, SIDE, 3) and picture.std() > 5
     np.testing.assert_array_equal(pixels(pipe), picture)
@@ -41,16 +50,16 @@ def test_a_picture(paths: dict[str, Path], family: str) -> None:
 
 
 @pytest.mark.parametrize("family", GUIDED)
-def test_the_negative_prompt_steers(paths: dict[str, Path], family: str) -> None:
-    pipe = Pipeline.load(paths[family], threads=1)
+def test_the_negative_prompt_steers(pipes: Pipes, family: str) -> None:
+    pipe = pipes(family)
     without = pixels(pipe, guidance_scale=5)
     assert np.abs(pixels(pipe, guidance_scale=5, negative_prompt="blurry") - without).mean() > 0.1
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_forms_of_prompts_are_read_by_every_family(paths: dict[str, Path], family: str) -> None:
+def test_forms_of_prompts_are_read_by_every_family(pipes: Pipes, family: str) -> None:
     """Plain text reaches T5, weights reach CLIP, and a prompt may be longer than one chunk."""
-    pipe = Pipeline.load(paths[family], threads=1)
+    pipe = pipes(family)
     plain = pixels(pipe)
     np.testing.assert_array_equal(pixels(pipe, "a (red:1) apple"), plain)
     weighted = np.abs(pixels(pipe, "a (red:3) apple") - plain).max() > 0
@@ -60,8 +69,8 @@ def test_forms_of_prompts_are_read_by_every_family(paths: dict[str, Path], famil
     assert np.abs(pixels(pipe, longer) - pixels(pipe, longer + "and a dog")).max() > 0
 
 
-def test_layers_can_be_skipped_in_sd3(paths: dict[str, Path]) -> None:
-    pipe, other = (Pipeline.load(paths[family], threads=1) for family in ("sd3", "sd1"))
+def test_layers_can_be_skipped_in_sd3(pipes: Pipes) -> None:
+    pipe, other = (pipes(family) for family in ("sd3", "sd1"))
     guide = Guide(skip=SkipLayers((1,), start=0.01, end=0.5))
     result = pipe("a red apple", guide=guide, **{**OPTIONS, "steps": 4})
     assert "Skip layers: 1" in result.texts[0] and "SLG: 2.5 0.01-0.5" in result.texts[0]
@@ -75,8 +84,8 @@ def test_layers_can_be_skipped_in_sd3(paths: dict[str, Path]) -> None:
         other("a red apple", guide=guide)
 
 
-def test_what_flux_is_told_of_guidance_steers(paths: dict[str, Path]) -> None:
-    pipe = Pipeline.load(paths["flux"], threads=1)
+def test_what_flux_is_told_of_guidance_steers(pipes: Pipes) -> None:
+    pipe = pipes("flux")
     result = pipe("a red apple", **OPTIONS)
     assert "Distilled CFG Scale: 3.5" in result.texts[0]
     assert np.abs(pixels(pipe, distilled_guidance=10) - np.asarray(result.images[0])).mean() > 0.1
@@ -84,14 +93,14 @@ def test_what_flux_is_told_of_guidance_steers(paths: dict[str, Path]) -> None:
         pipe("a red apple", distilled_guidance=-1)
 
 
-def test_guidance_is_told_to_no_other_family(paths: dict[str, Path]) -> None:
+def test_guidance_is_told_to_no_other_family(pipes: Pipes) -> None:
     with pytest.raises(InputError, match="use guidance_scale"):
-        Pipeline.load(paths["sd3"])("a red apple", distilled_guidance=3)
+        pipes("sd3")("a red apple", distilled_guidance=3)
 
 
 @pytest.mark.parametrize("family", ["sd1", "sdxl"])
-def test_clip_skip(paths: dict[str, Path], family: str) -> None:
-    pipe = Pipeline.load(paths[family], threads=1)
+def test_clip_skip(pipes: Pipes, family: str) -> None:
+    pipe = pipes(family)
     first, second = (pixels(pipe, clip_skip=skip) for skip in (1, 2))
     assert np.abs(first - second).mean() > 0.1
     usual = {"sd1": first, "sdxl": second}[family]
@@ -102,15 +111,15 @@ def test_clip_skip(paths: dict[str, Path], family: str) -> None:
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_every_part_is_explained(paths: dict[str, Path], family: str) -> None:
-    pipe = Pipeline.load(paths[family], threads=1)
+def test_every_part_is_explained(pipes: Pipes, family: str) -> None:
+    pipe = pipes(family)
     assert {"text", "vae"} < set(pipe.parts)
     for part in pipe.parts:
         assert pipe.explain(part, width=SIDE, height=SIDE).strip()
 
 
-def test_a_long_prompt_names_what_t5_does_not_read(paths: dict[str, Path]) -> None:
-    pipe = Pipeline.load(paths["chroma"], threads=1)
+def test_a_long_prompt_names_what_t5_does_not_read(pipes: Pipes) -> None:
+    pipe = pipes("chroma")
     (warning,) = pipe("apple " * 511 + "pear", **OPTIONS).warnings
     assert "the prompt is longer than the 511 tokens" in warning and "pear" in warning
 
@@ -140,14 +149,14 @@ def test_a_model_that_changes_pictures_makes_none(tmp_path: Path) -> None:
         pipe("a red apple", **OPTIONS)
 
 
-def test_transformers_make_no_picture_that_can_be_repeated(paths: dict[str, Path]) -> None:
+def test_transformers_make_no_picture_that_can_be_repeated(pipes: Pipes) -> None:
     with pytest.raises(InputError, match="models with a UNet; this one is a transformer"):
-        Pipeline.load(paths["sd3"], threads=1)("a red apple", tiling="x")
+        pipes("sd3")("a red apple", tiling="x")
 
 
-def test_a_refiner_takes_the_last_steps_over(paths: dict[str, Path]) -> None:
-    base, refiner = (Pipeline.load(paths[family], threads=1)
-                     for family in ("sdxl", "sdxl-refiner"))
+def test_a_refiner_takes_the_last_steps_over(paths: dict[str, Path],
+                                             pipes: Pipes) -> None:
+    base, refiner = pipes("sdxl"), pipes("sdxl-refiner")
     both = Pipeline.load(paths["sdxl"], threads=1, refiner=paths["sdxl-refiner"])
     options = {**OPTIONS, "steps": 4}
 

@@ -144,7 +144,8 @@ READ = "Smalti reads Stable Diffusion 1.x, 2.x, SDXL, 3.x, FLUX.1 and Chroma"
 
 RULES: tuple[tuple[Family, RuleTest], ...] = (
     (
-        Family("lora", "a LoRA, an addition to a checkpoint"),
+        Family("lora", "a LoRA, an addition to a checkpoint",
+               advice="use it with one: smalti generate --lora FILE"),
         lambda n: n.contains(*LORA_MARKS) and not n.has("input_blocks.0.0.weight"),
     ),
     (
@@ -156,7 +157,11 @@ RULES: tuple[tuple[Family, RuleTest], ...] = (
         Family("t2i-adapter", "a T2I-Adapter"),
         lambda n: n.has("adapter.body.", "body.0.block2.weight"),
     ),
-    (Family("embedding", "a textual-inversion embedding"), _embedding),
+    (
+        Family("embedding", "a textual-inversion embedding",
+               advice="use it with a model: smalti generate --embedding FILE"),
+        _embedding,
+    ),
     (
         Family("esrgan", "an ESRGAN upscaler", advice="enlarge pictures with it: smalti upscale"),
         lambda n: n.has("conv_first.weight", "1.sub.0.", "RRDB_trunk.0.") or (

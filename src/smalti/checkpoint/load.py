@@ -111,6 +111,10 @@ def _report(source: Source) -> Report:
     config = derive_config(source.path, source.model, shapes, source.hints(), source.place,
                            lambda name: tensors[name].read())
     expected = expected_tensors(config)
+    found, latent = config.denoiser.in_channels, config.vae.z_channels
+    if found != latent:
+        report = replace(report, notes=(*report.notes, f"it changes a picture: {found} channels are"
+                                        f" read, {latent} of them the latent"))
     return replace(
         report,
         config=config,
