@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 import smalti
+from smalti.cli.change import change_options
 from smalti.cli.interrupt import ending_at_once
 from smalti.cli.output import check_writable, output_paths, write_png
-from smalti.cli.picture import read_picture
 from smalti.errors import InputError
 
 LORA = re.compile(r"(.*?)((?::[-+]?(?:\d+\.?\d*|\.\d+)){1,2})?", re.DOTALL)
@@ -116,6 +117,7 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
               help="The state of CLIP to read, counted from the last, 1. Default: the model's own.")
 @click.option("--emphasis", default="original", show_default=True,
               help="What weights in a prompt do: original, 'no norm' or comfy.")
+@change_options
 @click.option("--tiling", type=click.Choice(["x", "y", "xy"]), default=None,
               help="Directions in which the picture can be repeated without a seam.")
 @click.option("--control", "controls", nargs=2, multiple=True, metavar="MODEL PICTURE",
@@ -149,7 +151,7 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
              clip_skip: int | None, tiling: str | None, controls: tuple[tuple[str, str], ...],
              strengths: tuple[float, ...], times: tuple[tuple[float, float], ...], edges: bool,
              emphasis: str, preview: str | None, rng: str, device: str, threads: int | None,
-             precision: str, supervise: bool, memory: str | None) -> None:
+             precision: str, supervise: bool, memory: str | None, **change: Any) -> None:
     """Make a picture of PROMPT."""
     started = time.perf_counter()
     width, height = parse_size(size)
@@ -169,7 +171,7 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
         emphasis=emphasis, controls=read_controls(controls, strengths, times, edges),
         tiling=tiling or "", refiner_switch=refiner_switch,
         guide=smalti.Guide(guidance_rescale, smalti.Projected() if apg else None, *guidance_time,
-                           parse_layers(skip_layers)))
+                           parse_layers(skip_layers)), **change)
     if preview is not None:
         work = previewed(work, smalti.Preview.load(preview, threads),
                          paths[0].with_suffix(".preview.png"))
@@ -192,10 +194,11 @@ def read_controls(controls: Sequence[tuple[str, str]], strengths: Sequence[float
     if not controls:
         return []
     from smalti.diffusion.edges import HIGH, LOW
+    from smalti.diffusion.images import opened
 
     strengths = [*strengths, *[1.0] * len(controls)]
     times = [*times, *[(0.0, 1.0)] * len(controls)]
-    return [smalti.Control.load(model, read_picture(Path(picture)), strength=strength, start=start,
+    return [smalti.Control.load(model, opened(picture), strength=strength, start=start,
                                 end=end, edges=(LOW, HIGH) if edges else None)
             for (model, picture), strength, (start, end) in zip(
                 controls, strengths, times, strict=False)]

@@ -11,7 +11,6 @@ import smalti
 from smalti.cli.generate import show_progress
 from smalti.cli.interrupt import ending_at_once
 from smalti.cli.output import check_apart, check_writable, output_paths, write_png
-from smalti.cli.picture import read_picture
 
 
 @click.command()
@@ -34,7 +33,8 @@ def upscale(picture: Path, model: str, output: str, factor: float | None, tile: 
     check_apart(path, picture, Path(model))
     with ending_at_once():
         loading = smalti.Upscaler.load
-    image = read_picture(picture)
+        from smalti.diffusion.images import opened
+    image = opened(picture)
     upscaler = loading(model, precision, threads, show_progress)
     made = upscaler(image, factor, tile)
     show_progress("")

@@ -1,4 +1,4 @@
-"""Text to image: prompt -> tokens -> context -> denoising steps -> picture.
+"""Text to image: prompt -> tokens -> context -> denoising steps -> picture; or from a picture on.
 
 Rombach et al. 2022, "High-Resolution Image Synthesis with Latent Diffusion Models",
 arXiv:2112.10752. All arrays are f32 and channels come first, as in the paper; the UNet sees the
@@ -19,11 +19,13 @@ from smalti import checkpoint, settings
 from smalti.checkpoint.adapters import Adapted, Fit, Use
 from smalti.checkpoint.embeddings import Embedding
 from smalti.diffusion.adapters import Adapters, Entry, labels
+from smalti.diffusion.change import Source, checked_strength, steps_of
 from smalti.diffusion.conditioning import usual_text_shape, usual_tokens
 from smalti.diffusion.control import Beside, Control, Controls, Programs
 from smalti.diffusion.decoding import decoded, fitting_side
 from smalti.diffusion.fit import check_parts, check_refiner, check_text_to_image
 from smalti.diffusion.guidance import PLAIN, Guidance, Guide
+from smalti.diffusion.images import Picture, encoded, to_model_space
 from smalti.diffusion.levels import noise_levels
 from smalti.diffusion.prompt import parse
 from smalti.diffusion.random import NoiseSource
@@ -143,7 +145,8 @@ class Pipeline:
               clip_skip: int | None = None, distilled_guidance: float | None = None,
               emphasis: str = "original", controls: Sequence[Control] = (),
               tiling: str = "", refiner_switch: float | None = None,
-              guide: Guide = PLAIN) -> Iterator[Step]:
+              guide: Guide = PLAIN, image: Picture | None = None,
+              strength: float | None = None) -> Iterator[Step]:
         """The same work as a generator of steps, of which the last has the result.
 
         Sizes are in pixels; None is the model's own default; seed -1 draws one. `clip_skip` is the
@@ -152,10 +155,15 @@ class Pipeline:
         in a prompt do: "original", "no norm" or "comfy". `controls` are ControlNets with the
         pictures that they read. With `tiling` ("x", "y" or "xy") a picture can be repeated in these
         directions. After the share `refiner_switch` of the steps (0.8) the refiner takes over.
-        `guide` says how guidance is done besides its scale. Raises InputError at once for anything
-        that cannot be used, and NumericsError, when it happens, for NaN or Inf in weights, latents
-        or picture.
+        `guide` says how guidance is done besides its scale. `image`, a PIL image or a path, is
+        changed instead of making one from noise alone, in its own size where none is given:
+        `strength` (0.75) is the share of the steps that are done. Raises InputError at once for
+        anything that cannot be used, and NumericsError, when it happens, for NaN or Inf in weights,
+        latents or picture.
         """
+        source = None if image is None else Source.of(image)
+        if source is not None:
+            width, height = source.size(self.config, width, height)
         asked = request(
             self.config, self.name, memory_bytes=self._memory_bytes, prompt=prompt,
             negative_prompt=negative_prompt, width=width, height=height, steps=steps,
@@ -164,9 +172,10 @@ class Pipeline:
             emphasis=emphasis, loras=labels(self._adapters.given),
             controls=tuple(control.text() for control in controls), tiling=tiling,
             refiner=self._refiner and Path(self._refiner.checkpoint.report.path).stem,
-            refiner_switch=refiner_switch, guide=guide)
+            refiner_switch=refiner_switch, guide=guide,
+            strength=checked_strength(strength, source is not None))
         check_text_to_image(self.config)
-        return self._steps(asked, self._controls(controls, asked), self._vocabulary(asked))
+        return self._steps(asked, source, self._controls(controls, asked), self._vocabulary(asked))
 
     @property
     def loras(self) -> tuple[Use, ...]:
@@ -231,9 +240,7 @@ class Pipeline:
         levels = noise_levels(self.config, asked.width, asked.height)
 
         def encode(pixels: np.ndarray) -> np.ndarray:
-            (moments,) = models.run("vae_encoder", pixels.shape[1:], image=pixels[None]).values()
-            models.release("vae_encoder", self._kept_bytes_max(asked))
-            return moments[0, :vae.z_channels]
+            return encoded(models, pixels, self._kept_bytes_max(asked))
 
         def trained_step(timestep: float) -> float:
             return float(levels.timestep(timestep / 1000)) if levels.flow else timestep
@@ -251,24 +258,27 @@ class Pipeline:
         return Vocabulary(weights, self._words.named(texts, bundled),
                           self._adapters.warnings(weights, named))
 
-    def _steps(self, asked: Request, controls: Controls | None,
+    def _steps(self, asked: Request, source: Source | None, controls: Controls | None,
                vocabulary: Vocabulary) -> Iterator[Step]:
         timings, kept = Stopwatch(), self._kept_bytes_max(asked)
         self._submodels.weights, self._submodels.words = vocabulary.weights, vocabulary.words
         self._submodels.begin()
+        clean = None if source is None else self._encoded(source, asked, timings)
         levels = noise_levels(self.config, asked.width, asked.height)
         sampler = SAMPLERS[asked.sampler]
         sigmas = sampler.sigmas(asked.noise, levels, asked.steps)
-        total = len(sigmas) - 1
+        total = steps_of(len(sigmas) - 1, asked.strength)
+        sigmas = sigmas[-(total + 1):]
         stage = Stage.of(self._submodels, asked, total, timings, kept, controls)
         warnings = [*vocabulary.warnings, *stage.prompts.warnings]
         guidance = Guidance(stage.denoiser, *stage.prompts.at(0), asked.guidance_scale,
                             asked.guide, always_both=sampler.needs_negative,
                             layers=getattr(self.config.denoiser, "blocks", 0))
-        source = NoiseSource(asked.rng, asked.seeds,
+        random = NoiseSource(asked.rng, asked.seeds,
                              (self.config.vae.z_channels, *self._latent(asked)))
-        walk = sampler(guidance, initial_latents(source.draw(), sigmas), sigmas, source.draw,
-                       levels)
+        first = (initial_latents(random.draw(), sigmas) if clean is None
+                 else levels.noised(clean, random.draw(), sigmas[0]))
+        walk = sampler(guidance, first, sigmas, random.draw, levels)
         if asked.refiner_start(total) > 0:
             stage.begin(guidance, 0, self._latent(asked), sigmas, timings, kept)
         for index in range(total):
@@ -312,6 +322,15 @@ class Pipeline:
         """Height and width of the latent."""
         factor = self.config.vae.downscale
         return asked.height // factor, asked.width // factor
+
+    def _encoded(self, source: Source, asked: Request, timings: Stopwatch) -> np.ndarray:
+        """The latents [z, h, w] of the picture that is changed."""
+        models = self._submodels
+        with timings.of("prepare"):
+            models.bound("vae_encoder", (asked.height, asked.width))
+        with timings.of("encode"):
+            pixels = source.pixels(asked.width, asked.height)
+            return to_model_space(models, encoded(models, pixels, self._kept_bytes_max(asked)))
 
     def _decoded(self, asked: Request, latents: np.ndarray,
                  timings: Stopwatch) -> list[Image.Image]:

@@ -41,7 +41,7 @@ class Request:
     prompt do. `loras` are names and weights of adapters; `controls` tell of ControlNets. `tiling`
     names the directions in which a picture can be repeated. `refiner` is the name of the model that
     takes over after the share `refiner_switch` of the steps, None without one. `guide`
-    is how guidance is done.
+    is how guidance is done. `strength` is how much of a picture is changed, None without one.
     """
 
     prompt: str
@@ -65,6 +65,7 @@ class Request:
     refiner: str | None = None
     refiner_switch: float | None = None
     guide: Guide = PLAIN
+    strength: float | None = None
 
     def refiner_start(self, steps: int) -> int:
         """The step of so many, counted from 0, from which on the refiner denoises."""
@@ -78,7 +79,8 @@ class Request:
     def text(self, seed: int) -> str:
         """The A1111 `parameters` text of the picture with this seed."""
         others = {"Clip skip": self.clip_skip, "Distilled CFG Scale": self.distilled_guidance,
-                  "Refiner switch at": self.refiner_switch}
+                  "Refiner switch at": self.refiner_switch,
+                  "Denoising strength": self.strength}
         emphasis = {} if self.emphasis == "original" else {
             "Emphasis": self.emphasis.capitalize()}
         return str(Parameters(
@@ -104,7 +106,8 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
             distilled_guidance: float | None = None, emphasis: str = "original",
             loras: tuple[str, ...] = (), controls: tuple[str, ...] = (),
             tiling: str = "", refiner: str | None = None,
-            refiner_switch: float | None = None, guide: Guide = PLAIN) -> Request:
+            refiner_switch: float | None = None, guide: Guide = PLAIN,
+            strength: float | None = None) -> Request:
     """A complete `Request`; None becomes the model's own default, seed -1 a random seed.
 
     `model` is the name that goes into the picture's text. Raises InputError that says what was
@@ -152,7 +155,7 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
                    SAMPLERS[sampler].name, schedule.name, seed, rng, batch_size, model, clip_skip,
                    _distilled(config, distilled_guidance), emphasis, loras,
                    controls, tiling, refiner, _switch(refiner, refiner_switch),
-                   _guide(guide, config))
+                   _guide(guide, config), strength)
 
 
 def _guide(guide: Guide, config: ModelConfig) -> Guide:

@@ -18,8 +18,8 @@ class Result:
     """Pictures and how they came about.
 
     `images` are RGB PIL images, `seeds` one a picture, `texts` one A1111 `parameters` text a
-    picture. `timings` are seconds of "prepare" (compiling, loading), "text", "denoise", "decode".
-    `warnings` say what was done otherwise than asked.
+    picture. `timings` are seconds of "prepare" (compiling, loading), "encode", "text", "denoise",
+    "decode". `warnings` say what was done otherwise than asked.
     """
 
     images: list[Image.Image]

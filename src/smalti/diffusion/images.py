@@ -1,0 +1,85 @@
+"""Pictures that a pipeline is given: read, resized, and encoded to latents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from smalti.diffusion.request import working_bytes
+from smalti.diffusion.submodels import Submodels
+from smalti.errors import InputError
+
+Floats = np.ndarray
+Picture = Image.Image | str | Path
+BACKGROUND = (255, 255, 255, 255)
+"""What is seen through transparent pixels."""
+
+
+def opened(picture: Picture) -> Image.Image:
+    """A picture, or the one in a file, turned as its camera says.
+
+    Raises InputError for anything else.
+
+    >>> opened("no-such.png")
+    Traceback (most recent call last):
+        ...
+    smalti.errors.InputError: no-such.png cannot be read as a picture: ...
+    """
+    if isinstance(picture, Image.Image):
+        return picture
+    if not isinstance(picture, str | Path):
+        raise InputError(f"a picture is given as {type(picture).__name__}; expected a PIL image or "
+                         f"the path of a file")
+    try:
+        with Image.open(picture) as read:
+            return ImageOps.exif_transpose(read)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise InputError(f"{picture} cannot be read as a picture: {error}") from None
+
+
+def opaque(picture: Image.Image) -> Image.Image:
+    """The picture as RGB, what is transparent on white.
+
+    >>> opaque(Image.new("RGBA", (1, 1), (0, 0, 0, 0))).getpixel((0, 0))
+    (255, 255, 255)
+    """
+    if not picture.has_transparency_data:
+        return picture.convert("RGB")
+    over = picture.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", over.size, BACKGROUND), over).convert("RGB")
+
+
+def resized(picture: Image.Image, width: int, height: int) -> Image.Image:
+    """The picture in another size; itself where it has that size."""
+    if picture.size == (width, height):
+        return picture
+    return picture.resize((width, height), Image.Resampling.LANCZOS)
+
+
+def as_pixels(picture: Image.Image) -> Floats:
+    """A picture as f32[3, height, width] in [-1, 1].
+
+    >>> as_pixels(Image.new("RGB", (2, 1), (255, 0, 0)))[:, 0, 0].tolist()
+    [1.0, -1.0, -1.0]
+    """
+    channels = np.asarray(picture, np.float32).transpose(2, 0, 1)
+    return np.ascontiguousarray(channels) / np.float32(127.5) - np.float32(1)
+
+
+def encoded(models: Submodels, pixels: Floats, kept_bytes_max: int) -> Floats:
+    """The mean f32[z, height / f, width / f] that the autoencoder gives for pixels f32[3, height,
+    width] in [-1, 1], in its own space; see `to_model_space`."""
+    vae, (height, width) = models.checkpoint.config.vae, pixels.shape[1:]
+    models.make_room(working_bytes(models.checkpoint.config, width, height), "vae_encoder")
+    models.progress("encoding")
+    (moments,) = models.run("vae_encoder", (height, width), image=pixels[None]).values()
+    models.release("vae_encoder", kept_bytes_max)
+    return moments[0, :vae.z_channels]
+
+
+def to_model_space(models: Submodels, mean: Floats) -> Floats:
+    """The latents that a denoiser works on, from those of the autoencoder."""
+    vae = models.checkpoint.config.vae
+    return (mean - np.float32(vae.shift_factor)) * np.float32(vae.scaling_factor)

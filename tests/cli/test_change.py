@@ -1,0 +1,31 @@
+"""`smalti generate` of pictures that are changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli.test_commands import refused, run
+from PIL import Image
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    Image.linear_gradient("L").resize((16, 24)).save(tmp_path / "in.png")
+    return tmp_path / "in.png"
+
+
+def test_generate_changes_a_picture(model_path: Path, picture: Path, tmp_path: Path) -> None:
+    path = tmp_path / "out.png"
+    result = run("generate", "a red apple", "-o", path, "-m", model_path, "--threads", 1,
+                 "--image", picture, "--strength", 0.7)
+    assert result.exit_code == 0, result.output
+    with Image.open(path) as made:
+        assert made.size == (16, 24)
+        assert "Denoising strength: 0.7," in made.text["parameters"]
+
+
+def test_generate_refuses_what_cannot_be_changed(model_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.png").write_bytes(b"no picture")
+    refused(run("generate", "x", "-o", tmp_path / "out.png", "-m", model_path, "--image",
+                tmp_path / "in.png"), "in.png cannot be read as a picture")
