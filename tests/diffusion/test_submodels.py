@@ -13,7 +13,7 @@ from tiny_model import TINY
 
 from smalti import checkpoint
 from smalti.checkpoint.adapters import Adapted, Adapter, Use
-from smalti.checkpoint.expected import TEXT
+from smalti.checkpoint.expected import TEXT, UNET
 from smalti.diffusion.submodels import Submodels
 from smalti.errors import InputError, NumericsError
 from smalti.runtime import compiler
@@ -113,6 +113,20 @@ def test_a_new_shape_takes_nothing_of_what_was_adapted_before(
     fresh.weights = fresh.adapted([Use(adapters[0])])
     expected = fresh.run("unet", (1, 4, 6, 77), **wide)
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_weight_that_was_filtered_otherwise_begins_anew(
+        parts: Submodels, adapters: list[Adapter], monkeypatch: pytest.MonkeyPatch) -> None:
+    base = results(parts)
+    programs = {part: parts.bound(part, shape) for part, (shape, _) in RUNS.items()}
+    conv = f"{UNET}input_blocks.1.0.in_layers.2.weight"
+    monkeypatch.setattr(programs["unet"], "filterings", {conv: 2})
+    parts.weights = parts.adapted([Use(adapters[0], 0.5)])
+    assert results(parts) == merged(parts, [Use(adapters[0], 0.5)]) != base
+    assert parts.bound("text", RUNS["text"][0]) is programs["text"]
+    assert parts.bound("unet", RUNS["unet"][0]) is not programs["unet"]
+    parts.weights = parts.adapted([])
+    assert results(parts) == base
 
 
 def test_an_adapter_that_breaks_weights_leaves_the_model_usable(

@@ -100,7 +100,7 @@ def _read(file: Tensors, name: str, table: Mapping[str, str], title: str) -> Emb
         raise UnknownFamilyError(
             f"{title} is no textual-inversion embedding: it holds {len(table)} tensors "
             f"({first_of(_described(file, table.values()), 3)}); expected one of shape "
-            f"[vectors, width], or one for each of {' and '.join(ENCODERS)}")
+            f"[vectors, width], or one for each text encoder ({', '.join(ENCODERS)})")
     vectors = {}
     for encoder, stored in parts.items():
         values = np.atleast_2d(file.read(stored))

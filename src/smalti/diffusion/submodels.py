@@ -176,11 +176,15 @@ class Submodels:
 
     def _current(self, part: str) -> Program | None:
         """The program of `part` that is there, with the weights of now: what adapters have changed
-        since is bound again."""
-        known = self._bound.pop(part, None)
-        if known is None:
+        since is bound again. None where one of these weights had to be filtered otherwise, as the
+        guard found: another may not, and pictures do not depend on what was bound before."""
+        known = self._bound.get(part)
+        names = changed(known.weights, self.weights) if known is not None else frozenset()
+        if known is None or names & known.program.filterings.keys():
+            self._let_go(part)
             return None
-        if names := changed(known.weights, self.weights):
+        del self._bound[part]  # until all went well, and then it is the last that was in use
+        if names:
             self.progress(f"adapting {self.parts[part].title}")
             known.program.bind(self.weights.floats, self.weights.drop, only=names)
         self._bound[part] = _Bound(known.shape, known.program, self.weights)
