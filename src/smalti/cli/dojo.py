@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from smalti.dojo import Policy, Task
 
 SECONDS = 60.0
+HERE = ((512, 320, 320), (77, 768, 768), (1024, 640, 64))
+"""Rows, columns and depth of the products that are measured on this CPU."""
 CHART_WIDTH = 560
 
 
@@ -57,10 +59,11 @@ def train(output: Path, name: str, seconds: float, seed: int) -> None:
               help="How many are drawn of each level that needs no measurements.")
 @click.option("--timings", type=click.Path(path_type=Path), default=None, metavar="FOLDER",
               help="Published timings, to replay measured spaces.")
+@click.option("--here", is_flag=True, help="Also measure products on this CPU.")
 @click.option("--chart", "chart_path", type=click.Path(path_type=Path), default=None,
               metavar="FILE", help="Regret curves of the last task, .svg or .png.")
 def score(agent: Path | None, name: str, seconds: float, seed: int, count: int,
-          timings: Path | None, chart_path: Path | None) -> None:
+          timings: Path | None, here: bool, chart_path: Path | None) -> None:
     """Time of the best of the first 1, 10 and 100 schedules over that of the best of all.
 
     Contenders are the timing model, a search that learns from what it measures, the agent, the
@@ -70,11 +73,13 @@ def score(agent: Path | None, name: str, seconds: float, seed: int, count: int,
         import numpy as np
 
         from smalti import dojo as room
+        from smalti.dojo.here import on_this_cpu
         from smalti.dojo.scoring import means
     if chart_path is not None and chart_path.suffix not in (".svg", ".png"):
         raise InputError(f"--chart is {chart_path}; give a name that ends in .svg or .png")
     check_writable([chart_path] if chart_path else [])
     replayed = room.replays(timings) if timings else []
+    measured = [on_this_cpu(*sizes) for sizes in HERE] if here else []
     policy = (room.Policy.load(agent, room.product_space()) if agent is not None
               else room.train(room.level(name), seconds, seed, progress=say))
     scores = []
@@ -83,7 +88,7 @@ def score(agent: Path | None, name: str, seconds: float, seed: int, count: int,
         tasks = [room.level(title)(random) for _ in range(count)]
         scores += means(f"{title}, {count} tasks" if count > 1 else title,
                         room.score(policy, tasks))
-    scores += room.score(policy, replayed)
+    scores += room.score(policy, [*replayed, *measured])
     click.echo(room.table(scores))
     if not replayed:
         say("no measured spaces were replayed: give their folder with --timings")

@@ -6,6 +6,7 @@
 | perturbed | fictional ones between two of these      | the timing model's, at figures that the   |
 |           |                                          | observation is wrong about by up to 20 %  |
 | replay    | those of published measurements          | measured, all schedules of the space      |
+| here      | the CPU that this runs on (here.py)      | measured now                              |
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ class Task:
         return -np.log(seconds[candidate] / seconds.min())
 
 
+LEAST = 1e-6
+"""Of the usual figure, where a device has none."""
 Draw = Callable[[np.random.Generator], Task]
 
 
@@ -92,7 +95,8 @@ def described(device: Device, m: int, n: int, k: int) -> np.ndarray:
                device.bandwidth, device.caches[0].bandwidth, device.caches[0].bytes]
     usual = [48, 1.7e9, 15e12, 256e3, 96e3, 500e9, 2e12, 6e6]
     edges = [math.log2(edge / 1024) / 3 for edge in (m, n, k)]
-    return np.array([*np.log(np.divide(figures, usual)) / 2, *edges], np.float32)
+    ratios = np.maximum(np.divide(figures, usual), LEAST)  # a CPU has no registers to share
+    return np.array([*np.log(ratios) / 2, *edges], np.float32)
 
 
 def product_task(name: str, device: Device, truth: Device, m: int, n: int, k: int) -> Task:
