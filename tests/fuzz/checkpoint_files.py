@@ -16,6 +16,7 @@ import io
 import json
 import random
 import resource
+import shutil
 import struct
 import subprocess
 import sys
@@ -39,6 +40,7 @@ from smalti.checkpoint.embeddings import Embedding
 from smalti.errors import CheckpointError
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
+from fuzz.hostile_folders import INDEX, changed_folder, folders  # noqa: E402
 from fuzz.hostile_pickles import bombs, executing, text  # noqa: E402
 from torch_files import MAGIC, Code, View, pickled, torch_row, torch_zip, zipped  # noqa: E402
 
@@ -127,6 +129,9 @@ def hostile(canary: str) -> Iterator[tuple[str, Files]]:
                 "a": Code(code), "w": ARRAY}})}
         yield f"pickle {name}, alone", {"x.pt": b"\x80\x04" + code + b"."}
         yield f"pickle {name}, behind the magic number", {"x.pt": MAGIC + b"\x80\x04" + code + b"."}
+    code = executing(canary)["os system"]
+    for name, files in folders(b"\x80\x02" + code + b".").items():
+        yield f"folder {name}", files
     for make in (_tensors, _archives, _headers, _gguf, _indices, _scales):
         for name, files in make().items():
             yield f"{make.__name__[1:]} {name}", files
@@ -348,6 +353,8 @@ def _scales() -> dict[str, Files]:
 def changed(seed: int) -> tuple[str, Files]:
     """The kind of a case, and its file: a sound one, changed."""
     draw = random.Random(seed)
+    if draw.random() < 0.1:
+        return "changed folder", changed_folder(draw)
     ending, data = draw.choice(samples())
     found = bytearray(data)
     for _ in range(draw.choice([1, 1, 2, 8])):
@@ -416,19 +423,20 @@ def attempt(path: Path, actions: Actions = ACTIONS) -> None:
 def judge(files: Files, folder: Path, actions: Actions = ACTIONS) -> str:
     """What happens to a case. Raises AssertionError when it takes too much time or memory."""
     for name, data in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
-    path = folder / next(iter(files))
+    path = folder if INDEX in files else folder / next(iter(files))
     attempt(path, actions)
     limit = SLACK_BYTES + BYTES_PER_BYTE * sum(map(len, files.values()))
     tracemalloc.start()
     try:
-        happened = outcome_of(read, path)
+        happened = outcome_of(checkpoint.inspect if path.is_dir() else read, path)
         peak = tracemalloc.get_traced_memory()[1]
         assert peak <= limit, f"{peak} bytes, {limit} are expected at most"
     finally:
         tracemalloc.stop()
-        for name in files:
-            (folder / name).unlink()
+        shutil.rmtree(folder)
+        folder.mkdir()
     return happened
 
 
@@ -466,13 +474,14 @@ def forbid(allowed: Path) -> Callable[[str, tuple], None]:
 def work(first: int, count: int) -> None:
     """Cases in this process: each prints its number, then what happened."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        canary = folder / "canary"
+        folder, canary = Path(name) / "files", Path(name) / "canary"
+        folder.mkdir()
         attempt_all(folder)
+        folders(b"")  # what it needs is loaded before loading is forbidden
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + WORKER_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        sys.addaudithook(forbid(folder))
+        sys.addaudithook(forbid(Path(name)))
         for number, (kind, files) in enumerate(cases(first, count, str(canary)), first):
             print(number, kind, end=": ", flush=True)
             print(judge(files, folder), flush=True)
@@ -507,7 +516,7 @@ def supervise(minutes: float, seed: int) -> int:
         if code:
             bad.append(lines[-1] if lines else f"{seed}")
             print(f"BAD {bad[-1]}\n{errors[-1500:]}", flush=True)
-        seed += len(lines) if code else WORKER_CASES
+        seed += max(1, len(lines)) if code else WORKER_CASES
     print(f"{done} cases, {len(bad)} bad: {bad}")
     for words, count in sorted(outcomes.items()):
         print(f"{count:8d} {' '.join(words)}")

@@ -26,12 +26,13 @@ def test_files_made_to_harm_are_refused_or_inert(allowed: Path, tmp_path: Path) 
         found[name.split()[0], cases.judge(files, folder, ())] += 1
         assert not canary.exists(), f"{name} was executed"
     assert sum(found.values()) >= 300 and found["pickle", "reads"] > 50
-    for kind in ("tensors", "archives", "headers", "gguf", "indices", "scales"):
+    for kind in ("folder", "tensors", "archives", "headers", "gguf", "indices", "scales"):
         assert found[kind, "refused"] > 0.7 * sum(n for (k, _), n in found.items() if k == kind)
 
 
 def test_changed_files_are_refused_or_read(allowed: Path, tmp_path: Path) -> None:
-    found = Counter(cases.judge(cases.changed(seed)[1], tmp_path, cases.ACTIONS)
+    (tmp_path / "files").mkdir()
+    found = Counter(cases.judge(cases.changed(seed)[1], tmp_path / "files", cases.ACTIONS)
                     for seed in range(150))
     assert found["refused"] > 30 and found["reads"] > 10
 
