@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -122,9 +123,25 @@ def test_what_is_no_model(tmp_path: Path, data: bytes, said: str) -> None:
 
 
 def test_paths_that_are_no_files(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "nothing.ckpt"):
+    paths = [tmp_path, tmp_path / "nothing.ckpt"]
+    for name, target in (("device", "/dev/zero"), ("folder", tmp_path), ("lost", "nowhere"),
+                         ("loop", "loop.ckpt")):
+        (tmp_path / f"{name}.ckpt").symlink_to(target)
+        paths.append(tmp_path / f"{name}.ckpt")
+    os.mkfifo(tmp_path / "pipe.ckpt")
+    for path in (*paths, tmp_path / "pipe.ckpt"):
         with pytest.raises(CheckpointError, match="cannot be read"):
             open_tensors(path)
+    (tmp_path / "m.index.json").write_text('{"weight_map": {"a": "m-1.safetensors"}}')
+    (tmp_path / "m-1.safetensors").symlink_to("/dev/zero")
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        open_tensors(tmp_path / "m.index.json")
+
+
+def test_a_link_to_a_model(tmp_path: Path) -> None:
+    save_file(TABLE, tmp_path / "blob")
+    (tmp_path / "model.safetensors").symlink_to("blob")
+    same(tmp_path / "model.safetensors")
 
 
 # ---------------------------------------------------------------------- the same picture
