@@ -358,19 +358,21 @@ class _Builder:
         return schedules
 
     def _better(self, kernel: Kernel, first: Schedule, left: int) -> Schedule:
-        """The schedule that was measured to be best, where it gives the same bytes as the first one
-        and its weights take no more than `left` bytes beyond the plain ones."""
-        found = self.better.schedule(kernel)
-        if found is None or arithmetic(kernel, found) != arithmetic(kernel, first):
-            return first
-        if kernel.form == "contraction" and growth_of(kernel, found, self.precision) > max(
-                left, growth_of(kernel, first, self.precision)):
-            return first
-        try:
-            self._lowered(kernel, found)
-        except IllegalSchedule:  # of a store that was imported
-            return first
-        return found
+        """The schedule that was measured to be best, or is expected to be better by far, where it
+        gives the same bytes as the first one and its weights take no more than `left` bytes beyond
+        the plain ones."""
+        for other in self.better.schedules(kernel, self.bounds, first):
+            if arithmetic(kernel, other) != arithmetic(kernel, first):
+                continue
+            if kernel.form == "contraction" and growth_of(kernel, other, self.precision) > max(
+                    left, growth_of(kernel, first, self.precision)):
+                continue
+            try:
+                self._lowered(kernel, other)
+            except IllegalSchedule:  # of a store that was imported
+                continue
+            return other
+        return first
 
     def _lowered(self, kernel: Kernel, schedule: Schedule) -> Lowered:
         """Code of a kernel, made once for those that are equal."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from smalti import settings
 from smalti.kernel.form import Kernel
+from smalti.machine.cpu import constants_of, estimate_kernel
+from smalti.machine.device import Device
 from smalti.runtime import cache
-from smalti.runtime.devices import available_levels, cpu
-from smalti.schedule import Schedule, parse
+from smalti.runtime.devices import available_levels, cpu, modelled
+from smalti.schedule import Limits, Schedule, parse
+from smalti.tune.preference import preferred
 from smalti.tune.store import NAME, Scope, Store, digest
 
 GENERATORS = ("kernel", "schedule", "target")
@@ -33,31 +36,44 @@ def scope(target: str, threads: int, precision: str, objective: str = "latency")
 
 @dataclass
 class Known:
-    """The fastest verified schedules, by the digest of their kernels' texts.
+    """The fastest verified schedules, by the digest of their kernels' texts; for other kernels what
+    the timing model prefers by far on `device`, where there is one.
 
     `asked` has the kernels that were asked for, and their digests.
     """
 
     best: Mapping[str, str] = field(default_factory=dict)
+    device: Device | None = None
     asked: dict[Kernel, str] = field(default_factory=dict)
+    _preferred: dict[tuple[Kernel, Schedule], Schedule] = field(default_factory=dict)
 
     @classmethod
     def on_this_cpu(cls, target: str, threads: int, precision: str) -> Known:
-        """What the store knows; nothing for a feature level that this CPU does not have."""
-        if target not in available_levels() or not store().path.exists():
+        """What the store and the model know; nothing for a feature level that this CPU does not
+        have."""
+        if target not in available_levels():
             return cls()
         found = store().best(scope(target, threads, precision))
-        return cls({kernel: measured.schedule for kernel, measured in found.items()})
+        return cls({kernel: measured.schedule for kernel, measured in found.items()},
+                   modelled(target))
 
-    def schedule(self, kernel: Kernel) -> Schedule | None:
-        """The fastest known schedule of a kernel."""
+    def schedules(self, kernel: Kernel, limits: Limits, first: Schedule) -> Iterator[Schedule]:
+        """Schedules to use instead of the first choice, where they can be applied."""
         if kernel not in self.asked:
             self.asked[kernel] = digest(str(kernel))
         found = self.best.get(self.asked[kernel])
-        return None if found is None else parse(found)
+        if found is not None:
+            yield parse(found)
+        if self.device is not None:
+            if (kernel, first) not in self._preferred:
+                self._preferred[kernel, first] = preferred(
+                    kernel, limits, first,
+                    lambda s: estimate_kernel(self.device, kernel, s, limits.threads).seconds)
+            yield self._preferred[kernel, first]
 
     def key(self, kernels: Iterable[str]) -> str:
         """What of all that is known matters to a program of these kernels, by their digests."""
         picks = [f"{kernel} {self.best[kernel]}" for kernel in sorted(set(kernels))
                  if kernel in self.best]
-        return " with " + json.dumps(picks) if picks else ""
+        constants = dict(constants_of(self.device)) if self.device else {}
+        return f" with {json.dumps([picks, constants])}"

@@ -51,7 +51,8 @@ def space(kernel: Kernel, limits: Limits, first: Schedule,
     return [first, *_legal(kernel, limits, first, every, algorithms)]
 
 
-def around(kernel: Kernel, limits: Limits, now: Schedule) -> list[Schedule]:
+def around(kernel: Kernel, limits: Limits, now: Schedule,
+           decisions: Collection[str] = DECISIONS) -> list[Schedule]:
     """The schedules of a space, of the same arithmetic, that differ from `now` in one decision: the
     micro-kernel, the tile of pixels, the block of panels, or the chunk of channels. Of other forms
     it is all of them.
@@ -61,7 +62,7 @@ def around(kernel: Kernel, limits: Limits, now: Schedule) -> list[Schedule]:
     e = contraction_extents(kernel)
     every = chain.from_iterable(
         _filtered(e, limits, now, {one}) if now.winograd else _direct(kernel, e, limits, now, {one})
-        for one in DECISIONS)
+        for one in decisions)
     return _legal(kernel, limits, now, every, False)
 
 
@@ -116,18 +117,19 @@ def _direct(kernel: Kernel, e: Extents, limits: Limits, now: ContractionSchedule
     """Direct schedules that differ from `now` in some of `DECISIONS`."""
     one_line, step = weights_batched(kernel), now.step
     whole = -(-e.c // step) * step
-    chunks = {now.chunk} if "chunk" not in vary else {whole} | {
+    chunks = {now.chunk} if "chunk" not in vary else {now.chunk, whole} | {
         n for n in range(limits.lanes, e.c + 1, limits.lanes) if e.c % n == 0 and n % step == 0}
     most = (limits.vectors - now.vectors - 2) // now.vectors
     micros = _micro(e, limits, now) if "micro" in vary else [(now.vectors, max(now.rows, most))]
     tiles = {(now.tile_b, now.tile_y, now.tile_x)}
     if "tile" in vary:
-        tiles = set().union(*(_tiles(e, pixels, one_line) for pixels in PIXELS))
+        tiles.update(*(_tiles(e, pixels, one_line) for pixels in PIXELS))
     for (vectors, rows), (tile_b, tile_y, tile_x) in product(micros, sorted(tiles)):
         panels = -(-e.o // (vectors * limits.lanes))
         tile = replace(now, tile_b=tile_b, tile_y=tile_y, tile_x=tile_x, vectors=vectors,
                        rows=min(rows, tile_x), planar=False, staged=True)
-        for block in _parts(panels) if "panels" in vary else {min(now.panels, panels)}:
+        blocks = {min(now.panels, panels), *(_parts(panels) if "panels" in vary else ())}
+        for block in sorted(blocks):
             for chunk in chunks if now.staged or "chunk" in vary else ():
                 one = replace(tile, panels=block, chunk=chunk,
                               unroll=math.gcd(4, chunk // (step // now.unroll)))
@@ -175,11 +177,11 @@ def _filtered(e: Extents, limits: Limits, now: ContractionSchedule,
               vary: Collection[str]) -> Iterator[ContractionSchedule]:
     """Filtered schedules that differ from `now` in some of `DECISIONS`."""
     size = now.winograd
-    chunks = {now.chunk} if "chunk" not in vary else {
+    chunks = {now.chunk} if "chunk" not in vary else {now.chunk} | {
         n for n in range(limits.lanes, e.c + 1, limits.lanes) if e.c % n == 0 and n % 4 == 0}
     blocks = {(now.tile_b, now.tile_y // size, now.tile_x // size)}
     if "tile" in vary:
-        blocks = set(_block_tiles(e, size))
+        blocks.update(_block_tiles(e, size))
     for vectors in {1, 2, now.vectors} if "micro" in vary else {now.vectors}:
         if (vectors - 1) * limits.lanes >= e.o:
             continue
