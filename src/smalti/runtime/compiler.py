@@ -369,7 +369,7 @@ class _Builder:
                 continue
             try:
                 self._lowered(kernel, other)
-            except IllegalSchedule:  # of a store that was imported
+            except (IllegalSchedule, OverflowError):  # of an imported store; beyond all addresses
                 continue
             return other
         return first
