@@ -27,7 +27,9 @@ from smalti.runtime.prediction import launches
 from smalti.runtime.program import NativeProgram
 from smalti.target.x86.instructions import level
 
-ROUNDS, SECONDS_EACH, RUNS_MIN = 3, 0.015, 3
+ROUNDS, SECONDS_EACH, RUNS_MIN = 3, 0.02, 3
+FASTEST = 10
+"""One run of so many counts."""
 MEMORY_BYTES_MIN = 64 << 20
 PRECISIONS = ("f32", "bf16")
 Progress = Callable[[str], None]
@@ -149,12 +151,12 @@ def measured_kernels(target: str, threads: int,
 
 
 def typical(runs: Sequence[np.ndarray]) -> np.ndarray:
-    """Seconds of each kernel: the median of the fastest third of the runs.
+    """Seconds of each kernel: the median of the fastest tenth of the runs.
 
     >>> typical([np.array(run) for run in ([1.0, 2.0], [9.0, 9.0], [1.0, 8.0])]).tolist()
     [1.0, 2.0]
     """
-    fastest = sorted(runs, key=np.sum)[:-(-len(runs) // 3)]
+    fastest = sorted(runs, key=np.sum)[:-(-len(runs) // FASTEST)]
     return np.median(fastest, axis=0)
 
 
