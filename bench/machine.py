@@ -22,7 +22,6 @@ from pathlib import Path
 import numpy as np
 
 from smalti import machine
-from smalti.benchmark.calibration import typical
 from smalti.benchmark.chart import svg
 from smalti.benchmark.plot import Series, plot
 from smalti.benchmark.suite import CASES
@@ -219,7 +218,7 @@ def schedules(folder: Path) -> None:
 
 
 MODELS = ("mobilenet_v2", "clip_l", "decode", "unet")
-RUNS_MIN, RUN_SECONDS = 3, 1.0
+RUNS_MIN, RUN_SECONDS = 4, 1.0
 WEIGHTS = 1 << 20
 
 
@@ -227,8 +226,8 @@ def programs() -> list[Series]:
     """Expected and measured times of whole programs on this CPU, calibrated or not; those of their
     kernels, in microseconds.
 
-    Weights are random numbers that repeat. The fastest run counts, as in `smalti calibrate`:
-    whatever else this machine does only adds to it.
+    Weights are random numbers that repeat. A program's time is the sum of its kernels', each the
+    median of some runs.
     """
     found = calibration()
     print(f"\ncalibrated {found.date}" if found else "\nnot calibrated; run `smalti calibrate`")
@@ -246,17 +245,17 @@ def programs() -> list[Series]:
         while len(runs) < RUNS_MIN + 1 or time.perf_counter() - started < RUN_SECONDS:
             program.run(inputs)
             runs.append(program.kernel_seconds())
-        least = typical(runs[1:])
-        whole = min(run.sum() for run in runs[1:])
+        usual = np.median(runs[1:], axis=0)
+        whole = usual.sum()
         expected = prediction.predicted(program.image, modelled(program.image.level), program.crew)
         total = sum(kernel.seconds for kernel in expected.values())
-        misses = [abs(np.log(kernel.seconds / least[n])) * least[n] for n, kernel in
-                  expected.items() if least[n] > 0]
+        misses = [abs(np.log(kernel.seconds / usual[n])) * usual[n] for n, kernel in
+                  expected.items() if usual[n] > 0]
         print(f"| {name} {precision} | {program.crew} | {1e3 * whole:.2f} | {1e3 * total:.2f} | "
-              f"{total / whole:.3f} | {100 * sum(misses) / least.sum():.1f} % |", flush=True)
+              f"{total / whole:.3f} | {100 * sum(misses) / whole:.1f} % |", flush=True)
         points.append(Series(f"{name} {precision}", tuple(
-            (1e6 * least[n], 1e6 * kernel.seconds) for n, kernel in expected.items()
-            if least[n] > 0), joined=False))
+            (1e6 * usual[n], 1e6 * kernel.seconds) for n, kernel in expected.items()
+            if usual[n] > 0), joined=False))
     return points
 
 
