@@ -43,14 +43,20 @@ class Tensor:
     @property
     def dtype(self) -> str:
         """Dtype tag as stored, such as "F16"; "F32" where that of the tensors differs."""
-        tags = {self.file.dtype(name) for name in self.stored_names}
-        return tags.pop() if len(tags) == 1 else "F32"
+        return "F32" if self._mixed else self.file.dtype(self.expression[0].name)
+
+    @property
+    def _mixed(self) -> bool:
+        return len({self.file.dtype(name) for name in self.stored_names}) > 1
 
     def raw(self) -> np.ndarray:
         """What is stored, where possible as a view; BF16 as uint16, float8 as uint8.
 
-        Of a block format it is uint8, with the bytes of a row as last axis; of 4 bits, bytes.
+        Of a block format it is uint8, with the bytes of a row as last axis; of 4 bits, bytes. What
+        is stored in several formats is read.
         """
+        if self._mixed:
+            return self.read()
         stored = assembled(self.expression, self.file.raw)
         packed = self.dtype in FORMATS or self.dtype in FOUR_BIT_FORMATS
         return stored if packed else stored.reshape(self.shape)
@@ -61,10 +67,9 @@ class Tensor:
 
     def floats(self) -> np.ndarray:
         """The values as float32, float16 or bfloat16, as stored, else as float32."""
-        tags = {self.file.dtype(name) for name in self.stored_names}
-        if len(tags) > 1 or not tags <= set(AS_STORED):
+        if self._mixed or self.dtype not in AS_STORED:
             return self.read()
-        return self.raw().view(ml_dtypes.bfloat16) if "BF16" in tags else self.raw()
+        return self.raw().view(ml_dtypes.bfloat16) if self.dtype == "BF16" else self.raw()
 
     def same_as(self, other: Tensor) -> bool:
         """Whether both hold the same numbers in the same format."""
