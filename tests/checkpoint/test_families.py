@@ -116,6 +116,12 @@ def test_a_file_without_the_part_that_is_asked_of_it(tmp_path: Path) -> None:
         load(path, [vae])
     with pytest.raises(CheckpointError, match="holds no autoencoder.*--vae"):
         load(path, vae=text)
+    flux = FAMILIES["flux"]
+    t5 = tiny.write(tmp_path / "t5.safetensors",
+                    tiny.text_encoder(flux, tiny.random_weights(flux), "t5xxl"))
+    with pytest.raises(CheckpointError, match="T5-XXL, which a Stable Diffusion 1.x checkpoint does"
+                                              " not read; it reads the text encoder CLIP-L"):
+        load(path, [t5])
     for alone, option in ((vae, "--vae"), (text, "--text-encoder")):
         with pytest.raises(CheckpointError, match=f"alone; .*{option} beside a model"):
             load(alone)

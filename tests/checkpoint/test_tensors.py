@@ -1,4 +1,4 @@
-"""Parameters that are parts of stored tensors, or several of them, read as stored where they can."""
+"""Parameters that are parts of stored tensors, or several of them, read as they are stored."""
 
 from __future__ import annotations
 

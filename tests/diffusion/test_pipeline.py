@@ -89,6 +89,9 @@ def test_every_option_matters(pipe: Pipeline, option: str, value: object) -> Non
 def test_guidance_1_leaves_the_negative_prompt_out(pipe: Pipeline) -> None:
     assert (pixels(pipe, guidance_scale=1.0)
             == pixels(pipe, guidance_scale=1.0, negative_prompt="blurry"))
+    (warning,) = pipe("a red apple", "blurry", guidance_scale=1.0).warnings
+    assert warning == "the negative prompt is not read at guidance 1"
+    assert not pipe("a red apple", "blurry", guidance_scale=2.0).warnings
 
 
 @pytest.mark.parametrize(("guide", "label"), [

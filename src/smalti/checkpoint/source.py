@@ -129,16 +129,21 @@ def _with_part(source: Source, path: Path, found: Mapping[str, Mapping[str, Tens
 
 
 def _text_encoders(source: Source, path: Path) -> dict[str, dict[str, Tensor]]:
-    """The text encoders in a file. A CLIP of a width that none has is the first one missing."""
-    opened = _open_part(path, TEXT)
-    found = {part: _parameters(opened.tensors, part) for part in INSIDE
-             if part not in (DENOISER, VAE)}
+    """The text encoders in a file that the model reads. A CLIP of a width that none has is the
+    first one missing. Raises CheckpointError where there are none but others."""
+    opened, wanted = _open_part(path, TEXT), FAMILIES[source.model].texts
+    found = {part: _parameters(opened.tensors, part) for part in wanted}
+    others = [part for part in opened.parts if part not in (*wanted, DENOISER, VAE)]
+    if others and not any(found.values()):
+        raise CheckpointError(
+            f"{path} holds {' and '.join(TITLES[part] for part in others)}, which "
+            f"{source.family.words} does not read; it reads "
+            f"{' and '.join(TITLES[part] for part in wanted)}")
     unknown = {name: tensor for name, tensor in opened.tensors.items()
                if name.startswith(f"{TEXT}.")}
     if unknown:
-        wanted = FAMILIES[source.model].texts if source.model else tuple(INSIDE)[2:]
-        missing = [name for name in wanted if name not in source.parts and name != "t5xxl"]
-        part = next(iter(missing), "clip_l")
+        clips = [name for name in wanted if name != "t5xxl"]
+        part = next((name for name in clips if name not in source.parts), (*clips, "clip_l")[0])
         found[part] = {INSIDE[part] + name.removeprefix(f"{TEXT}."): tensor
                        for name, tensor in unknown.items()}
     return found

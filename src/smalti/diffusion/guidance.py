@@ -166,11 +166,12 @@ class Guidance:
     def conditionings(self) -> list[Conditioning]:
         """The most that the network is evaluated with in one batch, per picture."""
         rows = [conditioning for conditioning, _ in self._positives]
-        rows += [self._negative] if self._needs_negative else []
+        rows += [self._negative] if self.reads_negative else []
         return rows + ([self.image.neither] if self.image else [])
 
     @property
-    def _needs_negative(self) -> bool:
+    def reads_negative(self) -> bool:
+        """Whether the negative prompt has an effect."""
         plain = self.scale == 1.0 and self.image is None and self._weights == [1.0]
         return self.always_both or not plain
 

@@ -274,6 +274,8 @@ class Pipeline:
         guidance = Guidance(stage.denoiser, *stage.prompts.at(0), asked.guidance_scale,
                             asked.guide, always_both=sampler.needs_negative,
                             layers=getattr(self.config.denoiser, "blocks", 0))
+        if asked.negative_prompt and not guidance.reads_negative:
+            warnings.append("the negative prompt is not read at guidance 1")
         random = NoiseSource(asked.rng, asked.seeds,
                              (self.config.vae.z_channels, *self._latent(asked)))
         first = (initial_latents(random.draw(), sigmas) if clean is None
