@@ -44,6 +44,7 @@ SCALED = {
     "whole numbers": ({"a.weight": I8, "a.weight_scale": ROWS,
                        "a.comfy_quant": described(format="int8_tensorwise")},
                       I8.astype(np.float32) * ROWS[:, None], "I8_SCALED"),
+    "floats": ({"a.weight": VALUES, "a.scale_weight": SCALE}, VALUES * 0.5, "F32_SCALED"),
     "one beside floats": ({**MARKER, "a.weight": VALUES, "a.scale_weight": np.ones(1, np.float32)},
                           VALUES, "F32"),
 }
@@ -75,7 +76,8 @@ REFUSED = {
     "no weight": ({"a.scale_weight": SCALE}, "not there"),
     "shape": ({"a.weight": E4M3, "a.scale_weight": np.ones(6, np.float32)}, "one a row"),
     "two": ({"a.weight": E4M3, "a.scale_weight": SCALE, "a.weight_scale": SCALE}, "second scale"),
-    "of floats": ({"a.weight": VALUES, "a.scale_weight": SCALE}, "a weight that is F32"),
+    "of places": ({"a.weight": I8.astype(np.int64), "a.scale_weight": SCALE},
+                  "a weight that is I64"),
     "no json": ({"a.weight": E4M3, "a.comfy_quant": np.zeros(3, np.uint8)}, "no JSON"),
     "other type": ({"a.weight": E4M3, "a.comfy_quant": described(format="float8_e5m2")},
                    "which it is not"),

@@ -8,6 +8,7 @@ the format). Scales of the inputs are for machines that multiply 8-bit floats, a
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,7 @@ SCALES = (".scale_weight", ".weight_scale")
 INPUT_SCALES = (".scale_input", ".input_scale")
 MARKER, DESCRIPTION = "scaled_fp8", ".comfy_quant"
 DESCRIPTION_BYTES_MAX = 10_000
-SCALED_TYPES = {"F8_E4M3": "F8_E4M3_SCALED", "F8_E5M2": "F8_E5M2_SCALED", "I8": "I8_SCALED"}
+SCALED_TYPES = {tag: f"{tag}_SCALED" for tag in ("F8_E4M3", "F8_E5M2", "I8", "F16", "BF16", "F32")}
 """Dtype tag of the numbers -> that of the weight which they are with their scale."""
 DESCRIBED = {"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "int8_tensorwise": "I8"}
 
@@ -110,17 +111,17 @@ class ScaledTensors(Tensors):
         if isinstance(entry, ScaledEntry):
             raise self._fault(scale, "is a second scale of one weight")
         shape = self._file.shape(scale)
-        count = int(np.prod(shape))
+        count = math.prod(shape)
         rows = entry.shape[0] if entry.shape else 1
         if count not in (1, rows) or any(n not in (1, count) for n in shape):
             raise self._fault(scale, f"has shape {list(shape)} beside a weight of"
                                      f" {list(entry.shape)}; expected one number, or one a row")
-        if entry.dtype in SCALED_TYPES:
-            tag = SCALED_TYPES[entry.dtype]
-            self.entries[weight] = ScaledEntry(tag, entry.shape, entry.start, entry.end, scale)
-        elif count != 1 or self._file.read(scale).reshape(-1)[0] != 1:  # 1 beside weights left f16
+        if entry.dtype not in SCALED_TYPES:
             raise self._fault(scale, f"is the scale of a weight that is {entry.dtype}; expected one"
                                      f" of {', '.join(SCALED_TYPES)}")
+        if (self._file.read(scale) != 1).any():  # layers that are left f16 often have a scale of 1
+            tag = SCALED_TYPES[entry.dtype]
+            self.entries[weight] = ScaledEntry(tag, entry.shape, entry.start, entry.end, scale)
 
     def _check_described(self, module: str, name: str) -> None:
         """Raise CheckpointError where a weight is in another format than those that are read."""
