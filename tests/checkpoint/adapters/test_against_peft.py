@@ -113,8 +113,8 @@ def test_outputs_are_those_of_diffusers(tmp_path: Path, weights: dict[str, np.nd
     unet = {"latent": LATENT, "timesteps": np.full(1, 500, np.float32), "context": CONTEXT}
 
     def results() -> list[np.ndarray]:
-        runs = parts.run("text", (1,), tokens=TOKENS.astype(np.int32)), parts.run(
-            "unet", (1, 4, 4), **unet)
+        runs = parts.run("text", (1, 1), tokens=TOKENS.astype(np.int32)), parts.run(
+            "unet", (1, 4, 4, 77), **unet)
         return [next(iter(outputs.values())) for outputs in runs]
 
     before = results()
