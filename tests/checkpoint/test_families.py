@@ -197,6 +197,15 @@ def test_a_text_encoder_alone_is_called_by_its_name(tmp_path: Path, name: str) -
         assert {"clip_l": "CLIP-L", "clip_g": "OpenCLIP-bigG"}[name] in str(report)
 
 
+def test_transformers_predict_flows(tmp_path: Path) -> None:
+    config = FAMILIES["sd3"]
+    stored = tiny.single_file(config, tiny.random_weights(config))
+    path = tiny.write(tmp_path / "model.safetensors", stored)
+    assert load(path, prediction="flow").config.prediction == "flow"
+    with pytest.raises(InputError, match="'epsilon', which models like a Stable Diffusion 3"):
+        load(path, prediction="epsilon")
+
+
 @pytest.mark.parametrize(("deviation", "prediction", "size"), [
     (0.2, "v_prediction", 768), (0.02, "epsilon", 512)])
 def test_what_sd2_predicts(tmp_path: Path, deviation: float, prediction: str, size: int) -> None:

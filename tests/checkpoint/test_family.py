@@ -51,7 +51,13 @@ FILES = {
         {UNET + "input_blocks.0.0.weight": (320, 9, 3, 3), **VAE, CLIP + "x.bias": (768,)},
     ],
     "sd1-pix2pix": [{UNET + "input_blocks.0.0.weight": (320, 8, 3, 3), **VAE}],
-    "upscaler": [{UNET + "input_blocks.0.0.weight": (256, 7, 3, 3), **VAE}],
+    "svd": [
+        {**FIRST, UNET + "input_blocks.1.0.time_stack.in_layers.0.bias": (320,),
+         CROSS.format(1): (320, 1024)},
+    ],
+    "upscaler": [
+        {UNET + "input_blocks.0.0.weight": (256, 7, 3, 3), **VAE, CROSS.format(1): (256, 1024)}
+    ],
     "sd3": [
         {UNET + "joint_blocks.0.context_block.attn.qkv.weight": (4608, 1536), **VAE},
         {"transformer_blocks.0.attn.add_q_proj.weight": (1, 1), "pos_embed.pos_embed": (1, 2, 3)},

@@ -201,6 +201,14 @@ RULES: tuple[tuple[Family, RuleTest], ...] = (
         lambda n: n.unet and (n.has("conditioner.embedders.", "label_emb.0.") or _added(n) > 0),
     ),
     (
+        Family("svd", "a Stable Video Diffusion checkpoint, which makes films"),
+        lambda n: n.unet and n.contains(".time_stack.", ".temporal_transformer_blocks."),
+    ),
+    (
+        Family("upscaler", "a latent upscaler checkpoint (7 input channels)"),
+        lambda n: n.unet and n.input_channels == 7,
+    ),
+    (
         Family("sd2", "a Stable Diffusion 2.x checkpoint", "sd2"),
         lambda n: n.unet and (n.has("cond_stage_model.model.") or n.context == SD2_CONTEXT
                               or n.linear and n.context != SD1_CONTEXT
@@ -214,10 +222,6 @@ RULES: tuple[tuple[Family, RuleTest], ...] = (
     (
         Family("sd1-pix2pix", "an InstructPix2Pix checkpoint (8 input channels)", "sd1"),
         lambda n: n.unet and n.input_channels == 8,
-    ),
-    (
-        Family("upscaler", "a latent upscaler checkpoint (7 input channels)"),
-        lambda n: n.unet and n.input_channels == 7,
     ),
     (
         Family("sd1", "a Stable Diffusion 1.x checkpoint", "sd1"),

@@ -18,7 +18,7 @@ Tables = Mapping[str, object]
 
 COUNT_MAX = 1_000_000
 PREDICTIONS = {"epsilon": "epsilon", "eps": "epsilon", "v_prediction": "v_prediction"}
-PREDICTIONS["v"] = "v_prediction"
+PREDICTIONS |= {"v": "v_prediction", "sample": "sample", "flow_prediction": "flow"}
 ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu"}
 
 

@@ -59,7 +59,10 @@ def load(path: str | Path, text_encoders: Paths = (), vae: str | Path | None = N
             f" or give a complete checkpoint:\n  {listed}"
         )
     wanted = expected_tensors(report.config)
-    config = replace(report.config, prediction=prediction) if prediction else report.config
+    config = replace(report.config, prediction=prediction or report.config.prediction)
+    if (config.prediction == "flow") != (FAMILIES[config.family].prediction == "flow"):
+        raise InputError(f"prediction is {prediction!r}, which models like {family.words} do not "
+                         f"predict; leave it out")
     return Checkpoint(config, report, {name: source.tensors[name] for name in wanted})
 
 
