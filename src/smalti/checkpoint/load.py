@@ -61,8 +61,8 @@ def load(path: str | Path, text_encoders: Paths = (), vae: str | Path | None = N
     wanted = expected_tensors(report.config)
     config = replace(report.config, prediction=prediction or report.config.prediction)
     if (config.prediction == "flow") != (FAMILIES[config.family].prediction == "flow"):
-        raise InputError(f"prediction is {config.prediction!r}, which models like {family.words} do not "
-                         f"predict; leave it out")
+        raise InputError(f"prediction is {config.prediction!r}, which models like {family.words} do"
+                         f" not predict; leave it out")
     return Checkpoint(config, report, {name: source.tensors[name] for name in wanted})
 
 
