@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 import tiny_families as tiny
 from PIL import Image
+from tiny_model import TINY
 
 from smalti import Pipeline
 from smalti.diffusion.images import as_pixels, encoded, to_model_space
+from smalti.diffusion.inpainting import largest
+from smalti.diffusion.source import source
 from smalti.errors import InputError
 
 SIDE = 32
@@ -87,7 +90,7 @@ def test_every_family_changes_pictures(tmp_path: Path, family: str, picture: Ima
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"strength": 0.5}, "strength says how much of a picture is changed, but no image is given"),
+    ({"strength": 0.5}, "strength is given, but no image, which it belongs to"),
     ({"image": "no-such.png"}, "no-such.png cannot be read as a picture"),
     ({"image": b"bytes"}, "a picture is given as bytes; expected a PIL image or the path"),
     ({"strength": 0}, "strength is 0; expected a number above 0"),
@@ -100,3 +103,91 @@ def test_what_cannot_be_is_said(pipe: Pipeline, picture: Image.Image, options: d
         options = {"image": picture, **options}
     with pytest.raises(InputError, match=message):
         pipe.steps("a red apple", **options)
+
+
+# ---------------------------------------------------------------------- masks
+
+@pytest.fixture(scope="module")
+def mask() -> Image.Image:
+    drawn = Image.new("L", (SIDE, SIDE))
+    drawn.paste(255, (9, 7, 15, 13))
+    return drawn
+
+
+def changed(found: np.ndarray, picture: Image.Image) -> np.ndarray:
+    """Where a picture differs from another, [height, width]."""
+    return (np.abs(found - np.asarray(picture)) > 0).any(axis=-1)
+
+
+@pytest.mark.parametrize("options", [
+    {"mask_blur": 0}, {"mask_blur": 2}, {"mask_blur": 0, "only_masked": True, "padding": 3},
+    {"mask_blur": 1, "only_masked": True}])
+def test_what_is_not_masked_is_the_original(pipe: Pipeline, picture: Image.Image, mask: Image.Image,
+                                            options: dict[str, Any]) -> None:
+    found = changed(made(pipe, image=picture, mask=mask, **options), picture)
+    reach = 3 * options["mask_blur"] + 1
+    allowed = np.zeros((SIDE, SIDE), bool)
+    allowed[7 - reach:13 + reach, 9 - reach:15 + reach] = True
+    assert not found[~allowed].any()
+    assert found[8:12, 10:14].mean() > 0.9
+
+
+def test_a_picture_of_any_size_keeps_it(pipe: Pipeline, picture: Image.Image,
+                                        mask: Image.Image) -> None:
+    odd, drawn = picture.crop((0, 0, 31, 27)), mask.crop((0, 0, 31, 27))
+    found = made(pipe, image=odd, mask=drawn, mask_blur=0)
+    assert found.shape == (27, 31, 3)
+    assert not changed(found, odd)[np.asarray(drawn) == 0].any()
+    smaller = made(pipe, image=odd, mask=drawn, mask_blur=0, width=16, height=16)
+    assert smaller.shape == (16, 16, 3)
+
+
+def test_known_latents_stay_known_with_every_sampler(
+        pipe: Pipeline, picture: Image.Image, mask: Image.Image) -> None:
+    clean = to_model_space(pipe._submodels, encoded(pipe._submodels, as_pixels(picture), 0))
+    known = largest(np.asarray(mask, np.float32) / 255, 2) == 0
+    for sampler in ("euler_a", "heun", "dpm++_2m_sde", "lms", "uni_pc", "lcm", "euler_cfg++"):
+        *_, last = pipe.steps("a red apple", image=picture, mask=mask, mask_blur=0, steps=4,
+                              sampler=sampler, guidance_scale=1.5)
+        np.testing.assert_allclose(last.latents[0][:, known], clean[:, known], atol=2e-2,
+                                   err_msg=sampler)
+        assert np.abs(last.latents[0][:, ~known] - clean[:, ~known]).mean() > 0.1
+
+
+def test_an_extended_picture_is_larger_and_holds_the_original(
+        pipe: Pipeline, picture: Image.Image) -> None:
+    result = pipe("a red apple", image=picture, extend=(8, 0, 0, 12), mask_blur=1, **OPTIONS)
+    assert result.images[0].size == (SIDE + 8, SIDE + 12)
+    assert result.parameters.change.strength == 1
+    found = np.asarray(result.images[0], float)[:SIDE, 8:]
+    kept = np.zeros((SIDE, SIDE), bool)
+    kept[:SIDE - 6, 6:] = True
+    assert not changed(found, picture)[kept].any()
+
+
+def test_what_is_computed_lies_around_the_mask(picture: Image.Image, mask: Image.Image) -> None:
+    found = source(TINY, picture, 16, 8, mask=mask, mask_blur=0, only_masked=True, padding=1)
+    left, top, right, bottom = found.box
+    assert (right - left, bottom - top) == (16, 8)
+    assert left <= 8 and top <= 6 and right >= 16 and bottom >= 14
+    assert found.pixels().shape == (3, 8, 16) and found.masked().max() > 0.9
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"image": None, "mask": "x.png"}, "mask is given, but no image, which it belongs to"),
+    ({"mask_blur": 2}, "mask_blur is given, but no mask"),
+    ({"only_masked": True}, "only_masked is given, but no mask"),
+    ({"mask": Image.new("L", (8, 8))}, "the mask is black everywhere"),
+    ({"mask": Image.new("RGBA", (8, 8))}, "the mask is black everywhere"),
+    ({"mask": "no-such.png"}, "no-such.png cannot be read as a picture"),
+    ({"mask": Image.new("L", (8, 8), 255), "mask_blur": -1}, "mask_blur is -1; expected a whole"),
+    ({"mask": Image.new("L", (8, 8), 255), "padding": 3}, "padding is given, but no only_masked"),
+    ({"mask": Image.new("L", (8, 8), 255), "width": "wide"}, "width and height are 'wide'"),
+    ({"extend": (1, 2)}, "extend is .1, 2.; expected the pixels to add"),
+    ({"extend": (0, 0, 0, 0)}, "expected the pixels to add"),
+    ({"image_guidance": 2.0}, "image_guidance is for models that edit pictures"),
+])
+def test_masks_that_cannot_be(pipe: Pipeline, picture: Image.Image, options: dict[str, Any],
+                              message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        pipe.steps("a red apple", **{"image": picture, **options})

@@ -13,6 +13,18 @@ OPTIONS = (
                  help="A picture to change, instead of making one from noise alone."),
     click.option("--strength", type=float, default=None,
                  help="How much of it is changed, above 0 to 1. Default: 0.75."),
+    click.option("--mask", default=None, metavar="PICTURE",
+                 help="White where it is made anew; the rest stays as it is."),
+    click.option("--mask-blur", type=int, default=None,
+                 help="Pixels over which the mask fades. Default: 4."),
+    click.option("--only-masked", is_flag=True,
+                 help="Make what is masked in the size asked for, and put it back."),
+    click.option("--padding", type=int, default=None,
+                 help="Pixels around it that are made with it. Default: 32."),
+    click.option("--extend", type=int, nargs=4, default=None, metavar="LEFT TOP RIGHT BOTTOM",
+                 help="Pixels to add to the picture on each side."),
+    click.option("--image-guidance", type=float, default=None,
+                 help="How strongly the picture steers models for edits. Default: 1.5."),
 )
 
 

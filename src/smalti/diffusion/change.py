@@ -1,63 +1,57 @@
-"""Pictures that are changed: how much of them, and what a walk then starts from.
+"""How a picture is changed, as a request says it.
 
 Meng et al. 2021, "SDEdit", arXiv:2108.01073: noise is put on the picture, and taken off again with
-a prompt.
+a prompt. With a mask only a part of it is made anew, and the rest stays as it is.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 
-import numpy as np
-from PIL import Image
-
-from smalti.diffusion.images import Picture, as_pixels, opaque, opened, resized
-from smalti.diffusion.request import size_multiple
 from smalti.errors import InputError
-from smalti.models.config import ModelConfig
 
-Floats = np.ndarray
 STRENGTH = 0.75
+IMAGE_GUIDANCE, IMAGE_GUIDANCE_MAX = 1.5, 100.0
 
 
 @dataclass(frozen=True)
-class Source:
-    """A picture that is changed, RGB."""
+class Change:
+    """How a picture is changed, as the text of the result tells it.
 
-    picture: Image.Image
-
-    @classmethod
-    def of(cls, picture: Picture) -> Source:
-        """That of a picture or a file. Raises InputError for anything else."""
-        return cls(opaque(opened(picture)))
-
-    def size(self, config: ModelConfig, width: int | None,
-             height: int | None) -> tuple[int, int]:
-        """Width and height in pixels to work at: what is asked for, else the picture's own, as near
-        as the model's multiples allow."""
-        multiple = size_multiple(config)
-        near = [max(1, round(extent / multiple)) * multiple for extent in self.picture.size]
-        return (near[0] if width is None else width), (near[1] if height is None else height)
-
-    def pixels(self, width: int, height: int) -> Floats:
-        """f32[3, height, width] in [-1, 1] of the picture in this size."""
-        return as_pixels(resized(self.picture, width, height))
-
-
-def checked_strength(strength: object, given: bool) -> float | None:
-    """How much of a picture is changed, above 0 to 1; None where no picture is `given`.
-
-    Raises InputError for other numbers, and for a strength without a picture.
-
-    >>> checked_strength(None, True), checked_strength(1, True), checked_strength(None, False)
-    (0.75, 1.0, None)
+    `strength` is how much of it, above 0 to 1; `mask_blur` the pixels over which a mask fades, None
+    without a mask; `padding` the pixels around the mask that are computed, too, where no more of
+    the picture is. `image_guidance` is how strongly the picture steers a model for edits.
     """
-    if not given:
-        if strength is not None:
-            raise InputError("strength says how much of a picture is changed, but no image is "
-                             "given")
-        return None
+
+    strength: float
+    mask_blur: int | None = None
+    padding: int | None = None
+    image_guidance: float | None = None
+
+    def steps(self, steps: int) -> int:
+        """The steps, of so many from noise to picture, that are done: the last ones, and one at
+        least. A1111 and diffusers count this way.
+
+        >>> Change(0.75).steps(20), Change(0.1).steps(4)
+        (15, 1)
+        """
+        return max(1, int(steps * self.strength))
+
+    def labels(self) -> dict[str, str]:
+        """What the text of a picture says of it, in A1111's names."""
+        found = {"Denoising strength": f"{self.strength:g}"}
+        if self.mask_blur is not None:
+            found["Mask blur"] = str(self.mask_blur)
+        if self.padding is not None:
+            found |= {"Inpaint area": "Only masked", "Masked area padding": str(self.padding)}
+        if self.image_guidance is not None:
+            found["Image CFG scale"] = f"{self.image_guidance:g}"
+        return found
+
+
+def checked_strength(strength: object) -> float:
+    """How much is changed. Raises InputError for anything but a number above 0, to 1."""
     strength = STRENGTH if strength is None else strength
     if not isinstance(strength, Real) or isinstance(strength, bool) or not 0 < strength <= 1:
         raise InputError(f"strength is {strength!r}; expected a number above 0, which changes "
@@ -65,11 +59,28 @@ def checked_strength(strength: object, given: bool) -> float | None:
     return float(strength)
 
 
-def steps_of(steps: int, strength: float | None) -> int:
-    """The steps, of so many from noise to picture, that are done from a picture on: the last ones,
-    and one at least. A1111 and diffusers count this way.
+def checked_pixels(what: str, count: object, usual: int) -> int:
+    """A number of pixels. Raises InputError for anything but a whole number from 0 to 1024."""
+    count = usual if count is None else count
+    if not isinstance(count, Integral) or isinstance(count, bool) or not 0 <= count <= 1024:
+        raise InputError(f"{what} is {count!r}; expected a whole number from 0 to 1024, in pixels")
+    return int(count)
 
-    >>> steps_of(20, 0.75), steps_of(20, None), steps_of(4, 0.1)
-    (15, 20, 1)
+
+def checked_image_guidance(scale: object, edits: bool) -> float | None:
+    """How strongly the picture steers; None for a model that is not for `edits`. Raises InputError.
+
+    >>> checked_image_guidance(None, True), checked_image_guidance(None, False)
+    (1.5, None)
     """
-    return steps if strength is None else max(1, int(steps * strength))
+    if not edits:
+        if scale is not None:
+            raise InputError("image_guidance is for models that edit pictures, such as "
+                             "InstructPix2Pix")
+        return None
+    scale = IMAGE_GUIDANCE if scale is None else scale
+    if not isinstance(scale, Real) or isinstance(scale, bool) or not 0 <= scale <= (
+            IMAGE_GUIDANCE_MAX):
+        raise InputError(f"image_guidance is {scale!r}; expected a number from 0 to "
+                         f"{IMAGE_GUIDANCE_MAX:g}; 1.5 is usual")
+    return float(scale)

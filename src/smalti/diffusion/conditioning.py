@@ -7,11 +7,11 @@ they give is put together as the family of the model wants it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from smalti.diffusion.denoiser import Conditioning
+from smalti.diffusion.denoiser import BESIDE, Conditioning
 from smalti.diffusion.emphasis import weighted
 from smalti.diffusion.prompt import Chunk, Prompt, Span, Vector, filled, parse
 from smalti.diffusion.request import Request
@@ -64,6 +64,14 @@ class Prompts:
         """What steers a step, counted from 0: towards these, away from that."""
         return ([(_at(timeline, step), weight) for timeline, weight in self.parts],
                 _at(self.negative, step))
+
+    def beside(self, channels: np.ndarray) -> Prompts:
+        """The same with channels that the network reads behind those of the latents."""
+        def read(timeline: Timeline) -> Timeline:
+            return tuple((stop, {**each, BESIDE: channels}) for stop, each in timeline)
+
+        return replace(self, parts=tuple((read(each), weight) for each, weight in self.parts),
+                       negative=read(self.negative))
 
 
 def _at(timeline: Timeline, step: int) -> Conditioning:

@@ -27,6 +27,10 @@ pictures, positions, width), and where the model has them `vector` or `pooled` (
 width), `guidance` (1 or pictures,) and others. The first axis is one row for all pictures, or one
 row each."""
 
+BESIDE = "beside"
+"""The part of a conditioning that a network reads as channels behind those of the latents: (1 or
+pictures, channels, h, w)."""
+
 Network = Callable[[Floats, Floats, Conditioning], Floats]
 """(latents (rows, channels, h, w), timesteps (rows,), conditioning of as many rows) -> outputs
 (rows, channels, h, w), all float32."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from smalti.checkpoint import Checkpoint
 from smalti.diffusion.conditioning import SINUSOIDS
 from smalti.diffusion.tokenizer import POSITIONS, VOCABULARY
-from smalti.errors import CheckpointError, InputError
+from smalti.errors import CheckpointError
 from smalti.models.config import ModelConfig, UNetConfig
 from smalti.models.transformer_config import T5Config
 
@@ -39,15 +39,6 @@ def check_refiner(base: Checkpoint, refiner: Checkpoint) -> None:
         raise CheckpointError(f"{refiner.report.path} cannot refine the pictures of "
                               f"{base.report.path}: its latents are others; give a model of the "
                               f"same kind, such as the SDXL refiner for an SDXL model")
-
-
-def check_text_to_image(config: ModelConfig) -> None:
-    """Raise InputError for a model that changes a picture, which nothing but text cannot give."""
-    found, latent = config.denoiser.in_channels, config.vae.z_channels
-    if found != latent:
-        raise InputError(f"this model reads {found} channels, {latent} of the picture that it makes"
-                         f" and others of one that it is given; with a prompt alone it makes none;"
-                         f" use a model for text to image")
 
 
 def _texts(config: ModelConfig) -> Iterator[Pair]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from smalti.diffusion.control import Controls
-from smalti.diffusion.denoiser import Conditioning
+from smalti.diffusion.denoiser import BESIDE, Conditioning
 from smalti.diffusion.guidance import KEEP
 from smalti.diffusion.submodels import Submodels
 
@@ -75,11 +75,14 @@ class PictureNetwork:
             if self.controls is not None:
                 inputs |= self.controls(latents[own], timesteps[own], inputs)
             inputs["timesteps"] = timesteps[own]
+            read = latents[own]
+            if BESIDE in inputs:
+                read = np.concatenate([read, inputs.pop(BESIDE)], axis=1)
             if MODULATION in self.submodels.parts:
                 making = {name: inputs.pop(name) for name in MODULATING if name in inputs}
                 inputs[MODULATION] = self._modulated(making)
             (result[own],) = self.submodels.run(self.submodels.denoiser, shape,
-                                                latent=latents[own], **inputs).values()
+                                                latent=read, **inputs).values()
         return result
 
     def _modulated(self, making: dict[str, Floats]) -> Floats:

@@ -19,19 +19,21 @@ from smalti import checkpoint, settings
 from smalti.checkpoint.adapters import Adapted, Fit, Use
 from smalti.checkpoint.embeddings import Embedding
 from smalti.diffusion.adapters import Adapters, Entry, labels
-from smalti.diffusion.change import Source, checked_strength, steps_of
+from smalti.diffusion.change import checked_image_guidance
 from smalti.diffusion.conditioning import usual_text_shape, usual_tokens
 from smalti.diffusion.control import Beside, Control, Controls, Programs
 from smalti.diffusion.decoding import decoded, fitting_side
-from smalti.diffusion.fit import check_parts, check_refiner, check_text_to_image
+from smalti.diffusion.fit import check_parts, check_refiner
 from smalti.diffusion.guidance import PLAIN, Guidance, Guide
-from smalti.diffusion.images import Picture, encoded, to_model_space
+from smalti.diffusion.images import Picture, encoded
+from smalti.diffusion.inpainting import FROM_NOISE, Start, check_purpose, purpose, start
 from smalti.diffusion.levels import noise_levels
 from smalti.diffusion.prompt import parse
 from smalti.diffusion.random import NoiseSource
 from smalti.diffusion.request import Request, check_name, memory_bytes, request, working_bytes
 from smalti.diffusion.result import Result, Step, Stopwatch, to_image
-from smalti.diffusion.samplers import SAMPLERS, initial_latents
+from smalti.diffusion.samplers import SAMPLERS
+from smalti.diffusion.source import Source, source
 from smalti.diffusion.stage import Stage
 from smalti.diffusion.submodels import Submodels, ignore
 from smalti.diffusion.words import Words
@@ -146,7 +148,10 @@ class Pipeline:
               emphasis: str = "original", controls: Sequence[Control] = (),
               tiling: str = "", refiner_switch: float | None = None,
               guide: Guide = PLAIN, image: Picture | None = None,
-              strength: float | None = None) -> Iterator[Step]:
+              strength: float | None = None, mask: Picture | None = None,
+              mask_blur: int | None = None, only_masked: bool = False, padding: int | None = None,
+              extend: Sequence[int] | None = None,
+              image_guidance: float | None = None) -> Iterator[Step]:
         """The same work as a generator of steps, of which the last has the result.
 
         Sizes are in pixels; None is the model's own default; seed -1 draws one. `clip_skip` is the
@@ -157,13 +162,22 @@ class Pipeline:
         directions. After the share `refiner_switch` of the steps (0.8) the refiner takes over.
         `guide` says how guidance is done besides its scale. `image`, a PIL image or a path, is
         changed instead of making one from noise alone, in its own size where none is given:
-        `strength` (0.75) is the share of the steps that are done. Raises InputError at once for
+        `strength` (0.75) is the share of the steps that are done. With a `mask`, which is white
+        there and fades over `mask_blur` pixels (4), a part of it is made anew; `only_masked` makes
+        that part in the size asked for, with `padding` (32) around it, and puts it back. `extend`
+        are pixels to add on the left, top, right and bottom. `image_guidance` (1.5) is how much
+        the picture steers a model such as InstructPix2Pix. Raises InputError at once for
         anything that cannot be used, and NumericsError, when it happens, for NaN or Inf in weights,
         latents or picture.
         """
-        source = None if image is None else Source.of(image)
-        if source is not None:
-            width, height = source.size(self.config, width, height)
+        kind = purpose(self.config)
+        changed = source(self.config, image, width, height, strength=strength, mask=mask,
+                         mask_blur=mask_blur, only_masked=only_masked, padding=padding,
+                         extend=extend, whole=kind != "text",
+                         image_guidance=checked_image_guidance(image_guidance, kind == "edit"))
+        check_purpose(self.config, changed)
+        if changed is not None:
+            width, height = changed.width, changed.height
         asked = request(
             self.config, self.name, memory_bytes=self._memory_bytes, prompt=prompt,
             negative_prompt=negative_prompt, width=width, height=height, steps=steps,
@@ -173,9 +187,8 @@ class Pipeline:
             controls=tuple(control.text() for control in controls), tiling=tiling,
             refiner=self._refiner and Path(self._refiner.checkpoint.report.path).stem,
             refiner_switch=refiner_switch, guide=guide,
-            strength=checked_strength(strength, source is not None))
-        check_text_to_image(self.config)
-        return self._steps(asked, source, self._controls(controls, asked), self._vocabulary(asked))
+            change=None if changed is None else changed.change)
+        return self._steps(asked, changed, self._controls(controls, asked), self._vocabulary(asked))
 
     @property
     def loras(self) -> tuple[Use, ...]:
@@ -258,29 +271,46 @@ class Pipeline:
         return Vocabulary(weights, self._words.named(texts, bundled),
                           self._adapters.warnings(weights, named))
 
-    def _steps(self, asked: Request, source: Source | None, controls: Controls | None,
+    def _steps(self, asked: Request, changed: Source | None, controls: Controls | None,
                vocabulary: Vocabulary) -> Iterator[Step]:
-        timings, kept = Stopwatch(), self._kept_bytes_max(asked)
+        timings, warnings = Stopwatch(), [*vocabulary.warnings]
         self._submodels.weights, self._submodels.words = vocabulary.weights, vocabulary.words
         self._submodels.begin()
-        clean = None if source is None else self._encoded(source, asked, timings)
+        begun = FROM_NOISE if changed is None else self._start(changed, asked, timings)
+        for step in self._walk(asked, begun, controls, vocabulary, timings, warnings):
+            if step.index + 1 == step.total:
+                if not self._keep:
+                    self._control_programs.clear()
+                images = self._decoded(asked, step.latents, timings)
+                if changed is not None:
+                    images = [changed.put_back(image) for image in images]
+                texts = [asked.text(seed) for seed in asked.seeds]
+                step.result = Result(images, asked.seeds, texts, asked, timings.seconds,
+                                     [*warnings, *self._said()])
+            yield step
+
+    def _walk(self, asked: Request, begun: Start, controls: Controls | None,
+              vocabulary: Vocabulary, timings: Stopwatch, warnings: list[str]) -> Iterator[Step]:
+        """The steps from noise, or a picture with noise on it, to clean latents."""
+        kept = self._kept_bytes_max(asked)
         levels = noise_levels(self.config, asked.width, asked.height)
         sampler = SAMPLERS[asked.sampler]
         sigmas = sampler.sigmas(asked.noise, levels, asked.steps)
-        total = steps_of(len(sigmas) - 1, asked.strength)
+        total = begun.steps(len(sigmas) - 1)
         sigmas = sigmas[-(total + 1):]
-        stage = Stage.of(self._submodels, asked, total, timings, kept, controls)
-        warnings = [*vocabulary.warnings, *stage.prompts.warnings]
-        guidance = Guidance(stage.denoiser, *stage.prompts.at(0), asked.guidance_scale,
+        stage = Stage.of(self._submodels, asked, total, timings, kept, controls, begun)
+        warnings += stage.prompts.warnings
+        positive, negative = stage.prompts.at(0)
+        guidance = Guidance(stage.denoiser, positive, negative, asked.guidance_scale,
                             asked.guide, always_both=sampler.needs_negative,
+                            image=begun.image_guidance(negative),
                             layers=getattr(self.config.denoiser, "blocks", 0))
         if asked.negative_prompt and not guidance.reads_negative:
             warnings.append("the negative prompt is not read at guidance 1")
         random = NoiseSource(asked.rng, asked.seeds,
                              (self.config.vae.z_channels, *self._latent(asked)))
-        first = (initial_latents(random.draw(), sigmas) if clean is None
-                 else levels.noised(clean, random.draw(), sigmas[0]))
-        walk = sampler(guidance, first, sigmas, random.draw, levels)
+        walk = sampler(begun.known(guidance), begun.noised(random.draw(), sigmas, levels), sigmas,
+                       random.draw, levels)
         if asked.refiner_start(total) > 0:
             stage.begin(guidance, 0, self._latent(asked), sigmas, timings, kept)
         for index in range(total):
@@ -292,20 +322,15 @@ class Pipeline:
                 stage = Stage.of(self._refiner, asked, total, timings, kept)
                 stage.begin(guidance, index, self._latent(asked), sigmas, timings, kept)
             self._submodels.weights = vocabulary.weights  # other pictures may be made in turns
-            guidance.condition(*stage.prompts.at(index))
+            positive, negative = stage.prompts.at(index)
+            guidance.condition(positive, negative)
+            guidance.image = begun.image_guidance(negative)
             with timings.of("denoise"):
                 done = next(walk)
             seconds = time.perf_counter() - before
-            result = None
             if index + 1 == total:
                 stage.end(kept)
-                if not self._keep:
-                    self._control_programs.clear()
-                images = self._decoded(asked, done.x, timings)
-                texts = [asked.text(seed) for seed in asked.seeds]
-                result = Result(images, asked.seeds, texts, asked, timings.seconds,
-                                [*warnings, *self._said()])
-            yield Step(index, total, done.sigma_next, seconds, done.x, done.denoised, result)
+            yield Step(index, total, done.sigma_next, seconds, done.x, done.denoised)
 
     def _said(self) -> list[str]:
         """What was done because memory was short."""
@@ -325,14 +350,12 @@ class Pipeline:
         factor = self.config.vae.downscale
         return asked.height // factor, asked.width // factor
 
-    def _encoded(self, source: Source, asked: Request, timings: Stopwatch) -> np.ndarray:
-        """The latents [z, h, w] of the picture that is changed."""
-        models = self._submodels
+    def _start(self, changed: Source, asked: Request, timings: Stopwatch) -> Start:
+        """What the walk of a picture that is changed starts from."""
         with timings.of("prepare"):
-            models.bound("vae_encoder", (asked.height, asked.width))
+            self._submodels.bound("vae_encoder", (asked.height, asked.width))
         with timings.of("encode"):
-            pixels = source.pixels(asked.width, asked.height)
-            return to_model_space(models, encoded(models, pixels, self._kept_bytes_max(asked)))
+            return start(self._submodels, changed, self._kept_bytes_max(asked))
 
     def _decoded(self, asked: Request, latents: np.ndarray,
                  timings: Stopwatch) -> list[Image.Image]:

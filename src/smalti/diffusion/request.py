@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 
 from smalti import __version__
+from smalti.diffusion.change import Change
 from smalti.diffusion.emphasis import EMPHASES
 from smalti.diffusion.guidance import PLAIN, Guide
 from smalti.diffusion.metadata import Parameters
@@ -41,7 +42,7 @@ class Request:
     prompt do. `loras` are names and weights of adapters; `controls` tell of ControlNets. `tiling`
     names the directions in which a picture can be repeated. `refiner` is the name of the model that
     takes over after the share `refiner_switch` of the steps, None without one. `guide`
-    is how guidance is done. `strength` is how much of a picture is changed, None without one.
+    is how guidance is done. `change` is how a picture is changed, None without one.
     """
 
     prompt: str
@@ -65,7 +66,7 @@ class Request:
     refiner: str | None = None
     refiner_switch: float | None = None
     guide: Guide = PLAIN
-    strength: float | None = None
+    change: Change | None = None
 
     def refiner_start(self, steps: int) -> int:
         """The step of so many, counted from 0, from which on the refiner denoises."""
@@ -79,8 +80,7 @@ class Request:
     def text(self, seed: int) -> str:
         """The A1111 `parameters` text of the picture with this seed."""
         others = {"Clip skip": self.clip_skip, "Distilled CFG Scale": self.distilled_guidance,
-                  "Refiner switch at": self.refiner_switch,
-                  "Denoising strength": self.strength}
+                  "Refiner switch at": self.refiner_switch}
         emphasis = {} if self.emphasis == "original" else {
             "Emphasis": self.emphasis.capitalize()}
         return str(Parameters(
@@ -90,6 +90,7 @@ class Request:
             rng=self.rng,
             others={**{key: f"{value:g}" for key, value in others.items() if value is not None},
                     **emphasis, **self.guide.labels(),
+                    **(self.change.labels() if self.change else {}),
                     **({"Lora": ", ".join(self.loras)} if self.loras else {}),
                     **({"Refiner": self.refiner} if self.refiner else {}),
                     **({"Tiling": "True"} if self.tiling else {}),
@@ -107,7 +108,7 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
             loras: tuple[str, ...] = (), controls: tuple[str, ...] = (),
             tiling: str = "", refiner: str | None = None,
             refiner_switch: float | None = None, guide: Guide = PLAIN,
-            strength: float | None = None) -> Request:
+            change: Change | None = None) -> Request:
     """A complete `Request`; None becomes the model's own default, seed -1 a random seed.
 
     `model` is the name that goes into the picture's text. Raises InputError that says what was
@@ -155,7 +156,7 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
                    SAMPLERS[sampler].name, schedule.name, seed, rng, batch_size, model, clip_skip,
                    _distilled(config, distilled_guidance), emphasis, loras,
                    controls, tiling, refiner, _switch(refiner, refiner_switch),
-                   _guide(guide, config), strength)
+                   _guide(guide, config), change)
 
 
 def _guide(guide: Guide, config: ModelConfig) -> Guide:

@@ -9,6 +9,7 @@ from smalti.diffusion.conditioning import Prompts, conditioned
 from smalti.diffusion.control import Controls
 from smalti.diffusion.denoiser import Denoiser
 from smalti.diffusion.guidance import Guidance
+from smalti.diffusion.inpainting import FROM_NOISE, Start
 from smalti.diffusion.levels import noise_levels
 from smalti.diffusion.network import MODULATION, PictureNetwork
 from smalti.diffusion.request import Request
@@ -27,11 +28,12 @@ class Stage:
 
     @classmethod
     def of(cls, submodels: Submodels, asked: Request, steps: int, timings: Stopwatch,
-           kept_bytes_max: int, controls: Controls | None = None) -> Stage:
+           kept_bytes_max: int, controls: Controls | None = None,
+           begun: Start = FROM_NOISE) -> Stage:
         """The model with the prompts of a picture of so many steps, which its text encoders read
-        now."""
+        now, and what it reads besides of a picture that is changed."""
         config = submodels.checkpoint.config
-        prompts = conditioned(submodels, asked, steps, timings, kept_bytes_max)
+        prompts = begun.steered(conditioned(submodels, asked, steps, timings, kept_bytes_max))
         network = PictureNetwork(submodels, asked.batch_size, controls, asked.tiling)
         levels = noise_levels(config, asked.width, asked.height)
         return cls(submodels, prompts, network, Denoiser(network, levels, config.prediction))

@@ -1,0 +1,170 @@
+"""What a walk from a picture starts from, and what of it is known all along.
+
+Any model can make a part of a picture anew: its estimate of the clean latents is replaced by those
+of the picture where the mask is 0 (Lugmayr et al. 2022, "RePaint", arXiv:2201.09865, without its
+repetitions). Some read the picture as channels beside the latents, behind them in this order:
+
+    edit     z latents of the picture, not scaled in UNets but for EDM (InstructPix2Pix)
+    control  z latents of the picture (FLUX.1 Canny and Depth)
+    inpaint  the mask, z latents of the picture without what is masked (Stable Diffusion)
+    fill     the same latents, f x f pixels of the mask as channels (FLUX.1 Fill)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from smalti.diffusion.change import Change
+from smalti.diffusion.conditioning import Prompts
+from smalti.diffusion.denoiser import BESIDE, Conditioning
+from smalti.diffusion.guidance import ImageGuidance
+from smalti.diffusion.images import encoded, to_model_space
+from smalti.diffusion.noise import NoiseLevels
+from smalti.diffusion.samplers import initial_latents
+from smalti.diffusion.samplers.walk import Denoise
+from smalti.diffusion.source import Source
+from smalti.diffusion.submodels import Submodels
+from smalti.errors import InputError
+from smalti.models.config import ModelConfig, UNetConfig
+
+Floats = np.ndarray
+HALF = 0.5
+"""A mask above it counts as one where a network reads it."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a walk starts from: latents `clean` [z, h, w] or [pictures, z, h, w], which are changed
+    as `change` says, or noise alone without them.
+
+    Where `mask` [h, w] is 0 they are known all along, which is None where nothing is. `beside`
+    [1, channels, h, w] is what the network reads besides.
+    """
+
+    change: Change | None = None
+    clean: Floats | None = None
+    mask: Floats | None = None
+    beside: Floats | None = None
+
+    def steps(self, steps: int) -> int:
+        """The steps, of so many from noise to picture, that are done: the last ones."""
+        return steps if self.change is None else self.change.steps(steps)
+
+    def noised(self, noise: Floats, sigmas: Sequence[float], levels: NoiseLevels) -> Floats:
+        """The latents at the first of these levels."""
+        if self.clean is None:
+            return initial_latents(noise, sigmas)
+        return levels.noised(self.clean, noise, sigmas[0])
+
+    def known(self, denoise: Denoise) -> Denoise:
+        """`denoise` with what is known."""
+        return denoise if self.mask is None else Known(denoise, self.clean, self.mask)
+
+    def steered(self, prompts: Prompts) -> Prompts:
+        """The prompts, with what the network reads besides."""
+        return prompts if self.beside is None else prompts.beside(self.beside)
+
+    def image_guidance(self, negative: Conditioning) -> ImageGuidance | None:
+        """How the picture steers, where it does so with a strength of its own."""
+        if self.change is None or self.change.image_guidance is None:
+            return None
+        return ImageGuidance({**negative, BESIDE: np.zeros_like(self.beside)},
+                             self.change.image_guidance)
+
+
+FROM_NOISE = Start()
+
+
+@dataclass(frozen=True)
+class Known:
+    """`denoise` of latents whose clean ones are known where `mask` [h, w] is 0."""
+
+    denoise: Denoise
+    clean: Floats
+    mask: Floats
+
+    def __call__(self, x: Floats, sigma: float) -> Floats:
+        return self._joined(self.denoise(x, sigma))
+
+    def both(self, x: Floats, sigma: float) -> tuple[Floats, Floats]:
+        """With guidance, and for the negative prompt alone."""
+        guided, negative = self.denoise.both(x, sigma)
+        return self._joined(guided), self._joined(negative)
+
+    def _joined(self, estimate: Floats) -> Floats:
+        return estimate * self.mask + self.clean * (1 - self.mask)
+
+
+def purpose(config: ModelConfig) -> str:
+    """What a denoiser is made for: "text" alone, or "edit", "control", "inpaint", "fill".
+
+    Raises InputError for one that reads other channels.
+
+    >>> from smalti.models.config import SD15
+    >>> purpose(SD15)
+    'text'
+    """
+    latent = config.vae.z_channels
+    unet = isinstance(config.denoiser, UNetConfig)
+    known = {0: "text", latent: "edit" if unet else "control"}
+    known |= {latent + 1: "inpaint"} if unet else {latent + config.vae.downscale**2: "fill"}
+    more = config.denoiser.in_channels - latent
+    if more not in known:
+        raise InputError(f"this model reads {more} channels beside the {latent} of a picture's "
+                         f"latents; known are {', '.join(map(str, known))}")
+    return known[more]
+
+
+def check_purpose(config: ModelConfig, source: Source | None) -> None:
+    """Raise InputError for a model that changes a picture where none is given."""
+    if source is None and purpose(config) != "text":
+        found, latent = config.denoiser.in_channels, config.vae.z_channels
+        raise InputError(f"this model reads {found} channels, {latent} of the picture that it makes"
+                         f" and others of one that it is given; with a prompt alone it makes none;"
+                         f" give an image, or use a model for text to image")
+
+
+def start(models: Submodels, source: Source, kept_bytes_max: int) -> Start:
+    """Encode what a walk starts from, and what the network reads besides."""
+    config, change = models.checkpoint.config, source.change
+    kind, pixels, factor = purpose(config), source.pixels(), config.vae.downscale
+    mean = encoded(models, pixels, kept_bytes_max)
+    latents, masked = to_model_space(models, mean), source.masked()
+    clean = None if kind != "text" and change.strength == 1 and source.mask is None else latents
+    known = None if source.mask is None else largest(masked, factor)
+    if kind == "text":
+        return Start(change, latents, known)
+    if kind in ("edit", "control"):
+        scaled = kind == "control" or config.prediction.startswith("edm")
+        return Start(change, clean, known, (latents if scaled else mean)[None])
+    hidden = (masked > HALF).astype(np.float32)
+    seen = to_model_space(models, encoded(models, pixels * (1 - hidden), kept_bytes_max))
+    channels = ([largest(hidden, factor)[None], seen] if kind == "inpaint" else
+                [seen, as_channels(hidden, factor)])
+    return Start(change, None if change.strength == 1 else latents,
+                 beside=np.concatenate(channels)[None])
+
+
+def largest(mask: Floats, factor: int) -> Floats:
+    """The largest value of each block of `factor` x `factor` pixels: what a latent pixel shows is
+    made anew where any of it is.
+
+    >>> largest(np.eye(4), 2).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    height, width = mask.shape
+    return mask.reshape(height // factor, factor, width // factor, factor).max(axis=(1, 3))
+
+
+def as_channels(mask: Floats, factor: int) -> Floats:
+    """The pixels of each block as channels [factor * factor, h, w], row by row.
+
+    >>> as_channels(np.arange(4.0).reshape(2, 2), 2).ravel().tolist()
+    [0.0, 1.0, 2.0, 3.0]
+    """
+    height, width = (extent // factor for extent in mask.shape)
+    blocks = mask.reshape(height, factor, width, factor).transpose(1, 3, 0, 2)
+    return np.ascontiguousarray(blocks).reshape(factor * factor, height, width)

@@ -1,0 +1,198 @@
+"""The picture that is changed: what of it is computed, in which size, and how it is put back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
+
+import numpy as np
+from PIL import Image, ImageChops, ImageFilter
+
+from smalti.diffusion.change import Change, checked_pixels, checked_strength
+from smalti.diffusion.images import Picture, as_pixels, opaque, opened, resized
+from smalti.diffusion.request import size_multiple
+from smalti.errors import InputError
+from smalti.models.config import ModelConfig
+
+Floats = np.ndarray
+Box = tuple[int, int, int, int]
+MASK_BLUR, PADDING = 4, 32
+SIDE_MAX = 4096
+FADE = 2
+"""How far the mask of an extended picture reaches into it, in times of its blur."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The picture that is changed, RGB; the `mask`, L, of its size, is white where it is made anew.
+
+    Only `box` of it (left, top, right, bottom) is computed, in `width` x `height` pixels.
+    """
+
+    picture: Image.Image
+    mask: Image.Image | None
+    box: Box
+    width: int
+    height: int
+    change: Change
+
+    def pixels(self) -> Floats:
+        """f32[3, height, width] in [-1, 1] of what is computed."""
+        return as_pixels(resized(self.picture.crop(self.box), self.width, self.height))
+
+    def masked(self) -> Floats:
+        """f32[height, width] in [0, 1] of what is computed: 1 where it is made anew."""
+        if self.mask is None:
+            return np.ones((self.height, self.width), np.float32)
+        part = self.mask.crop(self.box)
+        if part.size != (self.width, self.height):
+            part = part.resize((self.width, self.height), Image.Resampling.BILINEAR)
+        return np.asarray(part, np.float32) / 255
+
+    def put_back(self, made: Image.Image) -> Image.Image:
+        """The whole picture with what was made of the box; where the mask is black it is the
+        original, pixel for pixel."""
+        if self.mask is None:
+            return made
+        left, top, right, bottom = self.box
+        whole = self.picture.copy()
+        whole.paste(resized(made, right - left, bottom - top), self.box, self.mask.crop(self.box))
+        return whole
+
+
+def source(config: ModelConfig, image: Picture | None, width: int | None = None,
+           height: int | None = None, *, strength: float | None = None,
+           mask: Picture | None = None, mask_blur: int | None = None, only_masked: bool = False,
+           padding: int | None = None, extend: Sequence[int] | None = None,
+           image_guidance: float | None = None, whole: bool = False) -> Source | None:
+    """What is changed, for a picture or a file; None without one.
+
+    Without `width` and `height` it is computed in its own size, as near as the model's multiples
+    allow, or in the model's own where it is `only_masked`. `extend` adds pixels on its left, top,
+    right and bottom, which are made. `whole` says that a strength of 1 is usual. `image_guidance`
+    is checked elsewhere. Raises InputError for what cannot be, and what would have no effect.
+    """
+    masked = mask is not None or extend is not None
+    _check_needed("image", image is not None, strength=strength, mask=mask, extend=extend)
+    _check_needed("mask", masked, mask_blur=mask_blur, only_masked=only_masked or None)
+    _check_needed("only_masked", only_masked, padding=padding)
+    if image is None:
+        return None
+    usual = 1.0 if whole or extend is not None else None
+    change = Change(checked_strength(usual if strength is None else strength),
+                    checked_pixels("mask_blur", mask_blur, MASK_BLUR) if masked else None,
+                    checked_pixels("padding", padding, PADDING) if only_masked else None,
+                    image_guidance)
+    picture, drawn = opaque(opened(image)), None
+    if masked:
+        picture, drawn = _prepared(picture, mask, extend, change.mask_blur)
+    own = (config.default_width, config.default_height) if only_masked else _near(picture, config)
+    size = (own[0] if width is None else width), (own[1] if height is None else height)
+    if drawn is not None:
+        _check_possible(size)
+        if only_masked:
+            box = around(drawn.getbbox(), change.padding, size[0] / size[1], picture.size)
+            return Source(picture, drawn, box, *size, change)
+        if (width, height) != (None, None):
+            picture, drawn = resized(picture, *size), resized(drawn, *size)
+    return Source(picture, drawn, (0, 0, *picture.size), *size, change)
+
+
+def _near(picture: Image.Image, config: ModelConfig) -> tuple[int, ...]:
+    """The size of a picture, as near as the model's multiples allow."""
+    multiple = size_multiple(config)
+    return tuple(max(1, round(extent / multiple)) * multiple for extent in picture.size)
+
+
+def _prepared(picture: Image.Image, mask: Picture | None, extend: Sequence[int] | None,
+              blur: int) -> tuple[Image.Image, Image.Image]:
+    """The picture, larger where it is extended, and its mask, L, which fades."""
+    drawn = Image.new("L", picture.size) if mask is None else _drawn(mask, picture.size)
+    if extend is None:
+        return picture, drawn.filter(ImageFilter.GaussianBlur(blur))
+    left, top, right, bottom = sides = _sides(extend)
+    pads = ((top, bottom), (left, right))
+    drawn = ImageChops.lighter(Image.fromarray(np.pad(np.asarray(drawn), pads)),
+                               _frame(picture.size, sides, FADE * blur))
+    faded = drawn.filter(ImageFilter.GaussianBlur(blur))
+    mirrored = Image.fromarray(np.pad(np.asarray(picture), (*pads, (0, 0)), mode="symmetric"))
+    return mirrored, ImageChops.lighter(faded, _frame(picture.size, sides, 0))
+
+
+def _frame(size: tuple[int, int], sides: tuple[int, ...], reach: int) -> Image.Image:
+    """White around a picture that is extended, and `reach` pixels into it from there, else black.
+    """
+    (width, height), (left, top, right, bottom) = size, sides
+    frame = Image.new("L", (left + width + right, top + height + bottom), 255)
+    inner = (left + reach * (left > 0), top + reach * (top > 0),
+             left + width - reach * (right > 0), top + height - reach * (bottom > 0))
+    if inner[0] < inner[2] and inner[1] < inner[3]:
+        frame.paste(0, inner)
+    return frame
+
+
+def _sides(extend: Sequence[int]) -> tuple[int, ...]:
+    """Pixels to add on the left, top, right and bottom. Raises InputError for other things."""
+    sides = tuple(extend) if isinstance(extend, Sequence) and not isinstance(extend, str) else ()
+    if len(sides) != 4 or not all(
+            isinstance(side, Integral) and not isinstance(side, bool) and 0 <= side <= SIDE_MAX
+            for side in sides) or not any(sides):
+        raise InputError(f"extend is {extend!r}; expected the pixels to add on the left, top, "
+                         f"right and bottom, such as (0, 0, 256, 0), each at most {SIDE_MAX}")
+    return sides
+
+
+def around(box: Box, padding: int, ratio: float, size: tuple[int, int]) -> Box:
+    """A box with `padding`, made longer in one direction so that width / height is `ratio`, as far
+    as it stays within a picture of this `size`.
+
+    >>> around((40, 40, 60, 50), 5, 1.0, (100, 100)), around((0, 0, 10, 10), 0, 2.0, (15, 80))
+    ((35, 30, 65, 60), (0, 0, 15, 10))
+    """
+    sides = [(box[0] - padding, box[2] + padding), (box[1] - padding, box[3] + padding)]
+    (left, right), (top, bottom) = [(max(0, low), min(high, most))
+                                    for (low, high), most in zip(sides, size, strict=True)]
+    wide, high = right - left, bottom - top
+    wide, high = max(wide, round(high * ratio)), max(high, round(wide / ratio))
+    left, right = _widened(left, right, wide, size[0])
+    top, bottom = _widened(top, bottom, high, size[1])
+    return left, top, right, bottom
+
+
+def _widened(low: int, high: int, length: int, most: int) -> tuple[int, int]:
+    """A stretch of `length` around another, moved and cut to lie within 0 to `most`."""
+    length = min(length, most)
+    start = min(max(0, (low + high - length) // 2), most - length)
+    return start, start + length
+
+
+def _drawn(mask: Picture, size: tuple[int, int]) -> Image.Image:
+    """A mask as L in the size of its picture; what is transparent is black. Raises InputError for
+    one that is black."""
+    drawn = opened(mask)
+    if drawn.has_transparency_data:
+        over = drawn.convert("RGBA")
+        drawn = Image.alpha_composite(Image.new("RGBA", over.size, (0, 0, 0, 255)), over)
+    drawn = drawn.convert("L")
+    if drawn.size != size:
+        drawn = drawn.resize(size, Image.Resampling.BILINEAR)
+    if drawn.getbbox() is None:
+        raise InputError("the mask is black everywhere, so that nothing would be made anew; it is "
+                         "to be white where the picture is to change")
+    return drawn
+
+
+def _check_possible(size: tuple[object, ...]) -> None:
+    """Raise InputError for a size that no picture has; what else is wrong with it is said of the
+    request."""
+    if not all(isinstance(extent, Integral) and 0 < extent <= SIDE_MAX for extent in size):
+        raise InputError(f"width and height are {size[0]!r} and {size[1]!r}; expected whole "
+                         f"numbers from 1 to {SIDE_MAX}")
+
+
+def _check_needed(what: str, given: bool, **others: object) -> None:
+    """Raise InputError for an option without the one that it belongs to."""
+    for name, value in others.items():
+        if not given and value is not None:
+            raise InputError(f"{name} is given, but no {what}, which it belongs to")
