@@ -406,7 +406,13 @@ def read(path: Path) -> None:
         file.drop(name)
 
 
-ACTIONS = (read, lambda path: str(checkpoint.inspect(path)), checkpoint.load,
+def inspect(path: Path) -> None:
+    """Print nothing that a terminal would obey."""
+    said = str(checkpoint.inspect(path))
+    assert all(ch.isprintable() or ch == "\n" for ch in said) and len(said) < 20_000, ascii(said)
+
+
+ACTIONS = (read, inspect, checkpoint.load,
            checkpoint.open_companion, Adapter.open, Embedding.open)
 """Every way to open a file."""
 
@@ -430,7 +436,7 @@ def judge(files: Files, folder: Path, actions: Actions = ACTIONS) -> str:
     limit = SLACK_BYTES + BYTES_PER_BYTE * sum(map(len, files.values()))
     tracemalloc.start()
     try:
-        happened = outcome_of(checkpoint.inspect if path.is_dir() else read, path)
+        happened = outcome_of(inspect if path.is_dir() else read, path)
         peak = tracemalloc.get_traced_memory()[1]
         assert peak <= limit, f"{peak} bytes, {limit} are expected at most"
     finally:

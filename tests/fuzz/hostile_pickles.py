@@ -91,6 +91,14 @@ def bombs() -> dict[str, bytes]:
         "nested dictionaries": b"}" + (text("a") + b"}") * 20_000 + b"s" * 20_000,
         "nested objects": b"cmy\nclass\n)\x81" * 10_000 + b"b" * 9_999,
         "nested calls": b"cmy\nclass\n" + b")R" * 30_000,
+        "one list as many dictionaries": b"](" + (text("a") + b"N\x86") * 20_000 + b"eq\x000"
+        + b"](" + b"ccollections\nOrderedDict\nh\x00\x85R" * 5_000 + b"e",
+        "one shape many times": b"(" + b"K\x01" * 50_000 + b"tq\x000](" + b"".join(
+            b"ctorch._utils\n_rebuild_tensor\n(NK\x00h\x00h\x00tR" for _ in range(500)) + b"e",
+        "one long key many times": b"}q\x00(" + text("k" * 300_000) + b"N" + text("l") + b"](h\x00"
+        + b"h\x00" * 3_000 + b"eu",
+        "a class with escapes": b"cos\x1b]0;x\x07\nsys\x1b[2Jtem\n)R",
+        "a key with escapes": b"}(" + text("\x1b[2J") + b"cos\nsystem\n)Ru",
         "marks": b"(" * 50_000,
         "marks and tuples": b"(" * 30_000 + b"t" * 30_000,
         "a list in itself": b"]q\x00h\x00a",

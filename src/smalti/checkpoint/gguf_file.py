@@ -164,6 +164,16 @@ class _Cursor:
                              f" {len(self.data)}")
         self.position += count
 
+    def skip_texts(self, count: int) -> None:
+        """Pass over so many texts."""
+        length, at = struct.Struct("<Q"), self.position
+        try:
+            for _ in range(count):
+                at += 8 + length.unpack_from(self.data, at)[0]
+        except (struct.error, OverflowError):
+            raise self.fault(f"cut off within {count} texts") from None
+        self.position = at
+
     def text(self) -> str:
         """The next text, of which no more is taken than a name or a value may have."""
         count = self.number("<Q")
@@ -210,8 +220,7 @@ def _text_of(cursor: _Cursor) -> str | None:
             raise cursor.fault(f"arrays of over {ARRAY_ITEMS_MAX} texts")
         if count <= KEPT_ITEMS_MAX:
             return json.dumps([cursor.text() for _ in range(count)])
-        for _ in range(count):
-            cursor.skip(cursor.number("<Q"))
+        cursor.skip_texts(count)
     return f"({count} values)"
 
 

@@ -21,6 +21,7 @@ INSTRUCTIONS_MAX = 1_000_000
 """A tensor takes about 45; the largest published checkpoints hold some thousands."""
 INTEGER_BYTES_MAX = 32
 LINE_BYTES_MAX = 1024
+DIMENSIONS_MAX = 32
 KEY_MAX = 1 << 60
 """Whole numbers up to here have different hashes, so that no dictionary is slow."""
 
@@ -115,6 +116,7 @@ class _Machine:
         self.marks: list[int] = []
         self.memo: dict[int, object] = {}
         self.storages: dict[str, Storage] = {}
+        self.pairs_left = INSTRUCTIONS_MAX
 
     def run(self) -> object:
         """Run until the instruction that stops; what is on top then."""
@@ -327,11 +329,11 @@ def _stack_global(m: _Machine) -> None:
     m.push(Global(module, name))
 
 
-def _called(function: object, arguments: object) -> object:
+def _called(m: _Machine, function: object, arguments: object) -> object:
     """What stands for the result of a call that is not made."""
     if isinstance(function, Global):
         if function in DICTIONARIES:
-            return _pairs(arguments)
+            return _pairs(m, arguments)
         if function in REBUILDING:
             return _tensor(arguments)
         if function in PARAMETERS:
@@ -349,11 +351,16 @@ def _named(function: object) -> str:
     return function.what if isinstance(function, Opaque) else type(function).__name__
 
 
-def _pairs(arguments: object) -> dict:
-    """A dictionary; the arguments of old ones are one list of pairs."""
+def _pairs(m: _Machine, arguments: object) -> dict:
+    """A dictionary; the arguments of old ones are one list of pairs, which may be a list that is
+    remembered and given again and again."""
     found: dict = {}
     given = arguments[-1] if isinstance(arguments, tuple) and arguments else []
-    for pair in given if isinstance(given, list) else []:
+    given = given if isinstance(given, list) else []
+    m.pairs_left -= len(given)
+    if m.pairs_left < 0:
+        raise _Fault(f"over {INSTRUCTIONS_MAX} entries of dictionaries")
+    for pair in given:
         if isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str):
             found[pair[0]] = pair[1]
     return found
@@ -367,10 +374,12 @@ def _tensor(arguments: object) -> Tensor:
     kind = arguments[6] if len(arguments) > 6 and isinstance(arguments[6], Global) else None
     if not isinstance(storage, Storage) or not _natural(offset):
         raise _Fault("a tensor without a storage")
-    if not all(isinstance(v, tuple) and all(map(_natural, v)) for v in (shape, strides)):
+    if not isinstance(shape, tuple) or not isinstance(strides, tuple):
         raise _Fault("a shape that is none")
-    if len(shape) != len(strides) or len(shape) > 32:
+    if len(shape) != len(strides) or len(shape) > DIMENSIONS_MAX:
         raise _Fault(f"a shape of {len(shape)} sizes with {len(strides)} strides")
+    if not all(map(_natural, (*shape, *strides))):
+        raise _Fault("a shape that is none")
     return Tensor(storage, kind.name if kind else storage.kind, offset, shape, strides)
 
 
@@ -402,7 +411,7 @@ def _persistent(m: _Machine) -> None:
 
 def _reduce(m: _Machine) -> None:
     arguments, function = m.pop(), m.pop()
-    m.push(_called(function, arguments))
+    m.push(_called(m, function, arguments))
 
 
 def _new_with_keywords(m: _Machine) -> None:
@@ -412,14 +421,14 @@ def _new_with_keywords(m: _Machine) -> None:
 
 def _instance(m: _Machine) -> None:
     function = Global(m.word(), m.word())
-    m.push(_called(function, tuple(m.popped_to_mark())))
+    m.push(_called(m, function, tuple(m.popped_to_mark())))
 
 
 def _object(m: _Machine) -> None:
     values = m.popped_to_mark()
     if not values:
         raise _Fault("an object without a class")
-    m.push(_called(values[0], tuple(values[1:])))
+    m.push(_called(m, values[0], tuple(values[1:])))
 
 
 def _build(m: _Machine) -> None:

@@ -198,6 +198,11 @@ def _unwrapped(value: object) -> tuple[object, dict[str, object], str]:
     return value, beside, ".".join(keys)
 
 
+def _shown(text: str) -> str:
+    """A name out of a file as it can be shown in a terminal."""
+    return text[:60] if text.isprintable() else ascii(text[:60])
+
+
 class _Contents:
     """Tensors, texts and numbers in what was saved; everything else is counted."""
 
@@ -224,13 +229,13 @@ class _Contents:
         """What was left out."""
         found = []
         if self.skipped:
-            listed = [f"{what[:60]} ({count})" for what, count in self.skipped.most_common(5)]
+            listed = [f"{_shown(what)} ({count})" for what, count in self.skipped.most_common(5)]
             more = len(self.skipped) - len(listed)
             found.append(f"left out {sum(self.skipped.values())} objects that are no tensors: "
                          + ", ".join(listed) + (f" and {more} more kinds" if more > 0 else ""))
         if self.beside:
             found.append(f"left out {sum(self.beside.values())} tensors beside {self.keys}, in "
-                         + ", ".join(f"{key[:40]}" for key in list(self.beside)[:5]))
+                         + ", ".join(map(_shown, list(self.beside)[:5])))
         return tuple(found)
 
     def _walk(self, value: object) -> Iterator[tuple[str, object]]:
@@ -246,7 +251,7 @@ class _Contents:
             if seen > ITEMS_MAX:
                 raise CheckpointError(f"{self.path} holds over {ITEMS_MAX} objects in one another;"
                                       " expected a checkpoint; the file is damaged or made to harm")
-            name = f"{prefix}{key}"[:NAME_LENGTH_MAX + 1]
+            name = (prefix + str(key)[:NAME_LENGTH_MAX + 1])[:NAME_LENGTH_MAX + 1]
             inner = _items(item) if len(levels) < DEPTH_MAX and name.isprintable() else None
             if inner is None:
                 yield name, item
