@@ -125,6 +125,8 @@ def test_a_file_without_the_part_that_is_asked_of_it(tmp_path: Path) -> None:
     for alone, option in ((vae, "--vae"), (text, "--text-encoder")):
         with pytest.raises(CheckpointError, match=f"alone; .*{option} beside a model"):
             load(alone)
+        assert f"{option} beside a model" in str(inspect(alone))
+    assert "4 channels, as those of Stable Diffusion 1.x" in str(inspect(vae))
 
 
 @pytest.mark.parametrize(("channels", "family"), [(9, "sd1-inpaint"), (8, "sd1-pix2pix")])

@@ -73,6 +73,8 @@ class Report:
         if self.misfits:
             lines.append(("misfits", _listing(self.misfits)))
         lines += [("note", note) for note in self.notes]
+        if self.family and self.family.advice:
+            lines.append(("use", self.family.advice))
         return [*lines, ("loads", "yes" if self.loadable else "no")]
 
 

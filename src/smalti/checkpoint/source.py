@@ -35,6 +35,9 @@ from smalti.runtime.tensor_file import Tensors
 
 ALONE = {"vae": VAE, "text-encoder": TEXT}
 """Families of files that hold one part alone, without a prefix or with it."""
+LATENT_TENSOR = f"{INSIDE[VAE]}decoder.conv_in.weight"
+LATENTS = {4: "Stable Diffusion 1.x, 2.x and SDXL", 16: "SD 3, FLUX.1 and Chroma"}
+"""Channels of the latent -> the families that have them."""
 ENDINGS = (".safetensors", ".bin")
 
 
@@ -188,10 +191,12 @@ def _open_file(path: Path) -> Source:
         bare = DENOISER
     tensors = _entered(file, bare, family.model if family else None)
     source = Source(path, file.format, tensors, family, file.metadata, file.notes)
-    if bare == TEXT:
-        known = [f"it is {TITLES[part]}" for part in source.parts]
-        source = replace(source, notes=(*source.notes, *known))
-    return source
+    known = [f"it is {TITLES[part]}" for part in source.parts if bare == TEXT]
+    latent = source.shapes.get(LATENT_TENSOR, ())
+    if bare == VAE and len(latent) > 1:
+        models = LATENTS.get(latent[1], "no family that is read")
+        known.append(f"its latents have {latent[1]} channels, as those of {models}")
+    return replace(source, notes=(*source.notes, *known))
 
 
 def _open_folder(path: Path) -> Source:
