@@ -11,8 +11,9 @@ from safetensors.numpy import save_file
 from tiny_adapters import write_adapter
 
 from smalti import Pipeline, checkpoint
+from smalti.checkpoint.embeddings import Embedding
 from smalti.diffusion.tokenizer import tokenize
-from smalti.diffusion.words import Words
+from smalti.diffusion.words import Words, fitting
 from smalti.errors import CheckpointError, InputError
 
 OPTIONS = {"width": 32, "height": 32, "steps": 1, "guidance_scale": 2.0}
@@ -77,10 +78,11 @@ def test_a_folder_is_read_when_a_prompt_names_a_file(models: dict[str, Path],
     pipe = Pipeline.load(models["sd1"], threads=1, embeddings=[tmp_path])
     expected = pixels(pipe, "a striped cat")
     assert np.abs(pixels(pipe, "a zqpet") - expected).mean() < 0.01
-    with pytest.raises(CheckpointError, match="the embedding 'sdxlonly' has vectors of width"):
-        pipe("a sdxlonly", **OPTIONS)
-    with pytest.raises(CheckpointError, match="broken.safetensors"):
-        pipe("something broken", **OPTIONS)
+    for prompt, there in (("a sdxlonly", "the embedding 'sdxlonly' has vectors of width"),
+                          ("Broken, indeed", "broken.safetensors has only 7 bytes")):
+        (warning,) = pipe(prompt, **OPTIONS).warnings
+        assert there in warning and warning.endswith("is read as it is written")
+    assert not pipe("an unbroken zqpet2", **OPTIONS).warnings
 
 
 def test_an_adapter_brings_its_words(models: dict[str, Path], tmp_path: Path) -> None:
@@ -108,6 +110,23 @@ def test_words_under_an_adapter_stand_where_tokens_stood(models: dict[str, Path]
     expected = pixels(pipe, "a striped cat")
     assert np.abs(expected - before).mean() > 0.1
     assert np.abs(pixels(pipe, "a zqpet") - expected).mean() < 0.01
+
+
+def test_a_refiner_reads_the_words_too(models: dict[str, Path], tmp_path: Path) -> None:
+    word = write_word(tmp_path / "zqpet.safetensors", models["sdxl"], "striped cat")
+    plain, known = (pixels(Pipeline.load(models["sdxl"], threads=1, embeddings=words,
+                                         refiner=models["sdxl-refiner"]),
+                           "a zqpet", refiner_switch=0.0) for words in ((), [word]))
+    assert np.abs(known - plain).mean() > 0.1
+
+
+def test_words_that_fit_one_model_may_not_fit_another(models: dict[str, Path],
+                                                      tmp_path: Path) -> None:
+    words = [Embedding.open(write_word(tmp_path / f"{family}.safetensors", models[family], "cat"))
+             for family in ("sdxl", "sd2")]
+    for family, expected in (("sdxl", ["sdxl"]), ("sdxl-refiner", ["sdxl"]), ("sd2", ["sd2"]),
+                             ("sd1", ["sdxl"])):
+        assert [word.name for word in fitting(words, tiny.FAMILIES[family])] == expected
 
 
 def test_what_does_not_fit_is_refused_when_it_is_given(models: dict[str, Path],

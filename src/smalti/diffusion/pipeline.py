@@ -36,7 +36,7 @@ from smalti.diffusion.samplers import SAMPLERS
 from smalti.diffusion.source import Source, source
 from smalti.diffusion.stage import Stage
 from smalti.diffusion.submodels import Submodels, ignore
-from smalti.diffusion.words import Words
+from smalti.diffusion.words import Words, fitting
 from smalti.models.parts import TEXTS
 from smalti.runtime import Program, devices
 from smalti.runtime.compiler import PRECISIONS
@@ -268,8 +268,8 @@ class Pipeline:
         named = [use for text in texts for use in parse(text, asked.steps).adapters]
         weights = self._adapters.with_named(named)
         bundled = [word for use in weights.uses for word in use.adapter.embeddings]
-        return Vocabulary(weights, self._words.named(texts, bundled),
-                          self._adapters.warnings(weights, named))
+        words, warnings = self._words.named(texts, bundled)
+        return Vocabulary(weights, words, [*self._adapters.warnings(weights, named), *warnings])
 
     def _steps(self, asked: Request, changed: Source | None, controls: Controls | None,
                vocabulary: Vocabulary) -> Iterator[Step]:
@@ -318,7 +318,7 @@ class Pipeline:
             if index == asked.refiner_start(total):
                 stage.end(kept)
                 self._refiner.begin()
-                self._refiner.words = vocabulary.words
+                self._refiner.words = fitting(vocabulary.words, self._refiner.checkpoint.config)
                 stage = Stage.of(self._refiner, asked, total, timings, kept)
                 stage.begin(guidance, index, self._latent(asked), sigmas, timings, kept)
             self._submodels.weights = vocabulary.weights  # other pictures may be made in turns

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from smalti.checkpoint.embeddings import Embedding, Floats
-from smalti.errors import InputError
+from smalti.errors import CheckpointError, InputError
 from smalti.models.config import ModelConfig
 from smalti.models.transformer_config import T5Config
 
@@ -40,25 +41,53 @@ class Words:
         word.fit(widths(self._config))
         self._known[word.name] = word
 
-    def named(self, texts: Sequence[str], bundled: Iterable[Embedding] = ()) -> list[Embedding]:
-        """Those whose names occur in the texts, in any capitals.
+    def named(self, texts: Sequence[str],
+              bundled: Iterable[Embedding] = ()) -> tuple[list[Embedding], list[str]]:
+        """Those whose names occur in the texts, in any capitals, and warnings.
 
-        `bundled` are those that come with adapters. Raises CheckpointError for one that is damaged
-        or of another family.
+        `bundled` are those that come with adapters. The warnings are about those of them, and of
+        those in folders, that are damaged or of another family: their names may just be words.
         """
-        heard = "\n".join(texts).lower()
-        for name in [name for name in self._files if name.lower() in heard]:
-            self.add(Embedding.open(self._files[name]))
-            del self._files[name]
-        found = {word.name: word for word in (*bundled, *self._known.values())
-                 if word.name.lower() in heard}
-        return list(found.values())
+        heard, warnings, found = "\n".join(texts), [], {}
+        for word in filter(lambda word: _occurs(word.name, heard), bundled):
+            try:
+                word.fit(widths(self._config))
+                found[word.name] = word
+            except CheckpointError as error:
+                warnings.append(f"{error}; it is left out")
+        for name in [name for name in self._files if _occurs(name, heard)]:
+            try:
+                self.add(Embedding.open(self._files[name]))
+                del self._files[name]
+            except CheckpointError as error:
+                warnings.append(f"{error}; {name!r} is read as it is written")
+        found |= {word.name: word for word in self._known.values() if _occurs(word.name, heard)}
+        return list(found.values()), warnings
+
+
+def _occurs(name: str, text: str) -> bool:
+    """Whether a name stands in a text, not as a part of a longer word."""
+    letter = r"[^\W\d_]"
+    pattern = rf"(?<!{letter}){re.escape(name)}(?!{letter})"
+    return re.search(pattern, text, re.IGNORECASE) is not None
 
 
 def widths(config: ModelConfig) -> dict[str, int]:
     """The text encoders that take vectors for words, and the width of those."""
     return {name: text.hidden_size for name, text in config.texts.items()
             if not isinstance(text, T5Config)}
+
+
+def fitting(words: Iterable[Embedding], config: ModelConfig) -> list[Embedding]:
+    """Those that fit the text encoders of another model, such as a refiner."""
+    found = []
+    for word in words:
+        try:
+            word.fit(widths(config))
+            found.append(word)
+        except CheckpointError:  # there it is read as it is written
+            continue
+    return found
 
 
 def rows_of(tokens: Sequence[Sequence[int]], table: np.ndarray,
