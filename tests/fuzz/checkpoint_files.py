@@ -167,7 +167,7 @@ def _tensors() -> dict[str, Files]:
     shared = View(np.zeros(1 << 16, np.uint8), 0, (1 << 16,), (1,))
     code, arrays = pickled({"a": shared})
     found["one storage many times"] = {"x.pt": _many(code, arrays)}
-    found["many names"] = {"x.pt": torch_zip({str(i): {} for i in range(50_000)})}
+    found["many names"] = {"x.pt": torch_zip({str(i): {} for i in range(15_000)})}
     found["big endian"] = {"x.pt": zipped({"a/data.pkl": code, "a/byteorder": b"big",
                                            "a/data/0": arrays[0].tobytes()})}
     return found
