@@ -96,8 +96,8 @@ def transformer(family: str) -> Any:
             joint_attention_dim=config.context_dim, caption_projection_dim=config.hidden_size,
             pooled_projection_dim=config.pooled_dim, pos_embed_max_size=config.positions,
             dual_attention_layers=tuple(range(config.dual_blocks)), qk_norm="rms_norm")
-    shared = dict(in_channels=4 * config.in_channels,
-                  num_layers=config.double_blocks, num_single_layers=config.single_blocks, attention_head_dim=config.head_dim,
+    shared = dict(in_channels=4 * config.in_channels, num_layers=config.double_blocks,
+                  num_single_layers=config.single_blocks, attention_head_dim=config.head_dim,
                   num_attention_heads=config.heads, joint_attention_dim=config.context_dim,
                   axes_dims_rope=config.axes)
     if family == "chroma":
