@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 import smalti
-from smalti import machine
 from smalti.cli.arrays import parse_shapes
 from smalti.cli.compile import ENGINE, ONNX
 from smalti.cli.generate import parse_size, show_progress
@@ -46,6 +45,8 @@ def explain(model: str | None, part: str | None, size: str | None, threads: int 
     engine file.
     """
     if device is not None:
+        from smalti import machine
+
         machine.device(device)  # before anything is compiled
     if model is not None and Path(model).suffix in (ENGINE, ONNX):
         if part is not None or size is not None:
