@@ -18,8 +18,9 @@ from smalti.machine.descent import Constants, descend
 BOUND = 3.0
 """A constant stays within this factor of its usual value."""
 OVERLAP_BOUND = 2.0
-PULL = 0.03
-"""Weight of the mean squared logarithm of constants over their usual values, beside the error."""
+PULL = 0.02
+"""Weight of a squared logarithm of a constant over its usual value, beside the mean error: what a
+few small kernels ask for should not move what large ones rest on."""
 FOLDS = 4
 
 Sample = tuple[Sequence[Counts], float]
@@ -76,8 +77,8 @@ def _fit(seconds: np.ndarray, predict: Callable[[Constants], np.ndarray],
          chosen: np.ndarray) -> Constants:
     def error(c: Constants) -> float:
         misses = np.abs(np.log(predict(c) / seconds))[chosen].mean()
-        return float(misses) + PULL * np.mean(
-            [np.log(c[name] / CONSTANTS[name]) ** 2 for name in CONSTANTS])
+        return float(misses) + PULL * sum(
+            np.log(c[name] / CONSTANTS[name]) ** 2 for name in CONSTANTS)
 
     return descend(CONSTANTS, error, lambda name: {"overlap": OVERLAP_BOUND, REACH: 1.0}.get(
         name, BOUND))
