@@ -15,7 +15,7 @@ from smalti.machine.cpu.core import Core
 from smalti.schedule.merge import access
 
 CONSTANTS: Mapping[str, float] = {
-    "products": 1.02,   # clocks of multiply-adds over those that the ports allow
+    "products": 1.04,   # clocks of multiply-adds over those that the ports allow
     "starts": 7.5,      # clocks of one turn of a micro-kernel
     "vectors": 0.3,     # clocks of loop nests over what ports of one vector would take
     "functions": 0.86,  # clocks of exponentials and the like over those that they are listed with
