@@ -22,6 +22,8 @@ PULL = 0.02
 """Weight of a squared logarithm of a constant over its usual value, beside the mean error: what a
 few small kernels ask for should not move what large ones rest on."""
 FOLDS = 4
+GAIN_MIN = 0.15
+"""Share of the error at samples left out that has to go for the constants to be changed."""
 
 Sample = tuple[Sequence[Counts], float]
 """The counts of the steps of a kernel or of a program, and its seconds."""
@@ -31,7 +33,7 @@ def fitted(samples: Sequence[Sample]) -> tuple[Constants, float, float]:
     """The constants to use, and the mean absolute logarithm of measured over predicted seconds by
     the usual ones and by these, of samples that they do not know.
 
-    Without a gain the usual ones stay.
+    Without a gain of `GAIN_MIN` the usual ones stay.
 
     >>> fitted([])
     Traceback (most recent call last):
@@ -50,7 +52,7 @@ def fitted(samples: Sequence[Sample]) -> tuple[Constants, float, float]:
             found = _fit(seconds, predict, ~out)
             left[out] = np.abs(np.log(predict(found) / seconds))[out]
     usual, after = float(before.mean()), float(left.mean())
-    if after >= usual:
+    if after > (1 - GAIN_MIN) * usual:
         return CONSTANTS, usual, usual
     return _fit(seconds, predict, np.ones(len(samples), bool)), usual, after
 
