@@ -8,9 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from tiny_model import tiny_weights, write_model
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
+
+settings.register_profile("unhurried", deadline=None)  # a machine may be busy with something else
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session", autouse=True)
