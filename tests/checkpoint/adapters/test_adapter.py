@@ -92,6 +92,23 @@ def test_tensors_that_are_not_used_are_counted_and_named(tmp_path: Path) -> None
     assert str(fit).endswith("; and 2 more")
 
 
+def test_of_several_changes_to_a_weight_one_counts(tmp_path: Path) -> None:
+    base = Weights(random_arrays(SD1))
+    for roles, counts in ((("lora", "set_weight"), "lora"), (("diff", "set_weight"), "diff")):
+        tensors = {f"{STEM}_q.set_weight": np.ones((32, 32), np.float32)}
+        if "diff" in roles:
+            tensors[f"{STEM}_q.diff"] = np.full((32, 32), 2, np.float32)
+        else:
+            tensors |= pair(f"{STEM}_q", 32, 32)
+        adapted = Adapted(base, [Use(opened(tmp_path, tensors))])
+        assert dict(adapted.fits[0].unused) == {
+            f"{STEM}_q.set_weight": "the layer is changed in another way, too"}
+        own = {role.removeprefix(f"{STEM}_q."): value for role, value in tensors.items()
+               if "set_weight" not in role}
+        assert counts in next(iter(own))
+        assert off(adapted.floats(QUERY), merged(base.read(QUERY), own, 1.0)) < 1e-6
+
+
 @pytest.mark.parametrize(("changes", "why"), [
     ({f"{STEM}_q.lora_up.weight": None}, "up is missing"),
     ({f"{STEM}_q.lora_up.weight": (32, 5)}, r"factors of shapes \(32, 5\) and \(4, 32\)"),

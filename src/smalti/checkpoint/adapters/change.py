@@ -67,7 +67,7 @@ class Change:
     @property
     def idle(self) -> list[str]:
         """Tensors that have no part in a change of this kind."""
-        part = _PARTS.get(self.kind, ())
+        part = (_whole_role(self),) if self.kind == "full" else _PARTS.get(self.kind, ())
         return [name for role, name in self.roles.items()
                 if not role.startswith(part) and role not in (*SCALES, *BIASES, "norms",
                                                               "magnitude", "down_bias")]
@@ -150,7 +150,7 @@ class Change:
 
         `base` gives the weight that is changed, [all rows, numbers in a row].
         """
-        if self.sets:
+        if self.kind == "full" and _whole_role(self) == "set_weight":
             return np.float32(strength) * (self._flat(self._read("set_weight")) - base())[rows]
         if not self.decomposed:
             return self._plain(strength, rows)
@@ -387,7 +387,6 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "LoRA": ("down", "up", "mid"),
     "LoHa": ("hada_",),
     "LoKr": ("lokr_",),
-    "full": ("diff", "w_norm", "set_weight"),
 }
 """Kind of change -> what the roles of its tensors begin with."""
 _PRODUCTS: Mapping[str, Callable[[Change, np.float32, slice], Floats]] = {
