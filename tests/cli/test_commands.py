@@ -65,6 +65,14 @@ def test_explain_shows_all_parts_or_one(model_path: Path) -> None:
     assert "# vae\n" in result.stdout and "# unet" not in result.stdout
 
 
+def test_explain_foretells_a_device_that_is_not_here(model_path: Path) -> None:
+    result = run("explain", model_path, "--part", "vae", "--size", "16x24", "--threads", 1,
+                 "--device", "rtx_4060")
+    assert result.exit_code == 0 and "on GeForce RTX 4060: " in result.stdout
+    assert "assumed: " in result.stdout and " ms expected, " in result.stdout
+    refused(run("explain", model_path, "--device", "rtx_4061"), "near names: rtx_4060")
+
+
 def test_explain_refuses_an_unknown_part(model_path: Path) -> None:
     refused(run("explain", model_path, "--part", "lora"), "text, unet, vae")
 
