@@ -100,3 +100,16 @@ def test_the_driver_is_made_once_however_many_ask_first() -> None:
         assert len(set(pool.map(lambda _: driver_entry(), range(64)))) == 1
     table = Table([[], []], 1, 0, 0)
     assert table.threads == 1 and Row(0, (), 0).meet
+
+
+def test_results_that_nobody_writes_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, kernels = bound(LEVELS[-1])
+    program.run(INPUTS)
+    now = parse(program.image.pieces[0].schedule)
+    idle = Alternative(program.image, 0, kernels[0], now)
+    assert program.run_beside(INPUTS, {0: idle})[1][0].same
+    monkeypatch.setattr(idle, "rows", lambda pointers: [])
+    expected = program.run(INPUTS)["y"]
+    outputs, beside = program.run_beside(INPUTS, {0: idle})
+    assert not beside[0].same, "what an earlier run has left is no result"
+    assert outputs["y"].tobytes() == expected.tobytes()

@@ -21,7 +21,7 @@ from smalti.runtime.devices import modelled
 from smalti.runtime.executable import Executable
 from smalti.runtime.explanation import explained
 from smalti.runtime.host import bound
-from smalti.runtime.image import HostCall, Image, Launch, Slot, array_at, finite_at
+from smalti.runtime.image import HostCall, Image, Launch, Place, Slot, array_at, finite_at
 from smalti.runtime.inputs import all_given, check_rows, checked_input, finite
 from smalti.runtime.memory import anonymous
 from smalti.runtime.outlook import outlook
@@ -510,8 +510,11 @@ class NativeProgram(Program):
         self._launch(first, last)
         own = self._took[first:last].copy()
         expected = [array.copy() for array in results]
-        for array, values in zip(results, before, strict=True):
+        for place, array, values in zip(self.image.pieces[piece].results, results, before,
+                                        strict=True):
             np.copyto(array, values)
+            if not self._overwrites(first, place):  # what nobody writes has to be seen
+                array.view(f"i{array.itemsize}")[...] = -1
         self._ran = self._table_with({piece: other})
         self._launch(first, last)
         seconds = float(self._took[first:last].sum())
@@ -521,6 +524,13 @@ class NativeProgram(Program):
         for array, values in zip(results, expected, strict=True):
             np.copyto(array, values)
         return Beside(float(own.sum()), seconds, same)
+
+    def _overwrites(self, number: int, place: Place) -> bool:
+        """Whether a launch may read where it writes a result."""
+        end = place.offset + 1 + sum((n - 1) * s for n, s in zip(place.shape, place.strides,
+                                                                 strict=True))
+        return sum(kind == "arena" and place.offset <= at < end
+                   for kind, at in self.image.launches[number].pointers) > 1
 
     def _make_room(self, others: Iterable[Alternative]) -> None:
         """Scratch memory for these kernels, too."""

@@ -102,20 +102,21 @@ class Supervisor:
         started = self._clock()
         entry = self._next()
         made = self._made(entry) if entry is not None else None
-        lost, beside = self._clock() - started, None
+        begun, beside = self._clock(), None
         if made is None:
             outputs = self.program.run(inputs, self._chosen)
         elif made not in self._compared:
             piece = entry.piece
             outputs, found = self.program.run_beside(inputs, {piece: made}, self._chosen)
             beside = found[piece]
-            lost += beside.other_seconds
         else:
             piece = entry.piece
             outputs = self.program.run(inputs, {**self._chosen, piece: made})
         seconds, judging = self.program.kernel_seconds(), self._clock()
+        lost = begun - started
         if made is not None:
             usual = self._usual(piece)
+            lost += max(0.0, judging - begun - float(seconds.sum()))  # other kernels, other tables
             if beside is None:
                 lost += max(0.0, seconds[piece] - usual)
                 beside = Beside(usual, float(seconds[piece]), True)

@@ -39,6 +39,9 @@ from smalti.tune.store import Measured, digest
 
 CANDIDATES_MAX = 400
 """Members of a space that the timing model looks at."""
+TURN_SECONDS, REPEATS_MAX = 0.05, 9
+"""Runs of short programs are repeated for so long, at most so often: the first ones behind a pause
+find cold caches and threads that sleep."""
 SHARE_MIN = 5e-4
 """Kernels that take less of a run's time stay as they are."""
 
@@ -154,7 +157,9 @@ class Tuner:
         self.program, self.inputs, self._read = program, inputs, read
         program.run(inputs)
         self._outputs = program.run(inputs)
-        self.entries = entries(program, program.kernel_seconds())
+        seconds = program.kernel_seconds()
+        self._repeats = int(np.clip(TURN_SECONDS / max(seconds.sum(), 1e-9), 1, REPEATS_MAX))
+        self.entries = entries(program, seconds)
         longest = max((entry.seconds for entry in self.entries), default=1.0)
         self._shares = {entry: entry.seconds / longest for entry in self.entries}
         self._tickets = dict.fromkeys(self.entries, 0.0)
@@ -183,19 +188,28 @@ class Tuner:
                     del self._tickets[entry]
         if not others:
             return waiting
-        self.program.run(self.inputs)
-        before = self.program.kernel_seconds()
-        alternatives = {piece: made for piece, (_, made) in others.items()}
-        outputs = self.program.run(self.inputs, alternatives)
-        after = self.program.kernel_seconds()
-        if not _equal(outputs, self._outputs):
-            self._blame(others)
+        before, after = self._in_turns(others)
         for piece, (entry, made) in others.items():
             number = entry.contest.next_one
             entry.contest.tell(after[piece] / before[piece])
             if entry.contest.next_one != number:
                 self._note(entry, number, piece, made)
         return True
+
+    def _in_turns(self, others: Mapping[int, tuple[Entry, Alternative]]
+                  ) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds of each piece as it is, and with others: medians of `_repeats` runs of both in
+        turns, behind one of each that does not count where there are several."""
+        alternatives = {piece: made for piece, (_, made) in others.items()}
+        before, after = [], []
+        for _ in range(self._repeats + (self._repeats > 1)):
+            self.program.run(self.inputs)
+            before.append(self.program.kernel_seconds())
+            outputs = self.program.run(self.inputs, alternatives)
+            after.append(self.program.kernel_seconds())
+            if not _equal(outputs, self._outputs):
+                self._blame(others)
+        return tuple(np.median(np.array(runs[-self._repeats:]), axis=0) for runs in (before, after))
 
     def _note(self, entry: Entry, number: int, piece: int, made: Alternative) -> None:
         """Keep what is known of a candidate now; the best one is compared before."""
