@@ -43,6 +43,19 @@ def test_generate_makes_what_is_masked_anew(model_path: Path, picture: Path,
     assert "Mask blur: 0, Inpaint area: Only masked, Masked area padding: 2," in text
 
 
+def test_generate_varies_and_enlarges(model_path: Path, tmp_path: Path) -> None:
+    path = tmp_path / "out.png"
+    result = run("generate", "a red apple", "-o", path, "-m", model_path, "--threads", 1,
+                 "--variation-seed", 5, "--variation-strength", 0.2, "--hires", 1.5,
+                 "--hires-strength", 0.4, "--hires-steps", 1)
+    assert result.exit_code == 0, result.output
+    with Image.open(path) as made:
+        assert made.size == (24, 24)
+        text = made.text["parameters"]
+    assert "Variation seed: 5, Variation seed strength: 0.2, Denoising strength: 0.4," in text
+    assert "Hires upscale: 1.5, Hires steps: 1, Hires upscaler: Latent," in text
+
+
 def test_generate_refuses_what_cannot_be_changed(model_path: Path, tmp_path: Path) -> None:
     (tmp_path / "in.png").write_bytes(b"no picture")
     refused(run("generate", "x", "-o", tmp_path / "out.png", "-m", model_path, "--image",

@@ -1,4 +1,4 @@
-"""The options of `smalti generate` that are about pictures that are changed."""
+"""The options of `smalti generate` about pictures that are changed, varied, and made larger."""
 
 from __future__ import annotations
 
@@ -25,6 +25,20 @@ OPTIONS = (
                  help="Pixels to add to the picture on each side."),
     click.option("--image-guidance", type=float, default=None,
                  help="How strongly the picture steers models for edits. Default: 1.5."),
+    click.option("--variation-seed", type=int, default=None,
+                 help="Noise to go towards, for a picture a little different. Default: a random "
+                      "one."),
+    click.option("--variation-strength", type=float, default=0.0,
+                 help="How far, 0 to 1; 0.1 changes little."),
+    click.option("--hires", type=float, default=None,
+                 help="Make it so many times as large in a second pass."),
+    click.option("--hires-strength", type=float, default=None,
+                 help="How much is made anew in that. Default: 0.7."),
+    click.option("--hires-steps", type=int, default=None,
+                 help="Its steps. Default: --steps times --hires-strength."),
+    click.option("--hires-upscaler", default=None, metavar="PATH",
+                 help="A network of the ESRGAN family that enlarges before it. Default: latents "
+                      "are enlarged."),
 )
 
 

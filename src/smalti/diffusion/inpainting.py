@@ -118,8 +118,12 @@ def purpose(config: ModelConfig) -> str:
     return known[more]
 
 
-def check_purpose(config: ModelConfig, source: Source | None) -> None:
-    """Raise InputError for a model that changes a picture where none is given."""
+def check_purpose(config: ModelConfig, source: Source | None, larger: bool) -> None:
+    """Raise InputError for a model that changes a picture where none is given, and for a picture
+    where a second, `larger` pass is to be."""
+    if source is not None and larger:
+        raise InputError("hires is for pictures that are made from noise alone; of a picture that "
+                         "is given, ask for a larger width and height")
     if source is None and purpose(config) != "text":
         found, latent = config.denoiser.in_channels, config.vae.z_channels
         raise InputError(f"this model reads {found} channels, {latent} of the picture that it makes"

@@ -19,13 +19,14 @@ from smalti import checkpoint, settings
 from smalti.checkpoint.adapters import Adapted, Fit, Use
 from smalti.checkpoint.embeddings import Embedding
 from smalti.diffusion.adapters import Adapters, Entry, labels
-from smalti.diffusion.change import checked_image_guidance
+from smalti.diffusion.change import Change, checked_image_guidance
 from smalti.diffusion.conditioning import usual_text_shape, usual_tokens
 from smalti.diffusion.control import Beside, Control, Controls, Programs
 from smalti.diffusion.decoding import decoded, fitting_side
 from smalti.diffusion.fit import check_parts, check_refiner
 from smalti.diffusion.guidance import PLAIN, Guidance, Guide
-from smalti.diffusion.images import Picture, encoded
+from smalti.diffusion.hires import enlarged
+from smalti.diffusion.images import Picture, as_pixels, encoded, resized, to_model_space
 from smalti.diffusion.inpainting import FROM_NOISE, Start, check_purpose, purpose, start
 from smalti.diffusion.levels import noise_levels
 from smalti.diffusion.prompt import parse
@@ -36,6 +37,8 @@ from smalti.diffusion.samplers import SAMPLERS
 from smalti.diffusion.source import Source, source
 from smalti.diffusion.stage import Stage
 from smalti.diffusion.submodels import Submodels, ignore
+from smalti.diffusion.upscale import Upscaler
+from smalti.diffusion.variation import variation
 from smalti.diffusion.words import Words, fitting
 from smalti.models.parts import TEXTS
 from smalti.runtime import Program, devices
@@ -151,7 +154,10 @@ class Pipeline:
               strength: float | None = None, mask: Picture | None = None,
               mask_blur: int | None = None, only_masked: bool = False, padding: int | None = None,
               extend: Sequence[int] | None = None,
-              image_guidance: float | None = None) -> Iterator[Step]:
+              image_guidance: float | None = None, variation_seed: int | None = None,
+              variation_strength: float = 0.0, hires: float | None = None,
+              hires_strength: float | None = None, hires_steps: int | None = None,
+              hires_upscaler: Upscaler | str | Path | None = None) -> Iterator[Step]:
         """The same work as a generator of steps, of which the last has the result.
 
         Sizes are in pixels; None is the model's own default; seed -1 draws one. `clip_skip` is the
@@ -166,16 +172,20 @@ class Pipeline:
         there and fades over `mask_blur` pixels (4), a part of it is made anew; `only_masked` makes
         that part in the size asked for, with `padding` (32) around it, and puts it back. `extend`
         are pixels to add on the left, top, right and bottom. `image_guidance` (1.5) is how much
-        the picture steers a model such as InstructPix2Pix. Raises InputError at once for
-        anything that cannot be used, and NumericsError, when it happens, for NaN or Inf in weights,
-        latents or picture.
+        the picture steers a model such as InstructPix2Pix. `variation_strength` is the share of the
+        way from the noise of `seed` to that of `variation_seed`. `hires` makes the picture so many
+        times as large in a second pass, of which `hires_strength` (0.7) is made anew in
+        `hires_steps`, after its latents, or the picture by `hires_upscaler`, are enlarged. Raises
+        InputError at once for anything that cannot be used, and NumericsError, when it happens, for
+        NaN or Inf in weights, latents or picture.
         """
         kind = purpose(self.config)
         changed = source(self.config, image, width, height, strength=strength, mask=mask,
                          mask_blur=mask_blur, only_masked=only_masked, padding=padding,
                          extend=extend, whole=kind != "text",
                          image_guidance=checked_image_guidance(image_guidance, kind == "edit"))
-        check_purpose(self.config, changed)
+        check_purpose(self.config, changed, hires is not None)
+        upscaler = self._upscaler(hires_upscaler)
         if changed is not None:
             width, height = changed.width, changed.height
         asked = request(
@@ -187,8 +197,11 @@ class Pipeline:
             controls=tuple(control.text() for control in controls), tiling=tiling,
             refiner=self._refiner and Path(self._refiner.checkpoint.report.path).stem,
             refiner_switch=refiner_switch, guide=guide,
-            change=None if changed is None else changed.change)
-        return self._steps(asked, changed, self._controls(controls, asked), self._vocabulary(asked))
+            change=None if changed is None else changed.change,
+            variation=variation(variation_seed, variation_strength),
+            enlarging=(hires, hires_strength, hires_steps, upscaler and upscaler.name))
+        return self._steps(asked, changed, upscaler, self._controls(controls, asked),
+                           self._vocabulary(asked))
 
     @property
     def loras(self) -> tuple[Use, ...]:
@@ -271,23 +284,72 @@ class Pipeline:
         words, warnings = self._words.named(texts, bundled)
         return Vocabulary(weights, words, [*self._adapters.warnings(weights, named), *warnings])
 
-    def _steps(self, asked: Request, changed: Source | None, controls: Controls | None,
-               vocabulary: Vocabulary) -> Iterator[Step]:
+    def _upscaler(self, given: Upscaler | str | Path | None) -> Upscaler | None:
+        """A network that enlarges pictures, or that in a file."""
+        if given is None or isinstance(given, Upscaler):
+            return given
+        models = self._submodels
+        return Upscaler.load(given, models.precision, models.threads, models.progress)
+
+    def _steps(self, asked: Request, changed: Source | None, upscaler: Upscaler | None,
+               controls: Controls | None, vocabulary: Vocabulary) -> Iterator[Step]:
         timings, warnings = Stopwatch(), [*vocabulary.warnings]
         self._submodels.weights, self._submodels.words = vocabulary.weights, vocabulary.words
         self._submodels.begin()
         begun = FROM_NOISE if changed is None else self._start(changed, asked, timings)
-        for step in self._walk(asked, begun, controls, vocabulary, timings, warnings):
+
+        def walk(asked: Request, begun: Start) -> Iterator[Step]:
+            return self._walk(asked, begun, controls, vocabulary, timings, warnings)
+
+        for step in self._passes(asked, begun, upscaler, walk, timings):
             if step.index + 1 == step.total:
                 if not self._keep:
                     self._control_programs.clear()
-                images = self._decoded(asked, step.latents, timings)
+                last = asked if asked.hires is None else asked.second_pass()
+                images = self._decoded(last, step.latents, timings)
                 if changed is not None:
                     images = [changed.put_back(image) for image in images]
-                texts = [asked.text(seed) for seed in asked.seeds]
+                texts = [asked.text(number) for number in range(asked.batch_size)]
                 step.result = Result(images, asked.seeds, texts, asked, timings.seconds,
-                                     [*warnings, *self._said()])
+                                     list(dict.fromkeys([*warnings, *self._said()])))
             yield step
+
+    def _passes(self, asked: Request, begun: Start, upscaler: Upscaler | None,
+                walk: Callable[[Request, Start], Iterator[Step]],
+                timings: Stopwatch) -> Iterator[Step]:
+        """The steps of the only walk, or of the first and one at a larger size, counted on."""
+        if asked.hires is None:
+            yield from walk(asked, begun)
+            return
+        larger, change = asked.second_pass(), Change(asked.hires.strength)
+        more = change.steps(len(self._sigmas(larger)) - 1)
+        for step in walk(asked, begun):
+            step.total += more
+            yield step
+        done, clean = step.total - more, self._enlarged(asked, larger, step.latents, upscaler,
+                                                        timings)
+        for step in walk(larger, Start(change, clean)):
+            step.index, step.total = done + step.index, done + more
+            yield step
+
+    def _enlarged(self, asked: Request, larger: Request, latents: np.ndarray,
+                  upscaler: Upscaler | None, timings: Stopwatch) -> np.ndarray:
+        """Latents [pictures, z, h, w] of the size of the second pass."""
+        if upscaler is None:
+            return enlarged(latents, *self._latent(larger))
+        models, kept = self._submodels, self._kept_bytes_max(larger)
+        pictures = self._decoded(asked, latents, timings)
+        with timings.of("upscale"):
+            pictures = [resized(upscaler(picture), larger.width, larger.height)
+                        for picture in pictures]
+        with timings.of("encode"):
+            return np.stack([to_model_space(models, encoded(models, as_pixels(picture), kept))
+                             for picture in pictures])
+
+    def _sigmas(self, asked: Request) -> np.ndarray:
+        """The noise levels from noise to picture, the last one 0."""
+        levels = noise_levels(self.config, asked.width, asked.height)
+        return SAMPLERS[asked.sampler].sigmas(asked.noise, levels, asked.steps)
 
     def _walk(self, asked: Request, begun: Start, controls: Controls | None,
               vocabulary: Vocabulary, timings: Stopwatch, warnings: list[str]) -> Iterator[Step]:
@@ -295,7 +357,7 @@ class Pipeline:
         kept = self._kept_bytes_max(asked)
         levels = noise_levels(self.config, asked.width, asked.height)
         sampler = SAMPLERS[asked.sampler]
-        sigmas = sampler.sigmas(asked.noise, levels, asked.steps)
+        sigmas = self._sigmas(asked)
         total = begun.steps(len(sigmas) - 1)
         sigmas = sigmas[-(total + 1):]
         stage = Stage.of(self._submodels, asked, total, timings, kept, controls, begun)
@@ -309,7 +371,10 @@ class Pipeline:
             warnings.append("the negative prompt is not read at guidance 1")
         random = NoiseSource(asked.rng, asked.seeds,
                              (self.config.vae.z_channels, *self._latent(asked)))
-        walk = sampler(begun.known(guidance), begun.noised(random.draw(), sigmas, levels), sigmas,
+        noise = random.draw()
+        if asked.variation is not None:
+            noise = asked.variation.mixed(noise, asked.rng)
+        walk = sampler(begun.known(guidance), begun.noised(noise, sigmas, levels), sigmas,
                        random.draw, levels)
         if asked.refiner_start(total) > 0:
             stage.begin(guidance, 0, self._latent(asked), sigmas, timings, kept)

@@ -6,17 +6,19 @@ import math
 import re
 import secrets
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 
 from smalti import __version__
 from smalti.diffusion.change import Change
 from smalti.diffusion.emphasis import EMPHASES
 from smalti.diffusion.guidance import PLAIN, Guide
+from smalti.diffusion.hires import Hires, hires
 from smalti.diffusion.metadata import Parameters
 from smalti.diffusion.noise import NOISES, STEPS_MAX, Schedule, find_schedule
 from smalti.diffusion.random import RNGS, SEED_END, batch_seeds
 from smalti.diffusion.samplers import SAMPLERS, Sampler, split_label
+from smalti.diffusion.variation import Variation
 from smalti.errors import InputError
 from smalti.models.config import ModelConfig, UNetConfig
 from smalti.models.tileable import DIRECTIONS
@@ -42,7 +44,8 @@ class Request:
     prompt do. `loras` are names and weights of adapters; `controls` tell of ControlNets. `tiling`
     names the directions in which a picture can be repeated. `refiner` is the name of the model that
     takes over after the share `refiner_switch` of the steps, None without one. `guide`
-    is how guidance is done. `change` is how a picture is changed, None without one.
+    is how guidance is done. `change` is how a picture is changed, None without one; `variation` how
+    the first noise differs from that of the seed; `hires` a second pass at a larger size.
     """
 
     prompt: str
@@ -67,6 +70,8 @@ class Request:
     refiner_switch: float | None = None
     guide: Guide = PLAIN
     change: Change | None = None
+    variation: Variation | None = None
+    hires: Hires | None = None
 
     def refiner_start(self, steps: int) -> int:
         """The step of so many, counted from 0, from which on the refiner denoises."""
@@ -74,11 +79,18 @@ class Request:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """One seed a picture: they follow one another."""
+        """One seed a picture: they follow one another, but for variations of one."""
+        if self.variation is not None:
+            return (self.seed,) * self.batch_size
         return batch_seeds(self.seed, self.batch_size)
 
-    def text(self, seed: int) -> str:
-        """The A1111 `parameters` text of the picture with this seed."""
+    def second_pass(self) -> Request:
+        """What is asked of the second pass, from the picture of the first on."""
+        return replace(self, width=self.hires.width, height=self.hires.height, hires=None,
+                       steps=self.hires.schedule_steps)
+
+    def text(self, number: int = 0) -> str:
+        """The A1111 `parameters` text of a picture of the batch."""
         others = {"Clip skip": self.clip_skip, "Distilled CFG Scale": self.distilled_guidance,
                   "Refiner switch at": self.refiner_switch}
         emphasis = {} if self.emphasis == "original" else {
@@ -86,11 +98,13 @@ class Request:
         return str(Parameters(
             prompt=self.prompt, negative_prompt=self.negative_prompt, steps=self.steps,
             sampler=SAMPLERS[self.sampler].label, schedule=find_schedule(self.noise).label,
-            guidance=self.guidance_scale, seed=seed, width=self.width, height=self.height,
-            rng=self.rng,
+            guidance=self.guidance_scale, seed=self.seeds[number], width=self.width,
+            height=self.height, rng=self.rng,
             others={**{key: f"{value:g}" for key, value in others.items() if value is not None},
                     **emphasis, **self.guide.labels(),
                     **(self.change.labels() if self.change else {}),
+                    **(self.variation.labels(number) if self.variation else {}),
+                    **(self.hires.labels() if self.hires else {}),
                     **({"Lora": ", ".join(self.loras)} if self.loras else {}),
                     **({"Refiner": self.refiner} if self.refiner else {}),
                     **({"Tiling": "True"} if self.tiling else {}),
@@ -108,10 +122,12 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
             loras: tuple[str, ...] = (), controls: tuple[str, ...] = (),
             tiling: str = "", refiner: str | None = None,
             refiner_switch: float | None = None, guide: Guide = PLAIN,
-            change: Change | None = None) -> Request:
+            change: Change | None = None, variation: Variation | None = None,
+            enlarging: tuple[object, ...] = (None,) * 4) -> Request:
     """A complete `Request`; None becomes the model's own default, seed -1 a random seed.
 
-    `model` is the name that goes into the picture's text. Raises InputError that says what was
+    `enlarging` are factor, strength, steps and upscaler of a second pass; see `hires`. `model` is
+    the name that goes into the picture's text. Raises InputError that says what was
     given, what was expected and what to do.
 
     >>> from smalti.models.config import SD15
@@ -152,11 +168,14 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
             (text.layers for text in config.texts.values()), default=1))
     if tiling:
         _check_tiling(tiling, config)
+    larger = hires(*enlarging, (width, height), size_multiple(config), steps, STEPS_MAX)
+    if larger is not None:
+        _check_size(config, larger.width, larger.height, memory_bytes)
     return Request(prompt, negative_prompt, int(width), int(height), steps, guidance,
                    SAMPLERS[sampler].name, schedule.name, seed, rng, batch_size, model, clip_skip,
                    _distilled(config, distilled_guidance), emphasis, loras,
                    controls, tiling, refiner, _switch(refiner, refiner_switch),
-                   _guide(guide, config), change)
+                   _guide(guide, config), change, variation, larger)
 
 
 def _guide(guide: Guide, config: ModelConfig) -> Guide:

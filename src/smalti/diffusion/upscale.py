@@ -54,6 +54,11 @@ class Upscaler:
         return cls(net, precision, threads, progress)
 
     @property
+    def name(self) -> str:
+        """The name of its file."""
+        return Path(self.net.path).stem
+
+    @property
     def scale(self) -> int:
         """Pixels of the result per pixel of a picture, along one side."""
         return int(self.net.config.scale)

@@ -1,0 +1,98 @@
+"""A second pass at a larger size: what the first one made is enlarged, and some of it made anew.
+
+Models show things twice in pictures much larger than those that they were trained with; so the
+picture is laid out small (A1111 calls this hires. fix).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Integral, Real
+
+import numpy as np
+
+from smalti.errors import InputError
+
+Floats = np.ndarray
+STRENGTH = 0.7
+FACTOR_MAX = 8.0
+LATENT = "Latent"
+
+
+@dataclass(frozen=True)
+class Hires:
+    """A second pass in `width` x `height` pixels, `factor` times as large.
+
+    `steps` are those that it does, which are the share `strength` of those from noise. `upscaler`
+    is the name of the network that enlarges the picture; else latents are.
+    """
+
+    factor: float
+    width: int
+    height: int
+    strength: float
+    steps: int
+    upscaler: str = LATENT
+
+    @property
+    def schedule_steps(self) -> int:
+        """The steps from noise to picture of which `steps` are the share `strength`.
+
+        >>> Hires(2.0, 1024, 1024, 0.7, 14).schedule_steps
+        20
+        """
+        return math.ceil(self.steps / self.strength)
+
+    def labels(self) -> dict[str, str]:
+        """What the text of a picture says of it, in A1111's names."""
+        return {"Denoising strength": f"{self.strength:g}", "Hires upscale": f"{self.factor:g}",
+                "Hires steps": str(self.steps), "Hires upscaler": self.upscaler}
+
+
+def hires(factor: object, strength: object, steps: object, upscaler: str | None,
+          size: tuple[int, int], multiple: int, first_steps: int, steps_max: int) -> Hires | None:
+    """The second pass behind a first one of this `size` and so many steps; None without `factor`.
+
+    Sides are the next multiples. Raises InputError for numbers out of range, and for options of a
+    pass that is not asked for.
+    """
+    if factor is None:
+        for what, value in (("strength", strength), ("steps", steps), ("upscaler", upscaler)):
+            if value is not None:
+                raise InputError(f"hires_{what} is given, but no hires; give how many times as "
+                                 f"large the picture is to be, such as hires=2")
+        return None
+    factor = _number("hires", factor, 1.0, FACTOR_MAX)
+    strength = _number("hires_strength", STRENGTH if strength is None else strength, 0.0, 1.0)
+    steps = max(1, int(first_steps * strength)) if steps is None else steps
+    if not isinstance(steps, Integral) or isinstance(steps, bool) or not (
+            1 <= steps <= int(steps_max * strength)):
+        raise InputError(f"hires_steps is {steps!r}; expected a whole number from 1 to "
+                         f"{int(steps_max * strength)} at this strength")
+    width, height = (round(extent * factor / multiple) * multiple for extent in size)
+    return Hires(factor, width, height, strength, int(steps), upscaler or LATENT)
+
+
+def _number(what: str, number: object, low: float, high: float) -> float:
+    """A number above `low`, up to `high`. Raises InputError for anything else."""
+    if not isinstance(number, Real) or isinstance(number, bool) or not low < number <= high:
+        raise InputError(f"{what} is {number!r}; expected a number above {low:g}, up to {high:g}")
+    return float(number)
+
+
+def enlarged(latents: Floats, height: int, width: int) -> Floats:
+    """Latents [..., h, w] in another size, bilinearly, with pixels at the middles of squares.
+
+    >>> enlarged(np.array([[0.0, 1.0]]), 1, 4).tolist()
+    [[0.0, 0.25, 0.75, 1.0]]
+    """
+    rows, columns = (_weights(before, after) for before, after in zip(
+        latents.shape[-2:], (height, width), strict=True))
+    return (rows @ latents @ columns.T).astype(latents.dtype)
+
+
+def _weights(before: int, after: int) -> Floats:
+    """f64[after, before]: how much of each pixel is in each new one."""
+    places = (np.arange(after) + 0.5) * (before / after) - 0.5
+    return np.maximum(0, 1 - np.abs(np.clip(places, 0, before - 1)[:, None] - np.arange(before)))
