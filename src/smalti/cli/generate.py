@@ -135,7 +135,7 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
 @click.option("--device", default="auto", show_default=True, help="One of `smalti devices`.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--precision", default="auto", show_default=True, help="auto, f32 or bf16.")
-@click.option("--supervise/--no-supervise", default=True, show_default=True,
+@click.option("--supervise/--no-supervise", default=False, show_default=True,
               help="Look for faster schedules while the picture is made; it is the same with and "
                    "without.")
 @click.option("--memory", default=None, metavar="SIZE",

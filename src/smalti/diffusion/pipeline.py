@@ -88,7 +88,7 @@ class Pipeline:
              vae: str | Path | None = None, prediction: str | None = None,
              loras: Sequence[Entry] = (), lora_folder: str | Path | None = None,
              embeddings: Sequence[str | Path] = (), refiner: str | Path | None = None,
-             supervise: bool = True, memory: int | str | None = None) -> Pipeline:
+             supervise: bool = False, memory: int | str | None = None) -> Pipeline:
         """Open a checkpoint: a file of weights, a diffusers folder, or None for the model that
         ships with Smalti. Nothing is compiled yet.
 

@@ -65,7 +65,7 @@ class Submodels:
     precision: str = "auto"
     threads: int | None = None
     progress: Callable[[str], None] = ignore
-    supervise: bool = True
+    supervise: bool = False
     words: Sequence[Embedding] = ()
     memory_bytes: int | None = None
     said: list[str] = field(default_factory=list)
