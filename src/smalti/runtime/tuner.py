@@ -39,7 +39,7 @@ from smalti.tune.store import Measured, digest
 
 CANDIDATES_MAX = 400
 """Members of a space that the timing model looks at."""
-TURN_SECONDS, REPEATS_MAX = 0.05, 9
+TURN_SECONDS, REPEATS_MAX = 0.9, 9
 """Runs of short programs are repeated for so long, at most so often: the first ones behind a pause
 find cold caches and threads that sleep."""
 SHARE_MIN = 5e-4
