@@ -47,10 +47,11 @@ def test_generate_varies_and_enlarges(model_path: Path, tmp_path: Path) -> None:
     path = tmp_path / "out.png"
     result = run("generate", "a red apple", "-o", path, "-m", model_path, "--threads", 1,
                  "--variation-seed", 5, "--variation-strength", 0.2, "--hires", 1.5,
-                 "--hires-strength", 0.4, "--hires-steps", 1)
+                 "--hires-strength", 0.4, "--hires-steps", 1, "--step-cache", 1)
     assert result.exit_code == 0, result.output
     with Image.open(path) as made:
-        assert made.size == (24, 24)
+        assert made.size == (24, 24) and "out.png: 24x24, seed 7" in result.output
+        assert "of 4 evaluations left out, each with a change of at most" in result.output
         text = made.text["parameters"]
     assert "Variation seed: 5, Variation seed strength: 0.2, Denoising strength: 0.4," in text
     assert "Hires upscale: 1.5, Hires steps: 1, Hires upscaler: Latent," in text

@@ -39,6 +39,9 @@ OPTIONS = (
     click.option("--hires-upscaler", default=None, metavar="PATH",
                  help="A network of the ESRGAN family that enlarges before it. Default: latents "
                       "are enlarged."),
+    click.option("--step-cache", "cache", type=float, default=0.0, metavar="SHARE",
+                 help="Leave out evaluations whose change is foretold to be below this; 0.1 is "
+                      "usual. Default: 0, none."),
 )
 
 

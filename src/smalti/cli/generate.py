@@ -243,8 +243,12 @@ def time_per_step(step: smalti.Step | None) -> str:
 def report(result: smalti.Result, paths: Sequence[Path], seconds: float) -> None:
     """What was done, in one line a picture."""
     given = result.parameters
-    for path, seed in zip(paths, result.seeds, strict=True):
-        click.echo(f"{path}: {given.width}x{given.height}, seed {seed}, {given.model}")
+    for path, image, seed in zip(paths, result.images, result.seeds, strict=True):
+        click.echo(f"{path}: {image.width}x{image.height}, seed {seed}, {given.model}")
     timings = ", ".join(f"{name} {value:.2f} s" for name, value in result.timings.items())
     click.echo(f"{given.steps} step{'s' * (given.steps > 1)} of {given.sampler} ({given.noise}), "
                f"{timings}, whole {seconds:.2f} s")
+    saved = result.saved
+    if given.cache:
+        click.echo(f"{saved.skipped} of {saved.evaluations} evaluations left out, each with a "
+                   f"change of at most {saved.error:.3f} foretold")

@@ -5,7 +5,8 @@ So a picture does not depend on the others of its batch, and neither does memory
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,6 +35,7 @@ class PictureNetwork:
     pictures: int
     controls: Controls | None = None
     tiling: str = ""
+    _left_out: frozenset[int] = frozenset()
     _modulations: dict[bytes, Floats] = field(default_factory=dict)
 
     def prepare(self, height: int, width: int, conditionings: Sequence[Conditioning],
@@ -71,6 +73,9 @@ class PictureNetwork:
         shape = self._shape(rows, height, width, conditioning)
         for picture in range(self.pictures):
             own = slice(picture, None, self.pictures)
+            if picture in self._left_out:
+                result[own] = 0
+                continue
             inputs = {name: part[own] for name, part in conditioning.items()}
             if self.controls is not None:
                 inputs |= self.controls(latents[own], timesteps[own], inputs)
@@ -84,6 +89,16 @@ class PictureNetwork:
             (result[own],) = self.submodels.run(self.submodels.denoiser, shape,
                                                 latent=read, **inputs).values()
         return result
+
+    @contextmanager
+    def only(self, needed: Sequence[bool]) -> Iterator[None]:
+        """Compute inside only the pictures that are `needed`; of the others zeros are given."""
+        self._left_out = frozenset(
+            picture for picture, each in enumerate(needed) if not each)
+        try:
+            yield
+        finally:
+            self._left_out = frozenset()
 
     def _modulated(self, making: dict[str, Floats]) -> Floats:
         """Modulations f32[rows, vectors, width] of rows, of which only those not known yet are

@@ -19,6 +19,7 @@ from smalti import checkpoint, settings
 from smalti.checkpoint.adapters import Adapted, Fit, Use
 from smalti.checkpoint.embeddings import Embedding
 from smalti.diffusion.adapters import Adapters, Entry, labels
+from smalti.diffusion.caching import Cached, Saved, checked_cache
 from smalti.diffusion.change import Change, checked_image_guidance
 from smalti.diffusion.conditioning import usual_text_shape, usual_tokens
 from smalti.diffusion.control import Beside, Control, Controls, Programs
@@ -157,7 +158,8 @@ class Pipeline:
               image_guidance: float | None = None, variation_seed: int | None = None,
               variation_strength: float = 0.0, hires: float | None = None,
               hires_strength: float | None = None, hires_steps: int | None = None,
-              hires_upscaler: Upscaler | str | Path | None = None) -> Iterator[Step]:
+              hires_upscaler: Upscaler | str | Path | None = None,
+              cache: float = 0.0) -> Iterator[Step]:
         """The same work as a generator of steps, of which the last has the result.
 
         Sizes are in pixels; None is the model's own default; seed -1 draws one. `clip_skip` is the
@@ -175,9 +177,10 @@ class Pipeline:
         the picture steers a model such as InstructPix2Pix. `variation_strength` is the share of the
         way from the noise of `seed` to that of `variation_seed`. `hires` makes the picture so many
         times as large in a second pass, of which `hires_strength` (0.7) is made anew in
-        `hires_steps`, after its latents, or the picture by `hires_upscaler`, are enlarged. Raises
-        InputError at once for anything that cannot be used, and NumericsError, when it happens, for
-        NaN or Inf in weights, latents or picture.
+        `hires_steps`, after its latents, or the picture by `hires_upscaler`, are enlarged. With
+        `cache` evaluations are left out where the change is foretold to be below this share.
+        Raises InputError at once for anything that cannot be used, and NumericsError, when it
+        happens, for NaN or Inf in weights, latents or picture.
         """
         kind = purpose(self.config)
         changed = source(self.config, image, width, height, strength=strength, mask=mask,
@@ -199,7 +202,8 @@ class Pipeline:
             refiner_switch=refiner_switch, guide=guide,
             change=None if changed is None else changed.change,
             variation=variation(variation_seed, variation_strength),
-            enlarging=(hires, hires_strength, hires_steps, upscaler and upscaler.name))
+            enlarging=(hires, hires_strength, hires_steps, upscaler and upscaler.name),
+            cache=checked_cache(cache, guide))
         return self._steps(asked, changed, upscaler, self._controls(controls, asked),
                            self._vocabulary(asked))
 
@@ -293,13 +297,13 @@ class Pipeline:
 
     def _steps(self, asked: Request, changed: Source | None, upscaler: Upscaler | None,
                controls: Controls | None, vocabulary: Vocabulary) -> Iterator[Step]:
-        timings, warnings = Stopwatch(), [*vocabulary.warnings]
+        timings, warnings, saved = Stopwatch(), [*vocabulary.warnings], Saved()
         self._submodels.weights, self._submodels.words = vocabulary.weights, vocabulary.words
         self._submodels.begin()
         begun = FROM_NOISE if changed is None else self._start(changed, asked, timings)
 
         def walk(asked: Request, begun: Start) -> Iterator[Step]:
-            return self._walk(asked, begun, controls, vocabulary, timings, warnings)
+            return self._walk(asked, begun, controls, vocabulary, timings, warnings, saved)
 
         for step in self._passes(asked, begun, upscaler, walk, timings):
             if step.index + 1 == step.total:
@@ -311,7 +315,7 @@ class Pipeline:
                     images = [changed.put_back(image) for image in images]
                 texts = [asked.text(number) for number in range(asked.batch_size)]
                 step.result = Result(images, asked.seeds, texts, asked, timings.seconds,
-                                     list(dict.fromkeys([*warnings, *self._said()])))
+                                     list(dict.fromkeys([*warnings, *self._said()])), saved)
             yield step
 
     def _passes(self, asked: Request, begun: Start, upscaler: Upscaler | None,
@@ -352,7 +356,8 @@ class Pipeline:
         return SAMPLERS[asked.sampler].sigmas(asked.noise, levels, asked.steps)
 
     def _walk(self, asked: Request, begun: Start, controls: Controls | None,
-              vocabulary: Vocabulary, timings: Stopwatch, warnings: list[str]) -> Iterator[Step]:
+              vocabulary: Vocabulary, timings: Stopwatch, warnings: list[str],
+              saved: Saved) -> Iterator[Step]:
         """The steps from noise, or a picture with noise on it, to clean latents."""
         kept = self._kept_bytes_max(asked)
         levels = noise_levels(self.config, asked.width, asked.height)
@@ -374,8 +379,9 @@ class Pipeline:
         noise = random.draw()
         if asked.variation is not None:
             noise = asked.variation.mixed(noise, asked.rng)
-        walk = sampler(begun.known(guidance), begun.noised(noise, sigmas, levels), sigmas,
-                       random.draw, levels)
+        cached = Cached(guidance, stage.network, asked.cache, saved)
+        walk = sampler(begun.known(cached if asked.cache else guidance),
+                       begun.noised(noise, sigmas, levels), sigmas, random.draw, levels)
         if asked.refiner_start(total) > 0:
             stage.begin(guidance, 0, self._latent(asked), sigmas, timings, kept)
         for index in range(total):
@@ -386,10 +392,12 @@ class Pipeline:
                 self._refiner.words = fitting(vocabulary.words, self._refiner.checkpoint.config)
                 stage = Stage.of(self._refiner, asked, total, timings, kept)
                 stage.begin(guidance, index, self._latent(asked), sigmas, timings, kept)
+                cached.go_on(stage.network)
             self._submodels.weights = vocabulary.weights  # other pictures may be made in turns
             positive, negative = stage.prompts.at(index)
             guidance.condition(positive, negative)
             guidance.image = begun.image_guidance(negative)
+            cached.share = index / total
             with timings.of("denoise"):
                 done = next(walk)
             seconds = time.perf_counter() - before

@@ -43,9 +43,10 @@ class Request:
     is what a model is told that was distilled from guided ones. `emphasis` is what weights in a
     prompt do. `loras` are names and weights of adapters; `controls` tell of ControlNets. `tiling`
     names the directions in which a picture can be repeated. `refiner` is the name of the model that
-    takes over after the share `refiner_switch` of the steps, None without one. `guide`
-    is how guidance is done. `change` is how a picture is changed, None without one; `variation` how
-    the first noise differs from that of the seed; `hires` a second pass at a larger size.
+    takes over after the share `refiner_switch` of the steps, None without one. `guide` is how
+    guidance is done. `change` is how a picture is changed, None without one; `variation` how the
+    first noise differs from that of the seed; `hires` a second pass at a larger size. Evaluations
+    whose change is foretold to be below `cache` are left out.
     """
 
     prompt: str
@@ -72,6 +73,7 @@ class Request:
     change: Change | None = None
     variation: Variation | None = None
     hires: Hires | None = None
+    cache: float = 0.0
 
     def refiner_start(self, steps: int) -> int:
         """The step of so many, counted from 0, from which on the refiner denoises."""
@@ -92,7 +94,7 @@ class Request:
     def text(self, number: int = 0) -> str:
         """The A1111 `parameters` text of a picture of the batch."""
         others = {"Clip skip": self.clip_skip, "Distilled CFG Scale": self.distilled_guidance,
-                  "Refiner switch at": self.refiner_switch}
+                  "Refiner switch at": self.refiner_switch, "Step cache": self.cache or None}
         emphasis = {} if self.emphasis == "original" else {
             "Emphasis": self.emphasis.capitalize()}
         return str(Parameters(
@@ -123,7 +125,7 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
             tiling: str = "", refiner: str | None = None,
             refiner_switch: float | None = None, guide: Guide = PLAIN,
             change: Change | None = None, variation: Variation | None = None,
-            enlarging: tuple[object, ...] = (None,) * 4) -> Request:
+            enlarging: tuple[object, ...] = (None,) * 4, cache: float = 0.0) -> Request:
     """A complete `Request`; None becomes the model's own default, seed -1 a random seed.
 
     `enlarging` are factor, strength, steps and upscaler of a second pass; see `hires`. `model` is
@@ -175,7 +177,7 @@ def request(config: ModelConfig, model: str, *, memory_bytes: int, prompt: str =
                    SAMPLERS[sampler].name, schedule.name, seed, rng, batch_size, model, clip_skip,
                    _distilled(config, distilled_guidance), emphasis, loras,
                    controls, tiling, refiner, _switch(refiner, refiner_switch),
-                   _guide(guide, config), change, variation, larger)
+                   _guide(guide, config), change, variation, larger, cache)
 
 
 def _guide(guide: Guide, config: ModelConfig) -> Guide:

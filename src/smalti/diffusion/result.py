@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from PIL import Image
 
+from smalti.diffusion.caching import Saved
 from smalti.diffusion.request import Request
 
 
@@ -19,7 +20,8 @@ class Result:
 
     `images` are RGB PIL images, `seeds` one a picture, `texts` one A1111 `parameters` text a
     picture. `timings` are seconds of "prepare" (compiling, loading), "encode", "text", "denoise",
-    "decode". `warnings` say what was done otherwise than asked.
+    "decode". `warnings` say what was done otherwise than asked, `saved` which evaluations
+    of the model were left out.
     """
 
     images: list[Image.Image]
@@ -28,6 +30,7 @@ class Result:
     parameters: Request
     timings: dict[str, float]
     warnings: list[str] = field(default_factory=list)
+    saved: Saved = field(default_factory=Saved)
 
 
 @dataclass
