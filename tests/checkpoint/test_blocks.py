@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smalti.checkpoint.blocks import FORMATS, dequantise
+from smalti.checkpoint.blocks import FORMATS, dequantise, held
 
 
 def blocks(name: str, count: int) -> np.ndarray:
@@ -48,6 +48,15 @@ def test_blocks_are_decoded_one_by_one(name: str) -> None:
     each = [dequantise(name, block) for block in raw[-5:]]
     assert each[0].shape == (FORMATS[name].elements,)
     np.testing.assert_array_equal(dequantise(name, raw).reshape(len(raw), -1)[-5:], each)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_programs_hold_are_the_same_numbers(name: str) -> None:
+    raw = blocks(name, 20_000 if name == "Q8_0" else 30)
+    shape = (len(raw), FORMATS[name].elements)
+    found = held(name, raw, shape)
+    assert found.shape == shape and found.dtype == FORMATS[name].held
+    np.testing.assert_array_equal(found.floats(), dequantise(name, raw).reshape(shape))
 
 
 @pytest.mark.peers

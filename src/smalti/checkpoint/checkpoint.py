@@ -11,6 +11,7 @@ from smalti.checkpoint.expected import expected_tensors
 from smalti.checkpoint.report import Report
 from smalti.checkpoint.tensors import Shape, Tensor
 from smalti.errors import CheckpointError
+from smalti.graph.quantised import Quantised
 from smalti.models.config import ModelConfig
 
 
@@ -62,6 +63,11 @@ class Checkpoint:
         Raises CheckpointError for a name that the model does not have.
         """
         return self._tensor(name).floats()
+
+    def given(self, name: str) -> np.ndarray | Quantised:
+        """The tensor called `name` as programs take it: `Quantised` where the file has it in a
+        block format, else as `floats` gives it. Raises CheckpointError as that does."""
+        return self._tensor(name).given()
 
     def drop(self, name: str) -> None:
         """Let the system take back the pages of the file that hold `name`, until it is read again.

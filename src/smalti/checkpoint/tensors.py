@@ -8,10 +8,11 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from smalti.checkpoint.blocks import FORMATS
+from smalti.checkpoint.blocks import FORMATS, held
 from smalti.checkpoint.four_bit import FORMATS as FOUR_BIT_FORMATS
 from smalti.checkpoint.keys import Expression, assembled, shape_of
 from smalti.checkpoint.names import internal_shape
+from smalti.graph.quantised import Quantised
 from smalti.runtime.tensor_file import Tensors
 
 Shape = tuple[int, ...]
@@ -70,6 +71,12 @@ class Tensor:
         if self._mixed or self.dtype not in AS_STORED:
             return self.read()
         return self.raw().view(ml_dtypes.bfloat16) if self.dtype == "BF16" else self.raw()
+
+    def given(self) -> np.ndarray | Quantised:
+        """The values as programs take them: of a block format as it is, else as `floats`."""
+        if self.dtype not in FORMATS or any(part.transposed for part in self.expression):
+            return self.floats()
+        return held(self.dtype, np.ascontiguousarray(self.raw()), self.shape)
 
     def same_as(self, other: Tensor) -> bool:
         """Whether both hold the same numbers in the same format."""

@@ -16,16 +16,18 @@ import numpy as np
 
 from smalti.checkpoint import Checkpoint
 from smalti.checkpoint.adapters import Adapted, Use, changed
+from smalti.checkpoint.blocks import FORMATS
 from smalti.checkpoint.embeddings import Embedding
 from smalti.errors import InputError
 from smalti.graph import Graph
+from smalti.graph.quantised import of_eight_bits
 from smalti.models.parts import Part, parts
 from smalti.runtime import Program, compile_graph
 from smalti.runtime.memory import resident_bytes
 from smalti.runtime.supervisor import Supervisor
 
-HALVES = {"F16": "f16", "BF16": "bf16"}
-"""Dtype tags of a checkpoint whose values programs hold as they are."""
+HALVES = {"F16": "f16", "BF16": "bf16", "F8_E4M3": "f16", "F8_E5M2": "f16"}
+"""Dtype tags of a checkpoint whose values are halves: every 8-bit float is an f16."""
 
 
 BASE_BYTES = 150_000_000
@@ -126,7 +128,7 @@ class Submodels:
             self.say(f"memory was short for {self.parts[part].title}: "
                      f"{max(room, 0) / 1e9:.1f} of {program.weights_bytes / 1e9:.1f} GB of its "
                      f"weights were there at a time, the rest was read while it ran")
-        program.bind(self.weights.floats, self.weights.drop, bytes_max=room,
+        program.bind(self.weights.given, self.weights.drop, bytes_max=room,
                      like=before if part in self._bound else None)
         self._bound[part] = _Bound(shape, program, self.weights)
         return program
@@ -149,8 +151,8 @@ class Submodels:
         the part itself as it was for another shape."""
         if self.memory_bytes is None:
             return None
-        halves = self.halves(graph)
-        largest = max((value.type.size * (2 if name in halves else 4)
+        dtypes = self.dtypes(graph)
+        largest = max((value.type.size * (2 if dtypes.get(name) in HALVES.values() else 4)
                        for name, value in graph.parameters.items()), default=0)
         working = program.arena_bytes + STAGED * largest
         before = self._bound.get(part)
@@ -177,18 +179,24 @@ class Submodels:
     def _current(self, part: str) -> Program | None:
         """The program of `part` that is there, with the weights of now: what adapters have changed
         since is bound again. None where one of these weights had to be filtered otherwise, as the
-        guard found: another may not, and pictures do not depend on what was bound before."""
+        guard found: another may not, and pictures do not depend on what was bound before; and None
+        where some are to be held as another dtype."""
         known = self._bound.get(part)
         names = changed(known.weights, self.weights) if known is not None else frozenset()
-        if known is None or names & known.program.filterings.keys():
+        if known is None or names & known.program.filterings.keys() or (
+                names and self._held_otherwise(known.program)):
             self._let_go(part)
             return None
         del self._bound[part]  # until all went well, and then it is the last that was in use
         if names:
             self.progress(f"adapting {self.parts[part].title}")
-            known.program.bind(self.weights.floats, self.weights.drop, only=names)
+            known.program.bind(self.weights.given, self.weights.drop, only=names)
         self._bound[part] = _Bound(known.shape, known.program, self.weights)
         return known.program
+
+    def _held_otherwise(self, program: Program) -> bool:
+        """Whether the weights of now are held as other dtypes than those of `program`."""
+        return self.dtypes(program.recipe.graph) != dict(program.recipe.weights)
 
     def graph(self, part: str, shape: tuple[int, ...]) -> Graph:
         """What `part` computes for `shape`. Raises InputError for an unknown part."""
@@ -196,10 +204,21 @@ class Submodels:
             raise InputError(f"no part is named {part!r}; known: {', '.join(self.parts)}")
         return self.parts[part].graph(*shape)
 
-    def halves(self, graph: Graph) -> dict[str, str]:
-        """The dtype of each parameter that the checkpoint has as f16 or bf16."""
-        tags = ((name, self.checkpoint.dtype(name)) for name in graph.parameters)
-        return {name: HALVES[tag] for name, tag in tags if tag in HALVES}
+    def dtypes(self, graph: Graph) -> dict[str, str]:
+        """The dtype of each parameter that the checkpoint has as halves or quantised.
+
+        A quantised weight that an adapter changes is rounded to 8 bits, in the same groups.
+        """
+        held = {}
+        for name in graph.parameters:
+            tag = self.checkpoint.dtype(name)
+            if tag in HALVES:
+                held[name] = HALVES[tag]
+            elif tag in FORMATS:
+                held[name] = FORMATS[tag].held
+                if name in self.weights.changed:
+                    held[name] = of_eight_bits(held[name])
+        return held
 
     def compiled(self, part: str, graph: Graph, like: Program | None = None) -> Program:
         """The program of `graph`, without weights; those of `like` will be bound."""
@@ -210,7 +229,7 @@ class Submodels:
             precision=self.precision,
             threads=self.threads,
             held=[name for name in self.parts[part].held if name in graph.inputs],
-            weights=self.halves(graph),
+            weights=self.dtypes(graph),
             progress=lambda done, total: self.progress(f"compiling {title}: {done} of {total}"),
             like=like,
         )

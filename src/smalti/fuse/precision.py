@@ -1,8 +1,8 @@
-"""Precision: which of the values between kernels are stored as bf16, which parameters as halves.
+"""Precision: which values between kernels are stored as bf16, which parameters as halves or blocks.
 
-The one place that decides it. Parameters are held as f16 or bf16 where they are given so, which
-loses nothing. Arithmetic is f32 whatever the storage: a kernel widens what it loads and rounds what
-it stores. f32 stay
+The one place that decides it. Parameters are held as f16, as bf16 or quantised where they are given
+so, which loses nothing. Arithmetic is f32 whatever the storage: a kernel widens what it loads and
+rounds what it stores. f32 stay
 
 * what the caller sees: inputs and outputs of the program;
 * scale and shift of normalisations, whose error would be that of every pixel, and whatever else
@@ -19,9 +19,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from smalti.fuse.piece import Cut, HostPiece
+from smalti.fuse.piece import Cut, HostPiece, Piece
 from smalti.fuse.support import When
 from smalti.fuse.view import Storage, View
+from smalti.graph.quantised import FORMATS
 
 ELEMENTS_MIN = 1 << 14
 WIDENING = ("contraction", "depthwise", "map")
@@ -42,21 +43,37 @@ def narrowed(found: Cut, elements_min: int = ELEMENTS_MIN) -> Cut:
 
 
 def held(found: Cut, dtypes: Mapping[str, str], elements_min: int = ELEMENTS_MIN) -> Cut:
-    """`found` with the parameters that `dtypes` names held as it says, "f16" or "bf16".
+    """`found` with the parameters that `dtypes` names held as it says: halves, or quantised.
 
     Those are parameters of at least `elements_min` elements that only kernels of the forms
-    `WIDENING` read: the weights of products, tables of embeddings. All others stay f32.
+    `WIDENING` read: the weights of products, tables of embeddings. Quantised are those that only
+    products read, whose rows are whole groups. All others stay f32.
     """
     readers: dict[Storage, bool] = {}
     for piece in found.pieces:
-        for view in piece.views.values():
-            widened = not isinstance(piece, HostPiece) and piece.kernel.form in WIDENING
-            readers[view.storage] = readers.get(view.storage, True) and widened
-    halves = {storage: replace(storage, dtype=dtypes[storage.name])
-              for storage, widened in readers.items()
-              if widened and storage.kind == "parameter" and storage.name in dtypes
-              and storage.dtype == "f32" and storage.size >= elements_min}
-    return stored_in(found, halves)
+        for name, view in piece.views.items():
+            storage = view.storage
+            if storage.kind == "parameter" and storage.name in dtypes:
+                reads = _reads(piece, name, view, dtypes[storage.name])
+                readers[storage] = readers.get(storage, True) and reads
+    stored = {storage: replace(storage, dtype=dtypes[storage.name])
+              for storage, all_read in readers.items()
+              if all_read and storage.dtype == "f32" and storage.size >= elements_min}
+    return stored_in(found, stored)
+
+
+def _reads(piece: Piece | HostPiece, name: str, view: View, dtype: str) -> bool:
+    """Whether a piece reads `view`, which it calls `name`, when its storage is held as `dtype`."""
+    if isinstance(piece, HostPiece) or piece.kernel.form not in WIDENING:
+        return False
+    form = FORMATS.get(dtype)
+    if form is None:
+        return True
+    if piece.kernel.form != "contraction" or name != "weight" or len(view.shape) != 4:
+        return False
+    (_, channels, *window), (row, step, *_) = view.shape, view.strides
+    return (window == [1, 1] and step == 1
+            and not any(n % form.group for n in (channels, row, view.offset)))
 
 
 def stored_in(found: Cut, storages: Mapping[Storage, Storage]) -> Cut:

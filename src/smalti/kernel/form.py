@@ -18,9 +18,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from smalti.graph.quantised import FORMATS
+
 ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "i64": 8, "bool": 1, "u8": 1,
-                 "i8": 1}
-"""Bytes of an element of each dtype that a buffer may have."""
+                 "i8": 1, **{name: form.element_bytes for name, form in FORMATS.items()}}
+"""Bytes of an element of each dtype that a buffer may have; of quantised weights on average."""
 
 
 @dataclass(frozen=True, slots=True)

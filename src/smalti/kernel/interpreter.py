@@ -12,6 +12,7 @@ import numpy as np
 
 from smalti.errors import InputError, VerificationError
 from smalti.graph.operation import DTYPES, OPERATIONS
+from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import Const, Expr, Index, Kernel, Load, Stage
 from smalti.kernel.text import show_stage
 
@@ -48,7 +49,8 @@ def run(kernel: Kernel, arrays: Arrays) -> dict[str, np.ndarray]:
 
 
 def as_stored(values: np.ndarray, dtype: str) -> np.ndarray:
-    """`values` as a buffer of `dtype` holds them; halves as float32 with such values.
+    """`values` as a buffer of `dtype` holds them; halves as float32 with such values, and quantised
+    weights as the float32 that they stand for.
 
     Rounding is to the nearest, ties to even; NaN stays NaN.
 
@@ -57,6 +59,8 @@ def as_stored(values: np.ndarray, dtype: str) -> np.ndarray:
     """
     if dtype == "f16":
         return np.asarray(values, np.float16).astype(np.float32)
+    if dtype in FORMATS:
+        return np.asarray(values, np.float32)
     if dtype != "bf16":
         return np.asarray(values, DTYPES[dtype])
     with np.errstate(over="ignore"):

@@ -24,6 +24,7 @@ from smalti.fuse.support import When, lacking
 from smalti.graph import Graph, show
 from smalti.graph.graph import VALUE_BYTES_MAX
 from smalti.graph.operation import HALVES
+from smalti.graph.quantised import FORMATS
 from smalti.kernel import verify
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.kernel.traffic import touched
@@ -76,8 +77,9 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     are f32 whatever it is ("auto" is f32; see `fuse.precision`). `target` forces an x86 feature
     level (avx2, avx512, avx512_bf16). Inputs named in `held` are expected to stay the same for many
     runs: what depends on no other is computed again only when one of them changes. `weights` names
-    the dtype of parameters that will be given as "f16" or "bf16": those that fill memory are held
-    so, and widened where they are used, with the same results. `progress` is called with (kernels
+    the dtype of parameters that will be given as "f16" or "bf16", or as `Quantised` of one of its
+    `FORMATS`: those that fill memory are held so, and widened where they are used, with the same
+    results. `progress` is called with (kernels
     done, kernels). `like` is a program whose weights will be bound to this one, too: layers use the
     minimal filtering that these stand. On a CPU without AVX2 the numpy reference runs and says so.
     Raises InputError for an unknown precision, level, dtype or held input, or a number of threads
@@ -126,8 +128,8 @@ class Recipe:
         if unknown := sorted(set(held) - set(graph.inputs)):
             raise InputError(f"there is no input {', '.join(unknown)} to hold; the graph has "
                              f"{', '.join(graph.inputs)}")
-        if unknown := sorted(set(weights.values()) - set(HALVES)):
-            raise InputError(f"weights are held as f32 or {' or '.join(HALVES)}, not as "
+        if unknown := sorted(set(weights.values()) - {*HALVES, *FORMATS}):
+            raise InputError(f"weights are held as f32, {', '.join((*HALVES, *FORMATS))}, not as "
                              f"{', '.join(unknown)}")
         threads = settings.threads() if threads is None else settings.checked_threads(threads)
         return cls(graph, "f32" if precision == "auto" else precision, tuple(held), threads,
@@ -450,6 +452,8 @@ class _Builder:
             start += len(self.constants) // storage.element_bytes
             data = storage.data.tobytes()
             self.constants += data + bytes(-len(data) % CONSTANT_ALIGNMENT)
+        if storage.dtype in FORMATS:
+            start = FORMATS[storage.dtype].words_of(start)
         size = packed.bytes if packed else storage.bytes - storage.element_bytes * view.offset
         image.weights_bytes += size
         slot = Slot(storage.name, kind, size, start, storage.dtype)

@@ -12,6 +12,7 @@ import numpy as np
 
 from smalti.errors import InputError, VerificationError
 from smalti.graph.operation import DTYPES, OPERATIONS, Type
+from smalti.graph.quantised import FORMATS
 from smalti.runtime.image import HostCall, Image, Launch, Place, Slot
 
 TILES_MAX = (1 << 31) - 1
@@ -60,13 +61,14 @@ def _faults(image: Image) -> Iterator[str]:
 
 
 def _slot_faults(image: Image, slot: Slot) -> Iterator[str]:
-    if slot.kind not in KINDS or slot.dtype not in DTYPES:
+    words = slot.dtype in FORMATS and slot.kind == "packed" and bool(slot.name)
+    if slot.kind not in KINDS or slot.dtype not in DTYPES and not words:
         yield f"kind {slot.kind!r}, dtype {slot.dtype!r}"
         return
     if slot.name and slot.name not in image.parameters:
         yield f"there is no parameter {slot.name!r}"
         return
-    item = np.dtype(DTYPES[slot.dtype]).itemsize
+    item = 4 if words else np.dtype(DTYPES[slot.dtype]).itemsize
     size = math.prod(image.parameters[slot.name]) if slot.name else len(image.constants) // item
     if not 0 <= slot.bytes <= image.weights_bytes:
         yield f"{slot.bytes} of {image.weights_bytes} bytes"

@@ -10,6 +10,7 @@ import numpy as np
 
 from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph.operation import DTYPES, FLOATS, HALVES
+from smalti.graph.quantised import FORMATS, Quantised, quantised
 from smalti.runtime.guard import ERROR_MAX, filtering_error
 from smalti.runtime.image import Image, Slot
 from smalti.runtime.memory import anonymous
@@ -93,7 +94,8 @@ def bind(image: Image, memory: Sequence[np.ndarray], filled: Container[int], rea
             values = np.frombuffer(image.constants, np.uint8)
         values = values.reshape(-1)
         for slot, target in slots:
-            values = values.view(DTYPES[slot.dtype])
+            if slot.dtype not in FORMATS:
+                values = values.view(DTYPES[slot.dtype])
             if slot.kind == "packed":
                 start = values.ctypes.data + values.itemsize * slot.start
                 pack(slot, start, target.ctypes.data)
@@ -146,13 +148,19 @@ def checked(name: str, values: np.ndarray, shape: tuple[int, ...], dtype: str = 
             room: Room = fresh) -> np.ndarray:
     """`values` as a dense array of `shape` and `dtype`, finite; copies lie in `room(bytes)`.
 
+    Quantised ones are given as their words, [groups, words of a group].
+
     Raises InputError for another shape or for values that `dtype`, one of halves, does not have;
     NumericsError for NaN or Inf.
     """
-    array = np.asarray(values)
+    if isinstance(values, Quantised) and values.dtype != dtype:
+        values = values.floats()
+    array = values if isinstance(values, Quantised) else np.asarray(values)
     if array.shape != shape:
         raise InputError(f"weight {name!r} has shape {list(array.shape)}, the program expects "
                          f"{list(shape)}")
+    if dtype in FORMATS:
+        return _checked_words(name, array, dtype)
     if dtype in HALVES:
         return _checked_halves(name, array, dtype, room)
     if array.dtype != DTYPES[dtype] or not array.flags.c_contiguous:
@@ -167,6 +175,16 @@ def checked(name: str, values: np.ndarray, shape: tuple[int, ...], dtype: str = 
     elif dtype in FLOATS:
         _require_finite(name, array)
     return array
+
+
+def _checked_words(name: str, given: np.ndarray | Quantised, dtype: str) -> np.ndarray:
+    """The words of a weight, which is rounded to `dtype` where it is given as floats."""
+    if not isinstance(given, Quantised):
+        _require_finite(name, given)
+        given = quantised(given, dtype)
+    if not np.isfinite(given.heads).all():
+        _require_finite(name, given.floats())
+    return np.ascontiguousarray(given.words)
 
 
 def _checked_halves(name: str, array: np.ndarray, dtype: str, room: Room) -> np.ndarray:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES, Kernel, functions, loads
 from smalti.schedule.merge import (
     access, contraction_extents, in_place, in_planes, map_axes, reduction_axes, weights_batched,
@@ -72,7 +73,8 @@ def _contraction(kernel: Kernel, limits: Limits, precision: str,
     panels = -(-e.o // width)
     tile_x, tile_y, tile_b = pixel_tile(images, lines, e.x)
     weights = weights_dtype(kernel, precision)
-    products = "bf16" if precision == "bf16" and limits.pairs else "f32"
+    pairs = limits.pairs and precision == weights == "bf16"
+    products = "bf16" if pairs else "f32"
     chunk = channel_chunk(e.c, (tile_b, tile_y, tile_x), e, limits, products, weights)
     tiles = (-(-e.b // tile_b)) * (-(-e.y // tile_y)) * (-(-e.x // tile_x))
     per_panel = 2 * tile_b * tile_y * tile_x * width * e.c * e.r * e.s * e.parts
@@ -104,7 +106,8 @@ def planar(kernel: Kernel, direct: ContractionSchedule,
     tile_x = e.x if bordered else direct.tile_x
     tile_y = even(e.y, max(1, 2 * PIXELS_MAX // tile_x))
     high = (tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1
-    if (not in_planes(kernel) or not weights_bound(kernel) or e.parts > 1
+    if (direct.weights in FORMATS or not in_planes(kernel) or not weights_bound(kernel)
+            or e.parts > 1
             or 2 * e.c > limits.lanes or 4 * rows < 3 * direct.rows
             or high * row > limits.l2_bytes // 2):
         return None
@@ -123,7 +126,8 @@ def unstaged(kernel: Kernel, direct: ContractionSchedule,
     size = 2 if direct.dtype == "bf16" else 4
     step = size * e.stride_x * access(kernel, patch.value).stride("x")
     sets = {i * step // LINE_BYTES % L1_SETS for i in range(rows)}
-    weights = ELEMENT_BYTES[direct.weights] * e.c * e.r * e.s * direct.vectors * limits.lanes
+    held = 4 if direct.weights in FORMATS else ELEMENT_BYTES[direct.weights]
+    weights = held * e.c * e.r * e.s * direct.vectors * limits.lanes
     pixels = limits.l2_bytes // 2 // (size * e.c)  # in cache, as each panel reads them again
     if (4 * rows < 3 * direct.rows or len(sets) * LINES_OF_A_SET < rows
             or weights > limits.l2_bytes // 2
@@ -232,7 +236,7 @@ def pixel_tile(b: int, y: int, x: int) -> tuple[int, int, int]:
 def channel_chunk(channels: int, tile: tuple[int, int, int], e, limits: Limits,
                   products: str, weights: str) -> int:
     """How many channels are staged at a time, as factors of the dtype `products`."""
-    step = 8 if weights == "bf16" else 4
+    step = FORMATS[weights].group if weights in FORMATS else 8 if weights == "bf16" else 4
     size = ELEMENT_BYTES[products]
     tile_b, tile_y, tile_x = tile
     patch = tile_b * ((tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1) * (
@@ -241,7 +245,8 @@ def channel_chunk(channels: int, tile: tuple[int, int, int], e, limits: Limits,
     most = min(most, max(2 * limits.lanes, CHUNK_BYTES // size // (e.r * e.s)))
     if channels <= most:
         return -(-channels // step) * step
-    fits = [n for n in range(limits.lanes, most + 1, limits.lanes) if channels % n == 0]
+    fits = [n for n in range(limits.lanes, most + 1, limits.lanes)
+            if channels % n == 0 and (n % step == 0 or weights not in FORMATS)]
     return fits[-1] if fits else -(-channels // step) * step
 
 

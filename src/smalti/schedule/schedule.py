@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from smalti.errors import IllegalSchedule
+from smalti.graph.quantised import FORMATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,11 @@ class ContractionSchedule:
     panels again. `streamed`: each tile transforms the plain weights it needs, chunk by chunk;
     `transient`: each run transforms them first, into memory that is free at that time; without
     either, they are transformed when they are bound. Products are of `dtype` factors; `weights` is
-    the dtype that packed weights are held in: halves are widened where products are f32. Without
-    `staged`, the micro-kernel reads the input where it is, and results are written from registers.
-    `planar`: a patch is staged as a plane for each channel, whose rows are copied whole; for few
-    channels that are stored so.
+    the dtype that packed weights are held in: halves are widened where products are f32, quantised
+    ones become f32 in scratch memory, once for all pixels of a tile. Without `staged`, the
+    micro-kernel reads the input where it is, and results are written from registers. `planar`: a
+    patch is staged as a plane for each channel, whose rows are copied whole; for few channels that
+    are stored so.
     """
 
     tile_b: int
@@ -62,6 +64,8 @@ class ContractionSchedule:
     def factors(self) -> str:
         """What a micro-kernel multiplies: "f32", f32 by "f16", "pairs" of bf16, or f32 by "widened"
         bf16."""
+        if self.weights in FORMATS:
+            return "f32"
         if self.weights != "bf16":
             return self.weights
         return "pairs" if self.dtype == "bf16" else "widened"
@@ -80,6 +84,10 @@ class ContractionSchedule:
         if self.chunk % self.step:
             raise IllegalSchedule(f"a chunk of {self.chunk} channels is no multiple of "
                                   f"{self.step}")
+        form = FORMATS.get(self.weights)
+        if form is not None and (self.chunk % form.group or self.winograd or self.planar):
+            raise IllegalSchedule(f"{self.weights} weights need the direct algorithm and chunks of "
+                                  f"whole groups of {form.group} channels, not {self.chunk}")
         if (self.streamed or self.transient or self.shared or self.folded) and not self.winograd:
             raise IllegalSchedule("only minimal filtering transforms inputs and weights")
         if self.streamed and self.transient:

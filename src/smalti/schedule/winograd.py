@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.schedule.merge import Extents, contraction_extents, halved, weights_bound
 from smalti.schedule.schedule import ContractionSchedule, Limits
@@ -102,9 +103,10 @@ def weights_growth(e: Extents, plain: str, size: int, folded: bool) -> int:
 
 
 def weights_dtype(kernel: Kernel, precision: str) -> str:
-    """What plain weights of a contraction are held as: parameters that are halves stay so."""
+    """What plain weights of a contraction are held as: parameters that are halves stay so, and
+    quantised ones whatever the precision."""
     weight = kernel.buffer("weight")
-    if precision == "bf16":
+    if precision == "bf16" and weight.dtype not in FORMATS:
         return "bf16"
     return weight.dtype if weight.role == "parameter" else "f32"
 

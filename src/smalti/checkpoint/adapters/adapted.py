@@ -23,9 +23,10 @@ from smalti.checkpoint.adapters.adapter import Adapter, Fit, Placed
 from smalti.checkpoint.adapters.change import Floats
 from smalti.checkpoint.adapters.spelling import of_text
 from smalti.errors import InputError
+from smalti.graph.quantised import Quantised
 from smalti.runtime.conversion import converted
 
-HALVES = {"F16": "f16", "BF16": "bf16"}
+HALVES = {"F16": "f16", "BF16": "bf16", "F8_E4M3": "f16", "F8_E5M2": "f16"}
 """Dtypes that changed weights are rounded to; all others become f32."""
 
 
@@ -46,6 +47,9 @@ class Model(Protocol):
 
     def floats(self, name: str) -> np.ndarray:
         """A weight as programs take it."""
+
+    def given(self, name: str) -> np.ndarray | Quantised:
+        """The same, but what is quantised in the file as that."""
 
     def drop(self, name: str) -> None:
         """Let go of the memory that holds a weight."""
@@ -134,6 +138,11 @@ class Adapted:
             return self.model.floats(name)
         total, half = self.read(name), HALVES.get(self.dtype(name))
         return total if half is None else converted(total, half)
+
+    def given(self, name: str) -> np.ndarray | Quantised:
+        """A weight as `floats` gives it, but what is quantised in the file, and not changed, as
+        that."""
+        return self.floats(name) if name in self._changes else self.model.given(name)
 
     def drop(self, name: str) -> None:
         """Let go of the memory that holds a weight."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from smalti.errors import IllegalSchedule
+from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import Kernel, Load, Stage, loads
 from smalti.schedule.merge import (
     access, contraction_extents, store, weights_batched, weights_bound,
@@ -34,6 +35,7 @@ from smalti.target.x86.micro import (
 )
 from smalti.target.x86.nest import Axis, Nest, Sink, Stream, stream_of
 from smalti.target.x86.packing import lower_packing
+from smalti.target.x86.unpacking import unpack
 
 PIXEL_PAD_BYTES = 64
 """Between staged pixels, so that the rows of a micro-kernel fall into different cache sets."""
@@ -43,13 +45,15 @@ AHEAD_RUNS_MAX = 12
 
 @dataclass(frozen=True)
 class Layout:
-    """Bytes of the staged patch and of the sums for one width of tile."""
+    """Bytes of the staged patch, of the sums, and of a panel of quantised weights as f32, for one
+    width of tile."""
 
     pixel: int
     row: int
     image: int
     sums_at: int
     sum_panel: int
+    plain_at: int
     total: int
 
 
@@ -121,6 +125,9 @@ class Contraction:
         given = self.kernel.buffer("weight").dtype
         if schedule.weights == "f16" != given:
             raise IllegalSchedule(f"weights given as {given} cannot be held as f16")
+        if schedule.weights != given and (schedule.weights in FORMATS or given in FORMATS):
+            raise IllegalSchedule(f"weights given as {given} cannot be held as "
+                                  f"{schedule.weights}")
         if e.parts > 1 and schedule.winograd:
             raise IllegalSchedule("minimal filtering has one sum for each result")
         if e.b % schedule.tile_b:
@@ -138,8 +145,23 @@ class Contraction:
         image = row * ((s.tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1)
         sum_panel = s.tile_b * s.tile_y * tile_x * self.width * 4
         sums_at = s.tile_b * image + PIXEL_PAD_BYTES
-        total = sums_at + e.parts * s.panels * sum_panel
-        return Layout(pixel, row, image, sums_at, sum_panel, total)
+        plain_at = sums_at + e.parts * s.panels * sum_panel
+        return Layout(pixel, row, image, sums_at, sum_panel, plain_at, plain_at + self.plain_bytes)
+
+    @property
+    def plain_bytes(self) -> int:
+        """Bytes of a chunk of a panel as f32, where weights are quantised."""
+        return 4 * self.schedule.chunk * self.width if self.schedule.weights in FORMATS else 0
+
+    def _plain(self, panel: Register, layout: Layout) -> Register:
+        """Where a chunk of a panel lies as the micro-kernel reads it: quantised ones in scratch."""
+        if self.schedule.weights not in FORMATS:
+            return panel
+        plain = self.asm.copy(self.scratch)
+        self.asm.advance(plain, layout.plain_at)
+        unpack(self.asm, FORMATS[self.schedule.weights], self.schedule.vectors,
+               self.asm.copy(panel), self.asm.copy(plain), self.schedule.chunk)
+        return plain
 
     def lower(self) -> Lowered:
         """Emit everything."""
@@ -281,11 +303,12 @@ class Contraction:
             if lines:
                 ahead = asm.copy(panel)
                 asm.advance(ahead, self.packed.panel_bytes)
+            plain = self._plain(panel, layout)
             image, image_sums = asm.copy(patch), asm.copy(panel_sums)
             with asm.loop(tile.images):
                 row, row_sums = asm.copy(image), asm.copy(image_sums)
                 with asm.loop(tile.rows):
-                    self._row(tile_x, layout, row, row_sums, panel, ahead, lines)
+                    self._row(tile_x, layout, row, row_sums, plain, ahead, lines)
                     asm.advance(row, e.stride_y * layout.row)
                     asm.advance(row_sums, tile_x * self.width * 4)
                 asm.advance(image, layout.image)
@@ -298,7 +321,7 @@ class Contraction:
         pixels, a panel that only comes from memory while it is used is waited for."""
         e, s = self.e, self.schedule
         runs = s.tile_b * s.tile_y * -(-tile_x // s.rows)
-        if e.r * e.s > 1 or not 2 <= runs <= AHEAD_RUNS_MAX:
+        if s.weights in FORMATS or e.r * e.s > 1 or not 2 <= runs <= AHEAD_RUNS_MAX:
             return 0
         return -(-s.unroll * self.packed.line_bytes // (LINE_BYTES * runs))
 

@@ -41,7 +41,7 @@ class InPlace(Contraction):
         """The strides of the input; there are no sums in memory."""
         pixel, row, image = (self.size * access(self.kernel, self.patch.value).stride(axis)
                              for axis in "xyb")
-        return Layout(pixel, row, image, 0, 0, 0)
+        return Layout(pixel, row, image, 0, 0, 0, self.plain_bytes)
 
     def reduction(self, layout: Layout) -> tuple[list[Reduction], int, int]:
         """Its loops, the bytes of a step of the innermost one, and how many steps a turn does."""
@@ -75,8 +75,9 @@ class InPlace(Contraction):
                           {self.patch.value: source})
         weights = self._weights(tile, panel)
         with results.walk("panel", panels) as each:
+            plain = self._plain(weights, self.layout(tile_x))
             with each.walk("b", tile.images) as image, image.walk("y", tile.rows) as line:
-                self._line(line.own("x"), tile_x, weights, channels)
+                self._line(line.own("x"), tile_x, plain, channels)
             asm.advance(weights, self.packed.panel_bytes)
 
     def _line(self, here: Results, tile_x: int, weights: Register, channels: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.target.x86.assembler import Assembler, Code, Memory, Register
 from smalti.target.x86.filtering import FILTERINGS, Filtering
@@ -17,7 +18,8 @@ class PackedWeight:
     bf16 two neighbouring c stand side by side under each o. With `winograd` the window is replaced
     by the points of F(2) or F(4), outside of the channels: [panel][point][c][o in panel]; `folded`
     is that of the schedule. The weight has `parts` times `out_channels` rows; the panels of a part
-    lie together.
+    lie together. Quantised ones are words, of each group those of `graph.quantised`:
+    [panel][chunk][group in chunk][word of the group][o in panel].
     """
 
     buffer: str
@@ -34,7 +36,7 @@ class PackedWeight:
 
     @property
     def line_bytes(self) -> int:
-        """Bytes of a channel (a pair of them in bf16) of a panel."""
+        """Bytes of a channel (a pair of them in bf16, a word of quantised ones) of a panel."""
         return self.width * (2 if self.dtype == "f16" else 4)
 
     @property
@@ -60,6 +62,9 @@ class PackedWeight:
     @property
     def bytes(self) -> int:
         """Bytes of the packed weight."""
+        if self.dtype in FORMATS:
+            return 4 * self.panels * self.width * FORMATS[self.dtype].words_of(
+                self.chunks * self.chunk)
         size = ELEMENT_BYTES[self.dtype]
         points = self.filtering.points if self.winograd else self.rows * self.columns
         return self.panels * self.chunks * points * self.chunk * self.width * size

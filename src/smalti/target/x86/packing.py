@@ -4,13 +4,17 @@
 
 A vector gathers the same (c, r, s) of neighbouring o. In bf16, two neighbouring c are rounded and
 laid side by side under each o. What lies behind the last o or c is zero. A gathered half comes with
-what stands behind it: where that is the next c, it is packed as well.
+what stands behind it: where that is the next c, it is packed as well. Of quantised weights words
+are moved as f32 would be.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from smalti.errors import IllegalSchedule
 from smalti.graph.operation import HALVES
+from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES
 from smalti.target.x86 import elements
 from smalti.target.x86.assembler import Assembler, Memory, Register
@@ -27,8 +31,15 @@ def lower_packing(packed: PackedWeight, strides: tuple[int, ...], level: Level,
     `strides` are those of the source for o, c, r and s, in elements of `dtype`; `batch` are extents
     and strides of axes outside of them, for each place of which there is a packed weight. Of
     halves, up to 14 bytes behind the source are read, too. Raises IllegalSchedule where other than
-    f16 are to be packed as f16.
+    f16 are to be packed as f16, or others than quantised weights as these.
     """
+    form = FORMATS.get(packed.dtype)
+    if (form is not None or dtype in FORMATS) and packed.dtype != dtype:
+        raise IllegalSchedule(f"weights given as {dtype} cannot be held as {packed.dtype}")
+    if form is not None:
+        packed = replace(packed, dtype="f32", channels=form.words_of(packed.channels),
+                         chunk=form.words_of(packed.chunk))
+        strides, dtype = (form.words_of(strides[0]), *strides[1:]), "f32"
     return _Packing(packed, strides, level, dtype).lower(at, batch)
 
 

@@ -45,7 +45,7 @@ class Planar(InPlace):
         row = 4 * ((tile_x - 1) * e.stride_x + (e.s - 1) * e.dilation_x + 1)
         row += -row % 64
         plane = row * ((s.tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1)
-        return Layout(4, row, plane, 0, 0, e.c * plane)
+        return Layout(4, row, plane, 0, 0, 0, e.c * plane)
 
     def reduction(self, layout: Layout) -> tuple[list[Reduction], int, int]:
         """Channels, rows, and all columns of the window a turn, or an equal part of them."""

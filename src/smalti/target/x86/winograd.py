@@ -119,7 +119,7 @@ class Winograd(Contraction):
         row = pixel * self.patch_extent(tile_x)
         image = row * self.patch_extent(s.tile_y)
         sums = self.filtering.size * tile_x * self.width * 4
-        return Layout(pixel, row, image, image + PIXEL_PAD_BYTES, sums, 0)
+        return Layout(pixel, row, image, image + PIXEL_PAD_BYTES, sums, 0, 0)
 
     @property
     def scratch_layout(self) -> Scratch:

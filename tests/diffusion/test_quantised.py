@@ -1,0 +1,96 @@
+"""A model in GGUF: its linear layers stay quantised in memory, and compute what floats would."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_families as tiny
+from tiny_adapters import write_adapter
+
+from smalti import checkpoint
+from smalti.checkpoint import convert
+from smalti.checkpoint.adapters import Adapter, Use
+from smalti.checkpoint.blocks import FORMATS
+from smalti.diffusion.submodels import Submodels
+from smalti.graph.quantised import FORMATS as HELD
+from smalti.graph.quantised import quantised
+from smalti.runtime import compile_graph
+
+SHAPE = (1, 4, 4, 77)
+WIDE = replace(tiny.FAMILIES["sd1"], denoiser=replace(
+    tiny.UNET, block_channels=(64, 128), context_dim=64))
+
+
+def inputs() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(1)
+    return {"latent": random.standard_normal((1, 4, 4, 4), np.float32),
+            "timesteps": np.full(1, 500, np.float32),
+            "context": random.standard_normal((1, 77, 64), np.float32)}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write(tmp_path_factory.mktemp("sd1") / "whole.safetensors",
+                      tiny.single_file(WIDE, tiny.random_weights(WIDE)))
+
+
+def converted(whole: Path, folder: Path, precision: str) -> Path:
+    container = ".safetensors" if precision == "fp8" else ".gguf"
+    path = folder / f"{precision}{container}"
+    with open(path, "wb") as stream:
+        list(convert.plan(whole, container, precision).write(stream))
+    return path
+
+
+@pytest.mark.parametrize("precision", ["q8_0", "q6_k", "q5_1", "q4_k", "q4_0", "fp8"])
+def test_a_unet_runs_from_quantised_memory(whole: Path, tmp_path: Path, precision: str) -> None:
+    opened = checkpoint.load(converted(whole, tmp_path, precision))
+    parts = Submodels(opened, threads=1)
+    graph = parts.graph("unet", SHAPE)
+    program = parts.bound("unet", SHAPE)
+    halves = {name: dtype for name, dtype in parts.dtypes(graph).items() if dtype == "f16"}
+    plain = compile_graph(graph, threads=1, weights={} if precision == "fp8" else halves)
+    plain.bind(opened.read)
+    found = parts.run("unet", SHAPE, **inputs())
+    for name, expected in plain.run(inputs()).items():
+        np.testing.assert_array_equal(found[name], expected)
+    saved = 0.0
+    for slot in program.image.slots:
+        if slot.dtype in HELD:
+            assert FORMATS[opened.dtype(slot.name)].held == slot.dtype
+            share = HELD[slot.dtype].element_bytes / 4
+            saved += slot.bytes / share - slot.bytes
+    if precision == "fp8":
+        assert program.weights_bytes < 0.6 * plain.weights_bytes
+    else:
+        assert saved > 0.25 * plain.weights_bytes
+        assert program.weights_bytes == plain.weights_bytes - saved
+
+
+def test_adapters_come_and_go_on_four_bits(whole: Path, tmp_path: Path) -> None:
+    """What they change is rounded to 8 bits; what they leave has 4."""
+    opened = checkpoint.load(converted(whole, tmp_path, "q4_k"))
+    adapter = Adapter.open(write_adapter(tmp_path / "style.safetensors", WIDE))
+    parts = Submodels(opened, threads=1)
+    before = parts.run("unet", SHAPE, **inputs())
+    parts.weights = changed = parts.adapted([Use(adapter, 0.5)])
+    slots = {slot.name: slot.dtype for slot in parts.bound("unet", SHAPE).image.slots}
+    rounded = {name for name, dtype in slots.items() if dtype == "q8_min"}
+    assert rounded and rounded <= changed.changed
+    found = parts.run("unet", SHAPE, **inputs())
+
+    def floats(name: str) -> np.ndarray:
+        values = changed.floats(name)
+        return quantised(values, "q8_min").floats() if name in rounded else values
+
+    plain = compile_graph(parts.graph("unet", SHAPE), threads=1)
+    plain.bind(floats)
+    for name, expected in plain.run(inputs()).items():
+        np.testing.assert_array_equal(found[name], expected)
+        assert not np.array_equal(found[name], before[name])
+    parts.weights = parts.adapted([])
+    after = parts.run("unet", SHAPE, **inputs())
+    assert all(np.array_equal(after[name], before[name]) for name in before)

@@ -1,0 +1,124 @@
+"""Products with quantised weights: every format, staged and in place, against the interpreter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from smalti.errors import IllegalSchedule, InputError, NumericsError
+from smalti.fuse import cut, held
+from smalti.graph import Graph
+from smalti.graph.interpreter import evaluate
+from smalti.graph.quantised import FORMATS, Quantised, quantised
+from smalti.runtime import Program, compile_graph
+from smalti.runtime.devices import available_levels
+from smalti.schedule import choose
+from smalti.schedule.schedule import Limits
+
+ROWS, CHANNELS, WIDTH = 77, 192, 200
+WEIGHT = np.random.default_rng(0).standard_normal((WIDTH, CHANNELS), np.float32)
+
+
+def product_graph(rows: int = ROWS, *, staged: bool = False, form: str = "plain") -> Graph:
+    """x @ w^T, of silu(x) where it is `staged`; or of two slices of w that meet as GEGLU."""
+    g = Graph(form)
+    x = g.input("x", (rows, CHANNELS))
+    w = g.apply("transpose", g.parameter("w", (WIDTH, CHANNELS)), perm=(1, 0))
+    y = g.apply("mat_mul", g.apply("silu", x) if staged else x, w)
+    if form == "gated":
+        half = WIDTH // 2
+        left, right = (g.apply("slice", y, axis=1, start=at, end=at + half)
+                       for at in (0, half))
+        y = left * g.apply("gelu", right)
+    g.output("y", y)
+    return g
+
+
+def run(program: Program, weight: np.ndarray | Quantised, x: np.ndarray) -> np.ndarray:
+    program.bind(lambda name: weight)
+    return program.run({"x": x})["y"].copy()
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("target", available_levels())
+def test_products_are_those_of_the_weights_as_f32(target: str, dtype: str) -> None:
+    held_so, random = quantised(WEIGHT, dtype), np.random.default_rng(1)
+    for rows, staged, form in ((1, False, "plain"), (ROWS, False, "plain"), (ROWS, True, "plain"),
+                               (300, False, "gated")):
+        g = product_graph(rows, staged=staged, form=form)
+        x = random.standard_normal((rows, CHANNELS), np.float32)
+        program = compile_graph(g, threads=1, target=target, weights={"w": dtype})
+        found = run(program, held_so, x)
+        plain = compile_graph(g, threads=1, target=target)
+        np.testing.assert_array_equal(found, run(plain, held_so.floats(), x))
+        expected = evaluate(g, {"x": x}, {"w": held_so.floats()})["y"]
+        assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+        share = program.weights_bytes / plain.weights_bytes
+        assert share == FORMATS[dtype].element_bytes / 4
+
+
+def test_any_number_of_threads_gives_the_same_bytes() -> None:
+    x = np.random.default_rng(2).standard_normal((300, CHANNELS), np.float32)
+    found = {run(compile_graph(product_graph(300), threads=n, weights={"w": "q4_min"}),
+                 quantised(WEIGHT, "q4_min"), x).tobytes() for n in (1, 2, 3)}
+    assert len(found) == 1
+
+
+def test_floats_are_rounded_and_other_formats_changed_when_they_are_bound() -> None:
+    x = np.random.default_rng(3).standard_normal((ROWS, CHANNELS), np.float32)
+    program = compile_graph(product_graph(), threads=1, weights={"w": "q8"})
+    rounded = quantised(WEIGHT, "q8")
+    wanted = run(program, rounded, x)
+    np.testing.assert_array_equal(run(program, WEIGHT, x), wanted)
+    np.testing.assert_array_equal(
+        run(program, quantised(WEIGHT, "q4"), x),
+        run(program, quantised(quantised(WEIGHT, "q4").floats(), "q8"), x))
+    plain = compile_graph(product_graph(), threads=1)
+    np.testing.assert_array_equal(run(plain, rounded, x), wanted)
+
+
+def test_precision_of_activations_leaves_quantised_weights_as_they_are() -> None:
+    x = np.random.default_rng(4).standard_normal((ROWS, CHANNELS), np.float32)
+    program = compile_graph(product_graph(), threads=1, precision="bf16", weights={"w": "q8"})
+    assert program.weights_bytes == FORMATS["q8"].element_bytes * 224 * CHANNELS
+    exact = run(compile_graph(product_graph(), threads=1), quantised(WEIGHT, "q8"), x)
+    assert np.abs(run(program, quantised(WEIGHT, "q8"), x) - exact).max() < 0.02 * exact.max()
+
+
+def test_what_products_cannot_take_by_groups_stays_f32() -> None:
+    """Rows that are no whole groups, weights that are multiplied the other way round, or are read
+    by something else, too."""
+    g = Graph("others")
+    x = g.input("x", (ROWS, CHANNELS))
+    odd = g.apply("slice", x, axis=1, start=0, end=180)
+    g.output("a", g.apply("mat_mul", odd, g.apply("transpose", g.parameter("odd", (200, 180)),
+                                                   perm=(1, 0))))
+    g.output("b", g.apply("mat_mul", x, g.parameter("turned", (CHANNELS, WIDTH))))
+    twice = g.parameter("twice", (WIDTH, CHANNELS))
+    g.output("c", g.apply("mat_mul", x, g.apply("transpose", twice, perm=(1, 0))))
+    g.output("d", g.apply("exp", twice))
+    found = held(cut(g), dict.fromkeys(g.parameters, "q8"), 0)
+    dtypes = {view.storage.name: view.storage.dtype for piece in found.pieces
+              for view in piece.views.values() if view.storage.kind == "parameter"}
+    assert dtypes == dict.fromkeys(g.parameters, "f32")
+
+
+def test_bad_schedules_and_weights_are_refused() -> None:
+    (piece,) = held(cut(product_graph()), {"w": "q8"}).pieces
+    limits = Limits(8, 16)
+    schedule = choose(piece.kernel, limits)
+    assert schedule.weights == "q8" and "weights='q8'" in str(schedule)
+    for wrong in (replace(schedule, chunk=16), replace(schedule, winograd=4)):
+        with pytest.raises(IllegalSchedule, match="groups of 32"):
+            wrong.check(limits)
+    program = compile_graph(product_graph(), threads=1, weights={"w": "q8"})
+    bad = quantised(WEIGHT, "q8")
+    bad.words[5, 0] = np.float32(np.inf).view(np.uint32)
+    with pytest.raises(NumericsError, match="'w'"):
+        program.bind(lambda name: bad)
+    with pytest.raises(InputError, match="has shape"):
+        program.bind(lambda name: quantised(WEIGHT[:100], "q8"))
+    with pytest.raises(InputError, match="q8_min"):
+        compile_graph(product_graph(), weights={"w": "q3"})
