@@ -107,7 +107,7 @@ def shape_seconds(path: Path, threads: int, cache: str) -> tuple[float, float, f
     read_weights(checkpoint, list(graph.parameters))  # the file into memory
     started = time.perf_counter()
     second = compile_graph(graph, threads=threads, held=parts.parts[UNET].held,
-                           weights=parts.halves(graph), like=first)
+                           weights=parts.dtypes(graph), like=first)
     compiled = time.perf_counter()
     second.bind(checkpoint.floats, checkpoint.drop, like=first)
     bound = time.perf_counter()

@@ -166,7 +166,7 @@ def of_parts(programs: Mapping[str, Callable[[], NativeProgram]], model: str) ->
     from smalti import checkpoint
     from smalti.benchmark.profile import seeded_inputs
 
-    read = checkpoint.load(model).floats
+    read = checkpoint.load(model).given
     for made in programs.values():
         program = made()
         yield program, seeded_inputs(program), read

@@ -109,7 +109,7 @@ class Recipe:
     """What all images of one program are made from, whatever the feature level.
 
     Schedules are chosen for `threads`; any number of them runs an image and gives the same bytes.
-    `weights` are names and dtypes of the parameters that are held as halves.
+    `weights` are names and dtypes of the parameters that are held as halves or quantised.
     """
 
     graph: Graph

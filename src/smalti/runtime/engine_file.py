@@ -60,7 +60,7 @@ class Parameter:
 class About:
     """What a file says of itself. `threads` are those that schedules were chosen for; any number
     of them runs a program and gives the same bytes. `weights` are names and dtypes of parameters
-    that are held as halves."""
+    that are held as halves or quantised."""
 
     smalti: str
     name: str
