@@ -13,9 +13,13 @@ from smalti.graph import Graph
 from smalti.graph.interpreter import evaluate
 from smalti.graph.quantised import FORMATS, Quantised, quantised
 from smalti.runtime import Program, compile_graph
-from smalti.runtime.devices import available_levels
-from smalti.schedule import choose
+from smalti.runtime.alternative import Alternative
+from smalti.runtime.devices import available_levels, cpu
+from smalti.schedule import choose, parse
 from smalti.schedule.schedule import Limits
+from smalti.schedule.space import space
+from smalti.target.x86.instructions import level
+from smalti.target.x86.lower import limits
 
 ROWS, CHANNELS, WIDTH = 77, 192, 200
 WEIGHT = np.random.default_rng(0).standard_normal((WIDTH, CHANNELS), np.float32)
@@ -107,12 +111,12 @@ def test_what_products_cannot_take_by_groups_stays_f32() -> None:
 
 def test_bad_schedules_and_weights_are_refused() -> None:
     (piece,) = held(cut(product_graph()), {"w": "q8"}).pieces
-    limits = Limits(8, 16)
-    schedule = choose(piece.kernel, limits)
+    bounds = Limits(8, 16)
+    schedule = choose(piece.kernel, bounds)
     assert schedule.weights == "q8" and "weights='q8'" in str(schedule)
     for wrong in (replace(schedule, chunk=16), replace(schedule, winograd=4)):
         with pytest.raises(IllegalSchedule, match="groups of 32"):
-            wrong.check(limits)
+            wrong.check(bounds)
     program = compile_graph(product_graph(), threads=1, weights={"w": "q8"})
     bad = quantised(WEIGHT, "q8")
     bad.words[5, 0] = np.float32(np.inf).view(np.uint32)
@@ -122,3 +126,20 @@ def test_bad_schedules_and_weights_are_refused() -> None:
         program.bind(lambda name: quantised(WEIGHT[:100], "q8"))
     with pytest.raises(InputError, match="q8_min"):
         compile_graph(product_graph(), weights={"w": "q3"})
+
+
+@pytest.mark.parametrize("target", available_levels())
+def test_other_schedules_pack_the_same_weights_and_change_no_byte(target: str) -> None:
+    x = np.random.default_rng(5).standard_normal((300, CHANNELS), np.float32)
+    for staged, dtype in ((False, "q8"), (True, "q4_min")):
+        g, held_so = product_graph(300, staged=staged), quantised(WEIGHT, dtype)
+        program = compile_graph(g, threads=1, target=target, weights={"w": dtype})
+        expected = run(program, held_so, x)
+        (piece,) = held(cut(g), {"w": dtype}).pieces
+        others = space(piece.kernel, limits(level(target), 1, cpu().l1_bytes, cpu().l2_bytes),
+                       parse(program.image.pieces[0].schedule))
+        widths = {other.vectors for other in others}
+        assert len(widths) > 1
+        for other in others[::max(1, len(others) // 6)]:
+            one = Alternative(program.image, 0, piece.kernel, other, lambda name: held_so)
+            assert program.run({"x": x}, {0: one})["y"].tobytes() == expected.tobytes()
