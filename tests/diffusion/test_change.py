@@ -87,6 +87,15 @@ def test_every_family_changes_pictures(tmp_path: Path, family: str, picture: Ima
     flipped = picture.transpose(Image.Transpose.ROTATE_180)
     assert np.abs(made(pipe, image=flipped) - found).mean() > 1
     assert np.abs(made(pipe, image=picture, seed=8) - found).mean() > 0.5
+    drawn = Image.new("L", picture.size)
+    drawn.paste(255, (8, 8, 20, 20))
+    *_, last = pipe.steps("a red apple", image=picture, mask=drawn, mask_blur=0, **OPTIONS)
+    clean = to_model_space(pipe._submodels, encoded(pipe._submodels, as_pixels(picture), 0))
+    known = largest(np.asarray(drawn, np.float32), 2) == 0
+    np.testing.assert_allclose(last.latents[0][:, known], clean[:, known], atol=1e-4)
+    assert np.abs(last.latents[0][:, ~known] - clean[:, ~known]).mean() > 0.05
+    larger = pipe("a red apple", width=16, height=16, hires=2, hires_steps=1, cache=0.5, **OPTIONS)
+    assert larger.images[0].size == (SIDE, SIDE) and larger.saved.evaluations == 5
 
 
 @pytest.mark.parametrize(("options", "message"), [
