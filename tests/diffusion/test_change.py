@@ -12,7 +12,9 @@ from PIL import Image
 from tiny_model import TINY
 
 from smalti import Pipeline
-from smalti.diffusion.images import as_pixels, encoded, to_model_space
+from smalti.diffusion import encoding
+from smalti.diffusion.encoding import encoded, in_tiles, to_model_space
+from smalti.diffusion.images import as_pixels
 from smalti.diffusion.inpainting import largest
 from smalti.diffusion.source import source
 from smalti.errors import InputError
@@ -200,3 +202,22 @@ def test_masks_that_cannot_be(pipe: Pipeline, picture: Image.Image, options: dic
                               message: str) -> None:
     with pytest.raises(InputError, match=message):
         pipe.steps("a red apple", **{"image": picture, **options})
+
+
+def test_a_picture_is_encoded_in_tiles_where_memory_is_short(
+        pipe: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    y, x = np.mgrid[:160, :120]
+    waves = np.stack([np.sin(x / 9), np.cos(y / 7), np.sin((x + y) / 11)]).astype(np.float32)
+    models = pipe._submodels
+    whole = encoded(models, waves, 0)
+    monkeypatch.setattr(encoding, "fitting_side", lambda *_: 48)
+    shapes = []
+    run = models.run
+    monkeypatch.setattr(models, "run", lambda part, shape, **inputs: (
+        shapes.append(shape), run(part, shape, **inputs))[1])
+    tiled = encoded(models, waves, 0)
+    assert set(shapes) == {(96, 96)} and len(shapes) == 4
+    assert any("encoded in tiles of 96 pixels" in text for text in models.said)
+    assert np.corrcoef(tiled.ravel(), whole.ravel())[0, 1] > 0.95
+    sums = in_tiles(lambda part: part[:, ::2, ::2], waves, 48, 2)
+    np.testing.assert_allclose(sums, waves[:, ::2, ::2], atol=1e-6)

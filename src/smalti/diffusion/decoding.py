@@ -39,8 +39,8 @@ def decoded(submodels: Submodels, latent: Floats, directions: str = "",
     def decode(part: Floats) -> Floats:
         return _only(submodels.run("vae", part.shape[2:], latent=part))
 
-    count = len(list(tiles(height, side, _overlap(side)))) * len(
-        list(tiles(width, side, _overlap(side))))
+    count = len(list(tiles(height, side, overlap(side)))) * len(
+        list(tiles(width, side, overlap(side))))
     submodels.say(f"memory was short for the picture at once: it was decoded in {count} tiles of "
                   f"{side * vae.downscale} pixels")
     return in_tiles(decode, unscaled, side, vae.downscale, submodels.progress)
@@ -54,7 +54,7 @@ def in_tiles(decode: Callable[[Floats], Floats], latent: Floats, side: int, scal
     >>> np.allclose(in_tiles(lambda part: part, latent, 4, 1), latent)
     True
     """
-    rows, columns = (list(tiles(extent, side, _overlap(side))) for extent in latent.shape[2:])
+    rows, columns = (list(tiles(extent, side, overlap(side))) for extent in latent.shape[2:])
     result, done = None, 0
     for top, bottom, down in rows:
         for left, right, across in columns:
@@ -69,12 +69,13 @@ def in_tiles(decode: Callable[[Floats], Floats], latent: Floats, side: int, scal
     return result
 
 
-def fitting_side(submodels: Submodels, height: int, width: int) -> int:
-    """The side of the largest tile that memory is enough for, in latent pixels."""
+def fitting_side(submodels: Submodels, height: int, width: int, part: str = "vae") -> int:
+    """The side of the largest tile that memory is enough for, in latent pixels; others than `part`
+    of the model are let go before."""
     config = submodels.checkpoint.config
     factor = config.vae.downscale
     whole = working_bytes(config, factor * width, factor * height)
-    submodels.make_room(whole, "vae")
+    submodels.make_room(whole, part)
     room = submodels.room()
     if room is None or whole <= room:
         return max(height, width)
@@ -82,7 +83,8 @@ def fitting_side(submodels: Submodels, height: int, width: int) -> int:
         config, factor * min(side, width), factor * min(side, height)) <= room), SIDES[-1])
 
 
-def _overlap(side: int) -> int:
+def overlap(side: int) -> int:
+    """The pixels that tiles share with their neighbours."""
     return max(1, int(OVERLAP_SHARE * side))
 
 

@@ -1,4 +1,4 @@
-"""Pictures that a pipeline is given: read, resized, and encoded to latents."""
+"""Pictures that a pipeline is given: read, resized, and as numbers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from smalti.diffusion.request import working_bytes
-from smalti.diffusion.submodels import Submodels
 from smalti.errors import InputError
 
 Floats = np.ndarray
@@ -66,20 +64,3 @@ def as_pixels(picture: Image.Image) -> Floats:
     """
     channels = np.asarray(picture, np.float32).transpose(2, 0, 1)
     return np.ascontiguousarray(channels) / np.float32(127.5) - np.float32(1)
-
-
-def encoded(models: Submodels, pixels: Floats, kept_bytes_max: int) -> Floats:
-    """The mean f32[z, height / f, width / f] that the autoencoder gives for pixels f32[3, height,
-    width] in [-1, 1], in its own space; see `to_model_space`."""
-    vae, (height, width) = models.checkpoint.config.vae, pixels.shape[1:]
-    models.make_room(working_bytes(models.checkpoint.config, width, height), "vae_encoder")
-    models.progress("encoding")
-    (moments,) = models.run("vae_encoder", (height, width), image=pixels[None]).values()
-    models.release("vae_encoder", kept_bytes_max)
-    return moments[0, :vae.z_channels]
-
-
-def to_model_space(models: Submodels, mean: Floats) -> Floats:
-    """The latents that a denoiser works on, from those of the autoencoder."""
-    vae = models.checkpoint.config.vae
-    return (mean - np.float32(vae.shift_factor)) * np.float32(vae.scaling_factor)

@@ -20,8 +20,8 @@ import numpy as np
 from smalti.diffusion.change import Change
 from smalti.diffusion.conditioning import Prompts
 from smalti.diffusion.denoiser import BESIDE, Conditioning
+from smalti.diffusion.encoding import encoded, to_model_space
 from smalti.diffusion.guidance import ImageGuidance
-from smalti.diffusion.images import encoded, to_model_space
 from smalti.diffusion.noise import NoiseLevels
 from smalti.diffusion.samplers import initial_latents
 from smalti.diffusion.samplers.walk import Denoise

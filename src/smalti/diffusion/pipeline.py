@@ -24,10 +24,11 @@ from smalti.diffusion.change import Change, checked_image_guidance
 from smalti.diffusion.conditioning import usual_text_shape, usual_tokens
 from smalti.diffusion.control import Beside, Control, Controls, Programs
 from smalti.diffusion.decoding import decoded, fitting_side
+from smalti.diffusion.encoding import PART, encoded, to_model_space
 from smalti.diffusion.fit import check_parts, check_refiner
 from smalti.diffusion.guidance import PLAIN, Guidance, Guide
 from smalti.diffusion.hires import enlarged
-from smalti.diffusion.images import Picture, as_pixels, encoded, resized, to_model_space
+from smalti.diffusion.images import Picture, as_pixels, resized
 from smalti.diffusion.inpainting import FROM_NOISE, Start, check_purpose, purpose, start
 from smalti.diffusion.levels import noise_levels
 from smalti.diffusion.prompt import parse
@@ -425,8 +426,10 @@ class Pipeline:
 
     def _start(self, changed: Source, asked: Request, timings: Stopwatch) -> Start:
         """What the walk of a picture that is changed starts from."""
+        height, width = self._latent(asked)
+        side, factor = fitting_side(self._submodels, height, width, PART), asked.height // height
         with timings.of("prepare"):
-            self._submodels.bound("vae_encoder", (asked.height, asked.width))
+            self._submodels.bound(PART, (factor * min(height, side), factor * min(width, side)))
         with timings.of("encode"):
             return start(self._submodels, changed, self._kept_bytes_max(asked))
 
