@@ -51,9 +51,10 @@ def test_a_unet_runs_from_quantised_memory(whole: Path, tmp_path: Path, precisio
     parts = Submodels(opened, threads=1)
     graph = parts.graph("unet", SHAPE)
     program = parts.bound("unet", SHAPE)
-    halves = {name: dtype for name, dtype in parts.dtypes(graph).items() if dtype == "f16"}
+    halves = {slot.name: "f16" for slot in program.image.slots if slot.dtype == "f16"}
     plain = compile_graph(graph, threads=1, weights={} if precision == "fp8" else halves)
-    plain.bind(opened.read)
+    plain.bind(lambda name: opened.read(name).astype(
+        np.float16 if name in halves else np.float32))
     found = parts.run("unet", SHAPE, **inputs())
     for name, expected in plain.run(inputs()).items():
         np.testing.assert_array_equal(found[name], expected)
@@ -84,7 +85,9 @@ def test_adapters_come_and_go_on_four_bits(whole: Path, tmp_path: Path) -> None:
 
     def floats(name: str) -> np.ndarray:
         values = changed.floats(name)
-        return quantised(values, "q8_min").floats() if name in rounded else values
+        if opened.dtype(name) == "Q4_K" and name in changed.changed:
+            values = quantised(values, "q8_min").floats()
+        return values.astype(np.float16) if slots.get(name) == "f16" else values
 
     plain = compile_graph(parts.graph("unet", SHAPE), threads=1)
     plain.bind(floats)

@@ -12,12 +12,18 @@ from smalti.checkpoint.blocks import FORMATS, held
 from smalti.checkpoint.four_bit import FORMATS as FOUR_BIT_FORMATS
 from smalti.checkpoint.keys import Expression, assembled, shape_of
 from smalti.checkpoint.names import internal_shape
+from smalti.checkpoint.scaled import SCALED_TYPES
 from smalti.graph.quantised import Quantised
+from smalti.runtime.conversion import converted
 from smalti.runtime.tensor_file import Tensors
 
 Shape = tuple[int, ...]
 AS_STORED = ("F32", "F16", "BF16")
 """Dtype tags whose values are read without a copy."""
+HALVES = {"F16": "f16", "BF16": "bf16", **dict.fromkeys(
+    ("F8_E4M3", "F8_E5M2", *SCALED_TYPES.values(), *FOUR_BIT_FORMATS), "f16")}
+"""What programs hold values of a tag as. Every 8-bit float is an f16; with a scale, and of 4 bits,
+they are rounded, a hundredth as much as they were."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,10 @@ class Tensor:
         return self.raw().view(ml_dtypes.bfloat16) if self.dtype == "BF16" else self.raw()
 
     def given(self) -> np.ndarray | Quantised:
-        """The values as programs take them: of a block format as it is, else as `floats`."""
+        """The values as programs take them: of a block format as it is, of others that are smaller
+        than halves as f16, else as `floats`."""
+        if HALVES.get(self.dtype) == "f16" != self.dtype.lower():
+            return converted(self.read(), "f16")
         if self.dtype not in FORMATS or any(part.transposed for part in self.expression):
             return self.floats()
         return held(self.dtype, np.ascontiguousarray(self.raw()), self.shape)

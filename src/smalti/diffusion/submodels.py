@@ -18,6 +18,7 @@ from smalti.checkpoint import Checkpoint
 from smalti.checkpoint.adapters import Adapted, Use, changed
 from smalti.checkpoint.blocks import FORMATS
 from smalti.checkpoint.embeddings import Embedding
+from smalti.checkpoint.tensors import HALVES
 from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.graph.quantised import of_eight_bits
@@ -25,10 +26,6 @@ from smalti.models.parts import Part, parts
 from smalti.runtime import Program, compile_graph
 from smalti.runtime.memory import resident_bytes
 from smalti.runtime.supervisor import Supervisor
-
-HALVES = {"F16": "f16", "BF16": "bf16", "F8_E4M3": "f16", "F8_E5M2": "f16"}
-"""Dtype tags of a checkpoint whose values are halves: every 8-bit float is an f16."""
-
 
 BASE_BYTES = 150_000_000
 """What a process takes beside weights and intermediate results, where the system does not tell."""
@@ -205,7 +202,7 @@ class Submodels:
         return self.parts[part].graph(*shape)
 
     def dtypes(self, graph: Graph) -> dict[str, str]:
-        """The dtype of each parameter that the checkpoint has as halves or quantised.
+        """The dtype of each parameter that the checkpoint has as halves, or smaller.
 
         A quantised weight that an adapter changes is rounded to 8 bits, in the same groups.
         """
@@ -238,8 +235,9 @@ class Submodels:
     def weight_bytes(self) -> int:
         """Bytes of all weights of the checkpoint in memory, about: some are held transformed."""
         held = self.checkpoint
-        return sum(math.prod(held.shape(name)) * (2 if held.dtype(name) in HALVES else 4)
-                   for name in held.names())
+        return sum(math.prod(held.shape(name)) * (
+            2 if held.dtype(name) in HALVES or held.dtype(name) in FORMATS else 4)
+            for name in held.names())
 
     def release(self, part: str, kept_bytes_max: int) -> None:
         """Let go of `part` unless the weights of all parts take at most `kept_bytes_max` bytes; it

@@ -23,6 +23,7 @@ from smalti.fuse.piece import Cut, HostPiece, Piece
 from smalti.fuse.support import When
 from smalti.fuse.view import Storage, View
 from smalti.graph.quantised import FORMATS
+from smalti.kernel.form import ELEMENT_BYTES
 
 ELEMENTS_MIN = 1 << 14
 WIDENING = ("contraction", "depthwise", "map")
@@ -47,33 +48,34 @@ def held(found: Cut, dtypes: Mapping[str, str], elements_min: int = ELEMENTS_MIN
 
     Those are parameters of at least `elements_min` elements that only kernels of the forms
     `WIDENING` read: the weights of products, tables of embeddings. Quantised are those that only
-    products read, whose rows are whole groups. All others stay f32.
+    products read, whose rows are whole groups; others that should be are f16. All else stays f32.
     """
-    readers: dict[Storage, bool] = {}
+    readers: dict[Storage, list[str]] = {}
     for piece in found.pieces:
         for name, view in piece.views.items():
             storage = view.storage
             if storage.kind == "parameter" and storage.name in dtypes:
-                reads = _reads(piece, name, view, dtypes[storage.name])
-                readers[storage] = readers.get(storage, True) and reads
-    stored = {storage: replace(storage, dtype=dtypes[storage.name])
-              for storage, all_read in readers.items()
-              if all_read and storage.dtype == "f32" and storage.size >= elements_min}
+                readers.setdefault(storage, []).append(
+                    _read_as(piece, name, view, dtypes[storage.name]))
+    stored = {storage: replace(storage, dtype=max(asked, key=lambda dtype: ELEMENT_BYTES[dtype]))
+              for storage, asked in readers.items()
+              if storage.dtype == "f32" and storage.size >= elements_min}
     return stored_in(found, stored)
 
 
-def _reads(piece: Piece | HostPiece, name: str, view: View, dtype: str) -> bool:
-    """Whether a piece reads `view`, which it calls `name`, when its storage is held as `dtype`."""
+def _read_as(piece: Piece | HostPiece, name: str, view: View, dtype: str) -> str:
+    """What a piece can read `view` as, which it calls `name`, where `dtype` is given: that or more.
+    """
     if isinstance(piece, HostPiece) or piece.kernel.form not in WIDENING:
-        return False
+        return "f32"
     form = FORMATS.get(dtype)
     if form is None:
-        return True
+        return dtype
     if piece.kernel.form != "contraction" or name != "weight" or len(view.shape) != 4:
-        return False
+        return "f16"
     (_, channels, *window), (row, step, *_) = view.shape, view.strides
-    return (window == [1, 1] and step == 1
-            and not any(n % form.group for n in (channels, row, view.offset)))
+    whole = not any(n % form.group for n in (channels, row, view.offset))
+    return dtype if window == [1, 1] and step == 1 and whole else "f16"
 
 
 def stored_in(found: Cut, storages: Mapping[Storage, Storage]) -> Cut:

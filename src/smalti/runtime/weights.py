@@ -11,6 +11,7 @@ import numpy as np
 from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph.operation import DTYPES, FLOATS, HALVES
 from smalti.graph.quantised import FORMATS, Quantised, quantised
+from smalti.runtime.conversion import converted
 from smalti.runtime.guard import ERROR_MAX, filtering_error
 from smalti.runtime.image import Image, Slot
 from smalti.runtime.memory import anonymous
@@ -148,13 +149,16 @@ def checked(name: str, values: np.ndarray, shape: tuple[int, ...], dtype: str = 
             room: Room = fresh) -> np.ndarray:
     """`values` as a dense array of `shape` and `dtype`, finite; copies lie in `room(bytes)`.
 
-    Quantised ones are given as their words, [groups, words of a group].
+    Quantised ones are given as their words, [groups, words of a group]; where halves are wanted,
+    they are rounded, which is far less than they were.
 
     Raises InputError for another shape or for values that `dtype`, one of halves, does not have;
     NumericsError for NaN or Inf.
     """
     if isinstance(values, Quantised) and values.dtype != dtype:
         values = values.floats()
+        if dtype in HALVES:
+            values = converted(values, dtype)
     array = values if isinstance(values, Quantised) else np.asarray(values)
     if array.shape != shape:
         raise InputError(f"weight {name!r} has shape {list(array.shape)}, the program expects "

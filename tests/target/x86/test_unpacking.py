@@ -91,7 +91,7 @@ def test_precision_of_activations_leaves_quantised_weights_as_they_are() -> None
     assert np.abs(run(program, quantised(WEIGHT, "q8"), x) - exact).max() < 0.02 * exact.max()
 
 
-def test_what_products_cannot_take_by_groups_stays_f32() -> None:
+def test_what_products_cannot_take_by_groups_is_f16() -> None:
     """Rows that are no whole groups, weights that are multiplied the other way round, or are read
     by something else, too."""
     g = Graph("others")
@@ -106,7 +106,18 @@ def test_what_products_cannot_take_by_groups_stays_f32() -> None:
     found = held(cut(g), dict.fromkeys(g.parameters, "q8"), 0)
     dtypes = {view.storage.name: view.storage.dtype for piece in found.pieces
               for view in piece.views.values() if view.storage.kind == "parameter"}
-    assert dtypes == dict.fromkeys(g.parameters, "f32")
+    assert dtypes == dict.fromkeys(g.parameters, "f16")
+    x = {"x": np.random.default_rng(6).standard_normal((ROWS, CHANNELS), np.float32)}
+    whole = {name: quantised(np.resize(WEIGHT, value.shape), "q8")
+             for name, value in g.parameters.items() if name != "odd"}
+    whole["odd"] = np.float16(WEIGHT[:, :180])
+    program = compile_graph(g, threads=1, weights=dict.fromkeys(g.parameters, "q8"))
+    program.bind(whole.__getitem__)
+    plain = compile_graph(g, threads=1)
+    plain.bind(lambda name: np.float16(whole[name].floats() if name != "odd" else whole[name]))
+    expected = plain.run(x)
+    for name, values in program.run(x).items():
+        np.testing.assert_array_equal(values, expected[name])
 
 
 def test_bad_schedules_and_weights_are_refused() -> None:

@@ -22,12 +22,11 @@ import numpy as np
 from smalti.checkpoint.adapters.adapter import Adapter, Fit, Placed
 from smalti.checkpoint.adapters.change import Floats
 from smalti.checkpoint.adapters.spelling import of_text
+from smalti.checkpoint.blocks import FORMATS
+from smalti.checkpoint.tensors import HALVES
 from smalti.errors import InputError
-from smalti.graph.quantised import Quantised
+from smalti.graph.quantised import Quantised, of_eight_bits, quantised
 from smalti.runtime.conversion import converted
-
-HALVES = {"F16": "f16", "BF16": "bf16", "F8_E4M3": "f16", "F8_E5M2": "f16"}
-"""Dtypes that changed weights are rounded to; all others become f32."""
 
 
 class Model(Protocol):
@@ -130,7 +129,7 @@ class Adapted:
         return total
 
     def floats(self, name: str) -> np.ndarray:
-        """A weight as programs take it: of the dtype of the file where that is a half, else f32.
+        """A weight as programs take it: halves where they hold it as that, else f32.
 
         What is beyond the range of f16 becomes infinite there, which binding refuses by name.
         """
@@ -140,9 +139,13 @@ class Adapted:
         return total if half is None else converted(total, half)
 
     def given(self, name: str) -> np.ndarray | Quantised:
-        """A weight as `floats` gives it, but what is quantised in the file, and not changed, as
-        that."""
-        return self.floats(name) if name in self._changes else self.model.given(name)
+        """A weight as `floats` gives it, but what is in blocks in the file as `Quantised`: where
+        it is changed, rounded to 8 bits in the same groups."""
+        if name not in self._changes:
+            return self.model.given(name)
+        if self.dtype(name) not in FORMATS:
+            return self.floats(name)
+        return quantised(self.read(name), of_eight_bits(FORMATS[self.dtype(name)].held))
 
     def drop(self, name: str) -> None:
         """Let go of the memory that holds a weight."""
