@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_families as tiny
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from tiny_model import TINY
 
@@ -16,7 +18,7 @@ from smalti.diffusion import encoding
 from smalti.diffusion.encoding import encoded, in_tiles, to_model_space
 from smalti.diffusion.images import as_pixels
 from smalti.diffusion.inpainting import largest
-from smalti.diffusion.source import source
+from smalti.diffusion.source import around, source
 from smalti.errors import InputError
 
 SIDE = 32
@@ -182,6 +184,23 @@ def test_what_is_computed_lies_around_the_mask(picture: Image.Image, mask: Image
     assert (right - left, bottom - top) == (16, 8)
     assert left <= 8 and top <= 6 and right >= 16 and bottom >= 14
     assert found.pixels().shape == (3, 8, 16) and found.masked().max() > 0.9
+
+
+SIDES = st.integers(1, 60)
+
+
+@given(st.tuples(SIDES, SIDES), st.data(), st.integers(0, 20), st.floats(0.1, 10))
+def test_a_box_holds_the_mask_and_lies_in_the_picture(
+        size: tuple[int, int], data: st.DataObject, padding: int, ratio: float) -> None:
+    left, top = (data.draw(st.integers(0, extent - 1)) for extent in size)
+    right, bottom = (data.draw(st.integers(low + 1, extent))
+                     for low, extent in zip((left, top), size, strict=True))
+    found = around((left, top, right, bottom), padding, ratio, size)
+    assert 0 <= found[0] <= left < right <= found[2] <= size[0]
+    assert 0 <= found[1] <= top < bottom <= found[3] <= size[1]
+    wide, high = found[2] - found[0], found[3] - found[1]
+    if wide < size[0] and high < size[1]:
+        assert abs(wide - ratio * high) <= max(1, ratio) or abs(high - wide / ratio) <= 1
 
 
 @pytest.mark.parametrize(("options", "message"), [

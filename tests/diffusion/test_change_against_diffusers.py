@@ -14,6 +14,7 @@ from PIL import Image
 
 from smalti import Pipeline
 from smalti.benchmark.agreement import relative_error
+from smalti.diffusion.hires import enlarged
 
 pytestmark = pytest.mark.peers
 
@@ -135,3 +136,12 @@ def test_what_flux_makes_of_a_picture_is_that_of_diffusers(
     wanted = expected(base, task, guidance_scale=30.0, height=SIDE, width=SIDE, **options)
     last = ours(base, tmp_path, image=picture(), distilled_guidance=30.0, **more)
     assert relative_error(last.latents, wanted) <= ERROR_MAX
+
+
+def test_latents_are_enlarged_as_torch_does() -> None:
+    import torch
+
+    latents = np.random.default_rng(0).standard_normal((2, 4, 9, 7)).astype(np.float32)
+    wanted = torch.nn.functional.interpolate(torch.from_numpy(latents), size=(20, 14),
+                                             mode="bilinear").numpy()
+    np.testing.assert_allclose(enlarged(latents, 20, 14), wanted, atol=1e-5)

@@ -31,7 +31,8 @@ class Change:
 
     def steps(self, steps: int) -> int:
         """The steps, of so many from noise to picture, that are done: the last ones, and one at
-        least. A1111 and diffusers count this way.
+        least. diffusers counts this way but for flow models, where it rounds up; A1111 does one
+        more.
 
         >>> Change(0.75).steps(20), Change(0.1).steps(4)
         (15, 1)

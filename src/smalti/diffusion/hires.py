@@ -42,7 +42,8 @@ class Hires:
         >>> Hires(2.0, 1024, 1024, 0.7, 14).schedule_steps
         20
         """
-        return math.ceil(self.steps / self.strength)
+        steps = math.ceil(self.steps / self.strength)
+        return steps + (int(steps * self.strength) < self.steps)  # 50 * 0.58 is below 29
 
     def labels(self) -> dict[str, str]:
         """What the text of a picture says of it, in A1111's names."""
