@@ -73,6 +73,9 @@ def test_a_path_and_a_picture_are_the_same(pipe: Pipeline, picture: Image.Image,
     picture.save(tmp_path / "in.png")
     np.testing.assert_array_equal(made(pipe, image=picture),
                                   made(pipe, image=str(tmp_path / "in.png")))
+    deep = Image.fromarray(np.asarray(picture.convert("L"), np.uint16) * 257)
+    assert deep.mode == "I;16"
+    np.testing.assert_array_equal(made(pipe, image=deep), made(pipe, image=picture.convert("L")))
     clear = picture.convert("RGBA")
     clear.putalpha(0)
     np.testing.assert_array_equal(made(pipe, image=clear),
@@ -106,6 +109,7 @@ def test_every_family_changes_pictures(tmp_path: Path, family: str, picture: Ima
     ({"strength": 0.5}, "strength is given, but no image, which it belongs to"),
     ({"image": "no-such.png"}, "no-such.png cannot be read as a picture"),
     ({"image": b"bytes"}, "a picture is given as bytes; expected a PIL image or the path"),
+    ({"image": Image.new("L", (0, 3))}, "a picture of 0 x 3 pixels is given; expected one"),
     ({"strength": 0}, "strength is 0; expected a number above 0"),
     ({"strength": 1.5}, "strength is 1.5; expected a number above 0"),
     ({"strength": "much"}, "strength is 'much'; expected a number"),

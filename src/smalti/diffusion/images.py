@@ -38,11 +38,17 @@ def opened(picture: Picture) -> Image.Image:
 
 
 def opaque(picture: Image.Image) -> Image.Image:
-    """The picture as RGB, what is transparent on white.
+    """The picture as RGB, what is transparent on white; of 16 bits the upper 8 count. Raises
+    InputError for one without pixels.
 
     >>> opaque(Image.new("RGBA", (1, 1), (0, 0, 0, 0))).getpixel((0, 0))
     (255, 255, 255)
     """
+    if min(picture.size) < 1:
+        raise InputError(f"a picture of {picture.width} x {picture.height} pixels is given; "
+                         f"expected one at least")
+    if picture.mode.startswith("I;16"):
+        picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
     if not picture.has_transparency_data:
         return picture.convert("RGB")
     over = picture.convert("RGBA")
