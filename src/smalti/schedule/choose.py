@@ -73,7 +73,7 @@ def _contraction(kernel: Kernel, limits: Limits, precision: str,
     panels = -(-e.o // width)
     tile_x, tile_y, tile_b = pixel_tile(images, lines, e.x)
     weights = weights_dtype(kernel, precision)
-    pairs = limits.pairs and precision == weights == "bf16"
+    pairs = limits.pairs and precision == "bf16" and (weights == "bf16" or weights in FORMATS)
     products = "bf16" if pairs else "f32"
     chunk = channel_chunk(e.c, (tile_b, tile_y, tile_x), e, limits, products, weights)
     tiles = (-(-e.b // tile_b)) * (-(-e.y // tile_y)) * (-(-e.x // tile_x))
@@ -85,7 +85,7 @@ def _contraction(kernel: Kernel, limits: Limits, precision: str,
         block = max(1, min(panels // -(-TILES_PER_THREAD * limits.threads // tiles), sums))
     block = max(block, min(panels, -(-TILE_FLOPS_MIN // per_panel)))
     block = -(-panels // (-(-panels // block)))
-    unroll = math.gcd(4, chunk // (2 if weights == "bf16" else 1))
+    unroll = math.gcd(4, chunk // (2 if "bf16" in (weights, products) else 1))
     direct = ContractionSchedule(tile_b, tile_y, tile_x, block, chunk, rows, vectors, unroll,
                                  products, weights=weights)
     if (filtering and filterable(kernel, limits)
@@ -119,7 +119,7 @@ def unstaged(kernel: Kernel, direct: ContractionSchedule,
              limits: Limits) -> ContractionSchedule | None:
     """The schedule that reads its input where it is, or None where staging is better."""
     e, (patch, *_) = contraction_extents(kernel), kernel.stages
-    pair = 2 if direct.weights == "bf16" else 1
+    pair = 2 if "bf16" in (direct.weights, direct.dtype) else 1
     if not in_place(kernel, direct.dtype) or e.parts > 1 or e.c % pair:
         return None
     rows = min(direct.rows, (limits.vectors - registers(kernel, limits)) // direct.vectors)

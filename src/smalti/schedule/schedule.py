@@ -35,7 +35,7 @@ class ContractionSchedule:
     `transient`: each run transforms them first, into memory that is free at that time; without
     either, they are transformed when they are bound. Products are of `dtype` factors; `weights` is
     the dtype that packed weights are held in: halves are widened where products are f32, quantised
-    ones become f32 in scratch memory, once for all pixels of a tile. Without `staged`, the
+    ones become factors in scratch memory, once for all pixels of a tile. Without `staged`, the
     micro-kernel reads the input where it is, and results are written from registers. `planar`: a
     patch is staged as a plane for each channel, whose rows are copied whole; for few channels that
     are stored so.
@@ -65,7 +65,7 @@ class ContractionSchedule:
         """What a micro-kernel multiplies: "f32", f32 by "f16", "pairs" of bf16, or f32 by "widened"
         bf16."""
         if self.weights in FORMATS:
-            return "f32"
+            return "pairs" if self.dtype == "bf16" else "f32"
         if self.weights != "bf16":
             return self.weights
         return "pairs" if self.dtype == "bf16" else "widened"
@@ -73,7 +73,7 @@ class ContractionSchedule:
     @property
     def step(self) -> int:
         """Channels that one turn of the innermost loop takes."""
-        return self.unroll * (2 if self.weights == "bf16" else 1)
+        return self.unroll * (2 if "bf16" in (self.weights, self.dtype) else 1)
 
     def check(self, limits: Limits) -> None:
         """Raise IllegalSchedule when `limits` cannot run it."""
@@ -94,8 +94,8 @@ class ContractionSchedule:
             raise IllegalSchedule("weights are transformed by each tile or by each run, not both")
         if self.dtype == "bf16" and not limits.pairs:
             raise IllegalSchedule("bf16 products need vdpbf16ps")
-        if self.dtype == "bf16" and self.weights != "bf16":
-            raise IllegalSchedule("bf16 products need bf16 weights")
+        if self.dtype == "bf16" and self.weights != "bf16" and form is None:
+            raise IllegalSchedule("bf16 products need bf16 weights or quantised ones")
 
 
 @dataclass(frozen=True, slots=True)

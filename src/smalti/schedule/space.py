@@ -101,7 +101,7 @@ def _contractions(kernel: Kernel, limits: Limits, first: ContractionSchedule,
     e = contraction_extents(kernel)
     known = {first.winograd: first}
     if algorithms:
-        precision = "bf16" if first.weights == "bf16" else "f32"
+        precision = "bf16" if "bf16" in (first.weights, first.dtype) else "f32"
         for size in (0, 2, 4):
             other = choose(kernel, limits, precision, size)
             known.setdefault(other.winograd, other)

@@ -83,6 +83,24 @@ def test_floats_are_rounded_and_other_formats_changed_when_they_are_bound() -> N
     np.testing.assert_array_equal(run(plain, rounded, x), wanted)
 
 
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("target", available_levels())
+def test_products_of_bf16_round_weights_as_if_they_were_held_so(target: str, dtype: str) -> None:
+    held_so, random = quantised(WEIGHT, dtype), np.random.default_rng(7)
+    for staged in (False, True):
+        g = product_graph(staged=staged)
+        x = random.standard_normal((ROWS, CHANNELS), np.float32)
+        program = compile_graph(g, threads=1, target=target, precision="bf16",
+                                weights={"w": dtype})
+        found = run(program, held_so, x)
+        plain = compile_graph(g, threads=1, target=target, precision="bf16")
+        expected = run(plain, held_so.floats(), x)
+        if parse(program.image.pieces[-1].schedule).dtype == "bf16":
+            np.testing.assert_array_equal(found, expected)
+        assert np.abs(found - expected).max() < 0.01 * np.abs(expected).max()
+    assert (parse(program.image.pieces[-1].schedule).dtype == "bf16") == (target == "avx512_bf16")
+
+
 def test_precision_of_activations_leaves_quantised_weights_as_they_are() -> None:
     x = np.random.default_rng(4).standard_normal((ROWS, CHANNELS), np.float32)
     program = compile_graph(product_graph(), threads=1, precision="bf16", weights={"w": "q8"})

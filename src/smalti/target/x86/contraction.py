@@ -45,8 +45,8 @@ AHEAD_RUNS_MAX = 12
 
 @dataclass(frozen=True)
 class Layout:
-    """Bytes of the staged patch, of the sums, and of a panel of quantised weights as f32, for one
-    width of tile."""
+    """Bytes of the staged patch, of the sums, and of a panel of quantised weights as factors, for
+    one width of tile."""
 
     pixel: int
     row: int
@@ -150,8 +150,9 @@ class Contraction:
 
     @property
     def plain_bytes(self) -> int:
-        """Bytes of a chunk of a panel as f32, where weights are quantised."""
-        return 4 * self.schedule.chunk * self.width if self.schedule.weights in FORMATS else 0
+        """Bytes of a chunk of a panel as factors, where weights are quantised."""
+        size = self.size if self.schedule.weights in FORMATS else 0
+        return size * self.schedule.chunk * self.width
 
     def _plain(self, panel: Register, layout: Layout) -> Register:
         """Where a chunk of a panel lies as the micro-kernel reads it: quantised ones in scratch."""
@@ -160,7 +161,8 @@ class Contraction:
         plain = self.asm.copy(self.scratch)
         self.asm.advance(plain, layout.plain_at)
         unpack(self.asm, FORMATS[self.schedule.weights], self.schedule.vectors,
-               self.asm.copy(panel), self.asm.copy(plain), self.schedule.chunk)
+               self.asm.copy(panel), self.asm.copy(plain), self.schedule.chunk,
+               pairs=self.schedule.dtype == "bf16")
         return plain
 
     def lower(self) -> Lowered:

@@ -1,20 +1,25 @@
-"""Quantised weights of a panel as f32, in memory: what a micro-kernel reads for all its pixels.
+"""Quantised weights of a panel as factors, in memory: what a micro-kernel reads for all its pixels.
 
     [group][word][o in panel], as `graph.quantised` has the words     to [c][o in panel]
 
 Each lane has its own o, and all codes of a word belong to it, so that nothing moves across lanes: a
 code is shifted down, made an f32, multiplied with the scale of its group and raised by its minimum.
+For products of bf16, two neighbouring c are rounded and laid side by side under each o.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from smalti.graph.quantised import WORD_BITS, Format
+from smalti.target.x86 import elements
 from smalti.target.x86.assembler import Assembler, Memory, Register
 
 
 def unpack(asm: Assembler, form: Format, vectors: int, source: Register, target: Register,
-           channels: int) -> None:
-    """Write `channels` channels, whole groups, of a panel `vectors` wide to `target`.
+           channels: int, *, pairs: bool = False) -> None:
+    """Write `channels` channels, whole groups, of a panel `vectors` wide to `target`: f32, or
+    `pairs` of bf16.
 
     Both registers are left behind what was read and written.
     """
@@ -26,13 +31,27 @@ def unpack(asm: Assembler, form: Format, vectors: int, source: Register, target:
         with asm.loop(form.group // form.codes):
             for v in range(vectors):
                 words = asm.load(Memory(source, v * asm.level.bytes))
-                for k in range(form.codes):
-                    value = asm.result("mul", _code(asm, form, words, k), heads[0][v])
-                    if form.minimum:
-                        asm.op("add", value, value, heads[1][v])
+                values = (_weight(asm, form, words, k, [head[v] for head in heads])
+                          for k in range(form.codes))
+                if pairs:
+                    values = (_pair(asm, low, high) for low, high in zip(values, values))
+                for k, value in enumerate(values):
                     asm.store(Memory(target, k * line + v * asm.level.bytes), value)
             asm.advance(source, line)
-            asm.advance(target, form.codes * line)
+            asm.advance(target, form.codes * line // (2 if pairs else 1))
+
+
+def _weight(asm: Assembler, form: Format, words: Register, k: int,
+            heads: Sequence[Register]) -> Register:
+    """Weight `k` of each word."""
+    value = asm.result("mul", _code(asm, form, words, k), heads[0])
+    return asm.result("add", value, heads[1]) if form.minimum else value
+
+
+def _pair(asm: Assembler, low: Register, high: Register) -> Register:
+    """Two vectors as bf16, side by side in each lane."""
+    above = asm.result("shift_left_int", elements.rounded(asm, high), 16)
+    return asm.result("or", elements.rounded(asm, low), above)
 
 
 def _code(asm: Assembler, form: Format, words: Register, k: int) -> Register:
