@@ -109,10 +109,10 @@ def shape_seconds(path: Path, threads: int, cache: str) -> tuple[float, float, f
     second = compile_graph(graph, threads=threads, held=parts.parts[UNET].held,
                            weights=parts.dtypes(graph), like=first)
     compiled = time.perf_counter()
-    second.bind(checkpoint.floats, checkpoint.drop, like=first)
+    second.bind(checkpoint.given, checkpoint.drop, like=first)
     bound = time.perf_counter()
     second.release()
-    second.bind(checkpoint.floats, checkpoint.drop)
+    second.bind(checkpoint.given, checkpoint.drop)
     return compiled - started, bound - compiled, time.perf_counter() - bound
 
 
