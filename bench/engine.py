@@ -14,7 +14,6 @@ from smalti.benchmark.table import Row
 from smalti.benchmark.turns import in_fresh_process
 from smalti.checkpoint import Checkpoint, load
 from smalti.diffusion.submodels import Submodels
-from smalti.runtime.compiler import compile_graph
 from smalti.runtime.engine import load as load_engine
 from smalti.runtime.memory import anonymous
 
@@ -106,8 +105,7 @@ def shape_seconds(path: Path, threads: int, cache: str) -> tuple[float, float, f
     graph = parts.graph(UNET, SHAPES[1])
     read_weights(checkpoint, list(graph.parameters))  # the file into memory
     started = time.perf_counter()
-    second = compile_graph(graph, threads=threads, held=parts.parts[UNET].held,
-                           weights=parts.dtypes(graph), like=first)
+    second = parts.compiled(UNET, graph, first)
     compiled = time.perf_counter()
     second.bind(checkpoint.given, checkpoint.drop, like=first)
     bound = time.perf_counter()

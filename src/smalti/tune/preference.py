@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from smalti.kernel.form import Kernel
 from smalti.schedule import Limits, Schedule
+from smalti.schedule.merge import contraction_extents
 from smalti.schedule.space import around
 
 GAIN_MIN = 0.1
@@ -19,6 +20,9 @@ expects 3 to 10 % of, as much turns out slower as faster."""
 DECISIONS = ("panels", "chunk")
 """Those that the model may make: of its tiles of pixels too many are slower."""
 ROUNDS = 2
+WINDOW_DECISIONS = ("panels",)
+"""The same for windows: the layout of their packed weights goes by chunks, and a program for
+another shape is to share them."""
 
 
 def preferred(kernel: Kernel, limits: Limits, first: Schedule,
@@ -37,10 +41,11 @@ def preferred(kernel: Kernel, limits: Limits, first: Schedule,
     >>> preferred(kernel, Limits(8, 16), first, lambda s: 100 + s.grain) == first
     True
     """
+    decisions = WINDOW_DECISIONS if windowed(kernel) else DECISIONS
     best, least = first, (usual := seconds(first))
     for _ in range(ROUNDS):
         before = best
-        for other in around(kernel, limits, best, DECISIONS):
+        for other in around(kernel, limits, best, decisions):
             if getattr(other, "shared", False) > getattr(first, "shared", False):
                 continue  # it would keep the result from being written over its operand
             took = seconds(other)
@@ -49,3 +54,11 @@ def preferred(kernel: Kernel, limits: Limits, first: Schedule,
         if best == before:
             break
     return best if least <= (1 - GAIN_MIN) * usual else first
+
+
+def windowed(kernel: Kernel) -> bool:
+    """Whether it is a convolution with more than one tap."""
+    if kernel.form != "contraction":
+        return False
+    e = contraction_extents(kernel)
+    return e.r * e.s > 1
