@@ -10,7 +10,8 @@ from gymnasium.utils.env_checker import check_env
 
 from smalti import dojo, machine
 from smalti.dojo import scoring, task, training
-from smalti.dojo.environment import ILLEGAL, ScheduleEnv, of_tasks
+from smalti.dojo.environment import ILLEGAL, ScheduleEnv
+from smalti.dojo.task import of_tasks
 from smalti.errors import InputError
 
 

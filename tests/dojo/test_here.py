@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from smalti.dojo.environment import ScheduleEnv, of_tasks
+from smalti.dojo.environment import ScheduleEnv
 from smalti.dojo.here import on_this_cpu
 from smalti.dojo.scoring import chance, curve, greedy
+from smalti.dojo.task import of_tasks
 
 
 def test_every_schedule_of_a_small_product_is_measured() -> None:

@@ -11,7 +11,6 @@ process when a program is started, code compiled or a file written.
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import random
@@ -40,6 +39,7 @@ from smalti.checkpoint.embeddings import Embedding
 from smalti.errors import CheckpointError
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
+from fuzz.command_line import report, started  # noqa: E402
 from fuzz.hostile_folders import INDEX, changed_folder, folders  # noqa: E402
 from fuzz.hostile_pickles import bombs, executing, text  # noqa: E402
 from torch_files import MAGIC, Code, View, pickled, torch_row, torch_zip, zipped  # noqa: E402
@@ -523,24 +523,8 @@ def supervise(minutes: float, seed: int) -> int:
             bad.append(lines[-1] if lines else f"{seed}")
             print(f"BAD {bad[-1]}\n{errors[-1500:]}", flush=True)
         seed += max(1, len(lines)) if code else WORKER_CASES
-    print(f"{done} cases, {len(bad)} bad: {bad}")
-    for words, count in sorted(outcomes.items()):
-        print(f"{count:8d} {' '.join(words)}")
-    return len(bad)
-
-
-def main() -> int:
-    """Read the command line; 1 when a case was bad."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--worker", type=int, default=0, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.worker:
-        work(given.seed, given.worker)
-        return 0
-    return int(supervise(given.minutes, given.seed) > 0)
+    return report(outcomes, done, bad)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(started(__doc__, work, supervise))

@@ -12,7 +12,6 @@ the parent prints the seed of a case that crashes, hangs or raises anything else
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import random
@@ -41,6 +40,9 @@ from smalti.runtime.image import HEADER, MAGIC
 from smalti.runtime.program import Program
 from smalti.runtime.report import engine_report
 from smalti.target.x86.instructions import LEVELS
+
+sys.path[:0] = [str(Path(__file__).parents[1])]
+from fuzz.command_line import report, started  # noqa: E402
 
 CASE_SECONDS_MAX = 30
 MEMORY_BYTES = 1 << 30
@@ -370,24 +372,8 @@ def supervise(minutes: float, seed: int) -> int:
             print(f"seed {last}: {'hangs' if hung else f'exit {child.returncode}'}\n"
                   f"{errors[-1500:]}", flush=True)
         seed = last + 1 if hung or ended and child.returncode else last
-    print(f"{sum(counts.values())} cases, {len(bad)} bad: {bad}")
-    for words, count in sorted(counts.items()):
-        print(f"{count:8d} {' '.join(words)}")
-    return len(bad)
-
-
-def main() -> int:
-    """Read the command line; 1 when a case was bad."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--worker", type=int, default=0, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.worker:
-        work(given.seed, given.worker)
-        return 0
-    return int(supervise(given.minutes, given.seed) > 0)
+    return report(counts, sum(counts.values()), bad)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(started(__doc__, work, supervise))

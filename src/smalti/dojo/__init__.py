@@ -8,11 +8,11 @@
 from smalti.dojo.policy import Policy
 from smalti.dojo.scoring import Score, score, table
 from smalti.dojo.space import Space, product_space
-from smalti.dojo.task import LEVELS, Task, level, replays
+from smalti.dojo.task import LEVELS, Task, level, of_tasks, replays
 from smalti.dojo.training import train
 
-__all__ = ["LEVELS", "Policy", "ScheduleEnv", "Score", "Space", "Task", "level", "product_space",
-           "replays", "score", "table", "train"]
+__all__ = ["LEVELS", "Policy", "ScheduleEnv", "Score", "Space", "Task", "level", "of_tasks",
+           "product_space", "replays", "score", "table", "train"]
 
 
 def __getattr__(name: str) -> object:

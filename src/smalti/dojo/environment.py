@@ -88,8 +88,3 @@ class ScheduleEnv(gymnasium.Env[dict[str, np.ndarray], np.int64]):
 
     def _told(self) -> dict[str, Any]:
         return {"task": self._task.name, "action_mask": self._mask().astype(np.int8)}
-
-
-def of_tasks(tasks: list[Task]) -> Draw:
-    """A level of the tasks of a list, say of replayed spaces."""
-    return lambda random: tasks[int(random.integers(len(tasks)))]

@@ -26,9 +26,9 @@ class Policy:
 
     >>> from smalti.dojo.space import product_space
     >>> policy = Policy.new(product_space(), features=11, seed=0)
-    >>> features = np.zeros((3, 11), np.float32)
-    >>> policy.drawn(features, np.random.default_rng(0)).shape    # a candidate each
-    (3,)
+    >>> inputs = policy.seen(np.zeros((3, 11), np.float32), np.zeros((3, 10), int), depth=0)
+    >>> policy.probabilities(inputs, 0, policy.space.mask(np.zeros(3, int))).sum(1).round(5)
+    array([1., 1., 1.], dtype=float32)
     """
 
     def __init__(self, space: Space, weights: dict[str, np.ndarray]) -> None:
@@ -111,17 +111,6 @@ class Policy:
         scores = np.where(legal, scores, -np.inf)
         powers = np.exp(scores - scores.max(1, keepdims=True))
         return powers / powers.sum(1, keepdims=True)
-
-    def drawn(self, features: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        """A candidate for each row of features, drawn by the probabilities."""
-        picks = np.zeros((len(features), len(self.space.fields)), np.int64)
-        node = np.zeros(len(features), np.int64)
-        for depth in range(len(self.space.fields)):
-            shares = self.probabilities(self.seen(features, picks, depth), depth,
-                                        self.space.mask(node))
-            picks[:, depth] = drawn(shares, random)
-            node = self.space.tree[node, picks[:, depth]]
-        return node
 
     def ranking(self, task: Task) -> np.ndarray:
         """All candidates, the most probable one first."""

@@ -175,6 +175,11 @@ def level(name: str) -> Draw:
     return LEVELS[name]
 
 
+def of_tasks(tasks: list[Task]) -> Draw:
+    """A level of the tasks of a list, say of replayed spaces."""
+    return lambda random: tasks[int(random.integers(len(tasks)))]
+
+
 def replays(folder: Path) -> list[Task]:
     """Exhaustively measured spaces, a task a device: CLBlast's SGEMM at 4096 cubed, and an image
     filter of 15 by 15 on 4096 by 4096 pixels, of which the timing model knows nothing.

@@ -12,6 +12,7 @@ import json
 import math
 import mmap
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -92,7 +93,7 @@ class TensorEntry:
     end: int
 
 
-class Tensors:
+class Tensors(ABC):
     """Tensors by name, whatever kind of file they lie in; each is read when it is asked for.
 
     `entries` has shape and dtype tag of each, `metadata` what the file says about itself, `notes`
@@ -127,12 +128,12 @@ class Tensors:
         """Dtype tag of a tensor, such as "F16", "BF16", or a block format such as "Q4_K"."""
         return self.entry(name).dtype
 
+    @abstractmethod
     def raw(self, name: str) -> np.ndarray:
         """Read-only view on the mapped file. BF16 is seen as uint16, float8 as uint8.
 
         Of a block format it is uint8, with the bytes of a row as last axis.
         """
-        raise NotImplementedError
 
     def array(self, name: str) -> np.ndarray:
         """Read-only view on the mapped file, of the number type that the file states."""
@@ -144,12 +145,12 @@ class Tensors:
         """A dense float32 copy of a tensor (of any dtype)."""
         return np.ascontiguousarray(to_float32(self.raw(name), self.dtype(name)))
 
+    @abstractmethod
     def drop(self, name: str) -> None:
         """Let the system take back the memory that holds `name`; reading it again brings it back.
 
         Where the system has no such call, nothing happens.
         """
-        raise NotImplementedError
 
     def entry(self, name: str) -> TensorEntry:
         """Shape, dtype tag and place of a tensor. Raises CheckpointError for an unknown name."""
