@@ -118,8 +118,8 @@ def _in_a_row(path: Path, data: memoryview) -> tuple[object, dict[str, Stored]]:
     magic = run(path, code)
     if magic.value != MAGIC_NUMBER:
         raise CheckpointError(f"{path} is a pickle that torch.save did not write (it holds"
-                              f" {_words(magic.value)}); expected a checkpoint; load it in Python"
-                              " and save it as safetensors")
+                              f" {_words(magic.value)}); expected a checkpoint; loading it in"
+                              " Python would run what is in it, so give another file")
     version = run(path, code, magic.end)
     if version.value != VERSION:
         raise CheckpointError(f"{path} states another version of torch.save than {VERSION}; the"
