@@ -1,0 +1,33 @@
+"""Types of values that an invocation computes with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SCALARS = ("f32", "f16", "i32", "u32", "bool")
+FLOATS, INTEGERS = ("f32", "f16"), ("i32", "u32")
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A scalar, or a vector of 2 or 4 of them."""
+
+    scalar: str
+    lanes: int = 1
+
+    def __str__(self) -> str:
+        return self.scalar if self.lanes == 1 else f"{self.scalar}x{self.lanes}"
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A matrix that a subgroup holds together: a factor ("a" or "b") or a "sum", of f16, bf16 or
+    f32 elements."""
+
+    role: str
+    rows: int
+    columns: int
+    scalar: str
+
+    def __str__(self) -> str:
+        return f"{self.role}:{self.scalar}[{self.rows}, {self.columns}]"
