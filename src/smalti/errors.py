@@ -12,6 +12,8 @@
     ├── IllegalSchedule         a schedule cannot be applied to a kernel; a search catches only this
     ├── NumericsError           NaN or Inf appeared; names the first kernel that made it
     └── DeviceError             the device or the operating system refused what a program needs
+        ├── DeviceMemoryError   its memory does not suffice; says what was asked for and what is free
+        └── DeviceLostError     it stopped working for this process; it can be opened anew
 
 Every message says what was given, what was expected and what to do.
 """
@@ -88,6 +90,17 @@ class NumericsError(SmaltiError):
 
 class DeviceError(SmaltiError):
     """The device or the operating system refused what a program needs."""
+
+
+class DeviceMemoryError(DeviceError):
+    """The memory of a device does not suffice; the message says what was asked for and is free."""
+
+
+class DeviceLostError(DeviceError):
+    """A device stopped working for this process (reset, removed, or hung by a program).
+
+    What was open on it is of no use any more; the device can be opened anew.
+    """
 
 
 def first_of(names: Iterable[str], limit: int = 10, separator: str = ", ") -> str:

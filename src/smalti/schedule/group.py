@@ -1,0 +1,70 @@
+"""What of a GPU bounds a schedule: the limits of its work-groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MatrixShape:
+    """A product that one instruction of a matrix unit computes, by all invocations of a subgroup.
+
+    `rows`×`depth` times `depth`×`columns` factors of dtype `factors`, added to `rows`×`columns` sums
+    of dtype `sums`.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    factors: str
+    sums: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """What a device lets a work-group do and have.
+
+    The defaults are what every device of Vulkan 1.2 and of WebGPU has, so that a schedule for them
+    runs anywhere.
+
+    >>> GroupLimits().invocations
+    128
+    """
+
+    shared_bytes: int = 16 << 10
+    """Of all shared arrays of a work-group."""
+    invocations: int = 128
+    """Of a work-group at most, and along its first axis."""
+    subgroup_min: int = 1
+    subgroup_max: int = 128
+    """Programs run in subgroups of any power of two in between, unless they ask for one."""
+    subgroup_choice: bool = False
+    """Whether a program may ask for one size of subgroups, and that they be full."""
+    subgroup_operations: bool = False
+    """Whether a subgroup can vote, shuffle, and add without shared memory."""
+    grid: tuple[int, int, int] = (65535, 65535, 65535)
+    """Work-groups of a launch at most, along x, y and z."""
+    buffer_bytes: int = 128 << 20
+    """Of one buffer."""
+    buffer_range: int = 128 << 20
+    """Bytes that one binding can see of its buffer."""
+    offset_alignment: int = 256
+    """Where in a buffer a binding may begin is a multiple of this many bytes."""
+    bindings: int = 4
+    """Of one program."""
+    push_bytes: int = 128
+    """Of push constants: a word for each binding, then what else a program wants."""
+    f16: bool = False
+    """Whether f16 is computed with; without it, stored only."""
+    bf16: bool = False
+    """Whether bf16 is a type of its own, converted by the device."""
+    storage16: bool = False
+    """Whether invocations load and store 16 bits; without it, words of 32."""
+    storage8: bool = False
+    """Whether invocations load and store 8 bits; without it, words of 32."""
+    matrices: tuple[MatrixShape, ...] = ()
+    """What the matrix unit computes; empty where there is none that programs reach."""
+    units: int = 0
+    """Compute units (streaming multiprocessors, execution units); 0 where the driver is silent."""
+    unified: bool = False
+    """Whether the device computes in main memory."""
