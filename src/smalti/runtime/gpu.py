@@ -61,8 +61,9 @@ class Pipeline(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """A launch of `pipeline`: for each of its bindings, a buffer and a byte offset in it, a multiple
-    of the size of the binding's elements.
+    """A launch of `pipeline`: for each of its bindings, a buffer and a byte offset in it.
+
+    An offset is a multiple of the size of the binding's elements.
 
     `seconds` is how long it takes by prediction, 0 where nobody knows: no submission is made longer
     than a driver's watchdog allows.
