@@ -12,7 +12,7 @@
     ├── IllegalSchedule         a schedule cannot be applied to a kernel; a search catches only this
     ├── NumericsError           NaN or Inf appeared; names the first kernel that made it
     └── DeviceError             the device or the operating system refused what a program needs
-        ├── DeviceMemoryError   its memory does not suffice; says what was asked for and what is free
+        ├── DeviceMemoryError   its memory does not suffice; says what was asked and what is free
         └── DeviceLostError     it stopped working for this process; it can be opened anew
 
 Every message says what was given, what was expected and what to do.

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 class MatrixShape:
     """A product that one instruction of a matrix unit computes, by all invocations of a subgroup.
 
-    `rows`×`depth` times `depth`×`columns` factors of dtype `factors`, added to `rows`×`columns` sums
-    of dtype `sums`.
+    `rows`×`depth` times `depth`×`columns` factors of dtype `factors`, added to sums of `sums`.
     """
 
     rows: int
