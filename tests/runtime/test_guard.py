@@ -8,6 +8,7 @@ from native_pieces import relative_error
 
 from smalti.errors import InputError, NumericsError
 from smalti.graph import Graph, evaluate
+from smalti.graph.quantised import quantised
 from smalti.runtime.compiler import compile_graph
 from smalti.runtime.guard import ERROR_MAX, filtering_error
 from smalti.runtime.image import Image
@@ -74,6 +75,21 @@ def test_a_program_falls_back_to_what_is_precise(scale: float, enlarged: bool, l
     expected = evaluate(convolution(enlarged), {"x": x}, {"w": weight})["y"]
     assert np.isfinite(expected).all()
     assert relative_error(program.run({"x": x})["y"], expected) < ERROR_MAX
+
+
+@pytest.mark.parametrize("scale", [1, 1e-37])
+def test_quantised_weights_are_looked_at_as_the_floats_that_they_are(scale: float) -> None:
+    g = Graph("conv")
+    x = g.input("x", (1, 64, 16, 16))
+    g.output("y", g.apply("conv", x, g.parameter("w", (64, 64, 3, 3)), pads=(1, 1, 1, 1)))
+    held = quantised(normal(64, 64, 3, 3) * np.float32(scale), "q8_min")
+    program, plain = (compile_graph(g, threads=1, weights=dtypes)
+                      for dtypes in ({"w": "q8_min"}, {}))
+    program.bind(lambda name: held)
+    plain.bind(lambda name: held.floats())
+    assert program.filterings == plain.filterings == ({} if scale == 1 else {"w": 2})
+    x = np.random.default_rng(0).uniform(-1, 1, (1, 64, 16, 16)).astype(np.float32)
+    np.testing.assert_array_equal(program.run({"x": x})["y"], plain.run({"x": x})["y"])
 
 
 def test_the_same_program_takes_other_weights_afterwards() -> None:

@@ -16,6 +16,7 @@ Halves of the graph itself are f32 by then (`rewrite/halves.py`), but for inputs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -48,7 +49,8 @@ def held(found: Cut, dtypes: Mapping[str, str], elements_min: int = ELEMENTS_MIN
 
     Those are parameters of at least `elements_min` elements that only kernels of the forms
     `WIDENING` read: the weights of products, tables of embeddings. Quantised are those that only
-    products read, whose rows are whole groups; others that should be are f16. All else stays f32.
+    products read, whose channels are whole groups, each with its window as a file has them; others
+    that should be are f16. All else stays f32.
     """
     readers: dict[Storage, list[str]] = {}
     for piece in found.pieces:
@@ -73,9 +75,12 @@ def _read_as(piece: Piece | HostPiece, name: str, view: View, dtype: str) -> str
         return dtype
     if piece.kernel.form != "contraction" or name != "weight" or len(view.shape) != 4:
         return "f16"
-    (_, channels, *window), (row, step, *_) = view.shape, view.strides
+    (_, channels, *window), (row, *inner) = view.shape, view.strides
+    dense = (math.prod(window), window[1], 1)
     whole = not any(n % form.group for n in (channels, row, view.offset))
-    return dtype if window == [1, 1] and step == 1 and whole else "f16"
+    side_by_side = all(n == 1 or step == wanted
+                       for n, step, wanted in zip(view.shape[1:], inner, dense))
+    return dtype if whole and side_by_side else "f16"
 
 
 def stored_in(found: Cut, storages: Mapping[Storage, Storage]) -> Cut:

@@ -136,6 +136,7 @@ def quantised(values: npt.ArrayLike, dtype: str) -> Quantised:
         least, most = None, (1 << form.bits - 1) - 1
         scales, range_ = np.abs(groups).max(axis=1) / np.float32(most), (-most, most)
         shifted = groups
-    inverse = np.divide(1, scales, out=np.zeros_like(scales), where=scales != 0)
-    codes = np.rint(shifted * inverse[:, None]).clip(*range_)
+    scaled = np.divide(shifted, scales[:, None], out=np.zeros_like(shifted),
+                       where=scales[:, None] != 0)
+    codes = np.rint(scaled).clip(*range_)
     return Quantised.of(dtype, codes.astype(np.int16), scales, least, array.shape)

@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from smalti.errors import IllegalSchedule
+from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import Kernel
 from smalti.runtime.executable import Executable, joined
 from smalti.runtime.image import Image, Slot
@@ -81,8 +82,8 @@ def _other_weights(image: Image, piece: int, kernel: Kernel, schedule: Schedule)
 
 def _layout(packed: PackedWeight) -> PackedWeight:
     """Equal for packings that give the same bytes: but for plain windows, chunks follow one another
-    as channels do."""
-    if packed.rows * packed.columns > 1 and not packed.winograd:
+    as channels do, and as the groups of quantised weights."""
+    if packed.taps > 1 and not packed.winograd and packed.dtype not in FORMATS:
         return packed
     return replace(packed, chunk=packed.chunks * packed.chunk)
 

@@ -33,8 +33,7 @@ def filtering_error(weight: np.ndarray, size: int, folded: bool) -> float:
     True
     """
     f = FILTERINGS[size, folded]
-    chosen = np.linspace(0, len(weight) - 1, min(OUTPUTS, len(weight))).astype(int)
-    some = np.asarray(weight[chosen, :CHANNELS_MAX], np.float32)
+    some = np.asarray(weight[sampled(len(weight)), :CHANNELS_MAX], np.float32)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         found, truth = (_outputs(f, some, dtype).astype(np.float64)
                         for dtype in (np.float32, np.float64))
@@ -42,6 +41,15 @@ def filtering_error(weight: np.ndarray, size: int, folded: bool) -> float:
         scale = np.linalg.norm(truth, axis=1)
         share = np.divide(off, scale, out=np.zeros_like(off), where=off != 0)
     return float(np.sqrt(np.mean(np.square(np.where(np.isnan(share), np.inf, share)))))
+
+
+def sampled(outputs: int) -> np.ndarray:
+    """The output channels that are looked at, of so many; of those themselves all.
+
+    >>> sampled(15).tolist(), sampled(3).tolist()
+    ([0, 2, 4, 6, 8, 10, 12, 14], [0, 1, 2])
+    """
+    return np.linspace(0, outputs - 1, min(OUTPUTS, outputs)).astype(int)
 
 
 def _outputs(f: Filtering, weight: np.ndarray, dtype: type) -> np.ndarray:

@@ -79,9 +79,12 @@ def _slot_faults(image: Image, slot: Slot) -> Iterator[str]:
                                       and 0 <= slot.panels <= TILES_MAX):
         yield f"packing function {slot.function}, {slot.panels} panels"
     if (f := slot.filtering) is not None:
+        start = slot.start
+        if words:
+            start = start // FORMATS[slot.dtype].words * FORMATS[slot.dtype].group
         if f.size not in (2, 4) or len(f.shape) != 4 or f.shape[2:] != (3, 3) \
                 or len(f.strides) != 4 or min(f.shape + f.strides) < 0 \
-                or slot.start + _reach(f.shape, f.strides) > size:
+                or start + _reach(f.shape, f.strides) > size:
             yield f"filtering of {f.shape}, {f.strides}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph.operation import DTYPES, FLOATS, HALVES
 from smalti.graph.quantised import FORMATS, Quantised, quantised
 from smalti.runtime.conversion import converted
-from smalti.runtime.guard import ERROR_MAX, filtering_error
+from smalti.runtime.guard import ERROR_MAX, filtering_error, sampled
 from smalti.runtime.image import Image, Slot
 from smalti.runtime.memory import anonymous
 from smalti.runtime.sources import Done, Read
@@ -139,10 +140,21 @@ def imprecise(image: Image, read: Read, done: Done,
 def _error(slot: Slot, values: np.ndarray) -> float:
     """How far the filtering of a slot's layer is off with the weight among `values`."""
     f = slot.filtering
+    if slot.dtype in FORMATS:
+        return filtering_error(_some_rows(slot, values), f.size, f.folded)
     size = values.itemsize
     weight = np.ndarray(f.shape, values.dtype, values.view(np.uint8).data, size * slot.start,
                         tuple(size * stride for stride in f.strides))
     return filtering_error(weight, f.size, f.folded)
+
+
+def _some_rows(slot: Slot, words: np.ndarray) -> np.ndarray:
+    """Those output channels of a quantised weight that the guard looks at, as f32."""
+    form, (outputs, *inner) = FORMATS[slot.dtype], slot.filtering.shape
+    size, stride = (form.words_of(n) for n in (math.prod(inner), slot.filtering.strides[0]))
+    rows = [words[at:at + size] for at in slot.start + stride * sampled(outputs)]
+    groups = np.concatenate(rows).reshape(-1, form.words)
+    return Quantised(slot.dtype, groups, (len(rows), *inner)).floats()
 
 
 def checked(name: str, values: np.ndarray, shape: tuple[int, ...], dtype: str = "f32",

@@ -241,8 +241,9 @@ def channel_chunk(channels: int, tile: tuple[int, int, int], e, limits: Limits,
     tile_b, tile_y, tile_x = tile
     patch = tile_b * ((tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1) * (
         (tile_x - 1) * e.stride_x + (e.s - 1) * e.dilation_x + 1)
-    most = max(2 * limits.lanes, limits.l2_bytes * 3 // 8 // (patch * size))
-    most = min(most, max(2 * limits.lanes, CHUNK_BYTES // size // (e.r * e.s)))
+    least = max(2 * limits.lanes, step)
+    most = max(least, limits.l2_bytes * 3 // 8 // (patch * size))
+    most = min(most, max(least, CHUNK_BYTES // size // (e.r * e.s)))
     if channels <= most:
         return -(-channels // step) * step
     fits = [n for n in range(limits.lanes, most + 1, limits.lanes)

@@ -35,7 +35,8 @@ class ContractionSchedule:
     `transient`: each run transforms them first, into memory that is free at that time; without
     either, they are transformed when they are bound. Products are of `dtype` factors; `weights` is
     the dtype that packed weights are held in: halves are widened where products are f32, quantised
-    ones become factors in scratch memory, once for all pixels of a tile. Without `staged`, the
+    ones become factors in scratch memory, once for all pixels of a tile, or before they are
+    transformed. Without `staged`, the
     micro-kernel reads the input where it is, and results are written from registers. `planar`: a
     patch is staged as a plane for each channel, whose rows are copied whole; for few channels that
     are stored so.
@@ -84,10 +85,13 @@ class ContractionSchedule:
         if self.chunk % self.step:
             raise IllegalSchedule(f"a chunk of {self.chunk} channels is no multiple of "
                                   f"{self.step}")
-        form = FORMATS.get(self.weights)
-        if form is not None and (self.chunk % form.group or self.winograd or self.planar):
-            raise IllegalSchedule(f"{self.weights} weights need the direct algorithm and chunks of "
-                                  f"whole groups of {form.group} channels, not {self.chunk}")
+        form, transformed = FORMATS.get(self.weights), self.streamed or self.transient
+        if form is not None and self.chunk % form.group:
+            raise IllegalSchedule(f"{self.weights} weights need chunks of whole groups of "
+                                  f"{form.group} channels, not {self.chunk}")
+        if form is not None and (self.planar or self.winograd and not transformed):
+            raise IllegalSchedule(f"{self.weights} weights are neither staged as planes nor held "
+                                  f"transformed")
         if (self.streamed or self.transient or self.shared or self.folded) and not self.winograd:
             raise IllegalSchedule("only minimal filtering transforms inputs and weights")
         if self.streamed and self.transient:

@@ -66,7 +66,7 @@ def filtered(kernel: Kernel, direct: ContractionSchedule, limits: Limits, size: 
     """The schedule of a filterable kernel by F(`size`); an enlargement in front is folded in.
 
     Weights are transformed by each run where that at binding would add more than `growth_max`
-    bytes to the plain ones.
+    bytes to the plain ones, and where these are quantised.
     """
     e = contraction_extents(kernel)
     folded = halved(kernel.stages[0]) is not None
@@ -84,9 +84,12 @@ def filtered(kernel: Kernel, direct: ContractionSchedule, limits: Limits, size: 
     if streamed:
         u = points(size, folded) * vectors * limits.lanes * 4
         most = min(most, max(limits.lanes, int(U_SHARE * limits.l2_bytes) // u))
-    fits = [n for n in range(limits.lanes, most + 1, limits.lanes) if e.c % n == 0]
+    form = FORMATS.get(direct.weights)
+    fits = [n for n in range(limits.lanes, most + 1, limits.lanes)
+            if e.c % n == 0 and (form is None or n % form.group == 0)]
     growth = weights_growth(e, direct.weights, size, folded)
-    transient = not streamed and growth_max is not None and growth > growth_max
+    transient = not streamed and (form is not None or growth_max is not None
+                                  and growth > growth_max)
     weights = direct.weights if streamed or transient else "f32"
     whole = -(-e.c // 8) * 8 if weights == "bf16" else -(-e.c // 4) * 4
     chunk = whole if e.c <= most or not fits else fits[-1]

@@ -40,6 +40,21 @@ def product_graph(rows: int = ROWS, *, staged: bool = False, form: str = "plain"
     return g
 
 
+def window_graph(size: int, channels: int = 64, out: int = 40, *, step: int = 1, window: int = 3,
+                 images: int = 1, enlarged: bool = False, staged: bool = True) -> Graph:
+    """A convolution of silu(x), of x without a border where it is not `staged`, or behind an
+    enlargement."""
+    g = Graph("window")
+    x = g.input("x", (images, channels, size, size))
+    if staged:
+        x = g.apply("silu", x)
+    if enlarged:
+        x = g.apply("resize", x, scales=(1, 1, 2, 2))
+    g.output("y", g.apply("conv", x, g.parameter("w", (out, channels, window, window)),
+                          strides=(step, step), pads=(window // 2 * staged,) * 4))
+    return g
+
+
 def run(program: Program, weight: np.ndarray | Quantised, x: np.ndarray) -> np.ndarray:
     program.bind(lambda name: weight)
     return program.run({"x": x})["y"].copy()
@@ -63,11 +78,77 @@ def test_products_are_those_of_the_weights_as_f32(target: str, dtype: str) -> No
         assert share == FORMATS[dtype].element_bytes / 4
 
 
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("target", available_levels())
+def test_convolutions_with_windows_unpack_them_from_the_order_of_the_file(
+        target: str, dtype: str) -> None:
+    check_window(target, dtype, window_graph(9, step=2), 0)
+    check_window(target, dtype, window_graph(16), 4)
+
+
+@pytest.mark.parametrize("target", available_levels())
+@pytest.mark.parametrize("case, filtering", [
+    (dict(size=9, channels=192, step=2), 0), (dict(size=6, window=5), 0),
+    (dict(size=6, staged=False), 0), (dict(size=7, out=96, window=2, step=2, staged=False), 0),
+    (dict(size=16, out=70, enlarged=True), 4), (dict(size=12, out=33, images=2), 4),
+    (dict(size=36, channels=32, out=64), 4), (dict(size=40, channels=32, out=64, enlarged=True), 4),
+], ids=str)
+def test_windows_of_other_shapes(target: str, case: dict, filtering: int) -> None:
+    check_window(target, "q4_min", window_graph(**case), filtering)
+
+
+def check_window(target: str, dtype: str, g: Graph, filtering: int) -> None:
+    """A convolution with weights held as `dtype` gives the bytes of the same ones as f32, by
+    F(`filtering`)."""
+    random = np.random.default_rng(8)
+    held_so = quantised(random.standard_normal(g.parameters["w"].shape, np.float32), dtype)
+    x = random.standard_normal(g.inputs["x"].shape, np.float32)
+    program = compile_graph(g, threads=1, target=target, weights={"w": dtype})
+    assert program.weights_bytes % FORMATS[dtype].element_bytes == 0
+    assert {slot.dtype for slot in program.image.slots} == {dtype}
+    chosen = parse(program.image.pieces[-1].schedule)
+    assert (chosen.weights, chosen.winograd) == (dtype, filtering)
+    found = run(program, held_so, x)
+    plain = compile_graph(g, threads=1, target=target)
+    wanted = run(plain, held_so.floats(), x)
+    if parse(plain.image.pieces[-1].schedule).chunk == chosen.chunk:
+        np.testing.assert_array_equal(found, wanted)
+    expected = evaluate(g, {"x": x}, {"w": held_so.floats()})["y"]
+    assert np.abs(found - expected).max() <= 2e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("target", available_levels())
+def test_windows_in_bf16(target: str) -> None:
+    """Pairs where the CPU multiplies them; what is filtered is f32 of the weights as they are."""
+    random = np.random.default_rng(9)
+    for g, pairs in ((window_graph(9, step=2), True), (window_graph(6, staged=False), True),
+                     (window_graph(16), False)):
+        held_so = quantised(random.standard_normal(g.parameters["w"].shape, np.float32), "q8_16")
+        x = random.standard_normal(g.inputs["x"].shape, np.float32)
+        program = compile_graph(g, threads=1, target=target, precision="bf16",
+                                weights={"w": "q8_16"})
+        found = run(program, held_so, x)
+        product = parse(program.image.pieces[-1].schedule).dtype
+        assert product == ("bf16" if pairs and target == "avx512_bf16" else "f32")
+        if product == "bf16":
+            plain = compile_graph(g, threads=1, target=target, precision="bf16")
+            np.testing.assert_array_equal(found, run(plain, held_so.floats(), x))
+        expected = evaluate(g, {"x": x}, {"w": held_so.floats()})["y"]
+        assert np.abs(found - expected).max() < 0.01 * np.abs(expected).max()
+
+
 def test_any_number_of_threads_gives_the_same_bytes() -> None:
     x = np.random.default_rng(2).standard_normal((300, CHANNELS), np.float32)
     found = {run(compile_graph(product_graph(300), threads=n, weights={"w": "q4_min"}),
                  quantised(WEIGHT, "q4_min"), x).tobytes() for n in (1, 2, 3)}
     assert len(found) == 1
+    for size, channels in ((16, 64), (36, 32)):
+        g = window_graph(size, channels, 64)
+        weight = quantised(np.resize(WEIGHT, g.parameters["w"].shape), "q4_min")
+        x = np.random.default_rng(3).standard_normal(g.inputs["x"].shape, np.float32)
+        found = {run(compile_graph(g, threads=n, weights={"w": "q4_min"}), weight, x).tobytes()
+                 for n in (1, 2, 3)}
+        assert len(found) == 1
 
 
 def test_floats_are_rounded_and_other_formats_changed_when_they_are_bound() -> None:
@@ -143,8 +224,10 @@ def test_bad_schedules_and_weights_are_refused() -> None:
     bounds = Limits(8, 16)
     schedule = choose(piece.kernel, bounds)
     assert schedule.weights == "q8" and "weights='q8'" in str(schedule)
-    for wrong in (replace(schedule, chunk=16), replace(schedule, winograd=4)):
-        with pytest.raises(IllegalSchedule, match="groups of 32"):
+    for wrong, said in ((replace(schedule, chunk=16), "groups of 32"),
+                        (replace(schedule, winograd=4), "held transformed"),
+                        (replace(schedule, planar=True), "staged as planes")):
+        with pytest.raises(IllegalSchedule, match=said):
             wrong.check(bounds)
     program = compile_graph(product_graph(), threads=1, weights={"w": "q8"})
     bad = quantised(WEIGHT, "q8")
@@ -172,3 +255,24 @@ def test_other_schedules_pack_the_same_weights_and_change_no_byte(target: str) -
         for other in others[::max(1, len(others) // 6)]:
             one = Alternative(program.image, 0, piece.kernel, other, lambda name: held_so)
             assert program.run({"x": x}, {0: one})["y"].tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("target", available_levels())
+@pytest.mark.parametrize("case", [dict(size=9, channels=128, step=2), dict(size=16),
+                                  dict(size=36, channels=96, out=64)], ids=str)
+def test_other_schedules_of_windows_change_no_byte(target: str, case: dict) -> None:
+    g, dtype = window_graph(**case), "q8_min"
+    held_so = quantised(np.resize(WEIGHT, g.parameters["w"].shape), dtype)
+    x = np.random.default_rng(5).standard_normal(g.inputs["x"].shape, np.float32)
+    program = compile_graph(g, threads=1, target=target, weights={"w": dtype})
+    expected = run(program, held_so, x)
+    (piece,) = held(cut(g), {"w": dtype}).pieces
+    first = parse(program.image.pieces[0].schedule)
+    others = space(piece.kernel, limits(level(target), 1, cpu().l1_bytes, cpu().l2_bytes), first)
+    assert {other.weights for other in others} == {dtype}
+    assert len({other.panels for other in others}) > 1
+    if first.winograd:
+        assert len({other.chunk for other in others}) > 1
+    for other in others[::max(1, len(others) // 6)]:
+        one = Alternative(program.image, 0, piece.kernel, other, lambda name: held_so)
+        assert program.run({"x": x}, {0: one})["y"].tobytes() == expected.tobytes()

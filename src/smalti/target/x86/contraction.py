@@ -35,7 +35,7 @@ from smalti.target.x86.micro import (
 )
 from smalti.target.x86.nest import Axis, Nest, Sink, Stream, stream_of
 from smalti.target.x86.packing import lower_packing
-from smalti.target.x86.unpacking import unpack
+from smalti.target.x86.unpacking import pair, unpack
 
 PIXEL_PAD_BYTES = 64
 """Between staged pixels, so that the rows of a micro-kernel fall into different cache sets."""
@@ -151,19 +151,39 @@ class Contraction:
     @property
     def plain_bytes(self) -> int:
         """Bytes of a chunk of a panel as factors, where weights are quantised."""
-        size = self.size if self.schedule.weights in FORMATS else 0
-        return size * self.schedule.chunk * self.width
+        return 4 * self.schedule.chunk * self.packed.taps * self.width if self.quantised else 0
 
     def _plain(self, panel: Register, layout: Layout) -> Register:
         """Where a chunk of a panel lies as the micro-kernel reads it: quantised ones in scratch."""
-        if self.schedule.weights not in FORMATS:
+        if not self.quantised:
             return panel
         plain = self.asm.copy(self.scratch)
         self.asm.advance(plain, layout.plain_at)
-        unpack(self.asm, FORMATS[self.schedule.weights], self.schedule.vectors,
-               self.asm.copy(panel), self.asm.copy(plain), self.schedule.chunk,
-               pairs=self.schedule.dtype == "bf16")
+        self._unpack(self.asm.copy(panel), plain, self.schedule.chunk)
         return plain
+
+    def _unpack(self, source: Register, target: Register, channels: int) -> None:
+        """Make factors of `channels` channels of a panel; `source` is left behind them."""
+        s, taps = self.schedule, self.packed.taps
+        unpack(self.asm, FORMATS[s.weights], s.vectors, source, self.asm.copy(target),
+               channels * taps, pairs=s.dtype == "bf16" and taps == 1)
+        if s.dtype == "bf16" and taps > 1:
+            pair(self.asm, s.vectors, target, channels, taps)
+
+    @property
+    def quantised(self) -> bool:
+        """Whether weights are held as codes and scales."""
+        return self.schedule.weights in FORMATS
+
+    def window(self, layout: Layout, channels: int) -> list[Reduction]:
+        """The loops of a micro-kernel over the window and `channels` channels."""
+        e, s, p = self.e, self.schedule, self.packed
+        turns, back = channels // s.step, 0
+        if p.channel_lines > 1:  # to the next tap of the first channel
+            back = p.line_bytes * (1 - turns * s.unroll * p.channel_lines)
+        return [Reduction(e.r, e.dilation_y * layout.row),
+                Reduction(e.s, e.dilation_x * layout.pixel, back),
+                Reduction(turns, s.step * self.size)]
 
     def lower(self) -> Lowered:
         """Emit everything."""
@@ -323,7 +343,7 @@ class Contraction:
         pixels, a panel that only comes from memory while it is used is waited for."""
         e, s = self.e, self.schedule
         runs = s.tile_b * s.tile_y * -(-tile_x // s.rows)
-        if s.weights in FORMATS or e.r * e.s > 1 or not 2 <= runs <= AHEAD_RUNS_MAX:
+        if self.quantised or e.r * e.s > 1 or not 2 <= runs <= AHEAD_RUNS_MAX:
             return 0
         return -(-s.unroll * self.packed.line_bytes // (LINE_BYTES * runs))
 
@@ -331,13 +351,11 @@ class Contraction:
              panel: Register, ahead: Register | None, lines: int) -> None:
         """The micro-kernels along one row of pixels."""
         asm, e, s = self.asm, self.e, self.schedule
-        loops = [Reduction(e.r, e.dilation_y * layout.row),
-                 Reduction(e.s, e.dilation_x * layout.pixel),
-                 Reduction(s.chunk // s.step, s.step * self.size)]
+        loops, panel_bytes = self.window(layout, s.chunk), self.packed.channel_bytes
         at, at_sums = asm.copy(row), asm.copy(row_sums)
         for size, many in split_rows(tile_x, s.rows):
-            shape = Micro(size, s.vectors, e.stride_x * layout.pixel, 4, self.packed.line_bytes,
-                          s.unroll, s.factors, lines)
+            shape = Micro(size, s.vectors, e.stride_x * layout.pixel, 4, panel_bytes, s.unroll,
+                          s.factors, lines)
             with asm.loop(many):
                 if self.chunks == 1:
                     held = zero_sums(asm, size, s.vectors)

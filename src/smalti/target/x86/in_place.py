@@ -45,10 +45,7 @@ class InPlace(Contraction):
 
     def reduction(self, layout: Layout) -> tuple[list[Reduction], int, int]:
         """Its loops, the bytes of a step of the innermost one, and how many steps a turn does."""
-        e, s = self.e, self.schedule
-        return [Reduction(e.r, e.dilation_y * layout.row),
-                Reduction(e.s, e.dilation_x * layout.pixel),
-                Reduction(e.c // s.step, s.step * self.size)], 4, s.unroll
+        return self.window(layout, self.e.c), 4, self.schedule.unroll
 
     def _tile(self, tile: Tile, tile_x: int) -> None:
         asm, e, layout = self.asm, self.e, self.layout(tile_x)
@@ -87,7 +84,7 @@ class InPlace(Contraction):
         loops, step, unroll = self.reduction(layout)
         for size, many in split_rows(tile_x, s.rows):
             shape = Micro(size, vectors, e.stride_x * layout.pixel, step,
-                          self.packed.line_bytes, unroll, s.factors)
+                          self.packed.channel_bytes, unroll, s.factors)
             with asm.loop(many):
                 sums = zero_sums(asm, size, vectors)
                 multiply(asm, shape, here.sources[self.patch.value].base, asm.copy(weights), loops,

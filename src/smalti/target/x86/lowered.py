@@ -18,7 +18,8 @@ class PackedWeight:
     bf16 two neighbouring c stand side by side under each o. With `winograd` the window is replaced
     by the points of F(2) or F(4), outside of the channels: [panel][point][c][o in panel]; `folded`
     is that of the schedule. The weight has `parts` times `out_channels` rows; the panels of a part
-    lie together. Quantised ones are words, of each group those of `graph.quantised`:
+    lie together. Quantised ones are words, of each group those of `graph.quantised`, and
+    groups run along all taps of a channel, then those of the next:
     [panel][chunk][group in chunk][word of the group][o in panel].
     """
 
@@ -38,6 +39,22 @@ class PackedWeight:
     def line_bytes(self) -> int:
         """Bytes of a channel (a pair of them in bf16, a word of quantised ones) of a panel."""
         return self.width * (2 if self.dtype == "f16" else 4)
+
+    @property
+    def taps(self) -> int:
+        """Places of the window."""
+        return self.rows * self.columns
+
+    @property
+    def channel_lines(self) -> int:
+        """Lines from a channel (or pair) to the next one at the same tap, as a micro-kernel reads
+        them: of quantised weights all taps of a channel lie side by side, as they are unpacked."""
+        return self.taps if self.dtype in FORMATS else 1
+
+    @property
+    def channel_bytes(self) -> int:
+        """The same in bytes."""
+        return self.channel_lines * self.line_bytes
 
     @property
     def part_panels(self) -> int:
@@ -64,9 +81,9 @@ class PackedWeight:
         """Bytes of the packed weight."""
         if self.dtype in FORMATS:
             return 4 * self.panels * self.width * FORMATS[self.dtype].words_of(
-                self.chunks * self.chunk)
+                self.chunks * self.chunk * self.taps)
         size = ELEMENT_BYTES[self.dtype]
-        points = self.filtering.points if self.winograd else self.rows * self.columns
+        points = self.filtering.points if self.winograd else self.taps
         return self.panels * self.chunks * points * self.chunk * self.width * size
 
     @property

@@ -31,10 +31,12 @@ LINE_BYTES = 64
 
 @dataclass(frozen=True)
 class Reduction:
-    """A loop of the reduction, outermost first: its count, and the bytes `a` moves a step."""
+    """A loop of the reduction, outermost first: its count, the bytes `a` moves a step, and those
+    `b` moves besides what it read."""
 
     count: int | Register
     a_bytes: int
+    b_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,15 +70,16 @@ def multiply(asm: Assembler, shape: Micro, a: Register, b: Register, loops: Sequ
     with ExitStack() as stack:
         for loop in loops[:-1]:
             outer, a = a, asm.copy(a)
-            stack.enter_context(_advancing(asm, loop, outer, a))
+            stack.enter_context(_advancing(asm, loop, outer, a, b))
         _innermost(asm, shape, a, b, loops[-1], sums, ahead)
 
 
 class _advancing:
     """A loop whose body starts with a copy of `outer`, which then moves on."""
 
-    def __init__(self, asm: Assembler, loop: Reduction, outer: Register, inner: Register) -> None:
-        self.asm, self.loop = asm, loop
+    def __init__(self, asm: Assembler, loop: Reduction, outer: Register, inner: Register,
+                 b: Register) -> None:
+        self.asm, self.loop, self.b = asm, loop, b
         self.outer, self.inner = asm.copy(outer), inner
         self.body = asm.loop(loop.count)
 
@@ -86,6 +89,7 @@ class _advancing:
         self.asm.advance(self.outer, self.loop.a_bytes)
 
     def __exit__(self, *error) -> None:
+        self.asm.advance(self.b, self.loop.b_bytes)
         self.body.__exit__(*error)
 
 

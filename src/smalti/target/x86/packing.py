@@ -5,7 +5,7 @@
 A vector gathers the same (c, r, s) of neighbouring o. In bf16, two neighbouring c are rounded and
 laid side by side under each o. What lies behind the last o or c is zero. A gathered half comes with
 what stands behind it: where that is the next c, it is packed as well. Of quantised weights words
-are moved as f32 would be.
+are moved as f32 would be, without a look at the window.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def lower_packing(packed: PackedWeight, strides: tuple[int, ...], level: Level,
     if (form is not None or dtype in FORMATS) and packed.dtype != dtype:
         raise IllegalSchedule(f"weights given as {dtype} cannot be held as {packed.dtype}")
     if form is not None:
-        packed = replace(packed, dtype="f32", channels=form.words_of(packed.channels),
-                         chunk=form.words_of(packed.chunk))
-        strides, dtype = (form.words_of(strides[0]), *strides[1:]), "f32"
+        channels, chunk = (form.words_of(n * packed.taps) for n in (packed.channels, packed.chunk))
+        packed = replace(packed, dtype="f32", channels=channels, chunk=chunk, rows=1, columns=1)
+        strides, dtype = (form.words_of(strides[0]), 1, 1, 1), "f32"
     return _Packing(packed, strides, level, dtype).lower(at, batch)
 
 

@@ -1,10 +1,11 @@
 """Quantised weights of a panel as factors, in memory: what a micro-kernel reads for all its pixels.
 
-    [group][word][o in panel], as `graph.quantised` has the words     to [c][o in panel]
+    [group][word][o in panel], as `graph.quantised` has the words     to [c][tap][o in panel]
 
 Each lane has its own o, and all codes of a word belong to it, so that nothing moves across lanes: a
 code is shifted down, made an f32, multiplied with the scale of its group and raised by its minimum.
-For products of bf16, two neighbouring c are rounded and laid side by side under each o.
+For products of bf16, two neighbouring c are rounded and laid side by side under each o; where there
+is a window, in a second pass.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from smalti.target.x86.assembler import Assembler, Memory, Register
 
 def unpack(asm: Assembler, form: Format, vectors: int, source: Register, target: Register,
            channels: int, *, pairs: bool = False) -> None:
-    """Write `channels` channels, whole groups, of a panel `vectors` wide to `target`: f32, or
-    `pairs` of bf16.
+    """Write `channels` channels (times taps), whole groups, of a panel `vectors` wide to `target`:
+    f32, or `pairs` of bf16.
 
     Both registers are left behind what was read and written.
     """
@@ -39,6 +40,22 @@ def unpack(asm: Assembler, form: Format, vectors: int, source: Register, target:
                     asm.store(Memory(target, k * line + v * asm.level.bytes), value)
             asm.advance(source, line)
             asm.advance(target, form.codes * line // (2 if pairs else 1))
+
+
+def pair(asm: Assembler, vectors: int, values: Register, channels: int, taps: int) -> None:
+    """Round f32 [c][tap][o in panel] at `values` to pairs of bf16 [c / 2][tap][o in panel], in
+    place."""
+    line = vectors * asm.level.bytes
+    source, target = asm.copy(values), asm.copy(values)
+    with asm.loop(channels // 2):
+        with asm.loop(taps):
+            for v in range(vectors):
+                at = v * asm.level.bytes
+                low, high = (asm.load(Memory(source, at + k * taps * line)) for k in range(2))
+                asm.store(Memory(target, at), _pair(asm, low, high))
+            asm.advance(source, line)
+            asm.advance(target, line)
+        asm.advance(source, taps * line)
 
 
 def _weight(asm: Assembler, form: Format, words: Register, k: int,

@@ -17,6 +17,7 @@ as many as there are groups of panels, and nothing is transformed twice. Weights
 when they are packed; with `streamed` they are plain ones, and the products are made chunk by chunk:
 
         for each chunk: G g G^T of its weights                            U [panel][point][c][o]
+            (quantised ones become f32 in front of it, a group of channels at a time)
             for each point, each panel: M += V[chunk][point] U
 
 Streaming reads a quarter of the memory and needs no more of it than the direct algorithm. It costs
@@ -31,6 +32,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from smalti.errors import IllegalSchedule
+from smalti.graph.quantised import FORMATS
 from smalti.schedule.merge import halved
 from smalti.target.x86.assembler import Assembler, Memory, Register
 from smalti.target.x86.contraction import PIXEL_PAD_BYTES, Contraction, Layout, Tile
@@ -64,6 +66,7 @@ class Scratch:
     v: int
     m: int
     u: int
+    plain: int
     total: int
 
 
@@ -129,7 +132,18 @@ class Winograd(Contraction):
         v = layout.sums_at + layout.sum_panel
         m = v + (0 if s.shared else self.v_bytes)
         u = m + self.m_bytes * s.group
-        return Scratch(layout.sums_at, v, m, u, u + (self.u_bytes * s.group if s.streamed else 0))
+        plain = u + (self.u_bytes * s.group if s.streamed else 0)
+        return Scratch(layout.sums_at, v, m, u, plain, plain + self.plain_bytes)
+
+    @property
+    def plain_channels(self) -> int:
+        """Channels of a panel that are unpacked at a time."""
+        return FORMATS[self.schedule.weights].group if self.quantised else self.schedule.chunk
+
+    @property
+    def plain_bytes(self) -> int:
+        """Bytes of their factors, where weights are quantised."""
+        return 4 * self.plain_channels * self.packed.taps * self.width if self.quantised else 0
 
     @property
     def slices(self) -> int:
@@ -356,25 +370,37 @@ class Winograd(Contraction):
                 self._products(chunk_v, m, u, self.u_bytes, self.u_point, added=True)
 
     def _transform_weights(self, weights: Register, u: Register, panels: int) -> None:
-        """U of one chunk of neighbouring panels, from [r][s][c][o] of the packed weights."""
-        asm, s, matrix = self.asm, self.schedule, self.filtering.weights
-        tap, line = self.packed.panel_bytes // self.chunks // 9, self.width * 4
-        halves, vector_bytes = HALVES[s.factors], vector_bytes_of(asm, s.factors)
+        """U of one chunk of neighbouring panels, from [r][s][c][o] of the packed weights, or from
+        [c][r][s][o] of quantised ones that were unpacked."""
+        asm, s = self.asm, self.schedule
         panel, panel_u = asm.copy(weights), asm.copy(u)
         with asm.loop(panels):
             at, out = asm.copy(panel), asm.copy(panel_u)
-            with asm.loop(s.chunk // len(halves)):
-                with asm.loop(s.vectors):
-                    for i, half in enumerate(halves):
-                        both_sides(asm, matrix, [Memory(at, k * tap) for k in range(9)],
-                                   [Memory(out, k * self.u_point + i * line)
-                                    for k in range(self.filtering.points)],
-                                   partial(load_factor, factors=s.factors, half=half))
-                    asm.advance(at, vector_bytes)
-                    asm.advance(out, self.level.bytes)
-                asm.advance(out, (len(halves) - 1) * line)
+            with asm.loop(s.chunk // self.plain_channels):
+                if self.quantised:
+                    plain = self._at(self.scratch_layout.plain)
+                    self._unpack(at, plain, self.plain_channels)
+                    self._transform_channels(plain, out, self.packed.line_bytes)
+                else:
+                    self._transform_channels(at, out, self.packed.panel_bytes // self.chunks // 9)
             asm.advance(panel, self.packed.panel_bytes)
             asm.advance(panel_u, self.u_bytes)
+
+    def _transform_channels(self, at: Register, out: Register, tap: int) -> None:
+        """U at `out` of the channels at `at`, whose taps are so many bytes apart."""
+        asm, s, line = self.asm, self.schedule, self.width * 4
+        halves, vector_bytes = HALVES[s.factors], vector_bytes_of(asm, s.factors)
+        with asm.loop(self.plain_channels // len(halves)):
+            with asm.loop(s.vectors):
+                for i, half in enumerate(halves):
+                    both_sides(asm, self.filtering.weights, [Memory(at, k * tap) for k in range(9)],
+                               [Memory(out, k * self.u_point + i * line)
+                                for k in range(self.filtering.points)],
+                               partial(load_factor, factors=s.factors, half=half))
+                asm.advance(at, vector_bytes)
+                asm.advance(out, self.level.bytes)
+            asm.advance(out, (len(halves) - 1) * line)
+            asm.advance(at, (self.packed.channel_lines - 1) * line)
 
     def _products(self, v: Register, m: Register, weights: Register, panel_bytes: int,
                   point_bytes: int, added: bool = False) -> None:
