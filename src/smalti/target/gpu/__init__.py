@@ -1,6 +1,7 @@
-"""What all GPU targets share: the form of a work-group's program, and kernels lowered to it."""
+"""What all GPU targets share: programs of work-groups, and kernels lowered to them."""
 
 from smalti.target.gpu.form import GroupProgram
+from smalti.target.gpu.interpreter import run
 from smalti.target.gpu.lowered import Lowered, Packed
 
-__all__ = ["GroupProgram", "Lowered", "Packed"]
+__all__ = ["GroupProgram", "Lowered", "Packed", "run"]

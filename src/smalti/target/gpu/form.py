@@ -308,6 +308,10 @@ class GroupProgram:
         """The binding or shared array called `name`."""
         return next(b for b in (*self.bindings, *self.shared) if b.name == name)
 
+    def __str__(self) -> str:
+        from smalti.target.gpu.text import show
+        return show(self)
+
 
 def number(value: float | int | bool, like: Type | Matrix) -> Number:
     """A constant of the type `like`."""
