@@ -68,7 +68,8 @@ class Table:
             workers(self.threads).run(driver_entry(), self._address, self, brief)
 
     def ticks(self) -> np.ndarray:
-        """Ticks of the time stamp counter that each launch of the last run took."""
+        """Ticks of the time stamp counter that each launch of the last run took, by when its last
+        thread was done."""
         first, last = self._range
         places = self._starts[first:last + 1] - self._starts[first]
-        return np.diff(self._stamps[places].astype(np.float64))
+        return np.maximum(np.diff(self._stamps[places].astype(np.float64)), 0.0)

@@ -12,7 +12,7 @@ meet at a barrier:
     barrier:
         seen = generation
         if fetch_and_add(arrivals, 1) + 1 == threads:
-            arrivals = 0; stopped = cancel; generation += 1
+            arrivals = 0; stopped = cancel; note the time; generation += 1
             if sleepers: wake all that wait for generation
         else:
             look `spins` times for generation != seen, then
@@ -21,7 +21,8 @@ meet at a barrier:
 No wake-up is lost: a thread counts itself as a sleeper before the system compares the generation
 with what it saw, and the last to arrive moves the generation before it looks for sleepers; both
 writes are locked, so at least one of the two sees the other. `stopped` is written before the
-generation moves, and not again before all threads have read it.
+generation moves, and not again before all threads have read it. Whoever arrives last notes when: a
+thread that wakes up late has a part in the next launch, not in this one.
 
 Physical registers are named here, since kernels clobber all of them but the stack pointer: what
 has to outlive a call lies in the frame.
@@ -41,6 +42,7 @@ from smalti.target.x86.layout import CONTEXT, LAUNCH, NO_BARRIER, offset
 HOME_BYTES = 32  # Win64: room that a caller leaves for the four register arguments
 SLOTS = ("context", "thread", "launch", "left", "scratch", "stamp", "seen")
 XMM_BYTES = 16
+STAMP_BYTES = 8
 
 FUTEX = 202
 FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE = 128, 129
@@ -130,7 +132,7 @@ def driver(system: str) -> Code:
     asm.enter()
     _prepare(asm)
     launch, tile, done = asm.label(), asm.label(), asm.label()
-    following, leave = asm.label(), asm.label()
+    meet, following, leave = asm.label(), asm.label(), asm.label()
     asm.op("mov", asm["RAX"], asm.slot("left"))
     asm.op("compare_immediate", asm["RAX"], 0)
     asm.jump("equal", leave)
@@ -152,11 +154,16 @@ def driver(system: str) -> Code:
     asm.place(done)
     asm.op("mov", asm["RAX"], _launch(asm, "flags"))
     asm.op("test_immediate", asm["RAX"], NO_BARRIER)
-    asm.jump("not_equal", following)
+    asm.jump("equal", meet)
+    _stamp_of_first(asm)
+    asm.jump("always", following)
+    asm.place(meet)
     _barrier(asm, leave)
 
     asm.place(following)
-    _stamp(asm)
+    asm.op("mov", asm["RAX"], asm.slot("stamp"))
+    asm.op("iadd_immediate", asm["RAX"], STAMP_BYTES)
+    asm.op("mov_store", asm.slot("stamp"), asm["RAX"])
     asm.op("mov", asm["RAX"], asm.slot("launch"))
     asm.op("iadd_immediate", asm["RAX"], LAUNCH.itemsize)
     asm.op("mov_store", asm.slot("launch"), asm["RAX"])
@@ -183,11 +190,10 @@ def _context(asm: _Machine, field: str) -> Memory:
 def _prepare(asm: _Machine) -> None:
     """Fill the frame from the context; thread 0 notes the time."""
     context, thread = (asm[name] for name in asm.convention.arguments[:2])
-    rax, rbx, number = asm["RAX"], asm["RBX"], asm["R10"]
+    rax, rbx = asm["RAX"], asm["RBX"]
     asm.op("mov", rbx, context)
     asm.op("mov_store", asm.slot("context"), rbx)
     asm.op("mov_store", asm.slot("thread"), thread)
-    asm.op("mov", number, thread)
     asm.op("imul", thread, _context(asm, "scratch_bytes"))
     asm.op("iadd", thread, _context(asm, "scratch"))
     asm.op("mov_store", asm.slot("scratch"), thread)
@@ -198,29 +204,37 @@ def _prepare(asm: _Machine) -> None:
     asm.op("imul_immediate", rax, rax, LAUNCH.itemsize)
     asm.op("iadd", rax, _context(asm, "launches"))
     asm.op("mov_store", asm.slot("launch"), rax)
-    first = asm.label()
     asm.op("mov", rax, _context(asm, "stamps"))
-    asm.op("compare_immediate", number, 0)
-    asm.jump("equal", first)
-    asm.give(rax, 0)
-    asm.place(first)
     asm.op("mov_store", asm.slot("stamp"), rax)
+    _stamp_of_first(asm)
+    asm.op("mov", rax, asm.slot("stamp"))
+    asm.op("iadd_immediate", rax, STAMP_BYTES)
+    asm.op("mov_store", asm.slot("stamp"), rax)
+
+
+def _stamp_of_first(asm: _Machine) -> None:
+    """Thread 0 notes the time."""
+    other = asm.label()
+    asm.op("mov", asm["RAX"], asm.slot("thread"))
+    asm.op("compare_immediate", asm["RAX"], 0)
+    asm.jump("not_equal", other)
     _stamp(asm)
+    asm.place(other)
 
 
 def _stamp(asm: _Machine) -> None:
-    """Thread 0 notes the time stamp counter, when a place for it was given."""
+    """Note the time stamp counter, when a place for it was given."""
     rax, rcx, rdx = asm["RAX"], asm["RCX"], asm["RDX"]
     none = asm.label()
-    asm.op("mov", rcx, asm.slot("stamp"))
-    asm.op("compare_immediate", rcx, 0)
+    asm.op("mov", rax, asm.slot("context"))
+    asm.op("mov", rax, Memory(rax, offset(CONTEXT, "stamps")))
+    asm.op("compare_immediate", rax, 0)
     asm.jump("equal", none)
+    asm.op("mov", rcx, asm.slot("stamp"))
     asm.op("time_stamp")
     asm.op("shift_left", rdx, 32)
     asm.op("bit_or", rax, rdx)
     asm.op("mov_store", Memory(rcx), rax)
-    asm.op("iadd_immediate", rcx, 8)
-    asm.op("mov_store", asm.slot("stamp"), rcx)
     asm.place(none)
 
 
@@ -234,6 +248,7 @@ def _barrier(asm: _Machine, leave: Label) -> None:
     asm.op("compare_immediate", rax, 1)
     asm.jump("not_equal", shared)
     _copy_cancel(asm)
+    _stamp(asm)
     asm.jump("always", opened)
 
     asm.place(shared)
@@ -247,6 +262,7 @@ def _barrier(asm: _Machine, leave: Label) -> None:
     asm.give(rax, 0)
     asm.op("mov_store", _context(asm, "arrivals"), rax)
     _copy_cancel(asm)
+    _stamp(asm)
     asm.give(rcx, 1)
     asm.op("exchange_add", _context(asm, "generation"), rcx)
     asm.op("mov", rax, _context(asm, "sleepers"))
