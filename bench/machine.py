@@ -5,7 +5,8 @@
 FOLDER has the tables of kernel timings that `tests/machine` describes. Devices are held out: the
 first error of a device is with constants fitted to the others. Calibrated means 200 timings of the
 device, chosen at random; errors are of the rest. `--kinds cpu` compares whole programs on this CPU,
-`--kinds cpu-choice` the schedules that are chosen at first with tuned ones.
+`--kinds cpu-choice` the schedules that are chosen at first with tuned ones, `--kinds plan` ways to
+choose the algorithms of a whole program.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from pathlib import Path
 
 import numpy as np
 
-from smalti import machine
+from smalti import machine, settings
 from smalti.benchmark.chart import svg
 from smalti.benchmark.plot import Series, plot
 from smalti.benchmark.suite import CASES
+from smalti.fuse import HostPiece
 from smalti.machine import attention, convolution, product, rows, simt
 from smalti.machine.calibration import fit, fitted
 from smalti.machine.device import Device
@@ -32,9 +34,15 @@ from smalti.machine.estimate import places, timed_all
 from smalti.machine.family import Family, Sizes
 from smalti.machine.fitted import Fitted, Residual
 from smalti.runtime import prediction
-from smalti.runtime.compiler import compile_graph
-from smalti.runtime.devices import calibration, modelled
+from smalti.runtime.compiler import compile_graph, pieces_of
+from smalti.runtime.devices import best_level, calibration, cpu, modelled
 from smalti.runtime.tuner import Tuner
+from smalti.schedule.choose import FILTERING_MAX
+from smalti.target.x86.instructions import level
+from smalti.target.x86.lower import limits
+from smalti.tune.algorithms import planned
+from smalti.tune.assignment import assigned, exact, greedy
+from smalti.tune.objective import Objective
 from smalti.tune.search import search
 
 TIMINGS = Path(os.environ.get("SMALTI_TIMINGS", "../shared/data/timings"))
@@ -284,23 +292,49 @@ def first_choices(models: Sequence[str], seconds: float) -> None:
                   f"{np.exp(np.mean(np.log(ratios))):.3f} | {whole:.3f} |", flush=True)
 
 
+def plans(models: Sequence[str], objective: str = "latency") -> None:
+    """Print what the model expects of programs under algorithms that rules choose, and under those
+    that are chosen by it, greedily and exactly; with the seconds that choosing took."""
+    name, device = best_level(), cpu()
+    threads = settings.threads()
+    bounds = limits(level(name), threads, device.l1_bytes, device.l2_bytes)
+    aim = Objective.on(modelled(name, calibrated=False), threads, objective)
+    print("| program | bytes to spend, MB | rules, ms | greedy, ms | exact, ms | taking, s |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for model, precision in itertools.product(models, ("f32", "bf16")):
+        case, totals, took = CASES[model], [], []
+        _, found, growth = pieces_of(case.graph(), precision, case.held, {})
+        kernels = [None if isinstance(piece, HostPiece) else piece.kernel
+                   for piece in found.pieces]
+        for cost, choice in ((None, assigned), (aim.cost, greedy), (aim.cost, exact)):
+            started = time.perf_counter()
+            chosen = planned(kernels, bounds, precision, growth, [FILTERING_MAX] * len(kernels),
+                             cost, choice)
+            took.append(time.perf_counter() - started)
+            totals.append(1e3 * sum(aim.cost(kernel, schedule) for kernel, schedule
+                                    in zip(kernels, chosen, strict=True) if kernel is not None))
+        print(f"| {model} {precision} | {growth / 1e6:.0f} | "
+              + " | ".join(f"{total:.2f}" for total in totals)
+              + f" | {' / '.join(f'{one:.2f}' for one in took)} |", flush=True)
+
+
 KINDS: dict[str, Callable[[Path], Iterator[Case]]] = {
     "products": products, "attention": attentions, "memory-bound": memory_bound,
     "convolutions": convolutions}
 TABLES = {"choices": choices, "schedules": schedules}
-CPU, CHOICE = "cpu", "cpu-choice"
+CPU, CHOICE, PLAN = "cpu", "cpu-choice", "plan"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--timings", type=Path, default=TIMINGS)
     parser.add_argument("--kinds", default=",".join([*KINDS, *TABLES, CPU]))
-    parser.add_argument("--models", default=",".join(MODELS), help="of cpu-choice")
+    parser.add_argument("--models", default=",".join(MODELS), help="of cpu-choice, plan")
     parser.add_argument("--seconds", type=float, default=60, help="for each model of cpu-choice")
     parser.add_argument("--chart", type=Path, help="an .svg of kernels on this CPU")
     given = parser.parse_args()
     kinds = given.kinds.split(",")
-    if others := [kind for kind in kinds if kind not in (*TABLES, CPU, CHOICE)]:
+    if others := [kind for kind in kinds if kind not in (*TABLES, CPU, CHOICE, PLAN)]:
         errors(given.timings, others)
     if CPU in kinds:
         points = programs()
@@ -310,6 +344,8 @@ def main() -> None:
             given.chart.write_text(svg(drawing), encoding="utf-8")
     if CHOICE in kinds:
         first_choices(given.models.split(","), given.seconds)
+    if PLAN in kinds:
+        plans(given.models.split(","))
     for kind in kinds:
         if kind in TABLES:
             print()

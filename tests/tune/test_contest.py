@@ -47,12 +47,6 @@ def test_what_cannot_be_applied_is_passed_over() -> None:
     assert contest.best == 2 and contest.found[1] == math.inf
 
 
-def test_one_that_is_rejected_is_not_the_best() -> None:
-    contest, _ = held([1.0, 0.5])
-    contest.reject()
-    assert (contest.best, contest.ratio, contest.found[1]) == (0, 1.0, math.inf)
-
-
 def test_a_kernel_with_one_schedule_has_nothing_to_try() -> None:
     assert Contest(CANDIDATES[:1], [1.0]).next_one is None
 

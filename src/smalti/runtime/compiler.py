@@ -42,7 +42,7 @@ from smalti.runtime.program import NativeProgram, Program
 from smalti.runtime.reference import ReferenceProgram
 from smalti.runtime.strips import Course, Turn, courses, saves_much
 from smalti.runtime.verifier import verify as verify_image
-from smalti.schedule import Schedule, arithmetic, choose
+from smalti.schedule import Schedule, arithmetic
 from smalti.schedule.choose import FILTERING_MAX
 from smalti.schedule.winograd import growth_of
 from smalti.schedule.schedule import Limits
@@ -52,6 +52,8 @@ from smalti.target.x86.functions import FUNCTIONS
 from smalti.target.x86.instructions import Level, level
 from smalti.target.x86.lower import Lowered, PackedWeight, limits, lower
 from smalti.target.x86.packing import lower_packing
+from smalti.tune.algorithms import planned
+from smalti.tune.objective import checked as checked_objective
 
 PRECISIONS = ("auto", "f32", "bf16")
 CONSTANT_ALIGNMENT = 8
@@ -68,6 +70,7 @@ LAUNCH_SECONDS = 1e-6
 def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None = None,
                   target: str | None = None, held: Collection[str] = (),
                   weights: Mapping[str, str] = ALL_F32,
+                  objective: str = "latency",
                   progress: Callable[[int, int], None] | None = None,
                   like: Program | None = None) -> Program:
     """A program that computes `graph` on this CPU, natively where kernels exist, else by numpy.
@@ -79,11 +82,13 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     runs: what depends on no other is computed again only when one of them changes. `weights` names
     the dtype of parameters that will be given as "f16" or "bf16", or as `Quantised` of one of its
     `FORMATS`: those that fill memory are held so, and widened where they are used, with the same
-    results. `progress` is called with (kernels
-    done, kernels). `like` is a program whose weights will be bound to this one, too: layers use the
-    minimal filtering that these stand. On a CPU without AVX2 the numpy reference runs and says so.
-    Raises InputError for an unknown precision, level, dtype or held input, or a number of threads
-    outside 1 to 256.
+    results. `objective` is what schedules are chosen for: "latency", "throughput" or "energy" (see
+    `tune.objective`); for throughput `threads` is 1 if it is None. `progress` is called with
+    (kernels done, kernels). `like` is a program whose weights will be bound to this one, too:
+    layers use the minimal filtering that these stand. On a CPU without AVX2 the numpy reference
+    runs and says so.
+    Raises InputError for an unknown precision, level, dtype, objective or held input, or a number
+    of threads outside 1 to 256.
 
     >>> import numpy as np
     >>> g = Graph("double")
@@ -92,7 +97,7 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     >>> compile_graph(g, threads=1).run({"x": np.ones((2, 3), np.float32)})["y"].sum()
     np.float32(12.0)
     """
-    recipe = Recipe.of(graph, precision, held, threads, weights)
+    recipe = Recipe.of(graph, precision, held, threads, weights, objective)
     name = target or best_level()
     if name is None:
         return ReferenceProgram(graph, recipe)
@@ -117,10 +122,11 @@ class Recipe:
     held: tuple[str, ...]
     threads: int
     weights: tuple[tuple[str, str], ...] = ()
+    objective: str = "latency"
 
     @classmethod
     def of(cls, graph: Graph, precision: str, held: Collection[str], threads: int | None,
-           weights: Mapping[str, str] = ALL_F32) -> Recipe:
+           weights: Mapping[str, str] = ALL_F32, objective: str = "latency") -> Recipe:
         """A recipe of options as `compile_graph` takes them, with the same errors."""
         if precision not in PRECISIONS:
             raise InputError(f"precision {precision!r} is unknown; the CPU has "
@@ -131,9 +137,11 @@ class Recipe:
         if unknown := sorted(set(weights.values()) - {*HALVES, *FORMATS}):
             raise InputError(f"weights are held as f32, {', '.join((*HALVES, *FORMATS))}, not as "
                              f"{', '.join(unknown)}")
-        threads = settings.threads() if threads is None else settings.checked_threads(threads)
-        return cls(graph, "f32" if precision == "auto" else precision, tuple(held), threads,
-                   tuple(sorted(weights.items())))
+        if threads is None:
+            threads = 1 if checked_objective(objective) == "throughput" else settings.threads()
+        return cls(graph, "f32" if precision == "auto" else precision, tuple(held),
+                   settings.checked_threads(threads), tuple(sorted(weights.items())),
+                   checked_objective(objective))
 
     def cut(self) -> tuple[Cut, int]:
         """The pieces of a program, and the bytes that transformed weights may add to plain ones."""
@@ -152,7 +160,7 @@ class Recipe:
             bounds = limits(chosen, self.threads, device.l1_bytes, device.l2_bytes)
         weights = dict(self.weights)
         key = image_key(self.graph, chosen, bounds, self.precision, self.held, filterings, weights)
-        known = Known.on_this_cpu(target, self.threads, self.precision)
+        known = Known.on_this_cpu(target, self.threads, self.precision, self.objective)
         stored = None
         if not any(map(settings.show, settings.STAGES)):
             kernels = cache.get(f"{key} kernels") if known.best else None
@@ -345,19 +353,28 @@ class _Builder:
 
     def _schedules(self, found: Cut) -> list[Schedule | None]:
         """The schedules of the pieces of a cut, in order; None for calls of the host."""
-        left, schedules = self.growth_max, []
+        kernels, filterings = [], []
         for piece in found.pieces:
-            if isinstance(piece, HostPiece):
-                schedules.append(None)
-                continue
-            kernel, weight = piece.kernel, piece.views.get("weight")
-            most = FILTERING_MAX if weight is None else self.filterings.get(weight.storage.name,
-                                                                            FILTERING_MAX)
-            first = choose(kernel, self.bounds, self.precision, most, left)
-            schedules.append(self._better(kernel, first, left))
-            if kernel.form == "contraction":
-                left -= growth_of(kernel, schedules[-1], self.precision)
+            weight = piece.views.get("weight")
+            kernels.append(None if isinstance(piece, HostPiece) else piece.kernel)
+            filterings.append(FILTERING_MAX if weight is None else self.filterings.get(
+                weight.storage.name, FILTERING_MAX))
+        schedules = planned(kernels, self.bounds, self.precision, self.growth_max, filterings,
+                            self.better.cost)
+        left = self.growth_max - sum(
+            self._growth(kernel, schedule) for kernel, schedule in zip(kernels, schedules))
+        for number, (kernel, first) in enumerate(zip(kernels, schedules)):
+            if kernel is not None:
+                left += self._growth(kernel, first)
+                schedules[number] = self._better(kernel, first, left)
+                left -= self._growth(kernel, schedules[number])
         return schedules
+
+    def _growth(self, kernel: Kernel | None, schedule: Schedule | None) -> int:
+        """Bytes that the weights of a kernel take beyond the plain ones."""
+        if kernel is None or kernel.form != "contraction":
+            return 0
+        return growth_of(kernel, schedule, self.precision)
 
     def _better(self, kernel: Kernel, first: Schedule, left: int) -> Schedule:
         """The schedule that was measured to be best, or is expected to be better by far, where it
@@ -366,8 +383,7 @@ class _Builder:
         for other in self.better.schedules(kernel, self.bounds, first):
             if arithmetic(kernel, other) != arithmetic(kernel, first):
                 continue
-            if kernel.form == "contraction" and growth_of(kernel, other, self.precision) > max(
-                    left, growth_of(kernel, first, self.precision)):
+            if self._growth(kernel, other) > max(left, self._growth(kernel, first)):
                 continue
             try:
                 self._lowered(kernel, other)

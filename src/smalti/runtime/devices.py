@@ -122,10 +122,10 @@ def available_levels() -> list[str]:
 # ---------------------------------------------------------------------- the timing model
 
 
-def modelled(target: str | None = None) -> machine.Device:
-    """This CPU as the timing model knows it: what it says of itself, and what `smalti calibrate`
-    has measured of it; as code of the feature level `target` sees it."""
-    found, measured = machine.detect(cpu()), calibration()
+def modelled(target: str | None = None, calibrated: bool = True) -> machine.Device:
+    """This CPU as the timing model knows it: what it says of itself, and, if `calibrated`, what
+    `smalti calibrate` has measured of it; as code of the feature level `target` sees it."""
+    found, measured = machine.detect(cpu()), calibration() if calibrated else None
     if measured is not None:
         found = measured.applied(found, modelled_code())
     if target is None:

@@ -14,12 +14,12 @@ from smalti.machine import cpu
 from smalti.machine.device import GUESSED, Device
 from smalti.runtime.arena import arranged
 from smalti.runtime.strips import Course, Turn
-from smalti.schedule import Schedule, choose
 from smalti.schedule.choose import FILTERING_MAX
 from smalti.schedule.merge import contraction_extents, weights_batched
 from smalti.schedule.schedule import Limits
-from smalti.schedule.winograd import growth_of
 from smalti.settings import THREADS_MAX
+from smalti.tune.algorithms import planned
+from smalti.tune.objective import Objective
 
 WIDE_LANES, VECTORS = 16, {16: 32, 8: 16}
 COPY_COLUMNS = 1024
@@ -40,13 +40,16 @@ class Expected:
     how: str
 
 
-def outlook(name: str, found: Cut, growth: int, precision: str, device: Device) -> str:
+def outlook(name: str, found: Cut, growth: int, precision: str, device: Device,
+            objective: str = "latency") -> str:
     """The program of a cut on a device, a line a kernel; `growth` bounds the bytes that transformed
-    weights may add to plain ones."""
-    threads = min(device.units, THREADS_MAX)
+    weights may add to plain ones. For throughput it is one of as many as a CPU has cores."""
+    threads = 1 if objective == "throughput" else min(device.units, THREADS_MAX)
     if device.kind == "cpu":
-        kernels = list(on_cpu(found, growth, precision, device, threads))
-        assumed = ASSUMED_OF_CPUS.format(threads=threads)
+        aim = Objective.on(device, threads, objective)
+        kernels = list(on_cpu(found, growth, precision, aim))
+        assumed = ASSUMED_OF_CPUS.format(threads=threads) + f"; objective {objective}" + (
+            f", {device.units} programs at once" * (objective == "throughput"))
     else:
         kernels = list(on_gpu(_running(found), precision, device))
         assumed = ASSUMED_OF_GPUS
@@ -82,11 +85,11 @@ def limits_of(device: Device, threads: int) -> Limits:
                   core.pairs > 0)
 
 
-def on_cpu(found: Cut, growth: int, precision: str, device: Device,
-           threads: int) -> Iterator[Expected]:
-    """The kernels of a run on a CPU, under the first schedules."""
-    bounds = limits_of(device, threads)
-    schedules = _first(found, growth, precision, bounds)
+def on_cpu(found: Cut, growth: int, precision: str, aim: Objective) -> Iterator[Expected]:
+    """The kernels of a run on a CPU, under the first schedules for an objective."""
+    kernels = [None if isinstance(piece, HostPiece) else piece.kernel for piece in found.pieces]
+    schedules = planned(kernels, limits_of(aim.device, aim.threads), precision, growth,
+                        [FILTERING_MAX] * len(kernels), aim.cost)
     course = Course(found, schedules, [Turn((n,)) for n in range(len(found.pieces))])
     arena = arranged(course, [0] * len(found.pieces))
     running = [(piece, schedule) for piece, schedule in zip(found.pieces, schedules, strict=True)
@@ -97,22 +100,9 @@ def on_cpu(found: Cut, growth: int, precision: str, device: Device,
                   if view.storage.kind in ("arena", "input") else ((id(view.storage), name), 0)
                   for name, view in piece.views.items()}
         launches.append(cpu.Launch(piece.kernel, schedule, places))
-    estimate = cpu.estimate_program(device, launches, threads, arena.bytes)
+    estimate = cpu.estimate_program(aim.device, launches, aim.threads, arena.bytes)
     for (piece, schedule), kernel in zip(running, estimate.kernels, strict=True):
         yield Expected(piece, kernel.seconds, kernel.energy_joules, kernel.binds, str(schedule))
-
-
-def _first(found: Cut, growth: int, precision: str, bounds: Limits) -> list[Schedule | None]:
-    """The first schedules of all pieces."""
-    schedules: list[Schedule | None] = []
-    for piece in found.pieces:
-        if isinstance(piece, HostPiece):
-            schedules.append(None)
-            continue
-        schedules.append(choose(piece.kernel, bounds, precision, FILTERING_MAX, growth))
-        if piece.kernel.form == "contraction":
-            growth -= growth_of(piece.kernel, schedules[-1], precision)
-    return schedules
 
 
 # ---------------------------------------------------------------------- a GPU

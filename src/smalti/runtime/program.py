@@ -46,6 +46,7 @@ class Recipe(Protocol):
     precision: str
     held: tuple[str, ...]
     threads: int
+    objective: str
 
     def image(self, target: str, filterings: Mapping[str, int] = ...) -> Image:
         """The image for a feature level, with smaller F(m) for some weights."""
@@ -132,8 +133,9 @@ class Program(ABC):
         if self.recipe is None:
             raise InputError(f"{self.name}: shapes depend on data; only programs of one static "
                              f"graph can be foretold")
-        return outlook(self.name, *self.recipe.cut(), self.recipe.precision,
-                       machine.device(device))
+        recipe = self.recipe
+        return outlook(self.name, *recipe.cut(), recipe.precision, machine.device(device),
+                       recipe.objective)
 
     @abstractmethod
     def _explained(self) -> str:

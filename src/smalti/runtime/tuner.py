@@ -35,7 +35,8 @@ from smalti.schedule.space import space
 from smalti.target.x86.instructions import level
 from smalti.target.x86.lower import limits
 from smalti.tune.contest import Contest
-from smalti.tune.store import Measured, digest
+from smalti.tune.objective import OBJECTIVES
+from smalti.tune.store import Measured, Scope, digest
 
 CANDIDATES_MAX = 400
 """Members of a space that the timing model looks at."""
@@ -128,8 +129,7 @@ class Entry:
         """Tell the store what came of a candidate that can be applied."""
         image, ratio = self._program.image, self.contest.found[number]
         if math.isfinite(ratio):
-            where = scope(image.level, self._program.threads, image.precision)
-            store().note(where, self.text, [
+            store().note(place_of(self._program), self.text, [
                 Measured(str(self.contest.candidates[number]),
                          self.seconds * ratio / len(self.pieces), self.before * ratio, verified)])
 
@@ -247,14 +247,19 @@ def entries(program: NativeProgram, seconds: np.ndarray,
     of each piece. What the store knows of them is not tried again, nor what the timing model
     expects to take more than `slowest` times as long."""
     everywhere, known = kernels(program), store()
-    where = scope(program.image.level, program.threads, program.image.precision)
-    found = []
+    where, found = place_of(program), []
     for (text, _), pieces in sorted(everywhere.items(), key=lambda item: -seconds[item[1]].sum()):
         spent = float(seconds[pieces].sum())
         if spent >= share_min * seconds.sum():
             measured = {one.schedule: one.ratio for one in known.known(where, digest(text))}
             found.append(Entry(program, text, pieces, spent, measured, slowest))
     return found
+
+
+def place_of(program: NativeProgram) -> Scope:
+    """Where in the store measurements of a program belong."""
+    objective = program.recipe.objective if program.recipe else OBJECTIVES[0]
+    return scope(program.image.level, program.threads, program.image.precision, objective)
 
 
 def kernels(program: NativeProgram) -> dict[tuple[str, str], list[int]]:

@@ -65,6 +65,23 @@ def choose(kernel: Kernel, limits: Limits, precision: str = "f32",
 
 def _contraction(kernel: Kernel, limits: Limits, precision: str,
                  filtering: int, growth_max: int | None) -> ContractionSchedule:
+    direct = _staged(kernel, limits, precision)
+    if filtering and worth_filtering(kernel, limits):
+        e = contraction_extents(kernel)
+        return filtered(kernel, direct, limits, filtering, e.y * e.x <= STREAMED_PIXELS_MAX,
+                        growth_max)
+    return _direct(kernel, direct, limits)
+
+
+def _direct(kernel: Kernel, staged: ContractionSchedule, limits: Limits) -> ContractionSchedule:
+    """The direct sum: as planes, in place or staged, in tiles that keep all threads at work."""
+    e = contraction_extents(kernel)
+    direct = planar(kernel, staged, limits) or unstaged(kernel, staged, limits) or staged
+    return balanced(e, direct, limits, (weights_batched(kernel) or e.y == 1) and not direct.planar)
+
+
+def _staged(kernel: Kernel, limits: Limits, precision: str) -> ContractionSchedule:
+    """The direct sum of a staged patch."""
     e = contraction_extents(kernel)
     images, lines = (1, 1) if weights_batched(kernel) else (e.b, e.y)
     pixels = images * lines * e.x
@@ -86,14 +103,29 @@ def _contraction(kernel: Kernel, limits: Limits, precision: str,
     block = max(block, min(panels, -(-TILE_FLOPS_MIN // per_panel)))
     block = -(-panels // (-(-panels // block)))
     unroll = math.gcd(4, chunk // (2 if "bf16" in (weights, products) else 1))
-    direct = ContractionSchedule(tile_b, tile_y, tile_x, block, chunk, rows, vectors, unroll,
-                                 products, weights=weights)
-    if (filtering and filterable(kernel, limits)
-            and e.b * e.y * e.x >= 16 * WINOGRAD_BLOCKS_MIN):
-        return filtered(kernel, direct, limits, filtering, e.y * e.x <= STREAMED_PIXELS_MAX,
-                        growth_max)
-    direct = planar(kernel, direct, limits) or unstaged(kernel, direct, limits) or direct
-    return balanced(e, direct, limits, lines == 1 and not direct.planar)
+    return ContractionSchedule(tile_b, tile_y, tile_x, block, chunk, rows, vectors, unroll,
+                               products, weights=weights)
+
+
+def algorithms(kernel: Kernel, limits: Limits, precision: str,
+               filtering: int) -> list[ContractionSchedule]:
+    """The algorithms by which a contraction can be computed, and the ways to hold its weights: none
+    where there is one only. `filtering` is the largest F(m), as in `choose`."""
+    if not filtering or kernel.form != "contraction" or not worth_filtering(kernel, limits):
+        return []
+    staged = _staged(kernel, limits, precision)
+    found = [_direct(kernel, staged, limits)]
+    for size in (2, 4):
+        if size <= filtering:
+            for streamed, growth in ((False, None), (False, 0), (True, None)):
+                found.append(filtered(kernel, staged, limits, size, streamed, growth))
+    return list(dict.fromkeys(found))
+
+
+def worth_filtering(kernel: Kernel, limits: Limits) -> bool:
+    """Whether a contraction can be computed by minimal filtering, and has some blocks."""
+    e = contraction_extents(kernel)
+    return filterable(kernel, limits) and e.b * e.y * e.x >= 16 * WINOGRAD_BLOCKS_MIN
 
 
 def planar(kernel: Kernel, direct: ContractionSchedule,

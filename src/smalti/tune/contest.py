@@ -69,11 +69,6 @@ class Contest:
         self._advance(median)
         self._skip_known()
 
-    def reject(self) -> None:
-        """The best one is none: its results are not those of the one in use."""
-        self.found[self.best] = math.inf
-        self.best, self.ratio = 0, 1.0
-
     def _skip_known(self) -> None:
         while self.next_one in self._known:
             ratio = self._known[self.next_one]

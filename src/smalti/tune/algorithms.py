@@ -1,0 +1,85 @@
+"""Which algorithm computes each contraction of a program, and how its weights are held.
+
+A convolution offers the direct sum, F(2) and F(4) of minimal filtering, an enlargement in front
+folded in; filtered weights are transformed while they are bound, by each run, or by each tile.
+What is transformed at binding takes memory, of which a program may take some more. So the choice is
+made for all of them together: the least cost that the timing model expects, within these bytes.
+
+Of another algorithm than the rules of `schedule.choose` take, the model has to expect a good deal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from smalti.kernel.form import Kernel
+from smalti.schedule import Limits, Schedule, choose
+from smalti.schedule.choose import algorithms
+from smalti.schedule.schedule import ContractionSchedule
+from smalti.schedule.winograd import growth_of
+from smalti.tune.assignment import Option, assigned
+from smalti.tune.preference import GAIN_MIN
+
+Cost = Callable[[Kernel, Schedule], float]
+Choice = Callable[[Sequence[Sequence[Option]], int], list[int]]
+
+
+def planned(kernels: Sequence[Kernel | None], limits: Limits, precision: str, growth_max: int,
+            filterings: Sequence[int], cost: Cost | None,
+            choice: Choice = assigned) -> list[Schedule | None]:
+    """The first schedules of the kernels of a program; None stays None.
+
+    `growth_max` are the bytes that transformed weights may take beyond plain ones in all,
+    `filterings` the largest F(m) of each kernel. Without a `cost` the rules alone decide, which
+    give the bytes to those that come first.
+    """
+    offers = Offers(limits, precision, cost)
+    if cost is None:
+        return offers.by_rules(kernels, growth_max, filterings)
+    offered = [offers.of(kernel, most) if kernel is not None else [(None, Option(0.0, 0))]
+               for kernel, most in zip(kernels, filterings, strict=True)]
+    picks = choice([[option for _, option in each] for each in offered], growth_max)
+    return [each[pick][0] for each, pick in zip(offered, picks, strict=True)]
+
+
+class Offers:
+    """The schedules that kernels offer, and what each costs."""
+
+    def __init__(self, limits: Limits, precision: str, cost: Cost | None) -> None:
+        self._limits, self._precision, self._cost = limits, precision, cost
+        self._known: dict[tuple[Kernel, int], list[tuple[Schedule, Option]]] = {}
+
+    def by_rules(self, kernels: Sequence[Kernel | None], growth_max: int,
+                 filterings: Sequence[int]) -> list[Schedule | None]:
+        """What the rules choose, one kernel after the other."""
+        left, found = growth_max, []
+        for kernel, most in zip(kernels, filterings, strict=True):
+            if kernel is None:
+                found.append(None)
+                continue
+            found.append(choose(kernel, self._limits, self._precision, most, left))
+            left -= self._growth(kernel, found[-1])
+        return found
+
+    def of(self, kernel: Kernel, filtering: int) -> list[tuple[Schedule, Option]]:
+        """The schedules of a kernel, that of the rules in front; one of another algorithm counts as
+        if it cost more."""
+        key = kernel, filtering
+        if key not in self._known:
+            usual = choose(kernel, self._limits, self._precision, filtering, 0)
+            others = algorithms(kernel, self._limits, self._precision, filtering)
+            found = [usual, *(other for other in others if other != usual)]
+            self._known[key] = [(usual, Option(0.0, 0))] if len(found) == 1 else [
+                (one, Option(self._handicapped(kernel, one, usual), self._growth(kernel, one)))
+                for one in found]
+        return self._known[key]
+
+    def _handicapped(self, kernel: Kernel, one: ContractionSchedule,
+                     usual: ContractionSchedule) -> float:
+        doubt = 1.0 if one.winograd == usual.winograd else 1.0 - GAIN_MIN
+        return self._cost(kernel, one) / doubt
+
+    def _growth(self, kernel: Kernel, schedule: Schedule) -> int:
+        if not isinstance(schedule, ContractionSchedule):
+            return 0
+        return growth_of(kernel, schedule, self._precision)

@@ -1,0 +1,83 @@
+"""Algorithms of all contractions of a program, by what the timing model expects of them."""
+
+from __future__ import annotations
+
+import pytest
+from native_pieces import LEVELS
+
+from smalti.fuse import cut
+from smalti.graph import Graph
+from smalti.kernel.form import Kernel
+from smalti.schedule import choose
+from smalti.schedule.choose import algorithms
+from smalti.schedule.winograd import growth_of
+from smalti.target.x86.instructions import level
+from smalti.target.x86.lower import limits, lower
+from smalti.tune.algorithms import planned
+from smalti.tune.assignment import greedy
+from smalti.tune.preference import GAIN_MIN
+
+CPU = limits(level(LEVELS[-1]), 2, 48 << 10, 1 << 20)
+FILTERING = 4
+
+
+def convolutions(*sizes: tuple[int, int]) -> list[Kernel]:
+    """3x3 convolutions, each behind the one before, of so many channels on squares of a side."""
+    g = Graph("chain")
+    for number, (channels, side) in enumerate(sizes):
+        weight = g.parameter(f"w{number}", (channels, channels, 3, 3))
+        g.output(f"y{number}", g.apply("conv", g.input(f"x{number}", (1, channels, side, side)),
+                                       weight, pads=(1, 1, 1, 1)))
+    return [piece.kernel for piece in cut(g).pieces]
+
+
+def plan(kernels, growth: int, cost, **how):
+    return planned(kernels, CPU, "f32", growth, [FILTERING] * len(kernels), cost, **how)
+
+
+def test_without_a_model_the_rules_choose_in_order() -> None:
+    kernels = convolutions((64, 40), (64, 40))
+    each = growth_of(kernels[0], choose(kernels[0], CPU), "f32")
+    first, second = plan(kernels, each, None)
+    assert (first.transient, second.transient) == (False, True)
+    assert plan([None, *kernels], 0, None)[0] is None
+
+
+def test_bytes_go_to_the_layer_that_gains_most_and_no_more_than_there_are() -> None:
+    kernels = convolutions((64, 40), (64, 48))
+
+    def cost(kernel: Kernel, schedule) -> float:
+        if schedule.winograd == FILTERING and growth_of(kernel, schedule, "f32"):
+            return 4.0 if kernel == kernels[0] else 3.0
+        return 5.0
+
+    each = growth_of(kernels[0], choose(kernels[0], CPU), "f32")
+    for choice in ({}, {"choice": greedy}):
+        for growth, bound in (
+                (0, [False, False]), (each, [False, True]), (2 * each, [True, True])):
+            found = plan(kernels, growth, cost, **choice)
+            taken = [growth_of(kernel, one, "f32") if one.winograd else 0
+                     for kernel, one in zip(kernels, found, strict=True)]
+            assert [bool(bytes) for bytes in taken] == bound and sum(taken) <= growth
+
+
+@pytest.mark.parametrize("gain, taken", [(GAIN_MIN / 2, False), (2 * GAIN_MIN, True)])
+def test_another_algorithm_has_to_be_far_better(gain: float, taken: bool) -> None:
+    (kernel,) = convolutions((64, 40))
+    for wanted in (0, 2):
+        (found,) = plan([kernel], 1 << 30,
+                        lambda k, s, w=wanted: 1.0 - gain if s.winograd == w else 1.0)
+        assert (found.winograd == wanted) == taken
+
+
+def test_every_algorithm_that_is_offered_can_be_made() -> None:
+    (kernel,) = convolutions((32, 40))
+    found = algorithms(kernel, CPU, "f32", FILTERING)
+    assert {(s.winograd, s.streamed, s.transient) for s in found} == {
+        (0, False, False), *((m, *how) for m in (2, 4) for how in (
+            (False, False), (False, True), (True, False)))}
+    for schedule in found:
+        schedule.check(CPU)
+        assert lower(kernel, schedule, level(LEVELS[-1])).steps
+    assert {s.winograd for s in algorithms(kernel, CPU, "f32", 2)} == {0, 2}
+    assert algorithms(kernel, CPU, "f32", 0) == []
