@@ -2,12 +2,14 @@
 
 from smalti.schedule.arithmetic import arithmetic
 from smalti.schedule.choose import choose
+from smalti.schedule.choose_group import choose_group
+from smalti.schedule.group import GroupLimits, GroupSchedule
 from smalti.schedule.schedule import (
     AttentionSchedule, ContractionSchedule, DepthwiseSchedule, Limits, MapSchedule,
     MomentsSchedule, ReductionSchedule, Schedule,
 )
 from smalti.schedule.text import parse
 
-__all__ = ["AttentionSchedule", "ContractionSchedule", "DepthwiseSchedule", "Limits",
-           "MapSchedule", "MomentsSchedule", "ReductionSchedule", "Schedule", "arithmetic",
-           "choose", "parse"]
+__all__ = ["AttentionSchedule", "ContractionSchedule", "DepthwiseSchedule", "GroupLimits",
+           "GroupSchedule", "Limits", "MapSchedule", "MomentsSchedule", "ReductionSchedule",
+           "Schedule", "arithmetic", "choose", "choose_group", "parse"]

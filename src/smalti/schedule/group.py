@@ -1,8 +1,10 @@
-"""What of a GPU bounds a schedule: the limits of its work-groups."""
+"""Schedules for GPUs, frozen and printable, and the limits of work-groups that bound them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from smalti.errors import IllegalSchedule
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -67,3 +69,31 @@ class GroupLimits:
     """Compute units (streaming multiprocessors, execution units); 0 where the driver is silent."""
     unified: bool = False
     """Whether the device computes in main memory."""
+
+
+LANES = (1, 2, 4)
+"""Elements that an invocation reads or writes at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMap:
+    """A map by work-groups of `size` invocations; each makes `lanes` results side by side."""
+
+    size: int
+    lanes: int = 1
+
+    def check(self, limits: GroupLimits) -> None:
+        """Raise IllegalSchedule when `limits` cannot run it."""
+        check_group(self.size, self.lanes, limits)
+
+
+def check_group(size: int, lanes: int, limits: GroupLimits) -> None:
+    """Raise IllegalSchedule unless work-groups of `size` can be, and `lanes` be read at once."""
+    if not 1 <= size <= limits.invocations:
+        raise IllegalSchedule(f"a work-group of {size} invocations, of {limits.invocations} at "
+                              f"most")
+    if lanes not in LANES:
+        raise IllegalSchedule(f"{lanes} lanes, of {', '.join(map(str, LANES))}")
+
+
+GroupSchedule = GroupMap

@@ -2,6 +2,7 @@
 
 from smalti.target.gpu.form import GroupProgram
 from smalti.target.gpu.interpreter import run
+from smalti.target.gpu.lower import lower
 from smalti.target.gpu.lowered import Lowered, Packed
 
-__all__ = ["GroupProgram", "Lowered", "Packed", "run"]
+__all__ = ["GroupProgram", "Lowered", "Packed", "lower", "run"]

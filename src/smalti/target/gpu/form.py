@@ -331,7 +331,7 @@ def op(instruction: str, *arguments) -> Expr:
     (Type(scalar='u32', lanes=1), Number(value=5, type=Type(scalar='u32', lanes=1)))
     """
     like = next(a.type for a in arguments if isinstance(a, Arithmetic) and
-                (a.type != BOOL or instruction in ("and", "or", "xor", "not")))
+                (a.type.scalar != "bool" or instruction in ("and", "or", "xor", "not")))
     given = tuple(a if isinstance(a, Arithmetic) else number(a, like) for a in arguments)
     folded = _folded(instruction, given)
     if folded is not None:
