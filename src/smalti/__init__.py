@@ -81,14 +81,15 @@ def __dir__() -> list[str]:
 
 
 def compile(model: Graph | onnx.ModelProto | str | PathLike[str], *, device: str = "auto",
-            precision: Literal["auto", "f32", "bf16"] = "f32",
+            precision: Literal["auto", "f32", "f16", "bf16"] = "f32",
             shapes: Mapping[str, Sequence[int] | int] | None = None,
             threads: int | None = None, like: Program | None = None) -> Program:
     """A native program for `model`: the path of an ONNX file, an onnx.ModelProto or a graph.
 
     Of an ONNX model the weights are bound already, and `bind` may swap them; a graph comes without.
     `shapes` fixes what a model leaves open, by input ({"x": (1, 3, 512, 512)}) or by dimension
-    ({"batch": 1}). `precision` "bf16" halves the bytes of weights and values. `threads` are the
+    ({"batch": 1}). `precision` "bf16", or "f16" of GPUs, halves the bytes of weights and values.
+    `device` is one of `smalti.devices()`, "auto" the fastest of them. `threads` are the
     worker threads, default `SMALTI_THREADS`, else the cores that this process may use. `like` is a
     program of the same model for other shapes, with the same weights bound: what both pack the same
     way is shared. Raises InputError for another kind of model, a damaged one, an unknown device or
@@ -105,15 +106,15 @@ def compile(model: Graph | onnx.ModelProto | str | PathLike[str], *, device: str
     """
     from smalti.errors import InputError
     from smalti.graph import Graph
-    from smalti.runtime import compile_graph, devices
+    from smalti.runtime import compile_graph
+    from smalti.runtime.choice import chosen
 
-    known = [entry.id for entry in devices()]
-    if device not in ("auto", *known):
-        raise InputError(f"no device is named {device!r}; known: auto, {', '.join(known)}")
+    device = chosen(device)
     if isinstance(model, Graph):
         if shapes:
             raise InputError("the shapes of a smalti.Graph are fixed; give none")
-        return compile_graph(model, precision=precision, threads=threads, like=like)
+        return compile_graph(model, precision=precision, threads=threads, like=like,
+                             device=device)
     from onnx import ModelProto
 
     from smalti.runtime.models import compile_model
@@ -121,4 +122,5 @@ def compile(model: Graph | onnx.ModelProto | str | PathLike[str], *, device: str
     if not isinstance(model, ModelProto | str | PathLike):
         raise InputError(f"compile takes the path of an ONNX file, an onnx.ModelProto or a "
                          f"smalti.Graph, got {type(model).__name__}")
-    return compile_model(model, shapes=shapes, precision=precision, threads=threads, like=like)
+    return compile_model(model, shapes=shapes, precision=precision, threads=threads, like=like,
+                         device=device)

@@ -3,7 +3,7 @@
 | variable         | meaning                                                                      |
 | ---------------- | ---------------------------------------------------------------------------- |
 | `SMALTI_THREADS` | worker threads of the CPU target; default: cores that it may keep busy       |
-| `SMALTI_DEVICE`  | device when `device="auto"`; default: `cpu`                                  |
+| `SMALTI_DEVICE`  | device when `device="auto"`; default: the fastest                            |
 | `SMALTI_CACHE`   | folder of the compile cache; default: the platform's own cache folder        |
 | `SMALTI_SHOW`    | comma-separated stages to print: graph, fused, kernel, schedule, asm         |
 | `SMALTI_TARGET`  | x86 feature level: avx2, avx512, avx512_bf16; default: the best of this CPU  |
@@ -93,9 +93,9 @@ def _text(path: Path) -> str:
         return ""
 
 
-def device() -> str:
-    """The device that `device="auto"` means."""
-    return os.environ.get("SMALTI_DEVICE", "cpu")
+def device() -> str | None:
+    """The device that `device="auto"` means, or None for the fastest."""
+    return os.environ.get("SMALTI_DEVICE")
 
 
 def target() -> str | None:

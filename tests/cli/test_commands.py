@@ -188,7 +188,7 @@ def test_a_prompt_of_20000_characters_makes_a_picture_and_a_warning(
     (["--sampler", "plms"], "known: euler"),
     (["--noise", "sigma"], "known: normal"),
     (["--rng", "xpu"], "known: cpu, cuda"),
-    (["--device", "gpu"], "known: cpu"),
+    (["--device", "gpu"], "known: auto, cpu"),
     (["--threads", "0"], "threads is 0"),
     (["--precision", "int4"], "known: auto"),
 ])

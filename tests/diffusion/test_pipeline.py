@@ -286,7 +286,7 @@ def test_a_size_beyond_the_memory_is_refused(model_path: Path) -> None:
 @pytest.mark.parametrize(("options", "message"), [
     ({"threads": 0}, "threads is 0; expected a whole number from 1 to 256"),
     ({"threads": 1000}, "threads is 1000"),
-    ({"device": "cuda:0"}, "device is 'cuda:0'; known: cpu"),
+    ({"device": "cuda:0"}, "no device is named 'cuda:0'; known: auto, cpu"),
     ({"precision": "f8"}, "precision is 'f8'; known: auto, f32, bf16"),
 ])
 def test_loading_refuses_what_it_cannot_use(

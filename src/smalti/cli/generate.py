@@ -134,7 +134,8 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
               help="Random numbers of torch on the cpu, or of torch on cuda.")
 @click.option("--device", default="auto", show_default=True, help="One of `smalti devices`.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
-@click.option("--precision", default="auto", show_default=True, help="auto, f32 or bf16.")
+@click.option("--precision", default="auto", show_default=True,
+              help="auto, f32, bf16, or f16 on a GPU.")
 @click.option("--supervise/--no-supervise", default=False, show_default=True,
               help="Look for faster schedules while the picture is made; it is the same with and "
                    "without.")
@@ -173,7 +174,7 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
         guide=smalti.Guide(guidance_rescale, smalti.Projected() if apg else None, *guidance_time,
                            parse_layers(skip_layers)), **change)
     if preview is not None:
-        work = previewed(work, smalti.Preview.load(preview, threads),
+        work = previewed(work, smalti.Preview.load(preview, threads, device),
                          paths[0].with_suffix(".preview.png"))
     result = watch(work)
     for warning in result.warnings:

@@ -36,13 +36,16 @@ if TYPE_CHECKING:
 @click.option("--random", is_flag=True, help="Random inputs instead of files, for a try.")
 @click.option("--runs", type=click.IntRange(1, 100_000), default=1, show_default=True,
               help="Runs; the median of their times is printed.")
-@click.option("--precision", default=None, help="Of an .onnx: f32 or bf16. Default: f32.")
+@click.option("--device", default="auto", show_default=True,
+              help="One of `smalti devices`; engine files are for the CPU.")
+@click.option("--precision", default=None,
+              help="Of an .onnx: f32, bf16, or f16 on a GPU. Default: f32.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=NUMBERS",
               help="Shape of an input, or extent of a dimension, that an .onnx leaves open.")
 def run(model: Path, inputs: tuple[str, ...], output: Path | None, weights: Path | None,
-        recompile: bool, random: bool, runs: int, precision: str | None, threads: int | None,
-        shapes: tuple[str, ...]) -> None:
+        recompile: bool, random: bool, runs: int, device: str, precision: str | None,
+        threads: int | None, shapes: tuple[str, ...]) -> None:
     """Run MODEL (.onnx or .smalti) and print how long everything took."""
     wanted = parse_shapes(shapes)
     if output is not None:
@@ -55,7 +58,7 @@ def run(model: Path, inputs: tuple[str, ...], output: Path | None, weights: Path
         import smalti.runtime
     imported = time.perf_counter()
     show_progress(f"loading {model}")
-    program = opened(model, wanted, given, precision, threads, recompile)
+    program = opened(model, wanted, given, precision, threads, recompile, device)
     loaded = time.perf_counter()
     if weights is not None:
         show_progress(f"loading {weights}")
@@ -83,7 +86,7 @@ def run(model: Path, inputs: tuple[str, ...], output: Path | None, weights: Path
 
 
 def opened(model: Path, shapes: dict, given: dict[str, np.ndarray], precision: str | None,
-           threads: int | None, recompile: bool) -> Program:
+           threads: int | None, recompile: bool, device: str = "cpu") -> Program:
     """The program of a file, with the weights that it has.
 
     Dimensions that a model leaves open are those of the arrays given.
@@ -101,13 +104,14 @@ def opened(model: Path, shapes: dict, given: dict[str, np.ndarray], precision: s
             raise InputError("an engine file has the precision that it was compiled for; give "
                              "--precision to `smalti compile`")
         return load(model, threads=threads, recompile=recompile, progress=progress)
+    from smalti.runtime.choice import chosen
     from smalti.runtime.models import compile_model
 
     if recompile:
         raise InputError(f"--recompile is for engine files; {model} is compiled anyway")
     shapes = {**{name: array.shape for name, array in given.items()}, **shapes}
     return compile_model(model, shapes=shapes, precision=precision or "f32", threads=threads,
-                         progress=progress)
+                         progress=progress, device=chosen(device))
 
 
 def inputs_of(program: Program) -> tuple[dict[str, tuple[tuple[int, ...], str]], dict[str, int]]:

@@ -23,9 +23,10 @@ from smalti.cli.output import check_apart, check_writable, output_paths, write_p
 @click.option("--tile", type=int, default=192, show_default=True,
               help="Pixels along a side that are computed at once; fewer take less memory.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
-@click.option("--precision", default="auto", show_default=True, help="auto, f32 or bf16.")
+@click.option("--device", default="auto", show_default=True, help="One of `smalti devices`.")
+@click.option("--precision", default="auto", show_default=True, help="auto, f32, f16 or bf16.")
 def upscale(picture: Path, model: str, output: str, factor: float | None, tile: int,
-            threads: int | None, precision: str) -> None:
+            threads: int | None, device: str, precision: str) -> None:
     """Make PICTURE larger."""
     started = time.perf_counter()
     (path,) = output_paths(output, 1)
@@ -35,7 +36,7 @@ def upscale(picture: Path, model: str, output: str, factor: float | None, tile: 
         loading = smalti.Upscaler.load
         from smalti.diffusion.images import opened
     image = opened(picture)
-    upscaler = loading(model, precision, threads, show_progress)
+    upscaler = loading(model, precision, threads, show_progress, device)
     made = upscaler(image, factor, tile)
     show_progress("")
     write_png(made, path, image.info.get("parameters", ""))

@@ -140,6 +140,7 @@ class Controls:
     programs: Programs = field(default_factory=dict)
     tiling: str = ""
     beside: Beside | None = None
+    device: str = "cpu"
     _hints: dict[tuple[int, ...], Floats] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -191,7 +192,8 @@ class Controls:
                 graph, precision=self.precision, threads=self.threads,
                 held=[name for name in HELD if name in graph.inputs],
                 weights={name: HALVES[net.dtype(name)] for name in graph.parameters
-                         if name in net and net.dtype(name) in HALVES})
+                         if name in net and net.dtype(name) in HALVES},
+                device=self.device)
             self.progress("loading the ControlNet")
             program.bind(partial(self._floats, net),
                          lambda name: net.drop(name) if name in net else None)

@@ -44,7 +44,7 @@ from smalti.diffusion.variation import variation
 from smalti.diffusion.words import Words, fitting
 from smalti.models.parts import TEXTS
 from smalti.runtime import Program, devices
-from smalti.runtime.compiler import PRECISIONS
+from smalti.runtime.choice import chosen, precisions
 
 SHIPPED_MODEL = Path(__file__).parents[1] / "assets" / "emoji-128.safetensors"
 USABLE_SHARE = 0.9  # of the device's memory, where nothing is said
@@ -114,18 +114,17 @@ class Pipeline:
         """
         if threads is not None:
             settings.checked_threads(threads)
-        known = {entry.id: entry for entry in devices()}
-        chosen = settings.device() if device == "auto" else device
-        check_name("device", chosen, known)
-        check_name("precision", precision, PRECISIONS)
+        device = chosen(device)
+        check_name("precision", precision, precisions(device))
         opened = checkpoint.load(SHIPPED_MODEL if path is None else path, text_encoders, vae,
                                  prediction)
         check_parts(opened)
-        total = known[chosen].memory_bytes
+        total = next(entry.memory_bytes for entry in devices() if entry.id == device)
         budget = int(USABLE_SHARE * total) if memory is None else memory_bytes(memory)
 
         def models(part_of: checkpoint.Checkpoint) -> Submodels:
-            return Submodels(part_of, precision, threads, progress, supervise, memory_bytes=budget)
+            return Submodels(part_of, precision, threads, progress, supervise, memory_bytes=budget,
+                             device=device)
 
         submodels, second = models(opened), None
         if refiner is not None:
@@ -278,7 +277,7 @@ class Pipeline:
 
         return Controls(uses, self.config.denoiser, models.precision, models.threads,
                         models.progress, self._control_programs, asked.tiling,
-                        Beside(vae, encode, models.weights.floats, trained_step))
+                        Beside(vae, encode, models.weights.floats, trained_step), models.device)
 
     def _vocabulary(self, asked: Request) -> Vocabulary:
         """The weights with the adapters that are given or named, and the words that are named."""

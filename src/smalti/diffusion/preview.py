@@ -18,6 +18,7 @@ from smalti.diffusion.result import to_image
 from smalti.errors import InputError
 from smalti.models import TaesdConfig, taesd_decoder_graph
 from smalti.runtime import Program, compile_graph
+from smalti.runtime.choice import chosen
 
 
 @dataclass
@@ -26,10 +27,11 @@ class Preview:
 
     net: Companion
     threads: int | None = None
+    device: str = "cpu"
     _programs: dict[tuple[int, int], Program] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, path: str | Path, threads: int | None = None) -> Preview:
+    def load(cls, path: str | Path, threads: int | None = None, device: str = "auto") -> Preview:
         """Open TAESD in a file of any format or a diffusers folder: that of the model's family.
 
         Raises CheckpointError for a file of something else, InputError for one without a decoder.
@@ -37,7 +39,7 @@ class Preview:
         net = open_companion(path)
         if not isinstance(net.config, TaesdConfig) or "taesd.decoder.1.weight" not in net:
             raise InputError(f"{path} holds no decoder of a tiny autoencoder; expected TAESD")
-        return cls(net, threads)
+        return cls(net, threads, chosen(device))
 
     def __call__(self, latents: np.ndarray) -> list[Image.Image]:
         """RGB pictures of latents f32[batch, channels, h, w], those of a step.
@@ -50,7 +52,8 @@ class Preview:
                              f"these are f32{list(latents.shape)}")
         shape = latents.shape[2:]
         if shape not in self._programs:
-            program = compile_graph(taesd_decoder_graph(config, 1, *shape), threads=self.threads)
+            program = compile_graph(taesd_decoder_graph(config, 1, *shape), threads=self.threads,
+                                    device=self.device)
             program.bind(self.net.floats)
             self._programs = {shape: program}
         return [to_image(self._programs[shape].run_checked({"latent": latent})["image"][0])

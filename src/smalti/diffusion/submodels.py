@@ -24,6 +24,7 @@ from smalti.graph import Graph
 from smalti.graph.quantised import of_eight_bits
 from smalti.models.parts import Part, parts
 from smalti.runtime import Program, compile_graph
+from smalti.runtime.choice import of_wide_range
 from smalti.runtime.memory import resident_bytes
 from smalti.runtime.supervisor import Supervisor
 
@@ -57,7 +58,8 @@ class Submodels:
     `progress` is called with one line of text before anything that may take over a second. With
     `supervise`, schedules are tried while parts run (see `runtime.supervisor`). All that the
     process takes is kept below `memory_bytes`: parts that are not in use are let go, and weights of
-    one that is too large come and go while it runs. `said` says what was done for that.
+    one that is too large come and go while it runs. `said` says what was done for that. Programs
+    are those of `device`.
     """
 
     checkpoint: Checkpoint
@@ -67,6 +69,7 @@ class Submodels:
     supervise: bool = False
     words: Sequence[Embedding] = ()
     memory_bytes: int | None = None
+    device: str = "cpu"
     said: list[str] = field(default_factory=list)
     _bound: dict[str, _Bound] = field(default_factory=dict)
     _watched: dict[str, Supervisor] = field(default_factory=dict)
@@ -139,8 +142,10 @@ class Submodels:
         """Bytes that may still be taken, beside `held_bytes`; None where nothing bounds them."""
         if self.memory_bytes is None:
             return None
-        taken = max(resident_bytes() or 0, BASE_BYTES + sum(
-            each.program.weights_bytes + each.program.arena_bytes for each in self._bound.values()))
+        taken = sum(each.program.weights_bytes + each.program.arena_bytes
+                    for each in self._bound.values())
+        if self.device == "cpu":
+            taken = max(resident_bytes() or 0, BASE_BYTES + taken)
         return self.memory_bytes - taken - held_bytes
 
     def _room_for(self, part: str, program: Program, graph: Graph) -> int | None:
@@ -223,13 +228,20 @@ class Submodels:
         self.progress(f"compiling {title}")
         return compile_graph(
             graph,
-            precision=self.precision,
+            precision=self.precision_of(part),
             threads=self.threads,
             held=[name for name in self.parts[part].held if name in graph.inputs],
             weights=self.dtypes(graph),
             progress=lambda done, total: self.progress(f"compiling {title}: {done} of {total}"),
             like=like,
+            device=self.device,
         )
+
+    def precision_of(self, part: str) -> str:
+        """The precision of a part: an autoencoder's values do not fit f16."""
+        if part in ("vae", "vae_encoder"):
+            return of_wide_range(self.device, self.precision)
+        return self.precision
 
     @property
     def weight_bytes(self) -> int:

@@ -18,6 +18,7 @@ from smalti.diffusion.tiles import tiles
 from smalti.errors import InputError
 from smalti.models import RrdbConfig, SrvggConfig, upscaler_graph
 from smalti.runtime import Program, compile_graph
+from smalti.runtime.choice import chosen
 
 Floats = np.ndarray
 
@@ -38,20 +39,21 @@ class Upscaler:
     precision: str = "auto"
     threads: int | None = None
     progress: Callable[[str], None] = lambda text: None
+    device: str = "cpu"
     _programs: dict[tuple[int, int], Program] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: str | Path, precision: str = "auto", threads: int | None = None,
-             progress: Callable[[str], None] = lambda text: None) -> Upscaler:
+             progress: Callable[[str], None] = lambda text: None, device: str = "auto") -> Upscaler:
         """Open an upscaler in a file of any format: ESRGAN, Real-ESRGAN, or its compact network.
 
-        Raises CheckpointError for anything else.
+        Raises CheckpointError for anything else, InputError for an unknown device.
         """
         net = open_companion(path)
         if not isinstance(net.config, RrdbConfig | SrvggConfig):
             raise InputError(f"{path} holds a {type(net.config).__name__.removesuffix('Config')}; "
                              f"expected an upscaler of the ESRGAN family")
-        return cls(net, precision, threads, progress)
+        return cls(net, precision, threads, progress, chosen(device))
 
     @property
     def name(self) -> str:
@@ -119,7 +121,7 @@ class Upscaler:
             weights = {name: HALVES[net.dtype(name)] for name in graph.parameters
                        if net.dtype(name) in HALVES}
             program = compile_graph(graph, precision=self.precision, threads=self.threads,
-                                    weights=weights)
+                                    weights=weights, device=self.device)
             program.bind(net.floats, net.drop)
             self._programs = {shape: program}
         image = np.ascontiguousarray(colours[None])

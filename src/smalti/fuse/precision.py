@@ -1,4 +1,4 @@
-"""Precision: which values between kernels are stored as bf16, which parameters as halves or blocks.
+"""Precision: which values between kernels are stored as halves, which parameters so or in blocks.
 
 The one place that decides it. Parameters are held as f16, as bf16 or quantised where they are given
 so, which loses nothing. Arithmetic is f32 whatever the storage: a kernel widens what it loads and
@@ -31,14 +31,15 @@ WIDENING = ("contraction", "depthwise", "map")
 """Forms of kernels that read f16 wherever they read."""
 
 
-def narrowed(found: Cut, elements_min: int = ELEMENTS_MIN) -> Cut:
-    """`found` with the values between kernels, of at least `elements_min` elements, as bf16."""
+def narrowed(found: Cut, elements_min: int = ELEMENTS_MIN, dtype: str = "bf16") -> Cut:
+    """`found` with the values between kernels, of at least `elements_min` elements, as `dtype`, one
+    of halves."""
     seen = {view.storage for view in found.outputs.values()}
     seen |= {view.storage for piece in found.pieces if isinstance(piece, HostPiece)
              for view in piece.views.values()}
     made = {piece.views["out"].storage for piece in found.pieces
             if "out" in piece.views and piece.when > When.BINDING} - seen
-    narrow = {storage: replace(storage, dtype="bf16") for storage in made
+    narrow = {storage: replace(storage, dtype=dtype) for storage in made
               if storage.kind == "arena" and storage.dtype == "f32"
               and storage.size >= elements_min}
     return stored_in(found, narrow)

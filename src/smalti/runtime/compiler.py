@@ -72,8 +72,11 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
                   weights: Mapping[str, str] = ALL_F32,
                   objective: str = "latency",
                   progress: Callable[[int, int], None] | None = None,
-                  like: Program | None = None) -> Program:
-    """A program that computes `graph` on this CPU, natively where kernels exist, else by numpy.
+                  like: Program | None = None, device: str = "cpu") -> Program:
+    """A program that computes `graph`, natively where kernels exist, else by numpy.
+
+    `device` is the CPU, or a GPU by its id (see `smalti.devices`): what is said of threads and
+    levels here is about the CPU, for GPUs see `device_compiler.compile_for`.
 
     `precision` "bf16" halves the bytes of weights and of what is stored between kernels, and the
     time of products where the CPU multiplies bf16; sums, statistics, softmax, inputs and outputs
@@ -97,6 +100,12 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     >>> compile_graph(g, threads=1).run({"x": np.ones((2, 3), np.float32)})["y"].sum()
     np.float32(12.0)
     """
+    if device != "cpu":
+        from smalti.runtime.choice import opened
+        from smalti.runtime.device_compiler import compile_for
+
+        return compile_for(opened(device), graph, precision=precision, held=held, weights=weights,
+                           progress=progress)
     recipe = Recipe.of(graph, precision, held, threads, weights, objective)
     name = target or best_level()
     if name is None:

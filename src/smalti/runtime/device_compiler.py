@@ -1,0 +1,156 @@
+"""A graph becomes a program of a GPU.
+
+    graph --rewrite--> graph --cut--> pieces --choose, lower--> group programs --plan--> recordings
+
+The graph, its cut and the kernels are those of the CPU (`compiler.py`); what differs is what a
+kernel is lowered to. Kernels that are equal are lowered once, programs that are equal are given to
+the driver once, several at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from smalti import settings
+from smalti.errors import IllegalSchedule, InputError, UnsupportedError, UnsupportedNode
+from smalti.fuse import Cut, Piece, cut, narrowed
+from smalti.fuse import held as with_halves
+from smalti.fuse.support import lacking
+from smalti.graph import Graph
+from smalti.graph.graph import VALUE_BYTES_MAX
+from smalti.graph.operation import HALVES
+from smalti.kernel import verify
+from smalti.kernel.form import Kernel
+from smalti.rewrite import rewrite
+from smalti.rewrite.halves import widened
+from smalti.runtime.device_plan import planned
+from smalti.runtime.device_program import DeviceProgram
+from smalti.runtime.gpu import Gpu
+from smalti.schedule.choose_group import choose_group
+from smalti.schedule.group import GroupLimits
+from smalti.target.gpu import Lowered
+from smalti.target.gpu.functions import FUNCTIONS
+from smalti.target.gpu.lower import lower
+
+PRECISIONS = ("auto", "f32", "f16", "bf16")
+NO_WEIGHTS: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True)
+class DeviceRecipe:
+    """What a program is made from; `weights` are names and dtypes of parameters held as halves."""
+
+    graph: Graph
+    precision: str
+    held: tuple[str, ...]
+    limits: GroupLimits
+    weights: tuple[tuple[str, str], ...] = ()
+    threads: int = 1
+
+    def cut(self) -> tuple[Cut, int]:
+        """The pieces of a program, and the bytes that packed weights add to plain ones: none."""
+        return pieces_of(self.graph, self.precision, self.held, dict(self.weights)), 0
+
+
+def compile_for(gpu: Gpu, graph: Graph, *, precision: str = "auto", held: Collection[str] = (),
+                weights: Mapping[str, str] = NO_WEIGHTS,
+                progress: Callable[[int, int], None] | None = None) -> DeviceProgram:
+    """A program that computes `graph` on `gpu`.
+
+    `precision` "f16" stores values between kernels and weights of products as f16, "bf16" as that,
+    where the device stores 16 bits; sums, statistics, softmax, inputs and outputs are f32. "auto"
+    is f16 where the device has it, else f32. `held`, `weights` and `progress` are as for
+    `compile_graph`; quantised weights are held as f16. Raises InputError for an unknown precision
+    or one that the device lacks, UnsupportedError for what it has no room for.
+    """
+    precision = known_precision(precision, gpu)
+    if unknown := sorted(set(held) - set(graph.inputs)):
+        raise InputError(f"there is no input {', '.join(unknown)} to hold; the graph has "
+                         f"{', '.join(graph.inputs)}")
+    halves = gpu.limits.storage16
+    weights = {name: dtype if dtype in HALVES else "f16" for name, dtype in weights.items()
+               if halves}
+    recipe = DeviceRecipe(graph, precision, tuple(held), gpu.limits, tuple(sorted(weights.items())))
+    pieces, _ = recipe.cut()
+    lowering = Lowering(gpu.limits, precision, progress, len(pieces.pieces))
+    parameters = {name: value.shape for name, value in graph.parameters.items()}
+    plan = planned(pieces, lowering, gpu.limits, precision, parameters)
+    with ThreadPoolExecutor(settings.threads()) as pool:
+        pipelines = list(pool.map(gpu.pipeline, plan.programs))
+    return DeviceProgram(plan, gpu, pipelines, recipe)
+
+
+def known_precision(precision: str, gpu: Gpu) -> str:
+    """The precision that is meant. Raises InputError where the device lacks it."""
+    if precision not in PRECISIONS:
+        raise InputError(f"precision {precision!r} is unknown; {gpu.device.id} has "
+                         f"{', '.join(PRECISIONS)}")
+    if precision == "auto":
+        return "f16" if gpu.limits.storage16 else "f32"
+    if precision != "f32" and not gpu.limits.storage16:
+        raise InputError(f"{gpu.device.name} ({gpu.device.id}) does not store 16 bits, which "
+                         f"precision {precision!r} needs; use f32")
+    if precision == "bf16" and gpu.language == "wgsl":
+        raise InputError(f"{gpu.device.id} speaks WGSL, which has no bf16; use f16 or f32")
+    return precision
+
+
+def pieces_of(graph: Graph, precision: str, held: Collection[str],
+              weights: Mapping[str, str]) -> Cut:
+    """The cut of a graph as devices compute it. Raises InputError for a value that is larger than
+    any memory."""
+    for value in (*graph.inputs.values(), *graph.parameters.values(),
+                  *(node.output for node in graph.nodes)):
+        if value.type.bytes > VALUE_BYTES_MAX:
+            raise InputError(f"{graph.name}: a value of {value.type} is larger than any memory; "
+                             f"choose smaller sizes")
+    graph, halves = widened(graph)
+    graph = rewrite(graph, lambda node: not lacking(node, FUNCTIONS))
+    if settings.show("graph"):
+        print(graph)
+    pieces = with_halves(cut(graph, held, FUNCTIONS), {**halves, **weights})
+    if precision != "f32":
+        pieces = narrowed(pieces, dtype=precision)
+    if settings.show("fused"):
+        for piece in pieces.pieces:
+            form = piece.kernel.form if isinstance(piece, Piece) else "host"
+            print(f"{piece.scope}: {form}: {piece.reason}")
+    return pieces
+
+
+class Lowering:
+    """Gives the schedule and the programs of each piece, made once for equal kernels."""
+
+    def __init__(self, limits: GroupLimits, precision: str,
+                 progress: Callable[[int, int], None] | None, count: int) -> None:
+        self.limits, self.precision = limits, precision
+        self.progress, self.count, self.done = progress, count, 0
+        self.known: dict[Kernel, tuple[str, Lowered]] = {}
+
+    def __call__(self, piece: Piece) -> tuple[str, Lowered]:
+        """The schedule of a piece, in words, and its programs. Raises UnsupportedError."""
+        kernel = piece.kernel
+        if kernel not in self.known:
+            verify(kernel, "the cut")
+            schedule = choose_group(kernel, self.limits, self.precision)
+            try:
+                low = lower(kernel, schedule, self.limits)
+            except (IllegalSchedule, OverflowError) as error:
+                raise UnsupportedError("the device has no room for:", [UnsupportedNode(
+                    piece.scope, kernel.form, f"{error}; choose smaller sizes or device='cpu'")
+                ]) from None
+            self.known[kernel] = str(schedule), low
+            for stage, text in (("kernel", kernel), ("schedule", schedule)):
+                if settings.show(stage):
+                    print(text)
+            if settings.show("asm"):
+                for step in low.steps:
+                    print(step)
+        self.done += 1
+        if self.progress is not None:
+            self.progress(self.done, self.count)
+        return self.known[kernel]
+
+

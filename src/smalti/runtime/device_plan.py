@@ -1,0 +1,282 @@
+"""What a device runs of a program, and where everything lies in its memory.
+
+Values between kernels lie in one buffer, the arena, by their lifetimes; weights in buffers of their
+own. Devices store integers of every size as 32 bits (`target.gpu.lowered.STORED_AS`), so that what
+kernels and the host both touch is known to each under its own dtype (`Stored`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from smalti.fuse import Cut, HostPiece, Piece, Storage, View
+from smalti.fuse.support import When
+from smalti.graph.operation import DTYPES
+from smalti.runtime.arena import arranged
+from smalti.runtime.image import PieceInfo, Place
+from smalti.runtime.strips import Course, Turn
+from smalti.schedule.group import GroupLimits
+from smalti.target.gpu import GroupProgram, Lowered, Packed
+from smalti.target.gpu.lowered import RAW, STORED_AS, WORKSPACE
+from smalti.target.gpu.scalars import scalarised
+
+ON_DEVICE = ("arena", "input")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in the arena as the device has it, and the dtype that the host knows it by."""
+
+    place: Place
+    dtype: str
+
+    @property
+    def start(self) -> int:
+        """The first byte."""
+        return self.place.offset
+
+    @property
+    def bytes(self) -> int:
+        """Bytes from the first element to the last."""
+        item = np.dtype(DTYPES[self.place.dtype]).itemsize
+        if 0 in self.place.shape:
+            return 0
+        return item + sum((n - 1) * stride for n, stride in
+                          zip(self.place.shape, self.place.strides, strict=True))
+
+    def within(self, memory: np.ndarray) -> np.ndarray:
+        """The tensor, as the device stores it, in a copy of its bytes."""
+        return np.ndarray(self.place.shape, DTYPES[self.place.dtype], memory.data, 0,
+                          self.place.strides)
+
+
+@dataclass(frozen=True)
+class DeviceSlot:
+    """Memory of one weight: as it is ("raw"), packed, or a constant of the program.
+
+    `shape` and `strides` (in elements), from `start` on, are what packing takes of the parameter.
+    What the `host` reads in its calls stays there.
+    """
+
+    name: str
+    dtype: str
+    stored: str
+    elements: int
+    start: int = 0
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    packed: Packed | None = None
+    data: np.ndarray | None = None
+    host: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of it."""
+        return self.elements * np.dtype(DTYPES[self.stored]).itemsize
+
+    @property
+    def layout(self) -> tuple:
+        """What the memory holds, and how; equal ones of one parameter are equal bytes."""
+        return (self.name, self.dtype, self.stored, self.elements, self.start, self.shape,
+                self.strides, self.packed and self.packed.layout, self.host)
+
+    def filled(self, values: np.ndarray) -> np.ndarray:
+        """What to put there of a parameter, given flat and as `dtype`."""
+        if self.packed is None:
+            with np.errstate(over="ignore"):
+                return values.astype(DTYPES[self.stored], copy=False)
+        size = values.itemsize
+        logical = np.ndarray(self.shape, values.dtype, values.view(np.uint8).data,
+                             size * self.start, tuple(size * s for s in self.strides))
+        return np.ascontiguousarray(self.packed.pack(logical))
+
+
+@dataclass(frozen=True)
+class DeviceLaunch:
+    """A program by its number, and for each of its bindings ("arena", byte offset) or ("slot",
+    number, byte offset)."""
+
+    program: int
+    operands: tuple[tuple, ...]
+    piece: int
+
+
+@dataclass(frozen=True)
+class DeviceCall:
+    """An operation that the host computes between launches, from what it reads of the device."""
+
+    operation: str
+    attributes: Mapping[str, Any]
+    operands: tuple[Stored | tuple[int, Place], ...]
+    result: Stored
+    piece: int
+
+
+@dataclass
+class DevicePlan:
+    """Programs, and the launches and calls that a run consists of, in order.
+
+    The first `steady` run once when weights are bound, those up to `changing` when held inputs
+    change (see `runtime.image.Image`).
+    """
+
+    name: str
+    precision: str
+    programs: list[GroupProgram] = field(default_factory=list)
+    launches: list[DeviceLaunch | DeviceCall] = field(default_factory=list)
+    pieces: list[PieceInfo] = field(default_factory=list)
+    slots: list[DeviceSlot] = field(default_factory=list)
+    parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    dtypes: dict[str, str] = field(default_factory=dict)
+    inputs: dict[str, Stored] = field(default_factory=dict)
+    outputs: dict[str, Stored] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    held: tuple[str, ...] = ()
+    steady: int = 0
+    changing: int = 0
+    arena_bytes: int = 0
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of all weights on the device."""
+        return sum(slot.bytes for slot in self.slots if not slot.host)
+
+
+def planned(found: Cut, lower: Callable[[Piece], tuple[str, Lowered]], limits: GroupLimits,
+            precision: str, parameters: Mapping[str, tuple[int, ...]]) -> DevicePlan:
+    """The plan of a cut; `lower` gives the schedule of a piece, in words, and its programs."""
+    return _Planner(found, lower, limits, precision, parameters).plan()
+
+
+class _Planner:
+    def __init__(self, found: Cut, lower: Callable[[Piece], tuple[str, Lowered]],
+                 limits: GroupLimits, precision: str,
+                 parameters: Mapping[str, tuple[int, ...]]) -> None:
+        self.known: dict[Storage, str] = {}
+        self.cut, self.lower, self.limits = self._on_device(found), lower, limits
+        self.result = DevicePlan(found.name, precision, parameters=dict(parameters),
+                                 rows=dict(found.rows), held=tuple(found.held))
+        self.programs: dict[GroupProgram, int] = {}
+        self.slots: dict[tuple, int] = {}
+
+    def _on_device(self, found: Cut) -> Cut:
+        """`found` with what kernels read and write stored as devices do; notes how hosts know it.
+        """
+        moved: dict[Storage, Storage] = {}
+        for piece in found.pieces:
+            for view in piece.views.values() if isinstance(piece, Piece) else ():
+                if view.storage.kind in ON_DEVICE and view.storage not in moved:
+                    old = view.storage
+                    moved[old] = replace(old, dtype=STORED_AS[old.dtype])
+                    self.known[moved[old]] = old.dtype
+
+        def mapped(views: Mapping[str, View]) -> dict[str, View]:
+            return {name: replace(view, storage=moved.get(view.storage, view.storage))
+                    for name, view in views.items()}
+
+        return replace(found, inputs=mapped(found.inputs), outputs=mapped(found.outputs),
+                       pieces=[replace(piece, views=mapped(piece.views))
+                               for piece in found.pieces])
+
+    def plan(self) -> DevicePlan:
+        """Everything in its place."""
+        made = [None if isinstance(piece, HostPiece) else self.lower(piece)
+                for piece in self.cut.pieces]
+        turns = [Turn((number,)) for number in range(len(made))]
+        course = Course(self.cut, [None] * len(made), turns)
+        self.arena = arranged(course, [low[1].workspace_bytes if low else 0 for low in made])
+        result = self.result
+        result.arena_bytes = self.arena.bytes
+        for number, (piece, low) in enumerate(zip(self.cut.pieces, made, strict=True)):
+            added = [self._call(number, piece)] if low is None else self._launches(number, *low)
+            result.launches += added
+            result.steady += len(added) * (piece.when == When.BINDING)
+            result.changing += len(added) * (piece.when < When.RUN)
+        result.inputs = {name: self._stored(view) for name, view in self.cut.inputs.items()}
+        result.outputs = {name: self._stored(view) for name, view in self.cut.outputs.items()}
+        result.programs = list(self.programs)
+        result.dtypes = {slot.name: slot.dtype for slot in result.slots if slot.name}
+        return result
+
+    def _stored(self, view: View) -> Stored:
+        return Stored(self.arena.place(view), self.known.get(view.storage, view.storage.dtype))
+
+    def _launches(self, number: int, schedule: str, low: Lowered) -> list[DeviceLaunch]:
+        piece = self.cut.pieces[number]
+        results = tuple(self.arena.place(piece.views[b.name]) for b in piece.kernel.buffers
+                        if b.role == "output")
+        moved = sum(math.prod(v.shape) * v.storage.element_bytes for v in piece.views.values())
+        self.result.pieces.append(PieceInfo(piece.kernel.form, piece.scope, piece.reason, schedule,
+                                            piece.flops, moved, results))
+        launches = []
+        for step in low.steps:
+            where = {b.name: self._operand(number, piece, b.name, low) for b in step.bindings}
+            step = _fitting(step, where)
+            program = self.programs.setdefault(step, len(self.programs))
+            launches.append(DeviceLaunch(program, tuple(where[b.name] for b in step.bindings),
+                                         number))
+        return launches
+
+    def _operand(self, number: int, piece: Piece, name: str, low: Lowered) -> tuple:
+        """Where a binding begins."""
+        if name == WORKSPACE:
+            return "arena", self.arena.workspaces[number]
+        view = piece.views[name]
+        if view.storage.kind in ON_DEVICE:
+            return "arena", self.arena.place(view).offset
+        packed = low.packed if low.packed and low.packed.buffer == name else None
+        slot = self._slot(view, packed)
+        if packed:
+            return "slot", slot, 0
+        return "slot", slot, view.offset * np.dtype(DTYPES[RAW[view.storage.dtype]]).itemsize
+
+    def _slot(self, view: View, packed: Packed | None, host: bool = False) -> int:
+        """The number of a slot, made where there is none of the kind yet."""
+        storage = view.storage
+        key = (storage, view, packed.layout) if packed else (storage, host)
+        if key not in self.slots:
+            self.slots[key] = len(self.result.slots)
+            data = None if storage.data is None else np.ascontiguousarray(storage.data).reshape(-1)
+            slot = DeviceSlot(storage.name, storage.dtype,
+                              storage.dtype if host else RAW[storage.dtype], storage.size,
+                              data=data, host=host)
+            if packed:
+                slot = replace(slot, stored=packed.dtype, elements=packed.elements,
+                               start=view.offset, shape=view.shape, strides=view.strides,
+                               packed=packed)
+            self.result.slots.append(slot)
+        return self.slots[key]
+
+    def _call(self, number: int, piece: HostPiece) -> DeviceCall:
+        """A call of the host."""
+        moved = sum(math.prod(v.shape) * v.storage.element_bytes for v in piece.views.values())
+        self.result.pieces.append(PieceInfo(
+            "host", piece.scope, piece.reason, piece.operation, piece.flops, moved,
+            (self.arena.place(piece.views["out"]),)))
+        operands: list[Stored | tuple[int, Place]] = []
+        for view in piece.operands:
+            if view.storage.kind in ON_DEVICE:
+                operands.append(self._stored(view))
+                continue
+            item = view.storage.element_bytes
+            place = Place(item * view.offset, view.shape, tuple(item * s for s in view.strides),
+                          view.storage.dtype)
+            operands.append((self._slot(view, None, host=True), place))
+        return DeviceCall(piece.operation, dict(piece.attributes), tuple(operands),
+                          self._stored(piece.views["out"]), number)
+
+
+def _fitting(step: GroupProgram, where: Mapping[str, Sequence]) -> GroupProgram:
+    """The program with single accesses to what does not begin at a multiple of its vectors."""
+    def item(dtype: str) -> int:
+        return np.dtype(DTYPES[dtype]).itemsize
+
+    off = {b.name for b in step.bindings if where[b.name][-1] % (b.lanes * item(b.dtype))}
+    return scalarised(step, off) if off else step
+
+

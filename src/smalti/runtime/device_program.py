@@ -1,0 +1,371 @@
+"""Programs of a GPU: recorded once, run as often as wanted.
+
+Inputs go to the arena on the device, launches are submitted as they were recorded, outputs come
+back. Where the host computes something in between, a recording ends before it and another begins
+behind it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from smalti.errors import DeviceError, DeviceMemoryError, InputError
+from smalti.graph.operation import DTYPES, OPERATIONS
+from smalti.runtime.device_plan import DeviceCall, DeviceLaunch, DevicePlan, DeviceSlot, Stored
+from smalti.runtime.gpu import Buffer, Dispatch, Gpu, Pipeline, Recording
+from smalti.runtime.image import finite_at
+from smalti.runtime.inputs import all_given, check_rows, checked_input
+from smalti.runtime.program import Program, Recipe
+from smalti.runtime.sources import Done, Read, Weights, nothing, reading
+from smalti.runtime.weights import checked
+
+SMALL_BYTES, ALIGNMENT = 1 << 20, 256
+"""Weights below this size share a buffer, in which each begins at a multiple of the other."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Where a weight lies: a part of a buffer of the device, or an array of the host."""
+
+    buffer: Buffer | None
+    offset: int = 0
+    array: np.ndarray | None = None
+
+
+class DeviceProgram(Program):
+    """A plan and the device that it runs on. Calls from several threads take turns.
+
+    `pipelines` are those of the plan's programs, in order.
+    """
+
+    def __init__(self, plan: DevicePlan, gpu: Gpu, pipelines: Sequence[Pipeline],
+                 recipe: Recipe | None = None) -> None:
+        self.plan, self.gpu, self.pipelines, self.recipe = plan, gpu, pipelines, recipe
+        self.name, self.targets = plan.name, (gpu.device.id,)
+        self.inputs = {name: stored.place.shape for name, stored in plan.inputs.items()}
+        self.weights_bytes, self.arena_bytes = plan.weights_bytes, plan.arena_bytes
+        self._turn = threading.Lock()
+        self._arena: Buffer | None = None
+        self._weights: list[Held] | None = None
+        self._shared: set[int] = set()
+        self._parts: dict[tuple[int, int], list[Part]] = {}
+        self._held: dict[str, np.ndarray] = {}
+        self.bound = self._settled = False
+        self._seconds: np.ndarray | None = None
+        if not plan.parameters:
+            self.bind(lambda name: np.empty(0))
+
+    # ------------------------------------------------------------------ weights
+
+    def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
+             like: Program | None = None, only: Collection[str] | None = None,
+             bytes_max: int | None = None) -> None:
+        """Read, check, pack and upload every parameter, or those of `only`.
+
+        What takes more than `bytes_max` bytes, or more than the device has, stays in main memory,
+        from which the device reads it in each run. Raises InputError and NumericsError as
+        `Program.bind` does, and DeviceMemoryError.
+        """
+        known = self.recipe.graph.parameters if self.recipe else self.plan.parameters
+        with self._turn:
+            needed = self._asked(self.plan.parameters, only)
+            read, done = reading(weights, done, needed, known, self.name, strict)
+            self.bound = False
+            kept = self._kept(like) if only is None else {
+                number: self._weights[number] for number, slot in enumerate(self.plan.slots)
+                if slot.name not in needed or not slot.name}
+            self._fill(kept, read, done, bytes_max)
+            self.bound, self._settled = True, False
+
+    def _kept(self, like: Program | None) -> dict[int, Held]:
+        """Weights that another program has bound in the same layouts, by the numbers of slots."""
+        if not isinstance(like, DeviceProgram) or like is self or like.gpu is not self.gpu \
+                or not like.bound:
+            return {}
+        theirs = {slot.layout: number for number, slot in enumerate(like.plan.slots) if slot.name}
+        found = {number: theirs[slot.layout] for number, slot in enumerate(self.plan.slots)
+                 if slot.layout in theirs}
+        like._shared.update(found.values())
+        self._shared = set(found)
+        return {number: like._weights[other] for number, other in found.items()}
+
+    def _fill(self, kept: Mapping[int, Held], read: Read, done: Done,
+              bytes_max: int | None) -> None:
+        """Memory for all slots that are not `kept`, and their weights in it."""
+        slots = self.plan.slots
+        before = dict(enumerate(self._weights or ()))
+        again = {n: before[n] for n in before if n not in kept and n not in self._shared}
+        places = {**kept, **again}
+        new = [n for n in range(len(slots)) if n not in places]
+        places |= self._room(new, bytes_max)
+        if any(places[n] is not held for n, held in before.items()):
+            self._forget_parts()
+        self._shared -= set(new)
+        by_name: dict[str, list[int]] = {}
+        for number, slot in enumerate(slots):
+            if number not in kept:
+                by_name.setdefault(slot.name, []).append(number)
+        for name, numbers in by_name.items():
+            values = None
+            if name:
+                values = checked(name, read(name), self.plan.parameters[name],
+                                 slots[numbers[0]].dtype).reshape(-1)
+            for number in numbers:
+                places[number] = self._put(slots[number], places[number], values)
+            if name:
+                done(name)
+        self._weights = [places[number] for number in range(len(slots))]
+
+    def _put(self, slot: DeviceSlot, held: Held, values: np.ndarray | None) -> Held:
+        """Fill the memory of a slot."""
+        values = slot.data if values is None else values.view(DTYPES[slot.dtype])
+        if slot.host:
+            return Held(None, 0, np.array(values))
+        self.gpu.write(held.buffer, held.offset, slot.filled(values))
+        return held
+
+    def _room(self, numbers: Sequence[int], bytes_max: int | None) -> dict[int, Held]:
+        """Memory for slots: on the device while there is enough of it, else of the host."""
+        slots, found = self.plan.slots, {n: Held(None) for n in numbers if self.plan.slots[n].host}
+        small, at = {}, 0
+        for number in numbers:
+            if number not in found and slots[number].bytes < SMALL_BYTES:
+                small[number] = at
+                at += slots[number].bytes + -slots[number].bytes % ALIGNMENT
+        left = self.weights_bytes if bytes_max is None else bytes_max
+        if small:
+            block = self.gpu.buffer(at)
+            found |= {number: Held(block, offset) for number, offset in small.items()}
+            left -= at
+        for number in numbers:
+            if number in found:
+                continue
+            size = slots[number].bytes
+            found[number] = Held(self._buffer(size, fits=left >= size))
+            left -= size
+        return found
+
+    def _buffer(self, size: int, fits: bool) -> Buffer:
+        if fits:
+            try:
+                return self.gpu.buffer(size)
+            except DeviceMemoryError:
+                pass  # then main memory has to do, which raises the same where it is full, too
+        return self.gpu.buffer(size, kind="host")
+
+    # ------------------------------------------------------------------ running
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs for `inputs`: arrays of the shapes that the graph gives them.
+
+        Raises InputError for a missing input, one of another shape or with rows that a table does
+        not have, and when no weights are bound; DeviceError where the device fails.
+        """
+        with self._turn:
+            self._start(inputs)
+            self._launch(self.plan.changing, len(self.plan.launches))
+            return {name: self._read(stored) for name, stored in self.plan.outputs.items()}
+
+    def _start(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Check the inputs and bring them to the device; compute what is due before a run."""
+        self._require_bound()
+        if inputs.keys() != self.inputs.keys():
+            all_given(inputs, self.inputs)
+        given = {}
+        for name, stored in self.plan.inputs.items():
+            if (rows := self.plan.rows.get(name)) is not None:
+                check_rows(name, inputs[name], rows)
+            given[name] = checked_input(name, inputs[name], stored.place.shape, stored.dtype)
+        if self._arena is None:
+            self._arena = self.gpu.buffer(max(self.plan.arena_bytes, ALIGNMENT))
+            self._settled = False
+        if not self._settled:
+            self._launch(0, self.plan.steady)
+            self._settled = True
+            self._held.clear()
+        for name, array in given.items():
+            self._write(self.plan.inputs[name], array)
+        if self.plan.changing > self.plan.steady:
+            self._hold(given)
+
+    def _hold(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Compute what depends on held inputs only, where one of them has changed."""
+        if all(name in self._held and np.array_equal(self._held[name], inputs[name])
+               for name in self.plan.held):
+            return
+        self._held.clear()
+        self._launch(self.plan.steady, self.plan.changing)
+        self._held.update((name, np.array(inputs[name])) for name in self.plan.held)
+
+    def _write(self, stored: Stored, array: np.ndarray) -> None:
+        """Put a value of the host to the device, as that stores it."""
+        if not stored.bytes:
+            return
+        memory = np.zeros(stored.bytes, np.uint8)
+        target = stored.within(memory)
+        if memory.size > target.nbytes:  # others may lie in between
+            memory[:] = self.gpu.read(self._arena, stored.start, stored.bytes)
+        np.copyto(target, _fitting(array, target.dtype), casting="unsafe")
+        self.gpu.write(self._arena, stored.start, memory)
+
+    def _read(self, stored: Stored) -> np.ndarray:
+        """A value of the device, as the host knows it."""
+        if not stored.bytes:
+            return np.zeros(stored.place.shape, DTYPES[stored.dtype])
+        memory = self.gpu.read(self._arena, stored.start, stored.bytes)
+        return np.array(stored.within(memory).astype(DTYPES[stored.dtype], copy=False), order="C")
+
+    def _launch(self, first: int, last: int) -> None:
+        """Run the launches from `first` to `last`, and the calls of the host between them."""
+        if (first, last) not in self._parts:
+            self._parts[first, last] = list(self._recorded(first, last))
+        for part in self._parts[first, last]:
+            part()
+
+    def _recorded(self, first: int, last: int, timed: bool = False) -> Iterable[Part]:
+        """Launches as recordings, and calls of the host, in order."""
+        calls = [n for n in range(first, last) if isinstance(self.plan.launches[n], DeviceCall)]
+        for start, end in pairwise([first - 1, *calls, last]):
+            if end > start + 1:
+                recording = self.gpu.record([self._dispatch(self.plan.launches[n])
+                                             for n in range(start + 1, end)], timed=timed)
+                yield Part(start + 1, end, lambda made=recording: self.gpu.run(made), recording)
+            if end < last:
+                call = self.plan.launches[end]
+                yield Part(end, end + 1, lambda made=call: self._call(made))
+
+    def _dispatch(self, launch: DeviceLaunch) -> Dispatch:
+        """A launch with its buffers."""
+        operands = []
+        for kind, *where in launch.operands:
+            if kind == "arena":
+                operands.append((self._arena, *where))
+            else:
+                held = self._weights[where[0]]
+                operands.append((held.buffer, held.offset + where[1]))
+        return Dispatch(self.pipelines[launch.program], tuple(operands))
+
+    def _call(self, call: DeviceCall) -> None:
+        """Compute an operation on the host: its operands come from the device, its result goes
+        there."""
+        operands = []
+        for operand in call.operands:
+            if isinstance(operand, Stored):
+                operands.append(self._read(operand))
+                continue
+            slot, place = operand
+            operands.append(np.ndarray(place.shape, DTYPES[place.dtype],
+                                       self._weights[slot].array.view(np.uint8).data,
+                                       place.offset, place.strides))
+        try:
+            with np.errstate(all="ignore"):
+                result = OPERATIONS[call.operation].meaning(*operands, **call.attributes)
+        except MemoryError as error:
+            raise DeviceError(f"{call.operation}: {error}; choose a smaller size") from None
+        except (InputError, IndexError, ValueError) as error:  # numbers it cannot be asked for
+            raise InputError(f"{call.operation}: {error}") from None
+        self._write(call.result, np.asarray(result))
+
+    def release(self) -> None:
+        """Give back the memory of weights and intermediate results; `bind` brings them back."""
+        self._forget_parts()
+        if self.plan.parameters:
+            self._weights, self._shared, self.bound = None, set(), False
+        self._arena, self._settled = None, False
+        self._held.clear()
+
+    def _forget_parts(self) -> None:
+        for parts in self._parts.values():
+            for part in parts:
+                if part.recording is not None:
+                    part.recording.close()
+        self._parts.clear()
+
+    # ------------------------------------------------------------------ asking
+
+    def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
+        """Run launch by launch; the kernel whose result first holds NaN or Inf."""
+        with self._turn:
+            self._start(inputs)
+            for number in range(len(self.plan.launches)):
+                for part in self._recorded(number, number + 1):
+                    part()
+                piece = self.plan.pieces[self.plan.launches[number].piece]
+                memory = self.gpu.read(self._arena, 0, self.plan.arena_bytes)
+                if not all(finite_at(memory, place) for place in piece.results):
+                    return f"the {piece.form} of {piece.scope or self.name}"
+        return None
+
+    def profile(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Seconds of each piece in one run for `inputs`, as the device's clock says; 0 of the
+        host's."""
+        seconds = np.zeros(len(self.plan.pieces))
+        with self._turn:
+            self._start(inputs)
+            for part in self._recorded(self.plan.changing, len(self.plan.launches), timed=True):
+                part()
+                if part.recording is not None:
+                    for number, took in zip(range(part.first, part.last),
+                                            part.recording.seconds(), strict=True):
+                        seconds[self.plan.launches[number].piece] += took
+                    part.recording.close()
+        self._seconds = seconds
+        return seconds
+
+    def _explained(self) -> str:
+        """One line a kernel: time and GFLOP/s where it was profiled, work-groups, schedule, the
+        dtype that its result is stored in, and why the cut is there."""
+        plan = self.plan
+        calls = sum(piece.form == "host" for piece in plan.pieces)
+        lines = [f"{plan.name}: {len(plan.pieces) - calls} kernels, "
+                 + f"{calls} operations on the host, " * bool(calls)
+                 + f"{len(plan.programs)} programs for {self.gpu.device.name} "
+                 f"({self.gpu.device.id}), precision {plan.precision}, arena "
+                 f"{plan.arena_bytes / 1e6:.1f} MB, weights {plan.weights_bytes / 1e6:.1f} MB"]
+        when = {launch.piece: f"  when {' or '.join(plan.held)} changes"
+                for launch in plan.launches[:plan.changing]}
+        when |= {launch.piece: "  once, when weights are bound"
+                 for launch in plan.launches[:plan.steady]}
+        groups: dict[int, list[str]] = {}
+        for launch in plan.launches:
+            if isinstance(launch, DeviceLaunch):
+                program = plan.programs[launch.program]
+                groups.setdefault(launch.piece, []).append(
+                    f"{' x '.join(map(str, program.groups))} groups of {program.size}")
+        for number, piece in enumerate(plan.pieces):
+            rate = ""
+            if self._seconds is not None:
+                took = float(self._seconds[number])
+                rate = f"{1e3 * took:9.3f} ms {piece.flops / max(took, 1e-9) / 1e9:8.1f} GFLOP/s  "
+            stored = ", ".join(dict.fromkeys(place.dtype for place in piece.results))
+            lines.append(f"{number:5d} {rate}{piece.form:18s} {piece.scope}  {piece.schedule}  "
+                         f"{', '.join(groups.get(number, []))}  stored: {stored}  "
+                         + "cut: " * (piece.form != "host") + piece.reason + when.get(number, ""))
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Launches `first` to `last` as one recording, or one call of the host."""
+
+    first: int
+    last: int
+    compute: Callable[[], None]
+    recording: Recording | None = None
+
+    def __call__(self) -> None:
+        self.compute()
+
+
+def _fitting(array: np.ndarray, kind: np.dtype) -> np.ndarray:
+    """`array`, whose whole numbers fit the device's. Raises InputError where they do not."""
+    if kind == np.int32 and array.dtype in (np.int64, np.uint32, np.uint64) and array.size:
+        if not -(1 << 31) <= array.min() <= array.max() < 1 << 31:
+            raise InputError(f"numbers from {array.min()} to {array.max()} do not fit the 32 bits "
+                             f"that a device has for them; run this model with device='cpu'")
+    return array

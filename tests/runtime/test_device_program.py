@@ -1,0 +1,218 @@
+"""Programs of devices, on the one that numpy interprets: memory, weights, calls of the host."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from interpreted_gpu import InterpretedGpu
+
+from smalti.errors import DeviceMemoryError, InputError, NumericsError
+from smalti.graph import Graph
+from smalti.runtime.device_compiler import compile_for
+from smalti.runtime.device_program import SMALL_BYTES, DeviceProgram
+
+RNG = np.random.default_rng(3)
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def scaled(shape: tuple[int, ...] = (2, 3, 8, 4), width: int = 3) -> Graph:
+    """y = tanh(x * w + 1)."""
+    g = Graph("scaled")
+    x = g.input("x", shape)
+    g.output("y", g.apply("tanh", x * g.parameter("w", (width, 1, 1)) + 1.0))
+    return g
+
+
+def test_what_is_computed_is_what_is_meant() -> None:
+    program = compile_for(InterpretedGpu(), scaled(), precision="f32")
+    x, w = numbers(2, 3, 8, 4), numbers(3, 1, 1)
+    assert not program.bound
+    with pytest.raises(InputError, match="no weights are bound"):
+        program.run({"x": x})
+    program.bind({"w": w})
+    for _ in range(2):
+        found = program.run({"x": x})["y"]
+        np.testing.assert_allclose(found, np.tanh(x * w + 1), atol=1e-6)
+    with pytest.raises(InputError, match=r"shape \[3\]"):
+        program.run({"x": numbers(3)})
+    with pytest.raises(InputError, match="are expected"):
+        program.run({})
+
+
+def test_launches_are_recorded_once() -> None:
+    gpu = InterpretedGpu()
+    program = compile_for(gpu, scaled(), precision="f32")
+    program.bind({"w": numbers(3, 1, 1)})
+    program.run({"x": numbers(2, 3, 8, 4)})
+    parts = next(iter(part for part in program._parts.values() if part))
+    before = gpu.launched
+    program.run({"x": numbers(2, 3, 8, 4)})
+    assert gpu.launched - before == len(program.plan.launches)
+    assert next(iter(part for part in program._parts.values() if part)) is parts
+
+
+def test_other_weights_and_some_of_them() -> None:
+    g = Graph("two")
+    x = g.input("x", (4, 6))
+    g.output("y", x * g.parameter("a", (6,)) + g.parameter("b", (6,)))
+    program = compile_for(InterpretedGpu(), g, precision="f32")
+    x, a, b, c = numbers(4, 6), numbers(6), numbers(6), numbers(6)
+    program.bind({"a": a, "b": b})
+    np.testing.assert_allclose(program.run({"x": x})["y"], x * a + b, rtol=1e-6)
+    program.bind({"b": c, "a": c}, only=["b"])
+    np.testing.assert_allclose(program.run({"x": x})["y"], x * a + c, rtol=1e-6)
+    with pytest.raises(NumericsError, match="'a'"):
+        program.bind({"a": a * np.nan, "b": b})
+    with pytest.raises(InputError, match="'b' is missing"):
+        program.bind({"a": a})
+
+
+def test_two_shapes_share_weights_until_one_changes() -> None:
+    gpu = InterpretedGpu()
+    one, two = (compile_for(gpu, scaled(shape), precision="f32")
+                for shape in ((2, 3, 8, 4), (1, 3, 2, 2)))
+    w, v, x = numbers(3, 1, 1), numbers(3, 1, 1), numbers(1, 3, 2, 2)
+    one.bind({"w": w})
+    two.bind({"w": v}, like=one)  # the very same weights, by promise: they are not read
+    assert two._weights[0].buffer is one._weights[0].buffer
+    np.testing.assert_allclose(two.run({"x": x})["y"], np.tanh(x * w + 1), atol=1e-6)
+    two.bind({"w": v}, only=["w"])
+    np.testing.assert_allclose(two.run({"x": x})["y"], np.tanh(x * v + 1), atol=1e-6)
+    x = numbers(2, 3, 8, 4)
+    np.testing.assert_allclose(one.run({"x": x})["y"], np.tanh(x * w + 1), atol=1e-6)
+
+
+def test_what_depends_on_weights_or_held_inputs_is_computed_when_they_change() -> None:
+    g = Graph("held")
+    x, context = g.input("x", (4, 8)), g.input("context", (4, 8))
+    known = g.apply("tanh", context * g.apply("exp", g.parameter("w", (8,))))
+    g.output("y", g.apply("relu", x + known))
+    gpu = InterpretedGpu()
+    program = compile_for(gpu, g, precision="f32", held=["context"])
+    w, x, context = numbers(8), numbers(4, 8), numbers(4, 8)
+    program.bind({"w": w})
+    launched = []
+    for given in (context, context, 2 * context):
+        before = gpu.launched
+        found = program.run({"x": x, "context": given})["y"]
+        launched.append(gpu.launched - before)
+        np.testing.assert_allclose(found, np.maximum(x + np.tanh(given * np.exp(w)), 0), atol=1e-6)
+    assert launched[0] > launched[2] > launched[1] == 1
+
+
+def test_the_host_computes_what_no_kernel_does() -> None:
+    g = Graph("hosted")
+    x = g.input("x", (3, 8))
+    order = g.apply("cum_sum", g.apply("exp", x), axis=1)
+    g.output("y", g.apply("tanh", order))
+    program = compile_for(InterpretedGpu(), g, precision="f32")
+    x = numbers(3, 8)
+    np.testing.assert_allclose(program.run({"x": x})["y"], np.tanh(np.cumsum(np.exp(x), 1)),
+                               atol=1e-6)
+    assert "host" in program.explain() and "1 operations on the host" in program.explain()
+
+
+def test_rows_are_looked_up_by_64_bit_numbers() -> None:
+    g = Graph("rows")
+    g.output("y", g.apply("gather", g.parameter("table", (5, 4)), g.input("i", (3,), "i64")) * 2.0)
+    program = compile_for(InterpretedGpu(), g, precision="f32")
+    table, i = numbers(5, 4), np.array([4, 0, 2])
+    program.bind({"table": table})
+    np.testing.assert_array_equal(program.run({"i": i})["y"], 2 * table[i])
+    with pytest.raises(InputError, match="rows 0 to 4"):
+        program.run({"i": np.array([5, 0, 0])})
+
+
+def test_truth_values_come_back_as_such() -> None:
+    g = Graph("asked")
+    x = g.input("x", (3, 5))
+    g.output("y", g.apply("less", x, g.constant(np.float32(0))))
+    found = compile_for(InterpretedGpu(), g, precision="f32").run({"x": (x := numbers(3, 5))})["y"]
+    assert found.dtype == bool and (found == (x < 0)).all()
+
+
+@pytest.mark.parametrize("precision, error", [("f32", 1e-6), ("f16", 1e-3), ("bf16", 8e-3)])
+def test_halves_are_how_values_are_stored(precision: str, error: float) -> None:
+    g = Graph("wide")
+    x = g.apply("cum_sum", g.apply("tanh", g.input("x", (64, 512))), axis=0)
+    x = g.apply("tanh", x)
+    for k in range(5):  # too many readers to compute it again
+        g.output(f"y{k}", g.apply("exp", x * float(k + 1)))
+    program = compile_for(InterpretedGpu(), g, precision=precision)
+    x = numbers(64, 512)
+    found, expected = program.run({"x": x})["y1"], np.exp(2 * np.tanh(np.cumsum(np.tanh(x), 0)))
+    off = np.abs(found / expected - 1).max()
+    assert off < 4 * error and (off > 1e-5) == (precision != "f32")
+    stored = {place.dtype for piece in program.plan.pieces for place in piece.results}
+    assert stored == {"f32", precision}
+
+
+def test_the_first_kernel_that_makes_nan_is_named() -> None:
+    g = Graph("bad")
+    with g.scope("one"):
+        x = g.apply("log", g.input("x", (4, 4)))
+        x = g.apply("cum_sum", x, axis=1)
+    with g.scope("two"):
+        g.output("y", x + 1.0)
+    program = compile_for(InterpretedGpu(), g, precision="f32")
+    with pytest.raises(NumericsError, match="first in the map of one"):
+        program.run_checked({"x": np.full((4, 4), -1, np.float32)})
+
+
+class Small(InterpretedGpu):
+    """A device of few bytes."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__()
+        self.left = left
+
+    def buffer(self, bytes: int, *, kind: str = "device"):
+        if kind == "device":
+            if bytes > self.left:
+                raise DeviceMemoryError(f"{bytes} of {self.left} bytes")
+            self.left -= bytes
+        made = super().buffer(bytes)
+        made.kind = kind
+        return made
+
+
+@pytest.mark.parametrize("left, most, kinds", [
+    (3 << 20, None, ["device", "device"]), (3 << 20, SMALL_BYTES, ["device", "host"]),
+    (3 << 19, None, ["device", "host"]),
+])
+def test_weights_that_do_not_fit_stay_in_main_memory(left: int, most: int | None,
+                                                     kinds: list[str]) -> None:
+    g, size = Graph("large"), SMALL_BYTES // 4
+    g.output("y", g.input("x", (4, size)) * g.parameter("a", (size,)) + g.parameter("b", (size,)))
+    program = compile_for(Small(left), g, precision="f32")
+    program.bind({"a": numbers(size), "b": numbers(size)}, bytes_max=most)
+    assert sorted(held.buffer.kind for held in program._weights) == kinds
+
+
+def test_memory_is_given_back_and_taken_again() -> None:
+    program = compile_for(InterpretedGpu(), scaled(), precision="f32")
+    x, w = numbers(2, 3, 8, 4), numbers(3, 1, 1)
+    program.bind({"w": w})
+    before = program.run({"x": x})["y"]
+    program.release()
+    assert not program.bound
+    program.bind({"w": w})
+    assert program.run({"x": x})["y"].tobytes() == before.tobytes()
+
+
+def test_times_of_kernels_are_explained() -> None:
+    program = compile_for(InterpretedGpu(), scaled(), precision="f32")
+    program.bind({"w": numbers(3, 1, 1)})
+    seconds = program.profile({"x": numbers(2, 3, 8, 4)})
+    assert seconds.shape == (1,) and seconds[0] > 0
+    assert "ms" in program.explain()
+
+
+def test_precisions_that_are_not_there() -> None:
+    with pytest.raises(InputError, match="f12"):
+        compile_for(InterpretedGpu(), scaled(), precision="f12")
+    with pytest.raises(InputError, match="no input"):
+        compile_for(InterpretedGpu(), scaled(), held=["z"])
