@@ -6,11 +6,15 @@ inner extent: 64 x 64 pixels are then 4096 rows, a batch of token rows is one ma
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from smalti.kernel.form import Call, Expr, Index, Kernel, Load, Stage, loads
+
+ROW_MIN, LONG_MIN = 512, 1 << 15
+"""Elements of a row of a map, and of all that is worth being cut into several tiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +186,7 @@ def map_axes(kernel: Kernel) -> tuple[tuple[tuple[str, int], ...], tuple[Access,
     """Axes of a map, outermost first and merged, the vector axis last; and its accesses.
 
     An axis whose index is divided or looked up is no vector axis: one of extent 1 stands behind it.
+    Where all would be one long axis, it stays in two: tiles are steps of those outside of it.
     """
     (stage,) = kernel.stages
     out = store(kernel, stage.axes, "out")
@@ -200,7 +205,21 @@ def map_axes(kernel: Kernel) -> tuple[tuple[tuple[str, int], ...], tuple[Access,
             merged[-1] = (name, outer * extent)
         else:
             merged.append((name, extent))
-    return tuple(merged), tuple(accesses)
+    return tuple(_in_rows(axes) if len(merged) == 1 else merged), tuple(accesses)
+
+
+def _in_rows(axes: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Axes that could be one, as two where they are long.
+
+    >>> _in_rows([("y", 64), ("x", 64), ("c", 320)]), _in_rows([("y", 64), ("c", 8)])
+    ([('y', 64), ('c', 20480)], [('c', 512)])
+    """
+    rows = [math.prod(extent for _, extent in axes[at:]) for at in range(len(axes))]
+    fitting = [at for at in range(1, len(axes)) if rows[at] >= ROW_MIN]
+    if rows[0] < LONG_MIN or not fitting:
+        return [(axes[-1][0], rows[0])]
+    at = fitting[-1]
+    return [(axes[at - 1][0], rows[0] // rows[at]), (axes[-1][0], rows[at])]
 
 
 @dataclass(frozen=True, slots=True)
