@@ -19,7 +19,8 @@ from smalti.tune.search import proposals
 
 NONE: Mapping[int, float] = MappingProxyType({})
 TRIALS = 5
-"""Ratios that decide about a candidate: their median."""
+"""Ratios that decide about a candidate: their median. One that wins by these is judged by as many
+others: the best of many has been lucky, and by its lucky ratios nobody knows how good it is."""
 GAIN_MIN = 0.02
 """What a candidate has to be faster by, to take the place of a better known one."""
 SPREAD = 0.06
@@ -57,10 +58,11 @@ class Contest:
         """The candidate `next_one` took `ratio` of the time of the one in use; infinity if it
         cannot be applied."""
         self._ratios.append(ratio)
-        median = float(np.median(self._ratios))
+        judging = self._ratios[TRIALS:] or self._ratios
+        median = float(np.median(judging))
         wanted = self.ratio * (1 - GAIN_MIN)
-        slack = math.exp(SPREAD / math.sqrt(len(self._ratios)))
-        if median <= wanted * slack and len(self._ratios) < TRIALS:
+        slack = math.exp(SPREAD / math.sqrt(len(judging))) if len(judging) < TRIALS else 1.0
+        if median <= wanted * slack and len(self._ratios) < 2 * TRIALS:
             return
         self.found[self.next_one] = median
         if median <= wanted:
