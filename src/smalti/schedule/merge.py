@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from smalti.kernel.form import Call, Expr, Index, Kernel, Load, Stage, loads
 
-ROW_MIN, LONG_MIN = 512, 1 << 15
+ROW_MIN, LONG_MIN = 256, 1 << 15
 """Elements of a row of a map, and of all that is worth being cut into several tiles."""
 
 
@@ -212,7 +212,7 @@ def _in_rows(axes: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
     """Axes that could be one, as two where they are long.
 
     >>> _in_rows([("y", 64), ("x", 64), ("c", 320)]), _in_rows([("y", 64), ("c", 8)])
-    ([('y', 64), ('c', 20480)], [('c', 512)])
+    ([('x', 4096), ('c', 320)], [('c', 512)])
     """
     rows = [math.prod(extent for _, extent in axes[at:]) for at in range(len(axes))]
     fitting = [at for at in range(1, len(axes)) if rows[at] >= ROW_MIN]
