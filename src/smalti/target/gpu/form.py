@@ -330,8 +330,8 @@ def op(instruction: str, *arguments) -> Expr:
     >>> op("mul", Builtin("lane"), 4).type, op("add", Number(2, U32), 3)
     (Type(scalar='u32', lanes=1), Number(value=5, type=Type(scalar='u32', lanes=1)))
     """
-    like = next(a.type for a in arguments if isinstance(a, Arithmetic) and
-                (a.type.scalar != "bool" or instruction in ("and", "or", "xor", "not")))
+    types = [a.type for a in arguments if isinstance(a, Arithmetic)]
+    like = next((type for type in types if type.scalar != "bool"), types[-1])
     given = tuple(a if isinstance(a, Arithmetic) else number(a, like) for a in arguments)
     folded = _folded(instruction, given)
     if folded is not None:
