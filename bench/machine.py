@@ -279,7 +279,7 @@ def first_choices(models: Sequence[str], seconds: float) -> None:
     Both run in turns afterwards, on fresh data of the clock: what tuning claims is what won by its
     luck, too. Nothing is known before, and nothing is kept.
     """
-    print("| program | threads | kernels | tried | claimed: mean | whole | measured: mean | whole |")
+    print("| program | threads | kernels | tried | mean, claimed | whole | measured | whole |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SMALTI_CACHE"] = folder
