@@ -63,6 +63,9 @@ class GroupLimits:
     """Whether invocations load and store 16 bits; without it, words of 32."""
     storage8: bool = False
     """Whether invocations load and store 8 bits; without it, words of 32."""
+    keeps_nan: bool = False
+    """Whether programs may ask that NaN, infinities and signs of zero, of f32 and of f16 where it
+    is computed with, stay what they are."""
     matrices: tuple[MatrixShape, ...] = ()
     """What the matrix unit computes; empty where there is none that programs reach."""
     units: int = 0
