@@ -13,14 +13,18 @@ import math
 from collections.abc import Callable
 
 from smalti.errors import IllegalSchedule
-from smalti.kernel.form import Kernel
-from smalti.schedule.group import LANES, GroupLimits, GroupMap, GroupSchedule
-from smalti.schedule.merge import map_axes, store
+from smalti.kernel.form import Kernel, loads
+from smalti.schedule.group import LANES, GroupLimits, GroupMap, GroupReduction, GroupSchedule
+from smalti.schedule.merge import access, map_axes, reduction_axes, store
 
 SIZE = 256
 UNITS = 32
 """Compute units of a device that does not tell how many it has."""
 GROUPS_PER_UNIT = 4
+NEXT = 32
+"""Invocations that stay next to each other, reading a line of memory together."""
+PART_POINTS = 16
+"""Points for each invocation that are worth a second step."""
 
 
 def choose_group(kernel: Kernel, limits: GroupLimits, precision: str = "f32") -> GroupSchedule:
@@ -39,6 +43,22 @@ def group_size(limits: GroupLimits, wanted: int = SIZE) -> int:
     return min(wanted, limits.invocations)
 
 
+def subgroup_size(limits: GroupLimits) -> int:
+    """The size of subgroups that a program may count on, 0 where there is none."""
+    known = limits.subgroup_choice or limits.subgroup_min == limits.subgroup_max
+    return limits.subgroup_max if limits.subgroup_operations and known and (
+        limits.subgroup_max <= 64) else 0
+
+
+def power_of_two(count: int, most: int) -> int:
+    """The largest power of two that is neither above `count` nor above `most`, 1 at least.
+
+    >>> power_of_two(77, 256), power_of_two(300, 128), power_of_two(0, 8)
+    (64, 128, 1)
+    """
+    return 1 << (max(1, min(count, most)).bit_length() - 1)
+
+
 def busy(limits: GroupLimits) -> int:
     """How many work-groups keep the device at work."""
     return GROUPS_PER_UNIT * (limits.units or UNITS)
@@ -55,4 +75,25 @@ def _map(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupMap:
     return GroupMap(size, lanes)
 
 
-FORMS: dict[str, Callable[[Kernel, GroupLimits, str], GroupSchedule]] = {"map": _map}
+def _reduction(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupReduction:
+    axes, size = reduction_axes(kernel), group_size(limits)
+    results, points = (math.prod(n for _, n in some) for some in (axes.kept, axes.reduced))
+    extent = dict((*axes.kept, *axes.reduced)).get(axes.lanes, 1)
+    read = [access(kernel, load) for load in loads(kernel.stages[0].value)]
+    wide = any(a.stride(axes.lanes) == 1 for a in read)
+    lanes = max(n for n in LANES if n == 1 or wide and extent % n == 0 and
+                results * points // n >= size * busy(limits))
+    if axes.across:
+        share = power_of_two(points // lanes, size)
+        groups = -(-results * share // size)
+    else:
+        share = power_of_two(min(points, busy(limits) * size * lanes // results), size // NEXT)
+        groups = -(-results // lanes * share // size)
+    least = PART_POINTS * share * (lanes if axes.across else 1)
+    parts = max(1, min(busy(limits) // groups, points // least))
+    return GroupReduction(size, share, lanes, parts, subgroup_size(limits) if axes.across else 0)
+
+
+FORMS: dict[str, Callable[[Kernel, GroupLimits, str], GroupSchedule]] = {
+    "map": _map, "reduction": _reduction,
+}

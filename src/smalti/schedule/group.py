@@ -90,6 +90,29 @@ class GroupMap:
         check_group(self.size, self.lanes, limits)
 
 
+@dataclass(frozen=True, slots=True)
+class GroupReduction:
+    """A reduction by work-groups of `size` invocations, `share` of which make a result together.
+
+    Each takes `lanes` points at once where those lie side by side, else it makes `lanes` results.
+    `parts` work-groups share a result, and a second step combines their totals. Of `subgroup`
+    invocations, where that is not 0, results are combined without shared memory.
+    """
+
+    size: int
+    share: int
+    lanes: int = 1
+    parts: int = 1
+    subgroup: int = 0
+
+    def check(self, limits: GroupLimits) -> None:
+        """Raise IllegalSchedule when `limits` cannot run it."""
+        check_group(self.size, self.lanes, limits)
+        check_share(self.size, self.share, self.subgroup, limits)
+        if self.parts < 1:
+            raise IllegalSchedule(f"{self.parts} parts of a result")
+
+
 def check_group(size: int, lanes: int, limits: GroupLimits) -> None:
     """Raise IllegalSchedule unless work-groups of `size` can be, and `lanes` be read at once."""
     if not 1 <= size <= limits.invocations:
@@ -99,4 +122,17 @@ def check_group(size: int, lanes: int, limits: GroupLimits) -> None:
         raise IllegalSchedule(f"{lanes} lanes, of {', '.join(map(str, LANES))}")
 
 
-GroupSchedule = GroupMap
+def check_share(size: int, share: int, subgroup: int, limits: GroupLimits) -> None:
+    """Raise IllegalSchedule unless `share` invocations of `size` can combine what they hold, in
+    subgroups of `subgroup`, or of any size where that is 0."""
+    if share < 1 or share & (share - 1) or size % share:
+        raise IllegalSchedule(f"{share} of {size} invocations share a result")
+    if not subgroup:
+        return
+    known = limits.subgroup_choice or limits.subgroup_min == limits.subgroup_max
+    if not (limits.subgroup_operations and known and size % subgroup == 0
+            and limits.subgroup_min <= subgroup <= limits.subgroup_max):
+        raise IllegalSchedule(f"the device has no full subgroups of {subgroup} in groups of {size}")
+
+
+GroupSchedule = GroupMap | GroupReduction

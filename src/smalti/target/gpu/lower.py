@@ -7,9 +7,10 @@ from smalti.kernel.form import Kernel
 from smalti.schedule.group import GroupLimits, GroupSchedule
 from smalti.target.gpu.lowered import Lowered
 from smalti.target.gpu.map import lower_map
+from smalti.target.gpu.reduction import lower_reduction
 from smalti.target.gpu.verifier import verify
 
-FORMS = {"map": lower_map}
+FORMS = {"map": lower_map, "reduction": lower_reduction}
 
 
 def lower(kernel: Kernel, schedule: GroupSchedule, limits: GroupLimits) -> Lowered:
