@@ -1,0 +1,232 @@
+"""A device that is open through `wgpu`."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from smalti.errors import DeviceError, DeviceMemoryError
+from smalti.runtime.devices import Device, cpu
+from smalti.runtime.gpu import Binding, Buffer, Gpu, Launch, Pipeline, Recording
+from smalti.runtime.webgpu.adapter import GRANULE, MAPPABLE, TIMES, Adapter, adapters
+from smalti.runtime.webgpu.library import caught, load, refusals, trusted_module
+from smalti.runtime.webgpu.recording import WebRecording
+from smalti.target.gpu.form import GroupProgram
+from smalti.target.gpu.memory import STORED_DTYPES
+from smalti.target.wgsl import emit
+from smalti.target.wgsl.emit import ENTRY, has_immediates
+
+COPY_BYTES = 32 << 20  # of what is staged at once
+WORD = 4  # bytes; copies of WebGPU are of whole words
+POLL_SECONDS = 1e-3
+
+
+class WebBuffer(Buffer):
+    """Memory, in a buffer that has room for the last element's whole word."""
+
+    def __init__(self, gpu: WebGpu, handle: Any, bytes: int) -> None:
+        self.bytes, self.handle, self._gpu = bytes, handle, gpu
+
+    def close(self) -> None:
+        if self.handle is not None:
+            self._gpu.hold(-self.bytes)
+            self.handle.destroy()
+            self.handle = None
+
+    def __del__(self) -> None:
+        if self.handle is not None:
+            self._gpu.hold(-self.bytes)
+
+
+class WebPipeline(Pipeline):
+    """A pipeline of the package, and the layout of its bindings."""
+
+    def __init__(self, program: GroupProgram, handle: Any, layout: Any) -> None:
+        self.name, self.groups, self.handle, self.layout = (
+            program.name, program.groups, handle, layout)
+        self.bindings = tuple(
+            Binding(b.elements * STORED_DTYPES[b.dtype].itemsize, STORED_DTYPES[b.dtype].itemsize,
+                    b.access != "write", b.access != "read") for b in program.bindings)
+
+
+class WebGpu(Gpu):
+    """`adapter`, open under the number that it has among `adapters()`.
+
+    Raises DeviceError where the driver refuses.
+    """
+
+    language = "wgsl"
+
+    def __init__(self, adapter: Adapter, number: int = 0) -> None:
+        self.adapter, self.limits, self.library = adapter, adapter.limits, load()
+        self.device = device(adapter, number)
+        self._held_bytes = 0
+        with refusals(f"opening {adapter.name}"):
+            self._native = adapter.handle.request_device_sync(
+                required_features=sorted(adapter.features))
+        self._lock = threading.RLock()  # of a thread that holds it, the collector may close buffers
+        self._layouts: dict[tuple[int, bool], tuple[Any, Any]] = {}
+        self._programs: dict[GroupProgram, WebPipeline] = {}
+        self._compiled: dict[str, Any] = {}
+        self._buffers: weakref.WeakSet[WebBuffer] = weakref.WeakSet()
+
+    @property
+    def native(self) -> Any:
+        """The device of the package. Raises DeviceError where it is closed."""
+        if self._native is None:
+            raise DeviceError(f"{self.adapter.name} is closed")
+        return self._native
+
+    # ------------------------------------------------------------------ programs
+
+    def pipeline(self, program: GroupProgram) -> WebPipeline:
+        found = self._programs.get(program)
+        if found is None:
+            code = emit(program, self.limits)
+            layout, pipeline_layout = self._layout(program)
+            handle = self._compiled.get(code) or self._compile(program.name, code, pipeline_layout)
+            found = WebPipeline(program, handle, layout)
+            with self._lock:
+                self._compiled.setdefault(code, handle)
+                found = self._programs.setdefault(program, found)
+        return found
+
+    def _compile(self, name: str, code: str, layout: Any) -> Any:
+        with refusals(f"compiling {name}"):
+            module = trusted_module(self.native, code)
+            return self.native.create_compute_pipeline(
+                layout=layout, compute={"module": module, "entry_point": ENTRY})
+
+    def _layout(self, program: GroupProgram) -> tuple[Any, Any]:
+        """The layouts of as many bindings as the program has, and of a pipeline with them."""
+        count, immediates = len(program.bindings), has_immediates(program, self.limits)
+        with self._lock:
+            if (count, immediates) not in self._layouts:
+                kinds = ["storage"] * count + ([] if immediates else ["uniform"])
+                stage = self.library.package.ShaderStage.COMPUTE
+                with refusals("laying out bindings"):
+                    layout = self.native.create_bind_group_layout(entries=[
+                        {"binding": n, "visibility": stage, "buffer": {"type": kind}}
+                        for n, kind in enumerate(kinds)])
+                    self._layouts[count, immediates] = layout, self.native.create_pipeline_layout(
+                        bind_group_layouts=[layout],
+                        immediate_size=WORD * count if immediates else 0)
+            return self._layouts[count, immediates]
+
+    # ------------------------------------------------------------------ memory
+
+    def buffer(self, bytes: int, *, kind: str = "device") -> WebBuffer:
+        if bytes > self.limits.buffer_bytes:
+            raise DeviceMemoryError(f"a buffer of {bytes} bytes was asked for; one of "
+                                    f"{self.adapter.name} holds {self.limits.buffer_bytes}")
+        if bytes > self.free_bytes():
+            raise DeviceMemoryError(f"{bytes} bytes were asked for; {self.free_bytes()} of "
+                                    f"{self.adapter.name} are free")
+        flags = self.library.package.BufferUsage
+        usage = flags.STORAGE | flags.COPY_SRC | flags.COPY_DST
+        if kind == "host" and MAPPABLE in self.adapter.features:
+            usage |= flags.MAP_WRITE
+        with refusals(f"asking {self.adapter.name} for {bytes} bytes"):
+            handle = self.native.create_buffer(size=max(1, -(-bytes // GRANULE)) * GRANULE,
+                                               usage=usage)
+        made = WebBuffer(self, handle, bytes)
+        self.hold(bytes)
+        self._buffers.add(made)
+        return made
+
+    def write(self, buffer: WebBuffer, offset: int, data: memoryview | np.ndarray) -> None:
+        bytes = np.frombuffer(memoryview(np.ascontiguousarray(data)).cast("B"), np.uint8)
+        start, stop = offset, offset + bytes.size
+        _inside(buffer, start, stop)
+        before, behind = start % WORD, -stop % WORD
+        if before or behind:
+            around = [self.read(buffer, start - before, before), bytes]
+            room = max(0, min(behind, buffer.bytes - stop))
+            around += [self.read(buffer, stop, room), np.zeros(behind - room, np.uint8)]
+            bytes = np.concatenate(around)
+        queue = self.native.queue
+        with refusals("writing to memory"):
+            for first in range(0, bytes.size, COPY_BYTES):
+                queue.write_buffer(buffer.handle, start - before + first,
+                                   bytes[first:first + COPY_BYTES])
+                if bytes.size > COPY_BYTES:
+                    queue.submit([])  # so that what is staged can be given back
+
+    def read(self, buffer: WebBuffer, offset: int, bytes: int) -> np.ndarray:
+        _inside(buffer, offset, offset + bytes)
+        found = np.empty(bytes, np.uint8)
+        self.wait()
+        start, stop = offset - offset % WORD, offset + bytes
+        with refusals("reading memory"):
+            for first in range(start, stop, COPY_BYTES):
+                count = min(COPY_BYTES, -(-(stop - first) // WORD) * WORD)
+                part = np.frombuffer(
+                    self.native.queue.read_buffer(buffer.handle, first, count), np.uint8)
+                begin = max(offset, first)
+                end = min(stop, first + count)
+                found[begin - offset:end - offset] = part[begin - first:end - first]
+        return found
+
+    def hold(self, bytes: int) -> None:
+        """Count memory that is held from now on, or with a negative number, no more."""
+        with self._lock:
+            self._held_bytes += bytes
+
+    def free_bytes(self) -> int:
+        return max(0, self.device.memory_bytes - self._held_bytes)
+
+    # ------------------------------------------------------------------ runs
+
+    def record(self, launches: Sequence[Launch], *, timed: bool = False) -> WebRecording:
+        if timed and TIMES not in self.adapter.features:
+            raise DeviceError(f"{self.adapter.name} tells no times of launches")
+        return WebRecording(self, launches, timed)
+
+    def run(self, recording: Recording) -> None:
+        recording.run()
+
+    def wait(self) -> None:
+        device, pause = self.native._internal, POLL_SECONDS / 64
+        with caught("waiting for the device"):
+            while not self.library.native.wgpuDevicePoll(device, False, self.library.ffi.NULL):
+                time.sleep(pause)
+                pause = min(POLL_SECONDS, 2 * pause)
+
+    def close(self) -> None:
+        if self._native is not None:
+            self.wait()
+            for buffer in list(self._buffers):
+                buffer.close()
+            self._programs, self._compiled, self._layouts = {}, {}, {}
+            self._native = None
+
+
+def open_device(name: str) -> WebGpu:
+    """The device that is called "wgpu:0", "wgpu:1" ….
+
+    Raises DeviceError for one that is not here, or that its driver does not open.
+    """
+    number, found = int(name.removeprefix("wgpu:")), adapters()
+    if number >= len(found):
+        raise DeviceError(f"no device {name}: wgpu finds {len(found)}")
+    return WebGpu(found[number], number)
+
+
+def device(adapter: Adapter, number: int) -> Device:
+    """An adapter as `smalti devices` lists it. WebGPU tells of no memory: main memory bounds what
+    a device holds that has none of its own, and is a guess for others."""
+    limits = adapter.limits
+    features = [name for name, has in (("f16", limits.f16),
+                                       ("subgroups", limits.subgroup_operations)) if has]
+    return Device(f"wgpu:{number}", adapter.name, adapter.kind, cpu().memory_bytes,
+                  tuple(features))
+
+
+def _inside(buffer: WebBuffer, start: int, stop: int) -> None:
+    if not 0 <= start <= stop <= buffer.bytes:
+        raise ValueError(f"bytes {start} to {stop} of a buffer of {buffer.bytes}")

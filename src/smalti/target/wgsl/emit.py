@@ -1,0 +1,180 @@
+"""Group programs as WGSL.
+
+Bindings are storage buffers of group 0, in the order of the program. Each begins, in elements, at a
+word of the struct `offsets`: an immediate, or where the device has none, a uniform buffer that
+comes after the bindings. Nothing is assumed of floats: what would be wrong with NaN or infinities
+is not written.
+"""
+
+from __future__ import annotations
+
+from smalti.errors import IllegalSchedule
+from smalti.schedule.group import GroupLimits
+from smalti.target.gpu.form import (
+    Barrier, Branch, Builtin, Expr, GroupProgram, Let, Load, Loop, MatrixStore, Name,
+    Number, Op, Set, Statement, Store, Variable, expressions, statements,
+)
+from smalti.target.gpu.instructions import SUBGROUP
+from smalti.target.gpu.types import Matrix
+from smalti.target.wgsl.instructions import constant, folded, instruction, type_name
+from smalti.target.wgsl.memory import Memory, access_functions, memories
+
+ENTRY = "main"
+BUILTINS = {
+    "group_x": "group.x", "group_y": "group.y", "group_z": "group.z", "invocation": "invocation",
+    "subgroup": "subgroup", "lane": "lane",
+}
+PARAMETERS = {
+    "group": "@builtin(workgroup_id) group: vec3<u32>",
+    "invocation": "@builtin(local_invocation_index) invocation: u32",
+    "subgroup": "@builtin(subgroup_id) subgroup: u32",
+    "lane": "@builtin(subgroup_invocation_id) lane: u32",
+}
+
+
+def has_immediates(program: GroupProgram, limits: GroupLimits) -> bool:
+    """Whether the offsets of a program's bindings fit into immediates of a device."""
+    return 4 * len(program.bindings) <= limits.push_bytes
+
+
+def emit(program: GroupProgram, limits: GroupLimits) -> str:
+    """`program` as WGSL for a device of these limits; its entry point is `ENTRY`.
+
+    Raises IllegalSchedule where the program asks for what WGSL, or the device, does not have.
+
+    >>> from smalti.target.gpu.builder import Builder
+    >>> b = Builder("double", 64)
+    >>> x = b.binding("x", "f32", 64, "read_write")
+    >>> b.store(x, b.invocation, 2.0 * b.load(x, b.invocation))
+    >>> print(emit(b.finish((1, 1, 1)), GroupLimits()).rpartition("@compute")[2].strip())
+    @workgroup_size(64)
+    fn main(@builtin(local_invocation_index) invocation: u32) {
+        write_b0_f32x1(invocation, (2.0f * read_b0_f32x1(invocation)));
+    }
+    """
+    _check(program, limits)
+    found = memories([(f"b{n}", b) for n, b in enumerate(program.bindings)] +
+                     [(f"s{n}", s) for n, s in enumerate(program.shared)], program.body, limits.f16)
+    fields = ", ".join(f"b{n}: u32" for n in range(len(program.bindings)))
+    place = "var<immediate>" if has_immediates(program, limits) else (
+        f"@group(0) @binding({len(program.bindings)}) var<uniform>")
+    uses = {f.type.scalar for f in expressions(program.body)} | {
+        memory.scalar for memory in found.values()}
+    head = [*(["enable f16;"] if "f16" in uses else []),
+            f"struct Offsets {{ {fields} }}", f"{place} offsets: Offsets;",
+            *[memory.declaration(n) for n, memory in enumerate(found.values())], ""]
+    function = _Function(found, any(b.access == "read_write" for b in program.bindings))
+    function.block(program.body, 1)
+    used = {e.name.partition("_")[0] for e in expressions(program.body) if isinstance(e, Builtin)}
+    parameters = ", ".join(text for name, text in PARAMETERS.items() if name in used)
+    return "\n".join([*head, *access_functions(found, program.body),
+                      "@compute", f"@workgroup_size({program.size})",
+                      f"fn {ENTRY}({parameters}) {{", *function.lines, "}", ""])
+
+
+def _check(program: GroupProgram, limits: GroupLimits) -> None:
+    kinds = list(expressions(program.body))
+    if any(isinstance(e.type, Matrix) for e in kinds) or any(
+            isinstance(s, MatrixStore) for s in statements(program.body)):
+        raise IllegalSchedule(f"{program.name}: WGSL reaches no matrix units")
+    if not limits.f16 and any(e.type.scalar == "f16" for e in kinds):
+        raise IllegalSchedule(f"{program.name}: the device does not compute with f16")
+    subgroups = any(isinstance(e, Op) and e.instruction in SUBGROUP or
+                    isinstance(e, Builtin) and e.name in ("subgroup", "lane") for e in kinds)
+    if subgroups and not limits.subgroup_operations:
+        raise IllegalSchedule(f"{program.name}: the device has no subgroup operations")
+    if program.subgroup and not limits.subgroup_min == limits.subgroup_max == program.subgroup:
+        raise IllegalSchedule(f"{program.name} is written for subgroups of {program.subgroup}; the "
+                              f"device runs {limits.subgroup_min} to {limits.subgroup_max}")
+
+
+class _Function:
+    """Statements of a program as lines of WGSL."""
+
+    def __init__(self, found: dict[str, Memory], memory_is_shared: bool) -> None:
+        self.lines: list[str] = []
+        self.memory, self.memory_is_shared = found, memory_is_shared
+        self._made = 0
+
+    def block(self, body: tuple[Statement, ...], depth: int) -> None:
+        """Every statement of a block."""
+        for statement in body:
+            self._statement(statement, depth)
+
+    def _statement(self, statement: Statement, depth: int) -> None:
+        match statement:
+            case Let(name, value):
+                self._line(depth, f"let {_name(name)} = {self._text(value)};")
+            case Variable(name, value):
+                self._line(depth, f"var {_name(name)}: {type_name(value.type)} = "
+                                  f"{self._text(value)};")
+            case Set(name, value):
+                self._line(depth, f"{_name(name)} = {self._text(value)};")
+            case Store():
+                self._store(statement, depth)
+            case Barrier():
+                self._line(depth, "workgroupBarrier();")
+                if self.memory_is_shared:  # what is only read is written by nobody
+                    self._line(depth, "storageBarrier();")
+            case Loop():
+                self._loop(statement, depth)
+            case Branch(condition, then, otherwise):
+                self._line(depth, f"if {self._text(condition)} {{")
+                self.block(then, depth + 1)
+                if otherwise:
+                    self._line(depth, "} else {")
+                    self.block(otherwise, depth + 1)
+                self._line(depth, "}")
+
+    def _store(self, store: Store, depth: int) -> None:
+        """The value comes before the branch, as all invocations take part in subgroups."""
+        writer = self.memory[store.buffer].writer(store.value.type)
+        value = self._text(store.value)
+        if store.where is None:
+            self._line(depth, f"{writer}({self._text(store.index)}, {value});")
+            return
+        made = self._temporary(depth, value)
+        self._line(depth, f"if {self._text(store.where)} {{ "
+                          f"{writer}({self._text(store.index)}, {made}); }}")
+
+    def _loop(self, loop: Loop, depth: int) -> None:
+        counter, stop = _name(loop.counter), self._text(loop.stop)
+        if not isinstance(loop.stop, Number):
+            stop = self._temporary(depth, stop)
+        self._line(depth, f"for (var {counter} = {self._text(loop.start)}; {counter} < {stop}; "
+                          f"{counter} += {loop.step}u) {{")
+        self.block(loop.body, depth + 1)
+        self._line(depth, "}")
+
+    def _temporary(self, depth: int, value: str) -> str:
+        self._made += 1
+        self._line(depth, f"let x{self._made} = {value};")
+        return f"x{self._made}"
+
+    def _line(self, depth: int, text: str) -> None:
+        self.lines.append("    " * depth + text)
+
+    def _text(self, expr: Expr) -> str:
+        """An expression."""
+        match expr:
+            case Number(value, type):
+                return constant(value, type)
+            case Name(name):
+                return _name(name)
+            case Builtin(name):
+                return BUILTINS[name]
+            case Load():
+                reader = self.memory[expr.buffer].reader(expr.type, expr.where is not None)
+                parts = [expr.index, *([] if expr.where is None else [expr.where])]
+                return f"{reader}({', '.join(map(self._text, parts))})"
+            case Op():
+                simple = folded(expr)
+                if simple is not expr:
+                    return self._text(simple)
+                return instruction(expr, [self._text(a) for a in expr.arguments])
+        raise AssertionError(expr)
+
+
+def _name(name: str) -> str:
+    """A name that is no word of WGSL's, and none that is made here."""
+    return f"{name}_"
