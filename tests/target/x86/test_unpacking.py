@@ -64,8 +64,9 @@ def run(program: Program, weight: np.ndarray | Quantised, x: np.ndarray) -> np.n
 @pytest.mark.parametrize("target", available_levels())
 def test_products_are_those_of_the_weights_as_f32(target: str, dtype: str) -> None:
     held_so, random = quantised(WEIGHT, dtype), np.random.default_rng(1)
-    for rows, staged, form in ((1, False, "plain"), (ROWS, False, "plain"), (ROWS, True, "plain"),
-                               (300, False, "gated")):
+    for rows, staged, form in ((1, False, "plain"), (2, True, "plain"), (5, False, "gated"),
+                               (ROWS, False, "plain"),
+                               (ROWS, True, "plain"), (300, False, "gated")):
         g = product_graph(rows, staged=staged, form=form)
         x = random.standard_normal((rows, CHANNELS), np.float32)
         program = compile_graph(g, threads=1, target=target, weights={"w": dtype})
@@ -168,9 +169,9 @@ def test_floats_are_rounded_and_other_formats_changed_when_they_are_bound() -> N
 @pytest.mark.parametrize("target", available_levels())
 def test_products_of_bf16_round_weights_as_if_they_were_held_so(target: str, dtype: str) -> None:
     held_so, random = quantised(WEIGHT, dtype), np.random.default_rng(7)
-    for staged in (False, True):
-        g = product_graph(staged=staged)
-        x = random.standard_normal((ROWS, CHANNELS), np.float32)
+    for rows, staged in ((ROWS, False), (ROWS, True), (1, False), (3, True)):
+        g = product_graph(rows, staged=staged)
+        x = random.standard_normal((rows, CHANNELS), np.float32)
         program = compile_graph(g, threads=1, target=target, precision="bf16",
                                 weights={"w": dtype})
         found = run(program, held_so, x)

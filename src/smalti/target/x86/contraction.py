@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from smalti.errors import IllegalSchedule
-from smalti.graph.quantised import FORMATS
+from smalti.graph.quantised import FORMATS, Format
 from smalti.kernel.form import Kernel, Load, Stage, loads
 from smalti.schedule.merge import (
     access, contraction_extents, store, weights_batched, weights_bound,
@@ -35,7 +35,7 @@ from smalti.target.x86.micro import (
 )
 from smalti.target.x86.nest import Axis, Nest, Sink, Stream, stream_of
 from smalti.target.x86.packing import lower_packing
-from smalti.target.x86.unpacking import pair, unpack
+from smalti.target.x86.unpacking import pair, registers, unpack
 
 PIXEL_PAD_BYTES = 64
 """Between staged pixels, so that the rows of a micro-kernel fall into different cache sets."""
@@ -153,9 +153,19 @@ class Contraction:
         """Bytes of a chunk of a panel as factors, where weights are quantised."""
         return 4 * self.schedule.chunk * self.packed.taps * self.width if self.quantised else 0
 
-    def _plain(self, panel: Register, layout: Layout) -> Register:
+    def _form(self, tile_x: int) -> Format | None:
+        """The format of weights that a micro-kernel unpacks in registers: where it is the only one
+        of a tile that reads them."""
+        s = self.schedule
+        if not self.quantised or self.packed.taps > 1 or s.tile_b * s.tile_y * tile_x > s.rows:
+            return None
+        form = FORMATS[s.weights]
+        needed = s.rows * s.vectors + registers(form, s.vectors)
+        return form if needed <= self.level.vectors else None
+
+    def _plain(self, panel: Register, layout: Layout, tile_x: int) -> Register:
         """Where a chunk of a panel lies as the micro-kernel reads it: quantised ones in scratch."""
-        if not self.quantised:
+        if not self.quantised or self._form(tile_x):
             return panel
         plain = self.asm.copy(self.scratch)
         self.asm.advance(plain, layout.plain_at)
@@ -325,7 +335,7 @@ class Contraction:
             if lines:
                 ahead = asm.copy(panel)
                 asm.advance(ahead, self.packed.panel_bytes)
-            plain = self._plain(panel, layout)
+            plain = self._plain(panel, layout, tile_x)
             image, image_sums = asm.copy(patch), asm.copy(panel_sums)
             with asm.loop(tile.images):
                 row, row_sums = asm.copy(image), asm.copy(image_sums)
@@ -355,7 +365,7 @@ class Contraction:
         at, at_sums = asm.copy(row), asm.copy(row_sums)
         for size, many in split_rows(tile_x, s.rows):
             shape = Micro(size, s.vectors, e.stride_x * layout.pixel, 4, panel_bytes, s.unroll,
-                          s.factors, lines)
+                          s.factors, lines, self._form(tile_x))
             with asm.loop(many):
                 if self.chunks == 1:
                     held = zero_sums(asm, size, s.vectors)

@@ -72,7 +72,7 @@ class InPlace(Contraction):
                           {self.patch.value: source})
         weights = self._weights(tile, panel)
         with results.walk("panel", panels) as each:
-            plain = self._plain(weights, self.layout(tile_x))
+            plain = self._plain(weights, self.layout(tile_x), tile_x)
             with each.walk("b", tile.images) as image, image.walk("y", tile.rows) as line:
                 self._line(line.own("x"), tile_x, plain, channels)
             asm.advance(weights, self.packed.panel_bytes)
@@ -84,7 +84,8 @@ class InPlace(Contraction):
         loops, step, unroll = self.reduction(layout)
         for size, many in split_rows(tile_x, s.rows):
             shape = Micro(size, vectors, e.stride_x * layout.pixel, step,
-                          self.packed.channel_bytes, unroll, s.factors)
+                          self.packed.channel_bytes, unroll, s.factors,
+                          form=self._form(tile_x))
             with asm.loop(many):
                 sums = zero_sums(asm, size, vectors)
                 multiply(asm, shape, here.sources[self.patch.value].base, asm.copy(weights), loops,

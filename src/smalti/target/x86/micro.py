@@ -21,8 +21,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from smalti.graph.quantised import Format
 from smalti.target.x86 import elements
 from smalti.target.x86.assembler import Assembler, Memory, Register
+from smalti.target.x86.unpacking import ask, factors
 
 HALVES = {"f32": (None,), "f16": (None,), "pairs": (None,), "widened": (0, 1)}
 """What each vector of `b` is taken apart into, for each of `Micro.factors`."""
@@ -47,7 +49,8 @@ class Micro:
     `panel_bytes`: the same in `b`; `unroll`: how many k a turn of the innermost loop does.
     `factors`: "f32"; "f16", `b` holds f16 and `a` f32; "pairs", both operands hold pairs of bf16,
     which count as one k; "widened", `b` holds pairs of bf16 and `a` two f32 for each. `lines`: how
-    many cache lines of what is needed next each turn asks for.
+    many cache lines of what is needed next each turn asks for. With a `form`, `b` holds words of
+    quantised weights, which are made factors in registers.
     """
 
     rows: int
@@ -58,6 +61,7 @@ class Micro:
     unroll: int
     factors: str = "f32"
     lines: int = 0
+    form: Format | None = None
 
 
 def multiply(asm: Assembler, shape: Micro, a: Register, b: Register, loops: Sequence[Reduction],
@@ -71,7 +75,10 @@ def multiply(asm: Assembler, shape: Micro, a: Register, b: Register, loops: Sequ
         for loop in loops[:-1]:
             outer, a = a, asm.copy(a)
             stack.enter_context(_advancing(asm, loop, outer, a, b))
-        _innermost(asm, shape, a, b, loops[-1], sums, ahead)
+        if shape.form is not None:
+            _groups(asm, shape, a, b, loops[-1], sums)
+        else:
+            _innermost(asm, shape, a, b, loops[-1], sums, ahead)
 
 
 class _advancing:
@@ -93,10 +100,39 @@ class _advancing:
         self.body.__exit__(*error)
 
 
-def _innermost(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Reduction,
-               sums: Sequence[Sequence[Register]], ahead: Register | None) -> None:
+def _groups(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Reduction,
+            sums: Sequence[Sequence[Register]]) -> None:
+    """The innermost loop where `b` holds groups of words."""
+    form, size, pairs = shape.form, asm.level.bytes, shape.factors == "pairs"
+    line, here = shape.panel_bytes, asm.copy(a)
+    groups = loop.count * shape.unroll * (2 if pairs else 1) // form.group
+    with asm.loop(groups):
+        heads = [[asm.load(Memory(b, head * line + v * size)) for head in range(form.heads)]
+                 for v in range(shape.vectors)]
+        asm.advance(b, form.heads * line)
+        with asm.loop(form.group // form.codes):
+            made = [factors(asm, form, asm.load(Memory(b, v * size)), heads[v], pairs=pairs)
+                    for v in range(shape.vectors)]
+            ask(asm, b, line)
+            for k, panel in enumerate(zip(*made)):
+                _add(asm, shape, here, k * shape.step_bytes, panel, sums)
+            asm.advance(b, line)
+            asm.advance(here, form.codes // (2 if pairs else 1) * shape.step_bytes)
+
+
+def _add(asm: Assembler, shape: Micro, a: Register, offset: int, panel: Sequence[Register],
+         sums: Sequence[Sequence[Register]]) -> None:
+    """Add the products of one k: `panel` of `b`, and `a` at `offset` of each row."""
     product = "dot_pairs" if shape.factors == "pairs" else "fma"
     spread = "broadcast_pair" if shape.factors == "pairs" else "broadcast"
+    for row in range(shape.rows):
+        factor = asm.result(spread, Memory(a, row * shape.row_bytes + offset))
+        for v in range(shape.vectors):
+            asm.op(product, sums[row][v], factor, panel[v])
+
+
+def _innermost(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Reduction,
+               sums: Sequence[Sequence[Register]], ahead: Register | None) -> None:
     halves, vector_bytes = HALVES[shape.factors], vector_bytes_of(asm, shape.factors)
     here = asm.copy(a)
     with asm.loop(loop.count):
@@ -108,11 +144,7 @@ def _innermost(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Red
             panel = [load_factor(asm, Memory(b, pair * shape.panel_bytes + v * vector_bytes),
                                  shape.factors, half)
                      for v in range(shape.vectors)]
-            for row in range(shape.rows):
-                at = Memory(here, row * shape.row_bytes + k * shape.step_bytes)
-                factor = asm.result(spread, at)
-                for v in range(shape.vectors):
-                    asm.op(product, sums[row][v], factor, panel[v])
+            _add(asm, shape, here, k * shape.step_bytes, panel, sums)
         asm.advance(b, shape.unroll * shape.panel_bytes)
         asm.advance(here, loop.a_bytes)
 

@@ -5,16 +5,19 @@
 Each lane has its own o, and all codes of a word belong to it, so that nothing moves across lanes: a
 code is shifted down, made an f32, multiplied with the scale of its group and raised by its minimum.
 For products of bf16, two neighbouring c are rounded and laid side by side under each o; where there
-is a window, in a second pass.
+is a window, in a second pass. What is read once only stays in registers (`micro.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from smalti.graph.quantised import WORD_BITS, Format
 from smalti.target.x86 import elements
 from smalti.target.x86.assembler import Assembler, Memory, Register
+
+LINE_BYTES = 64
+AHEAD_BYTES = 4096
 
 
 def unpack(asm: Assembler, form: Format, vectors: int, source: Register, target: Register,
@@ -30,13 +33,11 @@ def unpack(asm: Assembler, form: Format, vectors: int, source: Register, target:
                   for v in range(vectors)] for head in range(form.heads)]
         asm.advance(source, form.heads * line)
         with asm.loop(form.group // form.codes):
+            ask(asm, source, line)
             for v in range(vectors):
                 words = asm.load(Memory(source, v * asm.level.bytes))
-                values = (_weight(asm, form, words, k, [head[v] for head in heads])
-                          for k in range(form.codes))
-                if pairs:
-                    values = (_pair(asm, low, high) for low, high in zip(values, values))
-                for k, value in enumerate(values):
+                here = [head[v] for head in heads]
+                for k, value in enumerate(factors(asm, form, words, here, pairs=pairs)):
                     asm.store(Memory(target, k * line + v * asm.level.bytes), value)
             asm.advance(source, line)
             asm.advance(target, form.codes * line // (2 if pairs else 1))
@@ -56,6 +57,26 @@ def pair(asm: Assembler, vectors: int, values: Register, channels: int, taps: in
             asm.advance(source, line)
             asm.advance(target, line)
         asm.advance(source, taps * line)
+
+
+def ask(asm: Assembler, words: Register, line: int) -> None:
+    """Ask for the line of words `AHEAD_BYTES` behind the one that is read. There is so much to be
+    done with each that the CPU does not see far enough ahead by itself."""
+    for at in range(AHEAD_BYTES, AHEAD_BYTES + line, LINE_BYTES):
+        asm.op("prefetch", Memory(words, at))
+
+
+def factors(asm: Assembler, form: Format, words: Register, heads: Sequence[Register], *,
+            pairs: bool) -> Iterator[Register]:
+    """The weights of a vector of words, one code of each after the other, as `unpack` writes them;
+    they are made when they are asked for."""
+    values = (_weight(asm, form, words, k, heads) for k in range(form.codes))
+    return (_pair(asm, low, high) for low, high in zip(values, values)) if pairs else values
+
+
+def registers(form: Format, vectors: int) -> int:
+    """Vector registers that hold heads, words and what is made of them beside the sums."""
+    return vectors * (form.heads + 1) + 3
 
 
 def _weight(asm: Assembler, form: Format, words: Register, k: int,
