@@ -74,5 +74,5 @@ NEAREST = {
     ("f32", "i32"): (-2.0**31, 2.0**31 - 128), ("f32", "u32"): (0.0, 2.0**32 - 256),
     ("f16", "i32"): (-65504.0, 65504.0), ("f16", "u32"): (0.0, 65504.0),
 }
-"""The floats that floats are clamped to before they become integers: SPIR-V leaves open what becomes
+"""What floats are clamped to before they become integers: SPIR-V leaves open what becomes
 of others. Of NaN anything becomes."""
