@@ -14,7 +14,9 @@ from collections.abc import Callable
 
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, loads
-from smalti.schedule.group import LANES, GroupLimits, GroupMap, GroupReduction, GroupSchedule
+from smalti.schedule.group import (
+    LANES, GroupLimits, GroupMap, GroupMoments, GroupReduction, GroupSchedule,
+)
 from smalti.schedule.merge import access, map_axes, reduction_axes, store
 
 SIZE = 256
@@ -25,6 +27,9 @@ NEXT = 32
 """Invocations that stay next to each other, reading a line of memory together."""
 PART_POINTS = 16
 """Points for each invocation that are worth a second step."""
+CHANNELS_NEXT, PART_PIXELS, GROUP_ELEMENTS_MAX = 16, 8, 8192
+"""Vectors of channels next to each other in statistics; pixels for each invocation, and elements of
+a group, that are worth a second step."""
 
 
 def choose_group(kernel: Kernel, limits: GroupLimits, precision: str = "f32") -> GroupSchedule:
@@ -94,6 +99,30 @@ def _reduction(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupRedu
     return GroupReduction(size, share, lanes, parts, subgroup_size(limits) if axes.across else 0)
 
 
+def _rows(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupMoments:
+    extent, size = kernel.buffer("x").shape[-1], group_size(limits)
+    lanes = max(n for n in LANES if extent % n == 0)
+    return GroupMoments(size, power_of_two(extent // lanes, size), lanes, 1, subgroup_size(limits))
+
+
+def _group(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupMoments:
+    """In one step where groups are small or many enough, else in parts of the pixels."""
+    batch, channels, pixels = kernel.buffer("x").shape
+    groups, size = int(kernel.option("groups")), group_size(limits)
+    lanes = max(n for n in LANES if channels % n == 0)
+    across = power_of_two(channels // lanes, min(CHANNELS_NEXT, size))
+    share = power_of_two(size // across, pixels)
+    blocks = batch * -(-channels // (lanes * across))
+    parts = min(busy(limits) // blocks, pixels // (share * PART_PIXELS))
+    elements = channels // groups * pixels
+    if parts > 1 and elements > GROUP_ELEMENTS_MAX and batch * groups < busy(limits):
+        return GroupMoments(across * share, share, lanes, parts, subgroup_size(limits))
+    lanes = max(n for n in LANES if channels // groups % n == 0)
+    return GroupMoments(size, power_of_two(elements // lanes, size), lanes, 1,
+                        subgroup_size(limits))
+
+
 FORMS: dict[str, Callable[[Kernel, GroupLimits, str], GroupSchedule]] = {
-    "map": _map, "reduction": _reduction,
+    "map": _map, "reduction": _reduction, "group_scale_shift": _group, "layer_scale_shift": _rows,
+    "rms_scale": _rows,
 }

@@ -113,6 +113,30 @@ class GroupReduction:
             raise IllegalSchedule(f"{self.parts} parts of a result")
 
 
+@dataclass(frozen=True, slots=True)
+class GroupMoments:
+    """Statistics by work-groups of `size` invocations, `share` of which take part in each, reading
+    `lanes` elements at once.
+
+    Groups of channels in `parts` greater than 1 are made from statistics of each channel in so many
+    parts of the pixels, of which `share` invocations take part in each. `subgroup` is as for
+    `GroupReduction`.
+    """
+
+    size: int
+    share: int
+    lanes: int = 1
+    parts: int = 1
+    subgroup: int = 0
+
+    def check(self, limits: GroupLimits) -> None:
+        """Raise IllegalSchedule when `limits` cannot run it."""
+        check_group(self.size, self.lanes, limits)
+        check_share(self.size, self.share, self.subgroup, limits)
+        if self.parts < 1:
+            raise IllegalSchedule(f"pixels in {self.parts} parts")
+
+
 def check_group(size: int, lanes: int, limits: GroupLimits) -> None:
     """Raise IllegalSchedule unless work-groups of `size` can be, and `lanes` be read at once."""
     if not 1 <= size <= limits.invocations:
@@ -135,4 +159,4 @@ def check_share(size: int, share: int, subgroup: int, limits: GroupLimits) -> No
         raise IllegalSchedule(f"the device has no full subgroups of {subgroup} in groups of {size}")
 
 
-GroupSchedule = GroupMap | GroupReduction
+GroupSchedule = GroupMap | GroupReduction | GroupMoments
