@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gpu_devices import adapter, staged, vulkan
 from hypothesis import settings
 from tiny_model import tiny_weights, write_model
 
+__all__ = ["adapter", "staged", "vulkan"]  # fixtures
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 
 settings.register_profile("unhurried", deadline=None)  # a machine may be busy with something else

@@ -22,6 +22,7 @@ import numpy as np
 
 from smalti.runtime.devices import Device
 from smalti.schedule.group import GroupLimits
+from smalti.target.gpu.form import GroupProgram
 
 
 class Buffer(ABC):
@@ -120,8 +121,8 @@ class Gpu(ABC):
     """What its programs are written in: "spirv" or "wgsl"."""
 
     @abstractmethod
-    def pipeline(self, program: object) -> Pipeline:
-        """`program` (a GroupProgram) as the driver compiles it, once for each text of a program.
+    def pipeline(self, program: GroupProgram) -> Pipeline:
+        """`program` as the driver compiles it, once while somebody holds what it has become.
 
         Calls from several threads compile at once.
         """

@@ -1,0 +1,300 @@
+"""The devices that the Vulkan drivers of this machine offer, and what each of them can do."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import weakref
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from smalti.errors import DeviceError
+from smalti.runtime.vulkan import structures as vk
+from smalti.runtime.vulkan.library import Functions, Library, listed, load
+from smalti.schedule.group import GroupLimits, MatrixShape
+
+NEEDED = (1, 2)
+"""The version of Vulkan: timeline semaphores."""
+ASKED = (1, 3)
+PORTABILITY = "VK_KHR_portability_enumeration"
+ENUMERATE_PORTABILITY = 1
+
+COOPERATIVE_MATRIX, BFLOAT16 = "VK_KHR_cooperative_matrix", "VK_KHR_shader_bfloat16"
+SIZE_CONTROL, BUDGET = "VK_EXT_subgroup_size_control", "VK_EXT_memory_budget"
+STREAMING_MULTIPROCESSORS = "VK_NV_shader_sm_builtins"
+SHADER_CORE, ACTIVE_UNITS = "VK_AMD_shader_core_properties", "VK_AMD_shader_core_properties2"
+
+KINDS = ("other", "integrated", "discrete", "virtual", "cpu")  # VkPhysicalDeviceType
+ORDER = ("discrete", "integrated", "virtual", "other", "cpu")
+VENDORS = {0x1002: "AMD", 0x1010: "Imagination", 0x106B: "Apple", 0x10DE: "NVIDIA", 0x13B5: "Arm",
+           0x5143: "Qualcomm", 0x8086: "Intel", 0x10005: "Mesa"}
+COMPUTE_STAGE = 0x20
+SUBGROUP_OPERATIONS = 0x01 | 0x02 | 0x04 | 0x08 | 0x10  # basic, vote, arithmetic, ballot, shuffle
+GRAPHICS, COMPUTE, TRANSFER = 1, 2, 4
+DEVICE_LOCAL = 1
+SCOPE_SUBGROUP = 3
+COMPONENTS = {0: "f16", 1: "f32", 3: "i8", 5: "i32", 7: "u8", 9: "u32", 1000141000: "bf16"}
+
+# Features that are asked of a device that has them.
+CORE = ("shaderInt16", "shaderInt64")
+SINCE_1_1 = ("storageBuffer16BitAccess",)
+SINCE_1_2 = ("storageBuffer8BitAccess", "shaderFloat16", "shaderInt8", "timelineSemaphore",
+             "vulkanMemoryModel", "vulkanMemoryModelDeviceScope", "shaderSubgroupExtendedTypes")
+SUBGROUP_SIZES = ("subgroupSizeControl", "computeFullSubgroups")
+BFLOAT = ("shaderBFloat16Type", "shaderBFloat16CooperativeMatrix")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A family of queues: what they do (bits of VkQueueFlags), and how many bits of a time stamp
+    they write."""
+
+    index: int
+    flags: int
+    timestamp_bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A device as its driver describes it.
+
+    `kind` is discrete, integrated, virtual, cpu or other; `version` that of Vulkan. `identity`
+    names device and driver, for what is compiled for them. `memory_bytes` is its largest heap of
+    its own; `unusable` says why programs cannot run on it, if they cannot.
+    """
+
+    handle: int
+    name: str
+    vendor: str
+    kind: str
+    version: tuple[int, int, int]
+    driver: str
+    identity: str
+    memory_bytes: int
+    features: frozenset[str]
+    extensions: frozenset[str]
+    families: tuple[Family, ...]
+    limits: GroupLimits
+    allocations: int
+    """Blocks of memory at most."""
+    timestamp_seconds: float
+    unusable: str = ""
+
+
+class Instance:
+    """The connection of this process to the Vulkan drivers.
+
+    Raises DeviceError where there is no loader or no driver.
+    """
+
+    def __init__(self, library: Library) -> None:
+        known = {text(each.extensionName) for each in listed(
+            library.functions.vkEnumerateInstanceExtensionProperties, vk.ExtensionProperties,
+            None)}
+        asked = [PORTABILITY] if PORTABILITY in known else []
+        names = [ctypes.create_string_buffer(each.encode()) for each in asked]
+        application = vk.ApplicationInfo(
+            pApplicationName=b"smalti\0", pEngineName=b"smalti\0", apiVersion=packed(ASKED))
+        pointers = vk.array(ctypes.c_void_p, [ctypes.addressof(name) for name in names])
+        self.library = library
+        self.handle = library.functions.made("vkCreateInstance", vk.InstanceCreateInfo(
+            flags=ENUMERATE_PORTABILITY if asked else 0, pApplicationInfo=application,
+            enabledExtensionCount=len(asked), ppEnabledExtensionNames=pointers))
+        self.functions = library.of_instance(self.handle)
+        self.opened: weakref.WeakSet = weakref.WeakSet()
+        """Devices, which are closed before."""
+
+    def adapters(self) -> tuple[Adapter, ...]:
+        """All devices: those of their own memory first, drivers that compute on the CPU last."""
+        found = [describe(self.functions, handle) for handle in listed(
+            self.functions.vkEnumeratePhysicalDevices, ctypes.c_void_p, self.handle)]
+        return tuple(sorted(found, key=lambda adapter: ORDER.index(adapter.kind)))
+
+    def close(self) -> None:
+        """Close all devices and end the connection."""
+        for device in tuple(self.opened):
+            device.close()
+        self.functions.vkDestroyInstance(self.handle, None)
+
+
+@lru_cache(maxsize=1)
+def instance() -> Instance:
+    """The connection that this process keeps until it ends."""
+    made = Instance(load())
+    atexit.register(made.close)
+    return made
+
+
+def adapters() -> tuple[Adapter, ...]:
+    """All devices of this machine's Vulkan drivers.
+
+    Raises DeviceError, which says why, where there are none.
+    """
+    found = instance().adapters()
+    if not found:
+        raise DeviceError("the Vulkan drivers of this machine find no device")
+    return found
+
+
+def text(characters: bytes) -> str:
+    """A name as a driver writes it."""
+    return characters.decode("utf-8", "replace")
+
+
+def packed(version: tuple[int, ...]) -> int:
+    """A version as Vulkan packs it."""
+    return version[0] << 22 | version[1] << 12
+
+
+def unpacked(version: int) -> tuple[int, int, int]:
+    """A version that Vulkan has packed.
+
+    >>> unpacked(packed((1, 3)))
+    (1, 3, 0)
+    """
+    return version >> 22 & 0x7F, version >> 12 & 0x3FF, version & 0xFFF
+
+
+def describe(functions: Functions, handle: int) -> Adapter:
+    """The device `handle` as its driver describes it."""
+    core = vk.PhysicalDeviceProperties()
+    functions.vkGetPhysicalDeviceProperties(handle, core)
+    version = unpacked(core.apiVersion)
+    name, kind = text(core.deviceName), KINDS[min(core.deviceType, len(KINDS) - 1)]
+    heaps = memory(functions, handle).memoryProperties
+    own = [heap.size for heap in heaps.memoryHeaps[:heaps.memoryHeapCount]
+           if heap.flags & DEVICE_LOCAL]
+    families = tuple(
+        Family(index, each.queueFlags, each.timestampValidBits) for index, each in enumerate(
+            families_of(functions, handle)) if each.queueFlags & (COMPUTE | TRANSFER))
+    plain = Adapter(
+        handle, name, VENDORS.get(core.vendorID, f"{core.vendorID:#06x}"), kind, version, "", "",
+        max(own, default=0), frozenset(), frozenset(), families, GroupLimits(),
+        core.limits.maxMemoryAllocationCount, core.limits.timestampPeriod * 1e-9)
+    if version < NEEDED:
+        return replace(plain, unusable="its driver has Vulkan {}.{}; 1.2 is needed: a newer driver "
+                       "may have it".format(*version))
+    if not any(family.flags & COMPUTE for family in families):
+        return replace(plain, unusable="it does not compute")
+    return detailed(functions, plain, core)
+
+
+def families_of(functions: Functions, handle: int) -> list[vk.QueueFamilyProperties]:
+    """The families of queues of a device."""
+    count = (ctypes.c_uint32 * 1)()
+    functions.vkGetPhysicalDeviceQueueFamilyProperties(handle, count, None)
+    found = (vk.QueueFamilyProperties * count[0])()
+    functions.vkGetPhysicalDeviceQueueFamilyProperties(handle, count, found)
+    return list(found)
+
+
+def memory(functions: Functions, handle: int, budget: vk.Chained | None = None,
+           ) -> vk.PhysicalDeviceMemoryProperties2:
+    """The kinds of memory of a device; `budget` is filled in where the device has BUDGET."""
+    found = vk.PhysicalDeviceMemoryProperties2(pNext=budget)
+    functions.vkGetPhysicalDeviceMemoryProperties2(handle, found)
+    return found
+
+
+def features_of(functions: Functions, handle: int, extensions: frozenset[str], version: tuple,
+                ) -> tuple[vk.Chained, ...]:
+    """Structures of features, which the driver has filled in; the first is that of the core."""
+    found = [vk.PhysicalDeviceFeatures2(), vk.PhysicalDeviceVulkan11Features(),
+             vk.PhysicalDeviceVulkan12Features()]
+    if version >= (1, 3) or SIZE_CONTROL in extensions:
+        found.append(vk.PhysicalDeviceSubgroupSizeControlFeatures())
+    if COOPERATIVE_MATRIX in extensions:
+        found.append(vk.PhysicalDeviceCooperativeMatrixFeaturesKHR())
+    if BFLOAT16 in extensions:
+        found.append(vk.PhysicalDeviceShaderBfloat16FeaturesKHR())
+    functions.vkGetPhysicalDeviceFeatures2(handle, vk.chain(*found))
+    return tuple(found)
+
+
+def wanted(found: tuple[vk.Chained, ...]) -> tuple[tuple[vk.Chained, ...], frozenset[str]]:
+    """Of features that a driver has, those to ask for, as structures and as names."""
+    asked, names = [], set()
+    for each in found:
+        mine = type(each)()
+        inner, members = (each.features, CORE) if each is found[0] else (
+            each, (*SINCE_1_1, *SINCE_1_2, *SUBGROUP_SIZES, *BFLOAT, "cooperativeMatrix"))
+        for name in members:
+            if getattr(inner, name, 0):
+                setattr(mine.features if each is found[0] else mine, name, 1)
+                names.add(name)
+        asked.append(mine)
+    return tuple(asked), frozenset(names)
+
+
+def detailed(functions: Functions, plain: Adapter, core: vk.PhysicalDeviceProperties) -> Adapter:
+    """`plain` with what devices of Vulkan 1.2 tell of themselves."""
+    extensions = frozenset(text(each.extensionName) for each in listed(
+        functions.vkEnumerateDeviceExtensionProperties, vk.ExtensionProperties, plain.handle,
+        None))
+    _, features = wanted(features_of(functions, plain.handle, extensions, plain.version))
+    since_1_1, since_1_2 = (vk.PhysicalDeviceVulkan11Properties(),
+                            vk.PhysicalDeviceVulkan12Properties())
+    sizes = vk.PhysicalDeviceSubgroupSizeControlProperties()
+    buffers = vk.PhysicalDeviceMaintenance4Properties()
+    nvidia, amd = (vk.PhysicalDeviceShaderSMBuiltinsPropertiesNV(),
+                   vk.PhysicalDeviceShaderCorePropertiesAMD())
+    active = vk.PhysicalDeviceShaderCoreProperties2AMD()
+    told = [vk.PhysicalDeviceProperties2(), since_1_1, since_1_2, *(
+        record for record, has in (
+            (sizes, "subgroupSizeControl" in features), (buffers, plain.version >= (1, 3)),
+            (nvidia, STREAMING_MULTIPROCESSORS in extensions), (amd, SHADER_CORE in extensions),
+            (active, ACTIVE_UNITS in extensions)) if has)]
+    functions.vkGetPhysicalDeviceProperties2(plain.handle, vk.chain(*told))
+    driver = f"{text(since_1_2.driverName)} {text(since_1_2.driverInfo)}".strip()
+    identity = " ".join([bytes(since_1_1.deviceUUID).hex(), bytes(since_1_1.driverUUID).hex(),
+                         bytes(core.pipelineCacheUUID).hex(), str(core.driverVersion)])
+    units = (nvidia.shaderSMCount or active.activeComputeUnitCount or amd.shaderEngineCount
+             * amd.shaderArraysPerEngineCount * amd.computeUnitsPerShaderArray)
+    limits = limits_of(core.limits, since_1_1, features, plain, buffers.maxBufferSize)
+    keeps_nan = since_1_2.shaderSignedZeroInfNanPreserveFloat32 and (
+        not limits.f16 or since_1_2.shaderSignedZeroInfNanPreserveFloat16)
+    limits = replace(limits, units=units, keeps_nan=bool(keeps_nan))
+    if "subgroupSizeControl" in features:
+        limits = replace(
+            limits, subgroup_min=sizes.minSubgroupSize, subgroup_max=sizes.maxSubgroupSize,
+            subgroup_choice=bool(sizes.requiredSubgroupSizeStages & COMPUTE_STAGE))
+    if "cooperativeMatrix" in features:
+        limits = replace(limits, matrices=matrices_of(functions, plain.handle))
+    return replace(plain, driver=driver, identity=identity, features=features,
+                   extensions=extensions, limits=limits)
+
+
+def limits_of(core: vk.PhysicalDeviceLimits, since_1_1: vk.PhysicalDeviceVulkan11Properties,
+              features: frozenset[str], plain: Adapter, buffer_bytes: int) -> GroupLimits:
+    """What a device lets work-groups do."""
+    bindings = min(core.maxPerStageDescriptorStorageBuffers, core.maxDescriptorSetStorageBuffers,
+                   core.maxPerStageResources, core.maxPushConstantsSize // 4)
+    allocation = since_1_1.maxMemoryAllocationSize
+    operations = since_1_1.subgroupSupportedOperations
+    return GroupLimits(
+        shared_bytes=core.maxComputeSharedMemorySize,
+        invocations=min(core.maxComputeWorkGroupInvocations, core.maxComputeWorkGroupSize[0]),
+        subgroup_min=since_1_1.subgroupSize, subgroup_max=since_1_1.subgroupSize,
+        subgroup_operations=bool(since_1_1.subgroupSupportedStages & COMPUTE_STAGE
+                                 and operations & SUBGROUP_OPERATIONS == SUBGROUP_OPERATIONS),
+        grid=tuple(core.maxComputeWorkGroupCount),
+        buffer_bytes=min(allocation, buffer_bytes or allocation),
+        buffer_range=core.maxStorageBufferRange,
+        offset_alignment=core.minStorageBufferOffsetAlignment, bindings=bindings,
+        push_bytes=core.maxPushConstantsSize, f16="shaderFloat16" in features,
+        bf16="shaderBFloat16Type" in features,
+        storage16="storageBuffer16BitAccess" in features,
+        storage8="storageBuffer8BitAccess" in features,
+        unified=plain.kind in ("integrated", "cpu"))
+
+
+def matrices_of(functions: Functions, handle: int) -> tuple[MatrixShape, ...]:
+    """Products that the matrix unit computes by a subgroup, of dtypes that programs have."""
+    found = set()
+    for each in listed(functions.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR,
+                       vk.CooperativeMatrixPropertiesKHR, handle):
+        factors, sums = COMPONENTS.get(each.AType), COMPONENTS.get(each.CType)
+        if (factors and sums and each.AType == each.BType and each.CType == each.ResultType
+                and each.scope == SCOPE_SUBGROUP and not each.saturatingAccumulation):
+            found.add(MatrixShape(each.MSize, each.NSize, each.KSize, factors, sums))
+    return tuple(sorted(found))

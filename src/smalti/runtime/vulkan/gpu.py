@@ -1,0 +1,118 @@
+"""A Vulkan device as the `Gpu` that programs run on."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+
+from smalti.errors import InputError
+from smalti.runtime import gpu
+from smalti.runtime.devices import Device
+from smalti.runtime.vulkan.adapter import Adapter, instance
+from smalti.runtime.vulkan.logical import LogicalDevice
+from smalti.runtime.vulkan.memory import Memory, VulkanBuffer
+from smalti.runtime.vulkan.pipelines import Pipelines, VulkanPipeline
+from smalti.runtime.vulkan.recording import VulkanRecording
+from smalti.runtime.vulkan.transfers import Transfers
+from smalti.target.gpu.form import GroupProgram
+from smalti.target.gpu.memory import STORED_DTYPES
+from smalti.target.spirv import emit
+
+
+def device_of(adapter: Adapter, number: int) -> Device:
+    """What is said of the device `vulkan:number`; its cores are its compute units."""
+    limits = adapter.limits
+    features = [name for name, has in (
+        ("f16", limits.f16), ("bf16", limits.bf16), ("storage8", limits.storage8),
+        ("matrices", limits.matrices)) if has]
+    return Device(f"vulkan:{number}", adapter.name, "cpu" if adapter.kind == "cpu" else "gpu",
+                  adapter.memory_bytes, tuple(features), max(limits.units, 1))
+
+
+class VulkanGpu(gpu.Gpu):
+    """An adapter that is open, the one called `vulkan:number`.
+
+    Raises DeviceError when it cannot be opened.
+    """
+
+    language = "spirv"
+
+    def __init__(self, adapter: Adapter, number: int = 0) -> None:
+        self.device, self.limits = device_of(adapter, number), adapter.limits
+        self._logical = LogicalDevice(adapter)
+        self._memory = Memory(self._logical)
+        self._pipelines = Pipelines(self._logical)
+        self._transfers = Transfers(self._logical, self._memory)
+        self._programs: weakref.WeakValueDictionary[GroupProgram, VulkanPipeline]
+        self._programs = weakref.WeakValueDictionary()
+        instance().opened.add(self)
+
+    def pipeline(self, program: GroupProgram) -> VulkanPipeline:
+        found = self._programs.get(program)
+        if found is None:
+            sizes = [STORED_DTYPES[each.dtype].itemsize for each in program.bindings]
+            bindings = [gpu.Binding(each.elements * size, size, each.access != "write",
+                                    each.access != "read")
+                        for each, size in zip(program.bindings, sizes)]
+            made = self.pipeline_from(emit(program, self.limits), bindings, program.groups,
+                                      name=program.name, subgroup_size=program.subgroup)
+            found = self._programs.setdefault(program, made)
+        return found
+
+    def pipeline_from(self, spirv: bytes, bindings: Sequence[gpu.Binding],
+                      groups: tuple[int, int, int], *, name: str = "",
+                      subgroup_size: int = 0) -> VulkanPipeline:
+        """The pipeline of a SPIR-V module whose entry point is `main`, which needs not have come
+        from a GroupProgram; `subgroup_size` 0 leaves that to the driver.
+
+        Raises DeviceError when the driver rejects it or the device is too small for it.
+        """
+        return self._pipelines.build(spirv, bindings, groups, name=name,
+                                     subgroup_size=subgroup_size)
+
+    def buffer(self, bytes: int, *, kind: str = "device") -> VulkanBuffer:
+        if kind not in ("device", "host"):
+            raise InputError(f"no kind of buffer is called {kind!r}; known: device, host")
+        return self._memory.buffer(bytes, kind)
+
+    def write(self, buffer: gpu.Buffer, offset: int, data: memoryview | np.ndarray) -> None:
+        self._transfers.write(buffer, offset, data)
+
+    def read(self, buffer: gpu.Buffer, offset: int, bytes: int) -> np.ndarray:
+        return self._transfers.read(buffer, offset, bytes)
+
+    def record(self, launches: Sequence[gpu.Launch], *, timed: bool = False) -> VulkanRecording:
+        self._logical.check()
+        self._logical.reap()
+        self._pipelines.keep()
+        with self._logical.lock:
+            return VulkanRecording(self._memory, launches, timed)
+
+    def run(self, recording: VulkanRecording) -> None:
+        logical = self._logical
+        with logical.lock:
+            logical.check()
+            recording.check(logical)
+            self._transfers.flush()
+            after = logical.transfer.value
+            for submission in recording.submissions:
+                recording.use.last = logical.compute.submit(submission, after)
+
+    def wait(self) -> None:
+        self._logical.check()
+        with self._logical.lock:
+            self._transfers.flush()
+        self._logical.wait()
+
+    def free_bytes(self) -> int:
+        self._logical.check()
+        return self._memory.free_bytes()
+
+    def close(self) -> None:
+        logical = self._logical
+        if not logical.closed:
+            if not logical.lost:
+                self._pipelines.keep()
+            logical.close()

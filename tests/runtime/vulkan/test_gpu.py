@@ -1,0 +1,152 @@
+"""A device that is open, lost, or closed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from gpu_devices import chain, filled, increment
+
+from smalti.errors import DeviceError, DeviceLostError
+from smalti.runtime.gpu import Gpu
+from smalti.runtime.vulkan import Adapter, VulkanGpu
+from smalti.runtime.vulkan.library import checked
+
+
+def test_a_device_describes_itself(adapter: Adapter, vulkan: VulkanGpu) -> None:
+    assert vulkan.device.id == "vulkan:0" and vulkan.device.name == adapter.name
+    assert vulkan.device.kind in ("gpu", "cpu") and vulkan.language == "spirv"
+
+
+def lose(gpu: VulkanGpu, name: str) -> None:
+    """Let a function of the driver answer that the device is lost, and whatever runs end first."""
+    gpu.wait()
+    setattr(gpu._logical.functions, name, lambda *_: checked(-4, name))
+
+
+@pytest.mark.parametrize("name", ["vkQueueSubmit", "vkWaitSemaphores"])
+def test_a_device_that_is_lost_says_so_and_is_opened_anew(adapter: Adapter, name: str) -> None:
+    gpu = VulkanGpu(adapter)
+    buffer = filled(gpu, np.zeros(128, np.float32))
+    recording = gpu.record(chain(gpu.pipeline(increment(64)), buffer, 2))
+    lose(gpu, name)
+    with pytest.raises(DeviceLostError, match="the device was lost: .* open it anew"):
+        gpu.run(recording)
+        gpu.wait()
+    for call in (gpu.wait, lambda: gpu.run(recording), lambda: gpu.buffer(4),
+                 lambda: gpu.record([]), lambda: gpu.read(buffer, 0, 4)):
+        with pytest.raises(DeviceLostError, match="was lost"):
+            call()
+    gpu.close()
+    with VulkanGpu(adapter) as again:
+        assert not again.read(filled(again, np.zeros(8, np.float32)), 0, 32).any()
+
+
+def test_a_device_that_was_closed_says_so(adapter: Adapter) -> None:
+    gpu = VulkanGpu(adapter)
+    buffer = gpu.buffer(64)
+    recording = gpu.record([])
+    gpu.close()
+    gpu.close()
+    for call in (gpu.wait, lambda: gpu.run(recording), lambda: gpu.buffer(4), gpu.free_bytes,
+                 lambda: gpu.read(buffer, 0, 4), lambda: gpu.pipeline(increment(64))):
+        with pytest.raises(DeviceError, match="was closed"):
+            call()
+    buffer.close()
+    recording.close()
+
+
+def test_threads_use_one_device(vulkan: Gpu) -> None:
+    n, found = 1000, {}
+    pipeline = vulkan.pipeline(increment(n))
+
+    def work(number: int) -> None:
+        buffer = filled(vulkan, np.full(2 * n, number, np.float32))
+        recording = vulkan.record(chain(pipeline, buffer, 20))
+        for _ in range(5):
+            vulkan.run(recording)
+        found[number] = vulkan.read(buffer, 0, 4 * n).view(np.float32)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(np.all(found[number] == number + 100) for number in range(6))
+
+
+def test_a_thousand_launches_are_submitted_in_no_time(vulkan: Gpu) -> None:
+    buffer = filled(vulkan, np.zeros(128, np.float32))
+    recording = vulkan.record(chain(vulkan.pipeline(increment(64)), buffer, 1000))
+    taken = []
+    for _ in range(5):
+        vulkan.wait()
+        started = time.perf_counter()
+        vulkan.run(recording)
+        taken.append(time.perf_counter() - started)
+    assert min(taken) < 0.002  # asked are 0.3 ms, which bench/vulkan.py measures
+
+
+INTERRUPTED = """
+import _thread, sys, threading, time
+sys.path[:0] = sys.argv[1:]
+import numpy as np
+from gpu_devices import chain, filled, increment
+from smalti.runtime.vulkan import VulkanGpu, adapters
+with VulkanGpu(adapters()[0]) as gpu:
+    n = 1 << 19
+    buffer = filled(gpu, np.zeros(2 * n, np.float32))
+    recording = gpu.record(chain(gpu.pipeline(increment(n)), buffer, 100))
+    gpu.run(recording)
+    started = time.perf_counter()
+    gpu.wait()
+    whole = time.perf_counter() - started
+    gpu.run(recording)
+    gpu.run(recording)
+    threading.Timer(0.1, _thread.interrupt_main).start()
+    started = time.perf_counter()
+    try:
+        gpu.wait()
+    except KeyboardInterrupt:
+        print("early" if time.perf_counter() - started < max(whole, 0.3) else "late")
+    print(int(gpu.read(buffer, 0, 4).view(np.float32)[0]))
+"""
+
+
+def test_a_wait_is_ended_by_the_keyboard_and_the_device_goes_on(
+        vulkan: Gpu, environment: dict[str, str]) -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, "tests"], env=environment,
+                          capture_output=True, text=True, check=False, timeout=120)
+    assert (done.stdout, done.stderr) == ("early\n300\n", "")
+
+
+LEFT_OPEN = """
+import numpy as np
+from smalti.runtime.vulkan import VulkanGpu, adapters
+gpu = VulkanGpu(adapters()[0])
+buffer = gpu.buffer(1 << 20)
+gpu.write(buffer, 0, np.ones(1 << 20, np.uint8))
+print(int(gpu.read(buffer, 0, 1 << 20).sum()))
+"""
+
+
+def test_a_process_that_leaves_a_device_open_ends_well(
+        vulkan: Gpu, environment: dict[str, str]) -> None:
+    done = subprocess.run([sys.executable, "-c", LEFT_OPEN], env=environment, capture_output=True,
+                          text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1048576\n", "")
+
+
+def test_without_a_driver_the_reason_is_told(vulkan: Gpu, environment: dict[str, str]) -> None:
+    code = ("from smalti.runtime.vulkan import adapters\n"
+            "from smalti.errors import DeviceError\n"
+            "try: adapters()\n"
+            "except DeviceError as error: print(error)")
+    nowhere = {**environment, "VK_DRIVER_FILES": "/none.json", "VK_ICD_FILENAMES": "/none.json"}
+    done = subprocess.run([sys.executable, "-c", code], env=nowhere, capture_output=True,
+                          text=True, check=True, timeout=120)
+    assert "driver" in done.stdout

@@ -1,0 +1,148 @@
+"""Launches are recorded once, run often, and in the order that they depend on each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gpu_devices import chain, filled, increment
+
+from smalti.errors import DeviceError, InputError
+from smalti.runtime.gpu import Binding, Buffer, Copy, Dispatch, Gpu
+from smalti.runtime.vulkan import VulkanGpu, recording
+from smalti.target.spirv import emit
+
+
+def values(gpu: Gpu, buffer: Buffer, offset: int, count: int) -> np.ndarray:
+    return gpu.read(buffer, offset, 4 * count).view(np.float32)
+
+
+@pytest.mark.parametrize("read,write", [(0, 1024), (4, 1028), (12, 2052), (252, 1020), (260, 4)])
+def test_operands_begin_at_any_element(vulkan: Gpu, read: int, write: int) -> None:
+    x = np.arange(1024, dtype=np.float32)
+    buffer = filled(vulkan, x)
+    pipeline = vulkan.pipeline(increment(61))
+    vulkan.run(vulkan.record([Dispatch(pipeline, ((buffer, read), (buffer, write)))]))
+    expected = x.copy()
+    expected[write // 4:write // 4 + 61] = x[read // 4:read // 4 + 61] + 1
+    assert np.array_equal(values(vulkan, buffer, 0, 1024), expected)
+
+
+def test_a_recording_runs_again_and_again(vulkan: Gpu) -> None:
+    buffer = filled(vulkan, np.zeros(128, np.float32))
+    twice = vulkan.record(chain(vulkan.pipeline(increment(64)), buffer, 2))
+    for _ in range(50):
+        vulkan.run(twice)
+    assert np.all(values(vulkan, buffer, 0, 64) == 100)
+
+
+def test_launches_that_depend_wait_for_each_other(vulkan: Gpu) -> None:
+    n = 4096
+    buffer = filled(vulkan, np.zeros(2 * n, np.float32))
+    vulkan.run(vulkan.record(chain(vulkan.pipeline(increment(n)), buffer, 200)))
+    assert np.all(values(vulkan, buffer, 0, n) == 200)
+
+
+@pytest.mark.parametrize("length,seconds,submissions", [
+    (1, 0.0, 1), (recording.SUBMISSION_LAUNCHES + 1, 0.0, 2), (10, 0.09, 5), (3, 9.0, 3)])
+def test_long_programs_are_cut_where_a_watchdog_would_mind(
+        vulkan: Gpu, length: int, seconds: float, submissions: int) -> None:
+    buffer = filled(vulkan, np.zeros(128, np.float32))
+    made = vulkan.record(chain(vulkan.pipeline(increment(64)), buffer, length, seconds))
+    assert len(made.submissions) == submissions
+    vulkan.run(made)
+    vulkan.run(made)
+    assert values(vulkan, buffer, 0, 128).max() == 2 * length - length % 2
+
+
+def test_an_empty_recording_does_nothing(vulkan: Gpu) -> None:
+    empty = vulkan.record([])
+    vulkan.run(empty)
+    vulkan.wait()
+    assert empty.launches == ()
+
+
+def test_copies_are_launches_too(vulkan: Gpu) -> None:
+    buffer, other = (filled(vulkan, np.arange(128, dtype=np.float32) * sign) for sign in (1, -1))
+    up = Dispatch(vulkan.pipeline(increment(64)), ((other, 256), (buffer, 256)))
+    vulkan.run(vulkan.record([Copy(buffer, 0, other, 256, 256), up, Copy(buffer, 256, buffer, 0,
+                                                                         256)]))
+    assert np.array_equal(values(vulkan, buffer, 0, 64), np.arange(64) + 1)
+
+
+def test_launches_are_timed(vulkan: VulkanGpu) -> None:
+    n = 1 << 18
+    small, large = vulkan.pipeline(increment(64)), vulkan.pipeline(increment(n))
+    buffer = filled(vulkan, np.zeros(2 * n, np.float32))
+    timed = vulkan.record([launch for _ in range(300) for launch in (
+        *chain(small, buffer, 1), *chain(large, buffer, 1))], timed=True)
+    assert len(timed.submissions) == 2
+    for _ in range(2):
+        vulkan.run(timed)
+        seconds = np.array(timed.seconds())
+        assert seconds.shape == (600,) and np.all(seconds > 0) and seconds.max() < 1
+        assert np.median(seconds[1::2]) > np.median(seconds[::2])
+
+
+def test_times_that_nobody_took_are_not_told(vulkan: Gpu) -> None:
+    buffer = filled(vulkan, np.zeros(128, np.float32))
+    launches = chain(vulkan.pipeline(increment(64)), buffer, 1)
+    plain = vulkan.record(launches)
+    vulkan.run(plain)
+    for each in (plain, vulkan.record(launches, timed=True)):
+        with pytest.raises(DeviceError, match="no times"):
+            each.seconds()
+
+
+def test_operands_that_do_not_fit_are_input_errors(vulkan: Gpu) -> None:
+    pipeline, buffer = vulkan.pipeline(increment(64)), vulkan.buffer(512)
+    for operands, why in [
+            (((buffer, 0),), "1 operands for 2 bindings"),
+            (((buffer, 0), (buffer, 260)), "256 bytes at 260 do not lie in a buffer of 512"),
+            (((buffer, 2), (buffer, 256)), "operand 0 begins at byte 2, .* multiple of 4")]:
+        with pytest.raises(InputError, match=why):
+            vulkan.record([Dispatch(pipeline, operands)])
+
+
+def test_what_is_of_another_device_is_an_input_error(vulkan: Gpu, staged: Gpu) -> None:
+    pipeline, buffer = vulkan.pipeline(increment(64)), staged.buffer(512)
+    with pytest.raises(InputError, match="another device"):
+        vulkan.record(chain(pipeline, buffer, 1))
+    with pytest.raises(InputError, match="another device"):
+        staged.record(chain(pipeline, buffer, 1))
+    with pytest.raises(InputError, match="another device"):
+        staged.run(vulkan.record([]))
+
+
+def test_a_recording_that_was_closed_does_not_run(vulkan: Gpu) -> None:
+    buffer = filled(vulkan, np.zeros(128, np.float32))
+    made = vulkan.record(chain(vulkan.pipeline(increment(64)), buffer, 3))
+    vulkan.run(made)
+    made.close()
+    made.close()
+    assert np.all(values(vulkan, buffer, 256, 64) == 3)
+    with pytest.raises(InputError, match="was closed"):
+        vulkan.run(made)
+
+
+def test_a_recording_whose_buffer_was_closed_does_not_run(vulkan: Gpu) -> None:
+    buffer = filled(vulkan, np.zeros(128, np.float32))
+    made = vulkan.record(chain(vulkan.pipeline(increment(64)), buffer, 300))
+    vulkan.run(made)
+    buffer.close()
+    with pytest.raises(InputError, match="a buffer that the recording uses was closed"):
+        vulkan.run(made)
+    vulkan.wait()
+
+
+def test_operands_larger_than_a_binding_can_see_are_refused(
+        vulkan: VulkanGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = vulkan._logical.adapter
+    monkeypatch.setattr(vulkan._logical, "adapter", replace(
+        adapter, limits=replace(adapter.limits, buffer_range=1024)))
+    pipeline = vulkan.pipeline_from(emit(increment(64), vulkan.limits), [Binding(1028, 4)] * 2,
+                                    (1, 1, 1), name="all")
+    buffer = vulkan.buffer(1028)
+    with pytest.raises(DeviceError, match="1,028 bytes; a binding sees 1,024 at most"):
+        vulkan.record([Dispatch(pipeline, ((buffer, 0), (buffer, 0)))])
