@@ -119,7 +119,8 @@ def sums() -> GroupProgram:
             b.store(array, b.invocation, b.load(array, b.invocation) +
                     b.load(array, b.invocation + width))
         width //= 2
-    b.store(y, group, b.load(array, 0), where=b.invocation.equals(0))
+    with b.branch(b.invocation.equals(0)):
+        b.store(y, group, b.load(array, 0))
     return b.finish((2, 3, 2))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from webgpu_devices import compare, launched, plain_webgpu, webgpu  # noqa: F401
+from launches import compare, launched
+from webgpu_devices import plain_webgpu, webgpu  # noqa: F401
 
 from smalti.errors import IllegalSchedule
 from smalti.runtime.webgpu import WebGpu

@@ -18,6 +18,10 @@ from smalti.target.spirv.opcodes import (
 MAGIC = 0x07230203
 ROLES = {"a": 0, "b": 1, "sum": 2}
 BFLOAT16_ENCODING = 0
+GLSL_ID = 1
+_CODES = {**{name: (code, ()) for name, (code, _) in OPCODES.items()},
+          **{name: (OPCODES["ExtInst"][0], (GLSL_ID, number)) for name, number in GLSL.items()}}
+"""Of an instruction its code, and the words between its result and its operands."""
 INTEGERS = {"i32": (32, 1), "u32": (32, 0), "u16": (16, 0), "u8": (8, 0)}
 
 
@@ -26,7 +30,6 @@ class Assembler:
 
     def __init__(self, minor: int) -> None:
         self.minor = minor
-        self.ids = 0
         self.code: list[int] = []
         """The body of `main`, without what begins it."""
         self._capabilities = {"Shader": None}
@@ -36,7 +39,8 @@ class Assembler:
         self._beginning: list[int] = []
         self._interface: list[int] = []
         self._known: dict[object, int] = {}
-        self.glsl, self.main = self.id(), self.id()
+        self.ids = GLSL_ID
+        self.main = self.id()
         self.u32 = self.type(Type("u32"))
 
     def id(self) -> int:
@@ -59,11 +63,9 @@ class Assembler:
     def op(self, name: str, type: int, *operands: int) -> int:
         """Add an instruction with a result of this type to the body; gives its id."""
         self.ids += 1
-        if name in GLSL:
-            self.code += ((len(operands) + 5) << 16 | OPCODES["ExtInst"][0], type, self.ids,
-                          self.glsl, GLSL[name], *operands)
-        else:
-            self.code += ((len(operands) + 3) << 16 | OPCODES[name][0], type, self.ids, *operands)
+        code, prefix = _CODES[name]
+        self.code += ((len(operands) + len(prefix) + 3) << 16 | code, type, self.ids, *prefix,
+                      *operands)
         return self.ids
 
     def begin(self, name: str, type: int, *operands: int) -> int:
@@ -210,7 +212,7 @@ class Assembler:
             extension, minor = EXTENSIONS.get(name, ("", 0))
             if self.minor < minor:
                 put("Extension", *_text(extension))
-        put("ExtInstImport", self.glsl, *_text("GLSL.std.450"))
+        put("ExtInstImport", GLSL_ID, *_text("GLSL.std.450"))
         vulkan = "VulkanMemoryModel" in self._capabilities
         put("MemoryModel", 0, 3 if vulkan else 1)
         put("EntryPoint", 5, self.main, *_text("main"), *self._interface)

@@ -17,7 +17,9 @@ from smalti.target.gpu.form import (
 )
 from smalti.target.gpu.types import FLOATS, Type
 from smalti.target.spirv.assembler import Assembler
-from smalti.target.spirv.instructions import CONVERSIONS, REDUCTIONS, SHUFFLES, SPELLINGS
+from smalti.target.spirv.instructions import (
+    CONVERSIONS, NEAREST, REDUCTIONS, SHUFFLES, SPELLINGS,
+)
 from smalti.target.spirv.memory import Memory
 from smalti.target.spirv.opcodes import BUILTINS, OPCODES, SCOPES, SEMANTICS
 
@@ -151,6 +153,9 @@ class Emitter:
         if wanted.scalar == "bool":
             unequal = "FUnordNotEqual" if given.scalar in FLOATS else "INotEqual"
             return a.op(unequal, kind, value, a.constant(0, given))
+        near = NEAREST.get((given.scalar, wanted.scalar))
+        if near is not None:
+            value = a.op("FClamp", a.type(given), value, *(a.constant(end, given) for end in near))
         return a.op(CONVERSIONS[given.scalar, wanted.scalar], kind, value)
 
     def _vector(self, expr: Op) -> int:

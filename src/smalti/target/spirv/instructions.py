@@ -69,6 +69,10 @@ CONVERSIONS = {
     ("i32", "f16"): "ConvertSToF", ("u32", "f16"): "ConvertUToF",
     ("i32", "u32"): "Bitcast", ("u32", "i32"): "Bitcast",
 }
-"""From one scalar type to another. Of floats that no integer of the type is near, the result is
-undefined."""
-
+"""From one scalar type to another."""
+NEAREST = {
+    ("f32", "i32"): (-2.0**31, 2.0**31 - 128), ("f32", "u32"): (0.0, 2.0**32 - 256),
+    ("f16", "i32"): (-65504.0, 65504.0), ("f16", "u32"): (0.0, 65504.0),
+}
+"""What floats are clamped to before they become integers: SPIR-V leaves open what becomes
+of others. Of NaN anything becomes."""

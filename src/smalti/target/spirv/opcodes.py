@@ -120,7 +120,8 @@ OPCODES = {
 GLSL = {
     "RoundEven": 2, "Trunc": 3, "FAbs": 4, "SAbs": 5, "Floor": 8, "Ceil": 9, "Exp": 27, "Log": 28,
     "Exp2": 29, "Log2": 30, "Sqrt": 31, "InverseSqrt": 32, "FMin": 37, "UMin": 38, "SMin": 39,
-    "FMax": 40, "UMax": 41, "SMax": 42, "Fma": 50, "PackHalf2x16": 58, "UnpackHalf2x16": 62,
+    "FMax": 40, "UMax": 41, "SMax": 42, "FClamp": 43, "Fma": 50, "PackHalf2x16": 58,
+    "UnpackHalf2x16": 62,
 }
 """Those of the extended set GLSL.std.450."""
 
