@@ -14,7 +14,7 @@ import numpy as np
 from smalti.fuse import Piece, cut
 from smalti.graph import Graph
 from smalti.kernel import interpreter
-from smalti.kernel.form import Buffer, Kernel
+from smalti.kernel.form import ELEMENT_BYTES, Buffer, Kernel
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupLimits, GroupSchedule
 from smalti.target.gpu import lower, run
@@ -74,13 +74,15 @@ def execute(kernel: Kernel, schedule: GroupSchedule, arrays: Mapping[str, np.nda
     if lowered.packed:
         packed = lowered.packed
         memory[packed.buffer] = np.asarray(packed.pack(given[packed.buffer])).reshape(-1)
-    workspace = np.full(lowered.workspace_bytes // 4, np.nan, np.float32)
+    workspace = np.full(lowered.workspace_bytes, 0xFF, np.uint8)
     for step in lowered.steps:
-        bound = {b.name: workspace[:b.elements] if b.name == WORKSPACE else memory[b.name]
-                 for b in step.bindings}
-        for name, values in run(step, bound, subgroup=subgroup).items():
+        spaces = {b.name: workspace[:b.elements * ELEMENT_BYTES[b.dtype]].view(
+            STORED_DTYPES[b.dtype]) for b in step.bindings if b.name == WORKSPACE}
+        found = run(step, {b.name: memory[b.name] for b in step.bindings
+                           if b.name != WORKSPACE} | spaces, subgroup=subgroup)
+        for name, values in found.items():
             if name == WORKSPACE:
-                workspace[:values.size] = values
+                workspace[:values.nbytes] = values.view(np.uint8)
             else:
                 memory[name] = values
     expected = interpreter.run(kernel, given)

@@ -4,6 +4,7 @@ Rules, each with its reason:
 * neighbouring invocations read neighbouring elements, several at once where they lie so;
 * there are enough work-groups to keep all compute units at work, else less is done by each
   invocation;
+* the tiles of a contraction are those that a model of a compute unit finds fastest;
 * a work-group is a multiple of 64 invocations: whole subgroups on every device.
 """
 
@@ -15,13 +16,12 @@ from collections.abc import Callable
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, loads
 from smalti.schedule.group import (
-    LANES, GroupLimits, GroupMap, GroupMoments, GroupReduction, GroupSchedule,
+    LANES, GroupContraction, GroupLimits, GroupMap, GroupMoments, GroupReduction, GroupSchedule,
 )
 from smalti.schedule.merge import access, map_axes, reduction_axes, store
+from smalti.schedule.space_group import UNITS, clocks, schedules
 
 SIZE = 256
-UNITS = 32
-"""Compute units of a device that does not tell how many it has."""
 GROUPS_PER_UNIT = 4
 NEXT = 32
 """Invocations that stay next to each other, reading a line of memory together."""
@@ -80,6 +80,14 @@ def _map(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupMap:
     return GroupMap(size, lanes)
 
 
+def _contraction(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupContraction:
+    found = min(schedules(kernel, limits, precision), default=None,
+                key=lambda s: clocks(kernel, s, limits))
+    if found is None:
+        raise IllegalSchedule("the device has no room for any tile of a contraction")
+    return found
+
+
 def _reduction(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupReduction:
     axes, size = reduction_axes(kernel), group_size(limits)
     results, points = (math.prod(n for _, n in some) for some in (axes.kept, axes.reduced))
@@ -123,6 +131,6 @@ def _group(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupMoments:
 
 
 FORMS: dict[str, Callable[[Kernel, GroupLimits, str], GroupSchedule]] = {
-    "map": _map, "reduction": _reduction, "group_scale_shift": _group, "layer_scale_shift": _rows,
-    "rms_scale": _rows,
+    "contraction": _contraction, "map": _map, "reduction": _reduction,
+    "group_scale_shift": _group, "layer_scale_shift": _rows, "rms_scale": _rows,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from smalti.errors import IllegalSchedule
@@ -159,4 +160,110 @@ def check_share(size: int, share: int, subgroup: int, limits: GroupLimits) -> No
         raise IllegalSchedule(f"the device has no full subgroups of {subgroup} in groups of {size}")
 
 
-GroupSchedule = GroupMap | GroupReduction | GroupMoments
+@dataclass(frozen=True, slots=True)
+class GroupContraction:
+    """A contraction as products of matrices, by tiles of `tile_m` pixels and `tile_n` channels.
+
+    A work-group stages `tile_k` of the depth (window and input channels) at a time in shared
+    memory, as `dtype`; rows lie `pad` elements further apart than they are long. An invocation
+    holds a block of `block_m` by `block_n` sums of each part; with `matrix` ("16x16x16": rows,
+    columns, depth) a subgroup of `subgroup` invocations does, in the matrix unit. `ways` sets of
+    invocations share each chunk of the depth, and `split` work-groups the whole of it.
+
+    `ahead`: a chunk is loaded into registers while the one before is multiplied, and with two
+    `buffers` it also has shared memory of its own. `direct`: each invocation reads the weight where
+    it is, which pays where few pixels use it. `prepared`: a step in front writes the patch,
+    prologue applied. `weights` is the dtype that packed weights are held in.
+    """
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    block_m: int
+    block_n: int
+    ways: int = 1
+    split: int = 1
+    buffers: int = 1
+    pad: int = 4
+    ahead: bool = False
+    direct: bool = False
+    prepared: bool = False
+    dtype: str = "f32"
+    weights: str = "f32"
+    matrix: str = ""
+    subgroup: int = 0
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a tile."""
+        return (self.tile_m // self.block_m) * (self.tile_n // self.block_n)
+
+    @property
+    def invocations(self) -> int:
+        """Invocations of a work-group."""
+        return self.blocks * self.ways * (self.subgroup if self.matrix else 1)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Rows, columns and depth of `matrix`."""
+        rows, columns, depth = map(int, self.matrix.split("x"))
+        return rows, columns, depth
+
+    @property
+    def piece(self) -> int:
+        """Columns of sums of each part that a subgroup writes at a time."""
+        columns = self.shape[1]
+        return columns * math.gcd(self.block_n // columns, max(1, PIECE // columns))
+
+    def shared_bytes(self, parts: int = 1) -> int:
+        """Bytes of shared memory, where a result is made of `parts` sums."""
+        columns = parts * self.tile_n
+        staged = self.tile_m * (self.tile_k + self.pad)
+        staged += 0 if self.direct else self.tile_k * (columns + self.pad)
+        size = self.buffers * staged * (4 if self.dtype == "f32" else 2)
+        if self.matrix:
+            rows = self.blocks * self.shape[0]
+            return size + 4 * rows * (parts * self.piece + MATRIX_PAD)
+        return size + 4 * (self.ways - 1) * self.tile_m * columns
+
+    def check(self, limits: GroupLimits) -> None:
+        """Raise IllegalSchedule when `limits` cannot run it."""
+        if self.tile_m % self.block_m or self.tile_n % self.block_n:
+            raise IllegalSchedule(f"blocks of {self.block_m} x {self.block_n} do not divide a tile "
+                                  f"of {self.tile_m} x {self.tile_n}")
+        if self.block_n % 4 or self.tile_k % 4 or self.pad % 4 or self.tile_k % (4 * self.ways):
+            raise IllegalSchedule("blocks, chunks of each way and pads are whole vectors of 4")
+        if self.buffers == 2 and not self.ahead or self.buffers not in (1, 2):
+            raise IllegalSchedule("a second buffer is for chunks that are loaded ahead")
+        if self.dtype not in ("f32", "f16", "bf16") or self.weights not in ("f32", "f16", "bf16"):
+            raise IllegalSchedule(f"no products of {self.dtype}, or weights held as {self.weights}")
+        if self.dtype == "f16" and not limits.f16 or self.dtype == "bf16" and not limits.bf16:
+            raise IllegalSchedule(f"the device does not compute with {self.dtype}")
+        if self.matrix:
+            self._check_matrix(limits)
+        check_group(self.invocations, 4, limits)
+        if self.shared_bytes() > limits.shared_bytes:
+            raise IllegalSchedule(f"a tile takes {self.shared_bytes()} bytes of shared memory, of "
+                                  f"{limits.shared_bytes}")
+
+    def _check_matrix(self, limits: GroupLimits) -> None:
+        rows, columns, depth = self.shape
+        if self.pad % 8:
+            raise IllegalSchedule("rows that matrices are read from begin at multiples of 16 bytes")
+        if MatrixShape(rows, columns, depth, self.dtype, "f32") not in limits.matrices:
+            raise IllegalSchedule(f"the matrix unit has no {self.matrix} of {self.dtype}")
+        if self.block_m % rows or self.block_n % columns or self.tile_k % depth:
+            raise IllegalSchedule(f"matrices {self.matrix} do not divide blocks of {self.block_m} "
+                                  f"x {self.block_n} and chunks of {self.tile_k}")
+        if self.ways > 1 or self.direct:
+            raise IllegalSchedule("matrices are read from shared memory, and not shared by ways")
+        sizes = limits.subgroup_min, limits.subgroup_max
+        if not sizes[0] <= self.subgroup <= sizes[1] or not (
+                limits.subgroup_choice or sizes == (self.subgroup, self.subgroup)):
+            raise IllegalSchedule(f"subgroups of {self.subgroup} cannot be asked for, they have "
+                                  f"{sizes[0]} to {sizes[1]} invocations")
+
+
+MATRIX_PAD, PIECE = 4, 32
+"""f32 between rows of sums that matrices are written to, and columns of each part at a time."""
+GroupSchedule = GroupMap | GroupReduction | GroupMoments | GroupContraction

@@ -38,12 +38,19 @@ def wanders(found: Access, lane: str) -> bool:
 def bind_all(b: Builder, kernel: Kernel, accesses: Iterable[Access], lane: str = "",
              lanes: int = 1) -> dict[str, Binding]:
     """Bindings of the buffers that are accessed, in the order of the kernel's."""
-    every = [a for outer in accesses for a in (outer, *(inner for _, inner in outer.indirect))]
-    read = {a.buffer for a in every}
-    wide = {a.buffer for a in every if together(a, lane, lanes)} if lanes > 1 else set()
-    return {buffer.name: bind(b, kernel, buffer.name,
-                              lanes if buffer.name in wide and _vectors(kernel, buffer) else 1)
-            for buffer in kernel.buffers if buffer.name in read}
+    return bind_for(b, kernel, [(found, lane, lanes) for found in accesses])
+
+
+def bind_for(b: Builder, kernel: Kernel,
+             uses: Iterable[tuple[Access, str, int]]) -> dict[str, Binding]:
+    """Bindings of the buffers that are accessed, each along a lane axis with so many lanes."""
+    found: dict[str, int] = {}
+    for outer, lane, lanes in uses:
+        for a in (outer, *(inner for _, inner in outer.indirect)):
+            wide = _vectors(kernel, kernel.buffer(a.buffer)) and together(a, lane, lanes)
+            found[a.buffer] = max(found.get(a.buffer, 1), lanes if wide else 1)
+    return {buffer.name: bind(b, kernel, buffer.name, found[buffer.name])
+            for buffer in kernel.buffers if buffer.name in found}
 
 
 def _vectors(kernel: Kernel, buffer: form.Buffer) -> bool:
@@ -73,7 +80,8 @@ class Values:
     """What expressions of a kernel are at one place, or at `lanes` places along the axis `lane`.
 
     `at` is where each axis stands, of `lane` the first place; `flat` an index that equals the sum
-    of these strides. `given` are values of local buffers. Nothing is read where `where` is false.
+    of these strides. `given` are values of local buffers, `known` those of expressions, `places`
+    the elements of accesses. Nothing is read where `where` is false.
     """
 
     b: Builder
@@ -85,16 +93,16 @@ class Values:
     where: Expr | None = None
     flat: tuple[Mapping[str, int], Expr] | None = None
     given: Mapping[str, Expr] = field(default_factory=dict)
+    known: dict[form.Expr, Expr] = field(default_factory=dict)
+    places: dict[Access, Expr] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._known: dict[form.Expr, Expr] = {}
-        self._places: dict[Access, Expr] = {}
         self.type = Type("f32", self.lanes)
 
     def value(self, expr: form.Expr) -> Expr:
         """The value of an expression, as f32."""
-        if expr in self._known:
-            return self._known[expr]
+        if expr in self.known:
+            return self.known[expr]
         if isinstance(expr, Const):
             return number(expr.value, self.type)
         if isinstance(expr, form.Load):
@@ -107,19 +115,20 @@ class Values:
             found = multiply_add(*map(self.value, (x, y, z)))
         else:
             found = FUNCTIONS[expr.function](self.b, *map(self.value, expr.arguments))
-        self._known[expr] = self.b.let(found)
-        return self._known[expr]
+        self.known[expr] = self.b.let(found)
+        return self.known[expr]
 
-    def load(self, found: Access) -> Expr:
-        """What an access reads, as it is stored."""
+    def load(self, found: Access, scalar: str | None = None) -> Expr:
+        """What an access reads, as it is stored, or halves as `scalar`."""
         binding = self.bindings[found.buffer]
 
         def read(lane: int, lanes: int = 1) -> Expr:
-            return self.b.load(binding, self.place(found, lane), lanes, where=self.where)
+            return self.b.load(binding, self.place(found, lane), lanes, where=self.where,
+                               scalar=scalar)
 
         if self.lanes == 1 or not found.stride(self.lane) and not wanders(found, self.lane):
             return spread(self.b.let(read(0)), self.lanes)
-        if binding.lanes == self.lanes and together(found, self.lane, self.lanes):
+        if binding.lanes % self.lanes == 0 and together(found, self.lane, self.lanes):
             return read(0, self.lanes)
         return vector(*(self.b.let(read(lane)) for lane in range(self.lanes)))
 
@@ -127,8 +136,8 @@ class Values:
         """The element that an access reads or writes, at a number of places behind the first."""
         if lane and not wanders(found, self.lane):
             return self.place(found) + lane * found.stride(self.lane)
-        if not lane and found in self._places:
-            return self._places[found]
+        if not lane and found in self.places:
+            return self.places[found]
         at = dict(self.at)
         if lane:
             at[self.lane] = at[self.lane] + lane
@@ -144,7 +153,7 @@ class Values:
             terms.append(row.to("u32") * stride)
         total = self.b.let(sum(terms, total) + found.offset)
         if not lane:
-            self._places[found] = total
+            self.places[found] = total
         return total
 
     def store(self, found: Access, value: Expr, where: Expr | None = None) -> None:
@@ -157,7 +166,7 @@ class Values:
             elif dtype == "i8":
                 value = (value << 24) >> 24
         value = self.b.let(value)
-        if binding.lanes == self.lanes and together(found, self.lane, self.lanes) \
+        if binding.lanes % self.lanes == 0 and together(found, self.lane, self.lanes) \
                 or self.lanes == 1:
             self.b.store(binding, self.place(found), value, where=where)
             return

@@ -5,14 +5,17 @@ from __future__ import annotations
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel
 from smalti.schedule.group import GroupLimits, GroupSchedule
+from smalti.target.gpu.contraction import lower_contraction
 from smalti.target.gpu.lowered import Lowered
 from smalti.target.gpu.map import lower_map
 from smalti.target.gpu.moments import lower_group, lower_rows
 from smalti.target.gpu.reduction import lower_reduction
 from smalti.target.gpu.verifier import verify
 
-FORMS = {"map": lower_map, "reduction": lower_reduction, "group_scale_shift": lower_group,
-         "layer_scale_shift": lower_rows, "rms_scale": lower_rows}
+FORMS = {
+    "contraction": lower_contraction, "map": lower_map, "reduction": lower_reduction,
+    "group_scale_shift": lower_group, "layer_scale_shift": lower_rows, "rms_scale": lower_rows,
+}
 
 
 def lower(kernel: Kernel, schedule: GroupSchedule, limits: GroupLimits) -> Lowered:
