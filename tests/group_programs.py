@@ -154,31 +154,34 @@ def meeting() -> GroupProgram:
     return b.finish((2, 1, 1))
 
 
-def products(rows: int, columns: int, depth: int, factors: str, shared: bool) -> GroupProgram:
-    """c = 2 (a b) + d, by the matrix unit, from bindings or through shared arrays."""
-    b = Builder("products", 32, 32)
-    a, w = (b.binding(name, factors, extent, "read", 4) for name, extent in
+def products(rows: int, columns: int, depth: int, factors: str, sums: str, shared: bool,
+             subgroup: int = 32) -> GroupProgram:
+    """c = 2 (a b) + d of three products, by the matrix unit, for each of two subgroups, from
+    bindings or through a shared array."""
+    b = Builder("products", 2 * subgroup, subgroup)
+    a, w = (b.binding(name, factors, 2 * extent, "read", 4) for name, extent in
             (("a", rows * 3 * depth), ("b", 3 * depth * columns)))
-    d, c = (b.binding(name, "f32", rows * columns, access) for name, access in
+    d, c = (b.binding(name, sums, 2 * rows * columns, access) for name, access in
             (("d", "read"), ("c", "write")))
     kinds = [Matrix("a", rows, depth, factors), Matrix("b", depth, columns, factors),
-             Matrix("sum", rows, columns, "f32")]
-    array = b.shared("array", factors, rows * depth, 4)
+             Matrix("sum", rows, columns, sums)]
+    array = b.shared("array", factors, 2 * rows * depth, 4)
+    of_a, of_b = b.subgroup * rows * 3 * depth, b.subgroup * columns * 3 * depth
     total = b.variable(0.0, type=kinds[2])
     with b.loop(3) as k:
         if shared:
             b.barrier()
-            with b.loop(rows * depth // 4, b.invocation, 32) as i:
+            with b.loop(2 * rows * depth // 4, b.invocation, 2 * subgroup) as i:
                 row, column = i // (depth // 4), i % (depth // 4) * 4
-                b.store(array, i * 4, b.load(a, (row * 3 + k) * depth + column, 4))
+                b.store(array, i * 4, b.load(a, (row * 3 + k) * depth + column, 4, scalar=sums))
             b.barrier()
-            left = b.matrix(array, 0, depth, kinds[0])
+            left = b.matrix(array, b.subgroup * rows * depth, depth, kinds[0])
         else:
-            left = b.matrix(a, k * depth, 3 * depth, kinds[0])
-        right = b.matrix(w, k * depth, 3 * depth, kinds[1], by_columns=True)
+            left = b.matrix(a, of_a + k * depth, 3 * depth, kinds[0])
+        right = b.matrix(w, of_b + k * depth, 3 * depth, kinds[1], by_columns=True)
         b.set(total, op("matrix_multiply_add", left, right, total))
-    total = total * 2.0 + b.matrix(d, 0, columns, kinds[2])
-    b.store_matrix(c, 0, columns, total)
+    here = b.subgroup * rows * columns
+    b.store_matrix(c, here, columns, total * 2.0 + b.matrix(d, here, columns, kinds[2]))
     return b.finish((1, 1, 1))
 
 

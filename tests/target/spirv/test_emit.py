@@ -53,7 +53,7 @@ def test_constants_keep_their_bits() -> None:
 @pytest.mark.parametrize("factors", ["f16", "bf16"])
 def test_matrices_are_the_matrix_unit_s(factors: str, shared: bool) -> None:
     limits = GroupLimits(storage16=True, f16=True, bf16=True)
-    text = listing(emit(programs.products(16, 8, 16, factors, shared), limits))
+    text = listing(emit(programs.products(16, 8, 16, factors, "f32", shared), limits))
     assert text.startswith("SPIR-V 1.6") and lines(text, "MemoryModel 0, 3")
     assert lines(text, "Capability CooperativeMatrixKHR")
     assert bool(lines(text, "Capability BFloat16TypeKHR")) == (factors == "bf16")
@@ -70,7 +70,7 @@ def test_matrices_are_the_matrix_unit_s(factors: str, shared: bool) -> None:
 
 def test_what_others_see_is_not_private_under_the_vulkan_memory_model() -> None:
     limits = GroupLimits(storage16=True, f16=True)
-    text = listing(emit(programs.products(16, 8, 16, "f16", True), limits))
+    text = listing(emit(programs.products(16, 8, 16, "f16", "f32", True), limits))
     arrays = [line.split()[0] for line in lines(text, "Variable", "Workgroup")]
     pointers = [line.split()[0] for name in arrays for line in uses(text, name)]
     accesses = [line for name in pointers for line in uses(text, name)]
