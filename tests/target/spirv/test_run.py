@@ -9,6 +9,7 @@ import group_programs as programs
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from gpu_devices import absent
 from hypothesis import given, settings
 from launches import compare, launched
 
@@ -215,10 +216,12 @@ def test_random_programs(vulkan: Gpu, program: GroupProgram) -> None:
 
 @pytest.mark.parametrize("shared", (False, True))
 def test_products_of_the_matrix_unit(vulkan: Gpu, shared: bool) -> None:
-    """Every shape that the device lists; of those of Debian's drivers there is none."""
-    for shape in vulkan.limits.matrices:
-        if shape.factors in ("f16", "bf16") and shape.sums in ("f32", "f16"):
-            program = programs.products(shape.rows, shape.columns, shape.depth, shape.factors,
-                                        shape.sums, shared, vulkan.limits.subgroup_max)
-            tolerance = 1e-5 if shape.sums == "f32" else 2e-2
-            compare(vulkan, program, arrays(program), rtol=tolerance, atol=tolerance)
+    shapes = [shape for shape in vulkan.limits.matrices
+              if shape.factors in ("f16", "bf16") and shape.sums in ("f32", "f16")]
+    if not shapes:
+        absent("no matrix unit", "mesa-vulkan-drivers in its version 26 or later")
+    for shape in shapes:
+        program = programs.products(shape.rows, shape.columns, shape.depth, shape.factors,
+                                    shape.sums, shared, vulkan.limits.subgroup_max)
+        tolerance = 1e-4 if shape.sums == "f32" else 0.5  # of sums to 256
+        compare(vulkan, program, arrays(program), atol=tolerance)
