@@ -33,6 +33,7 @@ import numpy as np
 
 from smalti.errors import IllegalSchedule, SmaltiError, VerificationError
 from smalti.graph import Graph
+from smalti.graph.quantised import quantised
 from smalti.runtime import container, engine
 from smalti.runtime.compiler import Recipe
 from smalti.runtime.engine_file import EngineFile
@@ -59,7 +60,8 @@ VALUES = (*NUMBERS, None, True, "", "f64", "avx2", [], {}, [1, 2], "x" * 1000)
 
 
 def graphs() -> list[Graph]:
-    """A convolution with its surroundings; integers, tables and operations of the host."""
+    """A convolution with its surroundings; integers, tables and operations of the host; a product
+    whose weights are quantised."""
     g = Graph("layers")
     x = g.input("x", (1, 8, 6, 6))
     with g.scope("block"):
@@ -75,7 +77,10 @@ def graphs() -> list[Graph]:
     whole = k.apply("cast", k.apply("cast", rows * 3.0, to="i32"), to="f32")
     k.output("z", k.apply("concat", whole, rows * k.constant(np.arange(8, dtype=np.float32)),
                           axis=1))
-    return [g, k]
+    q = Graph("blocks")
+    q.output("p", q.apply("mat_mul", q.input("x", (2, 128)), q.apply(
+        "transpose", q.parameter("blocks", (128, 128)), perm=(1, 0))))
+    return [g, k, q]
 
 
 @lru_cache(maxsize=1)
@@ -88,9 +93,11 @@ def samples() -> tuple[bytes, ...]:
             rng = np.random.default_rng(0)
             weights = {name: rng.standard_normal(value.shape, np.float32)
                        for name, value in graph.parameters.items()}
+            held = {name: "q4_min" for name in weights if name == "blocks"}
+            weights |= {name: quantised(weights[name], dtype) for name, dtype in held.items()}
             for precision, targets, embedded in (("f32", tuple(LEVELS), False),
                                                  ("bf16", ("avx2",), True)):
-                engine.save(Recipe.of(graph, precision, (), 1), path, targets=targets,
+                engine.save(Recipe.of(graph, precision, (), 1, held), path, targets=targets,
                             weights=weights, with_weights=embedded)
                 found.append(path.read_bytes())
     return tuple(found)

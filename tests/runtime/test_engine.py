@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from fuzz.engine_files import sections_of, written
 from mixed_graphs import mixed_graphs
 from native_pieces import LEVELS
 from safetensors.numpy import save_file
@@ -18,6 +20,7 @@ from safetensors.numpy import save_file
 import smalti
 from smalti.errors import CheckpointError, EngineError, InputError, OutputError
 from smalti.graph import Graph, evaluate, show
+from smalti.graph.quantised import FORMATS, quantised
 from smalti.runtime import compiler, engine
 from smalti.runtime.compiler import Recipe, compile_graph
 from smalti.runtime.container import Container
@@ -79,6 +82,51 @@ def test_a_file_keeps_what_weights_are_held_as(tmp_path: Path) -> None:
         loaded = smalti.load(tmp_path / "product.smalti", threads=1, recompile=recompile)
         assert [slot.dtype for slot in loaded.image.slots] == ["f16"]
         np.testing.assert_array_equal(loaded.run(x)["y"], program.run(x)["y"])
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_embedded_weights_stay_quantised(dtype: str, tmp_path: Path) -> None:
+    g, path = Graph("window"), tmp_path / "a.smalti"
+    x = g.input("x", (1, 64, 16, 16))
+    g.output("y", g.apply("conv", x, g.parameter("w", (40, 64, 3, 3)), pads=(1, 1, 1, 1)))
+    random = np.random.default_rng(0)
+    given = {"w": quantised(random.standard_normal((40, 64, 3, 3), np.float32), dtype)}
+    program = compile_graph(g, threads=1, weights={"w": dtype})
+    program.bind(given)
+    program.save(path, weights=given, with_weights=True)
+    x = {"x": random.standard_normal((1, 64, 16, 16), np.float32)}
+    expected = program.run(x)
+    file = EngineFile(path)
+    found = file.array("w")
+    assert found.dtype == dtype and found.shape == (40, 64, 3, 3)
+    np.testing.assert_array_equal(found.words, given["w"].words)
+    assert file.sizes()["weights"] == found.words.nbytes
+    for recompile in (False, True):
+        loaded = smalti.load(path, threads=1, recompile=recompile)
+        np.testing.assert_array_equal(loaded.run(x)["y"], expected["y"])
+    other = compile_graph(g, threads=1)  # as f32
+    other.bind(path)
+    np.testing.assert_array_equal(other.run(x)["y"], expected["y"])
+
+
+@pytest.mark.parametrize("change, said", [
+    (dict(dtype="q8_min"), "lies outside"), (dict(shape=(7, 3)), "no whole groups of 32"),
+    (dict(dtype="q5"), "is of 'q5'"), (dict(shape=(32, 1 << 40)), "lies outside"),
+    (dict(offset=-64), "lies outside"), (dict(sha256="0"), "is damaged")], ids=str)
+def test_what_a_file_says_of_quantised_weights_is_checked(change: dict, said: str,
+                                                          tmp_path: Path) -> None:
+    g, path = Graph("product"), tmp_path / "a.smalti"
+    w = g.apply("transpose", g.parameter("w", (128, 128)), perm=(1, 0))
+    g.output("y", g.apply("mat_mul", g.input("x", (1, 128)), w))
+    given = {"w": quantised(np.ones((128, 128), np.float32), "q8")}
+    compile_graph(g, threads=1, weights={"w": "q8"}).save(path, weights=given, with_weights=True)
+    sections = sections_of(path.read_bytes())
+    about = json.loads(sections["about"])
+    about["parameters"][0] |= change
+    sections["about"] = json.dumps(about).encode()
+    path.write_bytes(written(sections))
+    with pytest.raises(EngineError, match=said):
+        smalti.load(path)
 
 
 def test_weights_held_as_halves_are_measured_as_halves(tmp_path: Path) -> None:

@@ -101,6 +101,13 @@ class Quantised:
         """Scale and minimum of each group."""
         return self.words[:, :FORMATS[self.dtype].heads].view(np.float32)
 
+    @property
+    def bounds(self) -> Floats:
+        """What no weight of each group is larger than; infinity or NaN where one may be so."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.abs(self.heads[:, 0]) * np.float32(1 << FORMATS[self.dtype].bits) + np.abs(
+                self.heads[:, 1:]).sum(axis=1)
+
     def floats(self) -> Floats:
         """The weights as f32."""
         form = FORMATS[self.dtype]

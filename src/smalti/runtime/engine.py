@@ -23,6 +23,7 @@ from smalti import __version__, settings
 from smalti.errors import EngineError, InputError
 from smalti.graph import show
 from smalti.graph.operation import DTYPES
+from smalti.graph.quantised import Quantised
 from smalti.runtime import container
 from smalti.runtime.compiler import Recipe, compile_graph
 from smalti.runtime.devices import available_levels, cpu
@@ -31,7 +32,7 @@ from smalti.runtime.engine_file import (
 )
 from smalti.runtime.image import Image
 from smalti.runtime.program import NativeProgram, Program
-from smalti.runtime.sources import Weights, nothing, reading
+from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 from smalti.runtime.weights import imprecise
 from smalti.target.x86.instructions import LEVELS, level
 
@@ -92,13 +93,13 @@ def save(recipe: Recipe, path: str | PathLike, *, targets: Sequence[str],
     container.write(Path(path), len(targets) + 2 + with_weights, sections())
 
 
-def _embedded(recipe: Recipe, parameters: list[Parameter], read: Callable[[str], np.ndarray],
-              done: Callable[[str], None]) -> container.Parts:
+def _embedded(recipe: Recipe, parameters: list[Parameter], read: Read,
+              done: Done) -> container.Parts:
     """The arrays of all parameters one after the other, which are listed on the way."""
     at = 0
     for name in recipe.graph.parameters:
-        array = np.ascontiguousarray(read(name))
-        entry = _parameter(name, array, at, nothing)
+        given = read(name)
+        array, entry = _dense(given), _parameter(name, given, at, nothing)
         parameters.append(entry)
         padding = -entry.bytes % WEIGHT_ALIGNMENT
         yield memoryview(array.reshape(-1).view(np.uint8))
@@ -107,15 +108,24 @@ def _embedded(recipe: Recipe, parameters: list[Parameter], read: Callable[[str],
         done(name)
 
 
-def _parameter(name: str, array: np.ndarray, offset: int, done: Callable[[str], None]) -> Parameter:
-    """What a file says of an array."""
-    array = np.ascontiguousarray(array)
-    dtype = next((known for known, kind in DTYPES.items() if array.dtype == kind), None)
+def _dense(given: np.ndarray | Quantised) -> np.ndarray:
+    """What of a parameter is written: numbers, or words."""
+    return np.ascontiguousarray(given.words if isinstance(given, Quantised) else given)
+
+
+def _parameter(name: str, given: np.ndarray | Quantised, offset: int, done: Done) -> Parameter:
+    """What a file says of a parameter."""
+    array = _dense(given)
+    if isinstance(given, Quantised):
+        dtype, shape = given.dtype, given.shape
+    else:
+        dtype = next((known for known, kind in DTYPES.items() if array.dtype == kind), None)
+        shape = array.shape
     if dtype is None:
         raise InputError(f"the weight {name!r} is of {array.dtype}; expected {', '.join(DTYPES)}")
     digest = hashlib.sha256(array.reshape(-1).view(np.uint8)).hexdigest()
     done(name)
-    return Parameter(name, tuple(array.shape), dtype, digest, offset)
+    return Parameter(name, tuple(shape), dtype, digest, offset)
 
 
 # ---------------------------------------------------------------------- loading

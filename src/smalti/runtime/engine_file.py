@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ import numpy as np
 from smalti.errors import EngineError, InputError, VerificationError
 from smalti.graph import Graph
 from smalti.graph.operation import DTYPES, Type
+from smalti.graph.quantised import FORMATS, Quantised
 from smalti.graph.text import parse
 from smalti.runtime.container import Container
 from smalti.runtime.decoding import decoded
@@ -38,7 +40,8 @@ ANEW = ("compile what is in the file here: `smalti run --recompile`, or smalti.l
 @dataclass(frozen=True)
 class Parameter:
     """A parameter of the program. `sha256` is that of the array that was bound when the file was
-    made, of `dtype`; empty when none was. `offset` is its place in the weights, -1 without them.
+    made, of `dtype`, or of the words of one that was quantised so; empty when none was. `offset` is
+    its place in the weights, -1 without them.
     """
 
     name: str
@@ -50,10 +53,10 @@ class Parameter:
     @property
     def bytes(self) -> int:
         """Bytes of the array."""
-        size = np.dtype(DTYPES[self.dtype]).itemsize
-        for extent in self.shape:
-            size *= extent
-        return size
+        count = math.prod(self.shape)
+        if self.dtype in FORMATS:
+            return 4 * FORMATS[self.dtype].words_of(count)
+        return np.dtype(DTYPES[self.dtype]).itemsize * count
 
 
 @dataclass(frozen=True)
@@ -92,10 +95,14 @@ class EngineFile:
     def _check_parameters(self) -> None:
         room = self._container.bytes(WEIGHTS) if self.has_weights else 0
         for entry in self.parameters.values():
-            if entry.dtype not in DTYPES:
+            form = FORMATS.get(entry.dtype)
+            if form is None and entry.dtype not in DTYPES:
                 raise self.refusal(f"the parameter {entry.name!r:.80} is of {entry.dtype!r:.40}")
             if not all(0 <= extent <= ELEMENTS_MAX for extent in entry.shape):
                 raise self.refusal(f"the parameter {entry.name!r:.80} has an impossible shape")
+            if form is not None and math.prod(entry.shape) % form.group:
+                raise self.refusal(f"the parameter {entry.name!r:.80} is no whole groups of "
+                                   f"{form.group} weights")
             end = entry.offset + entry.bytes
             if self.has_weights and not (0 <= entry.offset and end <= room):
                 raise self.refusal(f"the weight {entry.name!r:.80} lies outside of the file")
@@ -149,7 +156,7 @@ class EngineFile:
 
     # ------------------------------------------------------------------ weights
 
-    def array(self, name: str) -> np.ndarray:
+    def array(self, name: str) -> np.ndarray | Quantised:
         """An embedded weight: a read-only view on the mapped file.
 
         Raises EngineError when it is missing or damaged.
@@ -161,6 +168,9 @@ class EngineFile:
         view, behind = section[entry.offset:end], section[end:end + -end % WEIGHT_ALIGNMENT]
         if hashlib.sha256(view).hexdigest() != entry.sha256 or any(behind):
             raise self.refusal(f"its weight {name!r:.80} is damaged")
+        if entry.dtype in FORMATS:
+            words = np.frombuffer(view, np.uint32).reshape(-1, FORMATS[entry.dtype].words)
+            return Quantised(entry.dtype, words, entry.shape)
         return np.frombuffer(view, DTYPES[entry.dtype]).reshape(entry.shape)
 
     def drop(self, name: str) -> None:

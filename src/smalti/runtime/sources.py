@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from smalti.errors import InputError
+from smalti.graph.quantised import Quantised
 from smalti.runtime.engine_file import SUFFIX, EngineFile
 from smalti.runtime.tensor_file import TensorFile
 
-Read = Callable[[str], np.ndarray]
+Read = Callable[[str], np.ndarray | Quantised]
 Done = Callable[[str], None]
 Shape = tuple[int, ...]
-Weights = Read | Mapping[str, np.ndarray] | str | PathLike
+Weights = Read | Mapping[str, np.ndarray | Quantised] | str | PathLike
 
 
 def nothing(name: str) -> None:
@@ -102,7 +103,8 @@ def reading(weights: Weights, done: Done, needed: Mapping[str, Shape], known: Co
     if callable(weights):
         return weights, done
     if isinstance(weights, Mapping):
-        shapes = {name: np.shape(array) for name, array in weights.items()}
+        shapes = {name: array.shape if isinstance(array, Quantised) else np.shape(array)
+                  for name, array in weights.items()}
         source = Source("the mapping", shapes, weights.__getitem__, done)
     elif isinstance(weights, str | PathLike):
         source = opened(weights)

@@ -198,8 +198,14 @@ def _checked_words(name: str, given: np.ndarray | Quantised, dtype: str) -> np.n
     if not isinstance(given, Quantised):
         _require_finite(name, given)
         given = quantised(given, dtype)
-    if not np.isfinite(given.heads).all():
-        _require_finite(name, given.floats())
+    form, count = FORMATS[dtype], math.prod(given.shape)
+    if given.words.shape != (count // form.group, form.words) or count % form.group \
+            or given.words.dtype != np.uint32:
+        raise InputError(f"weight {name!r} has words {list(given.words.shape)} of "
+                         f"{given.words.dtype}, which are none of {dtype} for {list(given.shape)}")
+    if not np.isfinite(given.bounds).all():
+        with np.errstate(over="ignore", invalid="ignore"):
+            _require_finite(name, given.floats())
     return np.ascontiguousarray(given.words)
 
 

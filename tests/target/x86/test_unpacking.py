@@ -235,6 +235,12 @@ def test_bad_schedules_and_weights_are_refused() -> None:
     bad.words[5, 0] = np.float32(np.inf).view(np.uint32)
     with pytest.raises(NumericsError, match="'w'"):
         program.bind(lambda name: bad)
+    bad.words[5, 0] = np.float32(3e38).view(np.uint32)  # finite, but not times its codes
+    with pytest.raises(NumericsError, match="'w'"):
+        program.bind(lambda name: bad)
+    for words in (bad.words[:-1], bad.words[:, :-1], bad.words.view(np.int32)):
+        with pytest.raises(InputError, match="none of q8"):
+            program.bind(lambda name: Quantised("q8", words, WEIGHT.shape))
     with pytest.raises(InputError, match="has shape"):
         program.bind(lambda name: quantised(WEIGHT[:100], "q8"))
     with pytest.raises(InputError, match="q8_min"):
