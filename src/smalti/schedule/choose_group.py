@@ -16,12 +16,15 @@ from collections.abc import Callable
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, loads
 from smalti.schedule.group import (
-    LANES, GroupContraction, GroupLimits, GroupMap, GroupMoments, GroupReduction, GroupSchedule,
+    LANES, GroupAttention, GroupContraction, GroupLimits, GroupMap, GroupMoments, GroupReduction,
+    GroupSchedule,
 )
 from smalti.schedule.merge import access, map_axes, reduction_axes, store
 from smalti.schedule.space_group import UNITS, clocks, schedules
 
 SIZE = 256
+STAGED = 80
+"""Channels of keys and values that an attention stages at once."""
 GROUPS_PER_UNIT = 4
 NEXT = 32
 """Invocations that stay next to each other, reading a line of memory together."""
@@ -130,7 +133,36 @@ def _group(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupMoments:
                         subgroup_size(limits))
 
 
+def _attention(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupAttention:
+    """As many queries to a work-group as fit, and as leave work for all units; then keys."""
+    q, v = kernel.buffer("q"), kernel.buffer("v")
+    (batch, tokens, heads, depth), width = q.shape, v.shape[3]
+    halves = limits.f16 and all(kernel.buffer(name).dtype == "f16" for name in "qkv")
+    widest, subgroup = max(depth, width), subgroup_size(limits)
+    parts = -(-widest // STAGED)
+    channels = 4 * -(-widest // (4 * parts))
+    enough = -(-tokens * heads * batch // (4 * busy(limits)))
+    most = power_of_two(max(1, min(enough, -(-tokens // 4))), 8)
+    for rows in (n for n in (8, 4, 2, 1) if n <= most):
+        columns = min(16 if rows > 2 else 32, subgroup or 32,
+                      power_of_two(limits.invocations // rows, 32))
+        whole = subgroup if subgroup and rows * columns % subgroup == 0 else 0
+        for each in (4, 2, 1):
+            for staged in dict.fromkeys((channels, min(channels, 32), min(channels, 8))):
+                found = GroupAttention(rows, columns, each, staged, "f16" if halves else "f32",
+                                       whole)
+                useful = each == 1 or (each // 2) * columns < v.shape[1]
+                if useful and found.shared_bytes(depth) <= limits.shared_bytes:
+                    return found
+    raise IllegalSchedule(f"no queries of {depth} channels fit into {limits.shared_bytes} bytes")
+
+
 FORMS: dict[str, Callable[[Kernel, GroupLimits, str], GroupSchedule]] = {
-    "contraction": _contraction, "map": _map, "reduction": _reduction,
-    "group_scale_shift": _group, "layer_scale_shift": _rows, "rms_scale": _rows,
+    "contraction": _contraction,
+    "map": _map,
+    "reduction": _reduction,
+    "group_scale_shift": _group,
+    "layer_scale_shift": _rows,
+    "rms_scale": _rows,
+    "attention": _attention,
 }

@@ -138,6 +138,83 @@ class GroupMoments:
             raise IllegalSchedule(f"pixels in {self.parts} parts")
 
 
+QUERIES = 4
+"""Of an invocation of an attention: they stand side by side in a vector."""
+PADDING = 4
+"""Elements behind each row of shared memory, so that rows begin in different banks."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAttention:
+    """An attention by work-groups of `rows` by `columns` invocations.
+
+    A row of them has `QUERIES` queries, of which each invocation takes `each` keys at a time, and
+    of the values every fourth channels of a column. `channels` are staged at a time, as `dtype`.
+    In subgroups of `subgroup`, where that is not 0, rows are folded without shared memory.
+
+    >>> GroupAttention(8, 16, 2, 64).shared(64)
+    {'query': 2176, 'stage': 2176, 'weight': 1152, 'part': 512}
+    """
+
+    rows: int
+    columns: int
+    each: int
+    channels: int
+    dtype: str = "f32"
+    subgroup: int = 0
+
+    @property
+    def size(self) -> int:
+        """Invocations of a work-group."""
+        return self.rows * self.columns
+
+    @property
+    def queries(self) -> int:
+        """Of a work-group."""
+        return self.rows * QUERIES
+
+    @property
+    def keys(self) -> int:
+        """That a work-group stages at a time."""
+        return self.columns * self.each
+
+    @property
+    def vectors(self) -> int:
+        """Of `QUERIES` by 4 sums that an invocation has for each `channels` of the values."""
+        return -(-self.channels // (4 * self.columns))
+
+    def depth(self, channels: int) -> int:
+        """Channels of a query in shared memory: whole turns of staging."""
+        return -(-channels // self.channels) * self.channels
+
+    def stride(self, elements: int) -> int:
+        """From one row of shared memory to the next."""
+        return elements + PADDING
+
+    def shared(self, channels: int) -> dict[str, int]:
+        """Elements of each shared array, for heads of so many channels."""
+        arrays = {"query": self.queries * self.stride(self.depth(channels)),
+                  "stage": self.keys * self.stride(self.channels),
+                  "weight": self.keys * self.stride(self.queries)}
+        return arrays if self.subgroup else {**arrays, "part": self.columns * self.queries}
+
+    def shared_bytes(self, channels: int) -> int:
+        """Bytes of shared memory, for heads of so many channels."""
+        return sum(n * (2 if self.dtype == "f16" and name != "part" else 4)
+                   for name, n in self.shared(channels).items())
+
+    def check(self, limits: GroupLimits) -> None:
+        """Raise IllegalSchedule when `limits` cannot run it."""
+        check_group(self.size, 1, limits)
+        check_share(self.size, self.columns, self.subgroup, limits)
+        if self.subgroup and self.columns > self.subgroup:
+            raise IllegalSchedule(f"{self.columns} columns in a subgroup of {self.subgroup}")
+        if min(self.each, self.channels) < 1 or self.channels % 4:
+            raise IllegalSchedule(f"{self.each} keys and {self.channels} channels at a time")
+        if self.dtype not in ("f32", "f16") or self.dtype == "f16" and not limits.f16:
+            raise IllegalSchedule(f"the device has no shared memory of {self.dtype}")
+
+
 def check_group(size: int, lanes: int, limits: GroupLimits) -> None:
     """Raise IllegalSchedule unless work-groups of `size` can be, and `lanes` be read at once."""
     if not 1 <= size <= limits.invocations:
@@ -266,4 +343,5 @@ class GroupContraction:
 
 MATRIX_PAD, PIECE = 4, 32
 """f32 between rows of sums that matrices are written to, and columns of each part at a time."""
-GroupSchedule = GroupMap | GroupReduction | GroupMoments | GroupContraction
+
+GroupSchedule = GroupMap | GroupReduction | GroupMoments | GroupContraction | GroupAttention

@@ -5,6 +5,7 @@ from __future__ import annotations
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel
 from smalti.schedule.group import GroupLimits, GroupSchedule
+from smalti.target.gpu.attention import lower_attention
 from smalti.target.gpu.contraction import lower_contraction
 from smalti.target.gpu.lowered import Lowered
 from smalti.target.gpu.map import lower_map
@@ -13,8 +14,13 @@ from smalti.target.gpu.reduction import lower_reduction
 from smalti.target.gpu.verifier import verify
 
 FORMS = {
-    "contraction": lower_contraction, "map": lower_map, "reduction": lower_reduction,
-    "group_scale_shift": lower_group, "layer_scale_shift": lower_rows, "rms_scale": lower_rows,
+    "contraction": lower_contraction,
+    "map": lower_map,
+    "reduction": lower_reduction,
+    "group_scale_shift": lower_group,
+    "layer_scale_shift": lower_rows,
+    "rms_scale": lower_rows,
+    "attention": lower_attention,
 }
 
 

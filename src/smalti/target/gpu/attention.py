@@ -1,0 +1,261 @@
+"""Attention in tiles, with an online softmax (Milakov & Gimelshein 2018; Dao et al. 2022).
+
+A work-group has some queries of one head, and goes through the keys a tile at a time. Its
+invocations stand in rows and columns: row i has the queries 4 i to 4 i + 3, column j every key
+and every 4 channels whose number is j more than a multiple of the columns.
+
+    scores  [query][key]   = k q                     both staged in shared memory, sums in registers
+    top     [query]        = max(top, scores)        over the row of invocations
+    weights [key][query]   = e^(scores - top)        to shared memory
+    sums    [query][e]     = sums * e^(old top - top) + weights v
+
+`k` and `v` share their memory: they are staged by turns, so many channels at a time that all of it
+fits. What must not be looked at has a score far below all others: its weight is 0, and so are
+staged values behind the last key.
+"""
+
+from __future__ import annotations
+
+import math
+
+from smalti.kernel.build import LOWEST, TOTAL_MIN
+from smalti.kernel.form import Buffer, Kernel
+from smalti.schedule.group import QUERIES, GroupAttention, GroupLimits
+from smalti.target.gpu.builder import Builder
+from smalti.target.gpu.expressions import both
+from smalti.target.gpu.form import (
+    U32, Expr, GroupProgram, number, op, select, spread, vector,
+)
+from smalti.target.gpu.lowered import Lowered, bind
+from smalti.target.gpu.types import Type
+
+LOG2_E = math.log2(math.e)
+WIDE = 4
+"""Elements that are read and written at once, where they lie so."""
+ROW = Type("f32", QUERIES)
+"""A number for each query of an invocation."""
+
+
+def lower_attention(kernel: Kernel, schedule: GroupAttention, limits: GroupLimits) -> Lowered:
+    """A work-group for some queries of each head."""
+    return Lowered((_Attention(kernel, schedule).program(),))
+
+
+def wide(buffer: Buffer) -> bool:
+    """Whether a head's channels lie side by side, from multiples of `WIDE` elements on."""
+    *outer, last = buffer.strides
+    return (last == 1 or buffer.shape[3] == 1) and not any(
+        n % WIDE for n in (*outer, buffer.shape[3]))
+
+
+class _Attention:
+    def __init__(self, kernel: Kernel, schedule: GroupAttention) -> None:
+        self.kernel, self.schedule = kernel, schedule
+        self.queries, self.heads, self.depth = kernel.buffer("q").shape[1:]
+        _, self.keys, _, self.width = kernel.buffer("v").shape
+        self.masked = any(buffer.name == "mask" for buffer in kernel.buffers)
+        self.causal = bool(kernel.option("causal"))
+        b = self.b = Builder("attention", schedule.size, schedule.subgroup)
+        self.bound = {buffer.name: bind(b, kernel, buffer.name, WIDE if buffer.name != "mask"
+                                        and wide(buffer) else 1)
+                      for buffer in kernel.buffers if buffer.role != "local"}
+        self.arrays = {name: b.shared(name, schedule.dtype if name != "part" else "f32", elements,
+                                      WIDE)
+                       for name, elements in schedule.shared(self.depth).items()}
+        self.row, self.column = (b.let(b.invocation // schedule.columns, "row"),
+                                 b.let(b.invocation % schedule.columns, "column"))
+        self.first = b.let(b.group[0] * schedule.queries, "first")
+        self.query = b.let(self.first + self.row * QUERIES, "query")
+
+    def program(self) -> GroupProgram:
+        """The program for all queries of all heads."""
+        b, s = self.b, self.schedule
+        self.stage("query", "q", self.first, s.queries, 0, s.depth(self.depth))
+        self.top, self.total = (b.variable(value, name, ROW)
+                                for value, name in ((LOWEST, "top"), (0.0, "total")))
+        self.parts = -(-self.width // s.channels)
+        self.sums = [[[b.variable(0.0, "sum", Type("f32", WIDE)) for _ in range(QUERIES)]
+                      for _ in range(s.vectors)] for _ in range(self.parts)]
+        stop: Expr = number(self.keys, U32)
+        if self.causal:
+            stop = op("min", stop, self.first + s.queries)
+        with b.loop(stop, step=s.keys, name="key") as key:
+            self.weigh(self.scores(key), key)
+            self.add(key)
+        self.finish()
+        blocks = -(-self.queries // s.queries)
+        return b.finish((blocks, self.heads, self.kernel.buffer("q").shape[0]))
+
+    # ------------------------------------------------------------------ memory
+
+    def place(self, name: str, token: Expr, channel: Expr | int) -> Expr:
+        """The element of a token's channel in this head."""
+        n, t, h, c = self.kernel.buffer(name).strides
+        return self.b.group[2] * n + token * t + self.b.group[1] * h + channel * c
+
+    def stage(self, array: str, name: str, first: Expr, rows: int, channel: Expr | int,
+              channels: int) -> None:
+        """`rows` tokens from `first` on, and `channels` of each, to shared memory; 0 behind the
+        last ones."""
+        b, size, lanes = self.b, self.schedule.size, self.bound[name].lanes
+        tokens, depth = self.kernel.buffer(name).shape[1::2]
+        across = channels // lanes
+        with b.loop(-(-rows * across // size), name="turn") as turn:
+            index = b.let(turn * size + b.invocation)
+            row, at = b.let(index // across), b.let(index % across * lanes)
+            token, wanted = b.let(first + row), b.let(at + channel)
+            mine = b.let(index < rows * across) if rows * across % size else None
+            inside = both(mine, (token < tokens) if tokens % rows else None)
+            inside = both(inside, (wanted < depth) if depth % channels else None)
+            value = b.load(self.bound[name], self.place(name, token, wanted), lanes, where=inside)
+            target = row * self.schedule.stride(channels) + at
+            b.store(self.arrays[array], target, value, where=mine)
+
+    # ------------------------------------------------------------------ a tile of keys
+
+    def scores(self, key: Expr) -> list[Expr]:
+        """The scores of an invocation's queries, for each of its keys."""
+        b, s = self.b, self.schedule
+        sums = [[b.variable(0.0, "score") for _ in range(QUERIES)] for _ in range(s.each)]
+        query, stage = self.arrays["query"], self.arrays["stage"]
+        stride = s.stride(s.depth(self.depth))
+        with b.loop(s.depth(self.depth), step=s.channels, name="channel") as channel:
+            b.barrier()
+            self.stage("stage", "k", key, s.keys, channel, s.channels)
+            b.barrier()
+            with b.loop(s.channels, step=WIDE) as c:
+                q = [b.let(b.load(query, (self.row * QUERIES + r) * stride + channel + c, WIDE))
+                     for r in range(QUERIES)]
+                for n, row in enumerate(sums):
+                    at = (self.column + n * s.columns) * s.stride(s.channels) + c
+                    k = b.let(b.load(stage, at, WIDE))
+                    for total, of in zip(row, q):
+                        b.set(total, dot(of, k, total))
+        return [self.allowed(vector(*row), b.let(key + self.column + n * s.columns))
+                for n, row in enumerate(sums)]
+
+    def allowed(self, score: Expr, key: Expr) -> Expr:
+        """Scores with the mask; far below all others where nobody may look."""
+        b = self.b
+        found = score * self.kernel.option("scale")
+        inside = (key < self.keys) if self.keys % self.schedule.keys else None
+        if self.masked:
+            n, h, s, t = self.kernel.buffer("mask").strides
+            at = b.let(b.group[2] * n + b.group[1] * h + key * s)
+            added = []
+            for r in range(QUERIES):
+                here = (self.query + r < self.queries) if t and self._ragged() else None
+                added.append(b.let(b.load(self.bound["mask"], at + (self.query + r) * t,
+                                          where=both(inside, here))))
+            found = b.let(found + vector(*added))
+            found = select(found < 2 * LOWEST, number(2 * LOWEST, ROW), found)
+        lowest = number(2 * LOWEST, found.type)
+        if inside is not None:
+            found = select(inside, found, lowest)
+        if self.causal:
+            queries = vector(*(self.query + r for r in range(QUERIES)))
+            found = select(spread(key, QUERIES) <= queries, found, lowest)
+        return b.let(found)
+
+    def _ragged(self) -> bool:
+        return bool(self.queries % self.schedule.queries)
+
+    def weigh(self, scores: list[Expr], key: Expr) -> None:
+        """Move the top, and put the weights below it into shared memory."""
+        b, s = self.b, self.schedule
+        top = scores[0]
+        for score in scores[1:]:
+            top = op("max", top, score)
+        top = b.let(op("max", self.top, self.over_row(b.let(top), "max")))
+        grown = b.let(op("exp2", (self.top - top) * LOG2_E))
+        weights = [b.let(op("exp2", (score - top) * LOG2_E)) for score in scores]
+        b.set(self.top, top)
+        b.set(self.total, sum(weights, self.total * grown))
+        for row in (row for part in self.sums for row in part):
+            for r, total in enumerate(row):
+                b.set(total, total * spread(grown.lane(r), WIDE))
+        for n, weight in enumerate(weights):
+            b.store(self.arrays["weight"], (self.column + n * s.columns) * s.stride(s.queries)
+                    + self.row * QUERIES, weight)
+
+    def over_row(self, value: Expr, fold: str) -> Expr:
+        """A number for each query, folded over the invocations that share the queries; the staged
+        keys are free then."""
+        b, s = self.b, self.schedule
+        if s.subgroup:
+            for step in (1 << n for n in range(s.columns.bit_length() - 1)):
+                value = b.let(op(fold, value, op("subgroup_shuffle_xor", value,
+                                              number(step, U32))))
+            b.barrier()
+            return value
+        part = self.arrays["part"]
+        b.store(part, self.column * s.queries + self.row * QUERIES, value)
+        b.barrier()
+        found = b.variable(b.load(part, self.row * QUERIES, QUERIES), "folded")
+        with b.loop(s.columns, 1) as column:
+            b.set(found, op(fold, found, b.load(part, column * s.queries + self.row * QUERIES,
+                                                QUERIES)))
+        return found
+
+    def add(self, key: Expr) -> None:
+        """Add the values of a tile by their weights."""
+        b, s = self.b, self.schedule
+        for part, sums in enumerate(self.sums):
+            if part:
+                b.barrier()
+            self.stage("stage", "v", key, s.keys, part * s.channels, s.channels)
+            b.barrier()
+            with b.loop(s.keys) as row:
+                weight = b.let(b.load(self.arrays["weight"], row * s.stride(s.queries)
+                                      + self.row * QUERIES, QUERIES))
+                for n, totals in enumerate(sums):
+                    at, inside = self.channel(n)
+                    value = b.let(b.load(self.arrays["stage"], row * s.stride(s.channels) + at,
+                                         WIDE, where=inside))
+                    for r, total in enumerate(totals):
+                        b.set(total, op("fma", spread(weight.lane(r), WIDE), value, total))
+
+    def channel(self, number: int) -> tuple[Expr, Expr | None]:
+        """The first of the channels that vector `number` of an invocation has in a part, and
+        whether there are such."""
+        s = self.schedule
+        at = self.b.let((self.column + number * s.columns) * WIDE)
+        beyond = (number + 1) * s.columns * WIDE > s.channels
+        return at, (at < s.channels) if beyond else None
+
+    # ------------------------------------------------------------------ the end
+
+    def finish(self) -> None:
+        """Divide by the totals, and write the results."""
+        b, s = self.b, self.schedule
+        total = self.over_row(self.total, "add")
+        if self.masked:
+            total = op("max", total, number(TOTAL_MIN, ROW))
+        share = b.let(1.0 / total)
+        for r in range(QUERIES):
+            token = b.let(self.query + r)
+            known = (token < self.queries) if self._ragged() else None
+            for part, rows in enumerate(self.sums):
+                for n, row in enumerate(rows):
+                    at, inside = self.channel(n)
+                    value = b.let(row[r] * spread(share.lane(r), WIDE))
+                    self.write(token, b.let(at + part * s.channels), value, both(known, inside))
+
+    def write(self, token: Expr, channel: Expr, value: Expr, where: Expr | None) -> None:
+        """Results of a token, as far as it has channels."""
+        b, out = self.b, self.bound["out"]
+        ragged = self.width % self.schedule.channels
+        if out.lanes == WIDE:
+            where = both(where, (channel < self.width) if ragged else None)
+            b.store(out, self.place("out", token, channel), value, where=where)
+            return
+        for lane in range(WIDE):
+            here = both(where, (channel + lane < self.width) if ragged else None)
+            b.store(out, self.place("out", token, channel + lane), value.lane(lane), where=here)
+
+
+def dot(x: Expr, y: Expr, total: Expr) -> Expr:
+    """The sum of products of vectors, added to a total."""
+    for lane in range(x.type.lanes):
+        total = op("fma", x.lane(lane), y.lane(lane), total)
+    return total

@@ -1,0 +1,136 @@
+"""Attention as group programs, against the interpreter of kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from group_kernels import LIMITS, SUBGROUPS, check_kernel, execute
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from smalti.errors import IllegalSchedule
+from smalti.kernel import build
+from smalti.kernel.form import Buffer, Kernel
+from smalti.schedule.choose_group import choose_group
+from smalti.schedule.group import GroupAttention, GroupLimits
+
+EXAMPLES = 15
+HALVES = replace(LIMITS, f16=True)
+
+
+def attention(tokens: int, keys: int, heads: int = 2, depth: int = 8, width: int = 0,
+              batch: int = 1, causal: bool = False, mask: str = "", dtype: str = "f32",
+              scale: float = 0.0, apart: int = 0) -> Kernel:
+    """Heads side by side in a token, and `apart` elements between tokens; the mask has the axes
+    that are named, of n, h, s and t."""
+    width = width or depth
+
+    def buffer(name: str, role: str, rows: int, channels: int) -> Buffer:
+        token = heads * channels + apart
+        return Buffer(name, role, (batch, rows, heads, channels),
+                      (rows * token, token, channels, 1), dtype)
+
+    extents = dict(zip("nhst", (batch, heads, keys, tokens)))
+    strides, step = {}, 1
+    for name in "tshn":
+        strides[name] = step if name in mask else 0
+        step *= extents[name] if name in mask else 1
+    masked = Buffer("mask", "input", tuple(extents.values()),
+                    tuple(strides[name] for name in "nhst"), "f32") if mask else None
+    return build.attention(buffer("q", "input", tokens, depth), buffer("k", "input", keys, depth),
+                           buffer("v", "input", keys, width),
+                           buffer("out", "output", tokens, width),
+                           scale or depth ** -0.5, causal, masked)
+
+
+CASES = {
+    "one": attention(1, 1, 1, 1), "odd": attention(5, 3, 2, 7), "plain": attention(64, 64, 2, 40),
+    "wide": attention(6, 77, 1, 160), "batch": attention(9, 130, 1, 64, batch=2),
+    "causal": attention(77, 77, 2, 24, causal=True), "values": attention(31, 57, 2, 3, width=9),
+    "more keys": attention(9, 20, 2, 8, causal=True), "apart": attention(17, 40, 2, 8, apart=4),
+    "fewer keys": attention(20, 9, 2, 8, causal=True), "between": attention(17, 40, 2, 8, apart=3),
+    "mask": attention(37, 77, 2, 24, mask="st"), "keys masked": attention(20, 57, 2, 8, mask="s"),
+    "all": attention(33, 70, 2, 8, batch=2, mask="nhst", causal=True),
+    "negative": attention(16, 50, 1, 5, scale=-0.5, causal=True),
+    "vae": attention(5, 20, 1, 512),
+}
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("name", CASES)
+def test_attention(name: str, dtype: str) -> None:
+    kernel = CASES[name]
+    kernel = replace(kernel, buffers=tuple(replace(b, dtype=dtype) if b.name in "q k v out".split()
+                                           else b for b in kernel.buffers))
+    schedule = check_kernel(kernel, limits=HALVES)
+    assert schedule.dtype == ("f16" if dtype == "f16" else "f32")
+
+
+@pytest.mark.parametrize("subgroup", SUBGROUPS)
+@pytest.mark.parametrize("name", ["plain", "all"])
+def test_rows_fold_in_subgroups(name: str, subgroup: int) -> None:
+    limits = replace(LIMITS, subgroup_operations=True, subgroup_min=subgroup,
+                     subgroup_max=subgroup)
+    check_kernel(CASES[name], GroupAttention(8, 8, 2, 24, "f32", subgroup), limits=limits,
+                 subgroup=subgroup)
+    assert choose_group(CASES[name], limits).subgroup == subgroup % 64
+
+
+@pytest.mark.parametrize("shared", [6 << 10, 12 << 10, 48 << 10])
+def test_schedules_fit_into_the_memory_that_there_is(shared: int) -> None:
+    limits = GroupLimits(shared_bytes=shared, invocations=128)
+    schedule = check_kernel(CASES["wide"], limits=limits)
+    assert schedule.shared_bytes(160) <= shared
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.data(), st.integers(1, 40), st.integers(1, 70), st.integers(1, 21), st.integers(1, 21),
+       st.booleans(), st.sampled_from(["", "s", "st", "nhst"]), st.sampled_from([0, 1, 4]))
+def test_any_legal_schedule_computes_the_same(data, tokens: int, keys: int, depth: int, width: int,
+                                              causal: bool, mask: str, apart: int) -> None:
+    kernel = attention(tokens, keys, 2, depth, width, 2, causal, mask, apart=apart)
+    schedule = GroupAttention(
+        data.draw(st.integers(1, 5)), data.draw(st.sampled_from([1, 2, 4, 8, 16])),
+        data.draw(st.integers(1, 3)), data.draw(st.sampled_from([4, 8, 12, 24])))
+    note(f"{schedule}\n{kernel}")
+    check_kernel(kernel, schedule)
+
+
+@pytest.mark.parametrize("growing", [False, True])
+def test_the_top_follows_scores_that_grow(growing: bool) -> None:
+    """Scores rise or fall by hundreds from tile to tile of keys."""
+    kernel = attention(9, 96, 1, 4, scale=1.0)
+    steps = np.linspace(-300, 300, 96)[:: 1 if growing else -1]
+    q, k = np.ones((1, 9, 1, 4)), np.zeros((1, 96, 1, 4))
+    k[0, :, 0, 0] = steps
+    check_kernel(kernel, GroupAttention(1, 8, 1, 4), {"q": q, "k": k})
+
+
+@pytest.mark.parametrize("number", [-np.inf, -3.4e38, -1e4])
+def test_rows_and_keys_that_are_masked_by_large_numbers(number: float) -> None:
+    kernel = attention(20, 50, 1, 8, mask="st")
+    mask = np.zeros((1, 1, 50, 20), np.float32)
+    mask[:, :, ::2], mask[..., 3], mask[:, :, :40, 5] = number, number, number
+    check_kernel(kernel, GroupAttention(2, 8, 2, 8), {"mask": mask})
+
+
+def test_nan_is_passed_on() -> None:
+    kernel = attention(20, 50, 1, 8)
+    for name, where, lost in (("q", 7, 1), ("v", 9, 20)):
+        values = np.random.default_rng(0).standard_normal(kernel.buffer(name).shape)
+        values[0, where] = np.nan
+        found, _ = execute(kernel, choose_group(kernel, LIMITS), {name: values})
+        assert np.isnan(found["out"]).any(axis=(0, 2, 3)).sum() == lost
+
+
+@pytest.mark.parametrize("schedule, message", [
+    (GroupAttention(64, 16, 1, 4), "1024 invocations"), (GroupAttention(4, 6, 1, 4), "6 of 24"),
+    (GroupAttention(4, 8, 1, 6), "6 channels"), (GroupAttention(4, 8, 0, 4), "0 keys"),
+    (GroupAttention(4, 8, 1, 4, "f16"), "f16"),
+    (GroupAttention(4, 8, 1, 4, "f32", 32), "subgroups"),
+    (GroupAttention(8, 16, 16, 8), "shared memory")])
+def test_schedules_that_cannot_be(schedule: GroupAttention, message: str) -> None:
+    with pytest.raises(IllegalSchedule, match=message):
+        check_kernel(CASES["plain"], schedule)
