@@ -2,95 +2,64 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import group_programs as programs
 import ml_dtypes
 import numpy as np
 import pytest
 from launches import compare, launched
 from webgpu_devices import plain_webgpu, webgpu  # noqa: F401
 
-from smalti.errors import IllegalSchedule
+from smalti.errors import IllegalSchedule, VerificationError
 from smalti.runtime.webgpu import WebGpu
 from smalti.schedule.group import GroupLimits
 from smalti.target.gpu.builder import Builder
-from smalti.target.gpu.form import (
-    BOOL, F32, I32, U32, Expr, GroupProgram, Number, op, select, spread,
-)
-from smalti.target.gpu.instructions import INSTRUCTIONS
+from smalti.target.gpu.form import BOOL, F32, I32, U32, Expr, GroupProgram, Number, op, select
+from smalti.target.gpu.form import spread
 from smalti.target.gpu.memory import STORED_DTYPES
 from smalti.target.gpu.types import Matrix, Type
 from smalti.target.wgsl import emit
 
-ROWS = 16
-STORED_AS = {"f32": "f32", "f16": "f16", "i32": "i32", "u32": "u32", "bool": "i32"}
-POSITIVE = ("sqrt", "inverse_sqrt", "log", "log2")
 CAPABLE = GroupLimits(f16=True, subgroup_operations=True)
+LANES = pytest.mark.parametrize("lanes", (1, 2, 4))
+EXPONENTIALS = {"f32": 4e-6, "f16": 16e-3}
+"""Relative errors: exp of 8 may be wrong by 19 units in the last place."""
 
 
-def drawn(dtype: str, count: int, seed: int = 0) -> np.ndarray:
-    """Values of a stored dtype, of both signs where it has them."""
-    rng = np.random.default_rng(seed)
-    if dtype in ("f32", "f16", "bf16"):
-        return (4 * rng.standard_normal(count)).astype(STORED_DTYPES[dtype])
-    limits = np.iinfo(STORED_DTYPES[dtype])
-    return rng.integers(limits.min, limits.max, count, STORED_DTYPES[dtype], endpoint=True)
+def drawn(program: GroupProgram) -> dict[str, np.ndarray]:
+    """Values for all bindings that are read, of both signs where there are two."""
+    rng, found = np.random.default_rng(0), {}
+    for binding in program.bindings:
+        dtype = STORED_DTYPES[binding.dtype]
+        if binding.dtype in ("f32", "f16", "bf16"):
+            found[binding.name] = (4 * rng.standard_normal(binding.elements)).astype(dtype)
+        else:
+            limits = np.iinfo(dtype)
+            found[binding.name] = rng.integers(limits.min, limits.max, binding.elements, dtype,
+                                               endpoint=True)
+    return found
 
 
-def every_instruction(scalar: str, lanes: int) -> tuple[GroupProgram, dict[str, np.ndarray]]:
-    """All instructions on values of a type, each with a binding for what it gives."""
-    kind, stored, count = Type(scalar, lanes), STORED_AS[scalar], ROWS * lanes
-    b, arrays = Builder("every", ROWS), {}
-    place = b.invocation * lanes
-    values = []
-    for n in range(3):
-        x = b.binding(f"x{n}", stored, count, "read", lanes)
-        arrays[x.name] = drawn(stored, count, n)
-        value = b.load(x, place, lanes, scalar=stored)
-        values.append(b.let(value if scalar != "bool" else value < 0))
-    flag = b.let(values[0] < values[2]) if scalar != "bool" else values[2]
-    for name, entry in INSTRUCTIONS.items():
-        if entry.meaning is None or scalar not in entry.takes:
-            continue
-        given = [flag, *values[:2]] if name == "select" else values[:entry.arity]
-        if name in POSITIVE:
-            given = [op("abs", given[0]) + 0.125]
-        if name.startswith("shift"):
-            given[1] = given[1] & 31
-        made = op(name, *given)
-        if made.type.scalar == "bool":
-            one = Number(1, Type("i32", lanes))
-            made = select(made, one, Number(0, one.type))
-        y = b.binding(name, made.type.scalar, count, "write", lanes)
-        b.store(y, place, made)
-    return b.finish((1, 1, 1)), arrays
-
-
-@pytest.mark.parametrize("lanes", (1, 2, 4))
-@pytest.mark.parametrize("scalar", ("f32", "f16", "i32", "u32", "bool"))
+@LANES
+@pytest.mark.parametrize("scalar", programs.ARITHMETIC)
 def test_every_instruction(webgpu: WebGpu, scalar: str, lanes: int) -> None:  # noqa: F811
-    program, arrays = every_instruction(scalar, lanes)
-    rtol = {"f32": 4e-6, "f16": 16e-3}.get(scalar, 0.0)  # exp of 8: 19 units in the last place
-    compare(webgpu, program, arrays, rtol=rtol, atol=rtol / 8)
+    program = programs.instructions(scalar, lanes)
+    rtol = EXPONENTIALS.get(scalar, 0.0)
+    compare(webgpu, program, drawn(program), rtol=rtol, atol=rtol / 8)
 
 
-def test_conversions(webgpu: WebGpu) -> None:  # noqa: F811
-    b, arrays = Builder("convert", ROWS), {}
-    for source in ("f32", "f16", "i32", "u32", "bool"):
-        stored = STORED_AS[source]
-        x = b.binding(f"of_{source}", stored, 4 * ROWS, "read", 4)
-        arrays[x.name] = drawn(stored, 4 * ROWS)
-        value = b.let(b.load(x, b.invocation * 4, 4, scalar=stored))
-        for target in ("f32", "f16", "i32", "u32"):
-            made = (value < 0 if source == "bool" else value).to(target)
-            if target == "f16" and source in ("i32", "u32"):
-                continue  # beyond its range
-            if target == "u32" and source in ("f32", "f16"):
-                made = op("abs", value).to(target)
-            y = b.binding(f"{source}_to_{target}", target, 4 * ROWS, "write", 4)
-            b.store(y, b.invocation * 4, made)
-            if target in ("i32", "u32") and source == "f32":
-                y = b.binding(f"{source}_bits_{target}", target, 4 * ROWS, "write", 4)
-                b.store(y, b.invocation * 4, value.bits(target))
-    compare(webgpu, b.finish((1, 1, 1)), arrays, rtol=1e-7)
+@LANES
+def test_instructions_on_answers(webgpu: WebGpu, lanes: int) -> None:  # noqa: F811
+    program = programs.truths(lanes)
+    compare(webgpu, program, {name: array & 1 for name, array in drawn(program).items()})
+
+
+@pytest.mark.parametrize("given", programs.ARITHMETIC)
+def test_conversions(webgpu: WebGpu, given: str) -> None:  # noqa: F811
+    for wanted in programs.ARITHMETIC:
+        program = programs.conversions(given, wanted, 2)
+        compare(webgpu, program, drawn(program))
 
 
 def test_constants(webgpu: WebGpu) -> None:  # noqa: F811
@@ -137,39 +106,14 @@ def test_halves_of_half_the_reach(webgpu: WebGpu) -> None:  # noqa: F811
 # ---------------------------------------------------------------------- memory
 
 
-def copies(dtype: str, lanes: int, wide: int) -> tuple[GroupProgram, dict[str, np.ndarray]]:
-    """Elements go from a buffer to two others, to one where some are left out, through shared
-    memory; all of `wide` lanes, accessed by `lanes`."""
-    count = 4 * ROWS + 4 - lanes
-    count -= count % lanes
-    b = Builder("copies", ROWS)
-    target = dtype if dtype not in ("i8", "u8") else "i32"
-    x = b.binding("x", dtype, count, "read", wide)
-    y, z = b.binding("y", target, count, "write", wide), b.binding("z", target, count,
-                                                                   "read_write", wide)
-    held = b.shared("held", target, 4 * ROWS + 4, wide)
-    with b.loop(count, b.invocation * lanes, ROWS * lanes) as i:
-        b.store(held, i, b.load(x, i, lanes))
-    b.barrier()
-    with b.loop(4 * ROWS + 4 - lanes + 1, b.invocation * lanes, ROWS * lanes) as i:
-        other = b.let(count - lanes - i)
-        inside = b.let(i < count)
-        b.store(y, i, b.load(held, other, lanes, where=inside), where=inside)
-        kept = b.load(x, i, lanes, where=inside & ((i // lanes) % 3).equals(0))
-        b.store(z, i, b.load(z, i, lanes, where=inside) + kept, where=inside)
-    return b.finish((1, 1, 1)), {"x": drawn(dtype, count), "z": drawn(target, count, 1)}
-
-
-SHAPES = [(lanes, wide) for wide in (1, 2, 4) for lanes in (1, 2, 4) if lanes <= wide]
-
-
-@pytest.mark.parametrize("dtype", ("f32", "f16", "bf16", "i32", "u32", "i8", "u8"))
-def test_every_storage(webgpu: WebGpu, plain_webgpu: WebGpu, dtype: str) -> None:  # noqa: F811
-    for lanes, wide in SHAPES:
-        program, arrays = copies(dtype, lanes, wide)
-        compare(webgpu, program, arrays)
-        if dtype == "f16" or lanes == 1:
-            compare(plain_webgpu, program, arrays)
+@pytest.mark.parametrize("stored", programs.LOADS)
+def test_every_storage(webgpu: WebGpu, plain_webgpu: WebGpu, stored: str) -> None:  # noqa: F811
+    for lanes, seen in ((1, 1), (1, 2), (1, 4), (2, 2), (2, 4), (4, 4)):
+        for scalar in programs.LOADS[stored]:
+            program = programs.copy(stored, scalar, lanes, seen)
+            compare(webgpu, program, drawn(program))
+            if scalar != "f16" and (stored == "f16" or lanes == 1):
+                compare(plain_webgpu, program, drawn(program))
 
 
 def test_bf16_rounds_to_even_and_keeps_nan(webgpu: WebGpu) -> None:  # noqa: F811
@@ -188,38 +132,15 @@ def test_bf16_rounds_to_even_and_keeps_nan(webgpu: WebGpu) -> None:  # noqa: F81
 # ---------------------------------------------------------------------- control flow
 
 
-def test_loops_branches_and_barriers(webgpu: WebGpu) -> None:  # noqa: F811
-    b = Builder("reduce", 32)
-    x, y = b.binding("x", "f32", 96 * 4, "read", 4), b.binding("y", "f32", 3, "write")
-    part, count = b.shared("part", "f32", 32), b.shared("count", "i32", 1)
-    total = b.variable(Number(0.0, Type("f32", 4)))
-    with b.loop(b.group[0] + 1) as k:  # a bound that is no constant
-        with b.branch((b.invocation + k) % 2 < 1):
-            b.set(total, total + b.load(x, (k * 32 + b.invocation) * 4, 4))
-        with b.otherwise():
-            b.set(total, total - 1.0)
-    b.store(part, b.invocation, total.lane(0) + total.lane(1) * total.lane(3))
-    b.store(count, 0, Number(5, I32), where=b.invocation.equals(31))
-    b.barrier()
-    stride = 16
-    while stride:
-        with b.branch(b.invocation < stride):
-            b.store(part, b.invocation, b.load(part, b.invocation) +
-                    b.load(part, b.invocation + stride))
-        b.barrier()
-        stride //= 2
-    b.store(y, b.group[0], b.load(part, 0) * b.load(count, 0).to("f32"),
-            where=b.invocation.equals(0))
-    compare(webgpu, b.finish((3, 1, 1)), {"x": drawn("f32", 96 * 4)}, rtol=1e-4)
-
-
-def test_a_grid_of_three_axes(webgpu: WebGpu, plain_webgpu: WebGpu) -> None:  # noqa: F811
-    b = Builder("place", 2)
-    y = b.binding("y", "u32", 24, "write")
-    x, down, z = b.group
-    b.store(y, ((z * 2 + down) * 3 + x) * 2 + b.invocation, z * 100 + down * 10 + x)
+@pytest.mark.parametrize("make", (programs.sums, programs.meeting))
+def test_groups_meet(webgpu: WebGpu, plain_webgpu: WebGpu, make) -> None:  # noqa: F811
     for gpu in (webgpu, plain_webgpu):
-        compare(gpu, b.finish((3, 2, 2)), {})
+        compare(gpu, make(), drawn(make()), rtol=1e-5, atol=1e-5)
+
+
+def test_loops_and_branches(webgpu: WebGpu) -> None:  # noqa: F811
+    program = programs.control()
+    compare(webgpu, program, {"n": drawn(program)["n"] % 9})
 
 
 def subgroup_size(gpu: WebGpu) -> int:
@@ -230,22 +151,23 @@ def subgroup_size(gpu: WebGpu) -> int:
     return int((launched(gpu, b.finish((1, 1, 1)), {})["y"] == 0).sum())
 
 
-@pytest.mark.parametrize("scalar", ("f32", "f16", "i32"))
-def test_subgroups(webgpu: WebGpu, scalar: str) -> None:  # noqa: F811
+@LANES
+@pytest.mark.parametrize("scalar", programs.ARITHMETIC)
+def test_subgroups(webgpu: WebGpu, scalar: str, lanes: int) -> None:  # noqa: F811
     size = subgroup_size(webgpu)
-    b = Builder("subgroups", 2 * size)
-    x = b.binding("x", scalar, 2 * size, "read")
-    value = b.let(b.load(x, b.invocation, scalar=scalar))
-    made = [op(f"subgroup_{name}", value) for name in ("add", "max", "min")]
-    made += [op("subgroup_shuffle", value, size - 1 - b.lane),
-             op("subgroup_shuffle_xor", value, Number(1, U32))]
-    for place, result in enumerate(made):
-        b.store(b.binding(f"y{place}", scalar, 2 * size, "write"), b.invocation, result)
-    one = b.binding("one", scalar, 2 * size, "read_write")
-    b.store(one, b.invocation, op("subgroup_add", value), where=b.lane.equals(0))
-    array = {"x": (drawn("i32", 2 * size) % 16).astype(STORED_DTYPES[scalar]),
-             "one": np.zeros(2 * size, STORED_DTYPES[scalar])}
-    compare(webgpu, b.finish((1, 1, 1)), array, subgroup=size)
+    program = replace(programs.exchanges(scalar, lanes, size), subgroup=0)
+    values = drawn(program)["x"].astype(np.float32).round() % 16
+    array = {"x": values.astype(STORED_DTYPES[scalar])}
+    compare(webgpu, program, array, subgroup=size)
+
+
+def test_who_does_not_store_takes_part(webgpu: WebGpu) -> None:  # noqa: F811
+    b = Builder("one", 64)
+    y = b.binding("y", "f32", 64, "read_write")
+    total = op("subgroup_add", b.load(y, b.invocation))
+    b.store(y, b.invocation, total, where=b.lane.equals(0))
+    compare(webgpu, b.finish((1, 1, 1)), {"y": np.arange(64, dtype=np.float32)},
+            subgroup=subgroup_size(webgpu))
 
 
 # ---------------------------------------------------------------------- text and refusals
@@ -259,7 +181,7 @@ def test_names_are_no_words_of_wgsl(webgpu: WebGpu) -> None:  # noqa: F811
     total = b.variable(value, "vec")
     b.store(held, b.invocation, total)
     b.store(y, b.invocation, b.load(held, b.invocation))
-    compare(webgpu, b.finish((1, 1, 1)), {"up.0.weight:x": drawn("f32", 4)})
+    compare(webgpu, b.finish((1, 1, 1)), {"up.0.weight:x": np.arange(4, dtype=np.float32)})
 
 
 def test_text_of_a_program() -> None:
@@ -316,14 +238,17 @@ def test_what_wgsl_does_not_have_is_refused() -> None:
     def subgroup(b: Builder) -> None:
         b.let(b.lane + 1)
 
-    def bytes(b: Builder) -> None:
-        b.store(b.binding("x", "i8", 64, "write"), b.invocation, Number(1, I32))
-
     def sized(b: Builder) -> None:
         b.subgroup_size = 32
 
     assert "matrix units" in refused(matrix)
     assert "f16" in refused(half, GroupLimits())
     assert "subgroup" in refused(subgroup, GroupLimits())
-    assert "only read" in refused(bytes)
     assert "subgroups of 32" in refused(sized)
+
+
+def test_single_bytes_are_not_written() -> None:
+    b = Builder("bytes", 64)
+    b.store(b.binding("x", "i8", 64, "write"), b.invocation, Number(1, I32))
+    with pytest.raises(VerificationError, match="only read"):
+        emit(b.finish((1, 1, 1)), CAPABLE)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from smalti.errors import IllegalSchedule
+from smalti.errors import VerificationError
 from smalti.target.gpu.form import Binding, Load, Shared, Statement, Store, expressions, statements
 from smalti.target.gpu.types import Type
 from smalti.target.wgsl.instructions import type_name
@@ -189,15 +189,15 @@ def memories(buffers: Iterable[tuple[str, Binding | Shared]], body: tuple[Statem
              f16: bool) -> dict[str, Memory]:
     """How each buffer of a program is declared. `f16`: WGSL's type of that name may be used.
 
-    Raises IllegalSchedule where single bytes are written.
+    Raises VerificationError where single bytes are written.
     """
     written = {(s.buffer, s.value.type.lanes) for s in statements(body) if isinstance(s, Store)}
     found = {}
     for name, buffer in buffers:
         words = buffer.dtype in ("bf16", *WORDS_8) or buffer.dtype == "f16" and not f16
         if buffer.dtype in WORDS_8 and any(b == buffer.name for b, _ in written):
-            raise IllegalSchedule(f"{buffer.name} of {buffer.dtype} is written; 8-bit integers are "
-                                  "only read")
+            raise VerificationError(f"{buffer.name} of {buffer.dtype} is written; 8-bit integers "
+                                    "are only read")
         found[buffer.name] = Memory(name, buffer, words, words and (buffer.name, 1) in written)
     return found
 
