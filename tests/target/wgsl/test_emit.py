@@ -8,6 +8,8 @@ import group_programs as programs
 import ml_dtypes
 import numpy as np
 import pytest
+from group_program_strategies import programs as drawn_programs
+from hypothesis import assume, given, settings
 from launches import compare, launched
 from webgpu_devices import plain_webgpu, webgpu  # noqa: F401
 
@@ -15,8 +17,9 @@ from smalti.errors import IllegalSchedule, VerificationError
 from smalti.runtime.webgpu import WebGpu
 from smalti.schedule.group import GroupLimits
 from smalti.target.gpu.builder import Builder
-from smalti.target.gpu.form import BOOL, F32, I32, U32, Expr, GroupProgram, Number, op, select
-from smalti.target.gpu.form import spread
+from smalti.target.gpu.form import (
+    BOOL, F32, I32, U32, Expr, GroupProgram, Number, expressions, op, select, spread,
+)
 from smalti.target.gpu.memory import STORED_DTYPES
 from smalti.target.gpu.types import Matrix, Type
 from smalti.target.wgsl import emit
@@ -168,6 +171,16 @@ def test_who_does_not_store_takes_part(webgpu: WebGpu) -> None:  # noqa: F811
     b.store(y, b.invocation, total, where=b.lane.equals(0))
     compare(webgpu, b.finish((1, 1, 1)), {"y": np.arange(64, dtype=np.float32)},
             subgroup=subgroup_size(webgpu))
+
+
+@given(drawn_programs())
+@settings(max_examples=40, derandomize=True)
+def test_any_program(webgpu: WebGpu, program: GroupProgram) -> None:  # noqa: F811
+    shifts = any(getattr(e, "instruction", "").startswith("shift_")
+                 for e in expressions(program.body))
+    assume(not shifts)  # by 32 and more they mean nothing
+    program = replace(program, subgroup=0)
+    compare(webgpu, program, drawn(program), rtol=1e-2, atol=1e-3)
 
 
 # ---------------------------------------------------------------------- text and refusals

@@ -16,7 +16,7 @@ from smalti.target.gpu.form import (
 )
 from smalti.target.gpu.instructions import SUBGROUP
 from smalti.target.gpu.types import Matrix
-from smalti.target.wgsl.instructions import constant, folded, instruction, type_name
+from smalti.target.wgsl.instructions import constant, instruction, is_constant, type_name
 from smalti.target.wgsl.memory import Memory, access_functions, memories
 
 ENTRY = "main"
@@ -64,7 +64,7 @@ def emit(program: GroupProgram, limits: GroupLimits) -> str:
             f"struct Offsets {{ {fields} }}", f"{place} offsets: Offsets;",
             *[memory.declaration(n) for n, memory in enumerate(found.values())], ""]
     function = _Function(found, any(b.access == "read_write" for b in program.bindings))
-    function.block(program.body, 1)
+    function.block(program.body)
     used = {e.name.partition("_")[0] for e in expressions(program.body) if isinstance(e, Builtin)}
     parameters = ", ".join(text for name, text in PARAMETERS.items() if name in used)
     return "\n".join([*head, *access_functions(found, program.body),
@@ -94,71 +94,73 @@ class _Function:
     def __init__(self, found: dict[str, Memory], memory_is_shared: bool) -> None:
         self.lines: list[str] = []
         self.memory, self.memory_is_shared = found, memory_is_shared
-        self._made = 0
+        self._depth = self._made = 0
 
-    def block(self, body: tuple[Statement, ...], depth: int) -> None:
+    def block(self, body: tuple[Statement, ...]) -> None:
         """Every statement of a block."""
+        self._depth += 1
         for statement in body:
-            self._statement(statement, depth)
+            self._statement(statement)
+        self._depth -= 1
 
-    def _statement(self, statement: Statement, depth: int) -> None:
+    def _statement(self, statement: Statement) -> None:
         match statement:
             case Let(name, value):
-                self._line(depth, f"let {_name(name)} = {self._text(value)};")
+                self._line(f"let {_name(name)} = {self._text(value)};")
             case Variable(name, value):
-                self._line(depth, f"var {_name(name)}: {type_name(value.type)} = "
-                                  f"{self._text(value)};")
+                self._line(f"var {_name(name)}: {type_name(value.type)} = {self._text(value)};")
             case Set(name, value):
-                self._line(depth, f"{_name(name)} = {self._text(value)};")
+                self._line(f"{_name(name)} = {self._text(value)};")
             case Store():
-                self._store(statement, depth)
+                self._store(statement)
             case Barrier():
-                self._line(depth, "workgroupBarrier();")
+                self._line("workgroupBarrier();")
                 if self.memory_is_shared:  # what is only read is written by nobody
-                    self._line(depth, "storageBarrier();")
+                    self._line("storageBarrier();")
             case Loop():
-                self._loop(statement, depth)
+                self._loop(statement)
             case Branch(condition, then, otherwise):
-                self._line(depth, f"if {self._text(condition)} {{")
-                self.block(then, depth + 1)
+                self._line(f"if {self._text(condition)} {{")
+                self.block(then)
                 if otherwise:
-                    self._line(depth, "} else {")
-                    self.block(otherwise, depth + 1)
-                self._line(depth, "}")
+                    self._line("} else {")
+                    self.block(otherwise)
+                self._line("}")
 
-    def _store(self, store: Store, depth: int) -> None:
+    def _store(self, store: Store) -> None:
         """The value comes before the branch, as all invocations take part in subgroups."""
         writer = self.memory[store.buffer].writer(store.value.type)
-        value = self._text(store.value)
+        value, index = self._text(store.value), self._text(store.index)
         if store.where is None:
-            self._line(depth, f"{writer}({self._text(store.index)}, {value});")
+            self._line(f"{writer}({index}, {value});")
             return
-        made = self._temporary(depth, value)
-        self._line(depth, f"if {self._text(store.where)} {{ "
-                          f"{writer}({self._text(store.index)}, {made}); }}")
+        made = self._temporary(value)
+        self._line(f"if {self._text(store.where)} {{ {writer}({index}, {made}); }}")
 
-    def _loop(self, loop: Loop, depth: int) -> None:
-        counter, stop = _name(loop.counter), self._text(loop.stop)
+    def _loop(self, loop: Loop) -> None:
+        counter, start, stop = _name(loop.counter), self._text(loop.start), self._text(loop.stop)
         if not isinstance(loop.stop, Number):
-            stop = self._temporary(depth, stop)
-        self._line(depth, f"for (var {counter} = {self._text(loop.start)}; {counter} < {stop}; "
-                          f"{counter} += {loop.step}u) {{")
-        self.block(loop.body, depth + 1)
-        self._line(depth, "}")
+            stop = self._temporary(stop)
+        self._line(f"for (var {counter} = {start}; {counter} < {stop}; "
+                   f"{counter} += {loop.step}u) {{")
+        self.block(loop.body)
+        self._line("}")
 
-    def _temporary(self, depth: int, value: str) -> str:
+    def _temporary(self, value: str) -> str:
         self._made += 1
-        self._line(depth, f"let x{self._made} = {value};")
+        self._line(f"let x{self._made} = {value};")
         return f"x{self._made}"
 
-    def _line(self, depth: int, text: str) -> None:
-        self.lines.append("    " * depth + text)
+    def _line(self, text: str) -> None:
+        self.lines.append("    " * self._depth + text)
 
-    def _text(self, expr: Expr) -> str:
-        """An expression."""
+    def _text(self, expr: Expr, hidden: bool = False) -> str:
+        """An expression. Constants in it are `hidden` behind names where WGSL's compiler would
+        compute with them."""
         match expr:
             case Number(value, type):
-                return constant(value, type)
+                text = constant(value, type)
+                return self._temporary(text) if hidden else text
             case Name(name):
                 return _name(name)
             case Builtin(name):
@@ -168,10 +170,11 @@ class _Function:
                 parts = [expr.index, *([] if expr.where is None else [expr.where])]
                 return f"{reader}({', '.join(map(self._text, parts))})"
             case Op():
-                simple = folded(expr)
-                if simple is not expr:
-                    return self._text(simple)
-                return instruction(expr, [self._text(a) for a in expr.arguments])
+                hidden = hidden or expr.instruction != "vector" and is_constant(expr)
+                numbers = expr.instruction == "component"  # the number of a lane stays one
+                return instruction(expr, [
+                    self._text(a, hidden and not (numbers and n == 1))
+                    for n, a in enumerate(expr.arguments)])
         raise AssertionError(expr)
 
 

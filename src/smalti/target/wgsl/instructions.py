@@ -1,8 +1,7 @@
 """What WGSL writes for each instruction of group programs, and for types and constants.
 
-WGSL's constants are evaluated by its compiler, which refuses what overflows; so an instruction on
-nothing but constants is computed here, and infinities and NaN are spelled by their bits. It also
-refuses to shift by 32 bits and more.
+WGSL's constants are evaluated by its compiler, which refuses what overflows, has no result or shifts
+by 32 bits and more; infinities and NaN are spelled by their bits.
 Source: WGSL, W3C, https://www.w3.org/TR/WGSL/, sections 8 and 17.
 """
 
@@ -13,8 +12,8 @@ import math
 import numpy as np
 
 from smalti.target.gpu.form import Expr, Number, Op
-from smalti.target.gpu.instructions import INSTRUCTIONS
-from smalti.target.gpu.types import FLOATS, INTEGERS, Type
+from smalti.target.gpu.instructions import SUBGROUP
+from smalti.target.gpu.types import FLOATS, Type
 
 TEMPLATES = {
     "add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "div": "({} / {})",
@@ -37,7 +36,7 @@ OF_BOOL = {"xor": "({} != {})", "not": "(!{})"}
 """Rows that read otherwise where operands are bool."""
 NAN_BITS, INFINITY_BITS = 0x7FC00000, 0x7F800000
 SUFFIX = {"f32": "f", "f16": "h", "i32": "i", "u32": "u"}
-NUMPY = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "u32": np.uint32, "bool": np.bool_}
+NUMPY = {"f32": np.float32, "f16": np.float16}
 
 
 def type_name(type: Type) -> str:
@@ -83,24 +82,11 @@ def _scalar(value: float | int | bool, scalar: str) -> str:
     return f"({text})" if text.startswith("-") else text
 
 
-def folded(expr: Op) -> Expr:
-    """The value of an instruction on nothing but constants, else the instruction itself."""
-    meaning = INSTRUCTIONS[expr.instruction].meaning
-    if not all(isinstance(a, Number) for a in expr.arguments):
-        return expr
-    values = [np.asarray(a.value, NUMPY[a.type.scalar]) for a in expr.arguments]
-    with np.errstate(all="ignore"):
-        if expr.instruction == "convert":
-            return Number(_converted(values[0], expr.type.scalar), expr.type)
-        return expr if meaning is None else Number(np.asarray(meaning(*values)).item(), expr.type)
-
-
-def _converted(value: np.ndarray, scalar: str) -> float | int | bool:
-    """A constant as another scalar type: to integers towards 0, as near as they reach."""
-    if scalar in INTEGERS and value.dtype.kind == "f":
-        limits = np.iinfo(NUMPY[scalar])
-        value = np.clip(np.trunc(np.nan_to_num(value).astype(np.float64)), limits.min, limits.max)
-    return value.astype(NUMPY[scalar]).item()
+def is_constant(expr: Expr) -> bool:
+    """Whether WGSL's compiler computes a value."""
+    if isinstance(expr, Op):
+        return expr.instruction not in SUBGROUP and all(map(is_constant, expr.arguments))
+    return isinstance(expr, Number)
 
 
 def instruction(expr: Op, arguments: list[str]) -> str:
