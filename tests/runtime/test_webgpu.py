@@ -8,24 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from gpu_devices import chain, filled, increment
 from webgpu_devices import plain_webgpu, webgpu  # noqa: F401
 
 from smalti.errors import DeviceError, DeviceLostError, DeviceMemoryError, VerificationError
-from smalti.runtime.gpu import Copy, Dispatch, Gpu
+from smalti.runtime.gpu import Buffer, Copy, Dispatch, Gpu, Recording
 from smalti.runtime.webgpu import WebGpu, adapters, open_device
 from smalti.runtime.webgpu import library as wgpu_library
-from smalti.runtime.webgpu.recording import WebRecording
 from smalti.target.gpu.builder import Builder
 from smalti.target.gpu.form import U32, GroupProgram
-
-
-def increment(elements: int, by: float = 1.0, dtype: str = "f32") -> GroupProgram:
-    """y[i] = x[i] + by."""
-    b = Builder("increment", 64)
-    x, y = b.binding("x", dtype, elements, "read"), b.binding("y", dtype, elements, "write")
-    i = b.let(b.group[0] * 64 + b.invocation)
-    b.store(y, i, b.load(x, i, where=i < elements) + by, where=i < elements)
-    return b.finish((-(-elements // 64), 1, 1))
 
 
 def busy(turns: int) -> GroupProgram:
@@ -39,13 +30,20 @@ def busy(turns: int) -> GroupProgram:
     return b.finish((256, 1, 1))
 
 
-def chain(gpu: Gpu, length: int, seconds: float = 0.0) -> tuple[WebRecording, object]:
-    """Launches that add 1 to 100 numbers, from one half of a buffer to the other and back."""
-    pipeline, arena = gpu.pipeline(increment(100)), gpu.buffer(1024)
-    gpu.write(arena, 0, np.zeros(256, np.float32))
-    launches = [Dispatch(pipeline, ((arena, 12 + 512 * (n % 2)), (arena, 524 - 512 * (n % 2))),
-                         seconds) for n in range(length)]
-    return gpu.record(launches), arena
+def zeros(gpu: Gpu) -> Buffer:
+    """Room for two times 100 numbers."""
+    return filled(gpu, np.zeros(200, np.float32))
+
+
+def recorded(gpu: Gpu, length: int, seconds: float = 0.0) -> tuple[Recording, Buffer]:
+    """Launches that each add 1 to 100 numbers, and where these are."""
+    arena = zeros(gpu)
+    return gpu.record(chain(gpu.pipeline(increment(100)), arena, length, seconds)), arena
+
+
+def numbers(gpu: Gpu, arena: Buffer, half: int) -> np.ndarray:
+    """One half of the numbers."""
+    return gpu.read(arena, 400 * half, 400).view(np.float32)
 
 
 # ---------------------------------------------------------------------- memory
@@ -108,18 +106,18 @@ def test_accesses_outside_of_a_buffer_are_refused(webgpu: WebGpu) -> None:  # no
 # ---------------------------------------------------------------------- runs
 
 
-def test_a_recording_runs_again_and_again(webgpu: WebGpu, plain_webgpu: WebGpu) -> None:  # noqa: F811
+def test_a_recording_runs_again_and_again(webgpu: WebGpu,  # noqa: F811
+                                          plain_webgpu: WebGpu) -> None:  # noqa: F811
     for gpu in (webgpu, plain_webgpu):
-        recording, arena = chain(gpu, 30)
+        recording, arena = recorded(gpu, 30)
         for times in (1, 2, 3):
             gpu.run(recording)
-            found = gpu.read(arena, 12, 400).view(np.float32)
-            assert (found == 30 * times).all()
+            assert (numbers(gpu, arena, 0) == 30 * times).all()
 
 
 def test_long_recordings_are_submitted_in_parts(webgpu: WebGpu,  # noqa: F811
                                                 monkeypatch: pytest.MonkeyPatch) -> None:
-    recording, arena = chain(webgpu, 6, seconds=0.2)
+    recording, arena = recorded(webgpu, 6, seconds=0.2)
     native, submissions = webgpu.library.native, []
 
     class Counting:
@@ -131,7 +129,7 @@ def test_long_recordings_are_submitted_in_parts(webgpu: WebGpu,  # noqa: F811
     monkeypatch.setattr(webgpu, "library", webgpu.library._replace(native=Counting()))
     webgpu.run(recording)
     assert len(submissions) == 3
-    assert (webgpu.read(arena, 12, 400).view(np.float32) == 6).all()
+    assert (numbers(webgpu, arena, 0) == 6).all()
 
 
 def test_copies_stand_in_their_place(webgpu: WebGpu) -> None:  # noqa: F811
@@ -192,7 +190,7 @@ def test_waiting_can_be_interrupted(webgpu: WebGpu,  # noqa: F811
 
 
 def test_what_is_closed_does_not_run(webgpu: WebGpu) -> None:  # noqa: F811
-    recording, arena = chain(webgpu, 2)
+    recording, arena = recorded(webgpu, 2)
     arena.close()
     with pytest.raises(DeviceError, match="buffer of the recording is closed"):
         webgpu.run(recording)
@@ -203,7 +201,7 @@ def test_what_is_closed_does_not_run(webgpu: WebGpu) -> None:  # noqa: F811
 
 def test_a_device_that_is_lost_can_be_opened_anew() -> None:
     lost = open_device("wgpu:0")
-    recording, arena = chain(lost, 3)
+    recording, arena = recorded(lost, 3)
     lost.run(recording)
     lost.wait()
     lost.native.destroy()
@@ -212,9 +210,9 @@ def test_a_device_that_is_lost_can_be_opened_anew() -> None:
         with pytest.raises(DeviceLostError, match="opened anew"):
             use()
     with open_device("wgpu:0") as anew:
-        recording, arena = chain(anew, 3)
+        recording, arena = recorded(anew, 3)
         anew.run(recording)
-        assert (anew.read(arena, 524, 400).view(np.float32) == 3).all()
+        assert (numbers(anew, arena, 1) == 3).all()
     with pytest.raises(DeviceError, match="is closed"):
         anew.buffer(64)
     anew.close()
@@ -225,7 +223,7 @@ def test_what_the_driver_refuses_is_said(webgpu: WebGpu) -> None:  # noqa: F811
     b.store(b.binding("y", "u32", b.size, "write"), b.invocation, b.invocation)
     with pytest.raises(DeviceError, match="compiling crowd"):
         webgpu.pipeline(b.finish((1, 1, 1)))
-    assert (webgpu.read(chain(webgpu, 0)[1], 0, 64) == 0).all()  # and the device goes on
+    assert (numbers(webgpu, zeros(webgpu), 0) == 0).all()  # and the device goes on
 
 
 def test_devices_say_what_they_are(webgpu: WebGpu) -> None:  # noqa: F811

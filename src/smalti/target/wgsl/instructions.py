@@ -1,7 +1,7 @@
 """What WGSL writes for each instruction of group programs, and for types and constants.
 
-WGSL's constants are evaluated by its compiler, which refuses what overflows, has no result or shifts
-by 32 bits and more; infinities and NaN are spelled by their bits.
+WGSL's constants are evaluated by its compiler, which refuses what overflows, has no result or
+shifts by 32 bits and more; infinities and NaN are spelled by their bits.
 Source: WGSL, W3C, https://www.w3.org/TR/WGSL/, sections 8 and 17.
 """
 
