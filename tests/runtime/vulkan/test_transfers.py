@@ -10,7 +10,8 @@ from gpu_devices import chain, filled, increment
 
 from smalti.errors import InputError
 from smalti.runtime.gpu import Dispatch, Gpu
-from smalti.runtime.vulkan import transfers
+from smalti.runtime.vulkan import VulkanGpu, transfers
+from smalti.runtime.vulkan.logical import Queue, Submission
 
 
 @pytest.fixture(params=["vulkan", "staged"])
@@ -88,6 +89,38 @@ def test_what_ran_last_counts_also_when_its_recording_is_gone(gpu: Gpu) -> None:
         gpu.write(buffer, 0, np.full(n, number, np.float32))
         gpu.run(gpu.record(chain(pipeline, buffer, 20)))
     assert np.all(gpu.read(buffer, 0, 4 * n).view(np.float32) == 24)
+
+
+def test_a_write_waits_for_those_only_who_use_its_buffer(
+        staged: VulkanGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written beside a run for the next one, as weights that are streamed, overlaps it."""
+    used, other = (filled(staged, np.zeros(128, np.float32)) for _ in range(2))
+    recording = staged.record(chain(staged.pipeline(increment(64)), used, 2))
+    submitted = []
+    submit = Queue.submit
+
+    def watched(self: Queue, submission: Submission, after: int = 0) -> int:
+        number = submit(self, submission, after)
+        submitted.append((self is staged._logical.transfer, number, after))
+        return number
+
+    monkeypatch.setattr(Queue, "submit", watched)
+    for buffer in (other, used):
+        staged.run(recording)
+        staged.write(buffer, 0, np.ones(64, np.float32))
+    staged.wait()
+    before, (_, first, _), beside, (_, second, waited), after = submitted
+    assert before[0] and beside[0] and after[0]
+    assert (beside[2], waited, after[2]) == (0, beside[1], second) and second == first + 1
+    assert np.all(staged.read(used, 0, 256).view(np.float32) == 1)
+
+
+def test_a_buffer_may_go_before_what_was_written_to_it_has_left(staged: VulkanGpu) -> None:
+    for number in range(20):
+        staged.write(staged.buffer(4096), 0, np.full(4096, number, np.uint8))
+        staged._logical.reap()
+    staged.wait()
+    assert not staged._logical._given
 
 
 def test_host_memory_is_read_by_programs(gpu: Gpu) -> None:

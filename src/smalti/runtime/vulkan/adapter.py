@@ -30,7 +30,7 @@ VENDORS = {0x1002: "AMD", 0x1010: "Imagination", 0x106B: "Apple", 0x10DE: "NVIDI
            0x5143: "Qualcomm", 0x8086: "Intel", 0x10005: "Mesa"}
 COMPUTE_STAGE = 0x20
 SUBGROUP_OPERATIONS = 0x01 | 0x02 | 0x04 | 0x08 | 0x10  # basic, vote, arithmetic, ballot, shuffle
-GRAPHICS, COMPUTE, TRANSFER = 1, 2, 4
+GRAPHICS, COMPUTE, TRANSFER, SPARSE = 1, 2, 4, 8
 DEVICE_LOCAL = 1
 SCOPE_SUBGROUP = 3
 COMPONENTS = {0: "f16", 1: "f32", 3: "i8", 5: "i32", 7: "u8", 9: "u32", 1000141000: "bf16"}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from smalti.errors import DeviceError, DeviceLostError
 from smalti.runtime.vulkan import adapter as adapters
 from smalti.runtime.vulkan import structures as vk
-from smalti.runtime.vulkan.adapter import COMPUTE, GRAPHICS, TRANSFER, Adapter, Family
+from smalti.runtime.vulkan.adapter import COMPUTE, GRAPHICS, SPARSE, TRANSFER, Adapter, Family
 from smalti.runtime.vulkan.library import TIMEOUT
 
 PORTABILITY_SUBSET = "VK_KHR_portability_subset"  # to be asked for where a device has it
@@ -94,7 +94,8 @@ class LogicalDevice:
         """
         destroy = self._owned.pop(token, None)
         if destroy is not None:
-            self._given.append((self.compute.value, self.transfer.value, destroy))
+            copied = self.transfer.value + self.transfer.collecting
+            self._given.append((self.compute.value, copied, destroy))
 
     def reap(self) -> None:
         """End what was given back and is used no more."""
@@ -158,6 +159,8 @@ class Queue:
                                         vk.SemaphoreCreateInfo(pNext=kind))
         self._semaphores = vk.word(self.semaphore)
         self._waited = 0  # of the other queue
+        self.collecting = False
+        """Whether commands are being collected that will be the next submission."""
         logical.own(lambda: functions.vkDestroySemaphore(device, self.semaphore, None))
 
     def submit(self, submission: Submission, after: int = 0) -> int:
@@ -231,5 +234,5 @@ def compute_family(families: Sequence[Family]) -> Family:
 def transfer_family(families: Sequence[Family]) -> Family:
     """Where copies run: beside programs if there is a family that only copies."""
     return next((family for family in families
-                 if family.flags & TRANSFER and not family.flags & (COMPUTE | GRAPHICS)),
+                 if family.flags & TRANSFER and not family.flags & ~(TRANSFER | SPARSE)),
                 compute_family(families))

@@ -62,14 +62,14 @@ class Transfers:
             self._settle(buffer)
             ctypes.memmove(buffer.address + offset, source.ctypes.data, source.nbytes)
             return
-        with self._logical.lock:
-            done = 0
-            while done < source.nbytes:
+        done = 0
+        while done < source.nbytes:
+            with self._logical.lock:
                 chunk = self._opened()
                 size = min(source.nbytes - done, CHUNK_BYTES - chunk.filled)
                 ctypes.memmove(chunk.address, source.ctypes.data + done, size)
                 self._upload(chunk, buffer, offset + done, size)
-                done += size
+            done += size
 
     def read(self, buffer: VulkanBuffer, offset: int, bytes: int) -> np.ndarray:
         """A copy of `bytes` of `buffer` from `offset` on, as u8."""
@@ -94,10 +94,9 @@ class Transfers:
 
     def flush(self) -> None:
         """Submit what was written. The lock of the device must be held."""
-        chunk, self._open = self._open, None
-        if chunk is not None:
-            self._submit(chunk, self._after)
-            self._after = 0
+        if self._open is not None:
+            self._submit(self._open, self._after)
+            self._open, self._after, self._logical.transfer.collecting = None, 0, False
 
     # ------------------------------------------------------------------ parts
 
@@ -131,6 +130,7 @@ class Transfers:
             self.flush()
         if self._open is None:
             self._open = self._next("upload")
+            self._logical.transfer.collecting = True
         return self._open
 
     def _upload(self, chunk: Chunk, buffer: VulkanBuffer, offset: int, size: int) -> None:
