@@ -16,8 +16,8 @@ from collections.abc import Callable
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, loads
 from smalti.schedule.group import (
-    LANES, GroupAttention, GroupContraction, GroupLimits, GroupMap, GroupMoments, GroupReduction,
-    GroupSchedule,
+    LANES, GroupAttention, GroupContraction, GroupDepthwise, GroupLimits, GroupMap, GroupMoments,
+    GroupReduction, GroupSchedule,
 )
 from smalti.schedule.merge import access, map_axes, reduction_axes, store
 from smalti.schedule.space_group import UNITS, clocks, schedules
@@ -133,6 +133,19 @@ def _group(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupMoments:
                         subgroup_size(limits))
 
 
+def _depthwise(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupDepthwise:
+    """Several channels, then several pixels where windows overlap, as long as all are busy."""
+    _, total, _ = kernel.stages
+    read = next(loads(total.value)).index[2]
+    (_, b), (_, y), (_, x), (_, o) = total.axes
+    size, columns = group_size(limits), total.reduced[1][1]
+    lanes = max(n for n in LANES if o % n == 0)
+    shared = columns * read.coefficient("s") > read.coefficient("x")
+    enough = b * y * x * (o // lanes) // (size * busy(limits))
+    pixels = power_of_two(min(enough, x), 4) if shared else 1
+    return GroupDepthwise(size, lanes, pixels)
+
+
 def _attention(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupAttention:
     """As many queries to a work-group as fit, and as leave work for all units; then keys."""
     q, v = kernel.buffer("q"), kernel.buffer("v")
@@ -165,4 +178,6 @@ FORMS: dict[str, Callable[[Kernel, GroupLimits, str], GroupSchedule]] = {
     "layer_scale_shift": _rows,
     "rms_scale": _rows,
     "attention": _attention,
+    "depthwise": _depthwise,
+    "pooling": _depthwise,
 }

@@ -77,6 +77,8 @@ class GroupLimits:
 
 LANES = (1, 2, 4)
 """Elements that an invocation reads or writes at once."""
+PIXELS_MAX = 16
+"""Pixels that an invocation has sums of, in registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +215,20 @@ class GroupAttention:
             raise IllegalSchedule(f"{self.each} keys and {self.channels} channels at a time")
         if self.dtype not in ("f32", "f16") or self.dtype == "f16" and not limits.f16:
             raise IllegalSchedule(f"the device has no shared memory of {self.dtype}")
+@dataclass(frozen=True, slots=True)
+class GroupDepthwise:
+    """A depthwise convolution or pooling by work-groups of `size` invocations; each makes `pixels`
+    results of a row, `lanes` channels of each."""
+
+    size: int
+    lanes: int = 1
+    pixels: int = 1
+
+    def check(self, limits: GroupLimits) -> None:
+        """Raise IllegalSchedule when `limits` cannot run it."""
+        check_group(self.size, self.lanes, limits)
+        if not 1 <= self.pixels <= PIXELS_MAX:
+            raise IllegalSchedule(f"{self.pixels} pixels, of {PIXELS_MAX} at most")
 
 
 def check_group(size: int, lanes: int, limits: GroupLimits) -> None:
@@ -344,4 +360,5 @@ class GroupContraction:
 MATRIX_PAD, PIECE = 4, 32
 """f32 between rows of sums that matrices are written to, and columns of each part at a time."""
 
-GroupSchedule = GroupMap | GroupReduction | GroupMoments | GroupContraction | GroupAttention
+GroupSchedule = (GroupMap | GroupReduction | GroupMoments | GroupDepthwise | GroupContraction
+                 | GroupAttention)

@@ -7,6 +7,7 @@ from smalti.kernel.form import Kernel
 from smalti.schedule.group import GroupLimits, GroupSchedule
 from smalti.target.gpu.attention import lower_attention
 from smalti.target.gpu.contraction import lower_contraction
+from smalti.target.gpu.depthwise import lower_depthwise
 from smalti.target.gpu.lowered import Lowered
 from smalti.target.gpu.map import lower_map
 from smalti.target.gpu.moments import lower_group, lower_rows
@@ -21,6 +22,8 @@ FORMS = {
     "layer_scale_shift": lower_rows,
     "rms_scale": lower_rows,
     "attention": lower_attention,
+    "depthwise": lower_depthwise,
+    "pooling": lower_depthwise,
 }
 
 
