@@ -5,10 +5,7 @@
     pipelines, hazards → recording      programs, and launches of them as commands
     gpu                                 all of it as a `Gpu`
 
-The binding is our own, through ctypes: what computing needs of Vulkan is 60 functions and as many
-structures, a table each. The binding on PyPI loses nested structures to the collector of garbage,
-takes ten times as long for a call, and is one more thing to install; a compiled one would need a
-build for each system.
+docs/vulkan.md tells in which order things happen, docs/decisions.md why the binding is our own.
 """
 
 from smalti.runtime.vulkan.adapter import Adapter, adapters
