@@ -49,6 +49,8 @@ def test_devices() -> None:
     result = run("devices")
     assert "not calibrated" in result.output and "guessed" in result.output
     assert result.exit_code == 0 and result.stdout.startswith("cpu  ")
+    for name in ("vulkan", "wgpu"):
+        assert f"\n{name}:" in result.stdout  # a device, or why there is none
 
 
 def test_inspect_the_model_that_ships() -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from smalti.errors import InputError
-from smalti.runtime.devices import Device, available_levels, best_level, cpu, devices
+from smalti.errors import DeviceError, InputError
+from smalti.runtime.devices import (
+    Device, absences, available_levels, best_level, cpu, devices,
+)
 from smalti.target.x86.instructions import LEVELS
 
 module = import_module("smalti.runtime.devices")  # the package has a function of that name
@@ -29,6 +31,24 @@ def test_the_cpu_is_the_first_device() -> None:
     assert (device.id, device.kind) == ("cpu", "cpu")
     assert device.name and device.cores >= 1
     assert device.memory_bytes > 1 << 28
+
+
+def test_gpus_come_after_the_cpu_or_it_is_said_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = devices()[1:]
+    assert [device.id for device in listed] == [
+        f"{target}:{number}" for target in ("vulkan", "wgpu")
+        for number in range(sum(device.id.startswith(target) for device in listed))]
+    assert all(device.name and device.driver and device.memory_bytes for device in listed)
+
+    def refuse() -> None:
+        raise DeviceError("no driver is here")
+
+    monkeypatch.setattr("smalti.runtime.vulkan.adapters", refuse)
+    monkeypatch.setattr("smalti.runtime.webgpu.adapters", refuse)
+    module._gpus.cache_clear()
+    assert devices() == [cpu()]
+    assert absences() == ["vulkan: no driver is here", "wgpu: no driver is here"]
+    module._gpus.cache_clear()
 
 
 def test_features_are_those_that_the_system_lists() -> None:

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from smalti.machine import Device
 
 
+CODE = {"vulkan": "SPIR-V, through Vulkan", "wgpu": "WGSL, through wgpu"}
+MATRICES = {"vulkan": "none", "wgpu": "out of reach of WGSL"}
+
+
 @click.command()
 @click.argument("name", required=False)
 def devices(name: str | None) -> None:
@@ -22,7 +26,7 @@ def devices(name: str | None) -> None:
     """
     with ending_at_once():
         from smalti import machine
-        from smalti.runtime.devices import calibration, modelled
+        from smalti.runtime.devices import absences, calibration, modelled
     if name is not None:
         click.echo(record(machine.device(name)))
         return
@@ -30,10 +34,17 @@ def devices(name: str | None) -> None:
         click.echo(f"{device.id}  {device.name}  ({device.kind}, "
                    f"{device.memory_bytes / 2**30:.1f} GiB)")
         click.echo(f"    {' '.join(device.features) or 'no features'}")
-        click.echo(record(modelled()))
-        measured = calibration()
-        click.echo(f"    calibrated {measured.date}" if measured else
-                   "    not calibrated: `smalti calibrate` measures what is guessed")
+        if device.id == "cpu":
+            click.echo(record(modelled()))
+            measured = calibration()
+            click.echo(f"    calibrated {measured.date}" if measured else
+                       "    not calibrated: `smalti calibrate` measures what is guessed")
+            continue
+        target = device.id.partition(":")[0]
+        click.echo(f"    {'code':<12}{CODE[target]}\n    {'driver':<12}{device.driver}\n"
+                   f"    {'matrix unit':<12}{', '.join(device.matrices) or MATRICES[target]}")
+    for text in absences():
+        click.echo(text)
 
 
 def record(device: Device) -> str:

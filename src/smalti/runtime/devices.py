@@ -1,4 +1,4 @@
-"""What programs can run on, as the CPU and the operating system tell."""
+"""What programs can run on, as the CPU, the operating system and the drivers of GPUs tell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from smalti import machine, settings
-from smalti.errors import InputError
+from smalti.errors import DeviceError, InputError
 from smalti.machine.cpu import Measured
 from smalti.machine.detection import at_level
 from smalti.runtime.cache import code_digest
@@ -48,9 +48,12 @@ Registers = dict[str, int]
 class Device:
     """Something that programs run on.
 
-    `kind` is "cpu"; `features` are instruction sets, in the words of `/proc/cpuinfo`. `cores` are
-    those this process may use. `l1_bytes` and `l2_bytes` are the data caches of one core,
-    `l3_bytes` is the last cache, which it shares with others; usual sizes where none is told.
+    `id` is "cpu", or names what drives a GPU, and its number there: "vulkan:0", "wgpu:0". `kind` is
+    "cpu" (so are drivers that compute on it), "discrete", "integrated", "virtual" or "other".
+    `features` are instruction sets, in the words of `/proc/cpuinfo`, or what programs of a GPU may
+    use. `cores` are those this process may use. `l1_bytes` and `l2_bytes` are the data caches of
+    one core, `l3_bytes` is the last cache, which it shares with others; usual sizes where none is
+    told. `driver` is that of a GPU, `matrices` what its matrix unit multiplies.
     """
 
     id: str
@@ -62,15 +65,41 @@ class Device:
     l1_bytes: int = USUAL_CACHE_BYTES[1]
     l2_bytes: int = USUAL_CACHE_BYTES[2]
     l3_bytes: int = USUAL_CACHE_BYTES[3]
+    driver: str = ""
+    matrices: tuple[str, ...] = ()
 
 
 def devices() -> list[Device]:
-    """Everything that programs can run on; the first is the default.
+    """Everything that programs can run on: the CPU, then GPUs through Vulkan and through `wgpu`.
 
-    >>> [device.id for device in devices()]
-    ['cpu']
+    >>> devices()[0].id
+    'cpu'
     """
-    return [cpu()]
+    return [cpu(), *(found for found in _gpus() if isinstance(found, Device))]
+
+
+def absences() -> list[str]:
+    """Why there are no devices of Vulkan, or of `wgpu`, or why some of them cannot be used."""
+    return [found for found in _gpus() if isinstance(found, str)]
+
+
+@lru_cache(maxsize=1)
+def _gpus() -> tuple[Device | str, ...]:
+    """GPUs, and texts that say why others are missing."""
+    from smalti.runtime import vulkan, webgpu
+
+    found: list[Device | str] = []
+    try:
+        for number, adapter in enumerate(vulkan.adapters()):
+            found.append(f"vulkan:{number}: {adapter.name} cannot be used: {adapter.unusable}"
+                         if adapter.unusable else vulkan.device_of(adapter, number))
+    except DeviceError as error:
+        found.append(f"vulkan: {error}")
+    try:
+        found += [webgpu.device_of(adapter, n) for n, adapter in enumerate(webgpu.adapters())]
+    except DeviceError as error:
+        found.append(f"wgpu: {error}")
+    return tuple(found)
 
 
 @lru_cache(maxsize=1)

@@ -21,6 +21,9 @@ class MatrixShape:
     factors: str
     sums: str
 
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns}x{self.depth} {self.factors} to {self.sums}"
+
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:

@@ -9,6 +9,6 @@ docs/vulkan.md tells in which order things happen, docs/decisions.md why the bin
 """
 
 from smalti.runtime.vulkan.adapter import Adapter, adapters
-from smalti.runtime.vulkan.gpu import VulkanGpu
+from smalti.runtime.vulkan.gpu import VulkanGpu, device_of
 
-__all__ = ["Adapter", "VulkanGpu", "adapters"]
+__all__ = ["Adapter", "VulkanGpu", "adapters", "device_of"]

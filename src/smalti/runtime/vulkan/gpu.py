@@ -27,8 +27,9 @@ def device_of(adapter: Adapter, number: int) -> Device:
     features = [name for name, has in (
         ("f16", limits.f16), ("bf16", limits.bf16), ("storage8", limits.storage8),
         ("matrices", limits.matrices)) if has]
-    return Device(f"vulkan:{number}", adapter.name, "cpu" if adapter.kind == "cpu" else "gpu",
-                  adapter.memory_bytes, tuple(features), max(limits.units, 1))
+    return Device(f"vulkan:{number}", adapter.name, adapter.kind, adapter.memory_bytes,
+                  tuple(features), max(limits.units, 1), driver=adapter.driver,
+                  matrices=tuple(map(str, limits.matrices)))
 
 
 class VulkanGpu(gpu.Gpu):

@@ -64,7 +64,7 @@ class WebGpu(Gpu):
 
     def __init__(self, adapter: Adapter, number: int = 0) -> None:
         self.adapter, self.limits, self.library = adapter, adapter.limits, load()
-        self.device = device(adapter, number)
+        self.device = device_of(adapter, number)
         self._held_bytes = 0
         with refusals(f"opening {adapter.name}"):
             self._native = adapter.handle.request_device_sync(
@@ -217,14 +217,14 @@ def open_device(name: str) -> WebGpu:
     return WebGpu(found[number], number)
 
 
-def device(adapter: Adapter, number: int) -> Device:
-    """An adapter as `smalti devices` lists it. WebGPU tells of no memory: main memory bounds what
+def device_of(adapter: Adapter, number: int) -> Device:
+    """What is said of the device `wgpu:number`. WebGPU tells of no memory: main memory bounds what
     a device holds that has none of its own, and is a guess for others."""
     limits = adapter.limits
     features = [name for name, has in (("f16", limits.f16),
                                        ("subgroups", limits.subgroup_operations)) if has]
     return Device(f"wgpu:{number}", adapter.name, adapter.kind, cpu().memory_bytes,
-                  tuple(features))
+                  tuple(features), driver=f"{adapter.backend}, {adapter.driver}".rstrip(", "))
 
 
 def _inside(buffer: WebBuffer, start: int, stop: int) -> None:
