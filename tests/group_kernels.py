@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+from launches import launched
 
 from smalti.fuse import Piece, cut
 from smalti.graph import Graph
 from smalti.kernel import interpreter
 from smalti.kernel.form import ELEMENT_BYTES, Buffer, Kernel
+from smalti.runtime.gpu import Gpu
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupLimits, GroupSchedule
 from smalti.target.gpu import lower, run
@@ -54,10 +56,11 @@ def random_array(buffer: Buffer, rng: np.random.Generator) -> np.ndarray:
 
 
 def execute(kernel: Kernel, schedule: GroupSchedule, arrays: Mapping[str, np.ndarray],
-            limits: GroupLimits = LIMITS, subgroup: int = 32) -> tuple[Arrays, Arrays]:
+            limits: GroupLimits = LIMITS, subgroup: int = 32,
+            gpu: Gpu | None = None) -> tuple[Arrays, Arrays]:
     """The outputs of the group programs and what they should be, each by name.
 
-    Arrays that are missing are random.
+    Arrays that are missing are random. The programs run in their interpreter, or on `gpu`.
     """
     rng, memory, given = np.random.default_rng(0), {}, {}
     for buffer in kernel.buffers:
@@ -78,8 +81,8 @@ def execute(kernel: Kernel, schedule: GroupSchedule, arrays: Mapping[str, np.nda
     for step in lowered.steps:
         spaces = {b.name: workspace[:b.elements * ELEMENT_BYTES[b.dtype]].view(
             STORED_DTYPES[b.dtype]) for b in step.bindings if b.name == WORKSPACE}
-        found = run(step, {b.name: memory[b.name] for b in step.bindings
-                           if b.name != WORKSPACE} | spaces, subgroup=subgroup)
+        bound = {b.name: memory[b.name] for b in step.bindings if b.name != WORKSPACE} | spaces
+        found = launched(gpu, step, bound) if gpu else run(step, bound, subgroup=subgroup)
         for name, values in found.items():
             if name == WORKSPACE:
                 workspace[:values.nbytes] = values.view(np.uint8)

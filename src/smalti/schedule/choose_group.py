@@ -20,7 +20,7 @@ from smalti.schedule.group import (
     GroupReduction, GroupSchedule,
 )
 from smalti.schedule.merge import access, map_axes, reduction_axes, store
-from smalti.schedule.space_group import UNITS, clocks, schedules
+from smalti.schedule.space_group import UNITS, Work, schedules
 
 SIZE = 256
 STAGED = 80
@@ -84,8 +84,8 @@ def _map(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupMap:
 
 
 def _contraction(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupContraction:
-    found = min(schedules(kernel, limits, precision), default=None,
-                key=lambda s: clocks(kernel, s, limits))
+    work = Work.of(kernel, limits)
+    found = min(schedules(kernel, limits, precision), default=None, key=work.clocks)
     if found is None:
         raise IllegalSchedule("the device has no room for any tile of a contraction")
     return found

@@ -1,16 +1,17 @@
 """The schedules of contractions on GPUs, and about how long each takes.
 
-`schedules` lists what a device can run; `clocks` ranks it, by what bounds a product on a compute
-unit: its multiply-adds, what invocations issue besides, shared memory, device memory, and the
-latency of the chunks of one work-group. The rates are those of common devices, a guess for any one
-of them: a tuner measures the best few.
+`schedules` lists what a device can run; `Work.clocks` ranks it, by what bounds a product on a
+compute unit: its multiply-adds, what invocations issue besides, shared memory, caches, device
+memory, and the latency of the chunks of one work-group. The rates are those of common devices, a
+guess for any one of them: a tuner measures the best few.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import product
 
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import ELEMENT_BYTES, Kernel, Load, functions, loads
@@ -19,12 +20,13 @@ from smalti.schedule.merge import Extents, contraction_extents, weights_batched,
 
 UNITS = 32
 """Compute units of a device that does not tell how many it has."""
-TILES = (16, 32, 64, 128)
+TILES, MATRIX_TILES = (16, 32, 64, 128), (16, 32, 64, 128, 256)
 BLOCKS = ((8, 8), (4, 8), (8, 4), (4, 4), (2, 4), (1, 4))
 MATRIX_BLOCKS = ((64, 64), (64, 32), (32, 64), (32, 32), (16, 32), (32, 16), (16, 16))
 INVOCATIONS = (32, 256)
-SUMS_MAX = 64
+SUMS_MAX, MATRIX_SUMS_MAX = 64, 128
 """Of an invocation: with more, registers are spilled."""
+SUBGROUPS_MAX = 8
 SPLITS = (2, 4, 8, 16)
 DIRECT_ROWS = (1, 2, 4, 8)
 WAYS = (8, 16, 32)
@@ -32,8 +34,10 @@ SIMPLE = {"add", "sub", "mul", "div", "max", "min", "neg", "abs", "relu"}
 
 FACTORS_A_CLOCK, MATRIX_A_CLOCK = 128, 1024
 """Multiply-adds of a unit in a clock, and of its matrix unit."""
-SHARED_A_CLOCK, MEMORY_A_CLOCK = 128, 8
-"""Bytes of a unit in a clock."""
+SHARED_A_CLOCK, CACHE_A_CLOCK, MEMORY_A_CLOCK = 128, 32, 8
+"""Bytes of a unit in a clock: from its own memory, the cache of all units, and main memory."""
+FULL = 128
+"""Invocations that a unit has to have in order to be busy."""
 ISSUED_FOR_A_VECTOR, ISSUED_FOR_A_FUNCTION = 12, 14
 CHUNK_LATENCY, CHUNK_LATENCY_AHEAD, BARRIER = 900, 300, 60
 START, LAUNCH = 1500, 5000
@@ -53,13 +57,17 @@ def schedules(kernel: Kernel, limits: GroupLimits, precision: str = "f32"
     if shape is not None:
         found += _matrices(e, shape, weights, limits)
     for each in found:
-        for schedule in (each, *_split(each, e), *_prepared(each, kernel, limits)):
-            try:
-                schedule.check(limits)
-            except IllegalSchedule:
-                continue
-            if schedule.shared_bytes(e.parts) <= limits.shared_bytes:
-                yield schedule
+        if each.shared_bytes(e.parts) <= limits.shared_bytes and allowed(each, limits):
+            yield from (each, *_split(each, e), *_prepared(each, kernel, limits))
+
+
+def allowed(schedule: GroupContraction, limits: GroupLimits) -> bool:
+    """Whether a device can run a schedule."""
+    try:
+        schedule.check(limits)
+    except IllegalSchedule:
+        return False
+    return True
 
 
 def weights_dtype(kernel: Kernel, precision: str) -> str:
@@ -77,16 +85,11 @@ def best_matrix(limits: GroupLimits, precision: str) -> MatrixShape | None:
 
 
 def _tiles(e: Extents, dtype: str, weights: str) -> Iterator[GroupContraction]:
-    for tile_m in TILES:
-        for tile_n in TILES:
-            for block_m, block_n in BLOCKS:
-                size = tile_m // block_m * (tile_n // block_n)
-                if not INVOCATIONS[0] <= size <= INVOCATIONS[1] or (
-                        block_m * block_n * e.parts > SUMS_MAX):
-                    continue
-                for buffers in (1, 2):
-                    yield GroupContraction(tile_m, tile_n, 16, block_m, block_n, dtype=dtype,
-                                           weights=weights, ahead=True, buffers=buffers)
+    for tile_m, tile_n, (block_m, block_n), buffers in product(TILES, TILES, BLOCKS, (1, 2)):
+        size = tile_m // block_m * (tile_n // block_n)
+        if INVOCATIONS[0] <= size <= INVOCATIONS[1] and block_m * block_n * e.parts <= SUMS_MAX:
+            yield GroupContraction(tile_m, tile_n, 16, block_m, block_n, dtype=dtype,
+                                   weights=weights, ahead=True, buffers=buffers)
 
 
 def _direct(e: Extents, weights: str) -> Iterator[GroupContraction]:
@@ -105,16 +108,14 @@ def _matrices(e: Extents, shape: MatrixShape, weights: str,
               limits: GroupLimits) -> Iterator[GroupContraction]:
     text = f"{shape.rows}x{shape.columns}x{shape.depth}"
     subgroup = max(limits.subgroup_min, min(limits.subgroup_max, 32))
-    for tile_m in TILES:
-        for tile_n in TILES:
-            for block_m, block_n in MATRIX_BLOCKS:
-                if block_m * block_n * e.parts > 64 * subgroup * 2:
-                    continue
-                for buffers in (1, 2):
-                    yield GroupContraction(
-                        tile_m, tile_n, max(32, shape.depth), block_m, block_n, pad=8,
-                        dtype=shape.factors, weights=weights, ahead=True, buffers=buffers,
-                        matrix=text, subgroup=subgroup)
+    for tile_m, tile_n, (block_m, block_n), buffers in product(
+            MATRIX_TILES, MATRIX_TILES, MATRIX_BLOCKS, (1, 2)):
+        blocks = tile_m * tile_n // (block_m * block_n)
+        if not tile_m % block_m and not tile_n % block_n and blocks <= SUBGROUPS_MAX and (
+                block_m * block_n * e.parts <= MATRIX_SUMS_MAX * subgroup):
+            yield GroupContraction(
+                tile_m, tile_n, max(32, shape.depth), block_m, block_n, pad=8, dtype=shape.factors,
+                weights=weights, ahead=True, buffers=buffers, matrix=text, subgroup=subgroup)
 
 
 def _split(s: GroupContraction, e: Extents) -> Iterator[GroupContraction]:
@@ -134,58 +135,75 @@ def _prepared(s: GroupContraction, kernel: Kernel,
         yield replace(s, prepared=True)
 
 
-def clocks(kernel: Kernel, s: GroupContraction, limits: GroupLimits) -> float:
-    """About how many clocks of a compute unit a contraction takes under a schedule."""
-    e, units = contraction_extents(kernel), limits.units or UNITS
-    batch, rows = (e.b * e.y, e.x) if weights_batched(kernel) else (1, e.b * e.y * e.x)
-    depth = e.r * e.s * e.c
-    groups = batch * -(-rows // s.tile_m) * -(-e.o // s.tile_n) * s.split
-    chunks = -(-(-(-depth // s.tile_k)) // s.split)
-    step, latency = _chunk(kernel, s, e)
-    alone = START + chunks * max(latency, step)
-    busy = -(-groups // units) * (START / 4 + chunks * step)
-    size = ELEMENT_BYTES.get(s.weights, 4)
-    read = (batch * depth * e.parts * e.o * size * min(-(-rows // s.tile_m), 4)
-            + batch * rows * e.c * 4 + batch * rows * e.o * 4)
-    memory = read / (MEMORY_A_CLOCK * min(groups, units))
-    total = max(alone, busy, memory)
-    if s.split > 1:
-        total += LAUNCH + 8 * s.split * batch * rows * e.parts * e.o / (MEMORY_A_CLOCK * units)
-    if s.prepared:
-        points = math.prod(n for _, n in kernel.stages[0].axes)
-        work = points * (_prologue(kernel) + ISSUED_FOR_A_VECTOR / 4) / FACTORS_A_CLOCK
-        moved = points * 2 * ELEMENT_BYTES[s.dtype] / MEMORY_A_CLOCK
-        total += LAUNCH + max(work, moved) / units
-    return total
+@dataclass(frozen=True)
+class Work:
+    """What a contraction takes on a device, whatever its schedule.
 
+    `prologue` are instructions for an element of the patch, which has `points` of them.
+    """
 
-def _chunk(kernel: Kernel, s: GroupContraction, e: Extents) -> tuple[float, float]:
-    """Clocks of a chunk of a work-group while others are at work too, and when it is alone."""
-    columns = s.tile_n * e.parts
-    products = s.tile_m * columns * s.tile_k
-    block_n = s.block_n * e.parts
-    size = 4 if s.dtype == "f32" else 2
-    shared = products * (1 / s.block_m + 1 / block_n) * size / SHARED_A_CLOCK
-    if s.matrix:
-        arithmetic = products / MATRIX_A_CLOCK
-    else:
-        arithmetic = products / FACTORS_A_CLOCK * (1 + 1 / s.block_m / block_n * 8)
-    if s.direct:
-        shared = s.tile_m * s.tile_k * columns / 4 * size / SHARED_A_CLOCK
-    staged = s.tile_m * s.tile_k * (ISSUED_FOR_A_VECTOR / 4)
-    if not s.prepared:
-        staged += s.tile_m * s.tile_k * _prologue(kernel)
-    staged += columns * s.tile_k * ISSUED_FOR_A_VECTOR / 4
-    work = max(arithmetic, shared) + staged / FACTORS_A_CLOCK + BARRIER * (3 - s.buffers)
-    few = max(1.0, 4 * 32 / s.invocations)
-    latency = CHUNK_LATENCY_AHEAD if s.ahead else CHUNK_LATENCY
-    return work, latency + work * few
+    batch: int
+    rows: int
+    columns: int
+    parts: int
+    channels: int
+    depth: int
+    points: int
+    prologue: float
+    units: int
 
+    @classmethod
+    def of(cls, kernel: Kernel, limits: GroupLimits) -> Work:
+        """The work of a kernel."""
+        e, patch = contraction_extents(kernel), kernel.stages[0]
+        batch, rows = (e.b * e.y, e.x) if weights_batched(kernel) else (1, e.b * e.y * e.x)
+        prologue = 0.0
+        if not isinstance(patch.value, Load):
+            names = list(functions(patch.value))
+            simple = sum(name in SIMPLE for name in names)
+            prologue = (len(list(loads(patch.value))) - 1 + simple
+                        + ISSUED_FOR_A_FUNCTION * (len(names) - simple))
+        return cls(batch, rows, e.o, e.parts, e.c, e.r * e.s * e.c,
+                   math.prod(n for _, n in patch.axes), prologue, limits.units or UNITS)
 
-def _prologue(kernel: Kernel) -> float:
-    """Instructions of the prologue for an element of the patch."""
-    value = kernel.stages[0].value
-    if isinstance(value, Load):
-        return 0.0
-    read = sum(1 for _ in loads(value)) - 1
-    return read + sum(1 if name in SIMPLE else ISSUED_FOR_A_FUNCTION for name in functions(value))
+    def clocks(self, s: GroupContraction) -> float:
+        """About how many clocks of a compute unit this takes under a schedule."""
+        tiles = -(-self.rows // s.tile_m)
+        groups = self.batch * tiles * -(-self.columns // s.tile_n) * s.split
+        chunks = -(-(-(-self.depth // s.tile_k)) // s.split)
+        step, latency = self._chunk(s)
+        alone = START + chunks * max(latency, step)
+        busy = -(-groups // self.units) * (START / 4 + chunks * step)
+        size, sums = ELEMENT_BYTES.get(s.weights, 4), self.batch * self.rows * self.columns
+        read = (self.batch * self.depth * self.parts * self.columns * size * min(tiles, 4)
+                + 4 * self.batch * self.rows * self.channels + 4 * sums)
+        total = max(alone, busy, read / (MEMORY_A_CLOCK * min(groups, self.units)))
+        if s.split > 1:
+            total += LAUNCH + 8 * s.split * sums * self.parts / (MEMORY_A_CLOCK * self.units)
+        if s.prepared:
+            work = self.points * (self.prologue + ISSUED_FOR_A_VECTOR / 4) / FACTORS_A_CLOCK
+            moved = self.points * 2 * ELEMENT_BYTES[s.dtype] / MEMORY_A_CLOCK
+            total += LAUNCH + max(work, moved) / self.units
+        return total
+
+    def _chunk(self, s: GroupContraction) -> tuple[float, float]:
+        """Clocks of a chunk of a work-group while others are at work too, and when it is alone."""
+        columns, block_n = s.tile_n * self.parts, s.block_n * self.parts
+        products = s.tile_m * columns * s.tile_k
+        size, weight = ELEMENT_BYTES[s.dtype], ELEMENT_BYTES.get(s.weights, 4)
+        shared = products * (1 / s.block_m + 1 / block_n) * size / SHARED_A_CLOCK
+        if s.matrix:
+            arithmetic = products / MATRIX_A_CLOCK
+        else:
+            arithmetic = products / FACTORS_A_CLOCK * (1 + 8 / s.block_m / block_n)
+        if s.direct:
+            shared = s.tile_m * s.tile_k * columns / 4 * size / SHARED_A_CLOCK
+        cached = s.tile_k * (s.tile_m * size + columns * weight) / CACHE_A_CLOCK
+        staged = s.tile_k * (s.tile_m + columns) * (ISSUED_FOR_A_VECTOR / 4)
+        if not s.prepared:
+            staged += s.tile_m * s.tile_k * self.prologue
+        work = max(arithmetic, shared, cached) + staged / FACTORS_A_CLOCK
+        work += BARRIER * (3 - s.buffers)
+        few = max(1.0, FULL / s.invocations)
+        latency = CHUNK_LATENCY_AHEAD if s.ahead else CHUNK_LATENCY
+        return work, latency + work * few

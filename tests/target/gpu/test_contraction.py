@@ -16,6 +16,7 @@ from smalti.fuse import cut
 from smalti.fuse.precision import held, stored_in
 from smalti.graph import Graph
 from smalti.kernel.form import Kernel
+from smalti.runtime.gpu import Gpu
 from smalti.schedule import GroupLimits, choose_group
 from smalti.schedule.group import GroupContraction, MatrixShape
 from smalti.schedule.space_group import schedules
@@ -65,10 +66,11 @@ def weight_of(kernel: Kernel) -> np.ndarray:
     return np.random.default_rng(1).standard_normal(shape) / np.sqrt(np.prod(shape[-3:]))
 
 
-def check(kernel: Kernel, schedule: GroupContraction, limits: GroupLimits = LIMITS) -> None:
+def check(kernel: Kernel, schedule: GroupContraction, limits: GroupLimits = LIMITS,
+          gpu: Gpu | None = None) -> None:
     """Assert that a schedule of a kernel computes what the kernel means."""
     found, means = execute(kernel, schedule, {"weight": weight_of(kernel)}, limits,
-                           schedule.subgroup or 32)
+                           schedule.subgroup or 32, gpu)
     narrow = {schedule.dtype, schedule.weights, *(b.dtype for b in kernel.buffers)} & {
         "f16", "bf16"}
     allowed = 1e-5 if not narrow else 2e-3 if narrow == {"f16"} else 1e-2
@@ -77,12 +79,12 @@ def check(kernel: Kernel, schedule: GroupContraction, limits: GroupLimits = LIMI
         assert error < allowed, f"{name} is off by {error:.3g} with {schedule}\n{kernel}"
 
 
-def fits(kernel: Kernel, schedule: GroupContraction) -> bool:
+def fits(kernel: Kernel, schedule: GroupContraction, limits: GroupLimits = LIMITS) -> bool:
     """Whether a kernel can have a schedule of the tests."""
     try:
-        lower(kernel, schedule, LIMITS)
+        lower(kernel, schedule, limits)
     except IllegalSchedule as error:
-        assert "too few" in str(error) or "only packed" in str(error)
+        assert limits != LIMITS or "too few" in str(error) or "only packed" in str(error)
         return False
     return True
 
@@ -168,6 +170,21 @@ def test_images_of_planes_are_read_and_written_along_their_rows() -> None:
         replace(b, strides=turned.get(b.name, b.strides)) for b in kernel.buffers))
     for name in ("plain", "split", "matrices", "direct"):
         check(kernel, SCHEDULES[name])
+
+
+def test_contractions_on_a_device(vulkan: Gpu) -> None:
+    """Every schedule that the driver here can run, in SPIR-V."""
+    cases = [Conv(12, 6, 7, 20, before="normalized", behind="residual").graph(),
+             linear((2,), 40, 33), linear((2, 9), 24, 40, "geglu")]
+    ran = set()
+    for i, name in enumerate(SCHEDULES):
+        for kernel in contractions(cases[0 if name == "direct" else i % 3]):
+            if fits(kernel, SCHEDULES[name], vulkan.limits):
+                check(kernel, SCHEDULES[name], vulkan.limits, vulkan)
+                ran.add(name)
+    (kernel,) = contractions(cases[2], "f16", "f16")
+    check(kernel, choose_group(kernel, vulkan.limits, "f16"), vulkan.limits, vulkan)
+    assert {name for name, s in SCHEDULES.items() if not s.matrix and s.dtype == "f32"} <= ran
 
 
 # ---------------------------------------------------------------------- choosing

@@ -32,10 +32,9 @@ class Spot:
     where: Expr | None
 
 
-def spots(b: Builder, size: int, outer: int, inner: int, at: Expr | None = None) -> list[Spot]:
-    """What number `at` (the invocation) of `size` takes of [outer, inner], neighbours along inner.
-    """
-    at, total = b.invocation if at is None else at, outer * inner
+def spots(b: Builder, size: int, outer: int, inner: int) -> list[Spot]:
+    """What one of `size` invocations takes of [outer, inner], neighbours along inner."""
+    at, total = b.invocation, outer * inner
     if size % inner == 0:
         first, own, step = b.let(at // inner), b.let(at % inner), size // inner
         rows = [b.let(first + i) for i in range(0, outer, step)]

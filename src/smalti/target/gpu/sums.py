@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 from smalti.schedule.group import MATRIX_PAD, GroupContraction
 from smalti.target.gpu.builder import Builder
-from smalti.target.gpu.factors import PackedWeight, Spot, spots
+from smalti.target.gpu.factors import PackedWeight
 from smalti.target.gpu.form import Expr, Shared, op, spread
 from smalti.target.gpu.product import ZERO, Product
 from smalti.target.gpu.types import Matrix, Type
@@ -165,24 +165,25 @@ class Matrices:
                         b.store_matrix(shared, first + (part * width + j), stride,
                                        self.sums[part, i, (start + j) // columns])
                 b.barrier()
-                for spot in self._spots(rows, width // VECTOR):
-                    self._write(write, spot, shared, first + spot.outer * stride,
-                                (i * rows, start))
+                self._piece(write, shared, first, (i * rows, start))
 
-    def _write(self, write: Write, spot: Spot, shared: Shared, line: Expr,
-               at: tuple[int, int]) -> None:
-        """Write a vector of a piece that begins `at` a row and a column of the block."""
-        b, column = self.b, self.b.let(spot.inner * VECTOR)
-        sums = [b.let(b.load(shared, line + column + part * self.s.piece, VECTOR,
-                             where=spot.where)) for part in range(self.product.parts)]
-        with b.branch(spot.where) if spot.where is not None else nullcontext():
-            write(b.let(self.row + spot.outer + at[0]), b.let(self.column + column + at[1]), sums)
-
-    def _spots(self, rows: int, each: int) -> list[Spot]:
-        size, lane = self.s.subgroup, self.b.lane
-        if not self.by_rows:
-            return spots(self.b, size, rows, each, lane)
-        return [Spot(s.inner, s.outer, s.where) for s in spots(self.b, size, each, rows, lane)]
+    def _piece(self, write: Write, shared: Shared, first: Expr, at: tuple[int, int]) -> None:
+        """Write the results of a piece that begins `at` a row and a column of the block."""
+        b, s, parts = self.b, self.s, self.product.parts
+        rows, each = s.shape[0], s.piece // VECTOR
+        total = rows * each
+        with b.loop(-(-total // s.subgroup)) as turn:
+            n = b.let(turn * s.subgroup + b.lane)
+            row, vector = n // each, n % each
+            if self.by_rows:
+                row, vector = n % rows, n // rows
+            row, column = b.let(row), b.let(vector * VECTOR)
+            line = b.let(first + row * (parts * s.piece + MATRIX_PAD) + column)
+            inside = n < total if total % s.subgroup else None
+            sums = [b.let(b.load(shared, line + part * s.piece, VECTOR, where=inside))
+                    for part in range(parts)]
+            with b.branch(inside) if inside is not None else nullcontext():
+                write(b.let(self.row + row + at[0]), b.let(self.column + column + at[1]), sums)
 
 
 def weight_stride(product: Product, schedule: GroupContraction) -> int:
