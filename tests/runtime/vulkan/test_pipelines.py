@@ -53,6 +53,9 @@ def test_what_the_device_is_too_small_for_is_said(vulkan: VulkanGpu) -> None:
     with pytest.raises(DeviceError, match="long is of"):
         vulkan.pipeline_from(words, [Binding(4, 4)] * 2, (vulkan.limits.grid[0] + 1, 1, 1),
                              name="long")
+    with pytest.raises(DeviceError, match="small is for subgroups of 1024; .* are of"):
+        vulkan.pipeline_from(words, [Binding(4, 4)] * 2, (1, 1, 1), name="small",
+                             subgroup_size=1024)
 
 
 def entries(folder: Path) -> dict[Path, bytes]:

@@ -160,17 +160,14 @@ def describe(functions: Functions, handle: int) -> Adapter:
     core = vk.PhysicalDeviceProperties()
     functions.vkGetPhysicalDeviceProperties(handle, core)
     version = unpacked(core.apiVersion)
-    name, kind = text(core.deviceName), KINDS[min(core.deviceType, len(KINDS) - 1)]
-    heaps = memory(functions, handle).memoryProperties
-    own = [heap.size for heap in heaps.memoryHeaps[:heaps.memoryHeapCount]
-           if heap.flags & DEVICE_LOCAL]
     families = tuple(
         Family(index, each.queueFlags, each.timestampValidBits) for index, each in enumerate(
             families_of(functions, handle)) if each.queueFlags & (COMPUTE | TRANSFER))
     plain = Adapter(
-        handle, name, VENDORS.get(core.vendorID, f"{core.vendorID:#06x}"), kind, version, "", "",
-        max(own, default=0), frozenset(), frozenset(), families, GroupLimits(),
-        core.limits.maxMemoryAllocationCount, core.limits.timestampPeriod * 1e-9)
+        handle, text(core.deviceName), VENDORS.get(core.vendorID, f"{core.vendorID:#06x}"),
+        KINDS[min(core.deviceType, len(KINDS) - 1)], version, "", "", 0, frozenset(), frozenset(),
+        families, GroupLimits(), core.limits.maxMemoryAllocationCount,
+        core.limits.timestampPeriod * 1e-9)
     if version < NEEDED:
         return replace(plain, unusable="its driver has Vulkan {}.{}; 1.2 is needed: a newer driver "
                        "may have it".format(*version))
@@ -260,8 +257,11 @@ def detailed(functions: Functions, plain: Adapter, core: vk.PhysicalDeviceProper
             subgroup_choice=bool(sizes.requiredSubgroupSizeStages & COMPUTE_STAGE))
     if "cooperativeMatrix" in features:
         limits = replace(limits, matrices=matrices_of(functions, plain.handle))
-    return replace(plain, driver=driver, identity=identity, features=features,
-                   extensions=extensions, limits=limits)
+    heaps = memory(functions, plain.handle).memoryProperties
+    own = [heap.size for heap in heaps.memoryHeaps[:heaps.memoryHeapCount]
+           if heap.flags & DEVICE_LOCAL]
+    return replace(plain, driver=driver, identity=identity, memory_bytes=max(own, default=0),
+                   features=features, extensions=extensions, limits=limits)
 
 
 def limits_of(core: vk.PhysicalDeviceLimits, since_1_1: vk.PhysicalDeviceVulkan11Properties,

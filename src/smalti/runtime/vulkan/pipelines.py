@@ -61,12 +61,12 @@ class Pipelines:
         """The pipeline of a module whose entry point is `main`, in subgroups of `subgroup_size`
         invocations, all of them full (0: as the driver likes).
 
-        Raises DeviceError when the driver rejects the module, or the device has fewer bindings or
-        smaller launches.
+        Raises DeviceError when the driver rejects the module, or the device has fewer bindings,
+        smaller launches, or no subgroups of this size.
         """
         logical, bindings = self._logical, tuple(bindings)
         logical.check()
-        self._check(bindings, groups, name)
+        self._check(bindings, groups, name, subgroup_size)
         key = hashlib.sha256(repr((bindings, groups, name, subgroup_size)).encode()
                              + spirv).digest()
         found = self._built.get(key)
@@ -88,8 +88,14 @@ class Pipelines:
     # ------------------------------------------------------------------ parts
 
     def _check(self, bindings: tuple[gpu.Binding, ...], groups: tuple[int, int, int],
-               name: str) -> None:
+               name: str, subgroup_size: int) -> None:
         limits = self._logical.adapter.limits
+        least, most = limits.subgroup_min, limits.subgroup_max
+        if subgroup_size and not (least <= subgroup_size <= most
+                                  and (limits.subgroup_choice or least == most)):
+            raise DeviceError(f"{name} is for subgroups of {subgroup_size}; those of "
+                              f"{self._logical.adapter.name} are of {least} to {most}"
+                              f"{'' if limits.subgroup_choice else ', as the driver likes'}")
         if len(bindings) > limits.bindings:
             raise DeviceError(f"{name} has {len(bindings)} bindings; {self._logical.adapter.name} "
                               f"has {limits.bindings} at most")
@@ -139,11 +145,14 @@ class Pipelines:
         module = functions.made("vkCreateShaderModule", device, vk.ShaderModuleCreateInfo(
             codeSize=len(spirv), pCode=spirv))
         try:
-            chosen = vk.PipelineShaderStageRequiredSubgroupSizeCreateInfo(
-                requiredSubgroupSize=subgroup_size) if subgroup_size else None
+            adapter = self._logical.adapter
+            chosen = subgroup_size and adapter.limits.subgroup_choice
+            full = subgroup_size and "computeFullSubgroups" in adapter.features
             stage = vk.PipelineShaderStageCreateInfo(
-                pNext=chosen, flags=FULL_SUBGROUPS if subgroup_size else 0, stage=COMPUTE_STAGE,
-                module=module, pName=ENTRY)
+                pNext=vk.PipelineShaderStageRequiredSubgroupSizeCreateInfo(
+                    requiredSubgroupSize=subgroup_size) if chosen else None,
+                flags=FULL_SUBGROUPS if full else 0, stage=COMPUTE_STAGE, module=module,
+                pName=ENTRY)
             handle = vk.word()
             functions.vkCreateComputePipelines(
                 device, self._cache, 1, vk.ComputePipelineCreateInfo(stage=stage, layout=layout),

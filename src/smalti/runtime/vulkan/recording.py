@@ -18,8 +18,9 @@ from smalti.runtime.vulkan.pipelines import COMPUTE_STAGE, STORAGE_BUFFER
 
 SUBMISSION_SECONDS = 0.2
 """Of a submission by prediction, a tenth of what the watchdog of Windows allows."""
-SUBMISSION_LAUNCHES = 512
-"""Of a submission at most, for launches of which nobody knows how long they take."""
+SUBMISSION_LAUNCHES = 128
+"""Of a submission at most, for launches of which nobody knows how long they take: 15 ms each would
+be within the time that Windows allows."""
 COMPUTE_POINT = 1
 TIMESTAMP, BOTTOM_OF_PIPE = 2, 0x2000
 RESULT_64, RESULT_WAIT = 1, 2
