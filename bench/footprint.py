@@ -14,7 +14,7 @@ from smalti.benchmark.suite import CASES, Case, vae_decode
 from smalti.benchmark.table import Row
 from smalti.benchmark.turns import in_fresh_process
 from smalti.checkpoint import load
-from smalti.diffusion.submodels import HALVES
+from smalti.checkpoint.tensors import held_as
 from smalti.models import SD15, unet_graph
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -129,7 +129,7 @@ def memory_row(path: Path, threads: int) -> Row:
     """
     checkpoint = load(path)
     parameters = unet_graph(checkpoint.config.denoiser, 2, 64, 64).parameters
-    weights = sum(v.type.size * (2 if checkpoint.dtype(name) in HALVES else 4)
+    weights = sum(v.type.size * (2 if held_as(checkpoint.dtype(name)) else 4)
                   for name, v in parameters.items())
     with tempfile.TemporaryDirectory() as folder:
         peak = peak_of(generate_command("a red apple", "--model", str(path), "--steps", "2",

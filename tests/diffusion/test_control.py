@@ -18,6 +18,8 @@ from PIL import Image
 from smalti import Pipeline
 from smalti.benchmark.weights import seeded
 from smalti.checkpoint import Companion, open_companion
+from smalti.checkpoint.gguf import GgufTensor, write_gguf
+from smalti.checkpoint.quantise import quantise
 from smalti.cli.main import root
 from smalti.diffusion.control import Control, Controls, as_hint
 from smalti.errors import InputError, NumericsError
@@ -106,6 +108,27 @@ def test_a_union_is_told_the_kind(saved) -> None:
         total = expected(UNION, 0, image, kind)["control.middle"]
         np.testing.assert_allclose(results[kind], total, rtol=1e-4, atol=1e-4)
     assert not np.allclose(results[0], results[5])
+
+
+def test_a_quantised_net_stays_so_in_memory(saved, tmp_path: Path) -> None:
+    """With the numbers that it stands for: those of a file that holds them as f32."""
+    def tensor(name: str, array: np.ndarray) -> GgufTensor:
+        if array.ndim == 2 and array.shape[1] % 32 == 0:
+            return GgufTensor(name, array.shape, "Q8_0", lambda: quantise("Q8_0", array))
+        return GgufTensor(name, array.shape, "f16", lambda: array.astype(np.float16))
+
+    with open(tmp_path / "control.gguf", "wb") as stream:
+        write_gguf(stream, {}, [tensor(*item) for item in weights_of(PLAIN, 0).items()], 127)
+    net = open_companion(tmp_path / "control.gguf")
+    safetensors.numpy.save_file({name: np.float32(net.floats(name)) for name in net.names()},
+                                tmp_path / "control_f32.safetensors")
+    plain = open_companion(tmp_path / "control_f32.safetensors")
+    found, wanted = (controls([Control(each, picture(1))]) for each in (net, plain))
+    for name, array in found(*inputs_of(PLAIN)).items():
+        np.testing.assert_allclose(array, wanted(*inputs_of(PLAIN))[name], rtol=1e-5, atol=1e-5)
+    (program,), (whole,) = found.programs.values(), wanted.programs.values()
+    assert {slot.dtype for slot in program.image.slots} == {"q8", "f16", "f32"}
+    assert program.weights_bytes < 0.6 * whole.weights_bytes
 
 
 def test_outside_of_its_time_it_adds_nothing_and_is_not_computed(saved) -> None:

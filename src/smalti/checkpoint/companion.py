@@ -4,7 +4,8 @@ ControlNets are those for UNets, for Flux.1 and for Stable Diffusion 3.
 
     opened = open_companion("control_v11p_sd15_canny.safetensors")
     graph = controlnet_graph(opened.config, batch=2, height=64, width=64)
-    program.bind(opened.floats, opened.drop)
+    program = compile_graph(graph, weights=opened.held(graph))
+    program.bind(opened.given, opened.drop)
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ from smalti.checkpoint.keys import (
     upscaler_renaming,
 )
 from smalti.checkpoint.names import CONTROL, controlnet_renaming
-from smalti.checkpoint.tensors import Tensor
+from smalti.checkpoint.tensors import Tensor, held_as
 from smalti.checkpoint.transformer_hyperparameters import (
     flux_controlnet_config,
     sd3_controlnet_config,
 )
 from smalti.errors import CheckpointError, first_of
 from smalti.graph import Graph
+from smalti.graph.quantised import Quantised
 from smalti.models import (
     ControlNetConfig,
     FluxControlNetConfig,
@@ -103,6 +105,16 @@ class Companion:
         Raises CheckpointError for a name that the network does not have.
         """
         return self._at(name).floats()
+
+    def given(self, name: str) -> np.ndarray | Quantised:
+        """A parameter as programs take it: `Quantised` where the file has it in a block format,
+        else as `floats` gives it. Raises CheckpointError as that does."""
+        return self._at(name).given()
+
+    def held(self, graph: Graph) -> dict[str, str]:
+        """The dtype of each parameter of `graph` that the file has as halves, or smaller."""
+        found = {name: held_as(self.dtype(name)) for name in graph.parameters if name in self}
+        return {name: dtype for name, dtype in found.items() if dtype is not None}
 
     def drop(self, name: str) -> None:
         """Let the system take back the memory that holds a parameter, until it is read again."""

@@ -26,6 +26,15 @@ HALVES = {"F16": "f16", "BF16": "bf16", **dict.fromkeys(
 they are rounded, a hundredth as much as they were."""
 
 
+def held_as(tag: str) -> str | None:
+    """What programs hold weights of a dtype tag as: halves, or quantised; None for f32.
+
+    >>> held_as("F16"), held_as("F8_E4M3"), held_as("Q4_K"), held_as("F64")
+    ('f16', 'f16', 'q4_min', None)
+    """
+    return FORMATS[tag].held if tag in FORMATS else HALVES.get(tag)
+
+
 @dataclass(frozen=True)
 class Tensor:
     """One parameter: the file that it lies in, where in it, and its shape inside."""

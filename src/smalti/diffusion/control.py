@@ -21,6 +21,7 @@ from smalti.diffusion import control_kinds
 from smalti.diffusion.denoiser import Conditioning
 from smalti.diffusion.edges import canny
 from smalti.errors import InputError
+from smalti.graph.quantised import Quantised
 from smalti.models import VaeConfig, tileable
 from smalti.runtime import Program, compile_graph
 
@@ -31,7 +32,6 @@ TIMES = 1000
 STRENGTH_MAX = 100.0
 HELD = ("hint", "types", "mode", "context", "vector", "pooled", "guidance")
 """Inputs that stay the same for all steps of a picture."""
-HALVES = {"F16": "f16", "BF16": "bf16"}
 
 
 @dataclass(frozen=True)
@@ -111,13 +111,13 @@ class Beside:
     """What ControlNets need of the model that they steer.
 
     `encode` gives the mean f32[z, height / f, width / f] of a picture f32[3, height,
-    width] in [-1, 1]; `floats` a weight by its name; `trained_step` the training
+    width] in [-1, 1]; `given` a weight by its name; `trained_step` the training
     step, 0 to 999, of a timestep of the denoiser.
     """
 
     vae: VaeConfig
     encode: Callable[[Floats], Floats]
-    floats: Callable[[str], Floats]
+    given: Callable[[str], Floats | Quantised]
     trained_step: Callable[[float], float]
 
 
@@ -191,18 +191,16 @@ class Controls:
             program = compile_graph(
                 graph, precision=self.precision, threads=self.threads,
                 held=[name for name in HELD if name in graph.inputs],
-                weights={name: HALVES[net.dtype(name)] for name in graph.parameters
-                         if name in net and net.dtype(name) in HALVES},
-                device=self.device)
+                weights=net.held(graph), device=self.device)
             self.progress("loading the ControlNet")
-            program.bind(partial(self._floats, net),
+            program.bind(partial(self._given, net),
                          lambda name: net.drop(name) if name in net else None)
             self.programs[key] = program
         return self.programs[key]
 
-    def _floats(self, net: Companion, name: str) -> Floats:
+    def _given(self, net: Companion, name: str) -> Floats | Quantised:
         """A weight of the net, or one of the model that it reads, too."""
-        return net.floats(name) if name in net or self.beside is None else self.beside.floats(name)
+        return net.given(name) if name in net or self.beside is None else self.beside.given(name)
 
     def _own(self, number: int, latents: Floats, conditioning: Conditioning) -> dict[str, Floats]:
         """The inputs of one use alone: its picture for each row, and of which kind that is."""

@@ -277,7 +277,7 @@ class Pipeline:
 
         return Controls(uses, self.config.denoiser, models.precision, models.threads,
                         models.progress, self._control_programs, asked.tiling,
-                        Beside(vae, encode, models.weights.floats, trained_step), models.device)
+                        Beside(vae, encode, models.weights.given, trained_step), models.device)
 
     def _vocabulary(self, asked: Request) -> Vocabulary:
         """The weights with the adapters that are given or named, and the words that are named."""

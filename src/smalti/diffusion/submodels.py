@@ -16,12 +16,12 @@ import numpy as np
 
 from smalti.checkpoint import Checkpoint
 from smalti.checkpoint.adapters import Adapted, Use, changed
-from smalti.checkpoint.blocks import FORMATS
 from smalti.checkpoint.embeddings import Embedding
-from smalti.checkpoint.tensors import HALVES
+from smalti.checkpoint.tensors import held_as
 from smalti.errors import InputError
 from smalti.graph import Graph
-from smalti.graph.quantised import of_eight_bits
+from smalti.graph.operation import HALVES
+from smalti.graph.quantised import FORMATS, of_eight_bits
 from smalti.models.parts import Part, parts
 from smalti.runtime import Program, compile_graph
 from smalti.runtime.choice import of_wide_range
@@ -154,7 +154,7 @@ class Submodels:
         if self.memory_bytes is None:
             return None
         dtypes = self.dtypes(graph)
-        largest = max((value.type.size * (2 if dtypes.get(name) in HALVES.values() else 4)
+        largest = max((value.type.size * (2 if dtypes.get(name) in HALVES else 4)
                        for name, value in graph.parameters.items()), default=0)
         working = program.arena_bytes + STAGED * largest
         before = self._bound.get(part)
@@ -213,13 +213,11 @@ class Submodels:
         """
         held = {}
         for name in graph.parameters:
-            tag = self.checkpoint.dtype(name)
-            if tag in HALVES:
-                held[name] = HALVES[tag]
-            elif tag in FORMATS:
-                held[name] = FORMATS[tag].held
-                if name in self.weights.changed:
-                    held[name] = of_eight_bits(held[name])
+            dtype = held_as(self.checkpoint.dtype(name))
+            if dtype in FORMATS and name in self.weights.changed:
+                dtype = of_eight_bits(dtype)
+            if dtype is not None:
+                held[name] = dtype
         return held
 
     def compiled(self, part: str, graph: Graph, like: Program | None = None) -> Program:
@@ -248,7 +246,7 @@ class Submodels:
         """Bytes of all weights of the checkpoint in memory, about: some are held transformed."""
         held = self.checkpoint
         return sum(math.prod(held.shape(name)) * (
-            2 if held.dtype(name) in HALVES or held.dtype(name) in FORMATS else 4)
+            2 if held_as(held.dtype(name)) else 4)
             for name in held.names())
 
     def release(self, part: str, kept_bytes_max: int) -> None:

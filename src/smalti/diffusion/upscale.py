@@ -27,7 +27,6 @@ TILE, OVERLAP = 192, 32
 TILE_MIN, TILE_MAX = 2 * OVERLAP, 4096
 PIXELS_MAX = 1 << 28
 FACTOR_MAX = 16.0
-HALVES = {"F16": "f16", "BF16": "bf16"}
 
 
 @dataclass
@@ -118,11 +117,9 @@ class Upscaler:
         if shape not in self._programs:
             net = self.net
             graph = upscaler_graph(net.config, 1, *shape)
-            weights = {name: HALVES[net.dtype(name)] for name in graph.parameters
-                       if net.dtype(name) in HALVES}
             program = compile_graph(graph, precision=self.precision, threads=self.threads,
-                                    weights=weights, device=self.device)
-            program.bind(net.floats, net.drop)
+                                    weights=net.held(graph), device=self.device)
+            program.bind(net.given, net.drop)
             self._programs = {shape: program}
         image = np.ascontiguousarray(colours[None])
         return self._programs[shape].run_checked({"image": image})["image"][0]
