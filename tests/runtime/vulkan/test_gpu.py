@@ -91,6 +91,20 @@ def test_a_thousand_launches_are_submitted_in_no_time(vulkan: Gpu) -> None:
     assert min(taken) < 0.002  # asked are 0.3 ms, which bench/vulkan.py measures
 
 
+def test_nothing_is_left_of_what_is_gone(adapter: Adapter) -> None:
+    with VulkanGpu(adapter) as gpu:
+        counts = []
+        for number in range(6):
+            buffer = filled(gpu, np.zeros(128, np.float32))
+            recording = gpu.record(chain(gpu.pipeline(increment(64, number)), buffer, 4),
+                                   timed=True)
+            gpu.run(recording)
+            del buffer, recording
+            gpu.wait()
+            counts.append(len(gpu._logical._owned))
+        assert len(set(counts)) == 1 and not gpu._logical._given
+
+
 INTERRUPTED = """
 import _thread, sys, threading, time
 sys.path[:0] = sys.argv[1:]

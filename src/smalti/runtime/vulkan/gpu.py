@@ -20,6 +20,9 @@ from smalti.target.gpu.form import GroupProgram
 from smalti.target.gpu.memory import STORED_DTYPES
 from smalti.target.spirv import emit
 
+KEEP_SECONDS = 10
+"""Between times that what the driver compiled is written to disk, while the device is open."""
+
 
 def device_of(adapter: Adapter, number: int) -> Device:
     """What is said of the device `vulkan:number`; its cores are its compute units."""
@@ -87,7 +90,7 @@ class VulkanGpu(gpu.Gpu):
     def record(self, launches: Sequence[gpu.Launch], *, timed: bool = False) -> VulkanRecording:
         self._logical.check()
         self._logical.reap()
-        self._pipelines.keep()
+        self._pipelines.keep(KEEP_SECONDS)
         with self._logical.lock:
             return VulkanRecording(self._memory, launches, timed)
 

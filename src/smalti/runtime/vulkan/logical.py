@@ -193,7 +193,10 @@ class Queue:
         return found[0]
 
     def wait(self, value: int) -> None:
-        """Return when submission number `value` has run; KeyboardInterrupt ends the wait early."""
+        """Return when submission number `value` has run; 0 is none. KeyboardInterrupt ends the wait
+        early."""
+        if not value:
+            return
         info = vk.SemaphoreWaitInfo(semaphoreCount=1, pSemaphores=self._semaphores,
                                     pValues=vk.word(value))
         try:

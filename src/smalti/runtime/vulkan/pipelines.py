@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import time
 import weakref
 from collections.abc import Sequence
 
@@ -43,7 +44,7 @@ class Pipelines:
     """The pipelines of a device that is open. Threads build theirs at the same time."""
 
     def __init__(self, logical: LogicalDevice) -> None:
-        self._logical, self._changed = logical, False
+        self._logical, self._changed, self._kept = logical, False, time.monotonic()
         self._key = f"vulkan pipelines of {logical.adapter.identity}"
         self._built: weakref.WeakValueDictionary[bytes, VulkanPipeline]
         self._built = weakref.WeakValueDictionary()
@@ -79,10 +80,11 @@ class Pipelines:
             found = self._built.setdefault(key, made)
         return found
 
-    def keep(self) -> None:
-        """Write what the driver has compiled since the last time to the cache of this user."""
-        if self._changed:
-            self._changed = False
+    def keep(self, seconds: float = 0.0) -> None:
+        """Write what the driver has compiled since the last time to the cache of this user, unless
+        that was less than so many seconds ago."""
+        if self._changed and time.monotonic() - self._kept >= seconds:
+            self._changed, self._kept = False, time.monotonic()
             cache.put(self._key, self._data())
 
     # ------------------------------------------------------------------ parts

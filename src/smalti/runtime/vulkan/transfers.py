@@ -65,11 +65,14 @@ class Transfers:
         done = 0
         while done < source.nbytes:
             with self._logical.lock:
-                chunk = self._opened()
-                size = min(source.nbytes - done, CHUNK_BYTES - chunk.filled)
-                ctypes.memmove(chunk.address, source.ctypes.data + done, size)
-                self._upload(chunk, buffer, offset + done, size)
-            done += size
+                busy = self._busy()
+                if not busy:
+                    chunk = self._opened()
+                    size = min(source.nbytes - done, CHUNK_BYTES - chunk.filled)
+                    ctypes.memmove(chunk.address, source.ctypes.data + done, size)
+                    self._upload(chunk, buffer, offset + done, size)
+                    done += size
+            self._logical.transfer.wait(busy)  # others may submit meanwhile
 
     def read(self, buffer: VulkanBuffer, offset: int, bytes: int) -> np.ndarray:
         """A copy of `bytes` of `buffer` from `offset` on, as u8."""
@@ -79,9 +82,12 @@ class Transfers:
             self._settle(buffer)
             ctypes.memmove(found.ctypes.data, buffer.address + offset, bytes)
             return found
-        with self._logical.lock:
+        logical = self._logical
+        with logical.lock:
             self.flush()
             after = buffer.last_use()
+        logical.compute.wait(after)  # others may submit meanwhile
+        with logical.lock:
             pending: deque[tuple[Chunk, int, int]] = deque()
             for begin in range(0, bytes, CHUNK_BYTES):
                 if len(pending) == CHUNKS:
@@ -123,11 +129,18 @@ class Transfers:
         logical.barrier(chunk.commands, COPIED, TRANSFER_STAGE, TRANSFER_STAGE)
         return chunk
 
-    def _opened(self) -> Chunk:
-        """The chunk that is being filled."""
+    def _busy(self) -> int:
+        """The submission that must have run before there is a chunk to fill; 0 where there is."""
         self._logical.check()
         if self._open is not None and self._open.filled == CHUNK_BYTES:
             self.flush()
+        chunks = self._chunks["upload"]
+        if self._open is not None or len(chunks) < CHUNKS:
+            return 0
+        return chunks[0].number if self._logical.transfer.done() < chunks[0].number else 0
+
+    def _opened(self) -> Chunk:
+        """The chunk that is being filled."""
         if self._open is None:
             self._open = self._next("upload")
             self._logical.transfer.collecting = True
