@@ -10,19 +10,13 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from mixed_graphs import mixed_graphs
 from native_pieces import LEVELS, arrays_for, relative_error
-from peers_models import TINY_TEXT, TINY_UNET, TINY_VAE
+from peers_models import TINY_VAE
+from tiny_programs import MODELS, arrays
 
 from smalti.errors import InputError, NumericsError
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES
-from smalti.models import (
-    MobileNetV2Config,
-    clip_text_graph,
-    mobilenet_v2_graph,
-    unet_graph,
-    vae_decoder_graph,
-    vae_encoder_graph,
-)
+from smalti.models import vae_decoder_graph
 from smalti.runtime import compiler
 from smalti.runtime.compiler import build_image, compile_graph
 from smalti.runtime.program import NativeProgram
@@ -30,17 +24,6 @@ from smalti.target.x86.instructions import level
 from smalti.target.x86.lower import limits
 
 EXAMPLES = 40
-MODELS = {
-    "text": lambda: clip_text_graph(TINY_TEXT, 2),
-    "unet": lambda: unet_graph(TINY_UNET, 2, 8, 6, tokens=5),
-    "decoder": lambda: vae_decoder_graph(TINY_VAE, 1, 4, 4),
-    "encoder": lambda: vae_encoder_graph(TINY_VAE, 1, 16, 16),
-    "mobile": lambda: mobilenet_v2_graph(TINY_MOBILE, 2, 37, 44),
-}
-TINY_MOBILE = MobileNetV2Config(classes=10, multiplier=0.5, head_channels=200,
-                                blocks=((1, 16, 1, 1), (6, 24, 2, 2), (6, 64, 2, 2)))
-
-
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SMALTI_CACHE", str(tmp_path))
@@ -53,16 +36,6 @@ def native(graph: Graph, name: str, threads: int = 1, precision: str = "f32") ->
     """A program without looking at the cache."""
     image = build_image(graph, level(name), limits(level(name), threads), precision)
     return NativeProgram(image, threads)
-
-
-def arrays(graph: Graph) -> tuple[dict, dict]:
-    inputs, parameters = arrays_for(graph)
-    for name in parameters:
-        if parameters[name].ndim == 1 and name.endswith("weight"):
-            parameters[name] += 1
-        if name.endswith("running_var"):
-            parameters[name] = np.exp(parameters[name])
-    return inputs, parameters
 
 
 @pytest.mark.parametrize("model", MODELS)

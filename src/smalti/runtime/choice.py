@@ -63,14 +63,18 @@ def opened(name: str) -> Gpu:
     DeviceError where its driver refuses."""
     with _lock:
         if name not in _open:
-            if name.startswith("vulkan:"):
-                from smalti.runtime.vulkan import open_device
-            elif name.startswith("wgpu:"):
+            if name.startswith("wgpu:"):
                 from smalti.runtime.webgpu import open_device
+
+                _open[name] = open_device(name)
             else:
-                raise InputError(f"no device is named {name!r}; known: "
-                                 f"{', '.join(entry.id for entry in devices())}")
-            _open[name] = open_device(name)
+                from smalti.runtime.vulkan import VulkanGpu, adapters
+
+                number, found = name.removeprefix("vulkan:"), adapters()
+                if not number.isdigit() or int(number) >= len(found):
+                    raise InputError(f"no device is named {name!r}; known: "
+                                     f"{', '.join(entry.id for entry in devices())}")
+                _open[name] = VulkanGpu(found[int(number)], int(number))
         return _open[name]
 
 

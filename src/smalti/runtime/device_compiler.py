@@ -134,8 +134,8 @@ class Lowering:
         kernel = piece.kernel
         if kernel not in self.known:
             verify(kernel, "the cut")
-            schedule = choose_group(kernel, self.limits, self.precision)
             try:
+                schedule = choose_group(kernel, self.limits, self.precision)
                 low = lower(kernel, schedule, self.limits)
             except (IllegalSchedule, OverflowError) as error:
                 raise UnsupportedError("the device has no room for:", [UnsupportedNode(
