@@ -33,11 +33,13 @@ def agreeing(gpu: Gpu, graph: Graph, precision: str, inputs: dict, parameters: d
     expected = evaluate(graph, inputs, parameters)
     program = compile_for(gpu, graph, precision=precision)
     program.bind(parameters.__getitem__)
-    first, found = program.run(inputs), program.run(inputs)
+    found = program.run(inputs)
     for output, array in expected.items():
         error = relative_error(found[output], array)
         assert error < ALLOWED[precision], f"{output!r} is off by {error:.3g}\n{program.explain()}"
-        assert first[output].tobytes() == found[output].tobytes()
+    if not isinstance(gpu, InterpretedGpu):
+        again = program.run(inputs)
+        assert all(found[name].tobytes() == again[name].tobytes() for name in expected)
     return program
 
 
