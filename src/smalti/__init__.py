@@ -83,7 +83,8 @@ def __dir__() -> list[str]:
 def compile(model: Graph | onnx.ModelProto | str | PathLike[str], *, device: str = "auto",
             precision: Literal["auto", "f32", "f16", "bf16"] = "f32",
             shapes: Mapping[str, Sequence[int] | int] | None = None,
-            threads: int | None = None, like: Program | None = None) -> Program:
+            threads: int | None = None, like: Program | None = None,
+            objective: Literal["latency", "throughput", "energy"] = "latency") -> Program:
     """A native program for `model`: the path of an ONNX file, an onnx.ModelProto or a graph.
 
     Of an ONNX model the weights are bound already, and `bind` may swap them; a graph comes without.
@@ -92,9 +93,11 @@ def compile(model: Graph | onnx.ModelProto | str | PathLike[str], *, device: str
     `device` is one of `smalti.devices()`, "auto" the fastest of them. `threads` are the
     worker threads, default `SMALTI_THREADS`, else the cores that this process may use. `like` is a
     program of the same model for other shapes, with the same weights bound: what both pack the same
-    way is shared. Raises InputError for another kind of model, a damaged one, an unknown device or
-    precision, or shapes that stay open, and UnsupportedError naming every node that cannot be
-    compiled.
+    way is shared. `objective` is what a CPU's schedules are chosen for (docs/machine.md): a run
+    that is done soon, one of as many runs at once as there are cores, with one thread by default,
+    or one that takes little energy. Raises InputError for another kind of model, a damaged one, an
+    unknown device, precision or objective, or shapes that stay open, and UnsupportedError naming
+    every node that cannot be compiled.
 
     >>> import numpy as np, smalti
     >>> graph = smalti.Graph("twice")
@@ -114,7 +117,7 @@ def compile(model: Graph | onnx.ModelProto | str | PathLike[str], *, device: str
         if shapes:
             raise InputError("the shapes of a smalti.Graph are fixed; give none")
         return compile_graph(model, precision=precision, threads=threads, like=like,
-                             device=device)
+                             device=device, objective=objective)
     from onnx import ModelProto
 
     from smalti.runtime.models import compile_model
@@ -123,4 +126,4 @@ def compile(model: Graph | onnx.ModelProto | str | PathLike[str], *, device: str
         raise InputError(f"compile takes the path of an ONNX file, an onnx.ModelProto or a "
                          f"smalti.Graph, got {type(model).__name__}")
     return compile_model(model, shapes=shapes, precision=precision, threads=threads, like=like,
-                         device=device)
+                         device=device, objective=objective)

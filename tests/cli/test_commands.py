@@ -115,6 +115,7 @@ def test_bench_measures_and_writes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments, said", [
     (("--models", "unit"), "known: "), (("--precision", "f8"), "f8"),
+    (("--objective", "speed"), "known: latency"),
     (("--peers", "tensorrt"), "known: smalti_onnx"), (("--threads", 0), "1 to 256"),
     (("--chart", "a.pdf"), ".svg or .png"), (("--json", "no-such-folder/a"), "no folder"),
     (("--exports", __file__, "--peers"), "--exports")])
@@ -193,6 +194,7 @@ def test_a_prompt_of_20000_characters_makes_a_picture_and_a_warning(
     (["--device", "gpu"], "known: auto, cpu"),
     (["--threads", "0"], "threads is 0"),
     (["--precision", "int4"], "known: auto"),
+    (["--objective", "speed"], "known: latency"),
 ])
 def test_generate_refuses_options_it_cannot_use(
         model_path: Path, tmp_path: Path, options: list[str], message: str) -> None:

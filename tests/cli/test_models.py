@@ -176,6 +176,7 @@ def test_inspect_and_explain(model: Path, tmp_path: Path) -> None:
     (("compile", "small.onnx", "--shape", "rows=3", "--target", "sse"), "known: avx2"),
     (("compile", "small.onnx", "--shape", "rows=3", "-o", "no/a.smalti"), "no folder"),
     (("compile", "small.onnx", "--shape", "rows=3", "--precision", "f8"), "f8"),
+    (("compile", "small.onnx", "--shape", "rows=3", "--objective", "x"), "known: latency"),
     (("inspect", "x.npy"), "x.npy"),
     (("explain", "small.onnx", "--part", "unet"), "for checkpoints"),
 ])

@@ -382,3 +382,13 @@ def test_files_that_hold_no_weights_are_refused(bound, path: Path, tmp_path: Pat
         save_file({"block.bias": np.zeros(16, np.float32)}, tmp_path / f"{name}.safetensors")
     with pytest.raises(InputError, match="is in a.safetensors and in b.safetensors"):
         bound.bind(tmp_path)
+
+
+def test_a_file_keeps_the_objective_of_its_schedules(tmp_path: Path) -> None:
+    path = tmp_path / "many.smalti"
+    compile_graph(graph(), objective="throughput").save(path, targets=LEVELS[:1])
+    for recompile in (False, True):
+        found = smalti.load(path, recompile=recompile)
+        assert (found.recipe.objective, found.threads) == ("throughput", 1)
+    with pytest.raises(InputError, match="known: latency"):
+        smalti.compile(graph(), objective="speed")

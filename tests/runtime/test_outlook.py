@@ -11,6 +11,7 @@ from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.runtime.compiler import compile_graph
 from smalti.runtime.outlook import limits_of
+from smalti.tune.objective import OBJECTIVES
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +57,14 @@ def test_larger_images_take_longer_and_faster_devices_less() -> None:
     assert milliseconds(here.explain("rtx_4090")) < milliseconds(here.explain("rtx_4060"))
     assert milliseconds(here.explain("core_i9_13900k")) < milliseconds(
         here.explain("core_i5_12400"))
+
+
+def test_a_run_among_others_takes_longer_and_says_so() -> None:
+    alone, among, saving = (compile_graph(small(64), threads=1, objective=name).explain(
+        "core_i5_12400") for name in OBJECTIVES)
+    assert "6 programs at once" in among and "1 threads" in among
+    assert milliseconds(among) > milliseconds(alone)
+    assert "objective energy" in saving and milliseconds(saving) >= milliseconds(alone)
 
 
 def test_an_unknown_device_is_refused() -> None:

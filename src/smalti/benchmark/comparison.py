@@ -103,7 +103,8 @@ class Measured:
 class Plan:
     """How to measure: peers by name, worker threads, turns of each, folder for their files.
 
-    Turns that other processes disturb are repeated up to `tries_max` times.
+    Turns that other processes disturb are repeated up to `tries_max` times. `objective` is what our
+    own schedules are chosen for.
     """
 
     peers: tuple[str, ...]
@@ -112,6 +113,7 @@ class Plan:
     exports: Path
     say: Callable[[str], None]
     tries_max: int = TRIES_MAX
+    objective: str = "latency"
 
 
 def installed(peers: Sequence[str], say: Callable[[str], None]) -> tuple[str, ...]:
@@ -138,7 +140,7 @@ def installed(peers: Sequence[str], say: Callable[[str], None]) -> tuple[str, ..
 
 def measure(case: Case, precision: str, plan: Plan) -> Measured:
     """Our program and the peers, pair by pair, so that only two hold weights at a time."""
-    job = Job(case, precision, plan.threads, plan.exports)
+    job = Job(case, precision, plan.threads, plan.exports, plan.objective)
     peers = [name for name in plan.peers if precision in ENGINES[name].precisions]
     for name in plan.peers:
         if name not in peers:

@@ -26,7 +26,8 @@ TRIALS, TRIALS_SECONDS_MAX = 4, 1.0
 
 @dataclass(frozen=True)
 class Job:
-    """What to compute: a case in a precision ("f32" or "bf16") on `threads` threads.
+    """What to compute: a case in a precision ("f32" or "bf16") on `threads` threads; schedules of
+    our own program are chosen for `objective`.
 
     Below `exports` lie the ONNX file and the outputs of PyTorch in f32, once `export` was called.
     """
@@ -35,6 +36,7 @@ class Job:
     precision: str
     threads: int
     exports: Path
+    objective: str = "latency"
 
     @property
     def folder(self) -> Path:
@@ -78,7 +80,7 @@ class Engine:
 def smalti(job: Job) -> Runner:
     """Our own program."""
     program = compile_graph(job.case.graph(), precision=job.precision, threads=job.threads,
-                            held=job.case.held)
+                            held=job.case.held, objective=job.objective)
     program.bind(job.case.read())
     given = job.case.inputs()
     return Runner(lambda: program.run(given), lambda: list(program.run(given).values()),
@@ -89,7 +91,7 @@ def smalti_onnx(job: Job) -> Runner:
     """Our own program, made of the exported file."""
     model = load(job.onnx)
     program = compile_graph(model.graph, precision=job.precision, threads=job.threads,
-                            held=job.case.held)
+                            held=job.case.held, objective=job.objective)
     program.bind(model.parameters)
     given = job.case.inputs()
     return Runner(lambda: program.run(given), lambda: list(program.run(given).values()),

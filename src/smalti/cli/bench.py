@@ -34,6 +34,8 @@ def names(text: str | None) -> tuple[str, ...]:
 @click.option("--models", default=None, metavar="NAMES", help="Only these. Default: the suite.")
 @click.option("--precision", default="f32", show_default=True, help="f32, bf16 or f32,bf16.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
+@click.option("--objective", default="latency", show_default=True,
+              help="What our schedules are chosen for: latency, throughput (one thread) or energy.")
 @click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True,
               help="Turns of each engine.")
 @click.option("--exports", type=click.Path(path_type=Path), default=None, metavar="FOLDER",
@@ -42,8 +44,9 @@ def names(text: str | None) -> tuple[str, ...]:
               metavar="FILE", help="Everything that was measured.")
 @click.option("--chart", "chart_path", type=click.Path(path_type=Path), default=None,
               metavar="FILE", help="A bar chart, .svg or .png.")
-def bench(peers: str | None, models: str | None, precision: str, threads: int | None, rounds: int,
-          exports: Path | None, json_path: Path | None, chart_path: Path | None) -> None:
+def bench(peers: str | None, models: str | None, precision: str, threads: int | None,
+          objective: str, rounds: int, exports: Path | None, json_path: Path | None,
+          chart_path: Path | None) -> None:
     """Measure whole models with seeded weights, alone or in turns with other engines.
 
     Exit code 1 when a bound is missed.
@@ -51,6 +54,7 @@ def bench(peers: str | None, models: str | None, precision: str, threads: int | 
     with ending_at_once():
         from smalti import settings
         from smalti.benchmark import chart, comparison, report, suite, table
+        from smalti.tune.objective import checked
     precisions = names(precision)
     if not precisions or set(precisions) - set(PRECISIONS):
         raise InputError(f"--precision is {precision!r}; expected f32, bf16 or f32,bf16")
@@ -58,10 +62,13 @@ def bench(peers: str | None, models: str | None, precision: str, threads: int | 
         raise InputError(f"--chart is {chart_path}; give a name that ends in .svg or .png")
     check_writable([path for path in (json_path, chart_path) if path])
     cases = suite.chosen(names(models) or tuple(suite.CASES))
-    count = settings.threads() if threads is None else settings.checked_threads(threads)
+    if threads is None:
+        threads = 1 if checked(objective) == "throughput" else settings.threads()
+    count = settings.checked_threads(threads)
     asked = comparison.PEERS if peers == ALL else names(peers)
     with folder_of(exports) as folder:
-        plan = comparison.Plan(comparison.installed(asked, say), count, rounds, folder, say)
+        plan = comparison.Plan(comparison.installed(asked, say), count, rounds, folder, say,
+                               objective=checked(objective))
         results = [comparison.measure(case, precision, plan)
                    for case in cases for precision in precisions]
     rows = [result.row() for result in results]

@@ -25,6 +25,8 @@ ENGINE, ONNX = ".smalti", ".onnx"
 @click.option("--precision", default=None, help="f32 or bf16. Default: f32, or that of a .smalti.")
 @click.option("--threads", type=int, default=None,
               help="Threads to choose schedules for. Default: all cores.")
+@click.option("--objective", default=None,
+              help="latency, throughput or energy. Default: latency, or that of a .smalti.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=NUMBERS",
               help="Shape of an input, or extent of a dimension, that MODEL leaves open.")
 @click.option("--weights", type=click.Path(path_type=Path), default=None, metavar="PATH",
@@ -32,8 +34,8 @@ ENGINE, ONNX = ".smalti", ".onnx"
                    ".smalti.")
 @click.option("--with-weights", is_flag=True, help="Also put the weights into the file.")
 def compile(model: Path, output: Path | None, target: str | None, precision: str | None,
-            threads: int | None, shapes: tuple[str, ...], weights: Path | None,
-            with_weights: bool) -> None:
+            threads: int | None, objective: str | None, shapes: tuple[str, ...],
+            weights: Path | None, with_weights: bool) -> None:
     """Compile MODEL (.onnx, or .smalti for other targets) to an engine file.
 
     The file runs with `smalti run` and smalti.load, with these weights or others.
@@ -62,7 +64,7 @@ def compile(model: Path, output: Path | None, target: str | None, precision: str
                              "that it was made from")
         file = engine.EngineFile(model)
         recipe = Recipe.of(file.graph, precision or file.about.precision, file.about.held, threads,
-                           dict(file.about.weights))
+                           dict(file.about.weights), objective or file.about.objective)
         own = model if file.has_weights else None
         if with_weights and weights is None and own is None:
             raise InputError(f"{model} holds no weights; give --weights FILE: .safetensors, a "
@@ -71,7 +73,8 @@ def compile(model: Path, output: Path | None, target: str | None, precision: str
         from smalti.frontend.onnx import load
 
         opened = load(model, shapes=wanted)
-        recipe = Recipe.of(opened.graph, precision or "f32", (), threads)
+        recipe = Recipe.of(opened.graph, precision or "f32", (), threads,
+                           objective=objective or "latency")
         own = opened.parameters
     engine.save(recipe, output, targets=targets, weights=weights or own, with_weights=with_weights,
                 progress=show_progress)

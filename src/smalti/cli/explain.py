@@ -37,8 +37,11 @@ def chosen_parts(pipe: smalti.Pipeline, part: str | None) -> list[str]:
               help="Shape of an input, or extent of a dimension, that an .onnx leaves open.")
 @click.option("--device", default=None, metavar="NAME",
               help="A GPU or CPU that need not be here, say rtx_4060: what to expect of it.")
+@click.option("--objective", default=None,
+              help="latency, throughput or energy. Default: latency.")
 def explain(model: str | None, part: str | None, size: str | None, threads: int | None,
-            precision: str | None, shapes: tuple[str, ...], device: str | None) -> None:
+            precision: str | None, shapes: tuple[str, ...], device: str | None,
+            objective: str | None) -> None:
     """Show the kernels and schedules of MODEL, and how long they are expected to take.
 
     MODEL is a checkpoint (default: the model that ships with Smalti), an .onnx model or a .smalti
@@ -51,7 +54,8 @@ def explain(model: str | None, part: str | None, size: str | None, threads: int 
     if model is not None and Path(model).suffix in (ENGINE, ONNX):
         if part is not None or size is not None:
             raise InputError("--part and --size are for checkpoints")
-        program = opened(Path(model), parse_shapes(shapes), {}, precision, threads, False)
+        program = opened(Path(model), parse_shapes(shapes), {}, precision, threads, False,
+                         objective=objective)
         show_progress("")
         click.echo(program.explain(device))
         return
@@ -61,7 +65,7 @@ def explain(model: str | None, part: str | None, size: str | None, threads: int 
     with ending_at_once():
         pipeline = smalti.Pipeline
     pipe = pipeline.load(model, precision=precision or "auto", threads=threads,
-                         progress=show_progress)
+                         progress=show_progress, objective=objective or "latency")
     for name in chosen_parts(pipe, part):
         text = pipe.explain(name, width=width, height=height, device=device)
         show_progress("")

@@ -139,6 +139,8 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
 @click.option("--supervise/--no-supervise", default=False, show_default=True,
               help="Look for faster schedules while the picture is made; it is the same with and "
                    "without.")
+@click.option("--objective", default="latency", show_default=True,
+              help="What a CPU's schedules are chosen for: latency, throughput or energy.")
 @click.option("--memory", default=None, metavar="SIZE",
               help="What all of it may take, such as 6GB. Default: what the device has.")
 def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[str, ...],
@@ -152,7 +154,8 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
              clip_skip: int | None, tiling: str | None, controls: tuple[tuple[str, str], ...],
              strengths: tuple[float, ...], times: tuple[tuple[float, float], ...], edges: bool,
              emphasis: str, preview: str | None, rng: str, device: str, threads: int | None,
-             precision: str, supervise: bool, memory: str | None, **change: Any) -> None:
+             precision: str, supervise: bool, objective: str, memory: str | None,
+             **change: Any) -> None:
     """Make a picture of PROMPT."""
     started = time.perf_counter()
     width, height = parse_size(size)
@@ -164,7 +167,7 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
                          progress=show_progress, keep=False, text_encoders=text_encoders, vae=vae,
                          prediction=prediction, refiner=refiner, supervise=supervise, memory=memory,
                          loras=[parse_lora(text) for text in loras], lora_folder=lora_dir,
-                         embeddings=(*embeddings, *embedding_dirs))
+                         embeddings=(*embeddings, *embedding_dirs), objective=objective)
     work = pipe.steps(
         prompt, negative_prompt=negative_prompt, width=width, height=height, steps=steps,
         guidance_scale=guidance, sampler=sampler, noise=noise, seed=seed, rng=rng,

@@ -86,7 +86,8 @@ def run(model: Path, inputs: tuple[str, ...], output: Path | None, weights: Path
 
 
 def opened(model: Path, shapes: dict, given: dict[str, np.ndarray], precision: str | None,
-           threads: int | None, recompile: bool, device: str = "cpu") -> Program:
+           threads: int | None, recompile: bool, device: str = "cpu",
+           objective: str | None = None) -> Program:
     """The program of a file, with the weights that it has.
 
     Dimensions that a model leaves open are those of the arrays given.
@@ -103,6 +104,9 @@ def opened(model: Path, shapes: dict, given: dict[str, np.ndarray], precision: s
         if precision is not None:
             raise InputError("an engine file has the precision that it was compiled for; give "
                              "--precision to `smalti compile`")
+        if objective is not None:
+            raise InputError("an engine file has the objective that it was compiled for; give "
+                             "--objective to `smalti compile`")
         return load(model, threads=threads, recompile=recompile, progress=progress)
     from smalti.runtime.choice import chosen
     from smalti.runtime.models import compile_model
@@ -111,7 +115,8 @@ def opened(model: Path, shapes: dict, given: dict[str, np.ndarray], precision: s
         raise InputError(f"--recompile is for engine files; {model} is compiled anyway")
     shapes = {**{name: array.shape for name, array in given.items()}, **shapes}
     return compile_model(model, shapes=shapes, precision=precision or "f32", threads=threads,
-                         progress=progress, device=chosen(device))
+                         progress=progress, device=chosen(device),
+                         objective=objective or "latency")
 
 
 def inputs_of(program: Program) -> tuple[dict[str, tuple[tuple[int, ...], str]], dict[str, int]]:

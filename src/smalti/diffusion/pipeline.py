@@ -45,6 +45,7 @@ from smalti.diffusion.words import Words, fitting
 from smalti.models.parts import TEXTS
 from smalti.runtime import Program, devices
 from smalti.runtime.choice import chosen, precisions
+from smalti.tune.objective import OBJECTIVES
 
 SHIPPED_MODEL = Path(__file__).parents[1] / "assets" / "emoji-128.safetensors"
 USABLE_SHARE = 0.9  # of the device's memory, where nothing is said
@@ -90,7 +91,8 @@ class Pipeline:
              vae: str | Path | None = None, prediction: str | None = None,
              loras: Sequence[Entry] = (), lora_folder: str | Path | None = None,
              embeddings: Sequence[str | Path] = (), refiner: str | Path | None = None,
-             supervise: bool = False, memory: int | str | None = None) -> Pipeline:
+             supervise: bool = False, memory: int | str | None = None,
+             objective: str = "latency") -> Pipeline:
         """Open a checkpoint: a file of weights, a diffusers folder, or None for the model that
         ships with Smalti. Nothing is compiled yet.
 
@@ -101,7 +103,8 @@ class Pipeline:
         as <lora:name:0.8>. `embeddings` are textual inversions, files or folders of them, which
         prompts name by their files. `refiner` is a model that takes the last steps over, such as
         that of SDXL. With `supervise`, faster schedules are looked for while pictures are made,
-        which are the same with and without.
+        which are the same with and without. `objective` is what schedules of a CPU are chosen for,
+        as in `smalti.compile`.
 
         `memory` is what all of it may take: bytes, or "6GB"; default: what the device has. What
         does not fit is let go when another part is needed, weights of a denoiser come and go while
@@ -110,8 +113,12 @@ class Pipeline:
         go as soon as it is done with, so that the next one takes over its memory.
         `progress` is called with a line of text before and during anything that takes long.
         Raises CheckpointError for a file that is no complete model of a known family, and
-        InputError for an unknown device or precision, or a number of threads outside 1 to 256.
+        InputError for an unknown device, precision or objective, or a number of threads outside 1
+        to 256.
         """
+        check_name("objective", objective, OBJECTIVES)
+        if objective == "throughput" and threads is None:
+            threads = 1
         if threads is not None:
             settings.checked_threads(threads)
         device = chosen(device)
@@ -124,7 +131,7 @@ class Pipeline:
 
         def models(part_of: checkpoint.Checkpoint) -> Submodels:
             return Submodels(part_of, precision, threads, progress, supervise, memory_bytes=budget,
-                             device=device)
+                             device=device, objective=objective)
 
         submodels, second = models(opened), None
         if refiner is not None:

@@ -59,7 +59,7 @@ class Submodels:
     `supervise`, schedules are tried while parts run (see `runtime.supervisor`). All that the
     process takes is kept below `memory_bytes`: parts that are not in use are let go, and weights of
     one that is too large come and go while it runs. `said` says what was done for that. Programs
-    are those of `device`.
+    are those of `device`, for an `objective` (see `tune.objective`).
     """
 
     checkpoint: Checkpoint
@@ -70,6 +70,7 @@ class Submodels:
     words: Sequence[Embedding] = ()
     memory_bytes: int | None = None
     device: str = "cpu"
+    objective: str = "latency"
     said: list[str] = field(default_factory=list)
     _bound: dict[str, _Bound] = field(default_factory=dict)
     _watched: dict[str, Supervisor] = field(default_factory=dict)
@@ -228,6 +229,7 @@ class Submodels:
             graph,
             precision=self.precision_of(part),
             threads=self.threads,
+            objective=self.objective,
             held=[name for name in self.parts[part].held if name in graph.inputs],
             weights=self.dtypes(graph),
             progress=lambda done, total: self.progress(f"compiling {title}: {done} of {total}"),

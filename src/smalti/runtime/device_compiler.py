@@ -48,6 +48,7 @@ class DeviceRecipe:
     limits: GroupLimits
     weights: tuple[tuple[str, str], ...] = ()
     threads: int = 1
+    objective: str = "latency"
 
     def cut(self) -> tuple[Cut, int]:
         """The pieces of a program, and the bytes that packed weights add to plain ones: none."""

@@ -87,7 +87,7 @@ def save(recipe: Recipe, path: str | PathLike, *, targets: Sequence[str],
             parameters.extend(Parameter(name, value.shape, value.type.dtype)
                               for name, value in graph.parameters.items())
         about = About(__version__, graph.name, recipe.precision, recipe.threads,
-                      recipe.held, tuple(parameters), recipe.weights)
+                      recipe.held, tuple(parameters), recipe.weights, recipe.objective)
         yield ABOUT, [json.dumps(asdict(about), separators=(",", ":")).encode()], True
 
     container.write(Path(path), len(targets) + 2 + with_weights, sections())
@@ -154,9 +154,11 @@ def load(path: str | PathLike, *, threads: int | None = None, recompile: bool = 
     if recompile:
         program = compile_graph(file.graph, precision=about.precision, threads=threads,
                                 held=about.held, weights=dict(about.weights),
+                                objective=about.objective,
                                 progress=progress)
     else:
-        recipe = Recipe.of(file.graph, about.precision, about.held, threads, dict(about.weights))
+        recipe = Recipe.of(file.graph, about.precision, about.held, threads, dict(about.weights),
+                           about.objective)
         program = NativeProgram(file.image(_level_here(file)), recipe.threads, recipe)
     if file.has_weights:
         program.bind(file.array, file.drop)

@@ -63,7 +63,7 @@ class Parameter:
 class About:
     """What a file says of itself. `threads` are those that schedules were chosen for; any number
     of them runs a program and gives the same bytes. `weights` are names and dtypes of parameters
-    that are held as halves or quantised."""
+    that are held as halves or quantised; `objective` is what schedules were chosen for."""
 
     smalti: str
     name: str
@@ -72,6 +72,7 @@ class About:
     held: tuple[str, ...]
     parameters: tuple[Parameter, ...]
     weights: tuple[tuple[str, str], ...] = ()
+    objective: str = "latency"
 
 
 class EngineFile:

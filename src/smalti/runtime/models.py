@@ -18,6 +18,7 @@ from smalti.runtime.staged import INTERPRETED_MAX, StagedProgram
 
 def compile_model(model: str | Path | onnx.ModelProto | Model, *, shapes: Shapes | None = None,
                   precision: str = "f32", threads: int | None = None, target: str | None = None,
+                  objective: str = "latency",
                   progress: Callable[[int, int], None] | None = None, like: Program | None = None,
                   interpreted_max: int = INTERPRETED_MAX, device: str = "cpu") -> Program:
     """A program that computes an ONNX model, its weights bound.
@@ -38,7 +39,7 @@ def compile_model(model: str | Path | onnx.ModelProto | Model, *, shapes: Shapes
     """
     loaded = model if isinstance(model, Model) else load(model, shapes)
     compile = partial(compile_graph, precision=precision, threads=threads, target=target,
-                      progress=progress, like=like, device=device)
+                      objective=objective, progress=progress, like=like, device=device)
     if not loaded.static:
         return StagedProgram(loaded, compile, interpreted_max)
     try:
