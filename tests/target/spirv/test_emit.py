@@ -101,3 +101,13 @@ def test_bytes_are_not_stored() -> None:
     b.store(b.binding("y", "u8", 4, "write"), 0, Number(1.0, F32))
     with pytest.raises(VerificationError, match="only read"):
         emit(b.finish((1, 1, 1)), RICH)
+
+
+def test_steps_that_round_are_not_rearranged() -> None:
+    b = Builder("steps", 1)
+    y = b.binding("y", "f32", 1, "read_write")
+    b.store(y, 0, b.load(y, 0) + 1.0 - 1.0)
+    text = listing(emit(b.finish((1, 1, 1)), PLAIN))
+    made = [line.split()[0] for name in ("FAdd", "FSub") for line in lines(text, f"= {name}")]
+    assert len(made) == 2 and {f"Decorate {name}, NoContraction" for name in made} <= {
+        *text.splitlines()}

@@ -28,6 +28,9 @@ BUILTIN_OF = {"invocation": "LocalInvocationIndex", "subgroup": "SubgroupId",
               "lane": "SubgroupLocalInvocationId"}
 MINOR, MINOR_OF_MATRICES = 3, 6
 REDUCE = 0
+EXACT = {"FAdd", "FSub", "FMul", "FDiv", "Fma"}
+"""What compilers must neither fuse nor rearrange: functions rely on how single steps round, as in
+(x + 1) - 1. What is to be fused is "fma" already."""
 
 
 def emit(program: GroupProgram, limits: GroupLimits) -> bytes:
@@ -125,7 +128,10 @@ class Emitter:
             return special(expr)
         arguments = [self.value(argument) for argument in expr.arguments]
         spelling = SPELLINGS[expr.instruction][expr.arguments[-1].type.scalar]
-        return self.assembler.op(spelling, self.assembler.type(expr.type), *arguments)
+        result = self.assembler.op(spelling, self.assembler.type(expr.type), *arguments)
+        if spelling in EXACT:
+            self.assembler.decorate(result, "NoContraction")
+        return result
 
     def _select(self, expr: Op) -> int:
         a = self.assembler

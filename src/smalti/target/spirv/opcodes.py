@@ -142,7 +142,7 @@ STORAGE = {"Input": 1, "Workgroup": 4, "Function": 7, "PushConstant": 9, "Storag
 DECORATIONS = {
     "Block": 2, "ArrayStride": 6, "BuiltIn": 11, "Restrict": 19, "Aliased": 20, "Coherent": 23,
     "NonWritable": 24, "NonReadable": 25, "Binding": 33, "DescriptorSet": 34, "Offset": 35,
-    "FPRoundingMode": 39,
+    "FPRoundingMode": 39, "NoContraction": 42,
 }
 BUILTINS = {
     "WorkgroupId": 26, "LocalInvocationIndex": 29, "SubgroupId": 40,
