@@ -28,7 +28,7 @@ SUMS_MAX, MATRIX_SUMS_MAX = 64, 128
 """Of an invocation: with more, registers are spilled."""
 SUBGROUPS_MAX = 8
 SPLITS = (2, 4, 8, 16)
-DIRECT_ROWS = (1, 2, 4, 8)
+DIRECT_ROWS, DIRECT_ROWS_MAX = (1, 2, 4, 8), 16
 WAYS = (8, 16, 32)
 SIMPLE = {"add", "sub", "mul", "div", "max", "min", "neg", "abs", "relu"}
 
@@ -96,7 +96,7 @@ def _direct(e: Extents, weights: str) -> Iterator[GroupContraction]:
     """Few rows: invocations along the channels, and sets of them along the depth."""
     rows = e.b * e.y * e.x
     for tile_m in DIRECT_ROWS:
-        if tile_m == 1 or tile_m < 2 * rows <= 32:
+        if rows <= DIRECT_ROWS_MAX and (tile_m == 1 or tile_m < 2 * rows):
             for ways in WAYS:
                 for tile_n in (16, 32, 64):
                     if ways * tile_n // 4 <= INVOCATIONS[1]:
