@@ -56,8 +56,11 @@ def schedules(kernel: Kernel, limits: GroupLimits, precision: str = "f32"
     shape = best_matrix(limits, precision)
     if shape is not None:
         found += _matrices(e, shape, weights, limits)
+    work = Work.of(kernel, limits)
     for each in found:
-        if each.shared_bytes(e.parts) <= limits.shared_bytes and allowed(each, limits):
+        fits = each.shared_bytes(e.parts) <= limits.shared_bytes and all(
+            n <= most for n, most in zip(work.grid(each), limits.grid, strict=True))
+        if fits and allowed(each, limits):
             yield from (each, *_split(each, e), *_prepared(each, kernel, limits))
 
 
@@ -166,10 +169,15 @@ class Work:
         return cls(batch, rows, e.o, e.parts, e.c, e.r * e.s * e.c,
                    math.prod(n for _, n in patch.axes), prologue, limits.units or UNITS)
 
+    def grid(self, s: GroupContraction) -> tuple[int, int, int]:
+        """The work-groups of a schedule: along columns, rows, and the batch and parts of the depth.
+        """
+        return -(-self.columns // s.tile_n), -(-self.rows // s.tile_m), self.batch * s.split
+
     def clocks(self, s: GroupContraction) -> float:
         """About how many clocks of a compute unit this takes under a schedule."""
-        tiles = -(-self.rows // s.tile_m)
-        groups = self.batch * tiles * -(-self.columns // s.tile_n) * s.split
+        grid = self.grid(s)
+        groups, tiles = math.prod(grid), grid[1]
         chunks = -(-(-(-self.depth // s.tile_k)) // s.split)
         step, latency = self._chunk(s)
         alone = START + chunks * max(latency, step)
