@@ -81,7 +81,7 @@ def test_launches_are_timed(vulkan: VulkanGpu) -> None:
     for _ in range(2):
         vulkan.run(timed)
         seconds = np.array(timed.seconds())
-        assert seconds.shape == (600,) and np.all(seconds > 0) and seconds.max() < 1
+        assert seconds.shape == (600,) and np.all(seconds >= 0) and seconds.max() < 1
         assert np.median(seconds[1::2]) > np.median(seconds[::2])
 
 
