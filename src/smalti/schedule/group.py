@@ -218,6 +218,8 @@ class GroupAttention:
             raise IllegalSchedule(f"{self.each} keys and {self.channels} channels at a time")
         if self.dtype not in ("f32", "f16") or self.dtype == "f16" and not limits.f16:
             raise IllegalSchedule(f"the device has no shared memory of {self.dtype}")
+
+
 @dataclass(frozen=True, slots=True)
 class GroupDepthwise:
     """A depthwise convolution or pooling by work-groups of `size` invocations; each makes `pixels`
