@@ -103,10 +103,10 @@ def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
 
 def check_kernel(kernel: Kernel, schedule: GroupSchedule | None = None,
                  arrays: Mapping[str, np.ndarray] | None = None, limits: GroupLimits = LIMITS,
-                 subgroup: int = 32) -> GroupSchedule:
+                 subgroup: int = 32, gpu: Gpu | None = None) -> GroupSchedule:
     """Assert that the group programs of a kernel compute what it means; gives the schedule."""
     schedule = schedule or choose_group(kernel, limits)
-    found, expected = execute(kernel, schedule, arrays or {}, limits, subgroup)
+    found, expected = execute(kernel, schedule, arrays or {}, limits, subgroup, gpu)
     for name, array in expected.items():
         error = relative_error(found[name], array)
         assert error < ERRORS.get(kernel.buffer(name).dtype, 1e-5), (
