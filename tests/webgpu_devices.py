@@ -32,7 +32,7 @@ def webgpu() -> Iterator[WebGpu]:
 def plain_webgpu() -> Iterator[WebGpu]:
     """The same, as if it had neither f16 nor immediates."""
     adapter = first()
-    limits = replace(adapter.limits, push_bytes=0, f16=False, storage16=False)
+    limits = replace(adapter.limits, f16=False, storage16=False)
     features = adapter.features - {F16, IMMEDIATES}
     with WebGpu(replace(adapter, limits=limits, features=features)) as gpu:
         yield gpu

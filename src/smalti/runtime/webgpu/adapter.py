@@ -21,6 +21,7 @@ FEATURES = (F16, SUBGROUP, IMMEDIATES, TIMES, MAPPABLE)
 # Sizes of subgroups, by what a name begins with; the package tells of none. Others: WebGPU's range.
 SUBGROUPS = {"Apple": (32, 32), "NVIDIA": (32, 32), "AMD": (32, 64), "Intel": (8, 32)}
 ANY_SUBGROUP = (4, 128)
+UNIFORM_BYTES = 256  # of what stands for immediates where a device has none
 GRANULE = 16  # bytes; of the widest element that WGSL declares, of which a binding holds whole ones
 
 
@@ -80,7 +81,7 @@ def group_limits(name: str, limits: dict[str, int], features: frozenset[str],
     ...           "max-storage-buffers-per-shader-stage": 8}
     >>> found = group_limits("Apple M3", limits, frozenset([SUBGROUP]), "integrated")
     >>> found.invocations, found.subgroup_min, found.push_bytes, found.buffer_bytes
-    (256, 32, 0, 2147483632)
+    (256, 32, 256, 2147483632)
     """
     sizes = next((s for maker, s in SUBGROUPS.items() if name.startswith(maker)), ANY_SUBGROUP)
     f16 = F16 in features
@@ -95,5 +96,5 @@ def group_limits(name: str, limits: dict[str, int], features: frozenset[str],
         buffer_range=limits["max-storage-buffer-binding-size"] // GRANULE * GRANULE,
         offset_alignment=max(GRANULE, limits["min-storage-buffer-offset-alignment"]),
         bindings=limits["max-storage-buffers-per-shader-stage"],
-        push_bytes=limits["max-immediate-size"] if IMMEDIATES in features else 0,
+        push_bytes=limits["max-immediate-size"] if IMMEDIATES in features else UNIFORM_BYTES,
         f16=f16, storage16=f16, unified=kind in ("integrated", "cpu"))

@@ -13,13 +13,15 @@ import numpy as np
 from smalti.errors import DeviceError, DeviceMemoryError
 from smalti.runtime.devices import Device, cpu
 from smalti.runtime.gpu import Binding, Buffer, Gpu, Launch, Pipeline, Recording
-from smalti.runtime.webgpu.adapter import GRANULE, MAPPABLE, TIMES, Adapter, adapters
+from smalti.runtime.webgpu.adapter import (
+    GRANULE, IMMEDIATES, MAPPABLE, TIMES, Adapter, adapters,
+)
 from smalti.runtime.webgpu.library import caught, load, refusals, trusted_module
 from smalti.runtime.webgpu.recording import WebRecording
 from smalti.target.gpu.form import GroupProgram
 from smalti.target.gpu.memory import STORED_DTYPES
 from smalti.target.wgsl import emit
-from smalti.target.wgsl.emit import ENTRY, has_immediates
+from smalti.target.wgsl.emit import ENTRY
 
 COPY_BYTES = 32 << 20  # of what is staged at once
 WORD = 4  # bytes; copies of WebGPU are of whole words
@@ -64,13 +66,13 @@ class WebGpu(Gpu):
 
     def __init__(self, adapter: Adapter, number: int = 0) -> None:
         self.adapter, self.limits, self.library = adapter, adapter.limits, load()
-        self.device = device_of(adapter, number)
+        self.device, self.immediates = device_of(adapter, number), IMMEDIATES in adapter.features
         self._held_bytes = 0
         with refusals(f"opening {adapter.name}"):
             self._native = adapter.handle.request_device_sync(
                 required_features=sorted(adapter.features))
         self._lock = threading.RLock()  # of a thread that holds it, the collector may close buffers
-        self._layouts: dict[tuple[int, bool], tuple[Any, Any]] = {}
+        self._layouts: dict[int, tuple[Any, Any]] = {}
         self._programs: dict[GroupProgram, WebPipeline] = {}
         self._compiled: dict[str, Any] = {}
         self._buffers: weakref.WeakSet[WebBuffer] = weakref.WeakSet()
@@ -87,8 +89,8 @@ class WebGpu(Gpu):
     def pipeline(self, program: GroupProgram) -> WebPipeline:
         found = self._programs.get(program)
         if found is None:
-            code = emit(program, self.limits)
-            layout, pipeline_layout = self._layout(program)
+            code = emit(program, self.limits, immediates=self.immediates)
+            layout, pipeline_layout = self._layout(len(program.bindings))
             handle = self._compiled.get(code) or self._compile(program.name, code, pipeline_layout)
             found = WebPipeline(program, handle, layout)
             with self._lock:
@@ -102,21 +104,20 @@ class WebGpu(Gpu):
             return self.native.create_compute_pipeline(
                 layout=layout, compute={"module": module, "entry_point": ENTRY})
 
-    def _layout(self, program: GroupProgram) -> tuple[Any, Any]:
-        """The layouts of as many bindings as the program has, and of a pipeline with them."""
-        count, immediates = len(program.bindings), has_immediates(program, self.limits)
+    def _layout(self, count: int) -> tuple[Any, Any]:
+        """The layouts of that many bindings, and of a pipeline with them."""
         with self._lock:
-            if (count, immediates) not in self._layouts:
-                kinds = ["storage"] * count + ([] if immediates else ["uniform"])
+            if count not in self._layouts:
+                kinds = ["storage"] * count + ([] if self.immediates else ["uniform"])
                 stage = self.library.package.ShaderStage.COMPUTE
                 with refusals("laying out bindings"):
                     layout = self.native.create_bind_group_layout(entries=[
                         {"binding": n, "visibility": stage, "buffer": {"type": kind}}
                         for n, kind in enumerate(kinds)])
-                    self._layouts[count, immediates] = layout, self.native.create_pipeline_layout(
+                    self._layouts[count] = layout, self.native.create_pipeline_layout(
                         bind_group_layouts=[layout],
-                        immediate_size=WORD * count if immediates else 0)
-            return self._layouts[count, immediates]
+                        immediate_size=WORD * count if self.immediates else 0)
+            return self._layouts[count]
 
     # ------------------------------------------------------------------ memory
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from smalti.errors import DeviceError, VerificationError
 from smalti.runtime.gpu import Copy, Dispatch, Launch, Recording
-from smalti.runtime.webgpu.adapter import GRANULE
+from smalti.runtime.webgpu.adapter import GRANULE, UNIFORM_BYTES
 from smalti.runtime.webgpu.library import caught, load, refusals
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ SUBMISSION_SECONDS = 0.5
 """A driver's watchdog ends what takes some seconds; predictions err."""
 UNKNOWN_SECONDS = 5e-3
 """Of a launch that nobody has predicted."""
-SLOT = 256  # bytes; where offsets lie in a uniform buffer
+SLOT = UNIFORM_BYTES  # also where a binding of a uniform buffer may begin, on every device
 TIMED_MAX = 2048  # launches; a set of queries holds twice as many times
 
 
@@ -97,7 +97,7 @@ class WebRecording(Recording):
     def _uniforms(self) -> Any:
         """The offsets of all launches in a buffer, where the device has no immediates."""
         count = sum(isinstance(launch, Dispatch) for launch in self.launches)
-        if self._gpu.limits.push_bytes or not count:
+        if self._gpu.immediates or not count:
             return None
         usage = self._gpu.library.package.BufferUsage
         with refusals("making a buffer for offsets"):

@@ -32,13 +32,9 @@ PARAMETERS = {
 }
 
 
-def has_immediates(program: GroupProgram, limits: GroupLimits) -> bool:
-    """Whether the offsets of a program's bindings fit into immediates of a device."""
-    return 4 * len(program.bindings) <= limits.push_bytes
-
-
-def emit(program: GroupProgram, limits: GroupLimits) -> str:
-    """`program` as WGSL for a device of these limits; its entry point is `ENTRY`.
+def emit(program: GroupProgram, limits: GroupLimits, *, immediates: bool = True) -> str:
+    """`program` as WGSL for a device of these limits, that has `immediates` or none; its entry
+    point is `ENTRY`.
 
     Raises IllegalSchedule where the program asks for what WGSL, or the device, does not have.
 
@@ -56,7 +52,7 @@ def emit(program: GroupProgram, limits: GroupLimits) -> str:
     found = memories([(f"b{n}", b) for n, b in enumerate(program.bindings)] +
                      [(f"s{n}", s) for n, s in enumerate(program.shared)], program.body, limits.f16)
     fields = ", ".join(f"b{n}: u32" for n in range(len(program.bindings)))
-    place = "var<immediate>" if has_immediates(program, limits) else (
+    place = "var<immediate>" if immediates else (
         f"@group(0) @binding({len(program.bindings)}) var<uniform>")
     uses = {f.type.scalar for f in expressions(program.body)} | {
         memory.scalar for memory in found.values()}
