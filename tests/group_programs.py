@@ -129,6 +129,7 @@ def exchanges(scalar: str, lanes: int, subgroup: int) -> GroupProgram:
     b, elements = Builder("exchanges", SIZE, subgroup), SIZE * lanes
     x = b.binding("x", scalar, elements, "read", lanes)
     y = b.binding("y", scalar, 5 * elements, "write", lanes)
+    one = b.binding("one", scalar, elements // subgroup, "write", lanes)
     index = b.let((b.subgroup * subgroup + b.lane) * lanes)
     value = b.let(b.load(x, index, lanes, scalar=scalar))
     results = [*(op(f"subgroup_{name}", value) for name in ("add", "max", "min")),
@@ -136,6 +137,8 @@ def exchanges(scalar: str, lanes: int, subgroup: int) -> GroupProgram:
                op("subgroup_shuffle_xor", value, Number(2, Type("u32")))]
     for number, result in enumerate(results):
         b.store(y, index + number * elements, result)
+    total = op("subgroup_add", value)  # which all have to make that one can store it
+    b.store(one, b.subgroup * lanes, total, where=b.lane.equals(subgroup - 1))
     return b.finish((1, 1, 1))
 
 

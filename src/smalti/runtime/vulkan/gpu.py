@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from smalti import settings
 from smalti.errors import InputError
 from smalti.runtime import gpu
 from smalti.runtime.devices import Device
@@ -18,7 +19,7 @@ from smalti.runtime.vulkan.recording import VulkanRecording
 from smalti.runtime.vulkan.transfers import Transfers
 from smalti.target.gpu.form import GroupProgram
 from smalti.target.gpu.memory import STORED_DTYPES
-from smalti.target.spirv import emit
+from smalti.target.spirv import emit, listing
 
 KEEP_SECONDS = 10
 """Between times that what the driver compiled is written to disk, while the device is open."""
@@ -60,8 +61,11 @@ class VulkanGpu(gpu.Gpu):
             bindings = [gpu.Binding(each.elements * size, size, each.access != "write",
                                     each.access != "read")
                         for each, size in zip(program.bindings, sizes)]
-            made = self.pipeline_from(emit(program, self.limits), bindings, program.groups,
-                                      name=program.name, subgroup_size=program.subgroup)
+            module = emit(program, self.limits)
+            if settings.show("asm"):
+                print(f"{program.name}: {listing(module)}")
+            made = self.pipeline_from(module, bindings, program.groups, name=program.name,
+                                      subgroup_size=program.subgroup)
             found = self._programs.setdefault(program, made)
         return found
 

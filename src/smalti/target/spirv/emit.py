@@ -212,13 +212,18 @@ class Emitter:
         return a.op("Select", a.type(type), self._wide(where, type), value, a.constant(0, type))
 
     def _store(self, statement: Store) -> None:
-        if statement.where is not None:
-            self._either(self.value(statement.where),
-                         lambda: self._store(Store(statement.buffer, statement.index,
-                                                   statement.value)))
-            return
-        self.memory.store(statement.buffer, self.value(statement.index),
-                          self.value(statement.value), statement.value.type)
+        """All compute what is stored, as all take part in operations of subgroups."""
+        stores = self.memory.stores(statement.buffer, self.value(statement.index),
+                                    self.value(statement.value), statement.value.type)
+
+        def write() -> None:
+            for pointer, value in stores:
+                self.assembler.do("Store", pointer, value, *self.memory.operands(statement.buffer))
+
+        if statement.where is None:
+            write()
+        else:
+            self._either(self.value(statement.where), write)
 
     def _matrix_load(self, expr: MatrixLoad) -> int:
         a = self.assembler

@@ -61,14 +61,14 @@ class Memory:
         seen = Type("u16" if dtype == "bf16" else dtype, lanes)
         return self._widen(self._read(name, index, seen, lanes), dtype, seen.scalar, type)
 
-    def store(self, name: str, index: int, value: int, type: Type) -> None:
-        """Write a value of `type` to the elements from `index` on."""
+    def stores(self, name: str, index: int, value: int, type: Type) -> list[tuple[int, int]]:
+        """What writes a value of `type` to the elements from `index` on: what goes to which
+        pointer."""
         a, lanes = self.assembler, type.lanes
         if name in self._arrays:
             component = self._elements[name].scalar
             value = self._narrow(value, type, self._arrays[name].dtype, component)
-            self._shared_store(name, index, value, lanes)
-            return
+            return self._shared_stores(name, index, value, lanes)
         dtype = self._bindings[name][0].dtype
         if dtype in ("i8", "u8"):
             raise VerificationError(f"{name} holds 8-bit integers, which are only read")
@@ -80,8 +80,7 @@ class Memory:
             value = self._narrow(value, type, dtype, seen.scalar)
             if dtype == "f16" and type.scalar != "f16":
                 a.decorate(value, "FPRoundingMode", TO_EVEN)
-        a.do("Store", self._pointer(name, self._place(name, index, lanes), seen), value,
-             *self.operands(name))
+        return [(self._pointer(name, self._place(name, index, lanes), seen), value)]
 
     def matrix(self, name: str, index: int, stride: int) -> tuple[int, int]:
         """A pointer to where a matrix begins, and its stride in what that points to."""
@@ -239,13 +238,15 @@ class Memory:
         return self._vector([a.op("Load", kind, pointer, *self.operands(name))
                              for pointer in pointers], Type(scalar, lanes))
 
-    def _shared_store(self, name: str, index: int, value: int, lanes: int) -> None:
-        a, scalar = self.assembler, self._elements[name].scalar
+    def _shared_stores(self, name: str, index: int, value: int,
+                       lanes: int) -> list[tuple[int, int]]:
+        a = self.assembler
+        scalar = a.type(Type(self._elements[name].scalar))
         pointers = self._shared_pointers(name, index, lanes)
-        for lane, pointer in enumerate(pointers):
-            part = value if len(pointers) == 1 else a.op(
-                "CompositeExtract", a.type(Type(scalar)), value, lane)
-            a.do("Store", pointer, part, *self.operands(name))
+        if len(pointers) == 1:
+            return [(pointers[0], value)]
+        return [(pointer, a.op("CompositeExtract", scalar, value, lane))
+                for lane, pointer in enumerate(pointers)]
 
     # ------------------------------------------------------------------ stored and computed with
 
