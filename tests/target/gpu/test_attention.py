@@ -7,11 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from attention_kernels import attention
-from group_kernels import LIMITS, SUBGROUPS, check_kernel, execute
+from group_kernels import (
+    ERRORS, LIMITS, SUBGROUPS, check_kernel, execute, narrowed, relative_error,
+)
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from smalti.errors import IllegalSchedule
+from smalti.runtime.gpu import Gpu
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupAttention, GroupLimits
 
@@ -36,7 +39,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_attention(name: str, dtype: str) -> None:
     kernel = CASES[name]
-    kernel = replace(kernel, buffers=tuple(replace(b, dtype=dtype) if b.name in "q k v out".split()
+    kernel = replace(kernel, buffers=tuple(replace(b, dtype=dtype) if b.name in (*"qkv", "out")
                                            else b for b in kernel.buffers))
     schedule = check_kernel(kernel, limits=HALVES)
     assert schedule.dtype == ("f16" if dtype == "f16" else "f32")
@@ -97,6 +100,13 @@ def test_nan_is_passed_on() -> None:
         values[0, where] = np.nan
         found, _ = execute(kernel, choose_group(kernel, LIMITS), {name: values})
         assert np.isnan(found["out"]).any(axis=(0, 2, 3)).sum() == lost
+
+
+def test_attention_on_a_device(vulkan: Gpu) -> None:
+    for name, dtype in (("all", "f32"), ("apart", "f16")):
+        kernel, limits = narrowed(CASES[name], dtype), vulkan.limits
+        found, expected = execute(kernel, choose_group(kernel, limits), {}, limits, gpu=vulkan)
+        assert relative_error(found["out"], expected["out"]) < ERRORS[dtype]
 
 
 @pytest.mark.parametrize("schedule, message", [

@@ -17,6 +17,7 @@ staged values behind the last key.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from smalti.kernel.build import LOWEST, TOTAL_MIN
 from smalti.kernel.form import Buffer, Kernel
@@ -24,7 +25,7 @@ from smalti.schedule.group import QUERIES, GroupAttention, GroupLimits
 from smalti.target.gpu.builder import Builder
 from smalti.target.gpu.expressions import both
 from smalti.target.gpu.form import (
-    U32, Expr, GroupProgram, number, op, select, spread, vector,
+    U32, Expr, GroupProgram, Shared, number, op, select, spread, vector,
 )
 from smalti.target.gpu.lowered import Lowered, bind
 from smalti.target.gpu.types import Type
@@ -48,55 +49,41 @@ def wide(buffer: Buffer) -> bool:
         n % WIDE for n in (*outer, buffer.shape[3]))
 
 
-class _Attention:
+class Heads:
+    """What the ways to compute attention share: where tokens lie, and which of them see which."""
+
     def __init__(self, kernel: Kernel, schedule: GroupAttention) -> None:
         self.kernel, self.schedule = kernel, schedule
         self.queries, self.heads, self.depth = kernel.buffer("q").shape[1:]
         _, self.keys, _, self.width = kernel.buffer("v").shape
         self.masked = any(buffer.name == "mask" for buffer in kernel.buffers)
         self.causal = bool(kernel.option("causal"))
+        self.ragged = self.queries % schedule.queries > 0
         b = self.b = Builder("attention", schedule.size, schedule.subgroup)
         self.bound = {buffer.name: bind(b, kernel, buffer.name, WIDE if buffer.name != "mask"
                                         and wide(buffer) else 1)
                       for buffer in kernel.buffers if buffer.role != "local"}
-        self.arrays = {name: b.shared(name, schedule.dtype if name != "part" else "f32", elements,
-                                      WIDE)
-                       for name, elements in schedule.shared(self.depth).items()}
-        self.row, self.column = (b.let(b.invocation // schedule.columns, "row"),
-                                 b.let(b.invocation % schedule.columns, "column"))
         self.first = b.let(b.group[0] * schedule.queries, "first")
-        self.query = b.let(self.first + self.row * QUERIES, "query")
 
-    def program(self) -> GroupProgram:
+    def finished(self) -> GroupProgram:
         """The program for all queries of all heads."""
-        b, s = self.b, self.schedule
-        self.stage("query", "q", self.first, s.queries, 0, s.depth(self.depth))
-        self.top, self.total = (b.variable(value, name, ROW)
-                                for value, name in ((LOWEST, "top"), (0.0, "total")))
-        self.parts = -(-self.width // s.channels)
-        self.sums = [[[b.variable(0.0, "sum", Type("f32", WIDE)) for _ in range(QUERIES)]
-                      for _ in range(s.vectors)] for _ in range(self.parts)]
-        stop: Expr = number(self.keys, U32)
-        if self.causal:
-            stop = op("min", stop, self.first + s.queries)
-        with b.loop(stop, step=s.keys, name="key") as key:
-            self.weigh(self.scores(key), key)
-            self.add(key)
-        self.finish()
-        blocks = -(-self.queries // s.queries)
-        return b.finish((blocks, self.heads, self.kernel.buffer("q").shape[0]))
+        blocks = -(-self.queries // self.schedule.queries)
+        return self.b.finish((blocks, self.heads, self.kernel.buffer("q").shape[0]))
 
-    # ------------------------------------------------------------------ memory
+    def stop(self) -> Expr:
+        """Where the keys end that queries of this work-group see."""
+        stop = number(self.keys, U32)
+        return op("min", stop, self.first + self.schedule.queries) if self.causal else stop
 
     def place(self, name: str, token: Expr, channel: Expr | int) -> Expr:
         """The element of a token's channel in this head."""
         n, t, h, c = self.kernel.buffer(name).strides
         return self.b.group[2] * n + token * t + self.b.group[1] * h + channel * c
 
-    def stage(self, array: str, name: str, first: Expr, rows: int, channel: Expr | int,
-              channels: int) -> None:
-        """`rows` tokens from `first` on, and `channels` of each, to shared memory; 0 behind the
-        last ones."""
+    def stage(self, array: Shared, stride: int, name: str, first: Expr, rows: int,
+              channel: Expr | int, channels: int) -> None:
+        """`rows` tokens from `first` on, and `channels` of each, to rows of a shared array; 0
+        behind the last ones."""
         b, size, lanes = self.b, self.schedule.size, self.bound[name].lanes
         tokens, depth = self.kernel.buffer(name).shape[1::2]
         across = channels // lanes
@@ -108,8 +95,73 @@ class _Attention:
             inside = both(mine, (token < tokens) if tokens % rows else None)
             inside = both(inside, (wanted < depth) if depth % channels else None)
             value = b.load(self.bound[name], self.place(name, token, wanted), lanes, where=inside)
-            target = row * self.schedule.stride(channels) + at
-            b.store(self.arrays[array], target, value, where=mine)
+            b.store(array, row * stride + at, value, where=mine)
+
+    def allowed(self, score: Expr, queries: Sequence[Expr], keys: Sequence[Expr]) -> Expr:
+        """Scores of queries and keys, one in each lane, with the mask; far below all others where
+        nobody may look."""
+        b, many = self.b, score.type.lanes
+        found = score * self.kernel.option("scale")
+        lowest = number(2 * LOWEST, score.type)
+        known = self.keys % self.schedule.keys == 0
+        if self.masked:
+            n, h, s, t = self.kernel.buffer("mask").strides
+            at, added = b.let(b.group[2] * n + b.group[1] * h), []
+            for query, key in zip(queries, keys):
+                here = None if known else key < self.keys
+                here = both(here, (query < self.queries) if t and self.ragged else None)
+                added.append(b.let(b.load(self.bound["mask"], at + key * s + query * t,
+                                          where=here)))
+            found = b.let(found + vector(*added))
+            found = select(found < 2 * LOWEST, lowest, found)
+        if not known:
+            found = select(vector(*keys) < spread(number(self.keys, U32), many), found, lowest)
+        if self.causal:
+            found = select(vector(*keys) <= vector(*queries), found, lowest)
+        return b.let(found)
+
+    def write(self, token: Expr, channel: Expr, value: Expr, channels: int,
+              where: Expr | None) -> None:
+        """`WIDE` results of a token, as far as it is there; those of `channels` may be too many."""
+        b, out = self.b, self.bound["out"]
+        where = both((token < self.queries) if self.ragged else None, where)
+        ragged = self.width % channels > 0
+        if out.lanes == WIDE:
+            where = both(where, (channel < self.width) if ragged else None)
+            b.store(out, self.place("out", token, channel), value, where=where)
+            return
+        for lane in range(WIDE):
+            here = both(where, (channel + lane < self.width) if ragged else None)
+            b.store(out, self.place("out", token, channel + lane), value.lane(lane), where=here)
+
+
+class _Attention(Heads):
+    """Sums in registers of invocations."""
+
+    def __init__(self, kernel: Kernel, schedule: GroupAttention) -> None:
+        super().__init__(kernel, schedule)
+        b = self.b
+        self.arrays = {name: b.shared(name, schedule.dtype if name != "part" else "f32", elements,
+                                      WIDE)
+                       for name, elements in schedule.shared(self.depth).items()}
+        self.row, self.column = (b.let(b.invocation // schedule.columns, "row"),
+                                 b.let(b.invocation % schedule.columns, "column"))
+        self.query = b.let(self.first + self.row * QUERIES, "query")
+
+    def program(self) -> GroupProgram:
+        """The program for all queries of all heads."""
+        b, s = self.b, self.schedule
+        depth = s.depth(self.depth)
+        self.stage(self.arrays["query"], s.stride(depth), "q", self.first, s.queries, 0, depth)
+        self.top, self.total = (b.variable(value, name, ROW)
+                                for value, name in ((LOWEST, "top"), (0.0, "total")))
+        self.sums = [[[b.variable(0.0, "sum", Type("f32", WIDE)) for _ in range(QUERIES)]
+                      for _ in range(s.vectors)] for _ in range(-(-self.width // s.channels))]
+        with b.loop(self.stop(), step=s.keys, name="key") as key:
+            self.weigh(self.scores(key))
+            self.add(key)
+        self.finish()
+        return self.finished()
 
     # ------------------------------------------------------------------ a tile of keys
 
@@ -121,7 +173,7 @@ class _Attention:
         stride = s.stride(s.depth(self.depth))
         with b.loop(s.depth(self.depth), step=s.channels, name="channel") as channel:
             b.barrier()
-            self.stage("stage", "k", key, s.keys, channel, s.channels)
+            self.stage(stage, s.stride(s.channels), "k", key, s.keys, channel, s.channels)
             b.barrier()
             with b.loop(s.channels, step=WIDE) as c:
                 q = [b.let(b.load(query, (self.row * QUERIES + r) * stride + channel + c, WIDE))
@@ -131,36 +183,12 @@ class _Attention:
                     k = b.let(b.load(stage, at, WIDE))
                     for total, of in zip(row, q):
                         b.set(total, dot(of, k, total))
-        return [self.allowed(vector(*row), b.let(key + self.column + n * s.columns))
+        queries = [self.query + r for r in range(QUERIES)]
+        return [self.allowed(vector(*row), queries,
+                             [b.let(key + self.column + n * s.columns)] * QUERIES)
                 for n, row in enumerate(sums)]
 
-    def allowed(self, score: Expr, key: Expr) -> Expr:
-        """Scores with the mask; far below all others where nobody may look."""
-        b = self.b
-        found = score * self.kernel.option("scale")
-        inside = (key < self.keys) if self.keys % self.schedule.keys else None
-        if self.masked:
-            n, h, s, t = self.kernel.buffer("mask").strides
-            at = b.let(b.group[2] * n + b.group[1] * h + key * s)
-            added = []
-            for r in range(QUERIES):
-                here = (self.query + r < self.queries) if t and self._ragged() else None
-                added.append(b.let(b.load(self.bound["mask"], at + (self.query + r) * t,
-                                          where=both(inside, here))))
-            found = b.let(found + vector(*added))
-            found = select(found < 2 * LOWEST, number(2 * LOWEST, ROW), found)
-        lowest = number(2 * LOWEST, found.type)
-        if inside is not None:
-            found = select(inside, found, lowest)
-        if self.causal:
-            queries = vector(*(self.query + r for r in range(QUERIES)))
-            found = select(spread(key, QUERIES) <= queries, found, lowest)
-        return b.let(found)
-
-    def _ragged(self) -> bool:
-        return bool(self.queries % self.schedule.queries)
-
-    def weigh(self, scores: list[Expr], key: Expr) -> None:
+    def weigh(self, scores: list[Expr]) -> None:
         """Move the top, and put the weights below it into shared memory."""
         b, s = self.b, self.schedule
         top = scores[0]
@@ -199,19 +227,19 @@ class _Attention:
 
     def add(self, key: Expr) -> None:
         """Add the values of a tile by their weights."""
-        b, s = self.b, self.schedule
+        b, s, stage = self.b, self.schedule, self.arrays["stage"]
         for part, sums in enumerate(self.sums):
             if part:
                 b.barrier()
-            self.stage("stage", "v", key, s.keys, part * s.channels, s.channels)
+            self.stage(stage, s.stride(s.channels), "v", key, s.keys, part * s.channels, s.channels)
             b.barrier()
             with b.loop(s.keys) as row:
                 weight = b.let(b.load(self.arrays["weight"], row * s.stride(s.queries)
                                       + self.row * QUERIES, QUERIES))
                 for n, totals in enumerate(sums):
                     at, inside = self.channel(n)
-                    value = b.let(b.load(self.arrays["stage"], row * s.stride(s.channels) + at,
-                                         WIDE, where=inside))
+                    value = b.let(b.load(stage, row * s.stride(s.channels) + at, WIDE,
+                                         where=inside))
                     for r, total in enumerate(totals):
                         b.set(total, op("fma", spread(weight.lane(r), WIDE), value, total))
 
@@ -234,24 +262,11 @@ class _Attention:
         share = b.let(1.0 / total)
         for r in range(QUERIES):
             token = b.let(self.query + r)
-            known = (token < self.queries) if self._ragged() else None
             for part, rows in enumerate(self.sums):
                 for n, row in enumerate(rows):
                     at, inside = self.channel(n)
                     value = b.let(row[r] * spread(share.lane(r), WIDE))
-                    self.write(token, b.let(at + part * s.channels), value, both(known, inside))
-
-    def write(self, token: Expr, channel: Expr, value: Expr, where: Expr | None) -> None:
-        """Results of a token, as far as it has channels."""
-        b, out = self.b, self.bound["out"]
-        ragged = self.width % self.schedule.channels
-        if out.lanes == WIDE:
-            where = both(where, (channel < self.width) if ragged else None)
-            b.store(out, self.place("out", token, channel), value, where=where)
-            return
-        for lane in range(WIDE):
-            here = both(where, (channel + lane < self.width) if ragged else None)
-            b.store(out, self.place("out", token, channel + lane), value.lane(lane), where=here)
+                    self.write(token, b.let(at + part * s.channels), value, s.channels, inside)
 
 
 def dot(x: Expr, y: Expr, total: Expr) -> Expr:
