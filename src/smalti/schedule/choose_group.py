@@ -11,18 +11,20 @@ Rules, each with its reason:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, loads
 from smalti.schedule.group import (
-    LANES, GroupAttention, GroupContraction, GroupDepthwise, GroupLimits, GroupMap, GroupMoments,
-    GroupReduction, GroupSchedule,
+    LANES, GroupAttention, GroupContraction, GroupDepthwise, GroupLimits, GroupMap,
+    GroupMatrixAttention, GroupMoments, GroupReduction, GroupSchedule, MatrixShape,
 )
 from smalti.schedule.merge import access, map_axes, reduction_axes, store
-from smalti.schedule.space_group import UNITS, Work, schedules
+from smalti.schedule.space_group import UNITS, Work, best_matrix, schedules
 
 SIZE = 256
+SUMS = 96
+"""Of an invocation of an attention in the matrix unit."""
 STAGED = 80
 """Channels of keys and values that an attention stages at once."""
 GROUPS_PER_UNIT = 4
@@ -146,10 +148,35 @@ def _depthwise(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupDept
     return GroupDepthwise(size, lanes, pixels)
 
 
-def _attention(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupAttention:
+def _matrix_attentions(kernel: Kernel, limits: GroupLimits,
+                       shape: MatrixShape) -> Iterator[GroupMatrixAttention]:
+    """Those that the device can run, the most queries first."""
+    depth, width = kernel.buffer("q").shape[3], kernel.buffer("v").shape[3]
+    subgroup, text = subgroup_size(limits), f"{shape.rows}x{shape.columns}x{shape.depth}"
+    for blocks, subgroups in ((2, 4), (1, 4), (1, 2), (1, 1)):
+        for keys in (32, 16):
+            found = GroupMatrixAttention(subgroups, blocks, keys, text, subgroup, shape.factors)
+            try:
+                found.check(limits)
+            except IllegalSchedule:
+                continue
+            sums = found.rows * found.padded(depth, width)[1] // subgroup
+            if found.shared_bytes(depth, width) <= limits.shared_bytes and sums <= SUMS:
+                yield found
+                break
+
+
+def _attention(kernel: Kernel, limits: GroupLimits,
+               precision: str) -> GroupAttention | GroupMatrixAttention:
     """As many queries to a work-group as fit, and as leave work for all units; then keys."""
     q, v = kernel.buffer("q"), kernel.buffer("v")
     (batch, tokens, heads, depth), width = q.shape, v.shape[3]
+    shape = best_matrix(limits, precision)
+    if shape is not None and tokens >= shape.rows and subgroup_size(limits):
+        for found in _matrix_attentions(kernel, limits, shape):
+            groups = batch * heads * -(-tokens // found.queries)
+            if found.queries == shape.rows or groups >= (limits.units or UNITS):
+                return found
     halves = limits.f16 and all(kernel.buffer(name).dtype == "f16" for name in "qkv")
     widest, subgroup = max(depth, width), subgroup_size(limits)
     parts = -(-widest // STAGED)

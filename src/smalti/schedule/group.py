@@ -236,6 +236,90 @@ class GroupDepthwise:
             raise IllegalSchedule(f"{self.pixels} pixels, of {PIXELS_MAX} at most")
 
 
+@dataclass(frozen=True, slots=True)
+class GroupMatrixAttention:
+    """An attention in the matrix unit, by work-groups of `subgroups` subgroups of `subgroup`.
+
+    Each has `blocks` rows of matrices of the shape `matrix` ("16x16x16": rows, columns, depth) of
+    queries. `keys` are staged at a time; factors are of `dtype`, sums of f32.
+
+    >>> GroupMatrixAttention(4, 2, 32, "16x16x16", 32).shared_bytes(64, 64)
+    37888
+    """
+
+    subgroups: int
+    blocks: int
+    keys: int
+    matrix: str
+    subgroup: int
+    dtype: str = "f16"
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Rows, columns and depth of `matrix`."""
+        rows, columns, depth = map(int, self.matrix.split("x"))
+        return rows, columns, depth
+
+    @property
+    def size(self) -> int:
+        """Invocations of a work-group."""
+        return self.subgroups * self.subgroup
+
+    @property
+    def rows(self) -> int:
+        """Queries of a subgroup."""
+        return self.blocks * self.shape[0]
+
+    @property
+    def queries(self) -> int:
+        """Of a work-group."""
+        return self.subgroups * self.rows
+
+    @property
+    def share(self) -> int:
+        """How many invocations share a query."""
+        return self.subgroup // self.rows
+
+    @property
+    def score_stride(self) -> int:
+        """From one row of scores to the next."""
+        return self.keys + PADDING
+
+    def padded(self, depth: int, width: int) -> tuple[int, int]:
+        """Channels of keys and of values in whole matrices."""
+        _, columns, k = self.shape
+        return -(-depth // k) * k, -(-width // columns) * columns
+
+    def stride(self, elements: int) -> int:
+        """From one row of factors to the next: they begin at multiples of 16 bytes."""
+        return elements + 8
+
+    def shared(self, depth: int, width: int) -> dict[str, int]:
+        """Elements of each shared array, for heads of so many channels."""
+        key, value = (self.keys * self.stride(n) for n in self.padded(depth, width))
+        return {"key": key, "value": value, "score": self.queries * self.score_stride,
+                "weight": self.queries * self.stride(self.keys)}
+
+    def shared_bytes(self, depth: int, width: int) -> int:
+        """Bytes of shared memory, for heads of so many channels."""
+        return sum(n * (4 if name == "score" else 2)
+                   for name, n in self.shared(depth, width).items())
+
+    def check(self, limits: GroupLimits) -> None:
+        """Raise IllegalSchedule when `limits` cannot run it."""
+        rows, columns, depth = self.shape
+        if MatrixShape(rows, columns, depth, self.dtype, "f32") not in limits.matrices:
+            raise IllegalSchedule(f"the matrix unit has no {self.matrix} of {self.dtype}")
+        check_group(self.size, 1, limits)
+        if self.blocks < 1 or self.share < 1 or self.subgroup % self.rows:
+            raise IllegalSchedule(f"{self.subgroup} invocations share {self.rows} queries")
+        check_share(self.size, self.share, self.subgroup, limits)
+        if self.keys < 1 or any(self.keys % n for n in (columns, depth)) or (
+                columns % (4 * self.share)):
+            raise IllegalSchedule(f"{self.keys} keys, or {columns} columns for {self.share} "
+                                  f"invocations, in {self.matrix}")
+
+
 def check_group(size: int, lanes: int, limits: GroupLimits) -> None:
     """Raise IllegalSchedule unless work-groups of `size` can be, and `lanes` be read at once."""
     if not 1 <= size <= limits.invocations:
@@ -366,4 +450,4 @@ MATRIX_PAD, PIECE = 4, 32
 """f32 between rows of sums that matrices are written to, and columns of each part at a time."""
 
 GroupSchedule = (GroupMap | GroupReduction | GroupMoments | GroupDepthwise | GroupContraction
-                 | GroupAttention)
+                 | GroupAttention | GroupMatrixAttention)
