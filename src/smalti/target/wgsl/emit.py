@@ -48,35 +48,36 @@ def emit(program: GroupProgram, limits: GroupLimits, *, immediates: bool = True)
         write_b0_f32x1(invocation, (2.0f * read_b0_f32x1(invocation)));
     }
     """
-    _check(program, limits)
+    parts, steps = list(expressions(program.body)), list(statements(program.body))
+    _check(program, limits, parts, steps)
     found = memories([(f"b{n}", b) for n, b in enumerate(program.bindings)] +
-                     [(f"s{n}", s) for n, s in enumerate(program.shared)], program.body, limits.f16)
+                     [(f"s{n}", s) for n, s in enumerate(program.shared)], steps, limits.f16)
     fields = ", ".join(f"b{n}: u32" for n in range(len(program.bindings)))
     place = "var<immediate>" if immediates else (
         f"@group(0) @binding({len(program.bindings)}) var<uniform>")
-    uses = {f.type.scalar for f in expressions(program.body)} | {
-        memory.scalar for memory in found.values()}
+    uses = {part.type.scalar for part in parts} | {memory.scalar for memory in found.values()}
     head = [*(["enable f16;"] if "f16" in uses else []),
             f"struct Offsets {{ {fields} }}", f"{place} offsets: Offsets;",
             *[memory.declaration(n) for n, memory in enumerate(found.values())], ""]
     function = _Function(found, any(b.access == "read_write" for b in program.bindings))
     function.block(program.body)
-    used = {e.name.partition("_")[0] for e in expressions(program.body) if isinstance(e, Builtin)}
+    used = {part.name.partition("_")[0] for part in parts if isinstance(part, Builtin)}
     parameters = ", ".join(text for name, text in PARAMETERS.items() if name in used)
-    return "\n".join([*head, *access_functions(found, program.body),
+    return "\n".join([*head, *access_functions(found, parts, steps),
                       "@compute", f"@workgroup_size({program.size})",
                       f"fn {ENTRY}({parameters}) {{", *function.lines, "}", ""])
 
 
-def _check(program: GroupProgram, limits: GroupLimits) -> None:
-    kinds = list(expressions(program.body))
-    if any(isinstance(e.type, Matrix) for e in kinds) or any(
-            isinstance(s, MatrixStore) for s in statements(program.body)):
+def _check(program: GroupProgram, limits: GroupLimits, parts: list[Expr],
+           steps: list[Statement]) -> None:
+    if any(isinstance(part.type, Matrix) for part in parts) or any(
+            isinstance(step, MatrixStore) for step in steps):
         raise IllegalSchedule(f"{program.name}: WGSL reaches no matrix units")
-    if not limits.f16 and any(e.type.scalar == "f16" for e in kinds):
+    if not limits.f16 and any(part.type.scalar == "f16" for part in parts):
         raise IllegalSchedule(f"{program.name}: the device does not compute with f16")
-    subgroups = any(isinstance(e, Op) and e.instruction in SUBGROUP or
-                    isinstance(e, Builtin) and e.name in ("subgroup", "lane") for e in kinds)
+    subgroups = any(isinstance(part, Op) and part.instruction in SUBGROUP or
+                    isinstance(part, Builtin) and part.name in ("subgroup", "lane")
+                    for part in parts)
     if subgroups and not limits.subgroup_operations:
         raise IllegalSchedule(f"{program.name}: the device has no subgroup operations")
     if program.subgroup and not limits.subgroup_min == limits.subgroup_max == program.subgroup:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from smalti.errors import VerificationError
-from smalti.target.gpu.form import Binding, Load, Shared, Statement, Store, expressions, statements
+from smalti.target.gpu.form import Binding, Expr, Load, Shared, Statement, Store
 from smalti.target.gpu.types import Type
 from smalti.target.wgsl.instructions import type_name
 
@@ -185,13 +185,13 @@ def log2(count: int) -> int:
     return count.bit_length() - 1
 
 
-def memories(buffers: Iterable[tuple[str, Binding | Shared]], body: tuple[Statement, ...],
+def memories(buffers: Iterable[tuple[str, Binding | Shared]], steps: Iterable[Statement],
              f16: bool) -> dict[str, Memory]:
     """How each buffer of a program is declared. `f16`: WGSL's type of that name may be used.
 
     Raises VerificationError where single bytes are written.
     """
-    written = {(s.buffer, s.value.type.lanes) for s in statements(body) if isinstance(s, Store)}
+    written = {(s.buffer, s.value.type.lanes) for s in steps if isinstance(s, Store)}
     found = {}
     for name, buffer in buffers:
         words = buffer.dtype in ("bf16", *WORDS_8) or buffer.dtype == "f16" and not f16
@@ -202,16 +202,13 @@ def memories(buffers: Iterable[tuple[str, Binding | Shared]], body: tuple[Statem
     return found
 
 
-def access_functions(found: dict[str, Memory], body: tuple[Statement, ...]) -> list[str]:
+def access_functions(found: dict[str, Memory], parts: Iterable[Expr],
+                     steps: Iterable[Statement]) -> list[str]:
     """The functions of every kind of access in a program, each once."""
-    functions = {}
-    for expr in expressions(body):
-        if isinstance(expr, Load):
-            memory, masked = found[expr.buffer], expr.where is not None
-            functions[memory.reader(expr.type, masked)] = memory.reading(expr.type, masked)
-    for statement in statements(body):
-        if isinstance(statement, Store):
-            memory, type = found[statement.buffer], statement.value.type
-            functions[memory.writer(type)] = memory.writing(type)
-    rounds = any("bf16_bits" in text for text in functions.values())
-    return [*([BF16_BITS] if rounds else []), *functions.values()]
+    reads = {(part.buffer, part.type, part.where is not None): None for part in parts
+             if isinstance(part, Load)}
+    writes = {(step.buffer, step.value.type): None for step in steps if isinstance(step, Store)}
+    functions = [*(found[name].reading(type, masked) for name, type, masked in reads),
+                 *(found[name].writing(type) for name, type in writes)]
+    rounds = any("bf16_bits" in text for text in functions)
+    return [*([BF16_BITS] if rounds else []), *functions]
