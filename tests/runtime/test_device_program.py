@@ -54,6 +54,17 @@ def test_launches_are_recorded_once() -> None:
     assert next(iter(part for part in program._parts.values() if part)) is parts
 
 
+def test_submissions_are_told_how_long_launches_may_take() -> None:
+    g = Graph("product")
+    g.output("y", g.apply("mat_mul", g.input("x", (64, 80)), g.parameter("w", (80, 96))))
+    program = compile_for(InterpretedGpu(), g, precision="f32")
+    program.bind({"w": np.ones((80, 96), np.float32)})
+    program.run({"x": np.ones((64, 80), np.float32)})
+    launches = [launch for parts in program._parts.values() for part in parts
+                for launch in part.recording.launches]
+    assert sum(launch.seconds for launch in launches) == pytest.approx(2 * 64 * 80 * 96 / 100e9)
+
+
 def test_other_weights_and_some_of_them() -> None:
     g = Graph("two")
     x = g.input("x", (4, 6))

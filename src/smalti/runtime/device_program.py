@@ -8,6 +8,7 @@ behind it.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,6 +27,10 @@ from smalti.runtime.weights import checked
 
 SMALL_BYTES, ALIGNMENT = 1 << 20, 256
 """Weights below this size share a buffer, in which each begins at a multiple of the other."""
+
+SLOW_FLOPS, SLOW_UNITS = 100e9, 8
+"""Operations a second that any GPU reaches, and with how many compute units: no watchdog bites what
+is submitted on their strength."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class DeviceProgram(Program):
         self._parts: dict[tuple[int, int], list[Part]] = {}
         self._held: dict[str, np.ndarray] = {}
         self.bound = self._settled = False
+        self._launches = Counter(launch.piece for launch in plan.launches)
         self._seconds: np.ndarray | None = None
         if not plan.parameters:
             self.bind(lambda name: np.empty(0))
@@ -248,7 +254,10 @@ class DeviceProgram(Program):
             else:
                 held = self._weights[where[0]]
                 operands.append((held.buffer, held.offset + where[1]))
-        return Dispatch(self.pipelines[launch.program], tuple(operands))
+        flops = self.plan.pieces[launch.piece].flops / self._launches[launch.piece]
+        units = max(1, self.gpu.limits.units / SLOW_UNITS)
+        return Dispatch(self.pipelines[launch.program], tuple(operands),
+                        flops / (SLOW_FLOPS * units))
 
     def _call(self, call: DeviceCall) -> None:
         """Compute an operation on the host: its operands come from the device, its result goes

@@ -49,8 +49,8 @@ def schedules(kernel: Kernel, limits: GroupLimits, precision: str = "f32"
     """The schedules of a contraction that a device can run, without those that are never best."""
     e, bound = contraction_extents(kernel), weights_bound(kernel)
     weights = weights_dtype(kernel, precision)
-    dtype = "f16" if precision == "f16" and limits.f16 else "f32"
-    found = list(_tiles(e, dtype, weights))
+    found = [s for dtype in (("f32", "f16") if precision == "f16" and limits.f16 else ("f32",))
+             for s in _tiles(e, dtype, weights)]
     if bound:
         found += _direct(e, weights)
     shape = best_matrix(limits, precision)
@@ -203,7 +203,9 @@ class Work:
         if s.matrix:
             arithmetic = products / MATRIX_A_CLOCK
         else:
-            arithmetic = products / FACTORS_A_CLOCK * (1 + 8 / s.block_m / block_n)
+            loaded = 1 / s.block_m + 1 / block_n  # f16 is widened by an instruction for each
+            more = 8 / s.block_m / block_n + (loaded if s.dtype == "f16" else 0)
+            arithmetic = products / FACTORS_A_CLOCK * (1 + more)
         if s.direct:
             shared = s.tile_m * s.tile_k * columns / 4 * size / SHARED_A_CLOCK
         cached = s.tile_k * (s.tile_m * size + columns * weight) / CACHE_A_CLOCK
