@@ -17,9 +17,10 @@ from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, loads
 from smalti.schedule.group import (
     LANES, GroupAttention, GroupContraction, GroupDepthwise, GroupLimits, GroupMap,
-    GroupMatrixAttention, GroupMoments, GroupReduction, GroupSchedule, MatrixShape,
+    GroupMatrixAttention, GroupMoments, GroupReduction, GroupSchedule, GroupTransposition,
+    MatrixShape,
 )
-from smalti.schedule.merge import access, map_axes, reduction_axes, store
+from smalti.schedule.merge import access, crossed, map_axes, reduction_axes, store
 from smalti.schedule.space_group import UNITS, Work, best_matrix, schedules
 
 SIZE = 256
@@ -28,6 +29,8 @@ SUMS = 96
 STAGED = 80
 """Channels of keys and values that an attention stages at once."""
 GROUPS_PER_UNIT = 4
+TILE = 32
+"""Of maps whose operands lie across their results: a line of memory or two, in both directions."""
 NEXT = 32
 """Invocations that stay next to each other, reading a line of memory together."""
 PART_POINTS = 16
@@ -74,8 +77,13 @@ def busy(limits: GroupLimits) -> int:
     return GROUPS_PER_UNIT * (limits.units or UNITS)
 
 
-def _map(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupMap:
+def _map(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupMap | GroupTransposition:
     axes, accesses = map_axes(kernel)
+    across = crossed(kernel)
+    if across and min(axes[-1][1], dict(axes)[across[0]]) >= TILE // 2:
+        needed = len(across[1]) * 4 * TILE * (TILE + 1)
+        if needed <= limits.shared_bytes // 2:
+            return GroupTransposition(group_size(limits), TILE)
     (name, extent), size = axes[-1], group_size(limits)
     out = store(kernel, kernel.stages[0].axes, "out")
     results = math.prod(n for _, n in axes)

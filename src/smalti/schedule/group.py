@@ -97,6 +97,21 @@ class GroupMap:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupTransposition:
+    """A map whose operands lie across its result, by work-groups of `size` invocations: each makes
+    `tile` by `tile` results, through shared memory."""
+
+    size: int
+    tile: int = 32
+
+    def check(self, limits: GroupLimits) -> None:
+        """Raise IllegalSchedule when `limits` cannot run it."""
+        check_group(self.size, 1, limits)
+        if self.tile < 1:
+            raise IllegalSchedule(f"tiles of {self.tile}")
+
+
+@dataclass(frozen=True, slots=True)
 class GroupReduction:
     """A reduction by work-groups of `size` invocations, `share` of which make a result together.
 
@@ -449,5 +464,5 @@ class GroupContraction:
 MATRIX_PAD, PIECE = 4, 32
 """f32 between rows of sums that matrices are written to, and columns of each part at a time."""
 
-GroupSchedule = (GroupMap | GroupReduction | GroupMoments | GroupDepthwise | GroupContraction
+GroupSchedule = (GroupMap | GroupTransposition | GroupReduction | GroupMoments | GroupDepthwise | GroupContraction
                  | GroupAttention | GroupMatrixAttention)

@@ -222,6 +222,27 @@ def _in_rows(axes: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
     return [(axes[at - 1][0], rows[0] // rows[at]), (axes[-1][0], rows[at])]
 
 
+@lru_cache(maxsize=None)
+def crossed(kernel: Kernel) -> tuple[str, tuple[Load, ...]] | None:
+    """The axis along which operands of a map lie side by side where its result does not, and what
+    is read so; None where there is no such axis."""
+    (stage,) = kernel.stages
+    axes, _ = map_axes(kernel)
+    out, last = store(kernel, stage.axes, "out"), axes[-1][0]
+    outer = {load for load in loads(stage.value) for load in load.index if isinstance(load, Load)}
+    found: dict[str, list[Load]] = {}
+    for load in dict.fromkeys(loads(stage.value)):
+        read = access(kernel, load)
+        across = [name for name, _ in axes[:-1] if read.stride(name) == 1]
+        if across and out.stride(last) == 1 and read.stride(last) > 1 and load not in outer \
+                and not read.divided and not read.indirect:
+            found.setdefault(across[0], []).append(load)
+    if not found:
+        return None
+    best = max(found, key=lambda name: len(found[name]))
+    return best, tuple(found[best])
+
+
 @dataclass(frozen=True, slots=True)
 class ReductionAxes:
     """Axes of a reduction, outermost first and merged; lanes run along `lanes`.

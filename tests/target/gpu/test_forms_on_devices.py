@@ -38,6 +38,7 @@ GRAPHS: dict[str, Callable[[Graph], Value]] = {
     "pointwise": lambda g: g.apply("gelu", g.input("x", (3, 70)) * g.parameter("s", (70,))),
     "wide": lambda g: g.apply("silu", g.input("x", (700, 256))) + g.parameter("b", (256,)),
     "transpose": lambda g: g.input("x", (5, 7, 12)).transpose(2, 0, 1) * 2.0,
+    "across": lambda g: g.input("x", (2, 40, 36)).transpose(0, 2, 1) + g.input("y", (36, 40)),
     "resize": lambda g: g.apply("resize", g.input("x", (1, 8, 3, 4)), scales=(1, 1, 2, 2)) + 1.0,
     "gather": lambda g: g.apply("gather", g.parameter("t", (9, 20)), g.input("i", (5,), "i32")),
     "concat": lambda g: g.apply("concat", g.input("x", (3, 9)), g.input("y", (3, 4)), axis=1) * 2.0,

@@ -6,18 +6,22 @@ import math
 
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel
-from smalti.schedule.group import GroupLimits, GroupMap
+from smalti.schedule.group import GroupLimits, GroupMap, GroupTransposition
 from smalti.schedule.merge import map_axes, store
 from smalti.target.gpu.builder import Builder
 from smalti.target.gpu.expressions import Values, bind_all, unravel, work_groups
 from smalti.target.gpu.lowered import Lowered
+from smalti.target.gpu.transposition import lower_transposition
 
 
-def lower_map(kernel: Kernel, schedule: GroupMap, limits: GroupLimits) -> Lowered:
+def lower_map(kernel: Kernel, schedule: GroupMap | GroupTransposition,
+              limits: GroupLimits) -> Lowered:
     """A map: results side by side are made by neighbouring invocations, `lanes` by each.
 
     Raises IllegalSchedule where the innermost axis is no multiple of the lanes.
     """
+    if isinstance(schedule, GroupTransposition):
+        return lower_transposition(kernel, schedule, limits)
     (stage,) = kernel.stages
     axes, accesses = map_axes(kernel)
     name, extent = axes[-1]
