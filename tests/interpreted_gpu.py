@@ -19,9 +19,10 @@ LIMITS = GroupLimits(shared_bytes=32 << 10, invocations=256, subgroup_min=8, sub
                      buffer_bytes=1 << 30, buffer_range=1 << 30, bindings=16)
 
 
-@dataclass
+@dataclass(eq=False)
 class Memory(gpu.Buffer):
     bytes: int
+    kind: str = "device"
 
     def __post_init__(self) -> None:
         self.memory = np.full(self.bytes, 0xFF, np.uint8)  # as f32 and f16: NaN
@@ -63,7 +64,7 @@ class InterpretedGpu(gpu.Gpu):
         return Interpreted(program)
 
     def buffer(self, bytes: int, *, kind: str = "device") -> Memory:
-        return Memory(bytes)
+        return Memory(bytes, kind)
 
     def write(self, buffer: Memory, offset: int, data: np.ndarray) -> None:
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
@@ -77,6 +78,11 @@ class InterpretedGpu(gpu.Gpu):
 
     def run(self, recording: Recorded) -> None:
         for launch in recording.launches:
+            if isinstance(launch, gpu.Copy):
+                data = self.read(launch.source, launch.source_offset, launch.bytes)
+                assert launch.bytes == data.size and not launch.bytes % 4
+                self.write(launch.target, launch.target_offset, data)
+                continue
             program, views = launch.pipeline.program, {}
             for binding, (buffer, offset) in zip(program.bindings, launch.operands, strict=True):
                 kind = np.dtype(DTYPES[binding.dtype])

@@ -7,9 +7,10 @@ import pytest
 from interpreted_gpu import InterpretedGpu
 
 from smalti.errors import DeviceMemoryError, InputError, NumericsError
-from smalti.graph import Graph
+from smalti.graph import Graph, evaluate
 from smalti.runtime.device_compiler import compile_for
 from smalti.runtime.device_program import SMALL_BYTES, DeviceProgram
+from smalti.runtime.gpu import Copy
 
 RNG = np.random.default_rng(3)
 
@@ -174,7 +175,7 @@ def test_the_first_kernel_that_makes_nan_is_named() -> None:
 
 
 class Small(InterpretedGpu):
-    """A device of few bytes."""
+    """A device that has few bytes for weights."""
 
     def __init__(self, left: int) -> None:
         super().__init__()
@@ -185,22 +186,58 @@ class Small(InterpretedGpu):
             if bytes > self.left:
                 raise DeviceMemoryError(f"{bytes} of {self.left} bytes")
             self.left -= bytes
-        made = super().buffer(bytes)
-        made.kind = kind
-        return made
+        return super().buffer(bytes, kind=kind)
+
+    def free_bytes(self) -> int:
+        return self.left
 
 
-@pytest.mark.parametrize("left, most, kinds", [
-    (3 << 20, None, ["device", "device"]), (3 << 20, SMALL_BYTES, ["device", "host"]),
-    (3 << 19, None, ["device", "host"]),
+def large(count: int, size: int = SMALL_BYTES // 4) -> Graph:
+    """y = softmax(softmax(x * w0) * w1) ..., with weights that are no small ones."""
+    g = Graph("large")
+    value = g.input("x", (1, size))
+    for number in range(count):
+        value = g.apply("softmax", value * g.parameter(f"w{number}", (size,)), axis=1)
+    g.output("y", value)
+    return g
+
+
+@pytest.mark.parametrize("left, most, kinds, stage", [
+    (3 << 20, None, ["device", "device"], False), (6 << 20, SMALL_BYTES, ["device", "host"], True),
+    (3 << 19, None, ["device", "host"], False),
 ])
-def test_weights_that_do_not_fit_stay_in_main_memory(left: int, most: int | None,
-                                                     kinds: list[str]) -> None:
-    g, size = Graph("large"), SMALL_BYTES // 4
-    g.output("y", g.input("x", (4, size)) * g.parameter("a", (size,)) + g.parameter("b", (size,)))
-    program = compile_for(Small(left), g, precision="f32")
-    program.bind({"a": numbers(size), "b": numbers(size)}, bytes_max=most)
+def test_weights_that_do_not_fit_stay_in_main_memory(
+        left: int, most: int | None, kinds: list[str], stage: bool) -> None:
+    gpu, graph = Small(left), large(2)
+    program = compile_for(gpu, graph, precision="f32")
+    gpu.left += program.arena_bytes
+    weights = {name: numbers(SMALL_BYTES // 4) for name in ("w0", "w1")}
+    program.bind(weights, bytes_max=most)
     assert sorted(held.buffer.kind for held in program._weights) == kinds
+    assert (program._stage is not None) == stage
+    x = numbers(1, SMALL_BYTES // 4)
+    expected = evaluate(graph, {"x": x}, weights)["y"]
+    for _ in range(2):
+        np.testing.assert_allclose(program.run({"x": x})["y"], expected, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["interpreted", "staged"])
+def test_streamed_weights_give_the_same_bytes(kind: str, request: pytest.FixtureRequest) -> None:
+    gpu = InterpretedGpu() if kind == "interpreted" else request.getfixturevalue(kind)
+    graph, weights = large(3), {f"w{n}": numbers(SMALL_BYTES // 4) for n in range(3)}
+    found, x = [], numbers(1, SMALL_BYTES // 4)
+    for most in (None, SMALL_BYTES, 0):
+        program = compile_for(gpu, graph, precision="f32")
+        program.bind(weights, bytes_max=most)
+        found.append([program.run({"x": x})["y"].tobytes() for _ in range(2)])
+        (part,) = (part for parts in program._parts.values() for part in parts)
+        copies = [each for each in part.recording.launches if isinstance(each, Copy)]
+        outside = {held.buffer for held in program._weights if held.outside}
+        assert {each.source for each in copies} == outside
+        assert len(outside) == {None: 0, SMALL_BYTES: 2, 0: 3}[most]
+        seconds = program.profile({"x": x})
+        assert seconds.shape == (len(program.plan.pieces),)
+    assert len({each for pair in found for each in pair}) == 1
 
 
 def test_memory_is_given_back_and_taken_again() -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from smalti.errors import DeviceError, DeviceMemoryError, InputError
 from smalti.graph.operation import DTYPES, OPERATIONS
 from smalti.runtime.device_plan import DeviceCall, DeviceLaunch, DevicePlan, DeviceSlot, Stored
+from smalti.runtime.device_streaming import aligned, streamed
 from smalti.runtime.gpu import Buffer, Dispatch, Gpu, Pipeline, Recording
 from smalti.runtime.image import finite_at
 from smalti.runtime.inputs import all_given, check_rows, checked_input
@@ -35,11 +36,13 @@ is submitted on their strength."""
 
 @dataclass(frozen=True)
 class Held:
-    """Where a weight lies: a part of a buffer of the device, or an array of the host."""
+    """Where a weight lies: a part of a buffer, which may be `outside` of the device, in main memory
+    that it reads, or an array of the host."""
 
     buffer: Buffer | None
     offset: int = 0
     array: np.ndarray | None = None
+    outside: bool = False
 
 
 class DeviceProgram(Program):
@@ -56,6 +59,7 @@ class DeviceProgram(Program):
         self.weights_bytes, self.arena_bytes = plan.weights_bytes, plan.arena_bytes
         self._turn = threading.Lock()
         self._arena: Buffer | None = None
+        self._stage: Buffer | None = None
         self._weights: list[Held] | None = None
         self._shared: set[int] = set()
         self._parts: dict[tuple[int, int], list[Part]] = {}
@@ -74,8 +78,8 @@ class DeviceProgram(Program):
         """Read, check, pack and upload every parameter, or those of `only`.
 
         What takes more than `bytes_max` bytes, or more than the device has, stays in main memory,
-        from which the device reads it in each run. Raises InputError and NumericsError as
-        `Program.bind` does, and DeviceMemoryError.
+        from which each run copies it to the device, while it computes (`device_streaming.py`).
+        Raises InputError and NumericsError as `Program.bind` does, and DeviceMemoryError.
         """
         known = self.recipe.graph.parameters if self.recipe else self.plan.parameters
         with self._turn:
@@ -108,7 +112,15 @@ class DeviceProgram(Program):
         again = {n: before[n] for n in before if n not in kept and n not in self._shared}
         places = {**kept, **again}
         new = [n for n in range(len(slots)) if n not in places]
+        self._need_arena()
+        needed = sum(slots[n].bytes for n in new if not slots[n].host)
+        if needed > min(needed if bytes_max is None else bytes_max, self.gpu.free_bytes()):
+            self._need_stage()  # before weights take all memory
         places |= self._room(new, bytes_max)
+        if any(held.outside for held in places.values()):
+            self._need_stage()
+        else:
+            self._stage = None
         if any(places[n] is not held for n, held in before.items()):
             self._forget_parts()
         self._shared -= set(new)
@@ -152,17 +164,36 @@ class DeviceProgram(Program):
             if number in found:
                 continue
             size = slots[number].bytes
-            found[number] = Held(self._buffer(size, fits=left >= size))
+            found[number] = self._large(size, fits=left >= size)
             left -= size
         return found
 
-    def _buffer(self, size: int, fits: bool) -> Buffer:
+    def _large(self, size: int, fits: bool) -> Held:
         if fits:
             try:
-                return self.gpu.buffer(size)
+                return Held(self.gpu.buffer(size))
             except DeviceMemoryError:
                 pass  # then main memory has to do, which raises the same where it is full, too
-        return self.gpu.buffer(size, kind="host")
+        return Held(self.gpu.buffer(aligned(size), kind="host"), outside=True)
+
+    def _need_arena(self) -> None:
+        """Memory for what is computed, which weights must not take."""
+        if self._arena is None:
+            self._arena = self.gpu.buffer(max(self.plan.arena_bytes, ALIGNMENT))
+            self._settled = False
+
+    def _need_stage(self) -> None:
+        """Memory that weights outside are copied to, if the device has so much; where it computes
+        in main memory there is none."""
+        if self._stage is None and not self.gpu.limits.unified:
+            half = max((sum(aligned(self.plan.slots[place[0]].bytes) + ALIGNMENT
+                            for kind, *place in launch.operands if kind != "arena")
+                        for launch in self.plan.launches if isinstance(launch, DeviceLaunch)),
+                       default=0)
+            try:
+                self._stage = self.gpu.buffer(2 * half)
+            except DeviceMemoryError:
+                pass  # programs read the weights where they are
 
     # ------------------------------------------------------------------ running
 
@@ -187,9 +218,7 @@ class DeviceProgram(Program):
             if (rows := self.plan.rows.get(name)) is not None:
                 check_rows(name, inputs[name], rows)
             given[name] = checked_input(name, inputs[name], stored.place.shape, stored.dtype)
-        if self._arena is None:
-            self._arena = self.gpu.buffer(max(self.plan.arena_bytes, ALIGNMENT))
-            self._settled = False
+        self._need_arena()
         if not self._settled:
             self._launch(0, self.plan.steady)
             self._settled = True
@@ -238,12 +267,17 @@ class DeviceProgram(Program):
         calls = [n for n in range(first, last) if isinstance(self.plan.launches[n], DeviceCall)]
         for start, end in pairwise([first - 1, *calls, last]):
             if end > start + 1:
-                recording = self.gpu.record([self._dispatch(self.plan.launches[n])
-                                             for n in range(start + 1, end)], timed=timed)
-                yield Part(start + 1, end, lambda made=recording: self.gpu.run(made), recording)
+                launches = [(n, self._dispatch(self.plan.launches[n]))
+                            for n in range(start + 1, end)]
+                if self._stage is not None:
+                    outside = {held.buffer for held in self._weights if held.outside}
+                    launches = streamed(launches, outside, self._stage)
+                recording = self.gpu.record([launch for _, launch in launches], timed=timed)
+                yield Part([n for n, _ in launches], lambda made=recording: self.gpu.run(made),
+                           recording)
             if end < last:
                 call = self.plan.launches[end]
-                yield Part(end, end + 1, lambda made=call: self._call(made))
+                yield Part([end], lambda made=call: self._call(made))
 
     def _dispatch(self, launch: DeviceLaunch) -> Dispatch:
         """A launch with its buffers."""
@@ -285,7 +319,7 @@ class DeviceProgram(Program):
         self._forget_parts()
         if self.plan.parameters:
             self._weights, self._shared, self.bound = None, set(), False
-        self._arena, self._settled = None, False
+        self._arena, self._stage, self._settled = None, None, False
         self._held.clear()
 
     def _forget_parts(self) -> None:
@@ -319,8 +353,7 @@ class DeviceProgram(Program):
             for part in self._recorded(self.plan.changing, len(self.plan.launches), timed=True):
                 part()
                 if part.recording is not None:
-                    for number, took in zip(range(part.first, part.last),
-                                            part.recording.seconds(), strict=True):
+                    for number, took in zip(part.numbers, part.recording.seconds(), strict=True):
                         seconds[self.plan.launches[number].piece] += took
                     part.recording.close()
         self._seconds = seconds
@@ -360,10 +393,12 @@ class DeviceProgram(Program):
 
 @dataclass(frozen=True)
 class Part:
-    """Launches `first` to `last` as one recording, or one call of the host."""
+    """Launches as one recording, copies of their weights included, or one call of the host.
 
-    first: int
-    last: int
+    `numbers` say which launch of the plan each is, or is for.
+    """
+
+    numbers: Sequence[int]
     compute: Callable[[], None]
     recording: Recording | None = None
 
