@@ -464,5 +464,5 @@ class GroupContraction:
 MATRIX_PAD, PIECE = 4, 32
 """f32 between rows of sums that matrices are written to, and columns of each part at a time."""
 
-GroupSchedule = (GroupMap | GroupTransposition | GroupReduction | GroupMoments | GroupDepthwise | GroupContraction
-                 | GroupAttention | GroupMatrixAttention)
+GroupSchedule = (GroupMap | GroupTransposition | GroupReduction | GroupMoments | GroupDepthwise
+                 | GroupContraction | GroupAttention | GroupMatrixAttention)
