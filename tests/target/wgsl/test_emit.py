@@ -204,7 +204,7 @@ def test_text_of_a_program() -> None:
     value = b.load(x, i * 4, 4, where=i < 50)
     b.store(y, i * 4, value * spread(Number(0.5, F32), 4), where=i < 64)
     assert emit(b.finish((1, 1, 1)), CAPABLE) == '''\
-struct Offsets { b0: u32, b1: u32 }
+struct Offsets { b0: u32, b1: u32, zero: u32 }
 var<immediate> offsets: Offsets;
 @group(0) @binding(0) var<storage, read_write> b0: array<vec2<u32>>;
 @group(0) @binding(1) var<storage, read_write> b1: array<vec4<f32>>;

@@ -71,7 +71,8 @@ def described(handle: Any) -> Adapter:
 
 def group_limits(name: str, limits: dict[str, int], features: frozenset[str],
                  kind: str) -> GroupLimits:
-    """What WebGPU's limits, by their names there, let a work-group have.
+    """What WebGPU's limits, by their names there, let a work-group have. Of what can be pushed a
+    word is WGSL's own.
 
     >>> limits = {"max-compute-workgroup-storage-size": 32768, "max-buffer-size": 2**31 - 1,
     ...           "max-compute-invocations-per-workgroup": 1024, "max-immediate-size": 128,
@@ -81,7 +82,7 @@ def group_limits(name: str, limits: dict[str, int], features: frozenset[str],
     ...           "max-storage-buffers-per-shader-stage": 8}
     >>> found = group_limits("Apple M3", limits, frozenset([SUBGROUP]), "integrated")
     >>> found.invocations, found.subgroup_min, found.push_bytes, found.buffer_bytes
-    (256, 32, 256, 2147483632)
+    (256, 32, 252, 2147483632)
     """
     sizes = next((s for maker, s in SUBGROUPS.items() if name.startswith(maker)), ANY_SUBGROUP)
     f16 = F16 in features
@@ -96,5 +97,5 @@ def group_limits(name: str, limits: dict[str, int], features: frozenset[str],
         buffer_range=limits["max-storage-buffer-binding-size"] // GRANULE * GRANULE,
         offset_alignment=max(GRANULE, limits["min-storage-buffer-offset-alignment"]),
         bindings=limits["max-storage-buffers-per-shader-stage"],
-        push_bytes=limits["max-immediate-size"] if IMMEDIATES in features else UNIFORM_BYTES,
+        push_bytes=(limits["max-immediate-size"] if IMMEDIATES in features else UNIFORM_BYTES) - 4,
         f16=f16, storage16=f16, unified=kind in ("integrated", "cpu"))

@@ -116,7 +116,7 @@ class WebGpu(Gpu):
                         for n, kind in enumerate(kinds)])
                     self._layouts[count] = layout, self.native.create_pipeline_layout(
                         bind_group_layouts=[layout],
-                        immediate_size=WORD * count if self.immediates else 0)
+                        immediate_size=WORD * (count + 1) if self.immediates else 0)
             return self._layouts[count]
 
     # ------------------------------------------------------------------ memory

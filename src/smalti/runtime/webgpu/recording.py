@@ -118,10 +118,10 @@ class WebRecording(Recording):
             size = -(-(offset - start + binding.bytes) // GRANULE) * GRANULE
             places.append((buffer.handle, start, size))
             words.append((offset - start) // binding.item_bytes)
-        data = np.array(words, np.uint32)
+        data = np.array([*words, 0], np.uint32)
         group = self._bind_group(pipeline, places, number)
         if self._offsets is None:
-            immediates = self._ffi.new("uint32_t[]", words)
+            immediates = self._ffi.new("uint32_t[]", data.tolist())
             return Command(pipeline.handle._internal, group._internal, immediates, data.nbytes,
                            pipeline.groups)
         with refusals("writing offsets"):
@@ -130,7 +130,7 @@ class WebRecording(Recording):
 
     def _bind_group(self, pipeline: WebPipeline, places: list[tuple], number: int) -> Any:
         slot = [] if self._offsets is None else [
-            (self._offsets, SLOT * number, -(-4 * len(places) // GRANULE) * GRANULE)]
+            (self._offsets, SLOT * number, -(-4 * (len(places) + 1) // GRANULE) * GRANULE)]
         key = (pipeline.layout, *[(id(handle), *rest) for handle, *rest in (*places, *slot)])
         if key not in self._groups:
             entries = [{"binding": n, "resource": {"buffer": b, "offset": o, "size": s}}

@@ -1,9 +1,8 @@
 """Group programs as WGSL.
 
 Bindings are storage buffers of group 0, in the order of the program. Each begins, in elements, at a
-word of the struct `offsets`: an immediate, or where the device has none, a uniform buffer that
-comes after the bindings. Nothing is assumed of floats: what would be wrong with NaN or infinities
-is not written.
+word of the struct `offsets`, whose last word is 0: an immediate, or where the device has none, a
+uniform buffer that comes after the bindings.
 """
 
 from __future__ import annotations
@@ -52,12 +51,12 @@ def emit(program: GroupProgram, limits: GroupLimits, *, immediates: bool = True)
     _check(program, limits, parts, steps)
     found = memories([(f"b{n}", b) for n, b in enumerate(program.bindings)] +
                      [(f"s{n}", s) for n, s in enumerate(program.shared)], steps, limits.f16)
-    fields = ", ".join(f"b{n}: u32" for n in range(len(program.bindings)))
+    fields = "".join(f"b{n}: u32, " for n in range(len(program.bindings)))
     place = "var<immediate>" if immediates else (
         f"@group(0) @binding({len(program.bindings)}) var<uniform>")
     uses = {part.type.scalar for part in parts} | {memory.scalar for memory in found.values()}
     head = [*(["enable f16;"] if "f16" in uses else []),
-            f"struct Offsets {{ {fields} }}", f"{place} offsets: Offsets;",
+            f"struct Offsets {{ {fields}zero: u32 }}", f"{place} offsets: Offsets;",
             *[memory.declaration(n) for n, memory in enumerate(found.values())], ""]
     function = _Function(found, any(b.access == "read_write" for b in program.bindings))
     function.block(program.body)

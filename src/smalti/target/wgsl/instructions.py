@@ -1,7 +1,8 @@
 """What WGSL writes for each instruction of group programs, and for types and constants.
 
 WGSL's constants are evaluated by its compiler, which refuses what overflows, has no result or
-shifts by 32 bits and more; infinities and NaN are spelled by their bits.
+shifts by 32 bits and more. Metal's compiler takes for granted that no number is infinite or NaN, and
+may do anything with one that it sees; so the bits of these are put together when a program runs.
 Source: WGSL, W3C, https://www.w3.org/TR/WGSL/, sections 8 and 17.
 """
 
@@ -54,7 +55,7 @@ def constant(value: float | int | bool, type: Type) -> str:
     >>> constant(-1.5, Type("f32")), constant(3, Type("u32", 2)), constant(-1, Type("i32"))
     ('(-1.5f)', 'vec2<u32>(3u)', '(-1i)')
     >>> constant(float("inf"), Type("f32"))
-    'bitcast<f32>(0x7f800000u)'
+    'bitcast<f32>(0x7f800000u | offsets.zero)'
     """
     text = _scalar(value, type.scalar)
     return text if type.lanes == 1 else f"{type_name(type)}({text})"
@@ -69,7 +70,7 @@ def _scalar(value: float | int | bool, scalar: str) -> str:
         if not np.isfinite(value):
             bits = NAN_BITS if np.isnan(value) else INFINITY_BITS
             sign = 1 << 31 if math.copysign(1, value) < 0 and not np.isnan(value) else 0
-            text = f"bitcast<f32>(0x{bits | sign:08x}u)"
+            text = f"bitcast<f32>(0x{bits | sign:08x}u | offsets.zero)"
             return text if scalar == "f32" else f"f16({text})"
         digits = np.format_float_scientific(value, unique=True, trim="0")
         plain = np.format_float_positional(value, unique=True, trim="0")
