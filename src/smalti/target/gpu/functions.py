@@ -63,6 +63,12 @@ def _no_number(x: Expr) -> Expr:
     return (x.bits("u32") | 0x7FC00000).bits("f32")
 
 
+def _rounded(b: Builder, x: Expr) -> Expr:
+    """x, which no compiler puts together with what it is used in: some rearrange sums, but not
+    through bits."""
+    return b.let(x.bits("u32").bits("f32"))
+
+
 def _with_sign(size: Expr, x: Expr) -> Expr:
     """|size| with the sign of x."""
     return ((size.bits("u32") & 0x7FFFFFFF) | (x.bits("u32") & 0x80000000)).bits("f32")
@@ -107,7 +113,7 @@ def log(b: Builder, x: Expr) -> Expr:
 
 def _log_of_one_and(b: Builder, x: Expr) -> Expr:
     """log(1 + x) for x >= 0: what rounding takes from the sum is given back."""
-    whole = b.let(x + 1.0)
+    whole = _rounded(b, x + 1.0)
     added = b.let(whole - 1.0)
     exact = log(b, whole) * (x / added)
     return select(added.equals(0.0), x, select(whole.equals(math.inf), whole, exact))
@@ -162,8 +168,7 @@ def _quarters(b: Builder, x: Expr) -> tuple[Expr, Expr, Expr]:
     n = b.let(op("round", x * (2 / math.pi)))
     rest = x
     for part in PI_HALVES:
-        rest = op("fma", n, -part, rest)
-    rest = b.let(rest)
+        rest = _rounded(b, op("fma", n, -part, rest))
     square = b.let(rest * rest)
     sine = op("fma", polynomial(square, SINE) * square, rest, rest)
     return b.let(sine), b.let(polynomial(square, COSINE)), b.let(n.to("i32"))

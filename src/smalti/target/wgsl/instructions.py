@@ -98,6 +98,8 @@ def instruction(expr: Op, arguments: list[str]) -> str:
     if name in ("equal", "not_equal") and first == expr.arguments[1] and (
             first.type.scalar == "f32"):
         return _is_nan(first.type, arguments[0], negated=name == "equal")
+    if name == "bits" and first.type.scalar == "f32":
+        return f"bitcast<{type_name(expr.type)}>({_bits(first.type, arguments[0])})"
     template = TEMPLATES[name]
     if first.type.scalar == "bool":
         template = OF_BOOL.get(name, template)
@@ -105,8 +107,15 @@ def instruction(expr: Op, arguments: list[str]) -> str:
     return template.format(*arguments, result=type_name(expr.type), amount=amount)
 
 
+def _bits(type: Type, value: str) -> str:
+    """The bits of f32 values, in a way that compilers do not see through: they take for granted
+    that no number is NaN, and rearrange sums."""
+    words = type_name(Type("u32", type.lanes))
+    return f"(bitcast<{words}>({value}) ^ {words}(offsets.zero))"
+
+
 def _is_nan(type: Type, value: str, negated: bool) -> str:
-    """Whether a value is NaN, asked of its bits: drivers may assume that there is none."""
+    """Whether a value is NaN, asked of its bits."""
     words = Type("u32", type.lanes)
-    return (f"((bitcast<{type_name(words)}>({value}) & {constant(0x7FFFFFFF, words)}) "
+    return (f"(({_bits(type, value)} & {constant(0x7FFFFFFF, words)}) "
             f"{'<=' if negated else '>'} {constant(INFINITY_BITS, words)})")
