@@ -1,8 +1,8 @@
 """What WGSL writes for each instruction of group programs, and for types and constants.
 
 WGSL's constants are evaluated by its compiler, which refuses what overflows, has no result or
-shifts by 32 bits and more. Metal's compiler takes for granted that no number is infinite or NaN, and
-may do anything with one that it sees; so the bits of these are put together when a program runs.
+shifts by 32 bits and more. Metal's compiler takes for granted that no number is infinite or NaN,
+and may do anything with one that it sees; so their bits are put together when a program runs.
 Source: WGSL, W3C, https://www.w3.org/TR/WGSL/, sections 8 and 17.
 """
 
