@@ -392,23 +392,27 @@ def statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
 
 def operands(node: Expr | Statement) -> tuple[Expr, ...]:
     """The expressions that an expression, or a statement without its blocks, is made of."""
-    match node:
-        case Op():
-            return node.arguments
-        case Load() | Store():
-            parts = (node.index, getattr(node, "value", None), node.where)
-            return tuple(part for part in parts if part is not None)
-        case MatrixLoad():
-            return (node.index,)
-        case MatrixStore():
-            return (node.index, node.value)
-        case Let() | Variable() | Set():
-            return (node.value,)
-        case Loop():
-            return (node.start, node.stop)
-        case Branch():
-            return (node.condition,)
-    return ()
+    found = OPERANDS.get(type(node))
+    return found(node) if found else ()
+
+
+def _value(node: Let | Variable | Set) -> tuple[Expr, ...]:
+    return (node.value,)
+
+
+OPERANDS = {
+    Op: lambda node: node.arguments,
+    Load: lambda node: (node.index,) if node.where is None else (node.index, node.where),
+    Store: lambda node: (node.index, node.value) if node.where is None else (
+        node.index, node.value, node.where),
+    MatrixLoad: lambda node: (node.index,),
+    MatrixStore: lambda node: (node.index, node.value),
+    Let: _value,
+    Variable: _value,
+    Set: _value,
+    Loop: lambda node: (node.start, node.stop),
+    Branch: lambda node: (node.condition,),
+}
 
 
 def expressions(body: tuple[Statement, ...]) -> Iterator[Expr]:

@@ -30,6 +30,7 @@ READS = {"f32": ("f32",), "f16": ("f32", "f16"), "bf16": ("f32",), "i32": ("i32"
 WRITES = {"f32": ("f32",), "f16": ("f32", "f16"), "bf16": ("f32",), "i32": ("i32",),
           "u32": ("u32",)}
 """What scalars are stored as each dtype."""
+VALID = {Type(scalar, lanes) for scalar in SCALARS for lanes in (1, 2, 4)}
 MATRIX_SCALARS = ("f32", "f16", "bf16")
 
 
@@ -205,13 +206,18 @@ class _Verifier:
     # ------------------------------------------------------------------ expressions
 
     def _expr(self, expr: Expr, scope: dict[str, Type | Matrix], control: Level) -> None:
+        if type(expr) is Name:
+            known = scope.get(expr.name)
+            if known != expr.type:
+                self.check(False, f"{expr.name} to be known here, of {expr.type}",
+                           known or "nothing")
+            return
         for part in operands(expr):
             self._expr(part, scope, control)
         self._type(expr.type)
         match expr:
-            case Name(name, type):
-                self.check(scope.get(name) == type, f"{name} to be known here, of {type}",
-                           scope.get(name, "nothing"))
+            case Op():
+                self._op(expr, control)
             case Builtin(name):
                 self.check(name in BUILTINS, f"one of {', '.join(BUILTINS)}", name)
             case Load():
@@ -222,18 +228,17 @@ class _Verifier:
                 self._lanes(expr, expr.type, buffer)
             case MatrixLoad():
                 self._matrix(expr, expr.type, True, control)
-            case Op():
-                self._op(expr, control)
             case _:
                 self.check(isinstance(expr, Number), "an expression", repr(expr))
 
     def _type(self, type: Type | Matrix) -> None:
+        if type in VALID:
+            return
         if isinstance(type, Matrix):
             self.check(type.role in ("a", "b", "sum") and type.scalar in MATRIX_SCALARS and
                        min(type.rows, type.columns) >= 1, "a matrix", type)
         else:
-            self.check(isinstance(type, Type) and type.scalar in SCALARS and
-                       type.lanes in (1, 2, 4), "a type", type)
+            self.check(False, "a type", type)
 
     def _op(self, op: Op, control: Level) -> None:
         types = [argument.type for argument in op.arguments]
@@ -280,14 +285,16 @@ class _Verifier:
 
 def level(expr: Expr, program: GroupProgram, known: dict[str, Level]) -> Level:
     """For whom the value of an expression is the same, given that of names."""
-    match expr:
-        case Number():
-            return Level.GROUP
-        case Name(name):
-            return known.get(name, Level.INVOCATION)
-        case Builtin(name):
-            return BUILTIN_LEVELS.get(name, Level.INVOCATION)
-    inside = min((level(part, program, known) for part in operands(expr)), default=Level.GROUP)
+    kind = type(expr)
+    if kind is Number:
+        return Level.GROUP
+    if kind is Name:
+        return known.get(expr.name, Level.INVOCATION)
+    if kind is Builtin:
+        return BUILTIN_LEVELS.get(expr.name, Level.INVOCATION)
+    inside = Level.GROUP
+    for part in operands(expr):
+        inside = min(inside, level(part, program, known))
     if isinstance(expr, Load):
         constant = any(b.name == expr.buffer and b.access == "read" for b in program.bindings)
         return inside if constant else Level.INVOCATION
