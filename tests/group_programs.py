@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from smalti.target.gpu.builder import Builder
-from smalti.target.gpu.form import GroupProgram, Number, op, select, vector
+from smalti.target.gpu.form import GroupProgram, Number, Op, op, select, vector
 from smalti.target.gpu.instructions import INSTRUCTIONS
 from smalti.target.gpu.types import FLOATS, Matrix, Type
 
@@ -160,12 +160,12 @@ def meeting() -> GroupProgram:
 def products(rows: int, columns: int, depth: int, factors: str, sums: str, shared: bool,
              subgroup: int = 32) -> GroupProgram:
     """c = 2 (a b) + d of three products, by the matrix unit, for each of two subgroups, from
-    bindings or through a shared array."""
+    bindings or through a shared array; and the same as f16."""
     b = Builder("products", 2 * subgroup, subgroup)
     a, w = (b.binding(name, factors, 2 * extent, "read", 4) for name, extent in
             (("a", rows * 3 * depth), ("b", 3 * depth * columns)))
-    d, c = (b.binding(name, sums, 2 * rows * columns, access) for name, access in
-            (("d", "read"), ("c", "write")))
+    d, c, h = (b.binding(name, dtype, 2 * rows * columns, access) for name, dtype, access in
+               (("d", sums, "read"), ("c", sums, "write"), ("h", "f16", "write")))
     kinds = [Matrix("a", rows, depth, factors), Matrix("b", depth, columns, factors),
              Matrix("sum", rows, columns, sums)]
     array = b.shared("array", factors, 2 * rows * depth, 4)
@@ -184,7 +184,10 @@ def products(rows: int, columns: int, depth: int, factors: str, sums: str, share
         right = b.matrix(w, of_b + k * depth, 3 * depth, kinds[1], by_columns=True)
         b.set(total, op("matrix_multiply_add", left, right, total))
     here = b.subgroup * rows * columns
-    b.store_matrix(c, here, columns, total * 2.0 + b.matrix(d, here, columns, kinds[2]))
+    whole = b.let(total * 2.0 + b.matrix(d, here, columns, kinds[2]))
+    b.store_matrix(c, here, columns, whole)
+    half = Op("convert", (whole,), Matrix("sum", rows, columns, "f16"))
+    b.store_matrix(h, here, columns, half)
     return b.finish((1, 1, 1))
 
 

@@ -11,6 +11,7 @@ from smalti.errors import VerificationError
 from smalti.schedule.group import GroupLimits
 from smalti.target.gpu.builder import Builder
 from smalti.target.gpu.form import F32, Number
+from smalti.target.gpu.types import Matrix
 from smalti.target.spirv import emit, listing
 
 PLAIN = GroupLimits(storage16=True)
@@ -65,7 +66,8 @@ def test_matrices_are_the_matrix_unit_s(factors: str, shared: bool) -> None:
     assert strides == ({"4", "48", "8"} if shared else {"48", "8"})  # shared elements are vectors
     assert sum(line.split(", ")[1] == "1" for line in loads) == 1  # by columns
     assert len(lines(text, "CooperativeMatrixMulAddKHR")) == 1
-    assert len(lines(text, "CooperativeMatrixStoreKHR")) == 1
+    assert len(lines(text, "CooperativeMatrixStoreKHR")) == 2
+    assert len(lines(text, "= FConvert %")) == 1
 
 
 def test_what_others_see_is_not_private_under_the_vulkan_memory_model() -> None:
@@ -94,6 +96,21 @@ def test_stores_of_halves_round_to_even() -> None:
     text = listing(emit(programs.copy("f16", "f32", 1, 1), PLAIN))
     (said,) = lines(text, "FPRoundingMode, 0")
     assert lines(text, said.split()[1].rstrip(","), "= FConvert")
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+def test_bf16_that_is_moved_is_not_rounded(lanes: int) -> None:
+    text = listing(emit(programs.copy("bf16", "f32", lanes, 4), RICH))
+    assert not lines(text, "IsNan") and lines(text, "UConvert")
+
+
+def test_matrices_across_vectors_are_refused() -> None:
+    b = Builder("across", 32)
+    kind = Matrix("sum", 8, 8, "f32")
+    array = b.shared("array", "f32", 96, 4)
+    b.store_matrix(array, 0, 8, b.matrix(array, 0, 10, kind))
+    with pytest.raises(VerificationError, match="10 elements apart"):
+        emit(b.finish((1, 1, 1)), RICH)
 
 
 def test_bytes_are_not_stored() -> None:

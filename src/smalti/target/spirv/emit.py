@@ -36,7 +36,7 @@ EXACT = {"FAdd", "FSub", "FMul", "FDiv", "Fma"}
 def emit(program: GroupProgram, limits: GroupLimits) -> bytes:
     """The words of a module that runs `program` on a device of these limits.
 
-    Raises VerificationError where the program stores what nothing stores.
+    Raises VerificationError where the program stores 8 bits, or reads a matrix across vectors.
     """
     return Emitter(program, limits).module()
 
@@ -209,7 +209,10 @@ class Emitter:
         where = self.value(expr.where)
         index = a.op("Select", a.u32, where, index, a.number(0))
         value = self.memory.load(expr.buffer, index, type)
-        return a.op("Select", a.type(type), self._wide(where, type), value, a.constant(0, type))
+        found = a.op("Select", a.type(type), self._wide(where, type), value, a.constant(0, type))
+        if value in self.memory.halves:
+            self.memory.halves.add(found)
+        return found
 
     def _store(self, statement: Store) -> None:
         """All compute what is stored, as all take part in operations of subgroups."""

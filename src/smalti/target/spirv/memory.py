@@ -45,6 +45,8 @@ class Memory:
         self._views: dict[str, dict[Type, int]] = {name: {} for name in self._bindings}
         self._arrays = {array.name: array for array in shared}
         self._elements = {array.name: self._element(array) for array in shared}
+        self.halves: set[int] = set()
+        """Values of f32 that are bf16, and need not be rounded to be stored as that."""
         self._variables = {array.name: self._shared(array) for array in shared}
 
     def load(self, name: str, index: int, type: Type) -> int:
@@ -87,6 +89,9 @@ class Memory:
         a = self.assembler
         if name in self._arrays:
             element = self._elements[name]
+            if stride % element.lanes:
+                raise VerificationError(f"rows of a matrix lie {stride} elements apart in {name}, "
+                                        f"which holds {element}")
             at = self._shifted(index, element.lanes)
             pointer = a.op("AccessChain", a.pointer("Workgroup", a.type(element)),
                            self._variables[name], at)
@@ -190,7 +195,9 @@ class Memory:
             word = words if lanes == 2 else a.op("CompositeExtract", a.u32, words, pair)
             bits += [a.op("ShiftLeftLogical", a.u32, word, a.number(16)),
                      a.op("BitwiseAnd", a.u32, word, a.number(BF16_UPPER))]
-        return a.op("Bitcast", a.type(Type("f32", lanes)), self._vector(bits, Type("u32", lanes)))
+        value = a.op("Bitcast", a.type(Type("f32", lanes)), self._vector(bits, Type("u32", lanes)))
+        self.halves.add(value)
+        return value
 
     def _to_pairs(self, bits: int, lanes: int) -> int:
         """The upper halves of two or four words, in one or two."""
@@ -267,7 +274,9 @@ class Memory:
         value = a.op("UConvert", a.type(words), value)
         if dtype == "bf16":
             value = a.op("ShiftLeftLogical", a.type(words), value, a.constant(16, words))
-            return a.op("Bitcast", a.type(type), value)
+            value = a.op("Bitcast", a.type(type), value)
+            self.halves.add(value)
+            return value
         pair, halves = a.type(Type("f32", 2)), []
         for lane in range(lanes):
             word = value if lanes == 1 else a.op("CompositeExtract", a.u32, value, lane)
@@ -301,6 +310,8 @@ class Memory:
         a, words = self.assembler, Type("u32", lanes)
         kind = a.type(words)
         bits = a.op("Bitcast", kind, value)
+        if value in self.halves:
+            return bits
         upper = a.op("ShiftRightLogical", kind, bits, a.constant(16, words))
         odd = a.op("BitwiseAnd", kind, upper, a.constant(1, words))
         near = a.op("IAdd", kind, a.op("IAdd", kind, bits, a.constant(BF16_HALF, words)), odd)
