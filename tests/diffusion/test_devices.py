@@ -1,0 +1,109 @@
+"""Pictures made on GPUs, through each language, beside those made on the CPU."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_families as tiny
+from gpu_devices import absent
+from tiny_adapters import write_adapter
+from tiny_model import TINY
+
+from smalti import Pipeline
+from smalti.benchmark.profile import seeded_inputs
+from smalti.errors import DeviceError, InputError
+from smalti.runtime import vulkan, webgpu
+from smalti.runtime.device_program import DeviceProgram
+
+LANGUAGES = {"vulkan:0": vulkan.adapters, "wgpu:0": webgpu.adapters}
+DECIBEL_MIN = 40.0
+
+
+@pytest.fixture(scope="module", params=LANGUAGES)
+def device(request: pytest.FixtureRequest) -> str:
+    """The id of a GPU, or of a driver that computes on the CPU."""
+    try:
+        LANGUAGES[request.param]()
+    except DeviceError as error:
+        absent(str(error), "mesa-vulkan-drivers")
+    return request.param
+
+
+def decibel(found: np.ndarray, expected: np.ndarray) -> float:
+    """Peak signal to noise of pixels from 0 to 255."""
+    mean = np.mean((found.astype(np.float64) - expected) ** 2)
+    return math.inf if mean == 0 else 10 * math.log10(255 ** 2 / mean)
+
+
+def pixels(pipe: Pipeline, **options: object) -> np.ndarray:
+    return np.asarray(pipe("a red apple", **options).images[0])
+
+
+def relative(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+def test_parts_and_pictures_of_a_tiny_model(model_path: Path, device: str) -> None:
+    cpu = Pipeline.load(model_path, device="cpu", precision="f32", threads=1)
+    here = Pipeline.load(model_path, device=device, precision="f32")
+    for part in here.parts:
+        program = here.program(part)
+        assert isinstance(program, DeviceProgram) and program.targets == (device,)
+        inputs = seeded_inputs(cpu.program(part))
+        for name, expected in cpu.program(part).run(inputs).items():
+            assert relative(program.run(inputs)[name], expected) < 1e-4, (part, name)
+    expected = pixels(cpu)
+    assert decibel(pixels(here), expected) > 60
+    assert decibel(pixels(Pipeline.load(model_path, device=device, precision="f16")),
+                   expected) > DECIBEL_MIN
+
+
+def test_the_model_that_ships(device: str) -> None:
+    expected = pixels(Pipeline.load(device="cpu", precision="f32", threads=1), steps=1)
+    for precision, least in (("f32", 60.0), ("f16", DECIBEL_MIN)):
+        found = pixels(Pipeline.load(device=device, precision=precision), steps=1)
+        assert decibel(found, expected) > least, precision
+
+
+OTHERS = [name for name in tiny.FAMILIES if name != "sd1"]
+
+
+@pytest.mark.parametrize("device, family", [*(("vulkan:0", family) for family in OTHERS),
+                                            ("wgpu:0", "sd3")], indirect=["device"])
+def test_every_family(tmp_path: Path, family: str, device: str) -> None:
+    config = tiny.FAMILIES[family]
+    path = tiny.write(tmp_path / f"{family}.safetensors",
+                      tiny.single_file(config, tiny.random_weights(config)))
+    options = {"width": 32, "height": 32, "steps": 2}
+    expected = pixels(Pipeline.load(path, device="cpu", precision="f32", threads=1), **options)
+    found = pixels(Pipeline.load(path, device=device, precision="f32"), **options)
+    assert expected.std() > 5 and decibel(found, expected) > 60
+
+
+def test_an_adapter_binds_what_it_changes(model_path: Path, tmp_path: Path, device: str) -> None:
+    adapter = write_adapter(tmp_path / "style.safetensors", TINY)
+    cpu = Pipeline.load(model_path, device="cpu", precision="f32", threads=1)
+    here = Pipeline.load(model_path, device=device, precision="f32")
+    plain = pixels(here)
+    for pipe in (cpu, here):
+        pipe.load_lora(adapter)
+    changed = pixels(here)
+    assert decibel(changed, pixels(cpu)) > 60 > decibel(changed, plain)
+    here.loras = ()
+    np.testing.assert_array_equal(pixels(here), plain)
+
+
+def test_a_vae_is_not_stored_as_f16(model_path: Path, device: str) -> None:
+    pipe = Pipeline.load(model_path, device=device, precision="f16")
+    assert pipe.program("unet").plan.precision == "f16"
+    assert pipe.program("vae").plan.precision == {"vulkan:0": "bf16", "wgpu:0": "f32"}[device]
+
+
+def test_what_a_device_does_not_do_is_said(model_path: Path) -> None:
+    with pytest.raises(InputError, match="known: auto, cpu"):
+        Pipeline.load(model_path, device="vulkan:99")
+    with pytest.raises(InputError, match="'f16'; known: auto, f32, bf16"):
+        Pipeline.load(model_path, device="cpu", precision="f16")
