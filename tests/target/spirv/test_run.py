@@ -30,8 +30,10 @@ TOLERANCE = {"f32": 4e-6, "f16": 16e-3}  # exp of 8: 19 units in the last place
 
 @pytest.fixture(scope="module")
 def plain(adapter: Adapter) -> Iterator[VulkanGpu]:
-    """The device as if it had neither f16 nor 8-bit storage."""
-    limits = replace(adapter.limits, f16=False, storage8=False, keeps_nan=False)
+    """The device as if it had neither f16 nor 8-bit storage, and bindings began far apart: most
+    are seen from an offset on."""
+    limits = replace(adapter.limits, f16=False, storage8=False, keeps_nan=False,
+                     offset_alignment=256)
     with VulkanGpu(replace(adapter, limits=limits)) as gpu:
         yield gpu
 
@@ -204,12 +206,12 @@ def whole_programs(draw: st.DrawFn) -> GroupProgram:
 
 
 @settings(max_examples=60)
-@given(program=whole_programs())
-def test_random_programs(vulkan: Gpu, program: GroupProgram) -> None:
+@given(program=whole_programs(), far=st.booleans())
+def test_random_programs(vulkan: Gpu, plain: Gpu, program: GroupProgram, far: bool) -> None:
     values = arrays(program)
-    found = launched(vulkan, program, {**values, "y": np.zeros_like(values["x"])})["y"]
-    expected = run(program, {**values, "y": np.zeros_like(values["x"])}, subgroup=8)["y"]
-    assert found.tolist() == expected.tolist(), show(program)
+    values["y"] = np.zeros_like(values["x"])
+    found = launched(plain if far else vulkan, program, values)["y"]
+    assert found.tolist() == run(program, values, subgroup=8)["y"].tolist(), show(program)
 
 
 # ---------------------------------------------------------------------- matrix units
