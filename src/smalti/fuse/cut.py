@@ -35,18 +35,21 @@ READS_MAX = 4
 POINTWISE = frozenset(name for name, operation in OPERATIONS.items() if operation.pointwise)
 
 
-def cut(graph: Graph, held: Collection[str] = (), functions: Collection[str] = POINTWISE) -> Cut:
+def cut(graph: Graph, held: Collection[str] = (), functions: Collection[str] = POINTWISE,
+        otherwise: Collection[Value] = ()) -> Cut:
     """The cut of `graph`; inputs named in `held` change more rarely than others.
 
     `functions` are the pointwise operations that kernels may compute. What has no kernel becomes
-    host pieces.
+    host pieces. Of the values that are `open`, those in `otherwise` are not stored where they would
+    be, and stored where they would not.
     """
-    return _Cutter(graph, held, functions).run()
+    return _Cutter(graph, held, functions, otherwise).run()
 
 
 class _Cutter:
-    def __init__(self, graph: Graph, held: Collection[str], functions: Collection[str]) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, held: Collection[str], functions: Collection[str],
+                 otherwise: Collection[Value]) -> None:
+        self.graph, self.otherwise = graph, otherwise
         self.hosted = {node: why for node in graph.nodes if (why := lacking(node, functions))}
         self.users = graph.users()
         self.result = Cut(graph.name, held=tuple(sorted(held)))
@@ -55,7 +58,7 @@ class _Cutter:
         self.moments: dict[Node, tuple[View, ...]] = {}
         self.kept: set[Value] = set()
         self.places: dict[Value, tuple[Value, int]] = {}
-        self.outputs = set(graph.outputs.values())
+        self.outputs, self.making = set(graph.outputs.values()), None
         self.when, self.row_values = whens(graph, held), row_values(graph)
         self.tails, self.absorbed = grow_tails(graph, self.users, self.when, self.hosted)
 
@@ -75,6 +78,7 @@ class _Cutter:
             if node.operation.name == "concat" and node not in self.hosted:
                 self._place_operands(node)
         for node in self.graph.nodes:
+            self.making = node.output
             self._emit(node)
         for name, value in self.graph.outputs.items():
             view = self.view(value)
@@ -100,13 +104,25 @@ class _Cutter:
             self.kept.add(value)
             return
         reads = self._reads(value)
-        if reads is None or reads > (1 if name == "gather" else READS_MAX):
+        store = reads is None or reads > (1 if name == "gather" else READS_MAX)
+        if reads and self._is_open(node):
+            self.result.open.append(value)
+            store ^= value in self.otherwise
+        if store:
             self.kept.add(value)
         elif name in ("gather", "resize"):
             scales = node.attributes.get("scales", (2,) * (len(value.shape) - 1) + (1,))
             moved = {i - len(scales) for i, scale in enumerate(scales) if scale != 1}
             if not self._walkable(value, moved):
                 self.kept.add(value)
+
+    def _is_open(self, node: Node) -> bool:
+        """Whether storing a result is a matter of cost: of a chain, that of the last operation."""
+        last = any(not elementwise(user) or user.output in self.kept
+                   or user.output in self.absorbed
+                   for user in self.users[node.output])
+        return last and self.when[node.output] == When.RUN and (
+            node.operation.name in POINTWISE or node.operation.name in NORMALIZATIONS)
 
     def _settles(self, value: Value, when: When) -> bool:
         """Whether something that is computed more often than `when` reads `value`."""
@@ -289,7 +305,7 @@ class _Cutter:
         scope = node.scope if node is not None else ""
         if when is None:
             when = When.RUN if node is None else self.when[node.output]
-        self.result.pieces.append(Piece(kernel, views, scope, reason, flops, when))
+        self.result.pieces.append(Piece(kernel, views, scope, reason, flops, when, self.making))
 
     def _emit(self, node: Node) -> None:
         value, name = node.output, node.operation.name

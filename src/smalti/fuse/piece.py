@@ -8,6 +8,7 @@ from typing import Any
 
 from smalti.fuse.support import When
 from smalti.fuse.view import View
+from smalti.graph import Value
 from smalti.kernel.form import Kernel
 
 
@@ -16,6 +17,7 @@ class Piece:
     """A kernel, the views its buffers stand for, and where in the model it comes from.
 
     `when` it runs: once after the parameters are bound, when a held input changes, or in each run.
+    `result` is the value that it is computed for.
     """
 
     kernel: Kernel
@@ -24,6 +26,7 @@ class Piece:
     reason: str
     flops: int
     when: When = When.RUN
+    result: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Cut:
 
     `held` names inputs that change more rarely than others.
     `rows`: for each input whose numbers are rows of tables, the extent of the smallest table.
+    `open` are values that may be stored, or computed by each kernel that reads them.
     """
 
     name: str
@@ -59,3 +63,4 @@ class Cut:
     pieces: list[Piece | HostPiece] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
     held: tuple[str, ...] = ()
+    open: list[Value] = field(default_factory=list)

@@ -15,13 +15,14 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from smalti import settings
 from smalti.errors import IllegalSchedule, InputError, UnsupportedError, UnsupportedNode
 from smalti.fuse import Cut, HostPiece, View, cut, narrowed
 from smalti.fuse import held as with_halves
 from smalti.fuse.support import When, lacking
-from smalti.graph import Graph, show
+from smalti.graph import Graph, Value, show
 from smalti.graph.graph import VALUE_BYTES_MAX
 from smalti.graph.operation import HALVES
 from smalti.graph.quantised import FORMATS
@@ -53,6 +54,7 @@ from smalti.target.x86.instructions import Level, level
 from smalti.target.x86.lower import Lowered, PackedWeight, limits, lower
 from smalti.target.x86.packing import lower_packing
 from smalti.tune.algorithms import planned
+from smalti.tune.cutting import Make, decided
 from smalti.tune.objective import checked as checked_objective
 
 PRECISIONS = ("auto", "f32", "bf16")
@@ -205,16 +207,18 @@ def build_image(graph: Graph, chosen: Level, bounds: Limits, precision: str,
     dtypes of those that are given as halves; `known` schedules that are better than the first ones.
     Raises InputError for a value that is larger than any memory.
     """
-    graph, pieces, growth = pieces_of(graph, precision, held, weights)
-    builder = _Builder(graph, pieces, chosen, bounds, precision, filterings, growth,
-                       known or Known())
+    known = known or Known()
+    graph, pieces, growth = pieces_of(graph, precision, held, weights, known.usual and partial(
+        decided, aim=known.usual, limits=bounds, precision=precision))
+    builder = _Builder(graph, pieces, chosen, bounds, precision, filterings, growth, known)
     return builder.build(progress)
 
 
-def pieces_of(graph: Graph, precision: str, held: Collection[str],
-              weights: Mapping[str, str]) -> tuple[Graph, Cut, int]:
+def pieces_of(graph: Graph, precision: str, held: Collection[str], weights: Mapping[str, str],
+              decide: Callable[[Make], Cut] | None = None) -> tuple[Graph, Cut, int]:
     """A graph as it is compiled, its cut, and the bytes that transformed weights may add.
 
+    `decide` chooses what is stored among all cuts that can be made; without, rules do.
     Raises InputError for a value that is larger than any memory.
     """
     for value in (*graph.inputs.values(), *graph.parameters.values(),
@@ -227,9 +231,12 @@ def pieces_of(graph: Graph, precision: str, held: Collection[str],
     graph = rewrite(graph, lambda node: not lacking(node, FUNCTIONS))
     if settings.show("graph"):
         print(graph)
-    pieces = with_halves(cut(graph, held, FUNCTIONS), weights)
-    if precision != "f32":
-        pieces = narrowed(pieces)
+
+    def make(otherwise: Collection[Value]) -> Cut:
+        found = with_halves(cut(graph, held, FUNCTIONS, otherwise), weights)
+        return found if precision == "f32" else narrowed(found)
+
+    pieces = decide(make) if decide else make(())
     if settings.show("fused"):
         for piece in pieces.pieces:
             form = "host" if isinstance(piece, HostPiece) else piece.kernel.form

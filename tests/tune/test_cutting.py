@@ -1,0 +1,97 @@
+"""What is stored and what is computed again, by the timing model: the same numbers either way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from native_pieces import LEVELS
+
+from smalti import machine
+from smalti.fuse import cut
+from smalti.graph import Graph, evaluate
+from smalti.runtime import compile_graph
+from smalti.schedule.schedule import Limits
+from smalti.tune import cutting
+from smalti.tune.cutting import decided
+from smalti.tune.objective import OBJECTIVES, Objective
+
+CPU = Limits(16, 32, 48 << 10, 1 << 20, 1)
+AIM = Objective.on(machine.device("ryzen_9_9950x"), 1, "latency")
+
+
+def costly(readers: int = 4) -> Graph:
+    """Products that all read what takes many exponentials to compute."""
+    g = Graph("costly")
+    x = g.input("x", (96, 32))
+    for _ in range(4):
+        x = g.apply("gelu", g.apply("erf", x))
+    for number in range(readers):
+        g.output(f"y{number}", g.apply("mat_mul", x, g.parameter(f"w{number}", (32, 16))))
+    return g
+
+
+def many(readers: int) -> Graph:
+    """Sums over what is soon computed again, which the rules store for so many readers."""
+    g = Graph("many")
+    x = g.input("x", (2048, 64)) + g.parameter("b", (64,))
+    for number in range(readers):
+        g.output(f"y{number}", g.apply("reduce_sum", x, axes=[number % 2]))
+    return g
+
+
+def kernels(g: Graph, aim: Objective = AIM) -> tuple[list[str], list[str]]:
+    """The forms of the kernels of a cut by rules, and of that by the model."""
+    found = decided(lambda otherwise: cut(g, otherwise=otherwise), aim, CPU, "f32")
+    return [p.kernel.form for p in cut(g).pieces], [p.kernel.form for p in found.pieces]
+
+
+def test_what_is_dear_is_stored_and_the_reason_has_numbers() -> None:
+    rules, model = kernels(costly())
+    assert rules == ["contraction"] * 4 and model == ["map", *rules]
+    graph = costly()
+    found = decided(lambda otherwise: cut(graph, otherwise=otherwise), AIM, CPU, "f32")
+    assert all("times as much the rules' way" in piece.reason for piece in found.pieces)
+
+
+def test_what_is_cheap_is_computed_again() -> None:
+    assert kernels(many(5)) == (["map"] + ["reduction"] * 5, ["reduction"] * 5)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_one_reader_computes_it_itself(name: str) -> None:
+    aim = Objective.on(machine.device("ryzen_9_9950x"), 1, name)
+    assert kernels(costly(1), aim) == (["contraction"], ["contraction"])
+
+
+def test_nothing_is_decided_otherwise_for_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    for share, stored in ((0.95, False), (0.5, True)):
+        graph, usual = costly(), []
+        monkeypatch.setattr(cutting.Costs, "of", lambda _, kernel, s=share: (
+            0.0 if kernel.form == "map" else s if kernel in usual else 1.0))
+        usual[:] = [p.kernel for p in cut(graph, otherwise=cut(graph).open).pieces]
+        assert (kernels(graph)[1][0] == "map") == stored
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("graph", [costly(), costly(1), many(5)],
+                         ids=["dear", "alone", "cheap"])
+def test_either_way_gives_the_same_numbers(graph: Graph, level: str, tmp_path: Path,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    inputs = {"x": random.standard_normal(graph.inputs["x"].shape, np.float32)}
+    weights = {name: random.standard_normal(value.shape, np.float32)
+               for name, value in graph.parameters.items()}
+    found = []
+    for number, decide in enumerate((lambda make, **_: make(()), decided,
+                                     lambda make, **_: make(make(()).open))):
+        monkeypatch.setenv("SMALTI_CACHE", str(tmp_path / str(number)))
+        monkeypatch.setattr("smalti.runtime.compiler.decided", decide)
+        program = compile_graph(graph, threads=2, target=level)
+        program.bind(weights)
+        found.append(program.run(inputs))
+    expected = evaluate(graph, inputs, weights)
+    for name, array in expected.items():
+        assert all(each[name].tobytes() == found[0][name].tobytes() for each in found)
+        np.testing.assert_allclose(found[0][name], array, rtol=1e-3, atol=1e-3)
