@@ -19,7 +19,7 @@ from smalti.fuse.piece import Cut, HostPiece, Piece
 from smalti.fuse.reader import Reader, broadcast
 from smalti.fuse.support import (
     ANCHORS, BYTES, CONTRACTIONS, INTEGERS, NORMALIZATIONS, POOLS, REDUCTIONS, STORED, VIEWS, When,
-    elementwise, lacking, whens,
+    elementwise, lacking, only_ones, whens,
 )
 from smalti.fuse.tail import grow_tails
 from smalti.fuse.view import Storage, View, given, row_major, stored
@@ -30,8 +30,6 @@ from smalti.kernel.form import Call, Const, Index, Kernel, Load, axis
 
 READS_MAX = 4
 """A pointwise result that more kernels than this read is stored instead of computed again."""
-
-
 POINTWISE = frozenset(name for name, operation in OPERATIONS.items() if operation.pointwise)
 
 
@@ -164,7 +162,7 @@ class _Cutter:
                 if user.output in self.kept:
                     total += 1
                     continue
-                if name == "reshape" and not _only_ones(value.shape, user.output.shape) \
+                if name == "reshape" and not only_ones(value.shape, user.output.shape) \
                         and not self._joins_heads(user):
                     return None
                 inner = self._reads(user.output)
@@ -590,11 +588,6 @@ class _Cutter:
         if name in VIEWS and users[0].output in self.users:
             name = f"{self.users[users[0].output][0].operation.name} (through a {name})"
         return f"{name} reads it in an order of its own"
-
-
-def _only_ones(old: Sequence[int], new: Sequence[int]) -> bool:
-    """Whether a reshape only adds or drops axes of extent 1."""
-    return [n for n in old if n != 1] == [n for n in new if n != 1]
 
 
 def _products(node: Node) -> int:

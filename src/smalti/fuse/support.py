@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from enum import IntEnum
 
 from smalti.graph import Graph, Node, Value
@@ -87,6 +87,11 @@ def lacking(node: Node, functions: Collection[str]) -> str:
     if name == "gather" and not _known_rows(node):
         return "gather by computed numbers, which have to be checked"
     return "" if node.operation.pointwise or _understood(node) else _no_kernel(node)
+
+
+def only_ones(old: Sequence[int], new: Sequence[int]) -> bool:
+    """Whether a reshape only adds or drops axes of extent 1."""
+    return [n for n in old if n != 1] == [n for n in new if n != 1]
 
 
 def elementwise(node: Node) -> bool:

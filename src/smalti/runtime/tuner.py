@@ -127,7 +127,7 @@ class Entry:
 
     def note(self, number: int, verified: bool) -> None:
         """Tell the store what came of a candidate that can be applied."""
-        image, ratio = self._program.image, self.contest.found[number]
+        ratio = self.contest.found[number]
         if math.isfinite(ratio):
             store().note(place_of(self._program), self.text, [
                 Measured(str(self.contest.candidates[number]),
