@@ -10,7 +10,7 @@ What no kernel computes is a `HostPiece`: it runs as its numpy meaning on what i
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import numpy as np
 
