@@ -99,7 +99,8 @@ FAILURES = {
     -6: ("a layer is absent", DeviceError),
     -7: ("an extension is absent", DeviceError),
     -8: ("a feature is absent", DeviceError),
-    -9: ("no driver for Vulkan is installed", DeviceError),
+    -9: ("no driver for Vulkan is installed; that of a GPU brings one (on Debian, the package "
+         "mesa-vulkan-drivers)", DeviceError),
     -10: ("too many objects", DeviceMemoryError),
     -1000069000: ("a pool of descriptors does not suffice", DeviceMemoryError),
     -1000012000: ("the driver rejects a program", DeviceError),
@@ -135,9 +136,9 @@ def checked(result: int, name: str) -> int:
 
     Raises DeviceMemoryError, DeviceLostError or DeviceError for one that is.
 
-    >>> checked(-9, "vkCreateInstance")
+    >>> checked(-9, "vkCreateInstance")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    smalti.errors.DeviceError: vkCreateInstance: no driver for Vulkan is installed
+    smalti.errors.DeviceError: vkCreateInstance: no driver for Vulkan is installed; that ...
     """
     if result < 0:
         why, kind = FAILURES.get(result, (f"failure {result}", DeviceError))
