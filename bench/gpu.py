@@ -1,11 +1,12 @@
 """Products and parts of Stable Diffusion 1.5 on a GPU, beside PyTorch on the same GPU.
 
-    python bench/gpu.py [--device vulkan:0] [--precision f16] [--works matmul,unet,decode]
+    python bench/gpu.py [--device vulkan:0] [--precision f16] [--works matmul,unet,decode,compile]
         [--size 4096] [--runs 20] [--json FILE]
 
 PyTorch runs where it has CUDA: eagerly, in halves, channels-last. Weights are seeded numbers. Of a
 product the device's clock is taken; of a model the whole call, which brings latents and context to
-the device and the result back, against PyTorch with everything on the device.
+the device and the result back, against PyTorch with everything on the device. "compile" is the time
+from the graph of the UNet to its code, without what the driver makes of that.
 """
 
 from __future__ import annotations
@@ -26,8 +27,12 @@ import smalti
 from smalti.benchmark.suite import CASES, Case, normal
 from smalti.benchmark.table import Row, duration
 from smalti.graph import Graph
+from smalti.runtime.choice import opened
+from smalti.runtime.device_compiler import DeviceRecipe, plan_of
+from smalti.target import spirv, wgsl
 
-WORKS = ("matmul", "unet", "decode")
+WORKS = ("matmul", "unet", "decode", "compile")
+COMPILE_SECONDS_MAX = 10.0
 OVER_TORCH = {"matmul": 2.0, "unet": 1.5, "decode": 1.5}
 """Our time over PyTorch's, at most: for a product that is half of what cuBLAS reaches."""
 
@@ -128,10 +133,27 @@ def row(work: str, title: str, found: Time, peer: float | None) -> Row:
                over <= bound)
 
 
+def compile_row(case: Case, device: str, precision: str) -> Row:
+    """How long it takes from a graph to code for a device."""
+    gpu, graph = opened(device), case.graph()
+    emit = spirv.emit if gpu.language == "spirv" else wgsl.emit
+    started = time.perf_counter()
+    plan = plan_of(DeviceRecipe(graph, precision, case.held, gpu.limits))
+    for program in plan.programs:
+        emit(program, gpu.limits)
+    seconds = time.perf_counter() - started
+    return Row(f"compile {case.title}, {precision}", f"<= {duration(COMPILE_SECONDS_MAX)}",
+               f"{duration(seconds)}, {len(plan.programs)} programs of {len(plan.launches)} "
+               f"launches", seconds <= COMPILE_SECONDS_MAX)
+
+
 def rows(works: Mapping[str, Case | int], device: str, precision: str, runs: int) -> list[Row]:
     """All measurements: the size of a product, or a model of the suite, by name."""
     found, cuda = [], has_cuda()
     for work, what in works.items():
+        if work == "compile":
+            found.append(compile_row(what, device, precision))
+            continue
         if isinstance(what, int):
             graph, inputs = product_graph(what), {"x": normal(1, what, what)}
             read, title = partial(lambda n, _: normal(2, n, n), what), f"matmul {what}"
@@ -155,8 +177,8 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    works = {name: given.size if name == "matmul" else CASES[name]
-             for name in given.works.split(",")}
+    works = {name: given.size if name == "matmul" else
+             CASES["unet" if name == "compile" else name] for name in given.works.split(",")}
     return finish(rows(works, given.device, given.precision, given.runs), given.json)
 
 

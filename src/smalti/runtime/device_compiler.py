@@ -25,7 +25,7 @@ from smalti.kernel import verify
 from smalti.kernel.form import Kernel
 from smalti.rewrite import rewrite
 from smalti.rewrite.halves import widened
-from smalti.runtime.device_plan import planned
+from smalti.runtime.device_plan import DevicePlan, planned
 from smalti.runtime.device_program import DeviceProgram
 from smalti.runtime.gpu import Gpu
 from smalti.schedule.choose_group import choose_group
@@ -74,13 +74,19 @@ def compile_for(gpu: Gpu, graph: Graph, *, precision: str = "auto", held: Collec
     weights = {name: dtype if dtype in HALVES else "f16" for name, dtype in weights.items()
                if halves}
     recipe = DeviceRecipe(graph, precision, tuple(held), gpu.limits, tuple(sorted(weights.items())))
-    pieces, _ = recipe.cut()
-    lowering = Lowering(gpu.limits, precision, progress, len(pieces.pieces))
-    parameters = {name: value.shape for name, value in graph.parameters.items()}
-    plan = planned(pieces, lowering, gpu.limits, precision, parameters)
+    plan = plan_of(recipe, progress)
     with ThreadPoolExecutor(settings.threads()) as pool:
         pipelines = list(pool.map(gpu.pipeline, plan.programs))
     return DeviceProgram(plan, gpu, pipelines, recipe)
+
+
+def plan_of(recipe: DeviceRecipe,
+            progress: Callable[[int, int], None] | None = None) -> DevicePlan:
+    """All of a program but what its driver makes of it. Raises as `compile_for` does."""
+    pieces, _ = recipe.cut()
+    lowering = Lowering(recipe.limits, recipe.precision, progress, len(pieces.pieces))
+    parameters = {name: value.shape for name, value in recipe.graph.parameters.items()}
+    return planned(pieces, lowering, recipe.limits, recipe.precision, parameters)
 
 
 def known_precision(precision: str, gpu: Gpu) -> str:
