@@ -56,7 +56,7 @@ def test_the_weaker_the_nearer_to_the_latents_of_the_picture(
                                   noise=f"{level},0", **OPTIONS))).latents
              for strength, level in ((1, 1e-4), (1, 1.0))]
     models = pipe._submodels
-    clean = to_model_space(models, encoded(models, as_pixels(picture), 0))
+    clean = to_model_space(models, encoded(models, as_pixels(picture)))
     near, far = (np.abs(tail[0] - clean).mean() for tail in tails)
     assert near < 1e-3 < far
 
@@ -97,7 +97,7 @@ def test_every_family_changes_pictures(tmp_path: Path, family: str, picture: Ima
     drawn = Image.new("L", picture.size)
     drawn.paste(255, (8, 8, 20, 20))
     *_, last = pipe.steps("a red apple", image=picture, mask=drawn, mask_blur=0, **OPTIONS)
-    clean = to_model_space(pipe._submodels, encoded(pipe._submodels, as_pixels(picture), 0))
+    clean = to_model_space(pipe._submodels, encoded(pipe._submodels, as_pixels(picture)))
     known = largest(np.asarray(drawn, np.float32), 2) == 0
     np.testing.assert_allclose(last.latents[0][:, known], clean[:, known], atol=1e-4)
     assert np.abs(last.latents[0][:, ~known] - clean[:, ~known]).mean() > 0.05
@@ -161,7 +161,7 @@ def test_a_picture_of_any_size_keeps_it(pipe: Pipeline, picture: Image.Image,
 
 def test_known_latents_stay_known_with_every_sampler(
         pipe: Pipeline, picture: Image.Image, mask: Image.Image) -> None:
-    clean = to_model_space(pipe._submodels, encoded(pipe._submodels, as_pixels(picture), 0))
+    clean = to_model_space(pipe._submodels, encoded(pipe._submodels, as_pixels(picture)))
     known = largest(np.asarray(mask, np.float32) / 255, 2) == 0
     for sampler in ("euler_a", "heun", "dpm++_2m_sde", "lms", "uni_pc", "lcm", "euler_cfg++"):
         *_, last = pipe.steps("a red apple", image=picture, mask=mask, mask_blur=0, steps=4,
@@ -232,15 +232,15 @@ def test_a_picture_is_encoded_in_tiles_where_memory_is_short(
     y, x = np.mgrid[:160, :120]
     waves = np.stack([np.sin(x / 9), np.cos(y / 7), np.sin((x + y) / 11)]).astype(np.float32)
     models = pipe._submodels
-    whole = encoded(models, waves, 0)
+    whole = encoded(models, waves)
     monkeypatch.setattr(encoding, "fitting_side", lambda *_: 48)
     shapes = []
     run = models.run
     monkeypatch.setattr(models, "run", lambda part, shape, **inputs: (
         shapes.append(shape), run(part, shape, **inputs))[1])
-    tiled = encoded(models, waves, 0)
+    tiled = encoded(models, waves)
     assert set(shapes) == {(96, 96)} and len(shapes) == 4
-    assert any("encoded in tiles of 96 pixels" in text for text in models.said)
+    assert any("encoded in tiles of 96 pixels" in text for text in models.residents.said)
     assert np.corrcoef(tiled.ravel(), whole.ravel())[0, 1] > 0.95
     sums = in_tiles(lambda part: part[:, ::2, ::2], waves, 48, 2)
     np.testing.assert_allclose(sums, waves[:, ::2, ::2], atol=1e-6)

@@ -21,6 +21,7 @@ from smalti.checkpoint import Companion, open_companion
 from smalti.checkpoint.gguf import GgufTensor, write_gguf
 from smalti.checkpoint.quantise import quantise
 from smalti.cli.main import root
+from smalti.diffusion import residents
 from smalti.diffusion.control import Control, Controls, as_hint
 from smalti.errors import InputError, NumericsError
 from smalti.graph import evaluate
@@ -54,6 +55,16 @@ def saved(tmp_path: Path) -> Callable[..., Companion]:
         safetensors.numpy.save_file(weights_of(config, seed), path)
         return open_companion(path)
     return save
+
+
+def write_folder(folder: Path) -> None:
+    """A folder of diffusers with a ControlNet for the tiny model."""
+    config = ControlNetConfig(tiny_model.TINY.denoiser, hint_channels=(4, 8))
+    weights = {name: seeded(name, value.shape)
+               for name, value in controlnet_graph(config, 1, 2, 2).parameters.items()}
+    safetensors.numpy.save_file(weights, folder / "diffusion_pytorch_model.safetensors")
+    (folder / "config.json").write_text(json.dumps(
+        {"norm_num_groups": 8, "attention_head_dim": 2, "block_out_channels": [16, 32]}))
 
 
 def picture(seed: int, width: int = 8 * SIDE) -> np.ndarray:
@@ -126,7 +137,8 @@ def test_a_quantised_net_stays_so_in_memory(saved, tmp_path: Path) -> None:
     found, wanted = (controls([Control(each, picture(1))]) for each in (net, plain))
     for name, array in found(*inputs_of(PLAIN)).items():
         np.testing.assert_allclose(array, wanted(*inputs_of(PLAIN))[name], rtol=1e-5, atol=1e-5)
-    (program,), (whole,) = found.programs.values(), wanted.programs.values()
+    program, whole = (each.residents.get(next(iter(each.residents))).program
+                      for each in (found, wanted))
     assert {slot.dtype for slot in program.image.slots} == {"q8", "f16", "f32"}
     assert program.weights_bytes < 0.6 * whole.weights_bytes
 
@@ -180,13 +192,7 @@ def test_a_picture_is_made_to_fit(saved) -> None:
 
 
 def test_a_picture_is_steered(model_path: Path, tmp_path: Path) -> None:
-    unet = tiny_model.TINY.denoiser
-    config = ControlNetConfig(unet, hint_channels=(4, 8))
-    weights = {name: seeded(name, value.shape)
-               for name, value in controlnet_graph(config, 1, 2, 2).parameters.items()}
-    safetensors.numpy.save_file(weights, tmp_path / "diffusion_pytorch_model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps(
-        {"norm_num_groups": 8, "attention_head_dim": 2, "block_out_channels": [16, 32]}))
+    write_folder(tmp_path)
     pipe = Pipeline.load(model_path, threads=1)
     image = Image.linear_gradient("L")
     plain, off, on, twice = (
@@ -199,18 +205,38 @@ def test_a_picture_is_steered(model_path: Path, tmp_path: Path) -> None:
         result.texts[0]
     kept = Pipeline.load(model_path, threads=1, keep=False)
     again = kept("a red apple", controls=[Control.load(tmp_path, image)], batch_size=2)
-    assert again.images[1].tobytes() == on and not kept._control_programs
+    assert again.images[1].tobytes() == on and not list(kept._residents)
     with pytest.raises(InputError, match="made for another model"):
         pipe.steps("a red apple", controls=[Control(replaced(tmp_path, UNET), image)])
 
 
+def test_nets_take_their_memory_from_that_of_the_model(
+        model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not in use goes for them, and they for others; the picture is the same."""
+    for constant in ("BASE_BYTES", "STAGED"):
+        monkeypatch.setattr(residents, constant, 0)
+    monkeypatch.setattr(residents, "resident_bytes", lambda: None)
+    write_folder(tmp_path)
+    used = [Control.load(tmp_path, Image.linear_gradient("L"))]
+    plenty, tight = (Pipeline.load(model_path, threads=1) for _ in range(2))
+    expected = plenty("a red apple", controls=used).images[0].tobytes()
+    held = plenty._residents
+    sizes = {name: held.get((of, name)).bytes for of, name in held}
+    assert set(sizes) == {"text", "unet", "control", "vae"}
+    tight._residents.memory_bytes = most = sizes["unet"] + sizes["control"] + sizes["text"] // 2
+    taken, put = [], residents.Residents.put
+
+    def noted(self, key, resident) -> None:
+        put(self, key, resident)
+        taken.append(sum(self.get(each).bytes for each in self))
+
+    monkeypatch.setattr(residents.Residents, "put", noted)
+    assert tight("a red apple", controls=used).images[0].tobytes() == expected
+    assert most - sizes["text"] < max(taken) <= most
+
+
 def test_the_command(model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = ControlNetConfig(tiny_model.TINY.denoiser, hint_channels=(4, 8))
-    weights = {name: seeded(name, value.shape)
-               for name, value in controlnet_graph(config, 1, 2, 2).parameters.items()}
-    safetensors.numpy.save_file(weights, tmp_path / "diffusion_pytorch_model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps(
-        {"norm_num_groups": 8, "attention_head_dim": 2, "block_out_channels": [16, 32]}))
+    write_folder(tmp_path)
     picture, target = tmp_path / "gradient.png", tmp_path / "made.png"
     Image.linear_gradient("L").save(picture)
 

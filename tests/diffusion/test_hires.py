@@ -71,6 +71,10 @@ def test_a_network_may_enlarge_the_picture(pipe: Pipeline) -> None:
         def __call__(self, image: Image.Image) -> Image.Image:
             return image.resize((2 * image.width, 2 * image.height), Image.Resampling.NEAREST)
 
+        def end(self) -> None:
+            ended.append(self.name)
+
+    ended: list[str] = []
     pipe._upscaler = lambda given: given
     try:
         options = {"hires": 2, "hires_strength": 0.25, **OPTIONS}
@@ -78,6 +82,7 @@ def test_a_network_may_enlarge_the_picture(pipe: Pipeline) -> None:
     finally:
         del pipe._upscaler
     assert result.images[0].size == (32, 32)
+    assert ended == ["doubling"]
     assert "Hires upscaler: doubling" in result.texts[0] and "upscale" in result.timings
     assert result.images[0].tobytes() != pipe("a red apple", **options).images[0].tobytes()
 

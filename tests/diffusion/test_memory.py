@@ -11,8 +11,9 @@ from tiny_model import TINY, tiny_weights, write_model
 
 from smalti import Pipeline, checkpoint
 from smalti.checkpoint.adapters import Adapter, Use
-from smalti.diffusion import decoding, submodels
+from smalti.diffusion import decoding, residents, submodels
 from smalti.diffusion.decoding import decoded, in_tiles
+from smalti.diffusion.residents import Residents
 from smalti.errors import InputError
 from smalti.runtime import streaming
 
@@ -28,9 +29,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what parts are known to take counts, and every weight is large."""
-    monkeypatch.setattr(submodels, "resident_bytes", lambda: None)
-    monkeypatch.setattr(submodels, "BASE_BYTES", 0)
-    monkeypatch.setattr(submodels, "STAGED", 0)
+    monkeypatch.setattr(residents, "resident_bytes", lambda: None)
+    monkeypatch.setattr(residents, "BASE_BYTES", 0)
+    monkeypatch.setattr(residents, "STAGED", 0)
     monkeypatch.setattr(streaming, "LARGE_BYTES", 1)
 
 
@@ -40,8 +41,7 @@ def picture(pipe: Pipeline, **options: object) -> bytes:
 
 def needs(pipe: Pipeline) -> dict[str, int]:
     """Bytes that each part takes."""
-    return {part: held.program.weights_bytes + held.program.arena_bytes
-            for part, held in pipe._submodels._bound.items()}
+    return {part: pipe._residents.get((of, part)).bytes for of, part in pipe._residents}
 
 
 def test_parts_that_are_not_in_use_are_let_go(path: Path, measured: None) -> None:
@@ -49,7 +49,7 @@ def test_parts_that_are_not_in_use_are_let_go(path: Path, measured: None) -> Non
     expected, taken = picture(pipe), needs(pipe)
     assert set(taken) == {"text", "unet", "vae"}
     tight = Pipeline.load(path, threads=1)
-    tight._submodels.memory_bytes = max(taken.values()) + min(taken.values()) // 2
+    tight._residents.memory_bytes = max(taken.values()) + min(taken.values()) // 2
     assert picture(tight) == expected
     assert set(needs(tight)) < set(taken)
 
@@ -63,13 +63,13 @@ def test_weights_of_a_denoiser_come_and_go(path: Path, measured: None) -> None:
     plenty = submodels.Submodels(opened, threads=1)
     expected = plenty.run("unet", shape, **inputs)
     unet = plenty.bound("unet", shape)
-    short = submodels.Submodels(opened, threads=1, memory_bytes=unet.arena_bytes + int(
-        0.8 * unet.weights_bytes))
+    short = submodels.Submodels(opened, threads=1, residents=Residents(
+        unet.arena_bytes + int(0.8 * unet.weights_bytes)))
     for _ in range(2):
         found = short.run("unet", shape, **inputs)
         assert all(found[name].tobytes() == array.tobytes() for name, array in expected.items())
     assert short.bound("unet", shape).streamed
-    (said,) = short.said
+    (said,) = short.residents.said
     assert said.startswith("memory was short for the UNet: 0.0 of 0.0 GB")
     assert said.endswith("the rest was read while it ran")
 
@@ -84,8 +84,8 @@ def test_adapters_change_weights_that_come_and_go(path: Path, measured: None,
               "context": random.standard_normal((2, 77, 16)).astype(np.float32)}
     plenty = submodels.Submodels(opened, threads=1)
     unet = plenty.bound("unet", shape)
-    short = submodels.Submodels(opened, threads=1, memory_bytes=unet.arena_bytes + int(
-        0.8 * unet.weights_bytes))
+    short = submodels.Submodels(opened, threads=1, residents=Residents(
+        unet.arena_bytes + int(0.8 * unet.weights_bytes)))
     short.bound("unet", shape)
     results = []
     for uses in ([Use(adapter, 0.5)], [Use(adapter, 1.0)], []):
@@ -102,8 +102,8 @@ def test_a_picture_is_decoded_in_tiles_and_says_so(path: Path,
     pipe = Pipeline.load(path, threads=1)
     assert picture(pipe, width=32, height=64)
     monkeypatch.setattr(decoding, "SIDES", (12,))
-    monkeypatch.setattr(type(pipe._submodels), "room", lambda self, held=0: 1 - held)
-    monkeypatch.setattr(type(pipe._submodels), "_room_for", lambda *given: None)
+    monkeypatch.setattr(Residents, "room", lambda self, held=0: 1 - held)
+    monkeypatch.setattr(Residents, "_room_for", lambda *given: None)
     result = pipe(PROMPT, seed=3, width=32, height=64)
     assert result.images[0].size == (32, 64)
     assert result.warnings == [

@@ -11,9 +11,7 @@ import pytest
 from tiny_model import TINY, write_model
 
 from smalti import Guide, Pipeline, Projected
-from smalti.checkpoint.expected import expected_tensors
 from smalti.diffusion import metadata
-from smalti.diffusion.request import working_bytes
 from smalti.errors import CheckpointError, InputError, NumericsError
 from smalti.runtime.devices import available_levels
 
@@ -327,26 +325,28 @@ def test_a_small_vocabulary_is_refused(tmp_path: Path, weights: dict[str, np.nda
         Pipeline.load(path)
 
 
-def test_parts_are_let_go_where_memory_is_short(model_path: Path,
-                                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_used_longest_ago_is_let_go_behind_a_call(model_path: Path) -> None:
     pipe = Pipeline.load(model_path, threads=1)
-    expected = pixels(pipe)
-    kept = {part: bound.program for part, bound in pipe._submodels._bound.items()}
-    assert set(kept) == {"text", "unet", "vae"}
+    expected, held = pixels(pipe), pipe._residents
+    parts = [part for _, part in held]
+    assert parts == ["text", "unet", "vae"]
+    programs = {key: held.get(key).program for key in held}
     assert pixels(pipe) == expected
-    assert all(pipe._submodels._bound[part].program is kept[part] for part in kept)
-    weights = sum(2 * np.prod(shape) for shape in expected_tensors(TINY).values())
-    need = 2 * (weights + working_bytes(TINY, 16, 16))
-    for memory_bytes, parts in ((need, set(kept)), (need - 2, set())):
-        monkeypatch.setattr(pipe, "_memory_bytes", memory_bytes)
-        assert pixels(pipe) == expected
-        assert set(pipe._submodels._bound) == parts
+    assert {key: held.get(key).program for key in held} == programs
+    need = sum(held.get(key).bytes for key in held)
+    for memory_bytes, kept in ((2 * need, parts), (2 * need - 2, ["unet", "vae"]), (0, [])):
+        pipe._memory_bytes = memory_bytes
+        held.rest(memory_bytes // 2)
+        assert [part for _, part in held] == kept
+    pipe._memory_bytes = 2 * need - 2
+    assert [step.result for step in pipe.steps("a red apple", width=16, height=16)][-1]
+    assert [part for _, part in held] == ["unet", "vae"]
 
 
 def test_parts_are_let_go_that_are_not_to_be_kept(model_path: Path) -> None:
     pipe = Pipeline.load(model_path, threads=1, keep=False)
     assert pixels(pipe) == pixels(Pipeline.load(model_path, threads=1))
-    assert not pipe._submodels._bound
+    assert not list(pipe._residents)
 
 
 def test_progress_names_the_parts(model_path: Path) -> None:

@@ -103,11 +103,10 @@ class Encoded:
     mask: np.ndarray | None = None
 
 
-def conditioned(submodels: Submodels, asked: Request, steps: int, timings: Stopwatch,
-                kept_bytes_max: int) -> Prompts:
+def conditioned(submodels: Submodels, asked: Request, steps: int, timings: Stopwatch) -> Prompts:
     """What prompt and negative prompt are to the denoiser, over a run of so many steps.
 
-    Each text encoder is let go, where memory is short, before the next one is needed.
+    Each text encoder is done with before the next one is needed.
     """
     config = submodels.checkpoint.config
     replace = asked.emphasis == "comfy"
@@ -128,7 +127,7 @@ def conditioned(submodels: Submodels, asked: Request, steps: int, timings: Stopw
             warnings |= dict.fromkeys(cut)
         else:
             encoded[name] = encoder.clip(readings)
-        submodels.release(part, kept_bytes_max)
+        submodels.done(part)
     rows = JOINED[config.family](config, encoded, asked, [each.negative for each in readings])
     found = {reading: {name: array[number:number + 1] for name, array in rows.items()}
              for number, reading in enumerate(readings)}

@@ -7,7 +7,7 @@ the denoiser does ("balanced").
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from smalti.checkpoint import Companion, open_companion
 from smalti.diffusion import control_kinds
 from smalti.diffusion.denoiser import Conditioning
 from smalti.diffusion.edges import canny
+from smalti.diffusion.residents import Resident, Residents
 from smalti.errors import InputError
 from smalti.graph.quantised import Quantised
 from smalti.models import VaeConfig, tileable
@@ -103,9 +104,6 @@ def as_hint(picture: Image.Image, width: int, height: int,
     return np.ascontiguousarray(pixels.transpose(2, 0, 1), np.float32) / 255
 
 
-Programs = dict[tuple[object, ...], Program]
-
-
 @dataclass(frozen=True)
 class Beside:
     """What ControlNets need of the model that they steer.
@@ -125,8 +123,8 @@ class Beside:
 class Controls:
     """The ControlNets of a picture as one function of what its denoiser reads.
 
-    `programs` are kept in the mapping that is given, for the next picture. `progress` is called
-    with a line of text before anything that may take over a second. With `tiling` a picture can be
+    `residents` hold one program of each net. `progress` is called with a line of text before
+    anything that may take over a second. With `tiling` a picture can be
     repeated in these directions. Without what is `beside` it, timesteps are training steps and no
     ControlNet reads a latent. Raises InputError for a ControlNet that was made for another
     denoiser, and for numbers out of range.
@@ -137,7 +135,7 @@ class Controls:
     precision: str = "auto"
     threads: int | None = None
     progress: Callable[[str], None] = lambda text: None
-    programs: Programs = field(default_factory=dict)
+    residents: Residents = field(default_factory=Residents)
     tiling: str = ""
     beside: Beside | None = None
     device: str = "cpu"
@@ -180,23 +178,30 @@ class Controls:
     def _program(self, use: Control, latents: Floats, conditioning: Conditioning) -> Program:
         """The program of a ControlNet for a shape, with its weights."""
         count, _, height, width = latents.shape
-        shape = (count, height, width, conditioning["context"].shape[1])
-        key = (use.net, *shape, self.tiling)
-        if key not in self.programs:
-            net = use.net
-            graph = control_kinds.graph(net.config, self.denoiser, *shape)
-            if self.tiling:
-                graph = tileable(graph, self.tiling)
-            self.progress("compiling the ControlNet")
-            program = compile_graph(
-                graph, precision=self.precision, threads=self.threads,
-                held=[name for name in HELD if name in graph.inputs],
-                weights=net.held(graph), device=self.device)
-            self.progress("loading the ControlNet")
-            program.bind(partial(self._given, net),
-                         lambda name: net.drop(name) if name in net else None)
-            self.programs[key] = program
-        return self.programs[key]
+        shape, net = (count, height, width, conditioning["context"].shape[1]), use.net
+        known = self.residents.take(_key(net))
+        if known is not None:
+            self.residents.put(_key(net), known)  # the last that was in use
+            if known.shape == (*shape, self.tiling):
+                return known.program
+        graph = control_kinds.graph(net.config, self.denoiser, *shape)
+        if self.tiling:
+            graph = tileable(graph, self.tiling)
+        self.progress("compiling the ControlNet")
+        program = compile_graph(
+            graph, precision=self.precision, threads=self.threads,
+            held=[name for name in HELD if name in graph.inputs],
+            weights=net.held(graph), like=known and known.program, device=self.device)
+        self.progress("loading the ControlNet")
+        self.residents.bind(_key(net), Resident(program, (*shape, self.tiling)), "the ControlNet",
+                            partial(self._given, net),
+                            lambda name: net.drop(name) if name in net else None)
+        return program
+
+    def end(self) -> None:
+        """The nets are not needed for a while."""
+        for use in self.uses:
+            self.residents.done(_key(use.net))
 
     def _given(self, net: Companion, name: str) -> Floats | Quantised:
         """A weight of the net, or one of the model that it reads, too."""
@@ -223,6 +228,11 @@ class Controls:
                 mean = encode(control_kinds.pixels(use.net.config, hint))
                 self._hints[key] = control_kinds.scaled(use.net.config, mean, vae)
         return self._hints[key]
+
+
+def _key(net: Companion) -> Hashable:
+    """What residents know a net as."""
+    return net, "control"
 
 
 def _check(use: Control, denoiser: object) -> None:

@@ -41,8 +41,8 @@ def decoded(submodels: Submodels, latent: Floats, directions: str = "",
 
     count = len(list(tiles(height, side, overlap(side)))) * len(
         list(tiles(width, side, overlap(side))))
-    submodels.say(f"memory was short for the picture at once: it was decoded in {count} tiles of "
-                  f"{side * vae.downscale} pixels")
+    submodels.residents.say(f"memory was short for the picture at once: it was decoded in {count} "
+                            f"tiles of {side * vae.downscale} pixels")
     return in_tiles(decode, unscaled, side, vae.downscale, submodels.progress)
 
 
@@ -75,8 +75,9 @@ def fitting_side(submodels: Submodels, height: int, width: int, part: str = "vae
     config = submodels.checkpoint.config
     factor = config.vae.downscale
     whole = working_bytes(config, factor * width, factor * height)
-    submodels.make_room(whole, part)
-    room = submodels.room()
+    residents = submodels.residents
+    residents.make_room(whole, submodels.key(part))
+    room = residents.room()
     if room is None or whole <= room:
         return max(height, width)
     return next((side for side in SIDES if working_bytes(

@@ -14,7 +14,7 @@ Floats = np.ndarray
 PART = "vae_encoder"
 
 
-def encoded(models: Submodels, pixels: Floats, kept_bytes_max: int) -> Floats:
+def encoded(models: Submodels, pixels: Floats) -> Floats:
     """The mean f32[z, height / f, width / f] that the autoencoder gives for pixels f32[3, height,
     width] in [-1, 1], in its own space; see `to_model_space`."""
     vae = models.checkpoint.config.vae
@@ -27,10 +27,10 @@ def encoded(models: Submodels, pixels: Floats, kept_bytes_max: int) -> Floats:
         return moments[0, :vae.z_channels]
 
     if side < max(height, width):
-        models.say(f"memory was short for the picture at once: it was encoded in tiles of "
-                   f"{side * vae.downscale} pixels")
+        models.residents.say(f"memory was short for the picture at once: it was encoded in tiles "
+                             f"of {side * vae.downscale} pixels")
     found = in_tiles(encode, pixels, side, vae.downscale)
-    models.release(PART, kept_bytes_max)
+    models.done(PART)
     return found
 
 

@@ -131,11 +131,11 @@ def check_purpose(config: ModelConfig, source: Source | None, larger: bool) -> N
                          f" give an image, or use a model for text to image")
 
 
-def start(models: Submodels, source: Source, kept_bytes_max: int) -> Start:
+def start(models: Submodels, source: Source) -> Start:
     """Encode what a walk starts from, and what the network reads besides."""
     config, change = models.checkpoint.config, source.change
     kind, pixels, factor = purpose(config), source.pixels(), config.vae.downscale
-    mean = encoded(models, pixels, kept_bytes_max)
+    mean = encoded(models, pixels)
     latents, masked = to_model_space(models, mean), source.masked()
     clean = None if kind != "text" and change.strength == 1 and source.mask is None else latents
     known = None if source.mask is None else largest(masked, factor)
@@ -145,7 +145,7 @@ def start(models: Submodels, source: Source, kept_bytes_max: int) -> Start:
         scaled = kind == "control" or config.prediction.startswith("edm")
         return Start(change, clean, known, (latents if scaled else mean)[None])
     hidden = (masked > HALF).astype(np.float32)
-    seen = to_model_space(models, encoded(models, pixels * (1 - hidden), kept_bytes_max))
+    seen = to_model_space(models, encoded(models, pixels * (1 - hidden)))
     channels = ([largest(hidden, factor)[None], seen] if kind == "inpaint" else
                 [seen, as_channels(hidden, factor)])
     return Start(change, None if change.strength == 1 else latents,

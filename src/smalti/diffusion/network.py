@@ -39,11 +39,11 @@ class PictureNetwork:
     _modulations: dict[bytes, Floats] = field(default_factory=dict)
 
     def prepare(self, height: int, width: int, conditionings: Sequence[Conditioning],
-                times: Sequence[float], kept_bytes_max: int) -> None:
+                times: Sequence[float]) -> None:
         """Compile and bind all for a latent of this size and these conditionings in one batch.
 
         Modulations for all `times` are computed at once, which reads their weights, a quarter of
-        those of FLUX.1, but once; where memory is short, they are then let go.
+        those of FLUX.1, but once, and they may go then.
         """
         rows = len(conditionings)
         if self.controls is not None:
@@ -53,7 +53,7 @@ class PictureNetwork:
                 "timesteps": np.repeat(np.array(times, np.float32), rows),
                 **{name: np.concatenate([each[name] for each in conditionings] * len(times))
                    for name in MODULATING if name in conditionings[0]}})
-            self.submodels.release(MODULATION, kept_bytes_max)
+            self.submodels.done(MODULATION)
         self.submodels.bound(self.submodels.denoiser,
                              self._shape(rows, height, width, conditionings[0]))
 

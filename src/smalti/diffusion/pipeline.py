@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from smalti.diffusion.adapters import Adapters, Entry, labels
 from smalti.diffusion.caching import Cached, Saved, checked_cache
 from smalti.diffusion.change import Change, checked_image_guidance
 from smalti.diffusion.conditioning import usual_text_shape, usual_tokens
-from smalti.diffusion.control import Beside, Control, Controls, Programs
+from smalti.diffusion.control import Beside, Control, Controls
 from smalti.diffusion.decoding import decoded, fitting_side
 from smalti.diffusion.encoding import PART, encoded, to_model_space
 from smalti.diffusion.fit import check_parts, check_refiner
@@ -33,7 +34,8 @@ from smalti.diffusion.inpainting import FROM_NOISE, Start, check_purpose, purpos
 from smalti.diffusion.levels import noise_levels
 from smalti.diffusion.prompt import parse
 from smalti.diffusion.random import NoiseSource
-from smalti.diffusion.request import Request, check_name, memory_bytes, request, working_bytes
+from smalti.diffusion.request import Request, check_name, memory_bytes, request
+from smalti.diffusion.residents import Residents
 from smalti.diffusion.result import Result, Step, Stopwatch, to_image
 from smalti.diffusion.samplers import SAMPLERS
 from smalti.diffusion.source import Source, source
@@ -71,7 +73,7 @@ class Pipeline:
     """
 
     def __init__(self, submodels: Submodels, name: str, memory_bytes: int,
-                 keep: bool = True, refiner: Submodels | None = None,
+                 refiner: Submodels | None = None,
                  lora_folder: str | Path | None = None,
                  embeddings: Sequence[str | Path] = ()) -> None:
         self.config = submodels.checkpoint.config
@@ -81,8 +83,7 @@ class Pipeline:
         self._adapters = Adapters(submodels, lora_folder)
         self._words = Words(self.config, embeddings)
         self._memory_bytes = memory_bytes
-        self._keep = keep
-        self._control_programs: Programs = {}
+        self._residents = submodels.residents
 
     @classmethod
     def load(cls, path: str | Path | None = None, device: str = "auto", precision: str = "auto",
@@ -109,7 +110,7 @@ class Pipeline:
         `memory` is what all of it may take: bytes, or "6GB"; default: what the device has. What
         does not fit is let go when another part is needed, weights of a denoiser come and go while
         it runs, and pictures are decoded in tiles; the result's warnings say so.
-        Weights stay bound for the next call where memory allows it; without `keep` each part is let
+        Weights stay bound for the next call in up to half of that; without `keep` each part is let
         go as soon as it is done with, so that the next one takes over its memory.
         `progress` is called with a line of text before and during anything that takes long.
         Raises CheckpointError for a file that is no complete model of a known family, and
@@ -129,9 +130,11 @@ class Pipeline:
         total = next(entry.memory_bytes for entry in devices() if entry.id == device)
         budget = int(USABLE_SHARE * total) if memory is None else memory_bytes(memory)
 
+        residents = Residents(budget, device, keep)
+
         def models(part_of: checkpoint.Checkpoint) -> Submodels:
-            return Submodels(part_of, precision, threads, progress, supervise, memory_bytes=budget,
-                             device=device, objective=objective)
+            return Submodels(part_of, precision, threads, progress, supervise,
+                             residents=residents, device=device, objective=objective)
 
         submodels, second = models(opened), None
         if refiner is not None:
@@ -140,7 +143,7 @@ class Pipeline:
             check_refiner(opened, second.checkpoint)
         stem = Path(opened.report.path).stem
         name = stem.encode("utf-8", "replace").decode()  # a file name need not be text
-        pipe = cls(submodels, name, total if memory is None else budget, keep, second,
+        pipe = cls(submodels, name, total if memory is None else budget, second,
                    lora_folder, embeddings)
         pipe.loras = loras
         return pipe
@@ -277,13 +280,13 @@ class Pipeline:
         levels = noise_levels(self.config, asked.width, asked.height)
 
         def encode(pixels: np.ndarray) -> np.ndarray:
-            return encoded(models, pixels, self._kept_bytes_max(asked))
+            return encoded(models, pixels)
 
         def trained_step(timestep: float) -> float:
             return float(levels.timestep(timestep / 1000)) if levels.flow else timestep
 
         return Controls(uses, self.config.denoiser, models.precision, models.threads,
-                        models.progress, self._control_programs, asked.tiling,
+                        models.progress, models.residents, asked.tiling,
                         Beside(vae, encode, models.weights.given, trained_step), models.device)
 
     def _vocabulary(self, asked: Request) -> Vocabulary:
@@ -300,12 +303,14 @@ class Pipeline:
         if given is None or isinstance(given, Upscaler):
             return given
         models = self._submodels
-        return Upscaler.load(given, models.precision, models.threads, models.progress)
+        found = Upscaler.load(given, models.precision, models.threads, models.progress)
+        return replace(found, residents=models.residents)
 
     def _steps(self, asked: Request, changed: Source | None, upscaler: Upscaler | None,
                controls: Controls | None, vocabulary: Vocabulary) -> Iterator[Step]:
         timings, warnings, saved = Stopwatch(), [*vocabulary.warnings], Saved()
         self._submodels.weights, self._submodels.words = vocabulary.weights, vocabulary.words
+        self._residents.said.clear()
         self._submodels.begin()
         begun = FROM_NOISE if changed is None else self._start(changed, asked, timings)
 
@@ -314,15 +319,15 @@ class Pipeline:
 
         for step in self._passes(asked, begun, upscaler, walk, timings):
             if step.index + 1 == step.total:
-                if not self._keep:
-                    self._control_programs.clear()
                 last = asked if asked.hires is None else asked.second_pass()
                 images = self._decoded(last, step.latents, timings)
                 if changed is not None:
                     images = [changed.put_back(image) for image in images]
                 texts = [asked.text(number) for number in range(asked.batch_size)]
                 step.result = Result(images, asked.seeds, texts, asked, timings.seconds,
-                                     list(dict.fromkeys([*warnings, *self._said()])), saved)
+                                     list(dict.fromkeys([*warnings, *self._residents.said])),
+                                     saved)
+                self._residents.rest(int(KEPT_SHARE * self._memory_bytes))
             yield step
 
     def _passes(self, asked: Request, begun: Start, upscaler: Upscaler | None,
@@ -348,13 +353,14 @@ class Pipeline:
         """Latents [pictures, z, h, w] of the size of the second pass."""
         if upscaler is None:
             return enlarged(latents, *self._latent(larger))
-        models, kept = self._submodels, self._kept_bytes_max(larger)
+        models = self._submodels
         pictures = self._decoded(asked, latents, timings)
         with timings.of("upscale"):
             pictures = [resized(upscaler(picture), larger.width, larger.height)
                         for picture in pictures]
+        upscaler.end()
         with timings.of("encode"):
-            return np.stack([to_model_space(models, encoded(models, as_pixels(picture), kept))
+            return np.stack([to_model_space(models, encoded(models, as_pixels(picture)))
                              for picture in pictures])
 
     def _sigmas(self, asked: Request) -> np.ndarray:
@@ -366,13 +372,12 @@ class Pipeline:
               vocabulary: Vocabulary, timings: Stopwatch, warnings: list[str],
               saved: Saved) -> Iterator[Step]:
         """The steps from noise, or a picture with noise on it, to clean latents."""
-        kept = self._kept_bytes_max(asked)
         levels = noise_levels(self.config, asked.width, asked.height)
         sampler = SAMPLERS[asked.sampler]
         sigmas = self._sigmas(asked)
         total = begun.steps(len(sigmas) - 1)
         sigmas = sigmas[-(total + 1):]
-        stage = Stage.of(self._submodels, asked, total, timings, kept, controls, begun)
+        stage = Stage.of(self._submodels, asked, total, timings, controls, begun)
         warnings += stage.prompts.warnings
         positive, negative = stage.prompts.at(0)
         guidance = Guidance(stage.denoiser, positive, negative, asked.guidance_scale,
@@ -390,15 +395,15 @@ class Pipeline:
         walk = sampler(begun.known(cached if asked.cache else guidance),
                        begun.noised(noise, sigmas, levels), sigmas, random.draw, levels)
         if asked.refiner_start(total) > 0:
-            stage.begin(guidance, 0, self._latent(asked), sigmas, timings, kept)
+            stage.begin(guidance, 0, self._latent(asked), sigmas, timings)
         for index in range(total):
             before = time.perf_counter()
             if index == asked.refiner_start(total):
-                stage.end(kept)
+                stage.end()
                 self._refiner.begin()
                 self._refiner.words = fitting(vocabulary.words, self._refiner.checkpoint.config)
-                stage = Stage.of(self._refiner, asked, total, timings, kept)
-                stage.begin(guidance, index, self._latent(asked), sigmas, timings, kept)
+                stage = Stage.of(self._refiner, asked, total, timings)
+                stage.begin(guidance, index, self._latent(asked), sigmas, timings)
                 cached.go_on(stage.network)
             self._submodels.weights = vocabulary.weights  # other pictures may be made in turns
             positive, negative = stage.prompts.at(index)
@@ -409,21 +414,8 @@ class Pipeline:
                 done = next(walk)
             seconds = time.perf_counter() - before
             if index + 1 == total:
-                stage.end(kept)
+                stage.end()
             yield Step(index, total, done.sigma_next, seconds, done.x, done.denoised)
-
-    def _said(self) -> list[str]:
-        """What was done because memory was short."""
-        models = [self._submodels, *([self._refiner] if self._refiner else [])]
-        return [text for each in models for text in each.said]
-
-    def _kept_bytes_max(self, asked: Request) -> int:
-        """Bytes of weights that may stay from call to call: with what a picture needs besides, no
-        more than `KEPT_SHARE` of the memory."""
-        if not self._keep:
-            return 0
-        working = working_bytes(self.config, asked.width, asked.height)
-        return int(KEPT_SHARE * self._memory_bytes) - working
 
     def _latent(self, asked: Request) -> tuple[int, int]:
         """Height and width of the latent."""
@@ -437,7 +429,7 @@ class Pipeline:
         with timings.of("prepare"):
             self._submodels.bound(PART, (factor * min(height, side), factor * min(width, side)))
         with timings.of("encode"):
-            return start(self._submodels, changed, self._kept_bytes_max(asked))
+            return start(self._submodels, changed)
 
     def _decoded(self, asked: Request, latents: np.ndarray,
                  timings: Stopwatch) -> list[Image.Image]:
@@ -452,5 +444,5 @@ class Pipeline:
             for latent in latents[:, None]:
                 models.progress("decoding")
                 images.append(to_image(decoded(models, latent, asked.tiling, side)[0]))
-        self._submodels.release("vae", self._kept_bytes_max(asked))
+        self._submodels.done("vae")
         return images

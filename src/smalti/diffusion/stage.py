@@ -28,18 +28,17 @@ class Stage:
 
     @classmethod
     def of(cls, submodels: Submodels, asked: Request, steps: int, timings: Stopwatch,
-           kept_bytes_max: int, controls: Controls | None = None,
-           begun: Start = FROM_NOISE) -> Stage:
+           controls: Controls | None = None, begun: Start = FROM_NOISE) -> Stage:
         """The model with the prompts of a picture of so many steps, which its text encoders read
         now, and what it reads besides of a picture that is changed."""
         config = submodels.checkpoint.config
-        prompts = begun.steered(conditioned(submodels, asked, steps, timings, kept_bytes_max))
+        prompts = begun.steered(conditioned(submodels, asked, steps, timings))
         network = PictureNetwork(submodels, asked.batch_size, controls, asked.tiling)
         levels = noise_levels(config, asked.width, asked.height)
         return cls(submodels, prompts, network, Denoiser(network, levels, config.prediction))
 
     def begin(self, guidance: Guidance, index: int, latent: tuple[int, int],
-              sigmas: Sequence[float], timings: Stopwatch, kept_bytes_max: int) -> None:
+              sigmas: Sequence[float], timings: Stopwatch) -> None:
         """Take over the walk from step `index` on: `guidance` asks this model from now on.
 
         `latent` are height and width, `sigmas` the noise levels of all steps and the last 0.
@@ -48,9 +47,11 @@ class Stage:
         guidance.condition(*self.prompts.at(index))
         with timings.of("prepare"):
             times = [self.denoiser.time(sigma) for sigma in sigmas[index:-1]]
-            self.network.prepare(*latent, guidance.conditionings, times, kept_bytes_max)
+            self.network.prepare(*latent, guidance.conditionings, times)
 
-    def end(self, kept_bytes_max: int) -> None:
-        """Let go of the denoiser where memory is short."""
+    def end(self) -> None:
+        """The denoiser and what is beside it are done with."""
         for part in (MODULATION, self.submodels.denoiser):
-            self.submodels.release(part, kept_bytes_max)
+            self.submodels.done(part)
+        if self.network.controls is not None:
+            self.network.controls.end()

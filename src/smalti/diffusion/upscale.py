@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from smalti.checkpoint import Companion, open_companion
+from smalti.diffusion.residents import Resident, Residents
 from smalti.diffusion.tiles import tiles
 from smalti.errors import InputError
 from smalti.models import RrdbConfig, SrvggConfig, upscaler_graph
@@ -32,14 +33,14 @@ FACTOR_MAX = 16.0
 @dataclass
 class Upscaler:
     """A network that enlarges pictures, ready for any; `progress` is called with a line of text
-    before anything that may take over a second."""
+    before anything that may take over a second. `residents` hold its program."""
 
     net: Companion
     precision: str = "auto"
     threads: int | None = None
     progress: Callable[[str], None] = lambda text: None
     device: str = "cpu"
-    _programs: dict[tuple[int, int], Program] = field(default_factory=dict)
+    residents: Residents = field(default_factory=Residents)
 
     @classmethod
     def load(cls, path: str | Path, precision: str = "auto", threads: int | None = None,
@@ -113,13 +114,26 @@ class Upscaler:
         return result[:, :s * height, :s * width]
 
     def _tile(self, colours: Floats) -> Floats:
-        shape = colours.shape[1:]
-        if shape not in self._programs:
-            net = self.net
-            graph = upscaler_graph(net.config, 1, *shape)
-            program = compile_graph(graph, precision=self.precision, threads=self.threads,
-                                    weights=net.held(graph), device=self.device)
-            program.bind(net.given, net.drop)
-            self._programs = {shape: program}
         image = np.ascontiguousarray(colours[None])
-        return self._programs[shape].run_checked({"image": image})["image"][0]
+        return self._program(colours.shape[1:]).run_checked({"image": image})["image"][0]
+
+    def _program(self, shape: tuple[int, ...]) -> Program:
+        """The program for tiles of a shape, with its weights."""
+        net, known = self.net, self.residents.get(self._key)
+        if known is not None and known.shape == shape:
+            return known.program
+        graph = upscaler_graph(net.config, 1, *shape)
+        program = compile_graph(graph, precision=self.precision, threads=self.threads,
+                                weights=net.held(graph), like=known and known.program,
+                                device=self.device)
+        self.residents.bind(self._key, Resident(program, shape), "the upscaler", net.given,
+                            net.drop)
+        return program
+
+    @property
+    def _key(self) -> Hashable:
+        return self.net, "upscaler"
+
+    def end(self) -> None:
+        """It is not needed for a while."""
+        self.residents.done(self._key)
