@@ -11,7 +11,7 @@ Rules, each with its reason:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, loads
@@ -157,21 +157,26 @@ def _depthwise(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupDept
 
 
 def _matrix_attentions(kernel: Kernel, limits: GroupLimits,
-                       shape: MatrixShape) -> Iterator[GroupMatrixAttention]:
-    """Those that the device can run, the most queries first."""
+                       shape: MatrixShape) -> list[GroupMatrixAttention]:
+    """Those that the device can run, the most queries first, in as few slices as can be."""
     depth, width = kernel.buffer("q").shape[3], kernel.buffer("v").shape[3]
     subgroup, text = subgroup_size(limits), f"{shape.rows}x{shape.columns}x{shape.depth}"
-    for blocks, subgroups in ((2, 4), (1, 4), (1, 2), (1, 1)):
-        for keys in (32, 16):
-            found = GroupMatrixAttention(subgroups, blocks, keys, text, subgroup, shape.factors)
+    found = []
+    for slices in (1, 2, 4):
+        for subgroups, blocks, keys in ((4, 2, 32), (4, 1, 32), (4, 1, 16), (2, 1, 32), (2, 1, 16),
+                                        (1, 1, 32), (1, 1, 16)):
+            each = GroupMatrixAttention(subgroups, blocks, keys, text, subgroup, shape.factors,
+                                        slices)
             try:
-                found.check(limits)
+                each.check(limits)
             except IllegalSchedule:
                 continue
-            sums = found.rows * found.padded(depth, width)[1] // subgroup
-            if found.shared_bytes(depth, width) <= limits.shared_bytes and sums <= SUMS:
-                yield found
-                break
+            sums = each.rows * each.padded(depth, width)[1] // subgroup
+            if sums <= SUMS and each.shared_bytes(depth, width) <= limits.shared_bytes:
+                found.append(each)
+        if found:
+            break
+    return found
 
 
 def _attention(kernel: Kernel, limits: GroupLimits,
@@ -181,10 +186,11 @@ def _attention(kernel: Kernel, limits: GroupLimits,
     (batch, tokens, heads, depth), width = q.shape, v.shape[3]
     shape = best_matrix(limits, precision)
     if shape is not None and tokens >= shape.rows and subgroup_size(limits):
-        for found in _matrix_attentions(kernel, limits, shape):
-            groups = batch * heads * -(-tokens // found.queries)
-            if found.queries == shape.rows or groups >= (limits.units or UNITS):
-                return found
+        found = _matrix_attentions(kernel, limits, shape)
+        least = -(-(limits.units or UNITS) // (batch * heads))
+        if found:
+            return next((each for each in found
+                         if each.slices * -(-tokens // each.queries) >= least), found[-1])
     halves = limits.f16 and all(kernel.buffer(name).dtype == "f16" for name in "qkv")
     widest, subgroup = max(depth, width), subgroup_size(limits)
     parts = -(-widest // STAGED)

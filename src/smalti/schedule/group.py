@@ -256,7 +256,8 @@ class GroupMatrixAttention:
     """An attention in the matrix unit, by work-groups of `subgroups` subgroups of `subgroup`.
 
     Each has `blocks` rows of matrices of the shape `matrix` ("16x16x16": rows, columns, depth) of
-    queries. `keys` are staged at a time; factors are of `dtype`, sums of f32.
+    queries. `keys` are staged at a time; factors are of `dtype`, sums of f32. Of heads that are too
+    wide for an invocation's registers, `slices` work-groups make some channels each.
 
     >>> GroupMatrixAttention(4, 2, 32, "16x16x16", 32).shared_bytes(64, 64)
     37888
@@ -268,6 +269,7 @@ class GroupMatrixAttention:
     matrix: str
     subgroup: int
     dtype: str = "f16"
+    slices: int = 1
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -301,9 +303,9 @@ class GroupMatrixAttention:
         return self.keys + PADDING
 
     def padded(self, depth: int, width: int) -> tuple[int, int]:
-        """Channels of keys and of values in whole matrices."""
+        """Channels of keys, and of values of a slice, in whole matrices."""
         _, columns, k = self.shape
-        return -(-depth // k) * k, -(-width // columns) * columns
+        return -(-depth // k) * k, -(-width // (self.slices * columns)) * columns
 
     def stride(self, elements: int) -> int:
         """From one row of factors to the next: they begin at multiples of 16 bytes."""
@@ -326,7 +328,7 @@ class GroupMatrixAttention:
         if MatrixShape(rows, columns, depth, self.dtype, "f32") not in limits.matrices:
             raise IllegalSchedule(f"the matrix unit has no {self.matrix} of {self.dtype}")
         check_group(self.size, 1, limits)
-        if self.blocks < 1 or self.share < 1 or self.subgroup % self.rows:
+        if min(self.blocks, self.share, self.slices) < 1 or self.subgroup % self.rows:
             raise IllegalSchedule(f"{self.subgroup} invocations share {self.rows} queries")
         check_share(self.size, self.share, self.subgroup, limits)
         if self.keys < 1 or any(self.keys % n for n in (columns, depth)) or (

@@ -52,6 +52,7 @@ MATRICES = {
     "small": GroupMatrixAttention(2, 1, 24, "8x8x8", 8),
     "wide subgroup": GroupMatrixAttention(1, 1, 32, "16x16x16", 64),
     "uneven": GroupMatrixAttention(2, 1, 16, "8x16x16", 16),
+    "slices": GroupMatrixAttention(1, 1, 24, "8x8x8", 8, slices=3),
 }
 SHAPES = ((16, 16, 16), (8, 8, 8), (8, 16, 16))
 UNIT = replace(HALVES, shared_bytes=48 << 10, subgroup_min=8, subgroup_max=64,
@@ -69,10 +70,12 @@ def test_attention_in_the_matrix_unit(name: str, case: str) -> None:
 
 def test_the_matrix_unit_is_chosen_where_it_may_be() -> None:
     limits = replace(UNIT, subgroup_min=32, subgroup_max=32, units=2)
-    for name, blocks in (("plain", 2), ("wide", 0), ("batch", 0), ("causal", 2)):
-        kernel = narrowed(CASES[name], "f16")
+    for kernel, blocks, slices in (
+            (CASES["plain"], 2, 1), (CASES["causal"], 2, 1), (CASES["wide"], 0, 0),
+            (attention(40, 33, 1, 160), 1, 1), (attention(17, 20, 1, 384), 1, 2)):
+        kernel = narrowed(kernel, "f16")
         schedule = choose_group(kernel, limits, "f16")
-        assert getattr(schedule, "blocks", 0) == blocks, name
+        assert (getattr(schedule, "blocks", 0), getattr(schedule, "slices", 0)) == (blocks, slices)
         assert isinstance(choose_group(kernel, limits, "f32"), GroupAttention)
         found, expected = execute(kernel, schedule, {}, limits)
         assert relative_error(found["out"], expected["out"]) < ERRORS["f16"]

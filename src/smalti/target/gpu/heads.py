@@ -23,6 +23,9 @@ WIDE = 4
 class Heads:
     """What the ways to compute attention share: where tokens lie, and which of them see which."""
 
+    slices = 1
+    """Work-groups that share queries."""
+
     def __init__(self, kernel: Kernel, schedule: GroupAttention | GroupMatrixAttention) -> None:
         self.kernel, self.schedule = kernel, schedule
         self.queries, self.heads, self.depth = kernel.buffer("q").shape[1:]
@@ -34,12 +37,12 @@ class Heads:
         self.bound = {buffer.name: bind(b, kernel, buffer.name, WIDE if buffer.name != "mask"
                                         and wide(buffer) else 1)
                       for buffer in kernel.buffers if buffer.role != "local"}
-        self.first = b.let(b.group[0] * schedule.queries, "first")
+        self.first = b.let(b.group[0] // self.slices * schedule.queries, "first")
 
     def finished(self) -> GroupProgram:
         """The program for all queries of all heads."""
         blocks = -(-self.queries // self.schedule.queries)
-        return self.b.finish((blocks, self.heads, self.kernel.buffer("q").shape[0]))
+        return self.b.finish((self.slices * blocks, self.heads, self.kernel.buffer("q").shape[0]))
 
     def stop(self) -> Expr:
         """Where the keys end that queries of this work-group see."""
@@ -50,6 +53,12 @@ class Heads:
         """The element of a token's channel in this head."""
         n, t, h, c = self.kernel.buffer(name).strides
         return self.b.group[2] * n + token * t + self.b.group[1] * h + channel * c
+
+    def beyond(self, name: str, channels: int) -> bool:
+        """Whether steps of so many channels go beyond those that a head has."""
+        steps = 1 if name in "qk" else self.slices
+        extent = self.kernel.buffer(name).shape[3]
+        return extent % channels > 0 or steps * channels > extent
 
     def stage(self, array: Shared, stride: int, name: str, first: Expr, rows: int,
               channel: Expr | int, channels: int) -> None:
@@ -64,7 +73,7 @@ class Heads:
             token, wanted = b.let(first + row), b.let(at + channel)
             mine = b.let(index < rows * across) if rows * across % size else None
             inside = both(mine, (token < tokens) if tokens % rows else None)
-            inside = both(inside, (wanted < depth) if depth % channels else None)
+            inside = both(inside, (wanted < depth) if self.beyond(name, channels) else None)
             value = b.load(self.bound[name], self.place(name, token, wanted), lanes, where=inside)
             b.store(array, row * stride + at, value, where=mine)
 
@@ -96,7 +105,7 @@ class Heads:
         """`WIDE` results of a token, as far as it is there; those of `channels` may be too many."""
         b, out = self.b, self.bound["out"]
         where = both((token < self.queries) if self.ragged else None, where)
-        ragged = self.width % channels > 0
+        ragged = self.beyond("out", channels)
         if out.lanes == WIDE:
             where = both(where, (channel < self.width) if ragged else None)
             b.store(out, self.place("out", token, channel), value, where=where)

@@ -10,6 +10,8 @@ keys and values is staged for all subgroups; of it, each computes by itself
     grown   [query][*]   = e^(old top - top)             over the first scores: a matrix of equal
                                                          columns, that scales sums
     sums    [query][e]   = sums * grown + weights v
+
+Of wide heads several work-groups compute the same scores, and the sums of a slice of the channels.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ def matrix_attention(kernel: Kernel, schedule: GroupMatrixAttention) -> GroupPro
 
 class _MatrixAttention(Heads):
     def __init__(self, kernel: Kernel, schedule: GroupMatrixAttention) -> None:
+        self.slices = schedule.slices
         super().__init__(kernel, schedule)
         b, s = self.b, schedule
         rows, columns, depth = s.shape
@@ -45,14 +48,16 @@ class _MatrixAttention(Heads):
         """The program for all queries of all heads."""
         b, s = self.b, self.schedule
         key_width, value_width = s.padded(self.depth, self.width)
+        self.channel = b.let(b.group[0] % s.slices * value_width, "channel")
         queries = self.factors(key_width)
         self.top, self.total = b.variable(LOWEST, "top"), b.variable(0.0, "total")
         sums = [[b.variable(0.0, "sum", self.sum) for _ in range(value_width // self.sum.columns)]
                 for _ in range(s.blocks)]
         with b.loop(self.stop(), step=s.keys, name="key") as key:
             b.barrier()
-            for array, name, width in (("key", "k", key_width), ("value", "v", value_width)):
-                self.stage(self.arrays[array], s.stride(width), name, key, s.keys, 0, width)
+            for array, name, channel, width in (("key", "k", 0, key_width),
+                                                ("value", "v", self.channel, value_width)):
+                self.stage(self.arrays[array], s.stride(width), name, key, s.keys, channel, width)
             b.barrier()
             self.scores(queries, s.stride(key_width))
             b.barrier()
@@ -168,7 +173,7 @@ class _MatrixAttention(Heads):
             with b.loop(columns // (WIDE * s.share), name="turn") as turn:
                 at = b.let((turn * s.share + self.part) * WIDE)
                 value = b.load(self.arrays["score"], self.row * s.score_stride + at, WIDE) * share
-                self.write(self.query, b.let(at + first), b.let(value), width, None)
+                self.write(self.query, b.let(at + first + self.channel), b.let(value), width, None)
 
 
 def fold(vector: Expr, instruction: str) -> Expr:
