@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import _thread
+import gc
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -170,6 +172,10 @@ def test_programs_are_compiled_once_and_side_by_side(webgpu: WebGpu) -> None:  #
     assert len({id(pipeline.handle) for pipeline in pipelines}) == 3
     assert [binding.writes for binding in pipelines[0].bindings] == [False, True]
     assert pipelines[0].bindings[0].bytes == 256 and pipelines[0].bindings[0].item_bytes == 4
+    forgotten = weakref.ref(pipelines[1].handle)
+    del pipelines
+    gc.collect()
+    assert forgotten() is None  # what nobody holds is given back
 
 
 def test_waiting_can_be_interrupted(webgpu: WebGpu,  # noqa: F811

@@ -73,8 +73,10 @@ class WebGpu(Gpu):
                 required_features=sorted(adapter.features))
         self._lock = threading.RLock()  # of a thread that holds it, the collector may close buffers
         self._layouts: dict[int, tuple[Any, Any]] = {}
-        self._programs: dict[GroupProgram, WebPipeline] = {}
-        self._compiled: dict[str, Any] = {}
+        self._programs: weakref.WeakValueDictionary[GroupProgram, WebPipeline]
+        self._compiled: weakref.WeakValueDictionary[str, Any]
+        self._programs, self._compiled = (weakref.WeakValueDictionary(),
+                                          weakref.WeakValueDictionary())
         self._buffers: weakref.WeakSet[WebBuffer] = weakref.WeakSet()
 
     @property
@@ -203,7 +205,9 @@ class WebGpu(Gpu):
             self.wait()
             for buffer in list(self._buffers):
                 buffer.close()
-            self._programs, self._compiled, self._layouts = {}, {}, {}
+            self._programs.clear()
+            self._compiled.clear()
+            self._layouts.clear()
             self._native = None
 
 
