@@ -324,9 +324,11 @@ class GroupMatrixAttention:
 
     def check(self, limits: GroupLimits) -> None:
         """Raise IllegalSchedule when `limits` cannot run it."""
-        rows, columns, depth = self.shape
-        if MatrixShape(rows, columns, depth, self.dtype, "f32") not in limits.matrices:
+        known = {f"{m.rows}x{m.columns}x{m.depth}" for m in limits.matrices
+                 if (m.factors, m.sums) == (self.dtype, "f32")}
+        if self.matrix not in known:
             raise IllegalSchedule(f"the matrix unit has no {self.matrix} of {self.dtype}")
+        _, columns, depth = self.shape
         check_group(self.size, 1, limits)
         if min(self.blocks, self.share, self.slices) < 1 or self.subgroup % self.rows:
             raise IllegalSchedule(f"{self.subgroup} invocations share {self.rows} queries")

@@ -153,7 +153,8 @@ def test_attention_on_a_device(vulkan: Gpu) -> None:
     (GroupAttention(4, 8, 1, 4, "f16"), "f16"),
     (GroupAttention(4, 8, 1, 4, "f32", 32), "subgroups"),
     (GroupAttention(8, 16, 16, 8), "shared memory"),
-    (GroupMatrixAttention(1, 1, 16, "16x16x16", 32), "matrix unit has no 16x16x16 of f16")])
+    (GroupMatrixAttention(1, 1, 16, "16x16x16", 32), "matrix unit has no 16x16x16 of f16"),
+    (GroupMatrixAttention(1, 1, 16, "", 32), "matrix unit has no  of f16")])
 def test_schedules_that_cannot_be(schedule: GroupAttention, message: str) -> None:
     with pytest.raises(IllegalSchedule, match=message):
         check_kernel(CASES["plain"], schedule)
