@@ -39,7 +39,12 @@ SHARED_A_CLOCK, CACHE_A_CLOCK, MEMORY_A_CLOCK = 128, 32, 8
 FULL = 128
 """Invocations that a unit has to have in order to be busy."""
 ISSUED_FOR_A_VECTOR, ISSUED_FOR_A_FUNCTION = 12, 14
-CHUNK_LATENCY, CHUNK_LATENCY_AHEAD, BARRIER = 900, 300, 60
+REGISTERS, REGISTERS_BESIDE, SHARED_OF_A_UNIT = 1 << 16, 56, 2
+"""Registers of a unit, those of an invocation beside its sums, and shared memory of a unit over what
+a work-group may have."""
+CHUNK_LATENCY, CHUNK_LATENCY_AHEAD, BARRIER, STALL = 900, 300, 30, 250
+"""Clocks of a chunk of a work-group that is alone, beside its work, and of a barrier: those that
+everybody pays, and those that another work-group can fill."""
 START, LAUNCH = 1500, 5000
 """Clocks until the first chunk and for the result of a work-group, and for a step more."""
 
@@ -49,13 +54,14 @@ def schedules(kernel: Kernel, limits: GroupLimits, precision: str = "f32"
     """The schedules of a contraction that a device can run, without those that are never best."""
     e, bound = contraction_extents(kernel), weights_bound(kernel)
     weights = weights_dtype(kernel, precision)
-    found = [s for dtype in (("f32", "f16") if precision == "f16" and limits.f16 else ("f32",))
-             for s in _tiles(e, dtype, weights)]
-    if bound:
-        found += _direct(e, weights)
     shape = best_matrix(limits, precision)
     if shape is not None:
-        found += _matrices(e, shape, weights, limits)
+        found = list(_matrices(e, shape, weights, limits))
+    else:
+        halves = precision == "f16" and limits.f16
+        found = [s for dtype in ("f32", "f16")[:1 + halves] for s in _tiles(e, dtype, weights)]
+    if bound:
+        found += _direct(e, weights)
     work = Work.of(kernel, limits)
     for each in found:
         fits = each.shared_bytes(e.parts) <= limits.shared_bytes and all(
@@ -88,11 +94,11 @@ def best_matrix(limits: GroupLimits, precision: str) -> MatrixShape | None:
 
 
 def _tiles(e: Extents, dtype: str, weights: str) -> Iterator[GroupContraction]:
-    for tile_m, tile_n, (block_m, block_n), buffers in product(TILES, TILES, BLOCKS, (1, 2)):
+    for tile_m, tile_n, (block_m, block_n) in product(TILES, TILES, BLOCKS):
         size = tile_m // block_m * (tile_n // block_n)
         if INVOCATIONS[0] <= size <= INVOCATIONS[1] and block_m * block_n * e.parts <= SUMS_MAX:
             yield GroupContraction(tile_m, tile_n, 16, block_m, block_n, dtype=dtype,
-                                   weights=weights, ahead=True, buffers=buffers)
+                                   weights=weights, ahead=True, buffers=2)
 
 
 def _direct(e: Extents, weights: str) -> Iterator[GroupContraction]:
@@ -154,6 +160,7 @@ class Work:
     points: int
     prologue: float
     units: int
+    shared: int
 
     @classmethod
     def of(cls, kernel: Kernel, limits: GroupLimits) -> Work:
@@ -167,7 +174,8 @@ class Work:
             prologue = (len(list(loads(patch.value))) - 1 + simple
                         + ISSUED_FOR_A_FUNCTION * (len(names) - simple))
         return cls(batch, rows, e.o, e.parts, e.c, e.r * e.s * e.c,
-                   math.prod(n for _, n in patch.axes), prologue, limits.units or UNITS)
+                   math.prod(n for _, n in patch.axes), prologue, limits.units or UNITS,
+                   SHARED_OF_A_UNIT * limits.shared_bytes)
 
     def grid(self, s: GroupContraction) -> tuple[int, int, int]:
         """The work-groups of a schedule: along columns, rows, and the batch and parts of the depth.
@@ -181,7 +189,10 @@ class Work:
         chunks = -(-(-(-self.depth // s.tile_k)) // s.split)
         step, latency = self._chunk(s)
         alone = START + chunks * max(latency, step)
-        busy = -(-groups // self.units) * (START / 4 + chunks * step)
+        each = -(-groups // self.units)
+        stall = STALL * (3 - s.buffers)
+        shown = max(step, (step + stall) / min(each, self.resident(s)))
+        busy = each * (START / 4 + chunks * shown)
         size, sums = ELEMENT_BYTES.get(s.weights, 4), self.batch * self.rows * self.columns
         read = (self.batch * self.depth * self.parts * self.columns * size * min(tiles, 4)
                 + 4 * self.batch * self.rows * self.channels + 4 * sums)
@@ -193,6 +204,12 @@ class Work:
             moved = self.points * 2 * ELEMENT_BYTES[s.dtype] / MEMORY_A_CLOCK
             total += LAUNCH + max(work, moved) / self.units
         return total
+
+    def resident(self, s: GroupContraction) -> int:
+        """Work-groups that a unit holds at a time, by registers and shared memory."""
+        sums = s.block_m * s.block_n * self.parts / (s.subgroup if s.matrix else 1)
+        registers = REGISTERS / ((sums + REGISTERS_BESIDE) * s.invocations)
+        return max(1, int(min(registers, self.shared / s.shared_bytes(self.parts))))
 
     def _chunk(self, s: GroupContraction) -> tuple[float, float]:
         """Clocks of a chunk of a work-group while others are at work too, and when it is alone."""

@@ -218,10 +218,14 @@ class PackedWeight(Factor):
         self.lanes, self.bases, each = VECTOR, [], schedule.tile_n // VECTOR
         self.spots = [] if shared is None else spots(
             b, schedule.invocations, schedule.tile_k, product.parts * each)
+        columns = {}
+        for inner in dict.fromkeys(spot.inner for spot in self.spots):
+            if product.parts == 1:
+                columns[inner] = b.let(self.column(ZERO, inner * VECTOR))
+            else:
+                columns[inner] = b.let(self.column(inner // each, inner % each * VECTOR))
         for spot in self.spots:
-            column = b.let(spot.inner % each * VECTOR)
-            part = spot.inner // each if product.parts > 1 else ZERO
-            self.bases.append(b.let(spot.outer * self.line + self.column(part, column)))
+            self.bases.append(b.let(spot.outer * self.line + columns[spot.inner]))
 
     def column(self, part: Expr | int, column: Expr) -> Expr:
         """Where a column of the tile is in a line of the packed weight."""
