@@ -16,7 +16,7 @@ from collections.abc import Callable
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, loads
 from smalti.schedule.group import (
-    LANES, GroupAttention, GroupContraction, GroupDepthwise, GroupLimits, GroupMap,
+    HELD, LANES, GroupAttention, GroupContraction, GroupDepthwise, GroupLimits, GroupMap,
     GroupMatrixAttention, GroupMoments, GroupReduction, GroupSchedule, GroupTransposition,
     MatrixShape,
 )
@@ -35,9 +35,9 @@ NEXT = 32
 """Invocations that stay next to each other, reading a line of memory together."""
 PART_POINTS = 16
 """Points for each invocation that are worth a second step."""
-CHANNELS_NEXT, PART_PIXELS, GROUP_ELEMENTS_MAX = 16, 8, 8192
-"""Vectors of channels next to each other in statistics; pixels for each invocation, and elements of
-a group, that are worth a second step."""
+CHANNELS_NEXT, PART_PIXELS, GROUP_SIZE_MAX = 16, 8, 1024
+"""Vectors of channels next to each other in statistics, pixels for each invocation that are worth a
+second step, and invocations of a work-group that makes those of a whole group."""
 
 
 def choose_group(kernel: Kernel, limits: GroupLimits, precision: str = "f32") -> GroupSchedule:
@@ -52,8 +52,8 @@ def choose_group(kernel: Kernel, limits: GroupLimits, precision: str = "f32") ->
 
 
 def group_size(limits: GroupLimits, wanted: int = SIZE) -> int:
-    """Invocations of a work-group: `wanted`, or as many as there may be."""
-    return min(wanted, limits.invocations)
+    """Invocations of a work-group: `wanted`, or as many as there may be, a power of two."""
+    return power_of_two(wanted, limits.invocations)
 
 
 def subgroup_size(limits: GroupLimits) -> int:
@@ -110,7 +110,7 @@ def _reduction(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupRedu
     lanes = max(n for n in LANES if n == 1 or wide and extent % n == 0 and
                 results * points // n >= size * busy(limits))
     if axes.across:
-        share = power_of_two(points // lanes, size)
+        share = _share(points // lanes, results, size, limits)
         groups = -(-results * share // size)
     else:
         share = power_of_two(min(points, busy(limits) * size * lanes // results), size // NEXT)
@@ -120,27 +120,47 @@ def _reduction(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupRedu
     return GroupReduction(size, share, lanes, parts, subgroup_size(limits) if axes.across else 0)
 
 
+def _share(vectors: int, rows: int, size: int, limits: GroupLimits) -> int:
+    """How many invocations take part in a row: a subgroup, or more where the row does not fit into
+    its registers, or where there are few rows."""
+    share = power_of_two(vectors, min(subgroup_size(limits) or NEXT, size))
+    most = power_of_two(vectors, size)
+    few = size * (limits.units or UNITS)
+    while share < most and (vectors > HELD * share or rows * share < few):
+        share *= 2
+    return share
+
+
 def _rows(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupMoments:
-    extent, size = kernel.buffer("x").shape[-1], group_size(limits)
-    lanes = max(n for n in LANES if extent % n == 0)
-    return GroupMoments(size, power_of_two(extent // lanes, size), lanes, 1, subgroup_size(limits))
+    *rows, extent = kernel.buffer("x").shape
+    lanes, size = max(n for n in LANES if extent % n == 0), group_size(limits)
+    share = _share(extent // lanes, math.prod(rows), size, limits)
+    return GroupMoments(size, share, lanes, 1, subgroup_size(limits))
 
 
 def _group(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupMoments:
-    """In one step where groups are small or many enough, else in parts of the pixels."""
+    """In one step where groups fit into the registers of a work-group or are many, else in parts of
+    the pixels."""
     batch, channels, pixels = kernel.buffer("x").shape
-    groups, size = int(kernel.option("groups")), group_size(limits)
-    lanes = max(n for n in LANES if channels % n == 0)
+    groups = int(kernel.option("groups"))
+    each = channels // groups
+    lanes = max(n for n in LANES if each % n == 0)
+    vectors, most = each * pixels // lanes, group_size(limits, GROUP_SIZE_MAX)
+    if vectors > HELD * most and batch * groups < busy(limits):
+        found = _group_in_parts(batch, channels, pixels, limits)
+        if found.parts > 1:
+            return found
+    size = max(group_size(limits, 64), power_of_two(2 * vectors // HELD, most))
+    return GroupMoments(size, power_of_two(vectors, size), lanes, 1, subgroup_size(limits))
+
+
+def _group_in_parts(batch: int, channels: int, pixels: int, limits: GroupLimits) -> GroupMoments:
+    size, lanes = group_size(limits), max(n for n in LANES if channels % n == 0)
     across = power_of_two(channels // lanes, min(CHANNELS_NEXT, size))
-    share = power_of_two(size // across, pixels)
+    share = size // across
     blocks = batch * -(-channels // (lanes * across))
-    parts = min(busy(limits) // blocks, pixels // (share * PART_PIXELS))
-    elements = channels // groups * pixels
-    if parts > 1 and elements > GROUP_ELEMENTS_MAX and batch * groups < busy(limits):
-        return GroupMoments(across * share, share, lanes, parts, subgroup_size(limits))
-    lanes = max(n for n in LANES if channels // groups % n == 0)
-    return GroupMoments(size, power_of_two(elements // lanes, size), lanes, 1,
-                        subgroup_size(limits))
+    parts = max(1, min(busy(limits) // blocks, pixels // (share * PART_PIXELS)))
+    return GroupMoments(size, share, lanes, parts, subgroup_size(limits))
 
 
 def _depthwise(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupDepthwise:

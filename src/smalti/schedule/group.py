@@ -80,6 +80,8 @@ class GroupLimits:
 
 LANES = (1, 2, 4)
 """Elements that an invocation reads or writes at once."""
+HELD = 8
+"""Vectors of a row that an invocation keeps in registers, rather than reading them twice."""
 PIXELS_MAX = 16
 """Pixels that an invocation has sums of, in registers."""
 

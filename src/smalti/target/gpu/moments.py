@@ -13,16 +13,13 @@ from functools import cached_property
 
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, Load, axis, loads
-from smalti.schedule.group import GroupLimits, GroupMoments
+from smalti.schedule.group import HELD, GroupLimits, GroupMoments
 from smalti.schedule.merge import Access, access, store
 from smalti.target.gpu.builder import Builder
 from smalti.target.gpu.expressions import Values, bind_all, both, unravel, work_groups
 from smalti.target.gpu.form import Expr, GroupProgram, op, select, spread
 from smalti.target.gpu.lowered import WORKSPACE, Lowered
 from smalti.target.gpu.totals import Totals, over_lanes, place, start
-
-HELD = 8
-"""Vectors of a row that an invocation keeps in registers, rather than reading them twice."""
 
 
 def largest_share(count: int, size: int) -> int:
