@@ -40,8 +40,8 @@ FULL = 128
 """Invocations that a unit has to have in order to be busy."""
 ISSUED_FOR_A_VECTOR, ISSUED_FOR_A_FUNCTION = 12, 14
 REGISTERS, REGISTERS_BESIDE, SHARED_OF_A_UNIT = 1 << 16, 56, 2
-"""Registers of a unit, those of an invocation beside its sums, and shared memory of a unit over what
-a work-group may have."""
+"""Registers of a unit, those of an invocation beside its sums, and the shared memory of a unit over
+what a work-group may have."""
 CHUNK_LATENCY, CHUNK_LATENCY_AHEAD, BARRIER, STALL = 900, 300, 30, 250
 """Clocks of a chunk of a work-group that is alone, beside its work, and of a barrier: those that
 everybody pays, and those that another work-group can fill."""
