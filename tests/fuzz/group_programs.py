@@ -34,14 +34,15 @@ from smalti.schedule.choose_group import choose_group  # noqa: E402
 from smalti.schedule.group import GroupLimits, GroupSchedule, MatrixShape  # noqa: E402
 from smalti.target.gpu.lower import FORMS  # noqa: E402
 
-MATRICES = tuple(MatrixShape(*shape, "f16", "f32") for shape in ((8, 8, 8), (16, 16, 16)))
+MATRICES = tuple(MatrixShape(*shape, factors, "f32") for shape in ((8, 8, 8), (16, 16, 16))
+                 for factors in ("f16", "bf16"))
 DEVICES = {
     "least": GroupLimits(bindings=8),
     "software": GroupLimits(32 << 10, 1024, 8, 8, subgroup_operations=True, bindings=16, f16=True),
     "large": GroupLimits(48 << 10, 1024, 32, 32, subgroup_operations=True, bindings=16, f16=True,
                          bf16=True, subgroup_choice=True, matrices=MATRICES, units=132),
     "wide": GroupLimits(64 << 10, 1024, 32, 64, subgroup_operations=True, bindings=16, f16=True,
-                        subgroup_choice=True, matrices=MATRICES[1:], units=60),
+                        subgroup_choice=True, matrices=MATRICES[2:], units=60),
     "short grid": GroupLimits(bindings=16, grid=(3, 65535, 65535)),
 }
 ERRORS = {"f32": 1e-5, "f16": 2e-3, "bf16": 1e-2}

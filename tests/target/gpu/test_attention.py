@@ -52,20 +52,23 @@ MATRICES = {
     "small": GroupMatrixAttention(2, 1, 24, "8x8x8", 8),
     "wide subgroup": GroupMatrixAttention(1, 1, 32, "16x16x16", 64),
     "uneven": GroupMatrixAttention(2, 1, 16, "8x16x16", 16),
+    "bf16": GroupMatrixAttention(2, 1, 32, "16x16x16", 32, "bf16"),
     "slices": GroupMatrixAttention(1, 1, 24, "8x8x8", 8, slices=3),
 }
 SHAPES = ((16, 16, 16), (8, 8, 8), (8, 16, 16))
 UNIT = replace(HALVES, shared_bytes=48 << 10, subgroup_min=8, subgroup_max=64,
                subgroup_operations=True, subgroup_choice=True,
-               matrices=tuple(MatrixShape(*shape, "f16", "f32") for shape in SHAPES))
+               matrices=tuple(MatrixShape(*shape, factors, "f32") for shape in SHAPES
+                              for factors in ("f16", "bf16")))
 
 
 @pytest.mark.parametrize("case", ["odd", "all", "between", "plain", "causal", "values"])
 @pytest.mark.parametrize("name", MATRICES)
 def test_attention_in_the_matrix_unit(name: str, case: str) -> None:
-    kernel = narrowed(CASES[case], "f16")
+    dtype = MATRICES[name].dtype
+    kernel = narrowed(CASES[case], dtype)
     found, expected = execute(kernel, MATRICES[name], {}, UNIT)
-    assert relative_error(found["out"], expected["out"]) < ERRORS["f16"]
+    assert relative_error(found["out"], expected["out"]) < ERRORS[dtype]
 
 
 def test_the_matrix_unit_is_chosen_where_it_may_be() -> None:
