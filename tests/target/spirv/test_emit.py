@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import group_programs as programs
 import pytest
 
-from smalti.errors import VerificationError
+from smalti.errors import IllegalSchedule, VerificationError
 from smalti.schedule.group import GroupLimits
 from smalti.target.gpu.builder import Builder
-from smalti.target.gpu.form import F32, Number
+from smalti.target.gpu.form import F32, GroupProgram, Number
 from smalti.target.gpu.types import Matrix
 from smalti.target.spirv import emit, listing
 
@@ -102,6 +103,19 @@ def test_stores_of_halves_round_to_even() -> None:
 def test_bf16_that_is_moved_is_not_rounded(lanes: int) -> None:
     text = listing(emit(programs.copy("bf16", "f32", lanes, 4), RICH))
     assert not lines(text, "IsNan") and lines(text, "UConvert")
+
+
+@pytest.mark.parametrize("program, lacking, capability", [
+    (programs.instructions("f16", 1), "f16", "Float16"),
+    (programs.copy("bf16", "f32", 1, 1), "storage16", "StorageBuffer16BitAccess"),
+    (programs.products(8, 8, 8, "bf16", "f32", True), "bf16", "BFloat16TypeKHR")],
+    ids=["f16", "storage16", "bf16"])
+def test_what_the_device_lacks_is_refused(program: GroupProgram, lacking: str,
+                                          capability: str) -> None:
+    limits = replace(RICH, bf16=True)
+    assert capability in listing(emit(program, limits))
+    with pytest.raises(IllegalSchedule, match=f"{program.name} needs {capability}"):
+        emit(program, replace(limits, **{lacking: False}))
 
 
 def test_matrices_across_vectors_are_refused() -> None:

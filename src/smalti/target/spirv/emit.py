@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from smalti.errors import IllegalSchedule
 from smalti.schedule.group import GroupLimits
 from smalti.target.gpu.form import (
     Barrier, Branch, Builtin, Expr, GroupProgram, Let, Load, Loop, MatrixLoad, MatrixStore, Name,
@@ -36,7 +37,8 @@ EXACT = {"FAdd", "FSub", "FMul", "FDiv", "Fma"}
 def emit(program: GroupProgram, limits: GroupLimits) -> bytes:
     """The words of a module that runs `program` on a device of these limits.
 
-    Raises VerificationError where the program stores 8 bits, or reads a matrix across vectors.
+    Raises VerificationError where the program stores 8 bits, or reads a matrix across vectors;
+    raises IllegalSchedule where it needs what the device lacks.
     """
     return Emitter(program, limits).module()
 
@@ -70,6 +72,11 @@ class Emitter:
         """The module's words."""
         self._run(self.program.body)
         self.memory.finish()
+        for capability, known in (("Float16", self.limits.f16),
+                                  ("BFloat16TypeKHR", self.limits.bf16),
+                                  ("StorageBuffer16BitAccess", self.limits.storage16)):
+            if self.assembler.needs(capability) and not known:
+                raise IllegalSchedule(f"{self.program.name} needs {capability}")
         modes = []
         if self.limits.keeps_nan:
             self.assembler.need("SignedZeroInfNanPreserve")
