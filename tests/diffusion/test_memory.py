@@ -13,7 +13,7 @@ from smalti import Pipeline, checkpoint
 from smalti.checkpoint.adapters import Adapter, Use
 from smalti.diffusion import decoding, residents, submodels
 from smalti.diffusion.decoding import decoded, in_tiles
-from smalti.diffusion.residents import Residents
+from smalti.diffusion.residents import Resident, Residents
 from smalti.errors import InputError
 from smalti.runtime import streaming
 
@@ -144,3 +144,15 @@ def test_what_is_no_size_is_refused(path: Path, memory: object) -> None:
 def test_a_size_that_is_enough_changes_nothing(path: Path) -> None:
     assert picture(Pipeline.load(path, threads=1, memory="4 GB")) == picture(
         Pipeline.load(path, threads=1))
+
+
+def test_programs_of_a_lost_device_are_made_anew() -> None:
+    class Gone:
+        lost, weights_bytes, arena_bytes, streamed = False, 5, 7, False
+
+    residents = Residents()
+    for name in ("one", "two"):
+        residents.put(name, Resident(Gone(), ()))
+    assert residents.get("one") is not None
+    Gone.lost = True
+    assert residents.get("one") is None and list(residents) == []

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from interpreted_gpu import InterpretedGpu
 
-from smalti.errors import DeviceMemoryError, InputError, NumericsError
+from smalti.errors import DeviceLostError, DeviceMemoryError, InputError, NumericsError
 from smalti.graph import Graph, evaluate
+from smalti.runtime import choice
 from smalti.runtime.device_compiler import compile_for
 from smalti.runtime.device_program import SMALL_BYTES, DeviceProgram
 from smalti.runtime.gpu import Copy
@@ -264,3 +265,24 @@ def test_precisions_that_are_not_there() -> None:
         compile_for(InterpretedGpu(), scaled(), precision="f12")
     with pytest.raises(InputError, match="no input"):
         compile_for(InterpretedGpu(), scaled(), held=["z"])
+
+
+class Failing(InterpretedGpu):
+    """A device that stops working at a launch."""
+
+    def run(self, recording) -> None:
+        raise DeviceLostError("interpreter was lost; open it anew")
+
+
+def test_a_lost_device_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = Failing()
+    monkeypatch.setitem(choice._open, "vulkan:7", failing)
+    assert choice.opened("vulkan:7") is failing
+    program = compile_for(failing, scaled(), precision="f32")
+    program.bind({"w": numbers(3, 1, 1)})
+    assert not program.lost
+    with pytest.raises(DeviceLostError):
+        program.run({"x": numbers(2, 3, 8, 4)})
+    assert program.lost
+    with pytest.raises(InputError, match="vulkan:7"):  # the driver is asked again
+        choice.opened("vulkan:7")

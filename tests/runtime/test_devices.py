@@ -45,10 +45,12 @@ def test_gpus_come_after_the_cpu_or_it_is_said_why_not(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("smalti.runtime.vulkan.adapters", refuse)
     monkeypatch.setattr("smalti.runtime.webgpu.adapters", refuse)
-    module._gpus.cache_clear()
+    module._vulkan.cache_clear()
+    module._webgpu.cache_clear()
     assert devices() == [cpu()]
     assert absences() == ["vulkan: no driver is here", "wgpu: no driver is here"]
-    module._gpus.cache_clear()
+    module._vulkan.cache_clear()
+    module._webgpu.cache_clear()
 
 
 def test_features_are_those_that_the_system_lists() -> None:

@@ -45,8 +45,8 @@ from smalti.diffusion.upscale import Upscaler
 from smalti.diffusion.variation import variation
 from smalti.diffusion.words import Words, fitting
 from smalti.models.parts import TEXTS
-from smalti.runtime import Program, devices
-from smalti.runtime.choice import chosen, precisions
+from smalti.runtime import Program
+from smalti.runtime.choice import chosen, described, precisions
 from smalti.tune.objective import OBJECTIVES
 
 SHIPPED_MODEL = Path(__file__).parents[1] / "assets" / "emoji-128.safetensors"
@@ -127,7 +127,7 @@ class Pipeline:
         opened = checkpoint.load(SHIPPED_MODEL if path is None else path, text_encoders, vae,
                                  prediction)
         check_parts(opened)
-        total = next(entry.memory_bytes for entry in devices() if entry.id == device)
+        total = described(device).memory_bytes
         budget = int(USABLE_SHARE * total) if memory is None else memory_bytes(memory)
 
         residents = Residents(budget, device, keep)

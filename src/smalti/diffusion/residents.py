@@ -57,7 +57,9 @@ class Residents:
         return iter(self._held)
 
     def get(self, key: Hashable) -> Resident | None:
-        """The one of this key, if it is there."""
+        """The one of this key, if it is there and its device still works."""
+        for gone in [name for name, each in self._held.items() if each.program.lost]:
+            del self._held[gone]
         return self._held.get(key)
 
     def put(self, key: Hashable, resident: Resident) -> None:

@@ -78,7 +78,7 @@ class Submodels:
         Raises NumericsError naming the first kernel that made NaN or Inf.
         """
         program = self.bound(part, shape)
-        if not self.supervise:
+        if not self.supervise or self.device != "cpu":
             return program.run_checked(inputs)
         resident = self.residents.get(self.key(part))
         if resident.supervisor is None:

@@ -8,7 +8,7 @@ import threading
 from smalti import machine, settings
 from smalti.errors import InputError, UnknownDeviceError
 from smalti.runtime.compiler import PRECISIONS
-from smalti.runtime.devices import Device, devices, modelled
+from smalti.runtime.devices import DRIVERS, Device, cpu, devices, gpus, modelled
 from smalti.runtime.gpu import Gpu
 
 GUESSED_RATE = 2e12
@@ -29,13 +29,21 @@ def chosen(asked: str) -> str:
         asked = settings.device() or "auto"
     if asked == "cpu":
         return asked
-    known = devices()
     if asked == "auto":
-        return max(known, key=rate).id
-    if asked not in [entry.id for entry in known]:
-        raise InputError(f"no device is named {asked!r}; known: auto, "
-                         f"{', '.join(entry.id for entry in known)}")
-    return asked
+        found = gpus("vulkan") or gpus("wgpu")  # which takes long to ask, and reaches the same
+        return max([cpu(), *found], key=rate).id
+    return described(asked).id
+
+
+def described(name: str) -> Device:
+    """The device of this id. Raises InputError where it is not here, naming those that are."""
+    driver = name.partition(":")[0]
+    known = gpus(driver) if driver in DRIVERS else [cpu()]
+    for found in known:
+        if found.id == name:
+            return found
+    raise InputError(f"no device is named {name!r}; known: auto, "
+                     f"{', '.join(found.id for found in devices())}")
 
 
 def rate(found: Device) -> float:
@@ -54,36 +62,25 @@ def rate(found: Device) -> float:
         line = machine.device(BRAND.sub("", found.name).strip())
     except UnknownDeviceError:
         return GUESSED_RATE
-    reached = line.matrix if "matrices" in found.features else line.vector
+    reached = line.matrix if found.matrices else line.vector
     return max(reached.values(), default=0.0) or max(line.vector.values())
 
 
 def opened(name: str) -> Gpu:
-    """The GPU of this id, opened once in a process. Raises InputError for one that is not here,
-    DeviceError where its driver refuses."""
+    """The GPU of this id, opened once in a process, and anew when it was lost. Raises InputError
+    for one that is not here, DeviceError where its driver refuses."""
     with _lock:
-        if name not in _open:
-            if name.startswith("wgpu:"):
+        if name not in _open or _open[name].lost:
+            driver, _, number = described(name).id.partition(":")
+            if driver == "vulkan":
+                from smalti.runtime.vulkan import VulkanGpu, adapters
+
+                _open[name] = VulkanGpu(adapters()[int(number)], int(number))
+            else:
                 from smalti.runtime.webgpu import open_device
 
                 _open[name] = open_device(name)
-            else:
-                from smalti.runtime.vulkan import VulkanGpu, adapters
-
-                number, found = name.removeprefix("vulkan:"), adapters()
-                if not number.isdigit() or int(number) >= len(found):
-                    raise InputError(f"no device is named {name!r}; known: "
-                                     f"{', '.join(entry.id for entry in devices())}")
-                _open[name] = VulkanGpu(found[int(number)], int(number))
         return _open[name]
-
-
-def forget(name: str) -> None:
-    """Close a GPU, so that it is opened anew when it is needed next."""
-    with _lock:
-        gone = _open.pop(name, None)
-    if gone is not None:
-        gone.close()
 
 
 def precisions(device: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from smalti.errors import DeviceError, DeviceMemoryError, InputError
+from smalti.errors import DeviceError, DeviceLostError, DeviceMemoryError, InputError
 from smalti.graph.operation import DTYPES, OPERATIONS
 from smalti.runtime.device_plan import DeviceCall, DeviceLaunch, DevicePlan, DeviceSlot, Stored
 from smalti.runtime.device_streaming import aligned, streamed
@@ -203,10 +203,18 @@ class DeviceProgram(Program):
         Raises InputError for a missing input, one of another shape or with rows that a table does
         not have, and when no weights are bound; DeviceError where the device fails.
         """
-        with self._turn:
-            self._start(inputs)
-            self._launch(self.plan.changing, len(self.plan.launches))
-            return {name: self._read(stored) for name, stored in self.plan.outputs.items()}
+        try:
+            with self._turn:
+                self._start(inputs)
+                self._launch(self.plan.changing, len(self.plan.launches))
+                return {name: self._read(stored) for name, stored in self.plan.outputs.items()}
+        except DeviceLostError:
+            self.gpu.lost = True
+            raise
+
+    @property
+    def lost(self) -> bool:
+        return self.gpu.lost
 
     def _start(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Check the inputs and bring them to the device; compute what is due before a run."""

@@ -75,31 +75,44 @@ def devices() -> list[Device]:
     >>> devices()[0].id
     'cpu'
     """
-    return [cpu(), *(found for found in _gpus() if isinstance(found, Device))]
+    return [cpu(), *gpus("vulkan"), *gpus("wgpu")]
+
+
+def gpus(driver: str) -> list[Device]:
+    """The GPUs that "vulkan" or "wgpu" reaches; the other one is not asked."""
+    return [found for found in DRIVERS[driver]() if isinstance(found, Device)]
 
 
 def absences() -> list[str]:
     """Why there are no devices of Vulkan, or of `wgpu`, or why some of them cannot be used."""
-    return [found for found in _gpus() if isinstance(found, str)]
+    return [found for driver in DRIVERS.values() for found in driver() if isinstance(found, str)]
 
 
 @lru_cache(maxsize=1)
-def _gpus() -> tuple[Device | str, ...]:
+def _vulkan() -> tuple[Device | str, ...]:
     """GPUs, and texts that say why others are missing."""
-    from smalti.runtime import vulkan, webgpu
+    from smalti.runtime import vulkan
 
-    found: list[Device | str] = []
     try:
-        for number, adapter in enumerate(vulkan.adapters()):
-            found.append(f"vulkan:{number}: {adapter.name} cannot be used: {adapter.unusable}"
-                         if adapter.unusable else vulkan.device_of(adapter, number))
+        return tuple(f"vulkan:{number}: {adapter.name} cannot be used: {adapter.unusable}"
+                     if adapter.unusable else vulkan.device_of(adapter, number)
+                     for number, adapter in enumerate(vulkan.adapters()))
     except DeviceError as error:
-        found.append(f"vulkan: {error}")
+        return (f"vulkan: {error}",)
+
+
+@lru_cache(maxsize=1)
+def _webgpu() -> tuple[Device | str, ...]:
+    """The same through `wgpu`."""
+    from smalti.runtime import webgpu
+
     try:
-        found += [webgpu.device_of(adapter, n) for n, adapter in enumerate(webgpu.adapters())]
+        return tuple(webgpu.device_of(adapter, n) for n, adapter in enumerate(webgpu.adapters()))
     except DeviceError as error:
-        found.append(f"wgpu: {error}")
-    return tuple(found)
+        return (f"wgpu: {error}",)
+
+
+DRIVERS = {"vulkan": _vulkan, "wgpu": _webgpu}
 
 
 @lru_cache(maxsize=1)

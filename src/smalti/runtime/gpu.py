@@ -119,6 +119,8 @@ class Gpu(ABC):
     limits: GroupLimits
     language: str
     """What its programs are written in: "spirv" or "wgsl"."""
+    lost: bool = False
+    """Whether it has failed, and is of no use any more."""
 
     @abstractmethod
     def pipeline(self, program: GroupProgram) -> Pipeline:

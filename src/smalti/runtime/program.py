@@ -71,6 +71,8 @@ class Program(ABC):
     recipe: Recipe | None = None
     targets: tuple[str, ...] = ()
     filterings: Mapping[str, int] = MappingProxyType({})
+    lost: bool = False
+    """Whether the device that it ran on has failed; another program has to take its place."""
 
     @property
     def streamed(self) -> bool:
