@@ -178,6 +178,15 @@ def test_programs_are_compiled_once_and_side_by_side(webgpu: WebGpu) -> None:  #
     assert forgotten() is None  # what nobody holds is given back
 
 
+def test_what_programs_become_is_shown(webgpu: WebGpu,  # noqa: F811
+                                       monkeypatch: pytest.MonkeyPatch,
+                                       capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("SMALTI_SHOW", "asm")
+    webgpu.pipeline(increment(32, 7.5))
+    shown = capsys.readouterr().out
+    assert shown.startswith("increment:\nstruct Offsets") and "+ 7.5f)" in shown
+
+
 def test_waiting_can_be_interrupted(webgpu: WebGpu,  # noqa: F811
                                     monkeypatch: pytest.MonkeyPatch) -> None:
     class Busy:
@@ -186,8 +195,8 @@ def test_waiting_can_be_interrupted(webgpu: WebGpu,  # noqa: F811
 
     with monkeypatch.context() as patch:
         patch.setattr(webgpu, "library", webgpu.library._replace(native=Busy()))
-        threading.Timer(0.02, _thread.interrupt_main).start()
         with pytest.raises(KeyboardInterrupt):
+            threading.Timer(0.02, _thread.interrupt_main).start()
             webgpu.wait()
     webgpu.wait()
 

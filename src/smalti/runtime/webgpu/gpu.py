@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from smalti import settings
 from smalti.errors import DeviceError, DeviceMemoryError
 from smalti.runtime.devices import Device, cpu
 from smalti.runtime.gpu import Binding, Buffer, Gpu, Launch, Pipeline, Recording
@@ -92,6 +93,8 @@ class WebGpu(Gpu):
         found = self._programs.get(program)
         if found is None:
             code = emit(program, self.limits, immediates=self.immediates)
+            if settings.show("asm"):
+                print(f"{program.name}:\n{code}")
             layout, pipeline_layout = self._layout(len(program.bindings))
             handle = self._compiled.get(code) or self._compile(program.name, code, pipeline_layout)
             found = WebPipeline(program, handle, layout)
