@@ -10,6 +10,7 @@ from smalti.errors import DeviceLostError, DeviceMemoryError, InputError, Numeri
 from smalti.graph import Graph, evaluate
 from smalti.runtime import choice
 from smalti.runtime.device_compiler import compile_for
+from smalti.runtime.device_plan import DeviceLaunch
 from smalti.runtime.device_program import SMALL_BYTES, DeviceProgram
 from smalti.runtime.gpu import Copy
 
@@ -286,3 +287,14 @@ def test_a_lost_device_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     assert program.lost
     with pytest.raises(InputError, match="vulkan:7"):  # the driver is asked again
         choice.opened("vulkan:7")
+
+
+def test_a_result_that_lies_over_its_operand_is_known_to_the_driver() -> None:
+    g = Graph("over")
+    x = g.apply("cum_sum", g.input("x", (4, 8)), axis=1)
+    g.output("y", g.apply("tanh", x))
+    plan = compile_for(InterpretedGpu(), g, precision="f32").plan
+    (launch,) = [each for each in plan.launches if isinstance(each, DeviceLaunch)]
+    program = plan.programs[launch.program]
+    assert launch.operands[0] == launch.operands[1]
+    assert [binding.access for binding in program.bindings] == ["read_write", "write"]

@@ -22,6 +22,7 @@ from smalti.runtime.image import PieceInfo, Place
 from smalti.runtime.strips import Course, Turn
 from smalti.schedule.group import GroupLimits
 from smalti.target.gpu import GroupProgram, Lowered, Packed
+from smalti.target.gpu.form import Binding
 from smalti.target.gpu.lowered import RAW, STORED_AS, WORKSPACE
 from smalti.target.gpu.scalars import scalarised
 
@@ -272,11 +273,24 @@ class _Planner:
 
 
 def _fitting(step: GroupProgram, where: Mapping[str, Sequence]) -> GroupProgram:
-    """The program with single accesses to what does not begin at a multiple of its vectors."""
+    """The program with single accesses to what does not begin at a multiple of its vectors; what a
+    result lies over, element by element, is said to be written, so that a driver expects it."""
     def item(dtype: str) -> int:
         return np.dtype(DTYPES[dtype]).itemsize
 
+    def span(binding: Binding) -> range:
+        start = where[binding.name][-1]
+        return range(start, start + binding.elements * item(binding.dtype))
+
     off = {b.name for b in step.bindings if where[b.name][-1] % (b.lanes * item(b.dtype))}
-    return scalarised(step, off) if off else step
+    step = scalarised(step, off) if off else step
+    in_arena = [b for b in step.bindings if where[b.name][0] == "arena"]
+    written = [span(b) for b in in_arena if b.access != "read"]
+    over = {b.name for b in in_arena if b.access == "read" and any(
+        max(span(b).start, w.start) < min(span(b).stop, w.stop) for w in written)}
+    if not over:
+        return step
+    return replace(step, bindings=tuple(
+        replace(b, access="read_write") if b.name in over else b for b in step.bindings))
 
 
