@@ -224,6 +224,14 @@ def write_after_read(b: Builder) -> None:
     b.store(shared, b.invocation, t)
 
 
+def write_of_what_all_read(b: Builder) -> None:
+    shared = b.arrays[0]
+    b.store(shared, b.invocation, Number(1.0, F32))
+    b.barrier()
+    b.let(b.load(shared, 3))
+    b.store(shared, 3, Number(2.0, F32), where=b.invocation.equals(3))
+
+
 def two_groups_write(b: Builder) -> None:
     b.store(b.bindings[1], b.invocation, Number(1.0, F32))
 
@@ -317,6 +325,8 @@ BROKEN = {
                          "without a barrier",
     write_after_read: "race: invocation 0 of group (0, 0, 0) writes part[0], which is read by "
                       "invocation 7",
+    write_of_what_all_read: "invocation 3 of group (0, 0, 0) writes part[3], which is read by "
+                            "several of the group",
     two_groups_write: "invocation 0 of group (0, 0, 0) writes y[0], which is written by "
                       "invocation 0 of group (1, 0, 0)",
     two_groups_read_and_write: "writes z[0], which is read by several groups",

@@ -21,7 +21,8 @@ STORED_DTYPES = {
     "i8": np.dtype(np.int8), "u8": np.dtype(np.uint8),
 }
 NOBODY = -1
-SEVERAL_GROUPS = 1 << 62
+SEVERAL_HERE, SEVERAL_GROUPS = 1 << 61, 1 << 62
+"""Several of the one work-group that sees a shared element; of more than one."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class Agents:
 
     def show(self, who: int) -> str:
         """In words."""
-        if who == SEVERAL_GROUPS:
-            return "several groups"
+        if who >= SEVERAL_HERE:
+            return "several groups" if who == SEVERAL_GROUPS else "several of the group"
         group, own = divmod(int(who), self.stride)
         across, down, _ = self.groups
         place = f"group ({group % across}, {group // across % down}, {group // across // down})"
@@ -91,7 +92,8 @@ class Memory:
                 self._clash(writer == NOBODY, cells, who, writer, "read", "was never written")
             race = self._unordered(writer, self.write_epoch[cells], who, epoch)
             self._clash(race, cells, who, writer, "read", "written")
-            self._remember_readers(cells, who, epoch)
+            remember = self._remember_here if self.shared else self._remember_readers
+            remember(cells, who, epoch)
         return self.values[cells]
 
     def write(self, cells: np.ndarray, values: np.ndarray, who: np.ndarray,
@@ -112,9 +114,10 @@ class Memory:
     def _unordered(self, before: np.ndarray, since: np.ndarray, who: np.ndarray,
                    epoch: np.ndarray) -> np.ndarray:
         """Whether an access of `before` at `since` has no order with one of `who` at `epoch`."""
-        stride = self.agents.stride
-        apart = before // stride != who // stride
-        return (before != NOBODY) & (before != who) & (apart | (since == epoch))
+        together = since == epoch
+        if not self.shared:
+            together |= before // self.agents.stride != who // self.agents.stride
+        return together & (before != NOBODY) & (before != who)
 
     def _clash(self, found: np.ndarray, cells: np.ndarray, who: np.ndarray, other: np.ndarray,
                does: str, did: str) -> None:
@@ -129,8 +132,21 @@ class Memory:
         self.fail(f"race: {first}, which is {did} by {self.agents.show(other[at])} without a "
                   "barrier in between")
 
+    def _remember_here(self, cells: np.ndarray, who: np.ndarray, epoch: np.ndarray) -> None:
+        """Each cell of shared memory keeps its reader, or that there were several since the last
+        barrier."""
+        before = self.reader[cells]
+        alone = (before == NOBODY) | (before == who) | (self.read_epoch[cells] != epoch)
+        kept = np.where(alone, who, SEVERAL_HERE)
+        self.reader[cells] = kept
+        differ = self.reader[cells] != kept
+        if differ.any():
+            self.reader[cells[differ]] = SEVERAL_HERE
+        self.read_epoch[cells] = epoch
+
     def _remember_readers(self, cells: np.ndarray, who: np.ndarray, epoch: np.ndarray) -> None:
-        """Each cell keeps its reader, or that there were several since the last barrier."""
+        """The same of a binding: readers of several work-groups count whatever barriers there are.
+        """
         stride = self.agents.stride
         before, group = self.reader[cells], who // stride
         here = before // stride == group
