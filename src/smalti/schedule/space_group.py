@@ -55,9 +55,9 @@ def schedules(kernel: Kernel, limits: GroupLimits, precision: str = "f32"
     e, bound = contraction_extents(kernel), weights_bound(kernel)
     weights = weights_dtype(kernel, precision)
     shape = best_matrix(limits, precision)
-    if shape is not None:
-        found = list(_matrices(e, shape, weights, limits))
-    else:
+    found = [] if shape is None else [
+        s for s in _matrices(e, shape, weights, limits) if allowed(s, limits)]
+    if not found:
         halves = precision == "f16" and limits.f16
         found = [s for dtype in ("f32", "f16")[:1 + halves] for s in _tiles(e, dtype, weights)]
     if bound:
@@ -116,7 +116,9 @@ def _direct(e: Extents, weights: str) -> Iterator[GroupContraction]:
 def _matrices(e: Extents, shape: MatrixShape, weights: str,
               limits: GroupLimits) -> Iterator[GroupContraction]:
     text = f"{shape.rows}x{shape.columns}x{shape.depth}"
-    subgroup = max(limits.subgroup_min, min(limits.subgroup_max, 32))
+    # Where matrices have 8 rows, as Intel's, each invocation holds a column of the result.
+    wanted = shape.columns if shape.rows == 8 else 32
+    subgroup = max(limits.subgroup_min, min(limits.subgroup_max, wanted))
     for tile_m, tile_n, (block_m, block_n), buffers in product(
             MATRIX_TILES, MATRIX_TILES, MATRIX_BLOCKS, (1, 2)):
         blocks = tile_m * tile_n // (block_m * block_n)

@@ -222,6 +222,19 @@ def test_choices_fit_the_work() -> None:
     assert min(wide.tile_m, wide.tile_n) >= 64
 
 
+def test_subgroups_are_those_that_matrix_units_want() -> None:
+    """Intel's matrices of 8 rows take subgroups of as many as there are columns. A device that
+    gives no choice of subgroups multiplies in registers."""
+    (kernel,) = contractions(linear((256,), 256, 256))
+    intel = replace(LIMITS, subgroup_min=8, subgroup_max=32, matrices=SHAPES[2:])
+    found = choose_group(kernel, intel, "f16")
+    assert (found.matrix, found.subgroup) == ("8x16x16", 16)
+    check(kernel, found, intel)
+    assert choose_group(kernel, replace(intel, subgroup_choice=False), "f16").matrix == ""
+    amd = replace(LIMITS, subgroup_min=32, subgroup_max=64, matrices=SHAPES[1:2])
+    assert choose_group(kernel, amd, "f16").subgroup == 32
+
+
 @pytest.mark.parametrize("change, why", [
     ({"tile_m": 10}, "do not divide a tile"), ({"tile_k": 6}, "whole vectors of 4"),
     ({"ways": 3}, "whole vectors of 4"), ({"buffers": 2}, "loaded ahead"),
