@@ -406,7 +406,7 @@ class _Cutter:
         """One kernel; one for each group, unless every group is a channel."""
         groups, data = anchor.attributes["group"], anchor.inputs[0]
         window = conv_window(anchor)
-        depthwise = groups == window.channels > 1
+        depthwise = groups == data.shape[1] == anchor.output.shape[1] > 1
         source = self._pixels(data) if groups > 1 else None
         b, y, x, o = map(axis, "byxo")
         found = []

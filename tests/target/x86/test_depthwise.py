@@ -120,6 +120,7 @@ def test_random_depthwise_under_any_schedule(case: Case, name: str, tile_y: int,
     Case(12, 6, 7, groups=3, behind="relu6"), Case(8, 5, 5, groups=4, behind="residual"),
     Case(40, 6, 6, groups=2, multiple=2, before="cos"), Case(3, 4, 4, groups=3, multiple=5),
     Case(16, 9, 9, groups=2, before="turned", behind="tokens"),
+    Case(16, 5, 5, groups=4, behind="relu6"), Case(4, 6, 7, groups=2, multiple=3),
 ], ids=str)
 def test_groups(case: Case, name: str) -> None:
     runner = check_graph(case.graph(), name)
