@@ -8,6 +8,8 @@ widened.
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
 from smalti.graph.operation import DTYPES
@@ -17,6 +19,8 @@ from smalti.target.gpu.lowered import Packed
 from smalti.target.gpu.product import Product
 
 VECTOR = 4
+BLOCK = 64
+"""Channels along both axes that are turned at a time, in cache."""
 
 
 def padded(columns: int) -> int:
@@ -24,16 +28,19 @@ def padded(columns: int) -> int:
     return -(-columns // VECTOR) * VECTOR
 
 
-def packed_weight(product: Product, schedule: GroupContraction) -> Packed:
+def packed_weight(work: Product, schedule: GroupContraction) -> Packed:
     """How the weight of a contraction is laid out under a schedule."""
-    e, depth = product.extents, product.depth
+    e, depth = work.extents, work.depth
     shape = (-(-depth // schedule.tile_k) * schedule.tile_k, e.parts, padded(e.o))
 
     def pack(given: np.ndarray | Quantised) -> np.ndarray:
         values = given.floats() if isinstance(given, Quantised) else np.asarray(given)
-        values = values.reshape(e.parts, e.o, e.c, e.r, e.s)
+        values = values.reshape(e.parts, e.o, e.c, e.r * e.s)
         packed = np.zeros(shape, DTYPES[schedule.weights])
-        packed[:depth, :, :e.o] = values.transpose(3, 4, 2, 0, 1).reshape(depth, e.parts, e.o)
+        target = packed[:depth].reshape(e.r * e.s, e.c, *shape[1:])
+        for part, o, c in product(range(e.parts), range(0, e.o, BLOCK), range(0, e.c, BLOCK)):
+            block = values[part, o:o + BLOCK, c:c + BLOCK].astype(packed.dtype)
+            target[:, c:c + BLOCK, part, o:o + len(block)] = block.transpose(2, 1, 0)
         return packed
 
     rows, parts, columns = shape
