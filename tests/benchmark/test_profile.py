@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from interpreted_gpu import InterpretedGpu
 from tiny_suite import TINY_CASES
 
+from smalti import machine
 from smalti.benchmark.profile import (
     KernelTime,
     Profile,
@@ -18,14 +21,15 @@ from smalti.benchmark.profile import (
     total,
     trace,
 )
-from smalti.benchmark.roofline import Roofline, measure
+from smalti.benchmark.roofline import Roofline, measure, published
 from smalti.errors import DeviceError
 from smalti.graph import Graph
 from smalti.runtime import compile_graph
-from smalti.runtime.devices import available_levels
+from smalti.runtime.device_compiler import compile_for
+from smalti.runtime.devices import Device, available_levels
 from smalti.runtime.reference import ReferenceProgram
 
-ROOFLINE = Roofline(2, "f32", flops_per_second=100e9, bytes_per_second=10e9)
+ROOFLINE = Roofline("2 threads", "f32", flops_per_second=100e9, bytes_per_second=10e9)
 PRODUCT = KernelTime("a.product", "contraction", "tile 8", (0.02, 0.01, 0.05), 1_000_000_000,
                      20_000_000)
 COPY = KernelTime("a.copy", "map", "", (0.02, 0.02, 0.01), 1_000_000, 100_000_000)
@@ -77,6 +81,30 @@ def test_a_program_is_profiled_kernel_by_kernel() -> None:
     whole = total("total", found.kernels)
     assert all(inside <= outside
                for inside, outside in zip(whole.seconds, found.seconds, strict=True))
+
+
+def test_a_program_of_a_gpu_is_timed_by_its_clock() -> None:
+    case = TINY_CASES["clip_l"]
+    program = compile_for(InterpretedGpu(), case.graph(), precision="f32")
+    program.bind(case.read())
+    inputs = seeded_inputs(program)
+    assert inputs["tokens"].dtype == np.int64 and inputs["tokens"].max() < 96
+    found = profiled(program, inputs, runs=1)
+    assert len(found.kernels) == len(program.plan.pieces) and len(found.seconds) == 1
+    assert total("total", found.kernels).seconds[0] == pytest.approx(
+        1e-6 * len(program.plan.launches))
+    text = table(found, None, top=2)
+    assert "roofline" not in text and "| contraction " in text
+
+
+def test_peaks_of_a_gpu_are_published_where_it_is_known() -> None:
+    device = Device("vulkan:0", "AMD Radeon RX 7600 (RADV NAVI33)", "discrete", 8 << 30, ())
+    found, line = published(device, "f16"), machine.device("rx_7600")
+    assert found == Roofline(line.name, "f16", line.vector["f16"], line.bandwidth)
+    with_matrices = published(replace(device, matrices=("16x16x16",)), "f16")
+    assert with_matrices.flops_per_second == line.rate("f16")
+    assert published(replace(device, name="Somebody's"), "f32") is None
+    assert published(replace(device, kind="cpu"), "f32") is None
 
 
 def test_kernels_of_weights_only_take_no_part() -> None:

@@ -17,6 +17,7 @@ from tiny_model import METADATA, write_model
 import smalti
 from smalti.cli.main import root
 from smalti.diffusion import pipeline
+from smalti.runtime.vulkan import Adapter
 
 Weights = dict[str, np.ndarray]
 
@@ -73,6 +74,21 @@ def test_explain_foretells_a_device_that_is_not_here(model_path: Path) -> None:
     assert result.exit_code == 0 and "on GeForce RTX 4060: " in result.stdout
     assert "assumed: " in result.stdout and " ms expected, " in result.stdout
     refused(run("explain", model_path, "--device", "rtx_4061"), "near names: rtx_4060")
+
+
+def test_explain_and_profile_take_a_gpu_that_is_here(adapter: Adapter, model_path: Path,
+                                                     tmp_path: Path) -> None:
+    options = ("--part", "vae", "--size", "16x24", "--device", "vulkan:0", "--precision", "f32")
+    result = run("explain", model_path, *options)
+    assert result.exit_code == 0, result.output
+    assert f"programs for {adapter.name} (vulkan:0)" in result.stdout
+    result = run("profile", model_path, *options, "--runs", 1, "--top", 1, "--trace",
+                 tmp_path / "t.json")
+    assert result.exit_code == 0 and "| contraction " in result.stdout, result.output
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert all(event["dur"] > 0 for event in events if event["ph"] == "X")
+    refused(run("explain", model_path, "--device", "vulkan:99"), "no device is named 'vulkan:99'")
+    refused(run("profile", model_path, "--device", "rtx_4060"), "no device is named 'rtx_4060'")
 
 
 def test_explain_refuses_an_unknown_part(model_path: Path) -> None:

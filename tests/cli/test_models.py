@@ -23,6 +23,7 @@ from smalti.graph import Graph
 from smalti.runtime import engine
 from smalti.runtime.compiler import Recipe
 from smalti.runtime.engine_file import EngineFile
+from smalti.runtime.vulkan import Adapter
 
 RNG = np.random.default_rng(0)
 WEIGHT = RNG.standard_normal((8, 4)).astype(np.float32)
@@ -149,6 +150,15 @@ def test_inspect_and_explain(model: Path, tmp_path: Path) -> None:
     for source, options in ((model, ("--shape", "rows=3")), (engine, ())):
         result = run("explain", source, *options)
         assert result.exit_code == 0 and "contraction" in result.stdout, result.output
+
+
+def test_engine_files_are_explained_for_the_cpu(model: Path, tmp_path: Path,
+                                                adapter: Adapter) -> None:
+    engine = tmp_path / "small.smalti"
+    run("compile", model, "-o", engine, "--shape", "rows=3")
+    refused(run("explain", engine, "--device", "vulkan:0"), "is for the CPU")
+    result = run("explain", model, "--shape", "rows=3", "--device", "vulkan:0")
+    assert result.exit_code == 0 and adapter.name in result.stdout, result.output
 
 
 @pytest.mark.parametrize("arguments, said", [

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from interpreted_gpu import InterpretedGpu
 
+from smalti import machine
 from smalti.errors import DeviceLostError, DeviceMemoryError, InputError, NumericsError
 from smalti.graph import Graph, evaluate
 from smalti.runtime import choice
@@ -258,7 +261,40 @@ def test_times_of_kernels_are_explained() -> None:
     program.bind({"w": numbers(3, 1, 1)})
     seconds = program.profile({"x": numbers(2, 3, 8, 4)})
     assert seconds.shape == (1,) and seconds[0] > 0
-    assert "ms" in program.explain()
+    assert "ms" in program.explain() and "expected" not in program.explain()
+
+
+class Known(InterpretedGpu):
+    """A device whose name the library has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.device = replace(self.device, name="NVIDIA GeForce RTX 4060/PCIe/SSE2",
+                              kind="discrete")
+
+
+def test_a_known_device_is_expected_to_take_as_long_as_its_vendors_library() -> None:
+    g = Graph("product")
+    x = g.apply("mat_mul", g.input("x", (64, 80)), g.parameter("w", (80, 96)))
+    g.output("y", g.apply("softmax", x, axis=1))
+    program = compile_for(Known(), g, precision="f32")
+    program.bind({"w": np.ones((80, 96), np.float32)})
+    expected = program._expected()
+    line = machine.device("rtx_4060")
+    assert sorted(expected) == list(range(len(program.plan.pieces)))
+    assert expected[0].seconds == pytest.approx(
+        1e-6 * machine.estimate(replace(line, matrix={}), "mat_mul", m=64, n=96, k=80).microseconds)
+    text = program.explain()
+    assert text.count(" ms expected, ") == len(expected) and "profiled" not in text
+    program.profile({"x": np.ones((64, 80), np.float32)})
+    assert "vendor's library" in program.explain().splitlines()[-1]
+    assert "; profiled: 0.00" in program.explain()
+    program.run({"x": np.ones((64, 80), np.float32)})
+    launches = [launch for parts in program._parts.values() for part in parts
+                for launch in part.recording.launches]
+    pieces = program.plan.pieces
+    assert sum(launch.seconds for launch in launches) == pytest.approx(10 * sum(
+        max(piece.flops / line.vector["f32"], piece.bytes / line.bandwidth) for piece in pieces))
 
 
 def test_precisions_that_are_not_there() -> None:

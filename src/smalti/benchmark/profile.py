@@ -1,4 +1,4 @@
-"""Where the time of a program goes: each kernel against the roofline of this machine.
+"""Where the time of a program goes: each kernel against the roofline of what it runs on.
 
     profile = profiled(program, inputs, runs=5)
     print(table(profile, roofline, top=20))
@@ -18,6 +18,7 @@ from smalti.benchmark.roofline import Roofline
 from smalti.benchmark.table import columns, duration
 from smalti.errors import DeviceError
 from smalti.graph.operation import DTYPES, FLOATS
+from smalti.runtime.device_program import DeviceProgram
 from smalti.runtime.image import PieceInfo
 from smalti.runtime.program import NativeProgram, Program
 
@@ -50,7 +51,8 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """All kernels in the order in which they run, and seconds of each whole call of `run`."""
+    """All kernels in the order in which they run, and seconds of each whole call of `run`; those of
+    a GPU are by its clock, in other runs than these calls."""
 
     name: str
     kernels: tuple[KernelTime, ...]
@@ -78,17 +80,18 @@ def profiled(program: Program, inputs: Mapping[str, np.ndarray], runs: int) -> P
     Kernels that run only once, when weights are bound, take no part.
     Raises DeviceError where the numpy reference runs, which has no kernels.
     """
-    if not isinstance(program, NativeProgram):
+    if not isinstance(program, NativeProgram | DeviceProgram):
         raise DeviceError(f"{program.name}: only kernels can be profiled, and this CPU runs the "
                           f"numpy reference; a profile needs x86-64 with AVX2")
     program.run(inputs)
-    pieces: Sequence[PieceInfo] = program.image.pieces
+    native = isinstance(program, NativeProgram)
+    pieces: Sequence[PieceInfo] = program.image.pieces if native else program.plan.pieces
     wholes, each = [], []
     for _ in range(runs):
         started = time.perf_counter()
         program.run(inputs)
         wholes.append(time.perf_counter() - started)
-        each.append(program.kernel_seconds())
+        each.append(program.kernel_seconds() if native else program.profile(inputs).tolist())
     kernels = tuple(
         KernelTime(piece.scope or program.name, piece.form, piece.schedule, seconds, piece.flops,
                    piece.bytes)
@@ -97,15 +100,17 @@ def profiled(program: Program, inputs: Mapping[str, np.ndarray], runs: int) -> P
 
 
 def seeded_inputs(program: Program) -> dict[str, np.ndarray]:
-    """Standard normal inputs for a native program, 0 or 1 where they are integers; rows of tables
-    are drawn among those it has."""
+    """Standard normal inputs for a program, 0 or 1 where they are integers; rows of tables are
+    drawn among those it has."""
     random, found = np.random.default_rng(0), {}
+    made = {NativeProgram: "image", DeviceProgram: "plan"}.get(type(program))
     for name, shape in program.inputs.items():
         found[name] = random.standard_normal(shape, np.float32)
-        if isinstance(program, NativeProgram):
-            dtype = program.image.inputs[name].dtype
-            if name in program.image.rows or dtype not in FLOATS:
-                found[name] = random.integers(0, program.image.rows.get(name, 2), shape)
+        if made is not None:
+            about = getattr(program, made)
+            dtype = about.inputs[name].dtype
+            if name in about.rows or dtype not in FLOATS:
+                found[name] = random.integers(0, about.rows.get(name, 2), shape)
             found[name] = found[name].astype(DTYPES[dtype])
     return found
 
@@ -116,16 +121,17 @@ def seeded_inputs(program: Program) -> dict[str, np.ndarray]:
 HEADING = ("time", "share", "GFLOP/s", "GB/s", "FLOP/byte", "roofline")
 
 
-def table(profile: Profile, roofline: Roofline, top: int) -> str:
+def table(profile: Profile, roofline: Roofline | None, top: int) -> str:
     """The slowest kernels, then all by form, with the total; medians over the runs."""
+    heading = HEADING if roofline else HEADING[:-1]
     whole = total("total", profile.kernels)
     order = sorted(range(len(profile.kernels)), key=lambda i: -profile.kernels[i].median)[:top]
-    kernels = [("", *HEADING, "form", "kernel", "schedule")]
+    kernels = [("", *heading, "form", "kernel", "schedule")]
     for number in order:
         kernel = profile.kernels[number]
         kernels.append((str(number), *_numbers(kernel, whole, roofline), kernel.form, kernel.name,
                         _shortened(kernel.schedule)))
-    forms = [("form", "kernels", *HEADING)]
+    forms = [("form", "kernels", *heading)]
     forms += [(kernel.name, str(count), *_numbers(kernel, whole, roofline))
               for count, kernel in profile.by_form()]
     forms.append(("total", str(len(profile.kernels)), *_numbers(whole, whole, roofline)))
@@ -133,11 +139,13 @@ def table(profile: Profile, roofline: Roofline, top: int) -> str:
             f"{len(profile.seconds)}\n{columns(kernels)}\n\n{columns(forms)}")
 
 
-def _numbers(kernel: KernelTime, whole: KernelTime, roofline: Roofline) -> tuple[str, ...]:
+def _numbers(kernel: KernelTime, whole: KernelTime,
+             roofline: Roofline | None) -> tuple[str, ...]:
     seconds = max(kernel.median, 1e-12)
-    return (duration(kernel.median), f"{kernel.median / whole.median:.1%}",
-            f"{kernel.flops / seconds / 1e9:.1f}", f"{kernel.bytes / seconds / 1e9:.1f}",
-            f"{kernel.flops / max(kernel.bytes, 1):.1f}", f"{kernel.fraction(roofline):.0%}")
+    found = (duration(kernel.median), f"{kernel.median / whole.median:.1%}",
+             f"{kernel.flops / seconds / 1e9:.1f}", f"{kernel.bytes / seconds / 1e9:.1f}",
+             f"{kernel.flops / max(kernel.bytes, 1):.1f}")
+    return (*found, f"{kernel.fraction(roofline):.0%}") if roofline else found
 
 
 def _shortened(text: str) -> str:

@@ -1,4 +1,5 @@
-"""What this machine can do at most: multiply-adds a second and bytes a second, both measured.
+"""What a machine can do at most: multiply-adds a second and bytes a second; measured of this CPU,
+as published of GPUs.
 
 Williams et al. 2009, "Roofline", doi:10.1145/1498765.1498785: a kernel takes at least the longer of
 its FLOPs / peak and its bytes / bandwidth.
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from smalti.benchmark.probes import bandwidth, flops
-from smalti.runtime.devices import cpu
+from smalti.runtime.devices import Device, cpu, recorded
 from smalti.target.x86.instructions import level
 
 READ_BYTES_MIN = 256 << 20
@@ -17,9 +18,9 @@ READ_BYTES_MIN = 256 << 20
 
 @dataclass(frozen=True)
 class Roofline:
-    """Peaks of all `threads` together, in FLOP/s and bytes/s; `precision` is that of products."""
+    """Peaks of all of a machine, in FLOP/s and bytes/s; `precision` is that of products."""
 
-    threads: int
+    machine: str
     precision: str
     flops_per_second: float
     bytes_per_second: float
@@ -27,13 +28,13 @@ class Roofline:
     def seconds(self, flops: float, moved_bytes: float) -> float:
         """The least time of a kernel.
 
-        >>> Roofline(2, "f32", 4e11, 2e10).seconds(flops=8e11, moved_bytes=1e9)
+        >>> Roofline("2 threads", "f32", 4e11, 2e10).seconds(flops=8e11, moved_bytes=1e9)
         2.0
         """
         return max(flops / self.flops_per_second, moved_bytes / self.bytes_per_second)
 
     def __str__(self) -> str:
-        return (f"peak of {self.threads} threads: {self.flops_per_second / 1e9:.0f} GFLOP/s in "
+        return (f"peak of {self.machine}: {self.flops_per_second / 1e9:.0f} GFLOP/s in "
                 f"{self.precision}, {self.bytes_per_second / 1e9:.1f} GB/s read from memory "
                 f"(ridge at {self.flops_per_second / self.bytes_per_second:.1f} FLOP/byte)")
 
@@ -46,5 +47,13 @@ def measure(level_name: str, precision: str, threads: int) -> Roofline:
     chosen = level(level_name)
     bf16 = precision == "bf16" and "avx512_bf16" in chosen.needs
     size = max(READ_BYTES_MIN, 4 * cpu().l3_bytes) // threads
-    return Roofline(threads, "bf16" if bf16 else "f32", flops(chosen, bf16, threads),
+    return Roofline(f"{threads} threads", "bf16" if bf16 else "f32", flops(chosen, bf16, threads),
                     bandwidth(chosen, size, threads))
+
+
+def published(found: Device, precision: str) -> Roofline | None:
+    """Both peaks of a GPU, by the library of the timing model; None where it does not know it."""
+    known = recorded(found)
+    if known is None:
+        return None
+    return Roofline(known.name, precision, known.rate(precision), known.bandwidth)

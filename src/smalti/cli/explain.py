@@ -26,17 +26,31 @@ def chosen_parts(pipe: smalti.Pipeline, part: str | None) -> list[str]:
     return [part] if part else known
 
 
+def where(device: str | None) -> tuple[str, str | None]:
+    """The device here that is compiled for, and the one of the library that is asked about, if it
+    is one. Raises InputError for a name that is neither."""
+    from smalti import machine
+    from smalti.runtime import choice
+
+    if device is None or choice.local(device):
+        return choice.chosen(device or "cpu"), None
+    machine.device(device)  # before anything is compiled
+    return "cpu", device
+
+
 @click.command()
 @click.argument("model", required=False)
 @click.option("--part", default=None, help="Only one part, such as text, unet or vae.")
 @click.option("--size", default=None, metavar="WIDTH[xHEIGHT]",
               help="Pixels. Default: the model's own.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
-@click.option("--precision", default=None, help="auto, f32 or bf16. Default: auto.")
+@click.option("--precision", default=None,
+              help="auto, f32, bf16, or f16 on a GPU. Default: auto.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=NUMBERS",
               help="Shape of an input, or extent of a dimension, that an .onnx leaves open.")
 @click.option("--device", default=None, metavar="NAME",
-              help="A GPU or CPU that need not be here, say rtx_4060: what to expect of it.")
+              help="One of `smalti devices`, or a GPU or CPU that need not be here, say rtx_4060: "
+                   "what to expect of it. Default: cpu.")
 @click.option("--objective", default=None,
               help="latency, throughput or energy. Default: latency.")
 def explain(model: str | None, part: str | None, size: str | None, threads: int | None,
@@ -47,17 +61,17 @@ def explain(model: str | None, part: str | None, size: str | None, threads: int 
     MODEL is a checkpoint (default: the model that ships with Smalti), an .onnx model or a .smalti
     engine file.
     """
-    if device is not None:
-        from smalti import machine
-
-        machine.device(device)  # before anything is compiled
+    here, elsewhere = where(device)
     if model is not None and Path(model).suffix in (ENGINE, ONNX):
         if part is not None or size is not None:
             raise InputError("--part and --size are for checkpoints")
+        if Path(model).suffix == ENGINE and here != "cpu":
+            raise InputError(f"{model} is an engine file, which is for the CPU; give --device "
+                             f"{here} with the model that it was made from")
         program = opened(Path(model), parse_shapes(shapes), {}, precision, threads, False,
-                         objective=objective)
+                         device=here, objective=objective)
         show_progress("")
-        click.echo(program.explain(device))
+        click.echo(program.explain(elsewhere))
         return
     if shapes:
         raise InputError("--shape is for .onnx models; give a checkpoint --size")
@@ -65,8 +79,8 @@ def explain(model: str | None, part: str | None, size: str | None, threads: int 
     with ending_at_once():
         pipeline = smalti.Pipeline
     pipe = pipeline.load(model, precision=precision or "auto", threads=threads,
-                         progress=show_progress, objective=objective or "latency")
+                         progress=show_progress, objective=objective or "latency", device=here)
     for name in chosen_parts(pipe, part):
-        text = pipe.explain(name, width=width, height=height, device=device)
+        text = pipe.explain(name, width=width, height=height, device=elsewhere)
         show_progress("")
         click.echo(f"# {name}\n{text}")

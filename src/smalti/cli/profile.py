@@ -29,7 +29,10 @@ if TYPE_CHECKING:
               help="Only one part of a checkpoint, such as text, unet or vae.")
 @click.option("--size", default=None, metavar="WIDTH[xHEIGHT]",
               help="Pixels. Default: the model's own.")
-@click.option("--precision", default="f32", show_default=True, help="f32 or bf16.")
+@click.option("--device", default="cpu", show_default=True,
+              help="One of `smalti devices`; on a GPU, times are by its clock.")
+@click.option("--precision", default="f32", show_default=True,
+              help="f32, bf16, or f16 on a GPU.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--runs", type=click.IntRange(1, 1000), default=5, show_default=True,
               help="Runs that are timed, after one that is not.")
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
               help="Kernels to print, the slowest first.")
 @click.option("--trace", type=click.Path(path_type=Path), default=None, metavar="FILE",
               help="JSON to write for about:tracing or ui.perfetto.dev.")
-def profile(model: str | None, part: str | None, size: str | None, precision: str,
+def profile(model: str | None, part: str | None, size: str | None, device: str, precision: str,
             threads: int | None, runs: int, top: int, trace: Path | None) -> None:
     """Time each kernel of MODEL against the peaks of this machine.
 
@@ -49,11 +52,12 @@ def profile(model: str | None, part: str | None, size: str | None, precision: st
         from smalti.benchmark import profile as profiling
         from smalti.benchmark import roofline as peaks
         from smalti.benchmark.suite import CASES
+        from smalti.runtime.choice import chosen
         from smalti.runtime.devices import best_level
     count = settings.threads() if threads is None else settings.checked_threads(threads)
     check_writable([trace] if trace else [])
-    level = best_level()
-    if level is None:
+    device, level = chosen(device), best_level()
+    if device == "cpu" and level is None:
         raise InputError("only kernels can be profiled, and this CPU has no AVX2: it runs the "
                          "numpy reference")
     if model is not None and model not in CASES and not Path(model).exists():
@@ -63,41 +67,46 @@ def profile(model: str | None, part: str | None, size: str | None, precision: st
         if part is not None or size is not None:
             raise InputError(f"{model} is a model of the suite at a fixed shape; --part and --size "
                              f"are for checkpoints")
-        programs = of_suite(model, precision, count)
+        programs = of_suite(model, precision, count, device)
     else:
-        programs = of_checkpoint(model, part, size, precision, count)
+        programs = of_checkpoint(model, part, size, precision, count, device)
     roofline, profiles = None, []
     for program, inputs in programs:
         say(f"running {program.name}")
         profiles.append(profiling.profiled(program, inputs, runs))
-        if roofline is None:  # when the input is known to be good
+        before = roofline
+        if device != "cpu":
+            roofline = peaks.published(program.gpu.device, program.plan.precision)
+        elif roofline is None:  # when the input is known to be good
             roofline = peaks.measure(level, precision, count)
+        if roofline != before:
             click.echo(roofline)
         click.echo(f"\n{profiling.table(profiles[-1], roofline, top)}")
     if trace is not None:
         replace_file(trace, json.dumps(profiling.trace(profiles)).encode())
 
 
-def of_suite(name: str, precision: str,
-             threads: int) -> Iterator[tuple[Program, dict[str, np.ndarray]]]:
+def of_suite(name: str, precision: str, threads: int,
+             device: str) -> Iterator[tuple[Program, dict[str, np.ndarray]]]:
     """A model of the suite, with its inputs."""
     from smalti.benchmark.suite import CASES
     from smalti.runtime import compile_graph
 
     case = CASES[name]
-    program = compile_graph(case.graph(), precision=precision, threads=threads, held=case.held)
+    program = compile_graph(case.graph(), precision=precision, threads=threads, held=case.held,
+                            device=device)
     program.bind(case.read())
     yield program, case.inputs()
 
 
 def of_checkpoint(model: str | None, part: str | None, size: str | None, precision: str,
-                  threads: int) -> Iterator[tuple[Program, dict[str, np.ndarray]]]:
+                  threads: int, device: str) -> Iterator[tuple[Program, dict[str, np.ndarray]]]:
     """The parts of a checkpoint one after the other, with random inputs."""
     from smalti.benchmark.profile import seeded_inputs
 
     width, height = parse_size(size)
     pipe = smalti.Pipeline.load(model, precision=precision, threads=threads,
-                                progress=show_progress)
+                                progress=show_progress, device=device)
     for name in chosen_parts(pipe, part):
         program = pipe.program(name, width=width, height=height)
         show_progress("")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import threading
 
-from smalti import machine, settings
-from smalti.errors import InputError, UnknownDeviceError
+from smalti import settings
+from smalti.errors import InputError
 from smalti.runtime.compiler import PRECISIONS
-from smalti.runtime.devices import DRIVERS, Device, cpu, devices, gpus, modelled
+from smalti.runtime.devices import DRIVERS, Device, cpu, devices, gpus, modelled, recorded
 from smalti.runtime.gpu import Gpu
 
 GUESSED_RATE = 2e12
 """Multiplications and additions a second of a GPU that the library does not know."""
-BRAND = re.compile(r"\((?:R|TM)\)|\(.*|Graphics$|/.*", re.I)
-"""What drivers say besides the name of a GPU."""
 
 _lock = threading.Lock()
 _open: dict[str, Gpu] = {}
@@ -33,6 +30,15 @@ def chosen(asked: str) -> str:
         found = gpus("vulkan") or gpus("wgpu")  # which takes long to ask, and reaches the same
         return max([cpu(), *found], key=rate).id
     return described(asked).id
+
+
+def local(name: str) -> bool:
+    """Whether a name is meant as one of `smalti devices`, and not as one of the library.
+
+    >>> local("vulkan:0"), local("cpu"), local("rtx_4060")
+    (True, True, False)
+    """
+    return name in ("auto", "cpu") or name.partition(":")[0] in DRIVERS
 
 
 def described(name: str) -> Device:
@@ -58,12 +64,10 @@ def rate(found: Device) -> float:
         return max(modelled().vector.values())
     if found.kind == "cpu":
         return 0.0
-    try:
-        line = machine.device(BRAND.sub("", found.name).strip())
-    except UnknownDeviceError:
+    line = recorded(found)
+    if line is None:
         return GUESSED_RATE
-    reached = line.matrix if found.matrices else line.vector
-    return max(reached.values(), default=0.0) or max(line.vector.values())
+    return max((line.matrix or line.vector).values())
 
 
 def opened(name: str) -> Gpu:

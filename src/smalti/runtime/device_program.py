@@ -19,9 +19,12 @@ from smalti.errors import DeviceError, DeviceLostError, DeviceMemoryError, Input
 from smalti.graph.operation import DTYPES, OPERATIONS
 from smalti.runtime.device_plan import DeviceCall, DeviceLaunch, DevicePlan, DeviceSlot, Stored
 from smalti.runtime.device_streaming import aligned, streamed
+from smalti.runtime.devices import recorded
+from smalti.runtime.explanation import explained_on
 from smalti.runtime.gpu import Buffer, Dispatch, Gpu, Pipeline, Recording
 from smalti.runtime.image import finite_at
 from smalti.runtime.inputs import all_given, check_rows, checked_input
+from smalti.runtime.outlook import Expected, on_gpu, running
 from smalti.runtime.program import Program, Recipe
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 from smalti.runtime.weights import checked
@@ -32,6 +35,8 @@ SMALL_BYTES, ALIGNMENT = 1 << 20, 256
 SLOW_FLOPS, SLOW_UNITS = 100e9, 8
 """Operations a second that any GPU reaches, and with how many compute units: no watchdog bites what
 is submitted on their strength."""
+SLOW_SHARE = 0.1
+"""Of the peaks of a GPU that the library of the timing model knows, what each kernel reaches."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,7 @@ class DeviceProgram(Program):
         self.bound = self._settled = False
         self._launches = Counter(launch.piece for launch in plan.launches)
         self._seconds: np.ndarray | None = None
+        self._model = recorded(gpu.device)
         if not plan.parameters:
             self.bind(lambda name: np.empty(0))
 
@@ -296,10 +302,17 @@ class DeviceProgram(Program):
             else:
                 held = self._weights[where[0]]
                 operands.append((held.buffer, held.offset + where[1]))
-        flops = self.plan.pieces[launch.piece].flops / self._launches[launch.piece]
-        units = max(1, self.gpu.limits.units / SLOW_UNITS)
         return Dispatch(self.pipelines[launch.program], tuple(operands),
-                        flops / (SLOW_FLOPS * units))
+                        self._seconds_max(launch.piece) / self._launches[launch.piece])
+
+    def _seconds_max(self, number: int) -> float:
+        """How long a kernel takes at most, roughly."""
+        piece = self.plan.pieces[number]
+        if self._model is None:
+            units = max(1, self.gpu.limits.units / SLOW_UNITS)
+            return piece.flops / (SLOW_FLOPS * units)
+        return max(piece.flops / self._model.vector["f32"],
+                   piece.bytes / self._model.bandwidth) / SLOW_SHARE
 
     def _call(self, call: DeviceCall) -> None:
         """Compute an operation on the host: its operands come from the device, its result goes
@@ -368,35 +381,16 @@ class DeviceProgram(Program):
         return seconds
 
     def _explained(self) -> str:
-        """One line a kernel: time and GFLOP/s where it was profiled, work-groups, schedule, the
-        dtype that its result is stored in, and why the cut is there."""
-        plan = self.plan
-        calls = sum(piece.form == "host" for piece in plan.pieces)
-        lines = [f"{plan.name}: {len(plan.pieces) - calls} kernels, "
-                 + f"{calls} operations on the host, " * bool(calls)
-                 + f"{len(plan.programs)} programs for {self.gpu.device.name} "
-                 f"({self.gpu.device.id}), precision {plan.precision}, arena "
-                 f"{plan.arena_bytes / 1e6:.1f} MB, weights {plan.weights_bytes / 1e6:.1f} MB"]
-        when = {launch.piece: f"  when {' or '.join(plan.held)} changes"
-                for launch in plan.launches[:plan.changing]}
-        when |= {launch.piece: "  once, when weights are bound"
-                 for launch in plan.launches[:plan.steady]}
-        groups: dict[int, list[str]] = {}
-        for launch in plan.launches:
-            if isinstance(launch, DeviceLaunch):
-                program = plan.programs[launch.program]
-                groups.setdefault(launch.piece, []).append(
-                    f"{' x '.join(map(str, program.groups))} groups of {program.size}")
-        for number, piece in enumerate(plan.pieces):
-            rate = ""
-            if self._seconds is not None:
-                took = float(self._seconds[number])
-                rate = f"{1e3 * took:9.3f} ms {piece.flops / max(took, 1e-9) / 1e9:8.1f} GFLOP/s  "
-            stored = ", ".join(dict.fromkeys(place.dtype for place in piece.results))
-            lines.append(f"{number:5d} {rate}{piece.form:18s} {piece.scope}  {piece.schedule}  "
-                         f"{', '.join(groups.get(number, []))}  stored: {stored}  "
-                         + "cut: " * (piece.form != "host") + piece.reason + when.get(number, ""))
-        return "\n".join(lines) + "\n"
+        return explained_on(self.plan, self.gpu.device, self._expected(), self._seconds)
+
+    def _expected(self) -> dict[int, Expected]:
+        """What the library of the timing model expects of the kernels of a run, by the numbers of
+        their pieces; nothing where it does not know the device."""
+        if self._model is None or self.recipe is None:
+            return {}
+        pieces = running(self.recipe.cut()[0])
+        found = on_gpu(pieces.values(), self.plan.precision, self._model)
+        return dict(zip(pieces, found, strict=True))
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from smalti import machine, settings
-from smalti.errors import DeviceError, InputError
+from smalti.errors import DeviceError, InputError, UnknownDeviceError
 from smalti.machine.cpu import Measured
 from smalti.machine.detection import at_level
 from smalti.runtime.cache import code_digest
@@ -40,6 +41,8 @@ CACHE_LEAVES = (0x8000001D, 4)  # AMD's, which Intel does not have, then Intel's
 DATA, UNIFIED = 1, 3
 CALIBRATION = "calibration.json"
 USUAL_CACHE_BYTES = {1: 32 << 10, 2: 512 << 10, 3: 4 << 20}
+BRAND = re.compile(r"\((?:R|TM)\)|\(.*|Graphics$|/.*", re.I)
+"""What drivers say besides the name of a GPU."""
 
 Registers = dict[str, int]
 
@@ -174,6 +177,22 @@ def modelled(target: str | None = None, calibrated: bool = True) -> machine.Devi
         return found
     chosen = level(target)
     return at_level(found, chosen.lanes, chosen.pairs)
+
+
+def recorded(found: Device) -> machine.Device | None:
+    """A GPU as the library of the timing model knows it, without a matrix unit that its driver does
+    not let programs use; None where the library does not, and of drivers that compute on the CPU.
+
+    >>> recorded(Device("vulkan:0", "NVIDIA GeForce RTX 4060", "discrete", 8 << 30, ())).matrix
+    {}
+    """
+    if found.kind == "cpu":
+        return None
+    try:
+        known = machine.device(BRAND.sub("", found.name).strip())
+    except UnknownDeviceError:
+        return None
+    return known if found.matrices else replace(known, matrix={})
 
 
 def calibration() -> Measured | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from smalti import machine
@@ -51,7 +51,7 @@ def outlook(name: str, found: Cut, growth: int, precision: str, device: Device,
         assumed = ASSUMED_OF_CPUS.format(threads=threads) + f"; objective {objective}" + (
             f", {device.units} programs at once" * (objective == "throughput"))
     else:
-        kernels = list(on_gpu(_running(found), precision, device))
+        kernels = list(on_gpu(running(found).values(), precision, device))
         assumed = ASSUMED_OF_GPUS
     hosted = sum(isinstance(piece, HostPiece) for piece in found.pieces)
     seconds, joules = (sum(getattr(k, field) for k in kernels) for field in ("seconds", "joules"))
@@ -68,10 +68,10 @@ def outlook(name: str, found: Cut, growth: int, precision: str, device: Device,
     return "\n".join(lines) + "\n"
 
 
-def _running(found: Cut) -> list[Piece]:
-    """The kernels that each run computes."""
-    return [piece for piece in found.pieces
-            if isinstance(piece, Piece) and piece.when == When.RUN]
+def running(found: Cut) -> dict[int, Piece]:
+    """The kernels that each run computes, by the numbers of their pieces."""
+    return {number: piece for number, piece in enumerate(found.pieces)
+            if isinstance(piece, Piece) and piece.when == When.RUN}
 
 
 # ---------------------------------------------------------------------- another CPU
@@ -108,13 +108,12 @@ def on_cpu(found: Cut, growth: int, precision: str, aim: Objective) -> Iterator[
 # ---------------------------------------------------------------------- a GPU
 
 
-def on_gpu(pieces: Sequence[Piece], precision: str, device: Device) -> Iterator[Expected]:
+def on_gpu(pieces: Iterable[Piece], precision: str, device: Device) -> Iterator[Expected]:
     """Kernels as the library of a GPU's vendor computes them."""
-    dtype = "bf16" if precision == "bf16" else "f32"
     known: dict[Kernel, Sequence[machine.Estimate]] = {}
     for piece in pieces:
         if piece.kernel not in known:
-            known[piece.kernel] = _library_calls(piece.kernel, dtype, device)
+            known[piece.kernel] = _library_calls(piece.kernel, precision, device)
         found = known[piece.kernel]
         longest = max(found, key=lambda one: one.microseconds)
         yield Expected(piece, sum(1e-6 * one.microseconds for one in found),
