@@ -17,6 +17,7 @@ that `i - 1 < n` is one question for both ends.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +30,9 @@ BUILTINS = ("group_x", "group_y", "group_z", "invocation", "subgroup", "lane")
 subgroup and its place in that."""
 STORED = ("f32", "f16", "bf16", "i32", "u32", "i8", "u8")
 """What buffers hold. 8-bit integers are only read."""
+FOLDED = {"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.floordiv,
+          "rem": operator.mod}
+"""What is done at once on constants of u32."""
 U32, I32, F32, F16, BOOL = Type("u32"), Type("i32"), Type("f32"), Type("f16"), Type("bool")
 
 
@@ -341,27 +345,28 @@ def op(instruction: str, *arguments) -> Expr:
 
 def _folded(instruction: str, arguments: tuple[Expr, ...]) -> Expr | None:
     """The value of u32 arithmetic on constants, or on neutral ones."""
-    if len(arguments) != 2 or any(a.type != U32 for a in arguments):
+    if len(arguments) != 2 or instruction not in FOLDED:
         return None
     x, y = arguments
-    if isinstance(x, Number) and isinstance(y, Number):
-        values = {"add": x.value + y.value, "sub": x.value - y.value, "mul": x.value * y.value}
-        if y.value:
-            values |= {"div": x.value // y.value, "rem": x.value % y.value}
-        found = values.get(instruction)
-        return None if found is None else number(found, U32)
-    zero = Number(0, U32)
-    if zero in (x, y) and instruction == "mul":
-        return zero
-    if y == zero and instruction in ("add", "sub"):
-        return x
-    if x == zero and instruction == "add":
-        return y
-    if y == Number(1, U32) and instruction in ("mul", "div"):
-        return x
-    if y == Number(1, U32) and instruction == "rem":
-        return zero
-    return y if x == Number(1, U32) and instruction == "mul" else None
+    if type(y) is not Number:
+        if type(x) is not Number or x.type != U32:
+            return None
+        neutral = {"add": (0, y), "mul": (1, y)}.get(instruction)
+        if neutral is not None and x.value == neutral[0]:
+            return neutral[1]
+        return x if instruction == "mul" and x.value == 0 else None
+    if y.type != U32:
+        return None
+    value = y.value
+    if type(x) is Number:
+        if value or instruction not in ("div", "rem"):
+            return number(FOLDED[instruction](x.value, value), U32)
+        return None
+    if value == 0:
+        return {"mul": y, "add": x, "sub": x}.get(instruction)
+    if value == 1:
+        return {"mul": x, "div": x, "rem": Number(0, U32)}.get(instruction)
+    return None
 
 
 def vector(*scalars: Expr) -> Op:
