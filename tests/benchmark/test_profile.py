@@ -88,7 +88,7 @@ def test_a_program_of_a_gpu_is_timed_by_its_clock() -> None:
     program = compile_for(InterpretedGpu(), case.graph(), precision="f32")
     program.bind(case.read())
     inputs = seeded_inputs(program)
-    assert inputs["tokens"].dtype == np.int64 and inputs["tokens"].max() < 96
+    assert inputs["tokens"].dtype == np.int32 and inputs["tokens"].max() < 96
     found = profiled(program, inputs, runs=1)
     assert len(found.kernels) == len(program.plan.pieces) and len(found.seconds) == 1
     assert total("total", found.kernels).seconds[0] == pytest.approx(
