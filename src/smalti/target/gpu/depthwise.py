@@ -106,8 +106,7 @@ class _Depthwise:
 
     def _window(self, at: dict[str, Expr], sums: list[Name]) -> None:
         """Add what each pixel sees: in straight code row by row, or all of it."""
-        rows, columns = ((n <= most) for n, most in ((self.rows * self.columns, TAPS_MAX),
-                                                     (self.columns, TAPS_MAX)))
+        rows, columns = (n <= TAPS_MAX for n in (self.rows * self.columns, self.columns))
         for r in self._steps(self.rows, rows):
             y = self.b.let(at["y"] * self.stride[0] + r * self.dilation[0])
             seen: dict[int, Expr] = {}
