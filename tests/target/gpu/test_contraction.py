@@ -285,3 +285,11 @@ def test_equal_layouts_are_equal_bytes() -> None:
         assert found.setdefault(packed.layout, data) == data
         assert len(data) == packed.elements * (2 if packed.dtype == "f16" else 4)
     assert len(found) == 3
+
+
+def test_matrices_that_cannot_be_used_leave_the_other_schedules() -> None:
+    (kernel,) = contractions(linear((3, 26), 52, 10))
+    limits = replace(LIMITS, bf16=False, matrices=(MatrixShape(16, 16, 16, "bf16", "f32"),))
+    schedule = choose_group(kernel, limits, "bf16")
+    assert not schedule.matrix
+    check(kernel, schedule, limits)
