@@ -21,11 +21,13 @@ from smalti.schedule.group import (
     MatrixShape,
 )
 from smalti.schedule.merge import access, crossed, map_axes, reduction_axes, store
-from smalti.schedule.space_group import UNITS, Work, best_matrix, schedules
+from smalti.schedule.space_group import UNITS, Work, best_matrix, matrix_subgroup, schedules
 
 SIZE = 256
-SUMS = 96
-"""Of an invocation of an attention in the matrix unit."""
+SUMS = 3 / 8
+"""Of the registers of an invocation of an attention in the matrix unit."""
+QUERY_INVOCATIONS = 128
+"""Of a work-group of such an attention, at most."""
 STAGED = 80
 """Channels of keys and values that an attention stages at once."""
 GROUPS_PER_UNIT = 4
@@ -180,11 +182,13 @@ def _matrix_attentions(kernel: Kernel, limits: GroupLimits,
                        shape: MatrixShape) -> list[GroupMatrixAttention]:
     """Those that the device can run, the most queries first, in as few slices as can be."""
     depth, width = kernel.buffer("q").shape[3], kernel.buffer("v").shape[3]
-    subgroup, text = subgroup_size(limits), f"{shape.rows}x{shape.columns}x{shape.depth}"
+    subgroup, text = matrix_subgroup(shape, limits), f"{shape.rows}x{shape.columns}x{shape.depth}"
+    most = max(1, QUERY_INVOCATIONS // subgroup)
+    fewer = [most >> n for n in range(most.bit_length())]
     found = []
     for slices in (1, 2, 4):
-        for subgroups, blocks, keys in ((4, 2, 32), (4, 1, 32), (4, 1, 16), (2, 1, 32), (2, 1, 16),
-                                        (1, 1, 32), (1, 1, 16)):
+        for subgroups, blocks, keys in ((most, 2, 32), *((n, 1, k) for n in fewer
+                                                         for k in (32, 16))):
             each = GroupMatrixAttention(subgroups, blocks, keys, text, subgroup, shape.factors,
                                         slices)
             try:
@@ -192,7 +196,8 @@ def _matrix_attentions(kernel: Kernel, limits: GroupLimits,
             except IllegalSchedule:
                 continue
             sums = each.rows * each.padded(depth, width)[1] // subgroup
-            if sums <= SUMS and each.shared_bytes(depth, width) <= limits.shared_bytes:
+            shared = each.shared_bytes(depth, width)
+            if sums <= SUMS * limits.registers and shared <= limits.shared_bytes:
                 found.append(each)
         if found:
             break
@@ -220,7 +225,8 @@ def _attention(kernel: Kernel, limits: GroupLimits,
     for rows in (n for n in (8, 4, 2, 1) if n <= most):
         columns = min(16 if rows > 2 else 32, subgroup or 32,
                       power_of_two(limits.invocations // rows, 32))
-        whole = subgroup if subgroup and rows * columns % subgroup == 0 else 0
+        narrow = max(columns, limits.subgroup_min)  # an invocation has more registers there
+        whole = narrow if subgroup and rows * columns % narrow == 0 else 0
         for each in (4, 2, 1):
             for staged in dict.fromkeys((channels, min(channels, 32), min(channels, 8))):
                 found = GroupAttention(rows, columns, each, staged, "f16" if halves else "f32",

@@ -72,6 +72,8 @@ class GroupLimits:
     is computed with, stay what they are."""
     matrices: tuple[MatrixShape, ...] = ()
     """What the matrix unit computes; empty where there is none that programs reach."""
+    registers: int = 256
+    """Of 32 bits, of an invocation, in the subgroups that the matrix unit wants."""
     units: int = 0
     """Compute units (streaming multiprocessors, execution units); 0 where the driver is silent."""
     unified: bool = False

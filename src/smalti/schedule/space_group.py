@@ -24,9 +24,8 @@ TILES, MATRIX_TILES = (16, 32, 64, 128), (16, 32, 64, 128, 256)
 BLOCKS = ((8, 8), (4, 8), (8, 4), (4, 4), (2, 4), (1, 4))
 MATRIX_BLOCKS = ((64, 64), (64, 32), (32, 64), (32, 32), (16, 32), (32, 16), (16, 16))
 INVOCATIONS = (32, 256)
-SUMS_MAX, MATRIX_SUMS_MAX = 64, 128
+SUMS_MAX = 64
 """Of an invocation: with more, registers are spilled."""
-SUBGROUPS_MAX = 8
 SPLITS = (2, 4, 8, 16)
 DIRECT_ROWS, DIRECT_ROWS_MAX = (1, 2, 4, 8), 16
 WAYS = (8, 16, 32)
@@ -93,6 +92,13 @@ def best_matrix(limits: GroupLimits, precision: str) -> MatrixShape | None:
     return max(fitting, key=lambda m: (m.rows * m.columns * m.depth, m), default=None)
 
 
+def matrix_subgroup(shape: MatrixShape, limits: GroupLimits) -> int:
+    """The size of subgroups for products in the matrix unit. Where matrices have 8 rows, as
+    Intel's, each invocation holds a column of the result."""
+    wanted = shape.columns if shape.rows == 8 else 32
+    return max(limits.subgroup_min, min(limits.subgroup_max, wanted))
+
+
 def _tiles(e: Extents, dtype: str, weights: str) -> Iterator[GroupContraction]:
     for tile_m, tile_n, (block_m, block_n) in product(TILES, TILES, BLOCKS):
         size = tile_m // block_m * (tile_n // block_n)
@@ -116,14 +122,13 @@ def _direct(e: Extents, weights: str) -> Iterator[GroupContraction]:
 def _matrices(e: Extents, shape: MatrixShape, weights: str,
               limits: GroupLimits) -> Iterator[GroupContraction]:
     text = f"{shape.rows}x{shape.columns}x{shape.depth}"
-    # Where matrices have 8 rows, as Intel's, each invocation holds a column of the result.
-    wanted = shape.columns if shape.rows == 8 else 32
-    subgroup = max(limits.subgroup_min, min(limits.subgroup_max, wanted))
+    subgroup, sums = matrix_subgroup(shape, limits), limits.registers // 2
     for tile_m, tile_n, (block_m, block_n), buffers in product(
             MATRIX_TILES, MATRIX_TILES, MATRIX_BLOCKS, (1, 2)):
         blocks = tile_m * tile_n // (block_m * block_n)
-        if not tile_m % block_m and not tile_n % block_n and blocks <= SUBGROUPS_MAX and (
-                block_m * block_n * e.parts <= MATRIX_SUMS_MAX * subgroup):
+        if not tile_m % block_m and not tile_n % block_n and (
+                blocks * subgroup <= INVOCATIONS[1]
+                and block_m * block_n * e.parts <= sums * subgroup):
             yield GroupContraction(
                 tile_m, tile_n, max(32, shape.depth), block_m, block_n, pad=8, dtype=shape.factors,
                 weights=weights, ahead=True, buffers=buffers, matrix=text, subgroup=subgroup)

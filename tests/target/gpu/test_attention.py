@@ -84,6 +84,20 @@ def test_the_matrix_unit_is_chosen_where_it_may_be() -> None:
         assert relative_error(found["out"], expected["out"]) < ERRORS["f16"]
 
 
+@pytest.mark.parametrize(("shape", "subgroup", "registers"), [
+    ((8, 8, 16), 8, 128), ((8, 16, 16), 16, 128), ((16, 16, 16), 32, 256)])
+def test_subgroups_are_those_that_matrix_units_want(shape: tuple[int, int, int], subgroup: int,
+                                                    registers: int) -> None:
+    """Of Intel's units with 8 rows as many as columns, of AMD's 32 where 64 could be."""
+    limits = replace(UNIT, subgroup_min=min(subgroup, 32), subgroup_max=64, subgroup_choice=True,
+                     units=2, registers=registers, matrices=(MatrixShape(*shape, "f16", "f32"),))
+    kernel = narrowed(attention(40, 33, 1, 40), "f16")
+    schedule = choose_group(kernel, limits, "f16")
+    assert (schedule.subgroup, schedule.shape) == (subgroup, shape)
+    found, expected = execute(kernel, schedule, {}, limits)
+    assert relative_error(found["out"], expected["out"]) < ERRORS["f16"]
+
+
 @pytest.mark.parametrize("subgroup", SUBGROUPS)
 @pytest.mark.parametrize("name", ["plain", "all"])
 def test_rows_fold_in_subgroups(name: str, subgroup: int) -> None:

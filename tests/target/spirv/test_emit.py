@@ -142,3 +142,10 @@ def test_steps_that_round_are_not_rearranged() -> None:
     made = [line.split()[0] for name in ("FAdd", "FSub") for line in lines(text, f"= {name}")]
     assert len(made) == 2 and {f"Decorate {name}, NoContraction" for name in made} <= {
         *text.splitlines()}
+
+
+def test_what_lies_over_another_is_said_to_be() -> None:
+    b = Builder("over", 32)
+    x, y = b.binding("x", "f32", 32, "read_write"), b.binding("y", "f32", 32, "write")
+    b.store(y, b.invocation, b.load(x, b.invocation))
+    assert len(lines(listing(emit(b.finish((1, 1, 1)), RICH)), "Decorate", "Aliased")) == 2

@@ -255,8 +255,10 @@ def detailed(functions: Functions, plain: Adapter, core: vk.PhysicalDeviceProper
         limits = replace(
             limits, subgroup_min=sizes.minSubgroupSize, subgroup_max=sizes.maxSubgroupSize,
             subgroup_choice=bool(sizes.requiredSubgroupSizeStages & COMPUTE_STAGE))
-    if "cooperativeMatrix" in features:
+    if {"cooperativeMatrix", "vulkanMemoryModel"} <= features and plain.version >= ASKED:
         limits = replace(limits, matrices=matrices_of(functions, plain.handle))
+    if plain.vendor == "Intel":
+        limits = replace(limits, registers=128)
     heaps = memory(functions, plain.handle).memoryProperties
     own = [heap.size for heap in heaps.memoryHeaps[:heaps.memoryHeapCount]
            if heap.flags & DEVICE_LOCAL]
@@ -275,8 +277,9 @@ def limits_of(core: vk.PhysicalDeviceLimits, since_1_1: vk.PhysicalDeviceVulkan1
         shared_bytes=core.maxComputeSharedMemorySize,
         invocations=min(core.maxComputeWorkGroupInvocations, core.maxComputeWorkGroupSize[0]),
         subgroup_min=since_1_1.subgroupSize, subgroup_max=since_1_1.subgroupSize,
-        subgroup_operations=bool(since_1_1.subgroupSupportedStages & COMPUTE_STAGE
-                                 and operations & SUBGROUP_OPERATIONS == SUBGROUP_OPERATIONS),
+        subgroup_operations=bool(  # programs count on subgroups that are full
+            "computeFullSubgroups" in features and since_1_1.subgroupSupportedStages & COMPUTE_STAGE
+            and operations & SUBGROUP_OPERATIONS == SUBGROUP_OPERATIONS),
         grid=tuple(core.maxComputeWorkGroupCount),
         buffer_bytes=min(allocation, buffer_bytes or allocation),
         buffer_range=core.maxStorageBufferRange,
@@ -298,3 +301,4 @@ def matrices_of(functions: Functions, handle: int) -> tuple[MatrixShape, ...]:
                 and each.scope == SCOPE_SUBGROUP and not each.saturatingAccumulation):
             found.add(MatrixShape(each.MSize, each.NSize, each.KSize, factors, sums))
     return tuple(sorted(found))
+

@@ -27,6 +27,7 @@ WORK = COMPUTE_STAGE | TRANSFER_STAGE
 WRITTEN = vk.MemoryBarrier(
     srcAccessMask=SHADER_WRITE | TRANSFER_WRITE,
     dstAccessMask=SHADER_READ | SHADER_WRITE | TRANSFER_READ | TRANSFER_WRITE)
+SHADED = vk.MemoryBarrier(srcAccessMask=SHADER_WRITE, dstAccessMask=SHADER_READ | SHADER_WRITE)
 COPIED = vk.MemoryBarrier(srcAccessMask=TRANSFER_WRITE,
                           dstAccessMask=TRANSFER_READ | TRANSFER_WRITE)
 SEEN = vk.MemoryBarrier(srcAccessMask=SHADER_WRITE | TRANSFER_WRITE, dstAccessMask=HOST_READ)

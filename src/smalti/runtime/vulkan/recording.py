@@ -11,7 +11,8 @@ from smalti.runtime import gpu
 from smalti.runtime.vulkan import structures as vk
 from smalti.runtime.vulkan.hazards import Hazards, Range
 from smalti.runtime.vulkan.logical import (
-    HOST_STAGE, SEEN, SIMULTANEOUS, WORK, WRITTEN, LogicalDevice, Submission,
+    COMPUTE_STAGE as COMPUTED, HOST_STAGE, SEEN, SHADED, SIMULTANEOUS, WORK, WRITTEN, LogicalDevice,
+    Submission,
 )
 from smalti.runtime.vulkan.memory import Memory, Use
 from smalti.runtime.vulkan.pipelines import COMPUTE_STAGE, STORAGE_BUFFER
@@ -202,9 +203,11 @@ class VulkanRecording(gpu.Recording):
             functions.vkCmdResetQueryPool(handle, self._queries, first, len(part) + 1)
             functions.vkCmdWriteTimestamp(handle, BOTTOM_OF_PIPE, self._queries, first)
         hazards, current = Hazards(), 0
+        copies = any(isinstance(each.launch, gpu.Copy) for each in part)
+        memory, stages = (WRITTEN, WORK) if copies else (SHADED, COMPUTED)
         for number, each in enumerate(part, 1):
             if hazards.add(each.reads, each.writes) or self._queries:
-                logical.barrier(handle, WRITTEN, WORK, WORK)
+                logical.barrier(handle, memory, stages, stages)
             current = self._launch(handle, each, sets, current)
             if self._queries:
                 functions.vkCmdWriteTimestamp(handle, BOTTOM_OF_PIPE, self._queries,

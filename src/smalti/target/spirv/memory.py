@@ -107,11 +107,12 @@ class Memory:
     def finish(self) -> None:
         """Say of every binding that was used where it is bound, and what nobody does with it."""
         a = self.assembler
+        meet = any(binding.access == "read_write" for binding, _ in self._bindings.values())
         for name, views in self._views.items():
             binding, number = self._bindings[name]
             said = {"read": ["NonWritable"], "write": ["NonReadable"],
                     "read_write": [] if self.vulkan else ["Coherent"]}[binding.access]
-            if len(views) > 1:
+            if len(views) > 1 or meet and binding.access != "read":  # one may lie over the other
                 said.append("Aliased")
             elif binding.access == "read":
                 said.append("Restrict")
