@@ -38,6 +38,9 @@ def test_figures_are_plausible(device: machine.Device) -> None:
     ("rtx_4060", "rtx_4060"), ("NVIDIA GeForce RTX 4060", "rtx_4060"),
     ("NVIDIA A100-SXM4-80GB", "a100_sxm4_80_gb"), ("a100_sxm4_80gb", "a100_sxm4_80_gb"),
     ("AMD Radeon RX 7900 XTX", "rx_7900_xtx"), ("Apple M1", "m1"),
+    ("NVIDIA GeForce RTX 4060 Laptop GPU", "rtx_4060_mobile"), ("Apple M2 Pro", "m2_pro_19c"),
+    ("NVIDIA A100 80GB PCIe", "a100_pcie_80_gb"), ("NVIDIA H100 80GB HBM3", "h100_sxm5_80_gb"),
+    ("NVIDIA H200", "h200_sxm_141_gb"), ("NVIDIA GH200 480GB", "gh200"),
     ("Intel Arc A770 Graphics", "arc_a770"), ("h100_sxm5_80gb", "h100_sxm5_80_gb"),
 ])
 def test_names_of_drivers_and_people_are_found(name: str, id: str) -> None:

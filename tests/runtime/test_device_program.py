@@ -15,6 +15,7 @@ from smalti.runtime import choice
 from smalti.runtime.device_compiler import compile_for
 from smalti.runtime.device_plan import DeviceLaunch
 from smalti.runtime.device_program import SMALL_BYTES, DeviceProgram
+from smalti.runtime.devices import Device
 from smalti.runtime.gpu import Copy
 
 RNG = np.random.default_rng(3)
@@ -323,6 +324,20 @@ def test_a_lost_device_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     assert program.lost
     with pytest.raises(InputError, match="vulkan:7"):  # the driver is asked again
         choice.opened("vulkan:7")
+
+
+@pytest.mark.parametrize(("name", "kind", "units", "least", "most"), [
+    ("NVIDIA GeForce RTX 4060 Laptop GPU", "discrete", 24, 1e13, 1e14),
+    ("AMD Radeon RX 7800 XT (RADV NAVI32)", "discrete", 60, 5e13, 1e14),
+    ("Intel(R) Arc(tm) A770 Graphics (DG2)", "discrete", 1, 1e14, 2e14),
+    ("Apple M2 Pro", "integrated", 1, 5e12, 1e13), ("NVIDIA H200", "discrete", 132, 9e14, 1e15),
+    ("NVIDIA GeForce RTX 9090", "discrete", 200, 5e13, 1e14),
+    ("Intel(R) UHD Graphics 630 (CFL GT2)", "integrated", 1, 5e11, 2e12),
+    ("llvmpipe (LLVM 15.0.6, 256 bits)", "cpu", 1, 0, 0)])
+def test_names_of_drivers_have_rates(name: str, kind: str, units: int, least: float,
+                                     most: float) -> None:
+    found = Device("vulkan:0", name, kind, 8 << 30, (), units, matrices=("16x16x16 f16 to f32",))
+    assert least <= choice.rate(found) <= most
 
 
 def test_a_result_that_lies_over_its_operand_is_known_to_the_driver() -> None:

@@ -116,7 +116,8 @@ def _table() -> tuple[dict[str, Device], dict[str, str]]:
 def _plain(name: str) -> str:
     """A name as it is compared: lower case letters and digits."""
     plain = "".join(c for c in name.lower().replace("(r)", "").replace("(tm)", "") if c.isalnum())
-    for brand in ("nvidia", "geforce", "amd", "radeon", "instinct", "intel"):
+    plain = plain.replace("laptopgpu", "mobile")
+    for brand in ("nvidia", "geforce", "amd", "radeon", "instinct", "intel", "apple"):
         plain = plain.removeprefix(brand)
     return plain.removesuffix("graphics")
 

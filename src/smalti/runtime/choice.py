@@ -10,8 +10,11 @@ from smalti.runtime.compiler import PRECISIONS
 from smalti.runtime.devices import DRIVERS, Device, cpu, devices, gpus, modelled, recorded
 from smalti.runtime.gpu import Gpu
 
-GUESSED_RATE = 2e12
-"""Multiplications and additions a second of a GPU that the library does not know."""
+GUESSED_RATE = 0.3e12
+"""Multiplications and additions a second of a compute unit of a GPU that the library does not know.
+"""
+GUESSED_RATES = {"discrete": 8e12, "virtual": 8e12, "integrated": 1e12, "other": 1e12}
+"""Those of all of it, where its driver does not tell how many there are."""
 
 _lock = threading.Lock()
 _open: dict[str, Gpu] = {}
@@ -66,7 +69,7 @@ def rate(found: Device) -> float:
         return 0.0
     line = recorded(found)
     if line is None:
-        return GUESSED_RATE
+        return GUESSED_RATE * found.cores if found.cores > 1 else GUESSED_RATES[found.kind]
     return max((line.matrix or line.vector).values())
 
 
