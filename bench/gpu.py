@@ -29,7 +29,6 @@ from smalti.benchmark.table import Row, duration
 from smalti.graph import Graph
 from smalti.runtime.choice import opened
 from smalti.runtime.device_compiler import DeviceRecipe, plan_of
-from smalti.target import spirv, wgsl
 
 WORKS = ("matmul", "unet", "decode", "compile")
 COMPILE_SECONDS_MAX = 10.0
@@ -136,11 +135,8 @@ def row(work: str, title: str, found: Time, peer: float | None) -> Row:
 def compile_row(case: Case, device: str, precision: str) -> Row:
     """How long it takes from a graph to code for a device."""
     gpu, graph = opened(device), case.graph()
-    emit = spirv.emit if gpu.language == "spirv" else wgsl.emit
     started = time.perf_counter()
-    plan = plan_of(DeviceRecipe(graph, precision, case.held, gpu.limits))
-    for program in plan.programs:
-        emit(program, gpu.limits)
+    plan = plan_of(DeviceRecipe(graph, precision, case.held, gpu.limits), gpu.emit)
     seconds = time.perf_counter() - started
     return Row(f"compile {case.title}, {precision}", f"<= {duration(COMPILE_SECONDS_MAX)}",
                f"{duration(seconds)}, {len(plan.programs)} programs of {len(plan.launches)} "

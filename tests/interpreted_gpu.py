@@ -13,6 +13,7 @@ from smalti.runtime.devices import Device
 from smalti.schedule.group import GroupLimits
 from smalti.target.gpu import GroupProgram
 from smalti.target.gpu.interpreter import run as interpret
+from smalti.target.gpu.text import parse, show
 
 LIMITS = GroupLimits(shared_bytes=32 << 10, invocations=256, subgroup_min=8, subgroup_max=8,
                      subgroup_operations=True, storage16=True, storage8=True, f16=True,
@@ -32,11 +33,9 @@ class Memory(gpu.Buffer):
 
 
 class Interpreted(gpu.Pipeline):
-    def __init__(self, program: GroupProgram) -> None:
-        self.name, self.groups, self.program = program.name, program.groups, program
-        self.bindings = tuple(gpu.Binding(b.elements * np.dtype(DTYPES[b.dtype]).itemsize,
-                                          np.dtype(DTYPES[b.dtype]).itemsize, b.access != "write",
-                                          b.access != "read") for b in program.bindings)
+    def __init__(self, module: gpu.Module, program: GroupProgram) -> None:
+        self.name, self.groups, self.program = module.name, module.groups, program
+        self.bindings = module.bindings
 
 
 class Recorded(gpu.Recording):
@@ -53,15 +52,21 @@ class Recorded(gpu.Recording):
 class InterpretedGpu(gpu.Gpu):
     """Each launch is one run of the interpreter."""
 
-    language = "spirv"
+    language, dialect = "spirv", "text"
 
     def __init__(self, limits: GroupLimits = LIMITS) -> None:
         self.limits = limits
         self.device = Device("interpreted", "interpreter", "cpu", 1 << 34, ())
         self.launched = 0
+        self.emitted: dict[bytes, GroupProgram] = {}
 
-    def pipeline(self, program: object) -> Interpreted:
-        return Interpreted(program)
+    def emit(self, program: GroupProgram) -> gpu.Module:
+        code = show(program).encode()
+        self.emitted[code] = program
+        return gpu.Module.of(program, code)
+
+    def build(self, module: gpu.Module) -> Interpreted:
+        return Interpreted(module, self.emitted.get(module.code) or parse(module.code.decode()))
 
     def buffer(self, bytes: int, *, kind: str = "device") -> Memory:
         return Memory(bytes, kind)

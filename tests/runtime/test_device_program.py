@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +13,9 @@ from interpreted_gpu import InterpretedGpu
 from smalti import machine
 from smalti.errors import DeviceLostError, DeviceMemoryError, InputError, NumericsError
 from smalti.graph import Graph, evaluate
-from smalti.runtime import choice
+from smalti.runtime import choice, device_compiler
 from smalti.runtime.device_compiler import compile_for
-from smalti.runtime.device_plan import DeviceLaunch
+from smalti.runtime.device_plan import DeviceCall, DeviceLaunch, DevicePlan
 from smalti.runtime.device_program import SMALL_BYTES, DeviceProgram
 from smalti.runtime.devices import Device
 from smalti.runtime.gpu import Copy
@@ -348,4 +350,55 @@ def test_a_result_that_lies_over_its_operand_is_known_to_the_driver() -> None:
     (launch,) = [each for each in plan.launches if isinstance(each, DeviceLaunch)]
     program = plan.programs[launch.program]
     assert launch.operands[0] == launch.operands[1]
-    assert [binding.access for binding in program.bindings] == ["read_write", "write"]
+    assert [(b.reads, b.writes) for b in program.bindings] == [(True, True), (False, True)]
+
+
+def mixed(width: int = 8) -> Graph:
+    """A convolution, a depthwise one, what the host computes, a constant and a halved weight."""
+    g = Graph("mixed")
+    x = g.input("x", (1, 4, 6, 6))
+    x = g.apply("conv", x, g.parameter("a", (width, 4, 3, 3)), pads=(1, 1, 1, 1))
+    x = g.apply("conv", x, g.parameter("b", (width, 1, 3, 3)), group=width,
+                pads=(1, 1, 1, 1))
+    x = x * g.constant(np.linspace(1, 2, 36, dtype=np.float32).reshape(6, 6))
+    g.output("y", g.apply("cum_sum", x, axis=1))
+    return g
+
+
+def test_a_second_start_lowers_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SMALTI_CACHE", str(tmp_path))
+    weights = {"a": numbers(8, 4, 3, 3), "b": numbers(8, 1, 3, 3).astype(np.float16)}
+    x = numbers(1, 4, 6, 6)
+
+    def result(**options) -> bytes:
+        program = compile_for(InterpretedGpu(), mixed(), precision="f32", **options)
+        program.bind(weights)
+        return program.run({"x": x})["y"].tobytes()
+
+    expected = result(weights={"b": "f16"})
+    plan = compile_for(InterpretedGpu(), mixed(), precision="f32", weights={"b": "f16"}).plan
+    assert any(isinstance(each, DeviceCall) for each in plan.launches)
+    assert plan.to_bytes() == DevicePlan.from_bytes(plan.to_bytes()).to_bytes()
+
+    def never(*_: object) -> None:
+        raise AssertionError("lowered again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(device_compiler, "lower", never)
+        assert result(weights={"b": "f16"}) == expected
+        for other in (lambda: result(), lambda: compile_for(
+                InterpretedGpu(), mixed(), precision="f16", weights={"b": "f16"})):
+            with pytest.raises(AssertionError, match="lowered again"):
+                other()
+    entries = sorted(tmp_path.rglob("*.entry"))
+    for entry in entries:
+        entry.write_bytes(entry.read_bytes()[:-1])
+    assert result(weights={"b": "f16"}) == expected
+
+
+@pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-1], lambda data: data[:9],
+                                    lambda data: data.replace(b"launches", b"lunches")])
+def test_a_damaged_plan_is_refused(damage: Callable[[bytes], bytes]) -> None:
+    data = compile_for(InterpretedGpu(), scaled(), precision="f32").plan.to_bytes()
+    with pytest.raises(InputError, match="compile it again"):
+        DevicePlan.from_bytes(damage(data))

@@ -9,6 +9,7 @@ the driver once, several at a time.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,16 +22,18 @@ from smalti.fuse.support import lacking
 from smalti.graph import Graph
 from smalti.graph.graph import VALUE_BYTES_MAX
 from smalti.graph.operation import HALVES
+from smalti.graph.text import show
 from smalti.kernel import verify
 from smalti.kernel.form import Kernel
 from smalti.rewrite import rewrite
 from smalti.rewrite.halves import widened
+from smalti.runtime import cache
 from smalti.runtime.device_plan import DevicePlan, planned
 from smalti.runtime.device_program import DeviceProgram
-from smalti.runtime.gpu import Gpu
+from smalti.runtime.gpu import Gpu, Module
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupLimits
-from smalti.target.gpu import Lowered
+from smalti.target.gpu import GroupProgram, Lowered
 from smalti.target.gpu.functions import FUNCTIONS
 from smalti.target.gpu.lower import lower
 
@@ -74,19 +77,33 @@ def compile_for(gpu: Gpu, graph: Graph, *, precision: str = "auto", held: Collec
     weights = {name: dtype if dtype in HALVES else "f16" for name, dtype in weights.items()
                if halves}
     recipe = DeviceRecipe(graph, precision, tuple(held), gpu.limits, tuple(sorted(weights.items())))
-    plan = plan_of(recipe, progress)
+    plan = kept_plan(recipe, gpu, progress)
     with ThreadPoolExecutor(settings.threads()) as pool:
-        pipelines = list(pool.map(gpu.pipeline, plan.programs))
+        pipelines = list(pool.map(gpu.build, plan.programs))
     return DeviceProgram(plan, gpu, pipelines, recipe)
 
 
-def plan_of(recipe: DeviceRecipe,
+def kept_plan(recipe: DeviceRecipe, gpu: Gpu,
+              progress: Callable[[int, int], None] | None) -> DevicePlan:
+    """The plan of a program for a device, from the cache or new. Raises as `compile_for` does."""
+    digest = hashlib.sha256(f"{show(recipe.graph)} {recipe.weights}".encode()).hexdigest()
+    key = f"{digest} {gpu.dialect} {recipe.limits} {recipe.precision} {sorted(recipe.held)}"
+    stored = None if any(map(settings.show, settings.STAGES)) else cache.get(key)
+    if stored is not None:
+        return DevicePlan.from_bytes(stored)
+    plan = plan_of(recipe, gpu.emit, progress)
+    cache.put(key, plan.to_bytes())
+    return plan
+
+
+def plan_of(recipe: DeviceRecipe, emit: Callable[[GroupProgram], Module],
             progress: Callable[[int, int], None] | None = None) -> DevicePlan:
-    """All of a program but what its driver makes of it. Raises as `compile_for` does."""
+    """All of a program but what its driver makes of it, without looking at the cache; `emit` is
+    that of a device. Raises as `compile_for` does."""
     pieces, _ = recipe.cut()
     lowering = Lowering(recipe.limits, recipe.precision, progress, len(pieces.pieces))
     parameters = {name: value.shape for name, value in recipe.graph.parameters.items()}
-    return planned(pieces, lowering, recipe.limits, recipe.precision, parameters)
+    return planned(pieces, lowering, emit, recipe.limits, recipe.precision, parameters)
 
 
 def known_precision(precision: str, gpu: Gpu) -> str:

@@ -7,17 +7,23 @@ kernels and the host both touch is known to each under its own dtype (`Stored`).
 
 from __future__ import annotations
 
+import json
 import math
+import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
+from smalti.errors import InputError
 from smalti.fuse import Cut, HostPiece, Piece, Storage, View
 from smalti.fuse.support import When
 from smalti.graph.operation import DTYPES
 from smalti.runtime.arena import arranged
+from smalti.runtime.decoding import decoded
+from smalti.runtime.gpu import Module
 from smalti.runtime.image import PieceInfo, Place
 from smalti.runtime.strips import Course, Turn
 from smalti.schedule.group import GroupLimits
@@ -27,6 +33,7 @@ from smalti.target.gpu.lowered import RAW, STORED_AS, WORKSPACE
 from smalti.target.gpu.scalars import scalarised
 
 ON_DEVICE = ("arena", "input")
+LENGTH = struct.Struct("<Q")
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,7 @@ class DeviceSlot:
     def layout(self) -> tuple:
         """What the memory holds, and how; equal ones of one parameter are equal bytes."""
         return (self.name, self.dtype, self.stored, self.elements, self.start, self.shape,
-                self.strides, self.packed and self.packed.layout, self.host)
+                self.strides, self.packed, self.host)
 
     def filled(self, values: np.ndarray) -> np.ndarray:
         """What to put there of a parameter, given flat and as `dtype`."""
@@ -103,7 +110,7 @@ class DeviceLaunch:
     number, byte offset)."""
 
     program: int
-    operands: tuple[tuple, ...]
+    operands: tuple[tuple[Any, ...], ...]
     piece: int
 
 
@@ -112,7 +119,7 @@ class DeviceCall:
     """An operation that the host computes between launches, from what it reads of the device."""
 
     operation: str
-    attributes: Mapping[str, Any]
+    attributes: dict[str, Any]
     operands: tuple[Stored | tuple[int, Place], ...]
     result: Stored
     piece: int
@@ -128,7 +135,7 @@ class DevicePlan:
 
     name: str
     precision: str
-    programs: list[GroupProgram] = field(default_factory=list)
+    programs: list[Module] = field(default_factory=list)
     launches: list[DeviceLaunch | DeviceCall] = field(default_factory=list)
     pieces: list[PieceInfo] = field(default_factory=list)
     slots: list[DeviceSlot] = field(default_factory=list)
@@ -147,11 +154,44 @@ class DevicePlan:
         """Bytes of all weights on the device."""
         return sum(slot.bytes for slot in self.slots if not slot.host)
 
+    def to_bytes(self) -> bytes:
+        """The plan as bytes: what has names as JSON, then code and constants as they are."""
+        binary = [program.code for program in self.programs]
+        binary += [b"" if slot.data is None else slot.data.tobytes() for slot in self.slots]
+        fields = asdict(replace(self, slots=[replace(slot, data=None) for slot in self.slots]))
+        for program in fields["programs"]:
+            del program["code"]
+        text = json.dumps([fields, [len(part) for part in binary]], separators=(",", ":")).encode()
+        return b"".join((LENGTH.pack(len(text)), text, *binary))
 
-def planned(found: Cut, lower: Callable[[Piece], tuple[str, Lowered]], limits: GroupLimits,
-            precision: str, parameters: Mapping[str, tuple[int, ...]]) -> DevicePlan:
-    """The plan of a cut; `lower` gives the schedule of a piece, in words, and its programs."""
-    return _Planner(found, lower, limits, precision, parameters).plan()
+    @classmethod
+    def from_bytes(cls, data: bytes) -> DevicePlan:
+        """The plan that `to_bytes` wrote. Raises InputError when `data` is none."""
+        try:
+            (length,) = LENGTH.unpack_from(data)
+            fields, lengths = json.loads(data[LENGTH.size:LENGTH.size + length])
+            plan, lengths = decoded(cls, fields), decoded(list[int], lengths)
+        except (ValueError, struct.error, RecursionError) as error:
+            raise InputError(f"the plan is not written as expected ({error}); compile it again"
+                             ) from None
+        places = [*accumulate(lengths, initial=LENGTH.size + length)]
+        if places[-1] != len(data) or len(lengths) != len(plan.programs) + len(plan.slots):
+            raise InputError("the parts of the plan have other lengths; compile it again")
+        parts = [data[start:end] for start, end in pairwise(places)]
+        plan.programs = [replace(program, code=code)
+                         for program, code in zip(plan.programs, parts)]
+        plan.slots = [slot if slot.name else
+                      replace(slot, data=np.frombuffer(part, DTYPES[slot.dtype]))
+                      for slot, part in zip(plan.slots, parts[len(plan.programs):])]
+        return plan
+
+
+def planned(found: Cut, lower: Callable[[Piece], tuple[str, Lowered]],
+            emit: Callable[[GroupProgram], Module], limits: GroupLimits, precision: str,
+            parameters: Mapping[str, tuple[int, ...]]) -> DevicePlan:
+    """The plan of a cut; `lower` gives the schedule of a piece, in words, and its programs, `emit`
+    their code."""
+    return _Planner(found, lower, limits, precision, parameters).plan(emit)
 
 
 class _Planner:
@@ -184,7 +224,7 @@ class _Planner:
                        pieces=[replace(piece, views=mapped(piece.views))
                                for piece in found.pieces])
 
-    def plan(self) -> DevicePlan:
+    def plan(self, emit: Callable[[GroupProgram], Module]) -> DevicePlan:
         """Everything in its place."""
         made = [None if isinstance(piece, HostPiece) else self.lower(piece)
                 for piece in self.cut.pieces]
@@ -200,7 +240,7 @@ class _Planner:
             result.changing += len(added) * (piece.when < When.RUN)
         result.inputs = {name: self._stored(view) for name, view in self.cut.inputs.items()}
         result.outputs = {name: self._stored(view) for name, view in self.cut.outputs.items()}
-        result.programs = list(self.programs)
+        result.programs = list(map(emit, self.programs))
         result.dtypes = {slot.name: slot.dtype for slot in result.slots if slot.name}
         return result
 
@@ -239,7 +279,7 @@ class _Planner:
     def _slot(self, view: View, packed: Packed | None, host: bool = False) -> int:
         """The number of a slot, made where there is none of the kind yet."""
         storage = view.storage
-        key = (storage, view, packed.layout) if packed else (storage, host)
+        key = (storage, view, packed) if packed else (storage, host)
         if key not in self.slots:
             self.slots[key] = len(self.result.slots)
             data = None if storage.data is None else np.ascontiguousarray(storage.data).reshape(-1)

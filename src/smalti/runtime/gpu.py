@@ -23,6 +23,7 @@ import numpy as np
 from smalti.runtime.devices import Device
 from smalti.schedule.group import GroupLimits
 from smalti.target.gpu.form import GroupProgram
+from smalti.target.gpu.memory import STORED_DTYPES
 
 
 class Buffer(ABC):
@@ -47,6 +48,31 @@ class Binding:
     item_bytes: int
     reads: bool = True
     writes: bool = True
+
+
+@dataclass(frozen=True)
+class Module:
+    """A group program in the language of a device: `code` is SPIR-V, or WGSL as UTF-8.
+
+    A launch of it is `groups` of `size` invocations; `subgroup` is the size of subgroups that it
+    asks for, or 0.
+    """
+
+    name: str
+    groups: tuple[int, int, int]
+    size: int
+    subgroup: int
+    bindings: tuple[Binding, ...]
+    code: bytes = b""
+
+    @classmethod
+    def of(cls, program: GroupProgram, code: bytes) -> Module:
+        """`code` of a program."""
+        sizes = [STORED_DTYPES[each.dtype].itemsize for each in program.bindings]
+        bindings = tuple(Binding(each.elements * size, size, each.access != "write",
+                                 each.access != "read")
+                         for each, size in zip(program.bindings, sizes))
+        return cls(program.name, program.groups, program.size, program.subgroup, bindings, code)
 
 
 class Pipeline(ABC):
@@ -119,12 +145,22 @@ class Gpu(ABC):
     limits: GroupLimits
     language: str
     """What its programs are written in: "spirv" or "wgsl"."""
+    dialect: str
+    """The language with all that modules of equal programs and `limits` depend on."""
     lost: bool = False
     """Whether it has failed, and is of no use any more."""
 
-    @abstractmethod
     def pipeline(self, program: GroupProgram) -> Pipeline:
-        """`program` as the driver compiles it, once while somebody holds what it has become.
+        """`program` as the driver compiles it."""
+        return self.build(self.emit(program))
+
+    @abstractmethod
+    def emit(self, program: GroupProgram) -> Module:
+        """`program` in the language of the device."""
+
+    @abstractmethod
+    def build(self, module: Module) -> Pipeline:
+        """What the driver makes of `module`, once while somebody holds it.
 
         Calls from several threads compile at once.
         """

@@ -20,7 +20,7 @@ from smalti.runtime.gpu import Gpu
 from smalti.schedule import GroupLimits, choose_group
 from smalti.schedule.group import GroupContraction, MatrixShape
 from smalti.schedule.space_group import schedules
-from smalti.target.gpu import lower
+from smalti.target.gpu import Packed, lower
 
 SMALL = GroupContraction(16, 16, 16, 4, 4)
 MATRIX = replace(SMALL, block_m=16, block_n=16, pad=8, dtype="f16", weights="f16",
@@ -274,15 +274,15 @@ def test_any_schedule_of_the_space_computes_the_same(data: st.DataObject, case: 
 
 
 def test_equal_layouts_are_equal_bytes() -> None:
-    """The text of a layout says all that packing depends on."""
+    """A layout says all that packing depends on."""
     (kernel,) = contractions(Conv(6, 5, 5, 10).graph())
     given = weight_of(kernel)
-    found: dict[str, bytes] = {}
+    found: dict[Packed, bytes] = {}
     for schedule in (SMALL, replace(SMALL, tile_n=32), replace(SMALL, tile_k=8),
                      replace(SMALL, tile_k=32), replace(SMALL, weights="f16")):
         packed = lower(kernel, schedule, LIMITS).packed
         data = packed.pack(given).tobytes()
-        assert found.setdefault(packed.layout, data) == data
+        assert found.setdefault(packed, data) == data
         assert len(data) == packed.elements * (2 if packed.dtype == "f16" else 4)
     assert len(found) == 3
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,7 +17,6 @@ from smalti.runtime.vulkan.pipelines import Pipelines, VulkanPipeline
 from smalti.runtime.vulkan.recording import VulkanRecording
 from smalti.runtime.vulkan.transfers import Transfers
 from smalti.target.gpu.form import GroupProgram
-from smalti.target.gpu.memory import STORED_DTYPES
 from smalti.target.spirv import emit, listing
 
 KEEP_SECONDS = 10
@@ -42,7 +40,7 @@ class VulkanGpu(gpu.Gpu):
     Raises DeviceError when it cannot be opened.
     """
 
-    language = "spirv"
+    language = dialect = "spirv"
 
     def __init__(self, adapter: Adapter, number: int = 0) -> None:
         self.device, self.limits = device_of(adapter, number), adapter.limits
@@ -50,24 +48,17 @@ class VulkanGpu(gpu.Gpu):
         self._memory = Memory(self._logical)
         self._pipelines = Pipelines(self._logical)
         self._transfers = Transfers(self._logical, self._memory)
-        self._programs: weakref.WeakValueDictionary[GroupProgram, VulkanPipeline]
-        self._programs = weakref.WeakValueDictionary()
         instance().opened.add(self)
 
-    def pipeline(self, program: GroupProgram) -> VulkanPipeline:
-        found = self._programs.get(program)
-        if found is None:
-            sizes = [STORED_DTYPES[each.dtype].itemsize for each in program.bindings]
-            bindings = [gpu.Binding(each.elements * size, size, each.access != "write",
-                                    each.access != "read")
-                        for each, size in zip(program.bindings, sizes)]
-            module = emit(program, self.limits)
-            if settings.show("asm"):
-                print(f"{program.name}: {listing(module)}")
-            made = self.pipeline_from(module, bindings, program.groups, name=program.name,
-                                      subgroup_size=program.subgroup)
-            found = self._programs.setdefault(program, made)
-        return found
+    def emit(self, program: GroupProgram) -> gpu.Module:
+        words = emit(program, self.limits)
+        if settings.show("asm"):
+            print(f"{program.name}: {listing(words)}")
+        return gpu.Module.of(program, words)
+
+    def build(self, module: gpu.Module) -> VulkanPipeline:
+        return self.pipeline_from(module.code, module.bindings, module.groups, name=module.name,
+                                  subgroup_size=module.subgroup)
 
     def pipeline_from(self, spirv: bytes, bindings: Sequence[gpu.Binding],
                       groups: tuple[int, int, int], *, name: str = "",

@@ -13,14 +13,13 @@ import numpy as np
 from smalti import settings
 from smalti.errors import DeviceError, DeviceMemoryError
 from smalti.runtime.devices import Device, cpu
-from smalti.runtime.gpu import Binding, Buffer, Gpu, Launch, Pipeline, Recording
+from smalti.runtime.gpu import Buffer, Gpu, Launch, Module, Pipeline, Recording
 from smalti.runtime.webgpu.adapter import (
     GRANULE, IMMEDIATES, MAPPABLE, TIMES, Adapter, adapters,
 )
 from smalti.runtime.webgpu.library import caught, load, refusals, trusted_module
 from smalti.runtime.webgpu.recording import WebRecording
 from smalti.target.gpu.form import GroupProgram
-from smalti.target.gpu.memory import STORED_DTYPES
 from smalti.target.wgsl import emit
 from smalti.target.wgsl.emit import ENTRY
 
@@ -49,12 +48,9 @@ class WebBuffer(Buffer):
 class WebPipeline(Pipeline):
     """A pipeline of the package, and the layout of its bindings."""
 
-    def __init__(self, program: GroupProgram, handle: Any, layout: Any) -> None:
-        self.name, self.groups, self.handle, self.layout = (
-            program.name, program.groups, handle, layout)
-        self.bindings = tuple(
-            Binding(b.elements * STORED_DTYPES[b.dtype].itemsize, STORED_DTYPES[b.dtype].itemsize,
-                    b.access != "write", b.access != "read") for b in program.bindings)
+    def __init__(self, module: Module, handle: Any, layout: Any) -> None:
+        self.name, self.groups, self.bindings = module.name, module.groups, module.bindings
+        self.handle, self.layout = handle, layout
 
 
 class WebGpu(Gpu):
@@ -68,16 +64,17 @@ class WebGpu(Gpu):
     def __init__(self, adapter: Adapter, number: int = 0) -> None:
         self.adapter, self.limits, self.library = adapter, adapter.limits, load()
         self.device, self.immediates = device_of(adapter, number), IMMEDIATES in adapter.features
+        self.dialect = "wgsl" if self.immediates else "wgsl without immediates"
         self._held_bytes = 0
         with refusals(f"opening {adapter.name}"):
             self._native = adapter.handle.request_device_sync(
                 required_features=sorted(adapter.features))
         self._lock = threading.RLock()  # of a thread that holds it, the collector may close buffers
         self._layouts: dict[int, tuple[Any, Any]] = {}
-        self._programs: weakref.WeakValueDictionary[GroupProgram, WebPipeline]
-        self._compiled: weakref.WeakValueDictionary[str, Any]
-        self._programs, self._compiled = (weakref.WeakValueDictionary(),
-                                          weakref.WeakValueDictionary())
+        self._built: weakref.WeakValueDictionary[Module, WebPipeline]
+        self._compiled: weakref.WeakValueDictionary[bytes, Any]
+        self._built, self._compiled = (weakref.WeakValueDictionary(),
+                                       weakref.WeakValueDictionary())
         self._buffers: weakref.WeakSet[WebBuffer] = weakref.WeakSet()
 
     @property
@@ -89,23 +86,26 @@ class WebGpu(Gpu):
 
     # ------------------------------------------------------------------ programs
 
-    def pipeline(self, program: GroupProgram) -> WebPipeline:
-        found = self._programs.get(program)
+    def emit(self, program: GroupProgram) -> Module:
+        code = emit(program, self.limits, immediates=self.immediates)
+        if settings.show("asm"):
+            print(f"{program.name}:\n{code}")
+        return Module.of(program, code.encode())
+
+    def build(self, module: Module) -> WebPipeline:
+        found = self._built.get(module)
         if found is None:
-            code = emit(program, self.limits, immediates=self.immediates)
-            if settings.show("asm"):
-                print(f"{program.name}:\n{code}")
-            layout, pipeline_layout = self._layout(len(program.bindings))
-            handle = self._compiled.get(code) or self._compile(program.name, code, pipeline_layout)
-            found = WebPipeline(program, handle, layout)
+            layout, pipeline_layout = self._layout(len(module.bindings))
+            handle = self._compiled.get(module.code) or self._compile(module, pipeline_layout)
+            found = WebPipeline(module, handle, layout)
             with self._lock:
-                self._compiled.setdefault(code, handle)
-                found = self._programs.setdefault(program, found)
+                self._compiled.setdefault(module.code, handle)
+                found = self._built.setdefault(module, found)
         return found
 
-    def _compile(self, name: str, code: str, layout: Any) -> Any:
-        with refusals(f"compiling {name}"):
-            module = trusted_module(self.native, code)
+    def _compile(self, given: Module, layout: Any) -> Any:
+        with refusals(f"compiling {given.name}"):
+            module = trusted_module(self.native, given.code.decode())
             return self.native.create_compute_pipeline(
                 layout=layout, compute={"module": module, "entry_point": ENTRY})
 
@@ -208,7 +208,7 @@ class WebGpu(Gpu):
             self.wait()
             for buffer in list(self._buffers):
                 buffer.close()
-            self._programs.clear()
+            self._built.clear()
             self._compiled.clear()
             self._layouts.clear()
             self._native = None

@@ -45,13 +45,8 @@ def lower_depthwise(kernel: Kernel, schedule: GroupDepthwise, limits: GroupLimit
 def packed_weight(kernel: Kernel) -> Packed:
     """A weight [o, 1, r, s] as [r, s, o]."""
     weight = kernel.buffer("weight")
-    dtype = stored_dtype(weight)
-
-    def pack(given: np.ndarray | Quantised) -> np.ndarray:
-        values = given.floats() if isinstance(given, Quantised) else np.asarray(given)
-        return values.reshape(weight.shape)[:, 0].transpose(1, 2, 0).astype(DTYPES[dtype])
-
-    return Packed("weight", f"{dtype} [r][s][o]", dtype, math.prod(weight.shape), pack)
+    o, _, r, s = weight.shape
+    return Packed("weight", stored_dtype(weight), 1, o, 1, r * s, r * s, o)
 
 
 class _Depthwise:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
+from smalti.graph.operation import DTYPES
+from smalti.graph.quantised import Quantised
 from smalti.kernel.form import Buffer, Kernel
 from smalti.target.gpu.builder import Builder
 from smalti.target.gpu.form import Binding, GroupProgram
@@ -18,20 +20,44 @@ STORED_AS = {"f32": "f32", "f16": "f16", "bf16": "bf16", "i32": "i32", "i64": "i
 are checked to fit when they come in; stores of single bytes would race for a word."""
 RAW = {**STORED_AS, "i8": "i8", "u8": "u8", "bool": "u8"}
 """How it stores those of parameters, which are only read: as they are."""
+BLOCK = 64
+"""Channels of weights along both axes that are turned at a time, in cache."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """How a weight is laid out in memory of the device: `bytes` of what `pack` makes of it.
+    """How the weight of a buffer is laid out in memory of the device:
 
-    `layout` says what `pack` does: equal texts are equal bytes.
+        from [part][o of the part][c][tap]      to [row][part][column] of `dtype`
+
+    Rows are taps times c, columns are o of the part; those beyond are 0.
     """
 
     buffer: str
-    layout: str
     dtype: str
-    elements: int
-    pack: Callable[[np.ndarray], np.ndarray]
+    parts: int
+    o: int
+    c: int
+    taps: int
+    rows: int
+    columns: int
+
+    @property
+    def elements(self) -> int:
+        """Elements of it, zeros included."""
+        return self.rows * self.parts * self.columns
+
+    def pack(self, given: np.ndarray | Quantised) -> np.ndarray:
+        """The weight as the device wants it. Quantised ones are widened."""
+        values = given.floats() if isinstance(given, Quantised) else np.asarray(given)
+        values = values.reshape(self.parts, self.o, self.c, self.taps)
+        packed = np.zeros((self.rows, self.parts, self.columns), DTYPES[self.dtype])
+        target = packed[:self.taps * self.c].reshape(self.taps, self.c, *packed.shape[1:])
+        for part, o, c in product(range(self.parts), range(0, self.o, BLOCK),
+                                  range(0, self.c, BLOCK)):
+            block = values[part, o:o + BLOCK, c:c + BLOCK].astype(packed.dtype)
+            target[:, c:c + BLOCK, part, o:o + len(block)] = block.transpose(2, 1, 0)
+        return packed
 
 
 @dataclass(frozen=True)
