@@ -24,7 +24,7 @@ from smalti.schedule.merge import access, crossed, map_axes, reduction_axes, sto
 from smalti.schedule.space_group import UNITS, Work, best_matrix, matrix_subgroup, schedules
 
 SIZE = 256
-SUMS = 3 / 8
+SUMS, SUMS_AND_QUERIES = 3 / 8, 3 / 4
 """Of the registers of an invocation of an attention in the matrix unit."""
 QUERY_INVOCATIONS = 128
 """Of a work-group of such an attention, at most."""
@@ -195,9 +195,10 @@ def _matrix_attentions(kernel: Kernel, limits: GroupLimits,
                 each.check(limits)
             except IllegalSchedule:
                 continue
-            sums = each.rows * each.padded(depth, width)[1] // subgroup
-            shared = each.shared_bytes(depth, width)
-            if sums <= SUMS * limits.registers and shared <= limits.shared_bytes:
+            queries, sums = (each.rows * n / subgroup for n in each.padded(depth, width))
+            fits = sums <= SUMS * limits.registers and (
+                queries / 2 + sums <= SUMS_AND_QUERIES * limits.registers)
+            if fits and each.shared_bytes(depth, width) <= limits.shared_bytes:
                 found.append(each)
         if found:
             break

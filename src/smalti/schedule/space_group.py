@@ -38,9 +38,9 @@ SHARED_A_CLOCK, CACHE_A_CLOCK, MEMORY_A_CLOCK = 128, 32, 8
 FULL = 128
 """Invocations that a unit has to have in order to be busy."""
 ISSUED_FOR_A_VECTOR, ISSUED_FOR_A_FUNCTION = 12, 14
-REGISTERS, REGISTERS_BESIDE, SHARED_OF_A_UNIT = 1 << 16, 56, 2
-"""Registers of a unit, those of an invocation beside its sums, and the shared memory of a unit over
-what a work-group may have."""
+REGISTERS, REGISTERS_BESIDE, SHARED_OF_A_UNIT = 1 << 16, 40, 2
+"""Registers of a unit, those of an invocation beside what it multiplies and stages, and the shared
+memory of a unit over what a work-group may have."""
 CHUNK_LATENCY, CHUNK_LATENCY_AHEAD, BARRIER, STALL = 900, 300, 30, 250
 """Clocks of a chunk of a work-group that is alone, beside its work, and of a barrier: those that
 everybody pays, and those that another work-group can fill."""
@@ -155,7 +155,8 @@ def _prepared(s: GroupContraction, kernel: Kernel,
 class Work:
     """What a contraction takes on a device, whatever its schedule.
 
-    `prologue` are instructions for an element of the patch, which has `points` of them.
+    `prologue` are instructions for an element of the patch, which has `points` of them and reads
+    so many `loads`. `registers` is what an invocation may have.
     """
 
     batch: int
@@ -166,23 +167,25 @@ class Work:
     depth: int
     points: int
     prologue: float
+    loads: int
     units: int
     shared: int
+    registers: int
 
     @classmethod
     def of(cls, kernel: Kernel, limits: GroupLimits) -> Work:
         """The work of a kernel."""
         e, patch = contraction_extents(kernel), kernel.stages[0]
         batch, rows = (e.b * e.y, e.x) if weights_batched(kernel) else (1, e.b * e.y * e.x)
-        prologue = 0.0
+        prologue, read = 0.0, len(set(loads(patch.value)))
         if not isinstance(patch.value, Load):
             names = list(functions(patch.value))
             simple = sum(name in SIMPLE for name in names)
             prologue = (len(list(loads(patch.value))) - 1 + simple
                         + ISSUED_FOR_A_FUNCTION * (len(names) - simple))
         return cls(batch, rows, e.o, e.parts, e.c, e.r * e.s * e.c,
-                   math.prod(n for _, n in patch.axes), prologue, limits.units or UNITS,
-                   SHARED_OF_A_UNIT * limits.shared_bytes)
+                   math.prod(n for _, n in patch.axes), prologue, read, limits.units or UNITS,
+                   SHARED_OF_A_UNIT * limits.shared_bytes, limits.registers)
 
     def grid(self, s: GroupContraction) -> tuple[int, int, int]:
         """The work-groups of a schedule: along columns, rows, and the batch and parts of the depth.
@@ -214,9 +217,26 @@ class Work:
 
     def resident(self, s: GroupContraction) -> int:
         """Work-groups that a unit holds at a time, by registers and shared memory."""
-        sums = s.block_m * s.block_n * self.parts / (s.subgroup if s.matrix else 1)
-        registers = REGISTERS / ((sums + REGISTERS_BESIDE) * s.invocations)
+        held = min(self.held(s), self.registers)
+        registers = REGISTERS / (held * s.invocations)
         return max(1, int(min(registers, self.shared / s.shared_bytes(self.parts))))
+
+    def held(self, s: GroupContraction) -> float:
+        """Registers that an invocation wants: sums, factors, and what is loaded ahead, which is f32
+        for each load of a prologue."""
+        sums = s.block_m * s.block_n * self.parts / (s.subgroup if s.matrix else 1)
+        word = ELEMENT_BYTES[s.dtype] / 4
+        if s.matrix:
+            depth = s.shape[2]
+            factors = word * depth * (s.block_m + s.shape[1]) / s.subgroup
+        else:
+            factors = 4 * s.block_m + s.block_n * self.parts
+        staged = 0.0
+        if s.ahead:
+            plain = s.prepared or not self.prologue
+            staged = s.tile_k * (s.tile_m * (word if plain else self.loads)
+                                 + word * s.tile_n * self.parts) / s.invocations
+        return sums + factors + staged + REGISTERS_BESIDE
 
     def _chunk(self, s: GroupContraction) -> tuple[float, float]:
         """Clocks of a chunk of a work-group while others are at work too, and when it is alone."""
@@ -238,6 +258,8 @@ class Work:
             staged += s.tile_m * s.tile_k * self.prologue
         work = max(arithmetic, shared, cached) + staged / FACTORS_A_CLOCK
         work += BARRIER * (3 - s.buffers)
+        spilled = max(0.0, self.held(s) - self.registers)
+        work += 2 * 4 * spilled * s.invocations / SHARED_A_CLOCK
         few = max(1.0, FULL / s.invocations)
         latency = CHUNK_LATENCY_AHEAD if s.ahead else CHUNK_LATENCY
         return work, latency + work * few

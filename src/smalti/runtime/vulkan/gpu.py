@@ -50,6 +50,14 @@ class VulkanGpu(gpu.Gpu):
         self._transfers = Transfers(self._logical, self._memory)
         instance().opened.add(self)
 
+    @property
+    def lost(self) -> bool:
+        return self._logical.lost
+
+    @lost.setter
+    def lost(self, lost: bool) -> None:
+        self._logical.lost = lost
+
     def emit(self, program: GroupProgram) -> gpu.Module:
         words = emit(program, self.limits)
         if settings.show("asm"):

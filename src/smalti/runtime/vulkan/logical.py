@@ -189,8 +189,12 @@ class Queue:
     def done(self) -> int:
         """The number of the last submission that has run."""
         found = vk.word()
-        self._logical.functions.vkGetSemaphoreCounterValue(self._logical.handle, self.semaphore,
-                                                           found)
+        try:
+            self._logical.functions.vkGetSemaphoreCounterValue(self._logical.handle,
+                                                               self.semaphore, found)
+        except DeviceLostError:
+            self._logical.lost = True
+            raise
         return found[0]
 
     def wait(self, value: int) -> None:
