@@ -265,3 +265,17 @@ def test_single_bytes_are_not_written() -> None:
     b.store(b.binding("x", "i8", 64, "write"), b.invocation, Number(1, I32))
     with pytest.raises(VerificationError, match="only read"):
         emit(b.finish((1, 1, 1)), CAPABLE)
+
+
+@pytest.mark.parametrize(("lanes", "declared"), [(4, "vec4<f32>"), (2, "f32"), (1, "f32")])
+def test_who_writes_less_than_a_vector_writes_scalars(lanes: int, declared: str) -> None:
+    """Of a vector a device may write all components, and others' would be lost."""
+    b = Builder("narrow", 16)
+    shared, y = b.shared("s", "f32", 64, 4), b.binding("y", "f32", 64, "write", 4)
+    with b.loop(64, b.invocation * lanes, 16 * lanes) as at:
+        b.store(shared, at, spread(at.to("f32"), lanes))
+    b.barrier()
+    b.store(y, b.invocation * 4, b.load(shared, b.invocation * 4, 4))
+    text = emit(b.finish((1, 1, 1)), CAPABLE)
+    assert f"var<workgroup> s0: array<{declared}, " in text
+    assert "var<storage, read_write> b0: array<vec4<f32>>" in text

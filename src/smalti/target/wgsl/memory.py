@@ -1,7 +1,9 @@
 """How WGSL reads and writes buffers: a declaration of each, and a function for each kind of access.
 
 A buffer has one declared type of elements. Of f32, f16, i32 and u32 it is as wide as the buffer's
-`lanes`; narrower accesses name components of it. What WGSL has no type for (bf16, 8-bit integers,
+`lanes`; narrower reads name components of it. Who writes a component may write the whole vector
+(Metal's compiler reads it, and puts the component in), so where less is written elements are
+scalars. What WGSL has no type for (bf16, 8-bit integers,
 and f16 where the device does not compute with it) lies in words of 32 bits, from which bits are
 taken. Of such a word only a half is written by atomic operations, for its neighbour may be written
 at the same time by another invocation.
@@ -33,20 +35,22 @@ fn bf16_bits(x: f32) -> u32 {
 class Memory:
     """A binding, or an array of the work-group, as WGSL declares it under `name`.
 
-    `words`: elements of fewer bits than 32 lie in words; `atomic`: halves of words are written.
+    `words`: elements of fewer bits than 32 lie in words; `atomic`: halves of words are written;
+    `whole`: nothing narrower than the buffer's lanes is.
     """
 
     name: str
     buffer: Binding | Shared
     words: bool
     atomic: bool
+    whole: bool = True
 
     @property
     def width(self) -> int:
         """Words, or scalars, of one element of the declared array."""
         if not self.words:
-            return self.buffer.lanes
-        halves = self.buffer.dtype in WORDS_16 and not self.atomic
+            return self.buffer.lanes if self.whole else 1
+        halves = self.buffer.dtype in WORDS_16 and self.whole
         return 2 if halves and self.buffer.lanes == 4 else 1
 
     @property
@@ -198,7 +202,9 @@ def memories(buffers: Iterable[tuple[str, Binding | Shared]], steps: Iterable[St
         if buffer.dtype in WORDS_8 and any(b == buffer.name for b, _ in written):
             raise VerificationError(f"{buffer.name} of {buffer.dtype} is written; 8-bit integers "
                                     "are only read")
-        found[buffer.name] = Memory(name, buffer, words, words and (buffer.name, 1) in written)
+        whole = all(lanes >= buffer.lanes for b, lanes in written if b == buffer.name)
+        found[buffer.name] = Memory(name, buffer, words, words and (buffer.name, 1) in written,
+                                    whole)
     return found
 
 
