@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from report import finish
 
 import smalti
+from smalti.benchmark import cuda
 from smalti.benchmark.suite import CASES, Case, normal
 from smalti.benchmark.table import Row, duration
 from smalti.graph import Graph
@@ -84,40 +84,12 @@ def cuda_seconds(work: Callable[[], object], runs: int) -> float:
     return statistics.median(taken)
 
 
-def halves(array: np.ndarray) -> Any:
-    """An array on PyTorch's device: floats as halves, images channels-last."""
-    import torch
-
-    tensor = torch.tensor(array).cuda()
-    if not tensor.is_floating_point():
-        return tensor
-    last = torch.channels_last if tensor.dim() == 4 else torch.preserve_format
-    return tensor.to(torch.float16, memory_format=last)
-
-
 def torch_product(size: int) -> Callable[[], object]:
     """The product in PyTorch."""
     import torch
 
-    x, w = (halves(normal(seed, size, size)) for seed in (1, 2))
+    x, w = (cuda.tensor(normal(seed, size, size), "f16") for seed in (1, 2))
     return lambda: torch.matmul(x, w)
-
-
-def torch_case(case: Case) -> Callable[[], object]:
-    """A model of the suite in PyTorch."""
-    import torch
-
-    module = case.module().to("cuda", torch.float16, memory_format=torch.channels_last).eval()
-    return partial(module, *map(halves, case.inputs().values()))
-
-
-def has_cuda() -> bool:
-    """Whether PyTorch is here, with a device."""
-    try:
-        import torch
-    except ImportError:
-        return False
-    return torch.cuda.is_available()
 
 
 def row(work: str, title: str, found: Time, peer: float | None) -> Row:
@@ -145,7 +117,7 @@ def compile_row(case: Case, device: str, precision: str) -> Row:
 
 def rows(works: Mapping[str, Case | int], device: str, precision: str, runs: int) -> list[Row]:
     """All measurements: the size of a product, or a model of the suite, by name."""
-    found, cuda = [], has_cuda()
+    found, has_torch = [], not cuda.absence(opened(device).device.name)
     for work, what in works.items():
         if work == "compile":
             found.append(compile_row(what, device, precision))
@@ -156,10 +128,10 @@ def rows(works: Mapping[str, Case | int], device: str, precision: str, runs: int
             peer = partial(torch_product, what)
         else:
             graph, inputs, read, title = what.graph(), what.inputs(), what.read(), what.title
-            peer = partial(torch_case, what)
+            peer = partial(cuda.call, what, "f16")
         time_ = ours(graph, inputs, read, device, precision, runs)
         found.append(row(work, f"{title}, {precision}", time_,
-                         cuda_seconds(peer(), runs) if cuda else None))
+                         cuda_seconds(peer(), runs) if has_torch else None))
     return found
 
 

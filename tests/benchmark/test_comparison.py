@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tiny_suite import TINY_CASES
 
-from smalti.benchmark import engines
+from smalti.benchmark import comparison, engines
 from smalti.benchmark.comparison import (
     Agreement,
     Duel,
@@ -20,6 +20,7 @@ from smalti.benchmark.comparison import (
 )
 from smalti.benchmark.engines import PEERS
 from smalti.errors import InputError
+from smalti.runtime.devices import Device
 
 FINE = Agreement(1e-6, None)
 CASE = replace(TINY_CASES["clip_l"], bounds={"f32": 0.9})
@@ -81,6 +82,26 @@ def test_a_peer_that_is_not_installed_is_left_out_and_named(monkeypatch) -> None
 
 
 @pytest.mark.peers
+def test_peers_of_a_gpu_run_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    gpu = Device("vulkan:0", "Somebody's GPU", "discrete", 8 << 30, ())
+    monkeypatch.setattr(comparison, "described", lambda name: gpu)
+    monkeypatch.setattr(comparison, "absence", lambda name: f"its device is not {name}")
+    monkeypatch.setattr(engines.Engine, "missing", lambda self: [])
+    assert installed(["torch", "smalti_onnx", "openvino"], said.append, "vulkan:0") \
+        == ("smalti_onnx",)
+    assert said == ["PyTorch is left out: its device is not Somebody's GPU",
+                    "OpenVINO is left out: it is measured on the CPU only"]
+    monkeypatch.setattr(comparison, "absence", lambda name: "")
+    assert installed(["torch"], said.append, "vulkan:0") == ("torch",)
+
+
+def test_no_time_is_asked_of_a_gpu() -> None:
+    found = Measured(CASE, "f32", [1.0], FINE, device="vulkan:0")
+    assert found.row().ok and found.row().asked == "L2 <= 0.0001"
+    assert replace(found, precision="f16", agreement=Agreement(2e-2, None)).row().ok is False
+
+
 def test_every_peer_agrees_in_turns(tmp_path: Path) -> None:
     said: list[str] = []
     plan = Plan(PEERS, 1, 1, tmp_path, said.append, tries_max=0)

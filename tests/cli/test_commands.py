@@ -129,8 +129,23 @@ def test_bench_measures_and_writes(tmp_path: Path) -> None:
     assert drawing.read_text().startswith("<svg") and "TinyCNN" in drawing.read_text()
 
 
+def test_bench_measures_a_gpu_and_compares_its_results(adapter: Adapter, tmp_path: Path) -> None:
+    data = tmp_path / "a.json"
+    result = run("bench", "--models", "tiny_cnn", "--device", "vulkan:0", "--precision", "f16",
+                 "--peers", "onnxruntime", "--rounds", 1, "--json", data)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("| yes |") == 1 and "on the CPU only" in result.stderr
+    found = json.loads(data.read_text())
+    assert found["machine"]["device"] == "vulkan:0" and found["machine"]["name"] == adapter.name
+    (found,) = found["results"]
+    assert found["precision"] == "f16" and 0 < found["agreement"]["error"] < 1e-2
+    assert found["bound"] is None and found["alone_seconds"][0] > 0
+
+
 @pytest.mark.parametrize("arguments, said", [
     (("--models", "unit"), "known: "), (("--precision", "f8"), "f8"),
+    (("--precision", "f16"), "expected some of f32, bf16"),
+    (("--device", "vulkan:99"), "vulkan:99"),
     (("--objective", "speed"), "known: latency"),
     (("--peers", "tensorrt"), "known: smalti_onnx"), (("--threads", 0), "1 to 256"),
     (("--chart", "a.pdf"), ".svg or .png"), (("--json", "no-such-folder/a"), "no folder"),

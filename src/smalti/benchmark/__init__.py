@@ -3,6 +3,7 @@
     suite.py        what is measured: models at fixed shapes, with the bounds that are asked for
     weights.py      seeded numbers for their parameters, the same for every engine
     peers.py        the same models as PyTorch modules
+    cuda.py         PyTorch on a GPU
     engines.py      each engine, ready to run one of them
     turns.py        engines in processes of their own, taking turns
     comparison.py   medians, ratios, agreement

@@ -10,23 +10,33 @@ from pathlib import Path
 import numpy as np
 
 from smalti.benchmark.agreement import largest_error, psnr
-from smalti.benchmark.engines import ENGINES, PEERS, Job, expected_outputs, export
+from smalti.benchmark.cuda import absence
+from smalti.benchmark.engines import (
+    ENGINES,
+    PEERS,
+    Job,
+    expected_outputs,
+    export,
+    outputs_on_cpu,
+)
 from smalti.benchmark.suite import Case
 from smalti.benchmark.table import Row, columns, duration
 from smalti.benchmark.turns import TRIES_MAX, Worker, alternate, in_fresh_process
 from smalti.errors import InputError
+from smalti.runtime.choice import described
 
-ERROR_MAX = {"f32": 1e-4, "bf16": 2e-2}
+ERROR_MAX = {"f32": 1e-4, "f16": 1e-2, "bf16": 2e-2}
 """Relative L2 against PyTorch in f32."""
 EXPORT_RATIO_MAX = 1.05
 """Our time with the exported file over that with our own model."""
 PSNR_MIN = 40.0
-"""Of a picture computed in bf16, against PyTorch in f32, in dB."""
+"""Of a picture computed in halves, against PyTorch in f32, in dB."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Distance of outputs from those of PyTorch in f32; `psnr` only of pictures."""
+    """Distance of outputs from those of PyTorch in f32, or where that is not there from those of
+    our own program on the CPU; `psnr` only of pictures."""
 
     error: float
     psnr: float | None
@@ -55,13 +65,20 @@ class Duel:
 
 @dataclass(frozen=True)
 class Measured:
-    """A case in one precision. Without peers `agreement` is None and `alone` are our times."""
+    """A case in one precision on a device. Without peers `alone` are our times, and on the CPU
+    `agreement` is None."""
 
     case: Case
     precision: str
     alone: list[float]
     agreement: Agreement | None
     duels: list[Duel] = field(default_factory=list)
+    device: str = "cpu"
+
+    @property
+    def bound(self) -> float | None:
+        """What is asked of our time over that of the fastest peer, on the CPU."""
+        return self.case.bounds.get(self.precision) if self.device == "cpu" else None
 
     @property
     def ours(self) -> float:
@@ -76,7 +93,7 @@ class Measured:
 
     def row(self) -> Row:
         """Asked, measured, ok; nothing is said to be ok when there was no peer."""
-        what, bound = f"{self.case.title}, {self.precision}", self.case.bounds.get(self.precision)
+        what, bound = f"{self.case.title}, {self.precision}", self.bound
         asked = [f"<= {bound:.2f}x"] if bound else []
         said, ok = [f"ours {duration(self.ours)}"], []
         if self.best is not None:
@@ -101,7 +118,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to measure: peers by name, worker threads, turns of each, folder for their files.
+    """How to measure: peers by name, worker threads, turns of each, folder for their files, device.
 
     Turns that other processes disturb are repeated up to `tries_max` times. `objective` is what our
     own schedules are chosen for.
@@ -114,10 +131,12 @@ class Plan:
     say: Callable[[str], None]
     tries_max: int = TRIES_MAX
     objective: str = "latency"
+    device: str = "cpu"
 
 
-def installed(peers: Sequence[str], say: Callable[[str], None]) -> tuple[str, ...]:
-    """Those of `peers` that can be used; says in one line what each other one lacks.
+def installed(peers: Sequence[str], say: Callable[[str], None],
+              device: str = "cpu") -> tuple[str, ...]:
+    """Those of `peers` that can be used on a device; says in one line what each other one lacks.
 
     All of them need PyTorch, which makes the ONNX files and the outputs that all are compared
     with. Raises InputError for an unknown name.
@@ -133,6 +152,10 @@ def installed(peers: Sequence[str], say: Callable[[str], None]) -> tuple[str, ..
         if missing:
             say(f"{ENGINES[name].title} is left out: {', '.join(missing)} not installed; "
                 f'pip install "smalti[peers]"')
+        elif not ENGINES[name].precisions(device):
+            say(f"{ENGINES[name].title} is left out: it is measured on the CPU only")
+        elif device != "cpu" and name == "torch" and (why := absence(described(device).name)):
+            say(f"{ENGINES[name].title} is left out: {why}")
         else:
             found.append(name)
     return tuple(found)
@@ -140,24 +163,30 @@ def installed(peers: Sequence[str], say: Callable[[str], None]) -> tuple[str, ..
 
 def measure(case: Case, precision: str, plan: Plan) -> Measured:
     """Our program and the peers, pair by pair, so that only two hold weights at a time."""
-    job = Job(case, precision, plan.threads, plan.exports, plan.objective)
-    peers = [name for name in plan.peers if precision in ENGINES[name].precisions]
+    job = Job(case, precision, plan.threads, plan.exports, plan.objective, plan.device)
+    peers = [name for name in plan.peers if precision in ENGINES[name].precisions(plan.device)]
     for name in plan.peers:
         if name not in peers:
-            plan.say(f"{ENGINES[name].title} has no {precision} on the CPU: left out")
+            plan.say(f"{ENGINES[name].title} has no {precision} on {plan.device}: left out")
     if peers and not job.expected.exists():
         plan.say(f"{case.title}: exporting from PyTorch")
         in_fresh_process(export, job)
-    expected = expected_outputs(job) if peers else None
+    expected = None
+    if peers:
+        expected = expected_outputs(job)
+    elif plan.device != "cpu":
+        plan.say(f"{case.title}: Smalti on the CPU, to compare with")
+        expected = in_fresh_process(outputs_on_cpu, job)
     plan.say(f"{case.title}, {precision}: Smalti")
     with Worker("smalti", job) as ours:
         found = ours.ask("outputs")
-        if expected is None:
+        agreement = _agreement(case, found, expected) if expected else None
+        alone, duels = [], []
+        if peers:
+            duels = list(_duels(ours, job, peers, plan, expected))
+        else:
             (alone,) = alternate([ours], plan.rounds, plan.say, plan.tries_max)
-            return Measured(case, precision, alone, None)
-        agreement = _agreement(case, found, expected)
-        duels = list(_duels(ours, job, peers, plan, expected))
-    return Measured(case, precision, [], agreement, duels)
+    return Measured(case, precision, alone, agreement, duels, plan.device)
 
 
 def _duels(ours: Worker, job: Job, peers: Sequence[str], plan: Plan,

@@ -11,23 +11,25 @@ from __future__ import annotations
 import importlib.util
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from smalti.benchmark import cuda
 from smalti.benchmark.suite import Case
 from smalti.frontend.onnx import load
 from smalti.runtime import compile_graph
 
 TRIALS, TRIALS_SECONDS_MAX = 4, 1.0
+ON_GPU = ("f32", "f16", "bf16")
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to compute: a case in a precision ("f32" or "bf16") on `threads` threads; schedules of
-    our own program are chosen for `objective`.
+    """What to compute: a case in a precision ("f32" or "bf16") on `threads` threads, or on a GPU
+    (then "f16", too); schedules of our own program are chosen for `objective`.
 
     Below `exports` lie the ONNX file and the outputs of PyTorch in f32, once `export` was called.
     """
@@ -37,6 +39,7 @@ class Job:
     threads: int
     exports: Path
     objective: str = "latency"
+    device: str = "cpu"
 
     @property
     def folder(self) -> Path:
@@ -65,22 +68,28 @@ class Runner:
 
 @dataclass(frozen=True)
 class Engine:
-    """How an engine is prepared, the modules that it needs, and the precisions that it has."""
+    """How an engine is prepared, the modules that it needs, and the precisions that it has on the
+    CPU, and on a GPU."""
 
     title: str
     prepare: Callable[[Job], Runner]
     modules: tuple[str, ...] = ()
-    precisions: tuple[str, ...] = ("f32", "bf16")
+    on_cpu: tuple[str, ...] = ("f32", "bf16")
+    on_gpu: tuple[str, ...] = ()
 
     def missing(self) -> list[str]:
         """Modules that are not installed."""
         return [name for name in self.modules if importlib.util.find_spec(name) is None]
 
+    def precisions(self, device: str) -> tuple[str, ...]:
+        """Those that it has on a device."""
+        return self.on_cpu if device == "cpu" else self.on_gpu
+
 
 def smalti(job: Job) -> Runner:
     """Our own program."""
     program = compile_graph(job.case.graph(), precision=job.precision, threads=job.threads,
-                            held=job.case.held, objective=job.objective)
+                            held=job.case.held, objective=job.objective, device=job.device)
     program.bind(job.case.read())
     given = job.case.inputs()
     return Runner(lambda: program.run(given), lambda: list(program.run(given).values()),
@@ -91,7 +100,7 @@ def smalti_onnx(job: Job) -> Runner:
     """Our own program, made of the exported file."""
     model = load(job.onnx)
     program = compile_graph(model.graph, precision=job.precision, threads=job.threads,
-                            held=job.case.held, objective=job.objective)
+                            held=job.case.held, objective=job.objective, device=job.device)
     program.bind(model.parameters)
     given = job.case.inputs()
     return Runner(lambda: program.run(given), lambda: list(program.run(given).values()),
@@ -99,9 +108,11 @@ def smalti_onnx(job: Job) -> Runner:
 
 
 def torch(job: Job) -> Runner:
-    """PyTorch, in the fastest of its ways."""
+    """PyTorch, in the fastest of its ways on the CPU, or on its GPU."""
     import torch
 
+    if job.device != "cpu":
+        return _torch_with_cuda(job)
     torch.set_num_threads(job.threads)
     module = job.case.module()
     floats = [torch.tensor(array) for array in job.case.inputs().values()]
@@ -146,6 +157,22 @@ def torch(job: Job) -> Runner:
     return Runner(run, outputs, lambda: f"{way}, {layout} (tried: {tried})")
 
 
+def _torch_with_cuda(job: Job) -> Runner:
+    import torch
+
+    call = torch.inference_mode()(cuda.call(job.case, job.precision))
+
+    def run() -> None:
+        call()
+        torch.cuda.synchronize()
+
+    def outputs() -> list[np.ndarray]:
+        found = call()
+        return [x.float().cpu().numpy() for x in (found if isinstance(found, tuple) else (found,))]
+
+    return Runner(run, outputs, lambda: f"CUDA, {torch.cuda.get_device_name()}")
+
+
 def _trial(run: Callable[[], Any]) -> float:
     """Seconds of one run; a short one is repeated, as first runs take longer."""
     taken = []
@@ -184,9 +211,10 @@ def openvino(job: Job) -> Runner:
 
 
 ENGINES = {
-    "smalti": Engine("Smalti", smalti),
-    "smalti_onnx": Engine("Smalti (ONNX)", smalti_onnx, ("onnxscript",)),
-    "torch": Engine("PyTorch", torch, ("torch", "diffusers", "transformers", "accelerate")),
+    "smalti": Engine("Smalti", smalti, on_gpu=ON_GPU),
+    "smalti_onnx": Engine("Smalti (ONNX)", smalti_onnx, ("onnxscript",), on_gpu=ON_GPU),
+    "torch": Engine("PyTorch", torch, ("torch", "diffusers", "transformers", "accelerate"),
+                    on_gpu=ON_GPU),
     "onnxruntime": Engine("ONNX Runtime", onnxruntime, ("onnxruntime", "onnxscript"),
                           ("f32",)),
     "openvino": Engine("OpenVINO", openvino, ("openvino", "onnxscript")),
@@ -212,6 +240,11 @@ def export(job: Job) -> None:
                                 dynamo=True, verbose=False)
     program.save(writing / job.onnx.name, external_data=True)
     writing.rename(job.folder)
+
+
+def outputs_on_cpu(job: Job) -> list[np.ndarray]:
+    """What our own program computes on the CPU in f32."""
+    return smalti(replace(job, precision="f32", device="cpu")).outputs()
 
 
 def expected_outputs(job: Job) -> list[np.ndarray]:

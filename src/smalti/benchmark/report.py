@@ -12,21 +12,24 @@ from smalti import __version__
 from smalti.benchmark.chart import Drawing, Group, chart
 from smalti.benchmark.comparison import Measured
 from smalti.benchmark.engines import ENGINES
+from smalti.runtime.choice import described
 from smalti.runtime.devices import cpu
 
 VERSIONS = ("numpy", "torch", "diffusers", "transformers", "onnxruntime", "openvino")
 
 
-def document(results: Sequence[Measured], threads: int, rounds: int) -> dict[str, Any]:
+def document(results: Sequence[Measured], threads: int, rounds: int,
+             ran_on: str = "cpu") -> dict[str, Any]:
     """Machine, versions, every turn's seconds, agreement, and the rows of the table."""
     device = cpu()
     return {
         "machine": {"cpu": device.name, "cores": device.cores, "features": list(device.features),
-                    "memory_bytes": device.memory_bytes, "system": platform.platform()},
+                    "memory_bytes": device.memory_bytes, "system": platform.platform(),
+                    "device": ran_on, "name": described(ran_on).name},
         "versions": versions(), "threads": threads, "rounds": rounds,
         "results": [{
             "model": result.case.name, "title": result.case.title, "precision": result.precision,
-            "bound": result.case.bounds.get(result.precision),
+            "bound": result.bound,
             "alone_seconds": result.alone,
             "agreement": asdict(result.agreement) if result.agreement else None,
             "best_peer": result.best.peer if result.best else None,
@@ -50,8 +53,11 @@ def versions() -> dict[str, str]:
     return found
 
 
-def drawing(results: Sequence[Measured], threads: int) -> Drawing:
+def drawing(results: Sequence[Measured], threads: int, ran_on: str = "cpu") -> Drawing:
     """The chart of median times."""
+    machine = described(ran_on).name
+    if ran_on == "cpu":
+        machine += f", {threads} thread{'s' if threads > 1 else ''}"
     groups = []
     for result in results:
         title = result.case.title + ("" if result.precision == "f32" else f", {result.precision}")
@@ -59,5 +65,4 @@ def drawing(results: Sequence[Measured], threads: int) -> Drawing:
         bars += [(ENGINES[duel.peer].title, duel.median) for duel in result.duels]
         groups.append(Group(title, tuple(bars)))
     return chart(groups, "Time of one run, shorter is better",
-                 f"{cpu().name}, {threads} thread{'s' if threads > 1 else ''}; medians; "
-                 f"each group has a scale of its own")
+                 f"{machine}; medians; each group has a scale of its own")

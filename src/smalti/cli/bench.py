@@ -14,7 +14,6 @@ from smalti.cli.interrupt import ending_at_once
 from smalti.cli.output import check_writable, replace_file
 from smalti.errors import InputError
 
-PRECISIONS = ("f32", "bf16")
 ALL = "all"
 
 
@@ -32,7 +31,10 @@ def names(text: str | None) -> tuple[str, ...]:
               help="Also measure torch, onnxruntime and openvino, or those named; smalti_onnx is "
                    "our own program of the exported file.")
 @click.option("--models", default=None, metavar="NAMES", help="Only these. Default: the suite.")
-@click.option("--precision", default="f32", show_default=True, help="f32, bf16 or f32,bf16.")
+@click.option("--device", default="cpu", show_default=True,
+              help="One of `smalti devices`. On a GPU, PyTorch is a peer where it has CUDA.")
+@click.option("--precision", default="f32", show_default=True,
+              help="f32, bf16, f16 on a GPU, or several with commas.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--objective", default="latency", show_default=True,
               help="What our schedules are chosen for: latency, throughput (one thread) or energy.")
@@ -44,7 +46,7 @@ def names(text: str | None) -> tuple[str, ...]:
               metavar="FILE", help="Everything that was measured.")
 @click.option("--chart", "chart_path", type=click.Path(path_type=Path), default=None,
               metavar="FILE", help="A bar chart, .svg or .png.")
-def bench(peers: str | None, models: str | None, precision: str, threads: int | None,
+def bench(peers: str | None, models: str | None, device: str, precision: str, threads: int | None,
           objective: str, rounds: int, exports: Path | None, json_path: Path | None,
           chart_path: Path | None) -> None:
     """Measure whole models with seeded weights, alone or in turns with other engines.
@@ -54,10 +56,14 @@ def bench(peers: str | None, models: str | None, precision: str, threads: int | 
     with ending_at_once():
         from smalti import settings
         from smalti.benchmark import chart, comparison, report, suite, table
+        from smalti.benchmark.engines import ENGINES
+        from smalti.runtime.choice import chosen
         from smalti.tune.objective import checked
-    precisions = names(precision)
-    if not precisions or set(precisions) - set(PRECISIONS):
-        raise InputError(f"--precision is {precision!r}; expected f32, bf16 or f32,bf16")
+    device = chosen(device)
+    precisions, known = names(precision), ENGINES["smalti"].precisions(device)
+    if not precisions or set(precisions) - set(known):
+        raise InputError(f"--precision is {precision!r}; expected some of {', '.join(known)}, with "
+                         f"commas")
     if chart_path is not None and chart_path.suffix not in (".svg", ".png"):
         raise InputError(f"--chart is {chart_path}; give a name that ends in .svg or .png")
     check_writable([path for path in (json_path, chart_path) if path])
@@ -67,17 +73,17 @@ def bench(peers: str | None, models: str | None, precision: str, threads: int | 
     count = settings.checked_threads(threads)
     asked = comparison.PEERS if peers == ALL else names(peers)
     with folder_of(exports) as folder:
-        plan = comparison.Plan(comparison.installed(asked, say), count, rounds, folder, say,
-                               objective=checked(objective))
+        plan = comparison.Plan(comparison.installed(asked, say, device), count, rounds, folder, say,
+                               objective=checked(objective), device=device)
         results = [comparison.measure(case, precision, plan)
                    for case in cases for precision in precisions]
     rows = [result.row() for result in results]
     click.echo(f"{comparison.details(results)}\n\n{table.show(rows)}")
     if json_path is not None:
-        replace_file(json_path, json.dumps(report.document(results, count, rounds), indent=1,
-                                           ensure_ascii=False).encode() + b"\n")
+        replace_file(json_path, json.dumps(report.document(results, count, rounds, device),
+                                           indent=1, ensure_ascii=False).encode() + b"\n")
     if chart_path is not None:
-        drawing = report.drawing(results, count)
+        drawing = report.drawing(results, count, device)
         replace_file(chart_path, chart.png(drawing) if chart_path.suffix == ".png"
                      else chart.svg(drawing).encode())
     if any(row.ok is False for row in rows):
