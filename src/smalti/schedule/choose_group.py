@@ -30,6 +30,7 @@ QUERY_INVOCATIONS = 128
 """Of a work-group of such an attention, at most."""
 STAGED = 80
 """Channels of keys and values that an attention stages at once."""
+REGISTERS_OF_MOST = GroupLimits().registers
 GROUPS_PER_UNIT = 4
 TILE = 32
 """Of maps whose operands lie across their results: a line of memory or two, in both directions."""
@@ -59,10 +60,20 @@ def group_size(limits: GroupLimits, wanted: int = SIZE) -> int:
 
 
 def subgroup_size(limits: GroupLimits) -> int:
-    """The size of subgroups that a program may count on, 0 where there is none."""
+    """The size of subgroups that a program may count on, 0 where there is none: the largest, or
+    half of it where subgroups that are large leave an invocation few registers.
+
+    >>> intel = GroupLimits(subgroup_operations=True, subgroup_choice=True, subgroup_min=8,
+    ...                     subgroup_max=32, registers=128)
+    >>> subgroup_size(intel), subgroup_size(GroupLimits())
+    (16, 0)
+    """
     known = limits.subgroup_choice or limits.subgroup_min == limits.subgroup_max
-    return limits.subgroup_max if limits.subgroup_operations and known and (
-        limits.subgroup_max <= 64) else 0
+    if not (limits.subgroup_operations and known and limits.subgroup_max <= 64):
+        return 0
+    if limits.registers < REGISTERS_OF_MOST:
+        return max(limits.subgroup_min, limits.subgroup_max // 2)
+    return limits.subgroup_max
 
 
 def power_of_two(count: int, most: int) -> int:
