@@ -12,7 +12,7 @@ are fitted to 1,600 published timings of A100, H100, B200 and Arc Pro B60 (`benc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,30 +36,33 @@ MERGE_BYTES = 8
 """Written and read again of each partial sum of a k that is cut."""
 
 
-@dataclass(frozen=True)
-class Tile:
-    """A tile of the result, rows by columns, and parts of k."""
+class Tiles(NamedTuple):
+    """Tiles of the result, rows by columns, and parts of k: an array [tiles] each."""
 
-    m: int
-    n: int
-    parts: int = 1
+    m: np.ndarray
+    n: np.ndarray
+    parts: np.ndarray
+
+    def along(self, axes: int) -> Tiles:
+        """The same in front of so many axes of problems."""
+        return Tiles(*(each.reshape(-1, *(1,) * axes) for each in self))
 
 
 SHAPES = ((16, 64), (32, 32), (32, 64), (64, 32), (64, 64), (64, 128), (128, 64), (128, 128),
           (64, 256), (128, 256), (256, 128), (256, 256))
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-TILES = tuple(Tile(m, n, parts) for m, n in SHAPES for parts in PARTS)
+TILES = Tiles(*np.array([(m, n, parts) for m, n in SHAPES for parts in PARTS]).T)
 
 
-def tiled(device: Device, dtype: str, constants: Constants, sizes: Sizes, tile: Tile) -> Timing:
-    """Time of products cut into one kind of tile; infinite where k has too few steps to be cut."""
+def tiled(device: Device, dtype: str, constants: Constants, sizes: Sizes, tile: Tiles) -> Timing:
+    """Time of products cut into each kind of tile; infinite where k has too few steps to be cut."""
     c, batch, m, n, k = constants, sizes["batch"], sizes["m"], sizes["n"], sizes["k"]
     size, units, parts = BYTES[dtype], device.units, tile.parts
     deep = STEP_BYTES // size
     steps = np.ceil(k / (parts * deep))
     rows, columns = np.ceil(m / tile.m), np.ceil(n / tile.n)
     blocks = rows * columns * batch * parts
-    resident = int(np.clip(min(
+    resident = np.floor(np.clip(np.minimum(
         device.registers / (4 * ACCUMULATOR_SHARE * tile.m * tile.n),
         device.shared / (STAGES * STEP_BYTES * (tile.m + tile.n))), 1, RESIDENT_MAX))
 
@@ -67,7 +70,7 @@ def tiled(device: Device, dtype: str, constants: Constants, sizes: Sizes, tile: 
     step = 2 * tile.m * tile.n * deep / rate
     start = c["start"] / device.clock
 
-    def wave(each: np.ndarray | int) -> np.ndarray:
+    def wave(each: np.ndarray) -> np.ndarray:
         return np.maximum(each * step, c["step"] / device.clock) * steps + start
 
     full, rest = waves(blocks, units, resident)
@@ -83,16 +86,16 @@ def tiled(device: Device, dtype: str, constants: Constants, sizes: Sizes, tile: 
     memory = traffic / np.minimum(device.bandwidth * c["memory"], reach) + start
     seconds, binds = binding((LATENCY, busy), (CACHE, cached / cache + start), (MEMORY, memory))
     binds = np.where((binds == LATENCY) & (arithmetic > BUSY_SHARE * busy), MATRIX, binds)
-    if parts > 1:
-        seconds = seconds + MERGE_BYTES * parts * batch * m * n / cache + c["merge"] * 1e-6
-        seconds = np.where(steps >= 2, seconds, np.inf)
+    merged = seconds + MERGE_BYTES * parts * batch * m * n / cache + c["merge"] * 1e-6
+    seconds = np.where(parts == 1, seconds, np.where(steps >= 2, merged, np.inf))
     launch = device.launch + c["launch"] * 1e-6
     return Timing(seconds + launch, 2 * batch * m * n * k, traffic,
                   np.where(seconds < launch, LAUNCH, binds))
 
 
-def _again(device: Device, tile: Tile, sizes: Sizes, size: int, blocks: np.ndarray, resident: int,
-           rows: np.ndarray, columns: np.ndarray, once: np.ndarray) -> np.ndarray:
+def _again(device: Device, tile: Tiles, sizes: Sizes, size: int, blocks: np.ndarray,
+           resident: np.ndarray, rows: np.ndarray, columns: np.ndarray,
+           once: np.ndarray) -> np.ndarray:
     """Bytes from memory when the tiles of a wave, as near a square as they can be, share what they
     read, and waves do not; a product that the last cache holds is read once."""
     at_once = np.minimum(blocks, device.units * resident) / tile.parts
@@ -114,10 +117,10 @@ def _cache_rate(device: Device, constants: Constants, reach: np.ndarray) -> np.n
 
 def product(device: Device, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
     """Time of products with the best tile for each."""
-    found = tiled(device, dtype, constants, sizes, TILES[0])
-    for tile in TILES[1:]:
-        found = found.least(tiled(device, dtype, constants, sizes, tile))
-    return found
+    tiles = TILES.along(max(map(np.ndim, sizes.values())))
+    found = np.broadcast_arrays(*tiled(device, dtype, constants, sizes, tiles))
+    best = found[0].argmin(0)[None]
+    return Timing(*(np.take_along_axis(each, best, 0)[0] for each in found))
 
 
 CONSTANTS = {
