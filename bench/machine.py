@@ -32,7 +32,8 @@ from smalti.machine.calibration import fit, fitted
 from smalti.machine.device import Device
 from smalti.machine.estimate import places, timed_all
 from smalti.machine.family import Family, Sizes
-from smalti.machine.fitted import Fitted, Residual
+from smalti.machine.fitted import Fitted
+from smalti.machine.residual import learned
 from smalti.runtime import prediction
 from smalti.runtime.alternative import Alternative
 from smalti.runtime.compiler import compile_graph, pieces_of
@@ -187,9 +188,9 @@ def predicted(device: Device, dtype: str, sizes: Sizes, times: list[dict[str, fl
             return {name: size[chosen] for name, size in sizes.items()}
 
         constants = fit([(device, dtype, at(few), seconds[few])], family)
-        misses = np.log(seconds[train]
-                        / family.seconds(device, dtype, constants, at(train)).seconds)
-        residual = Residual(places(family, at(train)), misses)
+        usual = family.seconds(device, dtype, constants, at(train))
+        residual = learned(places(family, at(train), usual),
+                           np.log(seconds[train] / usual.seconds))
         calibrated = device.with_fitted({family.key(dtype): Fitted(constants, residual)})
         for i, expected in zip(asked, timed_all(calibrated, family, dtype, at(asked)).seconds):
             found.setdefault(int(i), {})[solver] = float(expected)

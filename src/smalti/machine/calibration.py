@@ -1,8 +1,9 @@
 """Constants of the timing model from measured kernels, so that it speaks for this very device.
 
 Each family of kernels is fitted by itself: a few constants by coordinate descent on the mean
-absolute logarithm of measured over predicted time, held near their usual values, and a bounded
-correction by the nearest samples where cross-validation says that it helps.
+relative error, held near their usual values, and what they leave is learned where that predicts
+samples that were left out (residual.py). Relative errors weigh a time that was disturbed, which
+only makes it longer, less than logarithms do.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from smalti.machine.descent import descend
 from smalti.machine.device import Device
 from smalti.machine.estimate import Problem, places, problems
 from smalti.machine.family import Constants, Family, Sizes
-from smalti.machine.fitted import Fitted, Residual
+from smalti.machine.fitted import Fitted
+from smalti.machine.residual import learned
 
 BOUND = 30.0
 """A constant stays within this factor of its usual value."""
@@ -25,10 +27,6 @@ LAUNCH_BOUND = 1000.0
 """As do those in microseconds, which frameworks make large."""
 PULL = 0.003
 """Weight of a squared logarithm of a constant over its usual value, beside the mean error."""
-FOLDS = 5
-RESIDUAL_SAMPLES_MIN = 20
-GAIN_MIN = 0.05
-"""Share of the error that a correction has to take away under cross-validation to be kept."""
 
 
 def calibrate(device: Device, samples: Sequence[Mapping[str, Any]]) -> Device:
@@ -69,17 +67,9 @@ def fitted(device: Device, family: Family, dtype: str, sizes: Sizes,
            seconds: np.ndarray) -> Fitted:
     """Constants and residual of one family for measured `seconds` [problems]."""
     constants = fit([(device, dtype, sizes, seconds)], family)
-    if len(seconds) < RESIDUAL_SAMPLES_MIN:
-        return Fitted(constants)
-    misses = np.log(seconds / family.seconds(device, dtype, constants, sizes).seconds)
-    where = places(family, sizes)
-    fold = np.random.default_rng(0).permutation(len(seconds)) % FOLDS
-    left = np.zeros(len(seconds))
-    for part in range(FOLDS):
-        out = fold == part
-        left[out] = misses[out] - np.log(Residual(where[~out], misses[~out]).factor(where[out]))
-    helps = np.abs(left).mean() < (1 - GAIN_MIN) * np.abs(misses).mean()
-    return Fitted(constants, Residual(where, misses) if helps else None)
+    expected = family.seconds(device, dtype, constants, sizes)
+    return Fitted(constants, learned(places(family, sizes, expected),
+                                     np.log(seconds / expected.seconds)))
 
 
 def fit(cases: Sequence[tuple[Device, str, Sizes, np.ndarray]], family: Family) -> Constants:
@@ -87,9 +77,9 @@ def fit(cases: Sequence[tuple[Device, str, Sizes, np.ndarray]], family: Family) 
     usual = family.constants
 
     def error(constants: Constants) -> float:
-        misses = [np.abs(np.log(seconds / family.seconds(device, dtype, constants, sizes).seconds))
+        errors = [np.abs(family.seconds(device, dtype, constants, sizes).seconds / seconds - 1)
                   .mean() for device, dtype, sizes, seconds in cases]
-        return float(np.mean(misses)) + PULL * sum(
+        return float(np.mean(errors)) + PULL * sum(
             np.log(constants[name] / usual[name]) ** 2 for name in usual if not in_us(name))
 
     return descend(usual, error, lambda name: LAUNCH_BOUND if in_us(name) else BOUND)

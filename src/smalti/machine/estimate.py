@@ -162,9 +162,14 @@ def timed_all(device: Device, family: Family, dtype: str, sizes: Sizes) -> Timin
     found = family.seconds(device, dtype, fitted.constants, sizes)
     if fitted.residual is None:
         return found
-    return found._replace(seconds=found.seconds * fitted.residual.factor(places(family, sizes)))
+    factor = fitted.residual.factor(places(family, sizes, found))
+    return found._replace(seconds=found.seconds * factor)
 
 
-def places(family: Family, sizes: Sizes) -> np.ndarray:
-    """Where problems stand among others of their family: logarithms [problems, features]."""
-    return np.log(np.stack([sizes[name] + 0.5 for name in family.fields], axis=1))
+def places(family: Family, sizes: Sizes, expected: Timing) -> np.ndarray:
+    """Where problems stand among others of their family: logarithms [problems, features] of sizes,
+    of what the model expects them to take, and of the rates of arithmetic and memory in that."""
+    seconds = expected.seconds
+    rates = (1 / seconds, 1 + expected.flops / seconds, 1 + expected.bytes / seconds)
+    return np.log(np.stack([*(sizes[name] + 0.5 for name in family.fields),
+                            *np.broadcast_arrays(*rates)], axis=1))
