@@ -47,12 +47,20 @@ def test_several_functions_in_one_block() -> None:
     assert [call(executable.address + place) for place in places] == [42, 7]
 
 
+def writable_code() -> set[str]:
+    """Where memory of this process is writable and executable: drivers of GPUs have such."""
+    if sys.platform != "linux":
+        return set()
+    return {line.split()[0] for line in MAPS.read_text().splitlines() if "wx" in line.split()[1]}
+
+
 def test_memory_is_never_writable_and_executable() -> None:
+    others = writable_code()
     executable = Executable(RETURN_42 * 2000)
     if sys.platform == "linux":
         assert permissions(executable.address) == "r-xp"
         assert permissions(executable.address + executable.size_bytes - 1) == "r-xp"
-        assert not any("wx" in line.split()[1] for line in MAPS.read_text().splitlines())
+        assert writable_code() <= others
 
 
 def test_memory_is_given_back() -> None:

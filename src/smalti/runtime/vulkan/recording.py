@@ -17,6 +17,7 @@ from smalti.runtime.vulkan.logical import (
 from smalti.runtime.vulkan.memory import Memory, Use
 from smalti.runtime.vulkan.pipelines import COMPUTE_STAGE, STORAGE_BUFFER
 
+WORD_BYTES = 4
 SUBMISSION_SECONDS = 0.2
 """Of a submission by prediction, a tenth of what the watchdog of Windows allows."""
 SUBMISSION_LAUNCHES = 128
@@ -70,7 +71,8 @@ def command(launch: gpu.Launch, memory: Memory) -> Command:
         if rest + binding.bytes > limits.buffer_range:
             raise DeviceError(f"{pipeline.name}: operand {number} has {binding.bytes:,} bytes; "
                               f"a binding sees {limits.buffer_range:,} at most")
-        bound.append((buffer.handle, offset - rest, max(rest + binding.bytes, 4)))
+        seen = -(-(rest + binding.bytes) // WORD_BYTES) * WORD_BYTES  # bytes are read in words
+        bound.append((buffer.handle, offset - rest, max(seen, WORD_BYTES)))
         made.constants[number] = rest // binding.item_bytes
         touched = (buffer.handle, offset, offset + binding.bytes)
         if binding.reads:
