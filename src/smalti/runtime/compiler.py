@@ -21,22 +21,27 @@ from smalti import settings
 from smalti.errors import IllegalSchedule, InputError, UnsupportedError, UnsupportedNode
 from smalti.fuse import Cut, HostPiece, View, cut, narrowed
 from smalti.fuse import held as with_halves
-from smalti.fuse.support import When, lacking
+from smalti.fuse.support import When
 from smalti.graph import Graph, Value, show
-from smalti.graph.graph import VALUE_BYTES_MAX
 from smalti.graph.operation import HALVES
 from smalti.graph.quantised import FORMATS
 from smalti.kernel import verify
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.kernel.traffic import touched
-from smalti.rewrite import rewrite
-from smalti.rewrite.halves import widened
 from smalti.runtime import cache
 from smalti.runtime.arena import Arena, arranged
 from smalti.runtime.devices import available_levels, best_level, cpu
 from smalti.runtime.executable import joined
+from smalti.runtime.front import prepared, show_pieces
 from smalti.runtime.image import (
-    Filtered, HostCall, Image, Launch, Operand, PieceInfo, Place, Slot,
+    Filtered,
+    HostCall,
+    Image,
+    Launch,
+    Operand,
+    PieceInfo,
+    Place,
+    Slot,
 )
 from smalti.runtime.known import Known
 from smalti.runtime.program import NativeProgram, Program
@@ -45,8 +50,8 @@ from smalti.runtime.strips import Course, Turn, courses, saves_much
 from smalti.runtime.verifier import verify as verify_image
 from smalti.schedule import Schedule, arithmetic
 from smalti.schedule.choose import FILTERING_MAX
-from smalti.schedule.winograd import growth_of
 from smalti.schedule.schedule import Limits
+from smalti.schedule.winograd import growth_of
 from smalti.target.x86.assembler import Code
 from smalti.target.x86.encoder import disassembly
 from smalti.target.x86.functions import FUNCTIONS
@@ -221,26 +226,15 @@ def pieces_of(graph: Graph, precision: str, held: Collection[str], weights: Mapp
     `decide` chooses what is stored among all cuts that can be made; without, rules do.
     Raises InputError for a value that is larger than any memory.
     """
-    for value in (*graph.inputs.values(), *graph.parameters.values(),
-                  *(node.output for node in graph.nodes)):
-        if value.type.bytes > VALUE_BYTES_MAX:
-            raise InputError(f"{graph.name}: a value of {value.type} is larger than any memory; "
-                             f"choose smaller sizes")
-    graph, halves = widened(graph)
+    graph, halves = prepared(graph, FUNCTIONS)
     weights = {**halves, **weights}
-    graph = rewrite(graph, lambda node: not lacking(node, FUNCTIONS))
-    if settings.show("graph"):
-        print(graph)
 
     def make(otherwise: Collection[Value]) -> Cut:
         found = with_halves(cut(graph, held, FUNCTIONS, otherwise), weights)
         return found if precision == "f32" else narrowed(found)
 
     pieces = decide(make) if decide else make(())
-    if settings.show("fused"):
-        for piece in pieces.pieces:
-            form = "host" if isinstance(piece, HostPiece) else piece.kernel.form
-            print(f"{piece.scope}: {form}: {piece.reason}")
+    show_pieces(pieces)
     return graph, pieces, growth_max(graph, precision, weights)
 
 

@@ -18,18 +18,15 @@ from smalti import settings
 from smalti.errors import IllegalSchedule, InputError, UnsupportedError, UnsupportedNode
 from smalti.fuse import Cut, Piece, cut, narrowed
 from smalti.fuse import held as with_halves
-from smalti.fuse.support import lacking
 from smalti.graph import Graph
-from smalti.graph.graph import VALUE_BYTES_MAX
 from smalti.graph.operation import HALVES
 from smalti.graph.text import show
 from smalti.kernel import verify
 from smalti.kernel.form import Kernel
-from smalti.rewrite import rewrite
-from smalti.rewrite.halves import widened
 from smalti.runtime import cache
 from smalti.runtime.device_plan import DevicePlan, planned
 from smalti.runtime.device_program import DeviceProgram
+from smalti.runtime.front import prepared, show_pieces
 from smalti.runtime.gpu import Gpu, Module
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupLimits
@@ -125,22 +122,11 @@ def pieces_of(graph: Graph, precision: str, held: Collection[str],
               weights: Mapping[str, str]) -> Cut:
     """The cut of a graph as devices compute it. Raises InputError for a value that is larger than
     any memory."""
-    for value in (*graph.inputs.values(), *graph.parameters.values(),
-                  *(node.output for node in graph.nodes)):
-        if value.type.bytes > VALUE_BYTES_MAX:
-            raise InputError(f"{graph.name}: a value of {value.type} is larger than any memory; "
-                             f"choose smaller sizes")
-    graph, halves = widened(graph)
-    graph = rewrite(graph, lambda node: not lacking(node, FUNCTIONS))
-    if settings.show("graph"):
-        print(graph)
+    graph, halves = prepared(graph, FUNCTIONS)
     pieces = with_halves(cut(graph, held, FUNCTIONS), {**halves, **weights})
     if precision != "f32":
         pieces = narrowed(pieces, dtype=precision)
-    if settings.show("fused"):
-        for piece in pieces.pieces:
-            form = piece.kernel.form if isinstance(piece, Piece) else "host"
-            print(f"{piece.scope}: {form}: {piece.reason}")
+    show_pieces(pieces)
     return pieces
 
 

@@ -15,13 +15,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from smalti.errors import DeviceError, DeviceLostError, DeviceMemoryError, InputError
+from smalti.errors import DeviceLostError, DeviceMemoryError, InputError
 from smalti.graph.operation import DTYPES, OPERATIONS
 from smalti.runtime.device_plan import DeviceCall, DeviceLaunch, DevicePlan, DeviceSlot, Stored
 from smalti.runtime.device_streaming import aligned, streamed
 from smalti.runtime.devices import recorded
 from smalti.runtime.explanation import explained_on
 from smalti.runtime.gpu import Buffer, Dispatch, Gpu, Pipeline, Recording
+from smalti.runtime.host import refusals
 from smalti.runtime.image import finite_at
 from smalti.runtime.inputs import all_given, check_rows, checked_input
 from smalti.runtime.outlook import Expected, on_gpu, running
@@ -326,13 +327,8 @@ class DeviceProgram(Program):
             operands.append(np.ndarray(place.shape, DTYPES[place.dtype],
                                        self._weights[slot].array.view(np.uint8).data,
                                        place.offset, place.strides))
-        try:
-            with np.errstate(all="ignore"):
-                result = OPERATIONS[call.operation].meaning(*operands, **call.attributes)
-        except MemoryError as error:
-            raise DeviceError(f"{call.operation}: {error}; choose a smaller size") from None
-        except (InputError, IndexError, ValueError) as error:  # numbers it cannot be asked for
-            raise InputError(f"{call.operation}: {error}") from None
+        with refusals(call.operation), np.errstate(all="ignore"):
+            result = OPERATIONS[call.operation].meaning(*operands, **call.attributes)
         self._write(call.result, np.asarray(result))
 
     def release(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -25,11 +26,19 @@ def bound(call: HostCall, arena: np.ndarray,
     result, meaning = array_at(arena, call.result), OPERATIONS[call.operation].meaning
 
     def compute() -> None:
-        try:
+        with refusals(call.operation):
             result[...] = meaning(*operands, **call.attributes)
-        except MemoryError as error:
-            raise DeviceError(f"{call.operation}: {error}; choose a smaller size") from None
-        except (InputError, IndexError, ValueError) as error:  # numbers that it cannot be asked for
-            raise InputError(f"{call.operation}: {error}") from None
 
     return compute
+
+
+@contextmanager
+def refusals(operation: str) -> Iterator[None]:
+    """Errors inside name the operation: InputError for operands that it cannot be asked for,
+    DeviceError where memory is not enough."""
+    try:
+        yield
+    except MemoryError as error:
+        raise DeviceError(f"{operation}: {error}; choose a smaller size") from None
+    except (InputError, IndexError, ValueError) as error:  # numbers that it cannot be asked for
+        raise InputError(f"{operation}: {error}") from None

@@ -116,12 +116,12 @@ class GroupTransposition:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupReduction:
-    """A reduction by work-groups of `size` invocations, `share` of which make a result together.
+class GroupTotals:
+    """Totals by work-groups of `size` invocations, `share` of which make one together, with `lanes`
+    elements at once.
 
-    Each takes `lanes` points at once where those lie side by side, else it makes `lanes` results.
-    `parts` work-groups share a result, and a second step combines their totals. Of `subgroup`
-    invocations, where that is not 0, results are combined without shared memory.
+    `parts` work-groups share a total, and a second step combines theirs. In subgroups of
+    `subgroup` invocations, where that is not 0, they are combined without shared memory.
     """
 
     size: int
@@ -135,31 +135,22 @@ class GroupReduction:
         check_group(self.size, self.lanes, limits)
         check_share(self.size, self.share, self.subgroup, limits)
         if self.parts < 1:
-            raise IllegalSchedule(f"{self.parts} parts of a result")
+            raise IllegalSchedule(f"totals of {self.parts} parts")
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMoments:
-    """Statistics by work-groups of `size` invocations, `share` of which take part in each, reading
-    `lanes` elements at once.
+class GroupReduction(GroupTotals):
+    """A reduction: each invocation takes `lanes` points at once where those lie side by side, else
+    it makes `lanes` results."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMoments(GroupTotals):
+    """Statistics of normalisations.
 
     Groups of channels in `parts` greater than 1 are made from statistics of each channel in so many
-    parts of the pixels, of which `share` invocations take part in each. `subgroup` is as for
-    `GroupReduction`.
+    parts of the pixels, of which `share` invocations take part in each.
     """
-
-    size: int
-    share: int
-    lanes: int = 1
-    parts: int = 1
-    subgroup: int = 0
-
-    def check(self, limits: GroupLimits) -> None:
-        """Raise IllegalSchedule when `limits` cannot run it."""
-        check_group(self.size, self.lanes, limits)
-        check_share(self.size, self.share, self.subgroup, limits)
-        if self.parts < 1:
-            raise IllegalSchedule(f"pixels in {self.parts} parts")
 
 
 QUERIES = 4

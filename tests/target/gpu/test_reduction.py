@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +9,10 @@ import pytest
 from group_kernels import LIMITS, SUBGROUPS, check_graph, check_kernel, execute, pieces
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
+from reduction_graphs import OPERATIONS, reduced
 
 from smalti.errors import IllegalSchedule
-from smalti.graph import Graph, Value
+from smalti.graph import Graph
 from smalti.kernel.form import Kernel
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupReduction
@@ -20,27 +20,6 @@ from smalti.schedule.merge import reduction_axes
 from smalti.target.gpu import lower
 
 EXAMPLES = 40
-OPERATIONS = ("reduce_sum", "reduce_mean", "reduce_max")
-
-
-def reduced(shape: Sequence[int], axes: Sequence[int], name: str = "reduce_sum", keepdims: int = 1,
-            before: str = "", behind: str = "") -> Graph:
-    """A reduction of x, between the operations before and behind it."""
-    g = Graph("reduction")
-    x = g.input("x", tuple(shape))
-    if before == "silu":
-        x = g.apply("silu", x * 2.0)
-    elif before == "turned":
-        x = x.transpose(*reversed(range(len(shape))))
-    elif before == "scaled":
-        x = x * g.parameter("s", tuple(shape[-1:]))
-    y: Value = g.apply(name, x, axes=tuple(axes), keepdims=keepdims)
-    if behind == "relu":
-        y = g.apply("relu", y * 3.0 - 1.0)
-    elif behind == "residual":
-        y = g.apply("tanh", y) + g.input("r", y.shape)
-    g.output("y", y)
-    return g
 
 
 def kernel_of(graph: Graph) -> Kernel:

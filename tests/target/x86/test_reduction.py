@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from native_pieces import LEVELS, PieceRunner, check_graph
+from reduction_graphs import OPERATIONS, reduced
 
 from smalti.errors import IllegalSchedule
 from smalti.fuse import cut
-from smalti.graph import Graph, Value
+from smalti.graph import Graph
 from smalti.rewrite import rewrite
 from smalti.schedule import ReductionSchedule, choose
 from smalti.schedule.merge import reduction_axes
@@ -20,29 +19,6 @@ from smalti.target.x86.instructions import level
 from smalti.target.x86.lower import lower
 
 EXAMPLES = 60
-OPERATIONS = ("reduce_sum", "reduce_mean", "reduce_max")
-
-
-def reduced(shape: Sequence[int], axes: Sequence[int], name: str = "reduce_sum", keepdims: int = 1,
-            before: str = "", behind: str = "") -> Graph:
-    """A reduction of x, between the operations before and behind it."""
-    g = Graph("reduction")
-    x = g.input("x", tuple(shape))
-    if before == "silu":
-        x = g.apply("silu", x * 2.0)
-    elif before == "turned":
-        x = x.transpose(*reversed(range(len(shape))))
-    elif before == "scaled":
-        x = x * g.parameter("s", tuple(shape[-1:]))
-    y: Value = g.apply(name, x, axes=tuple(axes), keepdims=keepdims)
-    if behind == "relu":
-        y = g.apply("relu", y * 3.0 - 1.0)
-    elif behind == "residual":
-        y = g.apply("tanh", y) + g.input("r", y.shape)
-    g.output("y", y)
-    return g
-
-
 SHAPES = [((1, 40, 7, 7), (2, 3)), ((2, 5, 6), (2,)), ((3, 70), (1,)), ((3, 70), (0,)),
           ((1, 8, 32, 32), (2, 3)), ((4, 4), (0, 1)), ((2, 3, 4, 5), (1,)),
           ((2, 33, 4, 5), (0, 3)), ((1, 1), (0,)), ((17,), (0,)), ((2, 1, 9), (1,))]

@@ -10,6 +10,7 @@ they were the last: nobody stores what comes of them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -90,7 +91,7 @@ class Fetched:
     inside: Expr | None
 
 
-class Factor:
+class Factor(ABC):
     """What both factors have in common: spots, and waiting in registers."""
 
     spots: list[Spot]
@@ -100,13 +101,13 @@ class Factor:
         self.b, self.product, self.schedule, self.bindings = b, product, schedule, bindings
         self.held = "f16" if schedule.dtype == "f16" else None
 
+    @abstractmethod
     def fetch(self, chunk: Expr) -> list[Fetched]:
         """Load what this invocation brings of a chunk."""
-        raise NotImplementedError
 
+    @abstractmethod
     def put(self, fetched: list[Fetched], buffer: Expr) -> None:
         """Store it in the shared array, `buffer` elements from its start."""
-        raise NotImplementedError
 
     def keep(self, fetched: list[Fetched]) -> list[Fetched]:
         """Registers with these values."""
