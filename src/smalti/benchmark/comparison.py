@@ -149,11 +149,11 @@ def installed(peers: Sequence[str], say: Callable[[str], None],
     found, reference = [], ENGINES["torch"].missing()
     for name in peers:
         missing = list(dict.fromkeys([*ENGINES[name].missing(), *reference]))
-        if missing:
+        if not ENGINES[name].precisions(device):
+            say(f"{ENGINES[name].title} is left out: it is measured on the CPU only")
+        elif missing:
             say(f"{ENGINES[name].title} is left out: {', '.join(missing)} not installed; "
                 f'pip install "smalti[peers]"')
-        elif not ENGINES[name].precisions(device):
-            say(f"{ENGINES[name].title} is left out: it is measured on the CPU only")
         elif device != "cpu" and name == "torch" and (why := absence(described(device).name)):
             say(f"{ENGINES[name].title} is left out: {why}")
         else:
