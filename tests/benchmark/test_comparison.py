@@ -81,7 +81,6 @@ def test_a_peer_that_is_not_installed_is_left_out_and_named(monkeypatch) -> None
         installed(("tensorrt",), said.append)
 
 
-@pytest.mark.peers
 def test_peers_of_a_gpu_run_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     gpu = Device("vulkan:0", "Somebody's GPU", "discrete", 8 << 30, ())
@@ -102,6 +101,7 @@ def test_no_time_is_asked_of_a_gpu() -> None:
     assert replace(found, precision="f16", agreement=Agreement(2e-2, None)).row().ok is False
 
 
+@pytest.mark.peers
 def test_every_peer_agrees_in_turns(tmp_path: Path) -> None:
     said: list[str] = []
     plan = Plan(PEERS, 1, 1, tmp_path, said.append, tries_max=0)
