@@ -32,7 +32,7 @@ Arrays = dict[str, np.ndarray]
 Pick = Callable[[Kernel, Limits, str], Schedule]
 LEVELS = available_levels()
 MARGIN_BYTES = 256
-MARGIN = 0xA5
+MARGIN, NAN = 0xA5, 0xFF
 SCRATCH_ALIGNMENT = 4096
 
 
@@ -41,14 +41,14 @@ class StrayWrite(AssertionError):
 
 
 class Block:
-    """`size` bytes of NaN between two margins, at a multiple of 64 or of `alignment`."""
+    """`size` bytes of `fill` between two margins, at a multiple of 64 or of `alignment`."""
 
-    def __init__(self, size: int, alignment: int = 64) -> None:
+    def __init__(self, size: int, alignment: int = 64, fill: int = NAN) -> None:
         raw = np.full(size + 2 * MARGIN_BYTES + alignment, MARGIN, np.uint8)
         start = -(raw.ctypes.data + MARGIN_BYTES) % alignment
         self._all = raw[start:start + size + 2 * MARGIN_BYTES]
         self.bytes = self._all[MARGIN_BYTES:MARGIN_BYTES + size]
-        self.bytes[:] = 0xFF
+        self.bytes[:] = fill
         self.address = self.bytes.ctypes.data
 
     def check(self, what: str) -> None:
@@ -79,11 +79,13 @@ def run_steps(steps: tuple[Step, ...], pointers: list[int], scratch: int = 0,
 
 
 class PieceRunner:
-    """Runs pieces one after another; `pick` chooses their schedules."""
+    """Runs pieces one after another; `pick` chooses their schedules, `left` is in all bytes of the
+    scratch memory that they find."""
 
     def __init__(self, parameters: Mapping[str, np.ndarray], name: str, precision: str = "f32",
-                 pick: Pick = choose, bounds: Limits | None = None) -> None:
+                 pick: Pick = choose, bounds: Limits | None = None, left: int = NAN) -> None:
         self.parameters, self.precision, self.pick = parameters, precision, pick
+        self._left = left
         self.level: Level = level(name)
         self.bounds = bounds or limits(self.level, 2, 48 << 10, 1 << 20)
         self.blocks: dict[Storage, Block] = {}
@@ -131,7 +133,7 @@ class PieceRunner:
         self.schedules.append(schedule)
         low = lower(piece.kernel, schedule, self.level)
         workspace = Block(low.workspace_bytes)
-        scratch = Block(low.scratch_bytes, SCRATCH_ALIGNMENT)
+        scratch = Block(low.scratch_bytes, SCRATCH_ALIGNMENT, self._left)
         used, pointers = [workspace, scratch], []
         for name in low.buffers:
             view = piece.views[name]

@@ -113,6 +113,25 @@ def test_the_reference_follows_a_top_that_grows(growing: bool, name: str) -> Non
     assert relative_error(found, evaluate(graph, inputs, {})["y"]) < 1e-4
 
 
+@pytest.mark.parametrize("mask", ["", "ts"])
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+@pytest.mark.parametrize("name", LEVELS)
+def test_what_scratch_memory_held_changes_no_bit(name: str, precision: str, mask: str) -> None:
+    """Lanes behind the last query find numbers that are small, large, or not numbers."""
+    graph, rng = Case(20, 96, 2, 40, mask=mask).graph(), np.random.default_rng(1)
+    inputs = {n: rng.standard_normal(v.shape).astype(np.float32) for n, v in graph.inputs.items()}
+
+    factors = precision if name == "avx512_bf16" else "f32"
+
+    def pick(kernel: Kernel, *rest) -> Schedule:
+        return AttentionSchedule(2, 8, 4, 1, factors) if kernel.form == "attention" \
+            else choose(kernel, *rest)
+
+    found = [run_pieces(graph, inputs, PieceRunner({}, name, precision, pick, left=left))["y"]
+             for left in (0x00, 0x3E, 0x42, 0x46, 0x7F, 0xFF)]
+    assert all(other.tobytes() == found[0].tobytes() for other in found)
+
+
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("number", [-np.inf, -3.4e38, -1e4])

@@ -12,7 +12,8 @@ lanes. A block of keys and values is staged once for all groups:
 
 Scores are those of base 2. Any reference cancels when the sums are divided by the total of the
 weights, so it is moved to the top, and what was summed before is scaled, only where the top has
-grown past it by more than `SLACK`.
+grown past it by more than `SLACK`. Lanes behind the last query hold what the scratch memory held:
+they have no say in that, or the same numbers would be rounded otherwise from run to run.
 
 In bf16 two channels of queries and keys, and two keys of weights and values, make a pair.
 """
@@ -39,8 +40,9 @@ START = 1.5 * LOWEST
 """Below the lowest mask, in base 2: the top that rows with a mask start from."""
 SLACK = 8.0
 """How far a score may lie above the reference, in powers of 2: weights stay below 2^SLACK."""
-REFERENCE, TOP, TOTAL, NUMBER, STATES = range(5)
-"""Rows of a group's state: three f32 a query, and its number."""
+REFERENCE, TOP, TOTAL, NUMBER, LEEWAY, STATES = range(6)
+"""Rows of a group's state: three f32 a query, its number, and its slack, infinite where there is no
+such query."""
 
 
 def lower_attention(kernel: Kernel, schedule: AttentionSchedule, level: Level) -> Lowered:
@@ -280,14 +282,20 @@ class _Attention:
                 asm.advance(target, len(columns) * self.row_bytes)
 
             self._each_block(self.q.shape[3], block)
-        first, zero = self._spread(query), asm.zero()
+        first, zero, tokens = self._spread(query), asm.zero(), self.q.shape[1]
         for v, at in enumerate(self._vectors(group)):
             number = asm.integers([v * lanes + i for i in range(lanes)])
             for row in (REFERENCE, TOP):
                 start = LOWEST if self.mask is None else START
                 asm.store(at.plus(row * self.row_bytes), asm.load_constant(start))
             asm.store(at.plus(TOTAL * self.row_bytes), zero)
-            asm.store(at.plus(NUMBER * self.row_bytes), asm.result("add_int", first, number))
+            number = asm.result("add_int", first, number)
+            asm.store(at.plus(NUMBER * self.row_bytes), number)
+            slack = asm.load_constant(SLACK)
+            if tokens % self.queries:
+                last = asm.integers([tokens - 1] * lanes)
+                slack = asm.where_greater(number, last, asm.load_constant(math.inf), slack)
+            asm.store(at.plus(LEEWAY * self.row_bytes), slack)
         target = self._behind(group, self.sums_at)
         with asm.loop(self.width):
             for at in self._vectors(target):
@@ -392,11 +400,11 @@ class _Attention:
     def _rescale(self, group: Register) -> None:
         """Where a top has grown too far past its reference, the tops become the references."""
         asm = self.asm
-        references, totals = (self._vectors(group, row * self.row_bytes)
-                              for row in (REFERENCE, TOTAL))
+        references, totals, slacks = (self._vectors(group, row * self.row_bytes)
+                                      for row in (REFERENCE, TOTAL, LEEWAY))
         old = [asm.load(at) for at in references]
         top = [asm.load(at) for at in self._vectors(group, TOP * self.row_bytes)]
-        limits = [asm.result("add", r, asm.constant(SLACK)) for r in old]
+        limits = [asm.result("add", r, slack) for r, slack in zip(old, slacks)]
         keep = asm.label()
         asm.op("compare_immediate", asm.any_greater(list(zip(top, limits))), 0)
         asm.jump("equal", keep)
