@@ -48,11 +48,11 @@ def run(graph: Graph, name: str, change) -> tuple[Kernel, Schedule, np.ndarray]:
     (convolution(32, 9, 5), {"tile_y": 2, "tile_x": 4, "tile_b": 1, "panels": 1}, True),
     (convolution(32, 9, 5), {"chunk": 8}, False),
     (convolution(32, 12, 3), {"tile_y": 4, "tile_x": 8, "tile_b": 1}, True),
-    (convolution(32, 12, 3), {"panels": 1, "shared": True}, True),
+    (convolution(32, 12, 3), {"panels": 1, "group": 1, "shared": True}, True),
     (convolution(32, 12, 3), {"streamed": False, "transient": True}, True),
     (convolution(32, 12, 3), {"streamed": False, "transient": False}, True),
     (convolution(32, 12, 3), {"chunk": 16, "streamed": True}, True),
-    (convolution(32, 12, 3), {"vectors": 1, "panels": 1}, True),
+    (convolution(32, 12, 3), {"vectors": 1, "panels": 1, "group": 1}, True),
 ])
 def test_bytes_are_the_same_where_the_arithmetic_is(name: str, graph: Graph, changes: dict,
                                                     same: bool) -> None:

@@ -144,6 +144,19 @@ def test_few_tiles_are_shared_evenly(pixels: int, channels: int, out: int, threa
     assert -(-tiles // threads) * work * threads <= 4 / 3 * pixels * panels
 
 
+@pytest.mark.parametrize("threads, out, group, chunk", [
+    (2, 640, 2, 128), (4, 640, 1, 128), (20, 1280, 2, 128), (2, 32, 1, 128)])
+def test_streamed_filtering_takes_two_panels_where_no_thread_waits(threads: int, out: int,
+                                                                   group: int, chunk: int) -> None:
+    kernel = kernel_of(lambda g: g.apply(
+        "conv", g.input("x", (2, 1280, 32, 32)), g.parameter("w", (out, 1280, 3, 3)),
+        pads=(1, 1, 1, 1)))
+    bounds = limits(LEVELS["avx512"], threads, 48 << 10, 1 << 20)
+    found = choose(kernel, bounds, growth_max=0)
+    assert found.streamed and found.shared
+    assert (found.group, found.chunk, found.panels % found.group) == (group, chunk, 0)
+
+
 def test_what_can_be_read_in_place_is_not_staged() -> None:
     cpu = limits(LEVELS["avx512"], 2, 48 << 10, 1 << 20)
     assert not choose(pointwise(196, 96, 576), cpu).staged

@@ -21,7 +21,7 @@ from smalti.schedule.schedule import (
     AttentionSchedule, ContractionSchedule, DepthwiseSchedule, Limits, MapSchedule,
     MomentsSchedule, ReductionSchedule, Schedule,
 )
-from smalti.schedule.winograd import even
+from smalti.schedule.winograd import carried_rows, even
 
 DECISIONS = ("micro", "tile", "panels", "chunk")
 """What tells two schedules of a contraction apart."""
@@ -186,14 +186,18 @@ def _filtered(e: Extents, limits: Limits, now: ContractionSchedule,
         if (vectors - 1) * limits.lanes >= e.o:
             continue
         panels = -(-e.o // (vectors * limits.lanes))
-        most = (limits.vectors - 2 - vectors) // vectors
+        most = {now.rows} if vectors == now.vectors else set()
+        if "micro" in vary:
+            most |= {(limits.vectors - 2 - vectors) // vectors, carried_rows(limits, vectors)}
         taken = set(_divisors(panels)) if {"panels", "micro"} & set(vary) else {now.panels}
         shares = {False, True} if "panels" in vary else {now.shared}
-        for (tile_b, y, x), block, shared, chunk in product(sorted(blocks), sorted(taken), shares,
-                                                            sorted(chunks)):
-            for group in {1, 2} if block % 2 == 0 and "panels" in vary else {1}:
+        groups = {1, 2} if "panels" in vary else {now.group}
+        for (tile_b, y, x), rows, block, group, shared, chunk in product(
+                sorted(blocks), sorted(most), sorted(taken), sorted(groups), sorted(shares),
+                sorted(chunks)):
+            if block % group == 0:
                 yield replace(now, tile_b=tile_b, tile_y=y * size, tile_x=x * size, panels=block,
-                              chunk=chunk, rows=min(most, tile_b * y * x), vectors=vectors,
+                              chunk=chunk, rows=min(rows, tile_b * y * x), vectors=vectors,
                               unroll=math.gcd(4, chunk), group=group, shared=shared)
 
 

@@ -4,7 +4,9 @@ Rules, each with its reason:
 * a tile has `BLOCKS` blocks, so that weights are read once for many of them; half as many where the
   transformed inputs then stay in the second-level cache;
 * a tile goes through all panels, so that its inputs are transformed once; where that leaves the
-  threads without work, the inputs are transformed in a step of their own.
+  threads without work, the inputs are transformed in a step of their own;
+* streamed, two panels are computed at a time, so that the transformed inputs, which are far more
+  than a cache of a thread holds, are read half as often; not where threads would wait for that.
 """
 
 from __future__ import annotations
@@ -23,8 +25,11 @@ V_SHARE = 1.25
 Zen 5 of 1 MiB, where each point of V is read in turn and the rest stays."""
 PATCH_SHARE = 1 / 3
 U_SHARE = 0.6
-"""Of the second-level cache, for the staged patch and for the transformed weights of a chunk."""
+"""Of the second-level cache, for the staged patch and for the transformed weights of a chunk, where
+a step has both of them."""
 TILES_PER_THREAD = 6
+PAIR_TURNS = 1.1
+"""What pairs of panels may cost the busiest thread, over single ones."""
 CARRIERS = 4
 """Vector registers that carry what the transforms spill, in the micro-kernel of the same function,
 too: sums that did not fit beside them would lie in memory. With 16 registers, 4 rows instead of 6
@@ -76,14 +81,17 @@ def filtered(kernel: Kernel, direct: ContractionSchedule, limits: Limits, size: 
     vectors = min(direct.vectors, 2)
     panels = -(-e.o // (vectors * limits.lanes))
     wanted = -(-TILES_PER_THREAD * limits.threads // tiles) if shared else 1
-    block = max(n for n in range(1, panels + 1) if panels % n == 0 and (
-        n * wanted <= panels or n == 1))
+    turns, pairs = (-(-panels * tiles // (n * limits.threads)) for n in (1, 2))
+    group = 2 if streamed and panels % 2 == 0 and 2 * pairs <= PAIR_TURNS * turns else 1
+    block = max(n for n in range(group, panels + 1, group) if panels % n == 0 and (
+        n * wanted <= panels or n == group))
     step = size // 2 if folded else size
     patch = (block_y * step + 2) * (block_x * step + 2) * 4
-    most = max(limits.lanes, int(PATCH_SHARE * limits.l2_bytes) // patch)
+    u = points(size, folded) * vectors * limits.lanes * 4
+    most = e.c if streamed and shared else int(PATCH_SHARE * limits.l2_bytes) // patch
     if streamed:
-        u = points(size, folded) * vectors * limits.lanes * 4
-        most = min(most, max(limits.lanes, int(U_SHARE * limits.l2_bytes) // u))
+        most = min(most, int(U_SHARE * limits.l2_bytes) // u)
+    most = max(limits.lanes, most)
     form = FORMATS.get(direct.weights)
     fits = [n for n in range(limits.lanes, most + 1, limits.lanes)
             if e.c % n == 0 and (form is None or n % form.group == 0)]
@@ -93,11 +101,20 @@ def filtered(kernel: Kernel, direct: ContractionSchedule, limits: Limits, size: 
     weights = direct.weights if streamed or transient else "f32"
     whole = -(-e.c // 8) * 8 if weights == "bf16" else -(-e.c // 4) * 4
     chunk = whole if e.c <= most or not fits else fits[-1]
-    rows = min((limits.vectors - CARRIERS - vectors - 1) // vectors, tile_b * block_y * block_x)
+    rows = min(carried_rows(limits, vectors), tile_b * block_y * block_x)
     return replace(direct, tile_b=tile_b, tile_y=block_y * size, tile_x=block_x * size,
-                   panels=block, chunk=chunk, rows=rows, vectors=vectors,
+                   panels=block, chunk=chunk, rows=rows, vectors=vectors, group=group,
                    unroll=math.gcd(4, chunk), dtype="f32", winograd=size, folded=folded,
                    shared=shared, streamed=streamed, transient=transient, weights=weights)
+
+
+def carried_rows(limits: Limits, vectors: int) -> int:
+    """Rows of a micro-kernel of `vectors` vectors that leave registers for spills.
+
+    >>> carried_rows(Limits(16, 32), 2), carried_rows(Limits(8, 16), 2)
+    (12, 4)
+    """
+    return (limits.vectors - CARRIERS - vectors - 1) // vectors
 
 
 def weights_growth(e: Extents, plain: str, size: int, folded: bool) -> int:

@@ -62,8 +62,8 @@ class Offers:
         return found
 
     def of(self, kernel: Kernel, filtering: int) -> list[tuple[Schedule, Option]]:
-        """The schedules of a kernel, that of the rules in front; one of another algorithm counts as
-        if it cost more."""
+        """The schedules of a kernel, that of the rules in front; one of another algorithm, and one
+        that transforms weights for each tile, counts as if it cost more."""
         key = kernel, filtering
         if key not in self._known:
             usual = choose(kernel, self._limits, self._precision, filtering, 0)
@@ -76,8 +76,8 @@ class Offers:
 
     def _handicapped(self, kernel: Kernel, one: ContractionSchedule,
                      usual: ContractionSchedule) -> float:
-        doubt = 1.0 if one.winograd == usual.winograd else 1.0 - GAIN_MIN
-        return self._cost(kernel, one) / doubt
+        same = one.winograd == usual.winograd and one.streamed <= usual.streamed
+        return self._cost(kernel, one) / (1.0 if same else 1.0 - GAIN_MIN)
 
     def _growth(self, kernel: Kernel, schedule: Schedule) -> int:
         if not isinstance(schedule, ContractionSchedule):

@@ -90,12 +90,19 @@ def lower_contraction(kernel: Kernel, schedule: ContractionSchedule, level: Leve
 
 
 def packed_weight(kernel: Kernel, schedule: ContractionSchedule, level: Level) -> PackedWeight:
-    """How a contraction wants its weight."""
+    """How a contraction wants its weight.
+
+    Plain weights that are transformed as the kernel runs lie a vector of channels at a time,
+    whatever the chunk, so that all such schedules share them.
+    """
     e = contraction_extents(kernel)
-    plain = schedule.streamed or schedule.transient
-    filtering = (0, False) if plain else (schedule.winograd, schedule.folded)
+    filtering, chunk = (schedule.winograd, schedule.folded), schedule.chunk
+    if schedule.streamed or schedule.transient:
+        filtering = 0, False
+        if schedule.weights not in FORMATS and e.c % level.lanes == chunk % level.lanes == 0:
+            chunk = level.lanes
     return PackedWeight("weight", e.o, e.c, e.r, e.s, schedule.vectors * level.lanes,
-                        schedule.chunk, schedule.weights, *filtering, e.parts)
+                        chunk, schedule.weights, *filtering, e.parts)
 
 
 class Contraction:
@@ -107,7 +114,7 @@ class Contraction:
         self.width = schedule.vectors * level.lanes
         self.size = 2 if schedule.dtype == "bf16" else 4
         self.packed = packed_weight(kernel, schedule, level)
-        self.chunks = self.packed.chunks
+        self.chunks = -(-self.e.c // schedule.chunk)
         self.patch, _, self.result = kernel.stages
         self.batched = weights_batched(kernel)
         self.asm = Assembler(level, "contraction")

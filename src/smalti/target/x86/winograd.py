@@ -137,8 +137,9 @@ class Winograd(Contraction):
 
     @property
     def plain_channels(self) -> int:
-        """Channels of a panel that are unpacked at a time."""
-        return FORMATS[self.schedule.weights].group if self.quantised else self.schedule.chunk
+        """Channels of a panel whose plain weights lie together, a tap behind the other: of
+        quantised ones, those that are unpacked at a time."""
+        return FORMATS[self.schedule.weights].group if self.quantised else self.packed.chunk
 
     @property
     def plain_bytes(self) -> int:
@@ -370,8 +371,8 @@ class Winograd(Contraction):
                 self._products(chunk_v, m, u, self.u_bytes, self.u_point, added=True)
 
     def _transform_weights(self, weights: Register, u: Register, panels: int) -> None:
-        """U of one chunk of neighbouring panels, from [r][s][c][o] of the packed weights, or from
-        [c][r][s][o] of quantised ones that were unpacked."""
+        """U of one chunk of neighbouring panels, from [r][s][c][o] of some channels of the packed
+        weights, then of the next ones, or from [c][r][s][o] of quantised ones, unpacked."""
         asm, s = self.asm, self.schedule
         panel, panel_u = asm.copy(weights), asm.copy(u)
         with asm.loop(panels):
@@ -382,7 +383,9 @@ class Winograd(Contraction):
                     self._unpack(at, plain, self.plain_channels)
                     self._transform_channels(plain, out, self.packed.line_bytes)
                 else:
-                    self._transform_channels(at, out, self.packed.panel_bytes // self.chunks // 9)
+                    tap = self.packed.panel_bytes // self.packed.chunks // self.packed.taps
+                    self._transform_channels(at, out, tap)
+                    asm.advance(at, (self.packed.taps - 1) * tap)
             asm.advance(panel, self.packed.panel_bytes)
             asm.advance(panel_u, self.u_bytes)
 
