@@ -44,8 +44,10 @@ MAKING_SECONDS, LOOKING_SECONDS = 0.1, 0.15
 """What making a candidate, and looking at all of a kernel for the first time, may cost."""
 SLOWEST = 1.2
 """What the timing model expects to take more than this times as long is not tried."""
-LOSS = 0.5
+LOSS = 0.2
 """Of a kernel's time: what a candidate may take more, of which little is known."""
+HOPELESS = 1.1
+"""Of its kernel's time: what takes more on warm caches is not tried in its place."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +66,7 @@ class Supervisor:
         """Begin anew, for the image that the program has now."""
         self._image = getattr(self.program, "image", None)
         self._recent: deque[np.ndarray] = deque(maxlen=REMEMBERED)
+        self._usual = np.zeros(0)
         self._entries: list[Entry] | None = None
         self._compared: set[Alternative] = set()
         self._chosen: dict[int, Alternative] = {}
@@ -100,69 +103,65 @@ class Supervisor:
         if self.program.image is not self._image:  # weights that need another one were bound
             self._forget()
         started = self._clock()
-        entry = self._next()
-        made = self._made(entry) if entry is not None else None
-        begun, beside = self._clock(), None
+        trying, left = self._in_place(self._allowed())
+        fresh = self._next(left)
+        made = self._made(fresh) if fresh is not None else None
+        instead = {**self._chosen, **{piece: other for entry, other in trying.items()
+                                      for piece in entry.pieces}}
+        begun = self._clock()
         if made is None:
-            outputs = self.program.run(inputs, self._chosen)
-        elif made not in self._compared:
-            piece = entry.piece
-            outputs, found = self.program.run_beside(inputs, {piece: made}, self._chosen)
-            beside = found[piece]
+            outputs = self.program.run(inputs, instead)
         else:
-            piece = entry.piece
-            outputs = self.program.run(inputs, {**self._chosen, piece: made})
+            outputs, found = self.program.run_beside(inputs, {fresh.piece: made}, instead)
         seconds, judging = self.program.kernel_seconds(), self._clock()
-        lost = begun - started
+        lost = begun - started + self._judge_in_place(trying, seconds)
         if made is not None:
-            usual = self._usual(piece)
-            lost += max(0.0, judging - begun - float(seconds.sum()))  # other kernels, other tables
-            if beside is None:
-                lost += max(0.0, seconds[piece] - usual)
-                beside = Beside(usual, float(seconds[piece]), True)
-                seconds[piece] = usual
-            self._judge(entry, piece, made, beside)
+            lost += max(0.0, judging - begun - float(self.program.kernel_seconds().sum()))
+            self._compare(fresh, made, found[fresh.piece])
         self._recent.append(seconds)
+        self._usual = np.median(np.array(self._recent), axis=0)
         self.regret += lost + self._clock() - judging
         self.spent += self._clock() - started
         return outputs
 
-    def _usual(self, piece: int) -> float:
-        """Seconds that a piece takes with the schedule in use."""
-        return float(np.median([seconds[piece] for seconds in self._recent]))
-
-    def _next(self) -> Entry | None:
-        """The kernel to try something of in this run, if that can be afforded."""
-        allowed = self._allowed()
-        if len(self._recent) < 2 or allowed <= LOOKING_SECONDS and self._entries is None:
-            return None
-        if self._entries is None:
-            usual = np.median(np.array(self._recent), axis=0)
-            self._entries = entries(self.program, usual, SHARE_MIN, SLOWEST)
-        waiting = [entry for entry in self._entries if not entry.done]
-        if not waiting:
-            return None
-        entry = max(waiting, key=lambda one: one.seconds / (1 + one.tried))
-        return entry if self._cost(entry) <= allowed else None
+    def _of(self, entry: Entry) -> float:
+        """Seconds that the pieces of a kernel usually take with the schedule in use."""
+        return float(self._usual[list(entry.pieces)].sum())
 
     def _allowed(self) -> float:
         """Seconds that may be lost now."""
         share = REGRET_SHARE * CURIOSITY / (CURIOSITY + self.tried)
         return share * (self.spent - self.regret) - self.regret
 
-    def _cost(self, entry: Entry) -> float:
-        """Seconds that the next trial of a kernel may cost."""
-        if not entry.looked_at:
-            return LOOKING_SECONDS + self._making + (1 + LOSS) * entry.seconds / len(entry.pieces)
-        usual, made = self._usual(entry.piece), entry.at_hand
-        if made is None:
-            return self._making + (1 + LOSS) * usual
-        return (LOSS if made in self._compared else 1 + LOSS) * usual
+    def _in_place(self, allowed: float) -> tuple[dict[Entry, Alternative], float]:
+        """Candidates that take their kernels' places in this run, as far as that can be afforded,
+        and what may be lost besides."""
+        found = {}
+        for entry in self._entries or ():
+            made = entry.at_hand if entry.looked_at and not entry.done else None
+            cost = LOSS * self._of(entry)
+            if made in self._compared and cost <= allowed:
+                found[entry], allowed = made, allowed - cost
+        return found, allowed
+
+    def _next(self, allowed: float) -> Entry | None:
+        """The kernel whose next candidate is made and compared in this run, if that can be
+        afforded."""
+        if len(self._recent) < 2 or allowed <= LOOKING_SECONDS and self._entries is None:
+            return None
+        if self._entries is None:
+            self._entries = entries(self.program, self._usual, SHARE_MIN, SLOWEST)
+        waiting = [entry for entry in self._entries if not entry.done and not (
+            entry.looked_at and entry.at_hand in self._compared)]
+        if not waiting:
+            return None
+        entry = max(waiting, key=lambda one: one.promise)
+        cost = self._making + (1 + LOSS) * self._of(entry) / len(entry.pieces) + (
+            0.0 if entry.looked_at else LOOKING_SECONDS)
+        return entry if cost <= allowed else None
 
     def _made(self, entry: Entry) -> Alternative | None:
         """The candidate of a kernel to try now, as code."""
-        if entry.at_hand is not None and not entry.done:
-            return entry.at_hand
         started = self._clock()
         made = entry.alternative(None)
         self._making = (self._making + self._clock() - started) / 2
@@ -170,20 +169,46 @@ class Supervisor:
 
     # ------------------------------------------------------------------ what came of it
 
-    def _judge(self, entry: Entry, piece: int, made: Alternative, beside: Beside) -> None:
-        """Tell a contest how its candidate did; the best one is used from now on."""
-        contest, number = entry.contest, entry.contest.next_one
-        now = contest.ratio if piece in self._chosen else 1.0
+    def _compare(self, entry: Entry, made: Alternative, beside: Beside) -> None:
+        """Whether a candidate may take its kernel's place: it gave the same bytes, and was not far
+        slower on data that the other one had just brought into the caches."""
+        ratio = beside.other_seconds / beside.seconds
         if not beside.same:
             _log.warning("%s gives other bytes for a kernel of %s and is not used: this is a bug "
                          "of the compiler", made.schedule, self.program.name)
-        self._compared.add(made)
-        contest.tell(now * beside.other_seconds / beside.seconds if beside.same else math.inf)
+            ratio = math.inf
+        if ratio <= HOPELESS:
+            self._compared.add(made)
+        else:
+            self._tell(entry, made, ratio)
+
+    def _judge_in_place(self, trying: Mapping[Entry, Alternative], seconds: np.ndarray) -> float:
+        """Judge candidates by what they took, over what is usual, as all else was faster or slower
+        than usual in this run; the seconds that they lost. Those of `seconds` become usual ones."""
+        if not trying:
+            return 0.0
+        others = np.ones(len(seconds), bool)
+        others[[piece for entry in trying for piece in entry.pieces]] = False
+        pace = max(seconds[others].sum(), 1e-9) / max(self._usual[others].sum(), 1e-9)
+        lost = 0.0
+        for entry, made in trying.items():
+            pieces = list(entry.pieces)
+            before, took = pace * self._of(entry), float(seconds[pieces].sum())
+            lost += max(0.0, took - before)
+            seconds[pieces] = self._usual[pieces]
+            self._tell(entry, made, took / before)
+        return lost
+
+    def _tell(self, entry: Entry, made: Alternative, ratio: float) -> None:
+        """Tell a contest how its candidate did; the best one is used from now on."""
+        contest, number = entry.contest, entry.contest.next_one
+        now = contest.ratio if entry.pieces[0] in self._chosen else 1.0
+        contest.tell(now * ratio)
         if contest.next_one == number:
             return
         self._compared.discard(made)
         if contest.best == number:
-            for seconds in self._recent:
+            for seconds in (*self._recent, self._usual):
                 seconds[list(entry.pieces)] *= contest.ratio / now
             self._chosen |= dict.fromkeys(entry.pieces, made)
         entry.note(number, True)

@@ -45,6 +45,8 @@ TURN_SECONDS, REPEATS_MAX = 0.9, 9
 find cold caches and threads that sleep."""
 SHARE_MIN = 5e-4
 """Kernels that take less of a run's time stay as they are."""
+GAIN_UNSEEN = 0.03
+"""Of a kernel's time: what a candidate may save where the timing model expects less."""
 
 
 class Entry:
@@ -96,6 +98,14 @@ class Entry:
     def tried(self) -> int:
         """Candidates that have been tried so far, by other programs too."""
         return len(self.contest.found) if self.looked_at else len(self._measured)
+
+    @property
+    def promise(self) -> float:
+        """Seconds that the next candidate may save, less of them the more have been tried."""
+        share = GAIN_UNSEEN
+        if self.looked_at and self.contest.next_one is not None:
+            share = max(GAIN_UNSEEN, 1.0 - self.contest.expected_ratio)
+        return self.seconds * share / (1 + self.tried)
 
     @property
     def at_hand(self) -> Alternative | None:

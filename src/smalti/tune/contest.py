@@ -50,9 +50,15 @@ class Contest:
         self.found: dict[int, float] = {}
         """Medians of the ratios of all that were tried, infinity for what cannot be applied."""
         self._ratios: list[float] = []
-        self._asking = proposals(np.array(expected), features(candidates))
+        self._expected = np.array(expected)
+        self._asking = proposals(self._expected, features(candidates))
         self.next_one: int | None = next(self._asking)
         self._skip_known()
+
+    @property
+    def expected_ratio(self) -> float:
+        """What the timing model has for `next_one`, over what it has for the first candidate."""
+        return float(self._expected[self.next_one] / self._expected[0])
 
     def tell(self, ratio: float) -> None:
         """The candidate `next_one` took `ratio` of the time of the one in use; infinity if it
