@@ -34,14 +34,7 @@ from smalti.runtime.devices import available_levels, best_level, cpu
 from smalti.runtime.executable import joined
 from smalti.runtime.front import prepared, show_pieces
 from smalti.runtime.image import (
-    Filtered,
-    HostCall,
-    Image,
-    Launch,
-    Operand,
-    PieceInfo,
-    Place,
-    Slot,
+    Filtered, HostCall, Image, Launch, Operand, PieceInfo, Place, Slot,
 )
 from smalti.runtime.known import Known
 from smalti.runtime.program import NativeProgram, Program

@@ -114,10 +114,11 @@ class Supervisor:
         else:
             outputs, found = self.program.run_beside(inputs, {fresh.piece: made}, instead)
         seconds, judging = self.program.kernel_seconds(), self._clock()
-        lost = begun - started + self._judge_in_place(trying, seconds)
+        lost = begun - started
         if made is not None:
-            lost += max(0.0, judging - begun - float(self.program.kernel_seconds().sum()))
+            lost += max(0.0, judging - begun - float(seconds.sum()))
             self._compare(fresh, made, found[fresh.piece])
+        lost += self._judge_in_place(trying, seconds)
         self._recent.append(seconds)
         self._usual = np.median(np.array(self._recent), axis=0)
         self.regret += lost + self._clock() - judging

@@ -186,14 +186,14 @@ def _filtered(e: Extents, limits: Limits, now: ContractionSchedule,
         if (vectors - 1) * limits.lanes >= e.o:
             continue
         panels = -(-e.o // (vectors * limits.lanes))
-        most = {now.rows} if vectors == now.vectors else set()
+        heights = {now.rows} if vectors == now.vectors else set()
         if "micro" in vary:
-            most |= {(limits.vectors - 2 - vectors) // vectors, carried_rows(limits, vectors)}
+            heights |= {(limits.vectors - 2 - vectors) // vectors, carried_rows(limits, vectors)}
         taken = set(_divisors(panels)) if {"panels", "micro"} & set(vary) else {now.panels}
         shares = {False, True} if "panels" in vary else {now.shared}
         groups = {1, 2} if "panels" in vary else {now.group}
         for (tile_b, y, x), rows, block, group, shared, chunk in product(
-                sorted(blocks), sorted(most), sorted(taken), sorted(groups), sorted(shares),
+                sorted(blocks), sorted(heights), sorted(taken), sorted(groups), sorted(shares),
                 sorted(chunks)):
             if block % group == 0:
                 yield replace(now, tile_b=tile_b, tile_y=y * size, tile_x=x * size, panels=block,

@@ -21,8 +21,8 @@ DECISIONS = ("panels", "chunk")
 """Those that the model may make: of its tiles of pixels too many are slower."""
 ROUNDS = 2
 WINDOW_DECISIONS = ("panels",)
-"""The same for windows: the layout of their packed weights goes by chunks, and a program for
-another shape is to share them."""
+"""The same for windows: the layout of packed weights of a direct sum goes by chunks, and a program
+for another shape is to share them; for filtering the chunks of the rules were as good."""
 
 
 def preferred(kernel: Kernel, limits: Limits, first: Schedule,
