@@ -23,6 +23,8 @@ BLOCKS, BLOCKS_X = 64, 8
 V_SHARE = 1.25
 """How much of the second-level cache the transformed inputs of half a tile may fill: measured on a
 Zen 5 of 1 MiB, where each point of V is read in turn and the rest stays."""
+V_FAR = 4
+"""Second-level caches that the transformed inputs of a tile fill before pairs of panels pay."""
 PATCH_SHARE = 1 / 3
 U_SHARE = 0.6
 """Of the second-level cache, for the staged patch and for the transformed weights of a chunk, where
@@ -82,7 +84,8 @@ def filtered(kernel: Kernel, direct: ContractionSchedule, limits: Limits, size: 
     panels = -(-e.o // (vectors * limits.lanes))
     wanted = -(-TILES_PER_THREAD * limits.threads // tiles) if shared else 1
     turns, pairs = (-(-panels * tiles // (n * limits.threads)) for n in (1, 2))
-    group = 2 if streamed and panels % 2 == 0 and 2 * pairs <= PAIR_TURNS * turns else 1
+    far = 4 * points(size, folded) * tile_b * block_y * block_x * e.c > V_FAR * limits.l2_bytes
+    group = 2 if streamed and far and panels % 2 == 0 and 2 * pairs <= PAIR_TURNS * turns else 1
     block = max(n for n in range(group, panels + 1, group) if panels % n == 0 and (
         n * wanted <= panels or n == group))
     step = size // 2 if folded else size
