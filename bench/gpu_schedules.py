@@ -17,6 +17,7 @@ import numpy as np
 from gpu import product_graph
 
 from smalti.benchmark.suite import CASES
+from smalti.codegen.gpu import lower
 from smalti.errors import IllegalSchedule
 from smalti.fuse import Piece
 from smalti.graph import Graph
@@ -27,7 +28,6 @@ from smalti.runtime.gpu import Buffer, Dispatch, Gpu
 from smalti.runtime.vulkan import VulkanGpu, adapters
 from smalti.schedule.group import GroupContraction
 from smalti.schedule.space_group import Work, schedules
-from smalti.target.gpu import lower
 
 RUNS = 5
 

@@ -26,6 +26,8 @@ from smalti import machine, settings
 from smalti.benchmark.chart import svg
 from smalti.benchmark.plot import Series, plot
 from smalti.benchmark.suite import CASES
+from smalti.codegen.x86.instructions import level
+from smalti.codegen.x86.lower import limits
 from smalti.fuse import HostPiece
 from smalti.machine import attention, convolution, product, rows, simt
 from smalti.machine.calibration import fit, fitted
@@ -41,8 +43,6 @@ from smalti.runtime.devices import best_level, calibration, cpu, modelled
 from smalti.runtime.sources import Read
 from smalti.runtime.tuner import Tuner
 from smalti.schedule.choose import FILTERING_MAX
-from smalti.target.x86.instructions import level
-from smalti.target.x86.lower import limits
 from smalti.tune.algorithms import planned
 from smalti.tune.assignment import assigned, exact, greedy
 from smalti.tune.objective import Objective

@@ -15,10 +15,10 @@ from collections.abc import Callable
 import numpy as np
 
 from smalti.benchmark.table import Row, duration, show
+from smalti.codegen.gpu.builder import Builder
+from smalti.codegen.gpu.form import GroupProgram
 from smalti.runtime.gpu import Dispatch, Gpu
 from smalti.runtime.vulkan import VulkanGpu, adapters
-from smalti.target.gpu.builder import Builder
-from smalti.target.gpu.form import GroupProgram
 
 LAUNCHES, ELEMENTS = 1000, 64
 RUN_SECONDS_MAX = 0.3e-3

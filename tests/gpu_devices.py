@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from smalti.codegen.gpu.builder import Builder
+from smalti.codegen.gpu.form import GroupProgram
 from smalti.errors import DeviceError
 from smalti.runtime.gpu import Buffer, Dispatch, Gpu, Pipeline
 from smalti.runtime.vulkan import Adapter, VulkanGpu, adapters
-from smalti.target.gpu.builder import Builder
-from smalti.target.gpu.form import GroupProgram
 
 
 def absent(what: str, package: str) -> None:

@@ -12,6 +12,10 @@ from dataclasses import replace
 import numpy as np
 from launches import launched
 
+from smalti.codegen.gpu import lower, run
+from smalti.codegen.gpu.functions import FUNCTIONS
+from smalti.codegen.gpu.lowered import WORKSPACE, extent, stored_dtype
+from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.fuse import Piece, cut
 from smalti.graph import Graph
 from smalti.kernel import interpreter
@@ -19,10 +23,6 @@ from smalti.kernel.form import ELEMENT_BYTES, Buffer, Kernel
 from smalti.runtime.gpu import Gpu
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupLimits, GroupSchedule
-from smalti.target.gpu import lower, run
-from smalti.target.gpu.functions import FUNCTIONS
-from smalti.target.gpu.lowered import WORKSPACE, extent, stored_dtype
-from smalti.target.gpu.memory import STORED_DTYPES
 
 Arrays = dict[str, np.ndarray]
 LIMITS = GroupLimits(shared_bytes=32 << 10, invocations=256, bindings=16)

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import hypothesis.strategies as st
 
-from smalti.target.gpu.builder import Builder
-from smalti.target.gpu.form import (
-    BOOL, F32, U32, Expr, GroupProgram, Number, Op, op, select, spread, vector,
+from smalti.codegen.gpu.builder import Builder
+from smalti.codegen.gpu.form import (
+    BOOL,
+    F32,
+    U32,
+    Expr,
+    GroupProgram,
+    Number,
+    Op,
+    op,
+    select,
+    spread,
+    vector,
 )
-from smalti.target.gpu.instructions import INSTRUCTIONS
-from smalti.target.gpu.types import Type
+from smalti.codegen.gpu.instructions import INSTRUCTIONS
+from smalti.codegen.gpu.types import Type
 
 SIZE = 8
 LANES = (1, 2, 4)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from smalti.target.gpu.builder import Builder
-from smalti.target.gpu.form import GroupProgram, Number, Op, op, select, vector
-from smalti.target.gpu.instructions import INSTRUCTIONS
-from smalti.target.gpu.types import FLOATS, Matrix, Type
+from smalti.codegen.gpu.builder import Builder
+from smalti.codegen.gpu.form import GroupProgram, Number, Op, op, select, vector
+from smalti.codegen.gpu.instructions import INSTRUCTIONS
+from smalti.codegen.gpu.types import FLOATS, Matrix, Type
 
 SIZE = 64
 ARITHMETIC = ("f32", "f16", "i32", "u32")

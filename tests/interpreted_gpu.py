@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from smalti.codegen.gpu import GroupProgram
+from smalti.codegen.gpu.interpreter import run as interpret
+from smalti.codegen.gpu.text import parse, show
 from smalti.graph.operation import DTYPES
 from smalti.runtime import gpu
 from smalti.runtime.devices import Device
 from smalti.schedule.group import GroupLimits
-from smalti.target.gpu import GroupProgram
-from smalti.target.gpu.interpreter import run as interpret
-from smalti.target.gpu.text import parse, show
 
 LIMITS = GroupLimits(shared_bytes=32 << 10, invocations=256, subgroup_min=8, subgroup_max=8,
                      subgroup_operations=True, storage16=True, storage8=True, f16=True,

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from smalti.codegen.gpu.form import GroupProgram
+from smalti.codegen.gpu.interpreter import run
+from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.runtime.gpu import Dispatch, Gpu
-from smalti.target.gpu.form import GroupProgram
-from smalti.target.gpu.interpreter import run
-from smalti.target.gpu.memory import STORED_DTYPES
 
 APART = 16
 """Bytes: where the widest access may begin."""

@@ -11,6 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from smalti.codegen.x86.instructions import Level, level
+from smalti.codegen.x86.layout import LAUNCH, aligned
+from smalti.codegen.x86.lower import limits, lower
+from smalti.codegen.x86.lowered import Step
+from smalti.codegen.x86.packing import lower_packing
 from smalti.fuse import Cut, Piece, View, cut
 from smalti.fuse.precision import held, stored_in
 from smalti.fuse.view import Storage
@@ -22,11 +27,6 @@ from smalti.runtime.devices import available_levels
 from smalti.runtime.executable import Executable, joined
 from smalti.runtime.threads import call, context, driver_entry
 from smalti.schedule import Limits, Schedule, choose
-from smalti.target.x86.instructions import Level, level
-from smalti.target.x86.layout import LAUNCH, aligned
-from smalti.target.x86.lower import limits, lower
-from smalti.target.x86.lowered import Step
-from smalti.target.x86.packing import lower_packing
 
 Arrays = dict[str, np.ndarray]
 Pick = Callable[[Kernel, Limits, str], Schedule]

@@ -18,7 +18,7 @@ FILE_LINES_MAX = 600
 # Top to bottom: a layer imports only itself and what stands above it.
 LAYERS = (
     "errors", "settings", "graph", "frontend", "rewrite", "kernel", "fuse", "schedule", "machine",
-    "tune", "target", "runtime", "nn", "models", "checkpoint", "diffusion", "export", "benchmark",
+    "tune", "codegen", "runtime", "nn", "models", "checkpoint", "diffusion", "export", "benchmark",
     "dojo", "cli",
 )
 

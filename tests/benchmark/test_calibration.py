@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from smalti.benchmark import calibration, probes
+from smalti.codegen.x86.instructions import level
 from smalti.machine.cpu import Measured
 from smalti.runtime.devices import best_level
-from smalti.target.x86.instructions import level
 
 TARGET = best_level() or ""
 LEVEL = level(TARGET) if TARGET else None

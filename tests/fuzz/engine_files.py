@@ -31,6 +31,7 @@ from pathlib import Path
 
 import numpy as np
 
+from smalti.codegen.x86.instructions import LEVELS
 from smalti.errors import IllegalSchedule, SmaltiError, VerificationError
 from smalti.graph import Graph
 from smalti.graph.quantised import quantised
@@ -40,7 +41,6 @@ from smalti.runtime.engine_file import EngineFile
 from smalti.runtime.image import HEADER, MAGIC
 from smalti.runtime.program import Program
 from smalti.runtime.report import engine_report
-from smalti.target.x86.instructions import LEVELS
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
 from fuzz.command_line import report, started  # noqa: E402

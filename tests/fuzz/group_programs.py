@@ -27,12 +27,12 @@ from contraction_graphs import CONV_CASES, fitting, linear  # noqa: E402
 from graph_strategies import graphs  # noqa: E402
 from group_kernels import execute, narrowed, pieces, relative_error  # noqa: E402
 
+from smalti.codegen.gpu.lower import FORMS  # noqa: E402
 from smalti.errors import IllegalSchedule  # noqa: E402
 from smalti.graph import Graph  # noqa: E402
 from smalti.kernel.form import Kernel  # noqa: E402
 from smalti.schedule.choose_group import choose_group  # noqa: E402
 from smalti.schedule.group import GroupLimits, GroupSchedule, MatrixShape  # noqa: E402
-from smalti.target.gpu.lower import FORMS  # noqa: E402
 
 MATRICES = tuple(MatrixShape(*shape, factors, "f32") for shape in ((8, 8, 8), (16, 16, 16))
                  for factors in ("f16", "bf16"))

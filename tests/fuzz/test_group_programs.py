@@ -20,7 +20,7 @@ def test_a_barrier_that_is_missing_would_be_noticed(monkeypatch: pytest.MonkeyPa
     kernel, limits = attention(5, 9, 1, 8), DEVICES["least"]
     schedule = choose_group(kernel, limits)
     check(kernel, schedule, limits, 32)
-    monkeypatch.setattr("smalti.target.gpu.builder.Builder.barrier", lambda self: None)
+    monkeypatch.setattr("smalti.codegen.gpu.builder.Builder.barrier", lambda self: None)
     with pytest.raises(VerificationError, match="race|never written"):
         check(kernel, schedule, limits, 32)
 
@@ -29,6 +29,6 @@ def test_a_wrong_result_would_be_noticed() -> None:
     kernel, limits = attention(5, 9, 1, 8), DEVICES["least"]
     schedule = choose_group(kernel, limits)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("smalti.target.gpu.attention.LOG2_E", 1.44)
+        patch.setattr("smalti.codegen.gpu.attention.LOG2_E", 1.44)
         with pytest.raises(AssertionError, match="out is off by"):
             check(kernel, schedule, limits, 32)

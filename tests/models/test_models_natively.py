@@ -9,6 +9,8 @@ import pytest
 from native_pieces import LEVELS, arrays_for, relative_error
 from peers_models import TINY_TEXT, TINY_UNET, TINY_VAE
 
+from smalti.codegen.x86.instructions import level
+from smalti.codegen.x86.lower import limits
 from smalti.graph import Graph, evaluate
 from smalti.models import (
     ControlNetConfig,
@@ -26,8 +28,6 @@ from smalti.models import (
 )
 from smalti.runtime.compiler import build_image
 from smalti.runtime.program import NativeProgram
-from smalti.target.x86.instructions import level
-from smalti.target.x86.lower import limits
 
 TINY_SDXL_UNET = replace(
     TINY_UNET, attention=(False, True), transformer_depth=(0, 2), head_dim=16, vector_dim=40,

@@ -10,13 +10,13 @@ from native_pieces import LEVELS, arrays_for, relative_error
 from peers_models import TINY_UNET, TINY_VAE
 
 from smalti.benchmark import peers
+from smalti.codegen.x86.instructions import level
+from smalti.codegen.x86.lower import limits
 from smalti.errors import InputError
 from smalti.graph import Graph, evaluate, verify
 from smalti.models import tileable, unet_graph, vae_decoder_graph, vae_encoder_graph
 from smalti.runtime.compiler import build_image
 from smalti.runtime.program import NativeProgram
-from smalti.target.x86.instructions import level
-from smalti.target.x86.lower import limits
 
 SMALL_VAE = replace(TINY_VAE, block_channels=(16, 32))
 MOVES = {"x": (0, 4), "y": (2, 0), "xy": (2, 4)}

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from native_pieces import LEVELS, check_graph
 
+from smalti.codegen.x86.functions import FUNCTIONS
 from smalti.fuse.support import lacking
 from smalti.graph import Graph, evaluate
 from smalti.rewrite import rewrite
-from smalti.target.x86.functions import FUNCTIONS
 
 Make = Callable[[Graph], None]
 

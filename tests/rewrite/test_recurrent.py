@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from native_pieces import LEVELS, arrays_for, check_graph
 
+from smalti.codegen.x86.functions import FUNCTIONS
 from smalti.fuse.support import lacking
 from smalti.graph import Graph, evaluate
 from smalti.rewrite import rewrite
 from smalti.rewrite.recurrent import STEPS_MAX
-from smalti.target.x86.functions import FUNCTIONS
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 USUAL = {"rnn": ("tanh",), "gru": ("sigmoid", "tanh"), "lstm": ("sigmoid", "tanh", "tanh")}

@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from smalti.codegen.x86.instructions import level
+from smalti.codegen.x86.lower import limits
 from smalti.errors import IllegalSchedule
 from smalti.fuse import cut
 from smalti.graph import Graph
@@ -19,8 +21,6 @@ from smalti.runtime.table import Row, Table
 from smalti.runtime.threads import driver_entry
 from smalti.schedule import arithmetic, parse
 from smalti.schedule.space import space
-from smalti.target.x86.instructions import level
-from smalti.target.x86.lower import limits
 
 LEVELS = available_levels()
 RANDOM = np.random.default_rng(0)

@@ -13,6 +13,8 @@ from native_pieces import LEVELS, arrays_for, relative_error
 from peers_models import TINY_VAE
 from tiny_programs import MODELS, arrays
 
+from smalti.codegen.x86.instructions import level
+from smalti.codegen.x86.lower import limits
 from smalti.errors import InputError, NumericsError
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES
@@ -20,8 +22,6 @@ from smalti.models import vae_decoder_graph
 from smalti.runtime import compiler
 from smalti.runtime.compiler import build_image, compile_graph
 from smalti.runtime.program import NativeProgram
-from smalti.target.x86.instructions import level
-from smalti.target.x86.lower import limits
 
 EXAMPLES = 40
 @pytest.fixture(autouse=True)

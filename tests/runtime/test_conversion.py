@@ -6,10 +6,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from smalti.codegen.x86.conversion import BLOCK
 from smalti.graph.operation import DTYPES
 from smalti.runtime import conversion
 from smalti.runtime.conversion import converted
-from smalti.target.x86.conversion import BLOCK
 
 ALL = np.arange(1 << 16, dtype=np.uint16)
 COUNT = 10 * BLOCK + 77

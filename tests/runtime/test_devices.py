@@ -8,11 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from smalti.codegen.x86.instructions import LEVELS
 from smalti.errors import DeviceError, InputError
 from smalti.runtime.devices import (
-    Device, absences, available_levels, best_level, cpu, devices,
+    Device,
+    absences,
+    available_levels,
+    best_level,
+    cpu,
+    devices,
 )
-from smalti.target.x86.instructions import LEVELS
 
 module = import_module("smalti.runtime.devices")  # the package has a function of that name
 CPUINFO = Path("/proc/cpuinfo")

@@ -10,14 +10,15 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from fuzz.engine_files import sections_of, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from fuzz.engine_files import sections_of, written
 from mixed_graphs import mixed_graphs
 from native_pieces import LEVELS
 from safetensors.numpy import save_file
 
 import smalti
+from smalti.codegen.x86.instructions import LEVELS as ALL_LEVELS
 from smalti.errors import CheckpointError, EngineError, InputError, OutputError
 from smalti.graph import Graph, evaluate, show
 from smalti.graph.quantised import FORMATS, quantised
@@ -26,7 +27,6 @@ from smalti.runtime.compiler import Recipe, compile_graph
 from smalti.runtime.container import Container
 from smalti.runtime.devices import cpu
 from smalti.runtime.engine_file import EngineFile
-from smalti.target.x86.instructions import LEVELS as ALL_LEVELS
 
 X = np.random.default_rng(0).standard_normal((2, 8, 6, 6), np.float32)
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from native_pieces import LEVELS, relative_error
 
+from smalti.codegen.x86.instructions import level
+from smalti.codegen.x86.lower import limits
 from smalti.errors import InputError
 from smalti.graph import Graph, Value, evaluate
 from smalti.graph.operation import DTYPES, FLOATS, Type
@@ -13,8 +15,6 @@ from smalti.rewrite.halves import widened
 from smalti.runtime.compiler import build_image, compile_graph
 from smalti.runtime.image import HostCall, Image
 from smalti.runtime.program import NativeProgram
-from smalti.target.x86.instructions import level
-from smalti.target.x86.lower import limits
 
 Arrays = dict[str, np.ndarray]
 

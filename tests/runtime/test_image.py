@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from smalti.codegen.x86.instructions import level
+from smalti.codegen.x86.lower import limits
 from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.runtime.compiler import build_image
 from smalti.runtime.image import HEADER, MAGIC, Image, Place, array_at
 from smalti.runtime.program import NativeProgram
-from smalti.target.x86.instructions import level
-from smalti.target.x86.lower import limits
 
 
 @pytest.fixture(scope="module")

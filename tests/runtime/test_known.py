@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from smalti.codegen.x86.instructions import level
+from smalti.codegen.x86.lower import limits
 from smalti.fuse import cut
 from smalti.graph import Graph
 from smalti.runtime import compile_graph
 from smalti.runtime.devices import available_levels
 from smalti.runtime.known import scope, store
 from smalti.schedule import choose, parse
-from smalti.target.x86.lower import limits
-from smalti.target.x86.instructions import level
 from smalti.tune.store import Measured
 
 LEVEL = available_levels()[-1]

@@ -12,6 +12,8 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from native_pieces import LEVELS, arrays_for, relative_error
 
+from smalti.codegen.x86.instructions import level
+from smalti.codegen.x86.lower import limits
 from smalti.errors import NumericsError
 from smalti.graph import Graph, Value, evaluate
 from smalti.models import vae_decoder_graph
@@ -21,8 +23,6 @@ from smalti.runtime.compiler import build_image
 from smalti.runtime.image import Image
 from smalti.runtime.program import SCRATCH_ALIGNMENT, NativeProgram
 from smalti.runtime.table import Table
-from smalti.target.x86.instructions import level
-from smalti.target.x86.lower import limits
 
 SMALL_VAE = VaeConfig(channels=8, block_channels=(8, 16, 16), res_blocks=1, z_channels=4,
                       norm_groups=4)

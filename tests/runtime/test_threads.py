@@ -12,12 +12,12 @@ import time
 import numpy as np
 import pytest
 
+from smalti.codegen.x86.assembler import Assembler, Code, Memory
+from smalti.codegen.x86.driver import driver
+from smalti.codegen.x86.instructions import level
+from smalti.codegen.x86.layout import LAUNCH, NO_BARRIER, aligned
 from smalti.runtime.executable import Executable, joined
 from smalti.runtime.threads import Workers, context, workers
-from smalti.target.x86.assembler import Assembler, Code, Memory
-from smalti.target.x86.driver import driver
-from smalti.target.x86.instructions import level
-from smalti.target.x86.layout import LAUNCH, NO_BARRIER, aligned
 
 
 def count_calls() -> Code:

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from smalti.codegen.x86.instructions import level
+from smalti.codegen.x86.lower import limits
 from smalti.errors import VerificationError
 from smalti.graph import Graph
 from smalti.runtime.compiler import build_image
 from smalti.runtime.image import HostCall, Image, Launch, Operand, Place
 from smalti.runtime.verifier import verify
-from smalti.target.x86.instructions import level
-from smalti.target.x86.lower import limits
 
 
 def image() -> Image:

@@ -13,12 +13,12 @@ import pytest
 from gpu_devices import chain, filled, increment
 from webgpu_devices import plain_webgpu, webgpu  # noqa: F401
 
+from smalti.codegen.gpu.builder import Builder
+from smalti.codegen.gpu.form import U32, GroupProgram
 from smalti.errors import DeviceError, DeviceLostError, DeviceMemoryError, VerificationError
 from smalti.runtime.gpu import Buffer, Copy, Dispatch, Gpu, Recording
 from smalti.runtime.webgpu import WebGpu, adapters, open_device
 from smalti.runtime.webgpu import library as wgpu_library
-from smalti.target.gpu.builder import Builder
-from smalti.target.gpu.form import U32, GroupProgram
 
 
 def busy(turns: int) -> GroupProgram:

@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_pieces import LEVELS, Block, run_steps
 
+from smalti.codegen.x86.instructions import level
+from smalti.codegen.x86.lower import limits
+from smalti.codegen.x86.lowered import PackedWeight
+from smalti.codegen.x86.packing import lower_packing
 from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph import Graph
 from smalti.graph.operation import DTYPES
 from smalti.runtime.compiler import build_image, compile_graph
 from smalti.runtime.program import NativeProgram
 from smalti.runtime.weights import BEHIND_BYTES, checked
-from smalti.target.x86.instructions import level
-from smalti.target.x86.lower import limits
-from smalti.target.x86.lowered import PackedWeight
-from smalti.target.x86.packing import lower_packing
 
 EXAMPLES = 40
 

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smalti.codegen.x86.instructions import LEVELS
+from smalti.codegen.x86.lower import limits
 from smalti.errors import IllegalSchedule
 from smalti.fuse import cut
 from smalti.graph import Graph
@@ -32,8 +34,6 @@ from smalti.schedule.choose import (
 )
 from smalti.schedule.merge import contraction_extents, map_axes
 from smalti.schedule.winograd import even
-from smalti.target.x86.instructions import LEVELS
-from smalti.target.x86.lower import limits
 
 EXAMPLES = 150
 CPUS = st.builds(

@@ -7,12 +7,12 @@ import pytest
 from kernel_strategies import GRAPHS, inputs_for, pieces
 from native_pieces import LEVELS, PieceRunner, arrays_for, relative_error, run_pieces
 
+from smalti.codegen.x86.instructions import level
+from smalti.codegen.x86.lower import limits, lower
 from smalti.graph import Graph, evaluate
 from smalti.kernel.form import Kernel
 from smalti.schedule import Limits, Schedule, arithmetic, choose
 from smalti.schedule.space import space
-from smalti.target.x86.instructions import level
-from smalti.target.x86.lower import limits, lower
 
 CPU = limits(level(LEVELS[-1]), 2, 48 << 10, 1 << 20)
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from native_pieces import LEVELS, PieceRunner
 
+from smalti.codegen.x86.lower import lower
 from smalti.fuse import Piece, View, cut
 from smalti.graph import Graph, Value
 from smalti.kernel.form import Kernel
 from smalti.schedule import Limits, Schedule, choose
 from smalti.schedule.choose import FILTERING_MAX
 from smalti.schedule.walk import walk
-from smalti.target.x86.lower import lower
 
 
 def conv(x: Value, channels: int, window: int = 3, **attributes) -> Value:

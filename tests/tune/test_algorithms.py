@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from native_pieces import LEVELS
 
+from smalti.codegen.x86.instructions import level
+from smalti.codegen.x86.lower import limits, lower
 from smalti.fuse import cut
 from smalti.graph import Graph
 from smalti.kernel.form import Kernel
 from smalti.schedule import choose
 from smalti.schedule.choose import algorithms
 from smalti.schedule.winograd import growth_of
-from smalti.target.x86.instructions import level
-from smalti.target.x86.lower import limits, lower
 from smalti.tune.algorithms import planned
 from smalti.tune.assignment import greedy
 from smalti.tune.preference import GAIN_MIN

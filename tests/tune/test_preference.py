@@ -6,10 +6,10 @@ import pytest
 from kernel_strategies import pieces
 from native_pieces import LEVELS
 
+from smalti.codegen.x86.instructions import level
+from smalti.codegen.x86.lower import limits, lower
 from smalti.schedule import arithmetic, choose
 from smalti.schedule.space import DECISIONS, around, space
-from smalti.target.x86.instructions import level
-from smalti.target.x86.lower import limits, lower
 from smalti.tune.preference import GAIN_MIN, preferred
 
 CPU = limits(level(LEVELS[-1]), 2, 48 << 10, 1 << 20)

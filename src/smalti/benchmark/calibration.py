@@ -16,6 +16,7 @@ import numpy as np
 
 from smalti import machine, nn
 from smalti.benchmark import probes
+from smalti.codegen.x86.instructions import level
 from smalti.graph import Graph, Value
 from smalti.machine import cpu
 from smalti.machine.cpu.fitting import Sample, fitted
@@ -25,7 +26,6 @@ from smalti.runtime.devices import cpu as processor
 from smalti.runtime.devices import modelled_code
 from smalti.runtime.prediction import launches
 from smalti.runtime.program import NativeProgram
-from smalti.target.x86.instructions import level
 
 ROUNDS, SECONDS_EACH, RUNS_MIN = 3, 0.02, 3
 FASTEST = 10

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from smalti.codegen.x86.assembler import Assembler, Code, Memory
+from smalti.codegen.x86.instructions import Level
+from smalti.codegen.x86.layout import LAUNCH, aligned
 from smalti.runtime.executable import Executable
 from smalti.runtime.memory import anonymous
 from smalti.runtime.threads import context, driver_entry, workers
-from smalti.target.x86.assembler import Assembler, Code, Memory
-from smalti.target.x86.instructions import Level
-from smalti.target.x86.layout import LAUNCH, aligned
 
 SUMS = 12
 """Sums that do not depend on one another: more than latency times instructions a cycle."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from smalti.benchmark.probes import bandwidth, flops
+from smalti.codegen.x86.instructions import level
 from smalti.runtime.devices import Device, cpu, recorded
-from smalti.target.x86.instructions import level
 
 READ_BYTES_MIN = 256 << 20
 

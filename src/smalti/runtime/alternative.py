@@ -15,6 +15,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from smalti.codegen.x86.contraction import packed_weight
+from smalti.codegen.x86.instructions import level
+from smalti.codegen.x86.lower import PackedWeight, lower
+from smalti.codegen.x86.lowered import pointers
+from smalti.codegen.x86.packing import lower_packing
 from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import Kernel
@@ -26,11 +31,6 @@ from smalti.runtime.table import Row, Table
 from smalti.runtime.weights import ALIGNMENT, checked
 from smalti.schedule import ContractionSchedule, Schedule, parse
 from smalti.schedule.merge import weights_bound
-from smalti.target.x86.contraction import packed_weight
-from smalti.target.x86.instructions import level
-from smalti.target.x86.lower import PackedWeight, lower
-from smalti.target.x86.lowered import pointers
-from smalti.target.x86.packing import lower_packing
 
 
 class Alternative:

@@ -18,6 +18,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from smalti import settings
+from smalti.codegen.x86.assembler import Code
+from smalti.codegen.x86.encoder import disassembly
+from smalti.codegen.x86.functions import FUNCTIONS
+from smalti.codegen.x86.instructions import Level, level
+from smalti.codegen.x86.lower import Lowered, PackedWeight, limits, lower
+from smalti.codegen.x86.packing import lower_packing
 from smalti.errors import IllegalSchedule, InputError, UnsupportedError, UnsupportedNode
 from smalti.fuse import Cut, HostPiece, View, cut, narrowed
 from smalti.fuse import held as with_halves
@@ -34,7 +40,14 @@ from smalti.runtime.devices import available_levels, best_level, cpu
 from smalti.runtime.executable import joined
 from smalti.runtime.front import prepared, show_pieces
 from smalti.runtime.image import (
-    Filtered, HostCall, Image, Launch, Operand, PieceInfo, Place, Slot,
+    Filtered,
+    HostCall,
+    Image,
+    Launch,
+    Operand,
+    PieceInfo,
+    Place,
+    Slot,
 )
 from smalti.runtime.known import Known
 from smalti.runtime.program import NativeProgram, Program
@@ -45,12 +58,6 @@ from smalti.schedule import Schedule, arithmetic
 from smalti.schedule.choose import FILTERING_MAX
 from smalti.schedule.schedule import Limits
 from smalti.schedule.winograd import growth_of
-from smalti.target.x86.assembler import Code
-from smalti.target.x86.encoder import disassembly
-from smalti.target.x86.functions import FUNCTIONS
-from smalti.target.x86.instructions import Level, level
-from smalti.target.x86.lower import Lowered, PackedWeight, limits, lower
-from smalti.target.x86.packing import lower_packing
 from smalti.tune.algorithms import planned
 from smalti.tune.cutting import Make, decided
 from smalti.tune.objective import checked as checked_objective

@@ -15,6 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from smalti import settings
+from smalti.codegen.gpu import GroupProgram, Lowered
+from smalti.codegen.gpu.functions import FUNCTIONS
+from smalti.codegen.gpu.lower import lower
 from smalti.errors import IllegalSchedule, InputError, UnsupportedError, UnsupportedNode
 from smalti.fuse import Cut, Piece, cut, narrowed
 from smalti.fuse import held as with_halves
@@ -30,9 +33,6 @@ from smalti.runtime.front import prepared, show_pieces
 from smalti.runtime.gpu import Gpu, Module
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupLimits
-from smalti.target.gpu import GroupProgram, Lowered
-from smalti.target.gpu.functions import FUNCTIONS
-from smalti.target.gpu.lower import lower
 
 PRECISIONS = ("auto", "f32", "f16", "bf16")
 NO_WEIGHTS: Mapping[str, str] = {}

@@ -1,7 +1,7 @@
 """What a device runs of a program, and where everything lies in its memory.
 
 Values between kernels lie in one buffer, the arena, by their lifetimes; weights in buffers of their
-own. Devices store integers of every size as 32 bits (`target.gpu.lowered.STORED_AS`), so that what
+own. Devices store integers of every size as 32 bits (`codegen.gpu.lowered.STORED_AS`), so that what
 kernels and the host both touch is known to each under its own dtype (`Stored`).
 """
 
@@ -17,6 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from smalti.codegen.gpu import GroupProgram, Lowered, Packed
+from smalti.codegen.gpu.form import Binding
+from smalti.codegen.gpu.lowered import RAW, STORED_AS, WORKSPACE
+from smalti.codegen.gpu.scalars import scalarised
 from smalti.errors import InputError
 from smalti.fuse import Cut, HostPiece, Piece, Storage, View
 from smalti.fuse.support import When
@@ -27,10 +31,6 @@ from smalti.runtime.gpu import Module
 from smalti.runtime.image import PieceInfo, Place
 from smalti.runtime.strips import Course, Turn
 from smalti.schedule.group import GroupLimits
-from smalti.target.gpu import GroupProgram, Lowered, Packed
-from smalti.target.gpu.form import Binding
-from smalti.target.gpu.lowered import RAW, STORED_AS, WORKSPACE
-from smalti.target.gpu.scalars import scalarised
 
 ON_DEVICE = ("arena", "input")
 LENGTH = struct.Struct("<Q")

@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from smalti import machine, settings
+from smalti.codegen.x86.driver import enabled_state, identify
+from smalti.codegen.x86.instructions import LEVELS, level
 from smalti.errors import DeviceError, InputError, UnknownDeviceError
 from smalti.machine.cpu import Measured
 from smalti.machine.detection import at_level
 from smalti.runtime.cache import code_digest
 from smalti.runtime.executable import Executable, joined
-from smalti.target.x86.driver import enabled_state, identify
-from smalti.target.x86.instructions import LEVELS, level
 
 X86 = ("x86_64", "amd64")
 
@@ -211,7 +211,7 @@ def calibration_path() -> Path:
 
 def modelled_code() -> str:
     """The hash of the code that constants of the timing model are fitted to."""
-    return code_digest("kernel", "machine", "schedule", "target")
+    return code_digest("kernel", "machine", "schedule", "codegen")
 
 
 # ---------------------------------------------------------------------- cpuid

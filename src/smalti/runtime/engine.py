@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from smalti import __version__, settings
+from smalti.codegen.x86.instructions import LEVELS, level
 from smalti.errors import EngineError, InputError
 from smalti.graph import show
 from smalti.graph.operation import DTYPES
@@ -28,13 +29,20 @@ from smalti.runtime import container
 from smalti.runtime.compiler import Recipe, compile_graph
 from smalti.runtime.devices import available_levels, cpu
 from smalti.runtime.engine_file import (
-    ABOUT, ANEW, GRAPH, IMAGE, WEIGHT_ALIGNMENT, WEIGHTS, About, EngineFile, Parameter,
+    ABOUT,
+    ANEW,
+    GRAPH,
+    IMAGE,
+    WEIGHT_ALIGNMENT,
+    WEIGHTS,
+    About,
+    EngineFile,
+    Parameter,
 )
 from smalti.runtime.image import Image
 from smalti.runtime.program import NativeProgram, Program
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 from smalti.runtime.weights import imprecise
-from smalti.target.x86.instructions import LEVELS, level
 
 Progress = Callable[[str], None]
 

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from smalti.codegen.gpu.form import GroupProgram
+from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.runtime.devices import Device
 from smalti.schedule.group import GroupLimits
-from smalti.target.gpu.form import GroupProgram
-from smalti.target.gpu.memory import STORED_DTYPES
 
 
 class Buffer(ABC):

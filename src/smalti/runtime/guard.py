@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from smalti.target.x86.filtering import FILTERINGS, Filtering, Matrix
+from smalti.codegen.x86.filtering import FILTERINGS, Filtering, Matrix
 
 ERROR_MAX = 1e-5
 """Relative to the result, in the Euclidean norm. Errors of layers are independent: those of 60 add

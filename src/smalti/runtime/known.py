@@ -17,7 +17,7 @@ from smalti.tune.objective import Objective
 from smalti.tune.preference import preferred
 from smalti.tune.store import NAME, Scope, Store, digest
 
-GENERATORS = ("kernel", "schedule", "target")
+GENERATORS = ("kernel", "schedule", "codegen")
 """Folders of the code that a measurement depends on."""
 
 

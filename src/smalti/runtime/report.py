@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from smalti.codegen.x86.functions import FUNCTIONS
 from smalti.errors import InputError, UnsupportedError
 from smalti.frontend.onnx import Model, load, read_model
 from smalti.frontend.onnx.tensors import DTYPE_OF, Tensors
@@ -14,7 +15,6 @@ from smalti.graph import Graph
 from smalti.rewrite import rewrite
 from smalti.runtime.devices import available_levels
 from smalti.runtime.engine_file import EngineFile
-from smalti.target.x86.functions import FUNCTIONS
 
 LISTED_MAX = 12
 WIDTH = 12

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from smalti.codegen.x86.layout import LAUNCH, NO_BARRIER, aligned
 from smalti.runtime.threads import call, context, driver_entry, workers
-from smalti.target.x86.layout import LAUNCH, NO_BARRIER, aligned
 
 COUNTER_BYTES = 64
 

@@ -17,11 +17,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from smalti.codegen.x86.driver import driver
+from smalti.codegen.x86.layout import CONTEXT, LAUNCH, aligned, offset
 from smalti.errors import DeviceError
 from smalti.runtime.executable import Executable
 from smalti.settings import usable_cores
-from smalti.target.x86.driver import driver
-from smalti.target.x86.layout import CONTEXT, LAUNCH, aligned, offset
 
 SPINS = 2000
 """Looks at a barrier before a thread sleeps: some 50 us, about what waking one costs."""

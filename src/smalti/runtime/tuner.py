@@ -20,6 +20,8 @@ from functools import cached_property
 
 import numpy as np
 
+from smalti.codegen.x86.instructions import level
+from smalti.codegen.x86.lower import limits
 from smalti.errors import IllegalSchedule, VerificationError
 from smalti.kernel.form import Kernel
 from smalti.kernel.text import parse as parse_kernel
@@ -32,8 +34,6 @@ from smalti.runtime.program import NativeProgram
 from smalti.runtime.sources import Read
 from smalti.schedule import Schedule, parse
 from smalti.schedule.space import space
-from smalti.target.x86.instructions import level
-from smalti.target.x86.lower import limits
 from smalti.tune.contest import Contest
 from smalti.tune.objective import OBJECTIVES
 from smalti.tune.store import Measured, Scope, digest

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from gpu_devices import filled, increment
 
+from smalti.codegen.spirv import emit
 from smalti.errors import DeviceError
 from smalti.runtime import cache
 from smalti.runtime.gpu import Binding, Dispatch, Gpu
 from smalti.runtime.vulkan import Adapter, VulkanGpu
 from smalti.runtime.vulkan.library import Functions
-from smalti.target.spirv import emit
 
 
 def works(gpu: Gpu) -> bool:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from gpu_devices import chain, filled, increment
 
+from smalti.codegen.spirv import emit
 from smalti.errors import DeviceError, InputError
 from smalti.runtime.gpu import Binding, Buffer, Copy, Dispatch, Gpu
 from smalti.runtime.vulkan import VulkanGpu, recording
-from smalti.target.spirv import emit
 
 
 def values(gpu: Gpu, buffer: Buffer, offset: int, count: int) -> np.ndarray:

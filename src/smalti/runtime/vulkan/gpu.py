@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from smalti import settings
+from smalti.codegen.gpu.form import GroupProgram
+from smalti.codegen.spirv import emit, listing
 from smalti.errors import InputError
 from smalti.runtime import gpu
 from smalti.runtime.devices import Device
@@ -16,8 +18,6 @@ from smalti.runtime.vulkan.memory import Memory, VulkanBuffer
 from smalti.runtime.vulkan.pipelines import Pipelines, VulkanPipeline
 from smalti.runtime.vulkan.recording import VulkanRecording
 from smalti.runtime.vulkan.transfers import Transfers
-from smalti.target.gpu.form import GroupProgram
-from smalti.target.spirv import emit, listing
 
 KEEP_SECONDS = 10
 """Between times that what the driver compiled is written to disk, while the device is open."""

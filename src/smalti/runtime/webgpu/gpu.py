@@ -11,17 +11,22 @@ from typing import Any
 import numpy as np
 
 from smalti import settings
+from smalti.codegen.gpu.form import GroupProgram
+from smalti.codegen.wgsl import emit
+from smalti.codegen.wgsl.emit import ENTRY
 from smalti.errors import DeviceError, DeviceMemoryError
 from smalti.runtime.devices import Device, cpu
 from smalti.runtime.gpu import Buffer, Gpu, Launch, Module, Pipeline, Recording
 from smalti.runtime.webgpu.adapter import (
-    GRANULE, IMMEDIATES, MAPPABLE, TIMES, Adapter, adapters,
+    GRANULE,
+    IMMEDIATES,
+    MAPPABLE,
+    TIMES,
+    Adapter,
+    adapters,
 )
 from smalti.runtime.webgpu.library import caught, load, refusals, trusted_module
 from smalti.runtime.webgpu.recording import WebRecording
-from smalti.target.gpu.form import GroupProgram
-from smalti.target.wgsl import emit
-from smalti.target.wgsl.emit import ENTRY
 
 COPY_BYTES = 32 << 20  # of what is staged at once
 WORD = 4  # bytes; copies of WebGPU are of whole words

@@ -1,0 +1,178 @@
+"""Attention in tiles, with an online softmax (Milakov & Gimelshein 2018; Dao et al. 2022).
+
+A work-group has some queries of one head, and goes through the keys a tile at a time. Its
+invocations stand in rows and columns: row i has the queries 4 i to 4 i + 3, column j every key
+and every 4 channels whose number is j more than a multiple of the columns.
+
+    scores  [query][key]   = k q                     both staged in shared memory, sums in registers
+    top     [query]        = max(top, scores)        over the row of invocations
+    weights [key][query]   = e^(scores - top)        to shared memory
+    sums    [query][e]     = sums * e^(old top - top) + weights v
+
+`k` and `v` share their memory: they are staged by turns, so many channels at a time that all of it
+fits. What must not be looked at has a score far below all others: its weight is 0, and so are
+staged values behind the last key.
+"""
+
+from __future__ import annotations
+
+from smalti.codegen.gpu.form import U32, Expr, GroupProgram, number, op, spread, vector
+from smalti.codegen.gpu.heads import LOG2_E, WIDE, Heads
+from smalti.codegen.gpu.lowered import Lowered
+from smalti.codegen.gpu.matrix_attention import matrix_attention
+from smalti.codegen.gpu.types import Type
+from smalti.kernel.build import LOWEST, TOTAL_MIN
+from smalti.kernel.form import Kernel
+from smalti.schedule.group import QUERIES, GroupAttention, GroupLimits, GroupMatrixAttention
+
+ROW = Type("f32", QUERIES)
+"""A number for each query of an invocation."""
+
+
+def lower_attention(kernel: Kernel, schedule: GroupAttention | GroupMatrixAttention,
+                    limits: GroupLimits) -> Lowered:
+    """A work-group for some queries of each head."""
+    if isinstance(schedule, GroupMatrixAttention):
+        return Lowered((matrix_attention(kernel, schedule),))
+    return Lowered((_Attention(kernel, schedule).program(),))
+
+
+class _Attention(Heads):
+    """Sums in registers of invocations."""
+
+    def __init__(self, kernel: Kernel, schedule: GroupAttention) -> None:
+        super().__init__(kernel, schedule)
+        b = self.b
+        self.arrays = {name: b.shared(name, schedule.dtype if name != "part" else "f32", elements,
+                                      WIDE)
+                       for name, elements in schedule.shared(self.depth).items()}
+        self.row, self.column = (b.let(b.invocation // schedule.columns, "row"),
+                                 b.let(b.invocation % schedule.columns, "column"))
+        self.query = b.let(self.first + self.row * QUERIES, "query")
+
+    def program(self) -> GroupProgram:
+        """The program for all queries of all heads."""
+        b, s = self.b, self.schedule
+        depth = s.depth(self.depth)
+        self.stage(self.arrays["query"], s.stride(depth), "q", self.first, s.queries, 0, depth)
+        self.top, self.total = (b.variable(value, name, ROW)
+                                for value, name in ((LOWEST, "top"), (0.0, "total")))
+        self.sums = [[[b.variable(0.0, "sum", Type("f32", WIDE)) for _ in range(QUERIES)]
+                      for _ in range(s.vectors)] for _ in range(-(-self.width // s.channels))]
+        with b.loop(self.stop(), step=s.keys, name="key") as key:
+            self.weigh(self.scores(key))
+            self.add(key)
+        self.finish()
+        return self.finished()
+
+    # ------------------------------------------------------------------ a tile of keys
+
+    def scores(self, key: Expr) -> list[Expr]:
+        """The scores of an invocation's queries, for each of its keys."""
+        b, s = self.b, self.schedule
+        sums = [[b.variable(0.0, "score") for _ in range(QUERIES)] for _ in range(s.each)]
+        query, stage = self.arrays["query"], self.arrays["stage"]
+        stride = s.stride(s.depth(self.depth))
+        with b.loop(s.depth(self.depth), step=s.channels, name="channel") as channel:
+            b.barrier()
+            self.stage(stage, s.stride(s.channels), "k", key, s.keys, channel, s.channels)
+            b.barrier()
+            with b.loop(s.channels, step=WIDE) as c:
+                q = [b.let(b.load(query, (self.row * QUERIES + r) * stride + channel + c, WIDE))
+                     for r in range(QUERIES)]
+                for n, row in enumerate(sums):
+                    at = (self.column + n * s.columns) * s.stride(s.channels) + c
+                    k = b.let(b.load(stage, at, WIDE))
+                    for total, of in zip(row, q):
+                        b.set(total, dot(of, k, total))
+        queries = [self.query + r for r in range(QUERIES)]
+        return [self.allowed(vector(*row), queries,
+                             [b.let(key + self.column + n * s.columns)] * QUERIES)
+                for n, row in enumerate(sums)]
+
+    def weigh(self, scores: list[Expr]) -> None:
+        """Move the top, and put the weights below it into shared memory."""
+        b, s = self.b, self.schedule
+        top = scores[0]
+        for score in scores[1:]:
+            top = op("max", top, score)
+        top = b.let(op("max", self.top, self.over_row(b.let(top), "max")))
+        grown = b.let(op("exp2", (self.top - top) * LOG2_E))
+        weights = [b.let(op("exp2", (score - top) * LOG2_E)) for score in scores]
+        b.set(self.top, top)
+        b.set(self.total, sum(weights, self.total * grown))
+        for row in (row for part in self.sums for row in part):
+            for r, total in enumerate(row):
+                b.set(total, total * spread(grown.lane(r), WIDE))
+        for n, weight in enumerate(weights):
+            b.store(self.arrays["weight"], (self.column + n * s.columns) * s.stride(s.queries)
+                    + self.row * QUERIES, weight)
+
+    def over_row(self, value: Expr, fold: str) -> Expr:
+        """A number for each query, folded over the invocations that share the queries; the staged
+        keys are free then."""
+        b, s = self.b, self.schedule
+        if s.subgroup:
+            for step in (1 << n for n in range(s.columns.bit_length() - 1)):
+                value = b.let(op(fold, value, op("subgroup_shuffle_xor", value,
+                                              number(step, U32))))
+            b.barrier()
+            return value
+        part = self.arrays["part"]
+        b.store(part, self.column * s.queries + self.row * QUERIES, value)
+        b.barrier()
+        found = b.variable(b.load(part, self.row * QUERIES, QUERIES), "folded")
+        with b.loop(s.columns, 1) as column:
+            b.set(found, op(fold, found, b.load(part, column * s.queries + self.row * QUERIES,
+                                                QUERIES)))
+        return found
+
+    def add(self, key: Expr) -> None:
+        """Add the values of a tile by their weights."""
+        b, s, stage = self.b, self.schedule, self.arrays["stage"]
+        for part, sums in enumerate(self.sums):
+            if part:
+                b.barrier()
+            self.stage(stage, s.stride(s.channels), "v", key, s.keys, part * s.channels, s.channels)
+            b.barrier()
+            with b.loop(s.keys) as row:
+                weight = b.let(b.load(self.arrays["weight"], row * s.stride(s.queries)
+                                      + self.row * QUERIES, QUERIES))
+                for n, totals in enumerate(sums):
+                    at, inside = self.channel(n)
+                    value = b.let(b.load(stage, row * s.stride(s.channels) + at, WIDE,
+                                         where=inside))
+                    for r, total in enumerate(totals):
+                        b.set(total, op("fma", spread(weight.lane(r), WIDE), value, total))
+
+    def channel(self, number: int) -> tuple[Expr, Expr | None]:
+        """The first of the channels that vector `number` of an invocation has in a part, and
+        whether there are such."""
+        s = self.schedule
+        at = self.b.let((self.column + number * s.columns) * WIDE)
+        beyond = (number + 1) * s.columns * WIDE > s.channels
+        return at, (at < s.channels) if beyond else None
+
+    # ------------------------------------------------------------------ the end
+
+    def finish(self) -> None:
+        """Divide by the totals, and write the results."""
+        b, s = self.b, self.schedule
+        total = self.over_row(self.total, "add")
+        if self.masked:
+            total = op("max", total, number(TOTAL_MIN, ROW))
+        share = b.let(1.0 / total)
+        for r in range(QUERIES):
+            token = b.let(self.query + r)
+            for part, rows in enumerate(self.sums):
+                for n, row in enumerate(rows):
+                    at, inside = self.channel(n)
+                    value = b.let(row[r] * spread(share.lane(r), WIDE))
+                    self.write(token, b.let(at + part * s.channels), value, s.channels, inside)
+
+
+def dot(x: Expr, y: Expr, total: Expr) -> Expr:
+    """The sum of products of vectors, added to a total."""
+    for lane in range(x.type.lanes):
+        total = op("fma", x.lane(lane), y.lane(lane), total)
+    return total

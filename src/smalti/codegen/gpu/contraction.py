@@ -1,0 +1,275 @@
+"""Contractions on GPUs: products of matrices whose left factor is read through a window.
+
+    rows       pixels b, y, x of the result; of one row of one image where each has its own weight
+    columns    channels o of the result, of each part
+    depth      r, s, c: what a sum runs over
+
+A work-group computes a tile of the result. Chunk by chunk of the depth it stages its rows of the
+patch, prologue applied and zeros beyond borders, and its columns of the weight:
+
+    for each chunk of the depth:
+        a [row][depth], b [depth][column] = patch, weight        shared memory
+        sums += a b                                              registers, or the matrix unit
+    out = result of sums
+
+Where tiles are too few for the device, the depth is split among work-groups: they write their sums
+to the workspace, and a step behind adds these in their order. Where the prologue is much work, a
+step in front writes the patch to the workspace, with its borders.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from smalti.codegen.gpu.builder import Builder
+from smalti.codegen.gpu.expressions import Values, bind_for, unravel, work_groups
+from smalti.codegen.gpu.factors import ComputedWeight, PackedWeight, Patch
+from smalti.codegen.gpu.form import Binding, Expr, GroupProgram, op, select
+from smalti.codegen.gpu.lowered import WORKSPACE, Lowered
+from smalti.codegen.gpu.product import ZERO, Place, Product, reads, vector_lanes
+from smalti.codegen.gpu.results import Results
+from smalti.codegen.gpu.sums import VECTORS, Matrices, Registers
+from smalti.codegen.gpu.weights import VECTOR, packed_weight, padded
+from smalti.errors import IllegalSchedule
+from smalti.kernel.form import ELEMENT_BYTES, Buffer, Kernel, Load, axis
+from smalti.schedule.group import GroupContraction, GroupLimits
+from smalti.schedule.merge import access, store, weights_bound
+
+STEP_INVOCATIONS = 128
+"""Of a work-group of the steps in front and behind, where the device allows so many."""
+
+
+def lower_contraction(kernel: Kernel, schedule: GroupContraction, limits: GroupLimits) -> Lowered:
+    """The programs of a contraction. Raises IllegalSchedule where the schedule does not fit it."""
+    if schedule.prepared:
+        return _prepared(kernel, schedule, limits)
+    return _Contraction(kernel, schedule, limits).lower()
+
+
+class _Contraction:
+    def __init__(self, kernel: Kernel, schedule: GroupContraction, limits: GroupLimits) -> None:
+        self.kernel, self.s, self.limits = kernel, schedule, limits
+        self.product = Product(kernel)
+        self.results = Results(self.product)
+        self.bound = weights_bound(kernel)
+        self.packed = packed_weight(self.product, schedule) if self.bound else None
+        self.chunks = -(-self.product.depth // schedule.tile_k)
+        self.each = -(-self.chunks // schedule.split)
+        if schedule.direct and not self.bound:
+            raise IllegalSchedule("only packed weights are read where they are")
+        if kernel.stages[0].outside:
+            raise IllegalSchedule("beyond the borders of a contraction are zeros")
+        if (schedule.split - 1) * self.each >= self.chunks:
+            raise IllegalSchedule(f"{self.chunks} chunks are too few for {schedule.split} groups")
+
+    def lower(self) -> Lowered:
+        s, product = self.s, self.product
+        if s.split == 1:
+            return Lowered((self._multiply(),), packed=self.packed)
+        elements = s.split * product.batch * product.rows * product.parts * self._columns
+        return Lowered((self._multiply(), self._add()), 4 * elements, self.packed)
+
+    @property
+    def _columns(self) -> int:
+        """Channels of a part as sums in the workspace have them."""
+        return padded(self.product.columns)
+
+    # ------------------------------------------------------------------ the product
+
+    def _multiply(self) -> GroupProgram:
+        s, product, kernel = self.s, self.product, self.kernel
+        b = Builder("contraction", s.invocations, s.subgroup if s.matrix else 0)
+        patch = kernel.stages[0]
+        lanes = vector_lanes(product.extents.c)
+        uses = [(access(kernel, load), "c", lanes) for load in reads(patch.value)]
+        if not self.bound:
+            weight = access(kernel, kernel.stages[1].value.arguments[1])
+            uses.append((weight, "o", vector_lanes(product.columns)))
+        if s.split == 1:
+            uses += [(found, "o", self.results.lanes) for found in self.results.accesses]
+        bindings = bind_for(b, kernel, uses)
+        if self.packed is not None:
+            p = self.packed
+            bindings["weight"] = b.binding("weight", p.dtype, p.elements, "read", VECTOR)
+        if s.split > 1:
+            bindings[WORKSPACE] = self._workspace(b, "write")
+        which, outer, start, stop = self._place(b)
+        row = b.let(b.group[1] * s.tile_m)
+        column = b.let(b.group[0] * s.tile_n)
+        sums = (Matrices if s.matrix else Registers)(b, product, s, self.results.by_rows)
+        self._chunks(b, bindings, row, column, outer, (start, stop), sums)
+        if s.split > 1:
+            sums.finish(lambda r, c, values: self._part(b, bindings, which, row + r, column + c,
+                                                        values))
+        else:
+            sums.finish(lambda r, c, values: self.results.write(
+                b, bindings, b.let(row + r), b.let(column + c), values, outer,
+                (s.tile_m, s.tile_n)))
+        return b.finish((-(-product.columns // s.tile_n), -(-product.rows // s.tile_m),
+                         product.batch * s.split))
+
+    def _place(self, b: Builder) -> tuple[Expr, Place, Expr, Expr]:
+        """Which part of the sums this work-group makes, b and y of its batch, and its chunks."""
+        s, product = self.s, self.product
+        number, part = b.group[2], ZERO
+        if s.split > 1:
+            number, part = b.let(b.group[2] % product.batch), b.let(b.group[2] // product.batch)
+        outer = unravel(b, number, product.axes[1])
+        if s.split == 1:
+            return ZERO, outer, ZERO, op("add", ZERO, self.chunks)
+        start = b.let(part * self.each)
+        stop = start + self.each
+        if self.chunks % self.each:
+            stop = op("min", stop, self.chunks)
+        return b.group[2], outer, start, b.let(stop)
+
+    def _chunks(self, b: Builder, bindings: dict, row: Expr, column: Expr, outer: Place,
+                span: tuple[Expr, Expr], sums: Registers | Matrices) -> None:
+        """Add up the products of all chunks of `span`."""
+        s, product = self.s, self.product
+        own_a = s.tile_m * (s.tile_k + s.pad)
+        own_b = s.tile_k * (product.parts * s.tile_n + s.pad)
+        a = b.shared("a", s.dtype, s.buffers * own_a, VECTOR)
+        right = None if s.direct else b.shared("b", s.dtype, s.buffers * own_b, VECTOR)
+        patch = Patch(b, product, s, bindings, row, outer, a)
+        weight = (PackedWeight(b, product, s, bindings, column, right) if self.bound else
+                  ComputedWeight(b, product, s, bindings, column, outer, right))
+        start, stop = span
+        last = b.let(stop - 1)
+
+        def following(chunk: Expr) -> Expr:
+            return b.let(op("min", chunk + 1, last))
+
+        if not s.ahead:
+            with b.loop(stop, start) as chunk:
+                for factor in (patch, weight):
+                    factor.put(factor.fetch(chunk), ZERO)
+                b.barrier()
+                sums.multiply(a, weight, chunk, ZERO, ZERO)
+                b.barrier()
+        elif s.buffers == 1:
+            kept = [(factor, factor.keep(factor.fetch(start))) for factor in (patch, weight)]
+            with b.loop(stop, start) as chunk:
+                for factor, held in kept:
+                    factor.put(held, ZERO)
+                b.barrier()
+                ahead = following(chunk)
+                for factor, held in kept:
+                    factor.renew(held, factor.fetch(ahead))
+                sums.multiply(a, weight, chunk, ZERO, ZERO)
+                b.barrier()
+        else:
+            for factor in (patch, weight):
+                factor.put(factor.fetch(start), (start & 1) * (own_a if factor is patch else own_b))
+            b.barrier()
+            with b.loop(stop, start) as chunk:
+                this, ahead = b.let(chunk & 1), following(chunk)
+                fetched = [(factor, factor.fetch(ahead), size)
+                           for factor, size in ((patch, own_a), (weight, own_b))]
+                sums.multiply(a, weight, chunk, this * own_a, this * own_b)
+                for factor, values, size in fetched:
+                    factor.put(values, b.let((this ^ 1) * size))
+                b.barrier()
+
+    # ------------------------------------------------------------------ sums of a split depth
+
+    def _workspace(self, b: Builder, use: str) -> Binding:
+        product = self.product
+        count = self.s.split * product.batch * product.rows * product.parts * self._columns
+        return b.binding(WORKSPACE, "f32", count, use, VECTOR)
+
+    def _part(self, b: Builder, bindings: dict, which: Expr, row: Expr, column: Expr,
+              sums: Sequence[Expr]) -> None:
+        """Write the sums of a row and four columns to the workspace."""
+        s, product = self.s, self.product
+        row, column = b.let(row), b.let(column)
+        line = b.let(self._line(which, row) + column)
+        inside = None
+        if product.rows % s.tile_m:
+            inside = row < product.rows
+        if self._columns % s.tile_n:
+            beyond = column < self._columns
+            inside = beyond if inside is None else inside & beyond
+        for part, total in enumerate(sums):
+            b.store(bindings[WORKSPACE], line + part * self._columns, total, where=inside)
+
+    def _line(self, which: Expr, row: Expr) -> Expr:
+        """Where the sums of a row are in the workspace, `which` counting batch inside of split."""
+        product = self.product
+        return (which * product.rows + row) * (product.parts * self._columns)
+
+    def _add(self) -> GroupProgram:
+        """The step that adds the sums of all work-groups, in order, and writes results."""
+        s, product = self.s, self.product
+        size = min(STEP_INVOCATIONS, self.limits.invocations)
+        b = Builder("contraction_sums", size)
+        bindings = bind_for(b, self.kernel,
+                            [(found, "o", self.results.lanes) for found in self.results.accesses])
+        space = self._workspace(b, "read")
+        vectors = self._columns // VECTOR
+        count = product.batch * product.rows * vectors
+        group, groups = work_groups(b, -(-count // size), self.limits)
+        index = b.let(group * size + b.invocation)
+        with b.branch(index < count):
+            axes = [("column", vectors), ("row", product.rows)]
+            at = unravel(b, index, [("batch", product.batch),
+                                    *(axes if self.results.by_rows else reversed(axes))])
+            outer = unravel(b, at["batch"], product.axes[1])
+            column = b.let(at["column"] * VECTOR)
+            line = b.let(self._line(at["batch"], at["row"]) + column)
+            sums = []
+            step = product.batch * product.rows * product.parts * self._columns
+            for part in range(product.parts):
+                total = b.variable(0.0, "sum", VECTORS)
+                with b.loop(s.split) as number:
+                    b.set(total, total + b.load(
+                        space, line + number * step + part * self._columns, VECTOR))
+                sums.append(total)
+            self.results.write(b, bindings, at["row"], column, sums, outer, (1, VECTOR))
+        return b.finish(groups)
+
+
+def _prepared(kernel: Kernel, schedule: GroupContraction, limits: GroupLimits) -> Lowered:
+    """A step that writes the patch to the workspace, and the contraction of what it has written."""
+    patch, *behind = kernel.stages
+    if schedule.split > 1:
+        raise IllegalSchedule("the workspace holds a patch or sums of a split depth, not both")
+    shape = kernel.buffer(patch.result).shape
+    strides = tuple(math.prod(shape[i + 1:]) for i in range(4))
+    space = Buffer(WORKSPACE, "output", shape, strides, schedule.dtype)
+    front = replace(kernel, buffers=(*kernel.buffers, space),
+                    stages=(replace(patch, result=WORKSPACE),))
+    read = Load(WORKSPACE, tuple(map(axis, "byxc")))
+    behind = (replace(patch, value=read, guards=()), *behind)
+    inner = replace(kernel, buffers=(*kernel.buffers, replace(space, role="input")), stages=behind)
+    found = _Contraction(inner, replace(schedule, prepared=False), limits).lower()
+    return replace(found, steps=(_prepare(front, limits), *found.steps),
+                   workspace_bytes=math.prod(shape) * ELEMENT_BYTES[schedule.dtype])
+
+
+def _prepare(kernel: Kernel, limits: GroupLimits) -> GroupProgram:
+    """The step that writes the patch, zeros beyond its borders."""
+    (patch,) = kernel.stages
+    channels = patch.axes[-1][1]
+    lanes, size = vector_lanes(channels), min(STEP_INVOCATIONS, limits.invocations)
+    b, out = Builder("patch", size), store(kernel, patch.axes, WORKSPACE)
+    accesses = [access(kernel, load) for load in reads(patch.value)]
+    bindings = bind_for(b, kernel, [(found, "c", lanes) for found in (*accesses, out)])
+    axes = (*patch.axes[:-1], ("c", channels // lanes))
+    count = math.prod(n for _, n in axes)
+    group, groups = work_groups(b, -(-count // size), limits)
+    index = b.let(group * size + b.invocation)
+    with b.branch(index < count):
+        at = unravel(b, index, axes)
+        at["c"] = b.let(at["c"] * lanes)
+        values = Values(b, kernel, bindings, at, "c", lanes)
+        inside = values.inside(patch.guards)
+        if inside is not None:
+            values.where = inside = b.let(inside)
+        value = values.value(patch.value)
+        if inside is not None:
+            value = select(inside, value, 0.0)
+        values.store(out, value)
+    return b.finish(groups)

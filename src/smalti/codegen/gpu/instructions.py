@@ -1,0 +1,132 @@
+"""The instructions of group programs: their types, and their meaning in numpy, row by row.
+
+A target has a row of its own for each. What no GPU computes to the last places (sin, tanh, erf …)
+is not here: `functions.py` makes it of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from smalti.codegen.gpu.types import FLOATS, INTEGERS, Matrix, Type
+
+ARITHMETIC = (*FLOATS, *INTEGERS)
+BITS = (*INTEGERS, "bool")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """`meaning` takes and gives arrays of the operands' types; None for what is no function of an
+    invocation's own values (conversion, lanes, subgroups, matrices), which `interpreter.py` spells.
+
+    `takes` are the scalar types of its operands; `asks`: it gives bool, else the operands' type.
+    """
+
+    arity: int
+    takes: tuple[str, ...]
+    meaning: Callable[..., Any] | None
+    asks: bool = False
+
+
+def _divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    if np.issubdtype(np.asarray(x).dtype, np.floating):
+        return np.divide(x, y)
+    y = np.where(y == 0, 1, y)
+    quotient = np.floor_divide(x, y)
+    return quotient + ((quotient < 0) & (quotient * y != x)).astype(quotient.dtype)
+
+
+def _remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    y = np.where(y == 0, 1, y)
+    return x - _divide(x, y) * y
+
+
+def _fma(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    return (np.asarray(x, np.float64) * y + z).astype(np.result_type(x))
+
+
+def _invert(x: np.ndarray) -> np.ndarray:
+    return ~x
+
+
+INSTRUCTIONS = {
+    "add": Instruction(2, ARITHMETIC, np.add),
+    "sub": Instruction(2, ARITHMETIC, np.subtract),
+    "mul": Instruction(2, ARITHMETIC, np.multiply),
+    "div": Instruction(2, ARITHMETIC, _divide),         # of integers towards 0; x / 0 is anything
+    "rem": Instruction(2, INTEGERS, _remainder),        # has the sign of x
+    "min": Instruction(2, ARITHMETIC, np.fmin),         # of NaN and a number: either
+    "max": Instruction(2, ARITHMETIC, np.fmax),
+    "fma": Instruction(3, FLOATS, _fma),                # x * y + z, rounded once or twice
+    "neg": Instruction(1, (*FLOATS, "i32"), np.negative),
+    "abs": Instruction(1, (*FLOATS, "i32"), np.abs),
+    "floor": Instruction(1, FLOATS, np.floor),
+    "ceil": Instruction(1, FLOATS, np.ceil),
+    "round": Instruction(1, FLOATS, np.rint),           # to the nearest, ties to even
+    "trunc": Instruction(1, FLOATS, np.trunc),
+    "sqrt": Instruction(1, FLOATS, np.sqrt),
+    "inverse_sqrt": Instruction(1, FLOATS, lambda x: (1 / np.sqrt(x)).astype(x.dtype)),
+    "exp2": Instruction(1, FLOATS, np.exp2),            # 3 + 2 |x| units in the last place
+    "log2": Instruction(1, FLOATS, np.log2),
+    "exp": Instruction(1, FLOATS, np.exp),
+    "log": Instruction(1, FLOATS, np.log),
+    "and": Instruction(2, BITS, np.bitwise_and),
+    "or": Instruction(2, BITS, np.bitwise_or),
+    "xor": Instruction(2, BITS, np.bitwise_xor),
+    "not": Instruction(1, BITS, _invert),
+    "shift_left": Instruction(2, INTEGERS, np.left_shift),
+    "shift_right": Instruction(2, INTEGERS, np.right_shift),  # of i32 it keeps the sign
+    "equal": Instruction(2, (*ARITHMETIC, "bool"), np.equal, asks=True),
+    "not_equal": Instruction(2, (*ARITHMETIC, "bool"), np.not_equal, asks=True),
+    "less": Instruction(2, ARITHMETIC, np.less, asks=True),
+    "less_equal": Instruction(2, ARITHMETIC, np.less_equal, asks=True),
+    "greater": Instruction(2, ARITHMETIC, np.greater, asks=True),
+    "greater_equal": Instruction(2, ARITHMETIC, np.greater_equal, asks=True),
+    "select": Instruction(3, (*ARITHMETIC, "bool"), np.where),  # (question, yes, no)
+    "convert": Instruction(1, (*ARITHMETIC, "bool"), None),
+    "bits": Instruction(1, ("f32", *INTEGERS), None),
+    "vector": Instruction(-1, ARITHMETIC, None),
+    "component": Instruction(2, ARITHMETIC, None),      # (vector, constant)
+    "subgroup_add": Instruction(1, ARITHMETIC, None),
+    "subgroup_max": Instruction(1, ARITHMETIC, None),
+    "subgroup_min": Instruction(1, ARITHMETIC, None),
+    "subgroup_shuffle": Instruction(2, ARITHMETIC, None),      # (value, lane it comes from)
+    "subgroup_shuffle_xor": Instruction(2, ARITHMETIC, None),  # (value, constant mask of lanes)
+    "matrix_multiply_add": Instruction(3, (), None),           # (a, b, sum)
+}
+SUBGROUP = tuple(name for name in INSTRUCTIONS if name.startswith("subgroup_"))
+
+
+def result_type(name: str, types: Sequence[Type | Matrix]) -> Type | Matrix:
+    """The type of an instruction's result; those of "convert", "bits" and "vector" are said where
+    they are made. Raises TypeError where operands do not fit.
+
+    >>> str(result_type("less", [Type("f32", 4), Type("f32", 4)]))
+    'boolx4'
+    """
+    entry = INSTRUCTIONS[name]
+    if entry.arity != len(types) or name in ("convert", "bits", "vector"):
+        raise TypeError(f"{name} of {len(types)} operands")
+    if name == "matrix_multiply_add":
+        a, b, total = types
+        fits = (a.role, b.role, total.role) == ("a", "b", "sum") and a.columns == b.rows and (
+            a.rows, b.columns) == (total.rows, total.columns)
+        if not fits:
+            raise TypeError(f"{name} of {a}, {b} and {total}")
+        return total
+    values = types[1:] if name == "select" else types
+    if name == "select" and types[0] not in (Type("bool"), Type("bool", types[1].lanes)):
+        raise TypeError(f"select asks {types[0]}")
+    if name in ("component", "subgroup_shuffle", "subgroup_shuffle_xor"):
+        values = types[:1]
+    first = values[0]
+    if any(t != first for t in values) or (
+            isinstance(first, Type) and first.scalar not in entry.takes):
+        raise TypeError(f"{name} of {', '.join(map(str, types))}")
+    if name == "component":
+        return Type(first.scalar)
+    return Type("bool", first.lanes) if entry.asks else first

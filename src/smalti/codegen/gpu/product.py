@@ -1,0 +1,105 @@
+"""A contraction as products of matrices, and where their rows, columns and depth are in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from smalti.codegen.gpu import form
+from smalti.codegen.gpu.builder import Builder
+from smalti.codegen.gpu.expressions import unravel
+from smalti.codegen.gpu.form import U32, number
+from smalti.kernel.form import Call, Expr, Kernel, Load
+from smalti.schedule.merge import Extents, contraction_extents, weights_batched
+
+ZERO = number(0, U32)
+Place = Mapping[str, form.Expr]
+
+
+@dataclass(frozen=True)
+class Product:
+    """`batch` products [rows, depth] times [depth, columns], the last for each of `parts`."""
+
+    kernel: Kernel
+
+    @cached_property
+    def extents(self) -> Extents:
+        """The extents of the contraction, b and y merged into x where that is possible."""
+        return contraction_extents(self.kernel)
+
+    @cached_property
+    def axes(self) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]:
+        """Axes of more than one step: those that rows walk through, and those of the batch."""
+        e = self.extents
+        every = [(name, n) for name, n in zip("byx", (e.b, e.y, e.x))]
+        split = 2 if weights_batched(self.kernel) else 0
+        rows, batch = every[split:], every[:split]
+        return (tuple(a for a in rows if a[1] > 1), tuple(a for a in batch if a[1] > 1))
+
+    @property
+    def rows(self) -> int:
+        """Pixels of a product."""
+        return math.prod(n for _, n in self.axes[0])
+
+    @property
+    def batch(self) -> int:
+        """Products, each with a weight of its own."""
+        return math.prod(n for _, n in self.axes[1])
+
+    @property
+    def columns(self) -> int:
+        """Channels of the result."""
+        return self.extents.o
+
+    @property
+    def parts(self) -> int:
+        """Sums that a channel of the result is made of."""
+        return self.extents.parts
+
+    @property
+    def depth(self) -> int:
+        """What a sum runs over: r, s, and c as the innermost."""
+        return self.extents.r * self.extents.s * self.extents.c
+
+    def pixel(self, b: Builder, row: form.Expr, outer: Place) -> dict[str, form.Expr]:
+        """b, y and x of a row; `outer` are those of its batch."""
+        return {"b": ZERO, "y": ZERO, "x": ZERO, **outer, **unravel(b, row, self.axes[0])}
+
+    def origin(self, pixel: Place) -> dict[str, form.Expr]:
+        """Where in the patch the window of a pixel begins."""
+        e = self.extents
+        return {"b": pixel["b"], "y": pixel["y"] * e.stride_y, "x": pixel["x"] * e.stride_x}
+
+    def step(self, at: Place) -> dict[str, form.Expr]:
+        """How far from there in the patch r, s and c are."""
+        e = self.extents
+        return {"y": at["r"] * e.dilation_y, "x": at["s"] * e.dilation_x, "c": at["c"]}
+
+    def within(self, b: Builder, chunk: form.Expr, tile: int, k: form.Expr) -> dict[str, form.Expr]:
+        """r, s and c of number `k` in a chunk of `tile` of the depth."""
+        e = self.extents
+        if e.r * e.s == 1:
+            return {"r": ZERO, "s": ZERO, "c": b.let(chunk * tile + k)}
+        if e.c % tile == 0:
+            each = e.c // tile
+            tap, c = b.let(chunk // each), b.let(chunk % each * tile + k)
+        else:
+            all_k = b.let(chunk * tile + k)
+            tap, c = b.let(all_k // e.c), b.let(all_k % e.c)
+        return {"r": b.let(tap // e.s), "s": b.let(tap % e.s), "c": c}
+
+
+def reads(expr: Expr) -> Iterator[Load]:
+    """The loads of an expression, without those that only say where."""
+    if isinstance(expr, Load):
+        yield expr
+    elif isinstance(expr, Call):
+        for argument in expr.arguments:
+            yield from reads(argument)
+
+
+def vector_lanes(extent: int) -> int:
+    """Elements that are loaded at once, so that `extent` has no rest: 4, 2 or 1."""
+    return math.gcd(extent, 4)

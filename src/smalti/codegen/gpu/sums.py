@@ -1,0 +1,191 @@
+"""Sums of a tile while they are made: in registers of invocations, or in matrices of subgroups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+from smalti.codegen.gpu.builder import Builder
+from smalti.codegen.gpu.factors import PackedWeight
+from smalti.codegen.gpu.form import Expr, Shared, op, spread
+from smalti.codegen.gpu.product import ZERO, Product
+from smalti.codegen.gpu.types import Matrix, Type
+from smalti.schedule.group import MATRIX_PAD, GroupContraction
+
+VECTOR = 4
+VECTORS = Type("f32", VECTOR)
+Write = Callable[[Expr, Expr, Sequence[Expr]], None]
+"""Takes a row and the first of four columns of the tile, and their sums, a vector for each part."""
+
+
+class Registers:
+    """Blocks of sums in registers.
+
+    The rows and the vectors of columns of an invocation are spread over the tile, so that
+    neighbours read, and write, neighbouring ones: along columns, or rows where results lie so.
+    """
+
+    def __init__(self, b: Builder, product: Product, schedule: GroupContraction,
+                 by_rows: bool) -> None:
+        self.b, self.product, self.s = b, product, schedule
+        s = schedule
+        self.down, self.across = s.tile_m // s.block_m, s.tile_n // s.block_n
+        block = b.let(b.invocation % s.blocks) if s.ways > 1 else b.invocation
+        self.way = b.let(b.invocation // s.blocks) if s.ways > 1 else ZERO
+        self.block = block
+        if by_rows:
+            self.row, vector = b.let(block % self.down), b.let(block // self.down)
+        else:
+            self.row, vector = b.let(block // self.across), b.let(block % self.across)
+        self.column = b.let(vector * VECTOR)
+        self.vectors = s.block_n // VECTOR
+        self.sums = {(part, i, j): b.variable(0.0, "sum", VECTORS)
+                     for part in range(product.parts) for i in range(s.block_m)
+                     for j in range(self.vectors)}
+
+    def columns(self, j: int) -> Expr:
+        """The first column of vector `j`."""
+        return self.column + j * self.across * VECTOR
+
+    def multiply(self, a: Shared, weight: PackedWeight, chunk: Expr, at_a: Expr,
+                 at_b: Expr) -> None:
+        """Add the products of a chunk; `at_a` and `at_b` are where it begins in shared memory."""
+        b, s = self.b, self.s
+        row = b.let(self.row * (s.tile_k + s.pad) + at_a)
+        direct = {}
+        if s.direct:
+            direct = {(part, j): b.let(weight.column(part, self.columns(j)))
+                      for part in range(self.product.parts) for j in range(self.vectors)}
+        with b.loop(s.tile_k // VECTOR // s.ways) as step:
+            k = b.let((step * s.ways + self.way) * VECTOR)
+            rows = [b.let(b.load(a, row + k + i * self.down * (s.tile_k + s.pad), VECTOR))
+                    for i in range(s.block_m)]
+            if s.direct:
+                line = b.let(chunk * s.tile_k + k)
+                lines = [{key: b.let(weight.load(line + n, at).to("f32"))
+                          for key, at in direct.items()} for n in range(VECTOR)]
+            else:
+                at_b = b.let(k * weight_stride(self.product, s) + self.column + at_b)
+                lines = [self._line(weight.shared, at_b, n) for n in range(VECTOR)]
+            for n, line in enumerate(lines):
+                for i, value in enumerate(rows):
+                    factor = b.let(spread(value.lane(n), VECTOR))
+                    for (part, j), other in line.items():
+                        total = self.sums[part, i, j]
+                        b.set(total, op("fma", factor, other, total))
+
+    def _line(self, shared: Shared, at: Expr, n: int) -> dict[tuple[int, int], Expr]:
+        b, s = self.b, self.s
+        return {(part, j): b.let(b.load(
+            shared, at + (n * weight_stride(self.product, s) + part * s.tile_n
+                          + j * self.across * VECTOR), VECTOR))
+            for part in range(self.product.parts) for j in range(self.vectors)}
+
+    def finish(self, write: Write) -> None:
+        """Add what the ways have, and write."""
+        b, s, parts = self.b, self.s, self.product.parts
+        if s.ways > 1:
+            self._gather()
+        with b.branch(self.way.equals(0)) if s.ways > 1 else nullcontext():
+            for i in range(s.block_m):
+                row = b.let(self.row + i * self.down)
+                for j in range(self.vectors):
+                    write(row, b.let(self.columns(j)),
+                          [self.sums[part, i, j] for part in range(parts)])
+
+    def _gather(self) -> None:
+        """Let the first way have the sums of all."""
+        b, s = self.b, self.s
+        each = VECTOR * s.blocks
+        shared = b.shared("ways", "f32", (s.ways - 1) * each * len(self.sums), VECTOR)
+        with b.branch(self.way > 0):
+            first = b.let((self.way - 1) * (each * len(self.sums)) + self.block * VECTOR)
+            for number, total in enumerate(self.sums.values()):
+                b.store(shared, first + number * each, total)
+        b.barrier()
+        with b.branch(self.way.equals(0)):
+            with b.loop(s.ways - 1) as way:
+                first = b.let(way * (each * len(self.sums)) + self.block * VECTOR)
+                for number, total in enumerate(self.sums.values()):
+                    b.set(total, total + b.load(shared, first + number * each, VECTOR))
+
+
+class Matrices:
+    """Blocks of sums in the matrix unit: `block_m` by `block_n` of each subgroup.
+
+    They reach the invocations through shared memory, a row of matrices at a time.
+    """
+
+    def __init__(self, b: Builder, product: Product, schedule: GroupContraction,
+                 by_rows: bool) -> None:
+        self.b, self.product, self.s, self.by_rows = b, product, schedule, by_rows
+        s = schedule
+        rows, columns, depth = s.shape
+        self.a, self.right = Matrix("a", rows, depth, s.dtype), Matrix("b", depth, columns, s.dtype)
+        across = s.tile_n // s.block_n
+        self.row = b.let(b.subgroup // across * s.block_m)
+        self.column = b.let(b.subgroup % across * s.block_n)
+        self.sums = {(part, i, j): b.variable(0.0, "sum", Matrix("sum", rows, columns, "f32"))
+                     for part in range(product.parts) for i in range(s.block_m // rows)
+                     for j in range(s.block_n // columns)}
+
+    def multiply(self, a: Shared, weight: PackedWeight, chunk: Expr, at_a: Expr,
+                 at_b: Expr) -> None:
+        """Add the products of a chunk; `at_a` and `at_b` are where it begins in shared memory."""
+        b, s = self.b, self.s
+        rows, columns, depth = s.shape
+        line, other = s.tile_k + s.pad, weight_stride(self.product, s)
+        first_a = b.let(self.row * line + at_a)
+        first_b = b.let(self.column + at_b)
+        with b.loop(s.tile_k, step=depth) as k:
+            left = [b.let(b.matrix(a, first_a + k + i * rows * line, line, self.a))
+                    for i in range(s.block_m // rows)]
+            for part in range(self.product.parts):
+                for j in range(s.block_n // columns):
+                    at = first_b + k * other + (part * s.tile_n + j * columns)
+                    right = b.let(b.matrix(weight.shared, at, other, self.right))
+                    for i, value in enumerate(left):
+                        total = self.sums[part, i, j]
+                        b.set(total, op("matrix_multiply_add", value, right, total))
+
+    def finish(self, write: Write) -> None:
+        """Write the sums, a piece of a row of matrices of each subgroup at a time."""
+        b, s, parts = self.b, self.s, self.product.parts
+        rows, columns, _ = s.shape
+        width = s.piece
+        stride = parts * width + MATRIX_PAD
+        shared = b.shared("sums", "f32", s.blocks * rows * stride, VECTOR)
+        first = b.let(b.subgroup * (rows * stride))
+        for i in range(s.block_m // rows):
+            for start in range(0, s.block_n, width):
+                if i or start:
+                    b.barrier()
+                for part in range(parts):
+                    for j in range(0, width, columns):
+                        b.store_matrix(shared, first + (part * width + j), stride,
+                                       self.sums[part, i, (start + j) // columns])
+                b.barrier()
+                self._piece(write, shared, first, (i * rows, start))
+
+    def _piece(self, write: Write, shared: Shared, first: Expr, at: tuple[int, int]) -> None:
+        """Write the results of a piece that begins `at` a row and a column of the block."""
+        b, s, parts = self.b, self.s, self.product.parts
+        rows, each = s.shape[0], s.piece // VECTOR
+        total = rows * each
+        with b.loop(-(-total // s.subgroup)) as turn:
+            n = b.let(turn * s.subgroup + b.lane)
+            row, vector = n // each, n % each
+            if self.by_rows:
+                row, vector = n % rows, n // rows
+            row, column = b.let(row), b.let(vector * VECTOR)
+            line = b.let(first + row * (parts * s.piece + MATRIX_PAD) + column)
+            inside = n < total if total % s.subgroup else None
+            sums = [b.let(b.load(shared, line + part * s.piece, VECTOR, where=inside))
+                    for part in range(parts)]
+            with b.branch(inside) if inside is not None else nullcontext():
+                write(b.let(self.row + row + at[0]), b.let(self.column + column + at[1]), sums)
+
+
+def weight_stride(product: Product, schedule: GroupContraction) -> int:
+    """Elements from one row of the staged weight to the next."""
+    return product.parts * schedule.tile_n + schedule.pad

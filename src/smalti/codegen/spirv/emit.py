@@ -1,0 +1,343 @@
+"""Group programs as SPIR-V: one function, `main`, for work-groups along the first axis.
+
+Binding number i is the storage buffer at binding i of set 0, from push constant word i on, which
+counts its elements. Names are ids, variables are registers of the function, and what `where`
+guards is read from element 0 instead. Modules are for Vulkan 1.1, those with matrices for Vulkan
+1.3 with its memory model. How large subgroups are is asked for where a pipeline is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from smalti.codegen.gpu.form import (
+    Barrier,
+    Branch,
+    Builtin,
+    Expr,
+    GroupProgram,
+    Let,
+    Load,
+    Loop,
+    MatrixLoad,
+    MatrixStore,
+    Name,
+    Number,
+    Op,
+    Set,
+    Statement,
+    Store,
+    Variable,
+    statements,
+)
+from smalti.codegen.gpu.types import FLOATS, Type
+from smalti.codegen.spirv.assembler import Assembler
+from smalti.codegen.spirv.instructions import (
+    CONVERSIONS,
+    NEAREST,
+    REDUCTIONS,
+    SHUFFLES,
+    SPELLINGS,
+)
+from smalti.codegen.spirv.memory import Memory
+from smalti.codegen.spirv.opcodes import BUILTINS, OPCODES, SCOPES, SEMANTICS
+from smalti.errors import IllegalSchedule
+from smalti.schedule.group import GroupLimits
+
+BOOL, U32 = Type("bool"), Type("u32")
+BUILTIN_OF = {"invocation": "LocalInvocationIndex", "subgroup": "SubgroupId",
+              "lane": "SubgroupLocalInvocationId"}
+MINOR, MINOR_OF_MATRICES = 3, 6
+REDUCE = 0
+EXACT = {"FAdd", "FSub", "FMul", "FDiv", "Fma"}
+"""What compilers must neither fuse nor rearrange: functions rely on how single steps round, as in
+(x + 1) - 1. What is to be fused is "fma" already."""
+
+
+def emit(program: GroupProgram, limits: GroupLimits) -> bytes:
+    """The words of a module that runs `program` on a device of these limits.
+
+    Raises VerificationError where the program stores 8 bits, or reads a matrix across vectors;
+    raises IllegalSchedule where it needs what the device lacks.
+    """
+    return Emitter(program, limits).module()
+
+
+class Emitter:
+    """Writes one program."""
+
+    def __init__(self, program: GroupProgram, limits: GroupLimits) -> None:
+        self.program, self.limits = program, limits
+        self.matrices = any(isinstance(s, MatrixStore) for s in statements(program.body))
+        self.assembler = a = Assembler(MINOR_OF_MATRICES if self.matrices else MINOR)
+        if self.matrices:
+            a.need("VulkanMemoryModel")
+        self.memory = Memory(a, program.bindings, program.shared, limits, self.matrices)
+        self._names: dict[str, int] = {}
+        self._registers: dict[str, int] = {}
+        self._builtins: dict[str, int] = {}
+        self._entry = self._block = a.id()
+        self._values = {Number: self._number, Name: self._name, Builtin: self._builtin,
+                        Op: self._op, Load: self._load, MatrixLoad: self._matrix_load}
+        self._statements = {
+            Let: self._let, Variable: self._variable, Set: self._set, Store: self._store,
+            MatrixStore: self._matrix_store, Barrier: self._barrier, Loop: self._loop,
+            Branch: self._branch}
+        self._special = {
+            "convert": self._convert, "vector": self._vector, "component": self._component,
+            "select": self._select, **dict.fromkeys(REDUCTIONS, self._reduction),
+            **dict.fromkeys(SHUFFLES, self._shuffle)}
+
+    def module(self) -> bytes:
+        """The module's words."""
+        self._run(self.program.body)
+        self.memory.finish()
+        for capability, known in (("Float16", self.limits.f16),
+                                  ("BFloat16TypeKHR", self.limits.bf16),
+                                  ("StorageBuffer16BitAccess", self.limits.storage16)):
+            if self.assembler.needs(capability) and not known:
+                raise IllegalSchedule(f"{self.program.name} needs {capability}")
+        modes = []
+        if self.limits.keeps_nan:
+            self.assembler.need("SignedZeroInfNanPreserve")
+            widths = (32, 16) if self.assembler.needs("Float16") else (32,)
+            modes = [("SignedZeroInfNanPreserve", width) for width in widths]
+        return self.assembler.finish(self.program.size, self._entry, modes)
+
+    def value(self, expr: Expr) -> int:
+        """The id of an expression's value."""
+        return self._values[expr.__class__](expr)
+
+    def _run(self, body: tuple[Statement, ...]) -> None:
+        for statement in body:
+            self._statements[statement.__class__](statement)
+
+    # ------------------------------------------------------------------ values
+
+    def _number(self, expr: Number) -> int:
+        if expr.type.scalar == "f16":
+            self.assembler.need("Float16")
+        return self.assembler.constant(expr.value, expr.type)
+
+    def _name(self, expr: Name) -> int:
+        register = self._registers.get(expr.name)
+        if register is None:
+            return self._names[expr.name]
+        return self.assembler.op("Load", self.assembler.type(expr.type), register)
+
+    def _builtin(self, expr: Builtin) -> int:
+        found = self._builtins.get(expr.name)
+        if found is None:
+            a = self.assembler
+            if expr.name.startswith("group_"):
+                groups = self._input("WorkgroupId", Type("u32", 3))
+                found = a.begin("CompositeExtract", a.u32, groups, "xyz".index(expr.name[-1]))
+            else:
+                if expr.name != "invocation":
+                    a.need("GroupNonUniform")
+                found = self._input(BUILTIN_OF[expr.name], U32)
+            self._builtins[expr.name] = found
+        return found
+
+    def _input(self, name: str, type: Type) -> int:
+        """What the device says to each invocation."""
+        found = self._builtins.get(name)
+        if found is None:
+            a, kind = self.assembler, self.assembler.type(type)
+            variable = a.variable("Input", kind)
+            a.decorate(variable, "BuiltIn", BUILTINS[name])
+            found = self._builtins[name] = a.begin("Load", kind, variable)
+        return found
+
+    def _op(self, expr: Op) -> int:
+        special = self._special.get(expr.instruction)
+        if special is not None:
+            return special(expr)
+        arguments = [self.value(argument) for argument in expr.arguments]
+        spelling = SPELLINGS[expr.instruction][expr.arguments[-1].type.scalar]
+        result = self.assembler.op(spelling, self.assembler.type(expr.type), *arguments)
+        if spelling in EXACT:
+            self.assembler.decorate(result, "NoContraction")
+        return result
+
+    def _select(self, expr: Op) -> int:
+        a = self.assembler
+        condition, yes, no = (self.value(argument) for argument in expr.arguments)
+        if expr.arguments[0].type == BOOL:
+            condition = self._wide(condition, expr.type)
+        return a.op("Select", a.type(expr.type), condition, yes, no)
+
+    def _wide(self, condition: int, type: Type) -> int:
+        """A condition for each lane of a type."""
+        a = self.assembler
+        return condition if type.lanes == 1 else a.op(
+            "CompositeConstruct", a.type(Type("bool", type.lanes)), *[condition] * type.lanes)
+
+    def _convert(self, expr: Op) -> int:
+        a, (argument,) = self.assembler, expr.arguments
+        value, given, wanted = self.value(argument), argument.type, expr.type
+        if given.scalar == wanted.scalar:
+            return value
+        kind = a.type(wanted)
+        if wanted.scalar == "f16":
+            a.need("Float16")
+        if given.scalar == "bool":
+            return a.op("Select", kind, value, a.constant(1, wanted), a.constant(0, wanted))
+        if wanted.scalar == "bool":
+            unequal = "FUnordNotEqual" if given.scalar in FLOATS else "INotEqual"
+            return a.op(unequal, kind, value, a.constant(0, given))
+        near = NEAREST.get((given.scalar, wanted.scalar))
+        if near is not None:
+            value = a.op("FClamp", a.type(given), value, *(a.constant(end, given) for end in near))
+        return a.op(CONVERSIONS[given.scalar, wanted.scalar], kind, value)
+
+    def _vector(self, expr: Op) -> int:
+        a = self.assembler
+        return a.op("CompositeConstruct", a.type(expr.type), *map(self.value, expr.arguments))
+
+    def _component(self, expr: Op) -> int:
+        a, (vector, lane) = self.assembler, expr.arguments
+        return a.op("CompositeExtract", a.type(expr.type), self.value(vector), lane.value)
+
+    def _reduction(self, expr: Op) -> int:
+        a, type = self.assembler, self._exchanged(expr.type)
+        value = self._converted(self.value(expr.arguments[0]), expr.type, type)
+        a.need("GroupNonUniform")
+        a.need("GroupNonUniformArithmetic")
+        value = a.op(REDUCTIONS[expr.instruction][type.scalar], a.type(type),
+                     a.number(SCOPES["Subgroup"]), REDUCE, value)
+        return self._converted(value, type, expr.type)
+
+    def _shuffle(self, expr: Op) -> int:
+        a, type = self.assembler, self._exchanged(expr.type)
+        value, lane = (self.value(argument) for argument in expr.arguments)
+        a.need("GroupNonUniform")
+        a.need("GroupNonUniformShuffle")
+        value = a.op(SHUFFLES[expr.instruction], a.type(type), a.number(SCOPES["Subgroup"]),
+                     self._converted(value, expr.type, type), lane)
+        return self._converted(value, type, expr.type)
+
+    def _exchanged(self, type: Type) -> Type:
+        """What subgroups exchange for values of a type: few devices know halves there."""
+        return Type("f32", type.lanes) if type.scalar == "f16" else type
+
+    def _converted(self, value: int, given: Type, wanted: Type) -> int:
+        return value if given == wanted else self.assembler.op(
+            CONVERSIONS[given.scalar, wanted.scalar], self.assembler.type(wanted), value)
+
+    # ------------------------------------------------------------------ memory
+
+    def _load(self, expr: Load) -> int:
+        a, type, index = self.assembler, expr.type, self.value(expr.index)
+        if type.scalar == "f16":
+            a.need("Float16")
+        if expr.where is None:
+            return self.memory.load(expr.buffer, index, type)
+        where = self.value(expr.where)
+        index = a.op("Select", a.u32, where, index, a.number(0))
+        value = self.memory.load(expr.buffer, index, type)
+        found = a.op("Select", a.type(type), self._wide(where, type), value, a.constant(0, type))
+        if value in self.memory.halves:
+            self.memory.halves.add(found)
+        return found
+
+    def _store(self, statement: Store) -> None:
+        """All compute what is stored, as all take part in operations of subgroups."""
+        stores = self.memory.stores(statement.buffer, self.value(statement.index),
+                                    self.value(statement.value), statement.value.type)
+
+        def write() -> None:
+            for pointer, value in stores:
+                self.assembler.do("Store", pointer, value, *self.memory.operands(statement.buffer))
+
+        if statement.where is None:
+            write()
+        else:
+            self._either(self.value(statement.where), write)
+
+    def _matrix_load(self, expr: MatrixLoad) -> int:
+        a = self.assembler
+        pointer, stride = self.memory.matrix(expr.buffer, self.value(expr.index), expr.stride)
+        return a.op("CooperativeMatrixLoadKHR", a.type(expr.type), pointer,
+                    a.number(expr.by_columns), a.number(stride),
+                    *self.memory.operands(expr.buffer))
+
+    def _matrix_store(self, statement: MatrixStore) -> None:
+        a, value = self.assembler, self.value(statement.value)
+        pointer, stride = self.memory.matrix(statement.buffer, self.value(statement.index),
+                                             statement.stride)
+        a.do("CooperativeMatrixStoreKHR", pointer, value, a.number(statement.by_columns),
+             a.number(stride), *self.memory.operands(statement.buffer))
+
+    # ------------------------------------------------------------------ statements
+
+    def _let(self, statement: Let) -> None:
+        self._names[statement.name] = self.value(statement.value)
+
+    def _variable(self, statement: Variable) -> None:
+        a, value = self.assembler, self.value(statement.value)
+        register = a.variable("Function", a.type(statement.value.type))
+        self._registers[statement.name] = register
+        a.do("Store", register, value)
+
+    def _set(self, statement: Set) -> None:
+        self.assembler.do("Store", self._registers[statement.name], self.value(statement.value))
+
+    def _barrier(self, _: Barrier) -> None:
+        """Memory of the device takes part only where a binding is written and read: to wait for
+        loads that are on their way would undo reading ahead."""
+        a, seen = self.assembler, ["AcquireRelease", "WorkgroupMemory"]
+        if any(binding.access == "read_write" for binding in self.program.bindings):
+            seen.append("UniformMemory")
+        if self.matrices:
+            seen += ["MakeAvailable", "MakeVisible"]
+        group = a.number(SCOPES["Workgroup"])
+        a.do("ControlBarrier", group, group, a.number(sum(SEMANTICS[name] for name in seen)))
+
+    def _loop(self, statement: Loop) -> None:
+        a = self.assembler
+        start, stop = self.value(statement.start), self.value(statement.stop)
+        header, body, again, end, counter, following = (a.id() for _ in range(6))
+        before = self._block
+        a.do("Branch", header)
+        self._begin(header)
+        a.code += (7 << 16 | OPCODES["Phi"][0], a.u32, counter, start, before, following, again)
+        inside = a.op("ULessThan", a.type(BOOL), counter, stop)
+        a.do("LoopMerge", end, again, 0)
+        a.do("BranchConditional", inside, body, end)
+        self._begin(body)
+        self._names[statement.counter] = counter
+        self._run(statement.body)
+        a.do("Branch", again)
+        self._begin(again)
+        a.code += (5 << 16 | OPCODES["IAdd"][0], a.u32, following, counter,
+                   a.number(statement.step))
+        a.do("Branch", header)
+        self._begin(end)
+
+    def _branch(self, statement: Branch) -> None:
+        otherwise = statement.otherwise
+        self._either(self.value(statement.condition), lambda: self._run(statement.then),
+                     (lambda: self._run(otherwise)) if otherwise else None)
+
+    def _either(self, condition: int, then: Callable[[], None],
+                otherwise: Callable[[], None] | None = None) -> None:
+        """Do one thing where a condition holds, and perhaps another where it does not."""
+        a = self.assembler
+        yes, end = a.id(), a.id()
+        no = end if otherwise is None else a.id()
+        a.do("SelectionMerge", end, 0)
+        a.do("BranchConditional", condition, yes, no)
+        self._begin(yes)
+        then()
+        a.do("Branch", end)
+        if otherwise is not None:
+            self._begin(no)
+            otherwise()
+            a.do("Branch", end)
+        self._begin(end)
+
+    def _begin(self, label: int) -> None:
+        """Begin a block."""
+        self.assembler.do("Label", label)
+        self._block = label

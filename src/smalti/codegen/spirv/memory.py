@@ -1,0 +1,320 @@
+"""Elements of bindings and shared arrays: how they lie in memory, and become values.
+
+A binding is seen through one or more variables of one descriptor: arrays of what it stores, of
+vectors of that, or of 32-bit words that several elements share. So are 128 bits one load, and two
+or four elements of bf16 or 8 bits no more than a word or two.
+
+    stored      seen as                    becomes
+    f32 …       f32, f32x2, f32x4          itself
+    f16         f16, f16x2, f16x4          f32 by conversion
+    bf16        u16, u32, u32x2            f32: its bits are the upper half
+    i8, u8      u8, u8x2, u32              i32 or u32: bits of the word, where there are four
+
+A shared array is one variable, of vectors where it has lanes.
+"""
+
+from __future__ import annotations
+
+from smalti.codegen.gpu.form import Binding, Shared
+from smalti.codegen.gpu.types import Type
+from smalti.codegen.spirv.assembler import Assembler
+from smalti.codegen.spirv.instructions import CONVERSIONS
+from smalti.codegen.spirv.opcodes import NON_PRIVATE_POINTER
+from smalti.errors import VerificationError
+from smalti.schedule.group import GroupLimits
+
+BYTES = {"f32": 4, "i32": 4, "u32": 4, "f16": 2, "bf16": 2, "u16": 2, "u8": 1}
+LOG2 = {1: 0, 2: 1, 4: 2}
+TO_EVEN = 0  # of FPRoundingMode
+BF16_QUIET, BF16_HALF, BF16_UPPER = 0x400000, 0x7FFF, 0xFFFF0000
+
+
+class Memory:
+    """The bindings and shared arrays of a program; `vulkan`: under the memory model of that name.
+
+    Indices are ids of u32 and count scalars.
+    """
+
+    def __init__(self, assembler: Assembler, bindings: tuple[Binding, ...],
+                 shared: tuple[Shared, ...], limits: GroupLimits, vulkan: bool) -> None:
+        self.assembler, self.limits, self.vulkan = assembler, limits, vulkan
+        self._bindings = {binding.name: (binding, number)
+                          for number, binding in enumerate(bindings)}
+        self._offsets: dict[str, int] = {}
+        self._pushed = 0
+        self._views: dict[str, dict[Type, int]] = {name: {} for name in self._bindings}
+        self._arrays = {array.name: array for array in shared}
+        self._elements = {array.name: self._element(array) for array in shared}
+        self.halves: set[int] = set()
+        """Values of f32 that are bf16, and need not be rounded to be stored as that."""
+        self._variables = {array.name: self._shared(array) for array in shared}
+
+    def load(self, name: str, index: int, type: Type) -> int:
+        """Elements from `index` on, as many as the type has lanes, as values of it."""
+        lanes = type.lanes
+        if name in self._arrays:
+            return self._widen(self._shared_load(name, index, lanes), self._arrays[name].dtype,
+                               self._elements[name].scalar, type)
+        dtype = self._bindings[name][0].dtype
+        if dtype in ("i8", "u8"):
+            return self._load_bytes(name, index, type)
+        if dtype == "bf16" and lanes > 1:
+            return self._from_pairs(self._read(name, index, Type("u32", lanes // 2), lanes), lanes)
+        seen = Type("u16" if dtype == "bf16" else dtype, lanes)
+        return self._widen(self._read(name, index, seen, lanes), dtype, seen.scalar, type)
+
+    def stores(self, name: str, index: int, value: int, type: Type) -> list[tuple[int, int]]:
+        """What writes a value of `type` to the elements from `index` on: what goes to which
+        pointer."""
+        a, lanes = self.assembler, type.lanes
+        if name in self._arrays:
+            component = self._elements[name].scalar
+            value = self._narrow(value, type, self._arrays[name].dtype, component)
+            return self._shared_stores(name, index, value, lanes)
+        dtype = self._bindings[name][0].dtype
+        if dtype in ("i8", "u8"):
+            raise VerificationError(f"{name} holds 8-bit integers, which are only read")
+        if dtype == "bf16" and lanes > 1:
+            seen = Type("u32", lanes // 2)
+            value = self._to_pairs(self._rounded(value, lanes), lanes)
+        else:
+            seen = Type("u16" if dtype == "bf16" else dtype, lanes)
+            value = self._narrow(value, type, dtype, seen.scalar)
+            if dtype == "f16" and type.scalar != "f16":
+                a.decorate(value, "FPRoundingMode", TO_EVEN)
+        return [(self._pointer(name, self._place(name, index, lanes), seen), value)]
+
+    def matrix(self, name: str, index: int, stride: int) -> tuple[int, int]:
+        """A pointer to where a matrix begins, and its stride in what that points to."""
+        a = self.assembler
+        if name in self._arrays:
+            element = self._elements[name]
+            if stride % element.lanes:
+                raise VerificationError(f"rows of a matrix lie {stride} elements apart in {name}, "
+                                        f"which holds {element}")
+            at = self._shifted(index, element.lanes)
+            pointer = a.op("AccessChain", a.pointer("Workgroup", a.type(element)),
+                           self._variables[name], at)
+            return pointer, stride // element.lanes
+        seen = Type(self._bindings[name][0].dtype)
+        return self._pointer(name, self._place(name, index, 1), seen), stride
+
+    def operands(self, name: str) -> tuple[int, ...]:
+        """What accesses say under the Vulkan memory model, where others may see them."""
+        seen = name in self._arrays or self._bindings[name][0].access == "read_write"
+        return (NON_PRIVATE_POINTER,) if self.vulkan and seen else ()
+
+    def finish(self) -> None:
+        """Say of every binding that was used where it is bound, and what nobody does with it."""
+        a = self.assembler
+        meet = any(binding.access == "read_write" for binding, _ in self._bindings.values())
+        for name, views in self._views.items():
+            binding, number = self._bindings[name]
+            said = {"read": ["NonWritable"], "write": ["NonReadable"],
+                    "read_write": [] if self.vulkan else ["Coherent"]}[binding.access]
+            if len(views) > 1 or meet and binding.access != "read":  # one may lie over the other
+                said.append("Aliased")
+            elif binding.access == "read":
+                said.append("Restrict")
+            for variable in views.values():
+                a.decorate(variable, "DescriptorSet", 0)
+                a.decorate(variable, "Binding", number)
+                for word in said:
+                    a.decorate(variable, word)
+
+    # ------------------------------------------------------------------ bindings
+
+    def _offset(self, name: str) -> int:
+        """The push constant that says where a binding begins."""
+        found = self._offsets.get(name)
+        if found is None:
+            a = self.assembler
+            if not self._offsets:
+                words = len(self._bindings)
+                self._pushed = a.variable("PushConstant", a.block([a.u32] * words,
+                                                                  range(0, 4 * words, 4)))
+            pointer = a.begin("AccessChain", a.pointer("PushConstant", a.u32), self._pushed,
+                              a.number(self._bindings[name][1]))
+            found = self._offsets[name] = a.begin("Load", a.u32, pointer)
+        return found
+
+    def _read(self, name: str, index: int, seen: Type, elements: int) -> int:
+        """What lies at `index` in a view of a binding, `elements` of it at once."""
+        pointer = self._pointer(name, self._place(name, index, elements), seen)
+        return self.assembler.op("Load", self.assembler.type(seen), pointer, *self.operands(name))
+
+    def _place(self, name: str, index: int, elements: int) -> int:
+        """Where an element lies from the descriptor on, counted by so many elements."""
+        a = self.assembler
+        return self._shifted(a.op("IAdd", a.u32, self._offset(name), index), elements)
+
+    def _shifted(self, index: int, lanes: int) -> int:
+        a = self.assembler
+        return index if lanes == 1 else a.op("ShiftRightLogical", a.u32, index,
+                                             a.number(LOG2[lanes]))
+
+    def _pointer(self, name: str, place: int, seen: Type) -> int:
+        """A pointer to an element of a view of a binding."""
+        a = self.assembler
+        view = self._views[name].get(seen)
+        if view is None:
+            bytes = BYTES[seen.scalar]
+            if bytes < 4:
+                a.need(f"StorageBuffer{8 * bytes}BitAccess")
+            block = a.array(a.type(seen), bytes * seen.lanes)
+            view = self._views[name][seen] = a.variable("StorageBuffer", block)
+        return a.op("AccessChain", a.pointer("StorageBuffer", a.type(seen)), view, a.number(0),
+                    place)
+
+    def _load_bytes(self, name: str, index: int, type: Type) -> int:
+        """8-bit integers, by themselves or out of a word."""
+        a, lanes = self.assembler, type.lanes
+        signed = self._bindings[name][0].dtype == "i8"
+        whole = Type("i32" if signed else "u32", lanes)
+        if lanes < 4 and self.limits.storage8:
+            value = self._read(name, index, Type("u8", lanes), lanes)
+            value = a.op("SConvert" if signed else "UConvert", a.type(whole), value)
+        else:
+            single = Type(whole.scalar)
+            word = self._read(name, index, single, 4)
+            shift = a.number(0)
+            if lanes < 4:
+                part = a.op("BitwiseAnd", a.u32, self._place(name, index, 1), a.number(3))
+                shift = a.op("ShiftLeftLogical", a.u32, part, a.number(3))
+            extract = "BitFieldSExtract" if signed else "BitFieldUExtract"
+            value = self._vector(
+                [a.op(extract, a.type(single), word,
+                      a.op("IAdd", a.u32, shift, a.number(8 * lane)), a.number(8))
+                 for lane in range(lanes)], whole)
+        return value if whole == type else a.op("Bitcast", a.type(type), value)
+
+    def _from_pairs(self, words: int, lanes: int) -> int:
+        """f32 values of the bf16 pairs in one or two words."""
+        a = self.assembler
+        bits = []
+        for pair in range(lanes // 2):
+            word = words if lanes == 2 else a.op("CompositeExtract", a.u32, words, pair)
+            bits += [a.op("ShiftLeftLogical", a.u32, word, a.number(16)),
+                     a.op("BitwiseAnd", a.u32, word, a.number(BF16_UPPER))]
+        value = a.op("Bitcast", a.type(Type("f32", lanes)), self._vector(bits, Type("u32", lanes)))
+        self.halves.add(value)
+        return value
+
+    def _to_pairs(self, bits: int, lanes: int) -> int:
+        """The upper halves of two or four words, in one or two."""
+        a = self.assembler
+        words = []
+        for lane in range(0, lanes, 2):
+            low, high = (a.op("CompositeExtract", a.u32, bits, lane + i) for i in (0, 1))
+            low = a.op("ShiftRightLogical", a.u32, low, a.number(16))
+            words.append(a.op("BitwiseOr", a.u32, low,
+                              a.op("BitwiseAnd", a.u32, high, a.number(BF16_UPPER))))
+        return self._vector(words, Type("u32", lanes // 2))
+
+    # ------------------------------------------------------------------ shared arrays
+
+    def _element(self, array: Shared) -> Type:
+        """What a shared array is made of: 16-bit floats that the device does not know, of bits."""
+        known = {"f16": self.limits.f16, "bf16": self.limits.bf16}.get(array.dtype, True)
+        return Type(array.dtype if known else "u16", array.lanes)
+
+    def _shared(self, array: Shared) -> int:
+        """The variable of a shared array."""
+        a, element = self.assembler, self._elements[array.name]
+        if element.scalar == "f16":
+            a.need("Float16")
+        if element.scalar in ("u16", "bf16"):
+            a.need("Int16")
+        count = a.number(-(-array.elements // array.lanes))
+        return a.variable("Workgroup", a.declare("TypeArray", a.type(element), count))
+
+    def _shared_pointers(self, name: str, index: int, lanes: int) -> list[int]:
+        """Pointers to what holds so many elements: one, or one to each where a part is wanted."""
+        a, element = self.assembler, self._elements[name]
+        variable, at = self._variables[name], self._shifted(index, element.lanes)
+        if lanes == element.lanes:
+            return [a.op("AccessChain", a.pointer("Workgroup", a.type(element)), variable, at)]
+        pointer = a.pointer("Workgroup", a.type(Type(element.scalar)))
+        first = a.op("BitwiseAnd", a.u32, index, a.number(element.lanes - 1))
+        return [a.op("AccessChain", pointer, variable, at,
+                     a.op("IAdd", a.u32, first, a.number(lane))) for lane in range(lanes)]
+
+    def _shared_load(self, name: str, index: int, lanes: int) -> int:
+        a, scalar = self.assembler, self._elements[name].scalar
+        pointers = self._shared_pointers(name, index, lanes)
+        kind = a.type(Type(scalar, lanes // len(pointers)))
+        return self._vector([a.op("Load", kind, pointer, *self.operands(name))
+                             for pointer in pointers], Type(scalar, lanes))
+
+    def _shared_stores(self, name: str, index: int, value: int,
+                       lanes: int) -> list[tuple[int, int]]:
+        a = self.assembler
+        scalar = a.type(Type(self._elements[name].scalar))
+        pointers = self._shared_pointers(name, index, lanes)
+        if len(pointers) == 1:
+            return [(pointers[0], value)]
+        return [(pointer, a.op("CompositeExtract", scalar, value, lane))
+                for lane, pointer in enumerate(pointers)]
+
+    # ------------------------------------------------------------------ stored and computed with
+
+    def _vector(self, scalars: list[int], type: Type) -> int:
+        a = self.assembler
+        return scalars[0] if len(scalars) == 1 else a.op("CompositeConstruct", a.type(type),
+                                                         *scalars)
+
+    def _widen(self, value: int, dtype: str, component: str, type: Type) -> int:
+        """What lies in memory, `component` by component, as values of `type`."""
+        a, lanes = self.assembler, type.lanes
+        if component not in ("u16", "bf16"):
+            return value if dtype == type.scalar else a.op(CONVERSIONS[dtype, type.scalar],
+                                                           a.type(type), value)
+        if component == "bf16":
+            value = a.op("Bitcast", a.type(Type("u16", lanes)), value)
+        words = Type("u32", lanes)
+        value = a.op("UConvert", a.type(words), value)
+        if dtype == "bf16":
+            value = a.op("ShiftLeftLogical", a.type(words), value, a.constant(16, words))
+            value = a.op("Bitcast", a.type(type), value)
+            self.halves.add(value)
+            return value
+        pair, halves = a.type(Type("f32", 2)), []
+        for lane in range(lanes):
+            word = value if lanes == 1 else a.op("CompositeExtract", a.u32, value, lane)
+            halves.append(a.op("CompositeExtract", a.type(Type("f32")),
+                               a.op("UnpackHalf2x16", pair, word), 0))
+        return self._vector(halves, type)
+
+    def _narrow(self, value: int, type: Type, dtype: str, component: str) -> int:
+        """A value of `type` as it lies in memory, `component` by component."""
+        a, lanes = self.assembler, type.lanes
+        stored, words = a.type(Type(component, lanes)), Type("u32", lanes)
+        if component not in ("u16", "bf16"):
+            return value if dtype == type.scalar else a.op(CONVERSIONS[type.scalar, dtype], stored,
+                                                           value)
+        if dtype == "bf16":
+            value = a.op("ShiftRightLogical", a.type(words), self._rounded(value, lanes),
+                         a.constant(16, words))
+        else:
+            pair, packed, zero = a.type(Type("f32", 2)), [], a.constant(0.0, Type("f32"))
+            for lane in range(lanes):
+                part = value if lanes == 1 else a.op("CompositeExtract", a.type(Type("f32")), value,
+                                                     lane)
+                packed.append(a.op("PackHalf2x16", a.u32,
+                                   a.op("CompositeConstruct", pair, part, zero)))
+            value = self._vector(packed, words)
+        bits = a.op("UConvert", a.type(Type("u16", lanes)), value)
+        return bits if component == "u16" else a.op("Bitcast", stored, bits)
+
+    def _rounded(self, value: int, lanes: int) -> int:
+        """Bits of f32 values whose upper halves are the nearest bf16, ties to even; NaN stays."""
+        a, words = self.assembler, Type("u32", lanes)
+        kind = a.type(words)
+        bits = a.op("Bitcast", kind, value)
+        if value in self.halves:
+            return bits
+        upper = a.op("ShiftRightLogical", kind, bits, a.constant(16, words))
+        odd = a.op("BitwiseAnd", kind, upper, a.constant(1, words))
+        near = a.op("IAdd", kind, a.op("IAdd", kind, bits, a.constant(BF16_HALF, words)), odd)
+        quiet = a.op("BitwiseOr", kind, bits, a.constant(BF16_QUIET, words))
+        return a.op("Select", kind, a.op("IsNan", a.type(Type("bool", lanes)), value), quiet, near)

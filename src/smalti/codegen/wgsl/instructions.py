@@ -1,0 +1,121 @@
+"""What WGSL writes for each instruction of group programs, and for types and constants.
+
+WGSL's constants are evaluated by its compiler, which refuses what overflows, has no result or
+shifts by 32 bits and more. Metal's compiler takes for granted that no number is infinite or NaN,
+and may do anything with one that it sees; so their bits are put together when a program runs.
+Source: WGSL, W3C, https://www.w3.org/TR/WGSL/, sections 8 and 17.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from smalti.codegen.gpu.form import Expr, Number, Op
+from smalti.codegen.gpu.instructions import SUBGROUP
+from smalti.codegen.gpu.types import FLOATS, Type
+
+TEMPLATES = {
+    "add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "div": "({} / {})",
+    "rem": "({} % {})", "min": "min({}, {})", "max": "max({}, {})", "fma": "fma({}, {}, {})",
+    "neg": "(-{})", "abs": "abs({})", "floor": "floor({})", "ceil": "ceil({})",
+    "round": "round({})", "trunc": "trunc({})", "sqrt": "sqrt({})",
+    "inverse_sqrt": "inverseSqrt({})", "exp2": "exp2({})", "log2": "log2({})", "exp": "exp({})",
+    "log": "log({})", "and": "({} & {})", "or": "({} | {})", "xor": "({} ^ {})", "not": "(~{})",
+    "shift_left": "({} << ({amount}({}) & {amount}(31u)))",
+    "shift_right": "({} >> ({amount}({}) & {amount}(31u)))",
+    "equal": "({} == {})", "not_equal": "({} != {})", "less": "({} < {})",
+    "less_equal": "({} <= {})", "greater": "({} > {})", "greater_equal": "({} >= {})",
+    "select": "select({2}, {1}, {0})", "convert": "{result}({})", "bits": "bitcast<{result}>({})",
+    "component": "{}[{}]", "subgroup_add": "subgroupAdd({})",
+    "subgroup_max": "subgroupMax({})", "subgroup_min": "subgroupMin({})",
+    "subgroup_shuffle": "subgroupShuffle({}, {})",
+    "subgroup_shuffle_xor": "subgroupShuffleXor({}, {})",
+}
+OF_BOOL = {"xor": "({} != {})", "not": "(!{})"}
+"""Rows that read otherwise where operands are bool."""
+NAN_BITS, INFINITY_BITS = 0x7FC00000, 0x7F800000
+SUFFIX = {"f32": "f", "f16": "h", "i32": "i", "u32": "u"}
+NUMPY = {"f32": np.float32, "f16": np.float16}
+
+
+def type_name(type: Type) -> str:
+    """A type as WGSL writes it.
+
+    >>> type_name(Type("f32", 4)), type_name(Type("bool"))
+    ('vec4<f32>', 'bool')
+    """
+    return type.scalar if type.lanes == 1 else f"vec{type.lanes}<{type.scalar}>"
+
+
+def constant(value: float | int | bool, type: Type) -> str:
+    """A constant, in all lanes of its type.
+
+    >>> constant(-1.5, Type("f32")), constant(3, Type("u32", 2)), constant(-1, Type("i32"))
+    ('(-1.5f)', 'vec2<u32>(3u)', '(-1i)')
+    >>> constant(float("inf"), Type("f32"))
+    'bitcast<f32>(0x7f800000u | offsets.zero)'
+    """
+    text = _scalar(value, type.scalar)
+    return text if type.lanes == 1 else f"{type_name(type)}({text})"
+
+
+def _scalar(value: float | int | bool, scalar: str) -> str:
+    if scalar == "bool":
+        return "true" if value else "false"
+    if scalar in FLOATS:
+        with np.errstate(over="ignore"):
+            value = NUMPY[scalar](value)
+        if not np.isfinite(value):
+            bits = NAN_BITS if np.isnan(value) else INFINITY_BITS
+            sign = 1 << 31 if math.copysign(1, value) < 0 and not np.isnan(value) else 0
+            text = f"bitcast<f32>(0x{bits | sign:08x}u | offsets.zero)"
+            return text if scalar == "f32" else f"f16({text})"
+        digits = np.format_float_scientific(value, unique=True, trim="0")
+        plain = np.format_float_positional(value, unique=True, trim="0")
+        text = plain if len(plain) <= len(digits) else digits
+    else:
+        if scalar == "i32" and int(value) == -1 << 31:
+            return "bitcast<i32>(0x80000000u)"  # no literal of WGSL is that
+        text = str(int(value))
+    text += SUFFIX[scalar]
+    return f"({text})" if text.startswith("-") else text
+
+
+def is_constant(expr: Expr) -> bool:
+    """Whether WGSL's compiler computes a value."""
+    if isinstance(expr, Op):
+        return expr.instruction not in SUBGROUP and all(map(is_constant, expr.arguments))
+    return isinstance(expr, Number)
+
+
+def instruction(expr: Op, arguments: list[str]) -> str:
+    """An instruction on operands that are written already."""
+    name, first = expr.instruction, expr.arguments[0]
+    if name == "vector":
+        return f"{type_name(expr.type)}({', '.join(arguments)})"
+    if name in ("equal", "not_equal") and first == expr.arguments[1] and (
+            first.type.scalar == "f32"):
+        return _is_nan(first.type, arguments[0], negated=name == "equal")
+    if name == "bits" and first.type.scalar == "f32":
+        return f"bitcast<{type_name(expr.type)}>({_bits(first.type, arguments[0])})"
+    template = TEMPLATES[name]
+    if first.type.scalar == "bool":
+        template = OF_BOOL.get(name, template)
+    amount = type_name(Type("u32", first.type.lanes))
+    return template.format(*arguments, result=type_name(expr.type), amount=amount)
+
+
+def _bits(type: Type, value: str) -> str:
+    """The bits of f32 values, in a way that compilers do not see through: they take for granted
+    that no number is NaN, and rearrange sums."""
+    words = type_name(Type("u32", type.lanes))
+    return f"(bitcast<{words}>({value}) ^ {words}(offsets.zero))"
+
+
+def _is_nan(type: Type, value: str, negated: bool) -> str:
+    """Whether a value is NaN, asked of its bits."""
+    words = Type("u32", type.lanes)
+    return (f"(({_bits(type, value)} & {constant(0x7FFFFFFF, words)}) "
+            f"{'<=' if negated else '>'} {constant(INFINITY_BITS, words)})")

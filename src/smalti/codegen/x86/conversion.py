@@ -1,0 +1,36 @@
+"""Arrays of halves as f32, and arrays of f32 as halves."""
+
+from __future__ import annotations
+
+from smalti.codegen.x86 import elements
+from smalti.codegen.x86.assembler import Assembler, Code, Memory
+from smalti.codegen.x86.instructions import Level
+from smalti.kernel.form import ELEMENT_BYTES
+
+BLOCK = 4096
+"""Elements that a tile converts."""
+UNROLL = 4
+
+
+def lower_conversion(source: str, target: str, level: Level) -> Code:
+    """A function that converts a block a tile; its pointers are the source and the target.
+
+    Of `source` and `target`, one is "f32" and the other "f16" or "bf16". Rounding is to the
+    nearest, ties to even; what is beyond the range of f16 becomes infinite.
+    """
+    asm = Assembler(level, f"{source}_to_{target}")
+    table, tile = asm.argument(), asm.argument()
+    sizes = [ELEMENT_BYTES[dtype] for dtype in (source, target)]
+    places = []
+    for number, size in enumerate(sizes):
+        place = asm.general()
+        asm.op("mov", place, Memory(table, 8 * number))
+        places.append(asm.offset(place, tile, BLOCK * size))
+    with asm.loop(BLOCK // (UNROLL * level.lanes)):
+        for turn in range(UNROLL):
+            start, end = (Memory(place, turn * level.lanes * size)
+                          for place, size in zip(places, sizes, strict=True))
+            elements.store(asm, target, end, elements.load(asm, source, start))
+        for place, size in zip(places, sizes, strict=True):
+            asm.advance(place, UNROLL * level.lanes * size)
+    return asm.finish()

@@ -1,0 +1,195 @@
+"""Lines on physical registers to machine code, through iced-x86."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from iced_x86 import (
+    BlockEncoder,
+    Code,
+    Decoder,
+    Formatter,
+    FormatterSyntax,
+    Instruction,
+    MemoryOperand,
+)
+from iced_x86 import Register as Physical
+
+from smalti.codegen.x86.instructions import (
+    GENERAL_32,
+    GENERAL_64,
+    JUMPS,
+    MASKS,
+    XMM,
+    YMM,
+    ZMM,
+    Level,
+)
+from smalti.errors import VerificationError
+
+if TYPE_CHECKING:
+    from smalti.codegen.x86.assembler import Line, Memory, Register
+
+OFFSET_MAX = 1 << 31
+STACK_ALIGNMENT = 64
+LABELS_AT = 1 << 40
+"""Labels are addresses from here on, so that none is the address of a constant."""
+NARROW = {"mov32", "mov_store32", "mask_from", "mask_to", "signs"}
+LOW_LANE = {("store_low", 1): XMM, ("to_bf16", 0): YMM, ("store_words", 1): YMM,
+            ("load_words", 0): YMM,
+            ("widen_half", 1): YMM, ("low_words", 0): YMM, ("store_half", 1): XMM,
+            ("store_half_masked", 1): XMM,
+            ("store_half_masked", 2): XMM, ("store_word", 1): XMM,
+            ("store_quad", 1): XMM, ("store_byte", 1): XMM,
+            ("widen_byte", 1): XMM, ("widen_signed_byte", 1): XMM,
+            ("store_low_128", 1): XMM, ("load_low_128", 0): XMM}
+"""Operands (by position) that are only the lower part of a vector register."""
+HALF = {("widen_f16", 1), ("to_f16", 0)}
+"""Those that are its lower half, at any level."""
+LOCKED = {"exchange_add"}
+MAKERS = {
+    "rr": Instruction.create_reg_reg, "rm": Instruction.create_reg_mem,
+    "mr": Instruction.create_mem_reg, "ri": Instruction.create_reg_i32,
+    "rrr": Instruction.create_reg_reg_reg,
+    "rrm": Instruction.create_reg_reg_mem,
+    "mrr": Instruction.create_mem_reg_reg,
+    "mri": Instruction.create_mem_reg_i32,
+    "rmr": Instruction.create_reg_mem_reg,
+    "rri": Instruction.create_reg_reg_i32,
+    "rmi": Instruction.create_reg_mem_i32,
+    "rrri": Instruction.create_reg_reg_reg_i32,
+    "rrmi": Instruction.create_reg_reg_mem_i32,
+    "rrrr": Instruction.create_reg_reg_reg_reg,
+    "rrmr": Instruction.create_reg_reg_mem_reg,
+    "r": Instruction.create_reg, "m": Instruction.create_mem,
+}
+
+
+def encode(lines: Sequence[Line], level: Level, ip: int, frame_bytes: int) -> bytes:
+    """Machine code of `lines`; it will stand `ip` bytes behind the pool of constants."""
+    block = BlockEncoder(64)
+    pending: list[int] = []
+    merged: dict[int, int] = {}
+    instructions: list[Instruction] = []
+
+    def append(instruction: Instruction) -> None:
+        if pending:
+            instruction.ip = pending[0]
+            for label in pending:
+                merged[label] = pending[0]
+            pending.clear()
+        instructions.append(instruction)
+
+    for instruction in enter(frame_bytes):
+        append(instruction)
+    for line in lines:
+        if line.name == "label":
+            pending.append(LABELS_AT + line.target.number)
+        elif line.name.startswith("jump_"):
+            append(Instruction.create_branch(JUMPS[line.name[5:]],
+                                             LABELS_AT + line.target.number))
+        else:
+            if line.name == "return":
+                for instruction in leave(frame_bytes):
+                    append(instruction)
+            append(instruction_of(line, level))
+    if pending:
+        raise VerificationError("a label stands behind the last instruction")
+    for instruction in instructions:
+        if instruction.is_jcc_short_or_near or instruction.is_jmp_short_or_near:
+            instruction.near_branch64 = merged[instruction.near_branch64]
+        block.add(instruction)
+    return block.encode(ip)
+
+
+def enter(frame_bytes: int) -> list[Instruction]:
+    """An aligned stack frame; the caller's stack pointer is kept above it."""
+    if not frame_bytes:
+        return []
+    rsp, rax = Physical.RSP, Physical.RAX
+    size = frame_bytes + -frame_bytes % STACK_ALIGNMENT
+    saved = MemoryOperand(rsp, displ=size, displ_size=1)
+    return [Instruction.create_reg_reg(Code.MOV_R64_RM64, rax, rsp),
+            Instruction.create_reg_i32(Code.SUB_RM64_IMM32, rsp, size + STACK_ALIGNMENT),
+            Instruction.create_reg_i32(Code.AND_RM64_IMM32, rsp, -STACK_ALIGNMENT),
+            Instruction.create_mem_reg(Code.MOV_RM64_R64, saved, rax)]
+
+
+def leave(frame_bytes: int) -> list[Instruction]:
+    """The caller's stack pointer again."""
+    if not frame_bytes:
+        return []
+    size = frame_bytes + -frame_bytes % STACK_ALIGNMENT
+    saved = MemoryOperand(Physical.RSP, displ=size, displ_size=1)
+    return [Instruction.create_reg_mem(Code.MOV_R64_RM64, Physical.RSP, saved)]
+
+
+def instruction_of(line: Line, level: Level) -> Instruction:
+    """One line as an iced-x86 instruction."""
+    name, wide = line.name, level.wide
+    code = line.row.wide if wide else line.row.narrow
+    if code is None:
+        raise VerificationError(f"{name} has no encoding at level {level.name}")
+    if not line.operands:
+        return Instruction.create(code)
+    vectors = ZMM if wide else YMM
+    kinds, values = "", []
+    for position, operand in enumerate(line.operands):
+        if type(operand) is int:
+            kinds += "i"
+            values.append(operand)
+        elif hasattr(operand, "kind"):
+            kinds += "r"
+            low = LOW_LANE.get((name, position))
+            if (name, position) in HALF:
+                low = YMM if wide else XMM
+            values.append(low[operand.number] if low else physical(operand, name, vectors))
+        else:
+            kinds += "m"
+            values.append(address(operand, vectors))
+    maker = Instruction.create_reg_i64 if name == "mov_immediate" else MAKERS[kinds]
+    instruction = maker(code, *values)
+    if line.mask is not None:
+        instruction.op_mask = MASKS[line.mask.number]
+        instruction.zeroing_masking = line.zeroing
+    if name in LOCKED:
+        instruction.has_lock_prefix = True
+    return instruction
+
+
+def physical(register: Register, name: str, vectors: Sequence[int]) -> int:
+    """The machine register of the right width for the instruction `name`."""
+    kind, number = register
+    if kind == "v":
+        return vectors[number]
+    if kind == "k":
+        return MASKS[number]
+    if number == -1:
+        return Physical.RSP
+    return (GENERAL_32 if name in NARROW else GENERAL_64)[number]
+
+
+def address(memory: Memory, vectors: Sequence[int]) -> MemoryOperand:
+    """The memory operand; constants are addressed relative to the instruction pointer.
+
+    Raises OverflowError for an offset that no instruction holds.
+    """
+    base, offset, index, scale, spread, pool = memory
+    if not -OFFSET_MAX <= offset < OFFSET_MAX:
+        raise OverflowError(f"an offset of {offset} bytes has more than 32 bits")
+    if pool:
+        return MemoryOperand(Physical.RIP, displ=offset, displ_size=8)
+    base = physical(base, "", vectors)
+    size = 1 if offset else 0
+    if index is None:
+        return MemoryOperand(base, displ=offset, displ_size=size, is_broadcast=spread)
+    return MemoryOperand(base, physical(index, "", vectors), scale, displ=offset, displ_size=size,
+                         is_broadcast=spread)
+
+
+def disassembly(code: bytes, entry: int) -> str:
+    """The instructions from `entry` on, one a line, in Intel syntax."""
+    formatter = Formatter(FormatterSyntax.INTEL)
+    decoder = Decoder(64, code[entry:], ip=entry)
+    return "\n".join(f"{i.ip:6x}  {formatter.format(i)}" for i in decoder)

@@ -1,0 +1,44 @@
+"""Kernel + schedule -> machine code: one module for each form, one entry for all."""
+
+from __future__ import annotations
+
+from smalti.codegen.x86.attention import lower_attention
+from smalti.codegen.x86.contraction import lower_contraction
+from smalti.codegen.x86.depthwise import lower_depthwise
+from smalti.codegen.x86.instructions import Level
+from smalti.codegen.x86.lowered import Lowered, PackedWeight
+from smalti.codegen.x86.map import lower_map
+from smalti.codegen.x86.moments import lower_group, lower_layer, lower_rms
+from smalti.codegen.x86.reduction import lower_reduction
+from smalti.errors import IllegalSchedule
+from smalti.kernel.form import Kernel
+from smalti.schedule.schedule import Limits, Schedule
+
+FORMS = {"map": lower_map, "reduction": lower_reduction, "contraction": lower_contraction,
+         "depthwise": lower_depthwise, "pooling": lower_depthwise, "attention": lower_attention,
+         "group_scale_shift": lower_group, "layer_scale_shift": lower_layer, "rms_scale": lower_rms}
+TILES_MAX = (1 << 31) - 1
+"""The largest number that `Assembler.divide` takes apart."""
+
+
+def limits(level: Level, threads: int = 1, l1_bytes: int = 32 << 10,
+           l2_bytes: int = 512 << 10) -> Limits:
+    """What `level` on a CPU with these caches means for schedules."""
+    return Limits(level.lanes, level.vectors, l1_bytes, l2_bytes, threads,
+                  level.pairs)
+
+
+def lower(kernel: Kernel, schedule: Schedule, level: Level) -> Lowered:
+    """Machine code of `kernel`. Raises IllegalSchedule when the schedule cannot be applied."""
+    if kernel.form not in FORMS:
+        raise IllegalSchedule(f"x86 has no lowering of the form {kernel.form!r}")
+    if hasattr(schedule, "check"):
+        schedule.check(limits(level))
+    lowered = FORMS[kernel.form](kernel, schedule, level)
+    for step in lowered.steps:
+        if step.tiles > TILES_MAX:
+            raise IllegalSchedule(f"{schedule} makes {step.tiles} tiles, of {TILES_MAX} at most")
+    return lowered
+
+
+__all__ = ["Lowered", "PackedWeight", "limits", "lower"]

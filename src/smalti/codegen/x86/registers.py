@@ -1,0 +1,178 @@
+"""Linear-scan register allocation (Poletto & Sarkar 1999, doi:10.1145/330249.330250).
+
+Every virtual register lives from its first to its last line; a register that a loop reads but does
+not define lives to the end of that loop. When registers run out, the one that is used least for
+the time it lives goes to the stack frame, and a few registers are set aside to carry it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from smalti.codegen.x86.instructions import GENERAL, GENERAL_REGISTERS, VECTOR, Level
+from smalti.errors import VerificationError
+
+if TYPE_CHECKING:
+    from smalti.codegen.x86.assembler import Label, Line, Register
+
+    Use = tuple[Sequence[Register], Sequence[Register]]
+
+CARRIERS = {"g": 3, "v": 4, "k": 0}
+
+
+def allocate(lines: Sequence[Line], loops: Sequence[tuple[Label, Label]], level: Level,
+             fixed: Mapping[Register, str]) -> tuple[list[Line], int]:
+    """The lines with every virtual register replaced by a physical one, and the bytes of frame."""
+    used = [uses(line) for line in lines]
+    spans, weights = lifetimes(lines, used, loops, fixed)
+    counts = {"g": len(GENERAL_REGISTERS), "v": level.vectors, "k": 8}
+    places: dict[Register, int] = {}
+    frame: dict[Register, int] = {}
+    frame_bytes = 0
+    for kind, count in counts.items():
+        mine = {r: span for r, span in spans.items() if r.kind == kind}
+        first = 1 if kind == "k" else 0
+        taken = {r: GENERAL_REGISTERS.index(fixed[r]) for r in mine if r in fixed}
+        placed, spilled = scan(mine, weights, range(first, count), taken)
+        if spilled:
+            if kind == "k":
+                raise VerificationError("more mask registers are needed than there are")
+            placed, spilled = scan(mine, weights, range(count - CARRIERS[kind]), taken)
+        places.update(placed)
+        size = level.bytes if kind == "v" else 8
+        for register in spilled:
+            frame_bytes += -frame_bytes % size
+            frame[register] = frame_bytes
+            frame_bytes += size
+    return rewrite(lines, used, places, frame, level), frame_bytes
+
+
+def uses(line: Line) -> Use:
+    """Registers that a line reads, and those it writes."""
+    from smalti.codegen.x86.assembler import Memory, Register
+
+    if line.row is None:
+        return (), ()
+    reads: list[Register] = []
+    writes: list[Register] = []
+    for operand, use in zip(line.operands, line.row.use):
+        if type(operand) is Memory:
+            if operand.base is not None:
+                reads.append(operand.base)
+            if operand.index is not None:
+                reads.append(operand.index)
+        elif type(operand) is Register:
+            if use != "w":
+                reads.append(operand)
+            if use != "r":
+                writes.append(operand)
+    if line.mask is not None:
+        reads.append(line.mask)
+        if not line.zeroing and writes:
+            reads.extend(writes)
+    return reads, writes
+
+
+def lifetimes(lines: Sequence[Line], used: Sequence[Use], loops: Sequence[tuple[Label, Label]],
+              fixed: Mapping[Register, str]) -> tuple[dict, dict]:
+    """First and last line of each register, and how often it is used, loops counted ten times."""
+    at = {line.target: i for i, line in enumerate(lines) if line.name == "label"}
+    regions = sorted(((at[s], at[e]) for s, e in loops), key=lambda r: r[1] - r[0])
+    depth = [0] * (len(lines) + 1)
+    for start, end in regions:
+        depth[start] += 1
+        depth[end] -= 1
+    first = dict.fromkeys(fixed, 0)
+    last = dict(first)
+    weights: dict[Register, float] = defaultdict(float)
+    level = 0
+    for i, (reads, writes) in enumerate(used):
+        level += depth[i]
+        weight = 8.0 ** min(level, 6)
+        for register in (*reads, *writes):
+            first.setdefault(register, i)
+            last[register] = i
+            weights[register] += weight
+    starts, ends = (np.fromiter(lives.values(), np.int64, len(first)) for lives in
+                    (first, {register: last[register] for register in first}))
+    for start, end in regions:
+        ends[(starts < start) & (start <= ends) & (ends <= end)] = end
+    return dict(zip(first, zip(starts.tolist(), ends.tolist()))), weights
+
+
+def scan(spans: Mapping[Register, tuple[int, int]], weights: Mapping[Register, float],
+         registers: Sequence[int],
+         taken: Mapping[Register, int]) -> tuple[dict[Register, int], list[Register]]:
+    """Places for the registers in order of their start; what found none is listed as spilled."""
+    free = [r for r in reversed(registers) if r not in taken.values()]
+    active: list[Register] = []
+    placed: dict[Register, int] = {}
+    spilled: list[Register] = []
+    earliest = 0  # no register in use ends before this line
+    for register in sorted(spans, key=lambda r: (spans[r][0], r.number)):
+        start = spans[register][0]
+        if earliest <= start:
+            for other in [o for o in active if spans[o][1] <= start]:
+                active.remove(other)
+                free.append(placed[other])
+            earliest = min((spans[o][1] for o in active), default=spans[register][1])
+        if register in taken and taken[register] in registers:
+            placed[register] = taken[register]
+        elif free:
+            placed[register] = free.pop()
+        else:
+            victim = min([*active, register], key=lambda r: (
+                r in taken, weights[r] / (1 + spans[r][1] - spans[r][0])))
+            spilled.append(victim)
+            if victim is register:
+                continue
+            placed[register] = placed.pop(victim)
+            active.remove(victim)
+        active.append(register)
+        earliest = min(earliest, spans[register][1])
+    return placed, spilled
+
+
+def rewrite(lines: Sequence[Line], used: Sequence[Use], places: Mapping[Register, int],
+            frame: Mapping[Register, int], level: Level) -> list[Line]:
+    """The lines on physical registers, with loads and stores around uses of spilled ones."""
+    from smalti.codegen.x86.assembler import Line, Memory, Register
+
+    stack = Register("g", -1)
+    counts = {"g": len(GENERAL_REGISTERS), "v": level.vectors}
+    moves = {"g": (GENERAL["mov"], GENERAL["mov_store"]),
+             "v": (VECTOR["load"], VECTOR["store"])}
+    placed = {register: Register(register.kind, number) for register, number in places.items()}
+    placed[None] = None
+    out: list[Line] = []
+    for line, (reads, writes) in zip(lines, used):
+        if line.row is None:
+            out.append(line)
+            continue
+        spilled = [r for r in dict.fromkeys((*reads, *writes)) if r in frame] if frame else []
+        if spilled:
+            carrier = dict(counts)
+            for register in spilled:
+                carrier[register.kind] -= 1
+                placed[register] = Register(register.kind, carrier[register.kind])
+            if any(counts[kind] - carrier[kind] > CARRIERS[kind] for kind in counts):
+                raise VerificationError(f"{line.name} uses too many spilled registers")
+        operands = tuple(
+            placed[o] if type(o) is Register
+            else o._replace(base=placed[o.base], index=placed[o.index]) if type(o) is Memory
+            else o for o in line.operands)
+        for register in spilled:
+            if register in reads:
+                slot = Memory(stack, frame[register])
+                out.append(Line("reload", moves[register.kind][0], (placed[register], slot)))
+        out.append(Line(line.name, line.row, operands, placed[line.mask], line.zeroing,
+                        line.target))
+        for register in dict.fromkeys(writes) if spilled else ():
+            if register in frame:
+                slot = Memory(stack, frame[register])
+                out.append(Line("spill", moves[register.kind][1], (slot, placed[register])))
+    return out

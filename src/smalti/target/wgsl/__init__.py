@@ -1,5 +1,0 @@
-"""WGSL, for what Vulkan does not reach: Metal, and whatever else the package `wgpu` serves."""
-
-from smalti.target.wgsl.emit import emit
-
-__all__ = ["emit"]

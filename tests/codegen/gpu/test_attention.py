@@ -1,0 +1,183 @@
+"""Attention as group programs, against the interpreter of kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from attention_kernels import attention
+from group_kernels import (
+    ERRORS,
+    LIMITS,
+    SUBGROUPS,
+    check_kernel,
+    execute,
+    narrowed,
+    relative_error,
+)
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from smalti.errors import IllegalSchedule
+from smalti.runtime.gpu import Gpu
+from smalti.schedule.choose_group import choose_group
+from smalti.schedule.group import GroupAttention, GroupLimits, GroupMatrixAttention, MatrixShape
+
+EXAMPLES = 15
+HALVES = replace(LIMITS, f16=True)
+
+
+CASES = {
+    "one": attention(1, 1, 1, 1), "odd": attention(5, 3, 2, 7), "plain": attention(64, 64, 2, 40),
+    "wide": attention(6, 33, 1, 160), "batch": attention(9, 70, 1, 64, batch=2),
+    "causal": attention(77, 77, 2, 24, causal=True), "values": attention(31, 57, 2, 3, width=9),
+    "more keys": attention(9, 20, 2, 8, causal=True), "apart": attention(17, 40, 2, 8, apart=4),
+    "fewer keys": attention(20, 9, 2, 8, causal=True), "between": attention(17, 40, 2, 8, apart=3),
+    "mask": attention(37, 77, 2, 24, mask="st"), "keys masked": attention(20, 57, 2, 8, mask="s"),
+    "all": attention(33, 70, 2, 8, batch=2, mask="nhst", causal=True),
+    "negative": attention(16, 50, 1, 5, scale=-0.5, causal=True),
+    "vae": attention(5, 9, 1, 512),
+}
+
+
+@pytest.mark.parametrize("name, dtype", [
+    (name, ("f32", "f16", "bf16")[(n + more) % 3]) for n, name in enumerate(CASES)
+    for more in range(2)])
+def test_attention(name: str, dtype: str) -> None:
+    kernel = CASES[name]
+    kernel = replace(kernel, buffers=tuple(replace(b, dtype=dtype) if b.name in (*"qkv", "out")
+                                           else b for b in kernel.buffers))
+    schedule = check_kernel(kernel, limits=HALVES)
+    assert schedule.dtype == ("f16" if dtype == "f16" else "f32")
+
+
+MATRICES = {
+    "one": GroupMatrixAttention(1, 1, 16, "16x16x16", 32),
+    "blocks": GroupMatrixAttention(2, 2, 32, "16x16x16", 32),
+    "small": GroupMatrixAttention(2, 1, 24, "8x8x8", 8),
+    "wide subgroup": GroupMatrixAttention(1, 1, 32, "16x16x16", 64),
+    "uneven": GroupMatrixAttention(2, 1, 16, "8x16x16", 16),
+    "bf16": GroupMatrixAttention(2, 1, 32, "16x16x16", 32, "bf16"),
+    "slices": GroupMatrixAttention(1, 1, 24, "8x8x8", 8, slices=3),
+}
+SHAPES = ((16, 16, 16), (8, 8, 8), (8, 16, 16))
+UNIT = replace(HALVES, shared_bytes=48 << 10, subgroup_min=8, subgroup_max=64,
+               subgroup_operations=True, subgroup_choice=True,
+               matrices=tuple(MatrixShape(*shape, factors, "f32") for shape in SHAPES
+                              for factors in ("f16", "bf16")))
+
+
+@pytest.mark.parametrize("case", ["odd", "all", "between", "plain", "causal", "values"])
+@pytest.mark.parametrize("name", MATRICES)
+def test_attention_in_the_matrix_unit(name: str, case: str) -> None:
+    dtype = MATRICES[name].dtype
+    kernel = narrowed(CASES[case], dtype)
+    found, expected = execute(kernel, MATRICES[name], {}, UNIT)
+    assert relative_error(found["out"], expected["out"]) < ERRORS[dtype]
+
+
+def test_the_matrix_unit_is_chosen_where_it_may_be() -> None:
+    limits = replace(UNIT, subgroup_min=32, subgroup_max=32, units=2)
+    for kernel, blocks, slices in (
+            (CASES["plain"], 2, 1), (CASES["causal"], 2, 1), (CASES["wide"], 0, 0),
+            (attention(40, 33, 1, 160), 1, 1), (attention(17, 20, 1, 384), 1, 2)):
+        kernel = narrowed(kernel, "f16")
+        schedule = choose_group(kernel, limits, "f16")
+        assert (getattr(schedule, "blocks", 0), getattr(schedule, "slices", 0)) == (blocks, slices)
+        assert isinstance(choose_group(kernel, limits, "f32"), GroupAttention)
+        found, expected = execute(kernel, schedule, {}, limits)
+        assert relative_error(found["out"], expected["out"]) < ERRORS["f16"]
+
+
+@pytest.mark.parametrize(("shape", "subgroup", "registers"), [
+    ((8, 8, 16), 8, 128), ((8, 16, 16), 16, 128), ((16, 16, 16), 32, 256)])
+def test_subgroups_are_those_that_matrix_units_want(shape: tuple[int, int, int], subgroup: int,
+                                                    registers: int) -> None:
+    """Of Intel's units with 8 rows as many as columns, of AMD's 32 where 64 could be."""
+    limits = replace(UNIT, subgroup_min=min(subgroup, 32), subgroup_max=64, subgroup_choice=True,
+                     units=2, registers=registers, matrices=(MatrixShape(*shape, "f16", "f32"),))
+    kernel = narrowed(attention(40, 33, 1, 40), "f16")
+    schedule = choose_group(kernel, limits, "f16")
+    assert (schedule.subgroup, schedule.shape) == (subgroup, shape)
+    found, expected = execute(kernel, schedule, {}, limits)
+    assert relative_error(found["out"], expected["out"]) < ERRORS["f16"]
+
+
+@pytest.mark.parametrize("subgroup", SUBGROUPS)
+@pytest.mark.parametrize("name", ["plain", "all"])
+def test_rows_fold_in_subgroups(name: str, subgroup: int) -> None:
+    limits = replace(LIMITS, subgroup_operations=True, subgroup_min=subgroup,
+                     subgroup_max=subgroup)
+    check_kernel(CASES[name], GroupAttention(8, 8, 2, 24, "f32", subgroup), limits=limits,
+                 subgroup=subgroup)
+    assert choose_group(CASES[name], limits).subgroup == subgroup % 64
+
+
+@pytest.mark.parametrize("shared", [8 << 10, 48 << 10])
+def test_schedules_fit_into_the_memory_that_there_is(shared: int) -> None:
+    limits = GroupLimits(shared_bytes=shared, invocations=128)
+    schedule = check_kernel(CASES["wide"], limits=limits)
+    assert schedule.shared_bytes(160) <= shared
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.data(), st.integers(1, 40), st.integers(1, 70), st.integers(1, 21), st.integers(1, 21),
+       st.booleans(), st.sampled_from(["", "s", "st", "nhst"]), st.sampled_from([0, 1, 4]))
+def test_any_legal_schedule_computes_the_same(data, tokens: int, keys: int, depth: int, width: int,
+                                              causal: bool, mask: str, apart: int) -> None:
+    kernel = attention(tokens, keys, 2, depth, width, 2, causal, mask, apart=apart)
+    schedule = GroupAttention(
+        data.draw(st.integers(1, 5)), data.draw(st.sampled_from([1, 2, 4, 8, 16])),
+        data.draw(st.integers(1, 3)), data.draw(st.sampled_from([4, 8, 12, 24])))
+    note(f"{schedule}\n{kernel}")
+    check_kernel(kernel, schedule)
+
+
+@pytest.mark.parametrize("growing", [False, True])
+def test_the_top_follows_scores_that_grow(growing: bool) -> None:
+    """Scores rise or fall by hundreds from tile to tile of keys."""
+    kernel = attention(9, 96, 1, 4, scale=1.0)
+    steps = np.linspace(-300, 300, 96)[:: 1 if growing else -1]
+    q, k = np.ones((1, 9, 1, 4)), np.zeros((1, 96, 1, 4))
+    k[0, :, 0, 0] = steps
+    check_kernel(kernel, GroupAttention(1, 8, 1, 4), {"q": q, "k": k})
+
+
+@pytest.mark.parametrize("number", [-np.inf, -3.4e38, -1e4])
+def test_rows_and_keys_that_are_masked_by_large_numbers(number: float) -> None:
+    kernel = attention(20, 50, 1, 8, mask="st")
+    mask = np.zeros((1, 1, 50, 20), np.float32)
+    mask[:, :, ::2], mask[..., 3], mask[:, :, :40, 5] = number, number, number
+    check_kernel(kernel, GroupAttention(2, 8, 2, 8), {"mask": mask})
+
+
+def test_nan_is_passed_on() -> None:
+    kernel = attention(20, 50, 1, 8)
+    for name, where, lost in (("q", 7, 1), ("v", 9, 20)):
+        values = np.random.default_rng(0).standard_normal(kernel.buffer(name).shape)
+        values[0, where] = np.nan
+        found, _ = execute(kernel, choose_group(kernel, LIMITS), {name: values})
+        assert np.isnan(found["out"]).any(axis=(0, 2, 3)).sum() == lost
+
+
+def test_attention_on_a_device(vulkan: Gpu) -> None:
+    """In the matrix unit, too, if there is one."""
+    for name, precision in (("all", "f32"), ("apart", "f16")):
+        kernel, limits = narrowed(CASES[name], precision), vulkan.limits
+        schedule = choose_group(kernel, limits, precision)
+        found, expected = execute(kernel, schedule, {}, limits, gpu=vulkan)
+        assert relative_error(found["out"], expected["out"]) < ERRORS[precision], schedule
+
+
+@pytest.mark.parametrize("schedule, message", [
+    (GroupAttention(64, 16, 1, 4), "1024 invocations"), (GroupAttention(4, 6, 1, 4), "6 of 24"),
+    (GroupAttention(4, 8, 1, 6), "6 channels"), (GroupAttention(4, 8, 0, 4), "0 keys"),
+    (GroupAttention(4, 8, 1, 4, "f16"), "f16"),
+    (GroupAttention(4, 8, 1, 4, "f32", 32), "subgroups"),
+    (GroupAttention(8, 16, 16, 8), "shared memory"),
+    (GroupMatrixAttention(1, 1, 16, "16x16x16", 32), "matrix unit has no 16x16x16 of f16"),
+    (GroupMatrixAttention(1, 1, 16, "", 32), "matrix unit has no  of f16")])
+def test_schedules_that_cannot_be(schedule: GroupAttention, message: str) -> None:
+    with pytest.raises(IllegalSchedule, match=message):
+        check_kernel(CASES["plain"], schedule)

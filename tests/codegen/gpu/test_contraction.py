@@ -1,0 +1,295 @@
+"""Convolutions and matrix products as group programs, against the interpreter of kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from contraction_graphs import CONV_CASES, CONVS, PRODUCTS, Conv, fitting, linear
+from group_kernels import execute, relative_error
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from smalti.codegen.gpu import Packed, lower
+from smalti.errors import IllegalSchedule
+from smalti.fuse import cut
+from smalti.fuse.precision import held, stored_in
+from smalti.graph import Graph
+from smalti.kernel.form import Kernel
+from smalti.runtime.gpu import Gpu
+from smalti.schedule import GroupLimits, choose_group
+from smalti.schedule.group import GroupContraction, MatrixShape
+from smalti.schedule.space_group import schedules
+
+SMALL = GroupContraction(16, 16, 16, 4, 4)
+MATRIX = replace(SMALL, block_m=16, block_n=16, pad=8, dtype="f16", weights="f16",
+                 matrix="16x16x16", subgroup=32)
+SCHEDULES = {
+    "plain": SMALL,
+    "ahead": replace(SMALL, tile_m=8, block_m=2, block_n=8, tile_k=8, ahead=True),
+    "two buffers": replace(SMALL, ahead=True, buffers=2),
+    "ways": replace(SMALL, ways=4),
+    "split": replace(SMALL, tile_k=4, split=2),
+    "direct": replace(SMALL, tile_m=2, block_m=2, ways=2, direct=True),
+    "prepared": replace(SMALL, prepared=True),
+    "uneven": replace(SMALL, tile_m=12, tile_n=24, tile_k=12, pad=0),
+    "halves": replace(SMALL, dtype="f16", weights="f16"),
+    "matrices": MATRIX,
+    "small matrices": replace(MATRIX, tile_m=16, tile_n=32, block_m=8, matrix="8x8x8", subgroup=8,
+                              ahead=True),
+    "wide matrices": replace(MATRIX, tile_n=32, block_m=8, block_n=32, matrix="8x16x16",
+                             subgroup=16, ahead=True, buffers=2),
+}
+SHAPES = tuple(MatrixShape(*shape, "f16", "f32")
+               for shape in ((8, 8, 8), (16, 16, 16), (8, 16, 16)))
+LIMITS = GroupLimits(shared_bytes=48 << 10, invocations=1024, bindings=16, f16=True, bf16=True,
+                     subgroup_choice=True, matrices=SHAPES)
+DTYPES = ("f32", "f16", "bf16")
+
+
+def contractions(graph: Graph, values: str = "f32", weights: str = "f32") -> list[Kernel]:
+    """The contractions of a graph; `values` and `weights` say how those are stored."""
+    found = cut(graph)
+    if values != "f32":
+        seen = {view.storage for piece in found.pieces for view in piece.views.values()}
+        found = stored_in(found, {s: replace(s, dtype=values) for s in seen
+                                  if s.dtype == "f32" and s.kind in ("arena", "input")})
+    if weights != "f32":
+        found = held(found, dict.fromkeys(graph.parameters, weights), elements_min=0)
+    return [p.kernel for p in found.pieces if p.kernel.form == "contraction"]
+
+
+def weight_of(kernel: Kernel) -> np.ndarray:
+    """Seeded values for the weight, so small that products keep a size of one."""
+    shape = kernel.buffer("weight").shape
+    return np.random.default_rng(1).standard_normal(shape) / np.sqrt(np.prod(shape[-3:]))
+
+
+def check(kernel: Kernel, schedule: GroupContraction, limits: GroupLimits = LIMITS,
+          gpu: Gpu | None = None) -> None:
+    """Assert that a schedule of a kernel computes what the kernel means."""
+    found, means = execute(kernel, schedule, {"weight": weight_of(kernel)}, limits,
+                           schedule.subgroup or 32, gpu)
+    narrow = {schedule.dtype, schedule.weights, *(b.dtype for b in kernel.buffers)} & {
+        "f16", "bf16"}
+    allowed = 1e-5 if not narrow else 2e-3 if narrow == {"f16"} else 1e-2
+    for name, expected in means.items():
+        error = relative_error(found[name], expected)
+        assert error < allowed, f"{name} is off by {error:.3g} with {schedule}\n{kernel}"
+
+
+def fits(kernel: Kernel, schedule: GroupContraction, limits: GroupLimits = LIMITS) -> bool:
+    """Whether a kernel can have a schedule of the tests."""
+    try:
+        lower(kernel, schedule, limits)
+    except IllegalSchedule as error:
+        assert limits != LIMITS or "too few" in str(error) or "only packed" in str(error)
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_convolutions(name: str) -> None:
+    """Each schedule with every third convolution, so that all are met by four of them."""
+    cases = [case for case in CONVS if case.channels < 1000]
+    checked = 0
+    for case in cases[list(SCHEDULES).index(name) % 3::3]:
+        for kernel in contractions(case.graph()):
+            if fits(kernel, SCHEDULES[name]):
+                check(kernel, SCHEDULES[name])
+                checked += 1
+    assert checked >= 2
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_linear_with_its_neighbours(name: str) -> None:
+    for behind in ("normalized", "gathered", "resized", "geglu", "embedded", "residual"):
+        for kernel in contractions(linear((2, 9), 24, 40, behind)):
+            if fits(kernel, SCHEDULES[name]):
+                check(kernel, SCHEDULES[name])
+
+
+@pytest.mark.parametrize("name", ["plain", "ahead", "split", "uneven", "small matrices"])
+@pytest.mark.parametrize("parts", [2, 3])
+def test_gated_products(name: str, parts: int) -> None:
+    """Slices of the channels that meet in the epilogue, in one kernel, at odd extents."""
+    for rows, channels, width in ((5, 40, 7), (37, 24, 20)):
+        g = Graph("gated")
+        both = g.apply("mat_mul", g.input("x", (1, rows, channels)),
+                       g.parameter("w", (channels, parts * width)))
+        first, *gates = (g.apply("slice", both, axis=2, start=k * width, end=(k + 1) * width)
+                         for k in range(parts))
+        for gate in gates:
+            first = first * g.apply("gelu", gate)
+        g.output("y", first)
+        (kernel,) = contractions(g)
+        check(kernel, SCHEDULES[name])
+
+
+@pytest.mark.parametrize("name", ["plain", "ahead", "ways", "split", "uneven", "matrices",
+                                  "wide matrices"])
+def test_weights_that_are_computed(name: str) -> None:
+    """Values as weights, one for all rows, or one for each row or image."""
+    for shapes in PRODUCTS[:1] + PRODUCTS[2:]:
+        g = Graph("product")
+        y = g.apply("mat_mul", *(g.input(x, shape) for x, shape in zip("ab", shapes, strict=True)))
+        g.output("y", g.apply("relu", y + g.input("r", y.shape)))
+        for kernel in contractions(g):
+            if fits(kernel, SCHEDULES[name]):
+                check(kernel, SCHEDULES[name])
+    g = Graph("heads")
+    q, k = (g.input(x, (2, t, 3, 24)) for x, t in zip("qk", (33, 20), strict=True))
+    g.output("y", g.apply("mat_mul", q.transpose(0, 2, 1, 3), k.transpose(0, 2, 3, 1)))
+    w = g.apply("silu", g.input("w", (24, 4, 3, 3)))
+    x = g.input("x", (1, 4, 10, 10))
+    g.output("conv", g.apply("conv", x, w, pads=(1, 1, 1, 1)))
+    for kernel in contractions(g):
+        check(kernel, SCHEDULES[name])
+
+
+@pytest.mark.parametrize("values", DTYPES)
+@pytest.mark.parametrize("weights", DTYPES)
+def test_values_and_weights_of_every_dtype(values: str, weights: str) -> None:
+    kept = {"f32": ("plain",), "f16": ("plain", "matrices"), "bf16": ("plain",)}
+    case = Conv(12, 6, 7, 20, before="normalized", behind="residual")
+    for kernel in contractions(case.graph(), values, weights):
+        for name in kept[weights]:
+            check(kernel, replace(SCHEDULES[name], weights=weights))
+    for kernel in contractions(linear((33,), 24, 40), values, weights):
+        for name in ("two buffers", "direct"):
+            check(kernel, replace(SCHEDULES[name], weights=weights))
+
+
+def test_images_of_planes_are_read_and_written_along_their_rows() -> None:
+    """Channels-first: neighbouring invocations take neighbouring pixels, not channels."""
+    (kernel,) = contractions(Conv(8, 6, 20, 12).graph())
+    turned = {"x0": (960, 120, 20, 1), "out": (1440, 20, 1, 120)}
+    assert kernel.buffer("x0").shape == (1, 8, 6, 20)
+    kernel = replace(kernel, buffers=tuple(
+        replace(b, strides=turned.get(b.name, b.strides)) for b in kernel.buffers))
+    for name in ("plain", "split", "matrices", "direct"):
+        check(kernel, SCHEDULES[name])
+
+
+def test_contractions_on_a_device(vulkan: Gpu) -> None:
+    """Every schedule that the driver here can run, in SPIR-V."""
+    cases = [Conv(12, 6, 7, 20, before="normalized", behind="residual").graph(),
+             linear((2,), 40, 33), linear((2, 9), 24, 40, "geglu")]
+    ran = set()
+    for i, name in enumerate(SCHEDULES):
+        for kernel in contractions(cases[0 if name == "direct" else i % 3]):
+            if fits(kernel, SCHEDULES[name], vulkan.limits):
+                check(kernel, SCHEDULES[name], vulkan.limits, vulkan)
+                ran.add(name)
+    (kernel,) = contractions(cases[2], "f16", "f16")
+    check(kernel, choose_group(kernel, vulkan.limits, "f16"), vulkan.limits, vulkan)
+    assert {name for name, s in SCHEDULES.items() if not s.matrix and s.dtype == "f32"} <= ran
+
+
+# ---------------------------------------------------------------------- choosing
+
+
+DEVICES = {
+    "least": GroupLimits(bindings=16),
+    "large": LIMITS,
+    "matrices": replace(LIMITS, subgroup_min=32, subgroup_max=32, units=132),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("precision", DTYPES)
+def test_chosen_schedules_compute_the_same(device: str, precision: str) -> None:
+    graphs = [Conv(40, 5, 6, 24, before="normalized", behind="time").graph(),
+              linear((1,), 64, 48), linear((20,), 32, 80, "geglu")]
+    for kernel in (k for g in graphs for k in contractions(g)):
+        check(kernel, choose_group(kernel, DEVICES[device], precision), DEVICES[device])
+
+
+def test_choices_fit_the_work() -> None:
+    """Few rows read weights where they are, few tiles split the depth, halves use matrices."""
+    device = DEVICES["matrices"]
+
+    def chosen(graph: Graph, precision: str) -> GroupContraction:
+        (kernel,) = contractions(graph)
+        return choose_group(kernel, device, precision)
+
+    assert chosen(linear((1,), 1280, 1280), "f32").direct
+    deep = chosen(Conv(1280, 8, 8, 1280).graph(), "f32")
+    assert deep.split > 1 and not deep.matrix
+    wide = chosen(linear((4096,), 4096, 4096), "f16")
+    assert wide.matrix == "16x16x16" and wide.split == 1
+    assert min(wide.tile_m, wide.tile_n) >= 64
+
+
+def test_subgroups_are_those_that_matrix_units_want() -> None:
+    """Intel's matrices of 8 rows take subgroups of as many as there are columns. A device that
+    gives no choice of subgroups multiplies in registers."""
+    (kernel,) = contractions(linear((256,), 256, 256))
+    intel = replace(LIMITS, subgroup_min=8, subgroup_max=32, matrices=SHAPES[2:])
+    found = choose_group(kernel, intel, "f16")
+    assert (found.matrix, found.subgroup) == ("8x16x16", 16)
+    check(kernel, found, intel)
+    assert choose_group(kernel, replace(intel, subgroup_choice=False), "f16").matrix == ""
+    amd = replace(LIMITS, subgroup_min=32, subgroup_max=64, matrices=SHAPES[1:2])
+    assert choose_group(kernel, amd, "f16").subgroup == 32
+
+
+@pytest.mark.parametrize("change, why", [
+    ({"tile_m": 10}, "do not divide a tile"), ({"tile_k": 6}, "whole vectors of 4"),
+    ({"ways": 3}, "whole vectors of 4"), ({"buffers": 2}, "loaded ahead"),
+    ({"tile_m": 256, "tile_n": 256}, "invocations"), ({"tile_k": 1024}, "shared memory"),
+    ({"dtype": "i8"}, "no products of i8"), ({"weights": "q8"}, "weights held as q8"),
+    ({"split": 99}, "too few"), ({"split": 2, "prepared": True}, "not both"),
+    ({"matrix": "4x4x4", "dtype": "f16", "pad": 8}, "no 4x4x4 of f16"),
+    ({"matrix": "16x16x16", "dtype": "f16"}, "16 bytes"),
+    ({"matrix": "16x16x16", "dtype": "f16", "pad": 8}, "do not divide blocks"),
+    ({"matrix": "16x16x16", "dtype": "f16", "pad": 8, "block_m": 16, "block_n": 16},
+     "subgroups of 0"),
+])
+def test_impossible_schedules_are_refused(change: dict, why: str) -> None:
+    (kernel,) = contractions(Conv(24, 9, 11, 45).graph())
+    with pytest.raises(IllegalSchedule, match=why):
+        lower(kernel, replace(SMALL, **change), LIMITS)
+
+
+def test_what_a_device_lacks_is_refused() -> None:
+    (kernel,) = contractions(linear((40,), 32, 24))
+    for lacking, why in ((replace(LIMITS, f16=False), "compute with f16"),
+                         (replace(LIMITS, matrices=()), "no 16x16x16"),
+                         (replace(LIMITS, subgroup_choice=False), "cannot be asked for")):
+        with pytest.raises(IllegalSchedule, match=why):
+            lower(kernel, MATRIX, lacking)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.data(), CONV_CASES.map(fitting), st.sampled_from(["f32", "f16"]))
+def test_any_schedule_of_the_space_computes_the_same(data: st.DataObject, case: Conv,
+                                                     precision: str) -> None:
+    for kernel in contractions(case.graph()):
+        found = list(schedules(kernel, LIMITS, precision))
+        schedule = data.draw(st.sampled_from(found))
+        note(f"{schedule}\n{kernel}")
+        check(kernel, schedule)
+
+
+def test_equal_layouts_are_equal_bytes() -> None:
+    """A layout says all that packing depends on."""
+    (kernel,) = contractions(Conv(6, 5, 5, 10).graph())
+    given = weight_of(kernel)
+    found: dict[Packed, bytes] = {}
+    for schedule in (SMALL, replace(SMALL, tile_n=32), replace(SMALL, tile_k=8),
+                     replace(SMALL, tile_k=32), replace(SMALL, weights="f16")):
+        packed = lower(kernel, schedule, LIMITS).packed
+        data = packed.pack(given).tobytes()
+        assert found.setdefault(packed, data) == data
+        assert len(data) == packed.elements * (2 if packed.dtype == "f16" else 4)
+    assert len(found) == 3
+
+
+def test_matrices_that_cannot_be_used_leave_the_other_schedules() -> None:
+    (kernel,) = contractions(linear((3, 26), 52, 10))
+    limits = replace(LIMITS, bf16=False, matrices=(MatrixShape(16, 16, 16, "bf16", "f32"),))
+    schedule = choose_group(kernel, limits, "bf16")
+    assert not schedule.matrix
+    check(kernel, schedule, limits)

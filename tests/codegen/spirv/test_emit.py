@@ -1,0 +1,151 @@
+"""Modules are valid, and say what programs mean."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import group_programs as programs
+import pytest
+
+from smalti.codegen.gpu.builder import Builder
+from smalti.codegen.gpu.form import F32, GroupProgram, Number
+from smalti.codegen.gpu.types import Matrix
+from smalti.codegen.spirv import emit, listing
+from smalti.errors import IllegalSchedule, VerificationError
+from smalti.schedule.group import GroupLimits
+
+PLAIN = GroupLimits(storage16=True)
+RICH = GroupLimits(storage16=True, storage8=True, f16=True, keeps_nan=True)
+
+
+@pytest.mark.parametrize(("limits", "environment"), [(PLAIN, "vulkan1.1"), (RICH, "vulkan1.3")])
+def test_modules_are_valid(validate, limits: GroupLimits, environment: str) -> None:
+    for program in programs.all_without_matrices(limits.f16):
+        validate(emit(program, limits), environment)
+
+
+@pytest.mark.parametrize("stored", programs.LOADS)
+def test_elements_are_one_load_of_memory(stored: str) -> None:
+    text = listing(emit(programs.copy(stored, programs.LOADS[stored][0], 4, 4), RICH))
+    block = next(line for line in text.splitlines() if "ArrayStride" in line)
+    assert int(block.split()[-1]) == {"f16": 8, "bf16": 8, "i8": 4, "u8": 4}.get(stored, 16)
+
+
+def lines(text: str, *words: str) -> list[str]:
+    """The lines of a listing that hold these words."""
+    return [line for line in text.splitlines() if all(word in line for word in words)]
+
+
+def uses(text: str, name: str) -> list[str]:
+    """The lines of a listing's body that take a value, besides the one that makes it."""
+    _, body = text.split("= Function")
+    return [line for line in body.splitlines() if name in line.replace(",", "").split()[1:]]
+
+
+def test_constants_keep_their_bits() -> None:
+    module = emit(programs.constants(), RICH)
+    words = struct.unpack(f"<{len(module) // 4}I", module)
+    wanted = {0, 0x80000000, 0x3F800000, 0x7FC00000, 0x7F800000, 0xFF800000, 1, 0x3DCCCCCD,
+              0xFFFFFFFF}
+    assert wanted <= set(words)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("factors", ["f16", "bf16"])
+def test_matrices_are_the_matrix_unit_s(factors: str, shared: bool) -> None:
+    limits = GroupLimits(storage16=True, f16=True, bf16=True)
+    text = listing(emit(programs.products(16, 8, 16, factors, "f32", shared), limits))
+    assert text.startswith("SPIR-V 1.6") and lines(text, "MemoryModel 0, 3")
+    assert lines(text, "Capability CooperativeMatrixKHR")
+    assert bool(lines(text, "Capability BFloat16TypeKHR")) == (factors == "bf16")
+    matrix = f"TypeCooperativeMatrixKHR {factors}, 3, "
+    assert lines(text, matrix + "16, 16, 0") and lines(text, matrix + "16, 8, 1")
+    assert lines(text, "TypeCooperativeMatrixKHR f32, 3, 16, 8, 2")
+    loads = lines(text, "CooperativeMatrixLoadKHR")
+    strides = {line.split(", ")[2] for line in loads}
+    assert strides == ({"4", "48", "8"} if shared else {"48", "8"})  # shared elements are vectors
+    assert sum(line.split(", ")[1] == "1" for line in loads) == 1  # by columns
+    assert len(lines(text, "CooperativeMatrixMulAddKHR")) == 1
+    assert len(lines(text, "CooperativeMatrixStoreKHR")) == 2
+    assert len(lines(text, "= FConvert %")) == 1
+
+
+def test_what_others_see_is_not_private_under_the_vulkan_memory_model() -> None:
+    limits = GroupLimits(storage16=True, f16=True)
+    text = listing(emit(programs.products(16, 8, 16, "f16", "f32", True), limits))
+    arrays = [line.split()[0] for line in lines(text, "Variable", "Workgroup")]
+    pointers = [line.split()[0] for name in arrays for line in uses(text, name)]
+    accesses = [line for name in pointers for line in uses(text, name)]
+    assert len(accesses) == 2 and all(line.endswith(", 32") for line in accesses)
+    assert lines(text, "ControlBarrier 2, 2, 24840")  # made available and visible
+
+
+def test_barriers_wait_for_memory_of_the_device_only_where_it_is_read_back() -> None:
+    assert lines(listing(emit(programs.sums(), PLAIN)), "ControlBarrier 2, 2, 264")
+    text = listing(emit(programs.meeting(), PLAIN))
+    assert lines(text, "ControlBarrier 2, 2, 328") and lines(text, "Coherent")
+
+
+def test_what_is_only_read_may_be_read_early() -> None:
+    text = listing(emit(programs.sums(), PLAIN))
+    assert len(lines(text, "Decorate", "Restrict")) == len(lines(text, "NonWritable")) == 1
+    assert len(lines(text, "Decorate", "NonReadable")) == 1
+
+
+def test_stores_of_halves_round_to_even() -> None:
+    text = listing(emit(programs.copy("f16", "f32", 1, 1), PLAIN))
+    (said,) = lines(text, "FPRoundingMode, 0")
+    assert lines(text, said.split()[1].rstrip(","), "= FConvert")
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+def test_bf16_that_is_moved_is_not_rounded(lanes: int) -> None:
+    text = listing(emit(programs.copy("bf16", "f32", lanes, 4), RICH))
+    assert not lines(text, "IsNan") and lines(text, "UConvert")
+
+
+@pytest.mark.parametrize("program, lacking, capability", [
+    (programs.instructions("f16", 1), "f16", "Float16"),
+    (programs.copy("bf16", "f32", 1, 1), "storage16", "StorageBuffer16BitAccess"),
+    (programs.products(8, 8, 8, "bf16", "f32", True), "bf16", "BFloat16TypeKHR")],
+    ids=["f16", "storage16", "bf16"])
+def test_what_the_device_lacks_is_refused(program: GroupProgram, lacking: str,
+                                          capability: str) -> None:
+    limits = replace(RICH, bf16=True)
+    assert capability in listing(emit(program, limits))
+    with pytest.raises(IllegalSchedule, match=f"{program.name} needs {capability}"):
+        emit(program, replace(limits, **{lacking: False}))
+
+
+def test_matrices_across_vectors_are_refused() -> None:
+    b = Builder("across", 32)
+    kind = Matrix("sum", 8, 8, "f32")
+    array = b.shared("array", "f32", 96, 4)
+    b.store_matrix(array, 0, 8, b.matrix(array, 0, 10, kind))
+    with pytest.raises(VerificationError, match="10 elements apart"):
+        emit(b.finish((1, 1, 1)), RICH)
+
+
+def test_bytes_are_not_stored() -> None:
+    b = Builder("bytes", 1)
+    b.store(b.binding("y", "u8", 4, "write"), 0, Number(1.0, F32))
+    with pytest.raises(VerificationError, match="only read"):
+        emit(b.finish((1, 1, 1)), RICH)
+
+
+def test_steps_that_round_are_not_rearranged() -> None:
+    b = Builder("steps", 1)
+    y = b.binding("y", "f32", 1, "read_write")
+    b.store(y, 0, b.load(y, 0) + 1.0 - 1.0)
+    text = listing(emit(b.finish((1, 1, 1)), PLAIN))
+    made = [line.split()[0] for name in ("FAdd", "FSub") for line in lines(text, f"= {name}")]
+    assert len(made) == 2 and {f"Decorate {name}, NoContraction" for name in made} <= {
+        *text.splitlines()}
+
+
+def test_what_lies_over_another_is_said_to_be() -> None:
+    b = Builder("over", 32)
+    x, y = b.binding("x", "f32", 32, "read_write"), b.binding("y", "f32", 32, "write")
+    b.store(y, b.invocation, b.load(x, b.invocation))
+    assert len(lines(listing(emit(b.finish((1, 1, 1)), RICH)), "Decorate", "Aliased")) == 2

@@ -1,0 +1,17 @@
+"""Which feature levels this machine can test; those it lacks are printed, not skipped."""
+
+from __future__ import annotations
+
+from native_pieces import LEVELS
+
+from smalti.codegen.x86.instructions import LEVELS as KNOWN
+from smalti.runtime.devices import cpu, is_x86
+
+
+def test_every_x86_machine_tests_at_least_avx2() -> None:
+    missing = {name: sorted(level.needs - set(cpu().features)) for name, level in KNOWN.items()
+               if name not in LEVELS}
+    for name, features in missing.items():
+        print(f"level {name} is not tested here: {cpu().name} lacks {', '.join(features)}")
+    assert is_x86() == ("avx2" in LEVELS)
+    assert all(features for features in missing.values())
