@@ -68,11 +68,22 @@ def test_explain_shows_all_parts_or_one(model_path: Path) -> None:
     assert "# vae\n" in result.stdout and "# unet" not in result.stdout
 
 
+def test_explain_begins_with_a_summary_and_shows_all_kernels_on_request(model_path: Path) -> None:
+    arguments = ("explain", model_path, "--part", "unet", "--threads", 1)
+    summary, whole = run(*arguments).stdout, run(*arguments, "--all").stdout
+    assert len(summary.splitlines()) <= 31 and "`smalti explain --all`" in summary
+    assert "the longest 10, " in summary and "memory: packed weights" in summary
+    assert "Schedule(" not in summary and "Schedule(" in whole
+    assert whole.startswith(summary[:summary.index("`smalti explain --all`")])
+    for text in (summary, whole):
+        assert max(map(len, text.splitlines())) <= 100
+
+
 def test_explain_foretells_a_device_that_is_not_here(model_path: Path) -> None:
     result = run("explain", model_path, "--part", "vae", "--size", "16x24", "--threads", 1,
                  "--device", "rtx_4060")
     assert result.exit_code == 0 and "on GeForce RTX 4060: " in result.stdout
-    assert "assumed: " in result.stdout and " ms expected, " in result.stdout
+    assert "assumed: " in result.stdout and "expected of a run: " in result.stdout
     refused(run("explain", model_path, "--device", "rtx_4061"), "near names: rtx_4060")
 
 

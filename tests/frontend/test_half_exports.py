@@ -27,7 +27,8 @@ def test_half_precision_is_native_and_as_in_onnx_runtime(name: str, exporter: st
     wanted = {value.name for value in session.get_inputs()}
     inputs = {name: array for name, array in inputs.items() if name in wanted}
     program = compiled(path, threads=1)
-    hosted = {line for line in program.explain().splitlines() if "host: " in line}
+    hosted = {line for line in program.explain(all=True, columns=1000).splitlines()
+              if "host: " in line}
     assert not any("f16" in line or "on f32" in line for line in hosted)
     results = program.run(inputs)
     for value, array in zip(session.get_outputs(), session.run(None, inputs), strict=True):

@@ -166,7 +166,7 @@ def test_integers_between_layers_are_native(name: str, dtype: str, threads: int)
 
 def test_explain_says_what_the_host_does_and_why() -> None:
     program = check(between(), LEVELS[-1])
-    text = program.explain()
+    text = program.explain(all=True)
     assert "between: 2 kernels, 4 operations on the host" in text
     assert "host: no kernel computes cast on i64" in text
     assert text.count("once, when weights are bound") == 2

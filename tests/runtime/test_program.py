@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import mmap
+import re
 import warnings
 from pathlib import Path
 
@@ -114,7 +115,7 @@ def test_what_depends_on_weights_only_is_computed_when_they_are_bound() -> None:
     program.release()
     program.bind(given.__getitem__)
     np.testing.assert_allclose(program.run(x)["y"], expected, rtol=1e-5, atol=1e-5)
-    assert program.explain().count("once, when weights are bound") == 2
+    assert "besides, 2 kernels run once, when weights are bound" in program.explain()
 
 
 def attending() -> Graph:
@@ -348,17 +349,21 @@ def test_a_bad_weight_is_named(kind: str) -> None:
 # ---------------------------------------------------------------------- what it says of itself
 
 
-def test_explain_has_a_line_for_every_kernel() -> None:
+def test_explain_tells_everything_of_every_kernel() -> None:
     program = make("native")
-    before = program.explain().splitlines()
+    before = program.explain(all=True)
     assert program.timings == {}
-    assert "GFLOP/s" not in "\n".join(before) and "measured" not in before[-1]
-    assert len(before) == 2 + len(program.image.pieces)
+    assert "GFLOP/s" not in before and "measured" not in before
     program.run(INPUTS)
-    after = program.explain().splitlines()
-    assert len(after) == len(before)
-    for line, piece in zip(after[1:-1], program.image.pieces, strict=True):
-        assert "GFLOP/s" in line and piece.schedule in line and f"cut: {piece.reason}" in line
+    after = program.explain(all=True, columns=80)
+    assert max(map(len, after.splitlines())) <= 80
+    assert f"{len(program.recipe.graph.nodes)} operations of a graph became" in after
+    flat = " ".join(after.split())
+    for number, piece in enumerate(program.image.pieces):
+        (start,) = re.findall(rf"^ +{number}  {piece.form}.*$", after, re.M)
+        assert piece.scope in start
+        assert piece.schedule in flat and f"fusion ends here: {piece.reason}" in flat
+    assert after.count(" GFLOP/s") == len(program.image.pieces) + 1
     assert set(program.timings) == {piece.form for piece in program.image.pieces}
     assert sum(program.timings.values()) == pytest.approx(float(program.seconds.sum()))
 

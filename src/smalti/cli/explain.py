@@ -1,7 +1,9 @@
-"""`smalti explain`: what a model becomes: its kernels, their schedules, and why each cut."""
+"""`smalti explain`: what a model becomes: its kernels, their times, schedules and limits."""
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import click
@@ -38,6 +40,14 @@ def where(device: str | None) -> tuple[str, str | None]:
     return "cpu", device
 
 
+def terminal_columns() -> int | None:
+    """The width of the terminal that standard output is; None where it is a file or a pipe."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+    except (OSError, ValueError):  # ValueError: a stream without a file
+        return None
+
+
 @click.command()
 @click.argument("model", required=False)
 @click.option("--part", default=None, help="Only one part, such as text, unet or vae.")
@@ -53,10 +63,13 @@ def where(device: str | None) -> tuple[str, str | None]:
                    "what to expect of it. Default: cpu.")
 @click.option("--objective", default=None,
               help="latency, throughput or energy. Default: latency.")
+@click.option("--all", "every", is_flag=True,
+              help="Also every kernel, with its schedule and the reason why fusion ends there.")
 def explain(model: str | None, part: str | None, size: str | None, threads: int | None,
             precision: str | None, shapes: tuple[str, ...], device: str | None,
-            objective: str | None) -> None:
-    """Show the kernels and schedules of MODEL, and how long they are expected to take.
+            objective: str | None, every: bool) -> None:
+    """Show what MODEL becomes: its kernels by form, how long they are expected to take and what
+    limits them, the longest of them, and memory.
 
     MODEL is a checkpoint (default: the model that ships with Smalti), an .onnx model or a .smalti
     engine file.
@@ -71,7 +84,7 @@ def explain(model: str | None, part: str | None, size: str | None, threads: int 
         program = opened(Path(model), parse_shapes(shapes), {}, precision, threads, False,
                          device=here, objective=objective)
         show_progress("")
-        click.echo(program.explain(elsewhere))
+        click.echo(program.explain(elsewhere, all=every, columns=terminal_columns()), nl=False)
         return
     if shapes:
         raise InputError("--shape is for .onnx models; give a checkpoint --size")
@@ -81,6 +94,7 @@ def explain(model: str | None, part: str | None, size: str | None, threads: int 
     pipe = pipeline.load(model, precision=precision or "auto", threads=threads,
                          progress=show_progress, objective=objective or "latency", device=here)
     for name in chosen_parts(pipe, part):
-        text = pipe.explain(name, width=width, height=height, device=elsewhere)
+        text = pipe.explain(name, width=width, height=height, device=elsewhere, all=every,
+                            columns=terminal_columns())
         show_progress("")
         click.echo(f"# {name}\n{text}")

@@ -247,11 +247,12 @@ class Pipeline:
         return tuple(self._submodels.parts)
 
     def explain(self, part: str, width: int | None = None, height: int | None = None,
-                device: str | None = None) -> str:
-        """Kernels and schedules of one of `parts` for a size in pixels, as they are here, or would
-        be on a device of the library."""
-        shape = self._shape(part, width, height)
-        return self._submodels.compiled(part, self._submodels.graph(part, shape)).explain(device)
+                device: str | None = None, *, all: bool = False, columns: int | None = None) -> str:
+        """What one of `parts` became for a size in pixels, here or on a device of the library; `all`
+        and `columns` as in `Program.explain`."""
+        program = self._submodels.compiled(
+            part, self._submodels.graph(part, self._shape(part, width, height)))
+        return program.explain(device, all=all, columns=columns)
 
     def program(self, part: str, width: int | None = None, height: int | None = None) -> Program:
         """The program of one part for a size in pixels, with the model's weights and `loras`."""

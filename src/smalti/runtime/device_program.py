@@ -376,8 +376,9 @@ class DeviceProgram(Program):
         self._seconds = seconds
         return seconds
 
-    def _explained(self) -> str:
-        return explained_on(self.plan, self.gpu.device, self._expected(), self._seconds)
+    def _explained(self, all: bool, columns: int) -> str:
+        found = explained_on(self.plan, self.gpu.device, self._expected(), self._seconds)
+        return found.text(all, columns)
 
     def _expected(self) -> dict[int, Expected]:
         """What the library of the timing model expects of the kernels of a run, by the numbers of

@@ -13,6 +13,7 @@ from smalti.kernel.traffic import touched
 from smalti.machine import cpu
 from smalti.machine.device import GUESSED, Device
 from smalti.runtime.arena import arranged
+from smalti.runtime.kernel_table import KernelRow, KernelTable
 from smalti.runtime.strips import Course, Turn
 from smalti.schedule.choose import FILTERING_MAX
 from smalti.schedule.merge import contraction_extents, weights_batched
@@ -23,8 +24,8 @@ from smalti.tune.objective import Objective
 
 WIDE_LANES, VECTORS = 16, {16: 32, 8: 16}
 COPY_COLUMNS = 1024
-ASSUMED_OF_GPUS = ("assumed: the same cut, its kernels as fast as the vendor's library computes "
-                   "them, each by a launch of its own; operations on the host are left out")
+ASSUMED_OF_GPUS = ("assumed: the same kernels as here, each in a launch of its own and as fast as "
+                   "the vendor's library computes it; operations on the host are left out")
 ASSUMED_OF_CPUS = ("assumed: Smalti's first schedules for {threads} threads and these caches; "
                    "a run that follows another; operations on the host are left out")
 
@@ -41,9 +42,9 @@ class Expected:
 
 
 def outlook(name: str, found: Cut, growth: int, precision: str, device: Device,
-            objective: str = "latency") -> str:
-    """The program of a cut on a device, a line a kernel; `growth` bounds the bytes that transformed
-    weights may add to plain ones. For throughput it is one of as many as a CPU has cores."""
+            objective: str = "latency") -> KernelTable:
+    """The kernels of a cut on a device; `growth` bounds the bytes that transformed weights may add
+    to plain ones. For throughput it is one of as many programs as a CPU has cores."""
     threads = 1 if objective == "throughput" else min(device.units, THREADS_MAX)
     if device.kind == "cpu":
         aim = Objective.on(device, threads, objective)
@@ -56,16 +57,13 @@ def outlook(name: str, found: Cut, growth: int, precision: str, device: Device,
     hosted = sum(isinstance(piece, HostPiece) for piece in found.pieces)
     seconds, joules = (sum(getattr(k, field) for k in kernels) for field in ("seconds", "joules"))
     guessed = [field for field, origin in device.origin.items() if origin == GUESSED]
-    lines = [f"{name} on {device.name}: {len(kernels)} kernels in a run, "
-             + f"{hosted} operations on the host, " * bool(hosted)
-             + f"precision {precision}; expected of a run: {1e3 * seconds:.3f} ms, "
-             f"{joules:.3g} J", assumed]
-    if guessed:
-        lines.append(f"guessed of this device: {', '.join(guessed)}")
-    lines += [f"{number:5d} {1e3 * k.seconds:9.3f} ms expected, {k.binds:18s} "
-              f"{k.piece.kernel.form:18s} {k.piece.scope}  {k.how}"
-              for number, k in enumerate(kernels)]
-    return "\n".join(lines) + "\n"
+    title = (f"{name} on {device.name}: {len(kernels)} kernels in a run, "
+             + f"{hosted} operations on the host, " * bool(hosted) + f"precision {precision}")
+    facts = [assumed, *([f"guessed of this device: {', '.join(guessed)}"] if guessed else [])]
+    rows = [KernelRow(number, k.piece.kernel.form, k.piece.scope, expected=k.seconds,
+                      limit=k.binds, details=(k.how,)) for number, k in enumerate(kernels)]
+    return KernelTable(title, facts, rows,
+                       f"expected of a run: {1e3 * seconds:.3f} ms, {joules:.3g} J")
 
 
 def running(found: Cut) -> dict[int, Piece]:

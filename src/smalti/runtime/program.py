@@ -23,6 +23,7 @@ from smalti.runtime.explanation import explained
 from smalti.runtime.host import bound
 from smalti.runtime.image import HostCall, Image, Launch, Place, Slot, array_at, finite_at
 from smalti.runtime.inputs import all_given, check_rows, checked_input, finite
+from smalti.runtime.kernel_table import COLUMNS
 from smalti.runtime.memory import anonymous
 from smalti.runtime.outlook import outlook
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
@@ -123,24 +124,29 @@ class Program(ABC):
     def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
         """The scope of the first kernel or node whose result is not finite, or None."""
 
-    def explain(self, device: str | None = None) -> str:
-        """Kernels, schedules, expected time, and that measured, and why each cut is there.
+    def explain(self, device: str | None = None, *, all: bool = False,
+                columns: int | None = None) -> str:
+        """What the graph became, as text: kernels by form, their time and what limits it, the
+        longest of them, and memory. With `all`, every kernel with its schedule and the reason why
+        fusion ends there. No line is longer than `columns` (default 100, at least 60).
 
-        `device` is one of the library (`smalti.machine`), which need not be here: then what the
-        program would be there, and how long a run would take. Raises UnknownDeviceError, and
-        InputError where shapes depend on data.
+        Times are those of the last run, where there was one, beside those that the timing model
+        expects. `device` is one of its library (`smalti devices NAME`), which need not be here:
+        then what the program would be there, and how long a run would take. Raises
+        UnknownDeviceError, and InputError where shapes depend on data.
         """
         if device is None:
-            return self._explained()
+            return self._explained(all, columns or COLUMNS)
         if self.recipe is None:
             raise InputError(f"{self.name}: shapes depend on data; only programs of one static "
                              f"graph can be foretold")
         recipe = self.recipe
-        return outlook(self.name, *recipe.cut(), recipe.precision, machine.device(device),
-                       recipe.objective)
+        found = outlook(self.name, *recipe.cut(), recipe.precision, machine.device(device),
+                        recipe.objective)
+        return found.text(all, columns or COLUMNS)
 
     @abstractmethod
-    def _explained(self) -> str:
+    def _explained(self, all: bool, columns: int) -> str:
         """What the program is here."""
 
     def _require_bound(self) -> None:
@@ -592,9 +598,8 @@ class NativeProgram(Program):
             np.add.at(seconds, [x.piece for x in self.image.launches], measured)
         return seconds
 
-    def _explained(self) -> str:
-        """One line a kernel: time and GFLOP/s of the last run, expected time and what limits it,
-        schedule, the dtype that its result is stored in, and why the cut is there; one a host call,
-        and why no kernel computes it; the expected time of a run."""
+    def _explained(self, all: bool, columns: int) -> str:
         seconds = None if self.seconds is None else self.kernel_seconds().tolist()
-        return explained(self.image, modelled(self.image.level), self.crew, seconds)
+        found = explained(self.image, modelled(self.image.level), self.crew, seconds,
+                          self.recipe.graph if self.recipe else None)
+        return found.text(all, columns)

@@ -60,5 +60,5 @@ class ReferenceProgram(Program):
                 return f"{node.operation.name} {node.scope}"
         return None
 
-    def _explained(self) -> str:
+    def _explained(self, all: bool, columns: int) -> str:
         return f"{self.name}: the numpy reference runs, {len(self.graph.nodes)} nodes one by one\n"
