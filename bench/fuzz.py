@@ -37,8 +37,8 @@ from onnx.backend.test.case.node import collect_testcases
 from smalti.errors import SmaltiError
 from smalti.frontend.onnx import load
 from smalti.graph.operation import DTYPES
+from smalti.runtime.interface import Program
 from smalti.runtime.models import compile_model
-from smalti.runtime.program import Program
 
 SECONDS_MAX = 20
 RUN_SECONDS_MAX = 5

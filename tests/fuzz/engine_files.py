@@ -39,7 +39,7 @@ from smalti.runtime import container, engine
 from smalti.runtime.compiler import Recipe
 from smalti.runtime.engine_file import EngineFile
 from smalti.runtime.image import HEADER, MAGIC
-from smalti.runtime.program import Program
+from smalti.runtime.interface import Program
 from smalti.runtime.report import engine_report
 
 sys.path[:0] = [str(Path(__file__).parents[1])]

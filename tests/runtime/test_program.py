@@ -16,7 +16,8 @@ from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES
 from smalti.runtime.compiler import compile_graph
-from smalti.runtime.program import NativeProgram, Program
+from smalti.runtime.interface import Program
+from smalti.runtime.program import NativeProgram
 from smalti.runtime.reference import ReferenceProgram
 
 KINDS = ("native", "reference")

@@ -20,7 +20,8 @@ from smalti.errors import DeviceError
 from smalti.graph.operation import DTYPES, FLOATS
 from smalti.runtime.device_program import DeviceProgram
 from smalti.runtime.image import PieceInfo
-from smalti.runtime.program import NativeProgram, Program
+from smalti.runtime.interface import Program
+from smalti.runtime.program import NativeProgram
 
 SCHEDULE_SHOWN_MAX = 60  # characters
 

@@ -248,8 +248,10 @@ class Pipeline:
 
     def explain(self, part: str, width: int | None = None, height: int | None = None,
                 device: str | None = None, *, all: bool = False, columns: int | None = None) -> str:
-        """What one of `parts` became for a size in pixels, here or on a device of the library; `all`
-        and `columns` as in `Program.explain`."""
+        """What one of `parts` became for a size in pixels, here or on a device of the library.
+
+        `all` and `columns` are those of `Program.explain`.
+        """
         program = self._submodels.compiled(
             part, self._submodels.graph(part, self._shape(part, width, height)))
         return program.explain(device, all=all, columns=columns)

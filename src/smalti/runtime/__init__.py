@@ -3,6 +3,6 @@
 from smalti.runtime.compiler import compile_graph
 from smalti.runtime.devices import Device, devices
 from smalti.runtime.engine import load
-from smalti.runtime.program import Program
+from smalti.runtime.interface import Program
 
 __all__ = ["Device", "Program", "compile_graph", "devices", "load"]

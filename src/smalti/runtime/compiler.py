@@ -49,8 +49,9 @@ from smalti.runtime.image import (
     Place,
     Slot,
 )
+from smalti.runtime.interface import Program
 from smalti.runtime.known import Known
-from smalti.runtime.program import NativeProgram, Program
+from smalti.runtime.program import NativeProgram
 from smalti.runtime.reference import ReferenceProgram
 from smalti.runtime.strips import Course, Turn, courses, saves_much
 from smalti.runtime.verifier import verify as verify_image

@@ -25,8 +25,8 @@ from smalti.runtime.gpu import Buffer, Dispatch, Gpu, Pipeline, Recording
 from smalti.runtime.host import refusals
 from smalti.runtime.image import finite_at
 from smalti.runtime.inputs import all_given, check_rows, checked_input
+from smalti.runtime.interface import Program, Recipe
 from smalti.runtime.outlook import Expected, on_gpu, running
-from smalti.runtime.program import Program, Recipe
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 from smalti.runtime.weights import checked
 

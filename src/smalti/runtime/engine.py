@@ -40,7 +40,8 @@ from smalti.runtime.engine_file import (
     Parameter,
 )
 from smalti.runtime.image import Image
-from smalti.runtime.program import NativeProgram, Program
+from smalti.runtime.interface import Program
+from smalti.runtime.program import NativeProgram
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 from smalti.runtime.weights import imprecise
 

@@ -1,31 +1,25 @@
-"""Programs: what a graph was compiled to, with weights bound and memory to run in."""
+"""Programs of the CPU: machine code, weights bound to it, and memory to run in."""
 
 from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from os import PathLike
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
-from smalti import machine
-from smalti.errors import InputError, NumericsError
-from smalti.fuse import Cut
-from smalti.graph import Graph
+from smalti.errors import NumericsError
 from smalti.runtime.alternative import Alternative
 from smalti.runtime.devices import modelled
 from smalti.runtime.executable import Executable
 from smalti.runtime.explanation import explained
 from smalti.runtime.host import bound
 from smalti.runtime.image import HostCall, Image, Launch, Place, Slot, array_at, finite_at
-from smalti.runtime.inputs import all_given, check_rows, checked_input, finite
-from smalti.runtime.kernel_table import COLUMNS
+from smalti.runtime.inputs import all_given, check_rows, checked_input
+from smalti.runtime.interface import Program, Recipe
 from smalti.runtime.memory import anonymous
-from smalti.runtime.outlook import outlook
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 from smalti.runtime.streaming import Plan, Stream, planned
 from smalti.runtime.table import Row, Table
@@ -38,144 +32,6 @@ ALONE_SECONDS = 20e-6
 """Work of at most this much is done by one thread: waking another costs about as long."""
 BRIEF_SECONDS = 20e-3
 """A run that is shorter needs no ear for Ctrl-C: the caller takes part in it."""
-
-
-class Recipe(Protocol):
-    """What a program was compiled from (see compiler.py)."""
-
-    graph: Graph
-    precision: str
-    held: tuple[str, ...]
-    threads: int
-    objective: str
-
-    def image(self, target: str, filterings: Mapping[str, int] = ...) -> Image:
-        """The image for a feature level, with smaller F(m) for some weights."""
-
-    def cut(self) -> tuple[Cut, int]:
-        """The pieces, and the bytes that transformed weights may add to plain ones."""
-
-
-class Program(ABC):
-    """A compiled graph: bind weights, run, save, ask what it does.
-
-    `weights_bytes` are those of all weights as they are bound, `arena_bytes` those of everything
-    between kernels. `recipe` is what it was compiled from, and `targets` and `filterings` say what
-    was made of that. `bound` says whether it has all weights that it needs to run.
-    """
-
-    name: str
-    inputs: dict[str, tuple[int, ...]]
-    bound: bool = True
-    weights_bytes: int = 0
-    arena_bytes: int = 0
-    recipe: Recipe | None = None
-    targets: tuple[str, ...] = ()
-    filterings: Mapping[str, int] = MappingProxyType({})
-    lost: bool = False
-    """Whether the device that it ran on has failed; another program has to take its place."""
-
-    @property
-    def streamed(self) -> bool:
-        """Whether some of the weights are read again in each run."""
-        return False
-
-    @abstractmethod
-    def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
-             like: Program | None = None, only: Collection[str] | None = None,
-             bytes_max: int | None = None) -> None:
-        """Take the parameters from `weights`; may be called again with others, at any time.
-
-        `weights` is a .safetensors, .onnx or .smalti file, a folder of .safetensors files, a
-        mapping of arrays, or a function `read(name) -> array`. Nothing of the arrays is kept;
-        `done(name)` says when one is no longer needed. `like` is a program that has the very same
-        weights bound, say for another shape: what both hold in the same layout is shared, and not
-        read again. With `only`, a program that has weights takes these parameters, those of them
-        that it has, and keeps all others. Where they take more than `bytes_max` bytes, some are
-        read again in each run, just before they are needed (see streaming.py): `weights` must stay
-        readable then. Raises InputError where that is too little for a single kernel, for weights
-        that are missing, of another shape or, where that is `strict`, unknown, listing all, and
-        where `only` is given to a program without weights; NumericsError naming one with NaN or
-        Inf. After an error nothing is bound.
-        """
-
-    def save(self, path: str | PathLike, *, targets: Sequence[str] = (),
-             weights: Weights | None = None, with_weights: bool = False) -> None:
-        """Write an engine file, of which `smalti.load` makes a program without compiling.
-
-        `targets` are the feature levels (avx2, avx512, avx512_bf16) to hold code for, which this
-        CPU need not have; default: the one in use. The hashes of `weights`, given as for `bind`,
-        are noted; `with_weights` embeds them. Raises InputError for an unknown target, for weights
-        that do not fit, and where shapes depend on data; OutputError when `path` cannot be written.
-        """
-        from smalti.runtime import engine
-
-        if self.recipe is None:
-            raise InputError(f"{self.name}: only programs of one static graph become engine files; "
-                             f"give all shapes when compiling, or keep the model file")
-        engine.save(self.recipe, path, targets=targets or self.targets, weights=weights,
-                    filterings=self.filterings, with_weights=with_weights)
-
-    @abstractmethod
-    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs for `inputs`."""
-
-    @abstractmethod
-    def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
-        """The scope of the first kernel or node whose result is not finite, or None."""
-
-    def explain(self, device: str | None = None, *, all: bool = False,
-                columns: int | None = None) -> str:
-        """What the graph became, as text: kernels by form, their time and what limits it, the
-        longest of them, and memory. With `all`, every kernel with its schedule and the reason why
-        fusion ends there. No line is longer than `columns` (default 100, at least 60).
-
-        Times are those of the last run, where there was one, beside those that the timing model
-        expects. `device` is one of its library (`smalti devices NAME`), which need not be here:
-        then what the program would be there, and how long a run would take. Raises
-        UnknownDeviceError, and InputError where shapes depend on data.
-        """
-        if device is None:
-            return self._explained(all, columns or COLUMNS)
-        if self.recipe is None:
-            raise InputError(f"{self.name}: shapes depend on data; only programs of one static "
-                             f"graph can be foretold")
-        recipe = self.recipe
-        found = outlook(self.name, *recipe.cut(), recipe.precision, machine.device(device),
-                        recipe.objective)
-        return found.text(all, columns or COLUMNS)
-
-    @abstractmethod
-    def _explained(self, all: bool, columns: int) -> str:
-        """What the program is here."""
-
-    def _require_bound(self) -> None:
-        if not self.bound:
-            raise InputError(f"{self.name}: no weights are bound; call bind first")
-
-    def _asked(self, parameters: Mapping[str, tuple[int, ...]],
-               only: Collection[str] | None) -> Mapping[str, tuple[int, ...]]:
-        """The parameters that are to be bound: all, or those of `only`."""
-        if only is None:
-            return parameters
-        self._require_bound()
-        return {name: parameters[name] for name in only if name in parameters}
-
-    def run_checked(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """As `run`; raises NumericsError naming the first kernel that made NaN or Inf."""
-        return self.checked(inputs, self.run(inputs))
-
-    def checked(self, inputs: Mapping[str, np.ndarray],
-                outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs of a run with `inputs`; raises NumericsError as `run_checked` does."""
-        if all(map(finite, outputs.values())):
-            return outputs
-        for name, array in inputs.items():
-            if not finite(array):
-                raise NumericsError(f"{self.name}: the input {name!r} holds NaN or Inf")
-        place = self.first_nonfinite(inputs) or "an output"
-        raise NumericsError(f"{self.name}: NaN or Inf appeared first in {place}; the weights are "
-                            f"damaged or of another model")
 
 
 class Beside(NamedTuple):

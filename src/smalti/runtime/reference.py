@@ -9,7 +9,7 @@ import numpy as np
 
 from smalti.graph import Graph, evaluate
 from smalti.runtime.inputs import all_given, checked_input, finite
-from smalti.runtime.program import Program, Recipe
+from smalti.runtime.interface import Program, Recipe
 from smalti.runtime.sources import Done, Weights, nothing, reading
 from smalti.runtime.weights import checked
 

@@ -26,8 +26,8 @@ from smalti.frontend.onnx.registry import Attributes
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES, Type
 from smalti.runtime.inputs import all_given, checked_input
+from smalti.runtime.interface import Program
 from smalti.runtime.kernel_table import wrapped
-from smalti.runtime.program import Program
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 
 VARIANTS_MAX = 64

@@ -28,7 +28,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from smalti.runtime.alternative import Alternative
-from smalti.runtime.program import Beside, NativeProgram, Program
+from smalti.runtime.interface import Program
+from smalti.runtime.program import Beside, NativeProgram
 from smalti.runtime.tuner import Entry, entries
 
 REGRET_SHARE = 0.025
