@@ -21,7 +21,14 @@ import numpy as np
 from smalti.benchmark.weights import seeded
 from smalti.checkpoint.expected import expected_tensors
 from smalti.models import (
-    CLIP_L, FLUX_SCHNELL, FLUX_VAE, OPENCLIP_G, SD15, SDXL_UNET, SDXL_VAE, T5_XXL,
+    CLIP_L,
+    FLUX_SCHNELL,
+    FLUX_VAE,
+    OPENCLIP_G,
+    SD15,
+    SDXL_UNET,
+    SDXL_VAE,
+    T5_XXL,
 )
 from smalti.models.config import ModelConfig
 

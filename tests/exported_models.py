@@ -88,8 +88,8 @@ def unet_sdxl() -> Made:
 def controlnet() -> Made:
     """A ControlNet: all the residuals that it adds to a UNet."""
     import torch
-    from torch import nn
     from diffusers import ControlNetModel
+    from torch import nn
 
     module = ControlNetModel(
         in_channels=4, block_out_channels=(32, 64), layers_per_block=1,

@@ -34,8 +34,17 @@ if TYPE_CHECKING:
     from smalti.diffusion.result import Result, Step
     from smalti.diffusion.upscale import Upscaler
     from smalti.errors import (
-        CheckpointError, DeviceError, EngineError, IllegalSchedule, InputError, NumericsError,
-        OutputError, SmaltiError, UnknownDeviceError, UnknownFamilyError, UnsupportedError,
+        CheckpointError,
+        DeviceError,
+        EngineError,
+        IllegalSchedule,
+        InputError,
+        NumericsError,
+        OutputError,
+        SmaltiError,
+        UnknownDeviceError,
+        UnknownFamilyError,
+        UnsupportedError,
         VerificationError,
     )
     from smalti.graph import Graph

@@ -29,8 +29,8 @@ from smalti.checkpoint.keys import (
     SD3_CONTROLNET_DIFFUSERS,
     Table,
     expressions,
-    sd35_controlnet,
     sd3_diffusers,
+    sd35_controlnet,
 )
 from smalti.errors import InputError
 from smalti.graph import Graph, evaluate, verify

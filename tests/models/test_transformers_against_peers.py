@@ -8,8 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from transformer_peers import (
-    TINY_CHROMA, TINY_FLUX, TINY_MMDIT, TINY_T5, chroma_module, filled, flux_module, image_ids,
-    mmdit_module, packed, t5_module, weights_of,
+    TINY_CHROMA,
+    TINY_FLUX,
+    TINY_MMDIT,
+    TINY_T5,
+    chroma_module,
+    filled,
+    flux_module,
+    image_ids,
+    mmdit_module,
+    packed,
+    t5_module,
+    weights_of,
 )
 
 from smalti.benchmark.agreement import relative_error

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 
 from smalti.errors import VerificationError
 from smalti.graph import Graph, Node, evaluate, show
+from smalti.graph.folding import FOLDED_ELEMENTS_MAX
 from smalti.models import SD15, unet_graph
 from smalti.rewrite import PASSES, Pass, pipeline, rewrite
-from smalti.graph.folding import FOLDED_ELEMENTS_MAX
 from smalti.rewrite.folding import fold_constants
 from smalti.rewrite.liveness import remove_dead_nodes
 from smalti.rewrite.sharing import share_equal_nodes

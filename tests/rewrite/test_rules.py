@@ -9,14 +9,19 @@ import pytest
 from graph_strategies import arrays_for
 
 from smalti.graph import Graph, Value, evaluate, show
+from smalti.graph.folding import FOLDED_ELEMENTS_MAX
 from smalti.graph.operation import Type
 from smalti.rewrite import ALL_RULES, Rule, rewrite
-from smalti.rewrite.lowering import LOWERINGS
-from smalti.graph.folding import FOLDED_ELEMENTS_MAX
 from smalti.rewrite.folding import fold_constants
 from smalti.rewrite.liveness import remove_dead_nodes
+from smalti.rewrite.lowering import LOWERINGS
 from smalti.rewrite.pattern import (
-    CONSTANT_NAMES, WEIGHT_NAMES, Expression, build, expression, names,
+    CONSTANT_NAMES,
+    WEIGHT_NAMES,
+    Expression,
+    build,
+    expression,
+    names,
 )
 from smalti.rewrite.rules import apply_rules
 

@@ -16,7 +16,7 @@ from smalti.graph import Graph, evaluate
 from smalti.runtime import choice, device_compiler
 from smalti.runtime.device_compiler import compile_for
 from smalti.runtime.device_plan import DeviceCall, DeviceLaunch, DevicePlan
-from smalti.runtime.device_program import SMALL_BYTES, DeviceProgram
+from smalti.runtime.device_program import SMALL_BYTES
 from smalti.runtime.devices import Device
 from smalti.runtime.gpu import Copy
 

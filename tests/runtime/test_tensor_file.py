@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from smalti.runtime.tensor_file import RAW_TYPES, TensorFile, to_float32
 from smalti.errors import CheckpointError
+from smalti.runtime.tensor_file import RAW_TYPES, TensorFile, to_float32
 
 
 def write(path, header, data=b""):

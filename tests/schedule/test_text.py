@@ -6,8 +6,13 @@ import pytest
 
 from smalti.errors import InputError
 from smalti.schedule import (
-    AttentionSchedule, ContractionSchedule, DepthwiseSchedule, MapSchedule, MomentsSchedule,
-    ReductionSchedule, parse,
+    AttentionSchedule,
+    ContractionSchedule,
+    DepthwiseSchedule,
+    MapSchedule,
+    MomentsSchedule,
+    ReductionSchedule,
+    parse,
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -10,7 +11,11 @@ from typing import TYPE_CHECKING
 import click
 
 from smalti.cli.arrays import (
-    check_results, parse_shapes, random_inputs, read_inputs, write_outputs,
+    check_results,
+    parse_shapes,
+    random_inputs,
+    read_inputs,
+    write_outputs,
 )
 from smalti.cli.compile import ENGINE
 from smalti.cli.generate import show_progress
@@ -55,7 +60,7 @@ def run(model: Path, inputs: tuple[str, ...], output: Path | None, weights: Path
     given = read_inputs(inputs)
     started = time.perf_counter()
     with ending_at_once():
-        import smalti.runtime
+        importlib.import_module("smalti.runtime")
     imported = time.perf_counter()
     show_progress(f"loading {model}")
     program = opened(model, wanted, given, precision, threads, recompile, device)

@@ -25,6 +25,7 @@ from smalti.runtime import Program, compile_graph
 from smalti.runtime.choice import of_wide_range
 from smalti.runtime.supervisor import Supervisor
 
+
 def ignore(text: str) -> None:
     """Progress that nobody watches."""
 

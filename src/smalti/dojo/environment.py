@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from smalti.dojo.task import Draw, Task
+from smalti.dojo.task import Draw
 
 FEATURE_MAX = 10.0
 """Of the absolute value of a feature: e^20 times the usual figure."""

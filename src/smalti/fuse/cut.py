@@ -18,8 +18,20 @@ from smalti.fuse.layout import row_values
 from smalti.fuse.piece import Cut, HostPiece, Piece
 from smalti.fuse.reader import Reader, broadcast
 from smalti.fuse.support import (
-    ANCHORS, BYTES, CONTRACTIONS, INTEGERS, NORMALIZATIONS, POOLS, REDUCTIONS, STORED, VIEWS, When,
-    elementwise, lacking, only_ones, whens,
+    ANCHORS,
+    BYTES,
+    CONTRACTIONS,
+    INTEGERS,
+    NORMALIZATIONS,
+    POOLS,
+    REDUCTIONS,
+    STORED,
+    VIEWS,
+    When,
+    elementwise,
+    lacking,
+    only_ones,
+    whens,
 )
 from smalti.fuse.tail import grow_tails
 from smalti.fuse.view import Storage, View, given, row_major, stored

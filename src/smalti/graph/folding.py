@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from smalti.graph.graph import Graph, Value
+from smalti.graph.graph import Value
 
 FOLDED_ELEMENTS_MAX = 65536
 """Larger constants would make programs large and are quickly made anew."""

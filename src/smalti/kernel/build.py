@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 
 from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Kernel, Load, Stage, axis
 
-
 LOWEST = -1e30
 """A score below this number is minus infinity."""
 TOTAL_MIN = 2.0 ** -60

@@ -12,7 +12,15 @@ from collections.abc import Mapping
 from smalti.errors import VerificationError
 from smalti.graph.operation import OPERATIONS
 from smalti.kernel.form import (
-    ELEMENT_BYTES, Buffer, Call, Const, Expr, Index, Kernel, Load, Stage,
+    ELEMENT_BYTES,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    Index,
+    Kernel,
+    Load,
+    Stage,
 )
 from smalti.kernel.text import ROLES, show_index, show_stage
 

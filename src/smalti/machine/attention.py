@@ -11,7 +11,16 @@ import numpy as np
 
 from smalti.machine.device import BYTES, Device
 from smalti.machine.family import (
-    ISSUE, LATENCY, LAUNCH, MATRIX, MEMORY, Constants, Family, Sizes, Timing, binding,
+    ISSUE,
+    LATENCY,
+    LAUNCH,
+    MATRIX,
+    MEMORY,
+    Constants,
+    Family,
+    Sizes,
+    Timing,
+    binding,
     waves,
 )
 from smalti.machine.product import BUSY_SHARE

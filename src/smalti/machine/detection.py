@@ -15,7 +15,9 @@ from typing import Protocol
 from smalti.errors import UnknownDeviceError
 from smalti.machine.device import GUESSED, MEASURED, Cache, Device
 from smalti.machine.library import (
-    CORE_CACHE_BYTES_PER_CLOCK, LAST_CACHE_BYTES_PER_CLOCK, device,
+    CORE_CACHE_BYTES_PER_CLOCK,
+    LAST_CACHE_BYTES_PER_CLOCK,
+    device,
 )
 
 LANES = {"avx512f": 16, "avx2": 8}

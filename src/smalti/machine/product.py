@@ -18,7 +18,16 @@ import numpy as np
 
 from smalti.machine.device import BYTES, Device
 from smalti.machine.family import (
-    CACHE, LATENCY, LAUNCH, MATRIX, MEMORY, Constants, Family, Sizes, Timing, binding,
+    CACHE,
+    LATENCY,
+    LAUNCH,
+    MATRIX,
+    MEMORY,
+    Constants,
+    Family,
+    Sizes,
+    Timing,
+    binding,
     waves,
 )
 

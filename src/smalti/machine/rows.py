@@ -11,7 +11,15 @@ import numpy as np
 
 from smalti.machine.device import BYTES, Device
 from smalti.machine.family import (
-    CACHE, LATENCY, LAUNCH, MEMORY, Constants, Family, Sizes, Timing, binding,
+    CACHE,
+    LATENCY,
+    LAUNCH,
+    MEMORY,
+    Constants,
+    Family,
+    Sizes,
+    Timing,
+    binding,
 )
 
 PASSES = {

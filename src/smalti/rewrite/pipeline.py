@@ -8,10 +8,10 @@ from functools import partial
 
 from smalti.errors import VerificationError
 from smalti.graph import Graph, verify
-from smalti.rewrite.folding import fold_constants
-from smalti.rewrite.liveness import remove_dead_nodes
 from smalti.rewrite.attention import ATTENTION_RULES
 from smalti.rewrite.composites import COMPOSITES
+from smalti.rewrite.folding import fold_constants
+from smalti.rewrite.liveness import remove_dead_nodes
 from smalti.rewrite.lowering import LOWERINGS, Computes, lowered
 from smalti.rewrite.movement import MOVEMENT_RULES
 from smalti.rewrite.rules import RULES, apply_rules

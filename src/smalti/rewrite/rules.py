@@ -21,7 +21,6 @@ from smalti.graph.operation import Type
 from smalti.rewrite.pattern import Bindings, Call, Expression, build, expression, matches
 from smalti.rewrite.rebuilding import Images, copied
 
-
 Made = Callable[[Value], Value]
 
 

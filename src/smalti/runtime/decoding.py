@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
-from functools import lru_cache
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -37,7 +37,7 @@ def _refuse(value: Any, kind: Any) -> ValueError:
     return ValueError(f"{value!r:.{SHOWN}} is no {getattr(kind, '__name__', kind)}")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _decoder(kind: Any) -> Decoder:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:

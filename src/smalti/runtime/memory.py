@@ -10,7 +10,6 @@ import numpy as np
 
 from smalti.errors import DeviceError
 
-
 RESIDENT = Path("/proc/self/statm")
 """Where Linux tells the pages that a process has."""
 

@@ -19,7 +19,12 @@ import numpy as np
 
 from smalti.errors import DeviceError, InputError, UnsupportedError, UnsupportedNode
 from smalti.frontend.onnx.importer import (
-    Step, body_steps, fields_of, host_results, inner_scope, is_hosted,
+    Step,
+    body_steps,
+    fields_of,
+    host_results,
+    inner_scope,
+    is_hosted,
 )
 from smalti.frontend.onnx.model import Model, Stage
 from smalti.frontend.onnx.registry import Attributes

@@ -13,7 +13,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -76,7 +76,7 @@ def _sleeping_functions() -> tuple[int, int]:
     return wait, wake
 
 
-@lru_cache(maxsize=None)
+@cache
 def _function(entry_address: int) -> Callable[[int, int], None]:
     return _DRIVER(entry_address)
 

@@ -5,8 +5,14 @@ from smalti.schedule.choose import choose
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupLimits, GroupSchedule
 from smalti.schedule.schedule import (
-    AttentionSchedule, ContractionSchedule, DepthwiseSchedule, Limits, MapSchedule,
-    MomentsSchedule, ReductionSchedule, Schedule,
+    AttentionSchedule,
+    ContractionSchedule,
+    DepthwiseSchedule,
+    Limits,
+    MapSchedule,
+    MomentsSchedule,
+    ReductionSchedule,
+    Schedule,
 )
 from smalti.schedule.text import parse
 

@@ -13,7 +13,11 @@ from collections.abc import Hashable
 from smalti.kernel.form import Kernel
 from smalti.schedule.merge import contraction_extents
 from smalti.schedule.schedule import (
-    AttentionSchedule, ContractionSchedule, MomentsSchedule, ReductionSchedule, Schedule,
+    AttentionSchedule,
+    ContractionSchedule,
+    MomentsSchedule,
+    ReductionSchedule,
+    Schedule,
 )
 
 

@@ -17,12 +17,24 @@ from dataclasses import replace
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES, Kernel, functions, loads
 from smalti.schedule.merge import (
-    access, contraction_extents, in_place, in_planes, map_axes, reduction_axes, weights_batched,
+    access,
+    contraction_extents,
+    in_place,
+    in_planes,
+    map_axes,
+    reduction_axes,
+    weights_batched,
     weights_bound,
 )
 from smalti.schedule.schedule import (
-    AttentionSchedule, ContractionSchedule, DepthwiseSchedule, Limits, MapSchedule,
-    MomentsSchedule, ReductionSchedule, Schedule,
+    AttentionSchedule,
+    ContractionSchedule,
+    DepthwiseSchedule,
+    Limits,
+    MapSchedule,
+    MomentsSchedule,
+    ReductionSchedule,
+    Schedule,
 )
 from smalti.schedule.winograd import TILES_PER_THREAD, even, filterable, filtered, weights_dtype
 

@@ -16,8 +16,18 @@ from collections.abc import Callable
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, loads
 from smalti.schedule.group import (
-    HELD, LANES, GroupAttention, GroupContraction, GroupDepthwise, GroupLimits, GroupMap,
-    GroupMatrixAttention, GroupMoments, GroupReduction, GroupSchedule, GroupTransposition,
+    HELD,
+    LANES,
+    GroupAttention,
+    GroupContraction,
+    GroupDepthwise,
+    GroupLimits,
+    GroupMap,
+    GroupMatrixAttention,
+    GroupMoments,
+    GroupReduction,
+    GroupSchedule,
+    GroupTransposition,
     MatrixShape,
 )
 from smalti.schedule.merge import access, crossed, map_axes, reduction_axes, store

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from smalti.kernel.form import Call, Expr, Index, Kernel, Load, Stage, loads
 
@@ -93,7 +93,7 @@ def weights_bound(kernel: Kernel) -> bool:
     return kernel.buffer("weight").role == "parameter" and not weights_batched(kernel)
 
 
-@lru_cache(maxsize=None)
+@cache
 def contraction_extents(kernel: Kernel) -> Extents:
     """The extents of a contraction, with b and y merged into x where that is possible."""
     patch, total, out = kernel.stages
@@ -117,7 +117,7 @@ def contraction_extents(kernel: Kernel) -> Extents:
     return Extents(b, y, x, made, r, s, c, *steps, parts=o // made)
 
 
-@lru_cache(maxsize=None)
+@cache
 def halved(patch: Stage) -> Stage | None:
     """The patch of a 3x3 window on the small image in front of a nearest enlargement by 2.
 
@@ -158,7 +158,7 @@ def halved(patch: Stage) -> Stage | None:
                  guards=tuple((index, extent // 2) for index, extent in patch.guards))
 
 
-@lru_cache(maxsize=None)
+@cache
 def in_place(kernel: Kernel, dtype: str) -> bool:
     """Whether the products of a contraction can read its input where it is.
 
@@ -172,7 +172,7 @@ def in_place(kernel: Kernel, dtype: str) -> bool:
         and kernel.buffer(read.buffer).dtype == dtype
 
 
-@lru_cache(maxsize=None)
+@cache
 def in_planes(kernel: Kernel) -> bool:
     """Whether a contraction reads rows of pixels that lie side by side, each channel by itself."""
     patch, *_ = kernel.stages
@@ -181,7 +181,7 @@ def in_planes(kernel: Kernel) -> bool:
         a.stride("x") in (0, 1) and not a.divided and not a.indirect for a in read)
 
 
-@lru_cache(maxsize=None)
+@cache
 def map_axes(kernel: Kernel) -> tuple[tuple[tuple[str, int], ...], tuple[Access, ...]]:
     """Axes of a map, outermost first and merged, the vector axis last; and its accesses.
 
@@ -222,7 +222,7 @@ def _in_rows(axes: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
     return [(axes[at - 1][0], rows[0] // rows[at]), (axes[-1][0], rows[at])]
 
 
-@lru_cache(maxsize=None)
+@cache
 def crossed(kernel: Kernel) -> tuple[str, tuple[Load, ...]] | None:
     """The axis along which operands of a map lie side by side where its result does not, and what
     is read so; None where there is no such axis."""
@@ -260,7 +260,7 @@ class ReductionAxes:
         return any(name == self.lanes for name, _ in self.reduced)
 
 
-@lru_cache(maxsize=None)
+@cache
 def reduction_axes(kernel: Kernel) -> ReductionAxes:
     """The axes of a reduction. Lanes run where most of what is reduced lies side by side."""
     total, out = kernel.stages

@@ -18,8 +18,14 @@ from smalti.schedule.arithmetic import arithmetic
 from smalti.schedule.choose import choose, planar, unstaged
 from smalti.schedule.merge import Extents, contraction_extents, map_axes, weights_batched
 from smalti.schedule.schedule import (
-    AttentionSchedule, ContractionSchedule, DepthwiseSchedule, Limits, MapSchedule,
-    MomentsSchedule, ReductionSchedule, Schedule,
+    AttentionSchedule,
+    ContractionSchedule,
+    DepthwiseSchedule,
+    Limits,
+    MapSchedule,
+    MomentsSchedule,
+    ReductionSchedule,
+    Schedule,
 )
 from smalti.schedule.winograd import carried_rows, even
 

@@ -196,7 +196,8 @@ class Work:
         """About how many clocks of a compute unit this takes under a schedule."""
         grid = self.grid(s)
         groups, tiles = math.prod(grid), grid[1]
-        chunks = -(-(-(-self.depth // s.tile_k)) // s.split)
+        steps = -(-self.depth // s.tile_k)
+        chunks = -(-steps // s.split)
         step, latency = self._chunk(s)
         alone = START + chunks * max(latency, step)
         each = -(-groups // self.units)

@@ -7,8 +7,13 @@ from dataclasses import fields
 
 from smalti.errors import InputError
 from smalti.schedule.schedule import (
-    AttentionSchedule, ContractionSchedule, DepthwiseSchedule, MapSchedule, MomentsSchedule,
-    ReductionSchedule, Schedule,
+    AttentionSchedule,
+    ContractionSchedule,
+    DepthwiseSchedule,
+    MapSchedule,
+    MomentsSchedule,
+    ReductionSchedule,
+    Schedule,
 )
 
 KINDS = {kind.__name__: kind for kind in (

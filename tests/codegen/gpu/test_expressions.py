@@ -18,7 +18,7 @@ from smalti.kernel.form import Buffer, Call, Const, Index, Kernel, Load, axis
 from smalti.schedule.group import GroupMap
 from smalti.schedule.merge import Access, access
 
-I = axis("i")
+ALONG = axis("i")
 
 
 def mapped(value, *inputs: Buffer, extent: int = 24) -> Kernel:
@@ -32,7 +32,7 @@ def instructions(kernel: Kernel, lanes: int = 1) -> list[str]:
 
 
 @pytest.mark.parametrize("index, extent", [
-    (I.plus(3), 27), (Index((("i", 2),), 1), 48), (Index((("i", -1),), 23), 24),
+    (ALONG.plus(3), 27), (Index((("i", 2),), 1), 48), (Index((("i", -1),), 23), 24),
     (Index((("i", 1),), 0, 3), 8), (Index((("i", 2),), 5, 4), 13), (Index((), 4), 5)], ids=str)
 @pytest.mark.parametrize("stride", [1, 3])
 def test_affine_indices(index: Index, extent: int, stride: int) -> None:
@@ -45,7 +45,7 @@ def test_rows_of_tables() -> None:
     table = Buffer("t", "parameter", (7, 5), (5, 1))
     for dtype in ("i32", "i64"):
         rows = Buffer("r", "input", (24,), (1,), dtype)
-        value = Load("t", (Load("r", (I,)), Index((("i", 1),), 0, 8)))
+        value = Load("t", (Load("r", (ALONG,)), Index((("i", 1),), 0, 8)))
         numbers = np.random.default_rng(0).integers(0, 7, 24)
         check_kernel(mapped(value, table, rows), GroupMap(32), {"r": numbers})
 
@@ -64,8 +64,8 @@ def test_lanes_lie_together_where_every_other_step_is_a_multiple_of_them() -> No
 
 def test_what_occurs_twice_is_computed_once() -> None:
     x = Buffer("x", "input", (24,), (1,))
-    root = Call("sqrt", (Call("abs", (Load("x", (I,)),)),))
-    kernel = mapped(Call("mul", (root, Call("add", (root, Load("x", (I,)))))), x)
+    root = Call("sqrt", (Call("abs", (Load("x", (ALONG,)),)),))
+    kernel = mapped(Call("mul", (root, Call("add", (root, Load("x", (ALONG,)))))), x)
     found = instructions(kernel)
     assert found.count("sqrt") == 1 and found.count("abs") == 1
     body = lower(kernel, GroupMap(32), LIMITS).steps[0].body
@@ -82,13 +82,13 @@ def test_what_lies_as_the_result_does_is_read_at_its_number() -> None:
     both = map_over([("r", 4), ("c", 6)], Call("add", (Load("x", (r, c)), Load("y", (c,)))),
                     [x, y, out])
     assert not {"div", "rem"} & set(instructions(plain))
-    assert instructions(both).count("rem") == 1 
+    assert instructions(both).count("rem") == 1
     assert instructions(both).count("mul") == 1  # the first element of the work-group
 
 
 def test_a_product_and_a_sum_are_one_instruction() -> None:
     x = Buffer("x", "input", (24,), (1,))
-    product = Call("mul", (Load("x", (I,)), Const(3.0)))
+    product = Call("mul", (Load("x", (ALONG,)), Const(3.0)))
     assert "fma" in instructions(mapped(Call("add", (product, Const(1.0))), x))
 
 
@@ -97,7 +97,7 @@ def test_guards_hold_where_all_of_them_do() -> None:
     y = b.binding("y", "i32", 16, "write")
     kernel = mapped(Const(0.0))
     values = Values(b, kernel, {}, {"i": b.invocation})
-    inside = values.inside([(I.plus(-3), 9), (Index((("i", 1),), -1, 2), 4)])
+    inside = values.inside([(ALONG.plus(-3), 9), (Index((("i", 1),), -1, 2), 4)])
     b.store(y, b.invocation, inside.to("i32"))
     found = run(b.finish((1, 1, 1)), {})["y"]
     assert found.tolist() == [int(0 <= i - 3 < 9 and 0 <= (i - 1) // 2 < 4) for i in range(16)]
@@ -127,7 +127,7 @@ def test_grids_that_fold(count: int, grid: tuple[int, int, int]) -> None:
 def test_bindings_are_wide_where_something_is_read_at_once() -> None:
     x = Buffer("x", "input", (24,), (1,))
     y, byte = Buffer("y", "input", (24,), (2,)), Buffer("b", "parameter", (24,), (1,), "u8")
-    kernel = mapped(Call("add", (Load("x", (I,)), Load("y", (I,)))), x, y, byte)
+    kernel = mapped(Call("add", (Load("x", (ALONG,)), Load("y", (ALONG,)))), x, y, byte)
     found = bind_all(Builder("wide", 32), kernel, [
-        access(kernel, Load(name, (I,))) for name in ("x", "y", "b")], "i", 4)
+        access(kernel, Load(name, (ALONG,))) for name in ("x", "y", "b")], "i", 4)
     assert {name: binding.lanes for name, binding in found.items()} == {"x": 4, "y": 1, "b": 1}

@@ -56,35 +56,35 @@ def test_programs_that_keep_the_rules_pass(program) -> None:
 # ---------------------------------------------------------------------- form
 
 
-ONE, I = Number(1.0, F32), Number(1, U32)
+ONE, WHOLE = Number(1.0, F32), Number(1, U32)
 BROKEN = {
     "a name of letters": Let("if", ONE),
     "each name given once": (Let("t", ONE), Let("t", ONE)),
     "t to be known here, of f32, found nothing": Let("u", Name("t", F32)),
-    "t to be known here, of f32, found u32": (Let("t", I), Let("u", Name("t", F32))),
+    "t to be known here, of f32, found u32": (Let("t", WHOLE), Let("u", Name("t", F32))),
     "w to be known here": (Branch(Number(True, Type("bool")), (Let("w", ONE),)),
                            Let("u", Name("w", F32))),
     "a variable that is known here, found t": (Let("t", ONE), Set("t", ONE)),
-    "a value of f32, found u32": (Variable("v", ONE), Set("v", I)),
-    "a question, found u32": Branch(I, ()),
-    "a loop over u32, forwards": Loop("k", I, I, 0, ()),
-    "a buffer that is listed, found z": Store("z", I, ONE),
+    "a value of f32, found u32": (Variable("v", ONE), Set("v", WHOLE)),
+    "a question, found u32": Branch(WHOLE, ()),
+    "a loop over u32, forwards": Loop("k", WHOLE, WHOLE, 0, ()),
+    "a buffer that is listed, found z": Store("z", WHOLE, ONE),
     "an index of u32, found i32": Store("y", Number(1, I32), ONE),
-    "a value that is stored as f32, found f16": Store("y", I, Number(1.0, F16)),
-    "x to be write, found read": Store("x", I, ONE),
-    "y to be read, found write": Let("t", Load("y", I, F32)),
-    "f32 read as f32, found i32": Let("t", Load("x", I, I32)),
-    "at most 1 elements of y at once, found 4": Store("y", I * 4, Number(1.0, Type("f32", 4))),
+    "a value that is stored as f32, found f16": Store("y", WHOLE, Number(1.0, F16)),
+    "x to be write, found read": Store("x", WHOLE, ONE),
+    "y to be read, found write": Let("t", Load("y", WHOLE, F32)),
+    "f32 read as f32, found i32": Let("t", Load("x", WHOLE, I32)),
+    "at most 1 elements of y at once, found 4": Store("y", WHOLE * 4, Number(1.0, Type("f32", 4))),
     "one that is 2 more than a multiple of 4":
         Let("t", Load("x", op("add", op("mul", op("add", Op("select", (
-            Number(True, Type("bool")), I, I), U32), 0), 4), 2), Type("f32", 4))),
-    "a question after where": Store("y", I, ONE, I),
+            Number(True, Type("bool")), WHOLE, WHOLE), U32), 0), 4), 2), Type("f32", 4))),
+    "a question after where": Store("y", WHOLE, ONE, WHOLE),
     "add to give f32, found u32": Let("t", Op("add", (ONE, ONE), U32)),
     "an instruction and its operands .sine., found 'sine'": Let("t", Op("sine", (ONE,), F32)),
     "an instruction and its operands .add., found add of f32, u32":
-        Let("t", Op("add", (ONE, I), F32)),
+        Let("t", Op("add", (ONE, WHOLE), F32)),
     "vector to fit, found f32x4 of f32, u32":
-        Let("t", Op("vector", (ONE, I), Type("f32", 4))),
+        Let("t", Op("vector", (ONE, WHOLE), Type("f32", 4))),
     "bits to fit, found u32 of f16": Let("t", Op("bits", (Number(1.0, F16),), U32)),
     "a constant as second operand of subgroup_shuffle_xor":
         Let("t", Op("subgroup_shuffle_xor", (ONE, op("add", Name("t", U32), 1)), F32)),
@@ -98,7 +98,7 @@ def test_broken_rules_are_named(message: str) -> None:
     b = start()
     statements = BROKEN[message]
     if "second operand" in message:
-        b.add(Let("t", I))
+        b.add(Let("t", WHOLE))
         statements = replace(statements, name="u")
     for statement in statements if isinstance(statements, tuple) else (statements,):
         b.add(statement)

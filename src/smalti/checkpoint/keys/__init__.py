@@ -12,8 +12,8 @@ from smalti.checkpoint.keys.flux import (
 from smalti.checkpoint.keys.sd3 import (
     SD3_CONTROLNET_DIFFUSERS,
     SD3_ORIGINAL,
-    sd35_controlnet,
     sd3_diffusers,
+    sd35_controlnet,
 )
 from smalti.checkpoint.keys.stored import (
     Expression,
@@ -29,8 +29,8 @@ from smalti.checkpoint.keys.upscalers import upscaler_config, upscaler_renaming
 
 __all__ = [
     "CHROMA_DIFFUSERS", "CHROMA_ORIGINAL", "FLUX_CONTROLNET_DIFFUSERS", "FLUX_CONTROLNET_ORIGINAL",
-    "FLUX_DIFFUSERS", "FLUX_ORIGINAL", "SD35_CONTROLNET_DIFFUSERS", "SD35_CONTROLNET_ORIGINAL",
-    "SD3_CONTROLNET_DIFFUSERS", "SD3_ORIGINAL", "T5_GGUF", "T5_TRANSFORMERS", "Expression", "Part",
-    "Table", "assembled", "controlnet_config", "expressions", "sd3_diffusers", "shape_of",
-    "taesd_config", "taesd_renaming", "upscaler_config", "upscaler_renaming",
+    "FLUX_DIFFUSERS", "FLUX_ORIGINAL", "SD3_CONTROLNET_DIFFUSERS", "SD3_ORIGINAL", "T5_GGUF",
+    "T5_TRANSFORMERS", "Expression", "Part", "Table", "assembled", "controlnet_config",
+    "expressions", "sd35_controlnet", "sd3_diffusers", "shape_of", "taesd_config",
+    "taesd_renaming", "upscaler_config", "upscaler_renaming",
 ]

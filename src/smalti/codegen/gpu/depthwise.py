@@ -18,16 +18,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import numpy as np
-
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, bind_for, both, unravel, work_groups
 from smalti.codegen.gpu.form import U32, Expr, Name, Number, number, op, select
 from smalti.codegen.gpu.lowered import Lowered, Packed, stored_dtype
 from smalti.codegen.gpu.totals import COMBINE, start
 from smalti.errors import IllegalSchedule
-from smalti.graph.operation import DTYPES
-from smalti.graph.quantised import Quantised
 from smalti.kernel.form import Call, Kernel, Load, loads
 from smalti.schedule.group import GroupDepthwise, GroupLimits
 from smalti.schedule.merge import access, store, weights_bound

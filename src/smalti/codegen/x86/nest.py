@@ -200,8 +200,8 @@ class Nest:
         full, tail = divmod(axis.extent * inner.extent, lanes)
         spread, turned = {}, {}
         for load, s in loads.items():
-            places = tuple(l // inner.extent * s.stride(axis.name)
-                           + l % inner.extent * s.stride(inner.name) for l in range(lanes))
+            places = tuple(lane // inner.extent * s.stride(axis.name)
+                           + lane % inner.extent * s.stride(inner.name) for lane in range(lanes))
             step = lanes // inner.extent * s.stride(axis.name)
             if not any(places) and not step:
                 spread[load] = elements.spread(asm, s.dtype, Memory(s.base))

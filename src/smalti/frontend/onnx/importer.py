@@ -24,7 +24,15 @@ from onnx import defs
 from smalti.errors import InputError, UnsupportedError, UnsupportedNode
 from smalti.frontend.onnx.reading import Source, opsets_of
 from smalti.frontend.onnx.registry import (
-    HOST_RULES, Body, Call, Expanded, HostCall, NeedsValue, Rule, Unsupported, rule_for,
+    HOST_RULES,
+    Body,
+    Call,
+    Expanded,
+    HostCall,
+    NeedsValue,
+    Rule,
+    Unsupported,
+    rule_for,
 )
 from smalti.frontend.onnx.signatures import check_operands
 from smalti.frontend.onnx.tensors import ELEMENT_OF, PACKED, Tensors

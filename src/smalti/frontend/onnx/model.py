@@ -13,7 +13,13 @@ import onnx
 from smalti.errors import InputError, UnsupportedError, UnsupportedNode
 from smalti.frontend.onnx import rules as rules
 from smalti.frontend.onnx.importer import (
-    AXES_MAX, FoldingGraph, Importer, Scope, Step, dtype_name, steps_of,
+    AXES_MAX,
+    FoldingGraph,
+    Importer,
+    Scope,
+    Step,
+    dtype_name,
+    steps_of,
 )
 from smalti.frontend.onnx.reading import Source, read_model
 from smalti.frontend.onnx.tensors import DTYPE_OF, Tensors

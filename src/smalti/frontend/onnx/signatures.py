@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple
 
 import onnx
@@ -26,7 +26,7 @@ class Formal(NamedTuple):
     repeated: bool
 
 
-@lru_cache(maxsize=None)
+@cache
 def formals_of(domain: str, operator: str, version: int) -> tuple[Formal, ...] | None:
     """The operands of an operator; None for one that is not of the standard."""
     if not defs.has(operator, version, domain):

@@ -1,8 +1,19 @@
 """The operations, one record each; importing this package fills `operation.OPERATIONS`."""
 
 from smalti.graph.operations import (
-    attention, contraction, indexing, movement, normalization, ordering, pointwise, pooling,
-    recurrent, rotary, sampling, signal, transposed,
+    attention,
+    contraction,
+    indexing,
+    movement,
+    normalization,
+    ordering,
+    pointwise,
+    pooling,
+    recurrent,
+    rotary,
+    sampling,
+    signal,
+    transposed,
 )
 
 __all__ = ["attention", "contraction", "indexing", "movement", "normalization", "ordering",

@@ -17,7 +17,15 @@ from smalti.kernel.traffic import touched
 from smalti.machine.cpu import micro
 from smalti.machine.cpu.core import Core
 from smalti.machine.cpu.work import (
-    Cost, Flow, Work, cost, nest, others, rounding, scaled, summed,
+    Cost,
+    Flow,
+    Work,
+    cost,
+    nest,
+    others,
+    rounding,
+    scaled,
+    summed,
 )
 from smalti.schedule.merge import Extents, contraction_extents, weights_batched, weights_bound
 from smalti.schedule.schedule import ContractionSchedule

@@ -13,7 +13,10 @@ from smalti.machine.cpu.core import Core
 from smalti.machine.cpu.work import Cost, Flow, Work, cost, nest, rounding, scaled, summed
 from smalti.schedule.merge import map_axes, reduction_axes
 from smalti.schedule.schedule import (
-    DepthwiseSchedule, MapSchedule, MomentsSchedule, ReductionSchedule,
+    DepthwiseSchedule,
+    MapSchedule,
+    MomentsSchedule,
+    ReductionSchedule,
 )
 
 MOMENTS = Cost(1, 3)

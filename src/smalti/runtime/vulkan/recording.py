@@ -11,7 +11,16 @@ from smalti.runtime import gpu
 from smalti.runtime.vulkan import structures as vk
 from smalti.runtime.vulkan.hazards import Hazards, Range
 from smalti.runtime.vulkan.logical import (
-    COMPUTE_STAGE as COMPUTED, HOST_STAGE, SEEN, SHADED, SIMULTANEOUS, WORK, WRITTEN, LogicalDevice,
+    COMPUTE_STAGE as COMPUTED,
+)
+from smalti.runtime.vulkan.logical import (
+    HOST_STAGE,
+    SEEN,
+    SHADED,
+    SIMULTANEOUS,
+    WORK,
+    WRITTEN,
+    LogicalDevice,
     Submission,
 )
 from smalti.runtime.vulkan.memory import Memory, Use

@@ -15,7 +15,13 @@ import numpy as np
 from smalti.runtime.vulkan import structures as vk
 from smalti.runtime.vulkan.hazards import Hazards
 from smalti.runtime.vulkan.logical import (
-    COPIED, HOST_STAGE, RESETTABLE, SEEN_COPIES, TRANSFER_STAGE, LogicalDevice, Submission,
+    COPIED,
+    HOST_STAGE,
+    RESETTABLE,
+    SEEN_COPIES,
+    TRANSFER_STAGE,
+    LogicalDevice,
+    Submission,
 )
 from smalti.runtime.vulkan.memory import Memory, VulkanBuffer
 

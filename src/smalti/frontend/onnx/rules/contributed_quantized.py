@@ -10,7 +10,12 @@ from smalti.frontend.onnx.registry import Call, rule
 from smalti.frontend.onnx.rules.contributed import MICROSOFT
 from smalti.frontend.onnx.rules.movement import joined
 from smalti.frontend.onnx.rules.quantization import (
-    cast, dequantize, quantize, rounded, spread, sums_of_products,
+    cast,
+    dequantize,
+    quantize,
+    rounded,
+    spread,
+    sums_of_products,
 )
 from smalti.graph import Value
 

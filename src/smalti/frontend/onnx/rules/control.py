@@ -14,7 +14,14 @@ import onnx
 from smalti.errors import InputError
 from smalti.frontend.onnx.importer import STANDARD, Step, same
 from smalti.frontend.onnx.registry import (
-    EXPANDED, Call, HostCall, NeedsValue, Results, Unsupported, host, rule,
+    EXPANDED,
+    Call,
+    HostCall,
+    NeedsValue,
+    Results,
+    Unsupported,
+    host,
+    rule,
 )
 from smalti.frontend.onnx.rules.movement import joined, part
 from smalti.frontend.onnx.tensors import DTYPE_OF

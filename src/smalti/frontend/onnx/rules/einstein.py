@@ -10,7 +10,6 @@ import math
 import re
 from collections import Counter
 
-
 from smalti.errors import InputError
 from smalti.frontend.onnx.registry import Call, rule
 from smalti.frontend.onnx.rules.movement import taken_at
