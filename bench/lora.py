@@ -17,8 +17,8 @@ from smalti.benchmark.table import Row
 from smalti.benchmark.turns import in_fresh_process
 from smalti.checkpoint import Checkpoint, load
 from smalti.checkpoint.adapters import Adapter, Use
-from smalti.checkpoint.expected import TEXT, UNET
 from smalti.diffusion.submodels import Submodels
+from smalti.families.expected import TEXT, UNET
 from smalti.runtime.compiler import Recipe
 
 RANK, ALPHA, BLOCKS_A_LEVEL = 16, 8, 3

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from smalti.benchmark.weights import seeded
-from smalti.checkpoint.expected import expected_tensors
+from smalti.families.expected import expected_tensors
 from smalti.models import (
     CLIP_L,
     FLUX_SCHNELL,

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
 import numpy as np
 import pytest
 
 import smalti
+
+PACKAGES = [module.name for module in pkgutil.walk_packages(smalti.__path__, "smalti.")
+            if module.ispkg]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_every_name_that_a_package_exports_is_there(name: str) -> None:
+    package = importlib.import_module(name)
+    missing = [each for each in getattr(package, "__all__", ()) if not hasattr(package, each)]
+    assert not missing, f"{name} exports names that it does not have: {missing}"
 
 
 @pytest.mark.parametrize("name", smalti.__all__)

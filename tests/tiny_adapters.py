@@ -8,7 +8,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from smalti.checkpoint.adapters.spelling import ENCODERS
-from smalti.checkpoint.expected import UNET, expected_tensors
+from smalti.families.expected import UNET, expected_tensors
 from smalti.models.config import ModelConfig
 
 RANK = 2

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from smalti.checkpoint.expected import expected_tensors
+from smalti.families.expected import expected_tensors
 from smalti.models.config import (
     CLIP_L,
     FLUX_VAE,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from smalti.checkpoint.expected import expected_tensors
+from smalti.families.expected import expected_tensors
 from smalti.models.config import ClipTextConfig, ModelConfig, UNetConfig, VaeConfig
 
 TINY = ModelConfig(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from smalti.benchmark.weights import seeded
-from smalti.checkpoint.keys import Table, assembled, expressions, shape_of
+from smalti.families.keys import Table, assembled, expressions, shape_of
 from smalti.models import (
     ChromaConfig,
     FluxConfig,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from smalti.checkpoint.expected import expected_tensors
+from smalti.families.expected import expected_tensors
 from smalti.models.config import ClipTextConfig, ModelConfig, UNetConfig, VaeConfig
 
 TINY = ModelConfig(

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from smalti.checkpoint.configuration import derive_config
-from smalti.checkpoint.expected import expected_tensors
 from smalti.checkpoint.family import detect
 from smalti.checkpoint.hints import Hints
+from smalti.families.expected import expected_tensors
 from smalti.models.config import (
     CLIP_L,
     FLUX_VAE,

@@ -6,9 +6,9 @@ from checkpoint.samples import TINY
 from safetensors.numpy import save_file
 
 from smalti.checkpoint import inspect, load
-from smalti.checkpoint.expected import expected_tensors
 from smalti.checkpoint.family import RULES, detect
 from smalti.errors import CheckpointError, UnknownFamilyError
+from smalti.families.expected import expected_tensors
 from smalti.models.config import SD15
 
 UNET = "model.diffusion_model."

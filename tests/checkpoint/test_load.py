@@ -11,8 +11,8 @@ from checkpoint.samples import CONFIGS, TINY, folder_weights, random_weights
 from safetensors.numpy import save_file
 
 from smalti.checkpoint import inspect, load
-from smalti.checkpoint.expected import expected_tensors
 from smalti.errors import CheckpointError, UnknownFamilyError
+from smalti.families.expected import expected_tensors
 from smalti.models.config import SD15, UNetConfig, VaeConfig
 
 ARCH = {

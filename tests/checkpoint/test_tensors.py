@@ -8,8 +8,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from smalti.checkpoint.container import open_tensors
-from smalti.checkpoint.keys import Part
 from smalti.checkpoint.tensors import Tensor
+from smalti.families.keys import StoredRows
 
 BF16 = ml_dtypes.bfloat16
 STORED = {
@@ -19,16 +19,16 @@ STORED = {
     "f8": np.arange(4).reshape(2, 2).astype(ml_dtypes.float8_e4m3fn),
 }
 CASES = {
-    "a view": ((Part("bf16"),), "BF16", STORED["bf16"]),
-    "the second of three": ((Part("bf16", 1, 3),), "BF16", STORED["bf16"][2:4]),
-    "transposed": ((Part("f16", transposed=True),), "F16", STORED["f16"].T),
-    "two below each other": ((Part("other"), Part("bf16")), "BF16",
+    "a view": ((StoredRows("bf16"),), "BF16", STORED["bf16"]),
+    "the second of three": ((StoredRows("bf16", 1, 3),), "BF16", STORED["bf16"][2:4]),
+    "transposed": ((StoredRows("f16", transposed=True),), "F16", STORED["f16"].T),
+    "two below each other": ((StoredRows("other"), StoredRows("bf16")), "BF16",
                              np.concatenate([STORED["other"], STORED["bf16"]])),
-    "halves swapped": ((Part("f16", 1, 2), Part("f16", 0, 2)), "F16",
+    "halves swapped": ((StoredRows("f16", 1, 2), StoredRows("f16", 0, 2)), "F16",
                        np.concatenate([STORED["f16"][3:], STORED["f16"][:3]])),
-    "of two types": ((Part("f16"), Part("bf16")), "F32",
+    "of two types": ((StoredRows("f16"), StoredRows("bf16")), "F32",
                      np.concatenate([STORED[name].astype(np.float32) for name in ("f16", "bf16")])),
-    "of 8 bits": ((Part("f8"),), "F8_E4M3", STORED["f8"].astype(np.float32)),
+    "of 8 bits": ((StoredRows("f8"),), "F8_E4M3", STORED["f8"].astype(np.float32)),
 }
 
 

@@ -13,9 +13,9 @@ from tiny_model import TINY
 
 from smalti import checkpoint
 from smalti.checkpoint.adapters import Adapted, Adapter, Use
-from smalti.checkpoint.expected import TEXT, UNET
 from smalti.diffusion.submodels import Submodels
 from smalti.errors import InputError, NumericsError
+from smalti.families.expected import TEXT, UNET
 from smalti.runtime import compiler
 
 TOKENS = {"tokens": np.arange(77, dtype=np.int32)[None] + 320}

@@ -10,8 +10,8 @@ from peers_models import TINY_UNET
 
 from smalti.benchmark import peers
 from smalti.benchmark.agreement import relative_error
-from smalti.checkpoint.names import controlnet_renaming
 from smalti.errors import InputError
+from smalti.families.keys.renaming import controlnet_renaming
 from smalti.graph import evaluate, parse, show, verify
 from smalti.models import (
     SD1_UNET,

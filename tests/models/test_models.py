@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from peers_models import TINY_SD1, TINY_TEXT, TINY_UNET, TINY_VAE
 
-from smalti.checkpoint.expected import expected_tensors
 from smalti.errors import InputError
+from smalti.families.expected import expected_tensors
 from smalti.graph import Graph, evaluate, parse, show, verify
 from smalti.models import (
     SD15,

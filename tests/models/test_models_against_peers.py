@@ -10,7 +10,7 @@ from peers_models import TINY_FLUX, TINY_TEXT, TINY_UNET, TINY_VAE
 
 from smalti.benchmark import peers
 from smalti.benchmark.agreement import relative_error
-from smalti.checkpoint.names import unet_renaming
+from smalti.families.keys.renaming import unet_renaming
 from smalti.graph import Graph, evaluate
 from smalti.models import (
     CLIP_L,

@@ -22,7 +22,8 @@ from transformer_peers import (
 )
 
 from smalti.benchmark.agreement import relative_error
-from smalti.checkpoint.keys import (
+from smalti.errors import InputError
+from smalti.families.keys import (
     FLUX_CONTROLNET_DIFFUSERS,
     FLUX_CONTROLNET_ORIGINAL,
     FLUX_DIFFUSERS,
@@ -32,7 +33,6 @@ from smalti.checkpoint.keys import (
     sd3_diffusers,
     sd35_controlnet,
 )
-from smalti.errors import InputError
 from smalti.graph import Graph, evaluate, verify
 from smalti.models import (
     FluxControlNetConfig,

@@ -23,7 +23,7 @@ from transformer_peers import (
 )
 
 from smalti.benchmark.agreement import relative_error
-from smalti.checkpoint.keys import (
+from smalti.families.keys import (
     CHROMA_DIFFUSERS,
     FLUX_DIFFUSERS,
     T5_TRANSFORMERS,
@@ -239,7 +239,7 @@ def test_full_size_t5() -> None:
 
 def assert_same_shapes(module: object, table: Mapping, *graphs: Graph, prefix: str) -> None:
     """The parameters of the graphs are those of the module, by the table."""
-    from smalti.checkpoint.keys import expressions, shape_of
+    from smalti.families.keys import expressions, shape_of
 
     stored = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     found, _ = expressions(stored, table)

@@ -17,7 +17,7 @@ import numpy as np
 
 from smalti.benchmark.tiny_cnn import tiny_cnn_module
 from smalti.benchmark.weights import seeded
-from smalti.checkpoint.names import (
+from smalti.families.keys.renaming import (
     controlnet_renaming,
     internal_shape,
     is_ignored,

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from smalti.checkpoint.expected import expected_tensors
 from smalti.checkpoint.report import Report
 from smalti.checkpoint.tensors import Shape, Tensor
 from smalti.errors import CheckpointError
+from smalti.families.expected import expected_tensors
 from smalti.graph.quantised import Quantised
 from smalti.models.config import ModelConfig
 

@@ -18,27 +18,29 @@ import numpy as np
 from smalti.checkpoint.container import INTEGERS, open_tensors
 from smalti.checkpoint.json_file import read_json
 from smalti.checkpoint.keys import (
-    FLUX_CONTROLNET_DIFFUSERS,
-    FLUX_CONTROLNET_ORIGINAL,
-    SD3_CONTROLNET_DIFFUSERS,
-    Expression,
-    Part,
-    Table,
     controlnet_config,
-    expressions,
-    sd35_controlnet,
     taesd_config,
     taesd_renaming,
     upscaler_config,
     upscaler_renaming,
 )
-from smalti.checkpoint.names import CONTROL, controlnet_renaming
 from smalti.checkpoint.tensors import Tensor, held_as
 from smalti.checkpoint.transformer_hyperparameters import (
     flux_controlnet_config,
     sd3_controlnet_config,
 )
 from smalti.errors import CheckpointError, first_of
+from smalti.families.keys import (
+    FLUX_CONTROLNET_DIFFUSERS,
+    FLUX_CONTROLNET_ORIGINAL,
+    SD3_CONTROLNET_DIFFUSERS,
+    Expression,
+    StoredRows,
+    Table,
+    expressions,
+    sd35_controlnet,
+)
+from smalti.families.keys.renaming import CONTROL, controlnet_renaming
 from smalti.graph import Graph
 from smalti.graph.quantised import Quantised
 from smalti.models import (
@@ -172,9 +174,9 @@ def _stored(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Expression]:
     """Where in the file parameters lie, of whichever network has such names."""
     table = _table(shapes)
     if table is None:
-        return {name: (Part(original),) for name, original in _renamed(shapes).items()}
+        return {name: (StoredRows(original),) for name, original in _renamed(shapes).items()}
     found, unknown = expressions([name for name in shapes if name != KIND], table)
-    found.update({name: (Part(name),) for name in unknown})
+    found.update({name: (StoredRows(name),) for name in unknown})
     return {CONTROL + name: _present(expression, shapes) for name, expression in found.items()}
 
 

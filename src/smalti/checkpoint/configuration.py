@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from smalti.checkpoint.evidence import Shapes, has
 from smalti.checkpoint.hints import Hints, TextHints
 from smalti.checkpoint.hyperparameters import (
     HEAD_DIM,
@@ -27,6 +26,7 @@ from smalti.checkpoint.transformer_hyperparameters import (
     t5_config,
 )
 from smalti.errors import CheckpointError
+from smalti.families.evidence import Shapes, has
 from smalti.models.config import (
     FLUX_VAE,
     SD3_VAE,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from smalti.checkpoint.evidence import BLOCKS_MAX, Shapes, count, has, most, sizes
 from smalti.checkpoint.hints import Hints, TextHints
 from smalti.checkpoint.layout import DENOISER, INSIDE
 from smalti.checkpoint.layout import VAE as VAE_PART
 from smalti.errors import CheckpointError
+from smalti.families.evidence import BLOCKS_MAX, Shapes, count, has, most, sizes
 from smalti.models.config import (
     CLIP_L,
     OPENCLIP_G,

@@ -10,18 +10,18 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from smalti.checkpoint import names as renaming
-from smalti.checkpoint.keys import (
+from smalti.families.keys import (
     CHROMA_DIFFUSERS,
     FLUX_DIFFUSERS,
     T5_GGUF,
     Expression,
-    Part,
+    StoredRows,
     Table,
     expressions,
+    renaming,
     sd3_diffusers,
 )
-from smalti.checkpoint.keys.clip import CLIP_OPENCLIP
+from smalti.families.keys.clip import CLIP_OPENCLIP
 from smalti.models.config import CLIP_L, OPENCLIP_G, OPENCLIP_H
 from smalti.models.t5 import PREFIX as T5_PREFIX
 
@@ -125,7 +125,7 @@ def which_text_encoder(parameters: Iterable[str], shapes: Shapes) -> str | None:
 
 
 def _sorted(names: Iterable[str], bare: str | None) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """Part -> name below its prefix -> stored name; and the names of no part."""
+    """StoredRows -> name below its prefix -> stored name; and the names of no part."""
     found: dict[str, dict[str, str]] = {}
     others = []
     for name in names:
@@ -146,10 +146,10 @@ def _expressed(part: str, names: Mapping[str, str],
     table = _table(part, names, family)
     if table is None:
         rename = _renaming(part, names, inside)
-        return [(rename(name), (Part(name),)) for name in names]
+        return [(rename(name), (StoredRows(name),)) for name in names]
     found, unknown = expressions(names, table)
     return [*((inside + ours, expression) for ours, expression in found.items()),
-            *((inside + name, (Part(name),)) for name in unknown)]
+            *((inside + name, (StoredRows(name),)) for name in unknown)]
 
 
 def _table(part: str, names: Mapping[str, str], family: str | None) -> Table | None:

@@ -12,13 +12,13 @@ from typing import get_args
 from smalti.checkpoint.checkpoint import Checkpoint
 from smalti.checkpoint.configuration import FAMILIES, derive_config
 from smalti.checkpoint.container import INTEGERS
-from smalti.checkpoint.expected import expected_tensors
 from smalti.checkpoint.family import require_supported
 from smalti.checkpoint.layout import DENOISER, INSIDE, TITLES, VAE
 from smalti.checkpoint.report import Report
 from smalti.checkpoint.source import Source, open_source, with_parts
 from smalti.checkpoint.tensors import Shape, Tensor
 from smalti.errors import CheckpointError, InputError, first_of
+from smalti.families.expected import expected_tensors
 from smalti.models.config import Prediction
 
 USUAL_FILES = {

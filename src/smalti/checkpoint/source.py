@@ -17,7 +17,6 @@ from smalti.checkpoint.hints import (
     folder_hints,
     metadata_hints,
 )
-from smalti.checkpoint.keys import Part
 from smalti.checkpoint.layout import (
     DENOISER,
     INSIDE,
@@ -31,6 +30,7 @@ from smalti.checkpoint.layout import (
 )
 from smalti.checkpoint.tensors import Shape, Tensor
 from smalti.errors import CheckpointError
+from smalti.families.keys import StoredRows
 from smalti.runtime.tensor_file import Tensors
 
 ALONE = {"vae": VAE, "text-encoder": TEXT}
@@ -268,5 +268,5 @@ def _entered(file: Tensors, bare: str | None, model: str | None) -> dict[str, Te
                 f"{file.path} holds two different tensors for one weight: "
                 f"{found[name].stored_names[0]!r} and {second.stored_names[0]!r}; remove the one "
                 f"that is not meant")
-    found.update((name, Tensor.of(file, name, (Part(name),))) for name in sorted_out.others)
+    found.update((name, Tensor.of(file, name, (StoredRows(name),))) for name in sorted_out.others)
     return found

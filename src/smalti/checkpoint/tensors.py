@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from smalti.checkpoint.blocks import FORMATS, held
 from smalti.checkpoint.four_bit import FORMATS as FOUR_BIT_FORMATS
-from smalti.checkpoint.keys import Expression, assembled, shape_of
-from smalti.checkpoint.names import internal_shape
 from smalti.checkpoint.scaled import SCALED_TYPES
+from smalti.families.keys import Expression, assembled, shape_of
+from smalti.families.keys.renaming import internal_shape
 from smalti.graph.quantised import Quantised
 from smalti.runtime.conversion import converted
 from smalti.runtime.tensor_file import Tensors

@@ -6,10 +6,10 @@ import math
 import re
 from typing import Any
 
-from smalti.checkpoint.evidence import Shapes, count, most, sizes
 from smalti.checkpoint.layout import DENOISER, INSIDE
-from smalti.checkpoint.names import CONTROL
 from smalti.errors import CheckpointError
+from smalti.families.evidence import Shapes, count, most, sizes
+from smalti.families.keys.renaming import CONTROL
 from smalti.models.t5 import PREFIX as T5_PREFIX
 from smalti.models.transformer_config import (
     T5_XXL,

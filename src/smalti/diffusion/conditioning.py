@@ -20,8 +20,8 @@ from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.t5_tokenizer import shipped
 from smalti.diffusion.tokenizer import END, POSITIONS
 from smalti.diffusion.words import rows_of, widths
+from smalti.families.parts import MASKED, POOLED, TEXTS
 from smalti.models.config import ModelConfig
-from smalti.models.parts import MASKED, POOLED, TEXTS
 from smalti.models.transformer_config import T5Config
 
 SHOWN_MAX = 200  # characters of a text that is quoted in a warning

@@ -44,7 +44,7 @@ from smalti.diffusion.submodels import Submodels, ignore
 from smalti.diffusion.upscale import Upscaler
 from smalti.diffusion.variation import variation
 from smalti.diffusion.words import Words, fitting
-from smalti.models.parts import TEXTS
+from smalti.families.parts import TEXTS
 from smalti.runtime import Program
 from smalti.runtime.choice import chosen, described, precisions
 from smalti.tune.objective import OBJECTIVES
@@ -243,7 +243,7 @@ class Pipeline:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts of the model: "text", "unet", "vae" and others; see `smalti.models.parts`."""
+        """The parts of the model: "text", "unet", "vae" and others; see `smalti.families.parts`."""
         return tuple(self._submodels.parts)
 
     def explain(self, part: str, width: int | None = None, height: int | None = None,

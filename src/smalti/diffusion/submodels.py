@@ -18,9 +18,9 @@ from smalti.checkpoint.embeddings import Embedding
 from smalti.checkpoint.tensors import held_as
 from smalti.diffusion.residents import Resident, Residents
 from smalti.errors import InputError
+from smalti.families.parts import Part, parts
 from smalti.graph import Graph
 from smalti.graph.quantised import FORMATS, of_eight_bits
-from smalti.models.parts import Part, parts
 from smalti.runtime import Program, compile_graph
 from smalti.runtime.choice import of_wide_range
 from smalti.runtime.supervisor import Supervisor

@@ -14,8 +14,8 @@ from smalti import checkpoint
 from smalti.benchmark import peers
 from smalti.checkpoint.adapters import Adapter, Use
 from smalti.checkpoint.adapters.spelling import diffusers_unet_path
-from smalti.checkpoint.expected import TEXT, UNET, expected_tensors
 from smalti.diffusion.submodels import Submodels
+from smalti.families.expected import TEXT, UNET, expected_tensors
 
 pytestmark = pytest.mark.peers
 

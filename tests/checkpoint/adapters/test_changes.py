@@ -9,8 +9,8 @@ import pytest
 from checkpoint.adapters.samples import Weights, merged, off, opened, random_arrays
 
 from smalti.checkpoint.adapters import Adapted, Use
-from smalti.checkpoint.expected import UNET
 from smalti.errors import CheckpointError, InputError
+from smalti.families.expected import UNET
 
 ROWS, INPUTS, RANK = 24, 16, 4
 SHAPES = {"linear": (ROWS, INPUTS), "conv1": (ROWS, INPUTS, 1, 1), "conv3": (ROWS, INPUTS, 3, 3)}

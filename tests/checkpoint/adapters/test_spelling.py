@@ -9,7 +9,7 @@ from checkpoint.samples import FOLDER_NAMES, TINY
 
 from smalti.checkpoint.adapters import Adapted, Use
 from smalti.checkpoint.adapters.spelling import Rows, Spellings
-from smalti.checkpoint.expected import TEXT, UNET, expected_tensors
+from smalti.families.expected import TEXT, UNET, expected_tensors
 
 CLIP_H = "text_encoders.clip_h.transformer.text_model."
 CLIP_G = "text_encoders.clip_g.transformer.text_model."

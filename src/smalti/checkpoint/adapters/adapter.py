@@ -15,8 +15,8 @@ from smalti.checkpoint.adapters.keys import modules
 from smalti.checkpoint.adapters.spelling import Shapes, Spellings, Target
 from smalti.checkpoint.container import open_tensors
 from smalti.checkpoint.embeddings import Embedding, bundled
-from smalti.checkpoint.expected import UNET
 from smalti.errors import CheckpointError, UnknownFamilyError
+from smalti.families.expected import UNET
 from smalti.runtime.tensor_file import Tensors
 
 LISTED_MAX = 3

@@ -7,7 +7,7 @@ layer that is fused here as several, or several that are apart here as one: a sp
 ranges of rows of one or more layers.
 
 What diffusers calls them: `scripts/convert_diffusers_to_original_stable_diffusion.py` there for
-UNets, `checkpoint/keys/` here for transformers.
+UNets, `families/keys/` here for transformers.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from smalti.checkpoint.expected import UNET
-from smalti.checkpoint.keys import CHROMA_DIFFUSERS, FLUX_DIFFUSERS, Table, sd3_diffusers
+from smalti.families.expected import UNET
+from smalti.families.keys import CHROMA_DIFFUSERS, FLUX_DIFFUSERS, Table, sd3_diffusers
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smalti.checkpoint.keys import (
+from smalti.errors import CheckpointError
+from smalti.families.keys import (
     CHROMA_DIFFUSERS,
     CHROMA_ORIGINAL,
     FLUX_DIFFUSERS,
@@ -13,13 +14,12 @@ from smalti.checkpoint.keys import (
     SD3_ORIGINAL,
     T5_GGUF,
     T5_TRANSFORMERS,
-    Part,
+    StoredRows,
     assembled,
     expressions,
     sd3_diffusers,
     shape_of,
 )
-from smalti.errors import CheckpointError
 from smalti.models import (
     CHROMA,
     FLUX_DEV,
@@ -66,9 +66,9 @@ def test_fused_projections_and_swapped_halves() -> None:
     found, unknown = expressions([*names, "norm_out.linear.bias", "other"], FLUX_DIFFUSERS)
     assert unknown == ["other"]
     assert found == {
-        "single_blocks.7.linear1.weight": tuple(Part(name) for name in names),
-        "final_layer.adaLN_modulation.1.bias": (Part("norm_out.linear.bias", 1, 2),
-                                                Part("norm_out.linear.bias", 0, 2))}
+        "single_blocks.7.linear1.weight": tuple(StoredRows(name) for name in names),
+        "final_layer.adaLN_modulation.1.bias": (StoredRows("norm_out.linear.bias", 1, 2),
+                                                StoredRows("norm_out.linear.bias", 0, 2))}
     stored = {name: np.full((rows, 2), rows) for name, rows in zip(names, (3, 3, 3, 12))}
     expression = found["single_blocks.7.linear1.weight"]
     array = assembled(expression, stored.__getitem__)
@@ -78,16 +78,16 @@ def test_fused_projections_and_swapped_halves() -> None:
 
 def test_one_part_is_a_view() -> None:
     stored = np.arange(12).reshape(6, 2)
-    assert assembled((Part("x"),), {"x": stored}.__getitem__) is stored
-    third = assembled((Part("x", 1, 3),), {"x": stored}.__getitem__)
+    assert assembled((StoredRows("x"),), {"x": stored}.__getitem__) is stored
+    third = assembled((StoredRows("x", 1, 3),), {"x": stored}.__getitem__)
     assert np.shares_memory(third, stored) and third.tolist() == [[4, 5], [6, 7]]
-    assert shape_of((Part("x"),), lambda name: ()) == ()
+    assert shape_of((StoredRows("x"),), lambda name: ()) == ()
 
 
 @pytest.mark.parametrize("expression, shapes, words", [
-    ((Part("x", 0, 2),), {"x": (3, 4)}, "no 2 equal runs"),
-    ((Part("x"), Part("y")), {"x": (3, 4), "y": (3, 5)}, "different shapes"),
-    ((Part("x"), Part("y")), {"x": (), "y": ()}, "different shapes"),
+    ((StoredRows("x", 0, 2),), {"x": (3, 4)}, "no 2 equal runs"),
+    ((StoredRows("x"), StoredRows("y")), {"x": (3, 4), "y": (3, 5)}, "different shapes"),
+    ((StoredRows("x"), StoredRows("y")), {"x": (), "y": ()}, "different shapes"),
 ])
 def test_shapes_that_do_not_fit_are_refused(expression, shapes, words) -> None:
     with pytest.raises(CheckpointError, match=words):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from smalti.checkpoint.keys.stored import Table, layers, swapped, whole
+from smalti.families.keys.stored import Table, layers, swapped, whole
 
 _OUTSIDE = {
     "x_embedder.proj": "pos_embed.proj",

@@ -5,7 +5,7 @@ Sources: transformers 5, `models/t5/modeling_t5.py`; llama.cpp, `gguf-py/gguf/co
 
 from __future__ import annotations
 
-from smalti.checkpoint.keys.stored import Table, layers
+from smalti.families.keys.stored import Table, layers
 
 _BIAS = "encoder.block.*.layer.0.SelfAttention.relative_attention_bias"
 _GGUF = {

@@ -6,7 +6,7 @@ transformer_flux.py`.
 
 from __future__ import annotations
 
-from smalti.checkpoint.keys.stored import Table, layers, swapped, whole
+from smalti.families.keys.stored import Table, layers, swapped, whole
 
 _OUTSIDE = {
     "img_in": "x_embedder",

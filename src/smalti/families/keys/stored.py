@@ -11,7 +11,7 @@ A table maps internal names to expressions. A `*` stands for the number of a blo
 of a name that is a number, and is the same on both sides. To use one:
 
     found, unknown = expressions(file, FLUX_DIFFUSERS)   # names only: nothing is read
-    found["img_in.weight"]                               # (Part("x_embedder.weight"),)
+    found["img_in.weight"]                               # (StoredRows("x_embedder.weight"),)
     shape_of(found[name], file.shape)                    # from shapes alone
     assembled(found[name], file.read)                    # the array: a view where it is one part
 """
@@ -30,7 +30,7 @@ _BLOCK_NUMBER = re.compile(r"(?<=\.)\d{1,4}(?=\.)")
 
 
 @dataclass(frozen=True)
-class Part:
+class StoredRows:
     """Run `index` of `count` equal runs of the rows of the stored tensor `name`, or of that matrix
     `transposed`."""
 
@@ -40,18 +40,18 @@ class Part:
     transposed: bool = False
 
 
-Expression = tuple[Part, ...]
+Expression = tuple[StoredRows, ...]
 Table = Mapping[str, Expression]
 
 
 def whole(*names: str) -> Expression:
     """All rows of these tensors, one tensor below the other."""
-    return tuple(Part(name) for name in names)
+    return tuple(StoredRows(name) for name in names)
 
 
 def swapped(name: str) -> Expression:
     """The second half of the rows of a tensor, then the first."""
-    return Part(name, 1, 2), Part(name, 0, 2)
+    return StoredRows(name, 1, 2), StoredRows(name, 0, 2)
 
 
 def layers(modules: Mapping[str, str | tuple[str, ...]], *,
@@ -59,7 +59,7 @@ def layers(modules: Mapping[str, str | tuple[str, ...]], *,
     """The rules for weights (and biases) of linear layers: internal path -> stored path or paths.
 
     >>> layers({"img_in": "x_embedder"}, bias=False)
-    {'img_in.weight': (Part(name='x_embedder.weight', index=0, count=1, transposed=False),)}
+    {'img_in.weight': (StoredRows(name='x_embedder.weight', index=0, count=1, transposed=False),)}
     """
     kinds = ("weight", "bias") if bias else ("weight",)
     return {f"{ours}.{kind}": whole(*(f"{path}.{kind}" for path in

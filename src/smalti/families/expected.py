@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from smalti.families.parts import parts
 from smalti.models.config import ModelConfig
-from smalti.models.parts import parts
 
 UNET = "model.diffusion_model."
 VAE = "first_stage_model."

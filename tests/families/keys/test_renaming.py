@@ -5,8 +5,8 @@ import pytest
 from checkpoint.samples import TINY
 
 from smalti.checkpoint import load
-from smalti.checkpoint.expected import TEXT, UNET, VAE, expected_tensors
-from smalti.checkpoint.names import internal_shape, is_ignored, unet_renaming
+from smalti.families.expected import TEXT, UNET, VAE, expected_tensors
+from smalti.families.keys.renaming import internal_shape, is_ignored, unet_renaming
 
 LEVELS = {  # widths, res blocks, attention, of the UNet; widths of the autoencoder
     "two": ((32, 64), 1, (False, True), (32, 64)),
@@ -103,7 +103,7 @@ def test_values_go_where_diffusers_takes_them_from(what):
         convert_ldm_vae_checkpoint,
     )
 
-    from smalti.checkpoint.names import vae_renaming
+    from smalti.families.keys.renaming import vae_renaming
 
     models = diffusers_models(*LEVELS[what])
     for component, prefix, renaming, convert in (

@@ -1,0 +1,1 @@
+"""Model families: what is known of them beside their graphs and their weights."""

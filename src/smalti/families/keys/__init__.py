@@ -1,0 +1,33 @@
+"""Where the parameters of models lie in files, whatever those call them."""
+
+from smalti.families.keys.clip import CLIP_OPENCLIP
+from smalti.families.keys.flux import (
+    CHROMA_DIFFUSERS,
+    CHROMA_ORIGINAL,
+    FLUX_CONTROLNET_DIFFUSERS,
+    FLUX_CONTROLNET_ORIGINAL,
+    FLUX_DIFFUSERS,
+    FLUX_ORIGINAL,
+)
+from smalti.families.keys.sd3 import (
+    SD3_CONTROLNET_DIFFUSERS,
+    SD3_ORIGINAL,
+    sd3_diffusers,
+    sd35_controlnet,
+)
+from smalti.families.keys.stored import (
+    Expression,
+    StoredRows,
+    Table,
+    assembled,
+    expressions,
+    shape_of,
+)
+from smalti.families.keys.t5 import T5_GGUF, T5_TRANSFORMERS
+
+__all__ = [
+    "CHROMA_DIFFUSERS", "CHROMA_ORIGINAL", "CLIP_OPENCLIP", "FLUX_CONTROLNET_DIFFUSERS",
+    "FLUX_CONTROLNET_ORIGINAL", "FLUX_DIFFUSERS", "FLUX_ORIGINAL", "SD3_CONTROLNET_DIFFUSERS",
+    "SD3_ORIGINAL", "T5_GGUF", "T5_TRANSFORMERS", "Expression", "StoredRows", "Table", "assembled",
+    "expressions", "sd35_controlnet", "sd3_diffusers", "shape_of",
+]
