@@ -18,21 +18,14 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import DeviceError, InputError, UnsupportedError, UnsupportedNode
-from smalti.frontend.onnx.importer import (
-    Step,
-    body_steps,
-    fields_of,
-    host_results,
-    inner_scope,
-    is_hosted,
-)
+from smalti.frontend.onnx.hosted import host_results, is_hosted
 from smalti.frontend.onnx.model import Model, Stage
 from smalti.frontend.onnx.registry import Attributes
+from smalti.frontend.onnx.steps import Step, body_steps, fields_of, inner_scope
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES, Type
 from smalti.runtime.inputs import all_given, checked_input
-from smalti.runtime.interface import Program
-from smalti.runtime.kernel_table import wrapped
+from smalti.runtime.program import Program
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 
 VARIANTS_MAX = 64
@@ -230,7 +223,7 @@ class Interpreted(Program):
     def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
         return None
 
-    def _explained(self, all: bool, columns: int) -> str:
+    def _explained(self) -> str:
         return f"{self.name}: {len(self.graph.nodes)} nodes, run with numpy\n"
 
 
@@ -278,13 +271,11 @@ class StagedProgram(Program):
                 return f"output {name}"
         return None
 
-    def _explained(self, all: bool, columns: int) -> str:
+    def _explained(self) -> str:
         """What each stage that has run so far became."""
         programs = self._machine.programs
-        title = (f"{self.name}: shapes or branches depend on values; {len(programs)} stages have "
-                 f"been compiled so far")
-        return "\n".join(["\n".join(wrapped(title, columns)) + "\n",
-                          *(program.explain(all=all, columns=columns) for program in programs)])
+        return (f"{self.name}: shapes or branches depend on values; {len(programs)} stages have "
+                f"been compiled so far\n" + "".join(p.explain() for p in programs))
 
 
 def type_of(array: Any) -> Type | None:

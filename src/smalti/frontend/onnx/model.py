@@ -12,16 +12,10 @@ import onnx
 
 from smalti.errors import InputError, UnsupportedError, UnsupportedNode
 from smalti.frontend.onnx import rules as rules
-from smalti.frontend.onnx.importer import (
-    AXES_MAX,
-    FoldingGraph,
-    Importer,
-    Scope,
-    Step,
-    dtype_name,
-    steps_of,
-)
+from smalti.frontend.onnx.folding import AXES_MAX, FoldingGraph
+from smalti.frontend.onnx.importer import Importer, dtype_name
 from smalti.frontend.onnx.reading import Source, read_model
+from smalti.frontend.onnx.steps import Scope, Step, steps_of
 from smalti.frontend.onnx.tensors import DTYPE_OF, Tensors
 from smalti.graph import Graph
 from smalti.graph.graph import VALUE_BYTES_MAX

@@ -29,8 +29,8 @@ from smalti.graph.graph import CONSTANT_ELEMENTS_MAX
 from smalti.graph.operation import REQUIRED
 
 if TYPE_CHECKING:
-    from smalti.frontend.onnx.importer import Importer, Step
-
+    from smalti.frontend.onnx.importer import Importer
+    from smalti.frontend.onnx.steps import Step
 
 
 class Expanded:

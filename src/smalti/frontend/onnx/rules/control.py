@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.importer import STANDARD, Step, same
 from smalti.frontend.onnx.registry import (
     EXPANDED,
     Call,
@@ -24,6 +23,7 @@ from smalti.frontend.onnx.registry import (
     rule,
 )
 from smalti.frontend.onnx.rules.movement import joined, part
+from smalti.frontend.onnx.steps import STANDARD, Step, same
 from smalti.frontend.onnx.tensors import DTYPE_OF
 from smalti.graph import Value
 from smalti.graph.operation import DTYPES

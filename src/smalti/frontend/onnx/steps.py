@@ -1,0 +1,174 @@
+"""The nodes of a model as steps, each in its scope.
+
+What a node reads and makes has a key: its name in the model, behind a prefix for what stands in the
+body of a function, a branch or a loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from onnx import defs
+
+from smalti.errors import InputError
+from smalti.frontend.onnx.tensors import Tensors
+
+DEPTH_MAX = 24
+"""Bodies within bodies, and functions that call functions."""
+NAME_SCOPES = "pkg.torch.onnx.name_scopes"
+
+
+class Scope:
+    """Names of a model, a function or a body, each with the key of its value."""
+
+    def __init__(self, opsets: Mapping[str, int], parent: Scope | None = None, prefix: str = "",
+                 arguments: Mapping[str, onnx.AttributeProto] | None = None,
+                 depth: int = 0) -> None:
+        self.opsets, self.parent, self.prefix, self.depth = opsets, parent, prefix, depth
+        self.arguments = arguments or {}
+        self.keys: dict[str, str] = {}
+
+    def define(self, name: str) -> str:
+        """The key of a new value. Raises InputError for a second definition."""
+        if name in self.keys:
+            raise InputError(f"the value {name!r} is defined twice")
+        key = self.keys[name] = self.prefix + name
+        return key
+
+    def key(self, name: str, where: str) -> str:
+        """The key of a value. Raises InputError when nothing defines it."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.keys:
+                return scope.keys[name]
+            scope = scope.parent
+        raise InputError(f"{where} reads {name!r}, which nothing before it defines")
+
+
+@dataclass(eq=False)
+class Step:
+    """A node in its scope; `reads` and `makes` are keys, empty for what is left out."""
+
+    node: onnx.NodeProto
+    scope: Scope
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    captured: tuple[str, ...] = ()
+    """Keys of outer values that bodies of the node read."""
+
+    @property
+    def label(self) -> str:
+        """The node for messages: its name and operator."""
+        return f"node {self.name} ({self.node.op_type})"
+
+    @property
+    def name(self) -> str:
+        """The node's name, else that of its first result."""
+        return self.scope.prefix + (self.node.name or next(filter(None, self.node.output), "?"))
+
+    @property
+    def place(self) -> str:
+        """The name, behind the module that the node is part of where PyTorch's exporter tells it:
+        in a list such as "['', 'encoder', 'encoder.layers.0', 'linear_1']", before the function."""
+        listed = next((p.value for p in self.node.metadata_props if p.key == NAME_SCOPES), "")
+        *modules, _ = listed.split("'")[1::2] or [""]
+        return f"{modules[-1]}/{self.name}" if modules and modules[-1] else self.name
+
+
+_BODIES = itertools.count(1)
+STANDARD = Scope({"": defs.onnx_opset_version()})
+"""The scope of nodes that the importer makes itself."""
+
+
+def inner_scope(step: Step, *, parent: Scope | None, opsets: Mapping[str, int] | None = None,
+                arguments: Mapping[str, Any] | None = None) -> Scope:
+    """A scope for a body of `step`. Raises InputError when bodies nest too deep."""
+    outer = step.scope
+    if outer.depth >= DEPTH_MAX:
+        raise InputError(f"{step.label}: bodies within bodies, {DEPTH_MAX} deep")
+    prefix = f"{step.name}#{next(_BODIES)}/"
+    return Scope(opsets or outer.opsets, parent, prefix,
+                 outer.arguments if arguments is None else arguments, outer.depth + 1)
+
+
+def operator_of(step: Step) -> tuple[str, str, int]:
+    """Domain, name and version of the operator of a step."""
+    domain = "" if step.node.domain == "ai.onnx" else step.node.domain
+    return domain, step.node.op_type, step.scope.opsets.get(domain, 1)
+
+
+def fields_of(step: Step, defaults: bool = True) -> dict[str, onnx.AttributeProto]:
+    """Attributes by name, those of an enclosing function filled in, and the defaults."""
+    domain, operator, version = operator_of(step)
+    fields = {}
+    if defaults and defs.has(operator, version, domain):
+        for name, entry in defs.get_schema(operator, version, domain).attributes.items():
+            if entry.default_value.type:
+                fields[name] = entry.default_value
+    for attribute in step.node.attribute:
+        if attribute.ref_attr_name:
+            given = step.scope.arguments.get(attribute.ref_attr_name)
+            if given is not None:
+                fields[attribute.name] = given
+        else:
+            fields[attribute.name] = attribute
+    return fields
+
+
+def same(source: str, target: str) -> Step:
+    """A step that makes the value of one key that of another."""
+    node = onnx.NodeProto(op_type="Identity", name=target, input=["x"], output=["y"])
+    return Step(node, STANDARD, (source,), (target,))
+
+
+def body_steps(step: Step, scope: Scope, graph: onnx.GraphProto, given: Sequence[str],
+               tensors: Tensors) -> tuple[list[Step], list[str]]:
+    """The nodes of a body in `scope`, its inputs being the keys `given`; keys of its results."""
+    if len(graph.input) != len(given):
+        raise InputError(f"{step.label}: its body takes {len(graph.input)} operands, "
+                         f"{len(given)} are given")
+    for value, key in zip(graph.input, given):
+        scope.keys[value.name] = key
+    for tensor in graph.initializer:
+        tensors.add(scope.define(tensor.name), tensor)
+    steps = steps_of(graph.node, scope)
+    return steps, [scope.key(value.name, step.label) for value in graph.output]
+
+
+def steps_of(nodes: Iterable[onnx.NodeProto], scope: Scope) -> list[Step]:
+    """The nodes of a body as steps; their results are defined in `scope`.
+
+    Raises InputError for a name that is read before it is defined, or defined twice.
+    """
+    steps = []
+    for node in nodes:
+        where = f"node {node.name or next(iter(node.output), '?')} ({node.op_type})"
+        reads = tuple(scope.key(name, where) if name else "" for name in node.input)
+        captured = tuple(dict.fromkeys(
+            scope.key(name, where) for name in free_names(node)))
+        makes = tuple(scope.define(name) if name else "" for name in node.output)
+        steps.append(Step(node, scope, reads, makes, captured))
+    return steps
+
+
+def bodies_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """The bodies of a node."""
+    return [body for attribute in node.attribute
+            for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs)]
+
+
+def free_names(node: onnx.NodeProto) -> list[str]:
+    """Names that the bodies of a node read from outside."""
+    found: list[str] = []
+    for body in bodies_of(node):
+        own = {v.name for v in body.input} | {t.name for t in body.initializer} \
+            | {t.values.name for t in body.sparse_initializer}
+        for inner in body.node:
+            found += [n for n in (*inner.input, *free_names(inner)) if n and n not in own]
+            own.update(inner.output)
+        found += [v.name for v in body.output if v.name and v.name not in own]
+    return found
