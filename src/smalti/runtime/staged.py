@@ -25,7 +25,8 @@ from smalti.frontend.onnx.steps import Step, body_steps, fields_of, inner_scope
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES, Type
 from smalti.runtime.inputs import all_given, checked_input
-from smalti.runtime.program import Program
+from smalti.runtime.interface import Program
+from smalti.runtime.kernel_table import wrapped
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 
 VARIANTS_MAX = 64
@@ -223,7 +224,7 @@ class Interpreted(Program):
     def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
         return None
 
-    def _explained(self) -> str:
+    def _explained(self, all: bool, columns: int) -> str:
         return f"{self.name}: {len(self.graph.nodes)} nodes, run with numpy\n"
 
 
@@ -271,11 +272,13 @@ class StagedProgram(Program):
                 return f"output {name}"
         return None
 
-    def _explained(self) -> str:
+    def _explained(self, all: bool, columns: int) -> str:
         """What each stage that has run so far became."""
         programs = self._machine.programs
-        return (f"{self.name}: shapes or branches depend on values; {len(programs)} stages have "
-                f"been compiled so far\n" + "".join(p.explain() for p in programs))
+        title = (f"{self.name}: shapes or branches depend on values; {len(programs)} stages have "
+                 f"been compiled so far")
+        return "\n".join(["\n".join(wrapped(title, columns)) + "\n",
+                          *(program.explain(all=all, columns=columns) for program in programs)])
 
 
 def type_of(array: Any) -> Type | None:
