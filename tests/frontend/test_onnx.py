@@ -111,6 +111,22 @@ def test_functions_of_the_model_are_put_in_place() -> None:
     assert np.all(evaluate(loaded.graph, {"x": x}, {})["y"] == 6)
 
 
+@pytest.mark.parametrize(("own", "operator"), [
+    ('"" : 13', "Unsqueeze (a, axes)"), ('"" : 11', "Unsqueeze<axes: ints = [0]> (a)"),
+    ('"mine" : 1', "Unsqueeze (a, axes)")])
+def test_the_body_of_a_function_has_the_operators_that_it_imports(own: str, operator: str) -> None:
+    """Of a domain that it does not import, it has those of the model: the standard's body of
+    FlexAttention imports no other domain than its own."""
+    proto = parser.parse_model(f"""
+        <ir_version: 9, opset_import: ["" : 20, "mine" : 1]>
+        m (float[2, 3] x) => (float[1, 2, 3] y) {{ y = mine.f(x) }}
+        <domain: "mine", opset_import: [{own}]> f(a) => (b) {{
+            axes = Constant<value_ints: ints = [0]>()
+            b = {operator}
+        }}""")
+    assert load(proto).graph.outputs["y"].shape == (1, 2, 3)
+
+
 def test_a_function_that_calls_itself_is_refused() -> None:
     proto = parser.parse_model("""
         <ir_version: 9, opset_import: ["" : 20, "mine" : 1]>

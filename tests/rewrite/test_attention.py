@@ -139,6 +139,18 @@ def test_a_causal_mask_is_a_flag(lowest: float, shape: tuple[int, ...]) -> None:
     assert (node.attributes["is_causal"], len(node.inputs)) == (1, 3)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (S,), (1, S)])
+def test_a_constant_of_few_axes_that_is_added_to_the_scores_is_a_mask(
+        shape: tuple[int, ...]) -> None:
+    def spelling(q: Value, k: Value, v: Value) -> Value:
+        bias = np.linspace(-1, 2, math.prod(shape), dtype=np.float32).reshape(shape)
+        scores = product(heads(q, 0, 2, 1, 3), heads(k, 0, 2, 3, 1)) * SCALE
+        return joined(product(softmax(scores + bias), heads(v, 0, 2, 1, 3)))
+
+    node = attention_of(built(spelling))
+    assert (node.attributes["is_causal"], len(node.inputs)) == (0, 4)
+
+
 def test_one_head_without_any_movement() -> None:
     g = Graph()
     q, k, v = (g.input(name, (2, 5, 4)) for name in "qkv")

@@ -144,7 +144,8 @@ def _fitted(mask: Value, outer: tuple[int, int], made: Made) -> Value:
 
 def _is_causal(mask: Value) -> bool:
     """Whether the mask leaves to each token those up to it."""
-    if mask.kind != "constant" or mask.type.size != math.prod(mask.shape[-2:]):
+    if mask.kind != "constant" or len(mask.shape) < 2 \
+            or mask.type.size != math.prod(mask.shape[-2:]):
         return False
     rows = mask.data.reshape(mask.shape[-2:])
     later = np.triu(np.ones(rows.shape, bool), 1)

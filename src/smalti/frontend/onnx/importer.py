@@ -343,9 +343,13 @@ class Importer:
         return onnx.FunctionProto.FromString(text) if text else None
 
     def _call(self, step: Step, function: onnx.FunctionProto) -> None:
-        """Put the body of a function in the place of its call."""
+        """Put the body of a function in the place of its call.
+
+        Its operators are of the versions that the function imports; of a domain that it does not
+        import (`FlexAttention` of the standard imports its own only), those of the caller.
+        """
         arguments = {a.name: a for a in function.attribute_proto} | fields_of(step)
-        opsets = opsets_of(function.opset_import) or step.scope.opsets
+        opsets = {**step.scope.opsets, **opsets_of(function.opset_import)}
         inner = inner_scope(step, opsets=opsets, parent=None, arguments=arguments)
         if len(step.reads) > len(function.input) or len(step.makes) > len(function.output):
             raise InputError(f"{step.label}: the function takes {len(function.input)} operands "
