@@ -250,7 +250,7 @@ def programs() -> list[Series]:
         case = CASES[name]
         program = compile_graph(case.graph(), precision=precision, held=case.held)
         shapes = program.recipe.graph.parameters
-        program.bind(lambda name: np.resize(block, shapes[name].shape))
+        program.bind(lambda name, shapes=shapes: np.resize(block, shapes[name].shape))
         inputs, runs = case.inputs(), []
         started = time.perf_counter()
         while len(runs) < RUNS_MIN + 1 or time.perf_counter() - started < RUN_SECONDS:

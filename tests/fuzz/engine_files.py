@@ -177,7 +177,7 @@ def changed_json(data: bytes, draw: random.Random) -> bytes:
     for _ in range(draw.choice([1, 1, 2, 5])):
         places = []
 
-        def visit(node: object) -> None:
+        def visit(node: object, places: list = places) -> None:
             for key in node if isinstance(node, dict) else range(len(node)):
                 places.append((node, key))
                 if isinstance(node[key], dict | list):

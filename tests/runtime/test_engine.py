@@ -267,7 +267,7 @@ def test_a_file_without_code_for_this_machine_says_so_and_can_be_recompiled(
     for name in ("avx512", "avx2"):
         other = replace(cpu(), name="other", features=tuple(ALL_LEVELS[name].needs))
         for module in (sys.modules[cpu.__module__], engine):
-            monkeypatch.setattr(module, "cpu", lambda: other)
+            monkeypatch.setattr(module, "cpu", lambda other=other: other)
         with pytest.raises(EngineError, match=f"holds code for avx512_bf16, and other has.*{name};"
                                               f".*--target.*recompile=True"):
             smalti.load(path)

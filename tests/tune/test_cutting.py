@@ -68,7 +68,7 @@ def test_one_reader_computes_it_itself(name: str) -> None:
 def test_nothing_is_decided_otherwise_for_little(monkeypatch: pytest.MonkeyPatch) -> None:
     for share, stored in ((0.95, False), (0.5, True)):
         graph, usual = costly(), []
-        monkeypatch.setattr(cutting.Costs, "of", lambda _, kernel, s=share: (
+        monkeypatch.setattr(cutting.Costs, "of", lambda _, kernel, s=share, usual=usual: (
             0.0 if kernel.form == "map" else s if kernel in usual else 1.0))
         usual[:] = [p.kernel for p in cut(graph, otherwise=cut(graph).open).pieces]
         assert (kernels(graph)[1][0] == "map") == stored

@@ -46,7 +46,8 @@ def output_paths(pattern: str, count: int) -> list[Path]:
         return [Path(pattern)]
     if not fields:
         pattern = f"{pattern[:-4]}-%03d{pattern[-4:]}"
-    return [Path(NUMBER.sub(lambda field: str(number).zfill(int(field[1] or 0)), pattern))
+    return [Path(NUMBER.sub(lambda field, number=number: str(number).zfill(int(field[1] or 0)),
+                            pattern))
             for number in range(1, count + 1)]
 
 

@@ -241,7 +241,7 @@ def test_bad_schedules_and_weights_are_refused() -> None:
         program.bind(lambda name: bad)
     for words in (bad.words[:-1], bad.words[:, :-1], bad.words.view(np.int32)):
         with pytest.raises(InputError, match="none of q8"):
-            program.bind(lambda name: Quantised("q8", words, WEIGHT.shape))
+            program.bind(lambda name, words=words: Quantised("q8", words, WEIGHT.shape))
     with pytest.raises(InputError, match="has shape"):
         program.bind(lambda name: quantised(WEIGHT[:100], "q8"))
     with pytest.raises(InputError, match="q8_min"):
@@ -261,7 +261,8 @@ def test_other_schedules_pack_the_same_weights_and_change_no_byte(target: str) -
         widths = {other.vectors for other in others}
         assert len(widths) > 1
         for other in others[::max(1, len(others) // 6)]:
-            one = Alternative(program.image, 0, piece.kernel, other, lambda name: held_so)
+            one = Alternative(program.image, 0, piece.kernel, other,
+                              lambda name, held_so=held_so: held_so)
             assert program.run({"x": x}, {0: one})["y"].tobytes() == expected.tobytes()
 
 

@@ -275,7 +275,7 @@ class _Attention:
             at = self._behind(self.turned, v * lanes * self.turned_bytes)
             target = self._behind(group, self.packed_at + v * self.level.bytes)
 
-            def block(channels: int) -> None:
+            def block(channels: int, at: Register = at, target: Register = target) -> None:
                 rows = [asm.load(Memory(at, i * self.turned_bytes)) for i in range(lanes)]
                 columns = [asm.result("mul", c, scale) for c in transpose(asm, rows)[:channels]]
                 if self.pairs:
@@ -490,7 +490,8 @@ class _Attention:
             at = self._behind(group, self.sums_at + v * self.level.bytes)
             target = self._behind(self.turned, v * lanes * self.turned_bytes)
 
-            def block(channels: int) -> None:
+            def block(channels: int, inverse: Register = inverse, at: Register = at,
+                      target: Register = target) -> None:
                 columns = [asm.result("mul", inverse, Memory(at, i * self.row_bytes))
                            for i in range(channels)]
                 columns.extend([inverse] * (lanes - channels))

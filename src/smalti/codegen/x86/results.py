@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from smalti.codegen.x86 import elements
 from smalti.codegen.x86.assembler import Assembler, Memory, Register
@@ -90,21 +91,23 @@ class Results:
             here = lanes if v == len(sums[0]) - 1 else None
             fixed: dict[Load, Register] = {}
             for row, registers in enumerate(sums):
-                def load(load: Load) -> Register:
-                    if load.buffer == self.sums:
-                        return registers[v]
-                    if load in fixed:
-                        return fixed[load]
-                    stream = self.loads[load]
-                    at = row * stream.stride(self.row) + v * asm.level.lanes * stream.stride(
-                        self.lane)
-                    found = load_lanes(asm, stream, self.lane, at, index, here)
-                    if not stream.stride(self.row):
-                        fixed[load] = found
-                    return found
+                operand = partial(self._operand, total=registers[v], fixed=fixed, row=row, v=v,
+                                  index=index, lanes=here)
+                self._store(row, v, evaluate(asm, self.value, operand, {}), index, here)
 
-                value = evaluate(asm, self.value, load, {})
-                self._store(row, v, value, index, here)
+    def _operand(self, load: Load, total: Register, fixed: dict[Load, Register], row: int, v: int,
+                 index: Register | None, lanes: int | None) -> Register:
+        """What is read at a vector of a row; `fixed` holds what is the same in all rows."""
+        if load.buffer == self.sums:
+            return total
+        if load in fixed:
+            return fixed[load]
+        stream, asm = self.loads[load], self.asm
+        at = row * stream.stride(self.row) + v * asm.level.lanes * stream.stride(self.lane)
+        found = load_lanes(asm, stream, self.lane, at, index, lanes)
+        if not stream.stride(self.row):
+            fixed[load] = found
+        return found
 
     def _store(self, row: int, v: int, value: Register, index: Register | None,
                lanes: int | None) -> None:

@@ -174,7 +174,8 @@ def load(names: Sequence[str] = LOADERS.get(sys.platform, LOADERS["linux"])) -> 
         except (OSError, AttributeError):
             continue
         entry.restype, entry.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]
-        return Library(Functions(GLOBAL, lambda function: entry(None, function)), entry)
+        first = Functions(GLOBAL, lambda function, entry=entry: entry(None, function))
+        return Library(first, entry)
     raise DeviceError(f"no Vulkan loader ({', '.join(names)}) is installed: it comes with the "
                       "driver of a GPU; on Debian, with the package libvulkan1")
 
