@@ -1,0 +1,194 @@
+"""Process replay: what two commits make of every graph of a corpus, and where they first differ.
+
+    python tests/replay/compare.py HEAD                 the working tree, with its last commit
+    python tests/replay/compare.py main my-branch       two commits
+    python tests/replay/compare.py v1.0 --size full     also models as they are published
+    python tests/replay/compare.py --marked             all commits that say [same]
+
+Exit status: 0 where nothing differs (but explanations), 1 where something does, 2 where that cannot
+be told. See docs/compiler.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from replay.difference import Difference, IncomparableError, Report, compared, diff, summary
+from replay.history import (
+    COMMITS_MAX,
+    COMPARISONS_MAX,
+    MARK,
+    Commit,
+    Comparison,
+    GitError,
+    commit_id,
+    comparisons,
+    history_of,
+    is_shallow,
+)
+from replay.trees import Tree, WriterError, tree_of
+
+SIZES = ("quick", "full")
+CODE = "code"
+"""The stage that is written as digests, and again as text where it differs."""
+SAME, DIFFERENT, UNKNOWN = 0, 1, 2
+
+
+class Replay:
+    """Trees of one repository and what they write, in a folder; each is written once.
+
+    `size` is that of the corpus, `only` are names of graphs where not all are wanted, `writer` a
+    commit whose corpus is used for all trees.
+    """
+
+    def __init__(self, root: Path, folder: Path, size: str, only: Sequence[str] = (),
+                 writer: str | None = None) -> None:
+        self.root, self.folder, self.size = root, folder, size
+        self.only, self.writer = tuple(only), writer
+        self.trees: dict[str | None, Tree] = {}
+
+    def tree(self, commit: str | None, head: str) -> Tree:
+        """The tree of a commit, on the way to `head`; None is the working tree."""
+        if commit not in self.trees:
+            place = self.folder / f"tree {len(self.trees)}"
+            self.trees[commit] = (Tree(self.root, "the working tree") if commit is None else
+                                  tree_of(self.root, commit, head, place, self.writer))
+        return self.trees[commit]
+
+    def written(self, commits: Sequence[str | None], head: str, only: Sequence[str] = (),
+                detail: bool = False) -> list[Path]:
+        """What each of the commits writes, side by side. Raises GitError, WriterError."""
+        folders, running = [], []
+        for commit in commits:
+            tree = self.tree(commit, head)
+            number = list(self.trees).index(commit)
+            kind = "-".join([self.size, *only, "detail" * detail])
+            folder = self.folder / f"written {number}" / kind
+            folders.append(folder)
+            if not folder.exists():
+                folder.parent.mkdir(exist_ok=True)
+                running.append((tree, tree.start(folder, self.size, only or self.only, detail)))
+        for tree, process in running:
+            tree.finished(process)
+        return folders
+
+    def report(self, base: str, head: str | None, names: Sequence[str] = ("base", "head")
+               ) -> tuple[Report, str]:
+        """What differs, and the same as text: a summary, and the first difference."""
+        way = head or commit_id(self.root, "HEAD")
+        folders = self.written((base, head), way)
+        report = compared(*folders)
+        lines = [summary(report)]
+        for first in report.found[:1]:
+            lines.append(f"first difference: {_named(first)}\n{diff(*folders, first, names)}")
+            if first.stage == CODE:
+                detailed = self.written((base, head), way, [first.graph], detail=True)
+                lines.append(f"as text:\n{diff(*detailed, first, names)}")
+        return report, "\n".join(lines)
+
+    def culprit(self, comparison: Comparison, difference: Difference) -> Commit:
+        """The first of the commits of a comparison after which a graph is another one."""
+        low, high = 0, len(comparison.commits) - 1
+        while low < high:
+            middle = (low + high) // 2
+            folders = self.written((comparison.base, comparison.commits[middle].id),
+                                   comparison.head, [difference.graph])
+            if compared(*folders).same:
+                low = middle + 1
+            else:
+                high = middle
+        return comparison.commits[low]
+
+
+def _named(difference: Difference) -> str:
+    place = f" ({difference.section})" if difference.section else ""
+    return f"{difference.graph}, {difference.stage}{place}"
+
+
+def check_marked(replay: Replay, head: str, most: int) -> int:
+    """Compare what commits that say so must leave alike; 1 if one does not. Raises GitError,
+    WriterError, IncomparableError."""
+    history = history_of(replay.root, head)
+    found = comparisons(history, most)
+    marked = sum(commit.same for commit in history)
+    looked = sum(len(each.commits) for each in found)
+    print(f"{marked} of the last {len(history)} commits say {MARK}; the newest {looked} are "
+          f"{len(found)} comparisons")
+    status = SAME
+    for each in found:
+        first, last = each.commits[0], each.commits[-1]
+        said = f"{first.id[:10]} to {last.id[:10]}" if first != last else first.id[:10]
+        if not each.base:
+            print(f"{said}: not compared, what was before is not here" + (
+                "; this is a shallow clone, fetch more of it (git fetch --deepen=100)"
+                if is_shallow(replay.root) else ""))
+            continue
+        report, text = replay.report(each.base, last.id, (each.base[:10], last.id[:10]))
+        print(f"{said} ({last.subject}): {text}", flush=True)
+        if not report.same:
+            status = DIFFERENT
+            guilty = replay.culprit(each, report.found[0]) if report.found else last
+            print(f"{guilty.id[:10]} says {MARK}, but is not: {guilty.subject}\n"
+                  f"Take the mark off the subject, or what changed out of the commit.", flush=True)
+    return status
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("base", nargs="?", help="a commit")
+    parser.add_argument("head", nargs="?", help="another; default: the working tree")
+    parser.add_argument("--size", choices=SIZES, default=SIZES[0], help="of the corpus")
+    parser.add_argument("--only", action="append", default=[], metavar="GRAPH",
+                        help="a graph by its name in reports; can be repeated")
+    parser.add_argument("--writer", metavar="COMMIT", help="use its corpus for both trees")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER",
+                        help="leave what was written in this new folder")
+    parser.add_argument("--marked", action="store_true",
+                        help=f"check commits whose subjects end with {MARK}, of the last "
+                        f"{COMMITS_MAX} of HEAD, or of `base` where it is given")
+    parser.add_argument("--comparisons", type=int, default=COMPARISONS_MAX, metavar="N",
+                        help="at most so many with --marked, newest first (default %(default)s)")
+    given = parser.parse_args(arguments)
+    if not given.marked and given.base is None:
+        parser.error("name a commit to compare with, or --marked")
+    return given
+
+
+def run(given: argparse.Namespace, root: Path, folder: Path) -> int:
+    """What the command does, with trees and texts in `folder`. Raises GitError, WriterError,
+    IncomparableError."""
+    writer = commit_id(root, given.writer) if given.writer else None
+    replay = Replay(root, folder, given.size, given.only, writer)
+    if given.marked:
+        return check_marked(replay, commit_id(root, given.base or "HEAD"), given.comparisons)
+    base = commit_id(root, given.base)
+    head = commit_id(root, given.head) if given.head else None
+    report, text = replay.report(base, head, (given.base, given.head or "working tree"))
+    print(text)
+    return SAME if report.same else DIFFERENT
+
+
+def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> int:
+    """The command; its exit status."""
+    given = _arguments(arguments)
+    root = root or Path(__file__).resolve().parents[2]
+    try:
+        if given.keep is not None:
+            given.keep.mkdir(parents=True)
+            return run(given, root, given.keep.resolve())
+        with tempfile.TemporaryDirectory(prefix="replay-") as folder:
+            return run(given, root, Path(folder))
+    except (GitError, WriterError, IncomparableError) as error:
+        print(error, file=sys.stderr)
+        return UNKNOWN
+
+
+if __name__ == "__main__":
+    sys.exit(main())

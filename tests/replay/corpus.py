@@ -1,0 +1,62 @@
+"""Every graph that replay compiles, by name, and for which machines.
+
+A *quick* corpus takes about a minute of one core: models of a few channels, kernels of each form.
+The *full* one adds more machines to these, and the published shapes of the models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+from replay import kernel_graphs, model_graphs, onnx_graphs
+from replay.machines import GPU_SETTINGS, X86_SETTINGS, Setting
+
+from smalti.graph import Graph
+
+STEADY = ("context", "vector", "pooled", "guidance", "mask")
+"""Inputs that stay the same for all steps of a picture, where a graph has them."""
+EXPLORED_SETTINGS = (Setting("avx2"), Setting("avx512_bf16", "bf16"),
+                     Setting("vulkan of 32 lanes, matrices", "f16"))
+EXPLORED_MAX = {"quick": 12, "full": 60}
+"""Schedules of a kernel besides the chosen one."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A graph of the corpus, and the machines that it is compiled for; where it is `explored`, so
+    many schedules of each of its kernels are made besides those that are chosen."""
+
+    name: str
+    graph: Callable[[], Graph]
+    settings: tuple[Setting, ...]
+    explored: int = 0
+
+
+def entries(size: str) -> Iterator[Entry]:
+    """The corpus of a size, "quick" or "full", in a fixed order.
+
+    >>> len({entry.name for entry in entries("full")}) == len(list(entries("full")))
+    True
+    """
+    quick = size == "quick"
+    for name, graph in model_graphs.tiny().items():
+        yield Entry(name, graph, _some(name, 1 if quick else 3, 1 if quick else 2))
+    for name, graph in {**kernel_graphs.GRAPHS, **onnx_graphs.small()}.items():
+        yield Entry(name, graph, _some(name, 2 if quick else 4, 2 if quick else 4))
+    for name, graph in kernel_graphs.EXPLORED.items():
+        yield Entry(f"schedules of {name}", graph, EXPLORED_SETTINGS, EXPLORED_MAX[size])
+    if not quick:
+        for name, graph in {**model_graphs.published(), **onnx_graphs.published()}.items():
+            yield Entry(name, graph, _some(name, 1, 1))
+
+
+def _some(name: str, x86: int, gpus: int) -> tuple[Setting, ...]:
+    """Settings for a graph: every graph has others, that do not change when graphs are added."""
+    return (*_taken(X86_SETTINGS, name, x86), *_taken(GPU_SETTINGS, name, gpus))
+
+
+def _taken(settings: Sequence[Setting], name: str, count: int) -> tuple[Setting, ...]:
+    first = crc32(name.encode()) % len(settings)
+    return tuple(settings[(first + i) % len(settings)] for i in range(count))

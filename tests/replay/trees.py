@@ -1,0 +1,124 @@
+"""A commit becomes a folder of what its tree makes of the corpus.
+
+Trees are unpacked into a temporary folder: the repository and its checkout are only read. Each is
+written by its own writer in a process of its own, for which nothing counts but the tree: no cache,
+no measured schedules, no environment, a seed for hashes that is always the same.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from replay.history import GitError, first_with
+
+FOLDER = Path("tests/replay")
+WRITER, INTERNALS = "write.py", "internals.py"
+NEEDED = ("src", "tests")
+"""What of a tree is unpacked."""
+LAST_LINES = 12
+"""Of what a writer that failed has said."""
+
+MOVED = {"codegen": "target"}
+"""Folders of `src/smalti` that moved after commits which have no writer of their own: the name that
+a later writer knows, and the one that was before."""
+
+
+class WriterError(Exception):
+    """A tree could not be written: its writer failed, or there is none that fits."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A tree with a writer: `root` has `src` and `tests`, `name` is what people call it."""
+
+    root: Path
+    name: str
+
+    def start(self, folder: Path, size: str, only: Sequence[str] = (),
+              detail: bool = False) -> subprocess.Popen[str]:
+        """A process that writes to `folder`, to be waited for by `finished`."""
+        command = [sys.executable, str(self.root / FOLDER / WRITER), str(folder), "--size", size]
+        command += [word for name in only for word in ("--only", name)]
+        command += ["--detail"] * detail
+        kept = {name: value for name, value in os.environ.items()
+                if not name.startswith(("SMALTI_", "PYTHON"))}
+        paths = os.pathsep.join(str(self.root / name) for name in NEEDED)
+        environment = kept | {"PYTHONPATH": paths, "PYTHONHASHSEED": "0",
+                              "PYTHONDONTWRITEBYTECODE": "1",
+                              "SMALTI_CACHE": str(folder.parent / "no cache")}
+        return subprocess.Popen(command, cwd=folder.parent, env=environment, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def finished(self, process: subprocess.Popen[str]) -> None:
+        """Wait for a process of `start`. Raises WriterError where it failed."""
+        said, _ = process.communicate()
+        if process.returncode:
+            last = "\n".join(said.strip().splitlines()[-LAST_LINES:])
+            raise WriterError(f"the writer of {self.name} failed:\n{last}")
+
+
+def unpacked(root: Path, commit: str, place: Path, paths: Sequence[str] = NEEDED) -> Path:
+    """The files of a commit below `paths`, in a new folder. Raises GitError."""
+    done = subprocess.run(["git", "archive", "--format=tar", commit, *paths], cwd=root,
+                          capture_output=True)
+    if done.returncode:
+        raise GitError(f"git archive {commit}: {done.stderr.decode(errors='replace').strip()}")
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        archive.extractall(place, filter="data")
+    return place
+
+
+def tree_of(root: Path, commit: str, head: str, place: Path, writer: str | None = None) -> Tree:
+    """The tree of a commit, with a writer.
+
+    That is its own; where it has none, that of the next commit on the way to `head` that has one;
+    else the one that runs. With `writer`, a commit, the corpus is that commit's, and only what
+    knows the compiler's insides is the tree's own, where it has that. Raises GitError.
+    """
+    unpacked(root, commit, place)
+    own = place / FOLDER
+    if own.joinpath(WRITER).exists():
+        if writer is not None:
+            insides = own.joinpath(INTERNALS).read_bytes()
+            _replace(own, _folder_of(root, writer, place.with_name(f"{place.name} writer")))
+            own.joinpath(INTERNALS).write_bytes(insides)
+        return Tree(place, commit[:10])
+    giving = writer or first_with(root, commit, head, str(FOLDER / WRITER))
+    given = (_folder_of(root, giving, place.with_name(f"{place.name} writer")) if giving
+             else Path(__file__).parent)
+    _replace(own, given)
+    _rename_back(own, place)
+    source = giving[:10] if giving else "this tree"
+    return Tree(place, f"{commit[:10]}, with the writer of {source}")
+
+
+def _folder_of(root: Path, commit: str, place: Path) -> Path:
+    return unpacked(root, commit, place, [str(FOLDER)]) / FOLDER
+
+
+def _replace(own: Path, given: Path) -> None:
+    shutil.rmtree(own, ignore_errors=True)
+    shutil.copytree(given, own, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def _rename_back(writer: Path, tree: Path) -> None:
+    """Let a writer import folders by the names that they have in an older tree."""
+    package = tree / "src" / "smalti"
+    for now, before in MOVED.items():
+        if package.joinpath(now).exists() or not package.joinpath(before).exists():
+            continue
+        for path in writer.glob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            text = re.sub(rf"\bsmalti\.{now}\b", f"smalti.{before}", text)
+            text = re.sub(rf"\bfrom smalti import {now}\b", f"from smalti import {before} as {now}",
+                          text)
+            path.write_text(text, encoding="utf-8")
