@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import smalti
+from smalti.runtime.devices import cpu
 
 PACKAGES = [module.name for module in pkgutil.walk_packages(smalti.__path__, "smalti.")
             if module.ispkg]
@@ -60,3 +62,27 @@ def test_compile_refuses_an_unknown_device() -> None:
 def test_compile_refuses_an_unknown_precision() -> None:
     with pytest.raises(smalti.InputError, match="f8"):
         smalti.compile(linear(), precision="f8")
+
+
+@pytest.mark.parametrize("arguments, said", [
+    ((None, {}), "got NoneType"), ((3, {}), "got int"),
+    (("graph", {"device": 3}), "device is 3; expected \"auto\", or the id of one of"),
+    (("graph", {"like": 3}), "like is a int; expected a program"),
+    (("graph", {"threads": True}), "threads is True; expected a whole number"),
+    ((smalti.Graph("empty"), {}), "the graph 'empty' has no outputs; name what is to be computed")])
+def test_compile_refuses_other_misuse(arguments: tuple, said: str) -> None:
+    model, options = arguments
+    with pytest.raises(smalti.InputError, match=said):
+        smalti.compile(linear() if model == "graph" else model, **options)
+
+
+@pytest.mark.parametrize("load", [smalti.load, smalti.Pipeline.load, smalti.Upscaler.load,
+                                  smalti.Preview.load])
+def test_what_is_no_path_is_refused(load: Callable[[object], object]) -> None:
+    with pytest.raises(smalti.InputError, match="is given 3; expected the path of a"):
+        load(3)
+
+
+def test_a_device_shows_what_one_asks_for_first() -> None:
+    text = repr(smalti.devices()[0])
+    assert text.startswith("Device(id='cpu', name=") and text.endswith(f"cores={cpu().cores})")

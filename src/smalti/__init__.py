@@ -118,11 +118,17 @@ def compile(model: Graph | onnx.ModelProto | str | PathLike[str], *, device: str
     """
     from smalti.errors import InputError
     from smalti.graph import Graph
-    from smalti.runtime import compile_graph
+    from smalti.runtime import Program, compile_graph
     from smalti.runtime.choice import chosen
 
     device = chosen(device)
+    if like is not None and not isinstance(like, Program):
+        raise InputError(f"like is a {type(like).__name__}; expected a program, as compile makes "
+                         f"it, or None")
     if isinstance(model, Graph):
+        if not model.outputs:
+            raise InputError(f"the graph {model.name!r} has no outputs; name what is to be "
+                             f"computed with graph.output(name, value)")
         if shapes:
             raise InputError("the shapes of a smalti.Graph are fixed; give none")
         return compile_graph(model, precision=precision, threads=threads, like=like,

@@ -37,7 +37,7 @@ def threads() -> int:
 
 def checked_threads(count: object, name: str = "threads") -> int:
     """`count` itself. Raises InputError when it is no whole number from 1 to `THREADS_MAX`."""
-    if not isinstance(count, int) or not 1 <= count <= THREADS_MAX:
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= THREADS_MAX:
         raise InputError(f"{name} is {count!r}; expected a whole number from 1 to {THREADS_MAX}")
     return count
 

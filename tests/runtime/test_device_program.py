@@ -47,7 +47,7 @@ def test_what_is_computed_is_what_is_meant() -> None:
         np.testing.assert_allclose(found, np.tanh(x * w + 1), atol=1e-6)
     with pytest.raises(InputError, match=r"shape \[3\]"):
         program.run({"x": numbers(3)})
-    with pytest.raises(InputError, match="are expected"):
+    with pytest.raises(InputError, match="is missing: the inputs of scaled"):
         program.run({})
 
 

@@ -15,6 +15,7 @@ from smalti import nn
 from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES
+from smalti.runtime import engine
 from smalti.runtime.compiler import compile_graph
 from smalti.runtime.interface import Program
 from smalti.runtime.program import NativeProgram
@@ -208,10 +209,10 @@ def test_results_are_the_callers_own(kind: str) -> None:
 @pytest.mark.parametrize("change, why", [
     ({"x": np.zeros((6, 2))}, r"'x' has shape \[6, 2\], the program expects \[2, 6\]"),
     ({"x": np.zeros(12)}, r"'x' has shape \[12\]"), ({"i": 3}, r"'i' has shape \[\]"),
-    ({"i": [0.5, 1]}, "'i' holds float64 numbers that are no i32"),
+    ({"i": [0.5, 1]}, r"'i' holds 0.5 at \[0\], which i32 \(whole numbers"),
     ({"x": np.zeros((2, 6), complex)}, "'x' is of complex128, the program expects f32"),
     ({"x": np.full((2, 6), "1")}, "'x' is of <U1, the program expects f32"),
-    ({"extra": np.zeros(1)}, r"\['extra', 'i', 'x'\] are given, \['i', 'x'\] are expected"),
+    ({"extra": np.zeros(1)}, "'extra' is unknown: the inputs of model are 'x' of shape"),
 ])
 def test_wrong_inputs_are_named(kind: str, change: dict, why: str) -> None:
     with pytest.raises(InputError, match=why):
@@ -220,8 +221,40 @@ def test_wrong_inputs_are_named(kind: str, change: dict, why: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_missing_inputs_are_named(kind: str) -> None:
-    with pytest.raises(InputError, match=r"\['x'\] are given, \['i', 'x'\] are expected"):
+    with pytest.raises(InputError, match="'i' is missing: the inputs of model are 'x' of shape"):
         make(kind).run({"x": INPUTS["x"]})
+    with pytest.raises(InputError, match="'i' is missing, 3 is unknown"):
+        make(kind).run({"x": INPUTS["x"], 3: 4})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("given, said", [
+    (np.ones((2, 3)), r"run is given an array of shape \[2, 3\]; expected a mapping of arrays by"),
+    ([1], r"run is given a list; .* such as run\(\{'x': array\}\)"), (None, "run is given None; "),
+    ({"x": None, "i": None}, "input 'x' is None"), ({"x": "a", "i": 1}, "input 'x' is of <U1"),
+    ({**INPUTS, "i": None}, "input 'i' is None")])
+def test_what_is_no_mapping_of_arrays_is_refused(kind: str, given: object, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        make(kind).run(given)
+
+
+def test_wrong_arguments_are_named(tmp_path: Path) -> None:
+    program = make("native")
+    for call, said in (
+            (lambda: program.bind(3), "weights are int; expected a path, a mapping of arrays"),
+            (lambda: program.save(None), "save is given None; expected the path"),
+            (lambda: program.save(tmp_path / "a", targets="avx2"), "targets is 'avx2'; expected"),
+            (lambda: program.save(tmp_path / "a", targets=3), "targets is 3; expected several"),
+            (lambda: program.explain(3), "a device is named 3; expected a text"),
+            (lambda: engine.load(3), "load is given 3; expected the path of an engine file")):
+        with pytest.raises(InputError, match=said):
+            call()
+
+
+def test_a_program_shows_what_it_is() -> None:
+    assert repr(make("native")) == (
+        "<smalti.Program 'model' on cpu, f32: x [2, 6], i [2] -> y [2, 3], z [2, 3]>")
+    assert repr(make("reference", bound=False)).endswith("; no weights are bound>")
 
 
 @pytest.mark.parametrize("rows", [[0, 5], [-1, 0], [2**31 - 1, 0], [0, -2**31]])
@@ -250,7 +283,7 @@ def test_numbers_that_an_integer_cannot_hold_are_refused(kind: str, given: np.nd
     g.output("y", i + i)
     program = compile_graph(g) if kind == "native" else ReferenceProgram(g)
     assert program.run({"i": np.array([-3], DTYPES["bf16"])})["y"] == [-6]
-    with pytest.raises(InputError, match="numbers that are no i32, which the program expects"):
+    with pytest.raises(InputError, match="i32 .whole numbers from .* cannot hold; round, clip"):
         program.run({"i": given})
 
 

@@ -57,6 +57,7 @@ from smalti.models import (
     taesd_encoder_graph,
     upscaler_graph,
 )
+from smalti.runtime.inputs import checked_path
 from smalti.runtime.tensor_file import Tensors
 
 TransformerControlNetConfig = FluxControlNetConfig | MMDiTControlNetConfig
@@ -137,7 +138,7 @@ def open_companion(path: str | Path, pooled: bool | None = None) -> Companion:
     tells of one for 3.5 large that it reads edges. Raises CheckpointError for a file that holds no
     such network, or one with tensors that are missing, too many or of other shapes.
     """
-    path = Path(path)
+    path = Path(checked_path(path, "loading", "the path of a model file, or of a folder"))
     stated = read_json(path / "config.json") if (path / "config.json").is_file() else {}
     file = open_tensors(_weights(path) if path.is_dir() else path)
     shapes = {name: file.shape(name) for name in file}

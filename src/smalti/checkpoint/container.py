@@ -12,6 +12,7 @@ from smalti.checkpoint.pickled import PickledFile
 from smalti.checkpoint.scaled import unscaled
 from smalti.checkpoint.shards import Shards, open_indexed, siblings
 from smalti.errors import CheckpointError
+from smalti.runtime.inputs import checked_path
 from smalti.runtime.tensor_file import TensorFile, Tensors
 
 HEAD_BYTES = 512
@@ -36,7 +37,7 @@ def open_tensors(path: str | Path) -> Tensors:
     >>> file.format, file.names(), file.read("a").sum()
     ('safetensors', ('a',), np.float32(6.0))
     """
-    path = Path(path)
+    path = Path(checked_path(path, "loading", "the path of a model file, or of a folder"))
     try:
         return unscaled(unpacked(_open(path)))
     except OSError as error:

@@ -20,6 +20,7 @@ from smalti.checkpoint.tensors import Shape, Tensor
 from smalti.errors import CheckpointError, InputError, first_of
 from smalti.families.expected import expected_tensors
 from smalti.models.config import Prediction
+from smalti.runtime.inputs import checked_path
 
 USUAL_FILES = {
     DENOISER: "model.safetensors", VAE: "ae.safetensors", "clip_l": "clip_l.safetensors",
@@ -43,7 +44,8 @@ def load(path: str | Path, text_encoders: Paths = (), vae: str | Path | None = N
     """
     if prediction is not None and prediction not in get_args(Prediction):
         raise InputError(f"prediction is {prediction!r}; known: {', '.join(get_args(Prediction))}")
-    source = open_source(Path(path))
+    source = open_source(Path(
+        checked_path(path, "loading", "the path of a model file, or of a folder")))
     family = require_supported(path, source.family, source.tensors)
     source = with_parts(source, [Path(each) for each in text_encoders], vae and Path(vae))
     report = _report(source)

@@ -6,7 +6,7 @@ value is the result of a node. Nodes stand in an order in which each uses only e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -144,23 +144,42 @@ class Graph:
         return ".".join(self._scope)
 
     def input(self, name: str, shape: tuple[int, ...], dtype: str = "f32") -> Value:
-        """A named input of the program. Raises InputError when the name is taken."""
+        """A named input of the program. Raises InputError when the name is taken, and for shapes
+        that are not fixed: extents are whole numbers from 0."""
         if name in self.inputs:
             raise InputError(f"graph {self.name} has two inputs named {name!r}")
-        value = Value(self, Type(tuple(shape), dtype), "input", name=name)
+        value = Value(self, self._type(self._text(name), shape, dtype), "input", name=name)
         self.inputs[name] = value
         return value
 
     def parameter(self, name: str, shape: tuple[int, ...], dtype: str = "f32") -> Value:
         """The parameter `name` under the current scope; asked for twice, it is the same value."""
-        full = ".".join([*self._scope, name])
-        type = Type(tuple(shape), dtype)
+        full = ".".join([*self._scope, self._text(name)])
+        type = self._type(full, shape, dtype)
         known = self.parameters.get(full)
         if known is None:
             known = self.parameters[full] = Value(self, type, "parameter", name=full)
         elif known.type != type:
             raise InputError(f"parameter {full} is {known.type}, asked for as {type}")
         return known
+
+    def _text(self, name: object) -> str:
+        """`name` itself. Raises InputError for a name that is no text."""
+        if not isinstance(name, str):
+            raise InputError(f"graph {self.name}: a name is {name!r}; expected a text")
+        return name
+
+    def _type(self, name: str, shape: object, dtype: object) -> Type:
+        """The type of an input or parameter. Raises InputError for one that there cannot be."""
+        extents = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+        if not isinstance(shape, Iterable) or not all(
+                isinstance(extent, int | np.integer) and extent >= 0 for extent in extents):
+            raise InputError(f"graph {self.name}: the shape of {name!r} is {shape!r}; expected "
+                             f"whole numbers from 0, such as (1, 3, 64, 64)")
+        if dtype not in DTYPES:
+            raise InputError(f"graph {self.name}: the dtype of {name!r} is {dtype!r}; known: "
+                             f"{', '.join(DTYPES)}")
+        return Type(tuple(map(int, extents)), dtype)
 
     def constant(self, data: np.ndarray | float, dtype: str = "") -> Value:
         """A small constant of `dtype`; without one it is that of the array, f32 for float64."""
@@ -181,6 +200,11 @@ class Graph:
         operation = OPERATIONS.get(name)
         if operation is None:
             raise InputError(f"no operation is named {name!r}")
+        for number, value in enumerate(inputs):
+            if not isinstance(value, Value):
+                raise InputError(f"{self.scope_name or self.name}: input {number} of {name} is a "
+                                 f"{value.__class__.__name__}; expected a value of the graph, such "
+                                 f"as graph.input(...) or graph.constant(...)")
         full = operation.complete(attributes)
         try:
             type = operation.infer([v.type for v in inputs], full)
@@ -192,9 +216,13 @@ class Graph:
         return node.output
 
     def output(self, name: str, value: Value) -> None:
-        """Make `value` an output. Raises InputError when the name is taken."""
+        """Make `value` an output. Raises InputError when the name is taken, and for what is no
+        value of a graph."""
         if name in self.outputs:
             raise InputError(f"graph {self.name} has two outputs named {name!r}")
+        if not isinstance(value, Value):
+            raise InputError(f"graph {self.name}: the output {name!r} is {value!r}; expected a "
+                             f"value, as graph.input and graph.apply return it")
         self.outputs[name] = value
 
     # ------------------------------------------------------------------ asking
@@ -211,6 +239,12 @@ class Graph:
         """Additions and multiplications of one run."""
         return sum(n.operation.flops([v.type for v in n.inputs], n.output.type, n.attributes)
                    for n in self.nodes)
+
+    def __repr__(self) -> str:
+        ends = (", ".join(f"{name} {value.type}" for name, value in values.items())
+                for values in (self.inputs, self.outputs))
+        return (f"<smalti.Graph {self.name!r}: {len(self.nodes)} operations, "
+                f"{len(self.parameters)} parameters, {' -> '.join(end or 'none' for end in ends)}>")
 
     def __str__(self) -> str:
         from smalti.graph.text import show

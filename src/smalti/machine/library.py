@@ -139,6 +139,8 @@ def device(name: str) -> Device:
     >>> device("rtx_4060").units, device("NVIDIA GeForce RTX 4060").id
     (24, 'rtx_4060')
     """
+    if not isinstance(name, str):
+        raise UnknownDeviceError(f"a device is named {name!r}; expected a text, such as rtx_4060")
     found, names = _table()
     plain = _plain(name)
     if plain not in names:

@@ -25,6 +25,9 @@ def chosen(asked: str) -> str:
 
     Raises InputError for one that is not here, naming those that are.
     """
+    if not isinstance(asked, str):
+        raise InputError(f"device is {asked!r}; expected \"auto\", or the id of one of "
+                         f"`smalti devices`, such as \"cpu\"")
     if asked == "auto":
         asked = settings.device() or "auto"
     if asked == "cpu":

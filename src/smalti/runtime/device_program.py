@@ -61,7 +61,9 @@ class DeviceProgram(Program):
                  recipe: Recipe | None = None) -> None:
         self.plan, self.gpu, self.pipelines, self.recipe = plan, gpu, pipelines, recipe
         self.name, self.targets = plan.name, (gpu.device.id,)
-        self.inputs = {name: stored.place.shape for name, stored in plan.inputs.items()}
+        self.device, self.precision = gpu.device.id, plan.precision
+        self.inputs, self.outputs = ({name: stored.place.shape for name, stored in ends.items()}
+                                     for ends in (plan.inputs, plan.outputs))
         self.weights_bytes, self.arena_bytes = plan.weights_bytes, plan.arena_bytes
         self._turn = threading.Lock()
         self._arena: Buffer | None = None
@@ -226,13 +228,12 @@ class DeviceProgram(Program):
     def _start(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Check the inputs and bring them to the device; compute what is due before a run."""
         self._require_bound()
-        if inputs.keys() != self.inputs.keys():
-            all_given(inputs, self.inputs)
+        all_given(inputs, self.inputs, self.name)
         given = {}
         for name, stored in self.plan.inputs.items():
-            if (rows := self.plan.rows.get(name)) is not None:
-                check_rows(name, inputs[name], rows)
             given[name] = checked_input(name, inputs[name], stored.place.shape, stored.dtype)
+            if (rows := self.plan.rows.get(name)) is not None:
+                check_rows(name, given[name], rows)
         self._need_arena()
         if not self._settled:
             self._launch(0, self.plan.steady)

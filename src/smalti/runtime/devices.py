@@ -8,7 +8,7 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -65,11 +65,11 @@ class Device:
     memory_bytes: int
     features: tuple[str, ...]
     cores: int = 1
-    l1_bytes: int = USUAL_CACHE_BYTES[1]
-    l2_bytes: int = USUAL_CACHE_BYTES[2]
-    l3_bytes: int = USUAL_CACHE_BYTES[3]
-    driver: str = ""
-    matrices: tuple[str, ...] = ()
+    l1_bytes: int = field(default=USUAL_CACHE_BYTES[1], repr=False)
+    l2_bytes: int = field(default=USUAL_CACHE_BYTES[2], repr=False)
+    l3_bytes: int = field(default=USUAL_CACHE_BYTES[3], repr=False)
+    driver: str = field(default="", repr=False)
+    matrices: tuple[str, ...] = field(default=(), repr=False)
 
 
 def devices() -> list[Device]:

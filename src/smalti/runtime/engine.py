@@ -40,6 +40,7 @@ from smalti.runtime.engine_file import (
     Parameter,
 )
 from smalti.runtime.image import Image
+from smalti.runtime.inputs import checked_path
 from smalti.runtime.interface import Program
 from smalti.runtime.program import NativeProgram
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
@@ -158,7 +159,7 @@ def load(path: str | PathLike, *, threads: int | None = None, recompile: bool = 
     >>> float(load(path).run({"x": np.ones((2, 16), np.float32)})["y"].sum())
     64.0
     """
-    file = EngineFile(path)
+    file = EngineFile(checked_path(path, "load", "the path of an engine file (.smalti)"))
     about = file.about
     if recompile:
         program = compile_graph(file.graph, precision=about.precision, threads=threads,

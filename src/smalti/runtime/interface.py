@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from os import PathLike
 from types import MappingProxyType
 from typing import Protocol
@@ -11,14 +11,17 @@ from typing import Protocol
 import numpy as np
 
 from smalti import machine
-from smalti.errors import InputError, NumericsError
+from smalti.errors import InputError, NumericsError, first_of
 from smalti.fuse import Cut
 from smalti.graph import Graph
 from smalti.runtime.image import Image
-from smalti.runtime.inputs import finite
+from smalti.runtime.inputs import checked_path, finite
 from smalti.runtime.kernel_table import COLUMNS
 from smalti.runtime.outlook import outlook
 from smalti.runtime.sources import Done, Weights, nothing
+
+LISTED_MAX = 6
+"""Inputs, and outputs, that the short form of a program names: about a line of text."""
 
 
 class Recipe(Protocol):
@@ -40,13 +43,18 @@ class Recipe(Protocol):
 class Program(ABC):
     """A compiled graph: bind weights, run, save, ask what it does.
 
-    `weights_bytes` are those of all weights as they are bound, `arena_bytes` those of everything
-    between kernels. `recipe` is what it was compiled from, and `targets` and `filterings` say what
-    was made of that. `bound` says whether it has all weights that it needs to run.
+    `device` is the id of what it runs on, `inputs` and `outputs` are shapes by name (None where one
+    depends on values). `weights_bytes` are those of all weights as they are bound, `arena_bytes`
+    those of everything between kernels. `recipe` is what it was compiled from, and `targets` and
+    `filterings` say what was made of that. `bound` says whether it has all weights that it needs to
+    run.
     """
 
     name: str
+    device: str = "cpu"
+    precision: str = "f32"
     inputs: dict[str, tuple[int, ...]]
+    outputs: Mapping[str, tuple[int, ...] | None]
     bound: bool = True
     weights_bytes: int = 0
     arena_bytes: int = 0
@@ -55,6 +63,13 @@ class Program(ABC):
     filterings: Mapping[str, int] = MappingProxyType({})
     lost: bool = False
     """Whether the device that it ran on has failed; another program has to take its place."""
+
+    def __repr__(self) -> str:
+        ends = [first_of((f"{name} {'of any shape' if shape is None else list(shape)}"
+                          for name, shape in values.items()), LISTED_MAX) or "none"
+                for values in (self.inputs, self.outputs)]
+        return (f"<smalti.Program {self.name!r} on {self.device}, {self.precision}: "
+                f"{' -> '.join(ends)}{'' if self.bound else '; no weights are bound'}>")
 
     @property
     def streamed(self) -> bool:
@@ -94,6 +109,10 @@ class Program(ABC):
         if self.recipe is None:
             raise InputError(f"{self.name}: only programs of one static graph become engine files; "
                              f"give all shapes when compiling, or keep the model file")
+        if isinstance(targets, str) or not isinstance(targets, Iterable):
+            raise InputError(f"targets is {targets!r}; expected several, such as "
+                             f"('avx2', 'avx512')")
+        checked_path(path, "save", "the path of the engine file to write, such as model.smalti")
         engine.save(self.recipe, path, targets=targets or self.targets, weights=weights,
                     filterings=self.filterings, with_weights=with_weights)
 
@@ -132,7 +151,8 @@ class Program(ABC):
 
     def _require_bound(self) -> None:
         if not self.bound:
-            raise InputError(f"{self.name}: no weights are bound; call bind first")
+            raise InputError(f"{self.name}: no weights are bound; call bind first, such as "
+                             f"program.bind('weights.safetensors')")
 
     def _asked(self, parameters: Mapping[str, tuple[int, ...]],
                only: Collection[str] | None) -> Mapping[str, tuple[int, ...]]:

@@ -66,7 +66,9 @@ class NativeProgram(Program):
         self.targets, self.filterings = (image.level,), image.filterings
         self.crew = 1 if image.work_seconds <= ALONE_SECONDS else self.threads
         self._brief = image.work_seconds / self.crew <= BRIEF_SECONDS
-        self.inputs = {name: place.shape for name, place in image.inputs.items()}
+        self.precision = image.precision
+        self.inputs, self.outputs = ({name: place.shape for name, place in places.items()}
+                                     for places in (image.inputs, image.outputs))
         self.weights_bytes = image.weights_bytes
         self._code = Executable(image.code) if image.functions else None
         self._weights: list[np.ndarray] | None = None
@@ -264,8 +266,8 @@ class NativeProgram(Program):
     def _start(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Check the inputs and bring them to where kernels read them."""
         self._require_bound()
-        if inputs.keys() != self.inputs.keys():
-            all_given(inputs, self.inputs)
+        if type(inputs) is not dict or inputs.keys() != self.inputs.keys():
+            all_given(inputs, self.inputs, self.name)
         if self._arena is None:
             self._prepare()
         self._ran, self._parted = self._table, False
@@ -276,11 +278,11 @@ class NativeProgram(Program):
             self._held.clear()
         for name, place, target, rows in self._inputs:
             array = inputs[name]
-            if rows is not None:
-                check_rows(name, array, rows)
             if type(array) is not np.ndarray or array.shape != place.shape \
                     or array.dtype != target.dtype:
                 array = checked_input(name, array, place.shape, place.dtype)
+            if rows is not None:
+                check_rows(name, array, rows)
             np.copyto(target, array)
         if self.image.changing > self.image.steady:
             self._hold(inputs)

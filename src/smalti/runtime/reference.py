@@ -21,7 +21,8 @@ class ReferenceProgram(Program):
 
     def __init__(self, graph: Graph, recipe: Recipe | None = None) -> None:
         self.graph, self.name, self.recipe = graph, graph.name, recipe
-        self.inputs = {name: value.shape for name, value in graph.inputs.items()}
+        self.inputs, self.outputs = ({name: value.shape for name, value in values.items()}
+                                     for values in (graph.inputs, graph.outputs))
         self.parameters: dict[str, np.ndarray] = {}
         self.bound = not graph.parameters
         self.timings: dict[str, float] = {}
@@ -44,7 +45,7 @@ class ReferenceProgram(Program):
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         self._require_bound()
-        all_given(inputs, self.graph.inputs)
+        all_given(inputs, self.inputs, self.name)
         given = {name: checked_input(name, inputs[name], value.shape, value.dtype)
                  for name, value in self.graph.inputs.items()}
         return evaluate(self.graph, given, self.parameters)

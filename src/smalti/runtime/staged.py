@@ -201,7 +201,8 @@ class Interpreted(Program):
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.name = graph, graph.name
-        self.inputs = {name: value.shape for name, value in graph.inputs.items()}
+        self.inputs, self.outputs = ({name: value.shape for name, value in values.items()}
+                                     for values in (graph.inputs, graph.outputs))
         self.parameters: dict[str, np.ndarray] = {}
 
     def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
@@ -240,6 +241,7 @@ class StagedProgram(Program):
         self.model, self.name = model, model.name
         self.inputs = {name: () if type is None else type.shape
                        for name, type in model.inputs.items()}
+        self.outputs = dict.fromkeys(model.outputs)
         self._machine = Machine(model, compile, interpreted_max)
         self._place = Place(model.steps, {}, model.first.asked)
         self._turn = threading.Lock()
@@ -256,7 +258,7 @@ class StagedProgram(Program):
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs for `inputs`. Raises InputError for inputs that do not fit, and where values
         lead to shapes that do not; UnsupportedError for what only this run has reached."""
-        all_given(inputs, self.inputs)
+        all_given(inputs, self.inputs, self.name)
         arrays = {name: inputs[name] if type is None else
                   checked_input(name, inputs[name], type.shape, type.dtype)
                   for name, type in self.model.inputs.items()}
