@@ -65,7 +65,7 @@ def ours(graph: Graph, inputs: Mapping[str, np.ndarray], read: Callable[[str], n
         taken.append(time.perf_counter() - started)
     each = [float(program.profile(inputs).sum()) for _ in range(max(1, runs // 4))]
     return Time(statistics.median(taken), statistics.median(each),
-                sum(piece.flops for piece in program.plan.pieces))
+                sum(region.flops for region in program.plan.regions))
 
 
 def cuda_seconds(work: Callable[[], object], runs: int) -> float:

@@ -19,11 +19,11 @@ from gpu import product_graph
 from smalti.benchmark.suite import CASES
 from smalti.codegen.gpu import lower
 from smalti.errors import IllegalSchedule
-from smalti.fuse import Piece
+from smalti.fuse import Region
 from smalti.graph import Graph
 from smalti.graph.operation import DTYPES
 from smalti.kernel.form import Kernel
-from smalti.runtime.device_compiler import pieces_of
+from smalti.runtime.device_compiler import regions_of
 from smalti.runtime.gpu import Buffer, Dispatch, Gpu
 from smalti.runtime.vulkan import VulkanGpu, adapters
 from smalti.schedule.group import GroupContraction
@@ -35,8 +35,9 @@ RUNS = 5
 def kernels(graph: Graph, precision: str, longest: int) -> Iterator[tuple[Kernel, int]]:
     """The contractions of a graph that have most operations, each once, and their operations."""
     weights = dict.fromkeys(graph.parameters, precision) if precision != "f32" else {}
-    found = {piece.kernel: piece.flops for piece in pieces_of(graph, precision, (), weights).pieces
-             if isinstance(piece, Piece) and piece.kernel.form == "contraction"}
+    found = {region.kernel: region.flops
+             for region in regions_of(graph, precision, (), weights).regions
+             if isinstance(region, Region) and region.kernel.form == "contraction"}
     yield from sorted(found.items(), key=lambda pair: -pair[1])[:longest]
 
 

@@ -28,7 +28,7 @@ from smalti.benchmark.plot import Series, plot
 from smalti.benchmark.suite import CASES
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits
-from smalti.fuse import HostPiece
+from smalti.fuse import HostRegion
 from smalti.machine import attention, convolution, product, rows, simt
 from smalti.machine.calibration import fit, fitted
 from smalti.machine.device import Device
@@ -38,11 +38,11 @@ from smalti.machine.fitted import Fitted
 from smalti.machine.residual import learned
 from smalti.runtime import prediction
 from smalti.runtime.alternative import Alternative
-from smalti.runtime.compiler import compile_graph, pieces_of
+from smalti.runtime.compiler import compile_graph, regions_of
 from smalti.runtime.devices import best_level, calibration, cpu, modelled
 from smalti.runtime.sources import Read
 from smalti.runtime.tuner import Tuner
-from smalti.schedule.choose import FILTERING_MAX
+from smalti.schedule.choose import WINOGRAD_MAX
 from smalti.tune.algorithms import planned
 from smalti.tune.assignment import assigned, exact, greedy
 from smalti.tune.objective import Objective
@@ -305,9 +305,9 @@ def in_turns(tuner: Tuner, read: Read, seconds: float) -> np.ndarray:
     """Seconds that the kernels take with first schedules and with tuned ones, [2, kernel]: medians
     of runs of the whole program, one way and the other."""
     program, looked_at = tuner.program, [e for e in tuner.entries if e.looked_at]
-    tuned = {piece: Alternative(program.image, piece, entry.kernel,
+    tuned = {region: Alternative(program.image, region, entry.kernel,
                                 entry.contest.candidates[entry.contest.best], read)
-             for entry in looked_at if entry.contest.best for piece in entry.pieces}
+             for entry in looked_at if entry.contest.best for region in entry.regions}
     ways: tuple[dict[int, Alternative], ...] = ({}, tuned)
     took: list[list[np.ndarray]] = [[], []]
     end = time.monotonic() + seconds
@@ -316,7 +316,7 @@ def in_turns(tuner: Tuner, read: Read, seconds: float) -> np.ndarray:
             program.run(tuner.inputs, ways[way])
             took[way].append(program.kernel_seconds())
     usual = [np.median(runs[1:], axis=0) for runs in took]
-    return np.array([[each[list(entry.pieces)].sum() for entry in looked_at] for each in usual])
+    return np.array([[each[list(entry.regions)].sum() for entry in looked_at] for each in usual])
 
 
 def plans(models: Sequence[str], objective: str = "latency") -> None:
@@ -330,12 +330,12 @@ def plans(models: Sequence[str], objective: str = "latency") -> None:
     print("| --- | --- | --- | --- | --- | --- |")
     for model, precision in itertools.product(models, ("f32", "bf16")):
         case, totals, took = CASES[model], [], []
-        _, found, growth = pieces_of(case.graph(), precision, case.held, {})
-        kernels = [None if isinstance(piece, HostPiece) else piece.kernel
-                   for piece in found.pieces]
+        _, found, growth = regions_of(case.graph(), precision, case.held, {})
+        kernels = [None if isinstance(region, HostRegion) else region.kernel
+                   for region in found.regions]
         for cost, choice in ((None, assigned), (aim.cost, greedy), (aim.cost, exact)):
             started = time.perf_counter()
-            chosen = planned(kernels, bounds, precision, growth, [FILTERING_MAX] * len(kernels),
+            chosen = planned(kernels, bounds, precision, growth, [WINOGRAD_MAX] * len(kernels),
                              cost, choice)
             took.append(time.perf_counter() - started)
             totals.append(1e3 * sum(aim.cost(kernel, schedule) for kernel, schedule

@@ -1,4 +1,4 @@
-"""Kernels of attention, of any layout that a cut makes."""
+"""Kernels of attention, of any layout that a partition makes."""
 
 from __future__ import annotations
 

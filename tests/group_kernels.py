@@ -16,7 +16,7 @@ from smalti.codegen.gpu import lower, run
 from smalti.codegen.gpu.functions import FUNCTIONS
 from smalti.codegen.gpu.lowered import WORKSPACE, extent, stored_dtype
 from smalti.codegen.gpu.memory import STORED_DTYPES
-from smalti.fuse import Piece, cut
+from smalti.fuse import Region, partition
 from smalti.graph import Graph
 from smalti.kernel import interpreter
 from smalti.kernel.form import ELEMENT_BYTES, Buffer, Kernel
@@ -30,9 +30,9 @@ ERRORS = {"f32": 1e-5, "f16": 2e-3, "bf16": 1e-2}
 SUBGROUPS = (8, 32, 64)
 
 
-def pieces(graph: Graph) -> list[Piece]:
+def regions(graph: Graph) -> list[Region]:
     """The kernels of a graph."""
-    return cut(graph, functions=FUNCTIONS).pieces
+    return partition(graph, functions=FUNCTIONS).regions
 
 
 def narrowed(kernel: Kernel, dtype: str) -> Kernel:
@@ -117,7 +117,8 @@ def check_kernel(kernel: Kernel, schedule: GroupSchedule | None = None,
 def check_graph(graph: Graph, form: str, dtype: str = "f32", subgroup: int = 32,
                 limits: GroupLimits = LIMITS) -> list[GroupSchedule]:
     """Assert it of all kernels of a graph that are of one form, and that there are some."""
-    found = [check_kernel(narrowed(piece.kernel, dtype), limits=limits, subgroup=subgroup)
-             for piece in pieces(graph) if isinstance(piece, Piece) and piece.kernel.form == form]
+    found = [check_kernel(narrowed(region.kernel, dtype), limits=limits, subgroup=subgroup)
+             for region in regions(graph)
+             if isinstance(region, Region) and region.kernel.form == form]
     assert found, graph
     return found

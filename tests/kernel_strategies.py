@@ -1,4 +1,5 @@
-"""Kernels for tests: random ones for the notation, and those that the cut makes of small graphs."""
+"""Kernels for tests: random ones for the notation, and those that the partition makes of small
+graphs."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 from hypothesis import strategies as st
 
-from smalti.fuse import Piece, cut
+from smalti.fuse import Region, partition
 from smalti.graph import Graph
 from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Kernel, Load, Stage
 
@@ -107,10 +108,10 @@ def token_graph() -> Graph:
 GRAPHS = (image_graph, token_graph)
 
 
-def pieces() -> Iterator[Piece]:
-    """Every piece of the graphs above."""
+def regions() -> Iterator[Region]:
+    """Every region of the graphs above."""
     for build in GRAPHS:
-        yield from cut(build()).pieces
+        yield from partition(build()).regions
 
 
 def inputs_for(graph: Graph) -> dict[str, np.ndarray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from native_pieces import arrays_for
+from native_regions import arrays_for
 from peers_models import TINY_TEXT, TINY_UNET, TINY_VAE
 
 from smalti.graph import Graph

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from native_pieces import arrays_for, relative_error
+from native_regions import arrays_for, relative_error
 
 from smalti.graph import Graph, evaluate
 from smalti.runtime.compiler import compile_graph

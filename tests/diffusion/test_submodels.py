@@ -115,12 +115,12 @@ def test_a_new_shape_takes_nothing_of_what_was_adapted_before(
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
 
 
-def test_a_weight_that_was_filtered_otherwise_begins_anew(
+def test_a_weight_of_another_winograd_size_begins_anew(
         parts: Submodels, adapters: list[Adapter], monkeypatch: pytest.MonkeyPatch) -> None:
     base = results(parts)
     programs = {part: parts.bound(part, shape) for part, (shape, _) in RUNS.items()}
     conv = f"{UNET}input_blocks.1.0.in_layers.2.weight"
-    monkeypatch.setattr(programs["unet"], "filterings", {conv: 2})
+    monkeypatch.setattr(programs["unet"], "winograd_sizes", {conv: 2})
     parts.weights = parts.adapted([Use(adapters[0], 0.5)])
     assert results(parts) == merged(parts, [Use(adapters[0], 0.5)]) != base
     assert parts.bound("text", RUNS["text"][0]) is programs["text"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smalti.fuse import cut
+from smalti.fuse import partition
 from smalti.fuse.layout import row_values
 from smalti.graph import Graph
 
@@ -25,6 +25,6 @@ def test_heads_are_stored_as_they_are_joined() -> None:
     weights, v = g.input("weights", (1, 3, 8, 8)), g.input("v", (1, 8, 3, 4))
     joined = g.apply("mat_mul", weights, v.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
     g.output("y", joined.reshape(1, 8, 12))
-    (piece,) = cut(g).pieces
-    assert piece.kernel.form == "contraction"
-    assert piece.views["out"].strides[1:] == (4, 12, 1)
+    (region,) = partition(g).regions
+    assert region.kernel.form == "contraction"
+    assert region.views["out"].strides[1:] == (4, 12, 1)

@@ -1,4 +1,4 @@
-"""Which values are stored as bf16, and that nothing else of a cut changes."""
+"""Which values are stored as bf16, and that nothing else of a partition changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from peers_models import TINY_UNET
 
-from smalti.fuse import Cut, cut, held, narrowed
+from smalti.fuse import Partition, held, narrowed, partition
 from smalti.fuse.precision import ELEMENTS_MIN
 from smalti.graph import Graph
 from smalti.kernel import verify
@@ -14,8 +14,8 @@ from smalti.models import unet_graph
 from smalti.rewrite import rewrite
 
 
-def unet() -> Cut:
-    return cut(rewrite(unet_graph(TINY_UNET, 1, 8, 8, tokens=5)))
+def unet() -> Partition:
+    return partition(rewrite(unet_graph(TINY_UNET, 1, 8, 8, tokens=5)))
 
 
 def chain(rows: int) -> Graph:
@@ -32,23 +32,23 @@ def test_values_between_kernels_are_narrow_and_nothing_else_is() -> None:
     found = narrowed(unet(), 0)
     ends = {view.storage for view in (*found.inputs.values(), *found.outputs.values())}
     assert all(storage.dtype != "bf16" for storage in ends)
-    for piece in found.pieces:
-        verify(piece.kernel, "precision")
-        for buffer in piece.kernel.buffers:
+    for region in found.regions:
+        verify(region.kernel, "precision")
+        for buffer in region.kernel.buffers:
             if buffer.role == "local":
                 assert buffer.dtype == "f32"
                 continue
-            storage = piece.views[buffer.name].storage
+            storage = region.views[buffer.name].storage
             assert buffer.dtype == storage.dtype
             if buffer.role == "parameter" or buffer.name in ("scale", "shift"):
-                assert buffer.dtype != "bf16", f"{buffer.name} of {piece.scope}"
+                assert buffer.dtype != "bf16", f"{buffer.name} of {region.scope}"
             if buffer.name == "out":
                 assert buffer.dtype == ("f32" if storage in ends else "bf16")
 
 
 def test_only_dtypes_of_storages_change() -> None:
     before, after = unet(), narrowed(unet(), 0)
-    for old, new in zip(before.pieces, after.pieces, strict=True):
+    for old, new in zip(before.regions, after.regions, strict=True):
         wide = tuple(replace(b, dtype="f32") if b.dtype == "bf16" else b
                      for b in new.kernel.buffers)
         assert replace(new.kernel, buffers=wide) == old.kernel
@@ -59,11 +59,11 @@ def test_only_dtypes_of_storages_change() -> None:
 
 def test_parameters_are_held_as_they_are_given_where_kernels_can_read_them_so() -> None:
     before = unet()
-    names = {v.storage.name for p in before.pieces for v in p.views.values()
+    names = {v.storage.name for p in before.regions for v in p.views.values()
              if v.storage.kind == "parameter"}
     given = {name: "bf16" if name.endswith("0.weight") else "f16" for name in names}
     after = held(before, given, 0)
-    for old, new in zip(before.pieces, after.pieces, strict=True):
+    for old, new in zip(before.regions, after.regions, strict=True):
         verify(new.kernel, "precision")
         for buffer in new.kernel.buffers:
             if buffer.role != "parameter":
@@ -72,21 +72,21 @@ def test_parameters_are_held_as_they_are_given_where_kernels_can_read_them_so() 
                 assert buffer.dtype == given[new.views["weight"].storage.name]
             elif buffer.name in ("gamma", "beta"):
                 assert buffer.dtype == "f32"
-    assert held(before, {}).pieces == before.pieces
+    assert held(before, {}).regions == before.regions
 
 
 def test_small_parameters_stay_f32() -> None:
     for extent, dtype in ((ELEMENTS_MIN // 64, "f16"), (ELEMENTS_MIN // 64 - 1, "f32")):
         g = Graph("one")
         g.output("y", g.apply("mat_mul", g.input("x", (9, 64)), g.parameter("w", (64, extent))))
-        (piece,) = held(cut(g), {"w": "f16"}).pieces
-        assert piece.views["weight"].storage.dtype == dtype
+        (region,) = held(partition(g), {"w": "f16"}).regions
+        assert region.views["weight"].storage.dtype == dtype
 
 
 def test_views_of_one_storage_stay_so() -> None:
     before, after = unet(), narrowed(unet(), 0)
     pairs = {(old.views[name].storage, new.views[name].storage)
-             for old, new in zip(before.pieces, after.pieces) for name in old.views}
+             for old, new in zip(before.regions, after.regions) for name in old.views}
     arena = [(a, b) for a, b in pairs if a.kind == "arena"]
     assert len({a for a, _ in arena}) == len({b for _, b in arena}) == len(arena)
 
@@ -94,5 +94,5 @@ def test_views_of_one_storage_stay_so() -> None:
 def test_small_values_stay_f32() -> None:
     rows = ELEMENTS_MIN // 64
     for extent, dtype in ((rows, "bf16"), (rows - 1, "f32")):
-        pieces = narrowed(cut(chain(extent))).pieces
-        assert [p.views["out"].storage.dtype for p in pieces] == [dtype, dtype, "f32"]
+        regions = narrowed(partition(chain(extent))).regions
+        assert [p.views["out"].storage.dtype for p in regions] == [dtype, dtype, "f32"]

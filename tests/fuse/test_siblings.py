@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from native_pieces import LEVELS, PieceRunner, arrays_for, relative_error
+from native_regions import LEVELS, PieceRunner, arrays_for, relative_error
 
-from smalti.fuse import Cut, cut
+from smalti.fuse import Partition, partition
 from smalti.fuse.siblings import siblings, side_by_side
 from smalti.graph import Graph, Value, evaluate
 
@@ -30,10 +30,10 @@ def residual(x: Value, channels: int) -> Value:
     return conv(norm(conv(norm(x), channels)), channels) + conv(x, channels, 1)
 
 
-def cut_of(build: Callable[[Value], Value]) -> tuple[Graph, Cut]:
+def cut_of(build: Callable[[Value], Value]) -> tuple[Graph, Partition]:
     g = Graph("family")
     g.output("y", conv(build(conv(g.input("x", (2, 3, 9, 7)), 24)), 4))
-    return g, cut(g)
+    return g, partition(g)
 
 
 def three(x: Value) -> Value:
@@ -47,20 +47,20 @@ def test_results_side_by_side_are_the_same(build: Callable, count: int, name: st
     (numbers,) = siblings(found)
     assert len(numbers) == count
     moved, order = side_by_side(found, numbers)
-    assert sorted(order) == list(range(len(found.pieces)))
+    assert sorted(order) == list(range(len(found.regions)))
     first = order.index(numbers[0])
     assert order[first:first + count] == list(numbers)
-    outs = [moved.pieces[first + i].views["out"] for i in range(count)]
+    outs = [moved.regions[first + i].views["out"] for i in range(count)]
     assert len({out.storage for out in outs}) == 1
-    assert outs[0].storage.size == sum(found.pieces[n].views["out"].storage.size for n in numbers)
+    assert outs[0].storage.size == sum(found.regions[n].views["out"].storage.size for n in numbers)
     assert siblings(moved) == []
 
     inputs, parameters = arrays_for(graph)
     runner = PieceRunner(parameters, name)
     for key, view in moved.inputs.items():
         runner.write(view, inputs[key])
-    for piece in moved.pieces:
-        runner.run(piece)
+    for region in moved.regions:
+        runner.run(region)
     expected = evaluate(graph, inputs, parameters)["y"]
     assert relative_error(np.array(runner.array(moved.outputs["y"])), expected) < 1e-5
 
@@ -95,4 +95,4 @@ def test_outputs_of_a_program_stay_where_they_are() -> None:
     x = conv(g.input("x", (1, 3, 9, 7)), 24)
     g.output("y", conv(x, 12))
     g.output("z", conv(x, 12, 1))
-    assert siblings(cut(g)) == []
+    assert siblings(partition(g)) == []

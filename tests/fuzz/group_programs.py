@@ -25,7 +25,7 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 from attention_kernels import attention  # noqa: E402
 from contraction_graphs import CONV_CASES, fitting, linear  # noqa: E402
 from graph_strategies import graphs  # noqa: E402
-from group_kernels import execute, narrowed, pieces, relative_error  # noqa: E402
+from group_kernels import execute, narrowed, regions, relative_error  # noqa: E402
 
 from smalti.codegen.gpu.lower import FORMS  # noqa: E402
 from smalti.errors import IllegalSchedule  # noqa: E402
@@ -120,7 +120,7 @@ def kernels(draw: st.DrawFn) -> Kernel | None:
     if kind == "attention":
         kernel = draw(ATTENTION)
     else:
-        known = [p.kernel for p in pieces(draw(GRAPHS[kind])) if p.kernel.form in FORMS]
+        known = [p.kernel for p in regions(draw(GRAPHS[kind])) if p.kernel.form in FORMS]
         if not known:
             return None
         kernel = draw(st.sampled_from(known))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from kernel_strategies import GRAPHS, inputs_for
 
 from smalti.errors import InputError, VerificationError
-from smalti.fuse import View, cut
+from smalti.fuse import View, partition
 from smalti.fuse.view import Storage
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES
@@ -47,13 +47,13 @@ class Memory:
 
 def evaluate_cut(graph: Graph, inputs: Arrays, parameters: Arrays) -> Arrays:
     """Outputs of a graph, computed kernel by kernel."""
-    result, memory = cut(graph), Memory(parameters)
+    result, memory = partition(graph), Memory(parameters)
     for name, view in result.inputs.items():
         memory.see(view)[...] = inputs[name]
-    for piece in result.pieces:
-        verify(piece.kernel, "cutting")
-        seen = {name: memory.see(view) for name, view in piece.views.items()}
-        for name, array in run(piece.kernel, seen).items():
+    for region in result.regions:
+        verify(region.kernel, "partition")
+        seen = {name: memory.see(view) for name, view in region.views.items()}
+        for name, array in run(region.kernel, seen).items():
             seen[name][...] = array
     return {name: memory.see(view) for name, view in result.outputs.items()}
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
-from kernel_strategies import kernels, pieces
+from kernel_strategies import kernels, regions
 
 from smalti.errors import InputError
 from smalti.kernel.build import Window, contraction
@@ -57,9 +57,9 @@ def test_what_is_printed_reads_back(kernel: Kernel) -> None:
 
 def test_the_kernels_of_a_cut_read_back() -> None:
     forms = set()
-    for piece in pieces():
-        forms.add(piece.kernel.form)
-        assert parse(show(piece.kernel)) == piece.kernel, show(piece.kernel)
+    for region in regions():
+        forms.add(region.kernel.form)
+        assert parse(show(region.kernel)) == region.kernel, show(region.kernel)
     assert forms == {"map", "contraction", "attention", "group_scale_shift", "layer_scale_shift",
                      "rms_scale"}
 

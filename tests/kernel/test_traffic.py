@@ -1,8 +1,8 @@
-"""What kernels touch, for pieces whose traffic is known."""
+"""What kernels touch, for regions whose traffic is known."""
 
 from __future__ import annotations
 
-from smalti.fuse import cut
+from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.kernel.traffic import touched
 from smalti.rewrite import rewrite
@@ -10,7 +10,7 @@ from smalti.rewrite import rewrite
 
 def kernels(graph: Graph) -> list[dict[str, int]]:
     """Elements touched by each kernel, largest first."""
-    return [touched(piece.kernel) for piece in cut(rewrite(graph)).pieces]
+    return [touched(region.kernel) for region in partition(rewrite(graph)).regions]
 
 
 def test_a_product_reads_both_factors_and_writes_the_result_once() -> None:

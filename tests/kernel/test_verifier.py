@@ -1,9 +1,9 @@
-"""The verifier: what the cut makes is valid, and every rule names what breaks it."""
+"""The verifier: what the partition holds is valid, and every rule names what breaks it."""
 
 from __future__ import annotations
 
 import pytest
-from kernel_strategies import pieces
+from kernel_strategies import regions
 
 from smalti.errors import VerificationError
 from smalti.kernel.text import parse
@@ -24,8 +24,8 @@ kernel map {
 
 
 def test_the_kernels_of_a_cut_are_valid() -> None:
-    for piece in pieces():
-        verify(piece.kernel)
+    for region in regions():
+        verify(region.kernel)
 
 
 def test_the_example_is_valid() -> None:

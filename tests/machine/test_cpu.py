@@ -54,10 +54,10 @@ def heads(tokens: int, depth: int = 64) -> Kernel:
 
 
 def seconds(kernel: Kernel, threads: int = 4, device: machine.Device = DEVICE,
-            filtering: int = 4) -> float:
+            winograd: int = 4) -> float:
     """The expected time under the first schedule."""
     limits = replace(WIDE, threads=threads)
-    schedule = choose(kernel, limits, "f32", filtering)
+    schedule = choose(kernel, limits, "f32", winograd)
     return cpu.estimate_kernel(device, kernel, schedule, threads).seconds
 
 
@@ -81,12 +81,12 @@ def test_no_direct_contraction_beats_the_multiply_adds() -> None:
     for channels in (64, 128, 512):
         kernel, flops = conv(channels, channels, 32), 2 * 9 * channels**2 * 32 * 32
         least = flops / (DEVICE.vector["f32"] * 4 / DEVICE.units)
-        assert least < seconds(kernel, filtering=0) < 3 * least
+        assert least < seconds(kernel, winograd=0) < 3 * least
 
 
-def test_filtering_is_expected_to_be_faster_than_the_direct_form() -> None:
+def test_winograd_is_expected_to_be_faster_than_the_direct_form() -> None:
     kernel = conv(256, 256, 64)
-    assert 0.2 < seconds(kernel) / seconds(kernel, filtering=0) < 0.8
+    assert 0.2 < seconds(kernel) / seconds(kernel, winograd=0) < 0.8
 
 
 def test_slower_memory_makes_what_it_binds_slower_and_nothing_else() -> None:
@@ -165,7 +165,7 @@ def test_an_arena_pushes_out_no_more_than_it_holds() -> None:
     assert sum(residency.shares(("weight", 0), 1 << 20)) == pytest.approx(1)
 
 
-def test_steps_of_shared_filtering_are_two() -> None:
+def test_steps_of_shared_winograd_are_two() -> None:
     kernel = conv(320, 320, 16)
     schedule = choose(kernel, WIDE)
     works = cpu.works(kernel, schedule, cpu.core_of(DEVICE))

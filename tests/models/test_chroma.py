@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_pieces import LEVELS, arrays_for, check_graph
+from native_regions import LEVELS, arrays_for, check_graph
 from transformer_graphs import check_program
 
 from smalti.graph import evaluate, verify

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_pieces import LEVELS, arrays_for, check_graph
+from native_regions import LEVELS, arrays_for, check_graph
 from peers_models import TINY_FLUX
 from transformer_graphs import check_program
 
 from smalti.errors import InputError
-from smalti.fuse import cut
+from smalti.fuse import partition
 from smalti.graph import evaluate, parse, show, verify
 from smalti.models import (
     FLUX_DEV,
@@ -50,7 +50,7 @@ def test_native_code_computes_it(name: str, precision: str) -> None:
 
 def test_nothing_is_copied() -> None:
     """Maps only turn queries and keys, into the place where attention reads them."""
-    pieces = cut(flux_double_block_graph(TINY_FLUX, 12, 5)).pieces
+    pieces = partition(flux_double_block_graph(TINY_FLUX, 12, 5)).pieces
     maps = [piece for piece in pieces if piece.kernel.form == "map"]
     assert len(maps) == 4 and all("concat reads it" in piece.reason for piece in maps)
 

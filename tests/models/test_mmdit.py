@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from native_pieces import LEVELS, arrays_for, check_graph
+from native_regions import LEVELS, arrays_for, check_graph
 from transformer_graphs import check_program
 
 from smalti.errors import InputError

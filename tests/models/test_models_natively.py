@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from native_pieces import LEVELS, arrays_for, relative_error
+from native_regions import LEVELS, arrays_for, relative_error
 from peers_models import TINY_TEXT, TINY_UNET, TINY_VAE
 
 from smalti.codegen.x86.instructions import level

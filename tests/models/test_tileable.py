@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from native_pieces import LEVELS, arrays_for, relative_error
+from native_regions import LEVELS, arrays_for, relative_error
 from peers_models import TINY_UNET, TINY_VAE
 
 from smalti.benchmark import peers

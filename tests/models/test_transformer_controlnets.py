@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from native_pieces import arrays_for
+from native_regions import arrays_for
 from transformer_graphs import check_program
 from transformer_peers import (
     TINY_FLUX,

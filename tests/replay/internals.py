@@ -33,13 +33,13 @@ from smalti.codegen.x86.instructions import LEVELS, level
 from smalti.codegen.x86.lower import limits as x86_limits
 from smalti.codegen.x86.lower import lower as lower_for_x86
 from smalti.errors import IllegalSchedule, UnsupportedError
-from smalti.fuse import HostPiece
+from smalti.fuse import HostRegion
 from smalti.graph import Graph, show
 from smalti.machine.detection import at_level
 from smalti.runtime.compiler import build_image
-from smalti.runtime.compiler import pieces_of as x86_pieces
+from smalti.runtime.compiler import regions_of as x86_regions
 from smalti.runtime.device_compiler import DeviceRecipe, plan_of
-from smalti.runtime.device_compiler import pieces_of as gpu_pieces
+from smalti.runtime.device_compiler import regions_of as gpu_regions
 from smalti.runtime.device_plan import DeviceLaunch, DevicePlan, Stored
 from smalti.runtime.front import prepared
 from smalti.runtime.gpu import Module
@@ -127,11 +127,12 @@ def _for_x86(graph: Graph, setting: Setting, held: tuple[str, ...], weights: Map
     image = build_image(graph, chosen, bounds, setting.precision, held, weights=weights,
                         known=known)
     partition = []
-    for piece in image.pieces:
-        partition.append(f"{piece.form} {piece.scope}: {piece.flops} flops, {piece.bytes} bytes")
-        if piece.kernel >= 0:
-            partition += image.kernels[piece.kernel].splitlines()
-    return {"partition": partition, **_described(image.pieces), "code": _x86_code(image, detail),
+    for region in image.regions:
+        partition.append(f"{region.form} {region.scope}: {region.flops} flops, "
+                         f"{region.bytes} bytes")
+        if region.kernel >= 0:
+            partition += image.kernels[region.kernel].splitlines()
+    return {"partition": partition, **_described(image.regions), "code": _x86_code(image, detail),
             "memory": _x86_memory(image), "weights": _x86_weights(image)}
 
 
@@ -140,8 +141,8 @@ def _x86_code(image: Image, detail: bool) -> list[str]:
     owners: dict[int, str] = {}
     for launch in image.launches:
         if not isinstance(launch, HostCall):
-            piece = image.pieces[launch.piece]
-            owners.setdefault(launch.function, f"{piece.form} {piece.scope}")
+            region = image.regions[launch.region]
+            owners.setdefault(launch.function, f"{region.form} {region.scope}")
     ends, lines = sorted({*image.functions, len(image.code)}), []
     for number, start in enumerate(image.functions):
         code = image.code[start:ends[ends.index(start) + 1]]
@@ -158,11 +159,11 @@ def _x86_memory(image: Image) -> list[str]:
         if isinstance(launch, HostCall):
             operands = [f"slot {each.slot} {_place(each.place)}" for each in launch.operands]
             lines.append(_call(launch.operation, launch.attributes, operands,
-                               _place(launch.result), launch.piece))
+                               _place(launch.result), launch.region))
             continue
         pointers = ", ".join(f"{kind} {at}" for kind, at in launch.pointers)
-        lines.append(f"{launch.piece}: function {launch.function}, tiles {launch.first} to "
-                     f"{launch.tiles}, {pointers}" + ", barrier" * launch.meet)
+        lines.append(f"{launch.region}: function {launch.function}, tiles {launch.first} to "
+                     f"{launch.tiles}, {pointers}" + ", barrier" * launch.barrier)
     for kind, places in (("input", image.inputs), ("output", image.outputs)):
         lines += [f"{kind} {name}: {_place(place)}" for name, place in places.items()]
     return lines + _rows(image.rows)
@@ -171,7 +172,7 @@ def _x86_memory(image: Image) -> list[str]:
 def _x86_weights(image: Image) -> list[str]:
     lines = [f"{len(image.constants)} bytes of constants {_digest(image.constants)}"]
     for number, slot in enumerate(image.slots):
-        form = slot.filtering
+        form = slot.winograd
         lines.append(
             f"slot {number} {slot.kind} {slot.name}: {slot.bytes} bytes, from {slot.start} as "
             f"{slot.dtype}, function {slot.function}, {slot.panels} panels"
@@ -194,19 +195,19 @@ def _for_gpu(graph: Graph, setting: Setting, held: tuple[str, ...], weights: Map
     recipe = DeviceRecipe(graph, setting.precision, held, _limits(gpu),
                           tuple(sorted(weights.items())))
     partition = []
-    for piece in recipe.cut()[0].pieces:
-        if isinstance(piece, HostPiece):
-            partition.append(f"host {piece.scope}: {piece.operation}, {piece.flops} flops")
+    for region in recipe.partition()[0].regions:
+        if isinstance(region, HostRegion):
+            partition.append(f"host {region.scope}: {region.operation}, {region.flops} flops")
         else:
-            partition += [f"{piece.kernel.form} {piece.scope}: {piece.flops} flops",
-                          *str(piece.kernel).splitlines()]
+            partition += [f"{region.kernel.form} {region.scope}: {region.flops} flops",
+                          *str(region.kernel).splitlines()]
     plan, code = plan_of(recipe, emit), []
     for number, module in enumerate(plan.programs):
         code += _code(f"program {number} {module.name}, groups {module.groups} of {module.size}, "
                       f"subgroups of {module.subgroup}", module.code, texts[module.code], detail)
         code += [f"  binding of {b.bytes} bytes, by {b.item_bytes}" + ", read" * b.reads
                  + ", written" * b.writes for b in module.bindings]
-    return {"partition": partition, **_described(plan.pieces), "code": code,
+    return {"partition": partition, **_described(plan.regions), "code": code,
             "memory": _gpu_memory(plan), "weights": _gpu_weights(plan)}
 
 
@@ -232,12 +233,12 @@ def _gpu_memory(plan: DevicePlan) -> list[str]:
     for launch in plan.launches:
         if isinstance(launch, DeviceLaunch):
             operands = ", ".join(" ".join(map(str, each)) for each in launch.operands)
-            lines.append(f"{launch.piece}: program {launch.program}, {operands}")
+            lines.append(f"{launch.region}: program {launch.program}, {operands}")
             continue
         given = [_stored(each) if isinstance(each, Stored) else f"slot {each[0]} {_place(each[1])}"
                  for each in launch.operands]
         lines.append(_call(launch.operation, launch.attributes, given, _stored(launch.result),
-                           launch.piece))
+                           launch.region))
     for kind, places in (("input", plan.inputs), ("output", plan.outputs)):
         lines += [f"{kind} {name}: {_stored(place)}" for name, place in places.items()]
     return lines + _rows(plan.rows)
@@ -264,22 +265,22 @@ def _spaces(graph: Graph, setting: Setting) -> Iterable[tuple]:
     if setting.target in LEVELS:
         chosen = level(setting.target)
         bounds = x86_limits(chosen, THREADS, L1_BYTES, L2_BYTES)
-        for piece in x86_pieces(graph, setting.precision, (), {})[1].pieces:
-            if not isinstance(piece, HostPiece):
-                first = choose(piece.kernel, bounds, setting.precision)
-                yield (piece.kernel, space(piece.kernel, bounds, first, algorithms=True),
-                       lambda schedule, kernel=piece.kernel: [
+        for region in x86_regions(graph, setting.precision, (), {})[1].regions:
+            if not isinstance(region, HostRegion):
+                first = choose(region.kernel, bounds, setting.precision)
+                yield (region.kernel, space(region.kernel, bounds, first, algorithms=True),
+                       lambda schedule, kernel=region.kernel: [
                            (step.code.bytes, lambda step=step: disassembly(
                                step.code.bytes, step.code.entry))
                            for step in lower_for_x86(kernel, schedule, chosen).steps])
         return
     gpu = GPUS[setting.target]
     bounds = _limits(gpu)
-    for piece in gpu_pieces(graph, setting.precision, (), {}).pieces:
-        if not isinstance(piece, HostPiece) and piece.kernel.form == "contraction":
-            yield (piece.kernel,
-                   list(gpu_schedules(piece.kernel, bounds, setting.precision)),
-                   lambda schedule, kernel=piece.kernel: [
+    for region in gpu_regions(graph, setting.precision, (), {}).regions:
+        if not isinstance(region, HostRegion) and region.kernel.form == "contraction":
+            yield (region.kernel,
+                   list(gpu_schedules(region.kernel, bounds, setting.precision)),
+                   lambda schedule, kernel=region.kernel: [
                        _emitted(step, gpu)
                        for step in lower_for_gpu(kernel, schedule, bounds).steps])
 
@@ -293,13 +294,13 @@ def _graph_lines(graph: Graph) -> list[str]:
     return text.splitlines()
 
 
-def _described(pieces: Iterable) -> Lines:
-    """The schedules of pieces, and what is said about them."""
+def _described(regions: Iterable) -> Lines:
+    """The schedules of regions, and what is said about them."""
     schedules, words = [], []
-    for piece in pieces:
-        schedules.append(f"{piece.form} {piece.scope}: {_unnamed(piece.schedule)}, "
-                         f"{piece.strips} strips")
-        words.append(f"{piece.form} {piece.scope}: {piece.schedule}: {piece.reason}")
+    for region in regions:
+        schedules.append(f"{region.form} {region.scope}: {_unnamed(region.schedule)}, "
+                         f"{region.strips} strips")
+        words.append(f"{region.form} {region.scope}: {region.schedule}: {region.reason}")
     return {"schedules": schedules, WORDS: words}
 
 
@@ -314,9 +315,9 @@ def _code(name: str, code: bytes, text: Callable[[], str], detail: bool) -> list
 
 
 def _call(operation: str, attributes: Mapping, operands: list[str], result: str,
-          piece: int) -> str:
+          region: int) -> str:
     given = ", ".join(f"{name} {attributes[name]}" for name in sorted(attributes))
-    return f"{piece}: host {operation} of {'; '.join(operands)} to {result} with {given}"
+    return f"{region}: host {operation} of {'; '.join(operands)} to {result} with {given}"
 
 
 def _place(place: Place) -> str:

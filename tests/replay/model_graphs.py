@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from peers_models import TINY_UNET
+from smalti.models.parts import parts
 from tiny_families import WORDLESS
 
 from smalti.benchmark.tiny_cnn import tiny_cnn_graph
@@ -56,7 +57,6 @@ from smalti.models import (
     vae_decoder_graph,
     vae_encoder_graph,
 )
-from smalti.models.parts import parts
 from smalti.models.transformer_config import T5Config
 
 Graphs = dict[str, Callable[[], Graph]]

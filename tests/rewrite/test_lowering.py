@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from native_pieces import LEVELS, check_graph
+from native_regions import LEVELS, check_graph
 
 from smalti.codegen.x86.functions import FUNCTIONS
 from smalti.fuse.support import lacking

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_pieces import LEVELS, arrays_for, check_graph
+from native_regions import LEVELS, arrays_for, check_graph
 
 from smalti.codegen.x86.functions import FUNCTIONS
 from smalti.fuse.support import lacking

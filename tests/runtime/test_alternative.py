@@ -11,7 +11,7 @@ import pytest
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits
 from smalti.errors import IllegalSchedule
-from smalti.fuse import cut
+from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.runtime import compile_graph
 from smalti.runtime.alternative import Alternative
@@ -31,7 +31,7 @@ INPUTS = {"x": RANDOM.standard_normal((1, 32, 12, 12), np.float32)}
 
 
 def graph() -> Graph:
-    """Filtering, a product, statistics, and a row of means."""
+    """WinogradTransform, a product, statistics, and a row of means."""
     g = Graph("kinds")
     h = g.apply("conv", g.input("x", (1, 32, 12, 12)), g.parameter("w", (48, 32, 3, 3)),
                 pads=(1, 1, 1, 1))
@@ -46,21 +46,21 @@ def bound(name: str, threads: int = 2) -> tuple[NativeProgram, list]:
     """The program of `graph` with weights, and its kernels."""
     program = compile_graph(graph(), threads=threads, target=name)
     program.bind(WEIGHTS)
-    return program, [piece.kernel for piece in cut(graph()).pieces]
+    return program, [region.kernel for region in partition(graph()).regions]
 
 
 @pytest.mark.parametrize("name", LEVELS)
-def test_alternatives_of_all_pieces_at_once_change_no_byte(name: str) -> None:
+def test_alternatives_of_all_regions_at_once_change_no_byte(name: str) -> None:
     program, kernels = bound(name)
     expected = program.run(INPUTS)["y"]
     limit = limits(level(name), 2, cpu().l1_bytes, cpu().l2_bytes)
     spaces = [space(kernel, limit, parse(info.schedule))
-              for kernel, info in zip(kernels, program.image.pieces, strict=True)]
+              for kernel, info in zip(kernels, program.image.regions, strict=True)]
     assert max(map(len, spaces)) > 8
     for turn in range(4):
-        others = {piece: Alternative(program.image, piece, kernels[piece],
+        others = {region: Alternative(program.image, region, kernels[region],
                                      members[(37 * turn + 1) % len(members)], WEIGHTS.__getitem__)
-                  for piece, members in enumerate(spaces)}
+                  for region, members in enumerate(spaces)}
         assert program.run(INPUTS, others)["y"].tobytes() == expected.tobytes()
         assert (program.kernel_seconds() > 0).all()
         outputs, beside = program.run_beside(INPUTS, others)
@@ -73,7 +73,7 @@ def test_alternatives_of_all_pieces_at_once_change_no_byte(name: str) -> None:
 
 def test_another_arithmetic_is_told_by_its_bytes() -> None:
     program, kernels = bound(LEVELS[-1])
-    first = parse(program.image.pieces[0].schedule)
+    first = parse(program.image.regions[0].schedule)
     assert first.winograd == 4
     limit = limits(level(LEVELS[-1]), 2)
     other = next(s for s in space(kernels[0], limit, first, algorithms=True) if s.winograd == 2)
@@ -88,7 +88,7 @@ def test_another_arithmetic_is_told_by_its_bytes() -> None:
 def test_weights_in_another_layout_have_to_be_read() -> None:
     program, kernels = bound(LEVELS[0])
     product = next(n for n, kernel in enumerate(kernels) if kernel.form == "contraction" and n)
-    now = parse(program.image.pieces[product].schedule)
+    now = parse(program.image.regions[product].schedule)
     Alternative(program.image, product, kernels[product], replace(now, tile_x=5))
     with pytest.raises(IllegalSchedule, match="read again"):
         Alternative(program.image, product, kernels[product],
@@ -99,13 +99,13 @@ def test_the_driver_is_made_once_however_many_ask_first() -> None:
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(lambda _: driver_entry(), range(64)))) == 1
     table = Table([[], []], 1, 0, 0)
-    assert table.threads == 1 and Row(0, (), 0).meet
+    assert table.threads == 1 and Row(0, (), 0).barrier
 
 
 def test_results_that_nobody_writes_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     program, kernels = bound(LEVELS[-1])
     program.run(INPUTS)
-    now = parse(program.image.pieces[0].schedule)
+    now = parse(program.image.regions[0].schedule)
     idle = Alternative(program.image, 0, kernels[0], now)
     assert program.run_beside(INPUTS, {0: idle})[1][0].same
     monkeypatch.setattr(idle, "rows", lambda pointers: [])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from mixed_graphs import mixed_graphs
-from native_pieces import LEVELS, arrays_for, relative_error
+from native_regions import LEVELS, arrays_for, relative_error
 from peers_models import TINY_VAE
 from tiny_programs import MODELS, arrays
 
@@ -79,7 +79,7 @@ def test_bf16_halves_what_is_stored(name: str) -> None:
     f32, bf16 = (program.image for program in programs)
     assert bf16.weights_bytes == pytest.approx(f32.weights_bytes / 2, rel=1e-2)
     assert f32.arena_bytes - bf16.arena_bytes == 2 * 64 * 512
-    assert [p.results[0].dtype for p in bf16.pieces] == ["bf16", "f32"]
+    assert [p.results[0].dtype for p in bf16.regions] == ["bf16", "f32"]
     assert "stored: bf16" in programs[1].explain(all=True)
 
 
@@ -213,7 +213,7 @@ def test_an_unknown_stage_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_progress_counts_the_kernels() -> None:
     graph, seen = MODELS["decoder"](), []
     program = compile_graph(graph, threads=1, progress=lambda *step: seen.append(step))
-    count = len(program.image.pieces)
+    count = len(program.image.regions)
     assert seen == [(n + 1, count) for n in range(count)]
 
 
@@ -239,7 +239,7 @@ def test_equal_kernels_are_compiled_once() -> None:
             x = g.apply("conv", x, g.parameter("w", (8, 8, 3, 3)), pads=(1, 1, 1, 1))
     g.output("y", x)
     image = native(g, "avx2").image
-    assert len(image.launches) == len(image.pieces) == 5
+    assert len(image.launches) == len(image.regions) == 5
     # the first reads the input, the last writes the output, all in the same strides: one function
     # computes, one packs
     assert len(image.functions) == 2
@@ -273,7 +273,7 @@ def test_a_residual_is_added_in_its_place() -> None:
                                 pads=(1, 1, 1, 1))
     g.output("y", first)
     image = native(g, "avx2").image
-    assert len({piece.results[0].offset for piece in image.pieces[::2]}) == 1
+    assert len({region.results[0].offset for region in image.regions[::2]}) == 1
     inputs, parameters = arrays(g)
     program = native(g, "avx2", 2)
     program.bind(parameters.__getitem__)
@@ -353,7 +353,7 @@ def test_weights_beyond_the_budget_are_transformed_by_each_run(
     g.output("y", x)
     inputs, parameters = arrays_for(g)
     image = build_image(g, level("avx2"), limits(level("avx2"), 2), precision)
-    chosen = [piece.schedule for piece in image.pieces if piece.form == "contraction"]
+    chosen = [region.schedule for region in image.regions if region.form == "contraction"]
     assert ["transient=True" in schedule for schedule in chosen] == [False, True]
     program = NativeProgram(image, 2)
     program.bind(parameters.__getitem__)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from interpreted_gpu import InterpretedGpu
 from mixed_graphs import mixed_graphs
-from native_pieces import arrays_for, relative_error
+from native_regions import arrays_for, relative_error
 from tiny_programs import MODELS, arrays
 from webgpu_devices import webgpu  # noqa: F401  a fixture
 
@@ -48,7 +48,7 @@ def agreeing(gpu: Gpu, graph: Graph, precision: str, inputs: dict, parameters: d
 def test_models(gpu: Gpu, model: str, precision: str) -> None:
     graph = MODELS[model]()
     program = agreeing(gpu, graph, precision, *arrays(graph))
-    assert not any(piece.form == "host" for piece in program.plan.pieces)
+    assert not any(region.form == "host" for region in program.plan.regions)
 
 
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -166,7 +166,7 @@ def test_halves_are_how_values_are_stored(precision: str, error: float) -> None:
     found, expected = program.run({"x": x})["y1"], np.exp(2 * np.tanh(np.cumsum(np.tanh(x), 0)))
     off = np.abs(found / expected - 1).max()
     assert off < 4 * error and (off > 1e-5) == (precision != "f32")
-    stored = {place.dtype for piece in program.plan.pieces for place in piece.results}
+    stored = {place.dtype for region in program.plan.regions for place in region.results}
     assert stored == {"f32", precision}
 
 
@@ -244,7 +244,7 @@ def test_streamed_weights_give_the_same_bytes(kind: str, request: pytest.Fixture
         assert {each.source for each in copies} == outside
         assert len(outside) == {None: 0, SMALL_BYTES: 2, 0: 3}[most]
         seconds = program.profile({"x": x})
-        assert seconds.shape == (len(program.plan.pieces),)
+        assert seconds.shape == (len(program.plan.regions),)
     assert len({each for pair in found for each in pair}) == 1
 
 
@@ -284,7 +284,7 @@ def test_a_known_device_is_expected_to_take_as_long_as_its_vendors_library() -> 
     program.bind({"w": np.ones((80, 96), np.float32)})
     expected = program._expected()
     line = machine.device("rtx_4060")
-    assert sorted(expected) == list(range(len(program.plan.pieces)))
+    assert sorted(expected) == list(range(len(program.plan.regions)))
     assert expected[0].seconds == pytest.approx(
         1e-6 * machine.estimate(replace(line, matrix={}), "mat_mul", m=64, n=96, k=80).microseconds)
     text = program.explain(all=True)
@@ -295,9 +295,10 @@ def test_a_known_device_is_expected_to_take_as_long_as_its_vendors_library() -> 
     program.run({"x": np.ones((64, 80), np.float32)})
     launches = [launch for parts in program._parts.values() for part in parts
                 for launch in part.recording.launches]
-    pieces = program.plan.pieces
+    regions = program.plan.regions
     assert sum(launch.seconds for launch in launches) == pytest.approx(10 * sum(
-        max(piece.flops / line.vector["f32"], piece.bytes / line.bandwidth) for piece in pieces))
+        max(region.flops / line.vector["f32"], region.bytes / line.bandwidth)
+        for region in regions))
 
 
 def test_precisions_that_are_not_there() -> None:

@@ -14,7 +14,7 @@ from fuzz.engine_files import sections_of, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mixed_graphs import mixed_graphs
-from native_pieces import LEVELS
+from native_regions import LEVELS
 from safetensors.numpy import save_file
 
 import smalti
@@ -130,12 +130,12 @@ def test_what_a_file_says_of_quantised_weights_is_checked(change: dict, said: st
 
 
 def test_weights_held_as_halves_are_measured_as_halves(tmp_path: Path) -> None:
-    g = Graph("filtered")
+    g = Graph("winograd")
     x = g.input("x", (1, 64, 32, 32))
     g.output("y", g.apply("conv", x, g.parameter("w", (64, 64, 3, 3)), pads=(1, 1, 1, 1)))
     given = {"w": np.random.default_rng(0).standard_normal((64, 64, 3, 3)).astype(np.float16)}
     program = compile_graph(g, threads=1, weights={"w": "f16"})
-    assert any(slot.filtering and slot.dtype == "f16" for slot in program.image.slots)
+    assert any(slot.winograd and slot.dtype == "f16" for slot in program.image.slots)
     program.save(tmp_path / "a.smalti", weights=given)
     assert smalti.load(tmp_path / "a.smalti", threads=1).image == program.image
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_pieces import relative_error
+from native_regions import relative_error
 
 from smalti.errors import InputError, NumericsError
 from smalti.graph import Graph, evaluate
 from smalti.graph.quantised import quantised
 from smalti.runtime.compiler import compile_graph
-from smalti.runtime.guard import ERROR_MAX, filtering_error
+from smalti.runtime.guard import ERROR_MAX, winograd_error
 from smalti.runtime.image import Image
 from smalti.runtime.program import NativeProgram
 
@@ -22,30 +22,30 @@ def normal(*shape: int) -> np.ndarray:
 
 @pytest.mark.parametrize("folded", [False, True])
 @pytest.mark.parametrize("channels", [16, 320, 5000])
-def test_weights_of_models_stand_both_filterings(channels: int, folded: bool) -> None:
+def test_weights_of_models_stand_both_sizes_of_winograd(channels: int, folded: bool) -> None:
     weight = normal(20, channels, 3, 3)
-    two, four = (filtering_error(weight, size, folded) for size in (2, 4))
+    two, four = (winograd_error(weight, size, folded) for size in (2, 4))
     assert 1e-8 < two < four < ERROR_MAX
 
 
 @pytest.mark.parametrize("folded", [False, True])
 def test_transforms_below_the_normal_range_are_found(folded: bool) -> None:
     weight = normal(20, 64, 3, 3) * np.float32(1e-37)
-    assert filtering_error(weight, 2, folded) < ERROR_MAX < filtering_error(weight, 4, folded)
+    assert winograd_error(weight, 2, folded) < ERROR_MAX < winograd_error(weight, 4, folded)
 
 
 def test_one_channel_is_enough() -> None:
     weight = normal(8, 64, 3, 3)
     weight[3] *= np.float32(1e-38)
-    assert filtering_error(weight, 4, False) > ERROR_MAX
+    assert winograd_error(weight, 4, False) > ERROR_MAX
 
 
 def test_sums_beyond_the_range_are_infinitely_wrong() -> None:
-    assert filtering_error(normal(8, 64, 3, 3) * np.float32(3e38), 4, False) == np.inf
+    assert winograd_error(normal(8, 64, 3, 3) * np.float32(3e38), 4, False) == np.inf
 
 
 def test_an_output_without_weights_is_exact() -> None:
-    assert filtering_error(np.zeros((8, 64, 3, 3), np.float32), 4, False) == 0
+    assert winograd_error(np.zeros((8, 64, 3, 3), np.float32), 4, False) == 0
 
 
 def convolution(enlarged: bool = False) -> Graph:
@@ -58,9 +58,9 @@ def convolution(enlarged: bool = False) -> Graph:
 
 
 @pytest.mark.parametrize("scale, enlarged, left", [
-    (1, False, ""), (1, True, ""), (1e-37, False, "w is filtered by F(2)"),
-    (1e-37, True, "w is filtered by F(2)"), (3e38, False, "w is filtered by nothing"),
-    (3e38, True, "w is filtered by F(2)")])
+    (1, False, ""), (1, True, ""), (1e-37, False, "w uses Winograd F(2)"),
+    (1e-37, True, "w uses Winograd F(2)"), (3e38, False, "w does not use Winograd"),
+    (3e38, True, "w uses Winograd F(2)")])
 def test_a_program_falls_back_to_what_is_precise(scale: float, enlarged: bool, left: str) -> None:
     program = compile_graph(convolution(enlarged), threads=1)
     weight = normal(32, 32, 3, 3)
@@ -87,7 +87,7 @@ def test_quantised_weights_are_looked_at_as_the_floats_that_they_are(scale: floa
                       for dtypes in ({"w": "q8_min"}, {}))
     program.bind(lambda name: held)
     plain.bind(lambda name: held.floats())
-    assert program.filterings == plain.filterings == ({} if scale == 1 else {"w": 2})
+    assert program.winograd_sizes == plain.winograd_sizes == ({} if scale == 1 else {"w": 2})
     x = np.random.default_rng(0).uniform(-1, 1, (1, 64, 16, 16)).astype(np.float32)
     np.testing.assert_array_equal(program.run({"x": x})["y"], plain.run({"x": x})["y"])
 
@@ -118,7 +118,7 @@ def test_one_of_many_weights_that_is_bound_again_may_need_all_others() -> None:
         program.bind(small, only=["w"])
     program.bind(values)
     program.bind({**values, **small}, only=["w"])
-    assert "numeric guard: w is filtered by F(2)" in program.explain()
+    assert "numeric guard: w uses Winograd F(2)" in program.explain()
     x = np.ones((1, 32, 16, 16), np.float32)
     expected = evaluate(g, {"x": x}, {**values, **small})["y"]
     assert relative_error(program.run({"x": x})["y"], expected) < ERROR_MAX

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_pieces import LEVELS, relative_error
+from native_regions import LEVELS, relative_error
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits
@@ -85,7 +85,7 @@ def test_the_host_reads_no_values_that_are_stored_as_bf16(name: str) -> None:
     wide = g.apply("conv", g.apply("cast", double + double, to="f32"), w)
     g.output("y", g.apply("conv", wide * 2.0, w))
     program = check(g, name, precision="bf16")
-    stored = {(p.form, p.results[0].dtype) for p in program.image.pieces}
+    stored = {(p.form, p.results[0].dtype) for p in program.image.regions}
     assert stored == {("map", "f32"), ("host", "f64"), ("host", "f32"), ("contraction", "bf16"),
                       ("contraction", "f32")}
 
@@ -114,7 +114,7 @@ def test_graphs_of_halves_are_native(name: str, dtype: str, threads: int) -> Non
     graph = half(dtype)
     image = build_image(graph, level(name), limits(level(name), threads), "f32")
     program = NativeProgram(image, threads)
-    assert "host" not in {piece.form for piece in image.pieces}
+    assert "host" not in {region.form for region in image.regions}
     inputs, parameters = arrays(graph)
     program.bind(parameters.__getitem__)
     found = program.run(inputs)
@@ -161,7 +161,7 @@ def quantized(dtype: str) -> Graph:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_integers_between_layers_are_native(name: str, dtype: str, threads: int) -> None:
     program = check(quantized(dtype), name, threads)
-    assert "host" not in {piece.form for piece in program.image.pieces}
+    assert "host" not in {region.form for region in program.image.regions}
 
 
 def test_explain_says_what_the_host_does_and_why() -> None:
@@ -215,7 +215,7 @@ def test_rows_by_64_bit_numbers_are_native_and_checked(name: str) -> None:
     i, table = g.input("i", (2, 5), "i64"), g.parameter("table", (7, 24))
     g.output("y", g.apply("gather", table, i) * 2.0)
     program = check(g, name)
-    assert [piece.form for piece in program.image.pieces] == ["map"]
+    assert [region.form for region in program.image.regions] == ["map"]
     for wrong in (7, -1, 1 << 32):
         with pytest.raises(InputError, match="rows 0 to 6"):
             program.run({"i": np.full((2, 5), wrong)})

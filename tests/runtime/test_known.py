@@ -10,7 +10,7 @@ import pytest
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits
-from smalti.fuse import cut
+from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.runtime import compile_graph
 from smalti.runtime.devices import available_levels
@@ -35,8 +35,8 @@ def product() -> Graph:
 
 def first():
     """The kernel of the graph, and what is chosen without a store."""
-    (piece,) = cut(product()).pieces
-    return piece.kernel, parse(compiled().image.pieces[0].schedule)
+    (region,) = partition(product()).regions
+    return region.kernel, parse(compiled().image.regions[0].schedule)
 
 
 def compiled():
@@ -56,22 +56,22 @@ def test_the_best_known_schedule_is_used_and_kept_in_the_cache(
     before = run(compiled())
     store().note(scope(LEVEL, 1, "f32"), str(kernel), [Measured(str(other), 1.0, 0.9, True)])
     found = compiled()
-    assert found.image.pieces[0].schedule == str(other)
+    assert found.image.regions[0].schedule == str(other)
     assert np.array_equal(run(found), before)
     monkeypatch.setattr("smalti.runtime.compiler.build_image", None)
-    assert compiled().image.pieces[0].schedule == str(other)
+    assert compiled().image.regions[0].schedule == str(other)
     store().note(scope(LEVEL, 1, "f32"), "another kernel", [Measured(str(other), 1.0, 0.9, True)])
-    assert compiled().image.pieces[0].schedule == str(other), "other kernels change nothing"
+    assert compiled().image.regions[0].schedule == str(other), "other kernels change nothing"
 
 
 def test_what_was_not_verified_or_cannot_be_applied_is_not_used() -> None:
     kernel, chosen = first()
     best = Measured(str(replace(chosen, tile_x=7)), 1.0, 0.9, False)
     store().note(scope(LEVEL, 1, "f32"), str(kernel), [best])
-    assert compiled().image.pieces[0].schedule == str(chosen)
+    assert compiled().image.regions[0].schedule == str(chosen)
     illegal = Measured(str(replace(chosen, rows=31)), 1.0, 0.8, True)
     store().note(scope(LEVEL, 1, "f32"), str(kernel), [illegal])
-    assert compiled().image.pieces[0].schedule == str(chosen)
+    assert compiled().image.regions[0].schedule == str(chosen)
 
 
 def test_bytes_stay_what_they_are() -> None:
@@ -79,4 +79,4 @@ def test_bytes_stay_what_they_are() -> None:
     assert choose(kernel, limits(level(LEVEL)), "bf16").weights == "bf16"
     other = replace(chosen, weights="bf16", staged=True)
     store().note(scope(LEVEL, 1, "f32"), str(kernel), [Measured(str(other), 1.0, 0.5, True)])
-    assert compiled().image.pieces[0].schedule == str(chosen)
+    assert compiled().image.regions[0].schedule == str(chosen)

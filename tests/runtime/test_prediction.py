@@ -34,11 +34,11 @@ def small() -> Graph:
 def test_kernels_of_an_image_are_known_again_from_their_texts() -> None:
     image = compile_graph(small(), threads=1).image
     found = launches(image)
-    assert [image.pieces[n].form for n in found] == [one.kernel.form for one in found.values()]
+    assert [image.regions[n].form for n in found] == [one.kernel.form for one in found.values()]
     assert {"contraction", "group_scale_shift", "attention"} <= {
         one.kernel.form for one in found.values()}
     for number, one in found.items():
-        assert str(one.schedule) == image.pieces[number].schedule
+        assert str(one.schedule) == image.regions[number].schedule
         outside = {b.name for b in one.kernel.buffers if b.role != "local"}
         assert outside <= set(one.places) <= outside | {cpu.WORKSPACE}
 
@@ -54,7 +54,7 @@ def test_every_kernel_of_a_run_has_an_expected_time(target: str | None) -> None:
     program = compile_graph(small(), threads=1, target=target)
     image = program.image
     expected = predicted(image, modelled(image.level), 1)
-    assert set(expected) == {launch.piece for launch in image.launches[image.changing:]}
+    assert set(expected) == {launch.region for launch in image.launches[image.changing:]}
     assert all(1e-8 < one.seconds < 1e-2 for one in expected.values())
     text = program.explain(all=True).splitlines()
     assert sum(line.startswith("expected of a run: ") for line in text) == 1

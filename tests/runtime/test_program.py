@@ -393,12 +393,12 @@ def test_explain_tells_everything_of_every_kernel() -> None:
     assert max(map(len, after.splitlines())) <= 80
     assert f"{len(program.recipe.graph.nodes)} operations of a graph became" in after
     flat = " ".join(after.split())
-    for number, piece in enumerate(program.image.pieces):
-        (start,) = re.findall(rf"^ +{number}  {piece.form}.*$", after, re.M)
-        assert piece.scope in start
-        assert piece.schedule in flat and f"fusion ends here: {piece.reason}" in flat
-    assert after.count(" GFLOP/s") == len(program.image.pieces) + 1
-    assert set(program.timings) == {piece.form for piece in program.image.pieces}
+    for number, region in enumerate(program.image.regions):
+        (start,) = re.findall(rf"^ +{number}  {region.form}.*$", after, re.M)
+        assert region.scope in start
+        assert region.schedule in flat and f"fusion ends here: {region.reason}" in flat
+    assert after.count(" GFLOP/s") == len(program.image.regions) + 1
+    assert set(program.timings) == {region.form for region in program.image.regions}
     assert sum(program.timings.values()) == pytest.approx(float(program.seconds.sum()))
 
 

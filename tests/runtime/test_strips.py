@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, note
 from hypothesis import settings as examples
 from hypothesis import strategies as st
-from native_pieces import LEVELS, arrays_for, relative_error
+from native_regions import LEVELS, arrays_for, relative_error
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits
@@ -65,9 +65,9 @@ def test_a_decoder_takes_less_memory_for_the_same_bytes(name: str, precision: st
     inputs, parameters = arrays_for(graph)
     expected = evaluate(graph, inputs, parameters)["image"]
     image, plain = (make(graph, name, 2, precision) for make in (image_of, plain_image))
-    turns = {piece.scope.rpartition(".")[2] for piece in image.pieces if piece.strips > 1}
+    turns = {region.scope.rpartition(".")[2] for region in image.regions if region.strips > 1}
     assert {"conv1", "nin_shortcut", "conv2"} <= turns
-    assert all(piece.strips == 1 for piece in plain.pieces)
+    assert all(region.strips == 1 for region in plain.regions)
     assert image.arena_bytes < 0.75 * plain.arena_bytes
     found = [bound(plain, parameters, 2).run(inputs)["image"]]
     for threads in (1, 2, 3):
@@ -84,7 +84,7 @@ def run_in_any_order(program: NativeProgram, inputs: dict, source: random.Random
     launches, between = program.image.launches, []
     for number, launch in enumerate(launches):
         between += [(number, tile) for tile in range(launch.first, launch.tiles)]
-        if not launch.meet:
+        if not launch.barrier:
             continue
         source.shuffle(between)
         rows = [replace(program._row(which, launches[which]), first=tile, tiles=tile + 1)
@@ -93,7 +93,7 @@ def run_in_any_order(program: NativeProgram, inputs: dict, source: random.Random
         table = Table([rows], 1, scratch + -scratch % SCRATCH_ALIGNMENT, program._scratch_bytes)
         table.run(0, 1, True)
         between = []
-    assert launches[-1].meet
+    assert launches[-1].barrier
     return next(iter(program._outputs.values())).copy()
 
 
@@ -102,7 +102,7 @@ def test_tiles_between_two_barriers_run_in_any_order(name: str) -> None:
     graph = decoder()
     inputs, parameters = arrays_for(graph)
     program = bound(image_of(graph, name, 2), parameters, 2)
-    assert any(not launch.meet for launch in program.image.launches)
+    assert any(not launch.barrier for launch in program.image.launches)
     expected = program.run(inputs)["image"].copy()
     for seed in range(3):
         found = run_in_any_order(program, inputs, random.Random(seed))
@@ -167,7 +167,7 @@ def test_explain_shows_strips() -> None:
     program = NativeProgram(image_of(decoder(), LEVELS[-1], 1), 1)
     kernels = re.split(r"^ {0,4}\d+  ", program.explain(all=True), flags=re.M)[1:]
     found = [text for text in kernels if "strips, over its operand" in text]
-    assert len(found) == sum(piece.strips > 1 for piece in program.image.pieces) > 0
+    assert len(found) == sum(region.strips > 1 for region in program.image.regions) > 0
     assert any("nin_shortcut" in text for text in found)
 
 
@@ -182,8 +182,8 @@ def test_what_is_not_finite_is_found_in_a_kernel_that_runs_in_strips(
     graph = decoder()
     inputs, parameters = arrays_for(graph)
     image = image_of(graph, LEVELS[-1], 2)
-    inside = next(piece.scope for piece in image.pieces
-                  if piece.strips > 1 and piece.scope.endswith("nin_shortcut"))
+    inside = next(region.scope for region in image.regions
+                  if region.strips > 1 and region.scope.endswith("nin_shortcut"))
     parameters[f"{inside}.bias"] = np.full_like(parameters[f"{inside}.bias"], 3e38)
     parameters[f"{inside}.weight"] = parameters[f"{inside}.weight"] * 1e38
     program, ends = bound(image, parameters, 2), []
@@ -192,11 +192,11 @@ def test_what_is_not_finite_is_found_in_a_kernel_that_runs_in_strips(
         ends.append(last), launch(first, last)))
     with pytest.raises(NumericsError, match=inside):
         program.run_checked(inputs)
-    assert all(image.launches[end - 1].meet for end in ends)
+    assert all(image.launches[end - 1].barrier for end in ends)
 
 
 def test_small_programs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     image = image_of(decoder(), LEVELS[0], 1)
-    assert all(piece.strips == 1 for piece in image.pieces)
+    assert all(region.strips == 1 for region in image.regions)
     assert len(image.launches) == len(plain_image(decoder(), LEVELS[0], 1).launches)

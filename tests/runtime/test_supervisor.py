@@ -46,7 +46,7 @@ class World:
         run, beside, make = NativeProgram.run, NativeProgram.run_beside, Alternative.__init__
 
         def cost(program: NativeProgram, others: dict) -> np.ndarray:
-            first = parse(program.image.pieces[0].schedule)
+            first = parse(program.image.regions[0].schedule)
             now = others[0].schedule if 0 in others else first
             return np.array([min(now.tile_x, 1.5 * first.tile_x) / 100])
 
@@ -57,10 +57,10 @@ class World:
 
         def running_beside(program, inputs, others, instead):
             self.took, theirs = cost(program, instead), cost(program, others)
-            self.now += self.took.sum() + sum(theirs[piece] for piece in others)
+            self.now += self.took.sum() + sum(theirs[region] for region in others)
             outputs, found = beside(program, inputs, others, instead)
-            return outputs, {piece: Beside(self.took[piece], theirs[piece], each.same)
-                             for piece, each in found.items()}
+            return outputs, {region: Beside(self.took[region], theirs[region], each.same)
+                             for region, each in found.items()}
 
         def making(self_, *arguments):
             make(self_, *arguments)
@@ -77,7 +77,7 @@ def test_faster_schedules_are_found_at_little_cost(monkeypatch: pytest.MonkeyPat
     expected = program.run(INPUTS)["y"]
     world = World(monkeypatch)
     watched = Supervisor(program, lambda: world.now)
-    normal = parse(program.image.pieces[0].schedule).tile_x / 100
+    normal = parse(program.image.regions[0].schedule).tile_x / 100
     ahead = 0.0
     for number in range(1, 401):
         outputs = watched.run_checked(INPUTS)
@@ -87,7 +87,7 @@ def test_faster_schedules_are_found_at_little_cost(monkeypatch: pytest.MonkeyPat
     assert 1.0 < ahead < 1 + PROMISED
     assert world.took.sum() < 0.6 * normal and world.now < 0.97 * 400 * normal
     (known,) = store().best(scope(program.image.level, 1, "f32")).values()
-    assert known.ratio < 0.6 and compiled().image.pieces[0].schedule == known.schedule
+    assert known.ratio < 0.6 and compiled().image.regions[0].schedule == known.schedule
     again = Supervisor(program, lambda: world.now)
     again.run_checked(INPUTS)
     watched.begin()

@@ -51,8 +51,8 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
         return run(self, inputs, instead)
 
     def seconds(self) -> np.ndarray:
-        return np.array([float((running[n].schedule if n in running else parse(piece.schedule))
-                               .tile_x) for n, piece in enumerate(self.image.pieces)])
+        return np.array([float((running[n].schedule if n in running else parse(region.schedule))
+                               .tile_x) for n, region in enumerate(self.image.regions)])
 
     monkeypatch.setattr(NativeProgram, "run", noted)
     monkeypatch.setattr(NativeProgram, "kernel_seconds", seconds)
@@ -65,12 +65,12 @@ def test_what_is_faster_is_found_kept_and_compiled(timed: None) -> None:
     for _ in range(8 * TRIALS):
         assert tuner.turn()
     (row,) = tuner.rows()
-    assert row.pieces == 1 and row.tried >= 8 and row.best_seconds < 0.5 * row.seconds
+    assert row.regions == 1 and row.tried >= 8 and row.best_seconds < 0.5 * row.seconds
     assert parse(row.best).tile_x < parse(row.schedule).tile_x
     (known,) = store().best(scope(program.image.level, 1, "f32")).values()
     assert known.schedule == row.best and known.verified and known.ratio < 0.5
     again = compiled()
-    assert again.image.pieces[0].schedule == row.best
+    assert again.image.regions[0].schedule == row.best
     assert again.run(INPUTS)["y"].tobytes() == expected.tobytes()
     second = Tuner(again, INPUTS, WEIGHTS.__getitem__)
     assert second.entries[0].before == known.ratio, "what is in use is judged by the first choice"
@@ -90,21 +90,21 @@ def test_other_bytes_are_a_bug_and_named(timed: None, monkeypatch: pytest.Monkey
 
 def test_kernels_are_those_of_every_run() -> None:
     program = compiled()
-    (((text, schedule), pieces),) = kernels(program).items()
-    assert text.startswith("kernel contraction") and pieces == [0]
-    assert schedule == program.image.pieces[0].schedule
+    (((text, schedule), regions),) = kernels(program).items()
+    assert text.startswith("kernel contraction") and regions == [0]
+    assert schedule == program.image.regions[0].schedule
     assert thinned(range(1000), 4) == [0, 333, 666, 999] and thinned([1, 2]) == [1, 2]
 
 
-def test_pieces_of_one_kernel_under_other_schedules_are_told_apart() -> None:
+def test_regions_of_one_kernel_under_other_schedules_are_told_apart() -> None:
     g = Graph("twice")
     x = g.input("x", (1, 512, 64, 64))
     for name in "vw":
         x = g.apply("conv", x, g.parameter(name, (512, 512, 3, 3)), pads=(1,) * 4)
     g.output("y", x)
     program = NativeProgram(Recipe.of(g, "f32", (), 1).image(available_levels()[0]), 1)
-    assert len({piece.kernel for piece in program.image.pieces}) == 1
-    assert [pieces for _, pieces in sorted(kernels(program).items())] == [[0, 1]]
-    first, second = program.image.pieces
-    program.image.pieces[1] = replace(second, schedule=first.schedule + " ")
+    assert len({region.kernel for region in program.image.regions}) == 1
+    assert [regions for _, regions in sorted(kernels(program).items())] == [[0, 1]]
+    first, second = program.image.regions
+    program.image.regions[1] = replace(second, schedule=first.schedule + " ")
     assert sorted(kernels(program).values()) == [[0], [1]]

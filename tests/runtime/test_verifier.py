@@ -17,7 +17,7 @@ from smalti.runtime.verifier import verify
 
 
 def image() -> Image:
-    """Filtered and packed weights, constants, a table's rows, a host call and held inputs."""
+    """Transformed and packed weights, constants, a table's rows, a host call and held inputs."""
     g = Graph("all")
     x, i = g.input("x", (1, 64, 32, 32)), g.input("i", (1,), "i32")
     h = g.apply("conv", x, g.parameter("w", (64, 64, 3, 3)), pads=(1, 1, 1, 1))
@@ -63,17 +63,17 @@ CHANGES: dict[str, Callable[[Image], object]] = {
     "bytes$": slot(bytes=1 << 40),
     "elements from": slot(start=1 << 30),
     "packing function": slot(panels=-1),
-    "filtering of": lambda x: slot(filtering=replace(
-        next(s.filtering for s in x.slots if s.filtering), strides=(1 << 20, 9, 3, 1)))(x),
+    "winograd of": lambda x: slot(winograd=replace(
+        next(s.winograd for s in x.slots if s.winograd), strides=(1 << 20, 9, 3, 1)))(x),
     "no function": launch(function=-1),
     "tiles": launch(tiles=1 << 40),
     "tiles 9 to 1": launch(first=9, tiles=1),
-    "do not meet behind launch [0-9]+$": lambda x: x.launches.__setitem__(
-        -1, replace(x.launches[-1], meet=False)),
-    "do not meet": lambda x: setattr(x, "launches", [
-        *(replace(y, meet=False) if isinstance(y, Launch) else y for y in x.launches[:-1]),
+    "no barrier behind launch [0-9]+$": lambda x: x.launches.__setitem__(
+        -1, replace(x.launches[-1], barrier=False)),
+    "no barrier": lambda x: setattr(x, "launches", [
+        *(replace(y, barrier=False) if isinstance(y, Launch) else y for y in x.launches[:-1]),
         x.launches[-1]]),
-    "no piece": launch(piece=99),
+    "no region": launch(region=99),
     "pointer to slot": launch(pointers=(("slot", 99),)),
     "pointer to heap": launch(pointers=(("heap", 0),)),
     "no operation": call(operation="explode"),
@@ -90,7 +90,7 @@ CHANGES: dict[str, Callable[[Image], object]] = {
 @pytest.mark.parametrize("reason", CHANGES)
 def test_what_points_beyond_its_end_is_refused(reason: str) -> None:
     found = image()
-    assert any(entry.filtering for entry in found.slots)
+    assert any(entry.winograd for entry in found.slots)
     verify(found)
     CHANGES[reason](found)
     with pytest.raises(VerificationError, match=f"program all: .*{reason}"):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_pieces import LEVELS, Block, run_steps
+from native_regions import LEVELS, Block, run_steps
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits
@@ -279,11 +279,11 @@ def test_what_goes_wrong_leaves_no_half_bound_program() -> None:
 
 
 def packed_by_numpy(weight: np.ndarray, p: PackedWeight) -> np.ndarray:
-    """[panel][chunk][r][s][c][o], or [panel][point][c][o] with minimal filtering."""
+    """[panel][chunk][r][s][c][o], or [panel][point][c][o] with Winograd."""
     full = np.zeros((p.panels * p.width, p.chunks * p.chunk, p.rows, p.columns), np.float64)
     full[:p.out_channels, :p.channels] = weight
     if p.winograd:
-        g = np.array(p.filtering.weights)
+        g = np.array(p.transform.weights)
         points = np.einsum("ir,ocrs,js->ocij", g, full, g)
         return points.reshape(p.panels, p.width, p.chunks * p.chunk, -1).transpose(0, 3, 2, 1)
     return full.reshape(p.panels, p.width, p.chunks, p.chunk, p.rows, p.columns).transpose(

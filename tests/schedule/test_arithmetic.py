@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from native_pieces import LEVELS, PieceRunner, arrays_for, run_pieces
+from native_regions import LEVELS, PieceRunner, arrays_for, run_regions
 
-from smalti.fuse import cut
+from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.kernel.form import Kernel
 from smalti.schedule import Limits, Schedule, arithmetic, choose
@@ -27,15 +27,15 @@ def convolution(channels: int, size: int, window: int) -> Graph:
 def run(graph: Graph, name: str, change) -> tuple[Kernel, Schedule, np.ndarray]:
     """The contraction of `graph`, its schedule with the changes, and the result."""
     inputs, parameters = arrays_for(graph)
-    found = next(p.kernel for p in cut(graph).pieces if p.kernel.form == "contraction")
+    found = next(p.kernel for p in partition(graph).regions if p.kernel.form == "contraction")
 
     def pick(kernel: Kernel, bounds: Limits, precision: str) -> Schedule:
         return change(choose(kernel, bounds, precision)) if kernel == found else choose(
             kernel, bounds, precision)
 
     runner = PieceRunner(parameters, name, pick=pick)
-    result = run_pieces(graph, inputs, runner)["y"]
-    return found, next(s for s, p in zip(runner.schedules, cut(graph).pieces, strict=True)
+    result = run_regions(graph, inputs, runner)["y"]
+    return found, next(s for s, p in zip(runner.schedules, partition(graph).regions, strict=True)
                        if p.kernel == found), result
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from smalti.codegen.x86.instructions import LEVELS
 from smalti.codegen.x86.lower import limits
 from smalti.errors import IllegalSchedule
-from smalti.fuse import cut
+from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.kernel.form import Kernel
 from smalti.schedule import (
@@ -46,7 +46,7 @@ EXTENTS = st.one_of(st.integers(1, 70), st.sampled_from([128, 160, 320, 509, 128
 def kernel_of(build) -> Kernel:
     g = Graph("one")
     g.output("y", build(g))
-    return cut(g).pieces[0].kernel
+    return partition(g).regions[0].kernel
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
@@ -146,7 +146,7 @@ def test_few_tiles_are_shared_evenly(pixels: int, channels: int, out: int, threa
 
 @pytest.mark.parametrize("threads, out, group, chunk", [
     (2, 640, 2, 128), (4, 640, 1, 128), (20, 1280, 2, 128), (2, 32, 1, 128)])
-def test_streamed_filtering_takes_two_panels_where_no_thread_waits(threads: int, out: int,
+def test_streamed_winograd_takes_two_panels_where_no_thread_waits(threads: int, out: int,
                                                                    group: int, chunk: int) -> None:
     kernel = kernel_of(lambda g: g.apply(
         "conv", g.input("x", (2, 1280, 32, 32)), g.parameter("w", (out, 1280, 3, 3)),

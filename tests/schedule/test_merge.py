@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smalti.fuse import cut
+from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.kernel import build
 from smalti.kernel.form import Buffer, Call, Index, Kernel, Load, loads
@@ -123,14 +123,14 @@ def test_the_vector_axis_is_neither_divided_nor_looked_up(kernel: Kernel) -> Non
 def test_dense_axes_become_one() -> None:
     g = Graph("dense")
     g.output("y", g.input("x", (2, 6, 4, 5)) * g.input("z", (2, 6, 4, 5)))
-    axes, _ = map_axes(cut(g).pieces[0].kernel)
+    axes, _ = map_axes(partition(g).regions[0].kernel)
     assert axes == (("i1", 240),)  # channels lie innermost
     g = Graph("long")
     g.output("y", g.input("x", (2, 320, 64, 8)) * g.input("z", (2, 320, 64, 8)))
-    assert map_axes(cut(g).pieces[0].kernel)[0] == (("i3", 1024), ("i1", 320)), "to be tiled"
+    assert map_axes(partition(g).regions[0].kernel)[0] == (("i3", 1024), ("i1", 320)), "to be tiled"
     g = Graph("rows")
     g.output("y", g.input("x", (2, 3, 4)) + g.input("z", (4,)))
-    assert map_axes(cut(g).pieces[0].kernel)[0] == (("i1", 6), ("i2", 4))
+    assert map_axes(partition(g).regions[0].kernel)[0] == (("i1", 6), ("i2", 4))
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
@@ -151,7 +151,7 @@ def test_merged_contractions_visit_the_same_addresses(b: int, y: int, x: int, wi
     if kind == "time":
         out = out + g.input("t", (b, 5)).reshape(b, 5, 1, 1)
     g.output("y", out)
-    kernel = cut(g).pieces[0].kernel
+    kernel = partition(g).regions[0].kernel
     e = contraction_extents(kernel)
     patch, _, last = kernel.stages
     assert e.b * e.y * e.x == int(np.prod([n for _, n in last.axes[:3]]))

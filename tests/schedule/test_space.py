@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernel_strategies import GRAPHS, inputs_for, pieces
-from native_pieces import LEVELS, PieceRunner, arrays_for, relative_error, run_pieces
+from kernel_strategies import GRAPHS, inputs_for, regions
+from native_regions import LEVELS, PieceRunner, arrays_for, relative_error, run_regions
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits, lower
@@ -19,14 +19,14 @@ CPU = limits(level(LEVELS[-1]), 2, 48 << 10, 1 << 20)
 
 def test_a_space_begins_with_the_first_choice_and_holds_each_once() -> None:
     forms = set()
-    for piece in pieces():
-        first = choose(piece.kernel, CPU)
-        same, every = (space(piece.kernel, CPU, first, algorithms) for algorithms in (False, True))
+    for region in regions():
+        first = choose(region.kernel, CPU)
+        same, every = (space(region.kernel, CPU, first, algorithms) for algorithms in (False, True))
         assert same[0] == every[0] == first and len(set(every)) == len(every)
         assert set(same) <= set(every)
-        assert {arithmetic(piece.kernel, s) for s in same} == {arithmetic(piece.kernel, first)}
+        assert {arithmetic(region.kernel, s) for s in same} == {arithmetic(region.kernel, first)}
         if len(every) > 1:
-            forms.add(piece.kernel.form)
+            forms.add(region.kernel.form)
     assert forms >= {"map", "contraction", "attention", "group_scale_shift", "layer_scale_shift"}
 
 
@@ -34,13 +34,13 @@ def test_all_algorithms_are_in_a_space() -> None:
     g = Graph("convolution")
     g.output("y", g.apply("conv", g.input("x", (1, 64, 16, 16)),
                           g.parameter("w", (64, 64, 3, 3)), pads=(1,) * 4))
-    from smalti.fuse import cut
+    from smalti.fuse import partition
 
-    (piece,) = cut(g).pieces
-    found = space(piece.kernel, CPU, choose(piece.kernel, CPU), algorithms=True)
+    (region,) = partition(g).regions
+    found = space(region.kernel, CPU, choose(region.kernel, CPU), algorithms=True)
     assert {s.winograd for s in found} == {0, 2, 4}
     assert {s.vectors for s in found} >= {1, 2} and {s.shared for s in found} == {True, False}
-    assert all(lower(piece.kernel, s, level(LEVELS[-1])).steps for s in found[::29])
+    assert all(lower(region.kernel, s, level(LEVELS[-1])).steps for s in found[::29])
 
 
 @pytest.mark.parametrize("name", LEVELS)
@@ -57,6 +57,6 @@ def test_members_compute_what_the_reference_does(name: str, build) -> None:
         return every[turns.integers(len(every))]
 
     for _ in range(2):
-        found = run_pieces(graph, inputs, PieceRunner(parameters, name, pick=pick))
+        found = run_regions(graph, inputs, PieceRunner(parameters, name, pick=pick))
         for output, array in expected.items():
             assert relative_error(found[output], array) < 2e-5

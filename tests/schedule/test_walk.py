@@ -7,14 +7,14 @@ from functools import partial
 
 import numpy as np
 import pytest
-from native_pieces import LEVELS, PieceRunner
+from native_regions import LEVELS, PieceRunner
 
 from smalti.codegen.x86.lower import lower
-from smalti.fuse import Piece, View, cut
+from smalti.fuse import Region, View, partition
 from smalti.graph import Graph, Value
 from smalti.kernel.form import Kernel
 from smalti.schedule import Limits, Schedule, choose
-from smalti.schedule.choose import FILTERING_MAX
+from smalti.schedule.choose import WINOGRAD_MAX
 from smalti.schedule.walk import walk
 
 
@@ -59,11 +59,11 @@ CASES = {
 }
 
 
-def piece_of(case: str) -> Piece:
+def region_of(case: str) -> Region:
     shape, build = CASES[case]
     g = Graph("walked")
     g.output("y", build(g.input("x", shape)))
-    return next(p for p in cut(g).pieces if p.kernel.form == "contraction")
+    return next(p for p in partition(g).regions if p.kernel.form == "contraction")
 
 
 def elements(runner: PieceRunner, view: View) -> np.ndarray:
@@ -72,17 +72,17 @@ def elements(runner: PieceRunner, view: View) -> np.ndarray:
 
 
 class Walked:
-    """A piece that is run in part; its operands are random."""
+    """A region that is run in part; its operands are random."""
 
-    def __init__(self, piece: Piece, name: str, pick: Callable) -> None:
-        self.piece, self.name, self.pick = piece, name, pick
+    def __init__(self, region: Region, name: str, pick: Callable) -> None:
+        self.region, self.name, self.pick = region, name, pick
         rng = np.random.default_rng(0)
         self.values = {view.storage: rng.standard_normal(view.storage.size).astype(np.float32)
-                       for buffer, view in piece.views.items() if buffer != "out"}
+                       for buffer, view in region.views.items() if buffer != "out"}
         runner = self.runner()
-        schedule = pick(piece.kernel, runner.bounds, "f32")
-        self.tiles = lower(piece.kernel, schedule, runner.level).steps[-1].tiles
-        self.walk = walk(piece.kernel, schedule)
+        schedule = pick(region.kernel, runner.bounds, "f32")
+        self.tiles = lower(region.kernel, schedule, runner.level).steps[-1].tiles
+        self.walk = walk(region.kernel, schedule)
 
     def runner(self) -> PieceRunner:
         """What runs it, from new memory."""
@@ -96,28 +96,28 @@ class Walked:
         With `dead`, what they and those behind them do not read is NaN.
         """
         runner, each = self.runner(), self.walk
-        for name, view in self.piece.views.items():
+        for name, view in self.region.views.items():
             if name != "out" and view.storage.kind != "parameter":
                 found = elements(runner, view)
                 found[:] = self.values[view.storage][view.offset:]
                 if dead and name in each.read:
                     found[:each.read[name][first]] = np.nan
-        runner.run(self.piece, [(block + each.tiles * first, block + each.tiles * end)
+        runner.run(self.region, [(block + each.tiles * first, block + each.tiles * end)
                                 for block in range(0, self.tiles, each.rows * each.tiles)])
-        return elements(runner, self.piece.views["out"]).copy()
+        return elements(runner, self.region.views["out"]).copy()
 
 
-def picked(kernel: Kernel, bounds: Limits, precision: str, filtering: int) -> Schedule:
+def picked(kernel: Kernel, bounds: Limits, precision: str, winograd: int) -> Schedule:
     """Small tiles, so that there are many rows of them."""
     small = Limits(bounds.lanes, bounds.vectors, 16 << 10, 128 << 10, 2, bounds.pairs)
-    return choose(kernel, small, precision, filtering)
+    return choose(kernel, small, precision, winograd)
 
 
 @pytest.mark.parametrize("name", LEVELS)
-@pytest.mark.parametrize("filtering", [0, 2, FILTERING_MAX])
+@pytest.mark.parametrize("winograd", [0, 2, WINOGRAD_MAX])
 @pytest.mark.parametrize("case", CASES)
-def test_code_reads_and_writes_what_the_walk_says(case: str, filtering: int, name: str) -> None:
-    walked = Walked(piece_of(case), name, partial(picked, filtering=filtering))
+def test_code_reads_and_writes_what_the_walk_says(case: str, winograd: int, name: str) -> None:
+    walked = Walked(region_of(case), name, partial(picked, winograd=winograd))
     rows = walked.walk.rows
     whole = walked.run(0, rows)
     assert rows > 1 and np.isfinite(whole).all()
@@ -133,11 +133,11 @@ def test_code_reads_and_writes_what_the_walk_says(case: str, filtering: int, nam
 
 
 def test_only_contractions_whose_tiles_read_in_order_walk() -> None:
-    piece = piece_of("3x3")
-    schedule = choose(piece.kernel, Limits(16, 32, threads=1))
-    assert walk(piece.kernel, schedule) is not None
+    region = region_of("3x3")
+    schedule = choose(region.kernel, Limits(16, 32, threads=1))
+    assert walk(region.kernel, schedule) is not None
     g = Graph("others")
     x = g.input("x", (1, 16, 8, 8))
     g.output("y", g.apply("reduce_mean", behind_a_norm(x), axes=(2, 3)))
-    for other in cut(g).pieces:
+    for other in partition(g).regions:
         assert walk(other.kernel, choose(other.kernel, Limits(16, 32))) is None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from native_pieces import LEVELS
+from native_regions import LEVELS
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits, lower
-from smalti.fuse import cut
+from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.kernel.form import Kernel
 from smalti.schedule import choose
@@ -18,7 +18,7 @@ from smalti.tune.assignment import greedy
 from smalti.tune.preference import GAIN_MIN
 
 CPU = limits(level(LEVELS[-1]), 2, 48 << 10, 1 << 20)
-FILTERING = 4
+WINOGRAD = 4
 
 
 def convolutions(*sizes: tuple[int, int]) -> list[Kernel]:
@@ -28,11 +28,11 @@ def convolutions(*sizes: tuple[int, int]) -> list[Kernel]:
         weight = g.parameter(f"w{number}", (channels, channels, 3, 3))
         g.output(f"y{number}", g.apply("conv", g.input(f"x{number}", (1, channels, side, side)),
                                        weight, pads=(1, 1, 1, 1)))
-    return [piece.kernel for piece in cut(g).pieces]
+    return [region.kernel for region in partition(g).regions]
 
 
 def plan(kernels, growth: int, cost, **how):
-    return planned(kernels, CPU, "f32", growth, [FILTERING] * len(kernels), cost, **how)
+    return planned(kernels, CPU, "f32", growth, [WINOGRAD] * len(kernels), cost, **how)
 
 
 def test_without_a_model_the_rules_choose_in_order() -> None:
@@ -47,7 +47,7 @@ def test_bytes_go_to_the_layer_that_gains_most_and_no_more_than_there_are() -> N
     kernels = convolutions((64, 40), (64, 48))
 
     def cost(kernel: Kernel, schedule) -> float:
-        if schedule.winograd == FILTERING and growth_of(kernel, schedule, "f32"):
+        if schedule.winograd == WINOGRAD and growth_of(kernel, schedule, "f32"):
             return 4.0 if kernel == kernels[0] else 3.0
         return 5.0
 
@@ -72,7 +72,7 @@ def test_another_algorithm_has_to_be_far_better(gain: float, taken: bool) -> Non
 
 def test_every_algorithm_that_is_offered_can_be_made() -> None:
     (kernel,) = convolutions((32, 40))
-    found = algorithms(kernel, CPU, "f32", FILTERING)
+    found = algorithms(kernel, CPU, "f32", WINOGRAD)
     assert {(s.winograd, s.streamed, s.transient) for s in found} == {
         (0, False, False), *((m, *how) for m in (2, 4) for how in (
             (False, False), (False, True), (True, False)))}

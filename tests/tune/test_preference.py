@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from kernel_strategies import pieces
-from native_pieces import LEVELS
+from kernel_strategies import regions
+from native_regions import LEVELS
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits, lower
@@ -13,7 +13,7 @@ from smalti.schedule.space import DECISIONS, around, space
 from smalti.tune.preference import GAIN_MIN, preferred
 
 CPU = limits(level(LEVELS[-1]), 2, 48 << 10, 1 << 20)
-KERNELS = list(dict.fromkeys(piece.kernel for piece in pieces()))
+KERNELS = list(dict.fromkeys(region.kernel for region in regions()))
 
 
 @pytest.mark.parametrize("number", range(len(KERNELS)))

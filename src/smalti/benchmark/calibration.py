@@ -32,7 +32,7 @@ FASTEST = 10
 """One run of so many counts."""
 MEMORY_BYTES_MIN = 64 << 20
 PRECISIONS = ("f32", "bf16")
-FILTERED = "conv 3x3, "
+WINOGRAD = "conv 3x3, "
 """Kernels whose products are f32 in both precisions."""
 Progress = Callable[[str], None]
 
@@ -139,7 +139,7 @@ def measured_kernels(target: str, threads: int,
     """
     programs = []
     for name, build in KERNELS.items():
-        for precision in PRECISIONS[:1 if name.startswith(FILTERED) else None]:
+        for precision in PRECISIONS[:1 if name.startswith(WINOGRAD) else None]:
             progress(f"compiling {name}, {precision}")
             programs.append(prepared(name, build, precision, target, threads))
     taken: list[list[np.ndarray]] = [[] for _ in programs]

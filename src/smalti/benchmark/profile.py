@@ -19,7 +19,7 @@ from smalti.benchmark.table import columns, duration
 from smalti.errors import DeviceError
 from smalti.graph.operation import DTYPES, FLOATS
 from smalti.runtime.device_program import DeviceProgram
-from smalti.runtime.image import PieceInfo
+from smalti.runtime.image import RegionInfo
 from smalti.runtime.interface import Program
 from smalti.runtime.program import NativeProgram
 
@@ -86,7 +86,7 @@ def profiled(program: Program, inputs: Mapping[str, np.ndarray], runs: int) -> P
                           f"numpy reference; a profile needs x86-64 with AVX2")
     program.run(inputs)
     native = isinstance(program, NativeProgram)
-    pieces: Sequence[PieceInfo] = program.image.pieces if native else program.plan.pieces
+    regions: Sequence[RegionInfo] = program.image.regions if native else program.plan.regions
     wholes, each = [], []
     for _ in range(runs):
         started = time.perf_counter()
@@ -94,9 +94,9 @@ def profiled(program: Program, inputs: Mapping[str, np.ndarray], runs: int) -> P
         wholes.append(time.perf_counter() - started)
         each.append(program.kernel_seconds() if native else program.profile(inputs).tolist())
     kernels = tuple(
-        KernelTime(piece.scope or program.name, piece.form, piece.schedule, seconds, piece.flops,
-                   piece.bytes)
-        for piece, seconds in zip(pieces, zip(*each, strict=True), strict=True) if any(seconds))
+        KernelTime(region.scope or program.name, region.form, region.schedule, seconds,
+                   region.flops, region.bytes)
+        for region, seconds in zip(regions, zip(*each, strict=True), strict=True) if any(seconds))
     return Profile(program.name, kernels, tuple(wholes))
 
 

@@ -123,7 +123,7 @@ def table(tuner: Tuner, top: int) -> str:
         if row.best != row.schedule:
             lines.append((duration(row.seconds), duration(row.best_seconds),
                           f"{1 - row.best_seconds / row.seconds:.1%}", str(row.tried),
-                          f"{row.form} x{row.pieces}", row.scope, changes(row)))
+                          f"{row.form} x{row.regions}", row.scope, changes(row)))
     whole, best = (sum(getattr(row, name) for row in rows) for name in ("seconds", "best_seconds"))
     gained = sum(row.best != row.schedule for row in rows)
     return (f"{tuner.program.name}: {gained} of {len(rows)} kernels are faster, by "

@@ -45,15 +45,15 @@ def on_this_cpu(m: int, n: int, k: int, threads: int = 1,
     random = np.random.default_rng(0)
     weight = random.standard_normal((k, n)).astype(np.float32)
     program.bind({"w": weight})
-    (piece,) = (number for number, each in enumerate(program.image.pieces)
+    (region,) = (number for number, each in enumerate(program.image.regions)
                 if each.form == "contraction")
-    kernel = parse_kernel(program.image.kernels[program.image.pieces[piece].kernel])
-    first = parse(program.image.pieces[piece].schedule)
+    kernel = parse_kernel(program.image.kernels[program.image.regions[region].kernel])
+    first = parse(program.image.regions[region].schedule)
     inputs = {"x": random.standard_normal((m, k)).astype(np.float32)}
     members, alternatives = [], []
     for member in thinned(space(kernel, limits_of(program), first), candidates_max):
         try:
-            alternatives.append(Alternative(program.image, piece, kernel, member,
+            alternatives.append(Alternative(program.image, region, kernel, member,
                                             lambda name: weight))
         except IllegalSchedule:
             continue
@@ -61,8 +61,8 @@ def on_this_cpu(m: int, n: int, k: int, threads: int = 1,
     seconds = np.full(len(members), np.inf)
     for _ in range(RUNS):  # in turns, so that what else runs meanwhile hurts all alike
         for number, alternative in enumerate(alternatives):
-            program.run(inputs, {piece: alternative})
-            seconds[number] = min(seconds[number], program.kernel_seconds()[piece])
+            program.run(inputs, {region: alternative})
+            seconds[number] = min(seconds[number], program.kernel_seconds()[region])
     device = modelled(program.image.level)
     expected = np.array([estimate_kernel(device, kernel, member, threads).seconds
                          for member in members])

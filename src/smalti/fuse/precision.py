@@ -20,7 +20,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from smalti.fuse.piece import Cut, HostPiece, Piece
+from smalti.fuse.region import HostRegion, Partition, Region
 from smalti.fuse.support import When
 from smalti.fuse.view import Storage, View
 from smalti.graph.quantised import FORMATS
@@ -31,21 +31,22 @@ WIDENING = ("contraction", "depthwise", "map")
 """Forms of kernels that read f16 wherever they read."""
 
 
-def narrowed(found: Cut, elements_min: int = ELEMENTS_MIN, dtype: str = "bf16") -> Cut:
+def narrowed(found: Partition, elements_min: int = ELEMENTS_MIN, dtype: str = "bf16") -> Partition:
     """`found` with the values between kernels, of at least `elements_min` elements, as `dtype`, one
     of halves."""
     seen = {view.storage for view in found.outputs.values()}
-    seen |= {view.storage for piece in found.pieces if isinstance(piece, HostPiece)
-             for view in piece.views.values()}
-    made = {piece.views["out"].storage for piece in found.pieces
-            if "out" in piece.views and piece.when > When.BINDING} - seen
+    seen |= {view.storage for region in found.regions if isinstance(region, HostRegion)
+             for view in region.views.values()}
+    made = {region.views["out"].storage for region in found.regions
+            if "out" in region.views and region.when > When.BINDING} - seen
     narrow = {storage: replace(storage, dtype=dtype) for storage in made
               if storage.kind == "arena" and storage.dtype == "f32"
               and storage.size >= elements_min}
     return stored_in(found, narrow)
 
 
-def held(found: Cut, dtypes: Mapping[str, str], elements_min: int = ELEMENTS_MIN) -> Cut:
+def held(found: Partition, dtypes: Mapping[str, str],
+         elements_min: int = ELEMENTS_MIN) -> Partition:
     """`found` with the parameters that `dtypes` names held as it says: halves, or quantised.
 
     Those are parameters of at least `elements_min` elements that only kernels of the forms
@@ -54,27 +55,27 @@ def held(found: Cut, dtypes: Mapping[str, str], elements_min: int = ELEMENTS_MIN
     that should be are f16. All else stays f32.
     """
     readers: dict[Storage, list[str]] = {}
-    for piece in found.pieces:
-        for name, view in piece.views.items():
+    for region in found.regions:
+        for name, view in region.views.items():
             storage = view.storage
             if storage.kind == "parameter" and storage.name in dtypes:
                 readers.setdefault(storage, []).append(
-                    _read_as(piece, name, view, dtypes[storage.name]))
+                    _read_as(region, name, view, dtypes[storage.name]))
     stored = {storage: replace(storage, dtype=max(asked, key=lambda dtype: ELEMENT_BYTES[dtype]))
               for storage, asked in readers.items()
               if storage.dtype == "f32" and storage.size >= elements_min}
     return stored_in(found, stored)
 
 
-def _read_as(piece: Piece | HostPiece, name: str, view: View, dtype: str) -> str:
-    """What a piece can read `view` as, which it calls `name`, where `dtype` is given: that or more.
-    """
-    if isinstance(piece, HostPiece) or piece.kernel.form not in WIDENING:
+def _read_as(region: Region | HostRegion, name: str, view: View, dtype: str) -> str:
+    """What a region can read `view` as, which it calls `name`, where `dtype` is given: that or
+    more."""
+    if isinstance(region, HostRegion) or region.kernel.form not in WIDENING:
         return "f32"
     form = FORMATS.get(dtype)
     if form is None:
         return dtype
-    if piece.kernel.form != "contraction" or name != "weight" or len(view.shape) != 4:
+    if region.kernel.form != "contraction" or name != "weight" or len(view.shape) != 4:
         return "f16"
     (_, channels, *window), (row, *inner) = view.shape, view.strides
     dense = (math.prod(window), window[1], 1)
@@ -84,20 +85,20 @@ def _read_as(piece: Piece | HostPiece, name: str, view: View, dtype: str) -> str
     return dtype if whole and side_by_side else "f16"
 
 
-def stored_in(found: Cut, storages: Mapping[Storage, Storage]) -> Cut:
+def stored_in(found: Partition, storages: Mapping[Storage, Storage]) -> Partition:
     """`found` with each storage that is a key of `storages` replaced by the one named there."""
     def moved(views: Mapping[str, View]) -> dict[str, View]:
         return {name: replace(view, storage=storages.get(view.storage, view.storage))
                 for name, view in views.items()}
 
-    pieces = []
-    for piece in found.pieces:
-        views = moved(piece.views)
-        if isinstance(piece, HostPiece):
-            pieces.append(replace(piece, views=views))
+    regions = []
+    for region in found.regions:
+        views = moved(region.views)
+        if isinstance(region, HostRegion):
+            regions.append(replace(region, views=views))
             continue
         buffers = tuple(replace(b, dtype=views[b.name].storage.dtype) if b.name in views else b
-                        for b in piece.kernel.buffers)
-        pieces.append(replace(piece, views=views, kernel=replace(piece.kernel, buffers=buffers)))
+                        for b in region.kernel.buffers)
+        regions.append(replace(region, views=views, kernel=replace(region.kernel, buffers=buffers)))
     return replace(found, inputs=moved(found.inputs), outputs=moved(found.outputs),
-                   pieces=pieces)
+                   regions=regions)

@@ -13,7 +13,7 @@ from smalti.graph import Node, Value
 from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Load
 
 if TYPE_CHECKING:
-    from smalti.fuse.cut import _Cutter
+    from smalti.fuse.partition import _Partitioner
 
 ROLES = {"input": "input", "arena": "input", "parameter": "parameter", "constant": "parameter"}
 Place = tuple[Index, ...]
@@ -25,7 +25,7 @@ class Reader:
     `extents` are those of the kernel's axes; reshapes that split a value's index need them.
     """
 
-    def __init__(self, cutter: _Cutter, extents: Mapping[str, int] | None = None) -> None:
+    def __init__(self, cutter: _Partitioner, extents: Mapping[str, int] | None = None) -> None:
         self.cutter, self.extents = cutter, extents or {}
         self._names: dict[View, str] = {}
 

@@ -15,20 +15,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from smalti.fuse.piece import Cut, HostPiece, Piece
+from smalti.fuse.region import HostRegion, Partition, Region
 from smalti.fuse.view import Storage, View
 
 
-def siblings(found: Cut) -> list[tuple[int, ...]]:
+def siblings(found: Partition) -> list[tuple[int, ...]]:
     """Numbers of contractions, two or more, that are the last to read an operand, and that could
     run one right behind the other with results side by side."""
     readers: dict[Storage, list[int]] = {}
     written: dict[Storage, int] = {}
     views: dict[Storage, list[View]] = {}
-    for number, piece in enumerate(found.pieces):
-        results = {"out"} if isinstance(piece, HostPiece) else {
-            buffer.name for buffer in piece.kernel.buffers if buffer.role == "output"}
-        for name, view in piece.views.items():
+    for number, region in enumerate(found.regions):
+        results = {"out"} if isinstance(region, HostRegion) else {
+            buffer.name for buffer in region.kernel.buffers if buffer.role == "output"}
+        for name, view in region.views.items():
             views.setdefault(view.storage, []).append(view)
             if name in results:
                 written[view.storage] = number
@@ -37,15 +37,15 @@ def siblings(found: Cut) -> list[tuple[int, ...]]:
     given = {view.storage for view in found.outputs.values()}
 
     def movable(number: int, first: int) -> bool:
-        piece = found.pieces[number]
-        if isinstance(piece, HostPiece) or piece.kernel.form != "contraction" \
-                or piece.when != found.pieces[first].when:
+        region = found.regions[number]
+        if isinstance(region, HostRegion) or region.kernel.form != "contraction" \
+                or region.when != found.regions[first].when:
             return False
-        out, pixels = piece.views["out"], _pixels(found.pieces[first].views["out"])
+        out, pixels = region.views["out"], _pixels(found.regions[first].views["out"])
         return out.storage not in given and pixels is not None and _pixels(out) == pixels and all(
             _widened(view, out.shape[3], out.shape[3], 0) for view in views[out.storage]) and all(
             written.get(view.storage, -1) < first
-            for name, view in piece.views.items() if name != "out")
+            for name, view in region.views.items() if name != "out")
 
     groups = []
     for numbers in readers.values():
@@ -56,32 +56,32 @@ def siblings(found: Cut) -> list[tuple[int, ...]]:
     return groups
 
 
-def side_by_side(found: Cut, numbers: Sequence[int]) -> tuple[Cut, list[int]]:
-    """`found` with the pieces `numbers`, which are siblings, one behind the other and their results
-    side by side; and the number in `found` of each of its pieces."""
-    outs = [found.pieces[number].views["out"] for number in numbers]
+def side_by_side(found: Partition, numbers: Sequence[int]) -> tuple[Partition, list[int]]:
+    """`found` with the regions `numbers`, which are siblings, one behind the other and their
+    results side by side; and the number in `found` of each of its regions."""
+    outs = [found.regions[number].views["out"] for number in numbers]
     channels = [out.shape[3] for out in outs]
     total = sum(channels)
     storage = Storage("arena", sum(out.storage.size for out in outs), outs[0].storage.dtype)
     moves = {out.storage: (count, at) for out, count, at in zip(
         outs, channels, accumulate(channels, initial=0), strict=False)}
 
-    def moved(piece: Piece | HostPiece) -> Piece | HostPiece:
-        views = dict(piece.views)
-        for name, view in piece.views.items():
+    def moved(region: Region | HostRegion) -> Region | HostRegion:
+        views = dict(region.views)
+        for name, view in region.views.items():
             if view.storage in moves:
                 count, at = moves[view.storage]
                 views[name] = replace(_widened(view, count, total, at), storage=storage)
-        if isinstance(piece, HostPiece):
-            return replace(piece, views=views)
+        if isinstance(region, HostRegion):
+            return replace(region, views=views)
         buffers = tuple(replace(b, strides=views[b.name].strides) if b.name in views else b
-                        for b in piece.kernel.buffers)
-        return replace(piece, views=views, kernel=replace(piece.kernel, buffers=buffers))
+                        for b in region.kernel.buffers)
+        return replace(region, views=views, kernel=replace(region.kernel, buffers=buffers))
 
-    order = [n for n in range(len(found.pieces)) if n not in numbers[1:]]
+    order = [n for n in range(len(found.regions)) if n not in numbers[1:]]
     behind = order.index(numbers[0]) + 1
     order[behind:behind] = numbers[1:]
-    return replace(found, pieces=[moved(found.pieces[n]) for n in order]), order
+    return replace(found, regions=[moved(found.regions[n]) for n in order]), order
 
 
 def _pixels(out: View) -> tuple | None:

@@ -1,4 +1,4 @@
-"""How one piece is computed: loop-level form, text, verifier, numpy reference."""
+"""How one region is computed: loop-level form, text, verifier, numpy reference."""
 
 from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Kernel, Load, Stage
 from smalti.kernel.interpreter import run

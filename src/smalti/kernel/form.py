@@ -1,4 +1,4 @@
-"""How one piece of a graph is computed: iteration axes, affine reads, scalar expressions.
+"""How one region of a graph is computed: iteration axes, affine reads, scalar expressions.
 
 A kernel is a short sequence of stages. Each stage fills one buffer: for every point of its axes it
 evaluates a scalar expression, summed (or maximised) over its reduced axes. Buffers that only live

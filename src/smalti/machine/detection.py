@@ -27,7 +27,7 @@ PORTS = 2.0
 HALF_WIDTH = ("zen4",)
 """Architectures that take two clocks for 512 bits."""
 BARRIER_SECONDS = 1e-6
-"""Between two steps, where a few threads meet."""
+"""A barrier of a few threads between two steps."""
 CLOCK, WATTS_A_CORE = 3.5e9, 10.0
 """Of a core whose line the library lacks."""
 EXTRAS = re.compile(r"\d+-Core Processor|with .*|w/ .*|CPU.*|@.*|\d+th Gen|Processor", re.I)

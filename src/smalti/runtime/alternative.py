@@ -34,16 +34,16 @@ from smalti.schedule.merge import weights_bound
 
 
 class Alternative:
-    """Code of `kernel` under `schedule`, in place of piece number `piece` of `image`.
+    """Code of `kernel` under `schedule`, in place of region number `region` of `image`.
 
     `read(name)` gives the parameters that are bound to the program. Raises IllegalSchedule where
     the schedule cannot be applied, or wants weights in another layout and there is no `read`.
     """
 
-    def __init__(self, image: Image, piece: int, kernel: Kernel, schedule: Schedule,
+    def __init__(self, image: Image, region: int, kernel: Kernel, schedule: Schedule,
                  read: Read | None = None) -> None:
         self.schedule = schedule
-        slot = _other_weights(image, piece, kernel, schedule)
+        slot = _other_weights(image, region, kernel, schedule)
         if slot is not None and read is None:
             raise IllegalSchedule("weights in another layout have to be read again")
         self._low = low = lower(kernel, schedule, level(image.level))
@@ -68,15 +68,15 @@ class Alternative:
                 for place, step in zip(self._places, self._low.steps, strict=True)]
 
 
-def _other_weights(image: Image, piece: int, kernel: Kernel, schedule: Schedule) -> Slot | None:
+def _other_weights(image: Image, region: int, kernel: Kernel, schedule: Schedule) -> Slot | None:
     """The slot of a weight that `schedule` wants in another layout, or None."""
-    before = parse(image.pieces[piece].schedule)
+    before = parse(image.regions[region].schedule)
     if not isinstance(before, ContractionSchedule) or not weights_bound(kernel):
         return None
     if len({_layout(packed_weight(kernel, s, level(image.level)))
             for s in (before, schedule)}) == 1:
         return None
-    launch = next(launch for launch in image.launches if launch.piece == piece)
+    launch = next(launch for launch in image.launches if launch.region == region)
     return image.slots[launch.pointers[pointers(kernel).index("weight")][1]]
 
 

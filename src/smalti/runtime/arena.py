@@ -30,16 +30,16 @@ class Arena:
 
 
 def arranged(found: Course, workspaces: Sequence[int]) -> Arena:
-    """The arena of a course whose pieces need `workspaces` bytes besides, each while it runs."""
+    """The arena of a course whose regions need `workspaces` bytes besides, each while it runs."""
     lives = found.lives
     numbers = {storage: number for number, storage in enumerate(lives.roots)}
     intervals = [Interval(s.bytes + ALIGNMENT, *lives[s]) for s in lives.roots]
     working = []
     for time, turn in enumerate(found.turns):
-        for piece in turn.pieces:
-            if workspaces[piece]:
-                working.append(piece)
-                intervals.append(Interval(workspaces[piece], time, time))
+        for region in turn.regions:
+            if workspaces[region]:
+                working.append(region)
+                intervals.append(Interval(workspaces[region], time, time))
     behind = {numbers[turn.strips.operand]: (numbers[turn.strips.result], turn.strips.distance)
               for turn in found.turns if turn.strips}
     offsets, size = plan(intervals, ALIGNMENT, behind)

@@ -1,6 +1,7 @@
 """A graph becomes a program: the whole pipeline, as one list of named steps.
 
-    graph --rewrite--> graph --cut--> pieces --choose--> schedules --lower--> code --plan--> image
+    graph --rewrite--> graph --partition--> regions --choose--> schedules
+          --lower--> code --plan--> image
 
 Kernels that are equal are compiled once. Whole images are kept in the compile cache, under a hash
 of the graph's text, the feature level, the limits, the precision, the schedules that were measured
@@ -25,7 +26,7 @@ from smalti.codegen.x86.instructions import Level, level
 from smalti.codegen.x86.lower import Lowered, PackedWeight, limits, lower
 from smalti.codegen.x86.packing import lower_packing
 from smalti.errors import IllegalSchedule, InputError, UnsupportedError, UnsupportedNode
-from smalti.fuse import Cut, HostPiece, View, cut, narrowed
+from smalti.fuse import HostRegion, Partition, View, narrowed, partition
 from smalti.fuse import held as with_halves
 from smalti.fuse.support import When
 from smalti.graph import Graph, Value, show
@@ -38,16 +39,16 @@ from smalti.runtime import cache
 from smalti.runtime.arena import Arena, arranged
 from smalti.runtime.devices import available_levels, best_level, cpu
 from smalti.runtime.executable import joined
-from smalti.runtime.front import prepared, show_pieces
+from smalti.runtime.front import prepared, show_regions
 from smalti.runtime.image import (
-    Filtered,
     HostCall,
     Image,
     Launch,
     Operand,
-    PieceInfo,
     Place,
+    RegionInfo,
     Slot,
+    WinogradWeight,
 )
 from smalti.runtime.interface import Program
 from smalti.runtime.known import Known
@@ -56,19 +57,19 @@ from smalti.runtime.reference import ReferenceProgram
 from smalti.runtime.strips import Course, Turn, courses, saves_much
 from smalti.runtime.verifier import verify as verify_image
 from smalti.schedule import Schedule, arithmetic
-from smalti.schedule.choose import FILTERING_MAX
+from smalti.schedule.choose import WINOGRAD_MAX
 from smalti.schedule.schedule import Limits
 from smalti.schedule.winograd import growth_of
 from smalti.tune.algorithms import planned
-from smalti.tune.cutting import Make, decided
 from smalti.tune.objective import checked as checked_objective
+from smalti.tune.partitions import Make, decided
 
 PRECISIONS = ("auto", "f32", "bf16")
 CONSTANT_ALIGNMENT = 8
 GROWTH_MAX, GROWTH_BYTES_MIN = 0.05, 4 << 20
 """Transformed weights save a few per cent of time; they may add this share of all plain weights,
 and what is little on any computer."""
-NO_FILTERINGS: Mapping[str, int] = {}
+NO_WINOGRAD_SIZES: Mapping[str, int] = {}
 ALL_F32: Mapping[str, str] = {}
 FLOPS_OF_A_CORE = 5e10
 LAUNCH_SECONDS = 1e-6
@@ -96,7 +97,7 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     results. `objective` is what schedules are chosen for: "latency", "throughput" or "energy" (see
     `tune.objective`); for throughput `threads` is 1 if it is None. `progress` is called with
     (kernels done, kernels). `like` is a program whose weights will be bound to this one, too:
-    layers use the minimal filtering that these stand. On a CPU without AVX2 the numpy reference
+    layers use the size of Winograd that these stand. On a CPU without AVX2 the numpy reference
     runs and says so.
     Raises InputError for an unknown precision, level, dtype, objective or held input, or a number
     of threads outside 1 to 256.
@@ -122,7 +123,7 @@ def compile_graph(graph: Graph, *, precision: str = "f32", threads: int | None =
     if name not in available_levels():
         raise InputError(f"this CPU has not what the level {name} needs; it has "
                          f"{', '.join(available_levels()) or 'none'}")
-    image = recipe.image(name, like.filterings if like else NO_FILTERINGS, progress)
+    image = recipe.image(name, like.winograd_sizes if like else NO_WINOGRAD_SIZES, progress)
     return NativeProgram(image, recipe.threads, recipe)
 
 
@@ -160,11 +161,12 @@ class Recipe:
                    settings.checked_threads(threads), tuple(sorted(weights.items())),
                    checked_objective(objective))
 
-    def cut(self) -> tuple[Cut, int]:
-        """The pieces of a program, and the bytes that transformed weights may add to plain ones."""
-        return pieces_of(self.graph, self.precision, self.held, dict(self.weights))[1:]
+    def partition(self) -> tuple[Partition, int]:
+        """The regions of a program, and the bytes that transformed weights may add to plain
+        ones."""
+        return regions_of(self.graph, self.precision, self.held, dict(self.weights))[1:]
 
-    def image(self, target: str, filterings: Mapping[str, int] = NO_FILTERINGS,
+    def image(self, target: str, winograd_sizes: Mapping[str, int] = NO_WINOGRAD_SIZES,
               progress: Callable[[int, int], None] | None = None) -> Image:
         """The image for a feature level, which this CPU need not have, from the cache or new.
 
@@ -176,7 +178,8 @@ class Recipe:
             device = cpu()
             bounds = limits(chosen, self.threads, device.l1_bytes, device.l2_bytes)
         weights = dict(self.weights)
-        key = image_key(self.graph, chosen, bounds, self.precision, self.held, filterings, weights)
+        key = image_key(self.graph, chosen, bounds, self.precision, self.held,
+                        winograd_sizes, weights)
         known = Known.on_this_cpu(target, self.threads, self.precision, self.objective)
         stored = None
         if not any(map(settings.show, settings.STAGES)):
@@ -185,7 +188,7 @@ class Recipe:
         if stored is not None:
             return Image.from_bytes(stored)
         image = build_image(self.graph, chosen, bounds, self.precision, self.held, progress,
-                            filterings, weights, known)
+                            winograd_sizes, weights, known)
         cache.put(f"{key} kernels", "\n".join(known.asked.values()).encode())
         cache.put(key + known.key(known.asked.values()), image.to_bytes())
         return image
@@ -193,50 +196,51 @@ class Recipe:
 
 def image_key(graph: Graph, chosen: Level, bounds: Limits, precision: str,
               held: Collection[str] = (),
-              filterings: Mapping[str, int] = NO_FILTERINGS,
+              winograd_sizes: Mapping[str, int] = NO_WINOGRAD_SIZES,
               weights: Mapping[str, str] = ALL_F32) -> str:
     """What the image of a graph is filed under."""
     text = f"{show(graph)} {sorted(weights.items())}"
     digest = hashlib.sha256(text.encode()).hexdigest()
     return (f"{digest} {chosen.name} {bounds} {precision} {sorted(held)} "
-            f"{sorted(filterings.items())}")
+            f"{sorted(winograd_sizes.items())}")
 
 
 def build_image(graph: Graph, chosen: Level, bounds: Limits, precision: str,
                 held: Collection[str] = (),
                 progress: Callable[[int, int], None] | None = None,
-                filterings: Mapping[str, int] = NO_FILTERINGS,
+                winograd_sizes: Mapping[str, int] = NO_WINOGRAD_SIZES,
                 weights: Mapping[str, str] = ALL_F32, known: Known | None = None) -> Image:
     """Compile `graph` without looking at the cache.
 
-    `filterings` holds the largest F(m) for weights that do not stand F(4), by name; `weights` the
-    dtypes of those that are given as halves; `known` schedules that are better than the first ones.
+    `winograd_sizes` holds the largest F(m) for weights that do not stand F(4), by name; `weights`
+    the dtypes of those that are given as halves; `known` schedules that are better than the first
+    ones.
     Raises InputError for a value that is larger than any memory.
     """
     known = known or Known()
-    graph, pieces, growth = pieces_of(graph, precision, held, weights, known.usual and partial(
+    graph, regions, growth = regions_of(graph, precision, held, weights, known.usual and partial(
         decided, aim=known.usual, limits=bounds, precision=precision))
-    builder = _Builder(graph, pieces, chosen, bounds, precision, filterings, growth, known)
+    builder = _Builder(graph, regions, chosen, bounds, precision, winograd_sizes, growth, known)
     return builder.build(progress)
 
 
-def pieces_of(graph: Graph, precision: str, held: Collection[str], weights: Mapping[str, str],
-              decide: Callable[[Make], Cut] | None = None) -> tuple[Graph, Cut, int]:
-    """A graph as it is compiled, its cut, and the bytes that transformed weights may add.
+def regions_of(graph: Graph, precision: str, held: Collection[str], weights: Mapping[str, str],
+              decide: Callable[[Make], Partition] | None = None) -> tuple[Graph, Partition, int]:
+    """A graph as it is compiled, its partition, and the bytes that transformed weights may add.
 
-    `decide` chooses what is stored among all cuts that can be made; without, rules do.
+    `decide` chooses what is stored among all partitions that can be made; without, rules do.
     Raises InputError for a value that is larger than any memory.
     """
     graph, halves = prepared(graph, FUNCTIONS)
     weights = {**halves, **weights}
 
-    def make(otherwise: Collection[Value]) -> Cut:
-        found = with_halves(cut(graph, held, FUNCTIONS, otherwise), weights)
+    def make(otherwise: Collection[Value]) -> Partition:
+        found = with_halves(partition(graph, held, FUNCTIONS, otherwise), weights)
         return found if precision == "f32" else narrowed(found)
 
-    pieces = decide(make) if decide else make(())
-    show_pieces(pieces)
-    return graph, pieces, growth_max(graph, precision, weights)
+    regions = decide(make) if decide else make(())
+    show_regions(regions)
+    return graph, regions, growth_max(graph, precision, weights)
 
 
 def growth_max(graph: Graph, precision: str, weights: Mapping[str, str] = ALL_F32) -> int:
@@ -262,10 +266,10 @@ def _no_collection() -> Iterator[None]:
 class _Builder:
     """Turns a cut into an image."""
 
-    def __init__(self, graph: Graph, pieces: Cut, chosen: Level, bounds: Limits,
-                 precision: str, filterings: Mapping[str, int], growth: int,
+    def __init__(self, graph: Graph, regions: Partition, chosen: Level, bounds: Limits,
+                 precision: str, winograd_sizes: Mapping[str, int], growth: int,
                  better: Known) -> None:
-        self.graph, self.cut, self.filterings = graph, pieces, filterings
+        self.graph, self.partition, self.winograd_sizes = graph, regions, winograd_sizes
         self.level, self.bounds, self.precision = chosen, bounds, precision
         self.growth_max, self.better = growth, better
         self.known: dict[tuple[Kernel, Schedule], Lowered] = {}
@@ -278,23 +282,23 @@ class _Builder:
         self.constants = bytearray()
 
     def build(self, progress: Callable[[int, int], None] | None) -> Image:
-        """The image of the course of pieces that is best."""
+        """The image of the course of regions that is best."""
         image = self.image
         with _no_collection():
             chosen, lowered, arena = self._best(progress)
-        self.cut, image.arena_bytes = chosen.cut, arena.bytes
+        self.partition, image.arena_bytes = chosen.partition, arena.bytes
         for turn in chosen.turns:
-            for number in turn.pieces:
+            for number in turn.regions:
                 self._describe(number, turn, chosen, lowered, arena)
             image.launches += self._launches(turn, chosen, lowered, arena)
         for launch in image.launches:
-            when = self.cut.pieces[launch.piece].when
+            when = self.partition.regions[launch.region].when
             image.steady += when == When.BINDING
             image.changing += when < When.RUN
-        image.inputs = {n: arena.place(v) for n, v in self.cut.inputs.items()}
-        image.outputs = {n: arena.place(v) for n, v in self.cut.outputs.items()}
-        image.rows, image.held = dict(self.cut.rows), list(self.cut.held)
-        image.filterings = dict(self.filterings)
+        image.inputs = {n: arena.place(v) for n, v in self.partition.inputs.items()}
+        image.outputs = {n: arena.place(v) for n, v in self.partition.outputs.items()}
+        image.rows, image.held = dict(self.partition.rows), list(self.partition.held)
+        image.winograd_sizes = dict(self.winograd_sizes)
         image.parameters = {n: v.shape for n, v in self.graph.parameters.items()}
         image.code, image.functions = joined(self.codes)
         image.constants = bytes(self.constants)
@@ -303,22 +307,22 @@ class _Builder:
 
     def _describe(self, number: int, turn: Turn, chosen: Course,
                   lowered: Sequence[Lowered | None], arena: Arena) -> None:
-        """Note what is to be known about a piece."""
-        image, piece, low = self.image, self.cut.pieces[number], lowered[number]
-        if isinstance(piece, HostPiece):
-            moved = sum(math.prod(v.shape) * v.storage.element_bytes for v in piece.views.values())
-            image.pieces.append(PieceInfo("host", piece.scope, piece.reason, piece.operation,
-                                          piece.flops, moved, (arena.place(piece.views["out"]),)))
+        """Note what is to be known about a region."""
+        image, region, low = self.image, self.partition.regions[number], lowered[number]
+        if isinstance(region, HostRegion):
+            moved = sum(math.prod(v.shape) * v.storage.element_bytes for v in region.views.values())
+            image.regions.append(RegionInfo("host", region.scope, region.reason, region.operation,
+                                          region.flops, moved, (arena.place(region.views["out"]),)))
             return
-        if piece.when == When.RUN:
-            image.work_seconds += piece.flops / FLOPS_OF_A_CORE + LAUNCH_SECONDS * len(low.steps)
+        if region.when == When.RUN:
+            image.work_seconds += region.flops / FLOPS_OF_A_CORE + LAUNCH_SECONDS * len(low.steps)
         image.scratch_bytes = max(image.scratch_bytes, low.scratch_bytes)
-        results = tuple(arena.place(piece.views[b.name])
-                        for b in piece.kernel.buffers if b.role == "output")
-        image.pieces.append(PieceInfo(
-            piece.kernel.form, piece.scope, piece.reason, str(chosen.schedules[number]),
-            piece.flops, _moved_bytes(piece.kernel, low), results,
-            turn.strips.count if turn.strips else 1, self._text(piece.kernel)))
+        results = tuple(arena.place(region.views[b.name])
+                        for b in region.kernel.buffers if b.role == "output")
+        image.regions.append(RegionInfo(
+            region.kernel.form, region.scope, region.reason, str(chosen.schedules[number]),
+            region.flops, _moved_bytes(region.kernel, low), results,
+            turn.strips.count if turn.strips else 1, self._text(region.kernel)))
 
     def _text(self, kernel: Kernel) -> int:
         """The number of a kernel's text in the image."""
@@ -329,30 +333,30 @@ class _Builder:
 
     def _call(self, number: int, arena: Arena) -> HostCall:
         """A call of the host."""
-        piece, operands = self.cut.pieces[number], []
-        for view in piece.operands:
+        region, operands = self.partition.regions[number], []
+        for view in region.operands:
             if view.storage in arena.storages:
                 operands.append(Operand(-1, arena.place(view)))
             else:
                 _, slot = self._reference(view, arena)
                 strides = tuple(view.storage.element_bytes * s for s in view.strides)
                 operands.append(Operand(slot, Place(0, view.shape, strides, view.storage.dtype)))
-        return HostCall(piece.operation, dict(piece.attributes), tuple(operands),
-                        arena.place(piece.views["out"]), number)
+        return HostCall(region.operation, dict(region.attributes), tuple(operands),
+                        arena.place(region.views["out"]), number)
 
     def _best(self, progress: Callable[[int, int], None] | None
               ) -> tuple[Course, list[Lowered | None], Arena]:
         """The plain course, or one that saves much; kernels are lowered in order."""
-        found = courses(self.cut, self._schedules, self.bounds.threads)
-        count, done, best = sum(len(each.cut.pieces) for each in found), 0, None
+        found = courses(self.partition, self._schedules, self.bounds.threads)
+        count, done, best = sum(len(each.partition.regions) for each in found), 0, None
         for each in found:
             lowered = []
-            for piece, schedule in zip(each.cut.pieces, each.schedules):
+            for region, schedule in zip(each.partition.regions, each.schedules):
                 try:
-                    lowered.append(schedule and self._lowered(piece.kernel, schedule))
+                    lowered.append(schedule and self._lowered(region.kernel, schedule))
                 except OverflowError:
                     raise UnsupportedError("too large for the addresses of one kernel:", [
-                        UnsupportedNode(piece.scope, piece.kernel.form, "choose smaller sizes")
+                        UnsupportedNode(region.scope, region.kernel.form, "choose smaller sizes")
                     ]) from None
                 done += 1
                 if progress is not None:
@@ -362,15 +366,15 @@ class _Builder:
                 best = each, lowered, arena
         return best
 
-    def _schedules(self, found: Cut) -> list[Schedule | None]:
-        """The schedules of the pieces of a cut, in order; None for calls of the host."""
-        kernels, filterings = [], []
-        for piece in found.pieces:
-            weight = piece.views.get("weight")
-            kernels.append(None if isinstance(piece, HostPiece) else piece.kernel)
-            filterings.append(FILTERING_MAX if weight is None else self.filterings.get(
-                weight.storage.name, FILTERING_MAX))
-        schedules = planned(kernels, self.bounds, self.precision, self.growth_max, filterings,
+    def _schedules(self, found: Partition) -> list[Schedule | None]:
+        """The schedules of the regions of a partition, in order; None for calls of the host."""
+        kernels, winograd_sizes = [], []
+        for region in found.regions:
+            weight = region.views.get("weight")
+            kernels.append(None if isinstance(region, HostRegion) else region.kernel)
+            winograd_sizes.append(WINOGRAD_MAX if weight is None else self.winograd_sizes.get(
+                weight.storage.name, WINOGRAD_MAX))
+        schedules = planned(kernels, self.bounds, self.precision, self.growth_max, winograd_sizes,
                             self.better.cost)
         left = self.growth_max - sum(
             self._growth(kernel, schedule) for kernel, schedule in zip(kernels, schedules))
@@ -406,7 +410,7 @@ class _Builder:
     def _lowered(self, kernel: Kernel, schedule: Schedule) -> Lowered:
         """Code of a kernel, made once for those that are equal."""
         if (kernel, schedule) not in self.known:
-            verify(kernel, "the cut")
+            verify(kernel, "the partition")
             self.known[kernel, schedule] = low = lower(kernel, schedule, self.level)
             if settings.show("kernel"):
                 print(kernel)
@@ -429,12 +433,12 @@ class _Builder:
                   arena: Arena) -> list[Launch | HostCall]:
         """The launches of a turn: all steps whole, or the last ones strip by strip."""
         whole, last = [], []
-        for number in turn.pieces:
-            piece, low = self.cut.pieces[number], lowered[number]
+        for number in turn.regions:
+            region, low = self.partition.regions[number], lowered[number]
             if low is None:
                 return [self._call(number, arena)]
-            functions = self._functions(piece.kernel, chosen.schedules[number])
-            pointers = [self._reference(piece.views[name], arena, low, name)
+            functions = self._functions(region.kernel, chosen.schedules[number])
+            pointers = [self._reference(region.views[name], arena, low, name)
                         for name in low.buffers]
             if low.workspace_bytes:
                 pointers.append(("arena", arena.workspaces[number]))
@@ -448,8 +452,8 @@ class _Builder:
                 each, (first, end) = turn.strips.walks[number], turn.strips.rows(number, strip)
                 for block in range(0, launch.tiles, each.rows * each.tiles):
                     parts.append(replace(launch, first=block + each.tiles * first,
-                                         tiles=block + each.tiles * end, meet=False))
-            whole += [*parts[:-1], replace(parts[-1], meet=True)]
+                                         tiles=block + each.tiles * end, barrier=False))
+            whole += [*parts[:-1], replace(parts[-1], barrier=True)]
         return whole
 
     # ------------------------------------------------------------------ memory
@@ -460,13 +464,13 @@ class _Builder:
         if view.storage.kind in ("arena", "input"):
             return "arena", arena.place(view).offset
         packed = low.packed if low and low.packed and low.packed.buffer == name else None
-        filtering = low.filtering if packed else None
-        key = (view if packed else (view.storage, view.offset), packed, filtering)
+        winograd = low.winograd if packed else None
+        key = (view if packed else (view.storage, view.offset), packed, winograd)
         if key not in self.slots:
             self.slots[key] = len(self.image.slots)
             slot = self._slot(view, packed)
-            if filtering is not None:
-                slot = replace(slot, filtering=Filtered(*filtering, view.shape, view.strides))
+            if winograd is not None:
+                slot = replace(slot, winograd=WinogradWeight(*winograd, view.shape, view.strides))
             self.image.slots.append(slot)
         return "slot", self.slots[key]
 

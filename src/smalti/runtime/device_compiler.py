@@ -1,10 +1,11 @@
 """A graph becomes a program of a GPU.
 
-    graph --rewrite--> graph --cut--> pieces --choose, lower--> group programs --plan--> recordings
+    graph --rewrite--> graph --partition--> regions
+          --choose, lower--> group programs --plan--> recordings
 
-The graph, its cut and the kernels are those of the CPU (`compiler.py`); what differs is what a
-kernel is lowered to. Kernels that are equal are lowered once, programs that are equal are given to
-the driver once, several at a time.
+The graph, its partition and the kernels are those of the CPU (`compiler.py`); what differs is what
+a kernel is lowered to. Kernels that are equal are lowered once, programs that are equal are given
+to the driver once, several at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from smalti.codegen.gpu import GroupProgram, Lowered
 from smalti.codegen.gpu.functions import FUNCTIONS
 from smalti.codegen.gpu.lower import lower
 from smalti.errors import IllegalSchedule, InputError, UnsupportedError, UnsupportedNode
-from smalti.fuse import Cut, Piece, cut, narrowed
+from smalti.fuse import Partition, Region, narrowed, partition
 from smalti.fuse import held as with_halves
 from smalti.graph import Graph
 from smalti.graph.operation import HALVES
@@ -29,7 +30,7 @@ from smalti.kernel.form import Kernel
 from smalti.runtime import cache
 from smalti.runtime.device_plan import DevicePlan, planned
 from smalti.runtime.device_program import DeviceProgram
-from smalti.runtime.front import prepared, show_pieces
+from smalti.runtime.front import prepared, show_regions
 from smalti.runtime.gpu import Gpu, Module
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupLimits
@@ -50,9 +51,9 @@ class DeviceRecipe:
     threads: int = 1
     objective: str = "latency"
 
-    def cut(self) -> tuple[Cut, int]:
-        """The pieces of a program, and the bytes that packed weights add to plain ones: none."""
-        return pieces_of(self.graph, self.precision, self.held, dict(self.weights)), 0
+    def partition(self) -> tuple[Partition, int]:
+        """The regions of a program, and the bytes that packed weights add to plain ones: none."""
+        return regions_of(self.graph, self.precision, self.held, dict(self.weights)), 0
 
 
 def compile_for(gpu: Gpu, graph: Graph, *, precision: str = "auto", held: Collection[str] = (),
@@ -97,10 +98,10 @@ def plan_of(recipe: DeviceRecipe, emit: Callable[[GroupProgram], Module],
             progress: Callable[[int, int], None] | None = None) -> DevicePlan:
     """All of a program but what its driver makes of it, without looking at the cache; `emit` is
     that of a device. Raises as `compile_for` does."""
-    pieces, _ = recipe.cut()
-    lowering = Lowering(recipe.limits, recipe.precision, progress, len(pieces.pieces))
+    regions, _ = recipe.partition()
+    lowering = Lowering(recipe.limits, recipe.precision, progress, len(regions.regions))
     parameters = {name: value.shape for name, value in recipe.graph.parameters.items()}
-    return planned(pieces, lowering, emit, recipe.limits, recipe.precision, parameters)
+    return planned(regions, lowering, emit, recipe.limits, recipe.precision, parameters)
 
 
 def known_precision(precision: str, gpu: Gpu) -> str:
@@ -118,20 +119,20 @@ def known_precision(precision: str, gpu: Gpu) -> str:
     return precision
 
 
-def pieces_of(graph: Graph, precision: str, held: Collection[str],
-              weights: Mapping[str, str]) -> Cut:
-    """The cut of a graph as devices compute it. Raises InputError for a value that is larger than
-    any memory."""
+def regions_of(graph: Graph, precision: str, held: Collection[str],
+              weights: Mapping[str, str]) -> Partition:
+    """The partition of a graph as devices compute it. Raises InputError for a value that is larger
+    than any memory."""
     graph, halves = prepared(graph, FUNCTIONS)
-    pieces = with_halves(cut(graph, held, FUNCTIONS), {**halves, **weights})
+    regions = with_halves(partition(graph, held, FUNCTIONS), {**halves, **weights})
     if precision != "f32":
-        pieces = narrowed(pieces, dtype=precision)
-    show_pieces(pieces)
-    return pieces
+        regions = narrowed(regions, dtype=precision)
+    show_regions(regions)
+    return regions
 
 
 class Lowering:
-    """Gives the schedule and the programs of each piece, made once for equal kernels."""
+    """Gives the schedule and the programs of each region, made once for equal kernels."""
 
     def __init__(self, limits: GroupLimits, precision: str,
                  progress: Callable[[int, int], None] | None, count: int) -> None:
@@ -139,17 +140,17 @@ class Lowering:
         self.progress, self.count, self.done = progress, count, 0
         self.known: dict[Kernel, tuple[str, Lowered]] = {}
 
-    def __call__(self, piece: Piece) -> tuple[str, Lowered]:
-        """The schedule of a piece, in words, and its programs. Raises UnsupportedError."""
-        kernel = piece.kernel
+    def __call__(self, region: Region) -> tuple[str, Lowered]:
+        """The schedule of a region, in words, and its programs. Raises UnsupportedError."""
+        kernel = region.kernel
         if kernel not in self.known:
-            verify(kernel, "the cut")
+            verify(kernel, "the partition")
             try:
                 schedule = choose_group(kernel, self.limits, self.precision)
                 low = lower(kernel, schedule, self.limits)
             except (IllegalSchedule, OverflowError) as error:
                 raise UnsupportedError("the device has no room for:", [UnsupportedNode(
-                    piece.scope, kernel.form, f"{error}; choose smaller sizes or device='cpu'")
+                    region.scope, kernel.form, f"{error}; choose smaller sizes or device='cpu'")
                 ]) from None
             self.known[kernel] = str(schedule), low
             for stage, text in (("kernel", kernel), ("schedule", schedule)):

@@ -22,13 +22,13 @@ from smalti.codegen.gpu.form import Binding
 from smalti.codegen.gpu.lowered import RAW, STORED_AS, WORKSPACE
 from smalti.codegen.gpu.scalars import scalarised
 from smalti.errors import InputError
-from smalti.fuse import Cut, HostPiece, Piece, Storage, View
+from smalti.fuse import HostRegion, Partition, Region, Storage, View
 from smalti.fuse.support import When
 from smalti.graph.operation import DTYPES
 from smalti.runtime.arena import arranged
 from smalti.runtime.decoding import decoded
 from smalti.runtime.gpu import Module
-from smalti.runtime.image import PieceInfo, Place
+from smalti.runtime.image import Place, RegionInfo
 from smalti.runtime.strips import Course, Turn
 from smalti.schedule.group import GroupLimits
 
@@ -111,7 +111,7 @@ class DeviceLaunch:
 
     program: int
     operands: tuple[tuple[Any, ...], ...]
-    piece: int
+    region: int
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class DeviceCall:
     attributes: dict[str, Any]
     operands: tuple[Stored | tuple[int, Place], ...]
     result: Stored
-    piece: int
+    region: int
 
 
 @dataclass
@@ -137,7 +137,7 @@ class DevicePlan:
     precision: str
     programs: list[Module] = field(default_factory=list)
     launches: list[DeviceLaunch | DeviceCall] = field(default_factory=list)
-    pieces: list[PieceInfo] = field(default_factory=list)
+    regions: list[RegionInfo] = field(default_factory=list)
     slots: list[DeviceSlot] = field(default_factory=list)
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
     dtypes: dict[str, str] = field(default_factory=dict)
@@ -186,31 +186,31 @@ class DevicePlan:
         return plan
 
 
-def planned(found: Cut, lower: Callable[[Piece], tuple[str, Lowered]],
+def planned(found: Partition, lower: Callable[[Region], tuple[str, Lowered]],
             emit: Callable[[GroupProgram], Module], limits: GroupLimits, precision: str,
             parameters: Mapping[str, tuple[int, ...]]) -> DevicePlan:
-    """The plan of a cut; `lower` gives the schedule of a piece, in words, and its programs, `emit`
-    their code."""
+    """The plan of a partition; `lower` gives the schedule of a region, in words, and its programs,
+    `emit` their code."""
     return _Planner(found, lower, limits, precision, parameters).plan(emit)
 
 
 class _Planner:
-    def __init__(self, found: Cut, lower: Callable[[Piece], tuple[str, Lowered]],
+    def __init__(self, found: Partition, lower: Callable[[Region], tuple[str, Lowered]],
                  limits: GroupLimits, precision: str,
                  parameters: Mapping[str, tuple[int, ...]]) -> None:
         self.known: dict[Storage, str] = {}
-        self.cut, self.lower, self.limits = self._on_device(found), lower, limits
+        self.partition, self.lower, self.limits = self._on_device(found), lower, limits
         self.result = DevicePlan(found.name, precision, parameters=dict(parameters),
                                  rows=dict(found.rows), held=tuple(found.held))
         self.programs: dict[GroupProgram, int] = {}
         self.slots: dict[tuple, int] = {}
 
-    def _on_device(self, found: Cut) -> Cut:
+    def _on_device(self, found: Partition) -> Partition:
         """`found` with what kernels read and write stored as devices do; notes how hosts know it.
         """
         moved: dict[Storage, Storage] = {}
-        for piece in found.pieces:
-            for view in piece.views.values() if isinstance(piece, Piece) else ():
+        for region in found.regions:
+            for view in region.views.values() if isinstance(region, Region) else ():
                 if view.storage.kind in ON_DEVICE and view.storage not in moved:
                     old = view.storage
                     moved[old] = replace(old, dtype=STORED_AS[old.dtype])
@@ -221,25 +221,25 @@ class _Planner:
                     for name, view in views.items()}
 
         return replace(found, inputs=mapped(found.inputs), outputs=mapped(found.outputs),
-                       pieces=[replace(piece, views=mapped(piece.views))
-                               for piece in found.pieces])
+                       regions=[replace(region, views=mapped(region.views))
+                               for region in found.regions])
 
     def plan(self, emit: Callable[[GroupProgram], Module]) -> DevicePlan:
         """Everything in its place."""
-        made = [None if isinstance(piece, HostPiece) else self.lower(piece)
-                for piece in self.cut.pieces]
+        made = [None if isinstance(region, HostRegion) else self.lower(region)
+                for region in self.partition.regions]
         turns = [Turn((number,)) for number in range(len(made))]
-        course = Course(self.cut, [None] * len(made), turns)
+        course = Course(self.partition, [None] * len(made), turns)
         self.arena = arranged(course, [low[1].workspace_bytes if low else 0 for low in made])
         result = self.result
         result.arena_bytes = self.arena.bytes
-        for number, (piece, low) in enumerate(zip(self.cut.pieces, made, strict=True)):
-            added = [self._call(number, piece)] if low is None else self._launches(number, *low)
+        for number, (region, low) in enumerate(zip(self.partition.regions, made, strict=True)):
+            added = [self._call(number, region)] if low is None else self._launches(number, *low)
             result.launches += added
-            result.steady += len(added) * (piece.when == When.BINDING)
-            result.changing += len(added) * (piece.when < When.RUN)
-        result.inputs = {name: self._stored(view) for name, view in self.cut.inputs.items()}
-        result.outputs = {name: self._stored(view) for name, view in self.cut.outputs.items()}
+            result.steady += len(added) * (region.when == When.BINDING)
+            result.changing += len(added) * (region.when < When.RUN)
+        result.inputs = {name: self._stored(view) for name, view in self.partition.inputs.items()}
+        result.outputs = {name: self._stored(view) for name, view in self.partition.outputs.items()}
         result.programs = list(map(emit, self.programs))
         result.dtypes = {slot.name: slot.dtype for slot in result.slots if slot.name}
         return result
@@ -248,26 +248,27 @@ class _Planner:
         return Stored(self.arena.place(view), self.known.get(view.storage, view.storage.dtype))
 
     def _launches(self, number: int, schedule: str, low: Lowered) -> list[DeviceLaunch]:
-        piece = self.cut.pieces[number]
-        results = tuple(self.arena.place(piece.views[b.name]) for b in piece.kernel.buffers
+        region = self.partition.regions[number]
+        results = tuple(self.arena.place(region.views[b.name]) for b in region.kernel.buffers
                         if b.role == "output")
-        moved = sum(math.prod(v.shape) * v.storage.element_bytes for v in piece.views.values())
-        self.result.pieces.append(PieceInfo(piece.kernel.form, piece.scope, piece.reason, schedule,
-                                            piece.flops, moved, results))
+        moved = sum(math.prod(v.shape) * v.storage.element_bytes for v in region.views.values())
+        self.result.regions.append(RegionInfo(
+            region.kernel.form, region.scope, region.reason, schedule, region.flops, moved,
+            results))
         launches = []
         for step in low.steps:
-            where = {b.name: self._operand(number, piece, b.name, low) for b in step.bindings}
+            where = {b.name: self._operand(number, region, b.name, low) for b in step.bindings}
             step = _fitting(step, where)
             program = self.programs.setdefault(step, len(self.programs))
             launches.append(DeviceLaunch(program, tuple(where[b.name] for b in step.bindings),
                                          number))
         return launches
 
-    def _operand(self, number: int, piece: Piece, name: str, low: Lowered) -> tuple:
+    def _operand(self, number: int, region: Region, name: str, low: Lowered) -> tuple:
         """Where a binding begins."""
         if name == WORKSPACE:
             return "arena", self.arena.workspaces[number]
-        view = piece.views[name]
+        view = region.views[name]
         if view.storage.kind in ON_DEVICE:
             return "arena", self.arena.place(view).offset
         packed = low.packed if low.packed and low.packed.buffer == name else None
@@ -293,14 +294,14 @@ class _Planner:
             self.result.slots.append(slot)
         return self.slots[key]
 
-    def _call(self, number: int, piece: HostPiece) -> DeviceCall:
+    def _call(self, number: int, region: HostRegion) -> DeviceCall:
         """A call of the host."""
-        moved = sum(math.prod(v.shape) * v.storage.element_bytes for v in piece.views.values())
-        self.result.pieces.append(PieceInfo(
-            "host", piece.scope, piece.reason, piece.operation, piece.flops, moved,
-            (self.arena.place(piece.views["out"]),)))
+        moved = sum(math.prod(v.shape) * v.storage.element_bytes for v in region.views.values())
+        self.result.regions.append(RegionInfo(
+            "host", region.scope, region.reason, region.operation, region.flops, moved,
+            (self.arena.place(region.views["out"]),)))
         operands: list[Stored | tuple[int, Place]] = []
-        for view in piece.operands:
+        for view in region.operands:
             if view.storage.kind in ON_DEVICE:
                 operands.append(self._stored(view))
                 continue
@@ -308,8 +309,8 @@ class _Planner:
             place = Place(item * view.offset, view.shape, tuple(item * s for s in view.strides),
                           view.storage.dtype)
             operands.append((self._slot(view, None, host=True), place))
-        return DeviceCall(piece.operation, dict(piece.attributes), tuple(operands),
-                          self._stored(piece.views["out"]), number)
+        return DeviceCall(region.operation, dict(region.attributes), tuple(operands),
+                          self._stored(region.views["out"]), number)
 
 
 def _fitting(step: GroupProgram, where: Mapping[str, Sequence]) -> GroupProgram:

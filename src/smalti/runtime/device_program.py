@@ -73,7 +73,7 @@ class DeviceProgram(Program):
         self._parts: dict[tuple[int, int], list[Part]] = {}
         self._held: dict[str, np.ndarray] = {}
         self.bound = self._settled = False
-        self._launches = Counter(launch.piece for launch in plan.launches)
+        self._launches = Counter(launch.region for launch in plan.launches)
         self._seconds: np.ndarray | None = None
         self._model = recorded(gpu.device)
         if not plan.parameters:
@@ -305,16 +305,16 @@ class DeviceProgram(Program):
                 held = self._weights[where[0]]
                 operands.append((held.buffer, held.offset + where[1]))
         return Dispatch(self.pipelines[launch.program], tuple(operands),
-                        self._seconds_max(launch.piece) / self._launches[launch.piece])
+                        self._seconds_max(launch.region) / self._launches[launch.region])
 
     def _seconds_max(self, number: int) -> float:
         """How long a kernel takes at most, roughly."""
-        piece = self.plan.pieces[number]
+        region = self.plan.regions[number]
         if self._model is None:
             units = max(1, self.gpu.limits.units / SLOW_UNITS)
-            return piece.flops / (SLOW_FLOPS * units)
-        return max(piece.flops / self._model.vector["f32"],
-                   piece.bytes / self._model.bandwidth) / SLOW_SHARE
+            return region.flops / (SLOW_FLOPS * units)
+        return max(region.flops / self._model.vector["f32"],
+                   region.bytes / self._model.bandwidth) / SLOW_SHARE
 
     def _call(self, call: DeviceCall) -> None:
         """Compute an operation on the host: its operands come from the device, its result goes
@@ -356,23 +356,23 @@ class DeviceProgram(Program):
             for number in range(len(self.plan.launches)):
                 for part in self._recorded(number, number + 1):
                     part()
-                piece = self.plan.pieces[self.plan.launches[number].piece]
+                region = self.plan.regions[self.plan.launches[number].region]
                 memory = self.gpu.read(self._arena, 0, self.plan.arena_bytes)
-                if not all(finite_at(memory, place) for place in piece.results):
-                    return f"the {piece.form} of {piece.scope or self.name}"
+                if not all(finite_at(memory, place) for place in region.results):
+                    return f"the {region.form} of {region.scope or self.name}"
         return None
 
     def profile(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Seconds of each piece in one run for `inputs`, as the device's clock says; 0 of the
+        """Seconds of each region in one run for `inputs`, as the device's clock says; 0 of the
         host's."""
-        seconds = np.zeros(len(self.plan.pieces))
+        seconds = np.zeros(len(self.plan.regions))
         with self._turn:
             self._start(inputs)
             for part in self._recorded(self.plan.changing, len(self.plan.launches), timed=True):
                 part()
                 if part.recording is not None:
                     for number, took in zip(part.numbers, part.recording.seconds(), strict=True):
-                        seconds[self.plan.launches[number].piece] += took
+                        seconds[self.plan.launches[number].region] += took
                     part.recording.close()
         self._seconds = seconds
         return seconds
@@ -383,12 +383,12 @@ class DeviceProgram(Program):
 
     def _expected(self) -> dict[int, Expected]:
         """What the library of the timing model expects of the kernels of a run, by the numbers of
-        their pieces; nothing where it does not know the device."""
+        their regions; nothing where it does not know the device."""
         if self._model is None or self.recipe is None:
             return {}
-        pieces = running(self.recipe.cut()[0])
-        found = on_gpu(pieces.values(), self.plan.precision, self._model)
-        return dict(zip(pieces, found, strict=True))
+        regions = running(self.recipe.partition()[0])
+        found = on_gpu(regions.values(), self.plan.precision, self._model)
+        return dict(zip(regions, found, strict=True))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from smalti.runtime.gpu import Buffer, Copy, Dispatch, Launch
 ALIGNMENT = 256
 """Of buffers in main memory, and of the parts of them that are copied."""
 
-Piece = tuple[Buffer, int, int]
+Region = tuple[Buffer, int, int]
 """What a launch reads of a weight: its buffer, the first byte and the bytes."""
 
 
@@ -33,20 +33,20 @@ def streamed(launches: Sequence[tuple[int, Dispatch]], outside: Collection[Buffe
     waiting: list[tuple[int, Launch]] = []  # since the last launch that reads from the stage
     half, before = 0, None
     for number, launch in launches:
-        pieces = pieces_of(launch, outside)
-        if pieces and pieces != before:
-            before, half = pieces, stage.bytes // 2 - half
+        regions = regions_of(launch, outside)
+        if regions and regions != before:
+            before, half = regions, stage.bytes // 2 - half
             copies = [(number, Copy(buffer, begin, stage, place, size))
-                      for (buffer, begin, size), place in zip(pieces, places(pieces, half))]
+                      for (buffer, begin, size), place in zip(regions, places(regions, half))]
             made += [*waiting[:1], *copies, *waiting[1:]]  # beside the launch that comes before
             waiting = []
-        waiting.append((number, moved(launch, pieces, stage, half) if pieces else launch))
+        waiting.append((number, moved(launch, regions, stage, half) if regions else launch))
     return made + waiting
 
 
 def stage_bytes(launches: Sequence[Dispatch], outside: Collection[Buffer]) -> int:
     """The most that a launch reads of the buffers `outside`, as half a stage holds it."""
-    return max((sum(size for _, _, size in pieces_of(launch, outside)) for launch in launches),
+    return max((sum(size for _, _, size in regions_of(launch, outside)) for launch in launches),
                default=0)
 
 
@@ -55,7 +55,7 @@ def aligned(bytes: int) -> int:
     return -(-bytes // ALIGNMENT) * ALIGNMENT
 
 
-def pieces_of(launch: Dispatch, outside: Collection[Buffer]) -> list[Piece]:
+def regions_of(launch: Dispatch, outside: Collection[Buffer]) -> list[Region]:
     """What a launch reads of the buffers `outside`, in whole multiples of the alignment."""
     found = []
     for (buffer, offset), binding in zip(launch.operands, launch.pipeline.bindings):
@@ -65,18 +65,18 @@ def pieces_of(launch: Dispatch, outside: Collection[Buffer]) -> list[Piece]:
     return found
 
 
-def places(pieces: Sequence[Piece], begin: int) -> list[int]:
-    """Where the pieces of a launch are put, one after the other from `begin` on."""
+def places(regions: Sequence[Region], begin: int) -> list[int]:
+    """Where the regions of a launch are put, one after the other from `begin` on."""
     found = [begin]
-    for _, _, size in pieces:
+    for _, _, size in regions:
         found.append(found[-1] + size)
     return found[:-1]
 
 
-def moved(launch: Dispatch, pieces: Sequence[Piece], stage: Buffer, begin: int) -> Dispatch:
-    """The launch that reads `pieces` from the stage."""
+def moved(launch: Dispatch, regions: Sequence[Region], stage: Buffer, begin: int) -> Dispatch:
+    """The launch that reads `regions` from the stage."""
     operands = list(launch.operands)
-    left = list(zip(pieces, places(pieces, begin)))
+    left = list(zip(regions, places(regions, begin)))
     for number, (buffer, offset) in enumerate(operands):
         if left and buffer is left[0][0][0]:
             (_, first, _), place = left.pop(0)

@@ -50,12 +50,12 @@ Progress = Callable[[str], None]
 
 
 def save(recipe: Recipe, path: str | PathLike, *, targets: Sequence[str],
-         filterings: dict[str, int] | None = None, weights: Weights | None = None,
+         winograd_sizes: dict[str, int] | None = None, weights: Weights | None = None,
          with_weights: bool = False, progress: Progress = nothing) -> None:
     """Write the program of `recipe` to `path`, whole or not at all.
 
-    It has code for each of `targets`, feature levels that this CPU need not have. `filterings` are
-    those that the weights at hand need (see guard.py). The hashes of `weights`, given as for
+    It has code for each of `targets`, feature levels that this CPU need not have. `winograd_sizes`
+    are those that the weights at hand need (see guard.py). The hashes of `weights`, given as for
     `Program.bind`, are noted; `with_weights` embeds them. `progress` is called with a line of text
     before anything that may take over a second. Raises InputError for unknown targets or weights
     that do not fit, OutputError when `path` cannot be written.
@@ -74,8 +74,8 @@ def save(recipe: Recipe, path: str | PathLike, *, targets: Sequence[str],
     parameters: list[Parameter] = []
 
     def image_for(target: str) -> Image:
-        """The image that needs no other filtering when the weights are bound."""
-        found = dict(filterings or {})
+        """The image that needs no other size of Winograd when the weights are bound."""
+        found = dict(winograd_sizes or {})
         image = recipe.image(target, found)
         while read is not None and (more := imprecise(image, read, done)):
             found |= more

@@ -1,4 +1,4 @@
-"""What an engine file holds, read piece by piece.
+"""What an engine file holds, read region by region.
 
 | section       | what                                                                            |
 | ------------- | ------------------------------------------------------------------------------- |

@@ -9,7 +9,7 @@ from smalti.machine.cpu import KernelEstimate
 from smalti.machine.device import Device
 from smalti.runtime import devices
 from smalti.runtime.device_plan import DeviceLaunch, DevicePlan
-from smalti.runtime.image import Image, PieceInfo
+from smalti.runtime.image import Image, RegionInfo
 from smalti.runtime.kernel_table import HOST, KernelRow, KernelTable
 from smalti.runtime.outlook import Expected
 from smalti.runtime.prediction import predicted
@@ -27,14 +27,14 @@ def explained(image: Image, device: Device, threads: int, seconds: Sequence[floa
         f"level {image.level}, precision {image.precision}, {threads} threads",
         f"memory: packed weights {image.weights_bytes / 1e6:.1f} MB, values between kernels "
         f"(arena) {image.arena_bytes / 1e6:.1f} MB",
-        *(f"numeric guard: {name or 'a constant weight'} is filtered by "
-          + (f"F({size})" if size else "nothing")
-          for name, size in sorted(image.filterings.items()))]
+        *(f"numeric guard: {name or 'a constant weight'} "
+          + (f"uses Winograd F({size})" if size else "does not use Winograd")
+          for name, size in sorted(image.winograd_sizes.items()))]
     joules = sum(found.energy_joules for found in expected.values())
     run = (f"expected of a run: {_total(expected)}, {joules:.3g} J"
            + (f"; measured: {1e3 * sum(seconds):.3f} ms" if seconds is not None else ""))
     rows = _rows(image, seconds, expected, {})
-    return KernelTable(f"{image.name}: {_counted(image.pieces)}", facts, rows, run)
+    return KernelTable(f"{image.name}: {_counted(image.regions)}", facts, rows, run)
 
 
 def explained_on(plan: DevicePlan, device: devices.Device, expected: Mapping[int, Expected],
@@ -49,7 +49,7 @@ def explained_on(plan: DevicePlan, device: devices.Device, expected: Mapping[int
     for launch in plan.launches:
         if isinstance(launch, DeviceLaunch):
             program = plan.programs[launch.program]
-            groups.setdefault(launch.piece, []).append(
+            groups.setdefault(launch.region, []).append(
                 f"{' x '.join(map(str, program.groups))} groups of {program.size}")
     profiled = f"profiled: {1e3 * sum(seconds):.3f} ms" if seconds is not None else ""
     if expected:
@@ -58,13 +58,13 @@ def explained_on(plan: DevicePlan, device: devices.Device, expected: Mapping[int
     else:
         run = profiled
     rows = _rows(plan, seconds, expected, groups)
-    return KernelTable(f"{plan.name}: {_counted(plan.pieces)}", facts, rows, run)
+    return KernelTable(f"{plan.name}: {_counted(plan.regions)}", facts, rows, run)
 
 
-def _counted(pieces: Sequence[PieceInfo]) -> str:
+def _counted(regions: Sequence[RegionInfo]) -> str:
     """How many kernels and operations on the host there are."""
-    calls = sum(piece.form == HOST for piece in pieces)
-    return f"{len(pieces) - calls} kernels" + f", {calls} operations on the host" * bool(calls)
+    calls = sum(region.form == HOST for region in regions)
+    return f"{len(regions) - calls} kernels" + f", {calls} operations on the host" * bool(calls)
 
 
 def _total(expected: Mapping[int, KernelEstimate | Expected]) -> str:
@@ -75,27 +75,27 @@ def _rows(program: Image | DevicePlan, seconds: Sequence[float] | None,
           expected: Mapping[int, KernelEstimate | Expected],
           groups: Mapping[int, Iterable[str]]) -> list[KernelRow]:
     """A row for each kernel and each operation on the host."""
-    seldom = {launch.piece: f"when {' or '.join(program.held)} changes"
+    seldom = {launch.region: f"when {' or '.join(program.held)} changes"
               for launch in program.launches[:program.changing]}
-    seldom |= {launch.piece: "once, when weights are bound"
+    seldom |= {launch.region: "once, when weights are bound"
                for launch in program.launches[:program.steady]}
     rows = []
-    for number, piece in enumerate(program.pieces):
+    for number, region in enumerate(program.regions):
         found = expected.get(number)
         rows.append(KernelRow(
-            number, piece.form, piece.scope, piece.flops,
+            number, region.form, region.scope, region.flops,
             expected=found.seconds if found else None,
             measured=seconds[number] if seconds is not None else None,
             limit=found.binds if found else "", seldom=seldom.get(number, ""),
-            details=tuple(_details(piece, groups.get(number, ())))))
+            details=tuple(_details(region, groups.get(number, ())))))
     return rows
 
 
-def _details(piece: PieceInfo, groups: Iterable[str]) -> Iterable[str]:
+def _details(region: RegionInfo, groups: Iterable[str]) -> Iterable[str]:
     """How a kernel is computed and stored, and why it is one of its own."""
-    yield piece.schedule
+    yield region.schedule
     yield ", ".join(groups)
-    stored = ", ".join(dict.fromkeys(place.dtype for place in piece.results))
-    yield f"stored: {stored}" + (f"; in {piece.strips} strips, over its operand"
-                                 if piece.strips > 1 else "")
-    yield piece.reason if piece.form == HOST else f"fusion ends here: {piece.reason}"
+    stored = ", ".join(dict.fromkeys(place.dtype for place in region.results))
+    yield f"stored: {stored}" + (f"; in {region.strips} strips, over its operand"
+                                 if region.strips > 1 else "")
+    yield region.reason if region.form == HOST else f"fusion ends here: {region.reason}"

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from smalti import settings
 from smalti.errors import InputError
-from smalti.fuse import Cut, HostPiece
+from smalti.fuse import HostRegion, Partition
 from smalti.fuse.support import lacking
 from smalti.graph import Graph
 from smalti.graph.graph import VALUE_BYTES_MAX
@@ -32,9 +32,9 @@ def prepared(graph: Graph, functions: Collection[str]) -> tuple[Graph, dict[str,
     return graph, halves
 
 
-def show_pieces(found: Cut) -> None:
-    """Print the pieces of a cut where SMALTI_SHOW asks for them."""
+def show_regions(found: Partition) -> None:
+    """Print the regions of a partition where SMALTI_SHOW asks for them."""
     if settings.show("fused"):
-        for piece in found.pieces:
-            form = "host" if isinstance(piece, HostPiece) else piece.kernel.form
-            print(f"{piece.scope}: {form}: {piece.reason}")
+        for region in found.regions:
+            form = "host" if isinstance(region, HostRegion) else region.kernel.form
+            print(f"{region.scope}: {form}: {region.reason}")

@@ -1,9 +1,9 @@
-"""The numeric guard of minimal filtering: how far off it is with the weights that are bound.
+"""The numeric guard of Winograd: how far off it is with the weights that are bound.
 
-Filtering adds and subtracts inputs and weights before it multiplies, so it rounds more than the
-direct sum: about 10 times as much in F(4), twice in F(2). With weights whose transforms leave the
-range in which f32 is precise it is worse. The error is measured for some output channels of each
-layer, on random activations, against the same algorithm in f64.
+Winograd adds and subtracts inputs and weights before it multiplies, so it rounds more than
+the direct sum: about 10 times as much in F(4), twice in F(2). With weights whose transforms leave
+the range in which f32 is precise it is worse. The error is measured for some output channels of
+each layer, on random activations, against the same algorithm in f64.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from smalti.codegen.x86.filtering import FILTERINGS, Filtering, Matrix
+from smalti.codegen.x86.winograd_transforms import TRANSFORMS, Matrix, WinogradTransform
 
 ERROR_MAX = 1e-5
 """Relative to the result, in the Euclidean norm. Errors of layers are independent: those of 60 add
@@ -21,7 +21,7 @@ have them, F(2) 1e-6."""
 OUTPUTS, CHANNELS_MAX, BLOCKS = 8, 1024, 2
 
 
-def filtering_error(weight: np.ndarray, size: int, folded: bool) -> float:
+def winograd_error(weight: np.ndarray, size: int, folded: bool) -> float:
     """The relative error of F(`size`) with `weight` [o, c, 3, 3], in the root mean square of some
     output channels.
 
@@ -29,10 +29,10 @@ def filtering_error(weight: np.ndarray, size: int, folded: bool) -> float:
     the range of f32.
 
     >>> rng = np.random.default_rng(0)
-    >>> bool(1e-8 < filtering_error(rng.standard_normal((8, 64, 3, 3)), 4, False) < ERROR_MAX)
+    >>> bool(1e-8 < winograd_error(rng.standard_normal((8, 64, 3, 3)), 4, False) < ERROR_MAX)
     True
     """
-    f = FILTERINGS[size, folded]
+    f = TRANSFORMS[size, folded]
     some = np.asarray(weight[sampled(len(weight)), :CHANNELS_MAX], np.float32)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         found, truth = (_outputs(f, some, dtype).astype(np.float64)
@@ -52,7 +52,7 @@ def sampled(outputs: int) -> np.ndarray:
     return np.linspace(0, outputs - 1, min(OUTPUTS, outputs)).astype(int)
 
 
-def _outputs(f: Filtering, weight: np.ndarray, dtype: type) -> np.ndarray:
+def _outputs(f: WinogradTransform, weight: np.ndarray, dtype: type) -> np.ndarray:
     """The outputs [o, pixels of all blocks] for the activations of `_inputs`, in `dtype`."""
     outputs, channels = weight.shape[:2]
     u = _both_sides(f.weights, weight.astype(dtype).transpose(2, 3, 0, 1))
@@ -60,8 +60,8 @@ def _outputs(f: Filtering, weight: np.ndarray, dtype: type) -> np.ndarray:
     return _both_sides(f.outputs, m).transpose(2, 3, 0, 1).reshape(outputs, -1)
 
 
-@lru_cache(maxsize=len(FILTERINGS) * 2)
-def _inputs(f: Filtering, dtype: type) -> np.ndarray:
+@lru_cache(maxsize=len(TRANSFORMS) * 2)
+def _inputs(f: WinogradTransform, dtype: type) -> np.ndarray:
     """Transformed activations [point, point, channel, block]."""
     shape = (CHANNELS_MAX, BLOCKS, f.window, f.window)
     activations = np.random.default_rng(0).standard_normal(shape, np.float32).astype(dtype)

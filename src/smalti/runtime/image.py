@@ -20,7 +20,7 @@ from smalti.runtime.decoding import decoded
 
 HEADER = struct.Struct("<8s32sQQQ")
 """Magic, SHA-256 of all that follows it, and the bytes of text, code and constants."""
-MAGIC = b"SMALTI\0\6"
+MAGIC = b"SMALTI\0\7"
 DIGEST_END = 40
 BF16_EXPONENT = 0x7F80
 """The exponent bits of a bf16: all are set in NaN and Inf, and in nothing else."""
@@ -37,7 +37,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Filtered:
+class WinogradWeight:
     """That a layer computes F(`size`), and how its weight [o, c, 3, 3] lies in the parameter."""
 
     size: int
@@ -62,23 +62,23 @@ class Slot:
     dtype: str = "f32"
     function: int = -1
     panels: int = 0
-    filtering: Filtered | None = None
+    winograd: WinogradWeight | None = None
 
 
 @dataclass(frozen=True)
 class Launch:
     """One launch: function number, tiles from `first` to `tiles`, and a reference for each pointer.
 
-    A reference is ("arena", byte offset) or ("slot", number). Unless threads `meet` behind it, the
+    A reference is ("arena", byte offset) or ("slot", number). Without a `barrier` behind it, the
     next launch begins before all of its tiles are done.
     """
 
     function: int
     tiles: int
     pointers: tuple[tuple[str, int], ...]
-    piece: int
+    region: int
     first: int = 0
-    meet: bool = True
+    barrier: bool = True
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,11 @@ class HostCall:
     attributes: dict[str, Any]
     operands: tuple[Operand, ...]
     result: Place
-    piece: int
+    region: int
 
 
 @dataclass(frozen=True)
-class PieceInfo:
+class RegionInfo:
     """What `explain` prints of a kernel or a host call, and where its results lie.
 
     `bytes` are those of operands and results, each once, as they are stored. In more than one of
@@ -140,13 +140,13 @@ class Image:
     weights_bytes: int
     functions: list[int] = field(default_factory=list)
     launches: list[Launch | HostCall] = field(default_factory=list)
-    pieces: list[PieceInfo] = field(default_factory=list)
+    regions: list[RegionInfo] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
     inputs: dict[str, Place] = field(default_factory=dict)
     outputs: dict[str, Place] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
-    filterings: dict[str, int] = field(default_factory=dict)
+    winograd_sizes: dict[str, int] = field(default_factory=dict)
     layouts: dict[str, int] = field(default_factory=dict)
     kernels: list[str] = field(default_factory=list)
     held: list[str] = field(default_factory=list)

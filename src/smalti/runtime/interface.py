@@ -12,7 +12,7 @@ import numpy as np
 
 from smalti import machine
 from smalti.errors import InputError, NumericsError, first_of
-from smalti.fuse import Cut
+from smalti.fuse import Partition
 from smalti.graph import Graph
 from smalti.runtime.image import Image
 from smalti.runtime.inputs import checked_path, finite
@@ -33,11 +33,11 @@ class Recipe(Protocol):
     threads: int
     objective: str
 
-    def image(self, target: str, filterings: Mapping[str, int] = ...) -> Image:
+    def image(self, target: str, winograd_sizes: Mapping[str, int] = ...) -> Image:
         """The image for a feature level, with smaller F(m) for some weights."""
 
-    def cut(self) -> tuple[Cut, int]:
-        """The pieces, and the bytes that transformed weights may add to plain ones."""
+    def partition(self) -> tuple[Partition, int]:
+        """The regions, and the bytes that transformed weights may add to plain ones."""
 
 
 class Program(ABC):
@@ -46,8 +46,8 @@ class Program(ABC):
     `device` is the id of what it runs on, `inputs` and `outputs` are shapes by name (None where one
     depends on values). `weights_bytes` are those of all weights as they are bound, `arena_bytes`
     those of everything between kernels. `recipe` is what it was compiled from, and `targets` and
-    `filterings` say what was made of that. `bound` says whether it has all weights that it needs to
-    run.
+    `winograd_sizes` say what was made of that. `bound` says whether it has all weights that it
+    needs to run.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Program(ABC):
     arena_bytes: int = 0
     recipe: Recipe | None = None
     targets: tuple[str, ...] = ()
-    filterings: Mapping[str, int] = MappingProxyType({})
+    winograd_sizes: Mapping[str, int] = MappingProxyType({})
     lost: bool = False
     """Whether the device that it ran on has failed; another program has to take its place."""
 
@@ -114,7 +114,7 @@ class Program(ABC):
                              f"('avx2', 'avx512')")
         checked_path(path, "save", "the path of the engine file to write, such as model.smalti")
         engine.save(self.recipe, path, targets=targets or self.targets, weights=weights,
-                    filterings=self.filterings, with_weights=with_weights)
+                    winograd_sizes=self.winograd_sizes, with_weights=with_weights)
 
     @abstractmethod
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -141,7 +141,7 @@ class Program(ABC):
             raise InputError(f"{self.name}: shapes depend on data; only programs of one static "
                              f"graph can be foretold")
         recipe = self.recipe
-        found = outlook(self.name, *recipe.cut(), recipe.precision, machine.device(device),
+        found = outlook(self.name, *recipe.partition(), recipe.precision, machine.device(device),
                         recipe.objective)
         return found.text(all, columns or COLUMNS)
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from smalti.fuse import Cut, HostPiece, Piece, View
+from smalti.fuse import HostRegion, Partition, Region, View
 from smalti.fuse.support import When
 from smalti.fuse.view import Storage
 from smalti.kernel.form import loads
 
 
 class Lives:
-    """The first and the last time at which each storage of a cut is needed.
+    """The first and the last time at which each storage of a partition is needed.
 
-    `times` are those of its pieces, in order; pieces that run in turns have the same. A result that
-    overwrites an operand, element by element, lives in the place of its `root`.
+    `times` are those of its regions, in order; regions that run in turns have the same. A result
+    that overwrites an operand, element by element, lives in the place of its `root`.
     """
 
-    def __init__(self, found: Cut, times: Sequence[int]) -> None:
+    def __init__(self, found: Partition, times: Sequence[int]) -> None:
         self.end = times[-1] + 1 if times else 0
         self._lives = self._needed(found, times)
         self._shared = _shared(found, self._lives, times)
@@ -37,16 +37,16 @@ class Lives:
         """The storage whose place this one has."""
         return _root(storage, self._shared)
 
-    def _needed(self, found: Cut, times: Sequence[int]) -> dict[Storage, list[int]]:
+    def _needed(self, found: Partition, times: Sequence[int]) -> dict[Storage, list[int]]:
         lives: dict[Storage, list[int]] = {}
         for view in found.inputs.values():
             lives[view.storage] = [0, 0]
-        for time, piece in zip(times, found.pieces, strict=True):
-            for view in piece.views.values():
+        for time, region in zip(times, found.regions, strict=True):
+            for view in region.views.values():
                 if view.storage.kind in ("arena", "input"):
                     life = lives.setdefault(view.storage, [time, time])
                     life[1] = max(life[1], time)
-                    if piece.when < When.RUN:  # from one run to the next
+                    if region.when < When.RUN:  # from one run to the next
                         life[:] = 0, self.end
         for view in found.outputs.values():
             if view.storage.kind in ("arena", "input"):
@@ -60,18 +60,18 @@ def _root(storage: Storage, shared: dict[Storage, Storage]) -> Storage:
     return storage
 
 
-def _shared(found: Cut, lives: dict[Storage, list[int]],
+def _shared(found: Partition, lives: dict[Storage, list[int]],
             times: Sequence[int]) -> dict[Storage, Storage]:
     """Results that may overwrite an operand read for the last time, element by element."""
     shared: dict[Storage, Storage] = {}
     together = Counter(times)
-    for time, piece in zip(times, found.pieces, strict=True):
-        out = piece.views.get("out")
-        if out is None or isinstance(piece, HostPiece) or together[time] > 1 \
-                or piece.kernel.form not in ("map", "contraction") \
+    for time, region in zip(times, found.regions, strict=True):
+        out = region.views.get("out")
+        if out is None or isinstance(region, HostRegion) or together[time] > 1 \
+                or region.kernel.form not in ("map", "contraction") \
                 or out.storage.kind != "arena" or lives[out.storage][0] != time:
             continue
-        operand = _overwritable(piece, out, lives, time)
+        operand = _overwritable(region, out, lives, time)
         if operand is None:
             continue
         root = _root(operand, shared)
@@ -84,20 +84,20 @@ def _shared(found: Cut, lives: dict[Storage, list[int]],
     return shared
 
 
-def _overwritable(piece: Piece, out: View, lives: dict[Storage, list[int]],
+def _overwritable(region: Region, out: View, lives: dict[Storage, list[int]],
                   time: int) -> Storage | None:
     """An operand that dies here, fills its storage, and is read exactly where `out` is written."""
-    stages = piece.kernel.stages
+    stages = region.kernel.stages
     axes = [name for name, _ in stages[-1].axes]
     elsewhere = {load.buffer for stage in stages[:-1] for load in loads(stage.value)}
     last = dict.fromkeys(loads(stages[-1].value))
     read = [load.buffer for load in last]
     for load in last:
-        view = piece.views.get(load.buffer)
+        view = region.views.get(load.buffer)
         if view is None or load.buffer in elsewhere or view.storage.kind != "arena" \
                 or read.count(load.buffer) != 1:
             continue
-        reads = [v.storage for v in piece.views.values()].count(view.storage)
+        reads = [v.storage for v in region.views.values()].count(view.storage)
         if lives[view.storage][1] != time or reads != 1 or view.offset or out.offset \
                 or (view.storage.size, view.storage.dtype) != (out.storage.size,
                                                                out.storage.dtype):

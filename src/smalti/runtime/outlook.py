@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from smalti import machine
-from smalti.fuse import Cut, HostPiece, Piece
+from smalti.fuse import HostRegion, Partition, Region
 from smalti.fuse.support import When
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.kernel.traffic import touched
@@ -15,7 +15,7 @@ from smalti.machine.device import GUESSED, Device
 from smalti.runtime.arena import arranged
 from smalti.runtime.kernel_table import KernelRow, KernelTable
 from smalti.runtime.strips import Course, Turn
-from smalti.schedule.choose import FILTERING_MAX
+from smalti.schedule.choose import WINOGRAD_MAX
 from smalti.schedule.merge import contraction_extents, weights_batched
 from smalti.schedule.schedule import Limits
 from smalti.settings import THREADS_MAX
@@ -34,17 +34,17 @@ ASSUMED_OF_CPUS = ("assumed: Smalti's first schedules for {threads} threads and 
 class Expected:
     """A kernel on a device: what it is, and what it is expected to cost."""
 
-    piece: Piece
+    region: Region
     seconds: float
     joules: float
     binds: str
     how: str
 
 
-def outlook(name: str, found: Cut, growth: int, precision: str, device: Device,
+def outlook(name: str, found: Partition, growth: int, precision: str, device: Device,
             objective: str = "latency") -> KernelTable:
-    """The kernels of a cut on a device; `growth` bounds the bytes that transformed weights may add
-    to plain ones. For throughput it is one of as many programs as a CPU has cores."""
+    """The kernels of a partition on a device; `growth` bounds the bytes that transformed weights
+    may add to plain ones. For throughput it is one of as many programs as a CPU has cores."""
     threads = 1 if objective == "throughput" else min(device.units, THREADS_MAX)
     if device.kind == "cpu":
         aim = Objective.on(device, threads, objective)
@@ -54,22 +54,22 @@ def outlook(name: str, found: Cut, growth: int, precision: str, device: Device,
     else:
         kernels = list(on_gpu(running(found).values(), precision, device))
         assumed = ASSUMED_OF_GPUS
-    hosted = sum(isinstance(piece, HostPiece) for piece in found.pieces)
+    hosted = sum(isinstance(region, HostRegion) for region in found.regions)
     seconds, joules = (sum(getattr(k, field) for k in kernels) for field in ("seconds", "joules"))
     guessed = [field for field, origin in device.origin.items() if origin == GUESSED]
     title = (f"{name} on {device.name}: {len(kernels)} kernels in a run, "
              + f"{hosted} operations on the host, " * bool(hosted) + f"precision {precision}")
     facts = [assumed, *([f"guessed of this device: {', '.join(guessed)}"] if guessed else [])]
-    rows = [KernelRow(number, k.piece.kernel.form, k.piece.scope, expected=k.seconds,
+    rows = [KernelRow(number, k.region.kernel.form, k.region.scope, expected=k.seconds,
                       limit=k.binds, details=(k.how,)) for number, k in enumerate(kernels)]
     return KernelTable(title, facts, rows,
                        f"expected of a run: {1e3 * seconds:.3f} ms, {joules:.3g} J")
 
 
-def running(found: Cut) -> dict[int, Piece]:
-    """The kernels that each run computes, by the numbers of their pieces."""
-    return {number: piece for number, piece in enumerate(found.pieces)
-            if isinstance(piece, Piece) and piece.when == When.RUN}
+def running(found: Partition) -> dict[int, Region]:
+    """The kernels that each run computes, by the numbers of their regions."""
+    return {number: region for number, region in enumerate(found.regions)
+            if isinstance(region, Region) and region.when == When.RUN}
 
 
 # ---------------------------------------------------------------------- another CPU
@@ -83,38 +83,39 @@ def limits_of(device: Device, threads: int) -> Limits:
                   core.pairs > 0)
 
 
-def on_cpu(found: Cut, growth: int, precision: str, aim: Objective) -> Iterator[Expected]:
+def on_cpu(found: Partition, growth: int, precision: str, aim: Objective) -> Iterator[Expected]:
     """The kernels of a run on a CPU, under the first schedules for an objective."""
-    kernels = [None if isinstance(piece, HostPiece) else piece.kernel for piece in found.pieces]
+    kernels = [None if isinstance(region, HostRegion) else region.kernel
+               for region in found.regions]
     schedules = planned(kernels, limits_of(aim.device, aim.threads), precision, growth,
-                        [FILTERING_MAX] * len(kernels), aim.cost)
-    course = Course(found, schedules, [Turn((n,)) for n in range(len(found.pieces))])
-    arena = arranged(course, [0] * len(found.pieces))
-    running = [(piece, schedule) for piece, schedule in zip(found.pieces, schedules, strict=True)
-               if isinstance(piece, Piece) and piece.when == When.RUN]
+                        [WINOGRAD_MAX] * len(kernels), aim.cost)
+    course = Course(found, schedules, [Turn((n,)) for n in range(len(found.regions))])
+    arena = arranged(course, [0] * len(found.regions))
+    running = [(region, schedule) for region, schedule in zip(found.regions, schedules, strict=True)
+               if isinstance(region, Region) and region.when == When.RUN]
     launches = []
-    for piece, schedule in running:
+    for region, schedule in running:
         places = {name: (cpu.ARENA, arena.place(view).offset)
                   if view.storage.kind in ("arena", "input") else ((id(view.storage), name), 0)
-                  for name, view in piece.views.items()}
-        launches.append(cpu.Launch(piece.kernel, schedule, places))
+                  for name, view in region.views.items()}
+        launches.append(cpu.Launch(region.kernel, schedule, places))
     estimate = cpu.estimate_program(aim.device, launches, aim.threads, arena.bytes)
-    for (piece, schedule), kernel in zip(running, estimate.kernels, strict=True):
-        yield Expected(piece, kernel.seconds, kernel.energy_joules, kernel.binds, str(schedule))
+    for (region, schedule), kernel in zip(running, estimate.kernels, strict=True):
+        yield Expected(region, kernel.seconds, kernel.energy_joules, kernel.binds, str(schedule))
 
 
 # ---------------------------------------------------------------------- a GPU
 
 
-def on_gpu(pieces: Iterable[Piece], precision: str, device: Device) -> Iterator[Expected]:
+def on_gpu(regions: Iterable[Region], precision: str, device: Device) -> Iterator[Expected]:
     """Kernels as the library of a GPU's vendor computes them."""
     known: dict[Kernel, Sequence[machine.Estimate]] = {}
-    for piece in pieces:
-        if piece.kernel not in known:
-            known[piece.kernel] = _library_calls(piece.kernel, precision, device)
-        found = known[piece.kernel]
+    for region in regions:
+        if region.kernel not in known:
+            known[region.kernel] = _library_calls(region.kernel, precision, device)
+        found = known[region.kernel]
         longest = max(found, key=lambda one: one.microseconds)
-        yield Expected(piece, sum(1e-6 * one.microseconds for one in found),
+        yield Expected(region, sum(1e-6 * one.microseconds for one in found),
                        sum(one.joules for one in found), longest.binds, longest.algorithm)
 
 

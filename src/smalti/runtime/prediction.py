@@ -11,14 +11,14 @@ from smalti.schedule import parse as parse_schedule
 
 
 def launches(image: Image) -> dict[int, cpu.Launch]:
-    """The kernels of a run, in order, by the numbers of their pieces."""
+    """The kernels of a run, in order, by the numbers of their regions."""
     kernels = [parse(text) for text in image.kernels]
     found: dict[int, cpu.Launch] = {}
     for launch in image.launches[image.changing:]:
-        if not isinstance(launch, HostCall) and launch.piece not in found:
-            piece = image.pieces[launch.piece]
-            kernel = kernels[piece.kernel]
-            found[launch.piece] = cpu.Launch(kernel, parse_schedule(piece.schedule),
+        if not isinstance(launch, HostCall) and launch.region not in found:
+            region = image.regions[launch.region]
+            kernel = kernels[region.kernel]
+            found[launch.region] = cpu.Launch(kernel, parse_schedule(region.schedule),
                                              _places(kernel, launch))
     return found
 
@@ -31,7 +31,7 @@ def _places(kernel: Kernel, launch: Launch) -> dict[str, tuple[object, int]]:
 
 
 def predicted(image: Image, device: Device, threads: int) -> dict[int, cpu.KernelEstimate]:
-    """What each kernel of a run is expected to cost, by the number of its piece; a run that comes
+    """What each kernel of a run is expected to cost, by the number of its region; a run that comes
     after another. Calls of the host, and what does not run each time, are not there."""
     found = launches(image)
     estimate = cpu.estimate_program(device, list(found.values()), threads, image.arena_bytes)

@@ -35,7 +35,8 @@ BRIEF_SECONDS = 20e-3
 
 
 class Beside(NamedTuple):
-    """Seconds of a piece by its own kernel and by another, and whether both gave the same bytes."""
+    """Seconds of a region by its own kernel and by another, and whether both gave the same
+    bytes."""
 
     seconds: float
     other_seconds: float
@@ -47,7 +48,7 @@ class NativeProgram(Program):
 
     Calls of the host run between kernels, in the thread that calls `run`.
 
-    `recipe` compiles the same graph again where weights do not stand the minimal filtering of their
+    `recipe` compiles the same graph again where weights do not stand the Winograd of their
     layers (see guard.py); without, such weights raise NumericsError.
     """
 
@@ -63,7 +64,7 @@ class NativeProgram(Program):
     def _take(self, image: Image) -> None:
         """Become a program that runs `image`, without weights."""
         self.image = image
-        self.targets, self.filterings = (image.level,), image.filterings
+        self.targets, self.winograd_sizes = (image.level,), image.winograd_sizes
         self.crew = 1 if image.work_seconds <= ALONE_SECONDS else self.threads
         self._brief = image.work_seconds / self.crew <= BRIEF_SECONDS
         self.precision = image.precision
@@ -104,11 +105,11 @@ class NativeProgram(Program):
             wanting = self._bind(*found, like) if only is None else self._rebind(*found, needed)
             while wanting:
                 if self.recipe is None:
-                    raise NumericsError(f"{self.name}: minimal filtering is too imprecise for the "
+                    raise NumericsError(f"{self.name}: Winograd is too imprecise for the "
                                         f"weights {', '.join(sorted(wanting))}; compile the "
                                         f"model again with them")
-                filterings = {**self.filterings, **wanting}
-                self._take(self.recipe.image(self.image.level, filterings))
+                winograd_sizes = {**self.winograd_sizes, **wanting}
+                self._take(self.recipe.image(self.image.level, winograd_sizes))
                 wanting = self._bind(*source(self.image.parameters), like)
             self.bound, self._settled = True, False
 
@@ -227,20 +228,20 @@ class NativeProgram(Program):
         self._ran = self._table
 
     def _table_with(self, instead: Mapping[int, Alternative]) -> Table:
-        """The launch table in which some pieces are computed by others."""
+        """The launch table in which some regions are computed by others."""
         launches = [[] if isinstance(x, HostCall) else [self._row(n, x)]
                     for n, x in enumerate(self.image.launches)]
-        for piece, other in instead.items():
-            first, last = self._span(piece)
+        for region, other in instead.items():
+            first, last = self._span(region)
             launches[first:last] = [other.rows(launches[first][0].pointers),
                                     *[[] for _ in range(first + 1, last)]]
         scratch = self._scratch.ctypes.data
         return Table(launches, self.crew, scratch + -scratch % SCRATCH_ALIGNMENT, self._room,
                      (self._code, tuple(instead.values())))
 
-    def _span(self, piece: int) -> tuple[int, int]:
-        """From which launch to which one a piece goes, that is not computed in strips."""
-        numbers = [n for n, launch in enumerate(self.image.launches) if launch.piece == piece]
+    def _span(self, region: int) -> tuple[int, int]:
+        """From which launch to which one a region goes, that is not computed in strips."""
+        numbers = [n for n, launch in enumerate(self.image.launches) if launch.region == region]
         return numbers[0], numbers[-1] + 1
 
     def _memory(self, number: int) -> Sequence[np.ndarray]:
@@ -253,7 +254,7 @@ class NativeProgram(Program):
         pointers = tuple(arena + value if kind == "arena" else weights[value].ctypes.data
                          for kind, value in launch.pointers)
         return Row(self._code.address + self.image.functions[launch.function], pointers,
-                   launch.tiles, launch.first, launch.meet)
+                   launch.tiles, launch.first, launch.barrier)
 
     def release(self) -> None:
         """Give back the memory of weights and intermediate results; `bind` brings them back."""
@@ -337,7 +338,7 @@ class NativeProgram(Program):
             instead: Mapping[int, Alternative] = NONE) -> dict[str, np.ndarray]:
         """The outputs for `inputs`: arrays of the shapes that the graph gives them.
 
-        `instead` has kernels, by the numbers of their pieces, that take the place of others this
+        `instead` has kernels, by the numbers of their regions, that take the place of others this
         time. Raises InputError for a missing input, one of another shape or with rows that a table
         does not have, and when no weights are bound. Calls from several threads take turns.
         """
@@ -353,7 +354,7 @@ class NativeProgram(Program):
     def run_beside(self, inputs: Mapping[str, np.ndarray], others: Mapping[int, Alternative],
                    instead: Mapping[int, Alternative] = NONE
                    ) -> tuple[dict[str, np.ndarray], dict[int, Beside]]:
-        """As `run`; besides, each of `others` computes its piece again, on the same data.
+        """As `run`; besides, each of `others` computes its region again, on the same data.
 
         Where it gives other bytes, these are not used.
         """
@@ -362,28 +363,29 @@ class NativeProgram(Program):
             self._make_room((*others.values(), *instead.values()))
             main = self._ran = self._table_of(instead)
             self._parted, found, at = True, {}, self.image.changing
-            for piece in sorted(others):
-                first, last = self._span(piece)
+            for region in sorted(others):
+                first, last = self._span(region)
                 self._launch(at, first)
-                found[piece] = self._beside(piece, others[piece], first, last)
+                found[region] = self._beside(region, others[region], first, last)
                 self._ran, at = main, last
             self._launch(at, len(self.image.launches))
             self._elapsed = float(self._took[self.image.changing:].sum())
             return {name: np.array(array) for name, array in self._outputs.items()}, found
 
-    def _beside(self, piece: int, other: Alternative, first: int, last: int) -> Beside:
-        """A piece by its own kernel and then by another one; the time of the first one is noted."""
-        results = [array_at(self._arena, place) for place in self.image.pieces[piece].results]
+    def _beside(self, region: int, other: Alternative, first: int, last: int) -> Beside:
+        """A region by its own kernel and then by another one; the time of the first one is
+        noted."""
+        results = [array_at(self._arena, place) for place in self.image.regions[region].results]
         before = [array.copy() for array in results]
         self._launch(first, last)
         own = self._took[first:last].copy()
         expected = [array.copy() for array in results]
-        for place, array, values in zip(self.image.pieces[piece].results, results, before,
+        for place, array, values in zip(self.image.regions[region].results, results, before,
                                         strict=True):
             np.copyto(array, values)
             if not self._overwrites(first, place):  # what nobody writes has to be seen
                 array.view(f"i{array.itemsize}")[...] = -1
-        self._ran = self._table_with({piece: other})
+        self._ran = self._table_with({region: other})
         self._launch(first, last)
         seconds = float(self._took[first:last].sum())
         self._took[first:last] = own
@@ -407,7 +409,7 @@ class NativeProgram(Program):
             self._fill_table(needed)
 
     def _table_of(self, instead: Mapping[int, Alternative]) -> Table:
-        """The launch table with these pieces computed by others, made once for the same ones."""
+        """The launch table with these regions computed by others, made once for the same ones."""
         if not instead:
             return self._table
         if self._changed is None or self._changed[0] != instead:
@@ -427,16 +429,17 @@ class NativeProgram(Program):
         return ticks * (self._elapsed / max(ticks.sum(), 1.0))
 
     def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
-        """Run meeting by meeting; the kernel whose result first holds NaN or Inf."""
+        """Run barrier by barrier; the kernel whose result first holds NaN or Inf."""
         self._start(inputs)
-        first, last = 0, {x.piece: number for number, x in enumerate(self.image.launches)}
+        first, last = 0, {x.region: number for number, x in enumerate(self.image.launches)}
         for number, launch in enumerate(self.image.launches):
-            if isinstance(launch, Launch) and not launch.meet:
+            if isinstance(launch, Launch) and not launch.barrier:
                 continue
             self._launch(first, number + 1)
-            for piece in (self.image.pieces[k] for k, at in last.items() if first <= at <= number):
-                if not all(finite_at(self._arena, place) for place in piece.results):
-                    return f"the {piece.form} of {piece.scope or self.name}"
+            for region in (self.image.regions[k] for k, at in last.items()
+                           if first <= at <= number):
+                if not all(finite_at(self._arena, place) for place in region.results):
+                    return f"the {region.form} of {region.scope or self.name}"
             first = number + 1
         return None
 
@@ -445,15 +448,15 @@ class NativeProgram(Program):
         """Seconds of the last run by form of kernel; empty before the first."""
         found: dict[str, float] = {}
         if self.seconds is not None:
-            for piece, seconds in zip(self.image.pieces, self.kernel_seconds(), strict=True):
-                found[piece.form] = found.get(piece.form, 0.0) + float(seconds)
+            for region, seconds in zip(self.image.regions, self.kernel_seconds(), strict=True):
+                found[region.form] = found.get(region.form, 0.0) + float(seconds)
         return found
 
     def kernel_seconds(self) -> np.ndarray:
         """Seconds of each kernel or host call in the last run; zeros before the first."""
-        seconds, measured = np.zeros(len(self.image.pieces)), self.seconds
+        seconds, measured = np.zeros(len(self.image.regions)), self.seconds
         if measured is not None:
-            np.add.at(seconds, [x.piece for x in self.image.launches], measured)
+            np.add.at(seconds, [x.region for x in self.image.launches], measured)
         return seconds
 
     def _explained(self, all: bool, columns: int) -> str:

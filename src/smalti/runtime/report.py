@@ -10,7 +10,7 @@ from smalti.codegen.x86.functions import FUNCTIONS
 from smalti.errors import InputError, UnsupportedError
 from smalti.frontend.onnx import Model, load, read_model
 from smalti.frontend.onnx.tensors import DTYPE_OF, Tensors
-from smalti.fuse import HostPiece, cut
+from smalti.fuse import HostRegion, partition
 from smalti.graph import Graph
 from smalti.rewrite import rewrite
 from smalti.runtime.devices import available_levels
@@ -105,9 +105,9 @@ def _operators(counts: Counter[str]) -> Lines:
 
 def _host(graph: Graph) -> Lines:
     """Which operations no kernel computes."""
-    pieces = cut(rewrite(graph), (), FUNCTIONS).pieces
-    host = Counter(piece.operation for piece in pieces if isinstance(piece, HostPiece))
-    native = len(pieces) - sum(host.values())
+    regions = partition(rewrite(graph), (), FUNCTIONS).regions
+    host = Counter(region.operation for region in regions if isinstance(region, HostRegion))
+    native = len(regions) - sum(host.values())
     text = ", ".join(f"{name} {count}" for name, count in host.most_common()) or "nothing"
     return [("compiles", f"yes: {native} kernels; as numpy on the host: {text}")]
 

@@ -79,7 +79,7 @@ def _units(image: Image) -> Iterator[tuple[int, int]]:
     """
     first = 0
     for number, launch in enumerate(image.launches):
-        if isinstance(launch, HostCall) or launch.meet or number + 1 in (
+        if isinstance(launch, HostCall) or launch.barrier or number + 1 in (
                 image.steady, image.changing):
             yield first, number + 1
             first = number + 1

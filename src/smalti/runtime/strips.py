@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from smalti.fuse import Cut, Storage
+from smalti.fuse import Partition, Storage
 from smalti.fuse.siblings import siblings, side_by_side
 from smalti.fuse.support import When
 from smalti.runtime.lives import Lives
@@ -33,7 +33,7 @@ STRIP_TILES_PER_THREAD = 12
 SAVED_BYTES_MIN, SAVED_SHARE_MIN = 64 << 20, 1 / 8
 """What strips have to save of all that lives between kernels."""
 
-Pick = Callable[[Cut], list[Schedule | None]]
+Pick = Callable[[Partition], list[Schedule | None]]
 
 
 @dataclass(frozen=True)
@@ -63,25 +63,26 @@ def _rows(each: Walk, strip: int, count: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Turn:
-    """Pieces that run at the same time: one, or several strip by strip in turns."""
+    """Regions that run at the same time: one, or several strip by strip in turns."""
 
-    pieces: tuple[int, ...]
+    regions: tuple[int, ...]
     strips: Strips | None = None
 
 
 @dataclass(frozen=True)
 class Course:
-    """The pieces of a cut with their schedules, which calls of the host do not have, and the turns
-    in which they run, in order."""
+    """The regions of a partition with their schedules, which calls of the host do not have, and the
+    turns in which they run, in order."""
 
-    cut: Cut
+    partition: Partition
     schedules: list[Schedule | None]
     turns: list[Turn]
 
     @cached_property
     def lives(self) -> Lives:
         """When each storage is needed, in numbers of turns."""
-        return Lives(self.cut, [time for time, turn in enumerate(self.turns) for _ in turn.pieces])
+        return Lives(self.partition, [time for time, turn in enumerate(self.turns)
+                                      for _ in turn.regions])
 
     @cached_property
     def bytes(self) -> list[int]:
@@ -100,12 +101,12 @@ class Course:
         return max(self.bytes, default=0)
 
 
-def courses(found: Cut, pick: Pick, threads: int) -> list[Course]:
-    """The plain course of a cut, and one in strips if that promises to save much.
+def courses(found: Partition, pick: Pick, threads: int) -> list[Course]:
+    """The plain course of a partition, and one in strips if that promises to save much.
 
-    `pick` gives the schedules of a cut's pieces; programs run on `threads` threads.
+    `pick` gives the schedules of a partition's regions; programs run on `threads` threads.
     """
-    plain = Course(found, pick(found), [Turn((n,)) for n in range(len(found.pieces))])
+    plain = Course(found, pick(found), [Turn((n,)) for n in range(len(found.regions))])
     if not saves_much(plain.peak, 0):
         return [plain]
     best = _in_strips(plain, threads)
@@ -118,7 +119,7 @@ def courses(found: Cut, pick: Pick, threads: int) -> list[Course]:
     if not saves_much(plain.peak, best.peak):
         return [plain]
     whole = _without_strips(best)
-    return [plain, Course(best.cut, best.schedules, [
+    return [plain, Course(best.partition, best.schedules, [
         turn if size > best.peak else plain_turn for turn, plain_turn, size in zip(
             best.turns, whole.turns, whole.bytes, strict=True)])]
 
@@ -129,41 +130,41 @@ def saves_much(before: int, after: int) -> bool:
 
 
 def _without_strips(one: Course) -> Course:
-    return Course(one.cut, one.schedules, [Turn(turn.pieces) for turn in one.turns])
+    return Course(one.partition, one.schedules, [Turn(turn.regions) for turn in one.turns])
 
 
 def _in_strips(one: Course, threads: int) -> Course:
     """The course with strips wherever they are possible."""
     one = _without_strips(one)
-    return Course(one.cut, one.schedules, [
-        Turn(turn.pieces, _strips(one, time, threads)) for time, turn in enumerate(one.turns)])
+    return Course(one.partition, one.schedules, [
+        Turn(turn.regions, _strips(one, time, threads)) for time, turn in enumerate(one.turns)])
 
 
 def _at_the_peak(one: Course) -> list[tuple[int, ...]]:
     """Siblings that run around the time at which the most lives."""
-    pieces = one.turns[one.bytes.index(one.peak)].pieces
-    return [numbers for numbers in siblings(one.cut)
-            if numbers[0] <= pieces[-1] and pieces[0] <= numbers[-1]]
+    regions = one.turns[one.bytes.index(one.peak)].regions
+    return [numbers for numbers in siblings(one.partition)
+            if numbers[0] <= regions[-1] and regions[0] <= numbers[-1]]
 
 
 def _in_turns(one: Course, numbers: Sequence[int], pick: Pick) -> Course:
     """The course in which the siblings `numbers` take turns."""
-    found, order = side_by_side(one.cut, numbers)
+    found, order = side_by_side(one.partition, numbers)
     now = {old: new for new, old in enumerate(order)}
-    groups = [turn.pieces for turn in one.turns if not set(turn.pieces) & set(numbers)]
-    groups = sorted(tuple(now[n] for n in pieces) for pieces in (*groups, tuple(numbers)))
-    return Course(found, pick(found), [Turn(pieces) for pieces in groups])
+    groups = [turn.regions for turn in one.turns if not set(turn.regions) & set(numbers)]
+    groups = sorted(tuple(now[n] for n in regions) for regions in (*groups, tuple(numbers)))
+    return Course(found, pick(found), [Turn(regions) for regions in groups])
 
 
 def _strips(one: Course, time: int, threads: int) -> Strips | None:
     """The strips that save the most at a turn, or None where there are none."""
-    numbers = one.turns[time].pieces
-    pieces = [one.cut.pieces[n] for n in numbers]
-    walks = [walk(piece.kernel, schedule) if schedule and piece.when == When.RUN else None
-             for schedule, piece in zip((one.schedules[n] for n in numbers), pieces, strict=True)]
+    numbers = one.turns[time].regions
+    regions = [one.partition.regions[n] for n in numbers]
+    walks = [walk(region.kernel, schedule) if schedule and region.when == When.RUN else None
+             for schedule, region in zip((one.schedules[n] for n in numbers), regions, strict=True)]
     if None in walks:
         return None
-    results = {one.lives.root(piece.views["out"].storage) for piece in pieces}
+    results = {one.lives.root(region.views["out"].storage) for region in regions}
     result = results.pop()
     if results or one.lives[result][0] != time:
         return None
@@ -181,8 +182,8 @@ def _strips(one: Course, time: int, threads: int) -> Strips | None:
 def _dying(one: Course, time: int, walks: Sequence[Walk]) -> list[Storage]:
     """Storages that are read for the last time at a turn, in order only."""
     found: dict[Storage, bool] = {}
-    for number, each in zip(one.turns[time].pieces, walks, strict=True):
-        for name, view in one.cut.pieces[number].views.items():
+    for number, each in zip(one.turns[time].regions, walks, strict=True):
+        for name, view in one.partition.regions[number].views.items():
             if name != "out" and view.storage.kind in ("arena", "input"):
                 root = one.lives.root(view.storage)
                 found[root] = found.get(root, True) and name in each.read
@@ -198,7 +199,7 @@ def _distance(one: Course, numbers: Sequence[int], walks: Sequence[Walk], operan
     for strip in range(count):
         written, read = 0, operand.bytes
         for number, each in zip(numbers, walks, strict=True):
-            views, (first, end) = one.cut.pieces[number].views, _rows(each, strip, count)
+            views, (first, end) = one.partition.regions[number].views, _rows(each, strip, count)
             out = views["out"]
             written = max(written, out.storage.element_bytes * (
                 out.offset + int(each.written[end - 1])))

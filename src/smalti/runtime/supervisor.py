@@ -40,7 +40,7 @@ CURIOSITY = 20
 SHARE_MIN = 3e-3
 """Kernels that take less of a run are left to `smalti tune`."""
 REMEMBERED = 5
-"""Runs whose median is what a piece usually takes."""
+"""Runs whose median is what a region usually takes."""
 MAKING_SECONDS, LOOKING_SECONDS = 0.1, 0.15
 """What making a candidate, and looking at all of a kernel for the first time, may cost."""
 SLOWEST = 1.2
@@ -83,7 +83,7 @@ class Supervisor:
 
     @property
     def chosen(self) -> int:
-        """Pieces that run under another schedule than at first."""
+        """Regions that run under another schedule than at first."""
         return len(self._chosen)
 
     def run_checked(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -107,18 +107,18 @@ class Supervisor:
         trying, left = self._in_place(self._allowed())
         fresh = self._next(left)
         made = self._made(fresh) if fresh is not None else None
-        instead = {**self._chosen, **{piece: other for entry, other in trying.items()
-                                      for piece in entry.pieces}}
+        instead = {**self._chosen, **{region: other for entry, other in trying.items()
+                                      for region in entry.regions}}
         begun = self._clock()
         if made is None:
             outputs = self.program.run(inputs, instead)
         else:
-            outputs, found = self.program.run_beside(inputs, {fresh.piece: made}, instead)
+            outputs, found = self.program.run_beside(inputs, {fresh.region: made}, instead)
         seconds, judging = self.program.kernel_seconds(), self._clock()
         lost = begun - started
         if made is not None:
             lost += max(0.0, judging - begun - float(seconds.sum()))
-            self._compare(fresh, made, found[fresh.piece])
+            self._compare(fresh, made, found[fresh.region])
         lost += self._judge_in_place(trying, seconds)
         self._recent.append(seconds)
         self._usual = np.median(np.array(self._recent), axis=0)
@@ -127,8 +127,8 @@ class Supervisor:
         return outputs
 
     def _of(self, entry: Entry) -> float:
-        """Seconds that the pieces of a kernel usually take with the schedule in use."""
-        return float(self._usual[list(entry.pieces)].sum())
+        """Seconds that the regions of a kernel usually take with the schedule in use."""
+        return float(self._usual[list(entry.regions)].sum())
 
     def _allowed(self) -> float:
         """Seconds that may be lost now."""
@@ -158,7 +158,7 @@ class Supervisor:
         if not waiting:
             return None
         entry = max(waiting, key=lambda one: one.promise)
-        cost = self._making + (1 + LOSS) * self._of(entry) / len(entry.pieces) + (
+        cost = self._making + (1 + LOSS) * self._of(entry) / len(entry.regions) + (
             0.0 if entry.looked_at else LOOKING_SECONDS)
         return entry if cost <= allowed else None
 
@@ -190,27 +190,27 @@ class Supervisor:
         if not trying:
             return 0.0
         others = np.ones(len(seconds), bool)
-        others[[piece for entry in trying for piece in entry.pieces]] = False
+        others[[region for entry in trying for region in entry.regions]] = False
         pace = max(seconds[others].sum(), 1e-9) / max(self._usual[others].sum(), 1e-9)
         lost = 0.0
         for entry, made in trying.items():
-            pieces = list(entry.pieces)
-            before, took = pace * self._of(entry), float(seconds[pieces].sum())
+            regions = list(entry.regions)
+            before, took = pace * self._of(entry), float(seconds[regions].sum())
             lost += max(0.0, took - before)
-            seconds[pieces] = self._usual[pieces]
+            seconds[regions] = self._usual[regions]
             self._tell(entry, made, took / before)
         return lost
 
     def _tell(self, entry: Entry, made: Alternative, ratio: float) -> None:
         """Tell a contest how its candidate did; the best one is used from now on."""
         contest, number = entry.contest, entry.contest.next_one
-        now = contest.ratio if entry.pieces[0] in self._chosen else 1.0
+        now = contest.ratio if entry.regions[0] in self._chosen else 1.0
         contest.tell(now * ratio)
         if contest.next_one == number:
             return
         self._compared.discard(made)
         if contest.best == number:
             for seconds in (*self._recent, self._usual):
-                seconds[list(entry.pieces)] *= contest.ratio / now
-            self._chosen |= dict.fromkeys(entry.pieces, made)
+                seconds[list(entry.regions)] *= contest.ratio / now
+            self._chosen |= dict.fromkeys(entry.regions, made)
         entry.note(number, True)

@@ -16,13 +16,13 @@ COUNTER_BYTES = 64
 @dataclass(frozen=True)
 class Row:
     """One launch: addresses of its function and of its buffers, tiles from `first` to `tiles`;
-    whether all threads `meet` behind it."""
+    whether a `barrier` of all threads stands behind it."""
 
     function: int
     pointers: tuple[int, ...]
     tiles: int
     first: int = 0
-    meet: bool = True
+    barrier: bool = True
 
 
 class Table:
@@ -45,7 +45,7 @@ class Table:
         for number, row in enumerate(rows):
             self._table[number] = (row.function, pointers + 8 * at, row.tiles,
                                    counters + COUNTER_BYTES * number,
-                                   0 if row.meet else NO_BARRIER)
+                                   0 if row.barrier else NO_BARRIER)
             self._firsts[number * COUNTER_BYTES // 8] = row.first
             at += len(row.pointers)
         self._stamps = np.zeros(len(rows) + 1, np.uint64)

@@ -50,16 +50,16 @@ GAIN_UNSEEN = 0.03
 
 
 class Entry:
-    """A kernel that has a contest; `pieces` are those that compute it."""
+    """A kernel that has a contest; `regions` are those that compute it."""
 
-    def __init__(self, program: NativeProgram, text: str, pieces: Sequence[int], seconds: float,
+    def __init__(self, program: NativeProgram, text: str, regions: Sequence[int], seconds: float,
                  measured: Mapping[str, float], slowest: float = math.inf) -> None:
         self._slowest = slowest
-        self._program, self.text, self.pieces = program, text, tuple(pieces)
+        self._program, self.text, self.regions = program, text, tuple(regions)
         self.seconds = seconds
-        """Of all its pieces in a run, as they are."""
+        """Of all its regions in a run, as they are."""
         self._measured = measured
-        self.before = measured.get(program.image.pieces[pieces[0]].schedule, 1.0)
+        self.before = measured.get(program.image.regions[regions[0]].schedule, 1.0)
         """The ratio of what is in use to the first choice, as the store has it."""
         self._made: tuple[int, Alternative] | None = None
 
@@ -72,7 +72,7 @@ class Entry:
     def contest(self) -> Contest:
         """All candidates, which are looked at when the first one is asked for."""
         program = self._program
-        first = parse(program.image.pieces[self.pieces[0]].schedule)
+        first = parse(program.image.regions[self.regions[0]].schedule)
         members = thinned(space(self.kernel, limits_of(program), first))
         device = modelled(program.image.level)
         expected = np.array([
@@ -115,9 +115,9 @@ class Entry:
         return self._made[1]
 
     @property
-    def piece(self) -> int:
-        """The piece in which the next candidate is tried."""
-        return self.pieces[self.contest.next_one % len(self.pieces)]
+    def region(self) -> int:
+        """The region in which the next candidate is tried."""
+        return self.regions[self.contest.next_one % len(self.regions)]
 
     def alternative(self, read: Read | None) -> Alternative | None:
         """The next candidate that can be applied, as code; None when all are done."""
@@ -125,7 +125,7 @@ class Entry:
             if self.at_hand is not None:
                 return self.at_hand
             try:
-                made = Alternative(self._program.image, self.piece, self.kernel,
+                made = Alternative(self._program.image, self.region, self.kernel,
                                    self.contest.candidates[number], read)
             except IllegalSchedule:
                 self.contest.tell(math.inf)
@@ -141,17 +141,17 @@ class Entry:
         if math.isfinite(ratio):
             store().note(place_of(self._program), self.text, [
                 Measured(str(self.contest.candidates[number]),
-                         self.seconds * ratio / len(self.pieces), self.before * ratio, verified)])
+                         self.seconds * ratio / len(self.regions), self.before * ratio, verified)])
 
 
 @dataclass(frozen=True)
 class Row:
-    """What came of a kernel: how many pieces compute it; their seconds in a run as it was, and with
-    the best schedule; how many were tried; both schedules."""
+    """What came of a kernel: how many regions compute it; their seconds in a run as it was, and
+    with the best schedule; how many were tried; both schedules."""
 
     scope: str
     form: str
-    pieces: int
+    regions: int
     seconds: float
     best_seconds: float
     tried: int
@@ -193,24 +193,24 @@ class Tuner:
                 self._tickets[entry] -= 1
                 made = entry.alternative(self._read)
                 if made is not None:
-                    others[entry.piece] = entry, made
+                    others[entry.region] = entry, made
                 else:
                     del self._tickets[entry]
         if not others:
             return waiting
         before, after = self._in_turns(others)
-        for piece, (entry, made) in others.items():
+        for region, (entry, made) in others.items():
             number = entry.contest.next_one
-            entry.contest.tell(after[piece] / before[piece])
+            entry.contest.tell(after[region] / before[region])
             if entry.contest.next_one != number:
-                self._note(entry, number, piece, made)
+                self._note(entry, number, region, made)
         return True
 
     def _in_turns(self, others: Mapping[int, tuple[Entry, Alternative]]
                   ) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds of each piece as it is, and with others: medians of `_repeats` runs of both in
+        """Seconds of each region as it is, and with others: medians of `_repeats` runs of both in
         turns, behind one of each that does not count where there are several."""
-        alternatives = {piece: made for piece, (_, made) in others.items()}
+        alternatives = {region: made for region, (_, made) in others.items()}
         before, after = [], []
         for _ in range(self._repeats + (self._repeats > 1)):
             self.program.run(self.inputs)
@@ -221,31 +221,31 @@ class Tuner:
                 self._blame(others)
         return tuple(np.median(np.array(runs[-self._repeats:]), axis=0) for runs in (before, after))
 
-    def _note(self, entry: Entry, number: int, piece: int, made: Alternative) -> None:
+    def _note(self, entry: Entry, number: int, region: int, made: Alternative) -> None:
         """Keep what is known of a candidate now; the best one is compared before."""
         best = entry.contest.best == number
         if best:
-            _, found = self.program.run_beside(self.inputs, {piece: made})
-            if not found[piece].same:
-                self._blame({piece: (entry, made)})
+            _, found = self.program.run_beside(self.inputs, {region: made})
+            if not found[region].same:
+                self._blame({region: (entry, made)})
         entry.note(number, best)
 
     def _blame(self, others: Mapping[int, tuple[Entry, Alternative]]) -> None:
         """Raise VerificationError naming the schedule that gave other bytes."""
         _, found = self.program.run_beside(self.inputs, {
-            piece: made for piece, (_, made) in others.items()})
-        wrong = [f"{made.schedule} of\n{entry.text}" for piece, (entry, made) in others.items()
-                 if not found[piece].same]
+            region: made for region, (_, made) in others.items()})
+        wrong = [f"{made.schedule} of\n{entry.text}" for region, (entry, made) in others.items()
+                 if not found[region].same]
         raise VerificationError(f"{self.program.name}: other bytes come of {' and '.join(wrong)}")
 
     def rows(self) -> list[Row]:
         """What came of each kernel, those that gained the most first."""
         found = []
         for entry in self.entries:
-            info, ratio, best = self.program.image.pieces[entry.pieces[0]], 1.0, ""
+            info, ratio, best = self.program.image.regions[entry.regions[0]], 1.0, ""
             if entry.looked_at:
                 ratio, best = entry.contest.ratio, str(entry.contest.candidates[entry.contest.best])
-            found.append(Row(info.scope or self.program.name, info.form, len(entry.pieces),
+            found.append(Row(info.scope or self.program.name, info.form, len(entry.regions),
                              entry.seconds, entry.seconds * ratio, entry.tried, info.schedule,
                              best or info.schedule))
         return sorted(found, key=lambda row: row.best_seconds - row.seconds)
@@ -254,15 +254,15 @@ class Tuner:
 def entries(program: NativeProgram, seconds: np.ndarray,
             share_min: float = SHARE_MIN, slowest: float = math.inf) -> list[Entry]:
     """The kernels that take at least this share of the time, the longest first; `seconds` are those
-    of each piece. What the store knows of them is not tried again, nor what the timing model
+    of each region. What the store knows of them is not tried again, nor what the timing model
     expects to take more than `slowest` times as long."""
     everywhere, known = kernels(program), store()
     where, found = place_of(program), []
-    for (text, _), pieces in sorted(everywhere.items(), key=lambda item: -seconds[item[1]].sum()):
-        spent = float(seconds[pieces].sum())
+    for (text, _), regions in sorted(everywhere.items(), key=lambda item: -seconds[item[1]].sum()):
+        spent = float(seconds[regions].sum())
         if spent >= share_min * seconds.sum():
             measured = {one.schedule: one.ratio for one in known.known(where, digest(text))}
-            found.append(Entry(program, text, pieces, spent, measured, slowest))
+            found.append(Entry(program, text, regions, spent, measured, slowest))
     return found
 
 
@@ -273,15 +273,15 @@ def place_of(program: NativeProgram) -> Scope:
 
 
 def kernels(program: NativeProgram) -> dict[tuple[str, str], list[int]]:
-    """The pieces that compute each kernel under each schedule in every run, one launch behind the
-    other. Not all pieces of a kernel need have the same one: see `GROWTH_MAX` of the compiler."""
+    """The regions that compute each kernel under each schedule in every run, one launch behind the
+    other. Not all regions of a kernel need have the same one: see `GROWTH_MAX` of the compiler."""
     image, found = program.image, {}
     for launch in image.launches[image.changing:]:
-        piece = image.pieces[launch.piece]
-        if not isinstance(launch, HostCall) and piece.strips == 1:
-            numbers = found.setdefault((image.kernels[piece.kernel], piece.schedule), [])
-            if launch.piece not in numbers:
-                numbers.append(launch.piece)
+        region = image.regions[launch.region]
+        if not isinstance(launch, HostCall) and region.strips == 1:
+            numbers = found.setdefault((image.kernels[region.kernel], region.schedule), [])
+            if launch.region not in numbers:
+                numbers.append(launch.region)
     return found
 
 

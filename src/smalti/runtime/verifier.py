@@ -45,15 +45,16 @@ def _faults(image: Image) -> Iterator[str]:
     for number, slot in enumerate(image.slots):
         for fault in _slot_faults(image, slot):
             yield f"slot {number}: {fault}"
-    for number, piece in enumerate(image.pieces):
-        if (piece.kernel not in range(len(image.kernels))) != (piece.form == "host"):
-            yield f"piece {number}: there is no kernel {piece.kernel} of the form {piece.form}"
+    for number, region in enumerate(image.regions):
+        if (region.kernel not in range(len(image.kernels))) != (region.form == "host"):
+            yield f"region {number}: there is no kernel {region.kernel} of the form {region.form}"
     for number, launch in enumerate(image.launches):
         for fault in _launch_faults(image, launch):
             yield f"launch {number}: {fault}"
-    yield from _meeting_faults(image)
+    yield from _barrier_faults(image)
     places = [("input", image.inputs.values()), ("output", image.outputs.values()),
-              *((f"piece {number}", piece.results) for number, piece in enumerate(image.pieces))]
+              *((f"region {number}", region.results)
+                for number, region in enumerate(image.regions))]
     for what, found in places:
         for place in found:
             if fault := _place_fault(place, image.arena_bytes):
@@ -78,19 +79,19 @@ def _slot_faults(image: Image, slot: Slot) -> Iterator[str]:
     if slot.kind == "packed" and not (0 <= slot.function < len(image.functions)
                                       and 0 <= slot.panels <= TILES_MAX):
         yield f"packing function {slot.function}, {slot.panels} panels"
-    if (f := slot.filtering) is not None:
+    if (f := slot.winograd) is not None:
         start = slot.start
         if words:
             start = start // FORMATS[slot.dtype].words * FORMATS[slot.dtype].group
         if f.size not in (2, 4) or len(f.shape) != 4 or f.shape[2:] != (3, 3) \
                 or len(f.strides) != 4 or min(f.shape + f.strides) < 0 \
                 or start + _reach(f.shape, f.strides) > size:
-            yield f"filtering of {f.shape}, {f.strides}"
+            yield f"winograd of {f.shape}, {f.strides}"
 
 
 def _launch_faults(image: Image, launch: Launch | HostCall) -> Iterator[str]:
-    if not 0 <= launch.piece < len(image.pieces):
-        yield f"there is no piece {launch.piece}"
+    if not 0 <= launch.region < len(image.regions):
+        yield f"there is no region {launch.region}"
     if isinstance(launch, HostCall):
         yield from _call_faults(image, launch)
         return
@@ -104,14 +105,14 @@ def _launch_faults(image: Image, launch: Launch | HostCall) -> Iterator[str]:
             yield f"pointer to {kind} {at}"
 
 
-def _meeting_faults(image: Image) -> Iterator[str]:
+def _barrier_faults(image: Image) -> Iterator[str]:
     """Where the caller goes on, or calls the host, all threads have to have met."""
     ends = {image.steady, image.changing, len(image.launches)} | {
         number for number, launch in enumerate(image.launches) if isinstance(launch, HostCall)}
     for end in sorted(ends - {0}):
         before = image.launches[end - 1]
-        if isinstance(before, Launch) and not before.meet:
-            yield f"threads do not meet behind launch {end - 1}"
+        if isinstance(before, Launch) and not before.barrier:
+            yield f"there is no barrier behind launch {end - 1}"
 
 
 def _call_faults(image: Image, call: HostCall) -> Iterator[str]:

@@ -13,7 +13,7 @@ from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph.operation import DTYPES, FLOATS, HALVES
 from smalti.graph.quantised import FORMATS, Quantised, quantised
 from smalti.runtime.conversion import converted
-from smalti.runtime.guard import ERROR_MAX, filtering_error, sampled
+from smalti.runtime.guard import ERROR_MAX, sampled, winograd_error
 from smalti.runtime.image import Image, Slot
 from smalti.runtime.memory import anonymous
 from smalti.runtime.sources import Done, Read
@@ -40,7 +40,7 @@ def layout_of(image: Image, slot: Slot) -> tuple:
     """What the memory of a slot holds, and how; slots of equal layouts hold equal bytes."""
     layout = next((text for text, function in image.layouts.items() if function == slot.function),
                   "")
-    return slot.name, slot.kind, slot.dtype, slot.start, slot.bytes, layout, slot.filtering
+    return slot.name, slot.kind, slot.dtype, slot.start, slot.bytes, layout, slot.winograd
 
 
 def allocated(image: Image, given: Mapping[int, np.ndarray]) -> list[np.ndarray]:
@@ -101,8 +101,8 @@ def bind(image: Image, memory: Sequence[np.ndarray], filled: Container[int], rea
             if slot.kind == "packed":
                 start = values.ctypes.data + values.itemsize * slot.start
                 pack(slot, start, target.ctypes.data)
-                if guarded and slot.filtering is not None and _error(slot, values) > ERROR_MAX:
-                    too_imprecise[name] = slot.filtering.size // 4 * 2
+                if guarded and slot.winograd is not None and _error(slot, values) > ERROR_MAX:
+                    too_imprecise[name] = slot.winograd.size // 4 * 2
             else:
                 array = target[:slot.bytes].view(values.dtype)
                 array[:] = values[slot.start:slot.start + len(array)]
@@ -125,33 +125,34 @@ def imprecise(image: Image, read: Read, done: Done,
     """The weights whose layers use an F(m) that is too imprecise for them, as `bind` finds them;
     only those `among` some."""
     found = {}
-    for name in dict.fromkeys(slot.name for slot in image.slots if slot.filtering and slot.name):
+    for name in dict.fromkeys(slot.name for slot in image.slots if slot.winograd and slot.name):
         if among is not None and name not in among:
             continue
-        slots = [slot for slot in image.slots if slot.name == name and slot.filtering]
+        slots = [slot for slot in image.slots if slot.name == name and slot.winograd]
         values = checked(name, read(name), image.parameters[name], slots[0].dtype).reshape(-1)
         for slot in slots:
             if _error(slot, values) > ERROR_MAX:
-                found[name] = slot.filtering.size // 4 * 2
+                found[name] = slot.winograd.size // 4 * 2
         done(name)
     return found
 
 
 def _error(slot: Slot, values: np.ndarray) -> float:
-    """How far the filtering of a slot's layer is off with the weight among `values`."""
-    f = slot.filtering
+    """The largest error of a slot's layer by Winograd's algorithm with the weight among
+    `values`."""
+    f = slot.winograd
     if slot.dtype in FORMATS:
-        return filtering_error(_some_rows(slot, values), f.size, f.folded)
+        return winograd_error(_some_rows(slot, values), f.size, f.folded)
     size = values.itemsize
     weight = np.ndarray(f.shape, values.dtype, values.view(np.uint8).data, size * slot.start,
                         tuple(size * stride for stride in f.strides))
-    return filtering_error(weight, f.size, f.folded)
+    return winograd_error(weight, f.size, f.folded)
 
 
 def _some_rows(slot: Slot, words: np.ndarray) -> np.ndarray:
     """Those output channels of a quantised weight that the guard looks at, as f32."""
-    form, (outputs, *inner) = FORMATS[slot.dtype], slot.filtering.shape
-    size, stride = (form.words_of(n) for n in (math.prod(inner), slot.filtering.strides[0]))
+    form, (outputs, *inner) = FORMATS[slot.dtype], slot.winograd.shape
+    size, stride = (form.words_of(n) for n in (math.prod(inner), slot.winograd.strides[0]))
     rows = [words[at:at + size] for at in slot.start + stride * sampled(outputs)]
     groups = np.concatenate(rows).reshape(-1, form.words)
     return Quantised(slot.dtype, groups, (len(rows), *inner)).floats()

@@ -44,7 +44,7 @@ def _order(kernel: Kernel, schedule: ContractionSchedule) -> tuple[Hashable, ...
     """The order of the sums of a contraction.
 
     Sums of a chunk of channels go through its window, so chunks matter where there is one. In
-    filtering each point is a sum over channels only.
+    winograd each point is a sum over channels only.
     """
     if schedule.winograd:
         return schedule.winograd, schedule.folded

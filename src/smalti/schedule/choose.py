@@ -36,7 +36,13 @@ from smalti.schedule.schedule import (
     ReductionSchedule,
     Schedule,
 )
-from smalti.schedule.winograd import TILES_PER_THREAD, even, filterable, filtered, weights_dtype
+from smalti.schedule.winograd import (
+    TILES_PER_THREAD,
+    even,
+    weights_dtype,
+    winograd_fits,
+    winograd_schedule,
+)
 
 TILE_FLOPS_MIN = 2_000_000
 ATTENTION_GROUPS = 8
@@ -57,30 +63,30 @@ LINE_BYTES, L1_SETS, LINES_OF_A_SET = 64, 64, 4
 through pixels that lie far apart."""
 TRANSCENDENTAL_REGISTERS, ROUNDING_REGISTERS = 8, 6
 ARITHMETIC = {"add", "sub", "mul", "div", "max", "min", "neg", "abs", "relu", "sqrt"}
-FILTERING_MAX = 4
+WINOGRAD_MAX = 4
 WINOGRAD_BLOCKS_MIN = 4
 STREAMED_PIXELS_MAX = 1024
 
 
 def choose(kernel: Kernel, limits: Limits, precision: str = "f32",
-           filtering: int = FILTERING_MAX, growth_max: int | None = None) -> Schedule:
+           winograd: int = WINOGRAD_MAX, growth_max: int | None = None) -> Schedule:
     """The first schedule of `kernel`; with `precision` "bf16" weights are held as bf16, and
     products are of bf16 pairs where the CPU has them. In f32 weights are held as they are given.
 
-    `filtering` is the largest F(m) that a contraction may use: 4, 2, or 0 for none; `growth_max`
+    `winograd` is the largest F(m) that a contraction may use: 4, 2, or 0 for none; `growth_max`
     how many bytes its weights may take beyond the plain ones, None for any number.
     """
     if kernel.form == "contraction":
-        return _contraction(kernel, limits, precision, filtering, growth_max)
+        return _contraction(kernel, limits, precision, winograd, growth_max)
     return _FORMS[kernel.form](kernel, limits, precision)
 
 
 def _contraction(kernel: Kernel, limits: Limits, precision: str,
-                 filtering: int, growth_max: int | None) -> ContractionSchedule:
+                 winograd: int, growth_max: int | None) -> ContractionSchedule:
     direct = _staged(kernel, limits, precision)
-    if filtering and worth_filtering(kernel, limits):
+    if winograd and worth_winograd(kernel, limits):
         e = contraction_extents(kernel)
-        return filtered(kernel, direct, limits, filtering, e.y * e.x <= STREAMED_PIXELS_MAX,
+        return winograd_schedule(kernel, direct, limits, winograd, e.y * e.x <= STREAMED_PIXELS_MAX,
                         growth_max)
     return _direct(kernel, direct, limits)
 
@@ -120,24 +126,24 @@ def _staged(kernel: Kernel, limits: Limits, precision: str) -> ContractionSchedu
 
 
 def algorithms(kernel: Kernel, limits: Limits, precision: str,
-               filtering: int) -> list[ContractionSchedule]:
+               winograd: int) -> list[ContractionSchedule]:
     """The algorithms by which a contraction can be computed, and the ways to hold its weights: none
-    where there is one only. `filtering` is the largest F(m), as in `choose`."""
-    if not filtering or kernel.form != "contraction" or not worth_filtering(kernel, limits):
+    where there is one only. `winograd` is the largest F(m), as in `choose`."""
+    if not winograd or kernel.form != "contraction" or not worth_winograd(kernel, limits):
         return []
     staged = _staged(kernel, limits, precision)
     found = [_direct(kernel, staged, limits)]
     for size in (2, 4):
-        if size <= filtering:
+        if size <= winograd:
             for streamed, growth in ((False, None), (False, 0), (True, None)):
-                found.append(filtered(kernel, staged, limits, size, streamed, growth))
+                found.append(winograd_schedule(kernel, staged, limits, size, streamed, growth))
     return list(dict.fromkeys(found))
 
 
-def worth_filtering(kernel: Kernel, limits: Limits) -> bool:
-    """Whether a contraction can be computed by minimal filtering, and has some blocks."""
+def worth_winograd(kernel: Kernel, limits: Limits) -> bool:
+    """Whether a contraction can be computed by Winograd's algorithm, and has some blocks."""
     e = contraction_extents(kernel)
-    return filterable(kernel, limits) and e.b * e.y * e.x >= 16 * WINOGRAD_BLOCKS_MIN
+    return winograd_fits(kernel, limits) and e.b * e.y * e.x >= 16 * WINOGRAD_BLOCKS_MIN
 
 
 def planar(kernel: Kernel, direct: ContractionSchedule,

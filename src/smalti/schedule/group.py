@@ -406,7 +406,7 @@ class GroupContraction:
         return rows, columns, depth
 
     @property
-    def piece(self) -> int:
+    def region(self) -> int:
         """Columns of sums of each part that a subgroup writes at a time."""
         columns = self.shape[1]
         return columns * math.gcd(self.block_n // columns, max(1, PIECE // columns))
@@ -419,7 +419,7 @@ class GroupContraction:
         size = self.buffers * staged * (4 if self.dtype == "f32" else 2)
         if self.matrix:
             rows = self.blocks * self.shape[0]
-            return size + 4 * rows * (parts * self.piece + MATRIX_PAD)
+            return size + 4 * rows * (parts * self.region + MATRIX_PAD)
         return size + 4 * (self.ways - 1) * self.tile_m * columns
 
     def check(self, limits: GroupLimits) -> None:

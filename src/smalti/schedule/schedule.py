@@ -28,8 +28,8 @@ class ContractionSchedule:
     A tile of work is `tile_b` images of `tile_y` rows of `tile_x` pixels, times `panels` panels of
     `vectors` vectors of output channels. Its input patch is staged `chunk` channels at a time. A
     micro-kernel keeps up to `rows` pixels times one panel in registers. `winograd` 2 or 4 computes
-    it by minimal filtering F(2) or F(4), `group` panels at a time; 0 is the direct algorithm.
-    `folded`: a nearest enlargement by 2 in front is part of the filtering. `shared`: the inputs of
+    it by Winograd's algorithm, F(2) or F(4), `group` panels at a time; 0 is the direct algorithm.
+    `folded`: a nearest enlargement by 2 in front is part of the transform. `shared`: the inputs of
     all tiles are transformed first, in memory that the threads share, instead of by each tile of
     panels again. `streamed`: each tile transforms the plain weights it needs, chunk by chunk;
     `transient`: each run transforms them first, into memory that is free at that time; without
@@ -93,7 +93,7 @@ class ContractionSchedule:
             raise IllegalSchedule(f"{self.weights} weights are neither staged as planes nor held "
                                   f"transformed")
         if (self.streamed or self.transient or self.shared or self.folded) and not self.winograd:
-            raise IllegalSchedule("only minimal filtering transforms inputs and weights")
+            raise IllegalSchedule("only Winograd transforms inputs and weights")
         if self.streamed and self.transient:
             raise IllegalSchedule("weights are transformed by each tile or by each run, not both")
         if self.dtype == "bf16" and not limits.pairs:

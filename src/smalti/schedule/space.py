@@ -181,7 +181,7 @@ def _staged_bytes(e: Extents, s: ContractionSchedule, limits: Limits) -> int:
 
 def _filtered(e: Extents, limits: Limits, now: ContractionSchedule,
               vary: Collection[str]) -> Iterator[ContractionSchedule]:
-    """Filtered schedules that differ from `now` in some of `DECISIONS`."""
+    """Winograd schedules that differ from `now` in some of `DECISIONS`."""
     size = now.winograd
     chunks = {now.chunk} if "chunk" not in vary else {now.chunk} | {
         n for n in range(limits.lanes, e.c + 1, limits.lanes) if e.c % n == 0 and n % 4 == 0}

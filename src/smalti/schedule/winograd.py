@@ -1,4 +1,4 @@
-"""Schedules by minimal filtering: how a layer is cut into tiles of blocks.
+"""Schedules by Winograd's algorithm: how a layer is cut into tiles of blocks.
 
 Rules, each with its reason:
 * a tile has `BLOCKS` blocks, so that weights are read once for many of them; half as many where the
@@ -47,8 +47,9 @@ def even(extent: int, most: int) -> int:
     return -(-extent // -(-extent // most))
 
 
-def filterable(kernel: Kernel, limits: Limits) -> bool:
-    """Whether a contraction can be computed by minimal filtering, and reads a vector of channels.
+def winograd_fits(kernel: Kernel, limits: Limits) -> bool:
+    """Whether a contraction can be computed by Winograd's algorithm, and reads a vector of
+    channels.
 
     With few output channels the direct algorithm computes a whole panel, too. Computed weights
     would be transformed by each run.
@@ -68,9 +69,9 @@ def points(size: int, folded: bool) -> int:
     return (size + 1 if folded else size + 2) ** 2
 
 
-def filtered(kernel: Kernel, direct: ContractionSchedule, limits: Limits, size: int,
+def winograd_schedule(kernel: Kernel, direct: ContractionSchedule, limits: Limits, size: int,
              streamed: bool, growth_max: int | None = None) -> ContractionSchedule:
-    """The schedule of a filterable kernel by F(`size`); an enlargement in front is folded in.
+    """The schedule of a winograd_fits kernel by F(`size`); an enlargement in front is folded in.
 
     Weights are transformed by each run where that at binding would add more than `growth_max`
     bytes to the plain ones, and where these are quantised.

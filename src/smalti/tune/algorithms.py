@@ -1,7 +1,7 @@
 """Which algorithm computes each contraction of a program, and how its weights are held.
 
-A convolution offers the direct sum, F(2) and F(4) of minimal filtering, an enlargement in front
-folded in; filtered weights are transformed while they are bound, by each run, or by each tile.
+A convolution offers the direct sum, F(2) and F(4) of Winograd, an enlargement in front
+folded in; their weights are transformed while they are bound, by each run, or by each tile.
 What is transformed at binding takes memory, of which a program may take some more. So the choice is
 made for all of them together: the least cost that the timing model expects, within these bytes.
 
@@ -25,19 +25,19 @@ Choice = Callable[[Sequence[Sequence[Option]], int], list[int]]
 
 
 def planned(kernels: Sequence[Kernel | None], limits: Limits, precision: str, growth_max: int,
-            filterings: Sequence[int], cost: Cost | None,
+            winograd_sizes: Sequence[int], cost: Cost | None,
             choice: Choice = assigned) -> list[Schedule | None]:
     """The first schedules of the kernels of a program; None stays None.
 
     `growth_max` are the bytes that transformed weights may take beyond plain ones in all,
-    `filterings` the largest F(m) of each kernel. Without a `cost` the rules alone decide, which
+    `winograd_sizes` the largest F(m) of each kernel. Without a `cost` the rules alone decide, which
     give the bytes to those that come first.
     """
     offers = Offers(limits, precision, cost)
     if cost is None:
-        return offers.by_rules(kernels, growth_max, filterings)
+        return offers.by_rules(kernels, growth_max, winograd_sizes)
     offered = [offers.of(kernel, most) if kernel is not None else [(None, Option(0.0, 0))]
-               for kernel, most in zip(kernels, filterings, strict=True)]
+               for kernel, most in zip(kernels, winograd_sizes, strict=True)]
     picks = choice([[option for _, option in each] for each in offered], growth_max)
     return [each[pick][0] for each, pick in zip(offered, picks, strict=True)]
 
@@ -50,10 +50,10 @@ class Offers:
         self._known: dict[tuple[Kernel, int], list[tuple[Schedule, Option]]] = {}
 
     def by_rules(self, kernels: Sequence[Kernel | None], growth_max: int,
-                 filterings: Sequence[int]) -> list[Schedule | None]:
+                 winograd_sizes: Sequence[int]) -> list[Schedule | None]:
         """What the rules choose, one kernel after the other."""
         left, found = growth_max, []
-        for kernel, most in zip(kernels, filterings, strict=True):
+        for kernel, most in zip(kernels, winograd_sizes, strict=True):
             if kernel is None:
                 found.append(None)
                 continue
@@ -61,13 +61,13 @@ class Offers:
             left -= self._growth(kernel, found[-1])
         return found
 
-    def of(self, kernel: Kernel, filtering: int) -> list[tuple[Schedule, Option]]:
+    def of(self, kernel: Kernel, winograd: int) -> list[tuple[Schedule, Option]]:
         """The schedules of a kernel, that of the rules in front; one of another algorithm, and one
         that transforms weights for each tile, counts as if it cost more."""
-        key = kernel, filtering
+        key = kernel, winograd
         if key not in self._known:
-            usual = choose(kernel, self._limits, self._precision, filtering, 0)
-            others = algorithms(kernel, self._limits, self._precision, filtering)
+            usual = choose(kernel, self._limits, self._precision, winograd, 0)
+            others = algorithms(kernel, self._limits, self._precision, winograd)
             found = [usual, *(other for other in others if other != usual)]
             self._known[key] = [(usual, Option(0.0, 0))] if len(found) == 1 else [
                 (one, Option(self._handicapped(kernel, one, usual), self._growth(kernel, one)))

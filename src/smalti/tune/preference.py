@@ -22,7 +22,7 @@ DECISIONS = ("panels", "chunk")
 ROUNDS = 2
 WINDOW_DECISIONS = ("panels",)
 """The same for windows: the layout of packed weights of a direct sum goes by chunks, and a program
-for another shape is to share them; for filtering the chunks of the rules were as good."""
+for another shape is to share them; for winograd the chunks of the rules were as good."""
 
 
 def preferred(kernel: Kernel, limits: Limits, first: Schedule,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from smalti.codegen.gpu import Packed, lower
 from smalti.errors import IllegalSchedule
-from smalti.fuse import cut
+from smalti.fuse import partition
 from smalti.fuse.precision import held, stored_in
 from smalti.graph import Graph
 from smalti.kernel.form import Kernel
@@ -50,14 +50,14 @@ DTYPES = ("f32", "f16", "bf16")
 
 def contractions(graph: Graph, values: str = "f32", weights: str = "f32") -> list[Kernel]:
     """The contractions of a graph; `values` and `weights` say how those are stored."""
-    found = cut(graph)
+    found = partition(graph)
     if values != "f32":
-        seen = {view.storage for piece in found.pieces for view in piece.views.values()}
+        seen = {view.storage for region in found.regions for view in region.views.values()}
         found = stored_in(found, {s: replace(s, dtype=values) for s in seen
                                   if s.dtype == "f32" and s.kind in ("arena", "input")})
     if weights != "f32":
         found = held(found, dict.fromkeys(graph.parameters, weights), elements_min=0)
-    return [p.kernel for p in found.pieces if p.kernel.form == "contraction"]
+    return [p.kernel for p in found.regions if p.kernel.form == "contraction"]
 
 
 def weight_of(kernel: Kernel) -> np.ndarray:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from group_kernels import LIMITS, check_graph, check_kernel, execute, pieces
+from group_kernels import LIMITS, check_graph, check_kernel, execute, regions
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
@@ -75,7 +75,7 @@ POOLS = [  # shape, window, steps, pads, dilations, whether the last window may 
 
 
 def kernel_of(graph: Graph, form: str = "depthwise") -> Kernel:
-    (kernel,) = [p.kernel for p in pieces(graph) if p.kernel.form == form]
+    (kernel,) = [p.kernel for p in regions(graph) if p.kernel.form == form]
     return kernel
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from group_kernels import check_kernel, narrowed, pieces, relative_error
+from group_kernels import check_kernel, narrowed, regions, relative_error
 from launches import launched
 from webgpu_devices import webgpu  # noqa: F401
 
@@ -66,8 +66,8 @@ def test_kernels(name: str, dtype: str, device: str, request: pytest.FixtureRequ
     gpu: Gpu = request.getfixturevalue(device)
     g = Graph(name)
     g.output("y", GRAPHS[name](g))
-    for piece in pieces(g):
-        check_kernel(narrowed(piece.kernel, dtype), limits=gpu.limits, gpu=gpu)
+    for region in regions(g):
+        check_kernel(narrowed(region.kernel, dtype), limits=gpu.limits, gpu=gpu)
 
 
 @DEVICES
@@ -77,12 +77,12 @@ def test_sums_through_shared_memory_and_subgroups(reducer: str, device: str,
     gpu: Gpu = request.getfixturevalue(device)
     g = Graph("rows")
     g.output("y", g.apply(reducer, g.input("x", (9, 203)), axes=(1,), keepdims=0))
-    (piece,) = pieces(g)
+    (region,) = regions(g)
     sizes = [0, gpu.limits.subgroup_max] if gpu.limits.subgroup_operations else [0]
     known = gpu.limits.subgroup_choice or gpu.limits.subgroup_min == gpu.limits.subgroup_max
     for subgroup in sizes if known else [0]:
         for share, parts in ((4, 1), (64, 3)):
-            check_kernel(piece.kernel, GroupReduction(64, share, 1, parts, subgroup),
+            check_kernel(region.kernel, GroupReduction(64, share, 1, parts, subgroup),
                          limits=gpu.limits, gpu=gpu)
 
 
@@ -91,7 +91,7 @@ def test_statistics_in_parts(device: str, request: pytest.FixtureRequest) -> Non
     gpu: Gpu = request.getfixturevalue(device)
     g = Graph("group")
     g.output("y", normalized(g, "group_normalization", (2, 12, 5, 7), 12, num_groups=3))
-    kernel = pieces(g)[0].kernel
+    kernel = regions(g)[0].kernel
     for parts in (1, 3):
         check_kernel(kernel, GroupMoments(64, 8, 4, parts), limits=gpu.limits, gpu=gpu)
 

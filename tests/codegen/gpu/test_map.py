@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from group_kernels import LIMITS, check_graph, check_kernel, execute, pieces
+from group_kernels import LIMITS, check_graph, check_kernel, execute, regions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,8 +26,8 @@ SHAPES = [(1,), (7,), (8,), (16,), (33,), (3, 5), (2, 1, 40), (4, 70), (2, 3, 4,
 
 
 def only(graph: Graph) -> Kernel:
-    (piece,) = pieces(graph)
-    return piece.kernel
+    (region,) = regions(graph)
+    return region.kernel
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
@@ -87,13 +87,13 @@ def test_movement(move: str, lanes: int, dtype: str) -> None:
     if not lanes:
         check_graph(g, "map", dtype)
         return
-    for piece in pieces(g):
+    for region in regions(g):
         try:
-            lower(piece.kernel, GroupMap(64, lanes), LIMITS)
+            lower(region.kernel, GroupMap(64, lanes), LIMITS)
         except IllegalSchedule as refused:
             assert f"{lanes} lanes along an axis of" in str(refused)
         else:
-            check_kernel(piece.kernel, GroupMap(64, lanes))
+            check_kernel(region.kernel, GroupMap(64, lanes))
 
 
 @settings(max_examples=40, deadline=None)
@@ -107,10 +107,10 @@ def test_random_layouts(shape: list[int], data: st.DataObject) -> None:
         results.append(g.input(name, tuple(own)).transpose(*np.argsort(order)))
     x, y, z = results
     g.output("out", g.apply("max", x * y, z))
-    for piece in pieces(g):
+    for region in regions(g):
         for lanes in (1, 2, 4):
             try:
-                check_kernel(piece.kernel, GroupMap(32, lanes))
+                check_kernel(region.kernel, GroupMap(32, lanes))
             except IllegalSchedule:
                 assert lanes > 1
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from group_kernels import LIMITS, SUBGROUPS, check_graph, check_kernel, execute, pieces
+from group_kernels import LIMITS, SUBGROUPS, check_graph, check_kernel, execute, regions
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
@@ -43,7 +43,7 @@ def rms(shape: tuple[int, ...], axis: int = -1) -> Graph:
 
 
 def kernel_of(graph: Graph) -> Kernel:
-    (kernel,) = [p.kernel for p in pieces(graph) if "scale" in p.kernel.form]
+    (kernel,) = [p.kernel for p in regions(graph) if "scale" in p.kernel.form]
     return kernel
 
 

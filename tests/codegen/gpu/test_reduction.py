@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from group_kernels import LIMITS, SUBGROUPS, check_graph, check_kernel, execute, pieces
+from group_kernels import LIMITS, SUBGROUPS, check_graph, check_kernel, execute, regions
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from reduction_graphs import OPERATIONS, reduced
@@ -23,7 +23,7 @@ EXAMPLES = 40
 
 
 def kernel_of(graph: Graph) -> Kernel:
-    (kernel,) = [p.kernel for p in pieces(graph) if p.kernel.form == "reduction"]
+    (kernel,) = [p.kernel for p in regions(graph) if p.kernel.form == "reduction"]
     return kernel
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from group_kernels import LIMITS, check_graph, check_kernel, narrowed, pieces
+from group_kernels import LIMITS, check_graph, check_kernel, narrowed, regions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,8 +24,8 @@ def turned(shape: tuple[int, ...], *order: int) -> Kernel:
     g = Graph("turned")
     x = g.input("x", shape).transpose(*order)
     g.output("z", x * g.input("y", x.shape) + g.parameter("s", x.shape[-1:]))
-    (piece,) = [p for p in pieces(g) if p.kernel.form == "map"]
-    return piece.kernel
+    (region,) = [p for p in regions(g) if p.kernel.form == "map"]
+    return region.kernel
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
@@ -61,7 +61,7 @@ def test_several_operands_across() -> None:
     a, b = (g.input(n, (40, 24)).transpose(1, 0) for n in "ab")
     g.output("z", g.apply("max", a, b) * g.input("c", (24, 40)))
     (schedule,) = check_graph(g, "map")
-    kernel = pieces(g)[0].kernel
+    kernel = regions(g)[0].kernel
     assert isinstance(schedule, GroupTransposition) and len(crossed(kernel)[1]) == 2
     tight = replace(LIMITS, shared_bytes=8 << 10)
     assert isinstance(choose_group(kernel, tight), GroupMap)

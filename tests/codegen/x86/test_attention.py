@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from native_pieces import LEVELS, PieceRunner, check_graph, relative_error, run_pieces
+from native_regions import LEVELS, PieceRunner, check_graph, relative_error, run_regions
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import lower
 from smalti.errors import IllegalSchedule
-from smalti.fuse import cut
+from smalti.fuse import partition
 from smalti.graph import Graph, evaluate
 from smalti.kernel.form import Kernel
 from smalti.schedule import AttentionSchedule, Schedule, choose
@@ -109,7 +109,7 @@ def test_the_reference_follows_a_top_that_grows(growing: bool, name: str) -> Non
     inputs["q"][0, :, 0] = 1
     inputs["k"][0, :, 0] = steps if growing else steps[::-1]
     runner = PieceRunner({}, name, pick=lambda *_: AttentionSchedule(1, 8, 4))
-    found = run_pieces(graph, inputs, runner)["y"]
+    found = run_regions(graph, inputs, runner)["y"]
     assert relative_error(found, evaluate(graph, inputs, {})["y"]) < 1e-4
 
 
@@ -127,7 +127,7 @@ def test_what_scratch_memory_held_changes_no_bit(name: str, precision: str, mask
         return AttentionSchedule(2, 8, 4, 1, factors) if kernel.form == "attention" \
             else choose(kernel, *rest)
 
-    found = [run_pieces(graph, inputs, PieceRunner({}, name, precision, pick, left=left))["y"]
+    found = [run_regions(graph, inputs, PieceRunner({}, name, precision, pick, left=left))["y"]
              for left in (0x00, 0x3E, 0x42, 0x46, 0x7F, 0xFF)]
     assert all(other.tobytes() == found[0].tobytes() for other in found)
 
@@ -147,7 +147,7 @@ def test_rows_and_keys_that_are_masked_by_large_numbers(number: float, name: str
         return AttentionSchedule(1, 8, 4) if kernel.form == "attention" else choose(kernel, *rest)
 
     runner = PieceRunner({}, name, pick=pick, precision=precision)
-    found = run_pieces(graph, inputs, runner)["y"]
+    found = run_regions(graph, inputs, runner)["y"]
     assert relative_error(found, evaluate(graph, inputs, {})["y"]) < 1e-2
     assert (abs(found[0, 3]) < 1e-6).all() == (number < -1e30)
 
@@ -181,7 +181,7 @@ def test_large_scores_do_not_overflow(name: str) -> None:
     rng = np.random.default_rng(1)
     inputs = {n: 60 * rng.standard_normal(v.shape).astype(np.float32)
               for n, v in graph.inputs.items()}
-    found = run_pieces(graph, inputs, PieceRunner({}, name))["y"]
+    found = run_regions(graph, inputs, PieceRunner({}, name))["y"]
     assert np.isfinite(found).all()
     assert relative_error(found, evaluate(graph, inputs, {})["y"]) < 1e-4
 
@@ -193,13 +193,13 @@ def test_nan_reaches_the_queries_it_concerns_and_no_others(name: str) -> None:
     inputs = {n: rng.standard_normal(v.shape).astype(np.float32) for n, v in graph.inputs.items()}
     inputs["q"][0, 3, 2] = np.nan
     inputs["k"][0, 50, 9] = np.nan
-    bad = np.isnan(run_pieces(graph, inputs, PieceRunner({}, name))["y"][0])
+    bad = np.isnan(run_regions(graph, inputs, PieceRunner({}, name))["y"][0])
     assert bad[:, 8:].all()  # every query of the second head sees the bad key
     assert bad[3, :8].all() and not np.delete(bad[:, :8], 3, 0).any()
 
 
 def test_impossible_schedules_are_refused() -> None:
-    kernel = cut(Case(9, 9, 1, 8).graph()).pieces[0].kernel
+    kernel = partition(Case(9, 9, 1, 8).graph()).regions[0].kernel
     with pytest.raises(IllegalSchedule, match="accumulators need"):
         lower(kernel, AttentionSchedule(4, 9, 4), level("avx2"))
     with pytest.raises(IllegalSchedule, match="need vdpbf16ps"):

@@ -8,12 +8,12 @@ import pytest
 from contraction_graphs import CONV_CASES, CONVS, PRODUCTS, Conv, fitting, linear
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from native_pieces import LEVELS, PieceRunner, check_graph
+from native_regions import LEVELS, PieceRunner, check_graph
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits, lower
 from smalti.errors import IllegalSchedule
-from smalti.fuse import cut
+from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.schedule import ContractionSchedule, Limits, choose
 
@@ -114,7 +114,7 @@ def test_any_legal_schedule_computes_the_same(data: st.DataObject, at: tuple[str
     ({"chunk": 28}, "more than 24 channels"),
 ])
 def test_impossible_schedules_are_refused(change: dict, why: str) -> None:
-    kernel = cut(Conv(24, 9, 11, 45, batch=2).graph()).pieces[0].kernel
+    kernel = partition(Conv(24, 9, 11, 45, batch=2).graph()).regions[0].kernel
     schedule = ContractionSchedule(1, 4, 11, 1, 8, 4, 2)
     assert lower(kernel, schedule, level("avx2")).packed.chunks == 3
     with pytest.raises(IllegalSchedule, match=why):
@@ -156,7 +156,7 @@ def test_gated_convolutions(name: str) -> None:
     (schedule,) = check_graph(g, name).schedules
     assert schedule.winograd == 0
     with pytest.raises(IllegalSchedule, match="one sum for each result"):
-        lower(cut(g).pieces[0].kernel, replace(schedule, winograd=4), level(name))
+        lower(partition(g).regions[0].kernel, replace(schedule, winograd=4), level(name))
 
 
 # ---------------------------------------------------------------------- computed weights
@@ -202,7 +202,7 @@ def test_a_matrix_times_itself_and_a_window_that_is_computed(name: str, precisio
 def test_only_single_rows_have_weights_of_their_own() -> None:
     g = Graph("batched")
     g.output("y", g.apply("mat_mul", g.input("a", (2, 4, 8)), g.input("b", (2, 8, 16))))
-    kernel, bounds = cut(g).pieces[0].kernel, limits(level("avx2"))
+    kernel, bounds = partition(g).regions[0].kernel, limits(level("avx2"))
     schedule = choose(kernel, bounds)
     assert (schedule.tile_b, schedule.tile_y) == (1, 1)
     with pytest.raises(IllegalSchedule, match="its own weight"):

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from native_pieces import LEVELS, PieceRunner, check_graph
+from native_regions import LEVELS, PieceRunner, check_graph
 
 from smalti.codegen.x86.depthwise import runs
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import lower
 from smalti.errors import IllegalSchedule
-from smalti.fuse import cut
+from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.schedule import DepthwiseSchedule, choose
 
@@ -133,9 +133,9 @@ def test_what_lies_outside_of_the_image_counts_as_zero() -> None:
     x, w = g.input("x", (1, 16, 3, 4)), g.parameter("w", (16, 1, 3, 3))
     g.output("y", g.apply("conv", x, w, pads=(1, 1, 1, 1), group=16))
     runner = PieceRunner({"w": np.ones((16, 1, 3, 3), np.float32)}, LEVELS[0])
-    found = cut(g)
+    found = partition(g)
     runner.array(found.inputs["x"])[...] = 1
-    runner.run(found.pieces[0])
+    runner.run(found.regions[0])
     expected = np.array([[4, 6, 6, 4], [6, 9, 9, 6], [4, 6, 6, 4]])
     assert (runner.array(found.outputs["y"]) == expected).all()
 
@@ -157,7 +157,7 @@ def test_runs_cover_a_row_once(width: int, most: int, stride: int, dilation: int
 
 
 def test_impossible_schedules_are_refused() -> None:
-    kernel = cut(Case(32, 6, 6).graph()).pieces[0].kernel
+    kernel = partition(Case(32, 6, 6).graph()).regions[0].kernel
     with pytest.raises(IllegalSchedule, match="15 pixels need 17 vector registers, there are 16"):
         lower(kernel, DepthwiseSchedule(1, 1, 15), level("avx2"))
 

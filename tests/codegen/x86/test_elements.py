@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_pieces import LEVELS, Block, run_steps
+from native_regions import LEVELS, Block, run_steps
 
 from smalti.codegen.x86 import elements
 from smalti.codegen.x86.assembler import Assembler, Memory

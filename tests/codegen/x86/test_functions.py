@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from native_pieces import LEVELS, PieceRunner, run_pieces, run_steps
+from native_regions import LEVELS, PieceRunner, run_regions, run_steps
 
 from smalti.codegen.x86 import instructions
 from smalti.codegen.x86.assembler import Assembler, Memory
@@ -25,7 +25,7 @@ def native(name: str, level: str, *operands: np.ndarray) -> np.ndarray:
     g = Graph(name)
     arrays = {f"x{i}": np.asarray(a, np.float32) for i, a in enumerate(operands)}
     g.output("y", g.apply(name, *(g.input(n, a.shape) for n, a in arrays.items())))
-    return run_pieces(g, arrays, PieceRunner({}, level))["y"].astype(np.float64)
+    return run_regions(g, arrays, PieceRunner({}, level))["y"].astype(np.float64)
 
 
 def spread(low: float, high: float, count: int = 200_001) -> np.ndarray:
@@ -209,6 +209,6 @@ def test_truth_values(level: str, stored: bool) -> None:
     special = np.float32([np.nan, np.inf, -np.inf, 0, -0.0, 1, 1.5])
     inputs = {"x": np.repeat(special[:, None], 5, 1), "y": np.float32([1, np.nan, np.inf, 0, -2]),
               "b": (np.arange(7) % 2 == 0)[:, None]}
-    found = run_pieces(g, inputs, PieceRunner({}, level))
+    found = run_regions(g, inputs, PieceRunner({}, level))
     for name, expected in evaluate(g, inputs, {}).items():
         np.testing.assert_array_equal(found[name].astype(np.float32), expected, err_msg=name)

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from native_pieces import LEVELS, check_graph
+from native_regions import LEVELS, check_graph
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import lower
 from smalti.errors import IllegalSchedule
-from smalti.fuse import cut
+from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.schedule import ContractionSchedule, Limits, choose
 from smalti.schedule.merge import in_place
@@ -108,8 +108,8 @@ def test_what_has_to_be_staged_is_refused() -> None:
                           pads=(1, 1, 1, 1)))
     schedule = ContractionSchedule(1, 4, 5, 1, 8, 4, 2, staged=False)
     with pytest.raises(IllegalSchedule, match="has to be staged"):
-        lower(cut(g).pieces[0].kernel, schedule, level("avx2"))
-    kernel = cut(pointwise(8, (5, 5), 16)).pieces[0].kernel
+        lower(partition(g).regions[0].kernel, schedule, level("avx2"))
+    kernel = partition(pointwise(8, (5, 5), 16)).regions[0].kernel
     assert lower(kernel, schedule, level("avx2")).scratch_bytes == 0
     with pytest.raises(IllegalSchedule, match="a chunk of 4 in steps of 4 is not all 8 channels"):
         lower(kernel, replace(schedule, chunk=4), level("avx2"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from native_pieces import LEVELS
+from native_regions import LEVELS
 
 from smalti.codegen.x86.instructions import LEVELS as KNOWN
 from smalti.runtime.devices import cpu, is_x86

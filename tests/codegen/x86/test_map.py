@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_pieces import LEVELS, check_graph
+from native_regions import LEVELS, check_graph
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import lower
 from smalti.errors import IllegalSchedule
-from smalti.fuse import cut
+from smalti.fuse import partition
 from smalti.graph import Graph, Value
 from smalti.schedule import MapSchedule
 
@@ -115,7 +115,7 @@ def test_more_axes_inside_than_there_are_is_illegal(inner: int) -> None:
     g = Graph("inner")
     g.output("z", g.input("x", (4, 10, 1)) * g.input("y", (10, 77)))
     with pytest.raises(IllegalSchedule, match=f"{inner} axes inside of a tile, there are 4"):
-        lower(cut(g).pieces[0].kernel, MapSchedule(1, inner=inner), level(LEVELS[0]))
+        lower(partition(g).regions[0].kernel, MapSchedule(1, inner=inner), level(LEVELS[0]))
 
 
 @pytest.mark.parametrize("name", LEVELS)
@@ -151,7 +151,7 @@ def test_a_grain_outside_the_axis_is_illegal(grain: int) -> None:
     g = Graph("grain")
     g.output("z", g.input("x", (4, 10, 1)) * g.input("y", (10, 77)))
     with pytest.raises(IllegalSchedule, match=f"a grain of {grain} in an axis of 10"):
-        lower(cut(g).pieces[0].kernel, MapSchedule(grain), level(LEVELS[0]))
+        lower(partition(g).regions[0].kernel, MapSchedule(grain), level(LEVELS[0]))
 
 
 def test_more_than_a_million_tiles() -> None:

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from native_pieces import LEVELS, PieceRunner, check_graph, relative_error, run_pieces
+from native_regions import LEVELS, PieceRunner, check_graph, relative_error, run_regions
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import lower
 from smalti.errors import IllegalSchedule
-from smalti.fuse import cut
+from smalti.fuse import partition
 from smalti.graph import Graph, Value, evaluate
 from smalti.schedule import MapSchedule, MomentsSchedule
 
@@ -134,7 +134,7 @@ def test_a_large_mean_costs_no_precision(name: str) -> None:
         rng = np.random.default_rng(0)
         x = (rng.standard_normal(graph.inputs["x"].shape) + 1000).astype(np.float32)
         values = {n: np.ones(v.shape, np.float32) for n, v in graph.parameters.items()}
-        found = run_pieces(graph, {"x": x}, PieceRunner(values, name))["y"]
+        found = run_regions(graph, {"x": x}, PieceRunner(values, name))["y"]
         exact = evaluate(graph, {"x": x}, values)["y"]
         # x itself has only 13 bits behind the point here
         assert relative_error(found, exact) < 3e-4, graph
@@ -146,7 +146,7 @@ def test_a_constant_image_gives_the_bias(name: str) -> None:
     rng = np.random.default_rng(0)
     values = {n: rng.standard_normal(8).astype(np.float32) for n in "sb"}
     x = np.full((1, 8, 4, 4), 7.25, np.float32)
-    found = run_pieces(graph, {"x": x}, PieceRunner(values, name))["y"]
+    found = run_regions(graph, {"x": x}, PieceRunner(values, name))["y"]
     np.testing.assert_allclose(found, np.broadcast_to(values["b"][:, None, None], x.shape),
                                atol=1e-4)
 
@@ -173,11 +173,11 @@ def test_nan_stays_in_its_group_and_row(name: str) -> None:
     x = np.random.default_rng(0).standard_normal((2, 6, 3, 3)).astype(np.float32)
     x[1, 3, 2, 2] = np.nan
     values = {n: np.ones(6, np.float32) for n in "sb"}
-    bad = np.isnan(run_pieces(group((2, 6, 3, 3), 3), {"x": x}, PieceRunner(values, name))["y"])
+    bad = np.isnan(run_regions(group((2, 6, 3, 3), 3), {"x": x}, PieceRunner(values, name))["y"])
     assert bad[1, 2:4].all() and bad.sum() == 18
 
 
 def test_impossible_schedules_are_refused() -> None:
-    kernel = cut(group((1, 8, 3, 3), 2)).pieces[0].kernel
+    kernel = partition(group((1, 8, 3, 3), 2)).regions[0].kernel
     with pytest.raises(IllegalSchedule, match="9 pixels in 2 parts"):
         lower(kernel, MomentsSchedule(2, 1), level("avx2"))

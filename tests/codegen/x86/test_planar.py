@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from native_pieces import LEVELS, check_graph
+from native_regions import LEVELS, check_graph
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import lower
 from smalti.errors import IllegalSchedule
-from smalti.fuse import cut
+from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.schedule import ContractionSchedule, choose
 
@@ -80,13 +80,13 @@ def test_any_legal_schedule_computes_the_same(graph: Graph, name: str, tile_y: i
 
 
 def test_impossible_schedules_are_refused() -> None:
-    kernel = cut(CASES["tiny"]).pieces[0].kernel
+    kernel = partition(CASES["tiny"]).regions[0].kernel
     schedule = ContractionSchedule(1, 4, 32, 1, 1, 4, 2, 1, planar=True)
     assert lower(kernel, schedule, level("avx2")).scratch_bytes > 0
     for change, why in (({"tile_x": 16}, "as wide as it is"), ({"chunk": 3}, "one channel")):
         with pytest.raises(IllegalSchedule, match=why):
             lower(kernel, replace(schedule, **change), level("avx2"))
-    deep = cut(stem(8, (5, 5), 16)).pieces[0].kernel
+    deep = partition(stem(8, (5, 5), 16)).regions[0].kernel
     with pytest.raises(IllegalSchedule, match="no planes"):
         lower(deep, replace(schedule, tile_x=5), level("avx2"))
 
@@ -95,7 +95,7 @@ def test_code_does_not_grow_with_the_window() -> None:
     """Windows over sound are hundreds of samples wide."""
     counts = []
     for window in (16, 32):
-        kernel = cut(stem(1, (32, 300), 8, window, pads=(0, 0, 0, 0))).pieces[0].kernel
+        kernel = partition(stem(1, (32, 300), 8, window, pads=(0, 0, 0, 0))).regions[0].kernel
         schedule = ContractionSchedule(1, 1, 300 - window + 1, 1, 1, 4, 1, 1, planar=True)
         (step,) = lower(kernel, schedule, level("avx2")).steps
         counts.append(step.code.instructions)

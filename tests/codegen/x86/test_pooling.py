@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_pieces import LEVELS, PieceRunner, check_graph, run_pieces
+from native_regions import LEVELS, PieceRunner, check_graph, run_regions
 
-from smalti.fuse import cut
+from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.kernel.text import parse, show
 
@@ -40,11 +40,11 @@ def test_windows_of_all_kinds(name: str, precision: str, case: tuple) -> None:
 
 
 def test_borders_are_part_of_the_kernel_and_print() -> None:
-    (_, piece) = cut(pooled("max_pool", CASES[0])).pieces
-    assert piece.kernel.form == "pooling"
-    assert "where 0 <= y - 1 < 9, 0 <= x - 1 < 9 else -inf" in show(piece.kernel)
-    assert parse(show(piece.kernel)) == piece.kernel
-    whole = cut(pooled("average_pool", CASES[2])).pieces[-1].kernel
+    (_, region) = partition(pooled("max_pool", CASES[0])).regions
+    assert region.kernel.form == "pooling"
+    assert "where 0 <= y - 1 < 9, 0 <= x - 1 < 9 else -inf" in show(region.kernel)
+    assert parse(show(region.kernel)) == region.kernel
+    whole = partition(pooled("average_pool", CASES[2])).regions[-1].kernel
     assert "where" not in show(whole) and "* 0.25" in show(whole)
 
 
@@ -55,5 +55,5 @@ def test_a_maximum_with_nan_is_nan(name: str) -> None:
                           strides=(2, 2), pads=(0, 0, 0, 0), dilations=(1, 1)))
     x = np.zeros((1, 8, 4, 4), np.float32)
     x[0, :, 1, 2] = np.nan
-    found = run_pieces(g, {"x": x}, PieceRunner({}, name))["y"]
+    found = run_regions(g, {"x": x}, PieceRunner({}, name))["y"]
     assert np.isnan(found[0, :, 0, 1]).all() and np.isnan(found).sum() == 8

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from native_pieces import LEVELS, PieceRunner, check_graph
+from native_regions import LEVELS, PieceRunner, check_graph
 from reduction_graphs import OPERATIONS, reduced
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import lower
 from smalti.errors import IllegalSchedule
-from smalti.fuse import cut
+from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.rewrite import rewrite
 from smalti.schedule import ReductionSchedule, choose
@@ -67,18 +67,19 @@ def test_softmax(shape: tuple[int, ...], axis: int, name: str) -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 def test_nan_stays_nan(operation: str, axis: int, name: str) -> None:
     g = reduced((20, 20), (axis,), operation)
-    found = cut(g)
+    found = partition(g)
     runner = PieceRunner({}, name)
     x = np.ones((20, 20), np.float32)
     x[3, 19] = np.nan
     runner.array(found.inputs["x"])[...] = x
-    runner.run(found.pieces[0])
+    runner.run(found.regions[0])
     y = runner.array(found.outputs["y"]).reshape(-1)
     assert list(np.flatnonzero(np.isnan(y))) == [19 if axis == 0 else 3]
 
 
 def test_lanes_run_where_numbers_lie_side_by_side() -> None:
-    axes = {across: reduction_axes(cut(reduced(*case)).pieces[0].kernel) for across, case in (
+    axes = {across: reduction_axes(partition(reduced(*case)).regions[0].kernel)
+            for across, case in (
         (False, ((1, 32, 7, 7), (2, 3))), (True, ((6, 5, 40), (2,))))}
     assert all(found.across == across for across, found in axes.items())
     assert [extent for _, extent in axes[False].reduced] == [49]
@@ -86,6 +87,6 @@ def test_lanes_run_where_numbers_lie_side_by_side() -> None:
 
 
 def test_impossible_schedules_are_refused() -> None:
-    kernel = cut(reduced((4, 4), (1,))).pieces[0].kernel
+    kernel = partition(reduced((4, 4), (1,))).regions[0].kernel
     with pytest.raises(IllegalSchedule, match="does nothing"):
         lower(kernel, ReductionSchedule(0, 1), level("avx2"))

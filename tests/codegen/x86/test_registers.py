@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from native_pieces import LEVELS, run_steps
+from native_regions import LEVELS, run_steps
 
 from smalti.codegen.x86.assembler import Assembler, Memory, Register
 from smalti.codegen.x86.instructions import GENERAL_REGISTERS, level

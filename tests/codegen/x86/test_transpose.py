@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_pieces import LEVELS, run_steps
+from native_regions import LEVELS, run_steps
 
 from smalti.codegen.x86.assembler import Assembler, Memory
 from smalti.codegen.x86.instructions import level

@@ -10,7 +10,7 @@ import pytest
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits
 from smalti.errors import IllegalSchedule, InputError, NumericsError
-from smalti.fuse import cut, held
+from smalti.fuse import held, partition
 from smalti.graph import Graph
 from smalti.graph.interpreter import evaluate
 from smalti.graph.quantised import FORMATS, Quantised, quantised
@@ -89,31 +89,31 @@ def test_convolutions_with_windows_unpack_them_from_the_order_of_the_file(
 
 
 @pytest.mark.parametrize("target", available_levels())
-@pytest.mark.parametrize("case, filtering", [
+@pytest.mark.parametrize("case, winograd", [
     (dict(size=9, channels=192, step=2), 0), (dict(size=6, window=5), 0),
     (dict(size=6, staged=False), 0), (dict(size=7, out=96, window=2, step=2, staged=False), 0),
     (dict(size=16, out=70, enlarged=True), 4), (dict(size=12, out=33, images=2), 4),
     (dict(size=36, channels=32, out=64), 4), (dict(size=40, channels=32, out=64, enlarged=True), 4),
 ], ids=str)
-def test_windows_of_other_shapes(target: str, case: dict, filtering: int) -> None:
-    check_window(target, "q4_min", window_graph(**case), filtering)
+def test_windows_of_other_shapes(target: str, case: dict, winograd: int) -> None:
+    check_window(target, "q4_min", window_graph(**case), winograd)
 
 
-def check_window(target: str, dtype: str, g: Graph, filtering: int) -> None:
+def check_window(target: str, dtype: str, g: Graph, winograd: int) -> None:
     """A convolution with weights held as `dtype` gives the bytes of the same ones as f32, by
-    F(`filtering`)."""
+    F(`winograd`)."""
     random = np.random.default_rng(8)
     held_so = quantised(random.standard_normal(g.parameters["w"].shape, np.float32), dtype)
     x = random.standard_normal(g.inputs["x"].shape, np.float32)
     program = compile_graph(g, threads=1, target=target, weights={"w": dtype})
     assert program.weights_bytes % FORMATS[dtype].element_bytes == 0
     assert {slot.dtype for slot in program.image.slots} == {dtype}
-    chosen = parse(program.image.pieces[-1].schedule)
-    assert (chosen.weights, chosen.winograd) == (dtype, filtering)
+    chosen = parse(program.image.regions[-1].schedule)
+    assert (chosen.weights, chosen.winograd) == (dtype, winograd)
     found = run(program, held_so, x)
     plain = compile_graph(g, threads=1, target=target)
     wanted = run(plain, held_so.floats(), x)
-    if parse(plain.image.pieces[-1].schedule).chunk == chosen.chunk:
+    if parse(plain.image.regions[-1].schedule).chunk == chosen.chunk:
         np.testing.assert_array_equal(found, wanted)
     expected = evaluate(g, {"x": x}, {"w": held_so.floats()})["y"]
     assert np.abs(found - expected).max() <= 2e-5 * np.abs(expected).max()
@@ -121,7 +121,7 @@ def check_window(target: str, dtype: str, g: Graph, filtering: int) -> None:
 
 @pytest.mark.parametrize("target", available_levels())
 def test_windows_in_bf16(target: str) -> None:
-    """Pairs where the CPU multiplies them; what is filtered is f32 of the weights as they are."""
+    """Pairs where the CPU multiplies them; Winograd factors are f32 of the weights as they are."""
     random = np.random.default_rng(9)
     for g, pairs in ((window_graph(9, step=2), True), (window_graph(6, staged=False), True),
                      (window_graph(16), False)):
@@ -130,7 +130,7 @@ def test_windows_in_bf16(target: str) -> None:
         program = compile_graph(g, threads=1, target=target, precision="bf16",
                                 weights={"w": "q8_16"})
         found = run(program, held_so, x)
-        product = parse(program.image.pieces[-1].schedule).dtype
+        product = parse(program.image.regions[-1].schedule).dtype
         assert product == ("bf16" if pairs and target == "avx512_bf16" else "f32")
         if product == "bf16":
             plain = compile_graph(g, threads=1, target=target, precision="bf16")
@@ -178,10 +178,10 @@ def test_products_of_bf16_round_weights_as_if_they_were_held_so(target: str, dty
         found = run(program, held_so, x)
         plain = compile_graph(g, threads=1, target=target, precision="bf16")
         expected = run(plain, held_so.floats(), x)
-        if parse(program.image.pieces[-1].schedule).dtype == "bf16":
+        if parse(program.image.regions[-1].schedule).dtype == "bf16":
             np.testing.assert_array_equal(found, expected)
         assert np.abs(found - expected).max() < 0.01 * np.abs(expected).max()
-    assert (parse(program.image.pieces[-1].schedule).dtype == "bf16") == (target == "avx512_bf16")
+    assert (parse(program.image.regions[-1].schedule).dtype == "bf16") == (target == "avx512_bf16")
 
 
 def test_precision_of_activations_leaves_quantised_weights_as_they_are() -> None:
@@ -204,9 +204,9 @@ def test_what_products_cannot_take_by_groups_is_f16() -> None:
     twice = g.parameter("twice", (WIDTH, CHANNELS))
     g.output("c", g.apply("mat_mul", x, g.apply("transpose", twice, perm=(1, 0))))
     g.output("d", g.apply("exp", twice))
-    found = held(cut(g), dict.fromkeys(g.parameters, "q8"), 0)
-    dtypes = {view.storage.name: view.storage.dtype for piece in found.pieces
-              for view in piece.views.values() if view.storage.kind == "parameter"}
+    found = held(partition(g), dict.fromkeys(g.parameters, "q8"), 0)
+    dtypes = {view.storage.name: view.storage.dtype for region in found.regions
+              for view in region.views.values() if view.storage.kind == "parameter"}
     assert dtypes == dict.fromkeys(g.parameters, "f16")
     x = {"x": np.random.default_rng(6).standard_normal((ROWS, CHANNELS), np.float32)}
     whole = {name: quantised(np.resize(WEIGHT, value.shape), "q8")
@@ -222,9 +222,9 @@ def test_what_products_cannot_take_by_groups_is_f16() -> None:
 
 
 def test_bad_schedules_and_weights_are_refused() -> None:
-    (piece,) = held(cut(product_graph()), {"w": "q8"}).pieces
+    (region,) = held(partition(product_graph()), {"w": "q8"}).regions
     bounds = Limits(8, 16)
-    schedule = choose(piece.kernel, bounds)
+    schedule = choose(region.kernel, bounds)
     assert schedule.weights == "q8" and "weights='q8'" in str(schedule)
     for wrong, said in ((replace(schedule, chunk=16), "groups of 32"),
                         (replace(schedule, winograd=4), "held transformed"),
@@ -255,13 +255,13 @@ def test_other_schedules_pack_the_same_weights_and_change_no_byte(target: str) -
         g, held_so = product_graph(300, staged=staged), quantised(WEIGHT, dtype)
         program = compile_graph(g, threads=1, target=target, weights={"w": dtype})
         expected = run(program, held_so, x)
-        (piece,) = held(cut(g), {"w": dtype}).pieces
-        others = space(piece.kernel, limits(level(target), 1, cpu().l1_bytes, cpu().l2_bytes),
-                       parse(program.image.pieces[0].schedule))
+        (region,) = held(partition(g), {"w": dtype}).regions
+        others = space(region.kernel, limits(level(target), 1, cpu().l1_bytes, cpu().l2_bytes),
+                       parse(program.image.regions[0].schedule))
         widths = {other.vectors for other in others}
         assert len(widths) > 1
         for other in others[::max(1, len(others) // 6)]:
-            one = Alternative(program.image, 0, piece.kernel, other,
+            one = Alternative(program.image, 0, region.kernel, other,
                               lambda name, held_so=held_so: held_so)
             assert program.run({"x": x}, {0: one})["y"].tobytes() == expected.tobytes()
 
@@ -275,10 +275,10 @@ def test_other_schedules_of_windows_change_no_byte(target: str, case: dict) -> N
     x = np.random.default_rng(5).standard_normal(g.inputs["x"].shape, np.float32)
     program = compile_graph(g, threads=1, target=target, weights={"w": dtype})
     expected = run(program, held_so, x)
-    forms = [each.form for each in program.image.pieces]
+    forms = [each.form for each in program.image.regions]
     number = forms.index("contraction")  # the prologue may be a kernel of its own
-    kernel = parse_kernel(program.image.kernels[program.image.pieces[number].kernel])
-    first = parse(program.image.pieces[number].schedule)
+    kernel = parse_kernel(program.image.kernels[program.image.regions[number].kernel])
+    first = parse(program.image.regions[number].schedule)
     others = space(kernel, limits(level(target), 1, cpu().l1_bytes, cpu().l2_bytes), first)
     assert {other.weights for other in others} == {dtype}
     assert len({other.panels for other in others}) > 1

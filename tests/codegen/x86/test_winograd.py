@@ -1,4 +1,4 @@
-"""Convolutions by minimal filtering: matrices, and machine code against the interpreter."""
+"""Convolutions by Winograd's algorithm: matrices, and machine code against the interpreter."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from native_pieces import LEVELS, check_graph
+from native_regions import LEVELS, check_graph
 
-from smalti.codegen.x86.filtering import FILTERINGS
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import lower
+from smalti.codegen.x86.winograd_transforms import TRANSFORMS
 from smalti.errors import IllegalSchedule
-from smalti.fuse import cut
+from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.schedule import ContractionSchedule, Limits, choose
 from smalti.schedule.winograd import growth_of
@@ -42,9 +42,9 @@ def conv(channels: int, height: int, width: int, out: int, batch: int = 1,
     return g
 
 
-@pytest.mark.parametrize("size, behind", FILTERINGS)
+@pytest.mark.parametrize("size, behind", TRANSFORMS)
 def test_matrices_are_a_convolution(size: int, behind: bool) -> None:
-    f = FILTERINGS[size, behind]
+    f = TRANSFORMS[size, behind]
     inputs, weights, outputs = (np.array(m) for m in (f.inputs, f.weights, f.outputs))
     rng = np.random.default_rng(0)
     d, w = rng.standard_normal((f.window, f.window)), rng.standard_normal((3, 3))
@@ -56,7 +56,7 @@ def test_matrices_are_a_convolution(size: int, behind: bool) -> None:
 
 
 def test_an_enlargement_saves_a_third_of_the_products() -> None:
-    assert {key: f.points for key, f in FILTERINGS.items()} == {
+    assert {key: f.points for key, f in TRANSFORMS.items()} == {
         (2, False): 16, (4, False): 36, (2, True): 9, (4, True): 25}
 
 
@@ -111,7 +111,7 @@ def test_enlarged_images_with_other_borders_are_not_folded(pads: tuple[int, ...]
 
 
 @st.composite
-def filtered_schedules(draw: st.DrawFn, name: str, height: int, width: int, channels: int,
+def winograd_schedules(draw: st.DrawFn, name: str, height: int, width: int, channels: int,
                        out: int, folded: bool, dtype: str) -> ContractionSchedule:
     size, shared = draw(st.sampled_from([2, 4])), draw(st.booleans())
     streamed, transient = draw(st.sampled_from([(False, False), (True, False), (False, True)]))
@@ -142,7 +142,7 @@ def test_any_legal_schedule_computes_the_same(data: st.DataObject, name: str, ne
                                               enlarged: bool, extents: tuple[int, int],
                                               precision: str, weights: str) -> None:
     dtype = "bf16" if precision == "bf16" else weights
-    schedule = data.draw(filtered_schedules(name, *extents, 48, 70, enlarged, dtype))
+    schedule = data.draw(winograd_schedules(name, *extents, 48, 70, enlarged, dtype))
     note(f"{name} {schedule}")
 
     def pick(kernel, bounds: Limits, precision: str):
@@ -158,7 +158,7 @@ def test_any_legal_schedule_computes_the_same(data: st.DataObject, name: str, ne
 def test_weights_are_transformed_by_each_run_where_memory_is_short(enlarged: bool,
                                                                    precision: str) -> None:
     bounds = Limits(lanes=16, vectors=32, threads=2)
-    kernel = cut(conv(48, 64, 64, 70, enlarged=enlarged)).pieces[0].kernel
+    kernel = partition(conv(48, 64, 64, 70, enlarged=enlarged)).regions[0].kernel
     extra = 48 * 70 * (4 * (25 if enlarged else 36) - 9 * (2 if precision == "bf16" else 4))
     bound = choose(kernel, bounds, precision, growth_max=extra)
     assert not bound.transient and growth_of(kernel, bound, precision) == extra
@@ -175,15 +175,15 @@ LEGAL = ContractionSchedule(1, 4, 8, 2, 8, 4, 2, unroll=4, winograd=4, group=2)
     ({"folded": True}, "no nearest enlargement"), ({"chunk": 4}, "whole vectors"),
 ])
 def test_impossible_schedules_are_refused(change: dict, why: str) -> None:
-    kernel = cut(conv(8, 8, 8, 32)).pieces[0].kernel
+    kernel = partition(conv(8, 8, 8, 32)).regions[0].kernel
     assert lower(kernel, LEGAL, level("avx2")).packed.winograd == 4
     with pytest.raises(IllegalSchedule, match=why):
         lower(kernel, replace(LEGAL, **change), level("avx2"))
 
 
 @pytest.mark.parametrize("what", ["streamed", "transient", "shared", "folded"])
-def test_transforms_are_for_filtering(what: str) -> None:
-    with pytest.raises(IllegalSchedule, match="only minimal filtering"):
+def test_transforms_are_for_winograd(what: str) -> None:
+    with pytest.raises(IllegalSchedule, match="only Winograd"):
         replace(LEGAL, winograd=0, **{what: True}).check(Limits(lanes=8, vectors=16))
 
 
@@ -193,4 +193,4 @@ def test_other_windows_are_refused(attributes: dict) -> None:
     g.output("y", g.apply("conv", g.input("x", (1, 8, 16, 16)), g.parameter("w", (32, 8, 3, 3)),
                           **attributes, pads=(1, 1, 1, 1)))
     with pytest.raises(IllegalSchedule, match="3x3 windows in steps of 1"):
-        lower(cut(g).pieces[0].kernel, LEGAL, level("avx2"))
+        lower(partition(g).regions[0].kernel, LEGAL, level("avx2"))

@@ -149,10 +149,10 @@ class Matrices:
                         b.set(total, op("matrix_multiply_add", value, right, total))
 
     def finish(self, write: Write) -> None:
-        """Write the sums, a piece of a row of matrices of each subgroup at a time."""
+        """Write the sums, a region of a row of matrices of each subgroup at a time."""
         b, s, parts = self.b, self.s, self.product.parts
         rows, columns, _ = s.shape
-        width = s.piece
+        width = s.region
         stride = parts * width + MATRIX_PAD
         shared = b.shared("sums", "f32", s.blocks * rows * stride, VECTOR)
         first = b.let(b.subgroup * (rows * stride))
@@ -168,9 +168,9 @@ class Matrices:
                 self._piece(write, shared, first, (i * rows, start))
 
     def _piece(self, write: Write, shared: Shared, first: Expr, at: tuple[int, int]) -> None:
-        """Write the results of a piece that begins `at` a row and a column of the block."""
+        """Write the results of a region that begins `at` a row and a column of the block."""
         b, s, parts = self.b, self.s, self.product.parts
-        rows, each = s.shape[0], s.piece // VECTOR
+        rows, each = s.shape[0], s.region // VECTOR
         total = rows * each
         with b.loop(-(-total // s.subgroup)) as turn:
             n = b.let(turn * s.subgroup + b.lane)
@@ -178,9 +178,9 @@ class Matrices:
             if self.by_rows:
                 row, vector = n % rows, n // rows
             row, column = b.let(row), b.let(vector * VECTOR)
-            line = b.let(first + row * (parts * s.piece + MATRIX_PAD) + column)
+            line = b.let(first + row * (parts * s.region + MATRIX_PAD) + column)
             inside = n < total if total % s.subgroup else None
-            sums = [b.let(b.load(shared, line + part * s.piece, VECTOR, where=inside))
+            sums = [b.let(b.load(shared, line + part * s.region, VECTOR, where=inside))
                     for part in range(parts)]
             with b.branch(inside) if inside is not None else nullcontext():
                 write(b.let(self.row + row + at[0]), b.let(self.column + column + at[1]), sums)

@@ -89,7 +89,7 @@ class Tile:
 
 
 def lower_contraction(kernel: Kernel, schedule: ContractionSchedule, level: Level) -> Lowered:
-    """Machine code of a contraction, direct or by minimal filtering."""
+    """Machine code of a contraction, direct or by Winograd's algorithm."""
     if schedule.winograd:
         from smalti.codegen.x86.winograd import Winograd
 
@@ -112,13 +112,13 @@ def packed_weight(kernel: Kernel, schedule: ContractionSchedule, level: Level) -
     whatever the chunk, so that all such schedules share them.
     """
     e = contraction_extents(kernel)
-    filtering, chunk = (schedule.winograd, schedule.folded), schedule.chunk
+    winograd, chunk = (schedule.winograd, schedule.folded), schedule.chunk
     if schedule.streamed or schedule.transient:
-        filtering = 0, False
+        winograd = 0, False
         if schedule.weights not in FORMATS and e.c % level.lanes == chunk % level.lanes == 0:
             chunk = level.lanes
     return PackedWeight("weight", e.o, e.c, e.r, e.s, schedule.vectors * level.lanes,
-                        chunk, schedule.weights, *filtering, e.parts)
+                        chunk, schedule.weights, *winograd, e.parts)
 
 
 class Contraction:
@@ -152,13 +152,13 @@ class Contraction:
             raise IllegalSchedule(f"weights given as {given} cannot be held as "
                                   f"{schedule.weights}")
         if e.parts > 1 and schedule.winograd:
-            raise IllegalSchedule("minimal filtering has one sum for each result")
+            raise IllegalSchedule("Winograd has one sum for each result")
         if e.b % schedule.tile_b:
             raise IllegalSchedule(f"tiles of {schedule.tile_b} do not divide {e.b} images")
         if self.batched and (schedule.tile_b, schedule.tile_y) != (1, 1):
             raise IllegalSchedule("a tile is one row of one image where each has its own weight")
         if schedule.winograd and not weights_bound(self.kernel):
-            raise IllegalSchedule("minimal filtering has weights that are bound")
+            raise IllegalSchedule("Winograd has weights that are bound")
 
     def layout(self, tile_x: int) -> Layout:
         """The layout for tiles `tile_x` pixels wide."""

@@ -2,7 +2,7 @@
 
 Each worker thread makes one native call a run, `driver(context, thread)`. It goes through the
 launch table; for each launch, threads take tiles from a shared counter until there are none, then
-meet at a barrier:
+wait at a barrier:
 
     for launch in launches[first:last]:
         while (tile := fetch_and_add(launch.counter, 1)) < launch.tiles:
@@ -239,7 +239,7 @@ def _stamp(asm: _Machine) -> None:
 
 
 def _barrier(asm: _Machine, leave: Label) -> None:
-    """All threads meet; those that find `stopped` set jump to `leave`."""
+    """All threads wait for each other; those that find `stopped` set jump to `leave`."""
     rax, rbx, rcx, seen = asm["RAX"], asm["RBX"], asm["RCX"], asm["R12"]
     shared, wait, spin, sleep = (asm.label() for _ in range(4))
     awake, opened = asm.label(), asm.label()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from smalti.codegen.x86.assembler import Assembler, Code, Memory, Register
-from smalti.codegen.x86.filtering import FILTERINGS, Filtering
+from smalti.codegen.x86.winograd_transforms import TRANSFORMS, WinogradTransform
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
 
@@ -72,9 +72,9 @@ class PackedWeight:
         return -(-self.channels // self.chunk)
 
     @property
-    def filtering(self) -> Filtering:
+    def transform(self) -> WinogradTransform:
         """The matrices of a packing with `winograd`."""
-        return FILTERINGS[self.winograd, self.folded]
+        return TRANSFORMS[self.winograd, self.folded]
 
     @property
     def bytes(self) -> int:
@@ -83,7 +83,7 @@ class PackedWeight:
             return 4 * self.panels * self.width * FORMATS[self.dtype].words_of(
                 self.chunks * self.chunk * self.taps)
         size = ELEMENT_BYTES[self.dtype]
-        points = self.filtering.points if self.winograd else self.taps
+        points = self.transform.points if self.winograd else self.taps
         return self.panels * self.chunks * points * self.chunk * self.width * size
 
     @property
@@ -114,7 +114,7 @@ class Lowered:
     scratch_bytes: int = 0
     workspace_bytes: int = 0
     packed: PackedWeight | None = None
-    filtering: tuple[int, bool] | None = None
+    winograd: tuple[int, bool] | None = None
     """The F(m) that it computes, and whether an enlargement is folded in."""
 
 

@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from smalti.codegen.x86 import elements
 from smalti.codegen.x86.assembler import Assembler, Memory, Register
-from smalti.codegen.x86.filtering import transform
 from smalti.codegen.x86.instructions import Level
 from smalti.codegen.x86.lowered import PackedWeight, Step
+from smalti.codegen.x86.winograd_transforms import transform
 from smalti.errors import IllegalSchedule
 from smalti.graph.operation import HALVES
 from smalti.graph.quantised import FORMATS
@@ -90,7 +90,7 @@ class _Packing:
     def _points(self, source: Register, target: Register, width: int) -> None:
         """G g G^T of every channel, for `width` neighbouring o."""
         asm, p, lanes = self.asm, self.packed, self.level.lanes
-        matrix = p.filtering.weights
+        matrix = p.transform.weights
         n = len(matrix)
         point, line = p.chunks * p.chunk * 4 * p.width, 4 * p.width
         index = asm.result("load", asm.integers([i * self.o for i in range(lanes)]))

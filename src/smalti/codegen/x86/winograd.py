@@ -1,4 +1,4 @@
-"""Contractions by minimal filtering (the matrices and their source are in filtering.py).
+"""Contractions by Winograd's algorithm (the matrices and their source are in winograd.py).
 
 For each tile of blocks:
 
@@ -33,7 +33,6 @@ from functools import partial
 
 from smalti.codegen.x86.assembler import Assembler, Memory, Register
 from smalti.codegen.x86.contraction import PIXEL_PAD_BYTES, Contraction, Layout, Tile
-from smalti.codegen.x86.filtering import FILTERINGS, Filtering, both_sides
 from smalti.codegen.x86.lowered import Lowered, Step, count_left, load_pointers, pointers, smaller
 from smalti.codegen.x86.micro import (
     HALVES,
@@ -47,6 +46,7 @@ from smalti.codegen.x86.micro import (
     vector_bytes_of,
     zero_sums,
 )
+from smalti.codegen.x86.winograd_transforms import TRANSFORMS, WinogradTransform, both_sides
 from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS
 from smalti.schedule.merge import halved
@@ -85,11 +85,11 @@ class Winograd(Contraction):
         """Raise IllegalSchedule where the window or the tile does not fit."""
         super().check()
         e, s = self.e, self.schedule
-        if (s.winograd, s.folded) not in FILTERINGS:
+        if (s.winograd, s.folded) not in TRANSFORMS:
             raise IllegalSchedule(f"there is no F({s.winograd})")
         steps = (e.r, e.s, e.stride_y, e.stride_x, e.dilation_y, e.dilation_x)
         if steps != (3, 3, 1, 1, 1, 1) or s.dtype != "f32":
-            raise IllegalSchedule("minimal filtering is for 3x3 windows in steps of 1, in f32")
+            raise IllegalSchedule("Winograd is for 3x3 windows in steps of 1, in f32")
         if s.folded and halved(self.patch) is None:
             raise IllegalSchedule("no nearest enlargement by 2 stands in front of the window")
         if s.tile_y % s.winograd or s.tile_x % s.winograd:
@@ -104,9 +104,9 @@ class Winograd(Contraction):
     # ------------------------------------------------------------------ memory
 
     @property
-    def filtering(self) -> Filtering:
+    def transform(self) -> WinogradTransform:
         """The matrices."""
-        return FILTERINGS[self.schedule.winograd, self.schedule.folded]
+        return TRANSFORMS[self.schedule.winograd, self.schedule.folded]
 
     @property
     def image_blocks(self) -> int:
@@ -120,7 +120,7 @@ class Winograd(Contraction):
 
     def patch_extent(self, tile: int) -> int:
         """Input pixels that a tile of so many output pixels reads along an axis."""
-        f = self.filtering
+        f = self.transform
         return (tile // f.size - 1) * f.step + f.window
 
     def layout(self, tile_x: int) -> Layout:
@@ -129,7 +129,7 @@ class Winograd(Contraction):
         pixel = -(-s.chunk * 4 // 64) * 64 + PIXEL_PAD_BYTES
         row = pixel * self.patch_extent(tile_x)
         image = row * self.patch_extent(s.tile_y)
-        sums = self.filtering.size * tile_x * self.width * 4
+        sums = self.transform.size * tile_x * self.width * 4
         return Layout(pixel, row, image, image + PIXEL_PAD_BYTES, sums, 0, 0)
 
     @property
@@ -177,7 +177,7 @@ class Winograd(Contraction):
     @property
     def v_slice(self) -> int:
         """Bytes from one slice to the next in V."""
-        return self.filtering.points * self.v_point
+        return self.transform.points * self.v_point
 
     @property
     def v_chunk(self) -> int:
@@ -199,7 +199,7 @@ class Winograd(Contraction):
     @property
     def m_bytes(self) -> int:
         """Bytes of M for one panel."""
-        return self.filtering.points * self.m_point
+        return self.transform.points * self.m_point
 
     @property
     def u_point(self) -> int:
@@ -209,7 +209,7 @@ class Winograd(Contraction):
     @property
     def u_bytes(self) -> int:
         """Bytes of U for one panel."""
-        return self.filtering.points * self.u_point
+        return self.transform.points * self.u_point
 
     # ------------------------------------------------------------------ steps
 
@@ -337,7 +337,7 @@ class Winograd(Contraction):
 
     def _inputs(self, tile: Tile, channel: Register, target: Register) -> None:
         """V of one chunk of one image: stage the patch, transform its blocks."""
-        asm, s, f, e = self.asm, self.schedule, self.filtering, self.e
+        asm, s, f, e = self.asm, self.schedule, self.transform, self.e
         layout = self.layout(s.tile_x)
         stage, origins = self.patch, {"b": tile.b, "y": tile.y, "x": tile.x, "c": channel}
         if s.folded:
@@ -404,9 +404,9 @@ class Winograd(Contraction):
         with asm.loop(self.plain_channels // len(halves)):
             with asm.loop(s.vectors):
                 for i, half in enumerate(halves):
-                    both_sides(asm, self.filtering.weights, [Memory(at, k * tap) for k in range(9)],
+                    both_sides(asm, self.transform.weights, [Memory(at, k * tap) for k in range(9)],
                                [Memory(out, k * self.u_point + i * line)
-                                for k in range(self.filtering.points)],
+                                for k in range(self.transform.points)],
                                partial(load_factor, factors=s.factors, half=half))
                 asm.advance(at, vector_bytes)
                 asm.advance(out, self.level.bytes)
@@ -419,7 +419,7 @@ class Winograd(Contraction):
         asm, s = self.asm, self.schedule
         line = self.width * 4
         point, point_m, point_weights = asm.copy(v), asm.copy(m), asm.copy(weights)
-        with asm.loop(self.filtering.points):
+        with asm.loop(self.transform.points):
             panel, panel_m = asm.copy(point_weights), asm.copy(point_m)
             with asm.loop(s.group):
                 row, to = asm.copy(point), asm.copy(panel_m)
@@ -454,7 +454,7 @@ class Winograd(Contraction):
 
     def _outputs(self, tile: Tile, m: Register) -> None:
         """The results of one panel, a row of blocks at a time."""
-        asm, s, f = self.asm, self.schedule, self.filtering
+        asm, s, f = self.asm, self.schedule, self.transform
         layout, line = self.layout(s.tile_x), self.width * 4
         sums = self._at(self.scratch_layout.sums)
         image, image_m = asm.copy(tile.b), asm.copy(m)
@@ -487,7 +487,7 @@ class Winograd(Contraction):
 
     def _block_rows(self, tile: Tile) -> int | Register:
         """How many rows of blocks of the tile lie inside the output, at least in part."""
-        asm, size = self.asm, self.filtering.size
+        asm, size = self.asm, self.transform.size
         if isinstance(tile.rows, int):
             return tile.rows // size
         count = asm.copy(tile.rows)

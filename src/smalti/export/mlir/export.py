@@ -138,7 +138,7 @@ class _Writer:
         self.lines.append(f"{name} = {text}")
         return name
 
-    # ------------------------------------------------------------------ pieces
+    # ------------------------------------------------------------------ regions
 
     def empty(self, type: Type) -> str:
         """A tensor whose elements are all written later."""

@@ -1,4 +1,4 @@
-"""Pieces of MLIR text: types, affine maps, dense constants, names."""
+"""Regions of MLIR text: types, affine maps, dense constants, names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What convolutions and matrix products do: direct ones, in place or staged, and by filtering.
+"""What convolutions and matrix products do: direct ones, in place or staged, and by winograd.
 
 A tile goes through its patch chunk by chunk; weights are read again by each tile of pixels, what is
 read of the input by each block of panels. Tiles of pixels follow each other before the next block
@@ -70,7 +70,7 @@ def contraction(kernel: Kernel, schedule: ContractionSchedule, core: Core) -> li
     """The steps of a contraction."""
     shape = _Shape(kernel, schedule, core)
     if schedule.winograd:
-        return shape.filtered()
+        return shape.winograd()
     return [*shape.packing(), shape.direct()]
 
 
@@ -182,10 +182,10 @@ class _Shape:
             return 0.0
         return (turns - 1) * chunk_bytes * self.mine * self.chunks * self.e.parts
 
-    # ------------------------------------------------------------------ filtering
+    # ------------------------------------------------------------------ winograd
 
-    def filtered(self) -> list[Work]:
-        """The steps of minimal filtering."""
+    def winograd(self) -> list[Work]:
+        """The steps of Winograd."""
         e, s = self.e, self.s
         size = s.winograd
         self.blocks = s.tile_b * (s.tile_y // size) * (s.tile_x // size)
@@ -193,7 +193,7 @@ class _Shape:
         deep = -(-e.c // self.core.lanes)
         bytes_v = 4.0 * self.count * self.blocks * e.c * self.tiles
         first = self._transformed_inputs(deep)
-        products, flows = self._filtered_products()
+        products, flows = self._winograd_products()
         steps = []
         if s.transient:
             steps.append(self._transformed_weights())
@@ -245,7 +245,7 @@ class _Shape:
                     (Flow("weight", 9.0 * size * whole),
                      Flow(WORKSPACE, 4.0 * self.count * whole, written=True)))
 
-    def _filtered_products(self) -> tuple[dict[str, float], tuple[Flow, ...]]:
+    def _winograd_products(self) -> tuple[dict[str, float], tuple[Flow, ...]]:
         """Products and results of a tile: clocks, and flows of all."""
         e, s, core = self.e, self.s, self.core
         streamed = s.streamed

@@ -19,7 +19,7 @@ CONSTANTS: Mapping[str, float] = {
     "starts": 7.5,      # clocks of one turn of a micro-kernel
     "vectors": 0.3,     # clocks of loop nests over what ports of one vector would take
     "functions": 0.86,  # clocks of exponentials and the like over those that they are listed with
-    "transforms": 3.7,  # clocks of filtering's transforms over their additions: registers spill
+    "transforms": 3.7,  # clocks of Winograd's transforms over their additions: registers spill
     "rows": 10.0,       # clocks of a row of a loop nest
     "tiles": 230.0,     # clocks of taking a tile and setting its addresses up
     "l2": 1.0,          # share of the bandwidth of the second-level cache that is reached

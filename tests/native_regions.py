@@ -1,4 +1,4 @@
-"""Runs the cut of a graph kernel by kernel on this CPU, in memory that shows stray accesses.
+"""Runs the partition of a graph kernel by kernel on this CPU, in memory that shows stray accesses.
 
 Every storage starts as NaN and lies between two margins; a kernel that reads what nobody wrote
 gives NaN, one that writes outside its storage is named by `StrayWrite`.
@@ -16,7 +16,7 @@ from smalti.codegen.x86.layout import LAUNCH, aligned
 from smalti.codegen.x86.lower import limits, lower
 from smalti.codegen.x86.lowered import Step
 from smalti.codegen.x86.packing import lower_packing
-from smalti.fuse import Cut, Piece, View, cut
+from smalti.fuse import Partition, Region, View, partition
 from smalti.fuse.precision import held, stored_in
 from smalti.fuse.view import Storage
 from smalti.graph import Graph, evaluate
@@ -79,7 +79,7 @@ def run_steps(steps: tuple[Step, ...], pointers: list[int], scratch: int = 0,
 
 
 class PieceRunner:
-    """Runs pieces one after another; `pick` chooses their schedules, `left` is in all bytes of the
+    """Runs regions one after another; `pick` chooses their schedules, `left` is in all bytes of the
     scratch memory that they find."""
 
     def __init__(self, parameters: Mapping[str, np.ndarray], name: str, precision: str = "f32",
@@ -127,50 +127,51 @@ class PieceRunner:
         bits = as_stored(values, "bf16").view(np.uint32) >> 16
         self.bits(view)[...] = bits.astype(np.uint16)
 
-    def run(self, piece: Piece, parts: Sequence[tuple[int, int]] = ()) -> None:
-        """Choose, lower, pack and run one piece, or some tiles of it (see `run_steps`)."""
-        schedule = self.pick(piece.kernel, self.bounds, self.precision)
+    def run(self, region: Region, parts: Sequence[tuple[int, int]] = ()) -> None:
+        """Choose, lower, pack and run one region, or some tiles of it (see `run_steps`)."""
+        schedule = self.pick(region.kernel, self.bounds, self.precision)
         self.schedules.append(schedule)
-        low = lower(piece.kernel, schedule, self.level)
+        low = lower(region.kernel, schedule, self.level)
         workspace = Block(low.workspace_bytes)
         scratch = Block(low.scratch_bytes, SCRATCH_ALIGNMENT, self._left)
         used, pointers = [workspace, scratch], []
         for name in low.buffers:
-            view = piece.views[name]
+            view = region.views[name]
             block = self.block(view.storage)
             offset = view.storage.element_bytes * view.offset
             if low.packed and low.packed.buffer == name:
                 packed = Block(low.packed.bytes)
                 step = lower_packing(low.packed, view.strides, self.level, view.storage.dtype)
                 run_steps((step,), [block.address + offset, packed.address])
-                packed.check(f"packing for {piece.kernel.form}")
+                packed.check(f"packing for {region.kernel.form}")
                 block, offset = packed, 0
             used.append(block)
             pointers.append(block.address + offset)
         run_steps(low.steps, [*pointers, workspace.address], scratch.address, parts)
         for block in used:
-            block.check(f"{piece.kernel.form} of {piece.scope} under {schedule}")
+            block.check(f"{region.kernel.form} of {region.scope} under {schedule}")
 
 
-def run_pieces(graph: Graph, inputs: Arrays, runner: PieceRunner, weights: str = "f32") -> Arrays:
-    """The outputs of `graph`, cut and run kernel by kernel, with parameters held as `weights`.
+def run_regions(graph: Graph, inputs: Arrays, runner: PieceRunner, weights: str = "f32") -> Arrays:
+    """The outputs of `graph`, partitioned and run kernel by kernel, with parameters held as
+    `weights`.
 
     In bf16 everything but the statistics is stored so, inputs and outputs too, that each load and
     store of a kernel is met in both dtypes.
     """
-    found = cut(graph) if runner.precision == "f32" else narrow_everything(cut(graph))
+    found = partition(graph) if runner.precision == "f32" else narrow_everything(partition(graph))
     if weights != "f32":
         found = held(found, dict.fromkeys(graph.parameters, weights), elements_min=0)
     for name, view in found.inputs.items():
         runner.write(view, inputs[name])
-    for piece in found.pieces:
-        runner.run(piece)
+    for region in found.regions:
+        runner.run(region)
     return {name: np.array(runner.array(view)) for name, view in found.outputs.items()}
 
 
-def narrow_everything(found: Cut) -> Cut:
+def narrow_everything(found: Partition) -> Partition:
     """`found` with bf16 for every f32 value that is given to it or is the result of a kernel."""
-    values = [*found.inputs.values(), *(p.views["out"] for p in found.pieces if "out" in p.views)]
+    values = [*found.inputs.values(), *(p.views["out"] for p in found.regions if "out" in p.views)]
     return stored_in(found, {view.storage: replace(view.storage, dtype="bf16") for view in values
                              if view.storage.dtype == "f32"})
 
@@ -201,7 +202,7 @@ def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
 
 def check_graph(graph: Graph, name: str, precision: str = "f32", pick: Pick = choose,
                 bounds: Limits | None = None, weights: str = "f32") -> PieceRunner:
-    """Assert that the pieces of `graph` compute what its interpreter does; parameters have values
+    """Assert that the regions of `graph` compute what its interpreter does; parameters have values
     of the dtype `weights` and are held so."""
     inputs, parameters = arrays_for(graph)
     parameters = {n: a.astype(DTYPES[weights]).astype(np.float32) for n, a in parameters.items()}
@@ -210,7 +211,7 @@ def check_graph(graph: Graph, name: str, precision: str = "f32", pick: Pick = ch
                   for n, a in inputs.items()}
     expected = evaluate(graph, inputs, parameters)
     runner = PieceRunner(parameters, name, precision, pick, bounds)
-    found = run_pieces(graph, inputs, runner, weights)
+    found = run_regions(graph, inputs, runner, weights)
     allowed = 1e-5 if precision == "f32" else 1e-2
     for output, array in expected.items():
         error = relative_error(found[output], array)

@@ -1,10 +1,10 @@
-"""Cuts a graph into kernels.
+"""Partitions a graph into regions, one kernel each.
 
-It starts from everything in one piece: every pointwise operation, broadcast and view is computed
-where its result is read. A cut is made only where keeping things together is impossible or costs
-more than a store and a load: at the result of a contraction or an attention, where statistics need
-a whole image first, and where a value would be computed again too often. `Piece.reason` says which.
-What no kernel computes is a `HostPiece`: it runs as its numpy meaning on what is stored.
+It starts from everything in one region: every pointwise operation, broadcast and view is computed
+where its result is read. A region ends only where keeping things together is impossible or costs
+more than a store and a load: at the result of a contraction or an attention, where statistics
+need a whole image first, and where a value would be computed again too often. `Region.reason` says
+which. What no kernel computes is a `HostRegion`: it runs as its numpy meaning on what is stored.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Collection
 import numpy as np
 
 from smalti.fuse.layout import row_values
-from smalti.fuse.piece import Cut, HostPiece, Piece
 from smalti.fuse.reader import Reader, broadcast
+from smalti.fuse.region import HostRegion, Partition, Region
 from smalti.fuse.support import (
     ANCHORS,
     BYTES,
@@ -45,24 +45,24 @@ READS_MAX = 4
 POINTWISE = frozenset(name for name, operation in OPERATIONS.items() if operation.pointwise)
 
 
-def cut(graph: Graph, held: Collection[str] = (), functions: Collection[str] = POINTWISE,
-        otherwise: Collection[Value] = ()) -> Cut:
-    """The cut of `graph`; inputs named in `held` change more rarely than others.
+def partition(graph: Graph, held: Collection[str] = (), functions: Collection[str] = POINTWISE,
+              otherwise: Collection[Value] = ()) -> Partition:
+    """The partition of `graph`; inputs named in `held` change more rarely than others.
 
     `functions` are the pointwise operations that kernels may compute. What has no kernel becomes
-    host pieces. Of the values that are `open`, those in `otherwise` are not stored where they would
-    be, and stored where they would not.
+    host regions. Of the values that are `open`, those in `otherwise` are not stored where they
+    would be, and stored where they would not.
     """
-    return _Cutter(graph, held, functions, otherwise).run()
+    return _Partitioner(graph, held, functions, otherwise).run()
 
 
-class _Cutter:
+class _Partitioner:
     def __init__(self, graph: Graph, held: Collection[str], functions: Collection[str],
                  otherwise: Collection[Value]) -> None:
         self.graph, self.otherwise = graph, otherwise
         self.hosted = {node: why for node in graph.nodes if (why := lacking(node, functions))}
         self.users = graph.users()
-        self.result = Cut(graph.name, held=tuple(sorted(held)))
+        self.result = Partition(graph.name, held=tuple(sorted(held)))
         self.views: dict[Value, View] = {}
         self.copies: dict[tuple[View, tuple[int, ...], int], View] = {}
         self.moments: dict[Node, tuple[View, ...]] = {}
@@ -74,7 +74,7 @@ class _Cutter:
 
     # ------------------------------------------------------------------ deciding
 
-    def run(self) -> Cut:
+    def run(self) -> Partition:
         for kind in (self.graph.inputs, self.graph.parameters):
             for name, value in kind.items():
                 strides = (given if value.kind == "input" and value not in self.row_values
@@ -95,7 +95,7 @@ class _Cutter:
             if view.storage.kind in ("parameter", "constant"):
                 view = self._copied(view, value)
             self.result.outputs[name] = view
-        self.result.pieces.sort(key=lambda piece: piece.when)
+        self.result.regions.sort(key=lambda region: region.when)
         return self.result
 
     def _decide(self, node: Node) -> None:
@@ -267,7 +267,7 @@ class _Cutter:
         target, when = View(storage, 0, base.shape, strides), self.when.get(value, When.BINDING)
         scope = value.node.scope if value.node is not None else ""
         if value.dtype not in (*STORED, *BYTES) or not storage.size:
-            self.result.pieces.append(HostPiece(
+            self.result.regions.append(HostRegion(
                 "reshape", {"shape": base.shape}, {"x0": base, "out": target}, scope,
                 f"host: strides cannot express what reads it, and no kernel copies {value.dtype}",
                 0, when))
@@ -315,7 +315,7 @@ class _Cutter:
         scope = node.scope if node is not None else ""
         if when is None:
             when = When.RUN if node is None else self.when[node.output]
-        self.result.pieces.append(Piece(kernel, views, scope, reason, flops, when, self.making))
+        self.result.regions.append(Region(kernel, views, scope, reason, flops, when, self.making))
 
     def _emit(self, node: Node) -> None:
         value, name = node.output, node.operation.name
@@ -345,7 +345,7 @@ class _Cutter:
     def _emit_host(self, node: Node) -> None:
         views = {f"x{k}": self.view(value) for k, value in enumerate(node.inputs)}
         views["out"] = self.target(node.output)
-        self.result.pieces.append(HostPiece(
+        self.result.regions.append(HostRegion(
             node.operation.name, node.attributes, views, node.scope, f"host: {self.hosted[node]}",
             _products(node), self.when[node.output]))
 
@@ -606,4 +606,4 @@ def _products(node: Node) -> int:
     return node.operation.flops([v.type for v in node.inputs], node.output.type, node.attributes)
 
 
-__all__ = ["Cut", "HostPiece", "Index", "Piece", "cut"]
+__all__ = ["HostRegion", "Index", "Partition", "Region", "partition"]

@@ -1,4 +1,4 @@
-"""What a cut consists of: pieces that kernels compute, and pieces that numpy does."""
+"""What a partition consists of: regions that kernels compute, and regions that numpy does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from smalti.kernel.form import Kernel
 
 
 @dataclass(frozen=True)
-class Piece:
+class Region:
     """A kernel, the views its buffers stand for, and where in the model it comes from.
 
     `when` it runs: once after the parameters are bound, when a held input changes, or in each run.
@@ -30,7 +30,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class HostPiece:
+class HostRegion:
     """An operation that runs as its numpy meaning, on views of its operands "x0", "x1", … and of
     its result "out". `reason` says why no kernel computes it."""
 
@@ -49,8 +49,8 @@ class HostPiece:
 
 
 @dataclass
-class Cut:
-    """The pieces in the order in which they run, by `when`.
+class Partition:
+    """The regions in the order in which they run, by `when`.
 
     `held` names inputs that change more rarely than others.
     `rows`: for each input whose numbers are rows of tables, the extent of the smallest table.
@@ -60,7 +60,7 @@ class Cut:
     name: str
     inputs: dict[str, View] = field(default_factory=dict)
     outputs: dict[str, View] = field(default_factory=dict)
-    pieces: list[Piece | HostPiece] = field(default_factory=list)
+    regions: list[Region | HostRegion] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
     held: tuple[str, ...] = ()
     open: list[Value] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The cut: which kernels a graph becomes, why, and that nothing is forgotten."""
+"""The partition: which kernels a graph becomes, why, and that nothing is forgotten."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mixed_graphs import mixed_graphs
-from native_pieces import LEVELS, check_graph
+from native_regions import LEVELS, check_graph
 from peers_models import TINY_TEXT, TINY_UNET, TINY_VAE
 
 from smalti import nn
-from smalti.fuse import Cut, HostPiece, Piece, cut
+from smalti.fuse import HostRegion, Partition, Region, partition
 from smalti.fuse.support import When, lacking
 from smalti.graph import Graph, Value
 from smalti.models import clip_text_graph, unet_graph, vae_decoder_graph, vae_encoder_graph
@@ -31,29 +31,29 @@ MODELS = {
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def model(request: pytest.FixtureRequest) -> tuple[Graph, Cut]:
+def model(request: pytest.FixtureRequest) -> tuple[Graph, Partition]:
     graph = rewrite(MODELS[request.param]())
-    return graph, cut(graph)
+    return graph, partition(graph)
 
 
-def forms(found: Cut) -> dict[str, int]:
-    return dict(Counter(piece.kernel.form for piece in found.pieces))
+def forms(found: Partition) -> dict[str, int]:
+    return dict(Counter(region.kernel.form for region in found.regions))
 
 
-def test_everything_that_is_read_has_been_written(model: tuple[Graph, Cut]) -> None:
+def test_everything_that_is_read_has_been_written(model: tuple[Graph, Partition]) -> None:
     graph, found = model
     written = {view.storage for view in found.inputs.values()}
-    for piece in found.pieces:
-        roles = {buffer.name: buffer.role for buffer in piece.kernel.buffers}
-        for name, view in piece.views.items():
+    for region in found.regions:
+        roles = {buffer.name: buffer.role for buffer in region.kernel.buffers}
+        for name, view in region.views.items():
             if view.storage.kind == "arena" and roles[name] != "output":
-                assert view.storage in written, f"{piece.scope} reads {name} too early"
-        written |= {view.storage for name, view in piece.views.items() if roles[name] == "output"}
+                assert view.storage in written, f"{region.scope} reads {name} too early"
+        written |= {view.storage for name, view in region.views.items() if roles[name] == "output"}
     assert set(found.outputs) == set(graph.outputs)
     assert all(view.storage in written for view in found.outputs.values())
 
 
-def test_every_product_of_the_graph_is_in_one_kernel(model: tuple[Graph, Cut]) -> None:
+def test_every_product_of_the_graph_is_in_one_kernel(model: tuple[Graph, Partition]) -> None:
     graph, found = model
     counts = Counter(node.operation.name for node in graph.nodes)
     made = forms(found)
@@ -63,34 +63,34 @@ def test_every_product_of_the_graph_is_in_one_kernel(model: tuple[Graph, Cut]) -
     assert made.get("layer_scale_shift", 0) == counts["layer_normalization"]
 
 
-def test_products_of_the_kernels_are_those_of_the_graph(model: tuple[Graph, Cut]) -> None:
+def test_products_of_the_kernels_are_those_of_the_graph(model: tuple[Graph, Partition]) -> None:
     graph, found = model
     expected = sum(n.operation.flops([v.type for v in n.inputs], n.output.type, n.attributes)
                    for n in graph.nodes if n.operation.name in ("conv", "mat_mul", "attention"))
-    assert expected == sum(piece.flops for piece in found.pieces
-                           if piece.kernel.form in ("contraction", "attention"))
+    assert expected == sum(region.flops for region in found.regions
+                           if region.kernel.form in ("contraction", "attention"))
 
 
-def test_every_cut_has_a_reason_and_every_kernel_a_place(model: tuple[Graph, Cut]) -> None:
+def test_every_cut_has_a_reason_and_every_kernel_a_place(model: tuple[Graph, Partition]) -> None:
     graph, found = model
     scopes = {node.scope for node in graph.nodes}
-    for piece in found.pieces:
-        assert piece.scope in scopes
+    for region in found.regions:
+        assert region.scope in scopes
         assert re.search(r"output of the program|operations read it|reads it in an order|on chip|"
                          r"before any is normalised|part of a concat|strides cannot express",
-                         piece.reason), piece.reason
+                         region.reason), region.reason
 
 
-def test_views_fit_into_their_storages(model: tuple[Graph, Cut]) -> None:
-    for piece in model[1].pieces:
-        for view in piece.views.values():
+def test_views_fit_into_their_storages(model: tuple[Graph, Partition]) -> None:
+    for region in model[1].regions:
+        for view in region.views.values():
             reach = sum((n - 1) * s for n, s in zip(view.shape, view.strides, strict=True))
             assert 0 <= view.offset and view.offset + reach < view.storage.size
 
 
 def test_activations_and_residuals_of_the_models_cost_no_kernel() -> None:
     """Maps remain for the embeddings, and where an output is normalised: kept as a budget."""
-    found = {name: forms(cut(rewrite(make()))).get("map", 0) for name, make in MODELS.items()}
+    found = {name: forms(partition(rewrite(make()))).get("map", 0) for name, make in MODELS.items()}
     assert found == {"text": 2, "unet": 3, "decoder": 0, "encoder": 0}
 
 
@@ -100,7 +100,7 @@ def test_activations_and_residuals_of_the_models_cost_no_kernel() -> None:
 def kernels(build) -> list[str]:
     g = Graph("small")
     g.output("y", build(g))
-    return [piece.kernel.form for piece in cut(g).pieces]
+    return [region.kernel.form for region in partition(g).regions]
 
 
 def conv(g: Graph, x: Value, out: int, name: str = "w") -> Value:
@@ -158,8 +158,8 @@ def test_operands_of_a_concat_are_computed_in_their_place() -> None:
     a, b = conv(g, image(g), 5), g.apply("silu", image(g, "z"))
     both = g.apply("concat", a, conv(g, b, 7, "v"), axis=1)
     g.output("y", both)
-    found = cut(g)
-    outs = [piece.views["out"] for piece in found.pieces]
+    found = partition(g)
+    outs = [region.views["out"] for region in found.regions]
     assert {view.storage for view in outs} == {found.outputs["y"].storage}
     assert [view.offset for view in outs] == [0, 5]
     assert found.outputs["y"].shape == (1, 12, 4, 4)
@@ -173,9 +173,9 @@ def test_a_dense_block_copies_nothing() -> None:
         made = conv(g, known, 4, name)
         known = g.apply("concat", known, g.apply("max", made, made * 0.2), axis=1)
     g.output("y", known)
-    found = cut(g)
+    found = partition(g)
     assert forms(found) == {"map": 1, "contraction": 3}
-    outs = [piece.views["out"] for piece in found.pieces]
+    outs = [region.views["out"] for region in found.regions]
     assert {view.storage for view in outs} == {found.outputs["y"].storage}
     assert [view.offset for view in outs] == [0, 8, 12, 16]
     for name in LEVELS:
@@ -195,7 +195,7 @@ def test_a_dense_block_copies_nothing() -> None:
 def test_readers_that_meet_again_cost_no_kernel(behind, count: int) -> None:
     g = Graph("meeting")
     g.output("y", behind(conv(g, image(g), 8)))
-    assert len(cut(g).pieces) == count
+    assert len(partition(g).regions) == count
     check_graph(g, LEVELS[-1], "f32")
 
 
@@ -205,7 +205,7 @@ def test_readers_that_something_else_reads_are_stored() -> None:
     scaled = x * 0.2
     g.output("y", g.apply("max", x, scaled))
     g.output("scaled", scaled)
-    assert forms(cut(g)) == {"contraction": 1, "map": 2}
+    assert forms(partition(g)) == {"contraction": 1, "map": 2}
 
 
 @pytest.mark.parametrize("parts, gate, products", [
@@ -222,9 +222,9 @@ def test_slices_of_a_product_that_meet_again_cost_no_kernel(parts: int, gate, pr
     slices = [g.apply("slice", both, axis=1, start=k * width, end=(k + 1) * width)
               for k in range(parts)]
     g.output("y", gate(*slices))
-    pieces = cut(g).pieces
-    assert (pieces[0].kernel.stages[-1].axes[-1][1] == width) == (products == 1)
-    assert (len(pieces) == 1) == (products == 1)
+    regions = partition(g).regions
+    assert (regions[0].kernel.stages[-1].axes[-1][1] == width) == (products == 1)
+    assert (len(regions) == 1) == (products == 1)
 
 
 def test_a_slice_that_something_else_reads_is_stored() -> None:
@@ -233,7 +233,7 @@ def test_a_slice_that_something_else_reads_is_stored() -> None:
     a, b = (g.apply("slice", both, axis=1, start=k, end=k + 6) for k in (0, 6))
     g.output("y", a * b)
     g.output("a", g.apply("neg", a))
-    assert len(cut(g).pieces) == 3
+    assert len(partition(g).regions) == 3
 
 
 def test_a_value_that_many_read_is_computed_once() -> None:
@@ -241,12 +241,12 @@ def test_a_value_that_many_read_is_computed_once() -> None:
     shared = g.apply("silu", image(g))
     for number in range(6):
         g.output(f"y{number}", conv(g, shared, 4, f"w{number}"))
-    assert forms(cut(g)) == {"map": 1, "contraction": 6}
+    assert forms(partition(g)) == {"map": 1, "contraction": 6}
     g = Graph("few")
     shared = g.apply("silu", image(g))
     for number in range(3):
         g.output(f"y{number}", conv(g, shared, 4, f"w{number}"))
-    assert forms(cut(g)) == {"contraction": 3}
+    assert forms(partition(g)) == {"contraction": 3}
 
 
 def test_layers_share_the_copy_of_their_mask() -> None:
@@ -256,7 +256,7 @@ def test_layers_share_the_copy_of_their_mask() -> None:
     for _ in range(3):
         x = g.apply("attention", x, x, x, mask, num_heads=2)
     g.output("y", x)
-    assert [piece.kernel.form for piece in cut(g).pieces] == ["map", *["attention"] * 3]
+    assert [region.kernel.form for region in partition(g).regions] == ["map", *["attention"] * 3]
     for name in LEVELS:
         check_graph(g, name)
 
@@ -267,7 +267,7 @@ def test_reasons_name_the_reader() -> None:
     tokens = x.reshape(1, 8, 16).transpose(0, 2, 1)
     g.output("y", g.apply("attention", tokens, tokens, tokens, num_heads=2))
     g.output("z", g.apply("silu", conv(g, image(g, "z"), 8, "v")))
-    assert [piece.reason for piece in cut(g).pieces] == [
+    assert [region.reason for region in partition(g).regions] == [
         "transpose (through a reshape) reads it in an order of its own",
         "attention keeps its scores on chip", "an output of the program"]
 
@@ -293,11 +293,11 @@ def test_what_depends_on_parameters_only_comes_first() -> None:
     squared = g.parameter("p", (8, 1, 1)) * g.parameter("q", (8, 1, 1))
     g.output("y", x * g.apply("exp", squared + 1.0) + squared)
     g.output("table", g.apply("tanh", g.parameter("t", (3,))))
-    found = cut(g)
-    assert [(piece.kernel.form, piece.when) for piece in found.pieces] == [
+    found = partition(g)
+    assert [(region.kernel.form, region.when) for region in found.regions] == [
         ("map", When.BINDING)] * 3 + [("contraction", When.RUN)]
-    written = {piece.views["out"].storage for piece in found.pieces[:3]}
-    assert written >= {view.storage for name, view in found.pieces[3].views.items()
+    written = {region.views["out"].storage for region in found.regions[:3]}
+    assert written >= {view.storage for name, view in found.regions[3].views.items()
                        if name.startswith("x") and view.storage.kind == "arena"}
 
 
@@ -308,10 +308,10 @@ def test_what_depends_on_held_inputs_only_comes_before_the_rest() -> None:
     y = g.apply("mat_mul", x, weights[0])
     key = g.apply("mat_mul", context, weights[1])
     g.output("y", y + g.apply("mat_mul", g.apply("silu", key), weights[2]))
-    assert [piece.when for piece in cut(g).pieces] == [When.RUN] * 3
-    assert [piece.when for piece in cut(g, ["context"]).pieces] == [
+    assert [region.when for region in partition(g).regions] == [When.RUN] * 3
+    assert [region.when for region in partition(g, ["context"]).regions] == [
         When.CHANGE, When.CHANGE, When.RUN]
-    assert {piece.when for piece in cut(g, ["context", "x"]).pieces} == {When.CHANGE}
+    assert {region.when for region in partition(g, ["context", "x"]).regions} == {When.CHANGE}
 
 
 def test_a_depthwise_convolution_reads_what_is_stored() -> None:
@@ -344,8 +344,8 @@ def test_what_no_kernel_computes_is_left_to_the_host_and_says_why() -> None:
     for name, value in zip("abcdef", (a, b, c, d, e, f), strict=True):
         g.output(name, value)
     g.output("fine", x + 1.0)
-    found = cut(g, functions={"add", "silu"})
-    hosted = {p.operation: (p.scope, p.reason) for p in found.pieces if isinstance(p, HostPiece)}
+    found = partition(g, functions={"add", "silu"})
+    hosted = {p.operation: (p.scope, p.reason) for p in found.regions if isinstance(p, HostRegion)}
     assert hosted == {
         "softmax": ("first.inner", "host: no kernel computes softmax on f32"),
         "tanh": ("", "host: no kernel computes tanh on f32"),
@@ -354,7 +354,7 @@ def test_what_no_kernel_computes_is_left_to_the_host_and_says_why() -> None:
         "cast": ("", "host: no kernel computes cast on i64"),
         "add": ("", "host: no kernel computes add on i64"),
     }
-    assert [p.kernel.form for p in found.pieces if isinstance(p, Piece)] == [
+    assert [p.kernel.form for p in found.regions if isinstance(p, Region)] == [
         "map", "contraction", "map"]
 
 

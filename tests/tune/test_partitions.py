@@ -6,16 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from native_pieces import LEVELS
+from native_regions import LEVELS
 
 from smalti import machine
-from smalti.fuse import cut
+from smalti.fuse import partition
 from smalti.graph import Graph, evaluate
 from smalti.runtime import compile_graph
 from smalti.schedule.schedule import Limits
-from smalti.tune import cutting
-from smalti.tune.cutting import decided
+from smalti.tune import partitions
 from smalti.tune.objective import OBJECTIVES, Objective
+from smalti.tune.partitions import decided
 
 CPU = Limits(16, 32, 48 << 10, 1 << 20, 1)
 AIM = Objective.on(machine.device("ryzen_9_9950x"), 1, "latency")
@@ -42,17 +42,17 @@ def many(readers: int) -> Graph:
 
 
 def kernels(g: Graph, aim: Objective = AIM) -> tuple[list[str], list[str]]:
-    """The forms of the kernels of a cut by rules, and of that by the model."""
-    found = decided(lambda otherwise: cut(g, otherwise=otherwise), aim, CPU, "f32")
-    return [p.kernel.form for p in cut(g).pieces], [p.kernel.form for p in found.pieces]
+    """The forms of the kernels of a partition by rules, and of that by the model."""
+    found = decided(lambda otherwise: partition(g, otherwise=otherwise), aim, CPU, "f32")
+    return [p.kernel.form for p in partition(g).regions], [p.kernel.form for p in found.regions]
 
 
 def test_what_is_dear_is_stored_and_the_reason_has_numbers() -> None:
     rules, model = kernels(costly())
     assert rules == ["contraction"] * 4 and model == ["map", *rules]
     graph = costly()
-    found = decided(lambda otherwise: cut(graph, otherwise=otherwise), AIM, CPU, "f32")
-    assert all("times as much the rules' way" in piece.reason for piece in found.pieces)
+    found = decided(lambda otherwise: partition(graph, otherwise=otherwise), AIM, CPU, "f32")
+    assert all("times as much the rules' way" in region.reason for region in found.regions)
 
 
 def test_what_is_cheap_is_computed_again() -> None:
@@ -68,9 +68,9 @@ def test_one_reader_computes_it_itself(name: str) -> None:
 def test_nothing_is_decided_otherwise_for_little(monkeypatch: pytest.MonkeyPatch) -> None:
     for share, stored in ((0.95, False), (0.5, True)):
         graph, usual = costly(), []
-        monkeypatch.setattr(cutting.Costs, "of", lambda _, kernel, s=share, usual=usual: (
+        monkeypatch.setattr(partitions.Costs, "of", lambda _, kernel, s=share, usual=usual: (
             0.0 if kernel.form == "map" else s if kernel in usual else 1.0))
-        usual[:] = [p.kernel for p in cut(graph, otherwise=cut(graph).open).pieces]
+        usual[:] = [p.kernel for p in partition(graph, otherwise=partition(graph).open).regions]
         assert (kernels(graph)[1][0] == "map") == stored
 
 

@@ -1,4 +1,4 @@
-"""The matrices of minimal filtering for windows of 3 (Winograd 1980; Lavin & Gray 2016,
+"""The matrices of Winograd for windows of 3 (Winograd 1980; Lavin & Gray 2016,
 arXiv:1509.09308), also behind a nearest enlargement by 2.
 
     Y = A^T [ (G g G^T) * (B^T d B) ] A
@@ -24,7 +24,7 @@ Matrix = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True)
-class Filtering:
+class WinogradTransform:
     """The matrices of F(m), m = `size`: input B^T, weights G, output A^T.
 
     `step` is how many input pixels lie between the first ones of two neighbouring blocks.
@@ -47,7 +47,7 @@ class Filtering:
         return len(self.inputs) ** 2
 
 
-def folded(plain: Filtering) -> Filtering:
+def folded(plain: WinogradTransform) -> WinogradTransform:
     """`plain` behind a nearest enlargement by 2, for blocks that start at an even pixel.
 
     >>> [(folded(f).points, folded(f).window) for f in (PLAIN[2], PLAIN[4])]
@@ -57,24 +57,24 @@ def folded(plain: Filtering) -> Filtering:
     inputs = [tuple(sum(row[j] for j in range(len(row)) if (j + 1) // 2 == k)
                     for k in range(window)) for row in plain.inputs]
     kept = [i for i, row in enumerate(inputs) if any(row)]
-    return Filtering(plain.size, plain.size // 2, tuple(inputs[i] for i in kept),
+    return WinogradTransform(plain.size, plain.size // 2, tuple(inputs[i] for i in kept),
                      tuple(plain.weights[i] for i in kept),
                      tuple(tuple(row[i] for i in kept) for row in plain.outputs))
 
 
 PLAIN = {
-    2: Filtering(
+    2: WinogradTransform(
         2, 2, ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
         ((1, 0, 0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0, 0, 1)),
         ((1, 1, 1, 0), (0, 1, -1, -1))),
-    4: Filtering(
+    4: WinogradTransform(
         4, 4, ((4, 0, -5, 0, 1, 0), (0, -4, -4, 1, 1, 0), (0, 4, -4, -1, 1, 0),
                (0, -2, -1, 2, 1, 0), (0, 2, -1, -2, 1, 0), (0, 4, 0, -5, 0, 1)),
         ((1 / 4, 0, 0), (-1 / 6, -1 / 6, -1 / 6), (-1 / 6, 1 / 6, -1 / 6),
          (1 / 24, 1 / 12, 1 / 6), (1 / 24, -1 / 12, 1 / 6), (0, 0, 1)),
         ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))),
 }
-FILTERINGS = {(size, behind): folded(plain) if behind else plain
+TRANSFORMS = {(size, behind): folded(plain) if behind else plain
               for size, plain in PLAIN.items() for behind in (False, True)}
 """By size, and whether an enlargement stands in front."""
 

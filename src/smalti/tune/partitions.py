@@ -2,11 +2,11 @@
 
 What stands in front of a kernel is computed inside of it, by each kernel that reads it, each time
 that its operand is staged; or it is a kernel of its own, which stores what all others load. The
-rules of `fuse.cut` go by the number of readers. Here both cuts are made whole, once with all open
-results as the rules decide and once with all of them otherwise. Results that kernels have in common
-are decided together, apart from all others: by the sum of what these kernels are expected to take
-in one cut and in the other. Of another decision than the rules make, the model has to expect a good
-deal, as it has of another algorithm.
+rules of `fuse.partition` go by the number of readers. Here both partitions are made whole, once
+with all open results as the rules decide and once with all of them otherwise. Results that kernels
+have in common are decided together, apart from all others: by the sum of what these kernels are
+expected to take in one partition and in the other. Of another decision than the rules make, the
+model has to expect a good deal, as it has of another algorithm.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from smalti.fuse import Cut, HostPiece, Piece
+from smalti.fuse import HostRegion, Partition, Region
 from smalti.fuse.support import When
 from smalti.graph import Value
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
@@ -24,14 +24,14 @@ from smalti.schedule import Limits, choose
 from smalti.tune.objective import Objective
 from smalti.tune.preference import GAIN_MIN
 
-Make = Callable[[Collection[Value]], Cut]
+Make = Callable[[Collection[Value]], Partition]
 CACHE_SHARE = 0.5
 """Of the last cache: what is larger has left it before the next kernel reads it."""
 
 
-def decided(make: Make, aim: Objective, limits: Limits, precision: str) -> Cut:
-    """The cut that `make` makes of open values that are decided otherwise than by the rules: of
-    those for which that is expected to cost far less."""
+def decided(make: Make, aim: Objective, limits: Limits, precision: str) -> Partition:
+    """The partition that `make` makes of open values that are decided otherwise than by the rules:
+    of those for which that is expected to cost far less."""
     usual = make(())
     if not usual.open:
         return usual
@@ -66,13 +66,13 @@ class Costs:
                 aim.device, kernel, schedule, aim.threads, placement))
         return self._known[kernel]
 
-    def by_group(self, found: Cut, groups: Mapping[Value, Value]) -> dict[Value, float]:
+    def by_group(self, found: Partition, groups: Mapping[Value, Value]) -> dict[Value, float]:
         """The sums of the kernels of each group that each run computes."""
         sums: dict[Value, float] = defaultdict(float)
-        for piece in found.pieces:
-            if not isinstance(piece, HostPiece) and piece.result in groups \
-                    and piece.when == When.RUN:
-                sums[groups[piece.result]] += self.of(piece.kernel)
+        for region in found.regions:
+            if not isinstance(region, HostRegion) and region.result in groups \
+                    and region.when == When.RUN:
+                sums[groups[region.result]] += self.of(region.kernel)
         return sums
 
 
@@ -83,7 +83,7 @@ def _bytes(buffer) -> float:
     return ELEMENT_BYTES[buffer.dtype] * count
 
 
-def _groups(values: Collection[Value], *cuts: Cut) -> dict[Value, Value]:
+def _groups(values: Collection[Value], *partitions: Partition) -> dict[Value, Value]:
     """A name for each of `values` and for each result of a kernel that reads one of them where it
     is stored: the same for those that such kernels connect."""
     parent: dict[Value, Value] = {}
@@ -96,28 +96,28 @@ def _groups(values: Collection[Value], *cuts: Cut) -> dict[Value, Value]:
     wanted = set(values)
     for value in values:
         root(value)
-    for found in cuts:
-        made = {piece.views["out"].storage: piece.result for piece in found.pieces
-                if isinstance(piece, Piece) and piece.result in wanted and "out" in piece.views}
-        for piece in found.pieces:
-            if isinstance(piece, Piece) and piece.result is not None:
-                for view in piece.views.values():
+    for found in partitions:
+        made = {region.views["out"].storage: region.result for region in found.regions
+                if isinstance(region, Region) and region.result in wanted and "out" in region.views}
+        for region in found.regions:
+            if isinstance(region, Region) and region.result is not None:
+                for view in region.views.values():
                     if view.storage in made:
-                        parent[root(piece.result)] = root(made[view.storage])
+                        parent[root(region.result)] = root(made[view.storage])
     return {value: root(value) for value in list(parent)}
 
 
-def _explained(found: Cut, groups: Mapping[Value, Value], turned: Collection[Value],
-               before: Mapping[Value, float], after: Mapping[Value, float]) -> Cut:
+def _explained(found: Partition, groups: Mapping[Value, Value], turned: Collection[Value],
+               before: Mapping[Value, float], after: Mapping[Value, float]) -> Partition:
     """`found` with what was expected of both ways, at the kernels that they concern."""
-    pieces = []
-    for piece in found.pieces:
-        group = None if isinstance(piece, HostPiece) else groups.get(piece.result)
+    regions = []
+    for region in found.regions:
+        group = None if isinstance(region, HostRegion) else groups.get(region.result)
         if group is not None and before[group] and after[group]:
             share = after[group] / before[group]
             share = 1 / share if group in turned else share
             how = "the rules' way" if group in turned else "the other way"
-            piece = replace(piece, reason=f"{piece.reason}; with what it shares operands with, "
+            region = replace(region, reason=f"{region.reason}; with what it shares operands with, "
                                           f"expected {share:.2f} times as much {how}")
-        pieces.append(piece)
-    return replace(found, pieces=pieces)
+        regions.append(region)
+    return replace(found, regions=regions)
