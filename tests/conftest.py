@@ -14,9 +14,26 @@ from tiny_model import tiny_weights, write_model
 
 __all__ = ["adapter", "staged", "vulkan"]  # fixtures
 SOURCE = Path(__file__).resolve().parents[1] / "src"
+THREADS = ("SMALTI_THREADS", "LP_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""What says how many threads Smalti, Mesa's driver that computes on the CPU, and libraries of
+linear algebra keep busy."""
 
 settings.register_profile("unhurried", deadline=None)  # a machine may be busy with something else
 settings.load_profile("unhurried")
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """No process but this one where single files or tests are named, so that one waits for none."""
+    named = [Path(argument.partition("::")[0]) for argument in config.args]
+    return 0 if all(path.is_file() for path in named) else None
+
+
+def pytest_xdist_setupnodes(specs: list[object]) -> None:
+    """Each of several processes keeps busy its share of the cores; they inherit what is said."""
+    share = max(1, len(os.sched_getaffinity(0)) // len(specs)) if hasattr(
+        os, "sched_getaffinity") else 1
+    for name in THREADS:
+        os.environ.setdefault(name, str(share))
 
 
 @pytest.fixture(scope="session", autouse=True)
