@@ -150,6 +150,39 @@ def test_no_module_is_dead() -> None:
     assert not dead, f"modules that nothing imports: {dead}"
 
 
+def names_of(module: ast.Module) -> set[str] | None:
+    """What can be imported from a module; None where it makes names when they are asked for."""
+    names: set[str] = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return None if "__getattr__" in names else names
+
+
+def test_tests_and_benchmarks_import_what_exists() -> None:
+    known: dict[str, set[str] | None] = {}
+    absent = []
+    for path in python_files("tests", "bench", "training"):
+        for node in ast.walk(tree(path)):
+            module = getattr(node, "module", None) if isinstance(node, ast.ImportFrom) else None
+            if module is None or module.partition(".")[0] != "smalti":
+                continue
+            if module not in MODULES:
+                absent.append(f"{place(path, node.lineno)}: {module}")
+                continue
+            if module not in known:
+                known[module] = names_of(tree(MODULES[module]))
+            names = known[module]
+            absent += [f"{place(path, node.lineno)}: {module}.{alias.name}" for alias in node.names
+                       if names is not None and alias.name not in names
+                       and f"{module}.{alias.name}" not in MODULES]
+    assert not absent, "imports of what is not there:\n" + "\n".join(absent)
+
+
 def test_environment_is_read_in_one_place() -> None:
     readers = []
     for path in python_files("src"):

@@ -78,10 +78,10 @@ class Replay:
             tree.finished(process)
         return folders
 
-    def report(self, base: str, head: str | None, names: Sequence[str] = ("base", "head")
-               ) -> tuple[Report, str]:
-        """What differs, and the same as text: a summary, and the first difference."""
-        way = head or commit_id(self.root, "HEAD")
+    def report(self, base: str, head: str | None, names: Sequence[str] = ("base", "head"),
+               way: str = "HEAD") -> tuple[Report, str]:
+        """What differs, and the same as text: a summary, and the first difference. Trees without a
+        writer have that of the next commit on the way to `way`."""
         folders = self.written((base, head), way)
         report = compared(*folders)
         lines = [summary(report)]
@@ -92,13 +92,13 @@ class Replay:
                 lines.append(f"as text:\n{diff(*detailed, first, names)}")
         return report, "\n".join(lines)
 
-    def culprit(self, comparison: Comparison, difference: Difference) -> Commit:
+    def culprit(self, comparison: Comparison, difference: Difference, way: str) -> Commit:
         """The first of the commits of a comparison after which a graph is another one."""
         low, high = 0, len(comparison.commits) - 1
         while low < high:
             middle = (low + high) // 2
             folders = self.written((comparison.base, comparison.commits[middle].id),
-                                   comparison.head, [difference.graph])
+                                   way, [difference.graph])
             if compared(*folders).same:
                 low = middle + 1
             else:
@@ -129,11 +129,11 @@ def check_marked(replay: Replay, head: str, most: int) -> int:
                 "; this is a shallow clone, fetch more of it (git fetch --deepen=100)"
                 if is_shallow(replay.root) else ""))
             continue
-        report, text = replay.report(each.base, last.id, (each.base[:10], last.id[:10]))
+        report, text = replay.report(each.base, last.id, (each.base[:10], last.id[:10]), head)
         print(f"{said} ({last.subject}): {text}", flush=True)
         if not report.same:
             status = DIFFERENT
-            guilty = replay.culprit(each, report.found[0]) if report.found else last
+            guilty = replay.culprit(each, report.found[0], head) if report.found else last
             print(f"{guilty.id[:10]} says {MARK}, but is not: {guilty.subject}\n"
                   f"Take the mark off the subject, or what changed out of the commit.", flush=True)
     return status

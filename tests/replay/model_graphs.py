@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 
 from peers_models import TINY_UNET
-from smalti.models.parts import parts
 from tiny_families import WORDLESS
 
 from smalti.benchmark.tiny_cnn import tiny_cnn_graph
+from smalti.families.parts import parts
 from smalti.graph import Graph
 from smalti.models import (
     CHROMA,
@@ -63,7 +63,7 @@ Graphs = dict[str, Callable[[], Graph]]
 
 SHAPES = {"unet": (2, 8, 8, 77), "transformer": (1, 8, 8, 9), "modulation": (1,), "vae": (8, 8),
           "vae_encoder": (32, 32)}
-"""Of the parts of tiny models, see `models.parts`."""
+"""Of the parts of tiny models, see `families.parts`."""
 TINY_SD3 = WORDLESS["sd3"].denoiser
 TINY_FLUX_MODEL = WORDLESS["flux"].denoiser
 TINY_TAESD = TaesdConfig(z_channels=4, channels=16, decoder_blocks=(2, 1), encoder_blocks=(1, 2))

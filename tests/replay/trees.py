@@ -27,9 +27,9 @@ NEEDED = ("src", "tests")
 LAST_LINES = 12
 """Of what a writer that failed has said."""
 
-MOVED = {"codegen": "target"}
-"""Folders of `src/smalti` that moved after commits which have no writer of their own: the name that
-a later writer knows, and the one that was before."""
+MOVED = {"codegen": "target", "families.parts": "models.parts"}
+"""Modules of `smalti` that moved before there was a writer: the name that the first one knows, and
+the one that older trees have. What moves later needs no line: trees have writers of their own."""
 
 
 class WriterError(Exception):
@@ -111,14 +111,21 @@ def _replace(own: Path, given: Path) -> None:
 
 
 def _rename_back(writer: Path, tree: Path) -> None:
-    """Let a writer import folders by the names that they have in an older tree."""
-    package = tree / "src" / "smalti"
+    """Let a writer import modules by the names that they have in an older tree."""
     for now, before in MOVED.items():
-        if package.joinpath(now).exists() or not package.joinpath(before).exists():
+        if _has(tree, now) or not _has(tree, before):
             continue
+        parent, _, name = now.rpartition(".")
+        parent_before, _, name_before = before.rpartition(".")
         for path in writer.glob("*.py"):
             text = path.read_text(encoding="utf-8")
-            text = re.sub(rf"\bsmalti\.{now}\b", f"smalti.{before}", text)
-            text = re.sub(rf"\bfrom smalti import {now}\b", f"from smalti import {before} as {now}",
-                          text)
+            text = re.sub(rf"\bsmalti\.{re.escape(now)}\b", f"smalti.{before}", text)
+            text = re.sub(rf"\bfrom {'.'.join(filter(None, ('smalti', parent)))} import {name}\b",
+                          f"from {'.'.join(filter(None, ('smalti', parent_before)))} "
+                          f"import {name_before} as {name}", text)
             path.write_text(text, encoding="utf-8")
+
+
+def _has(tree: Path, module: str) -> bool:
+    path = tree.joinpath("src", "smalti", *module.split("."))
+    return path.is_dir() or path.with_suffix(".py").exists()
