@@ -19,6 +19,7 @@ from smalti.diffusion.encoding import encoded, in_tiles, to_model_space
 from smalti.diffusion.images import as_pixels
 from smalti.diffusion.inpainting import largest
 from smalti.diffusion.source import around, source
+from smalti.diffusion.submodels import Submodels
 from smalti.errors import InputError
 
 SIDE = 32
@@ -235,12 +236,12 @@ def test_a_picture_is_encoded_in_tiles_where_memory_is_short(
     whole = encoded(models, waves)
     monkeypatch.setattr(encoding, "fitting_side", lambda *_: 48)
     shapes = []
-    run = models.run
-    monkeypatch.setattr(models, "run", lambda part, shape, **inputs: (
-        shapes.append(shape), run(part, shape, **inputs))[1])
+    run = Submodels.run
+    monkeypatch.setattr(Submodels, "run", lambda self, part, shape, **inputs: (
+        shapes.append(shape), run(self, part, shape, **inputs))[1])
     tiled = encoded(models, waves)
     assert set(shapes) == {(96, 96)} and len(shapes) == 4
-    assert any("encoded in tiles of 96 pixels" in text for text in models.residents.said)
+    assert any("encoded in tiles of 96 pixels" in text for text in models.said)
     assert np.corrcoef(tiled.ravel(), whole.ravel())[0, 1] > 0.95
     sums = in_tiles(lambda part: part[:, ::2, ::2], waves, 48, 2)
     np.testing.assert_allclose(sums, waves[:, ::2, ::2], atol=1e-6)

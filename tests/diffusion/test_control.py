@@ -223,7 +223,7 @@ def test_nets_take_their_memory_from_that_of_the_model(
     held = plenty._residents
     sizes = {name: held.get((of, name)).bytes for of, name in held}
     assert set(sizes) == {"text", "unet", "control", "vae"}
-    tight._residents.memory_bytes = most = sizes["unet"] + sizes["control"] + sizes["text"] // 2
+    tight._residents.budget_bytes = most = sizes["unet"] + sizes["control"] + sizes["text"] // 2
     taken, put = [], residents.Residents.put
 
     def noted(self, key, resident) -> None:

@@ -49,7 +49,7 @@ def test_parts_that_are_not_in_use_are_let_go(path: Path, measured: None) -> Non
     expected, taken = picture(pipe), needs(pipe)
     assert set(taken) == {"text", "unet", "vae"}
     tight = Pipeline.load(path, threads=1)
-    tight._residents.memory_bytes = max(taken.values()) + min(taken.values()) // 2
+    tight._residents.budget_bytes = max(taken.values()) + min(taken.values()) // 2
     assert picture(tight) == expected
     assert set(needs(tight)) < set(taken)
 
@@ -69,7 +69,7 @@ def test_weights_of_a_denoiser_come_and_go(path: Path, measured: None) -> None:
         found = short.run("unet", shape, **inputs)
         assert all(found[name].tobytes() == array.tobytes() for name, array in expected.items())
     assert short.bound("unet", shape).streamed
-    (said,) = short.residents.said
+    (said,) = short.said
     assert said.startswith("memory was short for the UNet: 0.0 of 0.0 GB")
     assert said.endswith("the rest was read while it ran")
 
@@ -89,7 +89,8 @@ def test_adapters_change_weights_that_come_and_go(path: Path, measured: None,
     short.bound("unet", shape)
     results = []
     for uses in ([Use(adapter, 0.5)], [Use(adapter, 1.0)], []):
-        plenty.weights, short.weights = plenty.adapted(uses), short.adapted(uses)
+        plenty = plenty.using(plenty.adapted(uses))
+        short = short.using(short.adapted(uses))
         results.append([next(iter(parts.run("unet", shape, **inputs).values())).tobytes()
                         for parts in (plenty, short)])
     assert all(first == second for first, second in results)
@@ -102,8 +103,8 @@ def test_a_picture_is_decoded_in_tiles_and_says_so(path: Path,
     pipe = Pipeline.load(path, threads=1)
     assert picture(pipe, width=32, height=64)
     monkeypatch.setattr(decoding, "SIDES", (12,))
-    monkeypatch.setattr(Residents, "room", lambda self, held=0: 1 - held)
-    monkeypatch.setattr(Residents, "_room_for", lambda *given: None)
+    monkeypatch.setattr(Residents, "free_bytes", lambda self, held=0: 1 - held)
+    monkeypatch.setattr(Residents, "_budget_for", lambda *given: None)
     result = pipe(PROMPT, seed=3, width=32, height=64)
     assert result.images[0].size == (32, 64)
     assert result.warnings == [

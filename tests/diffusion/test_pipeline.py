@@ -336,7 +336,7 @@ def test_what_was_used_longest_ago_is_let_go_behind_a_call(model_path: Path) -> 
     need = sum(held.get(key).bytes for key in held)
     for memory_bytes, kept in ((2 * need, parts), (2 * need - 2, ["unet", "vae"]), (0, [])):
         pipe._memory_bytes = memory_bytes
-        held.rest(memory_bytes // 2)
+        held.trim(memory_bytes // 2)
         assert [part for _, part in held] == kept
     pipe._memory_bytes = 2 * need - 2
     assert [step.result for step in pipe.steps("a red apple", width=16, height=16)][-1]

@@ -77,7 +77,8 @@ def test_adapters_come_and_go_on_four_bits(whole: Path, tmp_path: Path) -> None:
     adapter = Adapter.open(write_adapter(tmp_path / "style.safetensors", WIDE))
     parts = Submodels(opened, threads=1)
     before = parts.run("unet", SHAPE, **inputs())
-    parts.weights = changed = parts.adapted([Use(adapter, 0.5)])
+    changed = parts.adapted([Use(adapter, 0.5)])
+    parts = parts.using(changed)
     slots = {slot.name: slot.dtype for slot in parts.bound("unet", SHAPE).image.slots}
     rounded = {name for name, dtype in slots.items() if dtype == "q8_min"}
     assert rounded and rounded <= changed.changed
@@ -94,6 +95,6 @@ def test_adapters_come_and_go_on_four_bits(whole: Path, tmp_path: Path) -> None:
     for name, expected in plain.run(inputs()).items():
         np.testing.assert_array_equal(found[name], expected)
         assert not np.array_equal(found[name], before[name])
-    parts.weights = parts.adapted([])
+    parts = parts.using(parts.adapted([]))
     after = parts.run("unet", SHAPE, **inputs())
     assert all(np.array_equal(after[name], before[name]) for name in before)

@@ -77,9 +77,9 @@ def test_adapters_come_and_go_without_compiling(
     expected = [merged(parts, uses) for uses in choices]
     compiles_nothing()
     for uses, wanted in zip(choices, expected, strict=True):
-        parts.weights = parts.adapted(uses)
+        parts = parts.using(parts.adapted(uses))
         assert results(parts) == wanted != base
-        parts.weights = parts.adapted([])
+        parts = parts.using(parts.adapted([]))
         assert results(parts) == base
 
 
@@ -90,15 +90,15 @@ def test_only_parts_that_change_are_bound_again(
     floats = Adapted.floats
     monkeypatch.setattr(Adapted, "floats", lambda self, name: read.append(name) or floats(
         self, name))
-    parts.weights = parts.adapted([Use(adapters[0], 0.0, 1.0)])
+    parts = parts.using(parts.adapted([Use(adapters[0], 0.0, 1.0)]))
     results(parts)
     assert read and all(name.startswith(TEXT) for name in read)
     assert not any("embeddings" in name for name in read)
     read.clear()
-    parts.weights = parts.adapted([Use(adapters[0], 0.0, 1.0)])
+    parts = parts.using(parts.adapted([Use(adapters[0], 0.0, 1.0)]))
     results(parts)
     assert not read
-    parts.weights = parts.adapted([Use(adapters[0], 1.0, 1.0)])
+    parts = parts.using(parts.adapted([Use(adapters[0], 1.0, 1.0)]))
     parts.bound("text", (1, 1))
     assert not read
 
@@ -106,11 +106,11 @@ def test_only_parts_that_change_are_bound_again(
 def test_a_new_shape_takes_nothing_of_what_was_adapted_before(
         parts: Submodels, adapters: list[Adapter]) -> None:
     results(parts)
-    parts.weights = parts.adapted([Use(adapters[0])])
+    parts = parts.using(parts.adapted([Use(adapters[0])]))
     wide = {**LATENT, "latent": np.zeros((1, 4, 4, 6), np.float32)}
     found = parts.run("unet", (1, 4, 6, 77), **wide)
     fresh = Submodels(parts.checkpoint, threads=1)
-    fresh.weights = fresh.adapted([Use(adapters[0])])
+    fresh = fresh.using(fresh.adapted([Use(adapters[0])]))
     expected = fresh.run("unet", (1, 4, 6, 77), **wide)
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
 
@@ -121,23 +121,23 @@ def test_a_weight_of_another_winograd_size_begins_anew(
     programs = {part: parts.bound(part, shape) for part, (shape, _) in RUNS.items()}
     conv = f"{UNET}input_blocks.1.0.in_layers.2.weight"
     monkeypatch.setattr(programs["unet"], "winograd_sizes", {conv: 2})
-    parts.weights = parts.adapted([Use(adapters[0], 0.5)])
+    parts = parts.using(parts.adapted([Use(adapters[0], 0.5)]))
     assert results(parts) == merged(parts, [Use(adapters[0], 0.5)]) != base
     assert parts.bound("text", RUNS["text"][0]) is programs["text"]
     assert parts.bound("unet", RUNS["unet"][0]) is not programs["unet"]
-    parts.weights = parts.adapted([])
+    parts = parts.using(parts.adapted([]))
     assert results(parts) == base
 
 
 def test_an_adapter_that_breaks_weights_leaves_the_model_usable(
         parts: Submodels, adapters: list[Adapter]) -> None:
     base = results(parts)
-    parts.weights = parts.adapted([Use(adapters[0], 1e30)])
+    parts = parts.using(parts.adapted([Use(adapters[0], 1e30)]))
     with pytest.raises(NumericsError, match="holds .* values that are NaN or infinite"):
         results(parts)
     with pytest.raises(InputError, match="is an adapter for Flux"):
         parts.adapted([Use(flux(adapters[0].path.parent))])
-    parts.weights = parts.adapted([])
+    parts = parts.using(parts.adapted([]))
     assert results(parts) == base
 
 

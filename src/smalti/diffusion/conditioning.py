@@ -254,18 +254,23 @@ class Encoder:
         return Encoded(self._run((length,), inputs)["context"], mask=mask), cut
 
     def _run(self, shape: tuple[int, ...], inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Outputs for any number of rows, which are read `TEXT_BATCH` at a time."""
-        shape = (TEXT_BATCH, *shape)
-        with self.timings.of("prepare"):
-            self.submodels.bound(self.part, shape)
-        count = len(next(iter(inputs.values())))
-        found = []
+        """Outputs for any number of rows. What this picture has not read yet is read, `TEXT_BATCH`
+        rows at a time."""
+        shape, known = (TEXT_BATCH, *shape), self.submodels.texts
+        keys = [(self.part, shape, *(array[row].tobytes() for array in inputs.values()))
+                for row in range(len(next(iter(inputs.values()))))]
+        new = list({key: row for row, key in enumerate(keys) if key not in known}.values())
+        if new:
+            with self.timings.of("prepare"):
+                self.submodels.bound(self.part, shape)
         with self.timings.of("text"):
-            for start in range(0, count, TEXT_BATCH):
-                rows = np.arange(start, start + TEXT_BATCH) % count  # the last may come again
-                found.append(self.submodels.run(
-                    self.part, shape, **{name: array[rows] for name, array in inputs.items()}))
-        return {name: np.concatenate([each[name] for each in found])[:count] for name in found[0]}
+            for start in range(0, len(new), TEXT_BATCH):
+                rows = [new[number % len(new)] for number in range(start, start + TEXT_BATCH)]
+                found = self.submodels.run(
+                    self.part, shape, **{name: array[rows] for name, array in inputs.items()})
+                known |= {keys[row]: {name: array[number] for name, array in found.items()}
+                          for number, row in enumerate(rows)}
+        return {name: np.stack([known[key][name] for key in keys]) for name in known[keys[0]]}
 
 
 def _t5_lengths(config: ModelConfig) -> tuple[int, int]:

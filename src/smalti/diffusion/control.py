@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,11 @@ import numpy as np
 from PIL import Image
 
 from smalti.checkpoint import Companion, open_companion
+from smalti.checkpoint.adapters import Adapted, changed
 from smalti.diffusion import control_kinds
 from smalti.diffusion.denoiser import Conditioning
 from smalti.diffusion.edges import canny
-from smalti.diffusion.residents import Resident, Residents
+from smalti.diffusion.residents import UNCHANGED, Resident, Residents, Wanted, ignore
 from smalti.errors import InputError
 from smalti.graph.quantised import Quantised
 from smalti.models import VaeConfig, tileable
@@ -109,14 +109,41 @@ class Beside:
     """What ControlNets need of the model that they steer.
 
     `encode` gives the mean f32[z, height / f, width / f] of a picture f32[3, height,
-    width] in [-1, 1]; `given` a weight by its name; `trained_step` the training
-    step, 0 to 999, of a timestep of the denoiser.
+    width] in [-1, 1]; `weights` are those of the model, with adapters; `trained_step` gives the
+    training step, 0 to 999, of a timestep of the denoiser.
     """
 
     vae: VaeConfig
     encode: Callable[[Floats], Floats]
-    given: Callable[[str], Floats | Quantised]
+    weights: Adapted
     trained_step: Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The weights of a net, and for those that it lacks the ones of the model `beside` it."""
+
+    net: Companion
+    beside: Adapted | None = None
+
+    def given(self, name: str) -> Floats | Quantised:
+        """A weight by its name."""
+        return (self.net.given(name) if name in self.net or self.beside is None
+                else self.beside.given(name))
+
+    def drop(self, name: str) -> None:
+        """Let go of the memory that a weight of the net was read into."""
+        if name in self.net:
+            self.net.drop(name)
+
+    def differing(self, resident: Resident) -> frozenset[str]:
+        """The weights of a program of the net that adapters of the model make others."""
+        before = resident.weights
+        if self.beside is None or before.beside is self.beside:
+            return UNCHANGED
+        parameters = resident.program.recipe.graph.parameters
+        return frozenset(name for name in changed(before.beside, self.beside) & parameters.keys()
+                         if name not in self.net)
 
 
 @dataclass
@@ -126,7 +153,8 @@ class Controls:
     `residents` hold one program of each net. `progress` is called with a line of text before
     anything that may take over a second. With `tiling` a picture can be
     repeated in these directions. Without what is `beside` it, timesteps are training steps and no
-    ControlNet reads a latent. Raises InputError for a ControlNet that was made for another
+    ControlNet reads a latent. `user` is the picture that is made, `say` hears what was done because
+    memory was short. Raises InputError for a ControlNet that was made for another
     denoiser, and for numbers out of range.
     """
 
@@ -134,11 +162,13 @@ class Controls:
     denoiser: object
     precision: str = "auto"
     threads: int | None = None
-    progress: Callable[[str], None] = lambda text: None
+    progress: Callable[[str], None] = ignore
     residents: Residents = field(default_factory=Residents)
     tiling: str = ""
     beside: Beside | None = None
     device: str = "cpu"
+    user: Hashable = None
+    say: Callable[[str], None] = ignore
     _hints: dict[tuple[int, ...], Floats] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -161,11 +191,12 @@ class Controls:
         for number, use in enumerate(self.uses):
             if not use.counts(step):
                 continue
-            program = self._program(use, latents, conditioning)
             given = {"latent": latents[:, :control_kinds.latent_channels(use.net.config)],
                      "timesteps": timesteps, **conditioning,
                      **self._own(number, latents, conditioning)}
-            outputs = program.run_checked({name: given[name] for name in program.inputs})
+            with self.residents.turn:
+                program = self._program(use, latents, conditioning)
+                outputs = program.run_checked({name: given[name] for name in program.inputs})
             for name, sources in self.joined.sources.items():
                 if sources[number]:
                     scaled = outputs[sources[number]] * np.float32(use.strength)
@@ -179,33 +210,26 @@ class Controls:
         """The program of a ControlNet for a shape, with its weights."""
         count, _, height, width = latents.shape
         shape, net = (count, height, width, conditioning["context"].shape[1]), use.net
-        known = self.residents.take(_key(net))
-        if known is not None:
-            self.residents.put(_key(net), known)  # the last that was in use
-            if known.shape == (*shape, self.tiling):
-                return known.program
-        graph = control_kinds.graph(net.config, self.denoiser, *shape)
-        if self.tiling:
-            graph = tileable(graph, self.tiling)
-        self.progress("compiling the ControlNet")
-        program = compile_graph(
-            graph, precision=self.precision, threads=self.threads,
-            held=[name for name in HELD if name in graph.inputs],
-            weights=net.held(graph), like=known and known.program, device=self.device)
-        self.progress("loading the ControlNet")
-        self.residents.bind(_key(net), Resident(program, (*shape, self.tiling)), "the ControlNet",
-                            partial(self._given, net),
-                            lambda name: net.drop(name) if name in net else None)
-        return program
+        weights = Joined(net, self.beside and self.beside.weights)
+
+        def build(like: Program | None) -> Program:
+            graph = control_kinds.graph(net.config, self.denoiser, *shape)
+            if self.tiling:
+                graph = tileable(graph, self.tiling)
+            self.progress("compiling the ControlNet")
+            return compile_graph(
+                graph, precision=self.precision, threads=self.threads,
+                held=[name for name in HELD if name in graph.inputs],
+                weights=net.held(graph), like=like, device=self.device)
+
+        return self.residents.ready(Wanted(
+            _key(net), "the ControlNet", (*shape, self.tiling), weights, build, weights.differing,
+            self.user, self.progress, self.say)).program
 
     def end(self) -> None:
         """The nets are not needed for a while."""
         for use in self.uses:
-            self.residents.done(_key(use.net))
-
-    def _given(self, net: Companion, name: str) -> Floats | Quantised:
-        """A weight of the net, or one of the model that it reads, too."""
-        return net.given(name) if name in net or self.beside is None else self.beside.given(name)
+            self.residents.done(_key(use.net), self.user)
 
     def _own(self, number: int, latents: Floats, conditioning: Conditioning) -> dict[str, Floats]:
         """The inputs of one use alone: its picture for each row, and of which kind that is."""

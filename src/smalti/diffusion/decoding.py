@@ -41,8 +41,8 @@ def decoded(submodels: Submodels, latent: Floats, directions: str = "",
 
     count = len(list(tiles(height, side, overlap(side)))) * len(
         list(tiles(width, side, overlap(side))))
-    submodels.residents.say(f"memory was short for the picture at once: it was decoded in {count} "
-                            f"tiles of {side * vae.downscale} pixels")
+    submodels.say(f"memory was short for the picture at once: it was decoded in {count} "
+                  f"tiles of {side * vae.downscale} pixels")
     return in_tiles(decode, unscaled, side, vae.downscale, submodels.progress)
 
 
@@ -71,17 +71,17 @@ def in_tiles(decode: Callable[[Floats], Floats], latent: Floats, side: int, scal
 
 def fitting_side(submodels: Submodels, height: int, width: int, part: str = "vae") -> int:
     """The side of the largest tile that memory is enough for, in latent pixels; others than `part`
-    of the model are let go before."""
+    of the model are evicted before."""
     config = submodels.checkpoint.config
     factor = config.vae.downscale
     whole = working_bytes(config, factor * width, factor * height)
     residents = submodels.residents
-    residents.make_room(whole, submodels.key(part))
-    room = residents.room()
-    if room is None or whole <= room:
+    residents.evict_for(whole, submodels.key(part))
+    free = residents.free_bytes()
+    if free is None or whole <= free:
         return max(height, width)
     return next((side for side in SIDES if working_bytes(
-        config, factor * min(side, width), factor * min(side, height)) <= room), SIDES[-1])
+        config, factor * min(side, width), factor * min(side, height)) <= free), SIDES[-1])
 
 
 def overlap(side: int) -> int:

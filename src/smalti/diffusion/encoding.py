@@ -27,8 +27,8 @@ def encoded(models: Submodels, pixels: Floats) -> Floats:
         return moments[0, :vae.z_channels]
 
     if side < max(height, width):
-        models.residents.say(f"memory was short for the picture at once: it was encoded in tiles "
-                             f"of {side * vae.downscale} pixels")
+        models.say(f"memory was short for the picture at once: it was encoded in tiles "
+                   f"of {side * vae.downscale} pixels")
     found = in_tiles(encode, pixels, side, vae.downscale)
     models.done(PART)
     return found

@@ -7,43 +7,33 @@ negative prompt and the prompt as a batch of two, one picture at a time.
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-from PIL import Image
+from typing import Any
 
 from smalti import checkpoint, settings
-from smalti.checkpoint.adapters import Adapted, Fit, Use
-from smalti.checkpoint.embeddings import Embedding
+from smalti.checkpoint.adapters import Fit, Use
 from smalti.diffusion.adapters import Adapters, Entry, labels
-from smalti.diffusion.caching import Cached, Saved, checked_cache
-from smalti.diffusion.change import Change, checked_image_guidance
+from smalti.diffusion.caching import checked_cache
+from smalti.diffusion.change import checked_image_guidance
 from smalti.diffusion.conditioning import usual_text_shape, usual_tokens
-from smalti.diffusion.control import Beside, Control, Controls
-from smalti.diffusion.decoding import decoded, fitting_side
-from smalti.diffusion.encoding import PART, encoded, to_model_space
+from smalti.diffusion.control import Control
 from smalti.diffusion.fit import check_parts, check_refiner
-from smalti.diffusion.guidance import PLAIN, Guidance, Guide
-from smalti.diffusion.hires import enlarged
-from smalti.diffusion.images import Picture, as_pixels, resized
-from smalti.diffusion.inpainting import FROM_NOISE, Start, check_purpose, purpose, start
-from smalti.diffusion.levels import noise_levels
+from smalti.diffusion.guidance import PLAIN, Guide
+from smalti.diffusion.images import Picture
+from smalti.diffusion.inpainting import check_purpose, purpose
+from smalti.diffusion.job import Job
 from smalti.diffusion.prompt import parse
-from smalti.diffusion.random import NoiseSource
 from smalti.diffusion.request import Request, check_name, memory_bytes, request
-from smalti.diffusion.residents import Residents
-from smalti.diffusion.result import Result, Step, Stopwatch, to_image
-from smalti.diffusion.samplers import SAMPLERS
+from smalti.diffusion.residents import Residents, ignore
+from smalti.diffusion.result import Result, Step
 from smalti.diffusion.source import Source, source
-from smalti.diffusion.stage import Stage
-from smalti.diffusion.submodels import Submodels, ignore
+from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.upscale import Upscaler
 from smalti.diffusion.variation import variation
-from smalti.diffusion.words import Words, fitting
+from smalti.diffusion.words import Words
 from smalti.families.parts import TEXTS
 from smalti.runtime import Program
 from smalti.runtime.choice import chosen, described, precisions
@@ -52,15 +42,6 @@ from smalti.tune.objective import OBJECTIVES
 SHIPPED_MODEL = Path(__file__).parents[1] / "assets" / "emoji-128.safetensors"
 USABLE_SHARE = 0.9  # of the device's memory, where nothing is said
 KEPT_SHARE = 0.5  # of the device's memory, for weights that wait for the next call
-
-
-class Vocabulary(NamedTuple):
-    """What a picture is made with: weights with adapters, words that stand for vectors, and what is
-    to be said about them."""
-
-    weights: Adapted
-    words: Sequence[Embedding]
-    warnings: list[str]
 
 
 class Pipeline:
@@ -83,6 +64,7 @@ class Pipeline:
         self._adapters = Adapters(submodels, lora_folder)
         self._words = Words(self.config, embeddings)
         self._memory_bytes = memory_bytes
+        self._asking = threading.Lock()
         self._residents = submodels.residents
 
     @classmethod
@@ -214,8 +196,7 @@ class Pipeline:
             variation=variation(variation_seed, variation_strength),
             enlarging=(hires, hires_strength, hires_steps, upscaler and upscaler.name),
             cache=checked_cache(cache, guide))
-        return self._steps(asked, changed, upscaler, self._controls(controls, asked),
-                           self._vocabulary(asked))
+        return self._job(asked, changed, upscaler, controls).steps()
 
     @property
     def loras(self) -> tuple[Use, ...]:
@@ -258,8 +239,8 @@ class Pipeline:
 
     def program(self, part: str, width: int | None = None, height: int | None = None) -> Program:
         """The program of one part for a size in pixels, with the model's weights and `loras`."""
-        self._submodels.weights = self._adapters.given
-        return self._submodels.bound(part, self._shape(part, width, height))
+        models = self._submodels.using(self._adapters.given)
+        return models.bound(part, self._shape(part, width, height))
 
     def _shape(self, part: str, width: int | None, height: int | None) -> tuple[int, ...]:
         """What a part is compiled for."""
@@ -268,38 +249,10 @@ class Pipeline:
                         height=height)
         if part in TEXTS:
             return usual_text_shape(self.config, TEXTS.index(part))
-        rows = 1 if asked.guidance_scale == 1 else 2
-        shapes = {"modulation": (1,), "vae": self._latent(asked),
-                  "vae_encoder": (asked.height, asked.width)}
-        return shapes.get(part, (rows, *self._latent(asked), usual_tokens(self.config)))
-
-    # ------------------------------------------------------------------ the way of a picture
-
-    def _controls(self, uses: Sequence[Control], asked: Request) -> Controls | None:
-        """The ControlNets as one function; None without any."""
-        if not uses:
-            return None
-        models, vae = self._submodels, self.config.vae
-        levels = noise_levels(self.config, asked.width, asked.height)
-
-        def encode(pixels: np.ndarray) -> np.ndarray:
-            return encoded(models, pixels)
-
-        def trained_step(timestep: float) -> float:
-            return float(levels.timestep(timestep / 1000)) if levels.flow else timestep
-
-        return Controls(uses, self.config.denoiser, models.precision, models.threads,
-                        models.progress, models.residents, asked.tiling,
-                        Beside(vae, encode, models.weights.given, trained_step), models.device)
-
-    def _vocabulary(self, asked: Request) -> Vocabulary:
-        """The weights with the adapters that are given or named, and the words that are named."""
-        texts = (asked.prompt, asked.negative_prompt)
-        named = [use for text in texts for use in parse(text, asked.steps).adapters]
-        weights = self._adapters.with_named(named)
-        bundled = [word for use in weights.uses for word in use.adapter.embeddings]
-        words, warnings = self._words.named(texts, bundled)
-        return Vocabulary(weights, words, [*self._adapters.warnings(weights, named), *warnings])
+        rows, factor = 1 if asked.guidance_scale == 1 else 2, self.config.vae.downscale
+        latent = asked.height // factor, asked.width // factor
+        shapes = {"modulation": (1,), "vae": latent, "vae_encoder": (asked.height, asked.width)}
+        return shapes.get(part, (rows, *latent, usual_tokens(self.config)))
 
     def _upscaler(self, given: Upscaler | str | Path | None) -> Upscaler | None:
         """A network that enlarges pictures, or that in a file."""
@@ -309,143 +262,16 @@ class Pipeline:
         found = Upscaler.load(given, models.precision, models.threads, models.progress)
         return replace(found, residents=models.residents)
 
-    def _steps(self, asked: Request, changed: Source | None, upscaler: Upscaler | None,
-               controls: Controls | None, vocabulary: Vocabulary) -> Iterator[Step]:
-        timings, warnings, saved = Stopwatch(), [*vocabulary.warnings], Saved()
-        self._submodels.weights, self._submodels.words = vocabulary.weights, vocabulary.words
-        self._residents.said.clear()
-        self._submodels.begin()
-        begun = FROM_NOISE if changed is None else self._start(changed, asked, timings)
-
-        def walk(asked: Request, begun: Start) -> Iterator[Step]:
-            return self._walk(asked, begun, controls, vocabulary, timings, warnings, saved)
-
-        for step in self._passes(asked, begun, upscaler, walk, timings):
-            if step.index + 1 == step.total:
-                last = asked if asked.hires is None else asked.second_pass()
-                images = self._decoded(last, step.latents, timings)
-                if changed is not None:
-                    images = [changed.put_back(image) for image in images]
-                texts = [asked.text(number) for number in range(asked.batch_size)]
-                step.result = Result(images, asked.seeds, texts, asked, timings.seconds,
-                                     list(dict.fromkeys([*warnings, *self._residents.said])),
-                                     saved)
-                self._residents.rest(int(KEPT_SHARE * self._memory_bytes))
-            yield step
-
-    def _passes(self, asked: Request, begun: Start, upscaler: Upscaler | None,
-                walk: Callable[[Request, Start], Iterator[Step]],
-                timings: Stopwatch) -> Iterator[Step]:
-        """The steps of the only walk, or of the first and one at a larger size, counted on."""
-        if asked.hires is None:
-            yield from walk(asked, begun)
-            return
-        larger, change = asked.second_pass(), Change(asked.hires.strength)
-        more = change.steps(len(self._sigmas(larger)) - 1)
-        for step in walk(asked, begun):
-            step.total += more
-            yield step
-        done, clean = step.total - more, self._enlarged(asked, larger, step.latents, upscaler,
-                                                        timings)
-        for step in walk(larger, Start(change, clean)):
-            step.index, step.total = done + step.index, done + more
-            yield step
-
-    def _enlarged(self, asked: Request, larger: Request, latents: np.ndarray,
-                  upscaler: Upscaler | None, timings: Stopwatch) -> np.ndarray:
-        """Latents [pictures, z, h, w] of the size of the second pass."""
-        if upscaler is None:
-            return enlarged(latents, *self._latent(larger))
-        models = self._submodels
-        pictures = self._decoded(asked, latents, timings)
-        with timings.of("upscale"):
-            pictures = [resized(upscaler(picture), larger.width, larger.height)
-                        for picture in pictures]
-        upscaler.end()
-        with timings.of("encode"):
-            return np.stack([to_model_space(models, encoded(models, as_pixels(picture)))
-                             for picture in pictures])
-
-    def _sigmas(self, asked: Request) -> np.ndarray:
-        """The noise levels from noise to picture, the last one 0."""
-        levels = noise_levels(self.config, asked.width, asked.height)
-        return SAMPLERS[asked.sampler].sigmas(asked.noise, levels, asked.steps)
-
-    def _walk(self, asked: Request, begun: Start, controls: Controls | None,
-              vocabulary: Vocabulary, timings: Stopwatch, warnings: list[str],
-              saved: Saved) -> Iterator[Step]:
-        """The steps from noise, or a picture with noise on it, to clean latents."""
-        levels = noise_levels(self.config, asked.width, asked.height)
-        sampler = SAMPLERS[asked.sampler]
-        sigmas = self._sigmas(asked)
-        total = begun.steps(len(sigmas) - 1)
-        sigmas = sigmas[-(total + 1):]
-        stage = Stage.of(self._submodels, asked, total, timings, controls, begun)
-        warnings += stage.prompts.warnings
-        positive, negative = stage.prompts.at(0)
-        guidance = Guidance(stage.denoiser, positive, negative, asked.guidance_scale,
-                            asked.guide, always_both=sampler.needs_negative,
-                            image=begun.image_guidance(negative),
-                            layers=getattr(self.config.denoiser, "blocks", 0))
-        if asked.negative_prompt and not guidance.reads_negative:
-            warnings.append("the negative prompt is not read at guidance 1")
-        random = NoiseSource(asked.rng, asked.seeds,
-                             (self.config.vae.z_channels, *self._latent(asked)))
-        noise = random.draw()
-        if asked.variation is not None:
-            noise = asked.variation.mixed(noise, asked.rng)
-        cached = Cached(guidance, stage.network, asked.cache, saved)
-        walk = sampler(begun.known(cached if asked.cache else guidance),
-                       begun.noised(noise, sigmas, levels), sigmas, random.draw, levels)
-        if asked.refiner_start(total) > 0:
-            stage.begin(guidance, 0, self._latent(asked), sigmas, timings)
-        for index in range(total):
-            before = time.perf_counter()
-            if index == asked.refiner_start(total):
-                stage.end()
-                self._refiner.begin()
-                self._refiner.words = fitting(vocabulary.words, self._refiner.checkpoint.config)
-                stage = Stage.of(self._refiner, asked, total, timings)
-                stage.begin(guidance, index, self._latent(asked), sigmas, timings)
-                cached.go_on(stage.network)
-            self._submodels.weights = vocabulary.weights  # other pictures may be made in turns
-            positive, negative = stage.prompts.at(index)
-            guidance.condition(positive, negative)
-            guidance.image = begun.image_guidance(negative)
-            cached.share = index / total
-            with timings.of("denoise"):
-                done = next(walk)
-            seconds = time.perf_counter() - before
-            if index + 1 == total:
-                stage.end()
-            yield Step(index, total, done.sigma_next, seconds, done.x, done.denoised)
-
-    def _latent(self, asked: Request) -> tuple[int, int]:
-        """Height and width of the latent."""
-        factor = self.config.vae.downscale
-        return asked.height // factor, asked.width // factor
-
-    def _start(self, changed: Source, asked: Request, timings: Stopwatch) -> Start:
-        """What the walk of a picture that is changed starts from."""
-        height, width = self._latent(asked)
-        side, factor = fitting_side(self._submodels, height, width, PART), asked.height // height
-        with timings.of("prepare"):
-            self._submodels.bound(PART, (factor * min(height, side), factor * min(width, side)))
-        with timings.of("encode"):
-            return start(self._submodels, changed)
-
-    def _decoded(self, asked: Request, latents: np.ndarray,
-                 timings: Stopwatch) -> list[Image.Image]:
-        """RGB pictures of latents [batch, 4, h, w]."""
-        models, (height, width) = self._submodels, self._latent(asked)
-        side = fitting_side(models, height, width)
-        with timings.of("prepare"):
-            models.bound("vae", (height, width, asked.tiling) if asked.tiling else
-                         (min(height, side), min(width, side)))
-        images = []
-        with timings.of("decode"):
-            for latent in latents[:, None]:
-                models.progress("decoding")
-                images.append(to_image(decoded(models, latent, asked.tiling, side)[0]))
-        self._submodels.done("vae")
-        return images
+    def _job(self, asked: Request, changed: Source | None, upscaler: Upscaler | None,
+             controls: Sequence[Control]) -> Job:
+        """What makes the pictures of a request: with the adapters that are given or named, and the
+        words that are named."""
+        texts = (asked.prompt, asked.negative_prompt)
+        named = [use for text in texts for use in parse(text, asked.steps).adapters]
+        with self._asking:
+            weights = self._adapters.with_named(named)
+            bundled = [word for use in weights.uses for word in use.adapter.embeddings]
+            words, warnings = self._words.named(texts, bundled)
+        return Job(asked, self._submodels, self._refiner, weights, words,
+                   [*self._adapters.warnings(weights, named), *warnings],
+                   int(KEPT_SHARE * self._memory_bytes), changed, upscaler, controls)

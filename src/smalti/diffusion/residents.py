@@ -1,137 +1,255 @@
-"""Programs that are in memory with their weights, and what all of them may take.
+"""The programs that are in memory with their weights, within one budget of bytes.
 
-The parts of a model, of a refiner, and the networks beside them share one `Residents`. What is not
-in use goes when another one needs its room, the one that was used longest ago first; weights of one
-that is too large for what is left come and go while it runs.
+The parts of a model, of a refiner, and the networks beside them share one `Residents`, and so do
+all pictures that are made at a time. A program belongs to no picture: it is bound to weights, and
+every picture that wants these weights in this shape uses it. Pictures with other adapters or of
+another size have programs of their own for as long as they are made, which share all weights that
+both hold the same way. What nobody uses is evicted when the budget is short, the one used longest
+ago first; weights of a program that is too large for what is left are streamed while it runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+import threading
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
 
 from smalti.graph.operation import HALVES
+from smalti.graph.quantised import Quantised
 from smalti.runtime import Program
 from smalti.runtime.memory import resident_bytes
-from smalti.runtime.sources import Done, Read
 from smalti.runtime.supervisor import Supervisor
 
 BASE_BYTES = 150_000_000
 """What a process takes beside weights and intermediate results, where the system does not tell."""
 STAGED = 4
 """Copies of the largest weight that there may be while weights are read and packed."""
+UNCHANGED: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
+def ignore(text: str) -> None:
+    """Progress that nobody watches, or a note that nobody reads."""
+
+
+class Readable(Protocol):
+    """Where the weights of a program come from."""
+
+    def given(self, name: str) -> np.ndarray | Quantised:
+        """A weight by its name."""
+
+    def drop(self, name: str) -> None:
+        """Let go of the memory that a weight was read into."""
+
+
+@dataclass(eq=False)
 class Resident:
-    """A program with its weights, and the shape that it was made for; `weights` says which are
-    bound. `supervisor` is there where schedules are tried while it runs."""
+    """A program with the weights that are bound to it, and the shape that it was made for.
+
+    `users` are the pictures that are being made with it. `supervisor` is there where schedules are
+    tried while it runs.
+    """
 
     program: Program
     shape: tuple[Hashable, ...]
-    weights: object = None
+    weights: Readable | None = None
+    users: set[Hashable] = field(default_factory=set)
     supervisor: Supervisor | None = None
 
     @property
     def bytes(self) -> int:
-        """What it takes."""
+        """The memory that it takes, shared weights included."""
         return self.program.weights_bytes + self.program.arena_bytes
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A program that somebody wants to run: of what (`key`), for which `shape` and `weights`.
+
+    `build(like)` compiles it, beside a program of the same weights. `differing(resident)` names the
+    weights that a resident has bound otherwise; None where it was compiled for others, so that it
+    cannot take these. `user` is the picture that it is for, None for a single run. `progress` hears
+    what takes long, `say` what was done because memory was short.
+    """
+
+    key: Hashable
+    title: str
+    shape: tuple[Hashable, ...]
+    weights: Readable
+    build: Callable[[Program | None], Program]
+    differing: Callable[[Resident], frozenset[str] | None] = lambda resident: UNCHANGED
+    user: Hashable = None
+    progress: Callable[[str], None] = ignore
+    say: Callable[[str], None] = ignore
 
 
 @dataclass
 class Residents:
-    """Programs by any key, in the order in which they were last used.
+    """Programs by any key, in the order in which they were last used; of one key there may be some.
 
-    All that the process takes is kept below `memory_bytes`, where that is given; of a `device` that
-    is not the CPU, what lies there. Without `keep` each is let go as soon as it is done with.
-    `said` says what was done because memory was short.
+    All that the process takes is kept below `budget_bytes`, where that is given; of a `device` that
+    is not the CPU, what lies there. Without `keep` each is evicted as soon as it is done with.
+    `turn` is held while a program is bound and run: pictures that are made in several threads take
+    turns, a run of a program at a time, so that none is evicted while it runs.
     """
 
-    memory_bytes: int | None = None
+    budget_bytes: int | None = None
     device: str = "cpu"
     keep: bool = True
-    said: list[str] = field(default_factory=list)
-    _held: dict[Hashable, Resident] = field(default_factory=dict)
+    turn: threading.RLock = field(default_factory=threading.RLock)
+    _held: list[tuple[Hashable, Resident]] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Hashable]:
-        return iter(self._held)
+        return iter([key for key, _ in self._held])
+
+    def all(self, key: Hashable) -> list[Resident]:
+        """All of this key whose device still works, the last used first."""
+        self._held = [each for each in self._held if not each[1].program.lost]
+        return [resident for other, resident in reversed(self._held) if other == key]
 
     def get(self, key: Hashable) -> Resident | None:
-        """The one of this key, if it is there and its device still works."""
-        for gone in [name for name, each in self._held.items() if each.program.lost]:
-            del self._held[gone]
-        return self._held.get(key)
+        """The one of this key that was used last, if there is one whose device still works."""
+        return next(iter(self.all(key)), None)
 
     def put(self, key: Hashable, resident: Resident) -> None:
-        """Hold one instead of what has this key, as the last that was in use."""
-        self._held.pop(key, None)
-        self._held[key] = resident
+        """Hold one as the last that was used; others of this key that nobody uses are evicted."""
+        for other in self.all(key):
+            if other is resident or not other.users:
+                self._remove(other)
+                if other is not resident:
+                    _release(other)
+        self._held.append((key, resident))
 
-    def take(self, key: Hashable) -> Resident | None:
-        """Hold the one of this key no more."""
-        return self._held.pop(key, None)
+    def ready(self, wanted: Wanted) -> Resident:
+        """A program with its weights, that runs as soon as `turn` is held.
 
-    def bind(self, key: Hashable, resident: Resident, title: str, read: Read, done: Done) -> None:
-        """Give a program its weights, and hold it; what has its key hands over those that both pack
-        the same way. Raises what `Program.bind` does."""
-        program = resident.program
-        room = self._room_for(key, program)
-        if room is not None and room < program.weights_bytes:
-            self.say(f"memory was short for {title}: {max(room, 0) / 1e9:.1f} of "
-                     f"{program.weights_bytes / 1e9:.1f} GB of its weights were there at a time, "
-                     f"the rest was read while it ran")
-        before = self._held.get(key)
-        program.bind(read, done, bytes_max=room, like=before and before.program)
-        self.put(key, resident)
+        One that is there is used as it is, or takes other weights where no other picture uses it;
+        else one is compiled and bound. Raises what `Program.bind` and compiling do.
+        """
+        with self.turn:
+            known = [(each, wanted.differing(each)) for each in self.all(wanted.key)]
+            same = [each for each in known if each[0].shape == wanted.shape]
+            found = next((each for each, names in same if names == UNCHANGED), None)
+            if found is None:
+                free = [each for each in same if each[1] is not None
+                        and not each[0].users - {wanted.user}]
+                found = (self._adapted(wanted, *free[0]) if free
+                         else self._bound(wanted, [each for each in known if each[1] is not None]))
+            if wanted.user is not None:
+                found.users.add(wanted.user)
+            self.put(wanted.key, found)
+            return found
 
-    def say(self, text: str) -> None:
-        """Note what was done because memory was short, once."""
-        if text not in self.said:
-            self.said.append(text)
+    def _adapted(self, wanted: Wanted, resident: Resident, names: frozenset[str]) -> Resident:
+        """One that takes other weights of these `names`; it is held only if all goes well."""
+        self._remove(resident)
+        wanted.progress(f"adapting {wanted.title}")
+        resident.program.bind(wanted.weights.given, wanted.weights.drop, only=names)
+        resident.weights = wanted.weights
+        return resident
 
-    def room(self, held_bytes: int = 0) -> int | None:
+    def _bound(self, wanted: Wanted, known: list[tuple[Resident, frozenset[str]]]) -> Resident:
+        """One that is compiled and bound; it shares what the most similar of those that are `known`
+        holds the same way, each with the names of weights that it has bound otherwise."""
+        like, names = min(known, key=lambda each: len(each[1]), default=(None, UNCHANGED))
+        program = wanted.build(like and like.program)
+        wanted.progress(f"loading {wanted.title}")
+        budget = self._budget_for(wanted.key, program)
+        if budget is not None and budget < program.weights_bytes:
+            wanted.say(f"memory was short for {wanted.title}: {max(budget, 0) / 1e9:.1f} of "
+                       f"{program.weights_bytes / 1e9:.1f} GB of its weights were there at a time, "
+                       f"the rest was read while it ran")
+        if like is not None and like not in self.all(wanted.key):
+            like, names = None, UNCHANGED  # evicted
+        first = like.weights if names else wanted.weights
+        program.bind(first.given, first.drop, bytes_max=budget, like=like and like.program)
+        if names & program.winograd_sizes.keys():  # chosen for weights that are not wanted
+            program = wanted.build(None)
+            program.bind(wanted.weights.given, wanted.weights.drop, bytes_max=budget)
+        elif names:
+            program.bind(wanted.weights.given, wanted.weights.drop, only=names)
+        return Resident(program, wanted.shape, wanted.weights)
+
+    def free_bytes(self, held_bytes: int = 0) -> int | None:
         """Bytes that may still be taken, beside `held_bytes`; None where nothing bounds them."""
-        if self.memory_bytes is None:
+        if self.budget_bytes is None:
             return None
-        taken = sum(each.bytes for each in self._held.values())
+        taken = self.taken_bytes
         if self.device == "cpu":
             taken = max(resident_bytes() or 0, BASE_BYTES + taken)
-        return self.memory_bytes - taken - held_bytes
+        return self.budget_bytes - taken - held_bytes
 
-    def make_room(self, size: int, but: Hashable) -> None:
-        """Let go of others than `but` until `size` bytes may be taken, or none is left."""
-        others = [key for key in self._held if key != but]
-        while others and self.room(size) is not None and self.room(size) < 0:
-            self.let_go(others.pop(0))
+    @property
+    def taken_bytes(self) -> int:
+        """What all take together; weights that programs of one key share count once."""
+        shared: dict[Hashable, int] = {}
+        for key, each in self._held:
+            shared[key] = max(shared.get(key, 0), each.program.shared_bytes)
+        return sum(shared.values()) + sum(each.bytes - each.program.shared_bytes
+                                          for _, each in self._held)
 
-    def let_go(self, key: Hashable) -> None:
+    def evict_for(self, size: int, but: Hashable) -> None:
+        """Evict others than those of the key `but` until `size` bytes may be taken, or none is
+        left: first what no picture uses."""
+        with self.turn:
+            others = [each for key, each in self._held if key != but]
+            for each in sorted(others, key=lambda each: bool(each.users)):
+                if self.free_bytes(size) is None or self.free_bytes(size) >= 0:
+                    return
+                self.evict(each)
+
+    def evict(self, resident: Resident) -> None:
         """Give back the memory of one, unless somebody else holds its program."""
-        known = self.take(key)
-        if known is not None and known.program.streamed:
-            known.program.release()
+        self._remove(resident)
+        _release(resident)
 
-    def done(self, key: Hashable) -> None:
-        """One is not needed for a while."""
-        if not self.keep:
-            self.let_go(key)
+    def done(self, key: Hashable, user: Hashable = None) -> None:
+        """A picture does not need those of this key for a while."""
+        with self.turn:
+            for each in self.all(key):
+                each.users.discard(user)
+                if not self.keep and not each.users:
+                    self.evict(each)
 
-    def rest(self, bytes_max: int) -> None:
-        """Let go of as many as it takes for the others to wait for the next call in `bytes_max`."""
-        while sum(each.bytes for each in self._held.values()) > bytes_max:
-            self.let_go(next(iter(self._held)))
+    def end(self, user: Hashable, kept_bytes: int) -> None:
+        """A picture is made, or given up; what nobody uses waits for the next one in `kept_bytes`.
+        """
+        with self.turn:
+            for _, each in self._held:
+                each.users.discard(user)
+            self.trim(kept_bytes)
 
-    def _room_for(self, key: Hashable, program: Program) -> int | None:
-        """Bytes that the weights of a program may take; others are let go where they must be, and
+    def trim(self, bytes_max: int) -> None:
+        """Evict what nobody uses until all take at most `bytes_max`."""
+        for _, each in [*self._held]:
+            if self.taken_bytes > bytes_max and not each.users:
+                self.evict(each)
+
+    def _remove(self, resident: Resident) -> None:
+        """Hold one no more."""
+        self._held = [each for each in self._held if each[1] is not resident]
+
+    def _budget_for(self, key: Hashable, program: Program) -> int | None:
+        """Bytes that the weights of a program may take; others are evicted where they must be, and
         last what has its key."""
-        if self.memory_bytes is None:
+        if self.budget_bytes is None:
             return None
         dtypes = dict(program.recipe.weights)
         largest = max((value.type.size * (2 if dtypes.get(name) in HALVES else 4)
                        for name, value in program.recipe.graph.parameters.items()), default=0)
-        working, before = program.arena_bytes + STAGED * largest, self._held.get(key)
-        if before is not None and not before.program.streamed and self.room(working) >= 0:
+        working, before = program.arena_bytes + STAGED * largest, self.get(key)
+        if before is not None and not before.program.streamed and self.free_bytes(working) >= 0:
             return program.weights_bytes  # most of them are there
-        self.make_room(working + program.weights_bytes, key)
-        if self.room(working) < program.weights_bytes:
-            self.let_go(key)
-        return self.room(working)
+        self.evict_for(working + program.weights_bytes, key)
+        if self.free_bytes(working) < program.weights_bytes:
+            for each in self.all(key):
+                self.evict(each)
+        return self.free_bytes(working)
+
+
+def _release(resident: Resident) -> None:
+    """Give back the pool of a program whose weights are streamed."""
+    if resident.program.streamed:
+        resident.program.release()

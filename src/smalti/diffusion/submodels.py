@@ -1,14 +1,14 @@
-"""The parts of a checkpoint as programs: compiled for a shape, bound, run, let go.
+"""The parts of a checkpoint as programs that one picture runs: compiled for a shape, bound, run.
 
-Of each part the program of the last shape is kept with its weights; that of the next shape takes
-over what it packs the same way. Which of them stay in memory, `residents` says.
+Programs are shared by all pictures (see `residents`). Weights with adapters, textual inversions and
+what was noted on the way belong to one picture, and so to one `Submodels`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from smalti.checkpoint import Checkpoint
 from smalti.checkpoint.adapters import Adapted, Use, changed
 from smalti.checkpoint.embeddings import Embedding
 from smalti.checkpoint.tensors import held_as
-from smalti.diffusion.residents import Resident, Residents
+from smalti.diffusion.residents import UNCHANGED, Resident, Residents, Wanted, ignore
 from smalti.errors import InputError
 from smalti.families.parts import Part, parts
 from smalti.graph import Graph
@@ -26,22 +26,19 @@ from smalti.runtime.choice import of_wide_range
 from smalti.runtime.supervisor import Supervisor
 
 
-def ignore(text: str) -> None:
-    """Progress that nobody watches."""
-
-
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Submodels:
-    """Programs of one checkpoint, made when they are first needed.
+    """Programs of one checkpoint, made when they are first needed, with the weights of one picture.
 
-    `weights` are those of the checkpoint, with adapters where `adapted` has made some with them.
-    Others may be set at any time: nothing is compiled for it, and only the weights that differ are
-    bound again, when their part is needed next. `words` are the textual inversions that prompts
-    may name.
-    `progress` is called with one line of text before anything that may take over a second. With
-    `supervise`, schedules are tried while parts run (see `runtime.supervisor`). `residents` hold
-    the programs, beside those of other models and networks, in the memory that all may take;
-    they are those of `device`, for an `objective` (see `tune.objective`).
+    `weights` are those of the checkpoint, with adapters where `adapted` has made some with them;
+    None are its own. Nothing is compiled for others but where they are to be held otherwise, and
+    only weights that differ are bound again. `words` are the textual inversions that prompts may
+    name. `progress` is called with one line of text before anything that may take over a second.
+    With `supervise`, schedules are tried while parts run (see `runtime.supervisor`). `residents`
+    hold the programs, beside those of other models and networks, in the memory that all may take;
+    they are those of `device`, for an `objective` (see `tune.objective`). `user` is the picture
+    that is made, None for single runs; `said` is what was done because memory was short, and
+    `texts` what text encoders have given for it.
     """
 
     checkpoint: Checkpoint
@@ -49,18 +46,28 @@ class Submodels:
     threads: int | None = None
     progress: Callable[[str], None] = ignore
     supervise: bool = False
+    weights: Adapted | None = None
     words: Sequence[Embedding] = ()
     residents: Residents = field(default_factory=Residents)
     device: str = "cpu"
     objective: str = "latency"
+    user: Hashable = None
+    said: list[str] = field(default_factory=list)
+    texts: dict[Hashable, dict[str, np.ndarray]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.weights = self.adapted(())
+        if self.weights is None:
+            object.__setattr__(self, "weights", self.adapted(()))
 
     def adapted(self, uses: Sequence[Use]) -> Adapted:
         """The weights of the checkpoint with these adapters. Raises CheckpointError for an adapter
         of another kind of model."""
         return Adapted(self.checkpoint, uses, self.checkpoint.report.path)
+
+    def using(self, weights: Adapted, words: Sequence[Embedding] = (),
+              user: Hashable = None) -> Submodels:
+        """The same parts with other weights and words, for a picture of which nothing is known."""
+        return replace(self, weights=weights, words=words, user=user, said=[], texts={})
 
     @cached_property
     def parts(self) -> dict[str, Part]:
@@ -78,73 +85,77 @@ class Submodels:
 
         Raises NumericsError naming the first kernel that made NaN or Inf.
         """
-        program = self.bound(part, shape)
-        if not self.supervise or self.device != "cpu":
-            return program.run_checked(inputs)
-        resident = self.residents.get(self.key(part))
-        if resident.supervisor is None:
-            resident = replace(resident, supervisor=Supervisor(program))
-            self.residents.put(self.key(part), resident)
-        return resident.supervisor.run_checked(inputs)
+        with self.residents.turn:
+            resident = self._ready(part, shape)
+            if not self.supervise or self.device != "cpu":
+                return resident.program.run_checked(inputs)
+            if resident.supervisor is None:
+                resident.supervisor = Supervisor(resident.program)
+            return resident.supervisor.run_checked(inputs)
 
     def begin(self) -> None:
         """A new picture begins."""
         for part in self.parts:
-            resident = self.residents.get(self.key(part))
-            if resident is not None and resident.supervisor is not None:
-                resident.supervisor.begin()
+            for resident in self.residents.all(self.key(part)):
+                if resident.supervisor is not None:
+                    resident.supervisor.begin()
 
     def key(self, part: str) -> Hashable:
         """What `residents` know a part as."""
         return self.checkpoint, part
 
+    def say(self, text: str) -> None:
+        """Note what was done because memory was short, once."""
+        if text not in self.said:
+            self.said.append(text)
+
     def done(self, part: str) -> None:
         """A part is not needed for a while."""
-        self.residents.done(self.key(part))
+        self.residents.done(self.key(part), self.user)
 
     def bound(self, part: str, shape: tuple[int, ...]) -> Program:
-        """The program of `part` for `shape`, with the checkpoint's weights.
+        """The program of `part` for `shape`, with the weights of this picture.
 
         Raises NumericsError naming a weight that holds NaN or Inf.
         """
-        before = self._current(part)
-        if before is not None and before.shape == shape:
-            return before.program
-        graph = self.graph(part, shape)
-        program = self.compiled(part, graph, before and before.program)
-        self.progress(f"loading {self.parts[part].title}")
-        self.residents.bind(self.key(part), Resident(program, shape, self.weights),
-                            self.parts[part].title, self.weights.given, self.weights.drop)
-        return program
+        return self._ready(part, shape).program
 
-    def _current(self, part: str) -> Resident | None:
-        """The program of `part` that is there, with the weights of now: what adapters have changed
-        since is bound again. None where one of these weights had to be filtered otherwise, as the
-        guard found: another may not, and pictures do not depend on what was bound before; and None
-        where some are to be held as another dtype."""
-        key = self.key(part)
-        known = self.residents.get(key)
-        names = changed(known.weights, self.weights) if known is not None else frozenset()
-        if known is None or names & known.program.filterings.keys() or (
-                names and self._held_otherwise(known.program)):
-            self.residents.let_go(key)
+    def _ready(self, part: str, shape: tuple[int, ...]) -> Resident:
+        """The program of `part` that `residents` hold."""
+        return self.residents.ready(Wanted(
+            self.key(part), self._title(part), shape, self.weights,
+            partial(self._built, part, shape), self._differing, self.user, self.progress, self.say))
+
+    def _built(self, part: str, shape: tuple[int, ...], like: Program | None) -> Program:
+        """The program of `part` for `shape`, without weights."""
+        return self.compiled(part, self.graph(part, shape), like)
+
+    def _title(self, part: str) -> str:
+        """What messages call a part. Raises InputError for an unknown one."""
+        if part not in self.parts:
+            raise InputError(f"no part is named {part!r}; known: {', '.join(self.parts)}")
+        return self.parts[part].title
+
+    def _differing(self, resident: Resident) -> frozenset[str] | None:
+        """The weights of a program that are bound otherwise than this picture wants them.
+
+        None where the guard chose another Winograd size for one of these: another weight may not
+        need it, and pictures do not depend on what was bound before; and None where some are to be
+        held as another dtype.
+        """
+        if resident.weights is self.weights:
+            return UNCHANGED
+        program = resident.program
+        parameters = program.recipe.graph.parameters
+        names = changed(resident.weights, self.weights) & parameters.keys()
+        if names & program.winograd_sizes.keys():
             return None
-        self.residents.take(key)  # until all went well, and then it is the last that was in use
-        if names:
-            self.progress(f"adapting {self.parts[part].title}")
-            known.program.bind(self.weights.given, self.weights.drop, only=names)
-        known = replace(known, weights=self.weights)
-        self.residents.put(key, known)
-        return known
-
-    def _held_otherwise(self, program: Program) -> bool:
-        """Whether the weights of now are held as other dtypes than those of `program`."""
-        return self.dtypes(program.recipe.graph) != dict(program.recipe.weights)
+        held, wanted = (self._held(names, weights) for weights in (resident.weights, self.weights))
+        return names if held == wanted else None
 
     def graph(self, part: str, shape: tuple[int, ...]) -> Graph:
         """What `part` computes for `shape`. Raises InputError for an unknown part."""
-        if part not in self.parts:
-            raise InputError(f"no part is named {part!r}; known: {', '.join(self.parts)}")
+        self._title(part)
         return self.parts[part].graph(*shape)
 
     def dtypes(self, graph: Graph) -> dict[str, str]:
@@ -152,18 +163,22 @@ class Submodels:
 
         A quantised weight that an adapter changes is rounded to 8 bits, in the same groups.
         """
-        held = {}
-        for name in graph.parameters:
+        return self._held(graph.parameters, self.weights)
+
+    def _held(self, names: Iterable[str], weights: Adapted) -> dict[str, str]:
+        """The dtypes of those among `names` that are held as halves, or smaller."""
+        found = {}
+        for name in names:
             dtype = held_as(self.checkpoint.dtype(name))
-            if dtype in FORMATS and name in self.weights.changed:
+            if dtype in FORMATS and name in weights.changed:
                 dtype = of_eight_bits(dtype)
             if dtype is not None:
-                held[name] = dtype
-        return held
+                found[name] = dtype
+        return found
 
     def compiled(self, part: str, graph: Graph, like: Program | None = None) -> Program:
         """The program of `graph`, without weights; those of `like` will be bound."""
-        title = self.parts[part].title
+        title = self._title(part)
         self.progress(f"compiling {title}")
         return compile_graph(
             graph,

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from smalti.checkpoint import Companion, open_companion
-from smalti.diffusion.residents import Resident, Residents
+from smalti.diffusion.residents import Residents, Wanted, ignore
 from smalti.diffusion.tiles import tiles
 from smalti.errors import InputError
 from smalti.models import RrdbConfig, SrvggConfig, upscaler_graph
@@ -33,18 +33,21 @@ FACTOR_MAX = 16.0
 @dataclass
 class Upscaler:
     """A network that enlarges pictures, ready for any; `progress` is called with a line of text
-    before anything that may take over a second. `residents` hold its program."""
+    before anything that may take over a second. `residents` hold its program, for the picture
+    `user`; `say` hears what was done because memory was short."""
 
     net: Companion
     precision: str = "auto"
     threads: int | None = None
-    progress: Callable[[str], None] = lambda text: None
+    progress: Callable[[str], None] = ignore
     device: str = "cpu"
     residents: Residents = field(default_factory=Residents)
+    user: Hashable = field(default_factory=object)
+    say: Callable[[str], None] = ignore
 
     @classmethod
     def load(cls, path: str | Path, precision: str = "auto", threads: int | None = None,
-             progress: Callable[[str], None] = lambda text: None, device: str = "auto") -> Upscaler:
+             progress: Callable[[str], None] = ignore, device: str = "auto") -> Upscaler:
         """Open an upscaler in a file of any format: ESRGAN, Real-ESRGAN, or its compact network.
 
         Raises CheckpointError for anything else, InputError for an unknown device.
@@ -115,20 +118,20 @@ class Upscaler:
 
     def _tile(self, colours: Floats) -> Floats:
         image = np.ascontiguousarray(colours[None])
-        return self._program(colours.shape[1:]).run_checked({"image": image})["image"][0]
+        with self.residents.turn:
+            return self._program(colours.shape[1:]).run_checked({"image": image})["image"][0]
 
     def _program(self, shape: tuple[int, ...]) -> Program:
         """The program for tiles of a shape, with its weights."""
-        net, known = self.net, self.residents.get(self._key)
-        if known is not None and known.shape == shape:
-            return known.program
-        graph = upscaler_graph(net.config, 1, *shape)
-        program = compile_graph(graph, precision=self.precision, threads=self.threads,
-                                weights=net.held(graph), like=known and known.program,
-                                device=self.device)
-        self.residents.bind(self._key, Resident(program, shape), "the upscaler", net.given,
-                            net.drop)
-        return program
+        net = self.net
+
+        def build(like: Program | None) -> Program:
+            graph = upscaler_graph(net.config, 1, *shape)
+            return compile_graph(graph, precision=self.precision, threads=self.threads,
+                                 weights=net.held(graph), like=like, device=self.device)
+
+        return self.residents.ready(Wanted(self._key, "the upscaler", shape, net, build,
+                                           user=self.user, say=self.say)).program
 
     @property
     def _key(self) -> Hashable:
@@ -136,4 +139,4 @@ class Upscaler:
 
     def end(self) -> None:
         """It is not needed for a while."""
-        self.residents.done(self._key)
+        self.residents.done(self._key, self.user)

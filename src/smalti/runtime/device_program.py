@@ -332,6 +332,10 @@ class DeviceProgram(Program):
             result = OPERATIONS[call.operation].meaning(*operands, **call.attributes)
         self._write(call.result, np.asarray(result))
 
+    @property
+    def shared_bytes(self) -> int:
+        return sum(self.plan.slots[number].bytes for number in self._shared)
+
     def release(self) -> None:
         """Give back the memory of weights and intermediate results; `bind` brings them back."""
         self._forget_parts()

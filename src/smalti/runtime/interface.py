@@ -44,10 +44,10 @@ class Program(ABC):
     """A compiled graph: bind weights, run, save, ask what it does.
 
     `device` is the id of what it runs on, `inputs` and `outputs` are shapes by name (None where one
-    depends on values). `weights_bytes` are those of all weights as they are bound, `arena_bytes`
-    those of everything between kernels. `recipe` is what it was compiled from, and `targets` and
-    `winograd_sizes` say what was made of that. `bound` says whether it has all weights that it
-    needs to run.
+    depends on values). `weights_bytes` are those of all weights as they are bound, `shared_bytes`
+    those of them that another program holds, too, `arena_bytes` those of everything between
+    kernels. `recipe` is what it was compiled from, and `targets` and `winograd_sizes` say what was
+    made of that. `bound` says whether it has all weights that it needs to run.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Program(ABC):
     outputs: Mapping[str, tuple[int, ...] | None]
     bound: bool = True
     weights_bytes: int = 0
+    shared_bytes: int = 0
     arena_bytes: int = 0
     recipe: Recipe | None = None
     targets: tuple[str, ...] = ()

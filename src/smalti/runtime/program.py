@@ -199,6 +199,10 @@ class NativeProgram(Program):
         return self._stream is not None
 
     @property
+    def shared_bytes(self) -> int:
+        return sum(self.image.slots[number].bytes for number in self._shared)
+
+    @property
     def arena_bytes(self) -> int:
         """Bytes for everything between kernels, the threads' scratch memory included."""
         return self.image.arena_bytes + self.threads * self._scratch_bytes

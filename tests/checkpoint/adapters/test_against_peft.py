@@ -118,7 +118,7 @@ def test_outputs_are_those_of_diffusers(tmp_path: Path, weights: dict[str, np.nd
         return [next(iter(outputs.values())) for outputs in runs]
 
     before = results()
-    parts.weights = parts.adapted([Use(Adapter.open(tmp_path / "a.safetensors"), weight)])
+    parts = parts.using(parts.adapted([Use(Adapter.open(tmp_path / "a.safetensors"), weight)]))
     assert not parts.weights.fits[0].unused
     expected = of_diffusers(parts.checkpoint, tmp_path / "a.safetensors", weight)
     changed = [any(part == which for part, _ in layers(kind).values())
