@@ -36,6 +36,12 @@ def pytest_xdist_setupnodes(specs: list[object]) -> None:
         os.environ.setdefault(name, str(share))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The one switch that writes expected texts anew; see tests/programs/test_programs.py."""
+    parser.addoption("--update-programs", action="store_true",
+                     help="write the expected texts of tests/programs as they are now")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A compile cache of the tests' own, so that a first run is one."""
