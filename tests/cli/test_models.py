@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -227,6 +229,55 @@ def test_objects_in_array_files_are_never_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", x=np.ones(2), y=np.zeros(3))
     assert {n: a.tolist() for n, a in read_inputs([str(tmp_path / "b.npz")]).items()} == {
         "x": [1, 1], "y": [0, 0, 0]}
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_no_size_of_an_array_file_is_believed(tmp_path: Path, zipped: bool) -> None:
+    """A header of 96 bytes that says 576 GB, alone and in an archive."""
+    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (18000000000, 8), }".ljust(117)
+    content = b"\x93NUMPY\x01\x00" + struct.pack("<H", 118) + header.encode() + b"\n" + bytes(96)
+    path = tmp_path / ("a.npz" if zipped else "a.npy")
+    if zipped:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+            file.writestr("x.npy", content)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=r"float32\[18000000000, 8\], which is 576,000,000,000 "
+                                         r"bytes; there are 96\); give a .npy"):
+        read_inputs([str(path) if zipped else f"x={path}"])
+
+
+@pytest.mark.parametrize("content, why", [
+    (None, "is no file; give"), (b"", "does not begin as .npy files do"),
+    (b"\x93NUMPY\x03\x00", "version 3.0 of the format"), (b"PK\x05\x06" + bytes(17), "npy")])
+def test_what_is_no_array_file_is_refused(tmp_path: Path, content: bytes | None,
+                                          why: str) -> None:
+    path = tmp_path / "a.npy"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=why):
+        read_inputs([f"x={path}"])
+
+
+def test_arrays_without_elements_are_read(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((0, 8), np.float32))
+    assert read_inputs([f"x={tmp_path / 'a.npy'}"])["x"].shape == (0, 8)
+
+
+def test_inputs_that_memory_cannot_hold_are_refused_before_they_are_made(model: Path) -> None:
+    refused(run("run", model, "--random", "--shape", "rows=18000000000"), " GB of memory, and ",
+            "GB are free; choose smaller shapes")
+
+
+@pytest.mark.parametrize("value, said", [
+    (1e300, "holds 1e+300 at [0, 0], which f32 (up to 3.40282e+38) cannot hold; scale or clip"),
+    (16777217, "holds 16777217 at [0, 0], which f32 cannot hold exactly")])
+def test_numbers_that_an_input_cannot_hold_are_refused(model: Path, tmp_path: Path,
+                                                       value: float, said: str) -> None:
+    np.save(tmp_path / "a.npy", np.full((3, 8), value))
+    refused(run("run", model, f"x={tmp_path / 'a.npy'}"), said)
 
 
 def test_results_never_leave_their_folder() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from smalti.cli.output import check_writable, part_path
 from smalti.errors import InputError, OutputError
@@ -48,7 +49,8 @@ def read_inputs(texts: Sequence[str]) -> dict[str, np.ndarray]:
         if not isinstance(arrays, dict):
             arrays = {name: arrays}
         elif given:
-            raise InputError(f"{path} holds several arrays; give it without {name}=")
+            raise InputError(f"{path} holds arrays with names of their own; give it without "
+                             f"{name}=")
         if twice := sorted(set(arrays) & set(found)):
             raise InputError(f"the input {twice[0]!r} is given twice")
         found.update(arrays)
@@ -61,25 +63,63 @@ def _loaded(path: str) -> np.ndarray | dict[str, np.ndarray]:
 
     import numpy as np
 
+    from smalti.runtime.memory import check_free
+
     try:
-        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
+        if not Path(path).is_file():
+            raise InputError(f"{path} is no file; give a .npy or .npz file of numbers")
+        if not zipfile.is_zipfile(path):
+            with open(path, "rb") as stream:
+                empty = not _checked_bytes(stream, Path(path).stat().st_size)
+            return np.load(path, mmap_mode=None if empty else "r", allow_pickle=False)
+        with zipfile.ZipFile(path) as file:
+            for entry in file.infolist():
+                with file.open(entry) as stream:
+                    size = _checked_bytes(stream, entry.file_size)
+                check_free(size, f"{entry.filename} in {path} takes", "give smaller arrays")
+        with np.load(path, allow_pickle=False) as loaded:
             return {name: loaded[name] for name in loaded.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{path} cannot be read as an array ({error}); give a .npy or .npz file "
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{path} cannot be read as an array ({why}); give a .npy or .npz file "
                          f"of numbers") from None
 
 
+def _checked_bytes(stream: IO[bytes], file_bytes: int) -> int:
+    """Bytes of the array in a .npy file. Raises ValueError where its header says more or fewer than
+    there are in the file: numpy would believe it and ask for the memory."""
+    from numpy.lib import format as npy
+
+    headers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    try:
+        version = npy.read_magic(stream)
+    except ValueError:
+        raise ValueError("it does not begin as .npy files do") from None
+    if version not in headers:  # 3.0 is of records with names of any letters
+        raise ValueError(f"it is of version {version[0]}.{version[1]} of the format")
+    shape, _, dtype = headers[version](stream)
+    said, there = prod(shape) * dtype.itemsize, file_bytes - stream.tell()
+    if said != there:
+        raise ValueError(f"its header says {dtype}{list(shape)}, which is {said:,} bytes; there "
+                         f"are {there:,}")
+    return said
+
+
 def random_inputs(types: Mapping[str, tuple[tuple[int, ...], str]],
-                  rows: Mapping[str, int]) -> dict[str, np.ndarray]:
+                  rows: Mapping[str, int], beside_bytes: int = 0) -> dict[str, np.ndarray]:
     """Seeded arrays for inputs of these shapes and dtypes: standard normal, or 0 and 1 where they
-    are integers; rows of tables are drawn among the `rows` there are."""
+    are integers; rows of tables are drawn among the `rows` there are.
+
+    Raises DeviceError where they do not fit into free memory together with `beside_bytes`.
+    """
     import numpy as np
 
     from smalti.graph.operation import DTYPES, FLOATS
+    from smalti.runtime.memory import check_free
 
+    check_free(beside_bytes + sum(prod(shape) * np.dtype(DTYPES[dtype]).itemsize
+                                  for shape, dtype in types.values()),
+               "the inputs and a run take", "choose smaller shapes with --shape")
     random, found = np.random.default_rng(0), {}
     for name, (shape, dtype) in types.items():
         if name in rows or dtype not in FLOATS:

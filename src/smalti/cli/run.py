@@ -63,7 +63,7 @@ def run(model: Path, inputs: tuple[str, ...], output: Path | None, weights: Path
         importlib.import_module("smalti.runtime")
     imported = time.perf_counter()
     show_progress(f"loading {model}")
-    program = opened(model, wanted, given, precision, threads, recompile, device)
+    program = opened(model, wanted, given, precision, threads, recompile, device, to_run=True)
     loaded = time.perf_counter()
     if weights is not None:
         show_progress(f"loading {weights}")
@@ -73,7 +73,7 @@ def run(model: Path, inputs: tuple[str, ...], output: Path | None, weights: Path
                          f"of them, .onnx or .smalti")
     bound = time.perf_counter()
     if random:
-        given = random_inputs(*inputs_of(program))
+        given = random_inputs(*inputs_of(program), program.arena_bytes)
     elif set(given) != set(program.inputs):
         raise InputError(missing_inputs(program, given))
     show_progress(f"running {program.name}")
@@ -92,10 +92,11 @@ def run(model: Path, inputs: tuple[str, ...], output: Path | None, weights: Path
 
 def opened(model: Path, shapes: dict, given: dict[str, np.ndarray], precision: str | None,
            threads: int | None, recompile: bool, device: str = "cpu",
-           objective: str | None = None) -> Program:
+           objective: str | None = None, to_run: bool = False) -> Program:
     """The program of a file, with the weights that it has.
 
-    Dimensions that a model leaves open are those of the arrays given.
+    Dimensions that a model leaves open are those of the arrays given. Where it is `to_run` here,
+    inputs and outputs that free memory cannot hold are refused before anything is compiled.
     """
     def progress(done: int, total: int) -> None:
         show_progress(f"compiling {model.name}: {done} of {total}")
@@ -113,13 +114,20 @@ def opened(model: Path, shapes: dict, given: dict[str, np.ndarray], precision: s
             raise InputError("an engine file has the objective that it was compiled for; give "
                              "--objective to `smalti compile`")
         return load(model, threads=threads, recompile=recompile, progress=progress)
+    from smalti.frontend.onnx import load as load_onnx
     from smalti.runtime.choice import chosen
+    from smalti.runtime.memory import check_free
     from smalti.runtime.models import compile_model
 
     if recompile:
         raise InputError(f"--recompile is for engine files; {model} is compiled anyway")
     shapes = {**{name: array.shape for name, array in given.items()}, **shapes}
-    return compile_model(model, shapes=shapes, precision=precision or "f32", threads=threads,
+    loaded = load_onnx(model, shapes)
+    if to_run and loaded.static:
+        ends = (*loaded.graph.inputs.values(), *loaded.graph.outputs.values())
+        check_free(sum(value.type.bytes for value in ends), "the inputs and outputs take",
+                   "choose smaller shapes")
+    return compile_model(loaded, precision=precision or "f32", threads=threads,
                          progress=progress, device=chosen(device),
                          objective=objective or "latency")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from smalti.errors import DeviceError
 
 RESIDENT = Path("/proc/self/statm")
 """Where Linux tells the pages that a process has."""
+CHECKED_BYTES = 64 << 20
+"""Less is asked for without looking at what is free, which takes about 50 µs."""
 
 
 def resident_bytes() -> int | None:
@@ -22,11 +25,58 @@ def resident_bytes() -> int | None:
         return None
 
 
+def free_bytes(root: Path = Path("/")) -> int | None:
+    """Bytes of memory that this process can still be given, free swap included, and no more than
+    its control group leaves it; None where the system does not tell.
+
+    `root` has the files by which Linux tells.
+    """
+    entries = dict(re.findall(r"^(\w+):\s*(\d+) kB$", _text(root / "proc/meminfo"), re.M))
+    if "MemAvailable" not in entries:
+        return None
+    found = [1024 * (int(entries["MemAvailable"]) + int(entries.get("SwapFree", 0)))]
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if controllers in ("", "memory"):
+            top = root / "sys/fs/cgroup" / controllers
+            found += [left for folder in {top, top / path.strip("/")}
+                      if (left := _left(folder)) is not None]
+    return max(0, min(found))
+
+
+def _left(folder: Path) -> int | None:
+    """Bytes that a control group leaves, what it can drop of its file cache among them."""
+    limit, taken = (_text(folder / name) or _text(folder / other) for name, other in (
+        ("memory.max", "memory.limit_in_bytes"), ("memory.current", "memory.usage_in_bytes")))
+    if not limit.isdigit() or not taken.isdigit():  # "max": there is none
+        return None
+    cached = re.findall(r"^(?:total_)?inactive_file (\d+)$", _text(folder / "memory.stat"), re.M)
+    return int(limit) - int(taken) + max(map(int, cached), default=0)
+
+
+def _text(path: Path) -> str:
+    """What a small file of the system says; empty where there is none."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def check_free(size: int, what: str, advice: str) -> None:
+    """Raise DeviceError where `size` bytes are more than there is free memory: the system would
+    promise them, and end some process when they are written to."""
+    free = free_bytes() if size >= CHECKED_BYTES else None
+    if free is not None and size > free:
+        raise DeviceError(f"{what} {size / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are "
+                          f"free; {advice}")
+
+
 def anonymous(size: int) -> np.ndarray:
     """`size` zeroed bytes, in large pages where the system has them.
 
     Raises DeviceError when there is not enough.
     """
+    check_free(size, "a run needs", "choose a smaller size, or close other programs")
     options = {}
     if hasattr(mmap, "MAP_PRIVATE"):  # shared memory would not get large pages
         options["flags"] = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
