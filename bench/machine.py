@@ -28,6 +28,7 @@ from smalti.benchmark.plot import Series, plot
 from smalti.benchmark.suite import CASES
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits
+from smalti.compiler import prediction
 from smalti.fuse import HostRegion
 from smalti.machine import attention, convolution, product, rows, simt
 from smalti.machine.calibration import fit, fitted
@@ -36,7 +37,6 @@ from smalti.machine.estimate import places, timed_all
 from smalti.machine.family import Family, Sizes
 from smalti.machine.fitted import Fitted
 from smalti.machine.residual import learned
-from smalti.runtime import prediction
 from smalti.runtime.alternative import Alternative
 from smalti.runtime.compiler import compile_graph, regions_of
 from smalti.runtime.devices import best_level, calibration, cpu, modelled

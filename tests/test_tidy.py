@@ -18,8 +18,8 @@ FILE_LINES_MAX = 600
 # Top to bottom: a layer imports only itself and what stands above it.
 LAYERS = (
     "errors", "settings", "graph", "frontend", "rewrite", "kernel", "fuse", "schedule", "machine",
-    "tune", "codegen", "runtime", "nn", "models", "families", "checkpoint", "diffusion", "export",
-    "benchmark", "dojo", "cli",
+    "tune", "codegen", "compiler", "runtime", "nn", "models", "families", "checkpoint",
+    "diffusion", "export", "benchmark", "dojo", "cli",
 )
 
 # Modules that something other than an import reaches: the console script and `python -m smalti`.

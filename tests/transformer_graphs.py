@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from native_regions import arrays_for, relative_error
 
+from smalti.compiler.module import HostCall
 from smalti.graph import Graph, evaluate
 from smalti.runtime.compiler import compile_graph
-from smalti.runtime.image import HostCall
 from smalti.runtime.program import NativeProgram
 
 

@@ -19,8 +19,8 @@ import pytest
 from onnx import numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 
+from smalti.compiler.module import HostCall
 from smalti.errors import SmaltiError, UnsupportedError, UnsupportedNode
-from smalti.runtime.image import HostCall
 from smalti.runtime.models import compile_model
 from smalti.runtime.program import NativeProgram
 

@@ -32,13 +32,13 @@ from pathlib import Path
 import numpy as np
 
 from smalti.codegen.x86.instructions import LEVELS
+from smalti.compiler.module import HEADER, MAGIC
 from smalti.errors import IllegalSchedule, SmaltiError, VerificationError
 from smalti.graph import Graph
 from smalti.graph.quantised import quantised
 from smalti.runtime import container, engine
 from smalti.runtime.compiler import Recipe
 from smalti.runtime.engine_file import EngineFile
-from smalti.runtime.image import HEADER, MAGIC
 from smalti.runtime.interface import Program
 from smalti.runtime.report import engine_report
 

@@ -32,6 +32,8 @@ from smalti.codegen.x86.functions import FUNCTIONS as X86_FUNCTIONS
 from smalti.codegen.x86.instructions import LEVELS, level
 from smalti.codegen.x86.lower import limits as x86_limits
 from smalti.codegen.x86.lower import lower as lower_for_x86
+from smalti.compiler.front import prepared
+from smalti.compiler.module import HostCall, Image, Place
 from smalti.errors import IllegalSchedule, UnsupportedError
 from smalti.fuse import HostRegion
 from smalti.graph import Graph, show
@@ -41,9 +43,7 @@ from smalti.runtime.compiler import regions_of as x86_regions
 from smalti.runtime.device_compiler import DeviceRecipe, plan_of
 from smalti.runtime.device_compiler import regions_of as gpu_regions
 from smalti.runtime.device_plan import DeviceLaunch, DevicePlan, Stored
-from smalti.runtime.front import prepared
 from smalti.runtime.gpu import Module
-from smalti.runtime.image import HostCall, Image, Place
 from smalti.runtime.known import Known
 from smalti.schedule.choose import choose
 from smalti.schedule.group import GroupLimits, MatrixShape

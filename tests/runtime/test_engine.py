@@ -280,7 +280,7 @@ def test_a_file_without_code_for_this_machine_says_so_and_can_be_recompiled(
 
 def test_a_file_of_another_program_form_can_only_be_recompiled(path: Path, tmp_path: Path,
                                                                monkeypatch) -> None:
-    monkeypatch.setattr("smalti.runtime.image.MAGIC", b"SMALTI\0\xfe")
+    monkeypatch.setattr("smalti.compiler.module.MAGIC", b"SMALTI\0\xfe")
     with pytest.raises(EngineError, match="not a program of this version"):
         smalti.load(path)
     monkeypatch.setenv("SMALTI_CACHE", str(tmp_path))

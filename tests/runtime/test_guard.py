@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from native_regions import relative_error
 
+from smalti.compiler.module import Image
 from smalti.errors import InputError, NumericsError
 from smalti.graph import Graph, evaluate
 from smalti.graph.quantised import quantised
 from smalti.runtime.compiler import compile_graph
 from smalti.runtime.guard import ERROR_MAX, winograd_error
-from smalti.runtime.image import Image
 from smalti.runtime.program import NativeProgram
 
 

@@ -8,12 +8,12 @@ from native_regions import LEVELS, relative_error
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits
+from smalti.compiler.module import HostCall, Image
 from smalti.errors import InputError
 from smalti.graph import Graph, Value, evaluate
 from smalti.graph.operation import DTYPES, FLOATS, Type
 from smalti.rewrite.halves import widened
 from smalti.runtime.compiler import build_image, compile_graph
-from smalti.runtime.image import HostCall, Image
 from smalti.runtime.program import NativeProgram
 
 Arrays = dict[str, np.ndarray]

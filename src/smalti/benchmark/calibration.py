@@ -17,6 +17,7 @@ import numpy as np
 from smalti import machine, nn
 from smalti.benchmark import probes
 from smalti.codegen.x86.instructions import level
+from smalti.compiler.prediction import launches
 from smalti.graph import Graph, Value
 from smalti.machine import cpu
 from smalti.machine.cpu.fitting import Sample, fitted
@@ -24,7 +25,6 @@ from smalti.machine.detection import at_level
 from smalti.runtime.compiler import compile_graph
 from smalti.runtime.devices import cpu as processor
 from smalti.runtime.devices import modelled_code
-from smalti.runtime.prediction import launches
 from smalti.runtime.program import NativeProgram
 
 ROUNDS, SECONDS_EACH, RUNS_MIN = 3, 0.02, 3

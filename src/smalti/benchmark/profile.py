@@ -16,10 +16,10 @@ import numpy as np
 
 from smalti.benchmark.roofline import Roofline
 from smalti.benchmark.table import columns, duration
+from smalti.compiler.module import RegionInfo
 from smalti.errors import DeviceError
 from smalti.graph.operation import DTYPES, FLOATS
 from smalti.runtime.device_program import DeviceProgram
-from smalti.runtime.image import RegionInfo
 from smalti.runtime.interface import Program
 from smalti.runtime.program import NativeProgram
 

@@ -20,11 +20,11 @@ from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import PackedWeight, lower
 from smalti.codegen.x86.lowered import pointers
 from smalti.codegen.x86.packing import lower_packing
+from smalti.compiler.module import Image, Slot
 from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import Kernel
 from smalti.runtime.executable import Executable, joined
-from smalti.runtime.image import Image, Slot
 from smalti.runtime.memory import anonymous
 from smalti.runtime.sources import Read
 from smalti.runtime.table import Row, Table

@@ -25,6 +25,20 @@ from smalti.codegen.x86.functions import FUNCTIONS
 from smalti.codegen.x86.instructions import Level, level
 from smalti.codegen.x86.lower import Lowered, PackedWeight, limits, lower
 from smalti.codegen.x86.packing import lower_packing
+from smalti.compiler.arena import Arena, arranged
+from smalti.compiler.front import prepared, show_regions
+from smalti.compiler.module import (
+    HostCall,
+    Image,
+    Launch,
+    Operand,
+    Place,
+    RegionInfo,
+    Slot,
+    WinogradWeight,
+)
+from smalti.compiler.strips import Course, Turn, courses, saves_much
+from smalti.compiler.verifier import verify as verify_image
 from smalti.errors import IllegalSchedule, InputError, UnsupportedError, UnsupportedNode
 from smalti.fuse import HostRegion, Partition, View, narrowed, partition
 from smalti.fuse import held as with_halves
@@ -36,26 +50,12 @@ from smalti.kernel import verify
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.kernel.traffic import touched
 from smalti.runtime import cache
-from smalti.runtime.arena import Arena, arranged
 from smalti.runtime.devices import available_levels, best_level, cpu
 from smalti.runtime.executable import joined
-from smalti.runtime.front import prepared, show_regions
-from smalti.runtime.image import (
-    HostCall,
-    Image,
-    Launch,
-    Operand,
-    Place,
-    RegionInfo,
-    Slot,
-    WinogradWeight,
-)
 from smalti.runtime.interface import Program
 from smalti.runtime.known import Known
 from smalti.runtime.program import NativeProgram
 from smalti.runtime.reference import ReferenceProgram
-from smalti.runtime.strips import Course, Turn, courses, saves_much
-from smalti.runtime.verifier import verify as verify_image
 from smalti.schedule import Schedule, arithmetic
 from smalti.schedule.choose import WINOGRAD_MAX
 from smalti.schedule.schedule import Limits

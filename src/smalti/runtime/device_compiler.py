@@ -19,6 +19,7 @@ from smalti import settings
 from smalti.codegen.gpu import GroupProgram, Lowered
 from smalti.codegen.gpu.functions import FUNCTIONS
 from smalti.codegen.gpu.lower import lower
+from smalti.compiler.front import prepared, show_regions
 from smalti.errors import IllegalSchedule, InputError, UnsupportedError, UnsupportedNode
 from smalti.fuse import Partition, Region, narrowed, partition
 from smalti.fuse import held as with_halves
@@ -30,7 +31,6 @@ from smalti.kernel.form import Kernel
 from smalti.runtime import cache
 from smalti.runtime.device_plan import DevicePlan, planned
 from smalti.runtime.device_program import DeviceProgram
-from smalti.runtime.front import prepared, show_regions
 from smalti.runtime.gpu import Gpu, Module
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupLimits

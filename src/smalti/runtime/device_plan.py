@@ -21,15 +21,15 @@ from smalti.codegen.gpu import GroupProgram, Lowered, Packed
 from smalti.codegen.gpu.form import Binding
 from smalti.codegen.gpu.lowered import RAW, STORED_AS, WORKSPACE
 from smalti.codegen.gpu.scalars import scalarised
+from smalti.compiler.arena import arranged
+from smalti.compiler.decoding import decoded
+from smalti.compiler.module import Place, RegionInfo
+from smalti.compiler.strips import Course, Turn
 from smalti.errors import InputError
 from smalti.fuse import HostRegion, Partition, Region, Storage, View
 from smalti.fuse.support import When
 from smalti.graph.operation import DTYPES
-from smalti.runtime.arena import arranged
-from smalti.runtime.decoding import decoded
 from smalti.runtime.gpu import Module
-from smalti.runtime.image import Place, RegionInfo
-from smalti.runtime.strips import Course, Turn
 from smalti.schedule.group import GroupLimits
 
 ON_DEVICE = ("arena", "input")

@@ -15,6 +15,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from smalti.compiler.module import finite_at
+from smalti.compiler.outlook import Expected, on_gpu, running
 from smalti.errors import DeviceLostError, DeviceMemoryError, InputError
 from smalti.graph.operation import DTYPES, OPERATIONS
 from smalti.runtime.device_plan import DeviceCall, DeviceLaunch, DevicePlan, DeviceSlot, Stored
@@ -23,10 +25,8 @@ from smalti.runtime.devices import recorded
 from smalti.runtime.explanation import explained_on
 from smalti.runtime.gpu import Buffer, Dispatch, Gpu, Pipeline, Recording
 from smalti.runtime.host import refusals
-from smalti.runtime.image import finite_at
 from smalti.runtime.inputs import all_given, check_rows, checked_input
 from smalti.runtime.interface import Program, Recipe
-from smalti.runtime.outlook import Expected, on_gpu, running
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 from smalti.runtime.weights import checked
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from smalti import __version__, settings
 from smalti.codegen.x86.instructions import LEVELS, level
+from smalti.compiler.module import Image
 from smalti.errors import EngineError, InputError
 from smalti.graph import show
 from smalti.graph.operation import DTYPES
@@ -39,7 +40,6 @@ from smalti.runtime.engine_file import (
     EngineFile,
     Parameter,
 )
-from smalti.runtime.image import Image
 from smalti.runtime.inputs import checked_path
 from smalti.runtime.interface import Program
 from smalti.runtime.program import NativeProgram

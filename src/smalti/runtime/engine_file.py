@@ -19,15 +19,15 @@ from pathlib import Path
 
 import numpy as np
 
+from smalti.compiler.decoding import decoded
+from smalti.compiler.module import Image
+from smalti.compiler.verifier import verify
 from smalti.errors import EngineError, InputError, VerificationError
 from smalti.graph import Graph
 from smalti.graph.operation import DTYPES, Type
 from smalti.graph.quantised import FORMATS, Quantised
 from smalti.graph.text import parse
 from smalti.runtime.container import Container
-from smalti.runtime.decoding import decoded
-from smalti.runtime.image import Image
-from smalti.runtime.verifier import verify
 
 GRAPH, IMAGE, WEIGHTS, ABOUT = "graph", "image ", "weights", "about"
 SUFFIX = ".smalti"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from smalti.compiler.kernel_table import HOST, KernelRow, KernelTable
+from smalti.compiler.module import Image, RegionInfo
+from smalti.compiler.outlook import Expected
+from smalti.compiler.prediction import predicted
 from smalti.graph import Graph
 from smalti.machine.cpu import KernelEstimate
 from smalti.machine.device import Device
 from smalti.runtime import devices
 from smalti.runtime.device_plan import DeviceLaunch, DevicePlan
-from smalti.runtime.image import Image, RegionInfo
-from smalti.runtime.kernel_table import HOST, KernelRow, KernelTable
-from smalti.runtime.outlook import Expected
-from smalti.runtime.prediction import predicted
 
 
 def explained(image: Image, device: Device, threads: int, seconds: Sequence[float] | None,

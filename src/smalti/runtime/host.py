@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from smalti.compiler.module import HostCall, array_at
 from smalti.errors import DeviceError, InputError
 from smalti.graph.operation import OPERATIONS
-from smalti.runtime.image import HostCall, array_at
 
 
 def bound(call: HostCall, arena: np.ndarray,

@@ -11,13 +11,13 @@ from typing import Protocol
 import numpy as np
 
 from smalti import machine
+from smalti.compiler.kernel_table import COLUMNS
+from smalti.compiler.module import Image
+from smalti.compiler.outlook import outlook
 from smalti.errors import InputError, NumericsError, first_of
 from smalti.fuse import Partition
 from smalti.graph import Graph
-from smalti.runtime.image import Image
 from smalti.runtime.inputs import checked_path, finite
-from smalti.runtime.kernel_table import COLUMNS
-from smalti.runtime.outlook import outlook
 from smalti.runtime.sources import Done, Weights, nothing
 
 LISTED_MAX = 6

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from smalti.compiler.module import HostCall, Image, Launch, Place, Slot, array_at, finite_at
 from smalti.errors import NumericsError
 from smalti.runtime.alternative import Alternative
 from smalti.runtime.devices import modelled
 from smalti.runtime.executable import Executable
 from smalti.runtime.explanation import explained
 from smalti.runtime.host import bound
-from smalti.runtime.image import HostCall, Image, Launch, Place, Slot, array_at, finite_at
 from smalti.runtime.inputs import all_given, check_rows, checked_input
 from smalti.runtime.interface import Program, Recipe
 from smalti.runtime.memory import anonymous

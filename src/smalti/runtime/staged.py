@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from smalti.compiler.kernel_table import wrapped
 from smalti.errors import DeviceError, InputError, UnsupportedError, UnsupportedNode
 from smalti.frontend.onnx.hosted import host_results, is_hosted
 from smalti.frontend.onnx.model import Model, Stage
@@ -26,7 +27,6 @@ from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES, Type
 from smalti.runtime.inputs import all_given, checked_input
 from smalti.runtime.interface import Program
-from smalti.runtime.kernel_table import wrapped
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 
 VARIANTS_MAX = 64

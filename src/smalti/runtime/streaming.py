@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from smalti.compiler.module import HostCall, Image, Launch
 from smalti.errors import InputError
-from smalti.runtime.image import HostCall, Image, Launch
 from smalti.runtime.memory import anonymous
 from smalti.runtime.weights import ALIGNMENT, LARGE_BYTES
 

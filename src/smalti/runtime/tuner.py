@@ -22,13 +22,13 @@ import numpy as np
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits
+from smalti.compiler.module import HostCall
 from smalti.errors import IllegalSchedule, VerificationError
 from smalti.kernel.form import Kernel
 from smalti.kernel.text import parse as parse_kernel
 from smalti.machine.cpu import estimate_kernel
 from smalti.runtime.alternative import Alternative
 from smalti.runtime.devices import cpu, modelled
-from smalti.runtime.image import HostCall
 from smalti.runtime.known import scope, store
 from smalti.runtime.program import NativeProgram
 from smalti.runtime.sources import Read

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from smalti.compiler.module import Image, Slot
 from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph.operation import DTYPES, FLOATS, HALVES
 from smalti.graph.quantised import FORMATS, Quantised, quantised
 from smalti.runtime.conversion import converted
 from smalti.runtime.guard import ERROR_MAX, sampled, winograd_error
-from smalti.runtime.image import Image, Slot
 from smalti.runtime.memory import anonymous
 from smalti.runtime.sources import Done, Read
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from smalti.runtime.decoding import decoded
+from smalti.compiler.decoding import decoded
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from smalti.compiler.module import Place
+from smalti.compiler.plan import Interval, plan
+from smalti.compiler.strips import Course
 from smalti.fuse import View
 from smalti.fuse.view import Storage
-from smalti.runtime.image import Place
-from smalti.runtime.plan import Interval, plan
-from smalti.runtime.strips import Course
 
 ALIGNMENT = 128
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from smalti import nn
+from smalti.compiler.prediction import launches, predicted
 from smalti.graph import Graph
 from smalti.machine import cpu
 from smalti.machine.device import GUESSED, MEASURED
 from smalti.runtime.compiler import compile_graph
 from smalti.runtime.devices import calibration, calibration_path, modelled, modelled_code
-from smalti.runtime.prediction import launches, predicted
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,10 @@ import pytest
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits
+from smalti.compiler.module import HEADER, MAGIC, Image, Place, array_at
 from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.runtime.compiler import build_image
-from smalti.runtime.image import HEADER, MAGIC, Image, Place, array_at
 from smalti.runtime.program import NativeProgram
 
 

@@ -20,10 +20,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from smalti.compiler.lives import Lives
 from smalti.fuse import Partition, Storage
 from smalti.fuse.siblings import siblings, side_by_side
 from smalti.fuse.support import When
-from smalti.runtime.lives import Lives
 from smalti.schedule import Schedule
 from smalti.schedule.walk import Walk, walk
 

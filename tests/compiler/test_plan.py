@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smalti.runtime.plan import Interval, lower_bound, plan
+from smalti.compiler.plan import Interval, lower_bound, plan
 
 INTERVALS = st.lists(st.builds(
     lambda size, first, length: Interval(size, first, first + length),

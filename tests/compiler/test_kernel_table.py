@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from smalti.runtime.kernel_table import COLUMNS_MIN, LONGEST, KernelRow, KernelTable
+from smalti.compiler.kernel_table import COLUMNS_MIN, LONGEST, KernelRow, KernelTable
 
 LONG = "a_name_without_a_space_" * 10
 ROWS = [KernelRow(0, "contraction", "first", 4_000_000, 0.003, None, "arithmetic",

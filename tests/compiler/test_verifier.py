@@ -9,11 +9,11 @@ import pytest
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits
+from smalti.compiler.module import HostCall, Image, Launch, Operand, Place
+from smalti.compiler.verifier import verify
 from smalti.errors import VerificationError
 from smalti.graph import Graph
 from smalti.runtime.compiler import build_image
-from smalti.runtime.image import HostCall, Image, Launch, Operand, Place
-from smalti.runtime.verifier import verify
 
 
 def image() -> Image:

@@ -15,13 +15,13 @@ from native_regions import LEVELS, arrays_for, relative_error
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits
+from smalti.compiler import strips
+from smalti.compiler.module import Image
 from smalti.errors import NumericsError
 from smalti.graph import Graph, Value, evaluate
 from smalti.models import vae_decoder_graph
 from smalti.models.config import VaeConfig
-from smalti.runtime import strips
 from smalti.runtime.compiler import build_image
-from smalti.runtime.image import Image
 from smalti.runtime.program import SCRATCH_ALIGNMENT, NativeProgram
 from smalti.runtime.table import Table
 

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from smalti import machine
+from smalti.compiler.arena import arranged
+from smalti.compiler.kernel_table import KernelRow, KernelTable
+from smalti.compiler.strips import Course, Turn
 from smalti.fuse import HostRegion, Partition, Region
 from smalti.fuse.support import When
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.kernel.traffic import touched
 from smalti.machine import cpu
 from smalti.machine.device import GUESSED, Device
-from smalti.runtime.arena import arranged
-from smalti.runtime.kernel_table import KernelRow, KernelTable
-from smalti.runtime.strips import Course, Turn
 from smalti.schedule.choose import WINOGRAD_MAX
 from smalti.schedule.merge import contraction_extents, weights_batched
 from smalti.schedule.schedule import Limits

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from smalti.compiler.module import HostCall, Image, Launch, Place, Slot
 from smalti.errors import InputError, VerificationError
 from smalti.graph.operation import DTYPES, OPERATIONS, Type
 from smalti.graph.quantised import FORMATS
-from smalti.runtime.image import HostCall, Image, Launch, Place, Slot
 
 TILES_MAX = (1 << 31) - 1
 MEMORY_BYTES_MAX = 1 << 46

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from smalti.compiler.module import HostCall, Image, Launch
 from smalti.kernel.form import Kernel
 from smalti.kernel.text import parse
 from smalti.machine import cpu
 from smalti.machine.device import Device
-from smalti.runtime.image import HostCall, Image, Launch
 from smalti.schedule import parse as parse_schedule
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from smalti.compiler.decoding import decoded
 from smalti.errors import InputError
 from smalti.graph.operation import DTYPES, FLOATS
-from smalti.runtime.decoding import decoded
 
 HEADER = struct.Struct("<8s32sQQQ")
 """Magic, SHA-256 of all that follows it, and the bytes of text, code and constants."""
