@@ -9,7 +9,8 @@ from pathlib import Path
 from smalti.codegen.x86.functions import FUNCTIONS
 from smalti.errors import InputError, UnsupportedError
 from smalti.frontend.onnx import Model, load, read_model
-from smalti.frontend.onnx.tensors import DTYPE_OF, Tensors
+from smalti.frontend.onnx.tensors import DTYPE_OF
+from smalti.frontend.onnx.weights import ModelTensors
 from smalti.fuse import HostRegion, partition
 from smalti.graph import Graph
 from smalti.rewrite import rewrite
@@ -48,20 +49,19 @@ def onnx_report(path: Path, shapes: Mapping[str, tuple[int, ...] | int]) -> str:
     """
     source = read_model(path)
     graph = source.proto.graph
-    tensors = Tensors(graph.initializer, source.folder)
+    weights = ModelTensors(source.proto, source.folder).weights().values()
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}"
                        for domain, version in source.opsets.items())
-    types = [type for name in tensors if (type := tensors.type(name)) is not None]
-    numbers, dtypes = sum(type.size for type in types), Counter(type.dtype for type in types)
+    numbers, dtypes = sum(t.size for t in weights), Counter(t.dtype for t in weights)
     lines = [
         ("file", str(path)),
         ("format", f"ONNX, operators {opsets}, by "
                    f"{source.proto.producer_name or 'an unnamed exporter'} "
                    f"{source.proto.producer_version}".rstrip()),
         ("name", graph.name or source.name),
-        ("inputs", _listing(map(_declared, (v for v in graph.input if v.name not in tensors)))),
+        ("inputs", _listing(map(_declared, source.inputs))),
         ("outputs", _listing(map(_declared, graph.output))),
-        ("weights", f"{len(types)}, {_count(numbers)} numbers: "
+        ("weights", f"{len(weights)}, {_count(numbers)} numbers: "
                     + (", ".join(f"{n} of {dtype}" for dtype, n in dtypes.most_common())
                        or "none")),
         *_operators(Counter(node.op_type if not node.domain else f"{node.domain}.{node.op_type}"

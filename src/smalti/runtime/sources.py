@@ -82,12 +82,12 @@ def _of_engine_file(file: EngineFile) -> Source:
 
 
 def _of_model(path: Path) -> Source:
-    """The initializers of an ONNX file; some are no weights, but shapes and the like."""
+    """The tensors of an ONNX file; some are no weights, but shapes and the like."""
     from smalti.frontend.onnx import read_model
-    from smalti.frontend.onnx.tensors import Tensors
+    from smalti.frontend.onnx.weights import ModelTensors
 
     source = read_model(path)
-    tensors = Tensors(source.proto.graph.initializer, source.folder)
+    tensors = ModelTensors(source.proto, source.folder)
     shapes = {name: type.shape for name in tensors if (type := tensors.type(name)) is not None}
     return Source(str(path), shapes, tensors.__getitem__, whole=False)
 

@@ -23,8 +23,10 @@ from smalti.frontend.onnx.hosted import host_results, is_hosted
 from smalti.frontend.onnx.model import Model, Stage
 from smalti.frontend.onnx.registry import Attributes
 from smalti.frontend.onnx.steps import Step, body_steps, fields_of, inner_scope
+from smalti.frontend.onnx.weights import is_weight
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES, Type
+from smalti.graph.quantised import Quantised
 from smalti.runtime.inputs import all_given, checked_input
 from smalti.runtime.interface import Program
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
@@ -100,7 +102,7 @@ class Machine:
                     {key: arrays[key] for key in variant.stage.graph.inputs}))
             arrays.update(variant.stage.constants)
             place = variant.rest
-        return [arrays[key] if key in arrays else self.model.tensors[key] for key in wanted]
+        return [self._array(arrays, key) for key in wanted]
 
     # ------------------------------------------------------------------ between stages
 
@@ -122,12 +124,16 @@ class Machine:
         return tuple(done)
 
     def _array(self, arrays: Mapping[str, Any], key: str) -> Any:
-        return arrays[key] if key in arrays else self.model.tensors[key]
+        """A value that is there; of a weight, the one that is bound."""
+        if key in arrays:
+            return arrays[key]
+        type = self.model.tensors.type(key)
+        return self.model.tensors[key] if type is None or not is_weight(type) else self.read(key)
 
     def _body(self, place: Place, step: Step,
               arrays: Mapping[str, Any]) -> Callable[[str, Sequence[Any]], list[Any]]:
         """Runs the bodies of `step`; what they read from outside is in `arrays`."""
-        captured = {key: self._array(arrays, key) for key in step.captured}
+        captured = {key: arrays[key] for key in step.captured if key in arrays}
 
         def run(name: str, operands: Sequence[Any]) -> list[Any]:
             known = place.bodies.get((step, name))
@@ -251,9 +257,16 @@ class StagedProgram(Program):
              bytes_max: int | None = None) -> None:
         """As `Program.bind`; `weights` are kept, for stages that are compiled later, and nothing is
         shared with `like`, or read again to keep below `bytes_max`."""
-        types = {name: self.model.tensors.type(name) for name in self.model.tensors}
-        read, _ = reading(weights, done, {}, types, self.name, strict)
-        self._machine.bind(read, only and frozenset(only))
+        read, _ = reading(weights, done, {}, self.model.tensors, self.name, strict)
+
+        def found(name: str) -> np.ndarray | Quantised:
+            try:
+                return read(name)
+            except KeyError:
+                raise InputError(f"the weight {name!r} of {self.name} is missing in the weights "
+                                 f"that are bound; give it with the others") from None
+
+        self._machine.bind(found, only and frozenset(only))
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs for `inputs`. Raises InputError for inputs that do not fit, and where values

@@ -45,7 +45,8 @@ from smalti.frontend.onnx.steps import (
     same,
     steps_of,
 )
-from smalti.frontend.onnx.tensors import ELEMENT_OF, PACKED, Tensors
+from smalti.frontend.onnx.tensors import ELEMENT_OF, read, type_of
+from smalti.frontend.onnx.weights import ModelTensors, is_mask, is_weight
 from smalti.graph import Value
 from smalti.graph.graph import CONSTANT_ELEMENTS_MAX
 from smalti.graph.operation import DTYPES, FLOATS
@@ -53,23 +54,8 @@ from smalti.graph.operation import DTYPES, FLOATS
 KNOWN_FLOPS_MAX, KNOWN_FLOPS_SUM = 1 << 22, 1 << 29
 """What is computed with numpy on the way, because a rule has to know it, once and in all; more is a
 stage."""
-WEIGHTS = (*FLOATS, "i8", "u8", *PACKED, "f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz")
-"""Initializers of these dtypes with more than one element are parameters, which `bind` may swap;
-others are constants, as long as they are small."""
-
 CONTRACTIONS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Gather", "LSTM", "GRU", "RNN")
 """Operators whose initializers are weights, for certain."""
-
-MASKED = -1e4
-"""Attention masks hold 0 and numbers below this one, and are no weights."""
-
-
-def is_mask(array: np.ndarray) -> bool:
-    """Whether `array` tells which tokens see which: 0, or a number below which no score matters."""
-    if array.dtype.kind in "iu" or array.flat[0] != 0 and array.flat[0] > MASKED:
-        return False
-    hidden = array <= MASKED
-    return bool(hidden.any() and (hidden | (array == 0)).all())
 
 
 @dataclass
@@ -78,7 +64,7 @@ class Importer:
 
     source: Source
     graph: FoldingGraph
-    tensors: Tensors
+    tensors: ModelTensors
     functions: Mapping[tuple[str, str], onnx.FunctionProto]
     values: dict[str, Value] = field(default_factory=dict)
     arrays: dict[Value, np.ndarray] = field(default_factory=dict)
@@ -241,18 +227,20 @@ class Importer:
         return found
 
     def _leaf(self, key: str, checked: bool = False) -> Value:
-        """An initializer: a parameter when it is a weight, or large; else a constant.
+        """A tensor of the model: a parameter when it is a weight, else a constant.
 
-        A mask of infinities is no weight: those are found when they are looked for (`checked`).
+        A mask is no weight, nor is one of infinities, which are looked for where `checked`.
         """
         type = self.tensors.type(key)
         if type is None:
             raise Unsupported("it reads strings")
-        if type.size == 0 or type.size <= CONSTANT_ELEMENTS_MAX and (
-                type.dtype not in WEIGHTS or type.size == 1 or is_mask(self.tensors[key])):
-            return self.graph.constant(self.tensors[key], type.dtype)
-        if checked and type.dtype in FLOATS and type.size <= CONSTANT_ELEMENTS_MAX \
-                and not np.isfinite(self.tensors[key].astype(np.float32)).all():
+        weight = is_weight(type)
+        if weight and type.size <= CONSTANT_ELEMENTS_MAX:
+            array = self.tensors[key]
+            infinite = checked and type.dtype in FLOATS \
+                and not np.isfinite(array.astype(np.float32)).all()
+            weight = not infinite and not is_mask(array)
+        if not weight:
             return self.graph.constant(self.tensors[key], type.dtype)
         scope, self.graph._scope = self.graph._scope, []
         value = self.graph.parameter(key, type.shape, type.dtype)
@@ -276,11 +264,17 @@ class Importer:
         self.graph.parameters = {name: value for name, value in self.graph.parameters.items()
                                  if value in live}
 
-    def tensor(self, name: str, proto: onnx.TensorProto) -> Value:
-        """The value of a tensor that stands in the model, under a name of its own."""
-        if name not in self.tensors:
-            self.tensors.add(name, proto)
-        return self._leaf(name)
+    def tensor(self, key: str, proto: onnx.TensorProto) -> Value:
+        """The value `key` of a tensor that is none of the file's: it stands in a body of the
+        standard, or is an attribute of the call of a function. A constant, where it is small."""
+        if proto.data_type == onnx.TensorProto.STRING:
+            raise Unsupported("its value is text")
+        type = type_of(proto, name=key)
+        if type.size <= CONSTANT_ELEMENTS_MAX:
+            return self.graph.constant(read(proto, name=key), type.dtype)
+        if key not in self.tensors:
+            self.tensors.add(key, proto)
+        return self._leaf(key)
 
     def known(self, value: Value) -> np.ndarray:
         """The array of a value that depends on nothing but constants, initializers and the arrays
@@ -354,10 +348,10 @@ class Importer:
         if len(step.reads) > len(function.input) or len(step.makes) > len(function.output):
             raise InputError(f"{step.label}: the function takes {len(function.input)} operands "
                              f"and gives {len(function.output)} results")
-        given = {name: key for name, key in zip(function.input, step.reads) if key}
+        given = dict.fromkeys(function.input, "")  # as names of what the call leaves out
+        given |= zip(function.input, step.reads)
         inner.keys.update(given)
-        nodes = [_without(node, set(function.input) - set(given)) for node in function.node]
-        self.expand(inner, nodes, zip(function.output, step.makes))
+        self.expand(inner, function, zip(function.output, step.makes))
 
     def body(self, step: Step, graph: onnx.GraphProto,
              given: Sequence[str]) -> tuple[list[Step], list[str]]:
@@ -365,10 +359,11 @@ class Importer:
         scope = inner_scope(step, parent=step.scope)
         return body_steps(step, scope, graph, given, self.tensors)
 
-    def expand(self, scope: Scope, nodes: Sequence[onnx.NodeProto],
+    def expand(self, scope: Scope, function: onnx.FunctionProto,
                results: Iterable[tuple[str, str]]) -> None:
-        """Take `nodes` next; afterwards each key of `results` is what the name in `scope` is."""
-        steps = steps_of(nodes, scope)
+        """Take the nodes of a function next; afterwards each key of `results` is what the name in
+        `scope` is."""
+        steps = steps_of(function.node, scope, self.tensors.names(function))
         self.take_next(steps + [same(scope.key(name, scope.prefix + name), key)
                                 for name, key in results if key])
 
@@ -381,16 +376,6 @@ class Importer:
         if self._steps + more > self.source.steps_max:
             raise InputError(f"{self.source.name}: more than {self.source.steps_max} nodes, bodies "
                              f"in place of their calls")
-
-
-def _without(node: onnx.NodeProto, absent: set[str]) -> onnx.NodeProto:
-    """A node of a function body; operands that the call leaves out are left out."""
-    if absent.isdisjoint(node.input):
-        return node
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    copy.input[:] = ["" if name in absent else name for name in node.input]
-    return copy
 
 
 def _has_body(operator: str, version: int, domain: str) -> bool:

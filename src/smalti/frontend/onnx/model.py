@@ -16,7 +16,8 @@ from smalti.frontend.onnx.folding import AXES_MAX, FoldingGraph
 from smalti.frontend.onnx.importer import Importer, dtype_name
 from smalti.frontend.onnx.reading import Source, read_model
 from smalti.frontend.onnx.steps import Scope, Step, steps_of
-from smalti.frontend.onnx.tensors import DTYPE_OF, Tensors
+from smalti.frontend.onnx.tensors import DTYPE_OF
+from smalti.frontend.onnx.weights import ModelTensors
 from smalti.graph import Graph
 from smalti.graph.graph import VALUE_BYTES_MAX
 from smalti.graph.operation import Type
@@ -27,7 +28,7 @@ Shapes = Mapping[str, Sequence[int] | int]
 class Weights(Mapping[str, np.ndarray]):
     """The parameters of a graph by name, read from the model file when they are asked for."""
 
-    def __init__(self, tensors: Tensors, names: Mapping[str, object]) -> None:
+    def __init__(self, tensors: ModelTensors, names: Mapping[str, object]) -> None:
         self._tensors, self._names = tensors, names
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -71,15 +72,15 @@ class Model:
     def __init__(self, source: Source, shapes: Shapes) -> None:
         proto = source.proto.graph
         self.source, self.name = source, source.name
-        self.tensors = Tensors(proto.initializer, source.folder)
+        self.tensors = ModelTensors(source.proto, source.folder)
         if proto.sparse_initializer:
             raise InputError(f"{source.name} has sparse weights; make them dense")
         self.functions = functions_of(source.proto)
-        self.inputs = input_types(source, self.tensors, shapes)
+        self.inputs = input_types(source, shapes)
         scope = Scope(source.opsets)
-        for name in (*self.inputs, *self.tensors):
+        for name in (*self.inputs, *(tensor.name for tensor in proto.initializer)):
             scope.define(name)
-        self.steps = tuple(steps_of(proto.node, scope))
+        self.steps = tuple(steps_of(proto.node, scope, self.tensors.names(proto)))
         self.outputs = {v.name: scope.key(v.name, "an output of the model") for v in proto.output}
         """The key of each output by its name."""
         if not self.outputs:
@@ -108,12 +109,13 @@ class Model:
             importer.values[key] = graph.constant(array, dtype_name(array))
         importer.run(steps)
         fixed = {}
-        reads = [key for step in importer.deferred for key in (*step.reads, *step.captured)]
+        reads = [key for step in importer.deferred for key in (*step.reads, *step.captured)
+                 if key not in self.tensors]
         for key in dict.fromkeys((*wanted, *reads)):
             value = importer.made(key, leaf=key in wanted)
             if value is None or value.kind == "input" and value.name == key:
                 continue
-            if value.kind == "constant" and key not in self.tensors:
+            if value.kind == "constant":
                 fixed[key] = value.data
             else:
                 graph.output(key, value)
@@ -186,16 +188,14 @@ def functions_of(proto: onnx.ModelProto) -> dict[tuple[str, str], onnx.FunctionP
     return {("" if f.domain == "ai.onnx" else f.domain, f.name): f for f in proto.functions}
 
 
-def input_types(source: Source, tensors: Tensors, shapes: Shapes) -> dict[str, Type | None]:
+def input_types(source: Source, shapes: Shapes) -> dict[str, Type | None]:
     """The types of the inputs, None for what is no tensor of numbers.
 
     Raises InputError listing all dimensions that stay open.
     """
     found: dict[str, Type | None] = {}
     used, missing = set(), {}
-    for value in source.proto.graph.input:
-        if value.name in tensors:  # an initializer of a model before IR version 4
-            continue
+    for value in source.inputs:
         if value.type.WhichOneof("value") != "tensor_type" \
                 or value.type.tensor_type.elem_type not in DTYPE_OF:
             found[value.name] = None
@@ -223,7 +223,7 @@ def input_types(source: Source, tensors: Tensors, shapes: Shapes) -> dict[str, T
         else:
             found[value.name] = Type(tuple(extents), dtype)
     if unknown := sorted(set(shapes) - used):
-        names = sorted({v.name for v in source.proto.graph.input} - set(tensors))
+        names = sorted(value.name for value in source.inputs)
         dims = {dim.dim_param: None for value in source.proto.graph.input
                 for dim in value.type.tensor_type.shape.dim if dim.dim_param}
         raise InputError(f"arrays or shapes are given for {', '.join(unknown)}; {source.name} has "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +32,12 @@ class Source:
     def opsets(self) -> dict[str, int]:
         """Version of the operators by domain; the standard one is ""."""
         return opsets_of(self.proto.opset_import)
+
+    @property
+    def inputs(self) -> list[onnx.ValueInfoProto]:
+        """What a run is given. Before version 4 of the format, initializers were listed, too."""
+        held = {tensor.name for tensor in self.proto.graph.initializer}
+        return [value for value in self.proto.graph.input if value.name not in held]
 
     @cached_property
     def steps_max(self) -> int:
@@ -73,17 +79,12 @@ def check_names(proto: onnx.ModelProto) -> None:
     for function in proto.functions:
         texts += [function.name, function.domain, *function.input, *function.output,
                   *function.attribute, *(a.name for a in function.attribute_proto)]
-    bodies: list[onnx.GraphProto | onnx.FunctionProto] = [proto.graph, *proto.functions]
-    while bodies:
-        body = bodies.pop()
+    for body in bodies(proto):
         for node in body.node:
             texts += [node.name, node.op_type, node.domain, *node.input, *node.output,
                       *(text for entry in node.metadata_props for text in (entry.key, entry.value))]
             for attribute in node.attribute:
                 texts += [attribute.name, attribute.ref_attr_name]
-                if attribute.HasField("g"):
-                    bodies.append(attribute.g)
-                bodies.extend(attribute.graphs)
                 texts += tensor_texts([attribute.t] if attribute.HasField("t") else [])
         if isinstance(body, onnx.GraphProto):
             for value in (*body.input, *body.output):
@@ -93,6 +94,21 @@ def check_names(proto: onnx.ModelProto) -> None:
     for text in texts:
         if not isinstance(text, str):
             raise InputError(f"a name of the model is no text: {text[:80]!r}; the file is damaged")
+
+
+def bodies(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
+    """The graph of a model and its functions, each followed by the bodies of its nodes."""
+    waiting: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions][::-1]
+    while waiting:
+        body = waiting.pop()
+        yield body
+        waiting += [inner for node in body.node for inner in bodies_of(node)][::-1]
+
+
+def bodies_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """The bodies of a node."""
+    return [body for attribute in node.attribute
+            for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs)]
 
 
 def tensor_texts(tensors: Iterable[onnx.TensorProto]) -> list[str]:

@@ -7,7 +7,7 @@ body of a function, a branch or a loop.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,8 @@ import onnx
 from onnx import defs
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.tensors import Tensors
+from smalti.frontend.onnx.reading import bodies_of
+from smalti.frontend.onnx.weights import ModelTensors
 
 DEPTH_MAX = 24
 """Bodies within bodies, and functions that call functions."""
@@ -27,16 +28,19 @@ class Scope:
 
     def __init__(self, opsets: Mapping[str, int], parent: Scope | None = None, prefix: str = "",
                  arguments: Mapping[str, onnx.AttributeProto] | None = None,
-                 depth: int = 0) -> None:
+                 depth: int = 0, numbers: Iterator[int] | None = None) -> None:
         self.opsets, self.parent, self.prefix, self.depth = opsets, parent, prefix, depth
         self.arguments = arguments or {}
+        self.numbers = numbers or itertools.count(1)
+        """Numbers for the bodies of a model, so that no two prefixes are alike."""
         self.keys: dict[str, str] = {}
 
-    def define(self, name: str) -> str:
-        """The key of a new value. Raises InputError for a second definition."""
+    def define(self, name: str, key: str | None = None) -> str:
+        """The key of a new value: `key` for a tensor, which has one for all places that its body
+        is put in. Raises InputError for a second definition."""
         if name in self.keys:
             raise InputError(f"the value {name!r} is defined twice")
-        key = self.keys[name] = self.prefix + name
+        key = self.keys[name] = self.prefix + name if key is None else key
         return key
 
     def key(self, name: str, where: str) -> str:
@@ -79,7 +83,6 @@ class Step:
         return f"{modules[-1]}/{self.name}" if modules and modules[-1] else self.name
 
 
-_BODIES = itertools.count(1)
 STANDARD = Scope({"": defs.onnx_opset_version()})
 """The scope of nodes that the importer makes itself."""
 
@@ -90,9 +93,10 @@ def inner_scope(step: Step, *, parent: Scope | None, opsets: Mapping[str, int] |
     outer = step.scope
     if outer.depth >= DEPTH_MAX:
         raise InputError(f"{step.label}: bodies within bodies, {DEPTH_MAX} deep")
-    prefix = f"{step.name}#{next(_BODIES)}/"
+    prefix = f"{step.name}#{next(outer.numbers)}/"
     return Scope(opsets or outer.opsets, parent, prefix,
-                 outer.arguments if arguments is None else arguments, outer.depth + 1)
+                 outer.arguments if arguments is None else arguments, outer.depth + 1,
+                 outer.numbers)
 
 
 def operator_of(step: Step) -> tuple[str, str, int]:
@@ -126,39 +130,41 @@ def same(source: str, target: str) -> Step:
 
 
 def body_steps(step: Step, scope: Scope, graph: onnx.GraphProto, given: Sequence[str],
-               tensors: Tensors) -> tuple[list[Step], list[str]]:
+               tensors: ModelTensors) -> tuple[list[Step], list[str]]:
     """The nodes of a body in `scope`, its inputs being the keys `given`; keys of its results."""
     if len(graph.input) != len(given):
         raise InputError(f"{step.label}: its body takes {len(graph.input)} operands, "
                          f"{len(given)} are given")
     for value, key in zip(graph.input, given):
         scope.keys[value.name] = key
+    held = tensors.names(graph)
     for tensor in graph.initializer:
-        tensors.add(scope.define(tensor.name), tensor)
-    steps = steps_of(graph.node, scope)
+        key = scope.define(tensor.name, held.get(tensor.name))
+        if tensor.name not in held:  # in a body that the standard gives
+            tensors.add(key, tensor)
+    steps = steps_of(graph.node, scope, held)
     return steps, [scope.key(value.name, step.label) for value in graph.output]
 
 
-def steps_of(nodes: Iterable[onnx.NodeProto], scope: Scope) -> list[Step]:
+def steps_of(nodes: Iterable[onnx.NodeProto], scope: Scope,
+             held: Mapping[str, str]) -> list[Step]:
     """The nodes of a body as steps; their results are defined in `scope`.
 
+    Nodes that make the tensors `held`, which gives the key of each by its name, are no steps.
     Raises InputError for a name that is read before it is defined, or defined twice.
     """
     steps = []
     for node in nodes:
+        if node.op_type == "Constant" and len(node.output) == 1 and node.output[0] in held:
+            scope.define(node.output[0], held[node.output[0]])
+            continue
         where = f"node {node.name or next(iter(node.output), '?')} ({node.op_type})"
         reads = tuple(scope.key(name, where) if name else "" for name in node.input)
-        captured = tuple(dict.fromkeys(
-            scope.key(name, where) for name in free_names(node)))
+        outer = dict.fromkeys(scope.key(name, where) for name in free_names(node))
+        captured = tuple(filter(None, outer))
         makes = tuple(scope.define(name) if name else "" for name in node.output)
         steps.append(Step(node, scope, reads, makes, captured))
     return steps
-
-
-def bodies_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    """The bodies of a node."""
-    return [body for attribute in node.attribute
-            for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs)]
 
 
 def free_names(node: onnx.NodeProto) -> list[str]:

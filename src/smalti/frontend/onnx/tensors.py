@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import stat
-from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
@@ -53,12 +52,12 @@ def dtype_of(element: int, what: str) -> str:
     return DTYPE_OF[element]
 
 
-def shape_of(tensor: onnx.TensorProto) -> tuple[int, ...]:
+def shape_of(tensor: onnx.TensorProto, name: str = "") -> tuple[int, ...]:
     """The extents of a tensor. Raises InputError for ones that no memory holds."""
     shape = tuple(tensor.dims)
     if any(n < 0 for n in shape) or math.prod(max(n, 1) for n in shape) > ELEMENTS_MAX \
             or len(shape) > 32:
-        raise InputError(f"tensor {tensor.name!r} has the shape {list(shape)[:40]}")
+        raise InputError(f"tensor {(name or tensor.name)!r} has the shape {list(shape)[:40]}")
     return shape
 
 
@@ -67,25 +66,26 @@ def bytes_of(count: int, dtype: str) -> int:
     return (count * bits_of(dtype) + 7) // 8
 
 
-def read(tensor: onnx.TensorProto, folder: Path | None = None) -> np.ndarray:
+def read(tensor: onnx.TensorProto, folder: Path | None = None, name: str = "") -> np.ndarray:
     """The elements of `tensor`; external ones lie in `folder` or below, and stay in their file.
 
+    Messages call it `name`, where that is given, since tensors of nodes are often nameless.
     Strings are given as an array of objects. Raises InputError when the tensor holds another number
     of elements than it says.
 
     >>> read(onnx.helper.make_tensor("t", T.FLOAT, (2,), [1.0, 2.0]))
     array([1., 2.], dtype=float32)
     """
-    shape, what = shape_of(tensor), f"tensor {tensor.name!r}"
+    shape, what = shape_of(tensor, name), f"tensor {(name or tensor.name)!r}"
     count = math.prod(shape)
     if tensor.data_type == T.STRING:
         if len(tensor.string_data) != count:
             raise InputError(f"{what} holds {len(tensor.string_data)} strings, not {count}")
         texts = [text.decode("utf-8", "replace") for text in tensor.string_data]
         return np.array(texts, object).reshape(shape)
-    type = type_of(tensor, folder)
+    type = type_of(tensor, folder, name)
     if tensor.data_location == T.EXTERNAL:
-        return _mapped(tensor, type, *_place(tensor, type, folder))
+        return _mapped(tensor, type, *_place(tensor, type, folder, what))
     try:
         array = numpy_helper.to_array(tensor)
     except (ValueError, TypeError, OverflowError) as error:
@@ -93,15 +93,15 @@ def read(tensor: onnx.TensorProto, folder: Path | None = None) -> np.ndarray:
     return array.astype(DTYPES[type.dtype], copy=False)
 
 
-def type_of(tensor: onnx.TensorProto, folder: Path | None = None) -> Type:
+def type_of(tensor: onnx.TensorProto, folder: Path | None = None, name: str = "") -> Type:
     """The type that `tensor` states, once it is found to hold as many elements.
 
     Raises InputError where it does not, and for elements without a dtype here.
     """
-    what, shape = f"tensor {tensor.name!r}", shape_of(tensor)
+    what, shape = f"tensor {(name or tensor.name)!r}", shape_of(tensor, name)
     type = Type(shape, dtype_of(tensor.data_type, what))
     if tensor.data_location == T.EXTERNAL:
-        _place(tensor, type, folder)
+        _place(tensor, type, folder, what)
         return type
     count, dtype = type.size, type.dtype
     if tensor.HasField("raw_data"):
@@ -114,9 +114,9 @@ def type_of(tensor: onnx.TensorProto, folder: Path | None = None) -> Type:
     return type
 
 
-def _place(tensor: onnx.TensorProto, type: Type, folder: Path | None) -> tuple[Path, int]:
+def _place(tensor: onnx.TensorProto, type: Type, folder: Path | None,
+           what: str) -> tuple[Path, int]:
     """The file that a tensor names, and where in it the elements begin."""
-    what = f"tensor {tensor.name!r}"
     fields = {entry.key: entry.value for entry in tensor.external_data}
     if folder is None:
         raise InputError(f"{what} lies in the file {fields.get('location')!r} beside the model; "
@@ -167,38 +167,3 @@ def inside(folder: Path, location: str, what: str) -> Path:
         raise InputError(f"{what} names the file {location!r}, which "
                          f"{'is no regular file' if inner else 'leads out of the model folder'}")
     return path
-
-
-class Tensors(Mapping[str, np.ndarray]):
-    """Tensors of a model by name, each read when it is asked for."""
-
-    def __init__(self, protos: Iterable[onnx.TensorProto], folder: Path | None) -> None:
-        self._protos: dict[str, onnx.TensorProto] = {}
-        self._folder = folder
-        for proto in protos:
-            self.add(proto.name, proto)
-
-    def add(self, name: str, proto: onnx.TensorProto) -> None:
-        """Enter a tensor. Raises InputError for a name that is taken."""
-        if name in self._protos:
-            raise InputError(f"two tensors are named {name!r}")
-        self._protos[name] = proto
-
-    def type(self, name: str) -> Type | None:
-        """As `type_of`; None for strings."""
-        proto = self._protos[name]
-        if proto.data_type == T.STRING:
-            return None
-        return type_of(proto, self._folder)
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return read(self._protos[name], self._folder)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._protos
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._protos)
-
-    def __len__(self) -> int:
-        return len(self._protos)
