@@ -51,23 +51,22 @@ class Replay:
                  writer: str | None = None) -> None:
         self.root, self.folder, self.size = root, folder, size
         self.only, self.writer = tuple(only), writer
-        self.trees: dict[str | None, Tree] = {}
+        self.trees: dict[tuple[str | None, str | None], Tree] = {}
 
-    def tree(self, commit: str | None, head: str) -> Tree:
-        """The tree of a commit, on the way to `head`; None is the working tree."""
-        if commit not in self.trees:
+    def written_by(self, commit: str | None, way: str) -> tuple[int, Tree]:
+        """The tree of a commit and its number; None is the working tree."""
+        key = commit, self.writer
+        if key not in self.trees:
             place = self.folder / f"tree {len(self.trees)}"
-            self.trees[commit] = (Tree(self.root, "the working tree") if commit is None else
-                                  tree_of(self.root, commit, head, place, self.writer))
-        return self.trees[commit]
+            self.trees[key] = tree_of(self.root, commit, way, place, self.writer)
+        return list(self.trees).index(key), self.trees[key]
 
-    def written(self, commits: Sequence[str | None], head: str, only: Sequence[str] = (),
+    def written(self, commits: Sequence[str | None], way: str, only: Sequence[str] = (),
                 detail: bool = False) -> list[Path]:
         """What each of the commits writes, side by side. Raises GitError, WriterError."""
         folders, running = [], []
         for commit in commits:
-            tree = self.tree(commit, head)
-            number = list(self.trees).index(commit)
+            number, tree = self.written_by(commit, way)
             kind = "-".join([self.size, *only, "detail" * detail])
             folder = self.folder / f"written {number}" / kind
             folders.append(folder)
@@ -81,10 +80,19 @@ class Replay:
     def report(self, base: str, head: str | None, names: Sequence[str] = ("base", "head"),
                way: str = "HEAD") -> tuple[Report, str]:
         """What differs, and the same as text: a summary, and the first difference. Trees without a
-        writer have that of the next commit on the way to `way`."""
-        folders = self.written((base, head), way)
+        writer have that of the next commit on the way to `way`; where a writer fails, all have the
+        corpus of `way`. Raises GitError, WriterError, IncomparableError."""
+        lines = []
+        try:
+            folders = self.written((base, head), way)
+        except WriterError as error:
+            if self.writer is not None:
+                raise
+            self.writer = commit_id(self.root, way)
+            lines.append(f"{error}\nAgain, with the corpus of {self.writer[:10]} for both:")
+            folders = self.written((base, head), way)
         report = compared(*folders)
-        lines = [summary(report)]
+        lines.append(summary(report))
         for first in report.found[:1]:
             lines.append(f"first difference: {_named(first)}\n{diff(*folders, first, names)}")
             if first.stage == CODE:

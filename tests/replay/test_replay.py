@@ -203,6 +203,20 @@ def test_a_tree_without_a_writer_is_given_the_next_one(repository: Path, tmp_pat
     assert compare.main([first, given, "--writer", given], repository) == 0
 
 
+def test_where_a_writer_fails_the_newest_corpus_is_used_for_both(repository: Path, capsys) -> None:
+    broken = commit(repository, "a corpus that cannot be written", {
+        **written(1), "tests/replay/write.py": "from smalti.moved import VALUE\n"})
+    changed = commit(repository, "still [same]", {VALUE: "VALUE = 2\n"})
+    mended = commit(repository, "a corpus that can", written(2))
+    assert compare.main(["--marked"], repository) == 1
+    said = capsys.readouterr().out
+    assert f"with the corpus of {mended[:10]} for both" in said and "No module named" in said
+    assert f"{changed[:10]} says [same], but is not" in said
+    assert compare.main([broken, "--writer", mended], repository) == 1
+    repository.joinpath(VALUE).write_text("VALUE = 1\n")
+    assert compare.main([broken, "--writer", mended], repository) == 0
+
+
 def test_a_writer_that_fails_and_commits_that_are_none_are_told(repository: Path, capsys) -> None:
     commit(repository, "first", written(1))
     commit(repository, "broken", {VALUE: "VALUE = unknown\n"})

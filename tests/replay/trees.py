@@ -24,6 +24,7 @@ FOLDER = Path("tests/replay")
 WRITER, INTERNALS = "write.py", "internals.py"
 NEEDED = ("src", "tests")
 """What of a tree is unpacked."""
+UNTRACKED = shutil.ignore_patterns("__pycache__")
 LAST_LINES = 12
 """Of what a writer that failed has said."""
 
@@ -77,37 +78,44 @@ def unpacked(root: Path, commit: str, place: Path, paths: Sequence[str] = NEEDED
     return place
 
 
-def tree_of(root: Path, commit: str, head: str, place: Path, writer: str | None = None) -> Tree:
-    """The tree of a commit, with a writer.
+def tree_of(root: Path, commit: str | None, way: str, place: Path, writer: str | None = None
+            ) -> Tree:
+    """The tree of a commit, with a writer; of None it is the working tree.
 
-    That is its own; where it has none, that of the next commit on the way to `head` that has one;
-    else the one that runs. With `writer`, a commit, the corpus is that commit's, and only what
-    knows the compiler's insides is the tree's own, where it has that. Raises GitError.
+    The writer is the tree's own; where it has none, that of the next commit on the way to `way`
+    that has one; else the one that runs. With `writer`, a commit, the corpus is that commit's
+    instead, and only what knows the compiler's insides stays. Raises GitError.
     """
-    unpacked(root, commit, place)
-    own = place / FOLDER
+    name = commit[:10] if commit else "the working tree"
+    if commit is None and writer is None:
+        return Tree(root, name)
+    if commit is None:
+        for folder in NEEDED:
+            shutil.copytree(root / folder, place / folder, ignore=UNTRACKED)
+    else:
+        unpacked(root, commit, place)
+    own, found = place / FOLDER, place.with_name(f"{place.name} writer")
     if own.joinpath(WRITER).exists():
-        if writer is not None:
-            insides = own.joinpath(INTERNALS).read_bytes()
-            _replace(own, _folder_of(root, writer, place.with_name(f"{place.name} writer")))
-            own.joinpath(INTERNALS).write_bytes(insides)
-        return Tree(place, commit[:10])
-    giving = writer or first_with(root, commit, head, str(FOLDER / WRITER))
-    given = (_folder_of(root, giving, place.with_name(f"{place.name} writer")) if giving
-             else Path(__file__).parent)
-    _replace(own, given)
+        if writer is None:
+            return Tree(place, name)
+        insides, source = own.joinpath(INTERNALS).read_bytes(), f"the corpus of {writer[:10]}"
+    else:
+        following = first_with(root, commit or way, way, str(FOLDER / WRITER))
+        given = (_folder_of(root, following, found / "following") if following
+                 else Path(__file__).parent)
+        insides = given.joinpath(INTERNALS).read_bytes()
+        source = f"the writer of {following[:10] if following else 'this tree'}"
+    if writer is not None:
+        given = _folder_of(root, writer, found / "given")
+    shutil.rmtree(own, ignore_errors=True)
+    shutil.copytree(given, own, ignore=UNTRACKED)
+    own.joinpath(INTERNALS).write_bytes(insides)
     _rename_back(own, place)
-    source = giving[:10] if giving else "this tree"
-    return Tree(place, f"{commit[:10]}, with the writer of {source}")
+    return Tree(place, f"{name}, with {source}")
 
 
 def _folder_of(root: Path, commit: str, place: Path) -> Path:
     return unpacked(root, commit, place, [str(FOLDER)]) / FOLDER
-
-
-def _replace(own: Path, given: Path) -> None:
-    shutil.rmtree(own, ignore_errors=True)
-    shutil.copytree(given, own, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def _rename_back(writer: Path, tree: Path) -> None:
