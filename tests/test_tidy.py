@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,9 +41,16 @@ def written_files() -> list[Path]:
     return [*python_files("src", "tests", "bench", "training"), *sorted(texts)]
 
 
+@cache
 def tree(path: Path) -> ast.Module:
     """The syntax tree of a Python file."""
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of the syntax tree of a Python file."""
+    return tuple(ast.walk(tree(path)))
 
 
 def place(path: Path, line: int) -> str:
@@ -57,13 +67,15 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in python_files("src")}
 
 
+@cache
 def imported(path: Path) -> dict[str, int]:
     """Modules of the package that a file imports, each with a line.
 
-    Imports for types only count too, and so do modules that are named to be loaded on first use.
+    Imports inside functions and imports for types only count too, and so do modules that are named
+    to be loaded on first use.
     """
     found: dict[str, int] = {}
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -109,7 +121,7 @@ def test_files_are_short() -> None:
 def test_functions_are_short() -> None:
     long = []
     for path in python_files("src", "tests", "bench", "training"):
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines > FUNCTION_LINES_MAX:
@@ -135,6 +147,59 @@ def test_layers_import_only_what_stands_above() -> None:
             if order.get(other, -1) > order[own] and not public:
                 wrong.append(f"{place(path, line)}: {own} imports {name}")
     assert not wrong, "imports from a layer below:\n" + "\n".join(wrong)
+
+
+# Circles of imports that are still to be dissolved: this list only gets shorter. Forms import the
+# module that prints them, and that module imports the form.
+CIRCLES = (
+    {"codegen.gpu.form", "codegen.gpu.text"},
+    {"codegen.x86.assembler", "codegen.x86.encoder", "codegen.x86.registers"},
+    {"codegen.x86.contraction", "codegen.x86.in_place", "codegen.x86.planar",
+     "codegen.x86.winograd"},
+    {"export.ggml", "export.ggml.project"},
+    {"frontend.onnx.hosted", "frontend.onnx.importer", "frontend.onnx.registry"},
+    {"fuse.partition", "fuse.reader"},
+    {"graph.graph", "graph.text"},
+    {"kernel.form", "kernel.text"},
+    {"machine", "machine.detection", "machine.library"},
+    {"runtime.choice", "runtime.compiler", "runtime.device_compiler", "runtime.device_program",
+     "runtime.engine", "runtime.interface", "runtime.program", "runtime.reference"},
+    {"runtime.devices", "runtime.gpu", "runtime.vulkan", "runtime.vulkan.gpu",
+     "runtime.vulkan.memory", "runtime.vulkan.pipelines", "runtime.vulkan.recording",
+     "runtime.vulkan.transfers", "runtime.webgpu", "runtime.webgpu.gpu",
+     "runtime.webgpu.recording"},
+)
+
+
+def circles() -> Iterator[set[str]]:
+    """Sets of modules that import each other, each without the name of the package."""
+    graph = {module: {name for name in imported(path) if name in MODULES and name != module}
+             for module, path in MODULES.items()}
+    reached: dict[str, set[str]] = {}
+    for module in graph:
+        found, waiting = set(), [module]
+        while waiting:
+            new = graph[waiting.pop()] - found
+            found |= new
+            waiting.extend(new)
+        reached[module] = found
+    for module in sorted(graph):
+        circle = {name for name in reached[module] if module in reached[name]}
+        if circle and module == min(circle):
+            yield {name.removeprefix("smalti.") for name in circle}
+
+
+def test_modules_import_in_no_circle() -> None:
+    new = [sorted(circle) for circle in circles()
+           if not any(circle <= known for known in CIRCLES)]
+    assert not new, f"modules that import each other: {new}"
+
+
+def test_architecture_tells_the_order_of_layers() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    told = re.search(r"imports only layers that come before it in this list: ([a-z,\s]+)\.", text)
+    assert told, "ARCHITECTURE.md no longer lists the layers"
+    assert tuple(re.split(r",\s+", told[1])) == LAYERS
 
 
 def test_no_module_is_dead() -> None:
@@ -167,7 +232,7 @@ def test_tests_and_benchmarks_import_what_exists() -> None:
     known: dict[str, set[str] | None] = {}
     absent = []
     for path in python_files("tests", "bench", "training"):
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             module = getattr(node, "module", None) if isinstance(node, ast.ImportFrom) else None
             if module is None or module.partition(".")[0] != "smalti":
                 continue
@@ -188,7 +253,7 @@ def test_environment_is_read_in_one_place() -> None:
     for path in python_files("src"):
         if path == SOURCE / "settings.py":
             continue
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             attribute = isinstance(node, ast.Attribute) and node.attr in (
                 "environ", "environb", "getenv", "getenvb")
             if attribute:
@@ -207,7 +272,7 @@ def is_broad(handler: ast.ExceptHandler) -> bool:
 
 def test_no_exception_is_caught_broadly() -> None:
     broad = [place(path, node.lineno) for path in python_files("src", "tests", "bench")
-             for node in ast.walk(tree(path))
+             for node in nodes(path)
              if isinstance(node, ast.ExceptHandler) and is_broad(node)]
     assert not broad, f"broad excepts that do not raise again: {broad}"
 
@@ -227,6 +292,172 @@ def test_every_module_has_a_home_of_its_own() -> None:
     wrong = [name for name in MODULES.keys() - published
              if homeless & set(name.split(".")) or versioned.search(name.rpartition(".")[2])]
     assert not wrong, f"modules whose names say nothing: {wrong}"
+
+
+# Names that still mean several classes: this list only gets shorter.
+HOMONYMS = frozenset("""
+Adapter
+Assembler
+Axis
+Beside
+Binding
+Block
+Buffer
+Builder
+Cache
+Call
+Change
+Chunk
+Command
+Device
+Family
+Functions
+HostCall
+Job
+Joined
+Known
+Launch
+Layout
+Level
+Library
+Line
+Load
+Lowered
+Measured
+Memory
+Model
+Name
+Number
+PackedWeight
+Part
+Pipeline
+Place
+Plan
+Recipe
+Refused
+Result
+Results
+Row
+Scope
+Scratch
+Source
+Stage
+Step
+Storage
+Store
+Stored
+Stream
+Tensor
+Tensors
+Turn
+Type
+Use
+View
+Walk
+Words
+Work
+""".split())
+
+
+def test_a_class_name_means_one_class() -> None:
+    homes = defaultdict(list)
+    for module, path in MODULES.items():
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(module)
+    several = {name: found for name, found in homes.items()
+               if len(found) > 1 and name not in HOMONYMS}
+    assert not several, f"names of more than one class: {several}"
+
+
+PARAMETERS_MAX = 12
+# Functions whose options are yet to become one record: this list only gets shorter.
+LONG_SIGNATURES = {"smalti.cli.generate.generate", "smalti.diffusion.pipeline.load",
+                   "smalti.diffusion.pipeline.steps", "smalti.diffusion.request.request"}
+
+
+def test_public_functions_take_few_parameters() -> None:
+    many = []
+    for module, path in MODULES.items():
+        for node in nodes(path):
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                count = sum(parameter.arg not in ("self", "cls") for parameter in (
+                    *node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs))
+                if count > PARAMETERS_MAX and f"{module}.{node.name}" not in LONG_SIGNATURES:
+                    many.append(f"{place(path, node.lineno)} {node.name}: {count}")
+    assert not many, f"functions of more than {PARAMETERS_MAX} parameters: {many}"
+
+
+def defined(path: Path) -> set[str]:
+    """What a module has a name for at its top, and the modules inside it."""
+    found = {inner.stem for inner in path.parent.iterdir() if path.name == "__init__.py"}
+    for node in nodes(path):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found
+
+
+def test_lists_of_public_names_are_true_and_sorted() -> None:
+    """Constants first, then classes, then functions: the order that ruff gives imports."""
+    wrong = []
+    for module, path in MODULES.items():
+        for node in tree(path).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                if not isinstance(node.value, ast.List | ast.Tuple):
+                    continue  # computed of what is there
+                names = list(ast.literal_eval(node.value))
+                wrong += [f"{module} has no {name}" for name in set(names) - defined(path)]
+                if names != sorted(names, key=lambda name: (
+                        not name.isupper(), not name[0].isupper(), name)):
+                    wrong.append(f"{module} is not sorted")
+    assert not wrong, f"lists of public names: {wrong}"
+
+
+# Numeric constants that do not say what they rest on yet: this number only gets smaller.
+BARE_CONSTANTS_MAX = 208
+
+
+def is_numeric(value: ast.expr | None) -> bool:
+    """Whether an expression is made of numbers only."""
+    if isinstance(value, ast.Constant):
+        return isinstance(value.value, int | float) and not isinstance(value.value, bool)
+    if isinstance(value, ast.UnaryOp):
+        return is_numeric(value.operand)
+    if isinstance(value, ast.BinOp):
+        return is_numeric(value.left) and is_numeric(value.right)
+    return isinstance(value, ast.Tuple) and bool(value.elts) and all(map(is_numeric, value.elts))
+
+
+def numeric_constants(path: Path) -> list[ast.Assign | ast.AnnAssign]:
+    """What gives names of capital letters to numbers at the top of a module."""
+    return [node for node in tree(path).body if isinstance(node, ast.Assign | ast.AnnAssign)
+            and is_numeric(node.value) and re.fullmatch(
+                r"[A-Z0-9_(), ]+", ast.unparse(node.targets[0] if isinstance(node, ast.Assign)
+                                               else node.target))]
+
+
+def is_explained(path: Path, constant: ast.Assign | ast.AnnAssign) -> bool:
+    """Whether a text follows a constant, or a comment stands on its line or above it; constants
+    without an empty line between them share theirs."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    last = constant.end_lineno or constant.lineno
+    above = next((line for line in reversed(lines[:constant.lineno - 1])
+                  if not re.match(r"[A-Z]", line)), "")
+    below = next((line for line in lines[last:] if not re.match(r"[A-Z]", line)), "")
+    return "#" in "".join(lines[constant.lineno - 1:last]) or above.startswith("#") or (
+        below.startswith('"""'))
+
+
+def test_numeric_constants_say_what_they_are() -> None:
+    bare = [f"{place(path, constant.lineno)}: {ast.unparse(constant)}" for path in MODULES.values()
+            for constant in numeric_constants(path) if not is_explained(path, constant)]
+    listed = "\n".join(bare)
+    assert len(bare) <= BARE_CONSTANTS_MAX, (
+        f"{len(bare)} numeric constants without a word on them:\n{listed}")
 
 
 def test_public_things_have_docstrings() -> None:

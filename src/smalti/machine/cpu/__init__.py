@@ -227,6 +227,8 @@ LIMITS = {"products": "arithmetic", "starts": "arithmetic", "transforms": "arith
           "tiles": "launch", "l2": "cache", "l3": "cache", "memory": "memory"}
 
 
-__all__ = ["ARENA", "COLD", "CONSTANTS", "FAMILY", "KernelEstimate", "Launch", "Measured",
-           "ProgramEstimate", "Shares", "WARM", "WORKSPACE", "constants_of", "core_of",
-           "estimate_kernel", "estimate_program", "program_counts", "works"]
+__all__ = [
+    "ARENA", "COLD", "CONSTANTS", "FAMILY", "WARM", "WORKSPACE", "KernelEstimate", "Launch",
+    "Measured", "ProgramEstimate", "Shares", "constants_of", "core_of", "estimate_kernel",
+    "estimate_program", "program_counts", "works",
+]
