@@ -18,12 +18,27 @@ def test_threads(monkeypatch: pytest.MonkeyPatch, text: str, expected: int) -> N
     assert settings.threads() == expected
 
 
-@pytest.mark.parametrize("text", ["", "0", "257", "-1", "1.5", "two", "²", "9" * 5000])
+@pytest.mark.parametrize("text", ["0", "257", "-1", "1.5", "two", "²", "9" * 5000])
 def test_threads_that_are_no_number_from_1_to_256(
         monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("SMALTI_THREADS", text)
     with pytest.raises(InputError, match="SMALTI_THREADS"):
         settings.threads()
+
+
+def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("SMALTI_THREADS", "SMALTI_DEVICE", "SMALTI_TARGET", "SMALTI_CACHE", "SMALTI_SHOW")
+
+    def read() -> list[object]:
+        return [settings.threads(), settings.device(), settings.target(), settings.cache_folder(),
+                settings.show("graph")]
+
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    unset = read()
+    for name in names:
+        monkeypatch.setenv(name, "")
+    assert read() == unset
 
 
 @pytest.mark.parametrize("count", [0, -1, 257, 1.5, "2"])

@@ -12,19 +12,20 @@
 
     smalti.devices()                                  # what programs can run on
 
-Names are loaded when they are first used, so that `import smalti` costs next to nothing.
+Names are loaded when they are first used, so that `import smalti` costs next to nothing; it loads
+no other module, not even `__future__`, so that Ctrl-C right after the start of a command finds no
+import to interrupt.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from importlib import import_module
-from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal
+TYPE_CHECKING = False  # as `typing` has it, for which type checkers take any name like this
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from os import PathLike
+    from typing import Any, Literal
+
     import onnx
 
     from smalti.diffusion.control import Control
@@ -76,10 +77,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """A public name, from the module that defines it."""
     if name not in _HOME:
         raise AttributeError(f"module 'smalti' has no attribute {name!r}")
+    from importlib import import_module
+
     value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value
@@ -89,11 +92,11 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def compile(model: Graph | onnx.ModelProto | str | PathLike[str], *, device: str = "auto",
-            precision: Literal["auto", "f32", "f16", "bf16"] = "f32",
-            shapes: Mapping[str, Sequence[int] | int] | None = None,
-            threads: int | None = None, like: Program | None = None,
-            objective: Literal["latency", "throughput", "energy"] = "latency") -> Program:
+def compile(model: "Graph | onnx.ModelProto | str | PathLike[str]", *, device: str = "auto",
+            precision: "Literal['auto', 'f32', 'f16', 'bf16']" = "f32",
+            shapes: "Mapping[str, Sequence[int] | int] | None" = None,
+            threads: int | None = None, like: "Program | None" = None,
+            objective: "Literal['latency', 'throughput', 'energy']" = "latency") -> "Program":
     """A native program for `model`: the path of an ONNX file, an onnx.ModelProto or a graph.
 
     Of an ONNX model the weights are bound already, and `bind` may swap them; a graph comes without.
@@ -133,6 +136,8 @@ def compile(model: Graph | onnx.ModelProto | str | PathLike[str], *, device: str
             raise InputError("the shapes of a smalti.Graph are fixed; give none")
         return compile_graph(model, precision=precision, threads=threads, like=like,
                              device=device, objective=objective)
+    from os import PathLike
+
     from onnx import ModelProto
 
     from smalti.runtime.models import compile_model

@@ -1,4 +1,4 @@
-"""The only reader of the environment.
+"""The only reader of the environment. A variable that is empty counts as one that is not set.
 
 | variable         | meaning                                                                      |
 | ---------------- | ---------------------------------------------------------------------------- |
@@ -21,12 +21,18 @@ import platformdirs
 from smalti.errors import InputError
 
 THREADS_MAX = 256
+"""More than the cores of any desktop; a greater number is taken for a slip of the keyboard."""
 STAGES = ("graph", "fused", "kernel", "schedule", "asm")
+
+
+def _variable(name: str) -> str | None:
+    """The text of a variable of the environment; None where it is not set, or empty."""
+    return os.environ.get(name) or None
 
 
 def threads() -> int:
     """Number of worker threads: `SMALTI_THREADS`, else the cores this process may run on."""
-    text = os.environ.get("SMALTI_THREADS")
+    text = _variable("SMALTI_THREADS")
     if text is None:
         return usable_cores()
     if not re.fullmatch("[0-9]{1,3}", text):
@@ -95,23 +101,23 @@ def _text(path: Path) -> str:
 
 def device() -> str | None:
     """The device that `device="auto"` means, or None for the fastest."""
-    return os.environ.get("SMALTI_DEVICE")
+    return _variable("SMALTI_DEVICE")
 
 
 def target() -> str | None:
     """The x86 feature level asked for, or None for the best this CPU has."""
-    return os.environ.get("SMALTI_TARGET")
+    return _variable("SMALTI_TARGET")
 
 
 def cache_folder() -> Path:
     """Folder of the compile cache; it need not exist yet."""
-    text = os.environ.get("SMALTI_CACHE")
+    text = _variable("SMALTI_CACHE")
     return Path(text) if text else Path(platformdirs.user_cache_dir("smalti", appauthor=False))
 
 
 def show(stage: str) -> bool:
     """Whether `stage` (one of `STAGES`) is to be printed while compiling."""
-    asked = [part.strip() for part in os.environ.get("SMALTI_SHOW", "").split(",") if part.strip()]
+    asked = [part.strip() for part in (_variable("SMALTI_SHOW") or "").split(",") if part.strip()]
     for part in asked:
         if part not in STAGES:
             raise InputError(f"SMALTI_SHOW names {part!r}; known stages: {', '.join(STAGES)}")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from click.testing import CliRunner
 from safetensors.numpy import save_file
 
@@ -50,6 +51,7 @@ def test_what_cannot_be_done_is_said_and_leaves_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "old.gguf").read_bytes() == b"old"
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_leaves_nothing(environment: dict[str, str], tmp_path: Path) -> None:
     source = tmp_path / "a.safetensors"
     save_file({f"{i}.weight": WEIGHT for i in range(9)}, source)

@@ -291,6 +291,7 @@ def test_shapes() -> None:
         parse_shapes(["x=1", "x=2"])
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_leaves_no_half_file(environment: dict[str, str], tmp_path: Path) -> None:
     """Interrupted while it writes the weights."""
     code = ("import sys, time\n"

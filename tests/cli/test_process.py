@@ -42,6 +42,7 @@ def test_bad_input_is_exit_code_2_without_traceback(environment: dict[str, str])
     assert "no-such-file.safetensors" in found.stderr and "Traceback" not in found.stderr
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_stops_within_a_step_and_leaves_nothing(
         environment: dict[str, str], model_path: Path, tmp_path: Path) -> None:
     code = ("import smalti.diffusion.pipeline as p, sys\n"
@@ -66,6 +67,7 @@ def test_ctrl_c_stops_within_a_step_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("exception", ["KeyboardInterrupt", "ImportError"])
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_while_modules_load_is_not_lost(
         environment: dict[str, str], tmp_path: Path, exception: str) -> None:
     """As foreign code does: what the signal raises is dropped, or becomes another exception."""
@@ -89,11 +91,52 @@ def test_ctrl_c_while_modules_load_is_not_lost(
     assert "Traceback" not in found.stderr and not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("command", [("--help",), ("inspect", "model")])
+@pytest.mark.parametrize("number", [3, 4, 5, 6, 8, 12, 20, 40, 80, 160, 320])
+def test_ctrl_c_at_any_import_ends_the_process(
+        environment: dict[str, str], model_path: Path, command: tuple[str, ...],
+        number: int) -> None:
+    """From the third on: the package and its first module are looked for by Python alone."""
+    code = ("import os, signal, sys\n"
+            f"left = {number}\n"
+            "def hook(event, arguments):\n"
+            "    global left\n"
+            "    left -= event == 'import'\n"
+            "    if event == 'import' and not left: os.kill(os.getpid(), signal.SIGINT)\n"
+            "sys.addaudithook(hook)\n"
+            "from smalti.__main__ import main\n"
+            "main()")
+    arguments = [str(model_path) if part == "model" else part for part in command]
+    found = subprocess.run([sys.executable, "-c", code, *arguments], env=environment,
+                           capture_output=True, text=True)
+    assert found.returncode == 130 or number > 12 and found.returncode == 0, found.stderr
+    assert found.stderr in ("", "\nstopped\n")
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("milliseconds", [0, 20, 40, 60, 80, 100, 150, 200, 300])
+def test_ctrl_c_soon_after_the_start_is_one_line_or_none(environment: dict[str, str],
+                                                         milliseconds: int) -> None:
+    """A traceback may come from Python's own start alone, which no program can change."""
+    process = subprocess.Popen([*SMALTI, "devices"], env=environment, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    time.sleep(milliseconds / 1000)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    if "Traceback" in errors:
+        assert f"{os.sep}smalti{os.sep}" not in errors
+    else:
+        assert process.returncode in (130, -signal.SIGINT, 0)
+        assert errors in ("", "\nstopped\n")
+
+
 def test_ctrl_c_stays_ignored_where_it_was(environment: dict[str, str]) -> None:
     code = ("import os, signal\n"
-            "from smalti.cli.interrupt import ending_at_once\n"
+            "from smalti.cli.interrupt import end_at_once, ending_at_once, raising\n"
             "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-            "with ending_at_once(): os.kill(os.getpid(), signal.SIGINT)\n")
+            "end_at_once()\n"
+            "with ending_at_once(), raising(): os.kill(os.getpid(), signal.SIGINT)\n")
     assert not subprocess.run([sys.executable, "-c", code], env=environment).returncode
 
 

@@ -144,6 +144,7 @@ def test_a_loop_that_takes_no_turn() -> None:
     assert np.array_equal(found["y"], normal(4)) and found["all"].shape == (0, 4)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_a_loop_that_would_never_end_can_be_interrupted() -> None:
     program = compile_model(endless(), threads=1)
     timer = threading.Timer(0.5, _thread.interrupt_main)

@@ -187,6 +187,7 @@ def test_what_programs_become_is_shown(webgpu: WebGpu,  # noqa: F811
     assert shown.startswith("increment:\nstruct Offsets") and "+ 7.5f)" in shown
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_waiting_can_be_interrupted(webgpu: WebGpu,  # noqa: F811
                                     monkeypatch: pytest.MonkeyPatch) -> None:
     class Busy:

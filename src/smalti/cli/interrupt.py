@@ -1,7 +1,8 @@
-"""Ctrl-C while modules load, when a KeyboardInterrupt would not arrive.
+"""Ctrl-C: outside of a command it ends the process at once, inside it is a KeyboardInterrupt.
 
-Loading runs foreign code that loses exceptions (the import system's own callbacks) or makes others
-of them (numpy's C code: ImportError). No file is open for writing then, so the process just ends.
+Loading modules runs foreign code that loses exceptions (the import system's own callbacks) or makes
+others of them (numpy's C code: ImportError), and what click does before and after a command would
+say "Aborted!" or show a traceback. No file is open for writing then, so the process just ends.
 """
 
 from __future__ import annotations
@@ -15,24 +16,51 @@ from contextlib import contextmanager
 from types import FrameType
 
 STOPPED = 130
+"""The exit code of what Ctrl-C stopped: 128 and the number of the signal, as shells have it."""
 
 
-@contextmanager
-def ending_at_once() -> Iterator[None]:
-    """Inside, Ctrl-C ends the process with exit code 130, whatever runs.
+def end_at_once() -> None:
+    """From now on Ctrl-C ends the process with exit code 130, whatever runs.
 
     Nothing is changed in another thread than the main one, which never receives Ctrl-C, nor where
     the process ignores it, as a shell makes those that it starts in the background.
     """
-    ignored = signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None)
-    if ignored or threading.current_thread() is not threading.main_thread():
+    if _listens():
+        signal.signal(signal.SIGINT, _end)
+
+
+@contextmanager
+def ending_at_once() -> Iterator[None]:
+    """Inside, Ctrl-C is as `end_at_once` makes it."""
+    with _handled_by(_end):
+        yield
+
+
+@contextmanager
+def raising() -> Iterator[None]:
+    """Inside, Ctrl-C raises KeyboardInterrupt where it would end the process at once."""
+    before = signal.getsignal(signal.SIGINT)
+    with _handled_by(signal.default_int_handler if before is _end else before):
+        yield
+
+
+@contextmanager
+def _handled_by(handler: object) -> Iterator[None]:
+    """Inside, Ctrl-C is handled so, where this process listens to it."""
+    if not _listens():
         yield
         return
-    before = signal.signal(signal.SIGINT, _end)
+    before = signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _listens() -> bool:
+    """Whether this thread may receive Ctrl-C."""
+    return signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None) \
+        and threading.current_thread() is threading.main_thread()
 
 
 def _end(number: int, frame: FrameType | None) -> None:

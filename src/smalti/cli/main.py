@@ -29,7 +29,7 @@ from smalti.cli.explain import explain
 from smalti.cli.export import export
 from smalti.cli.generate import generate
 from smalti.cli.inspect import inspect
-from smalti.cli.interrupt import STOPPED
+from smalti.cli.interrupt import STOPPED, raising
 from smalti.cli.profile import profile
 from smalti.cli.run import run
 from smalti.cli.tune import tune
@@ -49,7 +49,8 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was asked for."""
         try:
-            return super().invoke(ctx)
+            with raising():
+                return super().invoke(ctx)
         except (InputError, NumericsError, DeviceError) as error:
             raise Refused(str(error)) from None
         except MemoryError as error:

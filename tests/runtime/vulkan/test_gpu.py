@@ -106,6 +106,7 @@ def test_nothing_is_left_of_what_is_gone(adapter: Adapter) -> None:
         assert len(set(counts)) == 1 and not gpu._logical._given
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_a_wait_is_ended_by_the_keyboard_and_the_device_goes_on(
         adapter: Adapter, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
