@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from smalti.fuse.placement import Placement
+from smalti.fuse.region import buffer_of
 from smalti.fuse.support import INTEGERS, STORED
 from smalti.fuse.view import Storage, View, row_major
 from smalti.graph import Node, Value
 from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Load
 
-if TYPE_CHECKING:
-    from smalti.fuse.partition import _Partitioner
-
-ROLES = {"input": "input", "arena": "input", "parameter": "parameter", "constant": "parameter"}
-Place = tuple[Index, ...]
+At = tuple[Index, ...]
+"""The index of an element, one for each axis, in terms of the axes of a kernel."""
 
 
 class Reader:
@@ -25,20 +23,13 @@ class Reader:
     `extents` are those of the kernel's axes; reshapes that split a value's index need them.
     """
 
-    def __init__(self, cutter: _Partitioner, extents: Mapping[str, int] | None = None) -> None:
-        self.cutter, self.extents = cutter, extents or {}
+    def __init__(self, placement: Placement, extents: Mapping[str, int] | None = None) -> None:
+        self.placement, self.extents = placement, extents or {}
         self._names: dict[View, str] = {}
-
-    @staticmethod
-    def buffer(name: str, view: View) -> Buffer:
-        """The buffer that stands for `view`."""
-        outputs = ("out", "scale", "shift")
-        role = "output" if name in outputs else ROLES[view.storage.kind]
-        return Buffer(name, role, view.shape, view.strides, view.storage.dtype)
 
     def buffers(self, **named: View) -> list[Buffer]:
         """Everything loaded so far, then the named views."""
-        return [self.buffer(name, view) for name, view in self.views(**named).items()]
+        return [buffer_of(name, view) for name, view in self.views(**named).items()]
 
     def views(self, **named: View) -> dict[str, View]:
         """The view behind each buffer."""
@@ -49,14 +40,14 @@ class Reader:
         name = self._names.setdefault(view, f"x{len(self._names)}")
         return Load(name, at)
 
-    def array(self, data: np.ndarray, at: Place) -> Expr:
+    def array(self, data: np.ndarray, at: At) -> Expr:
         """The element of a constant array at an index."""
         if (data == data.flat[0]).all():
             return Const(float(data.flat[0]))
         storage = Storage("constant", data.size, data=data)
         return self.load(View(storage, 0, data.shape, row_major(data.shape)), at)
 
-    def value(self, value: Value, at: Place, known: Mapping[Value, Expr] | None = None,
+    def value(self, value: Value, at: At, known: Mapping[Value, Expr] | None = None,
               anchor: Node | None = None) -> Expr:
         """The element of `value` at `at`; `known` values are given as expressions."""
         if known and value in known:
@@ -67,30 +58,30 @@ class Reader:
             moved = channel.plus(expr.index[3].offset)  # by slices, and to a group's first
             expr = Load(expr.buffer, (*expr.index[:3], moved))
             if len(anchor.inputs) == 3:
-                expr = Call("add", (expr, self.load(self.cutter.view(anchor.inputs[2]),
+                expr = Call("add", (expr, self.load(self.placement.view(anchor.inputs[2]),
                                                     (channel,))))
             return expr
         if value.kind == "constant" and (value.data == value.data.flat[0]).all():
             return Const(float(value.data.flat[0]))
-        stored = value.node is None or value in self.cutter.views
+        stored = value.node is None or value in self.placement.views
         if stored or self._viewed(value):
-            return self.load(self.cutter.view(value), at)
+            return self.load(self.placement.view(value), at)
         return self.node(value.node, at, known, anchor)
 
     def _viewed(self, value: Value) -> bool:
         """Whether `value` is a chain of views of something stored."""
-        while value.node is not None and value not in self.cutter.views:
-            if not self.cutter.is_view(value.node):
+        while value.node is not None and value not in self.placement.views:
+            if not self.placement.is_view(value.node):
                 return False
             value = value.node.inputs[0]
         return True
 
-    def node(self, node: Node, at: Place, known: Mapping[Value, Expr] | None = None,
+    def node(self, node: Node, at: At, known: Mapping[Value, Expr] | None = None,
              anchor: Node | None = None) -> Expr:
         """The element at `at` of what `node` computes."""
         name, attributes = node.operation.name, node.attributes
 
-        def read(value: Value, place: Place) -> Expr:
+        def read(value: Value, place: At) -> Expr:
             return self.value(value, place, known, anchor)
 
         if node.operation.pointwise:
@@ -112,28 +103,28 @@ class Reader:
         if name == "reshape":
             return read(x, _reshaped(at, node.output.shape, x.shape, self.extents))
         if name == "gather":
-            table, rows = self.cutter.view(x), self.cutter.view(node.inputs[1])
-            self.cutter.bound_rows(rows, table.shape[0])
+            table, rows = self.placement.view(x), self.placement.view(node.inputs[1])
+            self.placement.builder.note_rows(rows, table.shape[0])
             return self.load(table, (self.load(rows, at[:-1]), at[-1]))
         if name == "group_normalization":
-            scale, shift = (self.load(v, at[:2]) for v in self.cutter.moments[node])
+            scale, shift = (self.load(v, at[:2]) for v in self.placement.statistics[node])
             return Call("add", (Call("mul", (read(x, at), scale)), shift))
         if name == "layer_normalization":
             first = attributes["axis"] % len(at)
-            scale, shift = (self.load(v, at[:first]) for v in self.cutter.moments[node])
+            scale, shift = (self.load(v, at[:first]) for v in self.placement.statistics[node])
             normal = Call("add", (Call("mul", (read(x, at), scale)), shift))
             gamma, beta = (read(v, at[first:]) for v in node.inputs[1:])
             scaled = normal if gamma == Const(1.0) else Call("mul", (normal, gamma))
             return scaled if beta == Const(0.0) else Call("add", (scaled, beta))
         if name == "rms_normalization":
             first = attributes["axis"] % len(at)
-            (scale,) = (self.load(v, at[:first]) for v in self.cutter.moments[node])
+            (scale,) = (self.load(v, at[:first]) for v in self.placement.statistics[node])
             return Call("mul", (Call("mul", (read(x, at), scale)),
-                                self.load(self.cutter.view(node.inputs[1]), at[first:])))
+                                self.load(self.placement.view(node.inputs[1]), at[first:])))
         raise AssertionError(f"{name} has no expression")
 
 
-def broadcast(value: Value, at: Place) -> Place:
+def broadcast(value: Value, at: At) -> At:
     """The place in `value` that broadcasting brings to `at`."""
     tail = at[len(at) - len(value.shape):]
     return tuple(Index() if n == 1 else i for i, n in zip(tail, value.shape))
@@ -145,8 +136,8 @@ def _divided(index: Index, divisor: int) -> Index:
     return Index(index.terms, index.offset, index.divisor * divisor)
 
 
-def _reshaped(at: Place, shape: Sequence[int], old: Sequence[int],
-              extents: Mapping[str, int]) -> Place:
+def _reshaped(at: At, shape: Sequence[int], old: Sequence[int],
+              extents: Mapping[str, int]) -> At:
     """The place in a value of the shape `old` that is `at` once it has another shape."""
     inner = [(i, n) for i, n in zip(at, shape) if n != 1]
     wanted = [n for n in old if n != 1]

@@ -9,7 +9,12 @@ from typing import Any
 from smalti.fuse.support import When
 from smalti.fuse.view import View
 from smalti.graph import Value
-from smalti.kernel.form import Kernel
+from smalti.kernel.form import Buffer, Kernel
+
+ROLES = {"input": "input", "arena": "input", "parameter": "parameter", "constant": "parameter"}
+"""What a kernel that reads a storage calls it, by the storage's kind."""
+WRITTEN = ("out", "scale", "shift")
+"""The buffers of a kernel that it writes."""
 
 
 @dataclass(frozen=True)
@@ -64,3 +69,9 @@ class Partition:
     rows: dict[str, int] = field(default_factory=dict)
     held: tuple[str, ...] = ()
     open: list[Value] = field(default_factory=list)
+
+
+def buffer_of(name: str, view: View) -> Buffer:
+    """The buffer of a kernel that stands for `view`."""
+    role = "output" if name in WRITTEN else ROLES[view.storage.kind]
+    return Buffer(name, role, view.shape, view.strides, view.storage.dtype)

@@ -1,7 +1,8 @@
-"""Tails: the pointwise operations that are computed behind an anchor, from its sums.
+"""Epilogues: the pointwise operations that the kernel of an anchor computes from its sums.
 
-An anchor is an operation with a kernel of its own: a contraction or a reduction. Its tail ends
-where something else reads what has been computed so far, and is stored there.
+An anchor is an operation with a kernel of its own: a contraction, a reduction or a pooling. The
+operations of its epilogue are its tail. It ends, and its last value is stored, where something else
+reads what has been computed so far.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from smalti.fuse.support import ANCHORS, CONTRACTIONS, When, elementwise
 from smalti.graph import Graph, Node, Value
 
 MEETING_MAX = 8
-"""Values between several readers of a value and where they meet."""
+"""How many values may lie between a value of several readers and the operation where they meet: a
+guess, that bounds the search."""
 
 
 def grow_tails(graph: Graph, users: Mapping[Value, Sequence[Node]],
                when: Mapping[Value, When],
                hosted: Collection[Node]) -> tuple[dict[Value, Node], set[Value]]:
-    """The anchor of each value that ends a tail, and all values before an end.
+    """The anchor of each value that ends a tail, and all values inside of tails, before their ends.
 
-    `users` are the readers of each value; a tail is computed all at the same time, by `when`.
-    Nodes that are `hosted` have no part in any.
+    `users` are the nodes that read each value, `when` says when each is computed: all of a tail has
+    the same time. Nodes that numpy computes, `hosted`, are in no tail.
     """
     tails = _Tails(users, set(graph.outputs.values()), when, hosted)
     for node in graph.nodes:
@@ -40,10 +42,10 @@ class _Tails:
         self.absorbed: set[Value] = set()
 
     def grow(self, anchor: Node) -> None:
-        """Absorb the pointwise operations behind a contraction, while each has one reader.
+        """Add pointwise operations to the tail of `anchor` while each value has one reader.
 
-        Equal slices of its channels that meet again in one result (GEGLU) are absorbed too, and
-        several readers that do, as in max(x, x / 5).
+        Several readers that meet again in one operation, as in max(x, x / 5), are added together,
+        and so are equal slices of its channels that do (GEGLU).
         """
         value = anchor.output
         while value not in self.outputs:
@@ -65,37 +67,36 @@ class _Tails:
         self.ends[value] = anchor
 
     def _met(self, value: Value) -> Value | None:
-        """Where all readers of `value`, pointwise operations, meet again; absorbs what is before.
-
-        None where there is one reader only, or where something else reads what is between.
+        """The value in which all readers of `value`, pointwise operations, meet again; all before
+        it is added to the tail. None if there is only one reader, or if something else reads a
+        value in between.
         """
-        region = [value]
-        while len(region) <= MEETING_MAX and len(self.users.get(value, [])) > 1:
-            open_ends = [v for v in region if v in self.outputs or any(
-                user.output not in region for user in self.users.get(v, []))]
-            if len(open_ends) == 1 and open_ends[0] is region[-1] is not value:
-                self.absorbed.update(region[:-1])
-                return region[-1]
+        between = [value]
+        while len(between) <= MEETING_MAX and len(self.users.get(value, [])) > 1:
+            open_ends = [v for v in between if v in self.outputs or any(
+                user.output not in between for user in self.users.get(v, []))]
+            if len(open_ends) == 1 and open_ends[0] is between[-1] is not value:
+                self.absorbed.update(between[:-1])
+                return between[-1]
             step = next((user for v in open_ends for user in self.users.get(v, [])
-                         if user.output not in region and self._continues(user, region)), None)
+                         if user.output not in between and self._continues(user, between)), None)
             if step is None:
                 return None
-            region.append(step.output)
+            between.append(step.output)
         return None
 
-    def _continues(self, node: Node, region: Sequence[Value]) -> bool:
-        """Whether `node` computes each element from those of `region` and of values that are stored
-        before the first of them is used."""
-        value = region[0]
+    def _continues(self, node: Node, between: Sequence[Value]) -> bool:
+        """True if `node` computes each element from those of `between` and of values that are
+        stored before the first of them is used."""
+        value = between[0]
         return (self._pointwise(node) and node.output.shape == value.shape
                 and self.when[value] == self.when[node.output] and node.output not in self.ends
                 and not any(other in self.absorbed or self._depends(other, value)
-                            for other in node.inputs if other not in region))
+                            for other in node.inputs if other not in between))
 
     def _joined(self, value: Value, anchor: Node) -> Value | None:
-        """Where all equal slices of a contraction's channels meet again; absorbs what is before.
-
-        None where they do not, or where something else reads one of them.
+        """The value in which all equal slices of a contraction's channels meet again; all before it
+        is added to the tail. None if they do not meet, or if something else reads one of them.
         """
         users = self.users.get(value, [])
         if anchor.operation.name not in CONTRACTIONS or anchor.attributes.get("group", 1) > 1:
@@ -122,8 +123,8 @@ class _Tails:
         return leaves[0]
 
     def _joins(self, leaf: Value, leaves: Sequence[Value], origin: Value) -> bool:
-        """Whether one pointwise node alone reads `leaf`, beside other leaves that only it reads and
-        values that are stored before `origin` is used."""
+        """True if a single pointwise node reads `leaf`, and its other operands are leaves that
+        only it reads, or values that are stored before `origin` is used."""
         readers = self.users.get(leaf, [])
         if len(readers) != 1 or leaf in self.outputs:
             return False
@@ -137,7 +138,8 @@ class _Tails:
         return elementwise(node) and node not in self.hosted
 
     def _depends(self, value: Value, on: Value) -> bool:
-        """Whether `value` is computed from `on` (they are the two operands of one operation)."""
+        """True if `value` is computed from `on`. One kernel cannot compute an operation of both:
+        the first would have to be stored before the second is."""
         pending, seen = [value], set()
         while pending:
             v = pending.pop()

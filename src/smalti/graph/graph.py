@@ -99,11 +99,15 @@ class Node:
         return f"<node {self.operation.name} {self.scope}>"
 
     @property
+    def flops(self) -> int:
+        """Floating-point operations that compute the result."""
+        types = [value.type for value in self.inputs]
+        return self.operation.flops(types, self.output.type, self.attributes)
+
+    @property
     def cost(self) -> int:
         """Floating-point operations, and elements that are made."""
-        types = [value.type for value in self.inputs]
-        return self.operation.flops(types, self.output.type, self.attributes) \
-            + self.output.type.size
+        return self.flops + self.output.type.size
 
 
 class Graph:
@@ -237,8 +241,7 @@ class Graph:
 
     def flops(self) -> int:
         """Additions and multiplications of one run."""
-        return sum(n.operation.flops([v.type for v in n.inputs], n.output.type, n.attributes)
-                   for n in self.nodes)
+        return sum(node.flops for node in self.nodes)
 
     def __repr__(self) -> str:
         ends = (", ".join(f"{name} {value.type}" for name, value in values.items())

@@ -1,0 +1,216 @@
+"""Decides which values of a graph are stored; all others are computed where they are read.
+
+A value that is not stored costs its arithmetic once for each kernel that reads it; one that is
+stored costs a write and reads of memory. Every value is computed where it is read unless
+
+* a form of kernel of its own makes it: attention, concat, a rotary embedding, what numpy computes;
+* it ends the epilogue of an anchor (a contraction, a reduction, a pooling: `tail.py`);
+* the caller sees it;
+* a consumer runs more often than the producer;
+* some consumer cannot compute it, or too many would (`READS_MAX`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from smalti.fuse.layout import row_values
+from smalti.fuse.support import (
+    ANCHORS,
+    CONTRACTIONS,
+    NORMALIZATIONS,
+    POOLS,
+    VIEWS,
+    When,
+    elementwise,
+    lacking,
+    only_ones,
+    whens,
+)
+from smalti.fuse.tail import grow_tails
+from smalti.graph import OPERATIONS, Graph, Node, Value
+
+READS_MAX = 4
+"""A pointwise result that more kernels than this read is stored instead of computed again: a rule
+of thumb. Where a timing model is at hand, `tune/partitions.py` decides by what it expects."""
+GATHER_READS_MAX = 1
+"""The same of rows that are looked up: a second look-up costs about what a copy would."""
+POINTWISE = frozenset(name for name, operation in OPERATIONS.items() if operation.pointwise)
+STORED_FORMS = ("attention", "concat", "rotary_embedding")
+"""Operations with a kernel of their own, without an epilogue: their results are always stored."""
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What is decided about the values of a graph before any kernel is made.
+
+    `users` are the nodes that read each value, `when` says when each value is computed, `rows` are
+    the values of four axes that are rows and not images. `hosted` gives the reason why numpy
+    computes a node. `stored` are the values that have memory of their own. `tails` gives the anchor
+    of each value that ends an epilogue. `open` are values that cost alone decides: storing them
+    and computing them again are both possible.
+    """
+
+    users: Mapping[Value, Sequence[Node]]
+    when: Mapping[Value, When]
+    rows: Collection[Value]
+    hosted: Mapping[Node, str]
+    stored: Collection[Value]
+    tails: Mapping[Value, Node]
+    open: Sequence[Value]
+    outputs: Collection[Value]
+
+    def reason(self, value: Value) -> str:
+        """Why `value` is stored, for people: what the partition does not say by itself."""
+        readers = self.users.get(value, [])
+        if value in self.outputs:
+            return "an output of the program"
+        if len(readers) > 1:
+            return f"{len(readers)} operations read it"
+        name = readers[0].operation.name if readers else "nothing"
+        if name in VIEWS and readers[0].output in self.users:
+            name = f"{self.users[readers[0].output][0].operation.name} (through a {name})"
+        return f"{name} reads it in an order of its own"
+
+
+def is_view(node: Node, hosted: Collection[Node]) -> bool:
+    """True if the result of `node` is other strides over its operand's memory."""
+    return node.operation.name in VIEWS and node not in hosted
+
+
+def decide(graph: Graph, held: Collection[str] = (), functions: Collection[str] = POINTWISE,
+           otherwise: Collection[Value] = ()) -> Decisions:
+    """The decisions for `graph`; the arguments are those of `partition`.
+
+    >>> g = Graph()
+    >>> x = g.input("x", (4,))
+    >>> y = g.output("y", (x + x) * x)
+    >>> [value.node.operation.name for value in decide(g).stored]
+    ['mul']
+    """
+    hosted = {node: why for node in graph.nodes if (why := lacking(node, functions))}
+    users, when = graph.users(), whens(graph, held)
+    tails, absorbed = grow_tails(graph, users, when, hosted)
+    deciding = _Deciding(graph, users, when, hosted, tails, absorbed, otherwise)
+    for node in reversed(graph.nodes):
+        deciding.decide(node)
+    return Decisions(users, when, row_values(graph), hosted, deciding.stored, tails, deciding.open,
+                     deciding.outputs)
+
+
+class _Deciding:
+    """Goes through a graph from its end: the consumers of a value are decided before it is."""
+
+    def __init__(self, graph: Graph, users: Mapping[Value, Sequence[Node]],
+                 when: Mapping[Value, When], hosted: Collection[Node],
+                 tails: Mapping[Value, Node], absorbed: Collection[Value],
+                 otherwise: Collection[Value]) -> None:
+        self.users, self.when, self.hosted = users, when, hosted
+        self.tails, self.absorbed, self.otherwise = tails, absorbed, otherwise
+        self.outputs = set(graph.outputs.values())
+        self.stored: set[Value] = set()
+        self.open: list[Value] = []
+
+    def decide(self, node: Node) -> None:
+        """Note whether the result of `node` is stored."""
+        value = node.output
+        if node in self.hosted or value not in self.absorbed and (
+                node.operation.name not in VIEWS and self._is_stored(node)):
+            self.stored.add(value)
+
+    def _is_stored(self, node: Node) -> bool:
+        """True if the result of a node that is no view and inside of no epilogue is stored."""
+        value, name = node.output, node.operation.name
+        if value in self.tails or name in STORED_FORMS or value in self.outputs:
+            return True
+        if self._read_more_often(value, self.when[value]):
+            return True
+        reads = self._reads(value)
+        store = reads is None or reads > (GATHER_READS_MAX if name == "gather" else READS_MAX)
+        if reads and self._is_open(node):
+            self.open.append(value)
+            store ^= value in self.otherwise
+        if not store and name in ("gather", "resize"):
+            scales = node.attributes.get("scales", (2,) * (len(value.shape) - 1) + (1,))
+            moved = {i - len(scales) for i, scale in enumerate(scales) if scale != 1}
+            store = not self._computable_by_readers(value, moved)
+        return store
+
+    def _is_open(self, node: Node) -> bool:
+        """True if storing the result of `node` is a matter of cost. In a chain of pointwise
+        operations only the last one's result is: storing an earlier one saves less."""
+        last = any(not elementwise(user) or user.output in self.stored
+                   or user.output in self.absorbed
+                   for user in self.users[node.output])
+        return last and self.when[node.output] == When.RUN and (
+            node.operation.name in POINTWISE or node.operation.name in NORMALIZATIONS)
+
+    def _read_more_often(self, value: Value, when: When) -> bool:
+        """True if a consumer runs more often than the producer, which runs at `when`, so the value
+        must be stored."""
+        return when < When.RUN and any(
+            self.when[user.output] > when
+            or is_view(user, self.hosted) and self._read_more_often(user.output, when)
+            for user in self.users.get(value, []))
+
+    def _computable_by_readers(self, value: Value, moved: Collection[int]) -> bool:
+        """True if all consumers can compute `value`, whose index is divided or looked up along the
+        axes `moved` (counted from the last, -1). An epilogue cannot do that, and no contraction
+        along its channels."""
+        for user in self.users.get(value, []):
+            name = user.operation.name
+            if user.output in self.absorbed or user.output in self.tails:
+                grouped = user.attributes.get("group", 1) != 1
+                if name not in CONTRACTIONS or grouped or (-3 if name == "conv" else -1) in moved:
+                    return False
+            elif user.output not in self.stored and (
+                    name in VIEWS or not self._computable_by_readers(user.output, moved)):
+                return False
+        return True
+
+    def _reads(self, value: Value) -> int | None:
+        """How many kernels would compute `value` if it is not stored; None if one of them
+        cannot."""
+        if value in self.outputs:
+            return None
+        total = 0
+        for user in self.users.get(value, []):
+            reads = self._reads_of(value, user)
+            if reads is None:
+                return None
+            total += reads
+        return total
+
+    def _reads_of(self, value: Value, user: Node) -> int | None:
+        """How many kernels would compute `value` for `user`; None if one of them cannot."""
+        name = user.operation.name
+        if user in self.hosted or value in user.inputs[1:] and name in ANCHORS:
+            return None
+        if name in ANCHORS and user.inputs[0] is value:
+            gathered = value.node is not None and value.node.operation.name == "gather"
+            grouped = user.attributes.get("group", 1) != 1
+            return None if gathered or name in POOLS or grouped else 1
+        if name in VIEWS or name == "resize":
+            if user.output in self.stored:
+                return 1
+            if name == "reshape" and not only_ones(value.shape, user.output.shape) \
+                    and not self._joins_heads(user):
+                return None
+            return self._reads(user.output)
+        if elementwise(user):
+            if user.output in self.stored or user.output in self.absorbed \
+                    or user.output in self.tails:
+                return 1 if len(self.users[value]) == 1 else None
+            return self._reads(user.output)
+        return 1 if name == "rotary_embedding" and user.inputs.count(value) == 1 else None
+
+    def _joins_heads(self, node: Node) -> bool:
+        """True if `node` reshapes [n, t, h, d] to [n, t, h * d] and only rotary embeddings of heads
+        of d channels read that: their kernels have an axis for heads and one for channels."""
+        old, new = node.inputs[0].shape, node.output.shape
+        users = self.users.get(node.output, [])
+        return len(old) == 4 and new == (*old[:2], old[2] * old[3]) and node.output not in \
+            self.outputs and all(user.operation.name == "rotary_embedding"
+                                 and user.inputs[0] is node.output
+                                 and user.attributes["num_heads"] == old[2] for user in users)
