@@ -18,7 +18,7 @@ from smalti.benchmark.turns import in_fresh_process
 from smalti.checkpoint import Checkpoint, load
 from smalti.checkpoint.adapters import Adapter, Use
 from smalti.diffusion.submodels import Submodels
-from smalti.families.expected import TEXT, UNET
+from smalti.families.prefixes import TEXT, UNET
 from smalti.runtime.compiler import Recipe
 
 RANK, ALPHA, BLOCKS_A_LEVEL = 16, 8, 3
@@ -30,7 +30,7 @@ STEPS = 3
 def random_lora(checkpoint: Checkpoint, path: Path) -> None:
     """Write a LoRA in kohya's spelling: of all linear layers and 1x1 convolutions of the UNet's
     transformers, which are those that his trainer takes, and of the text encoder's."""
-    from smalti.checkpoint.adapters.spelling import diffusers_unet_path
+    from smalti.families.unet import diffusers_unet_path
 
     rng, tensors = np.random.default_rng(0), {}
     for name in checkpoint.names():

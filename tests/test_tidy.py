@@ -27,6 +27,8 @@ LAYERS = (
 
 # Modules that something other than an import reaches: the console script and `python -m smalti`.
 ENTRY_POINTS = {"smalti", "smalti.__main__", "smalti.cli.main"}
+# Modules that are looked for in their folder: the records of model families.
+FOUND = "smalti.families.records."
 
 
 def python_files(*folders: str) -> list[Path]:
@@ -211,7 +213,8 @@ def test_no_module_is_dead() -> None:
             name = name.rpartition(".")[0]
             if name in packages:
                 used.add(name)
-    dead = sorted(set(MODULES) - used - ENTRY_POINTS)
+    found = {name for name in MODULES if name.startswith(FOUND)}
+    dead = sorted(set(MODULES) - used - ENTRY_POINTS - found)
     assert not dead, f"modules that nothing imports: {dead}"
 
 

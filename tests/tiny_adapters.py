@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from smalti.checkpoint.adapters.spelling import ENCODERS
-from smalti.families.expected import UNET, expected_tensors
+from smalti.families import text_encoders
+from smalti.families.expected import expected_tensors
+from smalti.families.prefixes import UNET
 from smalti.models.config import ModelConfig
 
 RANK = 2
@@ -18,7 +19,8 @@ def write_adapter(path: Path, config: ModelConfig, seed: int = 0) -> Path:
     """A LoRA of all weights, with differences of biases and norms; embeddings are left alone."""
     rng, tensors = np.random.default_rng(seed), {}
     parts = {UNET: "diffusion_model.", **{
-        prefix: f"text_encoders.{name}.transformer." for name, prefix in ENCODERS.items()}}
+        encoder.inside: f"text_encoders.{name}.transformer."
+        for name, encoder in text_encoders().items()}}
     for name, shape in expected_tensors(config).items():
         prefix = next((prefix for prefix in parts if name.startswith(prefix)), None)
         layer, _, leaf = name.rpartition(".")

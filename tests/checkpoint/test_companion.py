@@ -339,4 +339,4 @@ def test_spellings_of_esrgan_are_one_family(tmp_path: Path) -> None:
     for number, name in enumerate(("model.1.sub.0.RDB1.conv1.0.weight",
                                    "RRDB_trunk.0.RDB1.conv1.weight")):
         path = write(tmp_path / f"{number}.safetensors", {name: ONE})
-        assert inspect(path).family.id == "esrgan"
+        assert inspect(path).kind.id == "esrgan"

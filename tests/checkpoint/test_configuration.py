@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from smalti.checkpoint.configuration import derive_config
-from smalti.checkpoint.family import detect
+from smalti.checkpoint.file_kind import detect
 from smalti.checkpoint.hints import Hints
+from smalti.families import families
 from smalti.families.expected import expected_tensors
 from smalti.models.config import (
     CLIP_L,
@@ -78,9 +79,9 @@ PUBLISHED = {  # configuration, and parameters of the denoiser (with learned pos
 def test_a_published_model(name: str) -> None:
     config, parameters = PUBLISHED[name]
     shapes = expected_tensors(config)
-    family = detect(shapes)
-    assert family is not None and family.model == config.family
-    found = derive_config(name, family.model, shapes, Hints(), lambda text: 0,
+    kind = detect(shapes)
+    assert kind is not None and kind.family == config.family
+    found = derive_config(name, families()[kind.family], shapes, Hints(), lambda text: 0,
                           lambda tensor: np.zeros(shapes[tensor], np.float32))
     assert found == config
     inside = "model.diffusion_model."
@@ -93,6 +94,6 @@ def test_openclip_h_has_a_layer_that_is_not_read() -> None:
     config = PUBLISHED["SD 2.1"][0]
     whole = replace(config, texts={"clip_h": OPENCLIP_H})
     shapes = expected_tensors(whole)
-    found = derive_config("x", "sd2", shapes, Hints(), lambda text: 0,
+    found = derive_config("x", families()["sd2"], shapes, Hints(), lambda text: 0,
                           lambda tensor: np.zeros(shapes[tensor], np.float32))
     assert found.texts == config.texts

@@ -212,7 +212,7 @@ def picture(path: Path) -> np.ndarray:
 def test_a_model_gives_nearly_the_same_picture(model: Path, tmp_path: Path, precision: str | None,
                                                ending: str, bound: float) -> None:
     path = converted(model, tmp_path / f"out.{ending}", precision)
-    assert checkpoint.inspect(path).family.id == "sd1"
+    assert checkpoint.inspect(path).kind.id == "sd1"
     error = np.abs(picture(path) - picture(model)).mean()
     assert error <= bound and (error > 0) == (bound > 0)
 

@@ -33,7 +33,7 @@ def test_a_whole_file(tmp_path: Path, family: str) -> None:
     path = tiny.write(tmp_path / "model.safetensors", tiny.single_file(config, weights))
     assert_same(load(path), config, weights)
     report = inspect(path)
-    assert report.loadable and not report.ignored and report.family.model == family
+    assert report.loadable and not report.ignored and report.kind.family == family
     assert str(report).endswith("loads       yes")
 
 
@@ -136,7 +136,7 @@ def test_models_that_change_pictures(tmp_path: Path, channels: int, family: str)
     weights = tiny.random_weights(config)
     path = tiny.write(tmp_path / "model.safetensors", tiny.single_file(config, weights))
     found = load(path)
-    assert found.config.denoiser.in_channels == channels and found.report.family.id == family
+    assert found.config.denoiser.in_channels == channels and found.report.kind.id == family
     assert f"it changes a picture: {channels} channels" in str(found.report)
 
 
@@ -187,7 +187,7 @@ def test_a_text_encoder_alone_is_called_by_its_name(tmp_path: Path, name: str) -
     config = FAMILIES["sd3"]
     stored = tiny.text_encoder(config, tiny.random_weights(config), name)
     report = inspect(tiny.write(tmp_path / "text.safetensors", stored))
-    assert report.family.id == "text-encoder"
+    assert report.kind.id == "text-encoder"
     assert ("it is the text encoder T5-XXL" in str(report)) == (name == "t5xxl")
     widths = {"clip_l": 768, "clip_g": 1280}
     if name in widths:

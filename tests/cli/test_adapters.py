@@ -82,4 +82,4 @@ def test_inspect_tells_what_an_adapter_is(adapter: Path, tmp_path: Path) -> None
 def test_inspect_tells_what_an_embedding_is(tmp_path: Path) -> None:
     save_file({"emb_params": np.ones((3, 1024), np.float32)}, tmp_path / "cat.safetensors")
     text = run("inspect", tmp_path / "cat.safetensors").stdout
-    assert "vectors     3 x 1024, Stable Diffusion 2.x" in text and "word        cat" in text
+    assert "vectors     3 x 1024 for Stable Diffusion 2.x" in text and "word        cat" in text

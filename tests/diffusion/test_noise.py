@@ -9,7 +9,6 @@ from peers_k_diffusion import k_diffusion_sampling
 from smalti.diffusion.beta import beta_distribution, beta_quantile
 from smalti.diffusion.noise import (
     ALIGNED_SD1,
-    ALIGNED_SDXL,
     NOISES,
     FlowLevels,
     NoiseLevels,
@@ -17,6 +16,7 @@ from smalti.diffusion.noise import (
     flux_shift,
 )
 from smalti.errors import InputError
+from smalti.families import families
 
 LEVELS = NoiseLevels.scaled_linear()
 KNOWN = {
@@ -161,8 +161,9 @@ def test_noised_latents():
 
 def test_aligned_steps():
     """Ten steps are the published table, its last level being the step to 0; as in diffusers."""
-    levels = NoiseLevels.scaled_linear(aligned=ALIGNED_SDXL)
-    np.testing.assert_allclose(NOISES["ays"].sigmas(levels, 10), (*ALIGNED_SDXL[:-1], 0))
+    aligned = families()["sdxl"].aligned
+    levels = NoiseLevels.scaled_linear(aligned=aligned)
+    np.testing.assert_allclose(NOISES["ays"].sigmas(levels, 10), (*aligned[:-1], 0))
     twenty = NOISES["ays"].sigmas(LEVELS, 20)
     np.testing.assert_allclose(twenty[:-1:2], ALIGNED_SD1[:-1])
     np.testing.assert_allclose(twenty[1], np.sqrt(ALIGNED_SD1[0] * ALIGNED_SD1[1]))

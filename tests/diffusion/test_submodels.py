@@ -15,7 +15,7 @@ from smalti import checkpoint
 from smalti.checkpoint.adapters import Adapted, Adapter, Use
 from smalti.diffusion.submodels import Submodels
 from smalti.errors import InputError, NumericsError
-from smalti.families.expected import TEXT, UNET
+from smalti.families.prefixes import TEXT, UNET
 from smalti.runtime import compiler
 
 TOKENS = {"tokens": np.arange(77, dtype=np.int32)[None] + 320}

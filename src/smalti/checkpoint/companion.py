@@ -24,11 +24,11 @@ from smalti.checkpoint.keys import (
     upscaler_config,
     upscaler_renaming,
 )
-from smalti.checkpoint.tensors import Tensor, held_as
-from smalti.checkpoint.transformer_hyperparameters import (
+from smalti.checkpoint.keys.transformer_controlnets import (
     flux_controlnet_config,
     sd3_controlnet_config,
 )
+from smalti.checkpoint.tensors import Tensor, held_as
 from smalti.errors import CheckpointError, first_of
 from smalti.families.keys import (
     FLUX_CONTROLNET_DIFFUSERS,

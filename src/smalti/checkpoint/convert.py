@@ -22,15 +22,15 @@ import numpy as np
 import numpy.typing as npt
 
 from smalti.checkpoint.blocks import FORMATS
-from smalti.checkpoint.configuration import FAMILIES
 from smalti.checkpoint.container import INTEGERS, open_tensors
-from smalti.checkpoint.family import Family, detect
+from smalti.checkpoint.file_kind import detect
 from smalti.checkpoint.gguf import DIMENSIONS_MAX as GGUF_DIMENSIONS_MAX
 from smalti.checkpoint.gguf import ORIGINAL_SHAPE, Entry, GgufTensor, writing_gguf
 from smalti.checkpoint.hints import Hints, arch_config
 from smalti.checkpoint.quantise import ENCODERS, quantise
 from smalti.checkpoint.source import Source, open_source, with_parts
 from smalti.errors import InputError
+from smalti.families.names import FileKind
 from smalti.runtime.tensor_file import RAW_TYPES
 
 PRECISIONS = {"f32": "F32", "f16": "F16", "bf16": "BF16", "fp8": "F8_E4M3",
@@ -117,7 +117,7 @@ class Conversion:
     container: str
     tensors: tuple[Planned, ...]
     metadata: Mapping[str, str]
-    family: Family | None
+    kind: FileKind | None
     notes: tuple[str, ...]
 
     @property
@@ -163,7 +163,7 @@ class Conversion:
 
     def _write_gguf(self, stream: BinaryIO) -> Iterator[int]:
         entries: dict[str, Entry] = {
-            "general.architecture": self.family.model or self.family.id if self.family else "none",
+            "general.architecture": self.kind.family or self.kind.id if self.kind else "none",
             "general.quantization_version": 2,
             "general.file_type": FILE_TYPES.get(self._main_dtype(), 1),
         }
@@ -204,41 +204,41 @@ def plan(path: str | Path, container: str, precision: str | None = None,
                          " --precision q8_0")
     path = Path(path)
     if path.is_dir() or text_encoders or vae:
-        given, metadata, family, notes = _of_parts(path, text_encoders, vae)
+        given, metadata, kind, notes = _of_parts(path, text_encoders, vae)
     else:
-        given, metadata, family, notes = _of_file(path)
+        given, metadata, kind, notes = _of_file(path)
     if container == ".gguf":
         given = [item if math.prod(item.shape) else _zero(item) for item in given]
     tensors = tuple(_planned(item, container, wanted) for item in given)
-    return Conversion(container, tensors, metadata, family, notes)
+    return Conversion(container, tensors, metadata, kind, notes)
 
 
-def _of_file(path: Path) -> tuple[list[Given], Mapping[str, str], Family | None, tuple[str, ...]]:
+def _of_file(path: Path) -> tuple[list[Given], Mapping[str, str], FileKind | None, tuple[str, ...]]:
     file = open_tensors(path)
 
     def given(name: str) -> Given:
         return Given(name, file.dtype(name), file.shape(name), lambda: file.raw(name),
                      lambda: file.read(name), lambda: file.drop(name))
 
-    family = detect({name: file.shape(name) for name in file})
+    kind = detect({name: file.shape(name) for name in file})
     kept = {key: value for key, value in file.metadata.items() if not key.startswith("general.")}
-    return [given(name) for name in file], kept, family, file.notes
+    return [given(name) for name in file], kept, kind, file.notes
 
 
 def _of_parts(path: Path, text_encoders: Sequence[Path], vae: Path | None
-              ) -> tuple[list[Given], Mapping[str, str], Family | None, tuple[str, ...]]:
+              ) -> tuple[list[Given], Mapping[str, str], FileKind | None, tuple[str, ...]]:
     source = with_parts(open_source(path), text_encoders, vae)
     given = [Given(name, tensor.dtype, tensor.shape, tensor.raw, tensor.read, tensor.drop)
              for name, tensor in source.tensors.items()]
-    return given, {"arch_config": arch_config(_hints(source))}, source.family, source.notes
+    return given, {"arch_config": arch_config(_hints(source))}, source.kind, source.notes
 
 
 def _hints(source: Source) -> Hints:
     """What the source states, about text encoders in the order in which a single file has them."""
     hints = source.hints()
-    if not source.model or not hints.texts:
+    if source.family is None or not hints.texts:
         return hints
-    places = [source.place(name) for name in FAMILIES[source.model].texts]
+    places = [source.place(text.encoder.name) for text in source.family.texts]
     return replace(hints, texts=tuple(hints.texts[place] for place in places
                                       if place < len(hints.texts)))
 

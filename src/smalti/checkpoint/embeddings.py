@@ -21,10 +21,10 @@ import numpy.typing as npt
 
 from smalti.checkpoint.container import INTEGERS, open_tensors
 from smalti.errors import CheckpointError, UnknownFamilyError, first_of
+from smalti.families import text_encoders
 from smalti.runtime.tensor_file import Tensors
 
 BUNDLE = "bundle_emb."
-ENCODERS = ("clip_l", "clip_h", "clip_g", "t5xxl")
 VECTORS_MAX = 1000
 
 Floats = npt.NDArray[np.float32]
@@ -61,14 +61,15 @@ class Embedding:
     def fit(self, widths: Mapping[str, int]) -> dict[str, Floats]:
         """The vectors for each text encoder of a model, whose embedding tables have these widths.
 
-        T5 may go without. Raises CheckpointError naming both when they do not fit.
+        Encoders of plain text may go without. Raises CheckpointError naming both when they do not
+        fit.
         """
         found = {}
         for encoder, width in widths.items():
             vectors = self.vectors.get(encoder, self.vectors.get(""))
             if vectors is not None and vectors.shape[1] == width:
                 found[encoder] = vectors
-            elif encoder != "t5xxl":
+            elif text_encoders()[encoder].chunked:
                 break
         else:
             if found:
@@ -100,7 +101,7 @@ def _read(file: Tensors, name: str, table: Mapping[str, str], title: str) -> Emb
         raise UnknownFamilyError(
             f"{title} is no textual-inversion embedding: it holds {len(table)} tensors "
             f"({first_of(_described(file, table.values()), 3)}); expected one of shape "
-            f"[vectors, width], or one for each text encoder ({', '.join(ENCODERS)})")
+            f"[vectors, width], or one for each text encoder ({', '.join(text_encoders())})")
     vectors = {}
     for encoder, stored in parts.items():
         values = np.atleast_2d(file.read(stored))
@@ -116,7 +117,7 @@ def _read(file: Tensors, name: str, table: Mapping[str, str], title: str) -> Emb
 
 def _encoder(name: str) -> str:
     """The text encoder that a tensor is for, or "" where its name does not say."""
-    return name if name in ENCODERS else ""
+    return name if name in text_encoders() else ""
 
 
 def _sound(file: Tensors, stored: str) -> bool:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from smalti.checkpoint.container import open_tensors
-from smalti.checkpoint.family import Family
 from smalti.checkpoint.json_file import read_json
 from smalti.errors import CheckpointError
+from smalti.families.names import FileKind
 from smalti.runtime.tensor_file import Tensors
 
 INDEX = "model_index.json"
@@ -24,11 +24,11 @@ STEMS = {  # component -> stem of its weight files
 }
 PICKLED = {"model": "pytorch_model"}
 """Stem of the safetensors file -> that of the pickled one, where it has another."""
-# pipeline classes of families that are not read, by the start of their names
 OTHER_PIPELINES = (
-    ("StableDiffusionUpscale", Family("upscaler", "a latent upscaler folder")),
-    ("Flux2", Family("flux2", "a FLUX.2 folder")),
+    ("StableDiffusionUpscale", "upscaler", "a latent upscaler folder"),
+    ("Flux2", "flux2", "a FLUX.2 folder"),
 )
+"""What the names of pipeline classes begin with of models that are not read, their kind, words."""
 
 
 def read_index(folder: Path) -> dict[str, object]:
@@ -43,10 +43,11 @@ def read_index(folder: Path) -> dict[str, object]:
     return read_json(folder / INDEX)
 
 
-def other_family(index: dict[str, object]) -> Family | None:
-    """The family that the pipeline class names, when it is none that is read."""
+def other_kind(index: dict[str, object]) -> FileKind | None:
+    """The kind of model that the pipeline class names, when it is none that is read."""
     name = str(index.get("_class_name", ""))
-    return next((family for start, family in OTHER_PIPELINES if name.startswith(start)), None)
+    return next((FileKind(kind, words, lambda names: False)
+                 for start, kind, words in OTHER_PIPELINES if name.startswith(start)), None)
 
 
 def read_configs(folder: Path) -> dict[str, object]:

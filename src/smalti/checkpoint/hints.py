@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TypeVar
 
 from smalti.errors import CheckpointError
+from smalti.families.hints import Hints, TextHints
 
 Tables = Mapping[str, object]
 
@@ -20,49 +21,6 @@ COUNT_MAX = 1_000_000
 PREDICTIONS = {"epsilon": "epsilon", "eps": "epsilon", "v_prediction": "v_prediction"}
 PREDICTIONS |= {"v": "v_prediction", "sample": "sample", "flow_prediction": "flow"}
 ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu"}
-
-
-@dataclass(frozen=True)
-class TextHints:
-    """Values that a file states about a text encoder; None where it says nothing."""
-
-    heads: int | None = None
-    activation: str | None = None
-    eps: float | None = None
-
-
-@dataclass(frozen=True)
-class Hints:
-    """Values that a file states about its model; None where it says nothing.
-
-    `texts` are those about its text encoders, in their order. `unet_heads` are one number, or one a
-    level. Sizes `width`, `height` are in pixels, `latent_size` in latent pixels (for both sides).
-    """
-
-    texts: tuple[TextHints, ...] = ()
-    unet_heads: tuple[int, ...] | None = None
-    unet_head_dim: int | None = None
-    unet_groups: int | None = None
-    unet_eps: float | None = None
-    vae_groups: int | None = None
-    vae_eps: float | None = None
-    scaling_factor: float | None = None
-    shift_factor: float | None = None
-    flow_shift: float | None = None
-    flow_shift_by_size: bool | None = None
-    zero_terminal_snr: bool | None = None
-    prediction: str | None = None
-    beta_schedule: str | None = None
-    beta_start: float | None = None
-    beta_end: float | None = None
-    train_steps: int | None = None
-    width: int | None = None
-    height: int | None = None
-    latent_size: int | None = None
-    steps: int | None = None
-    guidance: float | None = None
-    sampler: str | None = None
-    noise: str | None = None
 
 
 # hint -> places to look, first found wins; a place is a section and a key of it

@@ -6,69 +6,51 @@ several code bases. Inside, parameters have one name each: those of the graphs i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from smalti.families.keys import (
-    CHROMA_DIFFUSERS,
-    FLUX_DIFFUSERS,
-    T5_GGUF,
-    Expression,
-    StoredRows,
-    Table,
-    expressions,
-    renaming,
-    sd3_diffusers,
-)
-from smalti.families.keys.clip import CLIP_OPENCLIP
-from smalti.models.config import CLIP_L, OPENCLIP_G, OPENCLIP_H
-from smalti.models.t5 import PREFIX as T5_PREFIX
+from smalti.families import autoencoders, families, text_encoders
+from smalti.families.keys import Expression, StoredRows, expressions
+from smalti.families.keys.renaming import is_ignored
+from smalti.families.prefixes import UNET
+from smalti.families.prefixes import VAE as AUTOENCODER
+from smalti.families.record import Layout
 
 DENOISER = "denoiser"
 VAE = "vae"
 TEXT = "text encoder"
 """The part that a file of a text encoder alone holds, until its shapes say which one it is."""
 
-PREFIXES = (
-    ("model.diffusion_model.", DENOISER),
-    ("first_stage_model.", VAE),
-    ("vae.", VAE),
-    ("cond_stage_model.transformer.", "clip_l"),
-    ("cond_stage_model.model.", "clip_h"),
-    ("conditioner.embedders.0.transformer.", "clip_l"),
-    ("conditioner.embedders.1.model.", "clip_g"),
-    ("conditioner.embedders.0.model.", "clip_g"),
-    *((f"text_encoders.{name}.{middle}", name)
-      for middle in ("transformer.", "model.", "") for name in ("clip_l", "clip_h", "clip_g",
-                                                                "t5xxl")),
-)
-"""What the names of a part start with in files that hold several; the longer ones first."""
-
 BARE_PREFIXES = ("diffusion_model.", "model.")
 """What the names of a denoiser alone may start with."""
 
-INSIDE = {
-    DENOISER: "model.diffusion_model.",
-    VAE: "first_stage_model.",
-    "clip_l": f"{CLIP_L.prefix}.",
-    "clip_h": f"{OPENCLIP_H.prefix}.",
-    "clip_g": f"{OPENCLIP_G.prefix}.",
-    "t5xxl": f"{T5_PREFIX}.",
-}
-"""What parameters of a part start with inside."""
 
-TITLES = {
-    DENOISER: "the denoiser",
-    VAE: "the autoencoder (VAE)",
-    "clip_l": "the text encoder CLIP-L",
-    "clip_h": "the text encoder OpenCLIP-H",
-    "clip_g": "the text encoder OpenCLIP-bigG",
-    "t5xxl": "the text encoder T5-XXL",
-}
+def titles() -> dict[str, str]:
+    """Part of a model -> the words for it."""
+    return {DENOISER: "the denoiser", VAE: "the autoencoder (VAE)",
+            **{name: encoder.title for name, encoder in text_encoders().items()}}
 
-CLIP_WIDTHS = {config.hidden_size: name for name, config in (
-    ("clip_l", CLIP_L), ("clip_h", OPENCLIP_H), ("clip_g", OPENCLIP_G))}
+
+def inside(part: str) -> str:
+    """What the parameters of a part start with inside.
+
+    >>> inside("clip_l")
+    'cond_stage_model.transformer.'
+    """
+    if part in (DENOISER, VAE):
+        return {DENOISER: UNET, VAE: AUTOENCODER}[part]
+    return text_encoders()[part].inside if part in text_encoders() else f"{part}."
+
+
+def prefixes() -> list[tuple[str, str]]:
+    """What the names of a part start with in files that hold several; the longer ones first."""
+    found = [(UNET, DENOISER), (AUTOENCODER, VAE), ("vae.", VAE)]
+    for name, encoder in text_encoders().items():
+        found += [(prefix, name) for prefix in encoder.prefixes]
+        found += [(f"text_encoders.{name}.{middle}", name)
+                  for middle in ("transformer.", "model.", "")]
+    return sorted(found, key=lambda pair: -len(pair[0]))
+
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -77,8 +59,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 class Contents:
     """The parts of a file: of each, parameter -> expression over what is stored.
 
-    `others` are stored names of no part. `openclip` are the text encoders that are stored under the
-    names of OpenCLIP.
+    `others` are stored names of no part.
     """
 
     parts: Mapping[str, Mapping[str, Expression]]
@@ -108,29 +89,28 @@ def contents(names: Iterable[str], bare: str | None, family: str | None) -> Cont
 
 def renamed(part: str, parameters: Mapping[str, Expression]) -> dict[str, Expression]:
     """Parameters of a text encoder that was not known yet, as those of `part`."""
-    return {INSIDE[part] + name.removeprefix(f"{TEXT}."): expression
+    return {inside(part) + name.removeprefix(f"{TEXT}."): expression
             for name, expression in parameters.items()}
 
 
 def which_text_encoder(parameters: Iterable[str], shapes: Shapes) -> str | None:
-    """Which text encoder has these parameters; None for a CLIP of a width that none has.
+    """Which text encoder has these parameters; None for a CLIP of another width than any has.
 
     >>> which_text_encoder((), {"text encoder.text_model.final_layer_norm.bias": (1280,)})
     'clip_g'
     """
-    if any(".SelfAttention." in name for name in (*parameters, *shapes)):
-        return "t5xxl"
-    return CLIP_WIDTHS.get(next((shape[0] for name, shape in shapes.items()
-                                 if name.endswith("final_layer_norm.bias") and shape), 0))
+    names = list(parameters)
+    return next((name for name, encoder in text_encoders().items()
+                 if encoder.shows(names, shapes)), None)
 
 
 def _sorted(names: Iterable[str], bare: str | None) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """StoredRows -> name below its prefix -> stored name; and the names of no part."""
+    """Part -> name below its prefix -> stored name; and the names of no part."""
     found: dict[str, dict[str, str]] = {}
-    others = []
+    others, known = [], prefixes()
     for name in names:
-        prefix, part = next((pair for pair in PREFIXES if name.startswith(pair[0])), ("", bare))
-        if part is None or renaming.is_ignored(name):
+        prefix, part = next((pair for pair in known if name.startswith(pair[0])), ("", bare))
+        if part is None or is_ignored(name):
             others.append(name)
             continue
         if part == DENOISER and not prefix:
@@ -140,52 +120,26 @@ def _sorted(names: Iterable[str], bare: str | None) -> tuple[dict[str, dict[str,
 
 
 def _expressed(part: str, names: Mapping[str, str],
-               family: str | None) -> Iterable[tuple[str, Expression]]:
+               family: str | None) -> Iterator[tuple[str, Expression]]:
     """Parameters of a part, whose names below its prefix these are."""
-    inside = INSIDE.get(part, f"{part}.")
-    table = _table(part, names, family)
-    if table is None:
-        rename = _renaming(part, names, inside)
-        return [(rename(name), (StoredRows(name),)) for name in names]
-    found, unknown = expressions(names, table)
-    return [*((inside + ours, expression) for ours, expression in found.items()),
-            *((inside + name, (StoredRows(name),)) for name in unknown)]
+    start, layout = inside(part), _layout(part, names, family)
+    if callable(layout):
+        yield from ((start + layout(name), (StoredRows(name),)) for name in names)
+        return
+    found, unknown = expressions(names, layout)
+    yield from ((start + ours, expression) for ours, expression in found.items())
+    yield from ((start + name, (StoredRows(name),)) for name in unknown)
 
 
-def _table(part: str, names: Mapping[str, str], family: str | None) -> Table | None:
-    def has(*starts: str) -> bool:
-        return any(name.startswith(starts) for name in names)
-
-    if part == DENOISER and has("transformer_blocks.", "single_transformer_blocks."):
-        if family == "sd3":
-            return sd3_diffusers(1 + max(_blocks(names)))
-        return CHROMA_DIFFUSERS if family == "chroma" else FLUX_DIFFUSERS
-    if part not in (DENOISER, VAE) and has("transformer.resblocks."):
-        return CLIP_OPENCLIP
-    if part not in (DENOISER, VAE) and has("enc.blk."):
-        return T5_GGUF
-    return None
-
-
-def _renaming(part: str, names: Mapping[str, str], inside: str) -> renaming.Rename:
+def _layout(part: str, names: Iterable[str], family: str | None) -> Layout:
+    """How the names of a part become those of parameters; as they are where none is known."""
+    if part == DENOISER:
+        return families()[family].backbone.layout(names) if family else str
     if part == VAE:
-        return renaming.vae_renaming(names)
-    if part != DENOISER:
-        t5 = any(name.startswith("encoder.block.") for name in names)
-        if not t5:
-            change = renaming.clip_name
-        elif "shared.weight" in names:
-            change = str
-        else:
-            change = renaming.t5_name
-    elif any(name.startswith(("down_blocks.", "up_blocks.")) for name in names):
-        return renaming.unet_renaming(names)
-    else:
-        change = renaming.flux_name
-    return lambda name: inside + change(name)
-
-
-def _blocks(names: Iterable[str]) -> Iterator[int]:
-    """Numbers of the transformer blocks that diffusers names."""
-    matches = (re.match(r"transformer_blocks\.(\d{1,3})\.", name) for name in names)
-    return (int(match[1]) for match in matches if match)
+        kinds = [families()[family].autoencoder] if family else [
+            kind for kind in autoencoders()
+            if any(mark in name for name in names for mark in kind.marks)]
+        return kinds[0].layout(names) if kinds else str
+    known = text_encoders()
+    encoders = [known[part]] if part in known else known.values()
+    return next(filter(None, (encoder.layout(names) for encoder in encoders)), str)

@@ -10,24 +10,18 @@ from pathlib import Path
 from typing import get_args
 
 from smalti.checkpoint.checkpoint import Checkpoint
-from smalti.checkpoint.configuration import FAMILIES, derive_config
+from smalti.checkpoint.configuration import derive_config
 from smalti.checkpoint.container import INTEGERS
-from smalti.checkpoint.family import require_supported
-from smalti.checkpoint.layout import DENOISER, INSIDE, TITLES, VAE
+from smalti.checkpoint.file_kind import listed, require_supported
+from smalti.checkpoint.layout import DENOISER, VAE, inside, titles
 from smalti.checkpoint.report import Report
 from smalti.checkpoint.source import Source, open_source, with_parts
 from smalti.checkpoint.tensors import Shape, Tensor
 from smalti.errors import CheckpointError, InputError, first_of
+from smalti.families import family_of, text_encoders
 from smalti.families.expected import expected_tensors
 from smalti.models.config import Prediction
 from smalti.runtime.inputs import checked_path
-
-USUAL_FILES = {
-    DENOISER: "model.safetensors", VAE: "ae.safetensors", "clip_l": "clip_l.safetensors",
-    "clip_h": "clip_h.safetensors", "clip_g": "clip_g.safetensors",
-    "t5xxl": "t5xxl_fp16.safetensors",
-}
-"""What the files of parts are usually called."""
 
 Paths = Sequence[str | Path]
 
@@ -46,24 +40,24 @@ def load(path: str | Path, text_encoders: Paths = (), vae: str | Path | None = N
         raise InputError(f"prediction is {prediction!r}; known: {', '.join(get_args(Prediction))}")
     source = open_source(Path(
         checked_path(path, "loading", "the path of a model file, or of a folder")))
-    family = require_supported(path, source.family, source.tensors)
+    kind = require_supported(path, source.kind, source.tensors)
     source = with_parts(source, [Path(each) for each in text_encoders], vae and Path(vae))
     report = _report(source)
     if report.absent:
-        raise CheckpointError(f"{path} is {family.words} and incomplete: {_advice(report.absent)}")
+        raise CheckpointError(f"{path} is {kind.words} and incomplete: {_advice(report.absent)}")
     if report.config is None or not report.loadable:
         problems = [f"missing {name}" for name in report.missing]
         problems += [f"wrong {line}" for line in report.misfits]
         listed = first_of(problems, separator=",\n  ")
         raise CheckpointError(
-            f"{path} looks like {family.words}, but tensors are missing ({len(report.missing)}) or"
+            f"{path} looks like {kind.words}, but tensors are missing ({len(report.missing)}) or"
             f" of another shape or dtype than expected ({len(report.misfits)}); download it again,"
             f" or give a complete checkpoint:\n  {listed}"
         )
     wanted = expected_tensors(report.config)
     config = replace(report.config, prediction=prediction or report.config.prediction)
-    if (config.prediction == "flow") != (FAMILIES[config.family].prediction == "flow"):
-        raise InputError(f"prediction is {config.prediction!r}, which models like {family.words} do"
+    if (config.prediction == "flow") != (family_of(config).prediction == "flow"):
+        raise InputError(f"prediction is {config.prediction!r}, which models like {kind.words} do"
                          f" not predict; leave it out")
     return Checkpoint(config, report, {name: source.tensors[name] for name in wanted})
 
@@ -78,42 +72,43 @@ def inspect(path: str | Path) -> Report:
 
 def _advice(absent: Sequence[str]) -> str:
     """What to give for parts that are not there, by the names that their files usually have."""
-    *others, last = (TITLES[part] for part in absent)
-    lacking = f"{', '.join(others)} and {last}" if others else last
-    options = [f"{'--vae' if part == VAE else '--text-encoder'} {USUAL_FILES[part]}"
-               for part in absent]
-    return (f"it lacks {lacking}; give the files of them, such as {' '.join(options)}, from Python "
-            f"with text_encoders= and vae=")
+    files = {VAE: "ae.safetensors", **{name: encoder.file
+                                       for name, encoder in text_encoders().items()}}
+    options = [f"{'--vae' if part == VAE else '--text-encoder'} {files[part]}" for part in absent
+               if part in files]
+    return (f"it lacks {listed([titles()[part] for part in absent])}; give the files of them, such "
+            f"as {' '.join(options)}, from Python with text_encoders= and vae=")
 
 
 def _report(source: Source) -> Report:
     tensors, shapes = source.tensors, source.shapes
     parameters: Counter[str] = Counter()
+    starts = {part: inside(part) for part in titles()}
     for name, shape in shapes.items():
-        part = next((part for part, prefix in INSIDE.items() if name.startswith(prefix)), "other")
+        part = next((part for part, start in starts.items() if name.startswith(start)), "other")
         parameters[part] += math.prod(shape)
     files = {id(tensor.file): tensor.file for tensor in tensors.values()}.values()
     report = Report(
         path=str(source.path),
         format=source.format,
         size_bytes=sum(file.size_bytes for file in files),
-        family=source.family,
+        kind=source.kind,
         precisions=dict(Counter(tensor.dtype for tensor in tensors.values()).most_common()),
         parameters=dict(parameters),
         config=None,
         notes=source.notes,
     )
-    if not source.model:
+    family = source.family
+    if family is None:
         return report
     if source.distilled:
         report = replace(report, notes=(*report.notes, f"defaults are those of {source.distilled} "
                                         f"models, which its name says that it is"))
-    rules = FAMILIES[source.model]
-    wanted = [DENOISER, *(name for name in rules.texts if name not in rules.optional), VAE]
+    wanted = [DENOISER, *(text.encoder.name for text in family.texts if not text.optional), VAE]
     absent = tuple(part for part in wanted if part not in source.parts)
     if absent:
         return replace(report, absent=absent)
-    config = derive_config(source.path, source.model, shapes, source.hints(), source.place,
+    config = derive_config(source.path, family, shapes, source.hints(), source.place,
                            lambda name: tensors[name].read())
     expected = expected_tensors(config)
     found, latent = config.denoiser.in_channels, config.vae.z_channels

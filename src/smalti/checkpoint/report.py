@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from smalti.checkpoint.family import Family
 from smalti.errors import first_of
-from smalti.models.config import ModelConfig, TextConfig, UNetConfig
-from smalti.models.transformer_config import MMDiTConfig, T5Config
+from smalti.families.names import FileKind
+from smalti.models.config import ModelConfig
 
 LISTED_MAX = 3
 
@@ -28,7 +27,7 @@ class Report:
     path: str
     format: str
     size_bytes: int
-    family: Family | None
+    kind: FileKind | None
     precisions: Mapping[str, int]
     parameters: Mapping[str, int]
     config: ModelConfig | None
@@ -58,7 +57,7 @@ class Report:
         lines = [
             ("file", self.path),
             ("format", f"{self.format}, {self.size_bytes / 1e6:.1f} MB"),
-            ("family", self.family.words if self.family else "unknown"),
+            ("family", self.kind.words if self.kind else "unknown"),
             ("precision", ", ".join(tensors) or "no tensors"),
             ("parameters", f"{millions(total)}: {', '.join(parts)}"),
         ]
@@ -73,8 +72,8 @@ class Report:
         if self.misfits:
             lines.append(("misfits", _listing(self.misfits)))
         lines += [("note", note) for note in self.notes]
-        if self.family and self.family.advice:
-            lines.append(("use", self.family.advice))
+        if self.kind and self.kind.advice:
+            lines.append(("use", self.kind.advice))
         return [*lines, ("loads", "yes" if self.loadable else "no")]
 
 
@@ -97,39 +96,16 @@ def _config_lines(config: ModelConfig) -> list[tuple[str, str]]:
             f" guidance {config.default_guidance:g}, {config.default_sampler},"
             f" {config.default_noise}",
         ),
-        _denoiser_line(config),
+        (config.denoiser.part, config.denoiser.outline()),
         (
             "vae",
             f"channels {_row(vae.block_channels)}, {vae.res_blocks} blocks a level,"
             f" {vae.z_channels} latent channels, 1/{vae.downscale} size,"
             f" scaling {vae.scaling_factor:g}",
         ),
-        *((name, _text_line(text)) for name, text in config.texts.items()),
+        *((name, text.outline()) for name, text in config.texts.items()),
         ("noise", _noise_line(config)),
     ]
-
-
-def _denoiser_line(config: ModelConfig) -> tuple[str, str]:
-    part = config.denoiser
-    if isinstance(part, UNetConfig):
-        attending = " ".join(str(level) for level, on in enumerate(part.attention) if on)
-        split = f"{part.heads} heads" if part.head_dim is None else f"heads of {part.head_dim}"
-        return "unet", (
-            f"{part.in_channels} input channels, then {_row(part.block_channels)},"
-            f" {part.res_blocks} blocks a level, attention"
-            f" at levels {attending}, {split}, context {part.context_dim}")
-    blocks = (f"{part.blocks} blocks" if isinstance(part, MMDiTConfig)
-              else f"{part.double_blocks} double and {part.single_blocks} single blocks")
-    return "transformer", (f"{blocks}, width {part.hidden_size}, {part.heads} heads,"
-                           f" {part.in_channels} latent channels, context {part.context_dim}")
-
-
-def _text_line(text: TextConfig) -> str:
-    line = (f"{text.layers} layers, width {text.hidden_size}, {text.heads} heads,"
-            f" vocabulary {text.vocab_size}")
-    if isinstance(text, T5Config):
-        return line
-    return f"{line}, {text.positions} positions, {text.activation}"
 
 
 def _noise_line(config: ModelConfig) -> str:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from smalti.checkpoint import folder as diffusers
-from smalti.checkpoint.configuration import FAMILIES
 from smalti.checkpoint.container import open_tensors
-from smalti.checkpoint.family import Family, detect
+from smalti.checkpoint.file_kind import detect, listed
 from smalti.checkpoint.hints import (
     DISTILLED,
     Hints,
@@ -19,25 +18,27 @@ from smalti.checkpoint.hints import (
 )
 from smalti.checkpoint.layout import (
     DENOISER,
-    INSIDE,
     TEXT,
-    TITLES,
     VAE,
     Contents,
     contents,
+    inside,
     renamed,
+    titles,
     which_text_encoder,
 )
 from smalti.checkpoint.tensors import Shape, Tensor
 from smalti.errors import CheckpointError
+from smalti.families import Family, by_name, families, text_encoders
 from smalti.families.keys import StoredRows
+from smalti.families.names import FileKind
+from smalti.families.prefixes import VAE as AUTOENCODER_PREFIX
 from smalti.runtime.tensor_file import Tensors
 
 ALONE = {"vae": VAE, "text-encoder": TEXT}
-"""Families of files that hold one part alone, without a prefix or with it."""
-LATENT_TENSOR = f"{INSIDE[VAE]}decoder.conv_in.weight"
-LATENTS = {4: "Stable Diffusion 1.x, 2.x and SDXL", 16: "SD 3, FLUX.1 and Chroma"}
-"""Channels of the latent -> the families that have them."""
+"""Kind of a file that holds one part alone, without a prefix or with it -> the part."""
+LATENT_TENSOR = f"{AUTOENCODER_PREFIX}decoder.conv_in.weight"
+"""Shows how many channels the latents of an autoencoder have."""
 ENDINGS = (".safetensors", ".bin")
 
 
@@ -52,7 +53,7 @@ class Source:
     path: Path
     format: str
     tensors: Mapping[str, Tensor]
-    family: Family | None
+    kind: FileKind | None
     tables: Mapping[str, object]
     notes: tuple[str, ...] = ()
     places: Mapping[str, int] = field(default_factory=dict)
@@ -64,13 +65,13 @@ class Source:
 
     @property
     def parts(self) -> list[str]:
-        """The parts that are there, wholly or not: of `layout.TITLES`."""
-        return [part for part in TITLES if any(map(_within(part), self.tensors))]
+        """The parts that are there, wholly or not: of `layout.titles()`."""
+        return [part for part in titles() if any(map(_within(part), self.tensors))]
 
     @property
-    def model(self) -> str:
-        """Family of the model that the denoiser makes, "" where there is none that is read."""
-        return self.family.model if self.family else ""
+    def family(self) -> Family | None:
+        """That of the model which the denoiser makes, None where there is none that is read."""
+        return families()[self.kind.family] if self.kind and self.kind.supported else None
 
     def hints(self) -> Hints:
         """What the file states about itself, and what its name says."""
@@ -80,7 +81,7 @@ class Source:
             return hints
         recommended = {name: value for name, value in DISTILLED[self.distilled].items()
                        if getattr(hints, name) is None}
-        if FAMILIES[self.model].prediction == "flow":
+        if self.family.prediction == "flow":
             del recommended["sampler"], recommended["noise"]
         return replace(hints, **recommended)
 
@@ -91,7 +92,7 @@ class Source:
 
     def place(self, text_encoder: str) -> int:
         """Which section about text encoders is that of `text_encoder`."""
-        texts = FAMILIES[self.model].texts
+        texts = [text.encoder.name for text in self.family.texts]
         return self.places.get(text_encoder, texts.index(text_encoder))
 
 
@@ -127,27 +128,28 @@ def _with_part(source: Source, path: Path, found: Mapping[str, Mapping[str, Tens
     kept = {name: tensor for name, tensor in source.tensors.items()
             if not any(_within(part)(name) for part in found)}
     added = {name: tensor for tensors in found.values() for name, tensor in tensors.items()}
-    notes = [f"{TITLES[part]} is that of {path}" for part in found]
+    notes = [f"{titles()[part]} is that of {path}" for part in found]
     return replace(source, tensors={**kept, **added}, notes=(*source.notes, *notes))
 
 
 def _text_encoders(source: Source, path: Path) -> dict[str, dict[str, Tensor]]:
     """The text encoders in a file that the model reads. A CLIP of a width that none has is the
     first one missing. Raises CheckpointError where there are none but others."""
-    opened, wanted = _open_part(path, TEXT), FAMILIES[source.model].texts
-    found = {part: _parameters(opened.tensors, part) for part in wanted}
-    others = [part for part in opened.parts if part not in (*wanted, DENOISER, VAE)]
+    opened, known = _open_part(path, TEXT), {each.encoder.name: each.encoder
+                                             for each in source.family.texts}
+    found = {part: _parameters(opened.tensors, part) for part in known}
+    others = [part for part in opened.parts if part not in (*known, DENOISER, VAE)]
     if others and not any(found.values()):
         raise CheckpointError(
-            f"{path} holds {' and '.join(TITLES[part] for part in others)}, which "
-            f"{source.family.words} does not read; it reads "
-            f"{' and '.join(TITLES[part] for part in wanted)}")
+            f"{path} holds {' and '.join(titles()[part] for part in others)}, which "
+            f"{source.kind.words} does not read; it reads "
+            f"{' and '.join(encoder.title for encoder in known.values())}")
     unknown = {name: tensor for name, tensor in opened.tensors.items()
                if name.startswith(f"{TEXT}.")}
     if unknown:
-        clips = [name for name in wanted if name != "t5xxl"]
-        part = next((name for name in clips if name not in source.parts), (*clips, "clip_l")[0])
-        found[part] = {INSIDE[part] + name.removeprefix(f"{TEXT}."): tensor
+        clips = [name for name, encoder in known.items() if encoder.chunked]
+        part = next((name for name in clips if name not in source.parts), (*clips, *known)[0])
+        found[part] = {inside(part) + name.removeprefix(f"{TEXT}."): tensor
                        for name, tensor in unknown.items()}
     return found
 
@@ -166,10 +168,10 @@ def _open_part(path: Path, bare: str) -> Source:
     except OSError as error:
         raise CheckpointError(f"{error.filename or path} cannot be read: "
                               f"{error.strerror or error}") from error
-    family = detect({name: file.shape(name) for name in file})
-    if family is not None:
-        bare = ALONE.get(family.id)
-    return Source(path, file.format, _entered(file, bare, None), family, file.metadata)
+    kind = detect({name: file.shape(name) for name in file})
+    if kind is not None:
+        bare = ALONE.get(kind.id)
+    return Source(path, file.format, _entered(file, bare, None), kind, file.metadata)
 
 
 def _parameters(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
@@ -178,82 +180,75 @@ def _parameters(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
 
 def _within(part: str) -> Callable[[str], bool]:
     """Whether a name is that of a parameter of a part."""
-    inside = INSIDE[part]
-    return lambda name: name.startswith(inside)
+    start = inside(part)
+    return lambda name: name.startswith(start)
 
 
 def _open_file(path: Path) -> Source:
     file = open_tensors(path)
-    family = detect({name: file.shape(name) for name in file})
-    whole = any(name.startswith(INSIDE[DENOISER]) for name in file)
-    bare = ALONE.get(family.id) if family else None
-    if family is not None and family.supported and not whole:
+    kind = detect({name: file.shape(name) for name in file})
+    whole = any(name.startswith(inside(DENOISER)) for name in file)
+    bare = ALONE.get(kind.id) if kind else None
+    if kind is not None and kind.supported and not whole:
         bare = DENOISER
-    tensors = _entered(file, bare, family.model if family else None)
-    source = Source(path, file.format, tensors, family, file.metadata, file.notes)
-    known = [f"it is {TITLES[part]}" for part in source.parts if bare == TEXT]
+    tensors = _entered(file, bare, kind.family if kind else None)
+    source = Source(path, file.format, tensors, kind, file.metadata, file.notes)
+    known = [f"it is {titles()[part]}" for part in source.parts if bare == TEXT]
     latent = source.shapes.get(LATENT_TENSOR, ())
     if bare == VAE and len(latent) > 1:
-        models = LATENTS.get(latent[1], "no family that is read")
+        models = [each.title for each in by_name() if each.vae.z_channels == latent[1]]
+        models = listed(models) if models else "no family that is read"
         known.append(f"its latents have {latent[1]} channels, as those of {models}")
     return replace(source, notes=(*source.notes, *known))
 
 
 def _open_folder(path: Path) -> Source:
     index = diffusers.read_index(path)
-    family, tables = diffusers.other_family(index), diffusers.read_configs(path)
-    if family is not None:
-        return Source(path, "diffusers folder", {}, family, tables)
+    kind, tables = diffusers.other_kind(index), diffusers.read_configs(path)
+    if kind is not None:
+        return Source(path, "diffusers folder", {}, kind, tables)
     tensors: dict[str, Tensor] = {}
     places: dict[str, int] = {}
     notes = []
     names = diffusers.components(path, index)
-    model = ""
     for component in names:
         for file in diffusers.component_files(path, component):
             if component in diffusers.DENOISERS:
-                model = _model(file, names)
-                found = _entered(file, DENOISER, model)
+                kind = detect({name: file.shape(name) for name in file}, names)
+                found = _entered(file, DENOISER, kind and kind.family)
             elif component == "vae":
-                found = _entered(file, VAE, None)
+                found = _entered(file, VAE, kind and kind.family)
             else:
-                part = _text_part(file, model, places)
+                part = _text_part(file, kind, places)
                 places[part] = diffusers.TEXT_ENCODERS.index(component)
                 found = _entered(file, part, None)
             tensors.update(found)
             notes += file.notes
     if not (path / "tokenizer").is_dir():
         notes.append("no tokenizer/; the published one is used anyway")
-    family = detect({name: tensor.shape for name, tensor in tensors.items()})
-    if family is not None and family.model != model:
-        family = replace(family, model=model)
-    return Source(path, "diffusers folder", tensors, family, tables, tuple(notes), places)
+    whole = detect({name: tensor.shape for name, tensor in tensors.items()}, names)
+    if whole is not None and kind is not None:
+        whole = replace(whole, family=kind.family)  # as its denoiser alone shows
+    return Source(path, "diffusers folder", tensors, whole, tables, tuple(notes), places)
 
 
-def _model(file: Tensors, components: Sequence[str]) -> str:
-    """Family of the model whose denoiser this is; only the refiner has but a second text encoder.
-    """
-    family = detect({name: file.shape(name) for name in file})
-    model = family.model if family else ""
-    if model == "sdxl" and "text_encoder" not in components and "text_encoder_2" in components:
-        return "sdxl-refiner"
-    return model
-
-
-def _text_part(file: Tensors, model: str, taken: Iterable[str]) -> str:
+def _text_part(file: Tensors, kind: FileKind | None, taken: Iterable[str]) -> str:
     """Which text encoder a component of a folder is: they come in the order of the family."""
-    if any(".SelfAttention." in name for name in file):
-        return "t5xxl"
-    texts = FAMILIES[model].texts if model else ("clip_l",)
-    return next((name for name in texts if name not in taken and name != "t5xxl"), "clip_l")
+    model = families().get(kind.family) if kind else None
+    encoders = [text.encoder for text in model.texts] if model else [*text_encoders().values()]
+    shapes = {name: file.shape(name) for name in file}
+    plain = [each for each in encoders if not each.chunked]
+    shown = next((each.name for each in plain if each.shows(file, shapes)), None)
+    free = [each.name for each in encoders if each.chunked and each.name not in taken]
+    return shown or (*free, *(each.name for each in encoders))[0]
 
 
-def _entered(file: Tensors, bare: str | None, model: str | None) -> dict[str, Tensor]:
+def _entered(file: Tensors, bare: str | None, family: str | None) -> dict[str, Tensor]:
     """The tensors of a file by internal name; those of no part keep the names that they have.
 
     Raises CheckpointError when two tensors that differ stand for one.
     """
-    sorted_out: Contents = contents(file, bare, model)
+    sorted_out: Contents = contents(file, bare, family)
     found: dict[str, Tensor] = {}
     for part, parameters in sorted_out.parts.items():
         if part == TEXT:

@@ -42,6 +42,6 @@ def inspect(file: Path, shapes: tuple[str, ...]) -> None:
         describe = {
             "lora": adapter_report, "embedding": embedding_report, "controlnet": companion_report,
             "esrgan": companion_report, "taesd": companion_report,
-        }.get(found.family.id if found.family else "")
+        }.get(found.kind.id if found.kind else "")
         text = describe(file) if describe else str(found)
     click.echo(text)

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from smalti.checkpoint import Checkpoint
-from smalti.diffusion.conditioning import SINUSOIDS
 from smalti.diffusion.tokenizer import POSITIONS, VOCABULARY
 from smalti.errors import CheckpointError
-from smalti.models.config import ModelConfig, UNetConfig
-from smalti.models.transformer_config import T5Config
-
-Pair = tuple[str, int, str, int]
+from smalti.families import family_of
+from smalti.families.record import Agreement
+from smalti.models.config import ModelConfig
 
 T5_VOCABULARY = 32100
 """Tokens that texts become with T5's vocabulary; models have rows for some more."""
-
-SIZES = {"sdxl": 6, "sdxl-refiner": 5}
-"""Numbers about a picture in the vector of a family."""
 
 
 def check_parts(opened: Checkpoint) -> None:
@@ -41,32 +36,20 @@ def check_refiner(base: Checkpoint, refiner: Checkpoint) -> None:
                               f"same kind, such as the SDXL refiner for an SDXL model")
 
 
-def _texts(config: ModelConfig) -> Iterator[Pair]:
-    for text in config.texts.values():
-        if isinstance(text, T5Config):
+def _texts(config: ModelConfig) -> Iterator[Agreement]:
+    """What the tokenizers ask of the text encoders."""
+    for name, text in config.texts.items():
+        if family_of(config).text(name).encoder.chunked:
+            yield "tokens of the text encoder", text.vocab_size, "of CLIP's vocabulary", VOCABULARY
+            yield "positions of the text encoder", text.positions, "of CLIP's prompts", POSITIONS
+        else:
             yield "tokens of the text encoder", text.vocab_size, "at least of T5's", max(
                 text.vocab_size, T5_VOCABULARY)
-            continue
-        yield ("tokens of the text encoder", text.vocab_size, "of CLIP's vocabulary", VOCABULARY)
-        yield ("positions of the text encoder", text.positions, "of CLIP's prompts", POSITIONS)
 
 
-def _denoiser(config: ModelConfig) -> Iterator[Pair]:
-    part, texts = config.denoiser, config.texts
-    widths = {name: text.hidden_size for name, text in texts.items()}
-    context = widths.get("t5xxl", part.context_dim if config.family == "sd3"
-                         else sum(widths.values()))
-    title = "UNet" if isinstance(part, UNetConfig) else "transformer"
-    yield (f"channels of the {title}'s context", part.context_dim, "of the text encoders", context)
-    yield (f"channels out of the {title}", part.out_channels, "of the autoencoder's latents",
-           config.vae.z_channels)
-    if config.family in SIZES:
-        pooled = texts["clip_g"].projection
-        yield ("channels of the UNet's vector", part.vector_dim, "of the pooled prompt and the "
-               "sizes", pooled + SIZES[config.family] * SINUSOIDS)
-    if config.family == "sd3":
-        pooled = sum(texts[name].projection for name in ("clip_l", "clip_g"))
-        yield "channels of the pooled prompt", part.pooled_dim, "of the text encoders", pooled
-    if config.family == "flux":
-        yield ("channels of the pooled prompt", part.pooled_dim, "of the text encoder",
-               widths["clip_l"])
+def _denoiser(config: ModelConfig) -> Iterator[Agreement]:
+    """What the denoiser asks of the text encoders and of the autoencoder."""
+    denoiser = config.denoiser
+    yield from family_of(config).agreements(config)
+    yield (f"channels out of the {denoiser.title}", denoiser.out_channels,
+           "of the autoencoder's latents", config.vae.z_channels)

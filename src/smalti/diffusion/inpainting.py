@@ -28,7 +28,7 @@ from smalti.diffusion.samplers.walk import Denoise
 from smalti.diffusion.source import Source
 from smalti.diffusion.submodels import Submodels
 from smalti.errors import InputError
-from smalti.models.config import ModelConfig, UNetConfig
+from smalti.models.config import ModelConfig
 
 Floats = np.ndarray
 HALF = 0.5
@@ -108,9 +108,7 @@ def purpose(config: ModelConfig) -> str:
     'text'
     """
     latent = config.vae.z_channels
-    unet = isinstance(config.denoiser, UNetConfig)
-    known = {0: "text", latent: "edit" if unet else "control"}
-    known |= {latent + 1: "inpaint"} if unet else {latent + config.vae.downscale**2: "fill"}
+    known = config.denoiser.purposes(latent, config.vae.downscale)
     more = config.denoiser.in_channels - latent
     if more not in known:
         raise InputError(f"this model reads {more} channels beside the {latent} of a picture's "

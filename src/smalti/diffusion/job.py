@@ -166,7 +166,7 @@ class Job:
         guidance = Guidance(stage.denoiser, positive, negative, asked.guidance_scale,
                             asked.guide, always_both=sampler.needs_negative,
                             image=begun.image_guidance(negative),
-                            layers=getattr(self.config.denoiser, "blocks", 0))
+                            layers=self.config.denoiser.skippable_blocks)
         if asked.negative_prompt and not guidance.reads_negative:
             self.warnings.append("the negative prompt is not read at guidance 1")
         random = NoiseSource(asked.rng, asked.seeds, (self.config.vae.z_channels, *latent))

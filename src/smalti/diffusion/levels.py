@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from smalti.diffusion.noise import ALIGNED_SD1, ALIGNED_SDXL, FlowLevels, NoiseLevels, flux_shift
+from smalti.diffusion.noise import ALIGNED_SD1, FlowLevels, NoiseLevels, flux_shift
+from smalti.families import family_of
 from smalti.models.config import ModelConfig
 
 PUBLISHED_DOWNSCALE = 8
@@ -24,7 +25,7 @@ def noise_levels(config: ModelConfig, width: int, height: int) -> NoiseLevels:
         return FlowLevels.shifted(shift, config.train_steps)
     if config.prediction in ("edm", "edm_v"):
         return NoiseLevels.log_spaced(config.sigma_min, config.sigma_max, config.train_steps)
-    aligned = ALIGNED_SDXL if config.family.startswith("sdxl") else ALIGNED_SD1
+    aligned = family_of(config).aligned or ALIGNED_SD1
     return NoiseLevels.scaled_linear(
         config.beta_start, config.beta_end, config.train_steps,
         zero_terminal_snr=config.zero_terminal_snr, aligned=aligned)

@@ -27,8 +27,8 @@ STEPS_MAX = 1000
 LAST_KEPT = 4.8973451890853435e-08  # of the signal at zero terminal SNR, as ComfyUI has it
 
 ALIGNED_SD1 = (14.615, 6.475, 3.861, 2.697, 1.886, 1.396, 0.963, 0.652, 0.399, 0.152, 0.029)
-ALIGNED_SDXL = (14.615, 6.315, 3.771, 2.181, 1.342, 0.862, 0.555, 0.380, 0.234, 0.113, 0.029)
-"""Ten optimised steps of a family: Sabour et al. 2024, "Align your steps" (arXiv:2404.14507)."""
+"""Ten optimised steps of Stable Diffusion 1.x: Sabour et al. 2024, "Align your steps"
+(arXiv:2404.14507). A family with others has them in its record."""
 
 TURBO_STRIDES = 10  # adversarially distilled models know ten levels (Sauer et al. 2023)
 LCM_STRIDES = 50  # latent consistency models fifty (Luo et al. 2023, arXiv:2310.04378)

@@ -20,9 +20,8 @@ from smalti.diffusion.random import RNGS, SEED_END, batch_seeds
 from smalti.diffusion.samplers import SAMPLERS, Sampler, split_label
 from smalti.diffusion.variation import Variation
 from smalti.errors import InputError
-from smalti.models.config import ModelConfig, UNetConfig
+from smalti.models.config import ModelConfig
 from smalti.models.tileable import DIRECTIONS
-from smalti.models.transformer_config import MMDiTConfig
 
 SIZE_MAX = 4096
 COPIES = 10
@@ -184,10 +183,10 @@ def _guide(guide: Guide, config: ModelConfig) -> Guide:
     """How guidance is done. Raises InputError for layers to skip that the model has not."""
     if guide.skip is None:
         return guide
-    if not isinstance(config.denoiser, MMDiTConfig):
+    if not config.denoiser.skippable_blocks:
         raise InputError("layers can be skipped in models of the family of Stable Diffusion 3 only")
     for layer in guide.skip.layers:
-        _whole("a layer to skip", layer, 0, config.denoiser.blocks - 1)
+        _whole("a layer to skip", layer, 0, config.denoiser.skippable_blocks - 1)
     return guide
 
 
@@ -207,7 +206,7 @@ def _switch(refiner: str | None, share: object) -> float | None:
 def _check_tiling(tiling: object, config: ModelConfig) -> None:
     """Raise InputError for other directions, or a denoiser whose edges cannot be joined."""
     check_name("tiling", tiling, DIRECTIONS)
-    if not isinstance(config.denoiser, UNetConfig):
+    if not config.denoiser.tileable:
         raise InputError("pictures that can be repeated are made by models with a UNet; this one "
                          "is a transformer")
 
@@ -245,7 +244,7 @@ def _scale(what: str, number: object, advice: str) -> float:
 
 def _distilled(config: ModelConfig, number: object) -> float | None:
     """What a model is told that was distilled from guided ones; None for the others."""
-    if getattr(config.denoiser, "guidance", False):
+    if config.denoiser.guidance:
         number = config.default_distilled_guidance if number is None else number
         return _scale("distilled_guidance", number, "3.5 is usual")
     if number is not None:
@@ -271,9 +270,7 @@ def size_multiple(config: ModelConfig) -> int:
     >>> size_multiple(SD15)
     64
     """
-    denoiser = config.denoiser
-    halvings = len(denoiser.block_channels) - 1 if isinstance(denoiser, UNetConfig) else 1
-    return config.vae.downscale * 2**halvings
+    return config.vae.downscale * config.denoiser.multiple
 
 
 def working_bytes(config: ModelConfig, width: int, height: int) -> int:
@@ -288,11 +285,7 @@ def working_bytes(config: ModelConfig, width: int, height: int) -> int:
 def denoising_bytes(config: ModelConfig, width: int, height: int) -> int:
     """A guess of the memory that denoising needs beside weights: `COPIES` of the activations at
     full size, in f32, for a batch of two."""
-    denoiser, factor = config.denoiser, config.vae.downscale
-    area = width * height // factor**2
-    if isinstance(denoiser, UNetConfig):
-        return 2 * 4 * COPIES * denoiser.block_channels[0] * area
-    return 2 * 4 * COPIES * denoiser.hidden_size * area // 4
+    return 2 * 4 * COPIES * config.denoiser.widest(width * height // config.vae.downscale**2)
 
 
 def memory_bytes(text: int | str) -> int:

@@ -77,7 +77,7 @@ class Submodels:
     @property
     def denoiser(self) -> str:
         """The name of the part that denoises."""
-        return "unet" if "unet" in self.parts else "transformer"
+        return self.checkpoint.config.denoiser.part
 
     def run(self, part: str, shape: tuple[int, ...],
             **inputs: np.ndarray) -> dict[str, np.ndarray]:

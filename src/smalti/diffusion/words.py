@@ -10,8 +10,8 @@ import numpy as np
 
 from smalti.checkpoint.embeddings import Embedding, Floats
 from smalti.errors import CheckpointError, InputError
+from smalti.families import family_of
 from smalti.models.config import ModelConfig
-from smalti.models.transformer_config import T5Config
 
 SUFFIXES = (".safetensors", ".pt", ".bin", ".pth", ".ckpt")
 """Endings of the files of a folder that may be embeddings or adapters."""
@@ -75,7 +75,7 @@ def _occurs(name: str, text: str) -> bool:
 def widths(config: ModelConfig) -> dict[str, int]:
     """The text encoders that take vectors for words, and the width of those."""
     return {name: text.hidden_size for name, text in config.texts.items()
-            if not isinstance(text, T5Config)}
+            if family_of(config).text(name).encoder.chunked}
 
 
 def fitting(words: Iterable[Embedding], config: ModelConfig) -> list[Embedding]:

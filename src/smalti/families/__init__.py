@@ -1,1 +1,25 @@
-"""Model families: what is known of them beside their graphs and their weights."""
+"""Model families: one record each, which says everything about it beside its graphs and weights.
+
+The records are found, not listed: every `Family` in a module of `families/records/` is known. To
+add one, see docs/families.md. Nothing here opens a file, compiles or runs anything.
+
+>>> list(families())
+['chroma', 'flux', 'sd3', 'sdxl-refiner', 'sdxl', 'sd2', 'sd1']
+>>> families()["flux"].texts[1].encoder.title
+'the text encoder T5-XXL'
+"""
+
+from smalti.families.record import Family, Part, Text, TextEncoder
+from smalti.families.registry import (
+    autoencoders,
+    backbones,
+    by_name,
+    families,
+    family_of,
+    known,
+    registered,
+    text_encoders,
+)
+
+__all__ = ["Family", "Part", "Text", "TextEncoder", "autoencoders", "backbones", "by_name",
+           "families", "family_of", "known", "registered", "text_encoders"]

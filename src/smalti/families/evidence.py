@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from smalti.errors import CheckpointError
+from smalti.families.prefixes import UNET
 
 BLOCKS_MAX = 64  # a name may hold any number, but a table of any size must not be built
 
@@ -54,3 +55,39 @@ def count(where: object, what: str, shapes: Shapes, pattern: str) -> int:
 def has(shapes: Shapes, *starts: str) -> bool:
     """Whether the name of a tensor starts with one of `starts`."""
     return any(name.startswith(starts) for name in shapes)
+
+
+class Shown:
+    """The numbers of a denoiser, each from a tensor that it cannot be without."""
+
+    def __init__(self, where: object, shapes: Shapes, prefix: str = UNET) -> None:
+        self.where = where
+        self.shapes = shapes
+        self.prefix = prefix
+
+    def has(self, pattern: str) -> bool:
+        """Whether a tensor's name starts so."""
+        start = re.compile(re.escape(self.prefix) + pattern)
+        return any(map(start.match, self.shapes))
+
+    def count(self, pattern: str) -> int:
+        """How many different numbers the group of the pattern matches."""
+        start = re.compile(re.escape(self.prefix) + pattern)
+        return len({match[1] for match in map(start.match, self.shapes) if match})
+
+    def size(self, name: str, axis: int) -> int:
+        """Length of an axis of a tensor."""
+        return most(self.where, f"{axis + 1}. extent of {name}",
+                    sizes(self.shapes, re.escape(self.prefix + name) + "$", axis))
+
+    def blocks(self, name: str) -> int:
+        """How many blocks of a name there are."""
+        return count(self.where, f"{name.replace('_', ' ')[:-1]}", self.shapes,
+                     re.escape(f"{self.prefix}{name}.") + r"(\d{1,4})\.")
+
+    def parts(self, whole: int, part: int) -> int:
+        """How often `part` goes into `whole`. Raises CheckpointError where something is left."""
+        if not part or whole % part:
+            raise CheckpointError(f"{self.where}: {whole} channels cannot be split into parts of "
+                                  f"{part}; the file is damaged or of another model")
+        return whole // part

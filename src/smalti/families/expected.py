@@ -5,10 +5,6 @@ from __future__ import annotations
 from smalti.families.parts import parts
 from smalti.models.config import ModelConfig
 
-UNET = "model.diffusion_model."
-VAE = "first_stage_model."
-TEXT = "cond_stage_model.transformer.text_model."
-
 Shape = tuple[int, ...]
 
 

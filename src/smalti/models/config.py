@@ -11,11 +11,12 @@ count from the highest resolution (level 0) to the lowest; widths are channels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from smalti.models.transformer_config import ChromaConfig, FluxConfig, MMDiTConfig, T5Config
+from smalti.models.denoiser_config import DenoiserConfig, Division
+from smalti.models.transformer_config import T5Config
 
 Prediction = Literal["epsilon", "v_prediction", "sample", "flow", "edm", "edm_v"]
 
@@ -44,9 +45,18 @@ class ClipTextConfig:
         """Channels per attention head."""
         return self.hidden_size // self.heads
 
+    def divisions(self) -> Iterator[Division]:
+        """What must divide what."""
+        yield "text encoder", self.hidden_size, "attention heads", self.heads
+
+    def outline(self) -> str:
+        """Its size, in one line."""
+        return (f"{self.layers} layers, width {self.hidden_size}, {self.heads} heads,"
+                f" vocabulary {self.vocab_size}, {self.positions} positions, {self.activation}")
+
 
 @dataclass(frozen=True)
-class UNetConfig:
+class UNetConfig(DenoiserConfig):
     """Latent diffusion UNet (Rombach et al. 2022, arXiv:2112.10752).
 
     `attention` and `transformer_depth` have one entry per level; the depth is 0 where a level has
@@ -75,6 +85,9 @@ class UNetConfig:
     middle: Literal["transformer", "residual", "none"] = "transformer"
     depth_in_middle: int | None = None
 
+    part = "unet"
+    tileable = True
+
     @property
     def time_dim(self) -> int:
         """Width of the time embedding: four times the first block."""
@@ -100,6 +113,44 @@ class UNetConfig:
     def heads_at(self, channels: int) -> int:
         """Number of attention heads at a width of `channels`."""
         return self.heads if self.head_dim is None else channels // self.head_dim
+
+    @property
+    def title(self) -> str:
+        """What to call it in a sentence."""
+        return "UNet"
+
+    @property
+    def multiple(self) -> int:
+        """What the sides of a latent must be multiples of: it is halved from level to level."""
+        return 2 ** (len(self.block_channels) - 1)
+
+    def widest(self, area: int) -> int:
+        """Numbers in an activation of the first level, for a latent of `area` pixels."""
+        return self.block_channels[0] * area
+
+    def purposes(self, latent: int, downscale: int) -> Mapping[int, str]:
+        """Channels that are read behind the `latent` ones -> what a model with these is made for.
+        """
+        return {0: "text", latent: "edit", latent + 1: "inpaint"}
+
+    def divisions(self) -> Iterator[Division]:
+        """What must divide what."""
+        levels = [*zip(self.block_channels, self.attention, strict=True),
+                  (self.block_channels[-1], self.middle == "transformer")]
+        for width, attends in levels:
+            yield "UNet", width, "norm groups", self.norm_groups
+            if attends and self.head_dim is None:
+                yield "UNet", width, "attention heads", self.heads
+            elif attends:
+                yield "UNet", width, "channels of a head", self.head_dim
+
+    def outline(self) -> str:
+        """Its size, in one line."""
+        attending = " ".join(str(level) for level, on in enumerate(self.attention) if on)
+        split = f"{self.heads} heads" if self.head_dim is None else f"heads of {self.head_dim}"
+        return (f"{self.in_channels} input channels, then"
+                f" {' '.join(map(str, self.block_channels))}, {self.res_blocks} blocks a level,"
+                f" attention at levels {attending}, {split}, context {self.context_dim}")
 
 
 @dataclass(frozen=True)
@@ -151,6 +202,11 @@ class VaeConfig:
     def downscale(self) -> int:
         """Pixels per latent pixel, along one side."""
         return 2 ** (len(self.block_channels) - 1)
+
+    def divisions(self) -> Iterator[Division]:
+        """What must divide what."""
+        for width in self.block_channels:
+            yield "autoencoder", width, "norm groups", self.norm_groups
 
 
 @dataclass(frozen=True)
@@ -234,14 +290,13 @@ class MobileNetV2Config:
 
 
 TextConfig = ClipTextConfig | T5Config
-DenoiserConfig = UNetConfig | MMDiTConfig | FluxConfig | ChromaConfig
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """A whole model: its text encoders, denoiser and autoencoder, noise levels and defaults.
 
-    `family` is one of "sd1", "sd2", "sdxl", "sdxl-refiner", "sd3", "flux" and "chroma". `texts` are
+    `family` is the name of its record in `smalti.families`, such as "sd1" or "flux". `texts` are
     the text encoders by name ("clip_l", "clip_h", "clip_g", "t5xxl"), in the order in which they
     are read. `beta_start`, `beta_end`, `train_steps` are those of the scaled-linear schedule, with
     `zero_terminal_snr` rescaled until the last step is noise alone (Lin et al. 2023,

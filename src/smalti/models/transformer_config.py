@@ -6,7 +6,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+
+from smalti.models.denoiser_config import DenoiserConfig, Division
 
 
 @dataclass(frozen=True)
@@ -32,9 +35,18 @@ class T5Config:
         """Channels of all heads together."""
         return self.heads * self.head_dim
 
+    def divisions(self) -> Iterator[Division]:
+        """What must divide what: nothing that shapes would not show."""
+        yield from ()
+
+    def outline(self) -> str:
+        """Its size, in one line."""
+        return (f"{self.layers} layers, width {self.hidden_size}, {self.heads} heads,"
+                f" vocabulary {self.vocab_size}")
+
 
 @dataclass(frozen=True)
-class FluxConfig:
+class FluxConfig(DenoiserConfig):
     """Flux.1 (Black Forest Labs 2024; Esser et al. 2024, arXiv:2403.03206).
 
     Channels are those of the latent, before 2 x 2 pixels become a token: `in_channels` is 16, 32
@@ -73,6 +85,11 @@ class FluxConfig:
         """Vectors that modulate: 3 a single block, 12 a double block, 2 of the last layer."""
         return 3 * self.single_blocks + 12 * self.double_blocks + 2
 
+    @property
+    def depth(self) -> str:
+        """How many blocks of which kinds it has, in words."""
+        return f"{self.double_blocks} double and {self.single_blocks} single blocks"
+
 
 @dataclass(frozen=True)
 class ChromaConfig(FluxConfig):
@@ -104,7 +121,7 @@ class FluxControlNetConfig(FluxConfig):
 
 
 @dataclass(frozen=True)
-class MMDiTConfig:
+class MMDiTConfig(DenoiserConfig):
     """The multimodal diffusion transformer of Stable Diffusion 3 (Esser et al. 2024).
 
     The learned positions are a square of `positions` tokens a side, of which a picture takes the
@@ -128,6 +145,16 @@ class MMDiTConfig:
     def head_dim(self) -> int:
         """Channels per attention head."""
         return self.hidden_size // self.heads
+
+    @property
+    def skippable_blocks(self) -> int:
+        """Blocks that can be left out to steer away from a worse picture: any."""
+        return self.blocks
+
+    @property
+    def depth(self) -> str:
+        """How many blocks it has, in words."""
+        return f"{self.blocks} blocks"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from smalti.checkpoint.adapters import Adapted, Adapter, Use, changed
 from smalti.errors import CheckpointError, UnknownFamilyError
-from smalti.families.expected import TEXT, UNET
+from smalti.families.prefixes import TEXT, UNET
 
 KEY = f"{UNET}input_blocks.1.1.transformer_blocks.0.attn2.to_k.weight"
 QUERY = f"{UNET}input_blocks.1.1.transformer_blocks.0.attn2.to_q.weight"

@@ -13,9 +13,10 @@ from tiny_model import TINY, write_model
 from smalti import checkpoint
 from smalti.benchmark import peers
 from smalti.checkpoint.adapters import Adapter, Use
-from smalti.checkpoint.adapters.spelling import diffusers_unet_path
 from smalti.diffusion.submodels import Submodels
-from smalti.families.expected import TEXT, UNET, expected_tensors
+from smalti.families.expected import expected_tensors
+from smalti.families.prefixes import TEXT, UNET
+from smalti.families.unet import diffusers_unet_path
 
 pytestmark = pytest.mark.peers
 

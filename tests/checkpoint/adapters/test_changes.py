@@ -10,7 +10,7 @@ from checkpoint.adapters.samples import Weights, merged, off, opened, random_arr
 
 from smalti.checkpoint.adapters import Adapted, Use
 from smalti.errors import CheckpointError, InputError
-from smalti.families.expected import UNET
+from smalti.families.prefixes import UNET
 
 ROWS, INPUTS, RANK = 24, 16, 4
 SHAPES = {"linear": (ROWS, INPUTS), "conv1": (ROWS, INPUTS, 1, 1), "conv3": (ROWS, INPUTS, 3, 3)}

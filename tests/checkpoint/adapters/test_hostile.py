@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from smalti.checkpoint.adapters import Adapted, Use
 from smalti.checkpoint.adapters.report import adapter_report
 from smalti.errors import CheckpointError
-from smalti.families.expected import UNET
+from smalti.families.prefixes import UNET
 
 LAYER = f"{UNET}input_blocks.1.0.in_layers.2"
 MODULE = "lora_unet_down_blocks_0_resnets_0_conv1"

@@ -8,8 +8,10 @@ from checkpoint.adapters.samples import Weights, merged, off, opened, random_arr
 from checkpoint.samples import FOLDER_NAMES, TINY
 
 from smalti.checkpoint.adapters import Adapted, Use
-from smalti.checkpoint.adapters.spelling import Rows, Spellings
-from smalti.families.expected import TEXT, UNET, expected_tensors
+from smalti.checkpoint.adapters.spelling import Spellings
+from smalti.families.expected import expected_tensors
+from smalti.families.prefixes import TEXT, UNET
+from smalti.families.spelling import Rows
 
 CLIP_H = "text_encoders.clip_h.transformer.text_model."
 CLIP_G = "text_encoders.clip_g.transformer.text_model."

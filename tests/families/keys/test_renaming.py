@@ -5,8 +5,9 @@ import pytest
 from checkpoint.samples import TINY
 
 from smalti.checkpoint import load
-from smalti.families.expected import TEXT, UNET, VAE, expected_tensors
+from smalti.families.expected import expected_tensors
 from smalti.families.keys.renaming import internal_shape, is_ignored, unet_renaming
+from smalti.families.prefixes import TEXT, UNET, VAE
 
 LEVELS = {  # widths, res blocks, attention, of the UNet; widths of the autoencoder
     "two": ((32, 64), 1, (False, True), (32, 64)),

@@ -12,27 +12,22 @@ from pathlib import Path
 from smalti.checkpoint.adapters.alphas import Alphas
 from smalti.checkpoint.adapters.change import BIASES, Change, Unfit
 from smalti.checkpoint.adapters.keys import modules
-from smalti.checkpoint.adapters.spelling import Shapes, Spellings, Target
+from smalti.checkpoint.adapters.spelling import Shapes, Spellings, backbone_of
 from smalti.checkpoint.container import open_tensors
 from smalti.checkpoint.embeddings import Embedding, bundled
 from smalti.errors import CheckpointError, UnknownFamilyError
-from smalti.families.expected import UNET
+from smalti.families import backbones, families
+from smalti.families.prefixes import UNET
+from smalti.families.record import Backbone
+from smalti.families.spelling import Target
 from smalti.runtime.tensor_file import Tensors
 
 LISTED_MAX = 3
-CONTEXTS = {768: "Stable Diffusion 1.x", 1024: "Stable Diffusion 2.x", 2048: "SDXL",
-            1280: "the SDXL refiner"}
-"""Width of the prompts that a UNet attends to -> the models that have it."""
-
-INPUTS = tuple(UNET + layer for layer in ("img_in", "input_blocks.0.0", "x_embedder.proj"))
-"""The first layers of denoisers."""
-
-
 @dataclass(frozen=True)
 class Kind:
-    """What an adapter is for, or a model is: "unet", "flux", "sd3", "text" or "unknown".
+    """What an adapter is for, or a model is: a kind of denoiser, "text" or "unknown".
 
-    An adapter of blocks that Flux and Stable Diffusion 3 call alike is for a "transformer".
+    An adapter of blocks that diffusers calls alike in all transformers is for a "transformer".
     `context` is the width of the prompts that a UNet attends to, where that is known.
     """
 
@@ -42,20 +37,27 @@ class Kind:
     @property
     def words(self) -> str:
         """What to call it in a sentence."""
-        if self.id == "unet":
-            if self.context is None:
-                return "a UNet (Stable Diffusion 1.x, 2.x or SDXL)"
-            return CONTEXTS.get(self.context, f"a UNet for prompts {self.context} wide")
-        return {"flux": "Flux.1 or Chroma", "sd3": "Stable Diffusion 3",
-                "transformer": "Flux.1, Chroma or Stable Diffusion 3",
-                "text": "a text encoder alone"}.get(self.id, "an unknown model")
+        if self.id == "text":
+            return "a text encoder alone"
+        if self.id == "transformer":
+            return alternatives([model for kind in _transformers() for model in kind.models])
+        kind = backbones().get(self.id)
+        if kind is None:
+            return "an unknown model"
+        if kind.part == "transformer":
+            return alternatives(kind.models)
+        if self.context is None:
+            return f"a UNet ({alternatives(kind.models)})"
+        titles = {denoiser.context_dim: family.title for family in families().values()
+                  for denoiser in family.published if family.backbone.name == kind.name}
+        return titles.get(self.context, f"a UNet for prompts {self.context} wide")
 
     def fits(self, model: Kind) -> bool:
         """Whether an adapter of this kind may be for `model`."""
         if self.id in ("text", "unknown"):
             return True
         if self.id == "transformer":
-            return model.id in ("flux", "sd3")
+            return model.id in [kind.name for kind in _transformers()]
         same = self.context is None or model.context is None or self.context == model.context
         return self.id == model.id and same
 
@@ -133,12 +135,9 @@ class Adapter:
     def kind(self) -> Kind:
         """What models it is for, seen from the names of its layers and their widths."""
         names = [change.module.replace(".", "_") for change in self.changes]
-        if _any(r"(double_blocks|single_blocks|single_transformer_blocks)_\d", names):
-            return Kind("flux")
-        if _any(r"joint_blocks_\d", names):
-            return Kind("sd3")
-        if _any(r"((down|up|input|output)_blocks_\d|mid(dle)?_block_)", names):
-            return Kind("unet", self._context())
+        for kind in backbones().values():
+            if _any(kind.adapted, names):
+                return Kind(kind.name, None if kind.part == "transformer" else self._context())
         if _any(r"transformer_blocks_\d+_", names):
             return Kind("transformer")
         text = all(re.search(r"(^|_)te\d?_|text_(encoder|model)|t5xxl|clip_", n) for n in names)
@@ -220,7 +219,8 @@ class Adapter:
                        title: str) -> None:
         """Raise CheckpointError where the first layer is to read more than it does: the rest would
         be of no use without what comes in there."""
-        if target is None or target[0].layer not in INPUTS:
+        first = {UNET + kind.first for kind in backbones().values()}
+        if target is None or target[0].layer not in first:
             return
         try:
             inputs = change.inputs
@@ -243,11 +243,25 @@ def kind_of(shapes: Shapes) -> Kind:
                 if name.startswith(UNET) and name.endswith("attn2.to_k.weight")]
     if contexts:
         return Kind("unet", contexts[0])
-    for kind, mark in (("flux", "double_blocks."), ("sd3", "joint_blocks."),
-                       ("unet", "input_blocks.")):
-        if any(name.startswith(UNET + mark) for name in shapes):
-            return Kind(kind)
+    found = backbone_of(shapes)
+    if found is not None:
+        return Kind(found.name)
     return Kind("text" if shapes else "unknown")
+
+
+def _transformers() -> list[Backbone]:
+    """The kinds of denoisers that are transformers."""
+    return [kind for kind in backbones().values() if kind.part == "transformer"]
+
+
+def alternatives(words: Sequence[str]) -> str:
+    """Things in a sentence, of which one is meant.
+
+    >>> alternatives(["Flux.1", "Chroma", "Stable Diffusion 3"]), alternatives(["Flux.1"])
+    ('Flux.1, Chroma or Stable Diffusion 3', 'Flux.1')
+    """
+    *others, last = words
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _placed(change: Change, target: Target | None, shapes: Shapes

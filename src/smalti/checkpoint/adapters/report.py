@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from smalti.checkpoint.adapters.adapter import CONTEXTS, Adapter
+from smalti.checkpoint.adapters.adapter import Adapter
 from smalti.checkpoint.embeddings import Embedding
+from smalti.checkpoint.file_kind import listed
 from smalti.errors import CheckpointError, UnknownFamilyError, first_of
+from smalti.families import by_name
 
 LISTED_MAX = 5
-WIDTHS = {**CONTEXTS, 1280: "OpenCLIP-bigG (SDXL)", 4096: "T5-XXL"}
-"""Width of the vectors of an embedding -> what reads them."""
 
 
 def adapter_report(path: str | Path) -> str:
@@ -43,11 +43,18 @@ def embedding_report(path: str | Path) -> str:
     """What the embedding at `path` is. Raises CheckpointError for a file that is none."""
     word = Embedding.open(path)
     vectors = [f"{len(rows)} x {rows.shape[1]}"
-               + (f" for {encoder}" if encoder else f", {WIDTHS.get(rows.shape[1], 'unknown')}")
+               f" for {encoder or _readers(rows.shape[1])}"
                for encoder, rows in word.vectors.items()]
     lines = {"file": str(path), "family": "a textual-inversion embedding", "word": word.name,
              "vectors": "; ".join(vectors)}
     return "\n".join(f"{label:<12}{text}" for label, text in lines.items())
+
+
+def _readers(width: int) -> str:
+    """The models of which all text encoders that read embeddings are of this width."""
+    models = [family.title for family in by_name()
+              if {text.encoder.width for text in family.texts if text.encoder.chunked} == {width}]
+    return listed(models) if models else "an unknown model"
 
 
 def _counts(found: Counter) -> str:

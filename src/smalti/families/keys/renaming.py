@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from smalti.families.expected import UNET, VAE
+from smalti.families.prefixes import UNET, VAE
 
 CONTROL = "control_model."
 _TEXT_OLD = "cond_stage_model.transformer."

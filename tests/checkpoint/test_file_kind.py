@@ -6,7 +6,7 @@ from checkpoint.samples import TINY
 from safetensors.numpy import save_file
 
 from smalti.checkpoint import inspect, load
-from smalti.checkpoint.family import RULES, detect
+from smalti.checkpoint.file_kind import detect, kinds
 from smalti.errors import CheckpointError, UnknownFamilyError
 from smalti.families.expected import expected_tensors
 from smalti.models.config import SD15
@@ -123,17 +123,17 @@ FILES = {
 
 
 @pytest.mark.parametrize(
-    ("family", "shapes"), [(f, s) for f, kinds in FILES.items() for s in kinds]
+    ("family", "shapes"), [(f, s) for f, samples in FILES.items() for s in samples]
 )
 def test_family(family, shapes):
     assert detect(shapes).id == family
 
 
 def test_every_rule_has_a_file():
-    assert {family.id for family, _ in RULES} == set(FILES)
+    assert {kind.id for kind in kinds()} == set(FILES)
 
 
-MODELS = {family.id: family.model for family, _ in RULES}
+MODELS = {kind.id: kind.family for kind in kinds()}
 
 
 def test_families_that_are_read():
@@ -159,12 +159,12 @@ def test_foreign_files_are_named_when_loaded(tmp_path, family):
     save_file(
         {name: np.broadcast_to(np.float16(0), shape).copy() for name, shape in shapes.items()}, path
     )
-    with pytest.raises(UnknownFamilyError, match="Smalti reads Stable Diffusion 1.x") as caught:
+    with pytest.raises(UnknownFamilyError, match="Smalti reads checkpoints of Chroma,") as caught:
         load(path)
-    words = next(f.words for f, _ in RULES if f.id == family)
+    words = next(kind.words for kind in kinds() if kind.id == family)
     assert words in str(caught.value)
     report = inspect(path)
-    assert report.family.id == family and not report.loadable and report.prediction is None
+    assert report.kind.id == family and not report.loadable and report.prediction is None
     assert words in str(report)
 
 

@@ -1,0 +1,48 @@
+"""What a file may state about its model, since shapes do not tell it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TextHints:
+    """Values that a file states about a text encoder; None where it says nothing."""
+
+    heads: int | None = None
+    activation: str | None = None
+    eps: float | None = None
+
+
+@dataclass(frozen=True)
+class Hints:
+    """Values that a file states about its model; None where it says nothing.
+
+    `texts` are those about its text encoders, in their order. `unet_heads` are one number, or one a
+    level. Sizes `width`, `height` are in pixels, `latent_size` in latent pixels (for both sides).
+    """
+
+    texts: tuple[TextHints, ...] = ()
+    unet_heads: tuple[int, ...] | None = None
+    unet_head_dim: int | None = None
+    unet_groups: int | None = None
+    unet_eps: float | None = None
+    vae_groups: int | None = None
+    vae_eps: float | None = None
+    scaling_factor: float | None = None
+    shift_factor: float | None = None
+    flow_shift: float | None = None
+    flow_shift_by_size: bool | None = None
+    zero_terminal_snr: bool | None = None
+    prediction: str | None = None
+    beta_schedule: str | None = None
+    beta_start: float | None = None
+    beta_end: float | None = None
+    train_steps: int | None = None
+    width: int | None = None
+    height: int | None = None
+    latent_size: int | None = None
+    steps: int | None = None
+    guidance: float | None = None
+    sampler: str | None = None
+    noise: str | None = None

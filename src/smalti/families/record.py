@@ -1,0 +1,276 @@
+"""What is known of a model family: one frozen record, made of the records of its networks.
+
+A `Family` says which files are of it, which text encoders it reads and how, which kind of denoiser
+and autoencoder it has, what its denoiser is told of a prompt, and the defaults that nothing in a
+file states. Everything in it is data, or a function of names, shapes, configurations and arrays:
+no record opens a file, compiles or runs anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from smalti.families.hints import Hints, TextHints
+from smalti.families.keys import Table
+from smalti.families.names import FileKind, Shapes
+from smalti.families.spelling import Layers, SpelledLayers, own_spelling
+from smalti.graph import Graph
+from smalti.models.config import SD_VAE, ModelConfig, Prediction, TextConfig, VaeConfig
+from smalti.models.denoiser_config import DenoiserConfig
+
+Floats = npt.NDArray[np.float32]
+
+Renaming = Callable[[str], str]
+"""Name of a tensor as stored, below the prefix of its part -> name of the parameter, also below."""
+
+Layout = Table | Renaming
+"""How the names in a file become those of parameters."""
+
+Read = Callable[[str], np.ndarray]
+"""Name of a parameter -> its values."""
+
+Agreement = tuple[str, int, str, int]
+"""Two numbers that must be equal: (what the first is, the number, what the other is, its number).
+"""
+
+
+STEADY = ("context", "vector", "pooled", "guidance", "mask")
+"""Inputs of a denoiser that stay the same for all steps of a picture."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A network of a model that is compiled on its own.
+
+    `title` are the words for it, `graph` its graph for a shape, `smallest` the smallest such shape,
+    and `held` the inputs that stay the same for all steps of a picture.
+    """
+
+    title: str
+    graph: Callable[..., Graph]
+    smallest: tuple[int, ...]
+    held: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------------- networks
+
+
+@dataclass(frozen=True)
+class TextEncoder:
+    """A text encoder, whichever families read it.
+
+    name          what it is called in `ModelConfig.texts`
+    title, file   the words for it, and what its file is usually called
+    width         of its tokens in published models
+    inside        what its parameters begin with
+    prefixes      what its tensors begin with in files that hold several parts
+    alone         what names in a file of it alone may begin with
+    tokenizer     "clip" (chunks of 77 tokens, each with a weight) or "t5" (the plain text)
+    padding       the token that fills up a chunk behind the end of a prompt; None for more ends
+    config        (file for messages, shapes, what is stated, how a family reads it) -> its
+                  hyperparameters
+    shows         (names, shapes) below its prefix -> whether they are those of this encoder
+    layout        names below its prefix -> how they become parameters; None for names of none of
+                  its code bases
+    graph         (hyperparameters, how a family reads it) -> the graph for a shape
+    spelled       its layers as trainers of adapters spell them
+    """
+
+    name: str
+    title: str
+    file: str
+    width: int
+    inside: str
+    prefixes: tuple[str, ...]
+    alone: tuple[str, ...]
+    tokenizer: str
+    config: Callable[[object, Shapes, TextHints, Text], TextConfig]
+    shows: Callable[[Iterable[str], Shapes], bool]
+    layout: Callable[[Iterable[str]], Layout | None]
+    graph: Callable[[Any, Text], Callable[..., Graph]]
+    spelled: Callable[[Layers], SpelledLayers] = own_spelling
+    padding: int | None = None
+
+    @property
+    def chunked(self) -> bool:
+        """Whether it reads chunks of weighted tokens, among which may be vectors of embeddings."""
+        return self.tokenizer == "clip"
+
+
+def all_tokens(low: int, high: int) -> Callable[[DenoiserConfig], tuple[int, int]]:
+    """These numbers of tokens, at least and at most, whatever the denoiser."""
+    return lambda denoiser: (low, high)
+
+
+@dataclass(frozen=True)
+class Text:
+    """How a family reads one of its text encoders.
+
+    layer         the hidden state that is read, from the end: 1 is behind the last layer
+    final_norm    whether the norm behind the last layer is computed of that state
+    pooled        whether the state of the end token is read, too, and `projected`, whether it is
+                  multiplied by a projection
+    optional      whether the model runs without the encoder
+    tokens        (denoiser) -> the tokens of a plain text, at least and at most
+    round_to      longer texts are filled up to a multiple of so many tokens; 0: to the most
+    masked        whether tokens that fill up are hidden
+    template      the text as the encoder reads it, with {} where the prompt stands
+    dropped       states at the beginning, those of the template, that the denoiser does not see
+    """
+
+    encoder: TextEncoder
+    layer: int = 1
+    final_norm: bool = False
+    pooled: bool = False
+    projected: bool = False
+    optional: bool = False
+    tokens: Callable[[DenoiserConfig], tuple[int, int]] = all_tokens(77, 77)
+    round_to: int = 0
+    masked: bool = False
+    template: str = "{}"
+    dropped: int = 0
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A kind of denoiser; families that share one differ in its hyperparameters.
+
+    name          what adapters for it are told by
+    models        the models that have it, for messages
+    part          "transformer" or "unet"
+    config        (file for messages, shapes, what is stated) -> its hyperparameters
+    parts         (hyperparameters) -> the parts that it is computed in, by name
+    layout        names below its prefix -> how they become parameters
+    mark          what begins the name of one of its parameters, and of no other kind
+    first         its first layer: one that reads more channels is for another purpose
+    adapted       a regular expression that finds one of its layers in the names of an adapter
+    spelled       its layers as trainers of adapters spell them
+    """
+
+    name: str
+    models: tuple[str, ...]
+    config: Callable[[object, Shapes, Hints], DenoiserConfig]
+    parts: Callable[[Any], Mapping[str, Part]]
+    layout: Callable[[Iterable[str]], Layout]
+    mark: str
+    first: str
+    adapted: str
+    part: str = "transformer"
+    spelled: Callable[[Layers], SpelledLayers] = own_spelling
+
+
+@dataclass(frozen=True)
+class Autoencoder:
+    """A kind of autoencoder.
+
+    marks         what occurs in the names of its tensors, with whatever prefix
+    config        (file for messages, shapes, what is stated, what the family knows) -> its
+                  hyperparameters
+    parts         (hyperparameters) -> the parts "vae" and "vae_encoder"
+    layout        names below its prefix -> how they become parameters
+    """
+
+    marks: tuple[str, ...]
+    config: Callable[[object, Shapes, Hints, VaeConfig], VaeConfig]
+    parts: Callable[[VaeConfig], Mapping[str, Part]]
+    layout: Callable[[Iterable[str]], Layout]
+
+
+# ---------------------------------------------------------------------- what a denoiser is told
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What a text encoder gives: context [readings, tokens, width], pooled [readings, width], and a
+    mask [readings, tokens] that is 1 where a token counts; the last two where the model has them.
+    """
+
+    context: np.ndarray
+    pooled: np.ndarray | None = None
+    mask: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What a denoiser may be told of a picture beside its prompt: the size in pixels, the strength
+    of guidance for a model that was distilled from guided ones, and which readings are those of the
+    negative prompt."""
+
+    height: int
+    width: int
+    guidance: float | None
+    negative: Sequence[bool]
+
+
+Joining = Callable[[ModelConfig, Mapping[str, Encoded], Circumstances], dict[str, Floats]]
+"""(model, what each text encoder gave by its name, the picture) -> the denoiser's inputs of these
+names, one row for each reading."""
+
+
+# ---------------------------------------------------------------------- the family
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a picture is made with where nothing is asked for and no file states it.
+
+    `size` is the side in pixels. `flow_shift` moves the noise levels of models that predict a flow,
+    None for one that follows from the size of the picture.
+    """
+
+    size: int = 512
+    steps: int = 20
+    guidance: float = 7.0
+    sampler: str = "euler_a"
+    noise: str = "karras"
+    flow_shift: float | None = 1.0
+
+
+def always(defaults: Defaults) -> Callable[[DenoiserConfig, Prediction], Defaults]:
+    """The same defaults for all models of a family."""
+    return lambda denoiser, prediction: defaults
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model family.
+
+    name          what it is called in `ModelConfig.family`
+    title         the models of it, in words
+    files         the kinds of files that it comes in, in the order in which they are asked
+    before        families whose files look like this one's, too, and are asked later
+    texts         its text encoders, in the order in which folders have them
+    backbone      the kind of denoiser
+    join          what the denoiser is told of a prompt
+    agreements    (model) -> what must agree for the denoiser to read what `join` gives
+    autoencoder   the kind of autoencoder; `vae` is the one that its models were trained with
+    prediction    what the denoiser predicts; `predicts` sees it in the weights where they differ
+    defaults      (denoiser, prediction) -> what a picture is made with
+    published     the denoisers of its published models
+    aligned       ten noise levels that suit its models (see `align_your_steps`)
+    """
+
+    name: str
+    title: str
+    files: tuple[FileKind, ...]
+    texts: tuple[Text, ...]
+    backbone: Backbone
+    join: Joining
+    agreements: Callable[[ModelConfig], Iterable[Agreement]]
+    autoencoder: Autoencoder
+    vae: VaeConfig = SD_VAE
+    prediction: Prediction = "epsilon"
+    predicts: Callable[[Shapes, Read], Prediction | None] | None = None
+    defaults: Callable[[DenoiserConfig, Prediction], Defaults] = always(Defaults())
+    published: tuple[DenoiserConfig, ...] = ()
+    before: tuple[str, ...] = ()
+    aligned: tuple[float, ...] = ()
+
+    def text(self, name: str) -> Text:
+        """How the family reads the text encoder of this name."""
+        return next(each for each in self.texts if each.encoder.name == name)

@@ -1,0 +1,21 @@
+"""What the parts of all transformers that denoise have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from smalti.families.record import STEADY, Part
+from smalti.graph import Graph
+
+
+def transformer_part(graph: Callable[..., Graph]) -> Part:
+    """The part that `graph` computes: (batch, height, width, tokens), then control and others."""
+    def build(batch: int, height: int, width: int, tokens: int, control: Any = False,
+              directions: str = "", gated: bool = False) -> Graph:
+        """There are no `directions`: a token knows where in the picture it stands."""
+        options = {"control": control, "gated": gated}
+        return graph(batch, height, width, tokens,
+                     **{name: value for name, value in options.items() if value})
+
+    return Part("the transformer", build, (1, 2, 2, 1), STEADY)

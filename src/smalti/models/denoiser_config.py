@@ -1,0 +1,69 @@
+"""What a pipeline asks of the hyperparameters of any denoiser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+Division = tuple[str, int, str, int]
+"""A width that must be divided: (part of the model, its width, what divides it, the number)."""
+
+
+class DenoiserConfig:
+    """What all denoisers' hyperparameters have in common; the answers given here are those of a
+    transformer that makes a token of 2 x 2 pixels of the latent.
+
+    `in_channels` are those of the latent and of what is read behind it, `out_channels` those of the
+    latent. `context_dim` is the width of the prompt's tokens. `guidance` is true for a model that
+    was distilled from guided predictions, and is told how strong guidance is to be.
+    """
+
+    in_channels: int
+    out_channels: int
+    context_dim: int
+    hidden_size: int
+    heads: int
+    guidance: bool = False
+
+    part = "transformer"
+    """What the denoiser is called as a part of a model."""
+
+    tileable = False
+    """Whether the edges of its pictures can be joined, so that they can be repeated."""
+
+    skippable_blocks = 0
+    """Blocks that can be left out to steer away from a worse picture (skip-layer guidance)."""
+
+    @property
+    def title(self) -> str:
+        """What to call it in a sentence."""
+        return self.part
+
+    @property
+    def multiple(self) -> int:
+        """What the sides of a latent must be multiples of."""
+        return 2
+
+    def widest(self, area: int) -> int:
+        """Numbers in its widest activation at full size, for a latent of `area` pixels."""
+        return self.hidden_size * area // self.multiple**2
+
+    def purposes(self, latent: int, downscale: int) -> Mapping[int, str]:
+        """Channels that are read behind the `latent` ones -> what a model with these is made for.
+
+        The autoencoder makes one pixel of the latent of `downscale` x `downscale` pixels.
+        """
+        return {0: "text", latent: "control", latent + downscale**2: "fill"}
+
+    def divisions(self) -> Iterator[Division]:
+        """What must divide what."""
+        yield from ()
+
+    def outline(self) -> str:
+        """Its size, in one line."""
+        return (f"{self.depth}, width {self.hidden_size}, {self.heads} heads,"
+                f" {self.in_channels} latent channels, context {self.context_dim}")
+
+    @property
+    def depth(self) -> str:
+        """How many blocks of which kinds it has, in words."""
+        raise NotImplementedError
