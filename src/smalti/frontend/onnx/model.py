@@ -23,6 +23,8 @@ from smalti.graph.graph import VALUE_BYTES_MAX
 from smalti.graph.operation import Type
 
 Shapes = Mapping[str, Sequence[int] | int]
+UNNAMED = "?"
+"""An open dimension that has no name; some exporters write this for one, too."""
 
 
 class Weights(Mapping[str, np.ndarray]):
@@ -191,44 +193,33 @@ def functions_of(proto: onnx.ModelProto) -> dict[tuple[str, str], onnx.FunctionP
 def input_types(source: Source, shapes: Shapes) -> dict[str, Type | None]:
     """The types of the inputs, None for what is no tensor of numbers.
 
-    Raises InputError listing all dimensions that stay open.
+    Raises InputError listing all dimensions that stay open, and for shapes that are given for what
+    the model has not.
     """
     found: dict[str, Type | None] = {}
-    used, missing = set(), {}
+    declared = {value.name: _declared(value) for value in source.inputs}
+    missing: dict[str, Sequence[int | str] | None] = {}
     for value in source.inputs:
+        given, extents = shapes.get(value.name), declared[value.name]
         if value.type.WhichOneof("value") != "tensor_type" \
                 or value.type.tensor_type.elem_type not in DTYPE_OF:
             found[value.name] = None
-            used.add(value.name)
             continue
-        given = shapes.get(value.name)
-        declared = value.type.tensor_type
-        dtype = DTYPE_OF[declared.elem_type]
         if given is not None:
-            used.add(value.name)
-            found[value.name] = Type(_given(value, given), dtype)
-            continue
-        if not declared.HasField("shape"):
-            missing[value.name] = None
-            continue
-        extents = []
-        for dim in declared.shape.dim:
-            if dim.dim_param in shapes and dim.dim_param:
-                used.add(dim.dim_param)
-                extents.append(shapes[dim.dim_param])
-            else:
-                extents.append(_extent(dim))
-        if any(not isinstance(n, int) for n in extents):
+            extents = _given(value.name, extents, given)
+        elif extents is not None:
+            extents = [_extent(n, shapes[n]) if n in shapes and n != UNNAMED else n
+                       for n in extents]
+        if extents is None or any(isinstance(n, str) for n in extents):
             missing[value.name] = extents
         else:
-            found[value.name] = Type(tuple(extents), dtype)
-    if unknown := sorted(set(shapes) - used):
-        names = sorted(value.name for value in source.inputs)
-        dims = {dim.dim_param: None for value in source.proto.graph.input
-                for dim in value.type.tensor_type.shape.dim if dim.dim_param}
+            dtype = DTYPE_OF[value.type.tensor_type.elem_type]
+            found[value.name] = Type(tuple(map(int, extents)), dtype)
+    names = {n for extents in declared.values() for n in extents or () if isinstance(n, str)}
+    if unknown := sorted(set(shapes) - set(declared) - (names - {UNNAMED})):
         raise InputError(f"arrays or shapes are given for {', '.join(unknown)}; {source.name} has "
-                         f"the inputs {', '.join(names)}, and "
-                         + (f"leaves open {', '.join(dims)}" if dims else "no open dimensions"))
+                         f"the inputs {', '.join(sorted(declared)) or 'none'}, and leaves open: "
+                         f"{_listed(declared) or 'no dimensions'}")
     for name, type in found.items():
         if type is not None and (len(type.shape) > AXES_MAX or Type(
                 tuple(max(n, 1) for n in type.shape), type.dtype).bytes > VALUE_BYTES_MAX):
@@ -241,36 +232,61 @@ def input_types(source: Source, shapes: Shapes) -> dict[str, Type | None]:
 
 def _open_dimensions(title: str, missing: Mapping[str, Sequence[int | str] | None]) -> InputError:
     """An error that says how to fix the dimensions that inputs leave open; None is any shape."""
-    listed = "; ".join(
-        f"{name}: " + (f"[{', '.join(map(str, extents))}]" if extents else "any shape")
-        for name, extents in missing.items())
     name, extents = next(iter(missing.items()))
     shape = tuple(n if isinstance(n, int) else 64 if k else 1
                   for k, n in enumerate(extents or ("", "")))
     numbers = ",".join(map(str, shape))
-    return InputError(f"{title} leaves dimensions open: {listed}. Fix them by input or by their "
-                      f"names: shapes={{{name!r}: {shape}}}, or on the command line "
-                      f"--shape {name}={numbers}")
+    label = next((n for extents in missing.values() for n in extents or ()
+                  if isinstance(n, str) and n != UNNAMED), "")
+    by_name = f". A name fixes all that have it: shapes={{{label!r}: 1}}, --shape {label}=1"
+    return InputError(f"{title} leaves dimensions open: {_listed(missing)}. Fix them by the shape "
+                      f"of the input: shapes={{{name!r}: {shape}}}, or on the command line "
+                      f"--shape {name}={numbers}{by_name if label else ''}")
 
 
-def _given(value: onnx.ValueInfoProto, given: Sequence[int] | int) -> tuple[int, ...]:
-    """A shape that the caller gives, checked against what the model fixes."""
-    shape = (given,) if isinstance(given, int) else tuple(int(n) for n in given)
-    declared = value.type.tensor_type
-    fits = all(n >= 0 for n in shape)
-    if declared.HasField("shape"):
-        dims = declared.shape.dim
-        fits = fits and len(dims) == len(shape) and all(
-            expected == n or isinstance(expected, str)
-            for expected, n in zip(map(_extent, dims), shape))
-    if not fits:
-        expected = map(_extent, declared.shape.dim)
-        raise InputError(f"the shape {list(shape)} is given for input {value.name!r}, which is "
-                         f"[{', '.join(map(str, expected))}]")
+def _listed(inputs: Mapping[str, Sequence[int | str] | None]) -> str:
+    """The inputs that leave dimensions open, with the axes and their names.
+
+    >>> _listed({"x": ("n", 3, "?"), "whole": (1, 2), "any": None})
+    "x: [n, 3, ?] (axis 0 named 'n', axis 2); any: any shape"
+    """
+    texts = []
+    for name, extents in inputs.items():
+        axes = [f"axis {k}" + (f" named {n!r}" if n != UNNAMED else "")
+                for k, n in enumerate(extents or ()) if isinstance(n, str)]
+        if extents is None:
+            texts.append(f"{name}: any shape")
+        elif axes:
+            texts.append(f"{name}: [{', '.join(map(str, extents))}] ({', '.join(axes)})")
+    return "; ".join(texts)
+
+
+def _given(name: str, declared: Sequence[int | str] | None,
+           given: Sequence[int] | int) -> tuple[int, ...]:
+    """The shape that the caller gives for an input, checked against what the model fixes."""
+    extents = given if isinstance(given, Sequence | np.ndarray) else (given,)
+    shape = tuple(_extent(name, n) for n in extents)
+    if declared is not None and (len(declared) != len(shape) or any(
+            isinstance(expected, int) and expected != n
+            for expected, n in zip(declared, shape, strict=True))):
+        raise InputError(f"the shape {list(shape)} is given for input {name!r}, which is "
+                         f"[{', '.join(map(str, declared))}]")
     return shape
 
 
-def _extent(dim: onnx.TensorShapeProto.Dimension) -> int | str:
-    """A declared extent; the name of an open one, which some exporters write as -1."""
-    fixed = dim.HasField("dim_value") and dim.dim_value >= 0
-    return dim.dim_value if fixed else dim.dim_param or "?"
+def _extent(name: str, given: object) -> int:
+    """An extent that the caller gives. Raises InputError for what is no size."""
+    if not isinstance(given, int | np.integer) or isinstance(given, bool) or given < 0:
+        raise InputError(f"{given!r} is given as an extent of {name!r}; a whole number that is not "
+                         f"negative is expected")
+    return int(given)
+
+
+def _declared(value: onnx.ValueInfoProto) -> tuple[int | str, ...] | None:
+    """The extents that the model states for an input, and the names of those that it leaves open,
+    which some exporters write as -1; None where it states no shape."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0
+                 else dim.dim_param or UNNAMED for dim in tensor.shape.dim)
