@@ -106,6 +106,11 @@ def test_operands_of_other_dtypes_than_the_standard_allows_are_refused() -> None
         load(model)
 
 
+def test_a_tensor_in_the_place_of_a_sequence_is_refused() -> None:
+    with pytest.raises(InputError, match="operand 0 is f32; a sequence, an optional value"):
+        load(one_node("SequenceLength", [2]))
+
+
 @pytest.mark.parametrize(("name", "value"), [
     ("strides", [1 << 62, 1]), ("dilations", [1, 1 << 40]), ("pads", [0, 0, 1 << 40, 0])])
 def test_windows_beyond_all_addresses_are_refused(name: str, value: list[int]) -> None:

@@ -193,6 +193,51 @@ def test_sequences_are_lists() -> None:
           {"x": normal(6, 2)})
 
 
+GROWING = """m (int64 times, bool go, {} given) => (seq(float[]) s) {{
+    s = Loop(times, go, given) <body = turn (int64 i, bool c, {} old) => (bool d, seq(float[]) new)
+        {{
+        d = Identity(c)
+        x = Constant<value_floats: floats = [4.0, 5.0]>()
+        {}
+        new = SequenceInsert(filled, x)
+    }}>
+}}"""
+LIST = GROWING.format("seq(float)", "seq(float[])", "filled = Identity(old)")
+OPTIONAL = GROWING.format("optional(seq(float))", "optional(seq(float))", """
+        there = OptionalHasElement(old)
+        filled = If(there) <
+            then_branch = some () => (seq(float) p) { p = OptionalGetElement(old) },
+            else_branch = none () => (seq(float) q) { q = SequenceEmpty<dtype: int = 1>() }>""")
+ONE, TWO = np.ones(3, np.float32), np.full(2, 2, np.float32)
+
+
+@pytest.mark.parametrize(("text", "given", "before"), [
+    (LIST, [], []), (LIST, (), []), (LIST, np.array([]), []), (LIST, np.zeros((0, 3)), []),
+    (LIST, [ONE, TWO], [ONE, TWO]), (LIST, np.stack([TWO, TWO]), [TWO, TWO]),
+    (LIST, [[1.0, 1.0, 1.0], 2], [ONE, np.float32(2)]),
+    (OPTIONAL, None, []), (OPTIONAL, [], []), (OPTIONAL, np.array([]), []),
+    (OPTIONAL, [ONE], [ONE])])
+def test_a_sequence_grows_from_whatever_it_is_given_as(text: str, given: object,
+                                                       before: list[np.ndarray]) -> None:
+    program = compile_model(model(text), threads=1)
+    found = program.run({"times": np.array(2), "go": np.array(True), "given": given})["s"]
+    expected = [*before, *[np.array([4, 5], np.float32)] * 2]
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        assert a.dtype == np.float32 and np.array_equal(a, b)
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    (None, r"input 'given' is None; a list of arrays is expected, \[\] where"),
+    (3.0, "input 'given' is 3.0; a list of arrays"),
+    (np.array(3.0), r"input 'given' is an array of shape \[\]; a list"),
+    ([ONE, "text"], r"input 'given\[1\]' is"), ([1e300], r"input 'given\[0\]' holds 1e\+300")])
+def test_what_is_no_sequence_is_refused(given: object, said: str) -> None:
+    program = compile_model(model(LIST), threads=1)
+    with pytest.raises(InputError, match=said):
+        program.run({"times": np.array(2), "go": np.array(True), "given": given})
+
+
 def test_other_weights_reach_every_stage() -> None:
     proto = model("""m (float[4] x) => (float[n] y) {
         h = Mul(x, w)

@@ -28,7 +28,7 @@ def checked_path(path: object, call: str, expected: str) -> str | PathLike:
     """`path` itself. Raises InputError unless it is a text or a path; `call` is what takes it."""
     if isinstance(path, str | PathLike):
         return path
-    raise InputError(f"{call} is given {_described(path)}; expected {expected}")
+    raise InputError(f"{call} is given {described(path)}; expected {expected}")
 
 
 def all_given(inputs: object, shapes: Mapping[str, Sequence[int]], program: str) -> None:
@@ -38,7 +38,7 @@ def all_given(inputs: object, shapes: Mapping[str, Sequence[int]], program: str)
     listed = ", ".join(f"{name!r} of shape {list(shape)}" for name, shape in shapes.items())
     if not isinstance(inputs, Mapping):
         first = next(iter(shapes), "x")
-        raise InputError(f"run is given {_described(inputs)}; expected a mapping of arrays by "
+        raise InputError(f"run is given {described(inputs)}; expected a mapping of arrays by "
                          f"name, such as run({{{first!r}: array}}). The inputs of {program} are "
                          f"{listed or 'none'}")
     faults = [f"{name!r} is missing" for name in shapes if name not in inputs]
@@ -46,10 +46,10 @@ def all_given(inputs: object, shapes: Mapping[str, Sequence[int]], program: str)
     raise InputError(f"{', '.join(faults)}: the inputs of {program} are {listed or 'none'}")
 
 
-def _described(value: object) -> str:
+def described(value: object) -> str:
     """What was given, in few words.
 
-    >>> _described(np.zeros((2, 3))), _described([1]), _described(None)
+    >>> described(np.zeros((2, 3))), described([1]), described(None)
     ('an array of shape [2, 3]', 'a list', 'None')
     """
     if isinstance(value, np.ndarray):
@@ -73,11 +73,11 @@ def checked_input(name: str, array: object, shape: tuple[int, ...], dtype: str) 
     try:
         given = np.asarray(array)
     except ValueError as error:
-        raise InputError(f"input {name!r} is {_described(array)} that is no array ({error}); give "
+        raise InputError(f"input {name!r} is {described(array)} that is no array ({error}); give "
                          f"numbers of shape {list(shape)}") from None
     kind = given.dtype.newbyteorder("=")
     if kind not in NUMBERS or not np.can_cast(kind, DTYPES[dtype], "unsafe"):
-        held = _described(array) if kind.hasobject else f"of {given.dtype}"
+        held = described(array) if kind.hasobject else f"of {given.dtype}"
         raise InputError(f"input {name!r} is {held}, the program expects {dtype} numbers of shape "
                          f"{list(shape)}")
     if given.shape != shape:

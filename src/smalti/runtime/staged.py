@@ -20,14 +20,14 @@ import numpy as np
 from smalti.compiler.kernel_table import wrapped
 from smalti.errors import DeviceError, InputError, UnsupportedError, UnsupportedNode
 from smalti.frontend.onnx.hosted import host_results, is_hosted
-from smalti.frontend.onnx.model import Model, Stage
+from smalti.frontend.onnx.model import Model, Other, Stage
 from smalti.frontend.onnx.registry import Attributes
 from smalti.frontend.onnx.steps import Step, body_steps, fields_of, inner_scope
 from smalti.frontend.onnx.weights import is_weight
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES, Type
 from smalti.graph.quantised import Quantised
-from smalti.runtime.inputs import all_given, checked_input
+from smalti.runtime.inputs import all_given, checked_input, described
 from smalti.runtime.interface import Program
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 
@@ -169,7 +169,7 @@ class Machine:
                 return variant
         there = {key: arrays[key] for key, type in types.items() if type is not None}
         stage = self.model.stage(steps, types, there, place.constants, wanted)
-        if len(stage.deferred) == len(steps) and stage.asked <= place.asked:
+        if stage.deferred == tuple(steps) and stage.asked <= place.asked:  # nothing was imported
             raise UnsupportedError(
                 f"{self.model.name} has {len(steps)} nodes that cannot go on:",
                 [UnsupportedNode(step.name, step.node.op_type, "needs a value that no run gives")
@@ -239,7 +239,8 @@ class StagedProgram(Program):
     """Runs a model whose shapes or branches depend on values.
 
     `inputs` are the shapes of the inputs, () for sequences and strings, which are given as lists
-    and arrays of objects. Stages are compiled in the first run that needs them.
+    and arrays of objects; an optional value that is absent is None. Stages are compiled in the
+    first run that needs them.
     """
 
     def __init__(self, model: Model, compile: Compile,
@@ -272,7 +273,8 @@ class StagedProgram(Program):
         """The outputs for `inputs`. Raises InputError for inputs that do not fit, and where values
         lead to shapes that do not; UnsupportedError for what only this run has reached."""
         all_given(inputs, self.inputs, self.name)
-        arrays = {name: inputs[name] if type is None else
+        arrays = {name: checked_other(name, inputs[name], self.model.others[name])
+                  if type is None else
                   checked_input(name, inputs[name], type.shape, type.dtype)
                   for name, type in self.model.inputs.items()}
         with self._turn:
@@ -294,6 +296,20 @@ class StagedProgram(Program):
                  f"been compiled so far")
         return "\n".join(["\n".join(wrapped(title, columns)) + "\n",
                           *(program.explain(all=all, columns=columns) for program in programs)])
+
+
+def checked_other(name: str, given: Any, other: Other) -> Any:
+    """An input that is no tensor, as steps read it: a sequence is a list of arrays, None is an
+    optional value that is absent. Raises InputError for what is none of these."""
+    if given is None and other.optional:
+        return None
+    if not other.sequence:
+        return checked_input(name, given, np.shape(given), other.dtype) if other.dtype else given
+    if not isinstance(given, list | tuple) and not (isinstance(given, np.ndarray) and given.ndim):
+        raise InputError(f"input {name!r} is {described(given)}; a list of arrays is expected, [] "
+                         f"where the sequence is empty")
+    return [checked_input(f"{name}[{i}]", element, np.shape(element), other.dtype)
+            if other.dtype else element for i, element in enumerate(given)]
 
 
 def type_of(array: Any) -> Type | None:

@@ -45,6 +45,16 @@ class Weights(Mapping[str, np.ndarray]):
         return len(self._names)
 
 
+@dataclass(frozen=True)
+class Other:
+    """What an input is that is no tensor: a sequence of tensors, a value that may be absent, a map
+    or text. `dtype` is that of the elements, "" where these are no numbers."""
+
+    sequence: bool
+    optional: bool
+    dtype: str
+
+
 @dataclass(eq=False)
 class Stage:
     """Steps that were imported together: a graph of what could be, and the rest.
@@ -65,10 +75,10 @@ class Stage:
 class Model:
     """What `load` gives.
 
-    `inputs` are the types of the inputs by name (None for sequences, strings and the like),
-    `outputs` the names of the outputs, and `parameters` the weights that `graph` has, read lazily.
-    Where shapes or branches depend on values there is no single graph: `deferred` are the nodes
-    that wait for them, and `runtime/staged.py` runs the model in stages.
+    `inputs` are the types of the inputs by name (None for sequences, strings and the like, which
+    `others` describe), `outputs` the names of the outputs, and `parameters` the weights that
+    `graph` has, read lazily. Where shapes or branches depend on values there is no single graph:
+    `deferred` are the nodes that wait for them, and `runtime/staged.py` runs the model in stages.
     """
 
     def __init__(self, source: Source, shapes: Shapes) -> None:
@@ -79,6 +89,8 @@ class Model:
             raise InputError(f"{source.name} has sparse weights; make them dense")
         self.functions = functions_of(source.proto)
         self.inputs = input_types(source, shapes)
+        self.others = {value.name: other_of(value.type) for value in source.inputs
+                       if self.inputs[value.name] is None}
         scope = Scope(source.opsets)
         for name in (*self.inputs, *(tensor.name for tensor in proto.initializer)):
             scope.define(name)
@@ -228,6 +240,21 @@ def input_types(source: Source, shapes: Shapes) -> dict[str, Type | None]:
     if missing:
         raise _open_dimensions(source.name, missing)
     return found
+
+
+def other_of(type: onnx.TypeProto) -> Other:
+    """What an input is that is no tensor of numbers.
+
+    >>> from onnx import helper
+    >>> tensor = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
+    >>> other_of(helper.make_optional_type_proto(helper.make_sequence_type_proto(tensor)))
+    Other(sequence=True, optional=True, dtype='f32')
+    """
+    optional = type.HasField("optional_type")
+    inner = type.optional_type.elem_type if optional else type
+    sequence = inner.HasField("sequence_type")
+    element = inner.sequence_type.elem_type if sequence else inner
+    return Other(sequence, optional, DTYPE_OF.get(element.tensor_type.elem_type, ""))
 
 
 def _open_dimensions(title: str, missing: Mapping[str, Sequence[int | str] | None]) -> InputError:

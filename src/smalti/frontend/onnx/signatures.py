@@ -65,8 +65,8 @@ def check_operands(domain: str, operator: str, version: int,
             continue
         wider = newest[i].dtypes if newest is not None and i < len(newest) else frozenset()
         if type.dtype not in formal.dtypes | wider:
-            raise InputError(f"operand {i} is {type.dtype}; "
-                             f"{', '.join(sorted(formal.dtypes))} is expected")
+            dtypes = ", ".join(sorted(formal.dtypes)) or "a sequence, an optional value or a map"
+            raise InputError(f"operand {i} is {type.dtype}; {dtypes} is expected")
         other = bound.setdefault(formal.letter, type.dtype)
         if other != type.dtype and not formal.letter.endswith(": any"):
             raise InputError(f"operand {i} is {type.dtype}, one before it {other}; both have to "
