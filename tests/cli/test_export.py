@@ -8,6 +8,7 @@ import pytest
 from cli.test_commands import refused, run
 from onnx import parser
 
+from smalti.cli.output import show_bytes
 from smalti.export import mlir
 from smalti.frontend.onnx import load
 
@@ -34,7 +35,10 @@ def written(text: str, path: Path) -> Path:
 @pytest.mark.parametrize(("shape", "rows"), [("x=3,4", 3), ("n=5", 5)])
 def test_a_project_for_ggml_is_written(model: Path, tmp_path: Path, shape: str, rows: int) -> None:
     result = run("export", "ggml", model, "-o", tmp_path / "a", "--shape", shape)
-    assert (result.exit_code, result.output) == (0, "")
+    assert (result.exit_code, result.stderr) == (0, "")
+    for file in (tmp_path / "a").iterdir():
+        assert f"{file}  {show_bytes(file.stat().st_size)}\n" in result.stdout
+    assert result.stdout.endswith("README.md says how to build and run it\n")
     assert f"ggml_add(ctx, x, x);  // [{rows}, 4]" in (tmp_path / "a" / "model.cpp").read_text()
     again = run("export", "ggml", model, "-o", tmp_path / "a", "--shape", shape)
     refused(again, "it is there already")
@@ -42,7 +46,8 @@ def test_a_project_for_ggml_is_written(model: Path, tmp_path: Path, shape: str, 
 
 def test_the_graph_is_written_as_mlir(model: Path, tmp_path: Path) -> None:
     result = run("export", "mlir", model, "-o", tmp_path / "a.mlir", "--shape", "n=5")
-    assert (result.exit_code, result.output) == (0, "")
+    size = show_bytes((tmp_path / "a.mlir").stat().st_size)
+    assert (result.exit_code, result.output) == (0, f"{tmp_path / 'a.mlir'}  {size}\n")
     text = (tmp_path / "a.mlir").read_text()
     assert text == mlir.export(load(model, {"n": 5}).graph)
     assert "func.func @twice(%x: tensor<5x4xf32>" in text

@@ -10,7 +10,7 @@ import click
 
 from smalti.cli.arrays import parse_shapes
 from smalti.cli.interrupt import ending_at_once
-from smalti.cli.output import check_apart, check_writable, replace_file
+from smalti.cli.output import check_apart, check_writable, replace_file, show_bytes
 
 if TYPE_CHECKING:
     from smalti.frontend.onnx import Model
@@ -42,6 +42,9 @@ def ggml(model: Path, shapes: tuple[str, ...], output: Path, precision: str) -> 
     from smalti.export.ggml import export as write
 
     write(opened.graph, opened.parameters, output, precision=precision)
+    for file in sorted(output.iterdir()):
+        click.echo(f"{file}  {show_bytes(file.stat().st_size)}")
+    click.echo(f"{output}/README.md says how to build and run it")
 
 
 @export.command()
@@ -56,6 +59,7 @@ def mlir(model: Path, shapes: tuple[str, ...], output: Path) -> None:
     from smalti.export.mlir import export as text_of
 
     replace_file(output, text_of(opened.graph).encode())
+    click.echo(f"{output}  {show_bytes(output.stat().st_size)}")
 
 
 def load(model: Path, shapes: tuple[str, ...]) -> Model:

@@ -80,6 +80,17 @@ def _check_writable(path: Path) -> None:
     part.unlink()
 
 
+def show_bytes(size: int) -> str:
+    """The size of a file in a unit that fits.
+
+    >>> show_bytes(123), show_bytes(4567), show_bytes(2_500_000)
+    ('123 bytes', '4.6 kB', '2.5 MB')
+    """
+    if size < 1000:
+        return f"{size} bytes"
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
+
+
 def check_apart(output: Path, *sources: Path | None) -> None:
     """Raise OutputError when `output` is one of the files that are read."""
     for source in sources:

@@ -147,6 +147,15 @@ def test_raw_elements_are_read_and_runs_repeat(gathering: Project, tmp_path: Pat
     assert np.load(tmp_path / "y.npy").tolist() == EXPECTED
 
 
+def test_the_folder_of_outputs_is_made(gathering: Project, tmp_path: Path) -> None:
+    for name, array in (("ids", IDS), ("x", X), ("unread", UNREAD)):
+        np.save(tmp_path / f"{name}.npy", array)
+    done = started(gathering, *(f"{name}={tmp_path / name}.npy" for name in ("ids", "x", "unread")),
+                   "-o", tmp_path / "new" / "results")
+    assert done.returncode == 0, done.stderr
+    assert np.load(tmp_path / "new" / "results" / "y.npy").tolist() == EXPECTED
+
+
 def test_help_lists_inputs_and_outputs(gathering: Project) -> None:
     done = started(gathering, "--help")
     assert done.returncode == 0 and "  input   ids i32(3,)" in done.stdout
@@ -183,7 +192,8 @@ def test_inputs_that_do_not_fit_are_refused(gathering: Project, tmp_path: Path, 
 @pytest.mark.parametrize(("options", "said"), [
     (("--device", "TPU0"), "no device is named 'TPU0'"), (("--threads", "0"), "whole number"),
     (("--repeat",), "needs a value"), (("--weights", "no-such-file"), "cannot be read"),
-    (("--weights", "cut.gguf"), "cut off"), (("-o", "no-such-folder"), "cannot write")])
+    (("--weights", "cut.gguf"), "cut off"),
+    (("-o", "cut.gguf"), "cannot write to the folder cut.gguf")])
 def test_options_that_cannot_be_used_are_refused(gathering: Project, tmp_path: Path,
                                                  options: tuple, said: str) -> None:
     weights = (gathering.folder / "weights.gguf").read_bytes()

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <thread>
@@ -37,7 +38,7 @@ void print_usage(std::ostream & out, const char * program) {
     };
     list("  input   ", model_inputs);
     list("  output  ", model_outputs);
-    out << "\n  -o, --output FOLDER   where outputs go (default: here)\n"
+    out << "\n  -o, --output FOLDER   where outputs go; made if need be (default: here)\n"
         << "  --weights FILE        default: " << MODEL_WEIGHTS << "\n"
         << "  --device NAME         default: the first GPU, else the CPU; here:";
     for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
@@ -99,6 +100,16 @@ Options parse(int argc, char ** argv) {
         }
     }
     return options;
+}
+
+// The folder that outputs go to, made before anything is computed.
+void make_folder(const std::string & path) {
+    std::error_code error;
+    std::filesystem::create_directories(path, error);
+    if (!std::filesystem::is_directory(path)) {
+        throw std::runtime_error("cannot write to the folder " + path +
+                                 (error ? ": " + error.message() : ": it is a file"));
+    }
 }
 
 // ---------------------------------------------------------------------- devices
@@ -211,6 +222,7 @@ void set_input(ggml_tensor * tensor, const Port & port, const std::string & path
 }
 
 void run(const Options & options) {
+    make_folder(options.output);
     const std::vector<ggml_backend_ptr> owned = open_backends(options);
     std::vector<ggml_backend_t> backends;
     for (const ggml_backend_ptr & backend : owned) {
