@@ -72,11 +72,12 @@ OTHERS: tuple[FileKind, ...] = (
 
 AUTOENCODER = FileKind(
     "vae", "an autoencoder (VAE) alone",
-    lambda n: not n.unet and not n.transformer and n.contains(
+    lambda n: not n.denoiser and n.contains(
         *(mark for kind in autoencoders() for mark in kind.marks)),
     advice="give it with vae= or --vae beside a model")
 TEXT_ENCODER = FileKind(
-    "text-encoder", "a text encoder alone", lambda n: n.has("text_encoders.", *(
+    "text-encoder", "a text encoder alone",
+    lambda n: not n.denoiser and n.has("text_encoders.", *(
         start for encoder in text_encoders().values() for start in encoder.alone)),
     advice="give it with text_encoders= or --text-encoder beside a model")
 

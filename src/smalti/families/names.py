@@ -48,6 +48,12 @@ class Names:
         return self.has("double_blocks.", "joint_blocks.", "transformer_blocks.")
 
     @property
+    def denoiser(self) -> bool:
+        """Whether it holds a denoiser of any kind, known or not."""
+        return self.unet or self.transformer or any(
+            name.startswith(PREFIXES[:2]) for name in self.all)
+
+    @property
     def autoencoder(self) -> bool:
         """Whether it holds an autoencoder, with whatever prefix."""
         return self.contains("decoder.conv_in.weight", "decoder.mid")

@@ -50,13 +50,15 @@ def family_of(config: ModelConfig) -> Family:
 
 @contextmanager
 def registered(family: Family) -> Iterator[None]:
-    """Know one family more for a while, such as one that is tried out."""
+    """Know one family more for a while, such as one that is tried out, or another record of one."""
+    before = dict(_added)
     _added[family.name] = family
     _forget()
     try:
         yield
     finally:
-        del _added[family.name]
+        _added.clear()
+        _added.update(before)
         _forget()
 
 

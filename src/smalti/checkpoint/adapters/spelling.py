@@ -44,7 +44,8 @@ start=0, count=8),)
         known = {name: encoder for name, encoder in text_encoders().items()
                  if any(layer.startswith(encoder.inside) for layer in layers)}
         self.encoders = tuple(known)
-        self._tables = {"denoiser": _underscored(_denoiser(_under(layers, UNET)))}
+        self._tables = {"denoiser": _underscored(
+            _denoiser(_under(layers, UNET), backbone_of(shapes)))}
         for name, encoder in known.items():
             self._tables[name] = _underscored(encoder.spelled(_under(layers, encoder.inside)))
         self._prefixes = sorted(self._all_prefixes(), key=lambda item: -len(item[0]))
@@ -92,9 +93,8 @@ def backbone_of(names: Iterable[str]) -> Backbone | None:
                  if name.startswith(start)), None)
 
 
-def _denoiser(layers: Layers) -> SpelledLayers:
+def _denoiser(layers: Layers, kind: Backbone | None) -> SpelledLayers:
     """The layers of a denoiser: as they are called here, and as elsewhere."""
-    kind = backbone_of(layers.prefix + path for path in layers.rows)
     return chain(own_spelling(layers), kind.spelled(layers) if kind else ())
 
 
