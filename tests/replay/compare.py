@@ -12,6 +12,7 @@ be told. See docs/compiler.md.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -19,7 +20,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from replay.difference import Difference, IncomparableError, Report, compared, diff, summary
+from replay.difference import (
+    Difference,
+    IncomparableError,
+    Report,
+    compared,
+    diff,
+    is_whole,
+    summary,
+)
 from replay.history import (
     COMMITS_MAX,
     COMPARISONS_MAX,
@@ -37,42 +46,44 @@ from replay.trees import Tree, WriterError, tree_of
 SIZES = ("quick", "full")
 CODE = "code"
 """The stage that is written as digests, and again as text where it differs."""
+WORKING = "working tree"
 SAME, DIFFERENT, UNKNOWN = 0, 1, 2
 
 
 class Replay:
-    """Trees of one repository and what they write, in a folder; each is written once.
+    """Trees of one repository, unpacked in a folder, and what they write in another (by default the
+    same); each is written once, and what commits have written there before is used again.
 
     `size` is that of the corpus, `only` are names of graphs where not all are wanted, `writer` a
     commit whose corpus is used for all trees.
     """
 
     def __init__(self, root: Path, folder: Path, size: str, only: Sequence[str] = (),
-                 writer: str | None = None) -> None:
+                 writer: str | None = None, kept: Path | None = None) -> None:
         self.root, self.folder, self.size = root, folder, size
-        self.only, self.writer = tuple(only), writer
+        self.only, self.writer, self.kept = tuple(only), writer, kept or folder
         self.trees: dict[tuple[str | None, str | None], Tree] = {}
 
-    def written_by(self, commit: str | None, way: str) -> tuple[int, Tree]:
-        """The tree of a commit and its number; None is the working tree."""
+    def tree(self, commit: str | None, way: str) -> Tree:
+        """The tree of a commit; None is the working tree."""
         key = commit, self.writer
         if key not in self.trees:
             place = self.folder / f"tree {len(self.trees)}"
             self.trees[key] = tree_of(self.root, commit, way, place, self.writer)
-        return list(self.trees).index(key), self.trees[key]
+        return self.trees[key]
 
     def written(self, commits: Sequence[str | None], way: str, only: Sequence[str] = (),
                 detail: bool = False) -> list[Path]:
         """What each of the commits writes, side by side. Raises GitError, WriterError."""
-        folders, running = [], []
+        folders, running, only = [], [], tuple(only) or self.only
         for commit in commits:
-            number, tree = self.written_by(commit, way)
-            kind = "-".join([self.size, *only, "detail" * detail])
-            folder = self.folder / f"written {number}" / kind
+            by = f" by {self.writer}" * bool(self.writer)
+            kind = " ".join([self.size, *only, *["in detail"] * detail])
+            folder = self.kept / f"written of {commit or WORKING}{by}" / kind
             folders.append(folder)
-            if not folder.exists():
-                folder.parent.mkdir(exist_ok=True)
-                running.append((tree, tree.start(folder, self.size, only or self.only, detail)))
+            if not is_whole(folder):
+                tree = self.tree(commit, way)
+                running.append((tree, tree.start(folder, self.size, only, detail)))
         for tree, process in running:
             tree.finished(process)
         return folders
@@ -157,7 +168,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
                         help="a graph by its name in reports; can be repeated")
     parser.add_argument("--writer", metavar="COMMIT", help="use its corpus for both trees")
     parser.add_argument("--keep", type=Path, metavar="FOLDER",
-                        help="leave what was written in this new folder")
+                        help="leave what is written there, and use what commits wrote before")
     parser.add_argument("--marked", action="store_true",
                         help=f"check commits whose subjects end with {MARK}, of the last "
                         f"{COMMITS_MAX} of HEAD, or of `base` where it is given")
@@ -170,10 +181,14 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run(given: argparse.Namespace, root: Path, folder: Path) -> int:
-    """What the command does, with trees and texts in `folder`. Raises GitError, WriterError,
+    """What the command does, with trees in `folder`. Raises GitError, WriterError,
     IncomparableError."""
     writer = commit_id(root, given.writer) if given.writer else None
-    replay = Replay(root, folder, given.size, given.only, writer)
+    if given.keep is not None:
+        shutil.rmtree(given.keep / f"written of {WORKING}", ignore_errors=True)
+        given.keep.mkdir(parents=True, exist_ok=True)
+    replay = Replay(root, folder, given.size, given.only, writer,
+                    given.keep and given.keep.resolve())
     if given.marked:
         return check_marked(replay, commit_id(root, given.base or "HEAD"), given.comparisons)
     base = commit_id(root, given.base)
@@ -188,9 +203,6 @@ def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> in
     given = _arguments(arguments)
     root = root or Path(__file__).resolve().parents[2]
     try:
-        if given.keep is not None:
-            given.keep.mkdir(parents=True)
-            return run(given, root, given.keep.resolve())
         with tempfile.TemporaryDirectory(prefix="replay-") as folder:
             return run(given, root, Path(folder))
     except (GitError, WriterError, IncomparableError) as error:

@@ -69,6 +69,11 @@ def compared(base: Path, head: Path) -> Report:
                   tuple(name for name in after if name not in set(before)))
 
 
+def is_whole(folder: Path) -> bool:
+    """True if a writer has written all that it was asked for: it writes the index last."""
+    return (folder / INDEX).exists()
+
+
 def diff(base: Path, head: Path, difference: Difference, names: Sequence[str] = ("base", "head"),
          lines_max: int = DIFF_LINES_MAX) -> str:
     """The first lines of the unified diff of a stage of a graph."""

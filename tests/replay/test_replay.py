@@ -188,6 +188,20 @@ def test_the_working_tree_is_compared_as_it_is_and_left_so(repository: Path, cap
     assert [path.name for path in repository.rglob("__pycache__")] == []
 
 
+def test_what_commits_wrote_is_used_again_and_what_the_working_tree_wrote_is_not(
+        repository: Path, tmp_path: Path, capsys) -> None:
+    first = commit(repository, "first", written(1))
+    options = ["HEAD", "--keep", str(tmp_path / "kept")]
+    assert compare.main(options, repository) == 0
+    (kept,) = tmp_path.glob(f"kept/*{first}/quick/x/code.txt")
+    kept.write_text("[avx2 f32]\n4\n")
+    assert compare.main(options, repository) == 1
+    repository.joinpath(VALUE).write_text("VALUE = 4\n")
+    assert compare.main(options, repository) == 0
+    kept.parents[1].joinpath("index.txt").unlink()
+    assert compare.main(options, repository) == 1
+
+
 def test_a_tree_without_a_writer_is_given_the_next_one(repository: Path, tmp_path: Path,
                                                        capsys) -> None:
     first = commit(repository, "first", {
@@ -290,7 +304,6 @@ def test_two_processes_write_the_same_bytes_whatever_their_hashes(tmp_path: Path
 
 def test_an_unknown_graph_is_refused(tmp_path: Path) -> None:
     tree = Tree(ROOT, "here")
-    (tmp_path / "place").mkdir()
     process = tree.start(tmp_path / "place" / "out", "quick", ["no such graph"])
     with pytest.raises(trees.WriterError, match="no graph no such graph"):
         tree.finished(process)

@@ -46,7 +46,10 @@ class Tree:
 
     def start(self, folder: Path, size: str, only: Sequence[str] = (),
               detail: bool = False) -> subprocess.Popen[str]:
-        """A process that writes to `folder`, to be waited for by `finished`."""
+        """A process that writes to `folder`, where nothing is left of before; it is to be waited
+        for by `finished`."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, str(self.root / FOLDER / WRITER), str(folder), "--size", size]
         command += [word for name in only for word in ("--only", name)]
         command += ["--detail"] * detail
