@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,40 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The one switch that writes expected texts anew; see tests/programs/test_programs.py."""
     parser.addoption("--update-programs", action="store_true",
                      help="write the expected texts of tests/programs as they are now")
+
+
+def rows(case: pytest.Function) -> set[tuple]:
+    """Of each `parametrize` of a test, and of each fixture with parameters, what a case takes."""
+    given, found = dict(case.callspec.params), set()
+    for mark in case.iter_markers("parametrize"):
+        names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
+        found.add(tuple((name.strip(), id(given.pop(name.strip()))) for name in names))
+    return found | {((name, id(value)),) for name, value in given.items()}
+
+
+def covering(cases: Sequence[pytest.Function]) -> list[pytest.Function]:
+    """Few cases in which every row of each `parametrize` occurs, all of them about as often."""
+    left = {case: rows(case) for case in cases}
+    missing, times, chosen = set().union(*left.values()), Counter(), []
+    while missing:
+        best = max(left, key=lambda case: (
+            len(left[case] & missing), -sum(times[row] for row in left[case])))
+        missing -= left[best]
+        times.update(left.pop(best))
+        chosen.append(best)
+    return chosen
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Cases of a test that is `sampled` are of the sweep, but for a few that cover all values."""
+    tests = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            tests[item.parent, item.originalname].append(item)
+    for cases in tests.values():
+        for case in set(cases).difference(covering(cases)):
+            case.add_marker(pytest.mark.sweep)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -61,6 +61,7 @@ def test_parts_and_pictures_of_a_tiny_model(model_path: Path, device: str) -> No
                    expected) > DECIBEL_MIN
 
 
+@pytest.mark.sweep
 def test_the_model_that_ships(device: str) -> None:
     expected = pixels(Pipeline.load(device="cpu", precision="f32", threads=1), steps=1)
     for precision, least in (("f32", 60.0), ("f16", DECIBEL_MIN)):
@@ -71,8 +72,10 @@ def test_the_model_that_ships(device: str) -> None:
 OTHERS = [name for name in tiny.FAMILIES if name != "sd1"]
 
 
-@pytest.mark.parametrize("device, family", [*(("vulkan:0", family) for family in OTHERS),
-                                            ("wgpu:0", "sd3")], indirect=["device"])
+@pytest.mark.parametrize("device, family", [
+    *(pytest.param("vulkan:0", family, marks=[] if family == "flux" else pytest.mark.sweep)
+      for family in OTHERS),
+    pytest.param("wgpu:0", "sd3", marks=pytest.mark.sweep)], indirect=["device"])
 def test_every_family(tmp_path: Path, family: str, device: str) -> None:
     config = tiny.FAMILIES[family]
     path = tiny.write(tmp_path / f"{family}.safetensors",

@@ -38,36 +38,34 @@ def native(graph: Graph, name: str, threads: int = 1, precision: str = "f32") ->
     return NativeProgram(image, threads)
 
 
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("model", MODELS)
-def test_models_on_every_level_and_number_of_threads(model: str) -> None:
-    graph = MODELS[model]()
+def test_models_on_every_level_and_number_of_threads(model: str, name: str) -> None:
+    graph, outputs = MODELS[model](), []
     inputs, parameters = arrays(graph)
-    expected = evaluate(graph, inputs, parameters)
-    for name in LEVELS:
-        outputs = []
-        for threads in (1, 2, 3):
-            program = native(graph, name, threads)
-            program.bind(parameters.__getitem__)
-            outputs += [program.run(inputs), program.run(inputs)]
-        for output, array in expected.items():
-            assert relative_error(outputs[0][output], array) < 1e-5, name
-            assert {found[output].tobytes() for found in outputs} == {outputs[0][output].tobytes()}
+    for threads in (1, 2, 3):
+        program = native(graph, name, threads)
+        program.bind(parameters.__getitem__)
+        outputs += [program.run(inputs), program.run(inputs)]
+    for output, array in evaluate(graph, inputs, parameters).items():
+        assert relative_error(outputs[0][output], array) < 1e-5
+        assert {found[output].tobytes() for found in outputs} == {outputs[0][output].tobytes()}
 
 
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("model", MODELS)
-def test_models_in_bf16(model: str) -> None:
-    graph = MODELS[model]()
+def test_models_in_bf16(model: str, name: str) -> None:
+    graph, found = MODELS[model](), []
     inputs, parameters = arrays(graph)
-    expected = evaluate(graph, inputs, parameters)
-    for name in LEVELS:
-        found = []
-        for threads in (1, 2, 3):
-            program = native(graph, name, threads, "bf16")
-            program.bind(parameters.__getitem__)
-            found.append(program.run(inputs))
-        for output, array in expected.items():
-            assert 1e-5 < relative_error(found[0][output], array) < 2e-2, name
-            assert len({outputs[output].tobytes() for outputs in found}) == 1, name
+    for threads in (1, 2, 3):
+        program = native(graph, name, threads, "bf16")
+        program.bind(parameters.__getitem__)
+        found.append(program.run(inputs))
+    for output, array in evaluate(graph, inputs, parameters).items():
+        assert 1e-5 < relative_error(found[0][output], array) < 2e-2
+        assert len({outputs[output].tobytes() for outputs in found}) == 1
 
 
 @pytest.mark.parametrize("name", LEVELS)

@@ -43,6 +43,7 @@ def agreeing(gpu: Gpu, graph: Graph, precision: str, inputs: dict, parameters: d
     return program
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("precision", ALLOWED)
 @pytest.mark.parametrize("model", MODELS)
 def test_models(gpu: Gpu, model: str, precision: str) -> None:

@@ -61,6 +61,7 @@ def test_regions_of_random_graphs(graph: Graph, name: str, precision: str, weigh
     assert sum(check(graph, name, precision, weights).values()) == len(partition(graph).regions)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("precision, weights", [
     ("f32", "f32"), ("bf16", "f32"), ("f32", "f16"), ("f32", "bf16"), ("bf16", "f16"),
 ])

@@ -30,6 +30,7 @@ def pooled(operation: str, case: tuple, **more: int) -> Graph:
     return g
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("case", CASES, ids=str)

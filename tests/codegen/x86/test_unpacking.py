@@ -61,6 +61,7 @@ def run(program: Program, weight: np.ndarray | Quantised, x: np.ndarray) -> np.n
     return program.run({"x": x})["y"].copy()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("target", available_levels())
 def test_products_are_those_of_the_weights_as_f32(target: str, dtype: str) -> None:

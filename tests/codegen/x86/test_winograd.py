@@ -60,6 +60,7 @@ def test_an_enlargement_saves_a_third_of_the_products() -> None:
         (2, False): 16, (4, False): 36, (2, True): 9, (4, True): 25}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("case", [
@@ -76,6 +77,7 @@ def test_large_images(case: tuple, name: str, precision: str) -> None:
     check_graph(conv(*case), name, precision, weights="f16")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("case", [
