@@ -27,7 +27,7 @@ from smalti.runtime.device_compiler import regions_of
 from smalti.runtime.gpu import Buffer, Dispatch, Gpu
 from smalti.runtime.vulkan import VulkanGpu, adapters
 from smalti.schedule.group import GroupContraction
-from smalti.schedule.space_group import Work, schedules
+from smalti.schedule.space_group import GroupWork, schedules
 
 RUNS = 5
 
@@ -77,7 +77,7 @@ def seconds(gpu: Gpu, kernel: Kernel, schedule: GroupContraction) -> float:
 def measured(gpu: Gpu, kernel: Kernel, precision: str,
              most: int) -> list[tuple[GroupContraction, float]]:
     """The schedules that should be fastest, best first by the model, and their times."""
-    found, work = [], Work.of(kernel, gpu.limits)
+    found, work = [], GroupWork.of(kernel, gpu.limits)
     for schedule in sorted(schedules(kernel, gpu.limits, precision), key=work.clocks):
         if len(found) == most:
             break

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from smalti.codegen.x86.instructions import Level, level
+from smalti.codegen.x86.instructions import FeatureLevel, level
 from smalti.codegen.x86.layout import LAUNCH, aligned
 from smalti.codegen.x86.lower import limits, lower
-from smalti.codegen.x86.lowered import Step
+from smalti.codegen.x86.lowered import KernelStep
 from smalti.codegen.x86.packing import lower_packing
 from smalti.fuse import Partition, Region, View, partition
 from smalti.fuse.precision import held, stored_in
@@ -58,7 +58,7 @@ class Block:
             raise StrayWrite(f"{what} wrote outside its memory")
 
 
-def run_steps(steps: tuple[Step, ...], pointers: list[int], scratch: int = 0,
+def run_steps(steps: tuple[KernelStep, ...], pointers: list[int], scratch: int = 0,
               parts: Sequence[tuple[int, int]] = ()) -> None:
     """Call every tile of every step, in order, in this thread; of the last one only tiles from the
     first to the second number of each of `parts`, where they are given."""
@@ -86,7 +86,7 @@ class PieceRunner:
                  pick: Pick = choose, bounds: Limits | None = None, left: int = NAN) -> None:
         self.parameters, self.precision, self.pick = parameters, precision, pick
         self._left = left
-        self.level: Level = level(name)
+        self.level: FeatureLevel = level(name)
         self.bounds = bounds or limits(self.level, 2, 48 << 10, 1 << 20)
         self.blocks: dict[Storage, Block] = {}
         self.schedules: list[Schedule] = []

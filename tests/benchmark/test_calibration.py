@@ -6,7 +6,7 @@ import pytest
 
 from smalti.benchmark import calibration, probes
 from smalti.codegen.x86.instructions import level
-from smalti.machine.cpu import Measured
+from smalti.machine.cpu import CpuCalibration
 from smalti.runtime.devices import best_level
 
 TARGET = best_level() or ""
@@ -31,7 +31,7 @@ def test_a_calibration_reads_back_and_knows_its_error(monkeypatch: pytest.Monkey
     monkeypatch.setattr(calibration, "MEMORY_BYTES_MIN", 1 << 20)
     said: list[str] = []
     found = calibration.calibrated(TARGET, 1, said.append)
-    assert Measured.of(found.text()) == found
+    assert CpuCalibration.of(found.text()) == found
     assert found.memory <= found.l3 <= found.l2 and found.cores == 1
     assert found.error[1] <= found.error[0]
     assert any("attention" in line for line in said)

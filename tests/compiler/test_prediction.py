@@ -64,9 +64,9 @@ def test_every_kernel_of_a_run_has_an_expected_time(target: str | None) -> None:
 def test_a_calibration_is_used_for_its_cpu_and_code_only() -> None:
     plain = modelled()
     assert calibration() is None and plain.origin["clock"] == GUESSED
-    found = cpu.Measured(plain.name, 2, "6.1", modelled_code(), "2026-11-21", clock=3e9, f32=2e11,
-                         bf16=0.0, l2=3e11, l3=1e11, memory=2e10, reach=1.5e10, launch=1e-6,
-                         constants={"products": 1.5})
+    found = cpu.CpuCalibration(plain.name, 2, "6.1", modelled_code(), "2026-11-21", clock=3e9,
+                               f32=2e11, bf16=0.0, l2=3e11, l3=1e11, memory=2e10, reach=1.5e10,
+                               launch=1e-6, constants={"products": 1.5})
     path = calibration_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(found.text())

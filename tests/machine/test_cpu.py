@@ -119,7 +119,7 @@ def test_a_program_finds_what_the_kernel_before_has_left() -> None:
         kernel = silu(count)
         schedule, size = choose(kernel, WIDE), 4 * count
         places = [(ARENA, size * (n % 2)) for n in range(3)]
-        launches = [cpu.Launch(kernel, schedule, {"x0": here, "out": there})
+        launches = [cpu.TimedLaunch(kernel, schedule, {"x0": here, "out": there})
                     for here, there in zip(places, places[1:])]
         return cpu.estimate_program(DEVICE, launches, 4, 2 * size)
 
@@ -129,7 +129,7 @@ def test_a_program_finds_what_the_kernel_before_has_left() -> None:
 
 def test_a_program_is_the_sum_of_its_kernels() -> None:
     kernel = conv()
-    launches = [cpu.Launch(kernel, choose(kernel, WIDE))] * 3
+    launches = [cpu.TimedLaunch(kernel, choose(kernel, WIDE))] * 3
     found = cpu.estimate_program(DEVICE, launches, 4)
     assert len(found.kernels) == 3
     assert found.seconds == pytest.approx(sum(k.seconds for k in found.kernels))

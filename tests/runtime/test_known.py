@@ -16,7 +16,7 @@ from smalti.runtime import compile_graph
 from smalti.runtime.devices import available_levels
 from smalti.runtime.known import scope, store
 from smalti.schedule import choose, parse
-from smalti.tune.store import Measured
+from smalti.tune.store import MeasuredSchedule
 
 LEVEL = available_levels()[-1]
 
@@ -54,22 +54,24 @@ def test_the_best_known_schedule_is_used_and_kept_in_the_cache(
     kernel, chosen = first()
     other = replace(chosen, tile_x=7)
     before = run(compiled())
-    store().note(scope(LEVEL, 1, "f32"), str(kernel), [Measured(str(other), 1.0, 0.9, True)])
+    store().note(scope(LEVEL, 1, "f32"), str(kernel),
+                 [MeasuredSchedule(str(other), 1.0, 0.9, True)])
     found = compiled()
     assert found.image.regions[0].schedule == str(other)
     assert np.array_equal(run(found), before)
     monkeypatch.setattr("smalti.runtime.compiler.build_image", None)
     assert compiled().image.regions[0].schedule == str(other)
-    store().note(scope(LEVEL, 1, "f32"), "another kernel", [Measured(str(other), 1.0, 0.9, True)])
+    store().note(scope(LEVEL, 1, "f32"), "another kernel",
+                 [MeasuredSchedule(str(other), 1.0, 0.9, True)])
     assert compiled().image.regions[0].schedule == str(other), "other kernels change nothing"
 
 
 def test_what_was_not_verified_or_cannot_be_applied_is_not_used() -> None:
     kernel, chosen = first()
-    best = Measured(str(replace(chosen, tile_x=7)), 1.0, 0.9, False)
+    best = MeasuredSchedule(str(replace(chosen, tile_x=7)), 1.0, 0.9, False)
     store().note(scope(LEVEL, 1, "f32"), str(kernel), [best])
     assert compiled().image.regions[0].schedule == str(chosen)
-    illegal = Measured(str(replace(chosen, rows=31)), 1.0, 0.8, True)
+    illegal = MeasuredSchedule(str(replace(chosen, rows=31)), 1.0, 0.8, True)
     store().note(scope(LEVEL, 1, "f32"), str(kernel), [illegal])
     assert compiled().image.regions[0].schedule == str(chosen)
 
@@ -78,5 +80,6 @@ def test_bytes_stay_what_they_are() -> None:
     kernel, chosen = first()
     assert choose(kernel, limits(level(LEVEL)), "bf16").weights == "bf16"
     other = replace(chosen, weights="bf16", staged=True)
-    store().note(scope(LEVEL, 1, "f32"), str(kernel), [Measured(str(other), 1.0, 0.5, True)])
+    store().note(scope(LEVEL, 1, "f32"), str(kernel),
+                 [MeasuredSchedule(str(other), 1.0, 0.5, True)])
     assert compiled().image.regions[0].schedule == str(chosen)

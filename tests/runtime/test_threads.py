@@ -12,10 +12,11 @@ import time
 import numpy as np
 import pytest
 
-from smalti.codegen.x86.assembler import Assembler, Code, Memory
+from smalti.codegen.x86.assembler import Assembler, Code
 from smalti.codegen.x86.driver import driver
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.layout import LAUNCH, NO_BARRIER, aligned
+from smalti.codegen.x86.operands import Address
 from smalti.runtime.executable import Executable, joined
 from smalti.runtime.threads import Workers, context, workers
 
@@ -25,11 +26,11 @@ def count_calls() -> Code:
     asm = Assembler(level("avx2"), "count_calls")
     pointers, tile = asm.argument(), asm.argument()
     total, each, one = asm.general(), asm.general(), asm.immediate(1)
-    asm.op("mov", total, Memory(pointers))
-    asm.op("mov", each, Memory(pointers, 8))
-    asm.op("exchange_add", Memory(total), one)
+    asm.op("mov", total, Address(pointers))
+    asm.op("mov", each, Address(pointers, 8))
+    asm.op("exchange_add", Address(total), one)
     asm.set(one, 1)
-    asm.op("exchange_add", Memory(each, 0, tile, 8), one)
+    asm.op("exchange_add", Address(each, 0, tile, 8), one)
     return asm.finish()
 
 
@@ -38,11 +39,11 @@ def check_order() -> Code:
     asm = Assembler(level("avx2"), "check_order")
     pointers, tile = asm.argument(), asm.argument()
     source, target, value = asm.general(), asm.general(), asm.general()
-    asm.op("mov", source, Memory(pointers))
-    asm.op("mov", target, Memory(pointers, 8))
-    asm.op("mov", value, Memory(source))
-    asm.op("iadd", value, Memory(target, 0, tile, 8))
-    asm.op("mov_store", Memory(target, 0, tile, 8), value)
+    asm.op("mov", source, Address(pointers))
+    asm.op("mov", target, Address(pointers, 8))
+    asm.op("mov", value, Address(source))
+    asm.op("iadd", value, Address(target, 0, tile, 8))
+    asm.op("mov_store", Address(target, 0, tile, 8), value)
     return asm.finish()
 
 
@@ -51,9 +52,9 @@ def clobber() -> Code:
     asm = Assembler(level("avx2"), "clobber")
     pointers, tile, scratch, thread = (asm.argument() for _ in range(4))
     place, waste = asm.general(), asm.general()
-    asm.op("mov", place, Memory(pointers))
-    asm.op("mov_store", Memory(place, 0, tile, 8), scratch)
-    asm.op("mov_store", Memory(scratch), thread)
+    asm.op("mov", place, Address(pointers))
+    asm.op("mov_store", Address(place, 0, tile, 8), scratch)
+    asm.op("mov_store", Address(scratch), thread)
     filled = [asm.general() for _ in range(14)]
     for register in filled:
         asm.set(register, -1)
@@ -69,8 +70,8 @@ def spin_for(rounds: int) -> Code:
     with asm.loop(rounds):
         asm.op("pause")
     total, one = asm.general(), asm.immediate(1)
-    asm.op("mov", total, Memory(pointers))
-    asm.op("exchange_add", Memory(total), one)
+    asm.op("mov", total, Address(pointers))
+    asm.op("exchange_add", Address(total), one)
     return asm.finish()
 
 

@@ -14,8 +14,8 @@ from native_regions import LEVELS, Block, run_steps
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits
-from smalti.codegen.x86.lowered import PackedWeight
 from smalti.codegen.x86.packing import lower_packing
+from smalti.codegen.x86.weights import WeightPanels
 from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph import Graph
 from smalti.graph.operation import DTYPES
@@ -278,7 +278,7 @@ def test_what_goes_wrong_leaves_no_half_bound_program() -> None:
 # ---------------------------------------------------------------------- packing
 
 
-def packed_by_numpy(weight: np.ndarray, p: PackedWeight) -> np.ndarray:
+def packed_by_numpy(weight: np.ndarray, p: WeightPanels) -> np.ndarray:
     """[panel][chunk][r][s][c][o], or [panel][point][c][o] with Winograd."""
     full = np.zeros((p.panels * p.width, p.chunks * p.chunk, p.rows, p.columns), np.float64)
     full[:p.out_channels, :p.channels] = weight
@@ -290,7 +290,7 @@ def packed_by_numpy(weight: np.ndarray, p: PackedWeight) -> np.ndarray:
         0, 2, 4, 5, 3, 1)
 
 
-def packed_by_code(stored: np.ndarray, order: list[int], p: PackedWeight,
+def packed_by_code(stored: np.ndarray, order: list[int], p: WeightPanels,
                    name: str, source: str) -> np.ndarray:
     """From an array of the dtype `source` whose axes are o, c, r and s in another order."""
     target, held = Block(p.bytes), Block(stored.nbytes + BEHIND_BYTES)
@@ -319,7 +319,7 @@ def test_packing(out: int, channels: int, window: int, vectors: int, winograd: i
     window = 3 if winograd else window
     step = 8 if dtype == "bf16" else 4
     chunk = 8 if channels % 8 == 0 else -(-channels // step) * step
-    p = PackedWeight("weight", out, channels, window, window, vectors * level(name).lanes, chunk,
+    p = WeightPanels("weight", out, channels, window, window, vectors * level(name).lanes, chunk,
                      dtype, winograd, folded and winograd > 0)
     shape = (out, channels, window, window)
     stored = np.random.default_rng(out).standard_normal([shape[i] for i in order], np.float32)

@@ -12,22 +12,29 @@ from pathlib import Path
 import pytest
 
 from smalti.errors import InputError
-from smalti.tune.store import LAYOUT, NAME, Measured, Scope, Store, digest
+from smalti.tune.store import (
+    LAYOUT,
+    NAME,
+    MeasuredSchedule,
+    MeasurementScope,
+    ScheduleStore,
+    digest,
+)
 
-SCOPE = Scope("a CPU", "avx2", 2, "f32", "code")
+SCOPE = MeasurementScope("a CPU", "avx2", 2, "f32", "code")
 SLOW, FAST, WRONG = (
-    Measured(f"MapSchedule(grain={n}, unroll=2, inner=1)", seconds, ratio, verified)
+    MeasuredSchedule(f"MapSchedule(grain={n}, unroll=2, inner=1)", seconds, ratio, verified)
     for n, seconds, ratio, verified in (
         (1, 2e-6, 1.0, True), (2, 3e-6, 0.8, True), (3, 1e-6, 0.5, False)))
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path: Path) -> ScheduleStore:
     """A store in a folder that does not exist yet."""
-    return Store(tmp_path / "not" / "yet" / NAME)
+    return ScheduleStore(tmp_path / "not" / "yet" / NAME)
 
 
-def test_the_best_is_the_one_of_the_least_ratio_that_was_verified(store: Store) -> None:
+def test_the_best_is_the_one_of_the_least_ratio_that_was_verified(store: ScheduleStore) -> None:
     assert store.best(SCOPE) == {} and not store.path.exists()
     store.note(SCOPE, "kernel", [SLOW, WRONG])
     store.note(SCOPE, "kernel", [FAST])
@@ -42,17 +49,17 @@ def test_the_best_is_the_one_of_the_least_ratio_that_was_verified(store: Store) 
 @pytest.mark.parametrize("other", [
     {"device": "another"}, {"level": "avx512"}, {"threads": 1}, {"precision": "bf16"},
     {"code": "edited"}, {"driver": "1.0"}, {"objective": "energy"}])
-def test_what_was_measured_elsewhere_does_not_count(store: Store, other: dict) -> None:
+def test_what_was_measured_elsewhere_does_not_count(store: ScheduleStore, other: dict) -> None:
     store.note(SCOPE, "kernel", [FAST])
     assert store.best(replace(SCOPE, **other)) == {}
 
 
 def write_many(path: Path, who: int) -> None:
     for n in range(20):
-        Store(path).note(SCOPE, f"kernel {who} {n}", [FAST])
+        ScheduleStore(path).note(SCOPE, f"kernel {who} {n}", [FAST])
 
 
-def test_processes_write_at_the_same_time(store: Store) -> None:
+def test_processes_write_at_the_same_time(store: ScheduleStore) -> None:
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=write_many, args=(store.path, who)) for who in range(3)]
     for writer in writers:
@@ -66,14 +73,14 @@ def test_processes_write_at_the_same_time(store: Store) -> None:
 def write_and_die(path: Path) -> None:
     import os
 
-    Store(path).note(SCOPE, "kept", [FAST])
+    ScheduleStore(path).note(SCOPE, "kept", [FAST])
     known = sqlite3.connect(path)
     known.execute("BEGIN IMMEDIATE")
     known.execute("DELETE FROM measured")
     os._exit(9)
 
 
-def test_a_process_that_dies_in_the_middle_loses_nothing(store: Store) -> None:
+def test_a_process_that_dies_in_the_middle_loses_nothing(store: ScheduleStore) -> None:
     one = multiprocessing.get_context("spawn").Process(target=write_and_die, args=(store.path,))
     one.start()
     one.join()
@@ -81,7 +88,7 @@ def test_a_process_that_dies_in_the_middle_loses_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize("content", [b"no database" * 100, b"SQLite format 3\0" + b"\xff" * 4000])
-def test_a_damaged_file_is_moved_aside(store: Store, content: bytes,
+def test_a_damaged_file_is_moved_aside(store: ScheduleStore, content: bytes,
                                        caplog: pytest.LogCaptureFixture) -> None:
     store.path.parent.mkdir(parents=True)
     store.path.write_bytes(content)
@@ -92,7 +99,7 @@ def test_a_damaged_file_is_moved_aside(store: Store, content: bytes,
     assert aside.read_bytes() == content and aside.name in caplog.text
 
 
-def test_a_file_of_another_layout_is_moved_aside(store: Store,
+def test_a_file_of_another_layout_is_moved_aside(store: ScheduleStore,
                                                  caplog: pytest.LogCaptureFixture) -> None:
     store.note(SCOPE, "kernel", [FAST])
     known = sqlite3.connect(store.path)
@@ -106,16 +113,16 @@ def test_a_file_of_another_layout_is_moved_aside(store: Store,
 def test_where_nothing_can_be_written_nothing_is_kept(tmp_path: Path,
                                                       caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
-    store = Store(tmp_path / "file" / NAME)
+    store = ScheduleStore(tmp_path / "file" / NAME)
     for _ in range(2):
         store.note(SCOPE, "kernel", [FAST])
     assert store.best(SCOPE) == {} and len(caplog.records) == 1
 
 
-def test_one_store_takes_what_another_says(store: Store, tmp_path: Path) -> None:
+def test_one_store_takes_what_another_says(store: ScheduleStore, tmp_path: Path) -> None:
     store.note(SCOPE, "kernel", [SLOW, FAST])
     store.note(replace(SCOPE, threads=1), "another", [WRONG])
-    other = Store(tmp_path / "other")
+    other = ScheduleStore(tmp_path / "other")
     lines = list(store.lines())
     assert other.take([*lines, "\n"]) == 3 and list(other.lines()) == lines
     assert other.best(SCOPE) == store.best(SCOPE)
@@ -136,7 +143,8 @@ def entry(**changed: object) -> str:
     (entry(ratio=float("nan")), "expected a positive number"),
     (entry(schedule="os.system('')"), "no schedule"),
     (entry(schedule="MapSchedule(grain=-1)"), "no size")])
-def test_a_line_that_is_no_measurement_is_refused(store: Store, line: str, why: str) -> None:
+def test_a_line_that_is_no_measurement_is_refused(store: ScheduleStore, line: str,
+                                                  why: str) -> None:
     with pytest.raises(InputError, match=why):
         store.take([entry(), line])
     assert not list(store.lines())

@@ -84,7 +84,7 @@ KERNELS: dict[str, Callable[[Graph], Value]] = {
 where kernels do, and is not counted."""
 
 
-def calibrated(target: str, threads: int, progress: Progress) -> cpu.Measured:
+def calibrated(target: str, threads: int, progress: Progress) -> cpu.CpuCalibration:
     """Measure this CPU with `threads` threads and code of the feature level `target`."""
     rates = measured_rates(target, threads, progress)
     timed = measured_kernels(target, threads, progress)
@@ -98,7 +98,7 @@ def calibrated(target: str, threads: int, progress: Progress) -> cpu.Measured:
     return replace(rates, constants=dict(constants), error=(before, after))
 
 
-def better(one: cpu.Measured, other: cpu.Measured) -> cpu.Measured:
+def better(one: cpu.CpuCalibration, other: cpu.CpuCalibration) -> cpu.CpuCalibration:
     """Of two measurements the larger rates and the shorter times: what disturbs only slows down."""
     return replace(
         one, **{name: max(getattr(one, name), getattr(other, name))
@@ -107,7 +107,7 @@ def better(one: cpu.Measured, other: cpu.Measured) -> cpu.Measured:
         latency={name: min(seconds, other.latency[name]) for name, seconds in one.latency.items()})
 
 
-def measured_rates(target: str, threads: int, progress: Progress) -> cpu.Measured:
+def measured_rates(target: str, threads: int, progress: Progress) -> cpu.CpuCalibration:
     """The rates of this CPU, with no constants yet."""
     chosen, found = level(target), processor()
     progress("clock, multiply-adds, barriers")
@@ -124,7 +124,7 @@ def measured_rates(target: str, threads: int, progress: Progress) -> cpu.Measure
     latency = {name: probes.latency(chosen, size) for name, size in (
         ("l1", found.l1_bytes // 2), ("l2", found.l2_bytes // 2), ("l3", found.l3_bytes // 2),
         ("memory", max(MEMORY_BYTES_MIN, 4 * found.l3_bytes)))}
-    return cpu.Measured(
+    return cpu.CpuCalibration(
         found.name, threads, platform.release(), modelled_code(), date.today().isoformat(),
         clock=clock, f32=flops, bf16=pairs, l2=near, l3=min(last, near), memory=min(memory, last),
         reach=min(alone, memory), launch=max(launch, 1e-8), latency=latency)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smalti.codegen.x86.assembler import Assembler, Code, Memory
-from smalti.codegen.x86.instructions import Level
+from smalti.codegen.x86.assembler import Assembler, Code
+from smalti.codegen.x86.instructions import FeatureLevel
 from smalti.codegen.x86.layout import LAUNCH, aligned
+from smalti.codegen.x86.operands import Address
 from smalti.runtime.executable import Executable
 from smalti.runtime.memory import anonymous
 from smalti.runtime.threads import context, driver_entry, workers
@@ -31,7 +32,7 @@ BARRIERS = 5000
 """So many that starting the threads does not matter."""
 
 
-def multiplying(level: Level, pairs: bool, steps: int = STEPS) -> Code:
+def multiplying(level: FeatureLevel, pairs: bool, steps: int = STEPS) -> Code:
     """Multiply-adds on registers only, `SUMS` a step."""
     asm = Assembler(level, "multiply")
     for _ in range(4):
@@ -43,7 +44,7 @@ def multiplying(level: Level, pairs: bool, steps: int = STEPS) -> Code:
     return asm.finish()
 
 
-def chain(level: Level) -> Code:
+def chain(level: FeatureLevel) -> Code:
     """`STEPS` multiplications of integers, each of the result of the one before."""
     asm = Assembler(level, "chain")
     for _ in range(4):
@@ -55,7 +56,7 @@ def chain(level: Level) -> Code:
     return asm.finish()
 
 
-def reading(level: Level, size: int, times: int) -> Code:
+def reading(level: FeatureLevel, size: int, times: int) -> Code:
     """Reads `size` bytes of the thread's scratch memory `times` times."""
     asm = Assembler(level, "read")
     _, _, scratch, _ = (asm.argument() for _ in range(4))
@@ -64,23 +65,23 @@ def reading(level: Level, size: int, times: int) -> Code:
         place = asm.copy(scratch)
         with asm.loop(size // (8 * width)):
             for number in range(8):
-                asm.load(Memory(place, number * width))
+                asm.load(Address(place, number * width))
             asm.advance(place, 8 * width)
     return asm.finish()
 
 
-def chasing(level: Level, steps: int) -> Code:
+def chasing(level: FeatureLevel, steps: int) -> Code:
     """Follows addresses through the thread's scratch memory, which hold each other."""
     asm = Assembler(level, "chase")
     _, _, scratch, _ = (asm.argument() for _ in range(4))
     at = asm.copy(scratch)
     with asm.loop(steps // 8):
         for _ in range(8):
-            asm.op("mov", at, Memory(at))
+            asm.op("mov", at, Address(at))
     return asm.finish()
 
 
-def nothing(level: Level) -> Code:
+def nothing(level: FeatureLevel) -> Code:
     """A tile of no work."""
     asm = Assembler(level, "nothing")
     for _ in range(4):
@@ -90,7 +91,7 @@ def nothing(level: Level) -> Code:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Memory for each of some threads, every page of it there."""
+    """Address for each of some threads, every page of it there."""
 
     memory: np.ndarray
     address: int
@@ -126,20 +127,20 @@ def best(code: Code, tiles: int, threads: int, scratch: Scratch | None = None,
     return min(taken)
 
 
-def clock(level: Level) -> float:
+def clock(level: FeatureLevel) -> float:
     """Clocks a second of a core that is at work."""
     tiles = 1000
     return STEPS * tiles * MULTIPLY_CLOCKS / best(chain(level), tiles, 1)
 
 
-def flops(level: Level, pairs: bool, threads: int) -> float:
+def flops(level: FeatureLevel, pairs: bool, threads: int) -> float:
     """FLOP/s of multiply-adds on registers, of f32 or of pairs of bf16."""
     tiles = 400 * threads
     work = SUMS * STEPS * level.lanes * (4 if pairs else 2) * tiles
     return work / best(multiplying(level, pairs), tiles, threads)
 
 
-def bandwidth(level: Level, size: int, threads: int, rate: float = 1e10) -> float:
+def bandwidth(level: FeatureLevel, size: int, threads: int, rate: float = 1e10) -> float:
     """Bytes a second that all threads read, each from `size` bytes of its own; `rate` is about
     what one of them is expected to reach."""
     scratch = Scratch.of(threads, size)
@@ -148,7 +149,7 @@ def bandwidth(level: Level, size: int, threads: int, rate: float = 1e10) -> floa
     return threads * times * (size - size % (32 * level.lanes)) / taken
 
 
-def latency(level: Level, size: int) -> float:
+def latency(level: FeatureLevel, size: int) -> float:
     """Seconds until an address is there that is read somewhere in `size` bytes."""
     scratch = Scratch.of(1, size)
     lines = size // LINE_BYTES
@@ -162,6 +163,6 @@ def latency(level: Level, size: int) -> float:
     return (many - few) / (3 * CHASES)
 
 
-def barrier(level: Level, threads: int) -> float:
+def barrier(level: FeatureLevel, threads: int) -> float:
     """Seconds of a launch of hardly any work, with the barrier behind it."""
     return best(nothing(level), threads, threads, launches=BARRIERS) / BARRIERS

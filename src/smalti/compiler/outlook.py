@@ -98,7 +98,7 @@ def on_cpu(found: Partition, growth: int, precision: str, aim: Objective) -> Ite
         places = {name: (cpu.ARENA, arena.place(view).offset)
                   if view.storage.kind in ("arena", "input") else ((id(view.storage), name), 0)
                   for name, view in region.views.items()}
-        launches.append(cpu.Launch(region.kernel, schedule, places))
+        launches.append(cpu.TimedLaunch(region.kernel, schedule, places))
     estimate = cpu.estimate_program(aim.device, launches, aim.threads, arena.bytes)
     for (region, schedule), kernel in zip(running, estimate.kernels, strict=True):
         yield Expected(region, kernel.seconds, kernel.energy_joules, kernel.binds, str(schedule))

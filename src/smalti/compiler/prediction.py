@@ -10,15 +10,15 @@ from smalti.machine.device import Device
 from smalti.schedule import parse as parse_schedule
 
 
-def launches(image: Image) -> dict[int, cpu.Launch]:
+def launches(image: Image) -> dict[int, cpu.TimedLaunch]:
     """The kernels of a run, in order, by the numbers of their regions."""
     kernels = [parse(text) for text in image.kernels]
-    found: dict[int, cpu.Launch] = {}
+    found: dict[int, cpu.TimedLaunch] = {}
     for launch in image.launches[image.changing:]:
         if not isinstance(launch, HostCall) and launch.region not in found:
             region = image.regions[launch.region]
             kernel = kernels[region.kernel]
-            found[launch.region] = cpu.Launch(kernel, parse_schedule(region.schedule),
+            found[launch.region] = cpu.TimedLaunch(kernel, parse_schedule(region.schedule),
                                              _places(kernel, launch))
     return found
 

@@ -25,7 +25,7 @@ from smalti.fuse import Partition, Storage
 from smalti.fuse.siblings import siblings, side_by_side
 from smalti.fuse.support import When
 from smalti.schedule import Schedule
-from smalti.schedule.walk import Walk, walk
+from smalti.schedule.walk import TileWalk, walk
 
 STRIPS_MAX = 16
 STRIP_TILES_PER_THREAD = 12
@@ -42,7 +42,7 @@ class Strips:
     strips; `walks` are those of the kernels that take turns."""
 
     count: int
-    walks: tuple[Walk, ...]
+    walks: tuple[TileWalk, ...]
     result: Storage
     operand: Storage
     distance: int
@@ -57,7 +57,7 @@ class Strips:
         return _rows(self.walks[number], strip, self.count)
 
 
-def _rows(each: Walk, strip: int, count: int) -> tuple[int, int]:
+def _rows(each: TileWalk, strip: int, count: int) -> tuple[int, int]:
     return each.rows * strip // count, each.rows * (strip + 1) // count
 
 
@@ -179,7 +179,7 @@ def _strips(one: Course, time: int, threads: int) -> Strips | None:
                key=lambda strips: strips.saved_bytes, default=None)
 
 
-def _dying(one: Course, time: int, walks: Sequence[Walk]) -> list[Storage]:
+def _dying(one: Course, time: int, walks: Sequence[TileWalk]) -> list[Storage]:
     """Storages that are read for the last time at a turn, in order only."""
     found: dict[Storage, bool] = {}
     for number, each in zip(one.turns[time].regions, walks, strict=True):
@@ -191,7 +191,7 @@ def _dying(one: Course, time: int, walks: Sequence[Walk]) -> list[Storage]:
             if in_order and one.lives[storage][1] == time]
 
 
-def _distance(one: Course, numbers: Sequence[int], walks: Sequence[Walk], operand: Storage,
+def _distance(one: Course, numbers: Sequence[int], walks: Sequence[TileWalk], operand: Storage,
               count: int) -> int:
     """How far behind its result an operand has to begin, in bytes, so that no strip writes over
     what it or one behind it reads."""

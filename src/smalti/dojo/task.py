@@ -24,7 +24,7 @@ from smalti import machine
 from smalti.dojo.space import Space, product_space
 from smalti.errors import InputError
 from smalti.machine import simt
-from smalti.machine.device import Cache, Device
+from smalti.machine.device import CacheLevel, Device
 
 SPREAD = 0.2
 """Relative error of each figure of a perturbed device."""
@@ -136,8 +136,8 @@ def between(first: Device, second: Device, share: float) -> Device:
     def mean(one: float, other: float) -> float:
         return one ** (1 - share) * other ** share
 
-    cache_ = Cache("L2", mean(first.caches[0].bytes, second.caches[0].bytes),
-                   mean(first.caches[0].bandwidth, second.caches[0].bandwidth))
+    cache_ = CacheLevel("L2", mean(first.caches[0].bytes, second.caches[0].bytes),
+                        mean(first.caches[0].bandwidth, second.caches[0].bandwidth))
     return replace(
         first, id=f"{first.id}+{second.id}", caches=(cache_,), matrix={},
         units=max(1, round(mean(first.units, second.units))),

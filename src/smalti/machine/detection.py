@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from smalti.errors import UnknownDeviceError
-from smalti.machine.device import GUESSED, MEASURED, Cache, Device
+from smalti.machine.device import GUESSED, MEASURED, CacheLevel, Device
 from smalti.machine.library import (
     CORE_CACHE_BYTES_PER_CLOCK,
     LAST_CACHE_BYTES_PER_CLOCK,
@@ -67,8 +67,9 @@ def detect(found: Processor) -> Device:
         vector["bf16"] = 2 * rate
     bandwidth = min(line.bandwidth if line else MEMORY_MAX, MEMORY_BYTES_A_SECOND * found.cores)
     caches = (
-        Cache("l2", found.cores * found.l2_bytes, found.cores * CORE_CACHE_BYTES_PER_CLOCK * clock),
-        Cache("l3", found.l3_bytes, found.cores * LAST_CACHE_BYTES_PER_CLOCK * clock))
+        CacheLevel("l2", found.cores * found.l2_bytes,
+                   found.cores * CORE_CACHE_BYTES_PER_CLOCK * clock),
+        CacheLevel("l3", found.l3_bytes, found.cores * LAST_CACHE_BYTES_PER_CLOCK * clock))
     origin = dict.fromkeys(("clock", "vector", "l2_bandwidth", "l3_bandwidth", "bandwidth",
                             "launch", "watts"), GUESSED)
     origin |= dict.fromkeys(("units", "wave", "l1", "l2_bytes", "l3_bytes", "memory"), MEASURED)

@@ -16,7 +16,7 @@ BYTES = MappingProxyType({"f32": 4, "f16": 2, "bf16": 2})
 
 
 @dataclass(frozen=True)
-class Cache:
+class CacheLevel:
     """A level between the compute units and memory: bytes, and bytes a second of the whole chip."""
 
     name: str
@@ -52,7 +52,7 @@ class Device:
     shared: float
     shared_block: float
     l1: float
-    caches: tuple[Cache, ...]
+    caches: tuple[CacheLevel, ...]
     memory: float
     bandwidth: float
     launch: float
@@ -79,7 +79,7 @@ class Device:
         return max(self.matrix.get(dtype, 0.0), self.vector.get(dtype, 0.0), self.vector["f32"])
 
     @property
-    def last_cache(self) -> Cache | None:
+    def last_cache(self) -> CacheLevel | None:
         """The shared cache nearest to the memory."""
         return self.caches[-1] if self.caches else None
 

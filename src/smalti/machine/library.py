@@ -13,7 +13,7 @@ from functools import lru_cache
 from importlib import resources
 
 from smalti.errors import UnknownDeviceError
-from smalti.machine.device import GUESSED, MEASURED, SPECIFIED, Cache, Device
+from smalti.machine.device import GUESSED, MEASURED, SPECIFIED, CacheLevel, Device
 
 ORIGINS = {"": SPECIFIED, "m": MEASURED, "g": GUESSED}
 
@@ -36,7 +36,7 @@ PAIRS = ("zen4", "zen5", "sapphirerapids")
 REGISTERS_KIB, SHARED_KIB, L1_KIB, THREADS, BLOCKS, WAVE = 256, 64, 32, 1536, 16, 32
 
 
-class Line:
+class LibraryLine:
     """One line of the table; `number` notes where each figure came from."""
 
     def __init__(self, cells: dict[str, str]) -> None:
@@ -49,8 +49,8 @@ class Line:
         return float(text.rstrip("mg")) * scale if text else guess
 
 
-def _caches(line: Line, vendor: str, units: int, clock: float,
-            bandwidth: float) -> tuple[Cache, ...]:
+def _caches(line: LibraryLine, vendor: str, units: int, clock: float,
+            bandwidth: float) -> tuple[CacheLevel, ...]:
     """The caches that all units share."""
     l2_bytes = line.number("l2_bytes", "l2_mib", 2**20)
     per_clock = (CORE_CACHE_BYTES_PER_CLOCK if line.cells["kind"] == "cpu" else
@@ -60,13 +60,13 @@ def _caches(line: Line, vendor: str, units: int, clock: float,
     mall = line.number("mall_bandwidth", "mall_tbps", 1e12,
                        guess=LAST_CACHE_BYTES_PER_CLOCK * units * clock
                        if line.cells["kind"] == "cpu" else MALL_BANDWIDTHS * bandwidth)
-    found = (Cache("l2", l2_bytes, l2), Cache("mall", mall_bytes, min(mall, l2)))
+    found = (CacheLevel("l2", l2_bytes, l2), CacheLevel("mall", mall_bytes, min(mall, l2)))
     return tuple(cache for cache in found if cache.bytes)
 
 
 def _device(cells: dict[str, str]) -> Device:
     """A line of the table as a device."""
-    line, vendor = Line(cells), cells["vendor"]
+    line, vendor = LibraryLine(cells), cells["vendor"]
     number = line.number
     units, clock = int(number("units", "units")), number("clock", "clock_mhz", 1e6, guess=1e9)
     bandwidth = number("bandwidth", "memory_gbps", 1e9)

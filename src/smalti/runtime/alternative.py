@@ -15,11 +15,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from smalti.codegen.x86.contraction import packed_weight
 from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.lower import PackedWeight, lower
+from smalti.codegen.x86.lower import lower
 from smalti.codegen.x86.lowered import pointers
 from smalti.codegen.x86.packing import lower_packing
+from smalti.codegen.x86.weights import WeightPanels, weight_panels
 from smalti.compiler.module import Image, Slot
 from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS
@@ -73,14 +73,14 @@ def _other_weights(image: Image, region: int, kernel: Kernel, schedule: Schedule
     before = parse(image.regions[region].schedule)
     if not isinstance(before, ContractionSchedule) or not weights_bound(kernel):
         return None
-    if len({_layout(packed_weight(kernel, s, level(image.level)))
+    if len({_layout(weight_panels(kernel, s, level(image.level)))
             for s in (before, schedule)}) == 1:
         return None
     launch = next(launch for launch in image.launches if launch.region == region)
     return image.slots[launch.pointers[pointers(kernel).index("weight")][1]]
 
 
-def _layout(packed: PackedWeight) -> PackedWeight:
+def _layout(packed: WeightPanels) -> WeightPanels:
     """Equal for packings that give the same bytes: but for plain windows, chunks follow one another
     as channels do, and as the groups of quantised weights."""
     if packed.taps > 1 and not packed.winograd and packed.dtype not in FORMATS:
@@ -88,7 +88,7 @@ def _layout(packed: PackedWeight) -> PackedWeight:
     return replace(packed, chunk=packed.chunks * packed.chunk)
 
 
-def _pack(image: Image, slot: Slot, packed: PackedWeight, kernel: Kernel, read: Read,
+def _pack(image: Image, slot: Slot, packed: WeightPanels, kernel: Kernel, read: Read,
          target: np.ndarray) -> None:
     """Pack the parameter of a slot in another way, into `target`."""
     if slot.name:

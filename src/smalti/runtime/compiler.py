@@ -22,9 +22,10 @@ from smalti import settings
 from smalti.codegen.x86.assembler import Code
 from smalti.codegen.x86.encoder import disassembly
 from smalti.codegen.x86.functions import FUNCTIONS
-from smalti.codegen.x86.instructions import Level, level
-from smalti.codegen.x86.lower import Lowered, PackedWeight, limits, lower
+from smalti.codegen.x86.instructions import FeatureLevel, level
+from smalti.codegen.x86.lower import NativeKernel, limits, lower
 from smalti.codegen.x86.packing import lower_packing
+from smalti.codegen.x86.weights import WeightPanels
 from smalti.compiler.arena import Arena, arranged
 from smalti.compiler.front import prepared, show_regions
 from smalti.compiler.module import (
@@ -194,7 +195,7 @@ class Recipe:
         return image
 
 
-def image_key(graph: Graph, chosen: Level, bounds: Limits, precision: str,
+def image_key(graph: Graph, chosen: FeatureLevel, bounds: Limits, precision: str,
               held: Collection[str] = (),
               winograd_sizes: Mapping[str, int] = NO_WINOGRAD_SIZES,
               weights: Mapping[str, str] = ALL_F32) -> str:
@@ -205,7 +206,7 @@ def image_key(graph: Graph, chosen: Level, bounds: Limits, precision: str,
             f"{sorted(winograd_sizes.items())}")
 
 
-def build_image(graph: Graph, chosen: Level, bounds: Limits, precision: str,
+def build_image(graph: Graph, chosen: FeatureLevel, bounds: Limits, precision: str,
                 held: Collection[str] = (),
                 progress: Callable[[int, int], None] | None = None,
                 winograd_sizes: Mapping[str, int] = NO_WINOGRAD_SIZES,
@@ -266,16 +267,16 @@ def _no_collection() -> Iterator[None]:
 class _Builder:
     """Turns a cut into an image."""
 
-    def __init__(self, graph: Graph, regions: Partition, chosen: Level, bounds: Limits,
+    def __init__(self, graph: Graph, regions: Partition, chosen: FeatureLevel, bounds: Limits,
                  precision: str, winograd_sizes: Mapping[str, int], growth: int,
                  better: Known) -> None:
         self.graph, self.partition, self.winograd_sizes = graph, regions, winograd_sizes
         self.level, self.bounds, self.precision = chosen, bounds, precision
         self.growth_max, self.better = growth, better
-        self.known: dict[tuple[Kernel, Schedule], Lowered] = {}
+        self.known: dict[tuple[Kernel, Schedule], NativeKernel] = {}
         self.numbers: dict[tuple[Kernel, Schedule], list[int]] = {}
         self.codes: list[Code] = []
-        self.packers: dict[tuple[PackedWeight, tuple[int, ...], str], int] = {}
+        self.packers: dict[tuple[WeightPanels, tuple[int, ...], str], int] = {}
         self.slots: dict[tuple, int] = {}
         self.image = Image(graph.name, chosen.name, precision, 0, 0, 0)
         self.texts: dict[Kernel, int] = {}
@@ -306,7 +307,7 @@ class _Builder:
         return image
 
     def _describe(self, number: int, turn: Turn, chosen: Course,
-                  lowered: Sequence[Lowered | None], arena: Arena) -> None:
+                  lowered: Sequence[NativeKernel | None], arena: Arena) -> None:
         """Note what is to be known about a region."""
         image, region, low = self.image, self.partition.regions[number], lowered[number]
         if isinstance(region, HostRegion):
@@ -345,7 +346,7 @@ class _Builder:
                         arena.place(region.views["out"]), number)
 
     def _best(self, progress: Callable[[int, int], None] | None
-              ) -> tuple[Course, list[Lowered | None], Arena]:
+              ) -> tuple[Course, list[NativeKernel | None], Arena]:
         """The plain course, or one that saves much; kernels are lowered in order."""
         found = courses(self.partition, self._schedules, self.bounds.threads)
         count, done, best = sum(len(each.partition.regions) for each in found), 0, None
@@ -407,7 +408,7 @@ class _Builder:
             return other
         return first
 
-    def _lowered(self, kernel: Kernel, schedule: Schedule) -> Lowered:
+    def _lowered(self, kernel: Kernel, schedule: Schedule) -> NativeKernel:
         """Code of a kernel, made once for those that are equal."""
         if (kernel, schedule) not in self.known:
             verify(kernel, "the partition")
@@ -429,7 +430,7 @@ class _Builder:
             self.codes.extend(step.code for step in steps)
         return self.numbers[kernel, schedule]
 
-    def _launches(self, turn: Turn, chosen: Course, lowered: Sequence[Lowered | None],
+    def _launches(self, turn: Turn, chosen: Course, lowered: Sequence[NativeKernel | None],
                   arena: Arena) -> list[Launch | HostCall]:
         """The launches of a turn: all steps whole, or the last ones strip by strip."""
         whole, last = [], []
@@ -458,7 +459,7 @@ class _Builder:
 
     # ------------------------------------------------------------------ memory
 
-    def _reference(self, view: View, arena: Arena, low: Lowered | None = None,
+    def _reference(self, view: View, arena: Arena, low: NativeKernel | None = None,
                    name: str = "") -> tuple[str, int]:
         """What a pointer of a launch, or a host call for which nothing is packed, refers to."""
         if view.storage.kind in ("arena", "input"):
@@ -499,7 +500,7 @@ class _Builder:
         return replace(slot, function=self.packers[key], panels=packed.panels)
 
 
-def _moved_bytes(kernel: Kernel, low: Lowered) -> int:
+def _moved_bytes(kernel: Kernel, low: NativeKernel) -> int:
     """Bytes of what a kernel reads and writes, each once; weights as they are packed."""
     whole = {low.packed.buffer: low.packed.bytes} if low.packed else {}
     return sum(whole.get(name, ELEMENT_BYTES[kernel.buffer(name).dtype] * count)

@@ -18,7 +18,7 @@ from smalti import machine, settings
 from smalti.codegen.x86.driver import enabled_state, identify
 from smalti.codegen.x86.instructions import LEVELS, level
 from smalti.errors import DeviceError, InputError, UnknownDeviceError
-from smalti.machine.cpu import Measured
+from smalti.machine.cpu import CpuCalibration
 from smalti.machine.detection import at_level
 from smalti.runtime.cache import code_digest
 from smalti.runtime.executable import Executable, joined
@@ -195,10 +195,10 @@ def recorded(found: Device) -> machine.Device | None:
     return known if found.matrices else replace(known, matrix={})
 
 
-def calibration() -> Measured | None:
+def calibration() -> CpuCalibration | None:
     """The last calibration of this CPU, or None."""
     try:
-        found = Measured.of(calibration_path().read_text(encoding="utf-8"))
+        found = CpuCalibration.of(calibration_path().read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, InputError):
         return None
     return found if found.device == cpu().name else None

@@ -15,24 +15,25 @@ from smalti.schedule import Limits, Schedule, parse
 from smalti.tune.algorithms import Cost
 from smalti.tune.objective import Objective
 from smalti.tune.preference import preferred
-from smalti.tune.store import NAME, Scope, Store, digest
+from smalti.tune.store import NAME, MeasurementScope, ScheduleStore, digest
 
 GENERATORS = ("kernel", "schedule", "codegen")
 """Folders of the code that a measurement depends on."""
 
 
-def store() -> Store:
+def store() -> ScheduleStore:
     """What was measured by this user."""
-    return Store(settings.cache_folder() / NAME)
+    return ScheduleStore(settings.cache_folder() / NAME)
 
 
-def scope(target: str, threads: int, precision: str, objective: str = "latency") -> Scope:
+def scope(target: str, threads: int, precision: str,
+          objective: str = "latency") -> MeasurementScope:
     """Where measurements of programs for a feature level hold, on this CPU."""
     device = cpu()
     caches = " ".join(f"{size >> 10}K" for size in (device.l1_bytes, device.l2_bytes,
                                                      device.l3_bytes))
-    return Scope(f"{device.name}, {caches}", target, threads, precision,
-                 cache.code_digest(*GENERATORS), objective=objective)
+    return MeasurementScope(f"{device.name}, {caches}", target, threads, precision,
+                            cache.code_digest(*GENERATORS), objective=objective)
 
 
 @dataclass

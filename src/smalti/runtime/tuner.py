@@ -36,7 +36,7 @@ from smalti.schedule import Schedule, parse
 from smalti.schedule.space import space
 from smalti.tune.contest import Contest
 from smalti.tune.objective import OBJECTIVES
-from smalti.tune.store import Measured, Scope, digest
+from smalti.tune.store import MeasuredSchedule, MeasurementScope, digest
 
 CANDIDATES_MAX = 400
 """Members of a space that the timing model looks at."""
@@ -140,8 +140,9 @@ class Entry:
         ratio = self.contest.found[number]
         if math.isfinite(ratio):
             store().note(place_of(self._program), self.text, [
-                Measured(str(self.contest.candidates[number]),
-                         self.seconds * ratio / len(self.regions), self.before * ratio, verified)])
+                MeasuredSchedule(str(self.contest.candidates[number]),
+                                 self.seconds * ratio / len(self.regions), self.before * ratio,
+                                 verified)])
 
 
 @dataclass(frozen=True)
@@ -266,7 +267,7 @@ def entries(program: NativeProgram, seconds: np.ndarray,
     return found
 
 
-def place_of(program: NativeProgram) -> Scope:
+def place_of(program: NativeProgram) -> MeasurementScope:
     """Where in the store measurements of a program belong."""
     objective = program.recipe.objective if program.recipe else OBJECTIVES[0]
     return scope(program.image.level, program.threads, program.image.precision, objective)

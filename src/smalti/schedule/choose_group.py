@@ -31,7 +31,7 @@ from smalti.schedule.group import (
     MatrixShape,
 )
 from smalti.schedule.merge import access, crossed, map_axes, reduction_axes, store
-from smalti.schedule.space_group import UNITS, Work, best_matrix, matrix_subgroup, schedules
+from smalti.schedule.space_group import UNITS, GroupWork, best_matrix, matrix_subgroup, schedules
 
 SIZE = 256
 SUMS, SUMS_AND_QUERIES = 3 / 8, 3 / 4
@@ -117,7 +117,7 @@ def _map(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupMap | Grou
 
 
 def _contraction(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupContraction:
-    work = Work.of(kernel, limits)
+    work = GroupWork.of(kernel, limits)
     found = min(schedules(kernel, limits, precision), default=None, key=work.clocks)
     if found is None:
         raise IllegalSchedule("the device has no room for any tile of a contraction")

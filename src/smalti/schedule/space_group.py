@@ -1,6 +1,6 @@
 """The schedules of contractions on GPUs, and about how long each takes.
 
-`schedules` lists what a device can run; `Work.clocks` ranks it, by what bounds a product on a
+`schedules` lists what a device can run; `GroupWork.clocks` ranks it, by what bounds a product on a
 compute unit: its multiply-adds, what invocations issue besides, shared memory, caches, device
 memory, and the latency of the chunks of one work-group. The rates are those of common devices, a
 guess for any one of them: a tuner measures the best few.
@@ -61,7 +61,7 @@ def schedules(kernel: Kernel, limits: GroupLimits, precision: str = "f32"
         found = [s for dtype in ("f32", "f16")[:1 + halves] for s in _tiles(e, dtype, weights)]
     if bound:
         found += _direct(e, weights)
-    work = Work.of(kernel, limits)
+    work = GroupWork.of(kernel, limits)
     for each in found:
         fits = each.shared_bytes(e.parts) <= limits.shared_bytes and all(
             n <= most for n, most in zip(work.grid(each), limits.grid, strict=True))
@@ -152,7 +152,7 @@ def _prepared(s: GroupContraction, kernel: Kernel,
 
 
 @dataclass(frozen=True)
-class Work:
+class GroupWork:
     """What a contraction takes on a device, whatever its schedule.
 
     `prologue` are instructions for an element of the patch, which has `points` of them and reads
@@ -173,7 +173,7 @@ class Work:
     registers: int
 
     @classmethod
-    def of(cls, kernel: Kernel, limits: GroupLimits) -> Work:
+    def of(cls, kernel: Kernel, limits: GroupLimits) -> GroupWork:
         """The work of a kernel."""
         e, patch = contraction_extents(kernel), kernel.stages[0]
         batch, rows = (e.b * e.y, e.x) if weights_batched(kernel) else (1, e.b * e.y * e.x)
@@ -217,7 +217,7 @@ class Work:
         return total
 
     def resident(self, s: GroupContraction) -> int:
-        """Work-groups that a unit holds at a time, by registers and shared memory."""
+        """GroupWork-groups that a unit holds at a time, by registers and shared memory."""
         held = min(self.held(s), self.registers)
         registers = REGISTERS / (held * s.invocations)
         return max(1, int(min(registers, self.shared / s.shared_bytes(self.parts))))

@@ -20,7 +20,7 @@ from smalti.schedule.schedule import ContractionSchedule, Schedule
 
 
 @dataclass(frozen=True)
-class Walk:
+class TileWalk:
     """Tiles in `rows` rows of `tiles` each, and as often again as there are blocks of panels.
 
     Tile number n is in row n // tiles % rows. `read[buffer][row]` is the first element that tiles
@@ -35,7 +35,7 @@ class Walk:
     written: np.ndarray
 
 
-def walk(kernel: Kernel, schedule: Schedule) -> Walk | None:
+def walk(kernel: Kernel, schedule: Schedule) -> TileWalk | None:
     """The walk of a kernel, or None where its tiles do not go through its operands in order.
 
     >>> from smalti.kernel.build import Window, contraction
@@ -80,7 +80,7 @@ def walk(kernel: Kernel, schedule: Schedule) -> Walk | None:
     if any(stride < 0 for _, stride in out.strides):
         return None
     written = np.maximum.accumulate(_element(out, last) + 1 + 0 * number)
-    return Walk(len(number), tiles, read, written)
+    return TileWalk(len(number), tiles, read, written)
 
 
 def _element(found: Access, at: Mapping[str, np.ndarray | int]) -> np.ndarray | int:

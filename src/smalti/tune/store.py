@@ -1,7 +1,7 @@
 """What was measured on this computer, in one SQLite file that several processes use at once.
 
-    store = Store(settings.cache_folder() / NAME)
-    store.note(scope, kernel_text, [Measured("MapSchedule(grain=4)", 2.1e-5, 0.93, True)])
+    store = ScheduleStore(settings.cache_folder() / NAME)
+    store.note(scope, kernel_text, [MeasuredSchedule("MapSchedule(grain=4)", 2.1e-5, 0.93, True)])
     store.best(scope)[digest(kernel_text)]       # the fastest that was verified
 
 A time depends on what else runs, so a schedule is judged by its `ratio`: its time over that of the
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Scope:
+class MeasurementScope:
     """Where measurements hold: on this device, at this feature level, with so many threads, for
     weights of this precision, for the code that makes kernels now, and this objective."""
 
@@ -65,7 +65,7 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredSchedule:
     """A schedule (as text), its median seconds, these over those of the first choice, whether its
     results were compared with the reference, and when that was."""
 
@@ -76,9 +76,10 @@ class Measured:
     at: str = ""
 
 
-NAMES = ("kernel", *(f.name for f in fields(Scope)), *(f.name for f in fields(Measured)))
+NAMES = ("kernel", *(f.name for f in fields(MeasurementScope)),
+         *(f.name for f in fields(MeasuredSchedule)))
 COLUMNS, VALUES = ", ".join(NAMES), ", ".join("?" * len(NAMES))
-WHERE = " AND ".join(f"{f.name} = ?" for f in fields(Scope))
+WHERE = " AND ".join(f"{f.name} = ?" for f in fields(MeasurementScope))
 
 
 def digest(kernel: str) -> str:
@@ -86,20 +87,20 @@ def digest(kernel: str) -> str:
     return hashlib.sha256(kernel.encode()).hexdigest()
 
 
-class Store:
+class ScheduleStore:
     """The file at `path`, which need not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._warned = False
 
-    def note(self, scope: Scope, kernel: str, found: Iterable[Measured]) -> None:
+    def note(self, scope: MeasurementScope, kernel: str, found: Iterable[MeasuredSchedule]) -> None:
         """Keep what was measured of a kernel; earlier measurements of the same schedule go."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         rows = [(digest(kernel), *astuple(scope), *astuple(m)[:-1], m.at or now) for m in found]
         self._write([(digest(kernel), kernel)], rows)
 
-    def best(self, scope: Scope) -> dict[str, Measured]:
+    def best(self, scope: MeasurementScope) -> dict[str, MeasuredSchedule]:
         """The fastest verified schedule of each kernel for which one is better than the first
         choice, by its digest."""
         if not self.path.exists():
@@ -108,9 +109,9 @@ class Store:
             f"SELECT kernel, schedule, seconds, min(ratio), verified, at FROM measured "
             f"WHERE verified AND ratio <= {RATIO_MAX} AND {WHERE} GROUP BY kernel",
             astuple(scope)).fetchall(), [], "read")
-        return {row[0]: Measured(*row[1:4], bool(row[4]), row[5]) for row in rows}
+        return {row[0]: MeasuredSchedule(*row[1:4], bool(row[4]), row[5]) for row in rows}
 
-    def known(self, scope: Scope, kernel: str) -> list[Measured]:
+    def known(self, scope: MeasurementScope, kernel: str) -> list[MeasuredSchedule]:
         """All that was measured of a kernel, by its digest, the fastest first."""
         if not self.path.exists():
             return []
@@ -118,7 +119,7 @@ class Store:
             f"SELECT schedule, seconds, ratio, verified, at FROM measured WHERE {WHERE} AND "
             f"kernel = ? ORDER BY ratio, schedule", (*astuple(scope), kernel)).fetchall(), [],
             "read")
-        return [Measured(*row[:3], bool(row[3]), row[4]) for row in rows]
+        return [MeasuredSchedule(*row[:3], bool(row[3]), row[4]) for row in rows]
 
     def lines(self) -> Iterator[str]:
         """Everything, as JSON: a line for each measurement, with the text of its kernel."""
@@ -217,10 +218,11 @@ class Store:
                          self.path, error)
 
 
-def _entry(line: str, number: int) -> tuple[str, Scope, Measured]:
+def _entry(line: str, number: int) -> tuple[str, MeasurementScope, MeasuredSchedule]:
     """A line of an exported store, checked."""
-    kinds = {"kernel": str} | {f.name: KINDS[f.type] for record in (Scope, Measured)
-                               for f in fields(record)}
+    kinds = {"kernel": str} | {
+        f.name: KINDS[f.type] for record in (MeasurementScope, MeasuredSchedule)
+        for f in fields(record)}
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
@@ -233,4 +235,4 @@ def _entry(line: str, number: int) -> tuple[str, Scope, Measured]:
                              f"{'a positive number' if kind is float else kind.__name__}")
     parse(entry["schedule"])
     return (entry["kernel"], *(record(**{f.name: entry[f.name] for f in fields(record)})
-                               for record in (Scope, Measured)))
+                               for record in (MeasurementScope, MeasuredSchedule)))

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_regions import LEVELS, run_steps
 
-from smalti.codegen.x86.assembler import Assembler, Memory, Register
+from smalti.codegen.x86.assembler import Assembler
 from smalti.codegen.x86.encoder import disassembly, encode
 from smalti.codegen.x86.instructions import LEVELS as KNOWN
 from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.lowered import Step
+from smalti.codegen.x86.lowered import KernelStep
+from smalti.codegen.x86.operands import Address, Register
 from smalti.errors import InputError, VerificationError
 
 EXAMPLES = 60
@@ -23,10 +24,10 @@ def on_memory(values: np.ndarray, name: str, body) -> np.ndarray:
     """`values` after a function that `body(asm, memory)` emits."""
     asm = Assembler(level(name), "test")
     table, memory = asm.argument(), asm.general()
-    asm.op("mov", memory, Memory(table))
+    asm.op("mov", memory, Address(table))
     body(asm, memory)
     held = np.array(values)
-    run_steps((Step(asm.finish(), 1),), [held.ctypes.data])
+    run_steps((KernelStep(asm.finish(), 1),), [held.ctypes.data])
     return held
 
 
@@ -45,10 +46,10 @@ def test_division_by_a_constant(values: list[int], divisor: int) -> None:
         at = asm.copy(memory)
         with asm.loop(len(values)):
             number = asm.general()
-            asm.op("mov", number, Memory(at))
+            asm.op("mov", number, Address(at))
             quotient, remainder = asm.divide(number, divisor)
-            asm.op("mov_store", Memory(at), quotient)
-            asm.op("mov_store", Memory(at, 8), remainder)
+            asm.op("mov_store", Address(at), quotient)
+            asm.op("mov_store", Address(at, 8), remainder)
             asm.advance(at, 16)
 
     pairs = np.array([[v, 0] for v in values], np.int64)
@@ -68,9 +69,9 @@ def test_offsets_of_any_size(start: int, stride: int, index: int) -> None:
     def body(asm: Assembler, memory: Register) -> None:
         register = asm.immediate(start)
         asm.advance(register, stride)
-        asm.op("mov_store", Memory(memory), register)
-        asm.op("mov_store", Memory(memory, 8), asm.offset(asm.immediate(start),
-                                                          asm.immediate(index), stride))
+        asm.op("mov_store", Address(memory), register)
+        asm.op("mov_store", Address(memory, 8), asm.offset(asm.immediate(start),
+                                                           asm.immediate(index), stride))
 
     found = on_memory(np.zeros(2, np.int64), LEVELS[0], body)
     expected = np.array([start + stride, start + index * stride])
@@ -82,9 +83,9 @@ def test_partial_vectors_touch_only_their_lanes(name: str) -> None:
     lanes = level(name).lanes
     for count in range(1, lanes + 1):
         def body(asm: Assembler, memory: Register, count: int = count) -> None:
-            value = asm.load(Memory(memory), count)
-            asm.store(Memory(memory, 4 * lanes), value)
-            asm.store(Memory(memory, 8 * lanes), value, count)
+            value = asm.load(Address(memory), count)
+            asm.store(Address(memory, 4 * lanes), value)
+            asm.store(Address(memory, 8 * lanes), value, count)
 
         before = np.arange(1, 3 * lanes + 1, dtype=np.float32)
         found = on_memory(before, name, body).reshape(3, lanes)
@@ -100,7 +101,7 @@ def test_gathers_read_only_their_lanes(name: str) -> None:
         def body(asm: Assembler, memory: Register, count: int = count) -> None:
             places = [8 * i if i < count else 1 << 30 for i in range(lanes)]  # far outside
             index = asm.result("load", asm.integers(places))
-            asm.store(Memory(memory), asm.gather(memory, index, count))
+            asm.store(Address(memory), asm.gather(memory, index, count))
 
         before = np.arange(2 * lanes, dtype=np.float32)
         found = on_memory(before, name, body)
@@ -112,11 +113,11 @@ def test_sum_of_lanes_and_choice(name: str) -> None:
     lanes = level(name).lanes
 
     def body(asm: Assembler, memory: Register) -> None:
-        value = asm.load(Memory(memory))
-        asm.store(Memory(memory, 4 * lanes), asm.sum_of_lanes(value))
+        value = asm.load(Address(memory))
+        asm.store(Address(memory, 4 * lanes), asm.sum_of_lanes(value))
         numbers = asm.result("load", asm.integers(range(lanes)))
         three = asm.result("load", asm.integers([3] * lanes))
-        asm.store(Memory(memory, 8 * lanes), asm.where_greater(numbers, three, value, asm.zero()))
+        asm.store(Address(memory, 8 * lanes), asm.where_greater(numbers, three, value, asm.zero()))
 
     found = on_memory(np.arange(1, 3 * lanes + 1, dtype=np.float32), name, body).reshape(3, lanes)
     assert found[1].tolist() == [lanes * (lanes + 1) / 2] * lanes
@@ -131,8 +132,8 @@ def test_a_label_is_never_the_address_of_a_constant() -> None:
             over = asm.label()
             asm.op("compare_immediate", asm.immediate(n % 2), 0)
             asm.jump("equal", over)
-            asm.store(Memory(memory, 32 * (n % 8)), asm.result("add", numbers[n % 8],
-                                                               asm.constant(float(n))))
+            asm.store(Address(memory, 32 * (n % 8)), asm.result("add", numbers[n % 8],
+                                                                asm.constant(float(n))))
             asm.place(over)
 
     expected = np.zeros((8, 8), np.float32)
@@ -156,7 +157,7 @@ def test_disassembly_shows_what_was_emitted() -> None:
     asm = Assembler(level("avx2"), "shown")
     pointer = asm.argument()
     with asm.loop(5):
-        asm.store(Memory(pointer), asm.load_constant(1.0))
+        asm.store(Address(pointer), asm.load_constant(1.0))
         asm.advance(pointer, 32)
     code = asm.finish()
     lines = [line.split(None, 1)[1] for line in disassembly(code.bytes, code.entry).splitlines()]

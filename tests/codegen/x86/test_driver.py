@@ -13,19 +13,20 @@ import threading
 import numpy as np
 import pytest
 
-from smalti.codegen.x86.assembler import Assembler, Code, Memory, Register
+from smalti.codegen.x86.assembler import Assembler, Code
 from smalti.codegen.x86.driver import (
     FUTEX,
     FUTEX_WAIT_PRIVATE,
     FUTEX_WAKE_PRIVATE,
     SYSTEM_V,
-    _Machine,
+    _DriverAssembler,
     convention,
     driver,
 )
 from smalti.codegen.x86.encoder import disassembly
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.layout import CONTEXT, LAUNCH, aligned
+from smalti.codegen.x86.operands import Address, Register
 from smalti.errors import DeviceError
 from smalti.runtime.executable import Executable, joined
 
@@ -35,7 +36,7 @@ MARK = 0x5AFE00
 
 def shim(system: str) -> Code:
     """f(driver, context, thread, lost): call the driver; *lost += registers not given back."""
-    asm = _Machine("shim", sys.platform)
+    asm = _DriverAssembler("shim", sys.platform)
     saved = convention(system)
     asm.enter()
     entry, context, thread, lost = (asm[name] for name in SYSTEM_V.arguments)
@@ -46,48 +47,48 @@ def shim(system: str) -> Code:
     asm.op("mov", asm["R11"], thread)
     for place, number in enumerate(saved.saved_vectors):
         asm.set(asm["RBX"], MARK + place)
-        asm.op("mov_store", Memory(asm.stack), asm["RBX"])
-        asm.op("mov_store", Memory(asm.stack, 8), asm["RBX"])
-        asm.op("load_low_128", Register("v", number), Memory(asm.stack))
+        asm.op("mov_store", Address(asm.stack), asm["RBX"])
+        asm.op("mov_store", Address(asm.stack, 8), asm["RBX"])
+        asm.op("load_low_128", Register("v", number), Address(asm.stack))
     for place, name in enumerate(saved.saved):
         asm.set(asm[name], MARK - place)
     asm.op("mov", asm[saved.arguments[0]], asm["R10"])
     asm.op("mov", asm[saved.arguments[1]], asm["R11"])
     asm.op("call", asm["RAX"])
-    asm.op("mov", asm["R11"], Memory(asm.stack, 40))
+    asm.op("mov", asm["R11"], Address(asm.stack, 40))
     for place, name in enumerate(saved.saved):
         expect(asm, asm[name], MARK - place)
     for place, number in enumerate(saved.saved_vectors):
-        asm.op("store_low_128", Memory(asm.stack), Register("v", number))
+        asm.op("store_low_128", Address(asm.stack), Register("v", number))
         for half in (0, 8):
-            asm.op("mov", asm["RBX"], Memory(asm.stack, half))
+            asm.op("mov", asm["RBX"], Address(asm.stack, half))
             expect(asm, asm["RBX"], MARK + place)
     asm.op("iadd_immediate", asm.stack, 48)
     asm.leave()
     return asm.finish()
 
 
-def expect(asm: _Machine, register: Register, value: int) -> None:
+def expect(asm: _DriverAssembler, register: Register, value: int) -> None:
     """*r11 += 1 unless `register` holds `value`."""
     kept = asm.label()
     asm.op("compare_immediate", register, value)
     asm.jump("equal", kept)
     asm.set(asm["R10"], 1)
-    asm.op("exchange_add", Memory(asm["R11"]), asm["R10"])
+    asm.op("exchange_add", Address(asm["R11"]), asm["R10"])
     asm.place(kept)
 
 
 def futex(system: str, wait: bool) -> Code:
     """Stands in for the system's function, in its convention, and wastes what it may."""
-    asm = _Machine("wait" if wait else "wake", system)
+    asm = _DriverAssembler("wait" if wait else "wake", system)
     asm.op("push", asm["RDI"])
     asm.op("push", asm["RSI"])
     if system == "win32":
         asm.op("mov", asm["RDI"], asm["RCX"])
         if wait:
-            asm.op("mov", asm["RDX"], Memory(asm["RDX"]))
+            asm.op("mov", asm["RDX"], Address(asm["RDX"]))
         for home in range(4):  # the callee owns the caller's home space
-            asm.op("mov_store", Memory(asm.stack, 24 + 8 * home), asm["RCX"])
+            asm.op("mov_store", Address(asm.stack, 24 + 8 * home), asm["RCX"])
     else:
         asm.op("mov", asm["RDI"], asm["RSI"])
     if not wait:
@@ -108,8 +109,8 @@ def wasteful() -> Code:
     asm = Assembler(level("avx2"), "wasteful")
     pointers = asm.argument()
     total, one = asm.general(), asm.immediate(1)
-    asm.op("mov", total, Memory(pointers))
-    asm.op("exchange_add", Memory(total), one)
+    asm.op("mov", total, Address(pointers))
+    asm.op("exchange_add", Address(total), one)
     waste = [asm.general() for _ in range(14)]
     vectors = [asm.load_constant(1.5) for _ in range(14)]
     for register in waste:
@@ -179,7 +180,7 @@ def test_a_system_without_a_driver_is_named() -> None:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_the_stack_is_aligned_where_the_system_is_called(system: str) -> None:
-    asm = _Machine("any", system)
+    asm = _DriverAssembler("any", system)
     returned_and_pushed = 8 * (1 + len(asm.convention.saved))
     assert (returned_and_pushed + asm.frame_bytes) % 16 == 0
     if system == "win32":

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from native_regions import LEVELS, Block, run_steps
 
 from smalti.codegen.x86 import elements
-from smalti.codegen.x86.assembler import Assembler, Memory
+from smalti.codegen.x86.assembler import Assembler
 from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.lowered import Step
+from smalti.codegen.x86.lowered import KernelStep
+from smalti.codegen.x86.operands import Address
 from smalti.graph.operation import DTYPES
 from smalti.kernel.interpreter import as_stored
 
@@ -29,11 +30,11 @@ def run(name: str, emit, source: np.ndarray, bytes_out: int) -> np.ndarray:
     table, _ = asm.argument(), asm.argument()
     pointers = [asm.general(), asm.general()]
     for i, register in enumerate(pointers):
-        asm.op("mov", register, Memory(table, 8 * i))
+        asm.op("mov", register, Address(table, 8 * i))
     emit(asm, *pointers)
     held, target = Block(source.nbytes), Block(bytes_out)
     held.bytes[:] = source.view(np.uint8)
-    run_steps((Step(asm.finish(), 1),), [held.address, target.address])
+    run_steps((KernelStep(asm.finish(), 1),), [held.address, target.address])
     target.check("elements")
     return target.bytes
 
@@ -41,7 +42,7 @@ def run(name: str, emit, source: np.ndarray, bytes_out: int) -> np.ndarray:
 def rounded_natively(values: np.ndarray, name: str, lanes: int) -> np.ndarray:
     """The first `lanes` of `values`, stored as bf16, as unsigned integers."""
     def emit(asm: Assembler, source, target) -> None:
-        elements.store(asm, "bf16", Memory(target), asm.load(Memory(source), lanes), lanes)
+        elements.store(asm, "bf16", Address(target), asm.load(Address(source), lanes), lanes)
 
     return run(name, emit, values, 2 * lanes).view(np.uint16)
 
@@ -77,7 +78,7 @@ def test_stores_round_to_f16_as_numpy_does(name: str, lanes: int) -> None:
                        2.9e-8, 3e-8, 6.1e-5, np.inf, -np.inf, np.nan], np.float32)
 
     def emit(asm: Assembler, source, target) -> None:
-        elements.store(asm, "f16", Memory(target), asm.load(Memory(source), lanes), lanes)
+        elements.store(asm, "f16", Address(target), asm.load(Address(source), lanes), lanes)
 
     with np.errstate(over="ignore"):
         expected = values.astype(np.float16)
@@ -96,7 +97,7 @@ def test_loads_widen_and_leave_zeros_behind(name: str, lanes: int, dtype: str) -
     expected = np.zeros(width, np.float32)
     expected[:lanes] = values
     found = run(name, lambda asm, at, to: asm.store(
-        Memory(to), elements.load(asm, dtype, Memory(at), lanes)), source, 4 * width)
+        Address(to), elements.load(asm, dtype, Address(at), lanes)), source, 4 * width)
     np.testing.assert_array_equal(found.view(np.float32), expected)
 
 
@@ -109,13 +110,13 @@ def test_integers_come_and_go(name: str, lanes: int, dtype: str) -> None:
                        np.array([limits.min, 5, limits.max, 0]), 4 * width).astype(DTYPES[dtype])
 
     def emit(asm: Assembler, at, to) -> None:
-        asm.store(Memory(to), elements.load(asm, dtype, Memory(at), lanes))
-        asm.store(Memory(to, 4 * width), elements.spread(asm, dtype, Memory(at, 2 * size)))
+        asm.store(Address(to), elements.load(asm, dtype, Address(at), lanes))
+        asm.store(Address(to, 4 * width), elements.spread(asm, dtype, Address(at, 2 * size)))
         index = asm.result("load", asm.integers([3 * size * i for i in range(width)]))
         every = elements.gather(asm, dtype, at, index)
-        asm.store(Memory(to, 8 * width), every)
-        elements.store_lowest(asm, dtype, Memory(to, 12 * width), every)
-        elements.store(asm, dtype, Memory(to, 12 * width + 8), every, lanes)
+        asm.store(Address(to, 8 * width), every)
+        elements.store_lowest(asm, dtype, Address(to, 12 * width), every)
+        elements.store(asm, dtype, Address(to, 12 * width + 8), every, lanes)
 
     found = run(name, emit, values, 12 * width + 8 + lanes * size)
     expected = np.zeros((3, width), np.float32)
@@ -135,7 +136,7 @@ def test_every_f16_is_widened_exactly(name: str) -> None:
 
     def emit(asm: Assembler, at, to) -> None:
         with asm.loop(len(halves) // width):
-            asm.store(Memory(to), elements.load(asm, "f16", Memory(at)))
+            asm.store(Address(to), elements.load(asm, "f16", Address(at)))
             asm.advance(at, 2 * width)
             asm.advance(to, 4 * width)
 
@@ -151,11 +152,11 @@ def test_single_elements(name: str, dtype: str, size: int) -> None:
     source = values.astype(DTYPES[dtype])
 
     def emit(asm: Assembler, at, to) -> None:
-        spread = elements.spread(asm, dtype, Memory(at, size * 5))
+        spread = elements.spread(asm, dtype, Address(at, size * 5))
         index = asm.result("load", asm.integers([3 * size * i for i in range(width)]))
-        asm.store(Memory(to), spread)
-        asm.store(Memory(to, 4 * width), elements.gather(asm, dtype, at, index))
-        elements.store_lowest(asm, dtype, Memory(to, 8 * width), spread)
+        asm.store(Address(to), spread)
+        asm.store(Address(to, 4 * width), elements.gather(asm, dtype, at, index))
+        elements.store_lowest(asm, dtype, Address(to, 8 * width), spread)
 
     found = run(name, emit, source, 8 * width + size)
     expected = np.concatenate([np.full(width, values[5]), values[::3]])
@@ -170,13 +171,13 @@ def test_truth_values_are_bytes(name: str, lanes: int) -> None:
 
     def emit(asm: Assembler, at, to) -> None:
         index = asm.result("load", asm.integers([3 * i for i in range(width)]))
-        for k, value in enumerate([elements.load(asm, "bool", Memory(at), lanes),
-                                   elements.spread(asm, "bool", Memory(at, 3)),
+        for k, value in enumerate([elements.load(asm, "bool", Address(at), lanes),
+                                   elements.spread(asm, "bool", Address(at, 3)),
                                    elements.gather(asm, "bool", at, index)]):
-            asm.store(Memory(to, 4 * width * k), value)
-            elements.store(asm, "bool", Memory(to, 12 * width + width * k), value, width)
-        elements.store(asm, "bool", Memory(to, 15 * width), value, lanes)
-        elements.store_lowest(asm, "bool", Memory(to, 15 * width + lanes), value)
+            asm.store(Address(to, 4 * width * k), value)
+            elements.store(asm, "bool", Address(to, 12 * width + width * k), value, width)
+        elements.store(asm, "bool", Address(to, 15 * width), value, lanes)
+        elements.store_lowest(asm, "bool", Address(to, 15 * width + lanes), value)
 
     found = run(name, emit, source, 15 * width + lanes + 1)
     loaded = np.where(np.arange(width) < lanes, source[:width], 0)
@@ -193,11 +194,11 @@ def test_f16_is_spread_and_gathered(name: str) -> None:
     values = np.arange(3 * width, dtype=np.float16) - np.float16(7.5)
 
     def emit(asm: Assembler, at, to) -> None:
-        asm.store(Memory(to), elements.spread(asm, "f16", Memory(at, 2 * 5)))
+        asm.store(Address(to), elements.spread(asm, "f16", Address(at, 2 * 5)))
         for part, lanes in enumerate((width, width - 3), 1):
             index = asm.result("load", asm.integers([6 * i for i in range(width)]))
             gathered = elements.gather(asm, "f16", at, index, lanes)
-            asm.store(Memory(to, 4 * part * width), gathered)
+            asm.store(Address(to, 4 * part * width), gathered)
 
     found = run(name, emit, values, 12 * width).view(np.float32)
     expected = np.concatenate([np.full(width, values[5]), values[::3], values[::3]])

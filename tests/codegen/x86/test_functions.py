@@ -9,9 +9,10 @@ import pytest
 from native_regions import LEVELS, PieceRunner, run_regions, run_steps
 
 from smalti.codegen.x86 import instructions
-from smalti.codegen.x86.assembler import Assembler, Memory
+from smalti.codegen.x86.assembler import Assembler
 from smalti.codegen.x86.functions import EXP_MAX, EXP_MIN, FUNCTIONS, exp2, exp2_coefficients
-from smalti.codegen.x86.lowered import Step
+from smalti.codegen.x86.lowered import KernelStep
+from smalti.codegen.x86.operands import Address
 from smalti.fuse.support import TRUTH
 from smalti.graph import OPERATIONS, Graph, evaluate
 
@@ -163,13 +164,14 @@ def test_powers_of_two(level: str, degree: int, error_max: float) -> None:
     y, asm = np.zeros_like(x), Assembler(instructions.level(level), "power")
     table, index = asm.argument(), asm.argument()
     source, target = asm.general(), asm.general()
-    asm.op("mov", source, Memory(table))
-    asm.op("mov", target, Memory(table, 8))
+    asm.op("mov", source, Address(table))
+    asm.op("mov", target, Address(table, 8))
     size = asm.level.bytes
-    value = exp2(asm, asm.load(Memory(asm.offset(source, index, size))),
+    value = exp2(asm, asm.load(Address(asm.offset(source, index, size))),
                  exp2_coefficients(asm, degree))
-    asm.store(Memory(asm.offset(target, index, size)), value)
-    run_steps((Step(asm.finish(), len(x) // asm.level.lanes),), [x.ctypes.data, y.ctypes.data])
+    asm.store(Address(asm.offset(target, index, size)), value)
+    step = KernelStep(asm.finish(), len(x) // asm.level.lanes)
+    run_steps((step,), [x.ctypes.data, y.ctypes.data])
     assert np.isnan(y[np.isnan(x)]).all()
     assert (y[x < -127] <= 2.0 ** -126).all()
     real = np.abs(x) < 128

@@ -10,9 +10,10 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from native_regions import LEVELS, run_steps
 
-from smalti.codegen.x86.assembler import Assembler, Memory, Register
+from smalti.codegen.x86.assembler import Assembler
 from smalti.codegen.x86.instructions import GENERAL_REGISTERS, level
-from smalti.codegen.x86.lowered import Step
+from smalti.codegen.x86.lowered import KernelStep
+from smalti.codegen.x86.operands import Address, Register
 from smalti.codegen.x86.registers import allocate, scan
 from smalti.errors import VerificationError
 
@@ -87,18 +88,18 @@ def test_integers(data: st.DataObject, count: int, name: str) -> None:
     asm = Assembler(level(name), "integers")
     table = asm.argument()
     memory = asm.general()
-    asm.op("mov", memory, Memory(table))
+    asm.op("mov", memory, Address(table))
     registers = [asm.general() for _ in range(count)]
     for number, register in enumerate(registers):
-        asm.op("mov", register, Memory(memory, 8 * number))
+        asm.op("mov", register, Address(memory, 8 * number))
     emit(asm, program, general_line, registers)
     for number, register in enumerate(registers):
-        asm.op("mov_store", Memory(memory, 8 * number), register)
+        asm.op("mov_store", Address(memory, 8 * number), register)
     values = np.arange(count, dtype=np.uint64) * 123_456_789 + 5
     state = [int(v) for v in values]
     simulate(program, general_step, state)
     note(str(program))
-    run_steps((Step(asm.finish(), 1),), [values.ctypes.data])
+    run_steps((KernelStep(asm.finish(), 1),), [values.ctypes.data])
     assert values.tolist() == state
 
 
@@ -131,16 +132,16 @@ def test_vectors(data: st.DataObject, count: int, name: str) -> None:
     asm = Assembler(level(name), "vectors")
     table = asm.argument()
     memory = asm.general()
-    asm.op("mov", memory, Memory(table))
-    registers = [asm.load(Memory(memory, 4 * lanes * number)) for number in range(count)]
+    asm.op("mov", memory, Address(table))
+    registers = [asm.load(Address(memory, 4 * lanes * number)) for number in range(count)]
     emit(asm, program, vector_line, registers)
     for number, register in enumerate(registers):
-        asm.store(Memory(memory, 4 * lanes * number), register)
+        asm.store(Address(memory, 4 * lanes * number), register)
     values = np.random.default_rng(count).standard_normal((count, lanes)).astype(np.float32)
     state = list(values.copy())
     simulate(program, vector_step, state)
     note(str(program))
-    run_steps((Step(asm.finish(), 1),), [values.ctypes.data])
+    run_steps((KernelStep(asm.finish(), 1),), [values.ctypes.data])
     np.testing.assert_array_equal(values, np.array(state))
 
 
@@ -151,16 +152,16 @@ def test_a_fused_multiply_add_on_three_spilled_registers(name: str) -> None:
     asm = Assembler(level(name), "spilled")
     table = asm.argument()
     memory = asm.general()
-    asm.op("mov", memory, Memory(table))
+    asm.op("mov", memory, Address(table))
     count = 3 * level(name).vectors
-    registers = [asm.load(Memory(memory, 4 * lanes * i), 1 + i % 5) for i in range(count)]
+    registers = [asm.load(Address(memory, 4 * lanes * i), 1 + i % 5) for i in range(count)]
     index = asm.result("load", asm.integers([4 * (lanes - 1 - i) for i in range(lanes)]))
     for i in range(count):
         asm.op("fma", registers[i], registers[(i + 1) % count], registers[(i + 2) % count])
     turned = asm.gather(memory, index, lanes - 1)
     for i, register in enumerate(registers):
-        asm.store(Memory(memory, 4 * lanes * i), register)
-    asm.store(Memory(memory, 4 * lanes * count), turned)
+        asm.store(Address(memory, 4 * lanes * i), register)
+    asm.store(Address(memory, 4 * lanes * count), turned)
     values = np.random.default_rng(0).standard_normal((count + 1, lanes)).astype(np.float32)
     first = values[0].copy()
     state = [np.where(np.arange(lanes) < 1 + i % 5, v, 0).astype(np.float64)
@@ -168,7 +169,7 @@ def test_a_fused_multiply_add_on_three_spilled_registers(name: str) -> None:
     for i in range(count):
         a, b = state[(i + 1) % count], state[(i + 2) % count]
         state[i] = (state[i] + a * b).astype(np.float32).astype(np.float64)
-    run_steps((Step(asm.finish(), 1),), [values.ctypes.data])
+    run_steps((KernelStep(asm.finish(), 1),), [values.ctypes.data])
     np.testing.assert_allclose(values[:count], np.array(state), rtol=1e-6)
     assert values[count].tolist() == [*first[:0:-1], 0.0]
 
@@ -181,12 +182,12 @@ def test_arguments_survive_any_pressure() -> None:
     for register in many:
         asm.op("iadd", total, register)
     asm.op("iadd", total, tile)
-    asm.op("mov_store", Memory(scratch), total)
+    asm.op("mov_store", Address(scratch), total)
     memory = asm.general()
-    asm.op("mov", memory, Memory(table))
-    asm.op("mov_store", Memory(memory), total)
+    asm.op("mov", memory, Address(table))
+    asm.op("mov_store", Address(memory), total)
     values, scratch_memory = np.zeros(1, np.uint64), np.zeros(8, np.uint64)
-    run_steps((Step(asm.finish(), 3),), [values.ctypes.data], scratch_memory.ctypes.data)
+    run_steps((KernelStep(asm.finish(), 3),), [values.ctypes.data], scratch_memory.ctypes.data)
     assert values[0] == scratch_memory[0] == sum(range(40)) + 2
 
 
@@ -210,14 +211,14 @@ def test_without_pressure_nothing_is_spilled() -> None:
     table = asm.argument()
     kept = [asm.immediate(i) for i in range(len(GENERAL_REGISTERS) - 1)]
     for register in kept:
-        asm.op("mov_store", Memory(table), register)
+        asm.op("mov_store", Address(table), register)
     asm.op("return")
     assert allocate(asm.lines, asm.loops, asm.level, asm.fixed)[1] == 0
     one_more = Assembler(level("avx2"), "many")
     table = one_more.argument()
     kept = [one_more.immediate(i) for i in range(len(GENERAL_REGISTERS))]
     for register in kept:
-        one_more.op("mov_store", Memory(table), register)
+        one_more.op("mov_store", Address(table), register)
     assert allocate(one_more.lines, one_more.loops, one_more.level, one_more.fixed)[1] > 0
 
 
@@ -225,6 +226,6 @@ def test_too_many_masks_are_an_error() -> None:
     asm = Assembler(level("avx512"), "masks")
     table = asm.argument()
     for lanes in range(1, 10):
-        asm.store(Memory(table), asm.zero(), lanes)
+        asm.store(Address(table), asm.zero(), lanes)
     with pytest.raises(VerificationError, match="mask registers"):
         asm.finish()

@@ -16,12 +16,12 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from smalti.codegen.x86.encoder import encode
-from smalti.codegen.x86.instructions import GENERAL, VECTOR, Level, Row
+from smalti.codegen.x86.instructions import GENERAL, VECTOR, FeatureLevel
+from smalti.codegen.x86.operands import Address, CodeLine, Label, Operand, Register
 from smalti.codegen.x86.registers import allocate
 from smalti.errors import VerificationError
 
@@ -29,58 +29,6 @@ GREATER = 0x1E
 """The predicate of a comparison of f32: greater than, false where one is NaN."""
 
 ARGUMENTS = ("RDI", "RSI", "RDX", "RCX")
-
-
-class Register(NamedTuple):
-    """A virtual register: `kind` is "g" (64-bit), "v" (vector) or "k" (mask)."""
-
-    kind: str
-    number: int
-
-    def __repr__(self) -> str:
-        return f"{self.kind}{self.number}"
-
-
-class Memory(NamedTuple):
-    """[base + index * scale + offset]; `spread` repeats one f32 to all lanes (AVX-512)."""
-
-    base: Register | None
-    offset: int = 0
-    index: Register | None = None
-    scale: int = 1
-    spread: bool = False
-    pool: bool = False
-
-    def plus(self, offset: int) -> Memory:
-        """The address `offset` bytes further."""
-        return Memory(self.base, self.offset + offset, self.index, self.scale, self.spread,
-                      self.pool)
-
-    @property
-    def registers(self) -> tuple[Register, ...]:
-        """The registers the address is made of."""
-        return tuple(r for r in (self.base, self.index) if r is not None)
-
-
-class Label(NamedTuple):
-    """A place in the code."""
-
-    number: int
-
-
-Operand = Register | Memory | int
-
-
-@dataclass(slots=True)
-class Line:
-    """One instruction, jump or label; `mask` predicates it, `zeroing` clears the other lanes."""
-
-    name: str
-    row: Row | None = None
-    operands: tuple[Operand, ...] = ()
-    mask: Register | None = None
-    zeroing: bool = False
-    target: Label | None = None
 
 
 @dataclass(frozen=True)
@@ -96,15 +44,15 @@ class Code:
 class Assembler:
     """Builds one function for one feature level."""
 
-    def __init__(self, level: Level, name: str) -> None:
+    def __init__(self, level: FeatureLevel, name: str) -> None:
         self.level, self.name = level, name
-        self.lines: list[Line] = []
-        self.prologue: list[Line] = []
+        self.lines: list[CodeLine] = []
+        self.prologue: list[CodeLine] = []
         self.loops: list[tuple[Label, Label]] = []
         self.arguments: list[Register] = []
         self.pool = bytearray()
         self._pooled: dict[bytes, int] = {}
-        self._tails: dict[int, Register | Memory] = {}
+        self._tails: dict[int, Register | Address] = {}
         self._counts = {"g": 0, "v": 0, "k": 0, "label": 0}
         self.fixed: dict[Register, str] = {}
 
@@ -140,7 +88,7 @@ class Assembler:
 
     def place(self, label: Label) -> None:
         """Put `label` here."""
-        self.lines.append(Line("label", target=label))
+        self.lines.append(CodeLine("label", target=label))
 
     # ------------------------------------------------------------------ emitting
 
@@ -148,7 +96,7 @@ class Assembler:
            zeroing: bool = False) -> None:
         """Emit the instruction called `name` (a row of instructions.py)."""
         row = VECTOR.get(name) or GENERAL[name]
-        self.lines.append(Line(name, row, operands, mask, zeroing))
+        self.lines.append(CodeLine(name, row, operands, mask, zeroing))
 
     def result(self, name: str, *operands: Operand) -> Register:
         """Emit a vector instruction that writes a new register, and return that."""
@@ -158,7 +106,7 @@ class Assembler:
 
     def jump(self, condition: str, target: Label) -> None:
         """Jump to `target` when `condition` (a row of instructions.JUMPS) holds."""
-        self.lines.append(Line(f"jump_{condition}", target=target))
+        self.lines.append(CodeLine(f"jump_{condition}", target=target))
 
     @contextmanager
     def once(self) -> Iterator[None]:
@@ -249,24 +197,24 @@ class Assembler:
 
     # ------------------------------------------------------------------ constants
 
-    def pooled(self, data: bytes) -> Memory:
+    def pooled(self, data: bytes) -> Address:
         """The address of `data` among the constants."""
         at = self._pooled.get(data)
         if at is None:
             self.pool.extend(b"\0" * (-len(self.pool) % 64))
             at = self._pooled[data] = len(self.pool)
             self.pool.extend(data)
-        return Memory(None, at, pool=True)
+        return Address(None, at, pool=True)
 
-    def constant(self, value: float) -> Memory:
+    def constant(self, value: float) -> Address:
         """The f32 `value` in all lanes, in memory."""
         return self.pooled(struct.pack("<f", value) * self.level.lanes)
 
-    def integers(self, values: Sequence[int]) -> Memory:
+    def integers(self, values: Sequence[int]) -> Address:
         """32-bit integers, one a lane, in memory."""
         return self.pooled(np.asarray(values, np.int32).tobytes())
 
-    def halves(self, values: Sequence[int]) -> Memory:
+    def halves(self, values: Sequence[int]) -> Address:
         """16-bit integers, two a lane, in memory."""
         return self.pooled(np.asarray(values, np.uint16).tobytes())
 
@@ -282,7 +230,7 @@ class Assembler:
 
     # ------------------------------------------------------------------ partial vectors
 
-    def tail(self, lanes: int) -> Register | Memory:
+    def tail(self, lanes: int) -> Register | Address:
         """What selects the first `lanes` lanes: a mask register, or a mask vector in memory."""
         if lanes not in self._tails:
             if not self.level.wide:
@@ -295,13 +243,13 @@ class Assembler:
                 self._tails[lanes] = mask
         return self._tails[lanes]
 
-    def load(self, address: Memory, lanes: int | None = None) -> Register:
+    def load(self, address: Address, lanes: int | None = None) -> Register:
         """A new vector from memory; with `lanes`, only that many, the others zero."""
         register = self.vector()
         self.load_into(register, address, lanes)
         return register
 
-    def load_into(self, register: Register, address: Memory, lanes: int | None = None) -> None:
+    def load_into(self, register: Register, address: Address, lanes: int | None = None) -> None:
         """Load a vector, or its first `lanes` lanes with zeros behind them."""
         if lanes is None or lanes == self.level.lanes:
             self.op("load", register, address)
@@ -311,7 +259,7 @@ class Assembler:
             mask = self.result("load", self.tail(lanes))
             self.op("load_masked", register, mask, address)
 
-    def store(self, address: Memory, register: Register, lanes: int | None = None) -> None:
+    def store(self, address: Address, register: Register, lanes: int | None = None) -> None:
         """Store a vector, or its first `lanes` lanes."""
         if lanes is None or lanes == self.level.lanes:
             self.op("store", address, register)
@@ -324,12 +272,12 @@ class Assembler:
     def gather(self, base: Register, index: Register, lanes: int | None = None) -> Register:
         """A new vector of f32 at base + index (bytes, one 32-bit integer a lane)."""
         register = self.zero()
-        address = Memory(base, 0, index, 1)
+        address = Address(base, 0, index, 1)
         lanes = lanes or self.level.lanes
         if self.level.wide:
             mask = self._new("k")
             self.op("mask_from", mask, self.immediate((1 << lanes) - 1))
-            self.lines.append(Line("gather", VECTOR["gather"], (register, address), mask))
+            self.lines.append(CodeLine("gather", VECTOR["gather"], (register, address), mask))
         else:
             bits = [-1] * lanes + [0] * (self.level.lanes - lanes)
             mask = self.result("load", self.integers(bits))

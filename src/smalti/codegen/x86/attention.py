@@ -23,10 +23,17 @@ from __future__ import annotations
 import math
 
 from smalti.codegen.x86 import elements
-from smalti.codegen.x86.assembler import Assembler, Memory, Register
+from smalti.codegen.x86.assembler import Assembler
 from smalti.codegen.x86.functions import exp2, exp2_coefficients, reciprocal
-from smalti.codegen.x86.instructions import Level
-from smalti.codegen.x86.lowered import Lowered, Step, count_left, load_pointers, pointers, smaller
+from smalti.codegen.x86.instructions import FeatureLevel
+from smalti.codegen.x86.lowered import (
+    KernelStep,
+    NativeKernel,
+    count_left,
+    load_pointers,
+    pointers,
+    smaller,
+)
 from smalti.codegen.x86.micro import (
     Micro,
     Reduction,
@@ -36,6 +43,7 @@ from smalti.codegen.x86.micro import (
     store_sums,
     zero_sums,
 )
+from smalti.codegen.x86.operands import Address, Register
 from smalti.codegen.x86.transpose import transpose
 from smalti.errors import IllegalSchedule
 from smalti.kernel.build import LOWEST, MASK_SLACK, TOTAL_MIN
@@ -51,9 +59,10 @@ REFERENCE, TOP, TOTAL, NUMBER, LEEWAY, STATES = range(6)
 such query."""
 
 
-def lower_attention(kernel: Kernel, schedule: AttentionSchedule, level: Level) -> Lowered:
+def lower_attention(kernel: Kernel, schedule: AttentionSchedule,
+                    level: FeatureLevel) -> NativeKernel:
     """Machine code of an attention."""
-    return _Attention(kernel, schedule, level).lower()
+    return _AttentionLowering(kernel, schedule, level).lower()
 
 
 def staged_bytes(elements: int) -> int:
@@ -67,8 +76,8 @@ def row_bytes(buffer: Buffer) -> int:
     return ELEMENT_BYTES[buffer.dtype] * buffer.strides[1]
 
 
-class _Attention:
-    def __init__(self, kernel: Kernel, schedule: AttentionSchedule, level: Level) -> None:
+class _AttentionLowering:
+    def __init__(self, kernel: Kernel, schedule: AttentionSchedule, level: FeatureLevel) -> None:
         self.schedule, self.level, self.kernel = schedule, level, kernel
         self.q, self.k, self.v, self.out = (kernel.buffer(n) for n in ("q", "k", "v", "out"))
         self.mask = next((b for b in kernel.buffers if b.name == "mask"), None)
@@ -91,7 +100,7 @@ class _Attention:
         self.group_bytes = self.sums_at + self.width * self.row_bytes
         self.asm = Assembler(level, "attention")
 
-    def lower(self) -> Lowered:
+    def lower(self) -> NativeKernel:
         asm, s = self.asm, self.schedule
         batch, tokens, heads, _ = self.q.shape
         table, index, scratch = asm.argument(), asm.argument(), asm.argument()
@@ -123,7 +132,8 @@ class _Attention:
         staged = (2 * self.key_rows * self.row_bytes + s.keys * self.key_bytes
                   + self.key_rows * self.value_bytes)
         scratch_bytes = s.groups * self.group_bytes + max(staged, self.queries * self.turned_bytes)
-        return Lowered((Step(asm.finish(), batch * heads * blocks),), names, scratch_bytes)
+        step = KernelStep(asm.finish(), batch * heads * blocks)
+        return NativeKernel((step,), names, scratch_bytes)
 
     def _mask_of(self, held: dict[str, Register], n: Register, head: Register,
                  query: Register) -> Register | None:
@@ -153,9 +163,9 @@ class _Attention:
         self.asm.advance(result, amount)
         return result
 
-    def _vectors(self, at: Register, offset: int = 0) -> list[Memory]:
+    def _vectors(self, at: Register, offset: int = 0) -> list[Address]:
         """The addresses of the vectors of the row of queries at `offset`."""
-        return [Memory(at, offset + v * self.level.bytes) for v in range(self.schedule.vectors)]
+        return [Address(at, offset + v * self.level.bytes) for v in range(self.schedule.vectors)]
 
     def _each_group(self, first: Register, body) -> None:
         """`body` of each group's state and first query."""
@@ -230,10 +240,10 @@ class _Attention:
         with asm.loop(keys):
             for v in range(-(-depth // lanes)):
                 held = min(lanes, depth - v * lanes)
-                at = Memory(source, v * lanes * ELEMENT_BYTES[self.k.dtype])
+                at = Address(source, v * lanes * ELEMENT_BYTES[self.k.dtype])
                 value = elements.load(asm, self.k.dtype, at, held)
                 dtype = self.schedule.dtype
-                elements.store(asm, dtype, Memory(target, v * lanes * ELEMENT_BYTES[dtype]), value)
+                elements.store(asm, dtype, Address(target, v * lanes * ELEMENT_BYTES[dtype]), value)
             asm.advance(source, row_bytes(self.k))
             asm.advance(target, self.key_bytes)
 
@@ -246,14 +256,14 @@ class _Attention:
 
         def rows(count: int) -> None:
             for v in range(-(-self.width // lanes)):
-                at = Memory(source, v * lanes * ELEMENT_BYTES[self.v.dtype])
+                at = Address(source, v * lanes * ELEMENT_BYTES[self.v.dtype])
                 held = min(lanes, self.width - v * lanes)
                 value = elements.load(asm, self.v.dtype, at, held)
                 if self.pairs:
                     other = asm.zero() if count == 1 else elements.load(
                         asm, self.v.dtype, at.plus(stride), held)
                     value = self._pair(order, value, other)
-                asm.store(Memory(target, v * self.level.bytes), value)
+                asm.store(Address(target, v * self.level.bytes), value)
             asm.advance(source, count * stride)
             asm.advance(target, self.value_bytes)
 
@@ -276,14 +286,14 @@ class _Attention:
             target = self._behind(group, self.packed_at + v * self.level.bytes)
 
             def block(channels: int, at: Register = at, target: Register = target) -> None:
-                rows = [asm.load(Memory(at, i * self.turned_bytes)) for i in range(lanes)]
+                rows = [asm.load(Address(at, i * self.turned_bytes)) for i in range(lanes)]
                 columns = [asm.result("mul", c, scale) for c in transpose(asm, rows)[:channels]]
                 if self.pairs:
                     columns.extend([asm.zero()] * (channels % 2))
                     columns = [self._pair(order, *columns[i:i + 2])
                                for i in range(0, channels, 2)]
                 for i, column in enumerate(columns):
-                    asm.store(Memory(target, i * self.row_bytes), column)
+                    asm.store(Address(target, i * self.row_bytes), column)
                 asm.advance(at, self.level.bytes)
                 asm.advance(target, len(columns) * self.row_bytes)
 
@@ -326,8 +336,8 @@ class _Attention:
         with asm.loop(count_left(asm, query, self.queries, self.q.shape[1])):
             for v in range(-(-channels // lanes)):
                 count = min(lanes, channels - v * lanes)
-                far = Memory(outside, v * lanes * ELEMENT_BYTES[buffer.dtype])
-                near = Memory(inside, v * self.level.bytes)
+                far = Address(outside, v * lanes * ELEMENT_BYTES[buffer.dtype])
+                near = Address(inside, v * self.level.bytes)
                 if into_scratch:
                     asm.store(near, elements.load(asm, buffer.dtype, far, count), count)
                 else:
@@ -337,8 +347,8 @@ class _Attention:
 
     def _spread(self, number: Register) -> Register:
         """An integer in all lanes, through the memory of the scores."""
-        self.asm.op("mov_store32", Memory(self.scores), number)
-        return self.asm.result("spread", Memory(self.scores))
+        self.asm.op("mov_store32", Address(self.scores), number)
+        return self.asm.result("spread", Address(self.scores))
 
     def _score(self, keys: int, group: Register) -> None:
         """Scores of the staged keys, and the top of them unless some are masked later."""
@@ -370,9 +380,9 @@ class _Attention:
         lowest = asm.load_constant(LOWEST if masks is None else 2 * START)
         number = queries = None
         if causal:
-            saved = asm.load(Memory(row))
+            saved = asm.load(Address(row))
             number = self._spread(key)
-            asm.store(Memory(row), saved)
+            asm.store(Address(row), saved)
             queries = [asm.load(at) for at in self._vectors(group, NUMBER * self.row_bytes)]
         mask = None if masks is None else asm.copy(masks)
         with asm.loop(keys):
@@ -397,10 +407,10 @@ class _Attention:
         """The mask of a key and the queries of a vector, for scores of base 2."""
         asm, dtype = self.asm, self.mask.dtype
         if self._query_step():
-            at = Memory(mask, vector * self.level.lanes * ELEMENT_BYTES[dtype])
+            at = Address(mask, vector * self.level.lanes * ELEMENT_BYTES[dtype])
             value = elements.load(asm, dtype, at)
         else:
-            value = elements.spread(asm, dtype, Memory(mask))
+            value = elements.spread(asm, dtype, Address(mask))
         return asm.result("mul", value, asm.constant(1 / math.log(2)))
 
     def _rescale(self, group: Register) -> None:
@@ -440,7 +450,7 @@ class _Attention:
         def rows(count: int) -> None:
             for v in range(self.schedule.vectors):
                 weights = []
-                for at in (Memory(row, k * self.row_bytes + v * self.level.bytes)
+                for at in (Address(row, k * self.row_bytes + v * self.level.bytes)
                            for k in range(count)):
                     score = asm.result("sub", asm.load(at), references[v])
                     weights.append(exp2(asm, score, coefficients))
@@ -449,7 +459,7 @@ class _Attention:
                     weights.extend([asm.zero()] * (2 - count))
                     weights = [self._pair(order, *weights)]
                 for k, weight in enumerate(weights):
-                    asm.store(Memory(target, k * self.row_bytes + v * self.level.bytes), weight)
+                    asm.store(Address(target, k * self.row_bytes + v * self.level.bytes), weight)
             asm.advance(row, count * self.row_bytes)
             asm.advance(target, (1 if self.pairs else count) * self.row_bytes)
 
@@ -492,11 +502,11 @@ class _Attention:
 
             def block(channels: int, inverse: Register = inverse, at: Register = at,
                       target: Register = target) -> None:
-                columns = [asm.result("mul", inverse, Memory(at, i * self.row_bytes))
+                columns = [asm.result("mul", inverse, Address(at, i * self.row_bytes))
                            for i in range(channels)]
                 columns.extend([inverse] * (lanes - channels))
                 for i, row in enumerate(transpose(asm, columns)):
-                    asm.store(Memory(target, i * self.turned_bytes), row)
+                    asm.store(Address(target, i * self.turned_bytes), row)
                 asm.advance(at, channels * self.row_bytes)
                 asm.advance(target, self.level.bytes)
 

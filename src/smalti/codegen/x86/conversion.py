@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from smalti.codegen.x86 import elements
-from smalti.codegen.x86.assembler import Assembler, Code, Memory
-from smalti.codegen.x86.instructions import Level
+from smalti.codegen.x86.assembler import Assembler, Code
+from smalti.codegen.x86.instructions import FeatureLevel
+from smalti.codegen.x86.operands import Address
 from smalti.kernel.form import ELEMENT_BYTES
 
 BLOCK = 4096
@@ -12,7 +13,7 @@ BLOCK = 4096
 UNROLL = 4
 
 
-def lower_conversion(source: str, target: str, level: Level) -> Code:
+def lower_conversion(source: str, target: str, level: FeatureLevel) -> Code:
     """A function that converts a block a tile; its pointers are the source and the target.
 
     Of `source` and `target`, one is "f32" and the other "f16" or "bf16". Rounding is to the
@@ -24,11 +25,11 @@ def lower_conversion(source: str, target: str, level: Level) -> Code:
     places = []
     for number, size in enumerate(sizes):
         place = asm.general()
-        asm.op("mov", place, Memory(table, 8 * number))
+        asm.op("mov", place, Address(table, 8 * number))
         places.append(asm.offset(place, tile, BLOCK * size))
     with asm.loop(BLOCK // (UNROLL * level.lanes)):
         for turn in range(UNROLL):
-            start, end = (Memory(place, turn * level.lanes * size)
+            start, end = (Address(place, turn * level.lanes * size)
                           for place, size in zip(places, sizes, strict=True))
             elements.store(asm, target, end, elements.load(asm, source, start))
         for place, size in zip(places, sizes, strict=True):

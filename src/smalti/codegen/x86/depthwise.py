@@ -16,21 +16,22 @@ from dataclasses import dataclass, replace
 from itertools import groupby, product
 
 from smalti.codegen.x86 import elements
-from smalti.codegen.x86.assembler import Assembler, Memory, Register
+from smalti.codegen.x86.assembler import Assembler
 from smalti.codegen.x86.functions import larger
-from smalti.codegen.x86.instructions import Level
+from smalti.codegen.x86.instructions import FeatureLevel
 from smalti.codegen.x86.lowered import (
-    Lowered,
-    PackedWeight,
-    Step,
+    KernelStep,
+    NativeKernel,
     count_left,
     load_pointers,
     pointers,
 )
 from smalti.codegen.x86.micro import split_rows, zero_sums
-from smalti.codegen.x86.nest import Stream, stream_of
+from smalti.codegen.x86.nest import AccessStream, stream_of
+from smalti.codegen.x86.operands import Address, Register
 from smalti.codegen.x86.packing import lower_packing
-from smalti.codegen.x86.results import Results
+from smalti.codegen.x86.results import RegisterResults
+from smalti.codegen.x86.weights import WeightPanels
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Call, Kernel, Load, loads
 from smalti.schedule.merge import access, store, weights_bound
@@ -66,13 +67,14 @@ def runs(width: int, most: int, stride: int, dilation: int, columns: int, first:
     return [Run(run.size, len(list(same)), run.outside) for run, same in groupby(found)]
 
 
-def lower_depthwise(kernel: Kernel, schedule: DepthwiseSchedule, level: Level) -> Lowered:
+def lower_depthwise(kernel: Kernel, schedule: DepthwiseSchedule,
+                    level: FeatureLevel) -> NativeKernel:
     """Machine code of a depthwise convolution."""
-    return _Depthwise(kernel, schedule, level).lower()
+    return _DepthwiseLowering(kernel, schedule, level).lower()
 
 
-class _Depthwise:
-    def __init__(self, kernel: Kernel, schedule: DepthwiseSchedule, level: Level) -> None:
+class _DepthwiseLowering:
+    def __init__(self, kernel: Kernel, schedule: DepthwiseSchedule, level: FeatureLevel) -> None:
         self.kernel, self.schedule, self.level = kernel, schedule, level
         self.patch, total, self.result = kernel.stages
         (_, self.b), (_, self.y), (_, self.x), (_, self.o) = total.axes
@@ -84,7 +86,7 @@ class _Depthwise:
         self.guards = {index.terms[0][0]: (index.offset, extent)
                        for index, extent in self.patch.guards}
         self.read = self.patch.value
-        self.packed = PackedWeight("weight", self.o, 1, self.r, self.s, level.lanes, 1,
+        self.packed = WeightPanels("weight", self.o, 1, self.r, self.s, level.lanes, 1,
                                    "f32") if weighted else None
         self.maximum = total.reducer == "max"
         self.asm = Assembler(level, kernel.form)
@@ -93,7 +95,7 @@ class _Depthwise:
             raise IllegalSchedule(f"the input of a {kernel.form} kernel is stored, its channels "
                                   f"side by side")
 
-    def lower(self) -> Lowered:
+    def lower(self) -> NativeKernel:
         """Emit everything: a tile is rows of one image and vectors of channels."""
         asm, s = self.asm, self.schedule
         whole, tail = divmod(self.o, self.level.lanes)
@@ -103,7 +105,7 @@ class _Depthwise:
         self.pointers = load_pointers(asm, table, names)
         computed = self.packed is not None and not weights_bound(self.kernel)
         if computed:
-            asm.op("mov", self.pointers["weight"], Memory(table, 8 * len(names)))
+            asm.op("mov", self.pointers["weight"], Address(table, 8 * len(names)))
         rest, block = asm.divide(asm.copy(index), blocks + bool(tail))
         b, y_tile = asm.divide(rest, rows)
         zero = asm.immediate(0)
@@ -120,13 +122,13 @@ class _Depthwise:
             asm.place(last)
             self._tile(b, y, asm.immediate(whole), 1, tail)
             asm.place(end)
-        step = Step(asm.finish(), self.b * rows * (blocks + bool(tail)))
+        step = KernelStep(asm.finish(), self.b * rows * (blocks + bool(tail)))
         if not computed:
-            return Lowered((step,), names, packed=self.packed)
+            return NativeKernel((step,), names, packed=self.packed)
         weight = self.kernel.buffer("weight")
         packing = lower_packing(self.packed, weight.strides, self.level, weight.dtype,
                                 (names.index("weight"), len(names)))
-        return Lowered((packing, step), names, workspace_bytes=self.packed.bytes)
+        return NativeKernel((packing, step), names, workspace_bytes=self.packed.bytes)
 
     def _tile(self, b: Register, y: Register, vector: Register, vectors: int | Register,
               lanes: int | None) -> None:
@@ -143,8 +145,8 @@ class _Depthwise:
         behind = {load: stream_of(asm, access(kernel, load), self.pointers, origins)
                   for load in dict.fromkeys(loads(self.result.value)) if load.buffer != "sum"}
         out = stream_of(asm, store(kernel, self.result.axes, "out"), self.pointers, origins)
-        results = Results(asm, self.result.value, "sum", behind, out, "x", "o",
-                          {self.read: source})
+        results = RegisterResults(asm, self.result.value, "sum", behind, out, "x", "o",
+                                  {self.read: source})
         weights = None
         if self.packed:
             weights = asm.offset(self.pointers["weight"], vector, self.packed.panel_bytes)
@@ -159,7 +161,7 @@ class _Depthwise:
                     here.advance("x", run.size)
             asm.advance(row, self.stride_y)
 
-    def _run(self, run: Run, here: Results, row: Register, weights: Register | None,
+    def _run(self, run: Run, here: RegisterResults, row: Register, weights: Register | None,
              vectors: int | Register, lanes: int | None) -> None:
         """The sums and results of one run of pixels, vector by vector of channels."""
         asm = self.asm
@@ -181,7 +183,7 @@ class _Depthwise:
                 asm.advance(at, self.packed.panel_bytes)
             asm.advance(position, self.level.lanes)
 
-    def _add_row(self, run: Run, r: int, source: Stream, weights: Register | None,
+    def _add_row(self, run: Run, r: int, source: AccessStream, weights: Register | None,
                  position: Register, sums: list[list[Register]], lanes: int | None) -> None:
         """Add the products with row `r` of the window to the sums of a run, or the row itself.
 
@@ -191,7 +193,7 @@ class _Depthwise:
         asm, down, right = self.asm, *self.taps
         inside = [(s, p) for s, p in product(range(self.s), range(run.size))
                   if (p, s) not in run.outside]
-        taps = {s: asm.load(Memory(weights, (r * self.s + s) * self.level.bytes))
+        taps = {s: asm.load(Address(weights, (r * self.s + s) * self.level.bytes))
                 for s in sorted({s for s, _ in inside})} if weights is not None else {}
         whole, held = lanes is None and source.dtype == "f32" and bool(taps), {}
 
@@ -199,7 +201,7 @@ class _Depthwise:
             return p * self.stride_x + s * self.dilation_x
 
         for s, p in inside if whole else sorted(inside, key=lambda sp: (column(*sp), sp)):
-            at = Memory(source.base, r * down + column(s, p) * right, position, source.size)
+            at = Address(source.base, r * down + column(s, p) * right, position, source.size)
             if not whole and column(s, p) not in held:
                 held[column(s, p)] = elements.load(asm, source.dtype, at, lanes)
             if taps:

@@ -33,10 +33,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from smalti.codegen.x86.assembler import Assembler, Code, Label, Memory, Register
+from smalti.codegen.x86.assembler import Assembler, Code
 from smalti.codegen.x86.encoder import encode
 from smalti.codegen.x86.instructions import GENERAL_REGISTERS, level
 from smalti.codegen.x86.layout import CONTEXT, LAUNCH, NO_BARRIER, offset
+from smalti.codegen.x86.operands import Address, Label, Register
 from smalti.errors import DeviceError
 
 HOME_BYTES = 32  # Win64: room that a caller leaves for the four register arguments
@@ -73,7 +74,7 @@ def convention(system: str) -> Convention:
     return CONVENTIONS[system]
 
 
-class _Machine(Assembler):
+class _DriverAssembler(Assembler):
     """An assembler whose registers are physical, with a frame of named slots."""
 
     def __init__(self, name: str, system: str) -> None:
@@ -89,11 +90,11 @@ class _Machine(Assembler):
     def __getitem__(self, name: str) -> Register:
         return Register("g", GENERAL_REGISTERS.index(name))
 
-    def slot(self, name: str) -> Memory:
+    def slot(self, name: str) -> Address:
         """The place of a slot in the frame."""
-        return Memory(self.stack, HOME_BYTES + 8 * SLOTS.index(name))
+        return Address(self.stack, HOME_BYTES + 8 * SLOTS.index(name))
 
-    def give(self, register: Register, value: Register | Memory | int) -> None:
+    def give(self, register: Register, value: Register | Address | int) -> None:
         """register = value."""
         self.op("mov_immediate" if isinstance(value, int) else "mov", register, value)
 
@@ -103,7 +104,7 @@ class _Machine(Assembler):
             self.op("push", self[name])
         self.op("iadd_immediate", self.stack, -self.frame_bytes)
         for place, number in enumerate(self.convention.saved_vectors):
-            self.op("store_low_128", Memory(self.stack, self.vectors_at + XMM_BYTES * place),
+            self.op("store_low_128", Address(self.stack, self.vectors_at + XMM_BYTES * place),
                     Register("v", number))
 
     def leave(self) -> None:
@@ -111,7 +112,7 @@ class _Machine(Assembler):
         self.op("clear_upper")
         for place, number in enumerate(self.convention.saved_vectors):
             self.op("load_low_128", Register("v", number),
-                    Memory(self.stack, self.vectors_at + XMM_BYTES * place))
+                    Address(self.stack, self.vectors_at + XMM_BYTES * place))
         self.op("iadd_immediate", self.stack, self.frame_bytes)
         for name in reversed(self.convention.saved):
             self.op("pop", self[name])
@@ -128,7 +129,7 @@ def driver(system: str) -> Code:
     A C function `void driver(context, thread)`; see layout.py for what the context holds.
     Raises DeviceError for a system without one.
     """
-    asm = _Machine("driver", system)
+    asm = _DriverAssembler("driver", system)
     asm.enter()
     _prepare(asm)
     launch, tile, done = asm.label(), asm.label(), asm.label()
@@ -142,7 +143,7 @@ def driver(system: str) -> Code:
     asm.op("mov", asm["RBX"], asm.slot("launch"))
     asm.op("mov", asm["RCX"], _launch(asm, "counter"))
     asm.give(asm["RSI"], 1)
-    asm.op("exchange_add", Memory(asm["RCX"]), asm["RSI"])
+    asm.op("exchange_add", Address(asm["RCX"]), asm["RSI"])
     asm.op("compare", asm["RSI"], _launch(asm, "tiles"))
     asm.jump("above_equal", done)
     asm.op("mov", asm["RDI"], _launch(asm, "pointers"))
@@ -177,17 +178,17 @@ def driver(system: str) -> Code:
     return asm.finish()
 
 
-def _launch(asm: _Machine, field: str) -> Memory:
+def _launch(asm: _DriverAssembler, field: str) -> Address:
     """A field of the current launch; its record is at rbx."""
-    return Memory(asm["RBX"], offset(LAUNCH, field))
+    return Address(asm["RBX"], offset(LAUNCH, field))
 
 
-def _context(asm: _Machine, field: str) -> Memory:
+def _context(asm: _DriverAssembler, field: str) -> Address:
     """A field of the context, which is at rbx."""
-    return Memory(asm["RBX"], offset(CONTEXT, field))
+    return Address(asm["RBX"], offset(CONTEXT, field))
 
 
-def _prepare(asm: _Machine) -> None:
+def _prepare(asm: _DriverAssembler) -> None:
     """Fill the frame from the context; thread 0 notes the time."""
     context, thread = (asm[name] for name in asm.convention.arguments[:2])
     rax, rbx = asm["RAX"], asm["RBX"]
@@ -212,7 +213,7 @@ def _prepare(asm: _Machine) -> None:
     asm.op("mov_store", asm.slot("stamp"), rax)
 
 
-def _stamp_of_first(asm: _Machine) -> None:
+def _stamp_of_first(asm: _DriverAssembler) -> None:
     """Thread 0 notes the time."""
     other = asm.label()
     asm.op("mov", asm["RAX"], asm.slot("thread"))
@@ -222,23 +223,23 @@ def _stamp_of_first(asm: _Machine) -> None:
     asm.place(other)
 
 
-def _stamp(asm: _Machine) -> None:
+def _stamp(asm: _DriverAssembler) -> None:
     """Note the time stamp counter, when a place for it was given."""
     rax, rcx, rdx = asm["RAX"], asm["RCX"], asm["RDX"]
     none = asm.label()
     asm.op("mov", rax, asm.slot("context"))
-    asm.op("mov", rax, Memory(rax, offset(CONTEXT, "stamps")))
+    asm.op("mov", rax, Address(rax, offset(CONTEXT, "stamps")))
     asm.op("compare_immediate", rax, 0)
     asm.jump("equal", none)
     asm.op("mov", rcx, asm.slot("stamp"))
     asm.op("time_stamp")
     asm.op("shift_left", rdx, 32)
     asm.op("bit_or", rax, rdx)
-    asm.op("mov_store", Memory(rcx), rax)
+    asm.op("mov_store", Address(rcx), rax)
     asm.place(none)
 
 
-def _barrier(asm: _Machine, leave: Label) -> None:
+def _barrier(asm: _DriverAssembler, leave: Label) -> None:
     """All threads wait for each other; those that find `stopped` set jump to `leave`."""
     rax, rbx, rcx, seen = asm["RAX"], asm["RBX"], asm["RCX"], asm["R12"]
     shared, wait, spin, sleep = (asm.label() for _ in range(4))
@@ -297,7 +298,7 @@ def _barrier(asm: _Machine, leave: Label) -> None:
     asm.jump("not_equal", leave)
 
 
-def _copy_cancel(asm: _Machine) -> None:
+def _copy_cancel(asm: _DriverAssembler) -> None:
     """stopped = cancel."""
     asm.op("mov", asm["RAX"], _context(asm, "cancel"))
     asm.op("mov_store", _context(asm, "stopped"), asm["RAX"])
@@ -306,13 +307,13 @@ def _copy_cancel(asm: _Machine) -> None:
 # ---------------------------------------------------------------------- sleeping, by system
 
 
-def _generation(asm: _Machine, register: str) -> Register:
+def _generation(asm: _DriverAssembler, register: str) -> Register:
     """`register`, holding the address that sleepers watch."""
     asm.op("lea", asm[register], _context(asm, "generation"))
     return asm[register]
 
 
-def _futex_wait(asm: _Machine) -> None:
+def _futex_wait(asm: _DriverAssembler) -> None:
     """futex(&generation, FUTEX_WAIT_PRIVATE, seen, no time limit): man 2 futex."""
     _generation(asm, "RDI")
     asm.give(asm["RSI"], FUTEX_WAIT_PRIVATE)
@@ -322,7 +323,7 @@ def _futex_wait(asm: _Machine) -> None:
     asm.op("syscall")
 
 
-def _futex_wake(asm: _Machine) -> None:
+def _futex_wake(asm: _DriverAssembler) -> None:
     """futex(&generation, FUTEX_WAKE_PRIVATE, all)."""
     _generation(asm, "RDI")
     asm.give(asm["RSI"], FUTEX_WAKE_PRIVATE)
@@ -331,7 +332,7 @@ def _futex_wake(asm: _Machine) -> None:
     asm.op("syscall")
 
 
-def _ulock_wait(asm: _Machine) -> None:
+def _ulock_wait(asm: _DriverAssembler) -> None:
     """__ulock_wait(UL_COMPARE_AND_WAIT, &generation, seen, no time limit): xnu, sys/ulock.h."""
     _generation(asm, "RSI")
     asm.give(asm["RDI"], ULOCK_COMPARE_AND_WAIT)
@@ -340,7 +341,7 @@ def _ulock_wait(asm: _Machine) -> None:
     asm.op("call", _context(asm, "wait"))
 
 
-def _ulock_wake(asm: _Machine) -> None:
+def _ulock_wake(asm: _DriverAssembler) -> None:
     """__ulock_wake(UL_COMPARE_AND_WAIT | ULF_WAKE_ALL, &generation, 0)."""
     _generation(asm, "RSI")
     asm.give(asm["RDI"], ULOCK_COMPARE_AND_WAIT | ULOCK_WAKE_ALL)
@@ -348,7 +349,7 @@ def _ulock_wake(asm: _Machine) -> None:
     asm.op("call", _context(asm, "wake"))
 
 
-def _address_wait(asm: _Machine) -> None:
+def _address_wait(asm: _DriverAssembler) -> None:
     """WaitOnAddress(&generation, &seen, 8, INFINITE)."""
     _generation(asm, "RCX")
     asm.op("lea", asm["RDX"], asm.slot("seen"))
@@ -357,7 +358,7 @@ def _address_wait(asm: _Machine) -> None:
     asm.op("call", _context(asm, "wait"))
 
 
-def _address_wake(asm: _Machine) -> None:
+def _address_wake(asm: _DriverAssembler) -> None:
     """WakeByAddressAll(&generation)."""
     _generation(asm, "RCX")
     asm.op("call", _context(asm, "wake"))
@@ -375,7 +376,7 @@ SLEEP = {
 
 def identify(system: str) -> Code:
     """A C function `void identify(leaf, subleaf, uint32_t out[4])`: cpuid's eax, ebx, ecx, edx."""
-    asm = _Machine("identify", system)
+    asm = _DriverAssembler("identify", system)
     leaf, subleaf, out = (asm[name] for name in asm.convention.arguments[:3])
     asm.op("push", asm["RBX"])
     asm.op("mov", asm["R10"], out)
@@ -392,7 +393,7 @@ def enabled_state(system: str) -> Code:
 
     Bits as in XCR0; to be called only where cpuid says OSXSAVE.
     """
-    asm = _Machine("enabled_state", system)
+    asm = _DriverAssembler("enabled_state", system)
     asm.op("mov", asm["R10"], asm[asm.convention.arguments[0]])
     asm.give(asm["RCX"], 0)
     asm.op("xgetbv")
@@ -400,7 +401,7 @@ def enabled_state(system: str) -> Code:
     return asm.finish()
 
 
-def _store(asm: _Machine, base: Register, names: Sequence[str]) -> None:
+def _store(asm: _DriverAssembler, base: Register, names: Sequence[str]) -> None:
     """Store the low halves of registers one behind the other."""
     for place, name in enumerate(names):
-        asm.op("mov_store32", Memory(base, 4 * place), asm[name])
+        asm.op("mov_store32", Address(base, 4 * place), asm[name])

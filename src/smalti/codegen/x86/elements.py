@@ -8,8 +8,9 @@ the lowest bit that stays carries into the upper half exactly when the value is 
 from __future__ import annotations
 
 from smalti.codegen.x86 import integers, masks
-from smalti.codegen.x86.assembler import Assembler, Memory, Register
+from smalti.codegen.x86.assembler import Assembler
 from smalti.codegen.x86.integers import INTEGERS
+from smalti.codegen.x86.operands import Address, Register
 from smalti.graph.operation import HALVES
 
 NEAREST = 0
@@ -19,7 +20,7 @@ QUIET = 0x00400000
 """The bit that makes any NaN one that survives losing its lower half."""
 
 
-def load(asm: Assembler, dtype: str, address: Memory, lanes: int | None = None) -> Register:
+def load(asm: Assembler, dtype: str, address: Address, lanes: int | None = None) -> Register:
     """A new vector of f32 from memory; with `lanes`, only that many, the others zero.
 
     Below AVX-512, a partial vector of halves reads up to 14 bytes behind its last element.
@@ -41,7 +42,7 @@ def load(asm: Assembler, dtype: str, address: Memory, lanes: int | None = None) 
     return value if dtype == "f16" else asm.result("shift_left_int", value, 16)
 
 
-def spread(asm: Assembler, dtype: str, address: Memory) -> Register:
+def spread(asm: Assembler, dtype: str, address: Address) -> Register:
     """A new vector of f32 with one element of memory in all lanes."""
     if dtype == "bool":
         return masks.spread(asm, address)
@@ -80,7 +81,7 @@ def _packed(asm: Assembler, words: Register) -> Register:
     return asm.result("permute_quads", asm.result("pack_words", words, words), 0b1000)
 
 
-def store_low_words(asm: Assembler, address: Memory, value: Register) -> None:
+def store_low_words(asm: Assembler, address: Address, value: Register) -> None:
     """Store the lower halves of all lanes of a vector, side by side."""
     if asm.level.wide:
         asm.op("store_low_words", address, value)
@@ -103,7 +104,7 @@ def rounded(asm: Assembler, value: Register) -> Register:
     return asm.result("shift_right_int", near, 16)
 
 
-def store(asm: Assembler, dtype: str, address: Memory, value: Register,
+def store(asm: Assembler, dtype: str, address: Address, value: Register,
           lanes: int | None = None) -> None:
     """Store a vector of f32, or its first `lanes` lanes."""
     lanes = asm.level.lanes if lanes is None else lanes
@@ -125,7 +126,7 @@ def store(asm: Assembler, dtype: str, address: Memory, value: Register,
         _store_half(asm, address, _packed(asm, rounded(asm, value)), lanes)
 
 
-def _store_half(asm: Assembler, address: Memory, words: Register, lanes: int) -> None:
+def _store_half(asm: Assembler, address: Address, words: Register, lanes: int) -> None:
     """Store the first `lanes` 16-bit integers of the lower half of a vector."""
     if asm.level.wide:
         mask = None if lanes == asm.level.lanes else asm.tail(lanes)
@@ -140,7 +141,7 @@ def _store_half(asm: Assembler, address: Memory, words: Register, lanes: int) ->
         asm.op("store_word", address.plus(2 * (lanes - 1)), words, lanes - 1)
 
 
-def copy_bf16(asm: Assembler, source: Memory, target: Memory, lanes: int, stored: int) -> None:
+def copy_bf16(asm: Assembler, source: Address, target: Address, lanes: int, stored: int) -> None:
     """Copy `lanes` elements of bf16 as they are, and zeros up to `stored` (512 bits only)."""
     mask, kept = (None if n == asm.level.lanes else asm.tail(n) for n in (lanes, stored))
     words = asm.vector()
@@ -148,7 +149,7 @@ def copy_bf16(asm: Assembler, source: Memory, target: Memory, lanes: int, stored
     asm.op("store_words", target, words, mask=kept)
 
 
-def store_lowest(asm: Assembler, dtype: str, address: Memory, value: Register) -> None:
+def store_lowest(asm: Assembler, dtype: str, address: Address, value: Register) -> None:
     """Store the lowest lane of a vector of f32."""
     if dtype == "bool":
         masks.store_lowest(asm, address, value)

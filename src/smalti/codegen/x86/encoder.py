@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from iced_x86 import (
     BlockEncoder,
@@ -24,12 +23,10 @@ from smalti.codegen.x86.instructions import (
     XMM,
     YMM,
     ZMM,
-    Level,
+    FeatureLevel,
 )
+from smalti.codegen.x86.operands import Address, CodeLine, Register
 from smalti.errors import VerificationError
-
-if TYPE_CHECKING:
-    from smalti.codegen.x86.assembler import Line, Memory, Register
 
 OFFSET_MAX = 1 << 31
 STACK_ALIGNMENT = 64
@@ -66,7 +63,7 @@ MAKERS = {
 }
 
 
-def encode(lines: Sequence[Line], level: Level, ip: int, frame_bytes: int) -> bytes:
+def encode(lines: Sequence[CodeLine], level: FeatureLevel, ip: int, frame_bytes: int) -> bytes:
     """Machine code of `lines`; it will stand `ip` bytes behind the pool of constants."""
     block = BlockEncoder(64)
     pending: list[int] = []
@@ -125,7 +122,7 @@ def leave(frame_bytes: int) -> list[Instruction]:
     return [Instruction.create_reg_mem(Code.MOV_R64_RM64, Physical.RSP, saved)]
 
 
-def instruction_of(line: Line, level: Level) -> Instruction:
+def instruction_of(line: CodeLine, level: FeatureLevel) -> Instruction:
     """One line as an iced-x86 instruction."""
     name, wide = line.name, level.wide
     code = line.row.wide if wide else line.row.narrow
@@ -170,7 +167,7 @@ def physical(register: Register, name: str, vectors: Sequence[int]) -> int:
     return (GENERAL_32 if name in NARROW else GENERAL_64)[number]
 
 
-def address(memory: Memory, vectors: Sequence[int]) -> MemoryOperand:
+def address(memory: Address, vectors: Sequence[int]) -> MemoryOperand:
     """The memory operand; constants are addressed relative to the instruction pointer.
 
     Raises OverflowError for an offset that no instruction holds.

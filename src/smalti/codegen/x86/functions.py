@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from smalti.codegen.x86.assembler import Assembler, Memory, Register
+from smalti.codegen.x86.assembler import Assembler
+from smalti.codegen.x86.operands import Address, Register
 from smalti.kernel.form import Call, Const, Expr, Load
 
 EXP_MIN, EXP_MAX = -87.3, 88.3
@@ -82,14 +83,14 @@ def bounded_exp(asm: Assembler, x: Register) -> Register:
     return _scaled(asm, *_exponential(asm, x, EXP_MIN, EXP_MAX))
 
 
-def exp2_coefficients(asm: Assembler, degree: int) -> list[Register | Memory]:
+def exp2_coefficients(asm: Assembler, degree: int) -> list[Register | Address]:
     """What `exp2` works with: in registers where there are enough of them to keep it there."""
     if not asm.level.wide:
         return [asm.constant(c) for c in EXP2[degree]]
     return [asm.load_constant(c) for c in EXP2[degree]]
 
 
-def exp2(asm: Assembler, x: Register, coefficients: Sequence[Register | Memory]) -> Register:
+def exp2(asm: Assembler, x: Register, coefficients: Sequence[Register | Address]) -> Register:
     """2^x for x <= 127, within 3 ulp (degree 5) or 1e-4 of itself (degree 3); 0 far below 0, where
     AVX2 stops at 2^-126."""
     first, *others = coefficients

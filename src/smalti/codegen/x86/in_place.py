@@ -14,17 +14,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from smalti.codegen.x86.assembler import Register
-from smalti.codegen.x86.contraction import Contraction, Layout, Tile
+from smalti.codegen.x86.direct import DirectLowering, ScratchLayout, Tile
 from smalti.codegen.x86.micro import Micro, Reduction, multiply, split_rows, zero_sums
-from smalti.codegen.x86.nest import Stream, stream_of
-from smalti.codegen.x86.results import Results
+from smalti.codegen.x86.nest import AccessStream, stream_of
+from smalti.codegen.x86.operands import Register
+from smalti.codegen.x86.results import RegisterResults
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import loads
 from smalti.schedule.merge import access, in_place, store
 
 
-class InPlace(Contraction):
+class InPlaceLowering(DirectLowering):
     """A direct contraction that reads its input where it is."""
 
     def check(self) -> None:
@@ -37,13 +37,13 @@ class InPlace(Contraction):
             raise IllegalSchedule(f"a chunk of {s.chunk} in steps of {s.step} is not all "
                                   f"{self.e.c} channels")
 
-    def layout(self, tile_x: int) -> Layout:
+    def layout(self, tile_x: int) -> ScratchLayout:
         """The strides of the input; there are no sums in memory."""
         pixel, row, image = (self.size * access(self.kernel, self.patch.value).stride(axis)
                              for axis in "xyb")
-        return Layout(pixel, row, image, 0, 0, 0, self.plain_bytes)
+        return ScratchLayout(pixel, row, image, 0, 0, 0, self.plain_bytes)
 
-    def reduction(self, layout: Layout) -> tuple[list[Reduction], int, int]:
+    def reduction(self, layout: ScratchLayout) -> tuple[list[Reduction], int, int]:
         """Its loops, the bytes of a step of the innermost one, and how many steps a turn does."""
         return self.window(layout, self.e.c), 4, self.schedule.unroll
 
@@ -53,12 +53,12 @@ class InPlace(Contraction):
         origins = {"b": tile.b, "y": asm.offset(zero, tile.y, e.stride_y),
                    "x": asm.offset(zero, tile.x, e.stride_x)}
         source = stream_of(asm, access(self.kernel, self.patch.value), self.pointers, origins)
-        source = Stream(source.base, {"b": layout.image, "y": e.stride_y * layout.row,
-                                      "x": e.stride_x * layout.pixel})
+        source = AccessStream(source.base, {"b": layout.image, "y": e.stride_y * layout.row,
+                                            "x": e.stride_x * layout.pixel})
         self._by_panels(tile, lambda panel, panels, channels: self._panels(
             tile, tile_x, source, panel, panels, channels))
 
-    def _panels(self, tile: Tile, tile_x: int, source: Stream, panel: Register,
+    def _panels(self, tile: Tile, tile_x: int, source: AccessStream, panel: Register,
                 panels: int | Register, channels: int) -> None:
         """The results of `panels` panels from `panel` on, `channels` of each."""
         asm, kernel, result = self.asm, self.kernel, self.result
@@ -68,8 +68,8 @@ class InPlace(Contraction):
                   for load in dict.fromkeys(loads(result.value)) if load.buffer != "sum"}
         out = stream_of(asm, store(kernel, result.axes, "out"), self.pointers, origins)
         out = replace(out, strides={**out.strides, "panel": out.stride("o") * self.width})
-        results = Results(asm, result.value, "sum", behind, out, "x", "o",
-                          {self.patch.value: source})
+        results = RegisterResults(asm, result.value, "sum", behind, out, "x", "o",
+                                  {self.patch.value: source})
         weights = self._weights(tile, panel)
         with results.walk("panel", panels) as each:
             plain = self._plain(weights, self.layout(tile_x), tile_x)
@@ -77,7 +77,7 @@ class InPlace(Contraction):
                 self._line(line.own("x"), tile_x, plain, channels)
             asm.advance(weights, self.packed.panel_bytes)
 
-    def _line(self, here: Results, tile_x: int, weights: Register, channels: int) -> None:
+    def _line(self, here: RegisterResults, tile_x: int, weights: Register, channels: int) -> None:
         """The micro-kernels along one row of pixels."""
         asm, e, s, lanes = self.asm, self.e, self.schedule, self.level.lanes
         vectors, layout = -(-channels // lanes), self.layout(tile_x)

@@ -14,7 +14,7 @@ from smalti.errors import InputError
 
 
 @dataclass(frozen=True)
-class Level:
+class FeatureLevel:
     """A feature level: f32 lanes and number of vector registers, and what the CPU must have."""
 
     name: str
@@ -41,13 +41,13 @@ class Level:
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
 _AVX512 = _AVX2 | {"avx512f", "avx512dq", "avx512vl", "avx512bw"}
 LEVELS = {
-    "avx2": Level("avx2", 8, 16, _AVX2),
-    "avx512": Level("avx512", 16, 32, _AVX512),
-    "avx512_bf16": Level("avx512_bf16", 16, 32, _AVX512 | {"avx512_bf16"}),
+    "avx2": FeatureLevel("avx2", 8, 16, _AVX2),
+    "avx512": FeatureLevel("avx512", 16, 32, _AVX512),
+    "avx512_bf16": FeatureLevel("avx512_bf16", 16, 32, _AVX512 | {"avx512_bf16"}),
 }
 
 
-def level(name: str) -> Level:
+def level(name: str) -> FeatureLevel:
     """The level called `name`. Raises InputError listing the known ones."""
     if name not in LEVELS:
         raise InputError(f"no x86 feature level is named {name!r}; known: {', '.join(LEVELS)}")
@@ -55,7 +55,7 @@ def level(name: str) -> Level:
 
 
 @dataclass(frozen=True)
-class Row:
+class InstructionRow:
     """One instruction: operand use, and its encodings (None where a level has none)."""
 
     use: str
@@ -63,16 +63,16 @@ class Row:
     wide: int | None
 
 
-def _row(use: str, narrow: str | None, wide: str | None = None) -> Row:
-    return Row(use, getattr(Code, narrow) if narrow else None,
-               getattr(Code, wide) if wide else None)
+def _row(use: str, narrow: str | None, wide: str | None = None) -> InstructionRow:
+    return InstructionRow(use, getattr(Code, narrow) if narrow else None,
+                          getattr(Code, wide) if wide else None)
 
 
-def _both(use: str, code: str) -> Row:
+def _both(use: str, code: str) -> InstructionRow:
     return _row(use, code, code)
 
 
-def _arithmetic(name: str, rounding: str = "_ER") -> Row:
+def _arithmetic(name: str, rounding: str = "_ER") -> InstructionRow:
     return _row("wrr", f"VEX_{name}_YMM_YMM_YMMM256",
                 f"EVEX_{name}_ZMM_K1Z_ZMM_ZMMM512B32{rounding}")
 

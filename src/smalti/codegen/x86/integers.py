@@ -7,13 +7,14 @@ is a whole number in the range of its dtype.
 from __future__ import annotations
 
 from smalti.codegen.x86 import masks
-from smalti.codegen.x86.assembler import Assembler, Memory, Register
+from smalti.codegen.x86.assembler import Assembler
+from smalti.codegen.x86.operands import Address, Register
 
 INTEGERS = ("u8", "i8", "i32")
 WIDEN = {"u8": "widen_byte", "i8": "widen_signed_byte"}
 
 
-def load(asm: Assembler, dtype: str, address: Memory, lanes: int | None = None) -> Register:
+def load(asm: Assembler, dtype: str, address: Address, lanes: int | None = None) -> Register:
     """A new vector from memory; with `lanes`, only that many, the others zero.
 
     Below AVX-512, a partial vector of bytes reads up to 7 bytes behind its last element.
@@ -31,7 +32,7 @@ def load(asm: Assembler, dtype: str, address: Memory, lanes: int | None = None) 
     return asm.result("from_int", value)
 
 
-def spread(asm: Assembler, dtype: str, address: Memory) -> Register:
+def spread(asm: Assembler, dtype: str, address: Address) -> Register:
     """A new vector with one element of memory in all lanes."""
     if dtype == "i32":
         return asm.result("from_int", asm.result("spread", address))
@@ -49,7 +50,7 @@ def gather(asm: Assembler, dtype: str, base: Register, index: Register,
     return asm.result("from_int", value)
 
 
-def store(asm: Assembler, dtype: str, address: Memory, value: Register, lanes: int) -> None:
+def store(asm: Assembler, dtype: str, address: Address, value: Register, lanes: int) -> None:
     """Store the first `lanes` lanes."""
     whole = asm.result("to_int", value)
     if dtype == "i32":
@@ -60,7 +61,7 @@ def store(asm: Assembler, dtype: str, address: Memory, value: Register, lanes: i
     masks.store_bytes(asm, address, whole, lanes)
 
 
-def store_lowest(asm: Assembler, dtype: str, address: Memory, value: Register) -> None:
+def store_lowest(asm: Assembler, dtype: str, address: Address, value: Register) -> None:
     """Store the lowest lane."""
     if dtype == "i32":
         asm.op("store_low", address, asm.result("to_int", value))

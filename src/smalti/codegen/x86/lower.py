@@ -5,8 +5,8 @@ from __future__ import annotations
 from smalti.codegen.x86.attention import lower_attention
 from smalti.codegen.x86.contraction import lower_contraction
 from smalti.codegen.x86.depthwise import lower_depthwise
-from smalti.codegen.x86.instructions import Level
-from smalti.codegen.x86.lowered import Lowered, PackedWeight
+from smalti.codegen.x86.instructions import FeatureLevel
+from smalti.codegen.x86.lowered import NativeKernel
 from smalti.codegen.x86.map import lower_map
 from smalti.codegen.x86.moments import lower_group, lower_layer, lower_rms
 from smalti.codegen.x86.reduction import lower_reduction
@@ -21,14 +21,14 @@ TILES_MAX = (1 << 31) - 1
 """The largest number that `Assembler.divide` takes apart."""
 
 
-def limits(level: Level, threads: int = 1, l1_bytes: int = 32 << 10,
+def limits(level: FeatureLevel, threads: int = 1, l1_bytes: int = 32 << 10,
            l2_bytes: int = 512 << 10) -> Limits:
     """What `level` on a CPU with these caches means for schedules."""
     return Limits(level.lanes, level.vectors, l1_bytes, l2_bytes, threads,
                   level.pairs)
 
 
-def lower(kernel: Kernel, schedule: Schedule, level: Level) -> Lowered:
+def lower(kernel: Kernel, schedule: Schedule, level: FeatureLevel) -> NativeKernel:
     """Machine code of `kernel`. Raises IllegalSchedule when the schedule cannot be applied."""
     if kernel.form not in FORMS:
         raise IllegalSchedule(f"x86 has no lowering of the form {kernel.form!r}")
@@ -41,4 +41,4 @@ def lower(kernel: Kernel, schedule: Schedule, level: Level) -> Lowered:
     return lowered
 
 
-__all__ = ["Lowered", "PackedWeight", "limits", "lower"]
+__all__ = ["NativeKernel", "limits", "lower"]

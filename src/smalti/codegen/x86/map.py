@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from smalti.codegen.x86.assembler import Assembler
-from smalti.codegen.x86.instructions import Level
-from smalti.codegen.x86.lowered import Lowered, Step, count_left, load_pointers, pointers
-from smalti.codegen.x86.nest import Axis, Nest, Sink, stream_of
+from smalti.codegen.x86.instructions import FeatureLevel
+from smalti.codegen.x86.lowered import KernelStep, NativeKernel, count_left, load_pointers, pointers
+from smalti.codegen.x86.nest import LoopAxis, Nest, Sink, stream_of
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, Load, loads
 from smalti.schedule.merge import access, map_axes, store
 from smalti.schedule.schedule import MapSchedule
 
 
-def lower_map(kernel: Kernel, schedule: MapSchedule, level: Level) -> Lowered:
+def lower_map(kernel: Kernel, schedule: MapSchedule, level: FeatureLevel) -> NativeKernel:
     """Machine code of a map: tiles are `grain` steps of one axis, those inside of it are whole."""
     (stage,) = kernel.stages
     axes = (("", 1), *map_axes(kernel)[0])
@@ -33,15 +33,15 @@ def lower_map(kernel: Kernel, schedule: MapSchedule, level: Level) -> Lowered:
     for name, extent in reversed(outer):
         rest, origins[name] = asm.divide(rest, extent)
         tiles *= extent
-    nest_axes = [Axis(name, 1, origins[name]) for name, _ in outer]
-    nest_axes.append(Axis(block_name, count_left(asm, origin, schedule.grain, block_extent),
-                          origin))
-    nest_axes.extend(Axis(*one) for one in inner)
+    nest_axes = [LoopAxis(name, 1, origins[name]) for name, _ in outer]
+    nest_axes.append(LoopAxis(block_name, count_left(asm, origin, schedule.grain, block_extent),
+                              origin))
+    nest_axes.extend(LoopAxis(*one) for one in inner)
     streams = {load: stream_of(asm, access(kernel, load), held, origins)
                for load in _outer_loads(stage.value)}
     sink = Sink(stream_of(asm, store(kernel, stage.axes, "out"), held, origins))
     Nest(asm, nest_axes, stage.value, streams, sink, schedule.unroll).emit()
-    return Lowered((Step(asm.finish(), tiles),), names)
+    return NativeKernel((KernelStep(asm.finish(), tiles),), names)
 
 
 def _outer_loads(value) -> list[Load]:

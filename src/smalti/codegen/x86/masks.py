@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from smalti.codegen.x86.assembler import Assembler, Memory, Register
+from smalti.codegen.x86.assembler import Assembler
+from smalti.codegen.x86.operands import Address, Register
 
 
-def load(asm: Assembler, address: Memory, lanes: int | None = None) -> Register:
+def load(asm: Assembler, address: Address, lanes: int | None = None) -> Register:
     """A new vector from memory; with `lanes`, only that many, the others zero.
 
     Below AVX-512, a partial vector reads up to 7 bytes behind its last element.
@@ -21,7 +22,7 @@ def load(asm: Assembler, address: Memory, lanes: int | None = None) -> Register:
     return asm.result("from_int", value)
 
 
-def spread(asm: Assembler, address: Memory) -> Register:
+def spread(asm: Assembler, address: Address) -> Register:
     """A new vector with one element of memory in all lanes."""
     return _lowest(asm, asm.result("spread_byte", address))
 
@@ -37,12 +38,12 @@ def _lowest(asm: Assembler, value: Register) -> Register:
     return asm.result("from_int", bits)
 
 
-def store(asm: Assembler, address: Memory, value: Register, lanes: int) -> None:
+def store(asm: Assembler, address: Address, value: Register, lanes: int) -> None:
     """Store the first `lanes` lanes."""
     store_bytes(asm, address, asm.result("to_int", value), lanes)
 
 
-def store_bytes(asm: Assembler, address: Memory, whole: Register, lanes: int) -> None:
+def store_bytes(asm: Assembler, address: Address, whole: Register, lanes: int) -> None:
     """Store the lowest bytes of the first `lanes` lanes; below AVX-512, the others are 0."""
     if asm.level.wide:
         mask = None if lanes == asm.level.lanes else asm.tail(lanes)
@@ -57,6 +58,6 @@ def store_bytes(asm: Assembler, address: Memory, whole: Register, lanes: int) ->
         asm.op("store_byte", address.plus(lane), packed, lane)
 
 
-def store_lowest(asm: Assembler, address: Memory, value: Register) -> None:
+def store_lowest(asm: Assembler, address: Address, value: Register) -> None:
     """Store the lowest lane."""
     asm.op("store_byte", address, asm.result("to_int", value), 0)

@@ -22,7 +22,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from smalti.codegen.x86 import elements
-from smalti.codegen.x86.assembler import Assembler, Memory, Register
+from smalti.codegen.x86.assembler import Assembler
+from smalti.codegen.x86.operands import Address, Register
 from smalti.codegen.x86.unpacking import ask, factors
 from smalti.graph.quantised import Format
 
@@ -107,11 +108,11 @@ def _groups(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Reduct
     line, here = shape.panel_bytes, asm.copy(a)
     groups = loop.count * shape.unroll * (2 if pairs else 1) // form.group
     with asm.loop(groups):
-        heads = [[asm.load(Memory(b, head * line + v * size)) for head in range(form.heads)]
+        heads = [[asm.load(Address(b, head * line + v * size)) for head in range(form.heads)]
                  for v in range(shape.vectors)]
         asm.advance(b, form.heads * line)
         with asm.loop(form.group // form.codes):
-            made = [factors(asm, form, asm.load(Memory(b, v * size)), heads[v], pairs=pairs)
+            made = [factors(asm, form, asm.load(Address(b, v * size)), heads[v], pairs=pairs)
                     for v in range(shape.vectors)]
             ask(asm, b, line)
             for k, panel in enumerate(zip(*made)):
@@ -126,7 +127,7 @@ def _add(asm: Assembler, shape: Micro, a: Register, offset: int, panel: Sequence
     product = "dot_pairs" if shape.factors == "pairs" else "fma"
     spread = "broadcast_pair" if shape.factors == "pairs" else "broadcast"
     for row in range(shape.rows):
-        factor = asm.result(spread, Memory(a, row * shape.row_bytes + offset))
+        factor = asm.result(spread, Address(a, row * shape.row_bytes + offset))
         for v in range(shape.vectors):
             asm.op(product, sums[row][v], factor, panel[v])
 
@@ -137,11 +138,11 @@ def _innermost(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Red
     here = asm.copy(a)
     with asm.loop(loop.count):
         for line in range(shape.lines):
-            asm.op("prefetch_second", Memory(ahead, LINE_BYTES * line))
+            asm.op("prefetch_second", Address(ahead, LINE_BYTES * line))
         if shape.lines:
             asm.advance(ahead, LINE_BYTES * shape.lines)
         for k, (pair, half) in enumerate(itertools.product(range(shape.unroll), halves)):
-            panel = [load_factor(asm, Memory(b, pair * shape.panel_bytes + v * vector_bytes),
+            panel = [load_factor(asm, Address(b, pair * shape.panel_bytes + v * vector_bytes),
                                  shape.factors, half)
                      for v in range(shape.vectors)]
             _add(asm, shape, here, k * shape.step_bytes, panel, sums)
@@ -154,7 +155,7 @@ def vector_bytes_of(asm: Assembler, factors: str) -> int:
     return asm.level.bytes // 2 if factors == "f16" else asm.level.bytes
 
 
-def load_factor(asm: Assembler, address: Memory, factors: str, half: int | None) -> Register:
+def load_factor(asm: Assembler, address: Address, factors: str, half: int | None) -> Register:
     """A vector of `b`: as it is, f16 as f32, or one half of its pairs of bf16 as f32."""
     value = elements.load(asm, "f16" if factors == "f16" else "f32", address)
     if half is None:
@@ -175,7 +176,7 @@ def zero_sums(asm: Assembler, rows: int, vectors: int) -> list[list[Register]]:
 def load_sums(asm: Assembler, rows: int, vectors: int, at: Register,
               row_bytes: int) -> list[list[Register]]:
     """New sums, from memory."""
-    return [[asm.load(Memory(at, row * row_bytes + v * asm.level.bytes)) for v in range(vectors)]
+    return [[asm.load(Address(at, row * row_bytes + v * asm.level.bytes)) for v in range(vectors)]
             for row in range(rows)]
 
 
@@ -184,7 +185,7 @@ def store_sums(asm: Assembler, sums: Sequence[Sequence[Register]], at: Register,
     """Write the sums to memory."""
     for row, registers in enumerate(sums):
         for v, register in enumerate(registers):
-            asm.store(Memory(at, row * row_bytes + v * asm.level.bytes), register)
+            asm.store(Address(at, row * row_bytes + v * asm.level.bytes), register)
 
 
 def split_rows(extent: int, most: int) -> list[tuple[int, int]]:

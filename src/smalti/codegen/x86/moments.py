@@ -7,10 +7,11 @@ through their means (Chan, Golub & LeVeque 1983), so that a large mean costs no 
 from __future__ import annotations
 
 from smalti.codegen.x86 import elements
-from smalti.codegen.x86.assembler import Assembler, Memory, Register
+from smalti.codegen.x86.assembler import Assembler
 from smalti.codegen.x86.functions import multiply_add, reciprocal
-from smalti.codegen.x86.instructions import Level
-from smalti.codegen.x86.lowered import Lowered, Step, count_left, load_pointers, pointers
+from smalti.codegen.x86.instructions import FeatureLevel
+from smalti.codegen.x86.lowered import KernelStep, NativeKernel, count_left, load_pointers, pointers
+from smalti.codegen.x86.operands import Address, Register
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import ELEMENT_BYTES, Buffer, Kernel
 from smalti.schedule.schedule import MomentsSchedule
@@ -19,7 +20,7 @@ BLOCK = 6
 """Vectors of channels that are summed together."""
 
 
-def lower_group(kernel: Kernel, schedule: MomentsSchedule, level: Level) -> Lowered:
+def lower_group(kernel: Kernel, schedule: MomentsSchedule, level: FeatureLevel) -> NativeKernel:
     """Machine code of a group_scale_shift: sums of parts of the pixels, then their combination."""
     batch, channels, pixels = kernel.buffer("x").shape
     if pixels % schedule.parts:
@@ -29,13 +30,13 @@ def lower_group(kernel: Kernel, schedule: MomentsSchedule, level: Level) -> Lowe
     names = pointers(kernel)
     padded = 4 * (-(-channels // level.lanes) * level.lanes)
     workspace = batch * schedule.parts * 2 * padded + 2 * batch * padded
-    steps = (Step(_sum_parts(kernel, schedule, level, names, padded), batch * schedule.parts),
-             Step(_combine(kernel, schedule, level, names, padded), batch))
-    return Lowered(steps, names, workspace_bytes=workspace)
+    steps = (KernelStep(_sum_parts(kernel, schedule, level, names, padded), batch * schedule.parts),
+             KernelStep(_combine(kernel, schedule, level, names, padded), batch))
+    return NativeKernel(steps, names, workspace_bytes=workspace)
 
 
-def _sum_parts(kernel: Kernel, schedule: MomentsSchedule, level: Level, names: tuple[str, ...],
-               padded: int):
+def _sum_parts(kernel: Kernel, schedule: MomentsSchedule, level: FeatureLevel,
+               names: tuple[str, ...], padded: int):
     """workspace[n][part] = mean [c], then sum of squared differences to it [c]."""
     x = kernel.buffer("x")
     _, channels, pixels = x.shape
@@ -54,13 +55,13 @@ def _sum_parts(kernel: Kernel, schedule: MomentsSchedule, level: Level, names: t
     blocks, left = divmod(full, BLOCK)
 
     def block(vectors: int, lanes: int | None) -> None:
-        first = [elements.load(asm, x.dtype, Memory(source, v * step), lanes)
+        first = [elements.load(asm, x.dtype, Address(source, v * step), lanes)
                  for v in range(vectors)]
         sums, squares = (_zeros(asm, vectors) for _ in range(2))
         at = asm.copy(source)
         with asm.loop(count):
             for v in range(vectors):
-                x_v = elements.load(asm, x.dtype, Memory(at, v * step), lanes)
+                x_v = elements.load(asm, x.dtype, Address(at, v * step), lanes)
                 rest = asm.result("sub", x_v, first[v])
                 asm.op("add", sums[v], sums[v], rest)
                 asm.op("fma", squares[v], rest, rest)
@@ -68,8 +69,8 @@ def _sum_parts(kernel: Kernel, schedule: MomentsSchedule, level: Level, names: t
         for v in range(vectors):
             mean = asm.result("mul", sums[v], asm.constant(1 / count))
             asm.op("fma_negative", squares[v], mean, sums[v])
-            asm.store(Memory(target, v * level.bytes), asm.result("add", mean, first[v]))
-            asm.store(Memory(target, padded + v * level.bytes), squares[v])
+            asm.store(Address(target, v * level.bytes), asm.result("add", mean, first[v]))
+            asm.store(Address(target, padded + v * level.bytes), squares[v])
         asm.advance(source, vectors * step)
         asm.advance(target, vectors * level.bytes)
 
@@ -90,7 +91,7 @@ def _zeros(asm: Assembler, count: int) -> list[Register]:
     return registers
 
 
-def _combine(kernel: Kernel, schedule: MomentsSchedule, level: Level, names: tuple[str, ...],
+def _combine(kernel: Kernel, schedule: MomentsSchedule, level: FeatureLevel, names: tuple[str, ...],
              padded: int):
     """The parts to channels, the channels to groups, the groups to scale and shift."""
     batch, channels, pixels = kernel.buffer("x").shape
@@ -107,18 +108,18 @@ def _combine(kernel: Kernel, schedule: MomentsSchedule, level: Level, names: tup
         mean, squares, spread = (_zeros(asm, 1)[0] for _ in range(3))
         part = asm.copy(source)
         with asm.loop(parts):
-            asm.op("add", mean, mean, Memory(part))
-            asm.op("add", squares, squares, Memory(part, padded))
+            asm.op("add", mean, mean, Address(part))
+            asm.op("add", squares, squares, Address(part, padded))
             asm.advance(part, 2 * padded)
         mean = asm.result("mul", mean, asm.constant(1 / parts))
         part = asm.copy(source)
         with asm.loop(parts):
-            rest = asm.result("sub", mean, Memory(part))
+            rest = asm.result("sub", mean, Address(part))
             asm.op("fma", spread, rest, rest)
             asm.advance(part, 2 * padded)
         asm.op("fma", squares, spread, asm.load_constant(count))
-        asm.store(Memory(at), mean)
-        asm.store(Memory(at, padded), squares)
+        asm.store(Address(at), mean)
+        asm.store(Address(at, padded), squares)
         asm.advance(at, level.bytes)
         asm.advance(source, level.bytes)
     _groups(asm, kernel, held, whole, n, padded)
@@ -138,24 +139,24 @@ def _groups(asm: Assembler, kernel: Kernel, held: dict[str, Register], whole: Re
         mean, total = (_zeros(asm, 1)[0] for _ in range(2))
         channel = asm.copy(at)
         with asm.loop(each):
-            asm.op("add", mean, mean, asm.result("broadcast", Memory(channel)))
+            asm.op("add", mean, mean, asm.result("broadcast", Address(channel)))
             asm.advance(channel, 4)
         mean = asm.result("mul", mean, asm.constant(1 / each))
         channel = asm.copy(at)
         with asm.loop(each):
-            rest = asm.result("sub", asm.result("broadcast", Memory(channel)), mean)
+            rest = asm.result("sub", asm.result("broadcast", Address(channel)), mean)
             square = asm.result("mul", rest, rest)
             asm.op("fma", total, square, asm.load_constant(pixels))
-            asm.op("add", total, total, asm.result("broadcast", Memory(channel, padded)))
+            asm.op("add", total, total, asm.result("broadcast", Address(channel, padded)))
             asm.advance(channel, 4)
         inverse = _inverse(asm, total, each * pixels, kernel.option("epsilon"))
         for v in range(-(-each // level.lanes)):
             lanes = min(level.lanes, each - v * level.lanes)
-            factor = asm.result("mul", inverse, asm.load(Memory(gamma, v * level.bytes), lanes))
-            rest = asm.load(Memory(beta, v * level.bytes), lanes)
+            factor = asm.result("mul", inverse, asm.load(Address(gamma, v * level.bytes), lanes))
+            rest = asm.load(Address(beta, v * level.bytes), lanes)
             asm.op("fma_negative", rest, mean, factor)
-            asm.store(Memory(scale, v * level.bytes), factor, lanes)
-            asm.store(Memory(shift, v * level.bytes), rest, lanes)
+            asm.store(Address(scale, v * level.bytes), factor, lanes)
+            asm.store(Address(shift, v * level.bytes), rest, lanes)
         for register in (scale, shift, gamma, beta, at):
             asm.advance(register, 4 * each)
 
@@ -166,7 +167,7 @@ def _inverse(asm: Assembler, squares: Register, count: int, epsilon: float) -> R
     return reciprocal(asm, asm.result("sqrt", variance))
 
 
-def lower_layer(kernel: Kernel, schedule: MomentsSchedule, level: Level) -> Lowered:
+def lower_layer(kernel: Kernel, schedule: MomentsSchedule, level: FeatureLevel) -> NativeKernel:
     """Machine code of a layer_scale_shift: two passes over each row, which stays in cache."""
     x = kernel.buffer("x")
     rows, channels = x.shape
@@ -195,15 +196,15 @@ def lower_layer(kernel: Kernel, schedule: MomentsSchedule, level: Level) -> Lowe
         inverse = _inverse(asm, _row_sum(asm, source, x, square), channels,
                            kernel.option("epsilon"))
         minus = asm.result("mul", asm.result("xor", mean, asm.constant(-0.0)), inverse)
-        asm.op("store_low", Memory(scale), inverse)
-        asm.op("store_low", Memory(shift), minus)
+        asm.op("store_low", Address(scale), inverse)
+        asm.op("store_low", Address(shift), minus)
         asm.advance(source, pitch)
         asm.advance(scale, 4)
         asm.advance(shift, 4)
-    return Lowered((Step(asm.finish(), -(-rows // schedule.grain)),), names)
+    return NativeKernel((KernelStep(asm.finish(), -(-rows // schedule.grain)),), names)
 
 
-def lower_rms(kernel: Kernel, schedule: MomentsSchedule, level: Level) -> Lowered:
+def lower_rms(kernel: Kernel, schedule: MomentsSchedule, level: FeatureLevel) -> NativeKernel:
     """Machine code of an rms_scale: one pass over each row."""
     x = kernel.buffer("x")
     batch, rows, heads, channels = x.shape
@@ -224,12 +225,12 @@ def lower_rms(kernel: Kernel, schedule: MomentsSchedule, level: Level) -> Lowere
         with asm.loop(heads):
             total = _row_sum(asm, source, x, lambda x_v, sums, lanes:
                              asm.op("fma", sums, x_v, x_v))
-            asm.op("store_low", Memory(scale),
+            asm.op("store_low", Address(scale),
                    _inverse(asm, total, channels, kernel.option("epsilon")))
             asm.advance(source, head_step)
             asm.advance(scale, 4)
         asm.advance(row, row_step)
-    return Lowered((Step(asm.finish(), batch * blocks),), names)
+    return NativeKernel((KernelStep(asm.finish(), batch * blocks),), names)
 
 
 def _row_sum(asm: Assembler, source: Register, x: Buffer, add) -> Register:
@@ -241,7 +242,7 @@ def _row_sum(asm: Assembler, source: Register, x: Buffer, add) -> Register:
     blocks, left = divmod(full, ways)
 
     def load(v: int, lanes: int | None = None) -> Register:
-        return elements.load(asm, x.dtype, Memory(at, v * step), lanes)
+        return elements.load(asm, x.dtype, Address(at, v * step), lanes)
 
     if blocks:
         with asm.loop(blocks):

@@ -1,8 +1,8 @@
 """Loop nests that evaluate a scalar expression at every point: maps, staged patches, epilogues.
 
-A nest has axes, the last of which runs along vectors. Every load and the store is a `Stream`: a
-pointer to the element at the origin, and bytes from one step of each axis to the next. Pointers
-are advanced where a loop ends, so that the innermost loop adds one index register.
+A nest has axes, the last of which runs along vectors. Every load and the store is an
+`AccessStream`: a pointer to the element at the origin, and bytes from one step of each axis to the
+next. Pointers are advanced where a loop ends, so that the innermost loop adds one index register.
 
 Where the last axis is short, as that of the two channels of a pair, vectors run over the last two
 axes, and what a load brings is put into the lanes that want it.
@@ -14,21 +14,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from smalti.codegen.x86 import elements
-from smalti.codegen.x86.assembler import Assembler, Memory, Register
+from smalti.codegen.x86.assembler import Assembler
 from smalti.codegen.x86.functions import evaluate
+from smalti.codegen.x86.operands import Address, Register
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import ELEMENT_BYTES, Expr, Index, Load
 from smalti.schedule.merge import Access
 
 
 @dataclass(frozen=True)
-class Stream:
+class AccessStream:
     """A pointer and its strides in bytes; `divided` and `indirect` as in `Access`, in bytes."""
 
     base: Register
     strides: Mapping[str, int]
     divided: tuple[tuple[int, Index], ...] = ()
-    indirect: tuple[tuple[int, Stream], ...] = ()
+    indirect: tuple[tuple[int, AccessStream], ...] = ()
     dtype: str = "f32"
 
     @property
@@ -42,7 +43,7 @@ class Stream:
 
 
 @dataclass
-class Axis:
+class LoopAxis:
     """A loop: its extent, static or in a register, and the absolute position of its origin.
 
     `guards` are (offset, extent) pairs: the point counts only where 0 <= position + offset <
@@ -62,7 +63,7 @@ class Sink:
     A partial vector of n lanes is stored as `padded(n)` lanes with zeros behind.
     """
 
-    stream: Stream
+    stream: AccessStream
     pad_to: int = 1
 
     def padded(self, lanes: int) -> int:
@@ -71,7 +72,7 @@ class Sink:
 
 
 def stream_of(asm: Assembler, access: Access, pointers: Mapping[str, Register],
-              origins: Mapping[str, Register | int]) -> Stream:
+              origins: Mapping[str, Register | int]) -> AccessStream:
     """The stream of an access whose axes start at the given origins."""
     size = ELEMENT_BYTES[access.dtype]
     base = asm.copy(pointers[access.buffer])
@@ -87,14 +88,14 @@ def stream_of(asm: Assembler, access: Access, pointers: Mapping[str, Register],
     divided = tuple((size * stride, index) for stride, index in access.divided)
     indirect = tuple((size * stride, stream_of(asm, inner, pointers, origins))
                      for stride, inner in access.indirect)
-    return Stream(base, strides, divided, indirect, access.dtype)
+    return AccessStream(base, strides, divided, indirect, access.dtype)
 
 
 class Nest:
     """Emits one nest. `streams` gives the stream of every load in `value`."""
 
-    def __init__(self, asm: Assembler, axes: Sequence[Axis], value: Expr | None,
-                 streams: Mapping[Load, Stream], sink: Sink, unroll: int = 2) -> None:
+    def __init__(self, asm: Assembler, axes: Sequence[LoopAxis], value: Expr | None,
+                 streams: Mapping[Load, AccessStream], sink: Sink, unroll: int = 2) -> None:
         self.asm, self.axes, self.value = asm, list(axes), value
         self.sink, self.unroll, self.loads = sink, unroll, dict(streams)
         if not isinstance(self.axes[-1].extent, int):
@@ -106,7 +107,7 @@ class Nest:
 
     # ------------------------------------------------------------------ outer loops
 
-    def _level(self, depth: int, loads: dict[Load, Stream], sink: Sink,
+    def _level(self, depth: int, loads: dict[Load, AccessStream], sink: Sink,
                positions: dict[str, Register]) -> None:
         asm, axis = self.asm, self.axes[depth]
         if depth == len(self.axes) - 1:
@@ -133,7 +134,7 @@ class Nest:
             if axis.guards:
                 asm.jump("always", done)
                 asm.place(outside)
-                inner = [Axis(a.name, a.extent) for a in self.axes[depth + 1:]]
+                inner = [LoopAxis(a.name, a.extent) for a in self.axes[depth + 1:]]
                 Nest(asm, inner, None, {}, sink, self.unroll).emit()
                 asm.place(done)
             for stream in (*loads.values(), sink.stream):
@@ -159,19 +160,19 @@ class Nest:
             return self.asm.immediate(origin)
         return self.asm.copy(origin)
 
-    def _own(self, stream: Stream, axis: str) -> Stream:
+    def _own(self, stream: AccessStream, axis: str) -> AccessStream:
         """The stream with a pointer of its own when this axis moves it."""
         indirect = tuple((stride, self._own(inner, axis)) for stride, inner in stream.indirect)
         base = self.asm.copy(stream.base) if stream.stride(axis) else stream.base
         return replace(stream, base=base, indirect=indirect)
 
-    def _step(self, stream: Stream, axis: str) -> None:
+    def _step(self, stream: AccessStream, axis: str) -> None:
         self.asm.advance(stream.base, stream.stride(axis))
         for _, inner in stream.indirect:
             self._step(inner, axis)
 
-    def _resolved(self, loads: dict[Load, Stream],
-                  positions: dict[str, Register]) -> dict[Load, Stream]:
+    def _resolved(self, loads: dict[Load, AccessStream],
+                  positions: dict[str, Register]) -> dict[Load, AccessStream]:
         """The streams with divided and indirect indices added to their pointers."""
         asm, result = self.asm, {}
         for load, stream in loads.items():
@@ -185,18 +186,18 @@ class Nest:
                 base = asm.offset(base, asm.divide(at, index.divisor)[0], stride)
             for stride, inner in stream.indirect:
                 at = asm.general()
-                asm.op("mov" if inner.dtype == "i64" else "mov_signed32", at, Memory(inner.base))
+                asm.op("mov" if inner.dtype == "i64" else "mov_signed32", at, Address(inner.base))
                 base = asm.offset(base, at, stride)
             result[load] = replace(stream, base=base)
         return result
 
     # ------------------------------------------------------------------ the vector axis
 
-    def _vectors(self, axis: Axis, short: Axis | None, loads: dict[Load, Stream],
+    def _vectors(self, axis: LoopAxis, short: LoopAxis | None, loads: dict[Load, AccessStream],
                  sink: Sink) -> None:
         """All vectors along `axis`, or along it and the `short` one inside of it."""
         asm, lanes = self.asm, self.asm.level.lanes
-        inner = short or Axis("", 1)
+        inner = short or LoopAxis("", 1)
         full, tail = divmod(axis.extent * inner.extent, lanes)
         spread, turned = {}, {}
         for load, s in loads.items():
@@ -204,7 +205,7 @@ class Nest:
                            + lane % inner.extent * s.stride(inner.name) for lane in range(lanes))
             step = lanes // inner.extent * s.stride(axis.name)
             if not any(places) and not step:
-                spread[load] = elements.spread(asm, s.dtype, Memory(s.base))
+                spread[load] = elements.spread(asm, s.dtype, Address(s.base))
             elif places != tuple(range(0, s.size * lanes, s.size)) or step != s.size * lanes:
                 turned[load] = _Turned(asm, replace(s, base=asm.copy(s.base)), places, step)
         out_step = sink.stream.stride(inner.name if short else axis.name)
@@ -237,7 +238,7 @@ class _Turned:
     Where one vector spans all of them, that is loaded and its lanes are put in order.
     """
 
-    def __init__(self, asm: Assembler, stream: Stream, places: tuple[int, ...],
+    def __init__(self, asm: Assembler, stream: AccessStream, places: tuple[int, ...],
                  step: int) -> None:
         self.asm, self.stream, self.places, self.step = asm, stream, places, step
         self.first, size = min(places), stream.size
@@ -255,12 +256,12 @@ class _Turned:
             return elements.gather(asm, self.stream.dtype, here, self.index, lanes)
         last = max(self.places[:lanes or asm.level.lanes])
         held = elements.load(asm, self.stream.dtype,
-                             Memory(self.stream.base, i * self.step + self.first),
+                             Address(self.stream.base, i * self.step + self.first),
                              (last - self.first) // self.stream.size + 1)
         return asm.result("permute_lanes", self.index, held)
 
 
-def scatter(asm: Assembler, dtype: str, at: Memory, step: int, value: Register,
+def scatter(asm: Assembler, dtype: str, at: Address, step: int, value: Register,
             lanes: int) -> None:
     """Store `lanes` lanes, `step` bytes apart, turning the vector until each was the lowest."""
     order = asm.level.lanes
@@ -276,7 +277,7 @@ class _Point:
     """One vector of the innermost axis, `i` vectors behind the current position."""
 
     nest: Nest
-    loads: Mapping[Load, Stream]
+    loads: Mapping[Load, AccessStream]
     spread: Mapping[Load, Register]
     turned: Mapping[Load, _Turned]
     position: Register
@@ -290,7 +291,7 @@ class _Point:
         source = self._copied(nest.value)
         if source is not None:
             held = lanes or width
-            elements.copy_bf16(asm, self._address(source, i), Memory(target, 2 * i * width), held,
+            elements.copy_bf16(asm, self._address(source, i), Address(target, 2 * i * width), held,
                                self.sink.padded(held) if lanes else width)
             return
         if nest.value is None:
@@ -301,13 +302,13 @@ class _Point:
         if stored is not None and stored > lanes:
             bits = [-1] * lanes + [0] * (width - lanes)
             value = asm.result("and", value, asm.integers(bits))
-        at = Memory(target, i * width * self.out_step)
+        at = Address(target, i * width * self.out_step)
         if self.out_step == self.sink.stream.size or (stored or width) == 1:
             elements.store(asm, self.sink.stream.dtype, at, value, stored)
         else:
             scatter(asm, self.sink.stream.dtype, at, self.out_step, value, lanes or width)
 
-    def _copied(self, value: Expr | None) -> Stream | None:
+    def _copied(self, value: Expr | None) -> AccessStream | None:
         """What is copied as it is: bf16 side by side, to bf16 side by side."""
         if not isinstance(value, Load) or value in self.spread or value in self.turned:
             return None
@@ -315,10 +316,10 @@ class _Point:
         whole = self.nest.asm.level.wide and self.out_step == self.sink.stream.size
         return self.loads[value] if both == {"bf16"} and whole else None
 
-    def _address(self, stream: Stream, i: int) -> Memory:
+    def _address(self, stream: AccessStream, i: int) -> Address:
         """Where vector `i` of a stream lies."""
-        return Memory(stream.base, stream.size * i * self.nest.asm.level.lanes, self.position,
-                      stream.size)
+        return Address(stream.base, stream.size * i * self.nest.asm.level.lanes, self.position,
+                       stream.size)
 
     def _load(self, load: Load, i: int, lanes: int | None) -> Register:
         asm = self.nest.asm

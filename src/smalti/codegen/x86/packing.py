@@ -1,4 +1,4 @@
-"""Packing a weight for the contractions that read it: the layout of `PackedWeight`.
+"""Packing a weight for the contractions that read it: the layout of `WeightPanels`.
 
     from [o][c][r][s], any strides       to [panel][chunk][r][s][c in chunk][o in panel]
 
@@ -13,9 +13,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from smalti.codegen.x86 import elements
-from smalti.codegen.x86.assembler import Assembler, Memory, Register
-from smalti.codegen.x86.instructions import Level
-from smalti.codegen.x86.lowered import PackedWeight, Step
+from smalti.codegen.x86.assembler import Assembler
+from smalti.codegen.x86.instructions import FeatureLevel
+from smalti.codegen.x86.lowered import KernelStep
+from smalti.codegen.x86.operands import Address, Register
+from smalti.codegen.x86.weights import WeightPanels
 from smalti.codegen.x86.winograd_transforms import transform
 from smalti.errors import IllegalSchedule
 from smalti.graph.operation import HALVES
@@ -23,9 +25,9 @@ from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES
 
 
-def lower_packing(packed: PackedWeight, strides: tuple[int, ...], level: Level,
+def lower_packing(packed: WeightPanels, strides: tuple[int, ...], level: FeatureLevel,
                   dtype: str = "f32", at: tuple[int, int] = (0, 1),
-                  batch: tuple[tuple[int, int], ...] = ()) -> Step:
+                  batch: tuple[tuple[int, int], ...] = ()) -> KernelStep:
     """Code that packs one panel a tile; the pointers at `at` are the source and the target.
 
     `strides` are those of the source for o, c, r and s, in elements of `dtype`; `batch` are extents
@@ -44,7 +46,7 @@ def lower_packing(packed: PackedWeight, strides: tuple[int, ...], level: Level,
 
 
 class _Packing:
-    def __init__(self, packed: PackedWeight, strides: tuple[int, ...], level: Level,
+    def __init__(self, packed: WeightPanels, strides: tuple[int, ...], level: FeatureLevel,
                  dtype: str) -> None:
         self.packed, self.level, self.dtype = packed, level, dtype
         self.size = ELEMENT_BYTES[dtype]
@@ -58,12 +60,12 @@ class _Packing:
         if packed.dtype == "f16" != dtype:
             raise IllegalSchedule(f"weights given as {dtype} cannot be held as f16")
 
-    def lower(self, at: tuple[int, int], batch: tuple[tuple[int, int], ...]) -> Step:
+    def lower(self, at: tuple[int, int], batch: tuple[tuple[int, int], ...]) -> KernelStep:
         asm, p, tiles = self.asm, self.packed, self.packed.panels
         table, panel = asm.argument(), asm.argument()
         source, target = asm.general(), asm.general()
-        asm.op("mov", source, Memory(table, 8 * at[0]))
-        asm.op("mov", target, Memory(table, 8 * at[1]))
+        asm.op("mov", source, Address(table, 8 * at[0]))
+        asm.op("mov", target, Address(table, 8 * at[1]))
         target = asm.offset(target, panel, p.panel_bytes)
         if batch:
             outer, panel = asm.divide(panel, p.panels)
@@ -85,7 +87,7 @@ class _Packing:
             asm.place(last)
             self._panel(source, target, part)
             asm.place(end)
-        return Step(asm.finish(), tiles)
+        return KernelStep(asm.finish(), tiles)
 
     def _points(self, source: Register, target: Register, width: int) -> None:
         """G g G^T of every channel, for `width` neighbouring o."""
@@ -106,7 +108,7 @@ class _Packing:
                     values = transform(asm, matrix, [column[row] for column in columns])
                     for k, value in enumerate(values):
                         at = (n * row + k) * point + v * self.level.bytes
-                        asm.store(Memory(target, at), value)
+                        asm.store(Address(target, at), value)
             asm.advance(here, self.c)
             asm.advance(target, line)
         zero = asm.zero()
@@ -114,7 +116,7 @@ class _Packing:
             for i in range(p.chunks * p.chunk - p.channels):
                 for v in range(p.width // lanes):
                     at = k * point + i * line + v * self.level.bytes
-                    asm.store(Memory(target, at), zero)
+                    asm.store(Address(target, at), zero)
 
     def _tap(self, here: Register, index: Register, r: int, s: int, v: int,
              count: int) -> Register:
@@ -203,13 +205,13 @@ class _Packing:
     def _put(self, target: Register, v: int, value: Register, offset: int = 0) -> None:
         """Store vector `v` of a line; of f16 the lower halves of its lanes."""
         if self.packed.dtype == "f16":
-            at = Memory(target, offset + v * self.level.bytes // 2)
+            at = Address(target, offset + v * self.level.bytes // 2)
             elements.store_low_words(self.asm, at, value)
         else:
-            self.asm.store(Memory(target, offset + v * self.level.bytes), value)
+            self.asm.store(Address(target, offset + v * self.level.bytes), value)
 
     def _taken(self, here: Register, index: Register, count: int) -> Register:
         """`count` neighbouring o as f32."""
         if self.o == self.size:
-            return elements.load(self.asm, self.dtype, Memory(here), count)
+            return elements.load(self.asm, self.dtype, Address(here), count)
         return elements.gather(self.asm, self.dtype, here, index, count)

@@ -9,11 +9,11 @@ The micro-kernel then walks channels, rows and columns of the window.
 
 from __future__ import annotations
 
-from smalti.codegen.x86.assembler import Register
-from smalti.codegen.x86.contraction import Contraction, Layout, Tile
-from smalti.codegen.x86.in_place import InPlace
+from smalti.codegen.x86.direct import DirectLowering, ScratchLayout, Tile
+from smalti.codegen.x86.in_place import InPlaceLowering
 from smalti.codegen.x86.micro import Reduction
-from smalti.codegen.x86.nest import Axis, Nest, Sink, Stream, stream_of
+from smalti.codegen.x86.nest import AccessStream, LoopAxis, Nest, Sink, stream_of
+from smalti.codegen.x86.operands import Register
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import loads
 from smalti.schedule.merge import access, in_planes
@@ -22,12 +22,12 @@ COLUMNS_MAX = 16
 """Columns of a window in straight code; windows over sound have hundreds."""
 
 
-class Planar(InPlace):
+class PlanarLowering(InPlaceLowering):
     """A direct contraction whose patch is a plane for each channel."""
 
     def check(self) -> None:
         """Raise IllegalSchedule where the patch cannot be staged so."""
-        Contraction.check(self)
+        DirectLowering.check(self)
         e, s = self.e, self.schedule
         if not in_planes(self.kernel) or s.factors != "f32" or e.parts > 1:
             raise IllegalSchedule("the channels of this contraction are no planes")
@@ -39,15 +39,15 @@ class Planar(InPlace):
     def _guards(self) -> dict[str, tuple[int, int]]:
         return {index.terms[0][0]: (index.offset, extent) for index, extent in self.patch.guards}
 
-    def layout(self, tile_x: int) -> Layout:
+    def layout(self, tile_x: int) -> ScratchLayout:
         """Planes of rows; `image` is a plane."""
         e, s = self.e, self.schedule
         row = 4 * ((tile_x - 1) * e.stride_x + (e.s - 1) * e.dilation_x + 1)
         row += -row % 64
         plane = row * ((s.tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1)
-        return Layout(4, row, plane, 0, 0, 0, e.c * plane)
+        return ScratchLayout(4, row, plane, 0, 0, 0, e.c * plane)
 
-    def reduction(self, layout: Layout) -> tuple[list[Reduction], int, int]:
+    def reduction(self, layout: ScratchLayout) -> tuple[list[Reduction], int, int]:
         """Channels, rows, and all columns of the window a turn, or an equal part of them."""
         e = self.e
         unroll = max(n for n in range(1, COLUMNS_MAX + 1) if e.s % n == 0)
@@ -58,11 +58,11 @@ class Planar(InPlace):
     def _tile(self, tile: Tile, tile_x: int) -> None:
         e, layout = self.e, self.layout(tile_x)
         self._stage_planes(tile, tile_x, layout)
-        source = Stream(self.scratch, {"y": e.stride_y * layout.row, "x": 4 * e.stride_x})
+        source = AccessStream(self.scratch, {"y": e.stride_y * layout.row, "x": 4 * e.stride_x})
         self._by_panels(tile, lambda panel, panels, channels: self._panels(
             tile, tile_x, source, panel, panels, channels))
 
-    def _stage_planes(self, tile: Tile, tile_x: int, layout: Layout) -> None:
+    def _stage_planes(self, tile: Tile, tile_x: int, layout: ScratchLayout) -> None:
         """Copy rows through the prologue; zeros where the image has none, and beside it."""
         asm, e = self.asm, self.e
         if isinstance(tile.rows, int):
@@ -77,8 +77,8 @@ class Planar(InPlace):
         self._rows(tile, layout, rows, (left, right), True)
         self._rows(tile, layout, rows, (max(left, right), columns), False)
 
-    def _rows(self, tile: Tile, layout: Layout, rows: int | Register, columns: tuple[int, int],
-              inside: bool) -> None:
+    def _rows(self, tile: Tile, layout: ScratchLayout, rows: int | Register,
+              columns: tuple[int, int], inside: bool) -> None:
         """Columns from the first to the last of all rows and planes; zeros where not `inside`."""
         asm, e, (first, end) = self.asm, self.e, columns
         if end <= first:
@@ -91,6 +91,7 @@ class Planar(InPlace):
         target = asm.copy(self.scratch)
         asm.advance(target, 4 * first)
         guards = [self._guards()["y"]] if "y" in self._guards() and inside else []
-        axes = [Axis("c", e.c), Axis("y", rows, origins["y"], guards), Axis("x", end - first)]
-        sink = Sink(Stream(target, {"c": layout.image, "y": layout.row, "x": 4}))
+        axes = [LoopAxis("c", e.c), LoopAxis("y", rows, origins["y"], guards),
+                LoopAxis("x", end - first)]
+        sink = Sink(AccessStream(target, {"c": layout.image, "y": layout.row, "x": 4}))
         Nest(asm, axes, self.patch.value if inside else None, streams, sink).emit()

@@ -16,12 +16,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import reduce
 
-from smalti.codegen.x86.assembler import Assembler, Register
+from smalti.codegen.x86.assembler import Assembler
 from smalti.codegen.x86.functions import evaluate, larger
-from smalti.codegen.x86.instructions import Level
-from smalti.codegen.x86.lowered import Lowered, Step, count_left, load_pointers, pointers
-from smalti.codegen.x86.nest import Stream, stream_of
-from smalti.codegen.x86.results import Results, load_lanes
+from smalti.codegen.x86.instructions import FeatureLevel
+from smalti.codegen.x86.lowered import KernelStep, NativeKernel, count_left, load_pointers, pointers
+from smalti.codegen.x86.nest import AccessStream, stream_of
+from smalti.codegen.x86.operands import Register
+from smalti.codegen.x86.results import RegisterResults, load_lanes
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, Load, loads
 from smalti.schedule.merge import access, reduction_axes, store
@@ -31,13 +32,14 @@ Combine = Callable[[Register, Register], Register]
 LEAST = {"sum": 0.0, "max": float("-inf")}
 
 
-def lower_reduction(kernel: Kernel, schedule: ReductionSchedule, level: Level) -> Lowered:
+def lower_reduction(kernel: Kernel, schedule: ReductionSchedule,
+                    level: FeatureLevel) -> NativeKernel:
     """Machine code of a reduction."""
-    return _Reduction(kernel, schedule, level).lower()
+    return _ReductionLowering(kernel, schedule, level).lower()
 
 
-class _Reduction:
-    def __init__(self, kernel: Kernel, schedule: ReductionSchedule, level: Level) -> None:
+class _ReductionLowering:
+    def __init__(self, kernel: Kernel, schedule: ReductionSchedule, level: FeatureLevel) -> None:
         self.kernel, self.schedule, self.level = kernel, schedule, level
         self.total, self.out = kernel.stages
         self.axes = reduction_axes(kernel)
@@ -49,7 +51,7 @@ class _Reduction:
         if schedule.grain < 1 or schedule.ways < 1:
             raise IllegalSchedule(f"{schedule} does nothing")
 
-    def lower(self) -> Lowered:
+    def lower(self) -> NativeKernel:
         """Emit everything: a tile is some vectors of results, or some results."""
         asm, level = self.asm, self.level
         table, index = asm.argument(), asm.argument()
@@ -81,21 +83,21 @@ class _Reduction:
             results.advance(name, (whole - blocks * self.schedule.grain) * step)
             self._one(results, tail)
             asm.place(end)
-        return Lowered((Step(asm.finish(), tiles),), self.names)
+        return NativeKernel((KernelStep(asm.finish(), tiles),), self.names)
 
-    def _results(self, origins: dict[str, Register], lane: str) -> Results:
+    def _results(self, origins: dict[str, Register], lane: str) -> RegisterResults:
         """Streams at the first result of a tile."""
         asm, kernel = self.asm, self.kernel
 
-        def streams(value) -> dict[Load, Stream]:
+        def streams(value) -> dict[Load, AccessStream]:
             return {load: stream_of(asm, access(kernel, load), self.pointers, origins)
                     for load in dict.fromkeys(loads(value)) if load.buffer != "total"}
 
         out = stream_of(asm, store(kernel, self.out.axes, "out"), self.pointers, origins)
-        return Results(asm, self.out.value, "total", streams(self.out.value), out, "",
-                       "" if self.axes.across else lane, streams(self.total.value))
+        return RegisterResults(asm, self.out.value, "total", streams(self.out.value), out, "",
+                               "" if self.axes.across else lane, streams(self.total.value))
 
-    def _one(self, results: Results, lanes: int | None) -> None:
+    def _one(self, results: RegisterResults, lanes: int | None) -> None:
         """One vector of results of which `lanes` count, or one result."""
         asm, axes = self.asm, self.axes
         reduced = axes.reduced or (("", 1),)
@@ -115,7 +117,7 @@ class _Reduction:
         """Turns along the innermost reduced axis, points or whole vectors."""
         return extent // self.level.lanes if self.axes.across else extent
 
-    def _innermost(self, here: Results, name: str, extent: int, totals: list[Register],
+    def _innermost(self, here: RegisterResults, name: str, extent: int, totals: list[Register],
                    lanes: int | None) -> None:
         """Add everything along the innermost reduced axis to the totals, in turn."""
         asm, step = self.asm, self.level.lanes if self.axes.across else 1
@@ -132,7 +134,7 @@ class _Reduction:
         if tail:
             self._add(here, totals[0], tail)
 
-    def _add(self, here: Results, total: Register, lanes: int | None) -> None:
+    def _add(self, here: RegisterResults, total: Register, lanes: int | None) -> None:
         """Combine one vector with `total`; of its lanes, only `lanes` count."""
         asm, axes = self.asm, self.axes
         along = axes.lanes if axes.across else here.lane

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smalti.codegen.x86.instructions import GENERAL, GENERAL_REGISTERS, VECTOR, Level
+from smalti.codegen.x86.instructions import GENERAL, GENERAL_REGISTERS, VECTOR, FeatureLevel
+from smalti.codegen.x86.operands import Address, CodeLine, Label, Register
 from smalti.errors import VerificationError
 
-if TYPE_CHECKING:
-    from smalti.codegen.x86.assembler import Label, Line, Register
-
-    Use = tuple[Sequence[Register], Sequence[Register]]
-
+Use = tuple[Sequence[Register], Sequence[Register]]
+"""Registers that a line reads, and those it writes."""
 CARRIERS = {"g": 3, "v": 4, "k": 0}
 
 
-def allocate(lines: Sequence[Line], loops: Sequence[tuple[Label, Label]], level: Level,
-             fixed: Mapping[Register, str]) -> tuple[list[Line], int]:
+def allocate(lines: Sequence[CodeLine], loops: Sequence[tuple[Label, Label]], level: FeatureLevel,
+             fixed: Mapping[Register, str]) -> tuple[list[CodeLine], int]:
     """The lines with every virtual register replaced by a physical one, and the bytes of frame."""
     used = [uses(line) for line in lines]
     spans, weights = lifetimes(lines, used, loops, fixed)
@@ -51,16 +48,14 @@ def allocate(lines: Sequence[Line], loops: Sequence[tuple[Label, Label]], level:
     return rewrite(lines, used, places, frame, level), frame_bytes
 
 
-def uses(line: Line) -> Use:
+def uses(line: CodeLine) -> Use:
     """Registers that a line reads, and those it writes."""
-    from smalti.codegen.x86.assembler import Memory, Register
-
     if line.row is None:
         return (), ()
     reads: list[Register] = []
     writes: list[Register] = []
     for operand, use in zip(line.operands, line.row.use):
-        if type(operand) is Memory:
+        if type(operand) is Address:
             if operand.base is not None:
                 reads.append(operand.base)
             if operand.index is not None:
@@ -77,7 +72,7 @@ def uses(line: Line) -> Use:
     return reads, writes
 
 
-def lifetimes(lines: Sequence[Line], used: Sequence[Use], loops: Sequence[tuple[Label, Label]],
+def lifetimes(lines: Sequence[CodeLine], used: Sequence[Use], loops: Sequence[tuple[Label, Label]],
               fixed: Mapping[Register, str]) -> tuple[dict, dict]:
     """First and last line of each register, and how often it is used, loops counted ten times."""
     at = {line.target: i for i, line in enumerate(lines) if line.name == "label"}
@@ -137,18 +132,16 @@ def scan(spans: Mapping[Register, tuple[int, int]], weights: Mapping[Register, f
     return placed, spilled
 
 
-def rewrite(lines: Sequence[Line], used: Sequence[Use], places: Mapping[Register, int],
-            frame: Mapping[Register, int], level: Level) -> list[Line]:
+def rewrite(lines: Sequence[CodeLine], used: Sequence[Use], places: Mapping[Register, int],
+            frame: Mapping[Register, int], level: FeatureLevel) -> list[CodeLine]:
     """The lines on physical registers, with loads and stores around uses of spilled ones."""
-    from smalti.codegen.x86.assembler import Line, Memory, Register
-
     stack = Register("g", -1)
     counts = {"g": len(GENERAL_REGISTERS), "v": level.vectors}
     moves = {"g": (GENERAL["mov"], GENERAL["mov_store"]),
              "v": (VECTOR["load"], VECTOR["store"])}
     placed = {register: Register(register.kind, number) for register, number in places.items()}
     placed[None] = None
-    out: list[Line] = []
+    out: list[CodeLine] = []
     for line, (reads, writes) in zip(lines, used):
         if line.row is None:
             out.append(line)
@@ -163,16 +156,16 @@ def rewrite(lines: Sequence[Line], used: Sequence[Use], places: Mapping[Register
                 raise VerificationError(f"{line.name} uses too many spilled registers")
         operands = tuple(
             placed[o] if type(o) is Register
-            else o._replace(base=placed[o.base], index=placed[o.index]) if type(o) is Memory
+            else o._replace(base=placed[o.base], index=placed[o.index]) if type(o) is Address
             else o for o in line.operands)
         for register in spilled:
             if register in reads:
-                slot = Memory(stack, frame[register])
-                out.append(Line("reload", moves[register.kind][0], (placed[register], slot)))
-        out.append(Line(line.name, line.row, operands, placed[line.mask], line.zeroing,
-                        line.target))
+                slot = Address(stack, frame[register])
+                out.append(CodeLine("reload", moves[register.kind][0], (placed[register], slot)))
+        out.append(CodeLine(line.name, line.row, operands, placed[line.mask], line.zeroing,
+                            line.target))
         for register in dict.fromkeys(writes) if spilled else ():
             if register in frame:
-                slot = Memory(stack, frame[register])
-                out.append(Line("spill", moves[register.kind][1], (slot, placed[register])))
+                slot = Address(stack, frame[register])
+                out.append(CodeLine("spill", moves[register.kind][1], (slot, placed[register])))
     return out

@@ -8,35 +8,36 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from smalti.codegen.x86 import elements
-from smalti.codegen.x86.assembler import Assembler, Memory, Register
+from smalti.codegen.x86.assembler import Assembler
 from smalti.codegen.x86.functions import evaluate
-from smalti.codegen.x86.nest import Stream, scatter
+from smalti.codegen.x86.nest import AccessStream, scatter
+from smalti.codegen.x86.operands import Address, Register
 from smalti.kernel.form import Expr, Load
 
 
-def load_lanes(asm: Assembler, stream: Stream, axis: str, at: int = 0,
+def load_lanes(asm: Assembler, stream: AccessStream, axis: str, at: int = 0,
                index: Register | None = None, lanes: int | None = None) -> Register:
     """A vector along `axis`: of what lies `at` bytes behind the stream's pointer, `index` counting
     elements along the axis; one element in all lanes where the axis does not move it."""
     step = stream.stride(axis)
     if step == 0:
-        return elements.spread(asm, stream.dtype, Memory(stream.base, at))
+        return elements.spread(asm, stream.dtype, Address(stream.base, at))
     if step == stream.size:
-        return elements.load(asm, stream.dtype, Memory(stream.base, at, index, step), lanes)
+        return elements.load(asm, stream.dtype, Address(stream.base, at, index, step), lanes)
     base = _moved(asm, stream, step, index)
     asm.advance(base, at)
     steps = asm.integers([step * i for i in range(asm.level.lanes)])
     return elements.gather(asm, stream.dtype, base, asm.result("load", steps), lanes)
 
 
-def _moved(asm: Assembler, stream: Stream, step: int, index: Register | None) -> Register:
+def _moved(asm: Assembler, stream: AccessStream, step: int, index: Register | None) -> Register:
     if index is None:
         return asm.copy(stream.base)
     return asm.offset(stream.base, index, step)
 
 
 @dataclass(frozen=True)
-class Results:
+class RegisterResults:
     """What is made of sums in registers, and where it is stored.
 
     `loads` are the streams of what `value` reads besides the buffer `sums`; `sources` those that
@@ -47,15 +48,15 @@ class Results:
     asm: Assembler
     value: Expr
     sums: str
-    loads: Mapping[Load, Stream]
-    out: Stream
+    loads: Mapping[Load, AccessStream]
+    out: AccessStream
     row: str
     lane: str
-    sources: Mapping[Load, Stream] = field(default_factory=dict)
+    sources: Mapping[Load, AccessStream] = field(default_factory=dict)
 
-    def own(self, axis: str) -> Results:
+    def own(self, axis: str) -> RegisterResults:
         """The same with pointers of its own, where `axis` moves them."""
-        def copied(stream: Stream) -> Stream:
+        def copied(stream: AccessStream) -> AccessStream:
             if not stream.stride(axis):
                 return stream
             return replace(stream, base=self.asm.copy(stream.base))
@@ -70,7 +71,7 @@ class Results:
             self.asm.advance(stream.base, steps * stream.stride(axis))
 
     @contextmanager
-    def walk(self, axis: str, count: int | Register, steps: int = 1) -> Iterator[Results]:
+    def walk(self, axis: str, count: int | Register, steps: int = 1) -> Iterator[RegisterResults]:
         """A loop along `axis`; the body gets the streams as they move."""
         if count == 1:
             yield self
@@ -114,9 +115,9 @@ class Results:
         asm, dtype, step = self.asm, self.out.dtype, self.out.stride(self.lane)
         at = row * self.out.stride(self.row) + v * asm.level.lanes * step
         if step == self.out.size:
-            elements.store(asm, dtype, Memory(self.out.base, at, index, step), value, lanes)
+            elements.store(asm, dtype, Address(self.out.base, at, index, step), value, lanes)
         elif step == 0:
-            elements.store_lowest(asm, dtype, Memory(self.out.base, at), value)
+            elements.store_lowest(asm, dtype, Address(self.out.base, at), value)
         else:
             base = _moved(asm, self.out, step, index)
-            scatter(asm, dtype, Memory(base, at), step, value, lanes or asm.level.lanes)
+            scatter(asm, dtype, Address(base, at), step, value, lanes or asm.level.lanes)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from smalti.codegen.x86.assembler import Assembler, Register
+from smalti.codegen.x86.assembler import Assembler
+from smalti.codegen.x86.operands import Register
 
 EVEN, ODD = 0x88, 0xDD
 """Parts 0 and 2, or 1 and 3, of both operands of a shuffle of 128-bit parts."""

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from smalti.codegen.x86 import elements
-from smalti.codegen.x86.assembler import Assembler, Memory, Register
+from smalti.codegen.x86.assembler import Assembler
+from smalti.codegen.x86.operands import Address, Register
 from smalti.graph.quantised import WORD_BITS, Format
 
 LINE_BYTES = 64
@@ -29,16 +30,16 @@ def unpack(asm: Assembler, form: Format, vectors: int, source: Register, target:
     """
     line = vectors * asm.level.bytes
     with asm.loop(channels // form.group):
-        heads = [[asm.load(Memory(source, head * line + v * asm.level.bytes))
+        heads = [[asm.load(Address(source, head * line + v * asm.level.bytes))
                   for v in range(vectors)] for head in range(form.heads)]
         asm.advance(source, form.heads * line)
         with asm.loop(form.group // form.codes):
             ask(asm, source, line)
             for v in range(vectors):
-                words = asm.load(Memory(source, v * asm.level.bytes))
+                words = asm.load(Address(source, v * asm.level.bytes))
                 here = [head[v] for head in heads]
                 for k, value in enumerate(factors(asm, form, words, here, pairs=pairs)):
-                    asm.store(Memory(target, k * line + v * asm.level.bytes), value)
+                    asm.store(Address(target, k * line + v * asm.level.bytes), value)
             asm.advance(source, line)
             asm.advance(target, form.codes * line // (2 if pairs else 1))
 
@@ -52,8 +53,8 @@ def pair(asm: Assembler, vectors: int, values: Register, channels: int, taps: in
         with asm.loop(taps):
             for v in range(vectors):
                 at = v * asm.level.bytes
-                low, high = (asm.load(Memory(source, at + k * taps * line)) for k in range(2))
-                asm.store(Memory(target, at), _pair(asm, low, high))
+                low, high = (asm.load(Address(source, at + k * taps * line)) for k in range(2))
+                asm.store(Address(target, at), _pair(asm, low, high))
             asm.advance(source, line)
             asm.advance(target, line)
         asm.advance(source, taps * line)
@@ -63,7 +64,7 @@ def ask(asm: Assembler, words: Register, line: int) -> None:
     """Ask for the line of words `AHEAD_BYTES` behind the one that is read. There is so much to be
     done with each that the CPU does not see far enough ahead by itself."""
     for at in range(AHEAD_BYTES, AHEAD_BYTES + line, LINE_BYTES):
-        asm.op("prefetch", Memory(words, at))
+        asm.op("prefetch", Address(words, at))
 
 
 def factors(asm: Assembler, form: Format, words: Register, heads: Sequence[Register], *,

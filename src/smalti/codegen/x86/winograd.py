@@ -31,9 +31,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from smalti.codegen.x86.assembler import Assembler, Memory, Register
-from smalti.codegen.x86.contraction import PIXEL_PAD_BYTES, Contraction, Layout, Tile
-from smalti.codegen.x86.lowered import Lowered, Step, count_left, load_pointers, pointers, smaller
+from smalti.codegen.x86.assembler import Assembler
+from smalti.codegen.x86.direct import PIXEL_PAD_BYTES, DirectLowering, ScratchLayout, Tile
+from smalti.codegen.x86.lowered import (
+    KernelStep,
+    NativeKernel,
+    count_left,
+    load_pointers,
+    pointers,
+    smaller,
+)
 from smalti.codegen.x86.micro import (
     HALVES,
     Micro,
@@ -46,6 +53,7 @@ from smalti.codegen.x86.micro import (
     vector_bytes_of,
     zero_sums,
 )
+from smalti.codegen.x86.operands import Address, Register
 from smalti.codegen.x86.winograd_transforms import TRANSFORMS, WinogradTransform, both_sides
 from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS
@@ -67,7 +75,7 @@ def odd_lines(size: int) -> int:
 
 
 @dataclass(frozen=True)
-class Scratch:
+class WinogradScratch:
     """Where things begin in the scratch memory of a thread, behind the patch."""
 
     sums: int
@@ -78,7 +86,7 @@ class Scratch:
     total: int
 
 
-class Winograd(Contraction):
+class WinogradLowering(DirectLowering):
     """A contraction by F(2) or F(4), alone or behind an enlargement."""
 
     def check(self) -> None:
@@ -123,17 +131,17 @@ class Winograd(Contraction):
         f = self.transform
         return (tile // f.size - 1) * f.step + f.window
 
-    def layout(self, tile_x: int) -> Layout:
+    def layout(self, tile_x: int) -> ScratchLayout:
         """The layout of the patch, and of the sums of a row of blocks in one panel."""
         s = self.schedule
         pixel = -(-s.chunk * 4 // 64) * 64 + PIXEL_PAD_BYTES
         row = pixel * self.patch_extent(tile_x)
         image = row * self.patch_extent(s.tile_y)
         sums = self.transform.size * tile_x * self.width * 4
-        return Layout(pixel, row, image, image + PIXEL_PAD_BYTES, sums, 0, 0)
+        return ScratchLayout(pixel, row, image, image + PIXEL_PAD_BYTES, sums, 0, 0)
 
     @property
-    def scratch_layout(self) -> Scratch:
+    def scratch_layout(self) -> WinogradScratch:
         """Where sums, V, M and U lie."""
         s = self.schedule
         layout = self.layout(s.tile_x)
@@ -141,7 +149,7 @@ class Winograd(Contraction):
         m = v + (0 if s.shared else self.v_bytes)
         u = m + self.m_bytes * s.group
         plain = u + (self.u_bytes * s.group if s.streamed else 0)
-        return Scratch(layout.sums_at, v, m, u, plain, plain + self.plain_bytes)
+        return WinogradScratch(layout.sums_at, v, m, u, plain, plain + self.plain_bytes)
 
     @property
     def plain_channels(self) -> int:
@@ -213,7 +221,7 @@ class Winograd(Contraction):
 
     # ------------------------------------------------------------------ steps
 
-    def lower(self) -> Lowered:
+    def lower(self) -> NativeKernel:
         """Emit everything."""
         e, s = self.e, self.schedule
         self.counts = (-(-e.x // s.tile_x), -(-e.y // s.tile_y), e.b // s.tile_b)
@@ -225,9 +233,10 @@ class Winograd(Contraction):
                       self._step("winograd_products", groups, self._panels)]
         else:
             steps.append(self._step("winograd", groups, self._whole))
-        return Lowered(tuple(steps), pointers(self.kernel), self.scratch_layout.total,
-                       self.all_v_bytes + (self.packed.panels * self.u_bytes if s.transient else 0),
-                       self.packed, (s.winograd, s.folded))
+        workspace_bytes = self.all_v_bytes + (
+            self.packed.panels * self.u_bytes if s.transient else 0)
+        return NativeKernel(tuple(steps), pointers(self.kernel), self.scratch_layout.total,
+                            workspace_bytes, self.packed, (s.winograd, s.folded))
 
     @property
     def all_v_bytes(self) -> int:
@@ -245,7 +254,7 @@ class Winograd(Contraction):
         self.pointers = load_pointers(asm, table, names)
         return index
 
-    def _weights_step(self) -> Step:
+    def _weights_step(self) -> KernelStep:
         """U of all panels, for as long as the kernel runs: a tile is one chunk of a panel."""
         index = self._begin("winograd_weights")
         asm, s = self.asm, self.schedule
@@ -254,7 +263,7 @@ class Winograd(Contraction):
         weights = asm.offset(weights, chunk, self.packed.panel_bytes // self.chunks)
         u = asm.offset(self._shared_u(panel), chunk, s.chunk * self.width * 4)
         self._transform_weights(weights, u, 1)
-        return Step(asm.finish(), self.packed.panels * self.chunks)
+        return KernelStep(asm.finish(), self.packed.panels * self.chunks)
 
     def _shared_u(self, panel: Register) -> Register:
         """Where U of a panel begins in shared memory."""
@@ -263,7 +272,7 @@ class Winograd(Contraction):
         return u
 
     def _step(self, name: str, parts: int,
-              body: Callable[[Tile, Register, Register], None]) -> Step:
+              body: Callable[[Tile, Register, Register], None]) -> KernelStep:
         """`body(tile, V of the tile, part)` for each tile and each of `parts`."""
         index = self._begin(name)
         asm, e, s = self.asm, self.e, self.schedule
@@ -280,7 +289,7 @@ class Winograd(Contraction):
         else:
             v = self._at(self.scratch_layout.v)
         body(tile, v, part)
-        return Step(asm.finish(), self.tiles * parts)
+        return KernelStep(asm.finish(), self.tiles * parts)
 
     def _at(self, offset: int) -> Register:
         """A new register: the address of a place in the scratch memory."""
@@ -356,9 +365,9 @@ class Winograd(Contraction):
                 at, out = asm.copy(pixel), asm.copy(to)
                 with asm.loop(-(-s.chunk // self.level.lanes)):
                     both_sides(asm, f.inputs,
-                               [Memory(at, i * layout.row + j * layout.pixel)
+                               [Address(at, i * layout.row + j * layout.pixel)
                                 for i in range(f.window) for j in range(f.window)],
-                               [Memory(out, k * self.v_point) for k in range(f.points)])
+                               [Address(out, k * self.v_point) for k in range(f.points)])
                     asm.advance(at, self.level.bytes)
                     asm.advance(out, self.v_vector)
                 asm.advance(pixel, f.step * layout.pixel)
@@ -404,8 +413,9 @@ class Winograd(Contraction):
         with asm.loop(self.plain_channels // len(halves)):
             with asm.loop(s.vectors):
                 for i, half in enumerate(halves):
-                    both_sides(asm, self.transform.weights, [Memory(at, k * tap) for k in range(9)],
-                               [Memory(out, k * self.u_point + i * line)
+                    both_sides(asm, self.transform.weights,
+                               [Address(at, k * tap) for k in range(9)],
+                               [Address(out, k * self.u_point + i * line)
                                 for k in range(self.transform.points)],
                                partial(load_factor, factors=s.factors, half=half))
                 asm.advance(at, vector_bytes)
@@ -465,8 +475,8 @@ class Winograd(Contraction):
                 with asm.loop(s.tile_x // f.size):
                     with asm.loop(s.vectors):
                         both_sides(asm, f.outputs,
-                                   [Memory(at, k * self.m_point) for k in range(f.points)],
-                                   [Memory(pixel, (i * s.tile_x + j) * line)
+                                   [Address(at, k * self.m_point) for k in range(f.points)],
+                                   [Address(pixel, (i * s.tile_x + j) * line)
                                     for i in range(f.size) for j in range(f.size)])
                         asm.advance(at, self.level.bytes)
                         asm.advance(pixel, self.level.bytes)

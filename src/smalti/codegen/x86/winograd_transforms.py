@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from smalti.codegen.x86.assembler import Assembler, Memory, Register
+from smalti.codegen.x86.assembler import Assembler
+from smalti.codegen.x86.operands import Address, Register
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -128,9 +129,9 @@ def _combination(asm: Assembler, vectors: Sequence[Register],
     return value
 
 
-def both_sides(asm: Assembler, matrix: Matrix, source: Sequence[Memory],
-               target: Sequence[Memory],
-               load: Callable[[Assembler, Memory], Register] = Assembler.load) -> None:
+def both_sides(asm: Assembler, matrix: Matrix, source: Sequence[Address],
+               target: Sequence[Address],
+               load: Callable[[Assembler, Address], Register] = Assembler.load) -> None:
     """target = matrix @ source @ matrix^T for a square of vectors; columns first."""
     n = len(matrix[0])
     columns = [transform(asm, matrix, [load(asm, source[n * row + column]) for row in range(n)])

@@ -22,7 +22,7 @@ from smalti.machine.cpu.attention import attention
 from smalti.machine.cpu.contraction import SCRATCH, WORKSPACE, contraction
 from smalti.machine.cpu.core import REACH, Core
 from smalti.machine.cpu.core import core_of as core_with
-from smalti.machine.cpu.measured import FAMILY, Measured
+from smalti.machine.cpu.measured import FAMILY, CpuCalibration
 from smalti.machine.cpu.nests import depthwise, group_moments, mapped, reduced, row_moments
 from smalti.machine.cpu.residency import ARENA, Place, Residency, Shares
 from smalti.machine.cpu.work import CONSTANTS, KINDS, LEVELS, Flow, Work
@@ -67,7 +67,7 @@ class ProgramEstimate:
 
 
 @dataclass(frozen=True)
-class Launch:
+class TimedLaunch:
     """A kernel under a schedule; where its buffers lie: in the arena, or each in a space of its
     own."""
 
@@ -110,7 +110,7 @@ def _usual(kernel: Kernel, flow: Flow, placement: Mapping[str, Shares] | None, c
     return COLD if kernel.buffer(flow.buffer).role == "parameter" else WARM
 
 
-def estimate_program(device: Device, launches: Sequence[Launch], threads: int,
+def estimate_program(device: Device, launches: Sequence[TimedLaunch], threads: int,
                      arena_bytes: int = 0) -> ProgramEstimate:
     """What a program costs that runs again and again: what a run leaves in the caches, the next one
     finds."""
@@ -121,7 +121,7 @@ def estimate_program(device: Device, launches: Sequence[Launch], threads: int,
                            sum(k.bytes for k in found), found)
 
 
-def program_counts(core: Core, launches: Sequence[Launch], threads: int,
+def program_counts(core: Core, launches: Sequence[TimedLaunch], threads: int,
                    arena_bytes: int = 0) -> list[list[Counts]]:
     """The counts of each step of each launch of a program, in its second run."""
     residency = Residency(core, threads, arena_bytes)
@@ -228,7 +228,7 @@ LIMITS = {"products": "arithmetic", "starts": "arithmetic", "transforms": "arith
 
 
 __all__ = [
-    "ARENA", "COLD", "CONSTANTS", "FAMILY", "WARM", "WORKSPACE", "KernelEstimate", "Launch",
-    "Measured", "ProgramEstimate", "Shares", "constants_of", "core_of", "estimate_kernel",
-    "estimate_program", "program_counts", "works",
+    "ARENA", "COLD", "CONSTANTS", "FAMILY", "WARM", "WORKSPACE", "CpuCalibration",
+    "KernelEstimate", "ProgramEstimate", "Shares", "TimedLaunch", "constants_of", "core_of",
+    "estimate_kernel", "estimate_program", "program_counts", "works",
 ]

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from smalti.errors import InputError
 from smalti.machine.cpu.core import PAIRS, REACH
 from smalti.machine.cpu.work import CONSTANTS
-from smalti.machine.device import MEASURED, Cache, Device
+from smalti.machine.device import MEASURED, CacheLevel, Device
 from smalti.machine.fitted import Fitted
 
 FAMILY = "cpu"
@@ -20,7 +20,7 @@ MOST = 1e18
 
 
 @dataclass(frozen=True)
-class Measured:
+class CpuCalibration:
     """One calibration: of which CPU and when, by which code.
 
     Rates are those of all `cores` together: FLOP/s of `f32` and `bf16` (0 where there are no
@@ -52,7 +52,7 @@ class Measured:
         return json.dumps(asdict(self), indent=1) + "\n"
 
     @classmethod
-    def of(cls, text: str) -> Measured:
+    def of(cls, text: str) -> CpuCalibration:
         """What `text` wrote. Raises InputError for what is none, or holds senseless numbers."""
         try:
             given = json.loads(text)
@@ -81,6 +81,6 @@ class Measured:
             constants |= self.constants
         return replace(
             device, clock=self.clock, vector=vector, bandwidth=self.memory, launch=self.launch,
-            caches=(Cache(near.name, near.bytes, self.l2 * share),
-                    Cache(last.name, last.bytes, self.l3 * share)),
+            caches=(CacheLevel(near.name, near.bytes, self.l2 * share),
+                    CacheLevel(last.name, last.bytes, self.l3 * share)),
             origin={**device.origin, **found}).with_fitted({FAMILY: Fitted(constants)})
