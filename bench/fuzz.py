@@ -36,9 +36,11 @@ from onnx.backend.test.case.node import collect_testcases
 
 from smalti.errors import SmaltiError
 from smalti.frontend.onnx import load
+from smalti.frontend.onnx.reading import bodies
 from smalti.graph.operation import DTYPES
 from smalti.runtime.interface import Program
 from smalti.runtime.models import compile_model
+from smalti.runtime.report import onnx_report
 
 SECONDS_MAX = 20
 RUN_SECONDS_MAX = 5
@@ -97,21 +99,28 @@ def resized(model: onnx.ModelProto, rng: random.Random) -> onnx.ModelProto:
         for i in range(len(tensor.dims)):
             places.append(lambda n, tensor=tensor, i=i: tensor.dims.__setitem__(i, n))
         places.append(lambda n, tensor=tensor: setattr(tensor, "data_type", n % 30))
-    for node in model.graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.INT:
-                places.append(lambda n, a=attribute: setattr(a, "i", n))
-            for i in range(len(attribute.ints)):
-                places.append(lambda n, a=attribute, i=i: a.ints.__setitem__(i, n))
+    for attribute in attributes_of(model):
+        if attribute.type == onnx.AttributeProto.INT:
+            places.append(lambda n, a=attribute: setattr(a, "i", n))
+        for i in range(len(attribute.ints)):
+            places.append(lambda n, a=attribute, i=i: a.ints.__setitem__(i, n))
+    for entry in (*model.opset_import, *(e for f in model.functions for e in f.opset_import)):
+        places.append(lambda n, entry=entry: setattr(entry, "version", n % 40))
     for place in rng.sample(places, min(len(places), rng.choice((1, 1, 2)))):
         place(rng.choice(NUMBERS))
     return model
 
 
+def attributes_of(model: onnx.ModelProto) -> list[onnx.AttributeProto]:
+    """The attributes of all nodes, those in bodies and functions, too."""
+    return [a for body in bodies(model) for node in body.node for a in node.attribute]
+
+
 def tensors_of(model: onnx.ModelProto) -> list[onnx.TensorProto]:
-    """All tensors outside of bodies."""
-    return [*model.graph.initializer, *(a.t for node in model.graph.node for a in node.attribute
-                                        if a.type == onnx.AttributeProto.TENSOR)]
+    """All tensors: initializers, and those of attributes."""
+    stated = [tensor for body in bodies(model) if isinstance(body, onnx.GraphProto)
+              for tensor in body.initializer]
+    return stated + [a.t for a in attributes_of(model) if a.type == onnx.AttributeProto.TENSOR]
 
 
 def rewired(model: onnx.ModelProto, rng: random.Random) -> onnx.ModelProto:
@@ -160,8 +169,34 @@ def fixed(model: onnx.ModelProto, rng: random.Random) -> onnx.ModelProto:
         tensor = numpy_helper.from_array(array, value.name)
     except (KeyError, TypeError, ValueError, NotImplementedError):
         return model
-    model.graph.initializer.append(tensor)
+    if rng.random() < 0.5:
+        model.graph.initializer.append(tensor)
+    else:
+        model.graph.node.insert(0, onnx.helper.make_node(
+            "Constant", [], [value.name], value=tensor))
     model.graph.input.remove(value)
+    return model
+
+
+def wrapped(model: onnx.ModelProto, rng: random.Random) -> onnx.ModelProto:
+    """The nodes are a function, which is called several times; its tensors stand in nodes."""
+    graph = model.graph
+    calls = rng.choice((1, 1, 2, 30))
+    nodes = [onnx.helper.make_node("Constant", [], [t.name], value=t) for t in graph.initializer]
+    inputs = [v.name for v in graph.input]
+    function = onnx.helper.make_function(
+        "fuzz", "wrapped", inputs, [v.name for v in graph.output], [*nodes, *graph.node],
+        list(model.opset_import))
+    if rng.random() < 0.2:
+        del function.opset_import[:]
+    model.functions.append(function)
+    model.opset_import.add(domain="fuzz", version=1)
+    del graph.node[:], graph.initializer[:]
+    results = [v.name for v in graph.output]
+    for i in range(calls):
+        outputs = results if i == calls - 1 else [f"{name}#{i}" for name in results]
+        given = inputs[:-1] if inputs and rng.random() < 0.1 else inputs
+        graph.node.append(onnx.helper.make_node("wrapped", given, outputs, domain="fuzz"))
     return model
 
 
@@ -187,7 +222,8 @@ def damaged(model: onnx.ModelProto, rng: random.Random) -> bytes | None:
     copy.CopyFrom(model)
     try:
         for _ in range(rng.choice((1, 1, 2, 3))):
-            copy = rng.choice((flipped, resized, resized, rewired, fixed, moved))(copy, rng)
+            copy = rng.choice((flipped, resized, resized, rewired, fixed, moved, wrapped))(
+                copy, rng)
         data = bytearray(copy.SerializeToString())
     except (DecodeError, UnicodeDecodeError):
         return None
@@ -204,8 +240,11 @@ def inputs_of(program: Program, rng: random.Random) -> dict[str, np.ndarray]:
     found = {}
     model = getattr(program, "model", None)
     for name, shape in program.inputs.items():
+        if model is not None and model.inputs[name] is None:
+            found[name] = rng.choice(([], None, [np.ones(2, np.float32)], np.zeros((2, 3)), "x"))
+            continue
         dtype = program.image.inputs[name].dtype if hasattr(program, "image") else (
-            "f32" if model is None or model.inputs[name] is None else model.inputs[name].dtype)
+            "f32" if model is None else model.inputs[name].dtype)
         if np.prod(shape, dtype=float) > 1 << 24:
             raise SmaltiError("the input is too large to be made here")
         numbers = np.random.default_rng(rng.randrange(1 << 30)).integers(-3, 9, shape)
@@ -245,6 +284,9 @@ def trial(path: Path, rng: random.Random, limits: Limits) -> str:
             if model.static and model.graph.flops() > FLOPS_MAX:
                 return TOO_MUCH
             program = compile_model(model, threads=1)
+            if rng.random() < 0.2:
+                onnx_report(path, {})
+                program.bind(path)
     except TooSlow as error:
         raise RuntimeError("compiling takes too long") from error
     except SmaltiError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from smalti.errors import UnsupportedError
+from smalti.errors import InputError, UnsupportedError
 from smalti.frontend.onnx import load
 from smalti.graph import evaluate
 from smalti.runtime.models import compile_model
@@ -45,6 +46,8 @@ CASES: dict[str, Case] = {
     "Gelu": ([real(3, 4)], {}), "BiasGelu": ([real(3, 4), real(4)], {}),
     "FastGelu": ([real(3, 4), real(4)], {}), "FastGelu without bias": ([real(3, 4)], {}),
     "QuickGelu": ([real(3, 4)], {"alpha": 1.5}),
+    "CDist": ([real(3, 4), real(5, 4)], {}),
+    "CDist of roots": ([real(3, 4), real(5, 4)], {"metric": "euclidean"}),
     "FusedMatMul": ([real(2, 4, 3), real(2, 5, 4)], {"transA": 1, "transB": 1, "alpha": 0.5}),
     "FusedGemm": ([real(3, 4), real(4, 5), real(5)], {"activation": "LeakyRelu",
                                                       "activation_alpha": 0.2}),
@@ -190,3 +193,26 @@ def test_what_a_fused_operator_does_not_compute_is_listed() -> None:
     with pytest.raises(UnsupportedError) as raised:
         load(proto)
     assert "'Swish'" in raised.value.nodes[0].why
+
+
+def test_the_example_of_the_documentation_is_the_rule_that_runs() -> None:
+    """docs/onnx.md adds CDist as a diff of one file."""
+    root = Path(__file__).resolve().parents[2]
+    text = (root / "docs" / "onnx.md").read_text(encoding="utf-8")
+    (diff,) = re.findall(r"```diff\n(.*?)```", text, re.DOTALL)
+    (path,) = re.findall(r"^\+\+\+ b/(.*)$", diff, re.MULTILINE)
+    added = "".join(f"{line[1:]}\n" for line in diff.splitlines()
+                    if line.startswith("+") and not line.startswith("+++"))
+    assert added in (root / path).read_text(encoding="utf-8")
+    assert {"CDist", "CDist of roots"} <= set(CASES)
+
+
+def test_distances_of_what_does_not_fit_are_refused() -> None:
+    proto = model_of("CDist")
+    proto.graph.input[1].type.tensor_type.shape.dim[1].dim_value = 3
+    with pytest.raises(InputError, match=r"CDist.*rows of f32\[3, 4\] and f32\[5, 3\]"):
+        load(proto)
+    proto = model_of("CDist of roots")
+    proto.graph.node[0].attribute[0].s = b"cosine"
+    with pytest.raises(UnsupportedError, match="the metric 'cosine'"):
+        load(proto)

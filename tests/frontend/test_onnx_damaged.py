@@ -16,6 +16,7 @@ from smalti.errors import InputError, SmaltiError, UnsupportedError
 from smalti.frontend.onnx import load
 from smalti.graph.folding import FOLDED_FLOPS_SUM
 from smalti.runtime.models import compile_model
+from smalti.runtime.report import onnx_report
 
 TRIALS = 400
 
@@ -88,6 +89,83 @@ def test_a_tensor_that_holds_less_than_it_says_is_refused_before_anything_is_mad
         [helper.make_tensor_value_info("y", TensorProto.FLOAT16, None)], [lying])
     with pytest.raises(InputError, match="holds 4 bytes, not 12884901888"):
         load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]))
+
+
+PLACES = {
+    "initializer": "<float[2] w = {1, 2}> { y = Add(x, w) }",
+    "node": "{ w = Constant<value: tensor = float[2] {1, 2}>() y = Add(x, w) }",
+    "branch": """{ on = Constant<value: tensor = bool {1}>() y = If (on) <
+        then_branch = yes () => (float[2] p) { w = Constant<value: tensor = float[2] {1, 2}>()
+                                               p = Add(x, w) },
+        else_branch = no () => (float[2] q) { q = Relu(x) }> }""",
+    "function": """{ y = mine.moved(x) } <domain: "mine", opset_import: ["" : 20]> moved(a) => (b)
+        { w = Constant<value: tensor = float[2] {1, 2}>() b = Add(a, w) }"""}
+
+
+@pytest.fixture(params=PLACES)
+def stated(request: pytest.FixtureRequest) -> tuple[onnx.ModelProto, onnx.TensorProto]:
+    """A model that adds the tensor w, and that tensor, wherever it stands."""
+    proto = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 20, "mine" : 1]>
+        m (float[2] x) => (float[2] y) {PLACES[request.param]}""")
+    (tensor,) = (tensor for tensor in fuzz.tensors_of(proto) if list(tensor.dims) == [2])
+    return proto, tensor
+
+
+@pytest.mark.parametrize("dims", [[], [1], [3], [1 << 40], [1 << 62, 1 << 62], [-2], [1] * 40])
+def test_tensors_of_a_size_that_they_do_not_hold_are_refused_wherever_they_stand(
+        stated: tuple[onnx.ModelProto, onnx.TensorProto], dims: list[int], tmp_path: Path) -> None:
+    proto, tensor = stated
+    tensor.dims[:] = dims
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    with pytest.raises(InputError, match="tensor 'w'"):
+        compile_model(tmp_path / "m.onnx", threads=1)
+
+
+@pytest.mark.parametrize("kind", [0, 999, TensorProto.STRING, TensorProto.COMPLEX64,
+                                  TensorProto.DOUBLE, TensorProto.INT4])
+def test_tensors_of_a_dtype_that_they_do_not_hold_are_refused_wherever_they_stand(
+        stated: tuple[onnx.ModelProto, onnx.TensorProto], kind: int) -> None:
+    proto, tensor = stated
+    tensor.data_type = kind
+    with pytest.raises(InputError):
+        compile_model(proto, threads=1)
+
+
+@pytest.mark.parametrize("location", ["/etc/hostname", "../w.bin", "a/../../w.bin", "link.bin", "",
+                                      "C:\\w.bin", "m.onnx/w", ".", "absent", "\0"])
+def test_external_data_outside_the_folder_is_refused_wherever_a_tensor_stands(
+        stated: tuple[onnx.ModelProto, onnx.TensorProto], location: str, tmp_path: Path) -> None:
+    proto, tensor = stated
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "w.bin").write_bytes(bytes(8))
+    (folder / "link.bin").symlink_to(tmp_path / "w.bin")
+    tensor.ClearField("float_data")
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    path = folder / "m.onnx"
+    path.write_bytes(proto.SerializeToString())
+    for use in (load, lambda path: onnx_report(path, {}), lambda path: compile_model(
+            one_node("Relu", [2]), threads=1).bind(path)):
+        with pytest.raises(InputError, match="tensor 'w'"):
+            use(path)
+    with pytest.raises(InputError, match="give the path of the model"):
+        load(proto)
+
+
+def test_a_file_that_is_cut_off_anywhere_is_refused_or_run(
+        stated: tuple[onnx.ModelProto, onnx.TensorProto], tmp_path: Path) -> None:
+    data, path = stated[0].SerializeToString(), tmp_path / "m.onnx"
+    runs = 0
+    for end in range(len(data)):
+        path.write_bytes(data[:end])
+        try:
+            load(path)
+            runs += 1
+        except SmaltiError:
+            pass
+    assert runs < len(data) / 2
 
 
 def test_operands_of_other_dtypes_than_the_standard_allows_are_refused() -> None:

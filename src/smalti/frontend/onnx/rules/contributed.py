@@ -32,6 +32,21 @@ def bias_add(call: Call) -> Value:
     return call[0] + call[1] + call[2]
 
 
+@rule("CDist", domain=MICROSOFT)
+def distances(call: Call) -> Value:
+    """Distances of the rows of a [m, k] to the rows of b [n, k], as [m, n]."""
+    a, b = call[0], call[1]
+    if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[1]:
+        raise InputError(f"rows of {a.type} and {b.type} are compared; matrices of rows of equal "
+                         f"length are expected")
+    metric = call.text("metric", "sqeuclidean")
+    if metric not in ("euclidean", "sqeuclidean"):
+        raise Unsupported(f"the metric {metric!r}")
+    apart = a.reshape(a.shape[0], 1, a.shape[1]) - b
+    squares = call.apply("reduce_sum", apart * apart, axes=(2,), keepdims=0)
+    return call.apply("sqrt", squares) if metric == "euclidean" else squares
+
+
 # ---------------------------------------------------------------------- products
 
 
