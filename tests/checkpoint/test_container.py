@@ -112,7 +112,8 @@ def test_a_damaged_index(tmp_path: Path, table: object) -> None:
 
 
 @pytest.mark.parametrize(("data", "said"), [
-    (b"", "is empty"), (bytes(257) + b"ustar" + bytes(300), "tar archive"),
+    (b"", r"is empty: it holds no byte; expected a model file \(.safetensors, .ckpt, .gguf\)"),
+    (bytes(257) + b"ustar" + bytes(300), "tar archive"),
     (b"\x80\x02K\x05.", "torch.save did not write"), (b"PK\x03\x04" + bytes(60), "damaged zip"),
     (b"GGUF" + bytes(20), "of version 0"), (b"<html>", "web page")])
 def test_what_is_no_model(tmp_path: Path, data: bytes, said: str) -> None:

@@ -16,10 +16,14 @@ from smalti.runtime.inputs import checked_path
 from smalti.runtime.tensor_file import TensorFile, Tensors
 
 HEAD_BYTES = 512
+"""What is read of a file to see its kind: a block of a tar archive, of which the mark stands last.
+"""
 TAR = (257, b"ustar")
+"""Where in its first block a tar archive is marked, and how (POSIX.1-1988)."""
 INTEGERS = {"I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
 """Dtype tags of tensors that are no weights; all others are floats, quantised or not."""
 PICKLES = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
+"""What pickles of the protocols 2 to 5 begin with; torch.save has never written older ones."""
 
 
 def open_tensors(path: str | Path) -> Tensors:
@@ -57,6 +61,9 @@ def _open(path: Path) -> Tensors:
 def _open_one(path: Path) -> Tensors:
     """The tensors of a single file, by its first bytes."""
     head = _head(path)
+    if not head:
+        raise CheckpointError(f"{path} is empty: it holds no byte; expected a model file"
+                              " (.safetensors, .ckpt, .gguf); download or copy it again")
     if head.startswith(GGUF_MAGIC):
         return GgufFile(path)
     safetensors = head[8:9] == b"{"
