@@ -17,8 +17,8 @@ from smalti.benchmark.agreement import relative_error
 from smalti.benchmark.weights import seeded
 from smalti.checkpoint import Companion, open_companion
 from smalti.diffusion.control import Beside, Control, Controls
-from smalti.diffusion.control_kinds import joined, pixels, scaled
 from smalti.errors import InputError
+from smalti.families.controls import SD3, joined
 from smalti.models import (
     CHROMA,
     FLUX_DEV,
@@ -135,10 +135,10 @@ def test_pictures_become_latents_as_each_net_was_trained() -> None:
     vae, hint = tiny.FAMILIES["sd3"].vae, np.float32([0, 0.5, 1])
     _, joint = NETS["SD 3"]
     _, large = NETS["SD 3.5 large"]
-    assert pixels(large, hint).tolist() == pixels(joint, hint).tolist() == [-1, 0, 1]
-    assert pixels(replace(large, canny=True), hint).tolist() == [0.5, 64.25, 128]
-    np.testing.assert_allclose(scaled(joint, hint, vae), hint * 1.5305, rtol=1e-6)
-    np.testing.assert_allclose(scaled(large, hint, vae), (hint - 0.0609) * 1.5305, rtol=1e-5)
+    assert SD3.pixels(large, hint).tolist() == SD3.pixels(joint, hint).tolist() == [-1, 0, 1]
+    assert SD3.pixels(replace(large, canny=True), hint).tolist() == [0.5, 64.25, 128]
+    np.testing.assert_allclose(SD3.scaled(joint, hint, vae), hint * 1.5305, rtol=1e-6)
+    np.testing.assert_allclose(SD3.scaled(large, hint, vae), (hint - 0.0609) * 1.5305, rtol=1e-5)
 
 
 def test_what_cannot_be_is_refused(nets: dict[str, Companion], tmp_path: Path) -> None:

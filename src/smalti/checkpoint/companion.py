@@ -10,64 +10,29 @@ ControlNets are those for UNets, for Flux.1 and for Stable Diffusion 3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from smalti.checkpoint.companion_kind import (
+    TRAINED_ON,
+    CompanionConfig,
+    StatedKind,
+    stored_in,
+)
 from smalti.checkpoint.container import INTEGERS, open_tensors
 from smalti.checkpoint.json_file import read_json
-from smalti.checkpoint.keys import (
-    controlnet_config,
-    taesd_config,
-    taesd_renaming,
-    upscaler_config,
-    upscaler_renaming,
-)
-from smalti.checkpoint.keys.transformer_controlnets import (
-    flux_controlnet_config,
-    sd3_controlnet_config,
-)
 from smalti.checkpoint.tensors import Tensor, held_as
 from smalti.errors import CheckpointError, first_of
-from smalti.families.keys import (
-    FLUX_CONTROLNET_DIFFUSERS,
-    FLUX_CONTROLNET_ORIGINAL,
-    SD3_CONTROLNET_DIFFUSERS,
-    Expression,
-    StoredRows,
-    Table,
-    expressions,
-    sd35_controlnet,
-)
-from smalti.families.keys.renaming import CONTROL, controlnet_renaming
 from smalti.graph import Graph
 from smalti.graph.quantised import Quantised
-from smalti.models import (
-    ControlNetConfig,
-    FluxControlNetConfig,
-    MMDiTControlNetConfig,
-    RrdbConfig,
-    SrvggConfig,
-    TaesdConfig,
-    controlnet_graph,
-    flux_controlnet_graph,
-    sd3_controlnet_graph,
-    taesd_decoder_graph,
-    taesd_encoder_graph,
-    upscaler_graph,
-)
 from smalti.runtime.inputs import checked_path
 from smalti.runtime.tensor_file import Tensors
-
-TransformerControlNetConfig = FluxControlNetConfig | MMDiTControlNetConfig
-CompanionConfig = (ControlNetConfig | TransformerControlNetConfig | RrdbConfig | SrvggConfig
-                   | TaesdConfig)
 
 DENOISER = "model.diffusion_model."
 """What begins the names of parameters that a network reads from the model beside it."""
 WEIGHTS = "diffusion_pytorch_model"
-CONTROL_ORIGINAL, CONTROL_DIFFUSERS = "zero_convs.0.0.weight", "controlnet_down_blocks.0.weight"
 OTHERS = {
     "lora_controlnet": "a Control-LoRA, which needs the weights of the model that it was made for",
     "difference": "a ControlNet stored as the difference to a model",
@@ -75,8 +40,8 @@ OTHERS = {
     "body.0.resnets.0.block1.weight": "a T2I-Adapter",
 }
 """A tensor that a file holds -> what the file is, which is not read here."""
-KIND, CANNY = "control_type", 1
-"""What a ControlNet of 3.5 large was trained on, a number; and the one for edges."""
+CANNY = 1
+"""What a ControlNet of 3.5 large for edges says that it was trained on."""
 
 
 class Companion:
@@ -148,11 +113,11 @@ def open_companion(path: str | Path, pooled: bool | None = None) -> Companion:
                                   f"the ESRGAN family, or TAESD")
     if pooled is None:
         pooled = stated.get("global_pool_conditions", "shuffle" in path.name.lower()) is True
-    tensors = {name: Tensor.of(file, name, expression)
-               for name, expression in _stored(shapes).items()}
+    kind, stored = stored_in(shapes)
+    tensors = {name: Tensor.of(file, name, expression) for name, expression in stored.items()}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    config = _config(path, shapes, stated, pooled, _is_canny(path, file))
-    _check(path, config, shapes)
+    config = kind.config(path, shapes, StatedKind(stated, pooled, _is_canny(path, file)))
+    _check(path, config, kind.graphs(config, shapes), shapes)
     wrong = [name for name, tensor in tensors.items()
              if any(file.dtype(part) in INTEGERS for part in tensor.stored_names)]
     if wrong:
@@ -171,107 +136,17 @@ def _weights(folder: Path) -> Path:
     return min(found, key=lambda file: (file.suffix != ".safetensors", len(file.name)))
 
 
-def _stored(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Expression]:
-    """Where in the file parameters lie, of whichever network has such names."""
-    table = _table(shapes)
-    if table is None:
-        return {name: (StoredRows(original),) for name, original in _renamed(shapes).items()}
-    found, unknown = expressions([name for name in shapes if name != KIND], table)
-    found.update({name: (StoredRows(name),) for name in unknown})
-    return {CONTROL + name: _present(expression, shapes) for name, expression in found.items()}
-
-
-def _table(shapes: Mapping[str, tuple[int, ...]]) -> Table | None:
-    """The keys of a file that holds a ControlNet for a transformer."""
-    if {"controlnet_x_embedder.weight", "x_embedder.weight"} <= shapes.keys():
-        return FLUX_CONTROLNET_DIFFUSERS
-    if {"pos_embed_input.weight", "img_in.weight"} <= shapes.keys():
-        return FLUX_CONTROLNET_ORIGINAL
-    if "pos_embed_input.proj.weight" not in shapes:
-        return None
-    if "context_embedder.weight" in shapes:
-        return SD3_CONTROLNET_DIFFUSERS
-    return sd35_controlnet(shapes)
-
-
-def _present(expression: Expression, shapes: Mapping[str, tuple[int, ...]]) -> Expression:
-    """What is there of an expression: too few rows are told with their number later."""
-    return tuple(part for part in expression if part.name in shapes)
-
-
-def _renamed(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """Internal names -> names in the file, of networks that are stored tensor by tensor."""
-    inner = {name.removeprefix(CONTROL): name for name in shapes if name.startswith(CONTROL)}
-    inner = inner or {name: name for name in shapes}  # else the model beside it is passed over
-    if CONTROL_ORIGINAL in inner:
-        return {CONTROL + name: original for name, original in inner.items()}
-    if CONTROL_DIFFUSERS in inner:
-        rename = controlnet_renaming(inner)
-        return {rename(name): original for name, original in inner.items()}
-    rename = taesd_renaming(shapes)
-    found = {rename(name): name for name in shapes}
-    if any(name.startswith("taesd.") for name in found):
-        return found
-    rename = upscaler_renaming(shapes)
-    return {rename(name): name for name in shapes}
-
-
-def _config(path: Path, shapes: Mapping[str, tuple[int, ...]], stated: Mapping[str, object],
-            pooled: bool, canny: bool) -> CompanionConfig:
-    if f"{CONTROL}controlnet_x_embedder.weight" in shapes:
-        return flux_controlnet_config(path, shapes)
-    if f"{CONTROL}pos_embed_input.proj.weight" in shapes:
-        return sd3_controlnet_config(path, shapes, canny)
-    if any(name.startswith(CONTROL) for name in shapes):
-        groups = stated.get("norm_num_groups")
-        known = {"norm_groups": groups} if isinstance(groups, int) and groups > 0 else {}
-        return controlnet_config(path, shapes, _heads(stated), pooled=pooled, **known)
-    if any(name.startswith("taesd.") for name in shapes):
-        return taesd_config(path, shapes)
-    return upscaler_config(path, shapes)
-
-
 def _is_canny(path: Path, file: Tensors) -> bool:
     """Whether a ControlNet is for edges, as its file or else its name says."""
-    if KIND in file:
-        return file.read(KIND).tolist() in (CANNY, [CANNY])
+    if TRAINED_ON in file:
+        return file.read(TRAINED_ON).tolist() in (CANNY, [CANNY])
     return "canny" in path.name.lower()
 
 
-def _heads(stated: Mapping[str, object]) -> list[int]:
-    """Heads of each level, as a folder of diffusers says; that calls them dimensions."""
-    found = stated.get("num_attention_heads") or stated.get("attention_head_dim")
-    levels = stated.get("block_out_channels")
-    if isinstance(found, int) and isinstance(levels, list):
-        found = [found] * len(levels)
-    if isinstance(found, list) and all(isinstance(count, int) and count > 0 for count in found):
-        return found
-    return []
-
-
-def _graphs(config: CompanionConfig, shapes: Mapping[str, tuple[int, ...]]) -> list[Graph]:
-    """The smallest graphs that read all of a network."""
-    if isinstance(config, FluxControlNetConfig):
-        return [flux_controlnet_graph(config, 1, 2, 2, 1)]
-    if isinstance(config, MMDiTControlNetConfig):
-        return [sd3_controlnet_graph(config, 1, 2, 2, 1)]
-    if isinstance(config, ControlNetConfig):
-        side = 2 ** (len(config.unet.block_channels) - 1)
-        return [controlnet_graph(config, 1, side, side, tokens=1)]
-    if isinstance(config, TaesdConfig):
-        side, halves = config.downscale, []
-        if any(name.startswith("taesd.decoder.") for name in shapes):
-            halves.append(taesd_decoder_graph(config, 1, 1, 1))
-        if any(name.startswith("taesd.encoder.") for name in shapes):
-            halves.append(taesd_encoder_graph(config, 1, side, side))
-        return halves
-    side = config.unshuffle if isinstance(config, RrdbConfig) else 1
-    return [upscaler_graph(config, 1, side, side)]
-
-
-def _check(path: Path, config: CompanionConfig, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def _check(path: Path, config: CompanionConfig, graphs: Sequence[Graph],
+           shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Raise CheckpointError unless the tensors are just those that the network has."""
-    expected = {name: value.shape for graph in _graphs(config, shapes)
+    expected = {name: value.shape for graph in graphs
                 for name, value in graph.parameters.items() if not name.startswith(DENOISER)}
     wrong = [f"{name} is {shapes.get(name, 'missing')}, expected {expected.get(name, 'no such')}"
              for name in sorted(expected.keys() | shapes.keys())

@@ -1,8 +1,8 @@
 """ControlNets in a picture: which, how much, and when.
 
 Zhang et al. 2023, "Adding Conditional Control to Text-to-Image Diffusion Models", arXiv:2302.05543.
-Several are added up, those of transformers, too (see `control_kinds`). Each reads both prompts, as
-the denoiser does ("balanced").
+Several are added up, those of transformers, too (see `families.controls`). Each reads both prompts,
+as the denoiser does ("balanced").
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from PIL import Image
 
 from smalti.checkpoint import Companion, open_companion
 from smalti.checkpoint.adapters import Adapted, changed
-from smalti.diffusion import control_kinds
 from smalti.diffusion.denoiser import Conditioning
 from smalti.diffusion.edges import canny
 from smalti.diffusion.residents import UNCHANGED, Resident, Residents, Wanted, ignore
 from smalti.errors import InputError
+from smalti.families.controls import CONTROL_KINDS, ControlKind, control_kind, joined
 from smalti.graph.quantised import Quantised
 from smalti.models import VaeConfig, tileable
 from smalti.runtime import Program, compile_graph
@@ -59,6 +59,11 @@ class Control:
         """One of a ControlNet in a file of any format or a diffusers folder; the options are those
         of the class. Raises CheckpointError for anything else."""
         return cls(open_companion(path), picture, **options)
+
+    @property
+    def net_kind(self) -> ControlKind:
+        """What is known of ControlNets like this one."""
+        return CONTROL_KINDS[type(self.net.config)]
 
     def text(self) -> str:
         """What the text of a picture tells of it, as A1111 writes it."""
@@ -174,7 +179,7 @@ class Controls:
     def __post_init__(self) -> None:
         for use in self.uses:
             _check(use, self.denoiser)
-        self.joined = control_kinds.joined(self.denoiser, [use.net.config for use in self.uses])
+        self.joined = joined(self.denoiser, [use.net.config for use in self.uses])
 
     def read(self, height: int, width: int) -> None:
         """Read all pictures, for a latent of this size."""
@@ -191,7 +196,8 @@ class Controls:
         for number, use in enumerate(self.uses):
             if not use.counts(step):
                 continue
-            given = {"latent": latents[:, :control_kinds.latent_channels(use.net.config)],
+            channels = use.net_kind.latent_channels(use.net.config)
+            given = {"latent": latents[:, :channels],
                      "timesteps": timesteps, **conditioning,
                      **self._own(number, latents, conditioning)}
             with self.residents.turn:
@@ -201,8 +207,8 @@ class Controls:
                 if sources[number]:
                     scaled = outputs[sources[number]] * np.float32(use.strength)
                     found[name] = found[name] + scaled if name in found else scaled
-        shapes = control_kinds.shapes(self.denoiser, list(self.joined.sources), len(latents),
-                                      *latents.shape[2:])
+        shapes = self.uses[0].net_kind.shapes(self.denoiser, list(self.joined.sources),
+                                              len(latents), *latents.shape[2:])
         return {name: found[name] if name in found else np.zeros(shapes[name], np.float32)
                 for name in self.joined.sources}
 
@@ -213,7 +219,7 @@ class Controls:
         weights = Joined(net, self.beside and self.beside.weights)
 
         def build(like: Program | None) -> Program:
-            graph = control_kinds.graph(net.config, self.denoiser, *shape)
+            graph = use.net_kind.graph(net.config, self.denoiser, *shape)
             if self.tiling:
                 graph = tileable(graph, self.tiling)
             self.progress("compiling the ControlNet")
@@ -236,21 +242,21 @@ class Controls:
         use = self.uses[number]
         hint = self._hint(number, *latents.shape[2:])
         return {"hint": np.broadcast_to(hint, (len(latents), *hint.shape)),
-                **control_kinds.conditions(use.net.config, len(latents), conditioning, use.kind)}
+                **use.net_kind.conditions(use.net.config, len(latents), conditioning, use.kind)}
 
     def _hint(self, number: int, height: int, width: int) -> Floats:
         """What a net reads of its picture, for a latent of this size."""
         key = (number, width, height)
         if key not in self._hints:
             use = self.uses[number]
-            factor = control_kinds.pixels_per_latent(use.net.config)
+            factor = use.net_kind.downscale(use.net.config)
             if factor:
                 self._hints[key] = use.hint(factor * width, factor * height)
             else:
                 vae, encode = self.beside.vae, self.beside.encode
                 hint = use.hint(vae.downscale * width, vae.downscale * height)
-                mean = encode(control_kinds.pixels(use.net.config, hint))
-                self._hints[key] = control_kinds.scaled(use.net.config, mean, vae)
+                mean = encode(use.net_kind.pixels(use.net.config, hint))
+                self._hints[key] = use.net_kind.scaled(use.net.config, mean, vae)
         return self._hints[key]
 
 
@@ -260,8 +266,24 @@ def _key(net: Companion) -> Hashable:
 
 
 def _check(use: Control, denoiser: object) -> None:
-    """Raise InputError for a use that cannot be."""
-    control_kinds.check(use.net.path, use.net.config, denoiser, use.kind)
+    """Raise InputError for a use that cannot be: of a net that was made for another denoiser, of an
+    unknown kind of picture, or with numbers outside their ranges."""
+    path, net, kind = use.net.path, use.net.config, control_kind(use.net.config)
+    if kind is None:
+        raise InputError(f"{path} is no ControlNet")
+    if type(denoiser) is not kind.denoiser:
+        raise InputError(f"{path} is a ControlNet for {kind.words}, and this model has none")
+    theirs, fields = kind.same(net)
+    for what in fields:
+        if getattr(denoiser, what) != getattr(theirs, what):
+            raise InputError(
+                f"{path} was made for another model: its {what} are {getattr(theirs, what)}, "
+                f"those of the denoiser {getattr(denoiser, what)}")
+    if why := kind.refuses(net):
+        raise InputError(f"{path} {why}")
+    if (count := kind.kinds(net)) and not 0 <= use.kind < count:
+        raise InputError(f"{path} knows {count} kinds of pictures, 0 to {count - 1}; got "
+                         f"{use.kind}")
     if not 0 <= use.start <= use.end <= 1:
         raise InputError(f"a ControlNet counts from {use.start} to {use.end}; expected 0 <= start "
                          f"<= end <= 1")

@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from smalti.checkpoint import Companion, open_companion
+from smalti.checkpoint.companion_kind import TAESD, kind_of
 from smalti.diffusion.result import to_image
 from smalti.errors import InputError
 from smalti.models import TaesdConfig, taesd_decoder_graph
@@ -37,7 +38,7 @@ class Preview:
         Raises CheckpointError for a file of something else, InputError for one without a decoder.
         """
         net = open_companion(path)
-        if not isinstance(net.config, TaesdConfig) or "taesd.decoder.1.weight" not in net:
+        if kind_of(net.config) is not TAESD or "taesd.decoder.1.weight" not in net:
             raise InputError(f"{path} holds no decoder of a tiny autoencoder; expected TAESD")
         return cls(net, threads, chosen(device))
 

@@ -14,10 +14,11 @@ import numpy as np
 from PIL import Image
 
 from smalti.checkpoint import Companion, open_companion
+from smalti.checkpoint.companion_kind import UPSCALER, kind_of
 from smalti.diffusion.residents import Residents, Wanted, ignore
 from smalti.diffusion.tiles import tiles
 from smalti.errors import InputError
-from smalti.models import RrdbConfig, SrvggConfig, upscaler_graph
+from smalti.models import upscaler_graph
 from smalti.runtime import Program, compile_graph
 from smalti.runtime.choice import chosen
 
@@ -53,7 +54,7 @@ class Upscaler:
         Raises CheckpointError for anything else, InputError for an unknown device.
         """
         net = open_companion(path)
-        if not isinstance(net.config, RrdbConfig | SrvggConfig):
+        if kind_of(net.config) is not UPSCALER:
             raise InputError(f"{path} holds a {type(net.config).__name__.removesuffix('Config')}; "
                              f"expected an upscaler of the ESRGAN family")
         return cls(net, precision, threads, progress, chosen(device))
@@ -102,7 +103,7 @@ class Upscaler:
     def _enlarged(self, colours: Floats, tile: int) -> Floats:
         """colours f32[c, h, w] in [0, 1] -> f32[c, s h, s w]."""
         channels, height, width = colours.shape
-        step, s = getattr(self.net.config, "unshuffle", 1), self.scale
+        step, s = self.net.config.unshuffle, self.scale
         padded = np.pad(colours, ((0, 0), (0, -height % step), (0, -width % step)), mode="edge")
         rows, columns = (list(tiles(extent, tile - tile % step, OVERLAP, step))
                          for extent in padded.shape[1:])

@@ -241,10 +241,16 @@ class RrdbConfig:
     unshuffle: int = 1
     image_channels: int = 3
 
+    title = "an ESRGAN"
+
     @property
     def scale(self) -> float:
         """Pixels of the result per pixel of the image, along one side."""
         return 2**self.doublings / self.unshuffle
+
+    def outline(self) -> str:
+        """Its size, in words."""
+        return f"{self.blocks} blocks of {self.channels} channels"
 
 
 @dataclass(frozen=True)
@@ -256,6 +262,14 @@ class SrvggConfig:
     convolutions: int = 16
     scale: int = 4
     image_channels: int = 3
+
+    title = "a compact Real-ESRGAN"
+    unshuffle = 1
+    """Pixels of a side that become channels: none, as of an ESRGAN without it."""
+
+    def outline(self) -> str:
+        """Its size, in words."""
+        return f"{self.convolutions} convolutions of {self.channels} channels"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,268 @@
+"""Kinds of ControlNets, one record each: which denoiser they fit, what they read, what they give.
+
+Those of a UNet give one array for each of its blocks. Those of a transformer give fewer: each is
+added behind several blocks, and by which these are, several nets are joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from smalti.families.record import Floats
+from smalti.graph import Graph
+from smalti.models import (
+    ControlNetConfig,
+    FluxConfig,
+    FluxControlNetConfig,
+    MMDiTConfig,
+    MMDiTControlNetConfig,
+    UNetConfig,
+    VaeConfig,
+    controlnet_graph,
+    flux_control_places,
+    flux_controlnet_graph,
+    sd3_control_places,
+    sd3_controlnet_graph,
+)
+from smalti.models.denoiser_config import DenoiserConfig
+
+PATCH = 2
+"""Side of the square of pixels of a latent that transformers make a token of."""
+
+USUAL_GUIDANCE = 3.5
+"""What a ControlNet of Flux dev is told beside a model that is told nothing."""
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class JoinedControl:
+    """Several ControlNets as the graph of a denoiser is told of them.
+
+    `control` is its argument of that name; `sources` are, for each input that it has for that, the
+    outputs of the nets that add up to it, in their order, "" for a net that adds nothing there.
+    """
+
+    control: object
+    sources: Mapping[str, tuple[str, ...]]
+
+
+def _in_unit_range(net: Any, hint: Floats) -> Floats:
+    return 2 * hint - 1
+
+
+def _shifted(net: Any, vae: VaeConfig) -> float:
+    return vae.shift_factor
+
+
+def _nothing(net: Any, rows: int, given: Mapping[str, Floats], kind: int) -> dict[str, Floats]:
+    return {}
+
+
+def _latent_of_net(net: Any) -> int:
+    return net.in_channels
+
+
+def _token_shapes(denoiser: DenoiserConfig, names: Sequence[str], rows: int, height: int,
+                  width: int) -> dict[str, tuple[int, ...]]:
+    tokens = height // PATCH * (width // PATCH)
+    return dict.fromkeys(names, (rows, tokens, denoiser.hidden_size))
+
+
+@dataclass(frozen=True)
+class ControlKind:
+    """A kind of ControlNets; `net` is the configuration of one of them.
+
+    config           the class of its configurations, and `denoiser` that of the denoisers
+    words            these, in a sentence
+    graph            (net, denoiser, rows, height, width, tokens) -> its graph
+    joined           (denoiser, nets) -> the nets as one
+    shapes           (denoiser, names of what is added, rows, height, width) -> their shapes
+    same             (net) -> where the fields are in which it must agree with the denoiser, which
+    kinds            (net) -> the kinds of pictures that a union knows, 0 for one that is none
+    refuses          (net) -> why it cannot be used, "" where it can
+    latent_channels  (net) -> channels of the latent that it reads, the first of the denoiser's
+    downscale        (net) -> pixels of the picture per latent pixel, along one side; 0 for one that
+                     reads a latent
+    pixels           (net, picture in [0, 1]) -> as the autoencoder encodes it for the net
+    shift            (net, autoencoder) -> what is taken off the encoder's mean
+    conditions       (net, rows, what the denoiser is told, kind of the picture) -> what the net is
+                     told besides latent, time and text
+    """
+
+    config: type
+    denoiser: type
+    words: str
+    graph: Callable[..., Graph]
+    joined: Callable[[Any, Sequence[Any]], JoinedControl]
+    same: Callable[[Any], tuple[Any, list[str]]]
+    kinds: Callable[[Any], int]
+    shapes: Callable[..., Shapes] = _token_shapes
+    refuses: Callable[[Any], str] = lambda net: ""
+    latent_channels: Callable[[Any], int] = _latent_of_net
+    downscale: Callable[[Any], int] = lambda net: 0
+    pixels: Callable[[Any, Floats], Floats] = _in_unit_range
+    shift: Callable[[Any, VaeConfig], float] = _shifted
+    conditions: Callable[..., dict[str, Floats]] = _nothing
+
+    def scaled(self, net: object, mean: Floats, vae: VaeConfig) -> Floats:
+        """The latent of a picture, of the encoder's mean, as a net reads it."""
+        return (mean - np.float32(self.shift(net, vae))) * np.float32(vae.scaling_factor)
+
+
+# ---------------------------------------------------------------------- UNets
+
+
+def _unet_shapes(unet: UNetConfig, names: Sequence[str], rows: int, height: int,
+                 width: int) -> Shapes:
+    graph = controlnet_graph(ControlNetConfig(unet), rows, height, width, tokens=1)
+    return {name: value.shape for name, value in graph.outputs.items()}
+
+
+def _unet_joined(unet: UNetConfig, nets: Sequence[ControlNetConfig]) -> JoinedControl:
+    names = _unet_shapes(unet, (), 1, unet.multiple, unet.multiple)
+    return JoinedControl(True, {name: (name,) * len(nets) for name in names})
+
+
+def _unet_same(net: ControlNetConfig) -> tuple[UNetConfig, list[str]]:
+    fields = ["block_channels", "res_blocks", "vector_dim"]
+    return net.unet, fields + ["context_dim"] * any(net.unet.attention)
+
+
+def _types(net: ControlNetConfig, rows: int, given: Mapping[str, Floats],
+           kind: int) -> dict[str, Floats]:
+    return {"types": np.eye(net.types, dtype=np.float32)[[kind]]} if net.types else {}
+
+
+UNET = ControlKind(
+    config=ControlNetConfig,
+    denoiser=UNetConfig,
+    words="a UNet",
+    graph=lambda net, denoiser, *shape: controlnet_graph(net, *shape),
+    joined=_unet_joined,
+    same=_unet_same,
+    kinds=lambda net: net.types,
+    shapes=_unet_shapes,
+    latent_channels=lambda net: net.unet.in_channels,
+    downscale=lambda net: net.downscale,
+    conditions=_types,
+)
+
+
+# ---------------------------------------------------------------------- transformers
+
+
+def _joined_behind(places: Mapping[str, Sequence[Sequence[int]]]) -> tuple[list, dict]:
+    """Kind of block -> for each net, behind each block the number of what it adds there, or -1; as
+    the argument of each kind, and the outputs that add up to each input."""
+    merged, sources = [], {}
+    for kind, of_nets in places.items():
+        blocks = max(map(len, of_nets))
+        behind = [tuple(each[block] if each else -1 for each in of_nets) for block in range(blocks)]
+        sums = list(dict.fromkeys(numbers for numbers in behind if max(numbers) >= 0))
+        merged.append(tuple(sums.index(numbers) if numbers in sums else -1 for numbers in behind))
+        for i, numbers in enumerate(sums):
+            sources[f"control.{kind}{i}"] = tuple(
+                f"control.{kind}{number}" if number >= 0 else "" for number in numbers)
+    return merged, sources
+
+
+def _flux_joined(flux: FluxConfig, nets: Sequence[FluxControlNetConfig]) -> JoinedControl:
+    double, single = zip(*(flux_control_places(net, flux) for net in nets), strict=True)
+    merged, sources = _joined_behind({"double.": double, "single.": single})
+    return JoinedControl(tuple(merged), sources)
+
+
+def _flux_conditions(net: FluxControlNetConfig, rows: int, given: Mapping[str, Floats],
+                     kind: int) -> dict[str, Floats]:
+    found: dict[str, Floats] = {}
+    if net.modes:
+        found["mode"] = np.full(rows, kind, np.int32)
+    if net.guidance and "guidance" not in given:
+        found["guidance"] = np.full(rows, USUAL_GUIDANCE, np.float32)
+    return found
+
+
+FLUX = ControlKind(
+    config=FluxControlNetConfig,
+    denoiser=FluxConfig,
+    words="FLUX.1",
+    graph=lambda net, denoiser, *shape: flux_controlnet_graph(net, *shape),
+    joined=_flux_joined,
+    same=lambda net: (net, ["hidden_size", "pooled_dim", "context_dim", "heads"]),
+    kinds=lambda net: net.modes,
+    downscale=lambda net: 2 ** (len(net.hint_channels) - 1) if net.hint_channels else 0,
+    conditions=_flux_conditions,
+)
+
+
+def _sd3_joined(mmdit: MMDiTConfig, nets: Sequence[MMDiTControlNetConfig]) -> JoinedControl:
+    (merged,), sources = _joined_behind({"": [sd3_control_places(net, mmdit) for net in nets]})
+    return JoinedControl(merged, sources)
+
+
+def _sd3_graph(net: MMDiTControlNetConfig, denoiser: MMDiTConfig, *shape: int) -> Graph:
+    """Without text, tokens are the model's own."""
+    return sd3_controlnet_graph(
+        net if net.joint else replace(net, positions=denoiser.positions), *shape)
+
+
+def _sd3_pixels(net: MMDiTControlNetConfig, hint: Floats) -> Floats:
+    """The authors of the net for edges of 3.5 large have trained it with pixels in another range.
+    """
+    return hint * np.float32(127.5) + np.float32(0.5) if net.canny else 2 * hint - 1
+
+
+def _sd3_conditions(net: MMDiTControlNetConfig, rows: int, given: Mapping[str, Floats],
+                    kind: int) -> dict[str, Floats]:
+    """Those of InstantX were trained without the text as a whole."""
+    return {"pooled": np.zeros_like(given["pooled"])} if net.joint else {}
+
+
+def _sd3_refuses(net: MMDiTControlNetConfig) -> str:
+    return "" if net.hint_channels == net.in_channels else (
+        f"is a ControlNet for inpainting, which reads {net.hint_channels} channels; those are not "
+        f"made of a picture alone")
+
+
+SD3 = ControlKind(
+    config=MMDiTControlNetConfig,
+    denoiser=MMDiTConfig,
+    words="Stable Diffusion 3",
+    graph=_sd3_graph,
+    joined=_sd3_joined,
+    same=lambda net: (net, ["hidden_size", "pooled_dim", *["context_dim", "heads"] * net.joint]),
+    kinds=lambda net: 0,
+    refuses=_sd3_refuses,
+    pixels=_sd3_pixels,
+    shift=lambda net, vae: 0.0 if net.joint else vae.shift_factor,  # as InstantX trained
+    conditions=_sd3_conditions,
+)
+
+CONTROL_KINDS: Mapping[type, ControlKind] = {kind.config: kind for kind in (UNET, FLUX, SD3)}
+"""Class of a ControlNet's configuration -> its kind."""
+
+
+def control_kind(net: object) -> ControlKind | None:
+    """The kind of a ControlNet by its configuration; None for a network that is none.
+
+    >>> control_kind(FluxControlNetConfig(3072, 24, 12288)).words
+    'FLUX.1'
+    """
+    return CONTROL_KINDS.get(type(net))
+
+
+def joined(denoiser: DenoiserConfig, nets: Sequence[object]) -> JoinedControl:
+    """ControlNets of one kind as one.
+
+    >>> from smalti.models import FLUX_DEV
+    >>> small = FluxControlNetConfig(3072, 24, 12288, double_blocks=2, single_blocks=0)
+    >>> both = joined(FLUX_DEV, [small, small])
+    >>> both.sources["control.double.1"], len(both.control[0]), both.control[1]
+    (('control.double.1', 'control.double.1'), 19, ())
+    """
+    return CONTROL_KINDS[type(nets[0])].joined(denoiser, nets)
