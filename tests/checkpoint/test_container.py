@@ -112,7 +112,8 @@ def test_a_damaged_index(tmp_path: Path, table: object) -> None:
 
 
 @pytest.mark.parametrize(("data", "said"), [
-    (b"", r"is empty: it holds no byte; expected a model file \(.safetensors, .ckpt, .gguf\)"),
+    (b"", r"x.ckpt is empty; expected a model file \(.safetensors, .ckpt, "), (b"x", "model file"),
+    (bytes(99), r"is something else: expected a model file \(.safetensors, .ckpt, .pt, .pth, .bin"),
     (bytes(257) + b"ustar" + bytes(300), "tar archive"),
     (b"\x80\x02K\x05.", "torch.save did not write"), (b"PK\x03\x04" + bytes(60), "damaged zip"),
     (b"GGUF" + bytes(20), "of version 0"), (b"<html>", "web page")])

@@ -401,3 +401,10 @@ def test_a_bug_shows_its_traceback(model_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(pipeline.Pipeline, "_decoded", fail)
     result = run("generate", "x", "-m", model_path, "--threads", 1)
     assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_every_command_says_what_it_does_in_a_line_that_is_not_cut_off() -> None:
+    listed = [line for command in ((), ("export",), ("dojo",))
+              for line in run(*command, "--help").stdout.partition("Commands:")[2].splitlines()]
+    assert len([line for line in listed if line]) >= 18
+    assert not [line for line in listed if line.endswith("...")]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from smalti.cli.output import check_writable, output_paths, part_path, write_png
+from smalti.cli.output import (
+    check_writable, output_paths, part_path, replace_file, write_png,
+)
 from smalti.errors import OutputError
+from smalti.runtime.container import replaced
 
 
 @pytest.mark.parametrize(("pattern", "count", "expected"), [
@@ -86,3 +90,33 @@ def test_a_full_disk_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(OutputError, match="No space left on device"):
         write_png(Image.new("RGB", (4, 4)), tmp_path / "a.png", "")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "a.png"
+    os.mkfifo(pipe)
+    with pytest.raises(OutputError, match="it is no file; give the name of a file"):
+        check_writable([pipe])
+    with pytest.raises(OutputError, match="it is no file"):
+        replace_file(pipe, b"x")
+    with pytest.raises(OutputError, match="it is no file"), replaced(pipe):
+        pass
+    assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
+
+
+@pytest.mark.parametrize("write", [replace_file, lambda path, content: wrote(path, content)])
+def test_a_link_stays_and_what_it_stands_for_is_replaced(
+        tmp_path: Path, write: Callable[[Path, bytes], None]) -> None:
+    whole, link = tmp_path / "folder" / "whole", tmp_path / "link"
+    whole.parent.mkdir()
+    whole.write_bytes(b"old")
+    link.symlink_to(whole)
+    check_writable([link])
+    write(link, b"new")
+    assert link.is_symlink() and whole.read_bytes() == b"new"
+    assert sorted(tmp_path.rglob("*")) == [whole.parent, whole, link]
+
+
+def wrote(path: Path, content: bytes) -> None:
+    with replaced(path) as stream:
+        stream.write(content)

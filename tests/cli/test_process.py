@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from smalti.cli.streams import PIPE_CLOSED
+
 START_SECONDS_MAX = 0.3
 SMALTI = [sys.executable, "-m", "smalti"]
 
@@ -138,6 +140,28 @@ def test_ctrl_c_stays_ignored_where_it_was(environment: dict[str, str]) -> None:
             "end_at_once()\n"
             "with ending_at_once(), raising(): os.kill(os.getpid(), signal.SIGINT)\n")
     assert not subprocess.run([sys.executable, "-c", code], env=environment).returncode
+
+
+def test_a_full_disk_behind_standard_output_is_one_message(environment: dict[str, str]) -> None:
+    for arguments in (["--help"], ["devices", "rtx_4060"]):
+        with open("/dev/full", "w") as full:
+            found = subprocess.run([*SMALTI, *arguments], env=environment, stdout=full,
+                                   stderr=subprocess.PIPE, text=True)
+        assert found.returncode == 2
+        assert found.stderr.strip() == ("Error: cannot write to standard output: No space left on "
+                                        "device; send it elsewhere, or make room")
+        with open("/dev/full", "w") as full:  # nobody can be told, and what was asked for is done
+            found = subprocess.run([*SMALTI, *arguments], env=environment, stderr=full,
+                                   stdout=subprocess.PIPE, text=True)
+        assert found.returncode == 0 and found.stdout
+
+
+def test_a_reader_that_has_seen_enough_ends_the_command_quietly(
+        environment: dict[str, str]) -> None:
+    process = subprocess.Popen([*SMALTI, "devices", "rtx_4060"], env=environment,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    assert process.stderr.read() == "" and process.wait() == PIPE_CLOSED
 
 
 def test_closed_streams_and_names_that_are_no_text(

@@ -15,6 +15,8 @@ from smalti.errors import CheckpointError
 from smalti.runtime.inputs import checked_path
 from smalti.runtime.tensor_file import TensorFile, Tensors
 
+KINDS = ".safetensors, .ckpt, .pt, .pth, .bin or .gguf"
+"""Endings of the files that are read; which kind one is, is seen in its first bytes."""
 HEAD_BYTES = 512
 """What is read of a file to see its kind: a block of a tar archive, of which the mark stands last.
 """
@@ -61,9 +63,6 @@ def _open(path: Path) -> Tensors:
 def _open_one(path: Path) -> Tensors:
     """The tensors of a single file, by its first bytes."""
     head = _head(path)
-    if not head:
-        raise CheckpointError(f"{path} is empty: it holds no byte; expected a model file"
-                              " (.safetensors, .ckpt, .gguf); download or copy it again")
     if head.startswith(GGUF_MAGIC):
         return GgufFile(path)
     safetensors = head[8:9] == b"{"
@@ -73,12 +72,12 @@ def _open_one(path: Path) -> Tensors:
         raise CheckpointError(f"{path} is a tar archive, as PyTorch wrote before version 0.1.10 or"
                               " somebody packed; expected a model file; unpack it, or take another"
                               " file of the same model")
-    return TensorFile(path)
+    return TensorFile(path, f"expected a model file ({KINDS})")
 
 
 def _head(path: Path) -> bytes:
     if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for a writer
-        raise CheckpointError(f"{path} cannot be read: it is not a regular file; give a model file"
-                              " (.safetensors, .ckpt, .gguf)")
+        raise CheckpointError(f"{path} cannot be read: it is not a regular file; give a model file "
+                              f"({KINDS})")
     with open(path, "rb") as stream:
         return stream.read(HEAD_BYTES)

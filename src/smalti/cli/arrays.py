@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from smalti.cli.output import check_writable, part_path
+from smalti.cli.output import check_writable, whole_file
 from smalti.errors import InputError, OutputError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def read_inputs(texts: Sequence[str]) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     for text in texts:
         name, given, path = text.partition("=")
-        if not given and not name.endswith(".npz"):
+        if not name or (not path if given else not name.endswith(".npz")):
             raise InputError(f"the input is {text!r}; expected NAME=FILE.npy, or FILE.npz")
         arrays = _loaded(path if given else name)
         if not isinstance(arrays, dict):
@@ -176,19 +176,10 @@ def file_names(names: Sequence[str]) -> list[str]:
 
 
 def _save(path: Path, value: np.ndarray | Mapping[str, np.ndarray]) -> None:
-    import os
-
     import numpy as np
 
-    part = part_path(path)
-    try:
-        with open(part, "wb") as stream:
-            if isinstance(value, Mapping):
-                np.savez(stream, **value)
-            else:
-                np.save(stream, value, allow_pickle=False)
-        os.replace(part, path)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(path) as stream:
+        if isinstance(value, Mapping):
+            np.savez(stream, **value)
+        else:
+            np.save(stream, value, allow_pickle=False)

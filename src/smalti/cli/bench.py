@@ -49,9 +49,10 @@ def names(text: str | None) -> tuple[str, ...]:
 def bench(peers: str | None, models: str | None, device: str, precision: str, threads: int | None,
           objective: str, rounds: int, exports: Path | None, json_path: Path | None,
           chart_path: Path | None) -> None:
-    """Measure whole models with seeded weights, alone or in turns with other engines.
+    """Measure whole models, alone or beside other engines.
 
-    Exit code 1 when a bound is missed.
+    Weights and inputs are random numbers from a fixed seed; engines take turns, so that all meet
+    the same state of the machine. Exit code 1 when a result is slower or less exact than asked for.
     """
     with ending_at_once():
         from smalti import settings
@@ -67,6 +68,9 @@ def bench(peers: str | None, models: str | None, device: str, precision: str, th
     if chart_path is not None and chart_path.suffix not in (".svg", ".png"):
         raise InputError(f"--chart is {chart_path}; give a name that ends in .svg or .png")
     check_writable([path for path in (json_path, chart_path) if path])
+    if models is not None and not names(models):
+        raise InputError(f"--models is {models!r}; expected some of {', '.join(suite.CASES)}, with "
+                         f"commas")
     cases = suite.chosen(names(models) or tuple(suite.CASES))
     if threads is None:
         threads = 1 if checked(objective) == "throughput" else settings.threads()

@@ -36,9 +36,10 @@ ENGINE, ONNX = ".smalti", ".onnx"
 def compile(model: Path, output: Path | None, target: str | None, precision: str | None,
             threads: int | None, objective: str | None, shapes: tuple[str, ...],
             weights: Path | None, with_weights: bool) -> None:
-    """Compile MODEL (.onnx, or .smalti for other targets) to an engine file.
+    """Compile MODEL to an engine file, which starts at once.
 
-    The file runs with `smalti run` and smalti.load, with these weights or others.
+    MODEL is an .onnx file, or an engine file (.smalti) to compile for other CPUs. The result runs
+    with `smalti run` and smalti.load, with these weights or others.
     """
     wanted = parse_shapes(shapes)
     if not model.is_file():
@@ -48,6 +49,12 @@ def compile(model: Path, output: Path | None, target: str | None, precision: str
         if output == model:
             raise InputError(f"{model} is an engine file already; give another with -o")
     check_apart(output, model, weights)
+    if output.suffix != ENGINE:
+        raise InputError(f"the output is {output}; give a name that ends in {ENGINE}, by which "
+                         f"`smalti run` knows an engine file")
+    if target is not None and not names(target):
+        raise InputError(f"--target is {target!r}; expected avx2, avx512 or avx512_bf16, or "
+                         f"several with commas")
     check_writable([output])
     with ending_at_once():
         from smalti.runtime import engine

@@ -25,7 +25,10 @@ from smalti.cli.output import check_apart, check_writable, whole_file
               metavar="PATH", help="Text encoder to put in; once for each.")
 def convert(file: Path, output: Path, precision: str | None, vae: Path | None,
             text_encoders: tuple[Path, ...]) -> None:
-    """Write the weights of FILE, in any format or a diffusers folder, to another file."""
+    """Write weights as .safetensors or .gguf.
+
+    FILE is a checkpoint in any format that Smalti reads, or a diffusers folder.
+    """
     started = time.perf_counter()
     check_apart(output, file, vae, *text_encoders)
     check_writable([output])

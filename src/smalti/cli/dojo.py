@@ -24,7 +24,11 @@ CHART_WIDTH = 560
 
 @click.group()
 def dojo() -> None:
-    """Train schedulers on simulated devices, and score them on measured ones."""
+    """Train and judge agents that schedule kernels.
+
+    An agent chooses the schedule (tile sizes and the like) of a kernel, knowing the kernel and what
+    earlier choices cost. See docs/dojo.md.
+    """
 
 
 def trains(command: Callable[..., None]) -> Callable[..., None]:
@@ -42,7 +46,10 @@ def trains(command: Callable[..., None]) -> Callable[..., None]:
               help="The agent, .npz.")
 @trains
 def train(output: Path, name: str, seconds: float, seed: int) -> None:
-    """Train the baseline agent."""
+    """Train the baseline agent on simulated devices.
+
+    It is a small policy network; its weights are written as an .npz file.
+    """
     with ending_at_once():
         from smalti import dojo as room
     check_writable([output])
@@ -64,10 +71,11 @@ def train(output: Path, name: str, seconds: float, seed: int) -> None:
               metavar="FILE", help="Regret curves of the last task, .svg or .png.")
 def score(agent: Path | None, name: str, seconds: float, seed: int, count: int,
           timings: Path | None, here: bool, chart_path: Path | None) -> None:
-    """Time of the best of the first 1, 10 and 100 schedules over that of the best of all.
+    """Print how soon each contender finds a good schedule.
 
-    Contenders are the timing model, a search that learns from what it measures, the agent, the
-    order of another device, and chance.
+    The numbers are times: the best of the first 1, 10 and 100 schedules that a contender tries,
+    divided by the best of all. Contenders are the timing model, a search that learns from what it
+    measures, the agent, the order that is best on another device, and chance.
     """
     with ending_at_once():
         import numpy as np

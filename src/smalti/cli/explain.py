@@ -68,8 +68,10 @@ def terminal_columns() -> int | None:
 def explain(model: str | None, part: str | None, size: str | None, threads: int | None,
             precision: str | None, shapes: tuple[str, ...], device: str | None,
             objective: str | None, every: bool) -> None:
-    """Show what MODEL becomes: its kernels by form, how long they are expected to take and what
-    limits them, the longest of them, and memory.
+    """Show the kernels that MODEL becomes, and their times.
+
+    That is: kernels by form, how long they are expected to take and what limits them, the longest
+    of them, and memory.
 
     MODEL is a checkpoint (default: the model that ships with Smalti), an .onnx model or a .smalti
     engine file.

@@ -37,7 +37,10 @@ def reads_model(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--precision", default="f32", show_default=True,
               help="What matrices and windows are stored as: f32 or f16.")
 def ggml(model: Path, shapes: tuple[str, ...], output: Path, precision: str) -> None:
-    """Write a C++ project that computes MODEL, an .onnx file, with ggml."""
+    """Write a C++ project that computes MODEL with ggml.
+
+    MODEL is an .onnx file. The project holds its weights, and a program that runs it.
+    """
     opened = load(model, shapes)
     from smalti.export.ggml import export as write
 
@@ -52,7 +55,10 @@ def ggml(model: Path, shapes: tuple[str, ...], output: Path, precision: str) -> 
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE",
               help="The text to write.")
 def mlir(model: Path, shapes: tuple[str, ...], output: Path) -> None:
-    """Write the graph of MODEL, an .onnx file, as MLIR text without weights."""
+    """Write the graph of MODEL as MLIR text.
+
+    MODEL is an .onnx file. Its weights become arguments of the function.
+    """
     check_apart(output, model)
     check_writable([output])
     opened = load(model, shapes)

@@ -6,14 +6,13 @@
 | 1         | only of `smalti bench`: a bound is missed                          |
 | 2         | what was given cannot be used; one message says why and what to do |
 | 130       | stopped with Ctrl-C; nothing half-written is left behind           |
+| 141       | what standard output was piped to reads no more (`| head`)         |
 
 Anything else is a bug in Smalti and shows its traceback.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Any
 
 import click
@@ -32,15 +31,10 @@ from smalti.cli.inspect import inspect
 from smalti.cli.interrupt import STOPPED, raising
 from smalti.cli.profile import profile
 from smalti.cli.run import run
+from smalti.cli.streams import Refused, prepare_streams
 from smalti.cli.tune import tune
 from smalti.cli.upscale import upscale
 from smalti.errors import DeviceError, InputError, NumericsError
-
-
-class Refused(click.ClickException):
-    """An error of the user's input, shown as one message."""
-
-    exit_code = 2
 
 
 class Commands(click.Group):
@@ -76,17 +70,6 @@ def root() -> None:
 for command in (generate, upscale, compile, run, inspect, convert, explain, export, devices, bench,
                 profile, tune, dojo, calibrate):
     root.add_command(command)
-
-
-def prepare_streams() -> None:
-    """Make both output streams take any text, and be there even when the caller has closed them.
-
-    File names may hold bytes, and a terminal's encoding may lack letters: those are shown escaped.
-    """
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
-        getattr(sys, name).reconfigure(errors="backslashreplace")
 
 
 def main() -> None:

@@ -73,11 +73,24 @@ def _check_writable(path: Path) -> None:
     if not path.parent.is_dir():
         raise OutputError(f"cannot write {path}: there is no folder {path.parent}; make it "
                           f"first or choose another output")
+    _refuse_devices(path)
     if path.exists() and not os.access(path, os.W_OK):
         raise OutputError(f"cannot write {path}: the file is read-only; choose another output")
-    part = part_path(path)
+    part = part_path(_followed(path))
     part.touch()
     part.unlink()
+
+
+def _refuse_devices(path: Path) -> None:
+    """Raise OutputError for a device, a pipe and the like: a new file would take its place."""
+    if path.exists() and not path.is_file():
+        raise OutputError(f"cannot write {path}: it is no file; give the name of a file, which may "
+                          f"be new")
+
+
+def _followed(path: Path) -> Path:
+    """The file that `path` stands for, where it is a link: the link stays."""
+    return Path(os.path.realpath(path))
 
 
 def show_bytes(size: int) -> str:
@@ -134,11 +147,13 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
     Raises OutputError when the operating system refuses.
     """
-    part = part_path(path)
+    _refuse_devices(path)
+    whole = _followed(path)
+    part = part_path(whole)
     try:
         with open(part, "wb") as stream:
             yield stream
-        os.replace(part, path)
+        os.replace(part, whole)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from None
     finally:

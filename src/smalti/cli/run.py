@@ -51,7 +51,11 @@ if TYPE_CHECKING:
 def run(model: Path, inputs: tuple[str, ...], output: Path | None, weights: Path | None,
         recompile: bool, random: bool, runs: int, device: str, precision: str | None,
         threads: int | None, shapes: tuple[str, ...]) -> None:
-    """Run MODEL (.onnx or .smalti) and print how long everything took."""
+    """Run MODEL on arrays from files.
+
+    MODEL is an .onnx file or an engine file (.smalti). Prints the range of each result, and on
+    standard error how long everything took.
+    """
     wanted = parse_shapes(shapes)
     if output is not None:
         check_results(output)

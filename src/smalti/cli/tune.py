@@ -49,7 +49,7 @@ ONNX = ".onnx"
               metavar="FILE", help="Take over what another store has written so.")
 def tune(model: str | None, budget: float, part: str | None, size: str | None, precision: str,
          threads: int | None, top: int, exported: Path | None, imported: Path | None) -> None:
-    """Measure schedules of the kernels of MODEL, and keep the best.
+    """Measure schedules of MODEL's kernels and keep the best.
 
     MODEL is a checkpoint, an .onnx file, or a name of the suite of `smalti bench`. Without it, only
     --import and --export are done. Results never change by a byte. Ctrl-C keeps what was found.
@@ -87,8 +87,12 @@ def take(path: Path) -> None:
 
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}; give a file that "
+                         f"`smalti tune --export` wrote") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is no text; give a file that `smalti tune --export` wrote"
+                         ) from None
     try:
         count = store().take(text.splitlines())
     except InputError as error:

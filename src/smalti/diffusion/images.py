@@ -34,7 +34,8 @@ def opened(picture: Picture) -> Image.Image:
         with Image.open(picture) as read:
             return ImageOps.exif_transpose(read)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise InputError(f"{picture} cannot be read as a picture: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{picture} cannot be read as a picture: {why}") from None
 
 
 def opaque(picture: Image.Image) -> Image.Image:

@@ -69,7 +69,8 @@ class Policy:
                 weights = {name: file[name] for name in WEIGHTS}
         except OSError as error:
             raise InputError(f"{path} cannot be read ({error.strerror or error})") from None
-        except (ValueError, KeyError, EOFError, zipfile.BadZipFile):  # which advises to unpickle
+        except (ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile):
+            # ValueError advises to unpickle; TypeError: a single array, which no `with` takes
             raise InputError(wrong) from None
         outputs = len(space.fields) * space.width
         inputs = weights["first"].shape[0] if weights["first"].ndim == 2 else 0

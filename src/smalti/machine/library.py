@@ -147,5 +147,7 @@ def device(name: str) -> Device:
         near = difflib.get_close_matches(plain, names, n=6, cutoff=0.5)
         listed = ", ".join(dict.fromkeys(names[match] for match in near))
         raise UnknownDeviceError(f"no device {name!r} in the library"
-                                 + (f"; near names: {listed}" if listed else ""))
+                                 + (f"; near names: {listed}" if listed else
+                                    "; it has GPUs and CPUs by the names of their makers, such as "
+                                    "rtx_4060, rx_7600, m1 or core_i5_12400"))
     return found[names[plain]]

@@ -61,13 +61,17 @@ def write(path: Path, count: int, sections: Iterable[tuple[str, Parts, bool]]) -
 def replaced(path: Path) -> Iterator[BinaryIO]:
     """A stream to a new file that takes the place of `path` when all went well.
 
-    Raises OutputError when the operating system refuses.
+    A link stays, and what it stands for is replaced. Raises OutputError when the operating system
+    refuses, and for what is no file: a new one would take the place of a device.
     """
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    if path.exists() and not path.is_file():
+        raise OutputError(f"cannot write {path}: it is no file; choose another output")
+    whole = Path(os.path.realpath(path))
+    part = whole.with_name(f"{whole.name}.{os.getpid()}.part")
     try:
         with open(part, "wb") as stream:
             yield stream
-        os.replace(part, path)
+        os.replace(part, whole)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}; choose another output"
                           ) from None

@@ -53,6 +53,7 @@ EXOTIC_TYPES = {"BF16": ml_dtypes.bfloat16, "F8_E4M3": ml_dtypes.float8_e4m3fn,
                 "F8_E5M2": ml_dtypes.float8_e5m2}
 """Number types that numpy has not, of which a raw view is one of bit patterns."""
 
+SAFETENSORS = "expected a safetensors file (8 bytes header length, then JSON, then tensors)"
 # first bytes of files that users pass by mistake: what the file is, and what to do
 OTHER_FORMATS = (
     (
@@ -206,8 +207,8 @@ class TensorFile(MappedTensors):
 
     format = "safetensors"
 
-    def __init__(self, path: str | Path) -> None:
-        self.entries, self.metadata = _read_header(Path(path))
+    def __init__(self, path: str | Path, expected: str = SAFETENSORS) -> None:
+        self.entries, self.metadata = _read_header(Path(path), expected)
         super().__init__(path)
 
 
@@ -244,7 +245,7 @@ def _float8_values(dtype: str) -> npt.NDArray[np.float32]:
     return values
 
 
-def _read_header(path: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
+def _read_header(path: Path, expected: str) -> tuple[dict[str, TensorEntry], dict[str, str]]:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for a writer
@@ -255,7 +256,7 @@ def _read_header(path: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
         with open(path, "rb") as stream:
             start = stream.read(32)
             header_bytes = int.from_bytes(start[:8], "little")
-            _check_start(path, start, file_bytes, header_bytes)
+            _check_start(path, start, file_bytes, header_bytes, expected)
             stream.seek(8)
             text = stream.read(header_bytes)
     except OSError as error:
@@ -270,9 +271,9 @@ def _read_header(path: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
     return entries, metadata
 
 
-def _check_start(path: Path, start: bytes, file_bytes: int, header_bytes: int) -> None:
+def _check_start(path: Path, start: bytes, file_bytes: int, header_bytes: int,
+                 expected: str) -> None:
     """Refuse what cannot be a safetensors file by its first bytes and its length."""
-    expected = "expected a safetensors file (8 bytes header length, then JSON, then tensors)"
     if file_bytes == 0:
         raise CheckpointError(f"{path} is empty; {expected}; download or copy it again")
     for magic, what, advice in OTHER_FORMATS:
@@ -283,7 +284,7 @@ def _check_start(path: Path, start: bytes, file_bytes: int, header_bytes: int) -
             f"{path} has only {file_bytes} bytes; {expected}; download or copy it again"
         )
     if start[8:9] != b"{" or header_bytes < 2:
-        raise CheckpointError(f"{path} is not a safetensors file: {expected}; give another file")
+        raise CheckpointError(f"{path} is something else: {expected}; give another file")
     if header_bytes > HEADER_BYTES_MAX:
         raise CheckpointError(
             f"{path} announces a header of {header_bytes} bytes; expected at most"
