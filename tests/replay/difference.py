@@ -52,8 +52,8 @@ def compared(base: Path, head: Path) -> Report:
     others, after = _index(head)
     if stages != others:
         raise IncomparableError(
-            f"the writers of the two trees write other things ({stages} and {others}); name one "
-            f"for both, by --writer COMMIT")
+            f"the writers of the two trees write other lines for equal programs ({stages}; "
+            f"{others}); compare each with the commit that changed its writer's FORMAT")
     found, words = [], []
     both = [name for name in before if name in set(after)]
     for name in both:

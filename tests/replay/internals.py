@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 
+from iced_x86 import Decoder, Mnemonic
 from replay.machines import (
     GPUS,
     L1_BYTES,
@@ -43,6 +44,7 @@ from smalti.runtime.compiler import regions_of as x86_regions
 from smalti.runtime.device_compiler import DeviceRecipe, plan_of
 from smalti.runtime.device_compiler import regions_of as gpu_regions
 from smalti.runtime.device_plan import DeviceLaunch, DevicePlan, Stored
+from smalti.runtime.executable import FUNCTION_ALIGNMENT
 from smalti.runtime.gpu import Module
 from smalti.runtime.known import Known
 from smalti.schedule.choose import choose
@@ -51,8 +53,9 @@ from smalti.schedule.space import space
 from smalti.schedule.space_group import schedules as gpu_schedules
 from smalti.tune.objective import Objective
 
-FORMAT = 1
-"""Of the lines; what writers of different formats wrote cannot be compared."""
+FORMAT = 2
+"""Of the lines: one more with each change that makes equal programs other lines. What writers of
+different formats wrote is not compared."""
 WORDS = "words"
 STAGES = ("graph", "rewritten", "partition", "schedules", "code", "memory", "weights", WORDS)
 """What becomes of a graph, in this order; a difference shows in one and in all behind it."""
@@ -106,10 +109,16 @@ def explored(graph: Graph, setting: Setting, most: int, detail: bool) -> Lines:
 
 def emitted(programs: Iterable[GroupProgram], setting: Setting, detail: bool) -> Lines:
     """Code of group programs that no kernel has made; the language and limits are the setting's."""
-    lines: Lines = {"code": []}
-    for program in programs:
-        code, text = _emitted(program, GPUS[setting.target])
-        lines["code"] += _code(program.name, code, text, detail)
+    lines: Lines = {"code": [], WORDS: []}
+    for number, program in enumerate(programs):
+        name = f"program {number} {program.name}"
+        try:
+            code, text = _emitted(program, GPUS[setting.target])
+        except IllegalSchedule as error:
+            lines["code"].append(f"{name}: refused")
+            lines[WORDS].append(str(error))
+            continue
+        lines["code"] += _code(name, code, text, detail)
     return lines
 
 
@@ -143,12 +152,27 @@ def _x86_code(image: Image, detail: bool) -> list[str]:
         if not isinstance(launch, HostCall):
             region = image.regions[launch.region]
             owners.setdefault(launch.function, f"{region.form} {region.scope}")
-    ends, lines = sorted({*image.functions, len(image.code)}), []
-    for number, start in enumerate(image.functions):
-        code = image.code[start:ends[ends.index(start) + 1]]
+    lines, end = [], 0
+    for number, entry in enumerate(image.functions):
+        start = -(-end // FUNCTION_ALIGNMENT) * FUNCTION_ALIGNMENT
+        end = _returns(image.code, entry)
+        code = image.code[start:end]
         lines += _code(f"function {number}, {owners.get(number, 'packing')}", code,
-                       lambda code=code: disassembly(code, 0), detail)
+                       lambda code=code, entry=entry - start: _x86_text(code, entry), detail)
     return lines
+
+
+def _returns(code: bytes, entry: int) -> int:
+    """Where a function ends that begins at `entry`: behind its only return."""
+    decoder = Decoder(64, code[entry:])
+    return entry + next(each.next_ip for each in decoder if each.mnemonic == Mnemonic.RET)
+
+
+def _x86_text(code: bytes, entry: int) -> str:
+    """Constants, 16 bytes a line, then the instructions."""
+    constants = [f"{at:6x}  {code[at:min(at + 16, entry)].hex(' ', 4)}"
+                 for at in range(0, entry, 16)]
+    return "\n".join([*constants, disassembly(code, entry)])
 
 
 def _x86_memory(image: Image) -> list[str]:
@@ -270,7 +294,7 @@ def _spaces(graph: Graph, setting: Setting) -> Iterable[tuple]:
                 first = choose(region.kernel, bounds, setting.precision)
                 yield (region.kernel, space(region.kernel, bounds, first, algorithms=True),
                        lambda schedule, kernel=region.kernel: [
-                           (step.code.bytes, lambda step=step: disassembly(
+                           (step.code.bytes, lambda step=step: _x86_text(
                                step.code.bytes, step.code.entry))
                            for step in lower_for_x86(kernel, schedule, chosen).steps])
         return

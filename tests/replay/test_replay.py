@@ -99,7 +99,7 @@ def test_a_long_diff_is_cut_off(tmp_path: Path) -> None:
 
 def test_folders_of_other_formats_are_refused(tmp_path: Path) -> None:
     base, head = texts(tmp_path / "base", {}), texts(tmp_path / "head", {}, "code")
-    with pytest.raises(IncomparableError, match="--writer"):
+    with pytest.raises(IncomparableError, match="FORMAT"):
         compared(base, head)
 
 
@@ -277,11 +277,25 @@ def test_stages_tell_a_change_where_it_is_made() -> None:
     assert narrow["code"] != wide["code"] and narrow["partition"] == wide["partition"]
 
 
-def test_what_a_machine_has_no_room_for_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    g = Graph("wide")
-    g.output("y", g.apply("concat", *(g.input(f"x{i}", (4, 4)) * 2.0 for i in range(12)), axis=0))
-    found = compiled(g, GPU_SETTINGS[2], (), False)
-    assert set(found) >= {"code", WORDS}
+def test_code_that_differs_is_told_of_the_function_that_it_is_of() -> None:
+    """The constants of a function lie in front of it, behind the one before."""
+    def graph(slope: float) -> Graph:
+        g = Graph("two kernels")
+        x = g.apply("softmax", g.input("x", (4, 64)), axis=-1)
+        g.output("y", g.apply("softmax", g.apply("exp", x * slope), axis=-1))
+        return g
+
+    one, other = (compiled(graph(slope), X86_SETTINGS[0], (), False)["code"]
+                  for slope in (2.0, 3.0))
+    assert len(one) == len(other) > 2
+    assert one[0] == other[0] and one[1:] != other[1:]
+
+
+def test_what_a_machine_has_no_room_for_is_a_line() -> None:
+    g, wide = Graph("large"), (1 << 15, 1 << 12)
+    g.output("y", g.apply("concat", *(g.input(f"x{i}", wide) for i in range(4)), axis=1) * 2.0)
+    found = compiled(g, Setting("vulkan of the least"), (), False)
+    assert found["code"] == ["refused"] and found[WORDS]
 
 
 def test_two_processes_write_the_same_bytes_whatever_their_hashes(tmp_path: Path) -> None:

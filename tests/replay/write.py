@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from replay.corpus import STEADY, Entry, entries
-from replay.internals import FORMAT, STAGES, Lines, built, compiled, explored
+from replay.internals import FORMAT, STAGES, Lines, built, compiled, emitted, explored
 
 SIZES = ("quick", "full")
 INDEX = "index.txt"
@@ -49,11 +49,15 @@ def write(folder: Path, size: str, only: Sequence[str] = (), detail: bool = Fals
 
 def stages_of(entry: Entry, detail: bool) -> Lines:
     """The lines of each stage, in sections by setting."""
-    graph = entry.graph()
-    found = {} if entry.explored else built(graph)
+    graph = entry.graph() if entry.graph is not None else None
+    found = {} if entry.explored or graph is None else built(graph)
     for setting in entry.settings:
-        lines = (explored(graph, setting, entry.explored, detail) if entry.explored
-                 else compiled(graph, setting, STEADY, detail))
+        if graph is None:
+            lines = emitted(entry.programs(), setting, detail)
+        elif entry.explored:
+            lines = explored(graph, setting, entry.explored, detail)
+        else:
+            lines = compiled(graph, setting, STEADY, detail)
         for stage, text in lines.items():
             found.setdefault(stage, []).extend((f"[{setting}]", *text))
     return {stage: found[stage] for stage in STAGES if stage in found}
