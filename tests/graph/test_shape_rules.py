@@ -17,7 +17,7 @@ S3, S4 = (2, 3, 4), (1, 4, 8, 8)
 REFUSED = [
     ("add", [(2, 3), (4,)], {}, "shapes [(2, 3), (4,)] do not broadcast"),
     ("add", [(3,), ("i32", 3)], {}, "dtypes differ: ['f32', 'i32']"),
-    ("add", [(3,)], {}, "add takes 2 to 2 inputs, got 1"),
+    ("add", [(3,)], {}, "add takes 2 inputs, got 1"),
     ("silu", [(3,)], {"beta": 1}, "silu has no attribute ['beta']"),
     ("mat_mul", [S3, (3, 4)], {}, "mat_mul of f32[2, 3, 4] and f32[3, 4]: [..., m, k]"),
     ("mat_mul", [(3,), (3, 4)], {}, "mat_mul of f32[3] and f32[3, 4]"),
@@ -130,7 +130,7 @@ def test_constants_are_small_copied_and_of_known_types() -> None:
     assert constant.type.dtype == "f32" and constant.data.sum() == 3
     with pytest.raises(ValueError, match="read-only"):
         constant.data[0] = 5
-    with pytest.raises(InputError, match="constants are of"):
+    with pytest.raises(InputError, match="numpy's dtype complex64"):
         g.constant(np.ones(3, np.complex64))
     with pytest.raises(InputError, match="make it a parameter"):
         g.constant(np.zeros(1 << 21, np.float32))

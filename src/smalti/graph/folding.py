@@ -16,6 +16,7 @@ which a few bytes suffice, would hold up the compiler and fill the memory."""
 def folded(value: Value) -> Value:
     """`value` as a constant when only constants go into it and it is small; else `value` itself.
 
+    >>> from smalti.graph import Graph
     >>> g = Graph()
     >>> folded(g.constant(2.0) * 3.0).data
     array(6., dtype=float32)

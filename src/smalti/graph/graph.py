@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from smalti.errors import InputError
 from smalti.graph.operation import DTYPES, OPERATIONS, Operation, Type
 
 CONSTANT_ELEMENTS_MAX = 1 << 20
+"""Constants are part of a program and of its text; larger arrays are weights, and bound to it."""
 VALUE_BYTES_MAX = 1 << 40
 """No value that is compiled is larger: no computer has the memory."""
 
@@ -73,15 +75,31 @@ class Value:
 
     def reshape(self, *shape: int) -> Value:
         """The same elements in another shape; one extent may be -1."""
-        return self.graph.apply("reshape", self, shape=shape)
+        return self.graph.apply("reshape", self, shape=self._whole("reshape", shape))
 
     def transpose(self, *perm: int) -> Value:
         """Axes in the order `perm`."""
-        return self.graph.apply("transpose", self, perm=perm)
+        return self.graph.apply("transpose", self, perm=self._whole("transpose", perm))
+
+    def _whole(self, method: str, numbers: tuple[int, ...]) -> tuple[int, ...]:
+        """`numbers` as integers. Raises InputError for others, a tuple of them, too."""
+        if not all(isinstance(number, int | np.integer) for number in numbers):
+            raise InputError(f"graph {self.graph.name}: {method} is given "
+                             f"{', '.join(map(repr, numbers))}; expected whole numbers, such as "
+                             f"x.{method}(1, 0)")
+        return tuple(map(int, numbers))
 
     def __repr__(self) -> str:
-        label = self.name or (self.node.operation.name if self.node else "")
-        return f"<{self.kind} {label} {self.type}>"
+        """What it is, its name or the number that it holds, and its type.
+
+        >>> g = Graph()
+        >>> g.constant(2.5), g.input("x", (2, 3)), g.input("y", (3,)) * 2
+        (<constant 2.5 f32[]>, <input 'x' f32[2, 3]>, <result of mul f32[3]>)
+        """
+        if self.node is not None:
+            return f"<result of {self.node.operation.name} {self.type}>"
+        label = f"{self.data} " if self.data is not None and self.data.ndim == 0 else ""
+        return f"<{self.kind} {repr(self.name) + ' ' if self.name else label}{self.type}>"
 
 
 class Node:
@@ -96,7 +114,16 @@ class Node:
         self.output: Value
 
     def __repr__(self) -> str:
-        return f"<node {self.operation.name} {self.scope}>"
+        """The operation, the types that it reads and gives, and where it stands.
+
+        >>> g = Graph()
+        >>> with g.scope("block"):
+        ...     (g.input("x", (2, 3)) + g.input("y", (3,))).node
+        <node add(f32[2, 3], f32[3]) -> f32[2, 3] in block>
+        """
+        types = ", ".join(str(value.type) for value in self.inputs)
+        place = f" in {self.scope}" if self.scope else ""
+        return f"<node {self.operation.name}({types}) -> {self.output.type}{place}>"
 
     @property
     def flops(self) -> int:
@@ -186,15 +213,28 @@ class Graph:
         return Type(tuple(map(int, extents)), dtype)
 
     def constant(self, data: np.ndarray | float, dtype: str = "") -> Value:
-        """A small constant of `dtype`; without one it is that of the array, f32 for float64."""
-        array = np.asarray(data)
-        if dtype or array.dtype == np.float64:
-            array = array.astype(DTYPES[dtype or "f32"])
+        """A small constant of `dtype`; without one it is that of the array, f32 for float64.
+
+        Raises InputError for what is no array of numbers, and for more than
+        `CONSTANT_ELEMENTS_MAX` of them.
+        """
+        if dtype and dtype not in DTYPES:
+            raise InputError(f"graph {self.name}: the dtype of a constant is {dtype!r}; known: "
+                             f"{', '.join(DTYPES)}")
+        try:
+            array = np.asarray(data)
+            if dtype or array.dtype == np.float64:
+                array = array.astype(DTYPES[dtype or "f32"])
+        except (TypeError, ValueError) as error:  # ragged lists, texts, objects
+            raise InputError(f"graph {self.name}: {str(data)[:80]!r} is no constant ({error}); "
+                             f"give a number or an array of numbers") from None
         names = [name for name, dtype in DTYPES.items() if array.dtype == dtype]
         if not names:
-            raise InputError(f"constants are of {sorted(DTYPES)}, got {array.dtype}")
+            raise InputError(f"graph {self.name}: a constant of numpy's dtype {array.dtype}; "
+                             f"give an array of numbers, of one of {', '.join(DTYPES)}")
         if array.size > CONSTANT_ELEMENTS_MAX:
-            raise InputError(f"a constant of {array.size} elements; make it a parameter")
+            raise InputError(f"graph {self.name}: a constant of {array.size} elements; at most "
+                             f"{CONSTANT_ELEMENTS_MAX} are held by a graph, make it a parameter")
         array = array.copy()
         array.setflags(write=False)
         return Value(self, Type(array.shape, names[0]), "constant", data=array)
@@ -203,12 +243,12 @@ class Graph:
         """The result of the operation `name`. Raises InputError when inputs do not fit it."""
         operation = OPERATIONS.get(name)
         if operation is None:
-            raise InputError(f"no operation is named {name!r}")
+            near = get_close_matches(str(name), OPERATIONS, 3)
+            advice = f"did you mean {' or '.join(near)}?" if near else \
+                "smalti.graph.OPERATIONS has all"
+            raise InputError(f"no operation is named {name!r}; {advice}")
         for number, value in enumerate(inputs):
-            if not isinstance(value, Value):
-                raise InputError(f"{self.scope_name or self.name}: input {number} of {name} is a "
-                                 f"{value.__class__.__name__}; expected a value of the graph, such "
-                                 f"as graph.input(...) or graph.constant(...)")
+            self._check_own(f"input {number} of {name}", value)
         full = operation.complete(attributes)
         try:
             type = operation.infer([v.type for v in inputs], full)
@@ -224,10 +264,18 @@ class Graph:
         value of a graph."""
         if name in self.outputs:
             raise InputError(f"graph {self.name} has two outputs named {name!r}")
-        if not isinstance(value, Value):
-            raise InputError(f"graph {self.name}: the output {name!r} is {value!r}; expected a "
-                             f"value, as graph.input and graph.apply return it")
+        self._check_own(f"the output {self._text(name)!r}", value)
         self.outputs[name] = value
+
+    def _check_own(self, what: str, value: object) -> None:
+        """Raise InputError for what is no value, and for one of another graph."""
+        place = f"graph {self.name}" + (f", {self.scope_name}" if self._scope else "")
+        if not isinstance(value, Value):
+            raise InputError(f"{place}: {what} is {value!r}; expected a value of the graph, such "
+                             f"as graph.input(...), graph.constant(...) or graph.apply(...) gives")
+        if value.graph is not self and value.kind != "constant":
+            raise InputError(f"{place}: {what} is {value!r} of another graph, "
+                             f"{value.graph.name}; build all of it in one graph")
 
     # ------------------------------------------------------------------ asking
 

@@ -117,7 +117,8 @@ class Operation:
         """The result's type. Raises InputError when the inputs do not fit."""
         low, high = self.inputs
         if not low <= len(types) <= high:
-            raise InputError(f"{self.name} takes {low} to {high} inputs, got {len(types)}")
+            count = f"{low}" if low == high else f"{low} to {high}"
+            raise InputError(f"{self.name} takes {count} input{'s' * (high > 1)}, got {len(types)}")
         return self.shape(types, attributes)
 
 

@@ -33,7 +33,7 @@ def verify(graph: Graph, after: str = "building") -> None:
 def fail(graph: Graph, after: str, node: Node, position: int, expected: str, found: str) -> None:
     """Raise with the lines around the node."""
     first = max(0, position - 5)
-    around = "\n".join(f"  {'>' if i == position else ' '} {n!r} {n.output.type}"
+    around = "\n".join(f"  {'>' if i == position else ' '} {n!r}"
                        for i, n in enumerate(graph.nodes[first:position + 3], first))
     raise VerificationError(
         f"after {after}, graph {graph.name}, node {position} ({node.operation.name} "

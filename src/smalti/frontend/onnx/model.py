@@ -166,7 +166,7 @@ class Model:
                 value = graph.constant(first.constants[key], dtype_name(first.constants[key]))
             else:
                 value = first.graph.inputs[key]
-            graph.output(name, value)
+            graph.outputs[name] = value
         return graph
 
     @property
