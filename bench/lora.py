@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from smalti.benchmark.table import Row
 from smalti.benchmark.turns import in_fresh_process
 from smalti.checkpoint import Checkpoint, load
-from smalti.checkpoint.adapters import Adapter, Use
+from smalti.checkpoint.adapters import AdapterFile, WeightedAdapter
 from smalti.diffusion.submodels import Submodels
 from smalti.families.prefixes import TEXT, UNET
 from smalti.runtime.compiler import Recipe
@@ -73,7 +73,8 @@ def lora_seconds(path: Path, adapter: Path, threads: int) -> tuple[float, list[f
     took = []
     for uses in ((1.0,), (0.5,), ()):
         started = time.perf_counter()
-        parts.weights = parts.adapted([Use(Adapter.open(adapter), weight) for weight in uses])
+        parts.weights = parts.adapted(
+            [WeightedAdapter(AdapterFile.open(adapter), weight) for weight in uses])
         if uses:
             used = str(parts.weights.fits[0])
         for part, shape in SHAPES.items():

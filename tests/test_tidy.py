@@ -303,7 +303,6 @@ Block
 Buffer
 Builder
 Call
-Change
 Chunk
 Command
 Device
@@ -311,7 +310,6 @@ Family
 Functions
 HostCall
 Job
-Joined
 Known
 Library
 Load
@@ -325,19 +323,12 @@ Place
 Plan
 Recipe
 Refused
-Result
 Row
 Source
 Stage
 Step
-Storage
-Stored
-Tensor
-Tensors
 Turn
 Type
-Use
-View
 Words
 """.split())
 

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 from torch_files import torch_row, torch_zip
 
-from smalti.checkpoint.adapters import Adapter
+from smalti.checkpoint.adapters import AdapterFile
 from smalti.checkpoint.embeddings import Embedding
 from smalti.errors import CheckpointError, UnknownFamilyError
 
@@ -61,7 +61,7 @@ def test_those_within_an_adapter(tmp_path: Path) -> None:
     save_file({"lora_unet_conv_in.diff": np.zeros((4, 4, 3, 3), np.float32),
                "bundle_emb.cat.string_to_param.*": TWO, "bundle_emb.dog.clip_l": BOTH["clip_l"],
                "bundle_emb.dog.clip_g": BOTH["clip_g"]}, tmp_path / "lora.safetensors")
-    adapter = Adapter.open(tmp_path / "lora.safetensors")
+    adapter = AdapterFile.open(tmp_path / "lora.safetensors")
     assert [(word.name, word.count) for word in adapter.embeddings] == [("cat", 2), ("dog", 2)]
     np.testing.assert_array_equal(adapter.embeddings[0].fit(SD1)["clip_l"], TWO)
     assert adapter.embeddings[1].fit(SDXL).keys() == {"clip_l", "clip_g"}

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from smalti.checkpoint.container import open_tensors
-from smalti.checkpoint.tensors import Tensor
+from smalti.checkpoint.tensors import StoredTensor
 from smalti.families.keys import StoredRows
 
 BF16 = ml_dtypes.bfloat16
@@ -36,7 +36,7 @@ CASES = {
 def test_values(tmp_path, name: str) -> None:
     expression, dtype, expected = CASES[name]
     save_file(STORED, tmp_path / "a.safetensors")
-    tensor = Tensor.of(open_tensors(tmp_path / "a.safetensors"), "weight", expression)
+    tensor = StoredTensor.of(open_tensors(tmp_path / "a.safetensors"), "weight", expression)
     assert (tensor.dtype, tensor.shape) == (dtype, expected.shape)
     found = tensor.floats()
     assert found.dtype == expected.dtype

@@ -13,7 +13,7 @@ from tiny_model import TINY
 
 from smalti import Pipeline, checkpoint
 from smalti.checkpoint import convert
-from smalti.checkpoint.adapters import Adapted, Adapter, Use
+from smalti.checkpoint.adapters import Adapted, AdapterFile, WeightedAdapter
 from smalti.diffusion import metadata
 from smalti.errors import CheckpointError, InputError
 
@@ -57,7 +57,7 @@ def test_all_ways_to_ask_mean_the_same(pipe: Pipeline, adapter: Path, model_path
     pipe.loras = [(adapter, 0.5)]
     expected = pixels(pipe)
     used = pipe.loras
-    for entries in ([Use(used[0].adapter, 0.5)], [(str(adapter), 0.5, 0.5)],
+    for entries in ([WeightedAdapter(used[0].adapter, 0.5)], [(str(adapter), 0.5, 0.5)],
                     [(adapter, 0.25), (adapter, 0.25)]):
         pipe.loras = entries
         assert np.abs(pixels(pipe) - expected).mean() < 0.1
@@ -199,8 +199,8 @@ def test_quantised_weights_are_read_then_changed(tmp_path: Path, container: str,
     with open(model, "wb") as stream:
         list(convert.plan(whole, container, precision).write(stream))
     opened = checkpoint.load(model)
-    adapter = Adapter.open(write_adapter(tmp_path / "style.safetensors", config))
-    adapted = Adapted(opened, [Use(adapter, 0.5)])
+    adapter = AdapterFile.open(write_adapter(tmp_path / "style.safetensors", config))
+    adapted = Adapted(opened, [WeightedAdapter(adapter, 0.5)])
     quantised = [name for name in adapted.changed if opened.dtype(name) not in (
         "F32", "F16", "BF16")]
     assert quantised

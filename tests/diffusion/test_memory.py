@@ -10,7 +10,7 @@ from tiny_adapters import write_adapter
 from tiny_model import TINY, tiny_weights, write_model
 
 from smalti import Pipeline, checkpoint
-from smalti.checkpoint.adapters import Adapter, Use
+from smalti.checkpoint.adapters import AdapterFile, WeightedAdapter
 from smalti.diffusion import decoding, residents, submodels
 from smalti.diffusion.decoding import decoded, in_tiles
 from smalti.diffusion.residents import Resident, Residents
@@ -77,7 +77,7 @@ def test_weights_of_a_denoiser_come_and_go(path: Path, measured: None) -> None:
 def test_adapters_change_weights_that_come_and_go(path: Path, measured: None,
                                                   tmp_path: Path) -> None:
     opened, shape = checkpoint.load(path), (2, 8, 8, 77)
-    adapter = Adapter.open(write_adapter(tmp_path / "style.safetensors", TINY))
+    adapter = AdapterFile.open(write_adapter(tmp_path / "style.safetensors", TINY))
     random = np.random.default_rng(0)
     inputs = {"latent": random.standard_normal((2, 4, 8, 8)).astype(np.float32),
               "timesteps": np.full(2, 500, np.float32),
@@ -88,7 +88,7 @@ def test_adapters_change_weights_that_come_and_go(path: Path, measured: None,
         unet.arena_bytes + int(0.8 * unet.weights_bytes)))
     short.bound("unet", shape)
     results = []
-    for uses in ([Use(adapter, 0.5)], [Use(adapter, 1.0)], []):
+    for uses in ([WeightedAdapter(adapter, 0.5)], [WeightedAdapter(adapter, 1.0)], []):
         plenty = plenty.using(plenty.adapted(uses))
         short = short.using(short.adapted(uses))
         results.append([next(iter(parts.run("unet", shape, **inputs).values())).tobytes()

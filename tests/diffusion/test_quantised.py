@@ -12,7 +12,7 @@ from tiny_adapters import write_adapter
 
 from smalti import checkpoint
 from smalti.checkpoint import convert
-from smalti.checkpoint.adapters import Adapter, Use
+from smalti.checkpoint.adapters import AdapterFile, WeightedAdapter
 from smalti.checkpoint.blocks import FORMATS
 from smalti.diffusion.submodels import Submodels
 from smalti.graph.quantised import FORMATS as HELD
@@ -74,10 +74,10 @@ def test_a_unet_runs_from_quantised_memory(whole: Path, tmp_path: Path, precisio
 def test_adapters_come_and_go_on_four_bits(whole: Path, tmp_path: Path) -> None:
     """What they change is rounded to 8 bits; what they leave has 4."""
     opened = checkpoint.load(converted(whole, tmp_path, "q4_k"))
-    adapter = Adapter.open(write_adapter(tmp_path / "style.safetensors", WIDE))
+    adapter = AdapterFile.open(write_adapter(tmp_path / "style.safetensors", WIDE))
     parts = Submodels(opened, threads=1)
     before = parts.run("unet", SHAPE, **inputs())
-    changed = parts.adapted([Use(adapter, 0.5)])
+    changed = parts.adapted([WeightedAdapter(adapter, 0.5)])
     parts = parts.using(changed)
     slots = {slot.name: slot.dtype for slot in parts.bound("unet", SHAPE).image.slots}
     rounded = {name for name, dtype in slots.items() if dtype == "q8_min"}

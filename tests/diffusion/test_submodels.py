@@ -12,7 +12,7 @@ from tiny_adapters import write_adapter
 from tiny_model import TINY
 
 from smalti import checkpoint
-from smalti.checkpoint.adapters import Adapted, Adapter, Use
+from smalti.checkpoint.adapters import Adapted, AdapterFile, WeightedAdapter
 from smalti.diffusion.submodels import Submodels
 from smalti.errors import InputError, NumericsError
 from smalti.families.prefixes import TEXT, UNET
@@ -26,9 +26,9 @@ RUNS = {"text": ((1, 1), TOKENS), "unet": ((1, 4, 4, 77), LATENT)}
 
 
 @pytest.fixture(scope="module")
-def adapters(tmp_path_factory: pytest.TempPathFactory) -> list[Adapter]:
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> list[AdapterFile]:
     folder = tmp_path_factory.mktemp("adapters")
-    return [Adapter.open(write_adapter(folder / f"{seed}.safetensors", TINY, seed))
+    return [AdapterFile.open(write_adapter(folder / f"{seed}.safetensors", TINY, seed))
             for seed in (0, 1)]
 
 
@@ -38,7 +38,7 @@ def results(parts: Submodels) -> dict[str, bytes]:
             for part, (shape, inputs) in RUNS.items()}
 
 
-def merged(parts: Submodels, uses: list[Use]) -> dict[str, bytes]:
+def merged(parts: Submodels, uses: list[WeightedAdapter]) -> dict[str, bytes]:
     """What the parts compute with weights that have the adapters in them from the start."""
     fresh, weights = Submodels(parts.checkpoint, threads=1), Adapted(parts.checkpoint, uses)
     found = {}
@@ -70,10 +70,12 @@ def compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def test_adapters_come_and_go_without_compiling(
-        parts: Submodels, adapters: list[Adapter], compiles_nothing: Callable[[], None]) -> None:
+        parts: Submodels, adapters: list[AdapterFile],
+        compiles_nothing: Callable[[], None]) -> None:
     base = results(parts)
-    choices = [[Use(adapters[0])], [Use(adapters[0], 0.5, -2.0)],
-               [Use(adapters[0], 0.5), Use(adapters[1], 0.25)], [Use(adapters[1], 0.0, 1.0)]]
+    choices = [[WeightedAdapter(adapters[0])], [WeightedAdapter(adapters[0], 0.5, -2.0)],
+               [WeightedAdapter(adapters[0], 0.5), WeightedAdapter(adapters[1], 0.25)],
+               [WeightedAdapter(adapters[1], 0.0, 1.0)]]
     expected = [merged(parts, uses) for uses in choices]
     compiles_nothing()
     for uses, wanted in zip(choices, expected, strict=True):
@@ -84,45 +86,45 @@ def test_adapters_come_and_go_without_compiling(
 
 
 def test_only_parts_that_change_are_bound_again(
-        parts: Submodels, adapters: list[Adapter], monkeypatch: pytest.MonkeyPatch) -> None:
+        parts: Submodels, adapters: list[AdapterFile], monkeypatch: pytest.MonkeyPatch) -> None:
     results(parts)
     read: list[str] = []
     floats = Adapted.floats
     monkeypatch.setattr(Adapted, "floats", lambda self, name: read.append(name) or floats(
         self, name))
-    parts = parts.using(parts.adapted([Use(adapters[0], 0.0, 1.0)]))
+    parts = parts.using(parts.adapted([WeightedAdapter(adapters[0], 0.0, 1.0)]))
     results(parts)
     assert read and all(name.startswith(TEXT) for name in read)
     assert not any("embeddings" in name for name in read)
     read.clear()
-    parts = parts.using(parts.adapted([Use(adapters[0], 0.0, 1.0)]))
+    parts = parts.using(parts.adapted([WeightedAdapter(adapters[0], 0.0, 1.0)]))
     results(parts)
     assert not read
-    parts = parts.using(parts.adapted([Use(adapters[0], 1.0, 1.0)]))
+    parts = parts.using(parts.adapted([WeightedAdapter(adapters[0], 1.0, 1.0)]))
     parts.bound("text", (1, 1))
     assert not read
 
 
 def test_a_new_shape_takes_nothing_of_what_was_adapted_before(
-        parts: Submodels, adapters: list[Adapter]) -> None:
+        parts: Submodels, adapters: list[AdapterFile]) -> None:
     results(parts)
-    parts = parts.using(parts.adapted([Use(adapters[0])]))
+    parts = parts.using(parts.adapted([WeightedAdapter(adapters[0])]))
     wide = {**LATENT, "latent": np.zeros((1, 4, 4, 6), np.float32)}
     found = parts.run("unet", (1, 4, 6, 77), **wide)
     fresh = Submodels(parts.checkpoint, threads=1)
-    fresh = fresh.using(fresh.adapted([Use(adapters[0])]))
+    fresh = fresh.using(fresh.adapted([WeightedAdapter(adapters[0])]))
     expected = fresh.run("unet", (1, 4, 6, 77), **wide)
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
 
 
 def test_a_weight_of_another_winograd_size_begins_anew(
-        parts: Submodels, adapters: list[Adapter], monkeypatch: pytest.MonkeyPatch) -> None:
+        parts: Submodels, adapters: list[AdapterFile], monkeypatch: pytest.MonkeyPatch) -> None:
     base = results(parts)
     programs = {part: parts.bound(part, shape) for part, (shape, _) in RUNS.items()}
     conv = f"{UNET}input_blocks.1.0.in_layers.2.weight"
     monkeypatch.setattr(programs["unet"], "winograd_sizes", {conv: 2})
-    parts = parts.using(parts.adapted([Use(adapters[0], 0.5)]))
-    assert results(parts) == merged(parts, [Use(adapters[0], 0.5)]) != base
+    parts = parts.using(parts.adapted([WeightedAdapter(adapters[0], 0.5)]))
+    assert results(parts) == merged(parts, [WeightedAdapter(adapters[0], 0.5)]) != base
     assert parts.bound("text", RUNS["text"][0]) is programs["text"]
     assert parts.bound("unet", RUNS["unet"][0]) is not programs["unet"]
     parts = parts.using(parts.adapted([]))
@@ -130,20 +132,20 @@ def test_a_weight_of_another_winograd_size_begins_anew(
 
 
 def test_an_adapter_that_breaks_weights_leaves_the_model_usable(
-        parts: Submodels, adapters: list[Adapter]) -> None:
+        parts: Submodels, adapters: list[AdapterFile]) -> None:
     base = results(parts)
-    parts = parts.using(parts.adapted([Use(adapters[0], 1e30)]))
+    parts = parts.using(parts.adapted([WeightedAdapter(adapters[0], 1e30)]))
     with pytest.raises(NumericsError, match="holds .* values that are NaN or infinite"):
         results(parts)
     with pytest.raises(InputError, match="is an adapter for Flux"):
-        parts.adapted([Use(flux(adapters[0].path.parent))])
+        parts.adapted([WeightedAdapter(flux(adapters[0].path.parent))])
     parts = parts.using(parts.adapted([]))
     assert results(parts) == base
 
 
-def flux(folder: Path) -> Adapter:
+def flux(folder: Path) -> AdapterFile:
     """One for another kind of model."""
     save_file({"double_blocks.0.img_attn.qkv.lora_A.weight": np.ones((2, 8), np.float32),
                "double_blocks.0.img_attn.qkv.lora_B.weight": np.ones((24, 2), np.float32)},
               folder / "flux.safetensors")
-    return Adapter.open(folder / "flux.safetensors")
+    return AdapterFile.open(folder / "flux.safetensors")

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 from smalti import Pipeline
 from smalti.checkpoint import inspect, load
 from smalti.errors import CheckpointError, UnknownFamilyError
-from smalti.families import Family, families, registered
+from smalti.families import ModelFamily, families, registered
 from smalti.families.expected import expected_tensors
 from smalti.models.config import SD_VAE, ModelConfig
 
@@ -29,7 +29,7 @@ Weights = dict[str, np.ndarray]
 
 
 @pytest.fixture(scope="module")
-def family() -> Iterator[Family]:
+def family() -> Iterator[ModelFamily]:
     """The family of the page: its blocks are modules, each importing those before it."""
     added = []
     for path, code in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
@@ -46,7 +46,7 @@ def family() -> Iterator[Family]:
 
 
 @pytest.fixture(scope="module")
-def config(family: Family) -> ModelConfig:
+def config(family: ModelFamily) -> ModelConfig:
     build = sys.modules["smalti.models.sketch"].SketchConfig
     return ModelConfig("sketch", {"t5xxl": tiny.T5}, build(64, heads=2, blocks=2, context_dim=128),
                        tiny.vae(SD_VAE), "flow")
@@ -117,7 +117,7 @@ def test_it_makes_pictures(path: Path) -> None:
         assert pipe.explain(part, width=32, height=32)
 
 
-def test_the_prompt_is_read_within_its_template(family: Family, path: Path) -> None:
+def test_the_prompt_is_read_within_its_template(family: ModelFamily, path: Path) -> None:
     """Without the template, and the states of it that are dropped, another prompt is the same."""
     (text,) = family.texts
     pipe = Pipeline.load(path, threads=1)
@@ -144,7 +144,7 @@ def test_an_adapter_in_the_spelling_of_its_files_changes_it(path: Path, tmp_path
         Pipeline.load(threads=1).load_lora(lora)
 
 
-def test_a_family_is_known_only_while_it_is_registered(family: Family, path: Path) -> None:
+def test_a_family_is_known_only_while_it_is_registered(family: ModelFamily, path: Path) -> None:
     known = dict(families())
     with registered(replace(family, name="other", before=("sketch",))):
         assert list(families()).index("other") < list(families()).index("sketch")

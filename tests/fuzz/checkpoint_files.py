@@ -32,7 +32,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from smalti import checkpoint
-from smalti.checkpoint.adapters import Adapter
+from smalti.checkpoint.adapters import AdapterFile
 from smalti.checkpoint.blocks import FORMATS
 from smalti.checkpoint.container import open_tensors
 from smalti.checkpoint.embeddings import Embedding
@@ -413,7 +413,7 @@ def inspect(path: Path) -> None:
 
 
 ACTIONS = (read, inspect, checkpoint.load,
-           checkpoint.open_companion, Adapter.open, Embedding.open)
+           checkpoint.open_companion, AdapterFile.open, Embedding.open)
 """Every way to open a file."""
 
 

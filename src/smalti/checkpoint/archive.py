@@ -25,14 +25,14 @@ FULL32 = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
-class Stored:
+class ArchiveEntry:
     """The bytes of one entry: from `start` up to `end`."""
 
     start: int
     end: int
 
 
-def entries(where: object, data: memoryview) -> dict[str, Stored]:
+def entries(where: object, data: memoryview) -> dict[str, ArchiveEntry]:
     """Name -> place of every entry of the archive that is all of `data`.
 
     `where` names the file in messages. Raises CheckpointError for an archive that is damaged, or
@@ -111,8 +111,8 @@ def _wide(extra: bytes, plain: int, packed: int, offset: int) -> tuple[int, int,
 
 
 def _checked(where: object, data: memoryview, found: list[tuple[str, int, int]]
-             ) -> dict[str, Stored]:
-    table: dict[str, Stored] = {}
+             ) -> dict[str, ArchiveEntry]:
+    table: dict[str, ArchiveEntry] = {}
     reached = 0
     for name, offset, size in sorted(found, key=lambda entry: entry[1]):
         if offset < reached or offset + LOCAL.size > len(data):
@@ -125,5 +125,5 @@ def _checked(where: object, data: memoryview, found: list[tuple[str, int, int]]
             raise _damaged(where, f"entry {name[:80]!a} is not where the directory says")
         if name in table:
             raise _damaged(where, f"entry {name[:80]!a} is there twice")
-        table[name] = Stored(start, reached)
+        table[name] = ArchiveEntry(start, reached)
     return table

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smalti.checkpoint.report import Report
-from smalti.checkpoint.tensors import Shape, Tensor
+from smalti.checkpoint.tensors import Shape, StoredTensor
 from smalti.errors import CheckpointError
 from smalti.families.expected import expected_tensors
 from smalti.graph.quantised import Quantised
@@ -21,7 +21,8 @@ class Checkpoint:
     Names are those of `expected_tensors`, whatever the files call them.
     """
 
-    def __init__(self, config: ModelConfig, report: Report, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, config: ModelConfig, report: Report,
+                 tensors: Mapping[str, StoredTensor]) -> None:
         self.config = config
         self.report = report
         self._tensors = tensors
@@ -76,7 +77,7 @@ class Checkpoint:
         """
         self._tensor(name).drop()
 
-    def _tensor(self, name: str) -> Tensor:
+    def _tensor(self, name: str) -> StoredTensor:
         try:
             return self._tensors[name]
         except KeyError:

@@ -23,7 +23,7 @@ from smalti.checkpoint.companion_kind import (
 )
 from smalti.checkpoint.container import INTEGERS, open_tensors
 from smalti.checkpoint.json_file import read_json
-from smalti.checkpoint.tensors import Tensor, held_as
+from smalti.checkpoint.tensors import StoredTensor, held_as
 from smalti.errors import CheckpointError, first_of
 from smalti.graph import Graph
 from smalti.graph.quantised import Quantised
@@ -47,7 +47,8 @@ CANNY = 1
 class Companion:
     """A network in a file, by the names of its graph's parameters; weights stay in the file."""
 
-    def __init__(self, path: str, config: CompanionConfig, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, path: str, config: CompanionConfig,
+                 tensors: Mapping[str, StoredTensor]) -> None:
         self.path = path
         self.config = config
         self._tensors = tensors
@@ -88,7 +89,7 @@ class Companion:
         """Let the system take back the memory that holds a parameter, until it is read again."""
         self._at(name).drop()
 
-    def _at(self, name: str) -> Tensor:
+    def _at(self, name: str) -> StoredTensor:
         try:
             return self._tensors[name]
         except KeyError:
@@ -114,7 +115,7 @@ def open_companion(path: str | Path, pooled: bool | None = None) -> Companion:
     if pooled is None:
         pooled = stated.get("global_pool_conditions", "shuffle" in path.name.lower()) is True
     kind, stored = stored_in(shapes)
-    tensors = {name: Tensor.of(file, name, expression) for name, expression in stored.items()}
+    tensors = {name: StoredTensor.of(file, name, expression) for name, expression in stored.items()}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     config = kind.config(path, shapes, StatedKind(stated, pooled, _is_canny(path, file)))
     _check(path, config, kind.graphs(config, shapes), shapes)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from smalti.errors import CheckpointError
-from smalti.families import Family
+from smalti.families import ModelFamily
 from smalti.families.evidence import Shapes, has
 from smalti.families.hints import Hints, TextHints
 from smalti.families.record import Read
@@ -28,7 +28,7 @@ Place = Callable[[str], int]
 """Name of a text encoder -> which of the sections about text encoders is its own."""
 
 
-def derive_config(where: object, family: Family, shapes: Shapes, hints: Hints, place: Place,
+def derive_config(where: object, family: ModelFamily, shapes: Shapes, hints: Hints, place: Place,
                   read: Read) -> ModelConfig:
     """Configuration of the model of `family` whose parameters have these shapes.
 
@@ -74,7 +74,7 @@ def _at(texts: tuple[TextHints, ...], place: int) -> TextHints:
     return texts[place] if place < len(texts) else TextHints()
 
 
-def _prediction(family: Family, shapes: Shapes, read: Read) -> Prediction:
+def _prediction(family: ModelFamily, shapes: Shapes, read: Read) -> Prediction:
     """What the denoiser predicts, where nothing states it: a tensor `v_pred` is how some files mark
     velocities; else it is as the family sees it in the weights, or as usual for the family."""
     if "v_pred" in shapes:

@@ -28,7 +28,7 @@ from smalti.checkpoint.gguf import DIMENSIONS_MAX as GGUF_DIMENSIONS_MAX
 from smalti.checkpoint.gguf import ORIGINAL_SHAPE, Entry, GgufTensor, writing_gguf
 from smalti.checkpoint.hints import Hints, arch_config
 from smalti.checkpoint.quantise import ENCODERS, quantise
-from smalti.checkpoint.source import Source, open_source, with_parts
+from smalti.checkpoint.source import FoundModel, open_source, with_parts
 from smalti.errors import InputError
 from smalti.families.names import FileKind
 from smalti.runtime.tensor_file import RAW_TYPES
@@ -233,7 +233,7 @@ def _of_parts(path: Path, text_encoders: Sequence[Path], vae: Path | None
     return given, {"arch_config": arch_config(_hints(source))}, source.kind, source.notes
 
 
-def _hints(source: Source) -> Hints:
+def _hints(source: FoundModel) -> Hints:
     """What the source states, about text encoders in the order in which a single file has them."""
     hints = source.hints()
     if source.family is None or not hints.texts:

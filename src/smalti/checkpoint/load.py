@@ -15,8 +15,8 @@ from smalti.checkpoint.container import INTEGERS
 from smalti.checkpoint.file_kind import listed, require_supported
 from smalti.checkpoint.layout import DENOISER, VAE, inside, titles
 from smalti.checkpoint.report import Report
-from smalti.checkpoint.source import Source, open_source, with_parts
-from smalti.checkpoint.tensors import Shape, Tensor
+from smalti.checkpoint.source import FoundModel, open_source, with_parts
+from smalti.checkpoint.tensors import Shape, StoredTensor
 from smalti.errors import CheckpointError, InputError, first_of
 from smalti.families import family_of, text_encoders
 from smalti.families.expected import expected_tensors
@@ -80,7 +80,7 @@ def _advice(absent: Sequence[str]) -> str:
             f"as {' '.join(options)}, from Python with text_encoders= and vae=")
 
 
-def _report(source: Source) -> Report:
+def _report(source: FoundModel) -> Report:
     tensors, shapes = source.tensors, source.shapes
     parameters: Counter[str] = Counter()
     starts = {part: inside(part) for part in titles()}
@@ -124,7 +124,7 @@ def _report(source: Source) -> Report:
     )
 
 
-def _misfits(tensors: Mapping[str, Tensor], expected: Mapping[str, Shape]) -> Iterable[str]:
+def _misfits(tensors: Mapping[str, StoredTensor], expected: Mapping[str, Shape]) -> Iterable[str]:
     """Tensors that are there but cannot be the weight that they are named after."""
     for name, shape in expected.items():
         tensor = tensors.get(name)

@@ -1,8 +1,8 @@
 """Reads pickles without executing them: a machine that builds plain data and inert records.
 
 A pickle is a program for a stack machine (https://docs.python.org/3/library/pickletools.html). Here
-numbers, texts, lists, tuples and dictionaries are built as they are; `Tensor` records stand for
-what PyTorch's own rebuilding functions would make; every other class or function becomes an
+numbers, texts, lists, tuples and dictionaries are built as they are; `PickledTensor` records stand
+for what PyTorch's own rebuilding functions would make; every other class or function becomes an
 `Opaque` record with its name. No name is looked up, nothing is called, and a program that is long,
 deep or malformed ends in a `CheckpointError`.
 """
@@ -46,7 +46,7 @@ class Global(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Storage:
+class PickledStorage:
     """Numbers of a file that tensors are cut out of: key of its bytes, type, count."""
 
     key: str
@@ -55,10 +55,10 @@ class Storage:
 
 
 @dataclass(frozen=True, eq=False)
-class Tensor:
+class PickledTensor:
     """A view of a storage: offset and strides in elements. `kind` such as "Float" or "float16"."""
 
-    storage: Storage
+    storage: PickledStorage
     kind: str
     offset: int
     shape: tuple[int, ...]
@@ -77,15 +77,15 @@ class _Fault(Exception):
     """The program is malformed; the text says how."""
 
 
-class Result(NamedTuple):
+class Unpickled(NamedTuple):
     """What a pickle stands for, the storages that it mentions by key, the position behind it."""
 
     value: object
-    storages: dict[str, Storage]
+    storages: dict[str, PickledStorage]
     end: int
 
 
-def run(where: object, code: memoryview, start: int = 0) -> Result:
+def run(where: object, code: memoryview, start: int = 0) -> Unpickled:
     """Read the pickle at `code[start:]`.
 
     `where` names the file in messages. Raises CheckpointError for anything malformed or too long.
@@ -98,7 +98,7 @@ def run(where: object, code: memoryview, start: int = 0) -> Result:
     """
     machine = _Machine(code, start)
     try:
-        return Result(machine.run(), machine.storages, machine.position)
+        return Unpickled(machine.run(), machine.storages, machine.position)
     except (_Fault, ValueError, TypeError, LookupError, struct.error, OverflowError) as error:
         said = str(error) if isinstance(error, _Fault) else "a malformed instruction"
         raise CheckpointError(
@@ -115,7 +115,7 @@ class _Machine:
         self.stack: list = []
         self.marks: list[int] = []
         self.memo: dict[int, object] = {}
-        self.storages: dict[str, Storage] = {}
+        self.storages: dict[str, PickledStorage] = {}
         self.pairs_left = INSTRUCTIONS_MAX
 
     def run(self) -> object:
@@ -337,8 +337,9 @@ def _called(m: _Machine, function: object, arguments: object) -> object:
         if function in REBUILDING:
             return _tensor(arguments)
         if function in PARAMETERS:
-            if isinstance(arguments, tuple) and arguments and isinstance(arguments[0], Tensor):
-                return arguments[0]
+            first = arguments[0] if isinstance(arguments, tuple) and arguments else None
+            if isinstance(first, PickledTensor):
+                return first
             raise _Fault("a parameter without a tensor")
         if function == ("torch", "Size") and isinstance(arguments, tuple) and len(arguments) == 1:
             return arguments[0]
@@ -366,13 +367,13 @@ def _pairs(m: _Machine, arguments: object) -> dict:
     return found
 
 
-def _tensor(arguments: object) -> Tensor:
+def _tensor(arguments: object) -> PickledTensor:
     """A tensor record; sizes are checked against the file where the file is known."""
     if not isinstance(arguments, tuple) or len(arguments) < 4:
         raise _Fault("a tensor without a shape")
     storage, offset, shape, strides = arguments[:4]
     kind = arguments[6] if len(arguments) > 6 and isinstance(arguments[6], Global) else None
-    if not isinstance(storage, Storage) or not _natural(offset):
+    if not isinstance(storage, PickledStorage) or not _natural(offset):
         raise _Fault("a tensor without a storage")
     if not isinstance(shape, tuple) or not isinstance(strides, tuple):
         raise _Fault("a shape that is none")
@@ -380,7 +381,7 @@ def _tensor(arguments: object) -> Tensor:
         raise _Fault(f"a shape of {len(shape)} sizes with {len(strides)} strides")
     if not all(map(_natural, (*shape, *strides))):
         raise _Fault("a shape that is none")
-    return Tensor(storage, kind.name if kind else storage.kind, offset, shape, strides)
+    return PickledTensor(storage, kind.name if kind else storage.kind, offset, shape, strides)
 
 
 def _natural(value: object) -> bool:
@@ -402,7 +403,7 @@ def _persistent(m: _Machine) -> None:
         raise _Fault("a damaged reference to a storage")
     if len(given) == 6 and given[5] is not None:
         raise _Fault("a storage that is a part of another one, as before 2018")
-    storage = Storage(key, kind.name.removesuffix("Storage"), count)
+    storage = PickledStorage(key, kind.name.removesuffix("Storage"), count)
     known = m.storages.setdefault(key, storage)
     if (known.kind, known.count) != (storage.kind, count):
         raise _Fault("a storage of two types or lengths")

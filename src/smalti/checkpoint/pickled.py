@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from smalti.checkpoint import archive
-from smalti.checkpoint.archive import Stored
-from smalti.checkpoint.pickle_machine import Opaque, Tensor, run
+from smalti.checkpoint.archive import ArchiveEntry
+from smalti.checkpoint.pickle_machine import Opaque, PickledTensor, run
 from smalti.errors import CheckpointError
 from smalti.runtime.tensor_file import NAME_LENGTH_MAX, RAW_TYPES, MappedTensors, TensorEntry
 
@@ -51,7 +51,7 @@ WRAPPERS = ("state_dict", "model_state_dict", "params_ema", "params", "model", "
 
 
 @dataclass(frozen=True)
-class View(TensorEntry):
+class PickledView(TensorEntry):
     """A tensor of a file, and its strides in elements; the byte range is what it spans."""
 
     strides: tuple[int, ...]
@@ -90,7 +90,7 @@ class PickledFile(MappedTensors):
         return np.lib.stride_tricks.as_strided(flat, entry.shape, steps, writeable=False)
 
 
-def _zipped(path: Path, data: memoryview) -> tuple[object, dict[str, Stored]]:
+def _zipped(path: Path, data: memoryview) -> tuple[object, dict[str, ArchiveEntry]]:
     """The object of a zip archive, and where the bytes of each storage lie."""
     table = archive.entries(path, data)
     pickles = [name for name in table if name == "data.pkl" or name.endswith("/data.pkl")]
@@ -112,7 +112,7 @@ def _zipped(path: Path, data: memoryview) -> tuple[object, dict[str, Stored]]:
                    if name.startswith(prefix)}
 
 
-def _in_a_row(path: Path, data: memoryview) -> tuple[object, dict[str, Stored]]:
+def _in_a_row(path: Path, data: memoryview) -> tuple[object, dict[str, ArchiveEntry]]:
     """The object of a file as torch.save wrote it before 2020, and where each storage lies."""
     code = data[:PICKLE_BYTES_MAX]
     magic = run(path, code)
@@ -141,7 +141,7 @@ def _in_a_row(path: Path, data: memoryview) -> tuple[object, dict[str, Stored]]:
             raise CheckpointError(f"{path} is cut off or damaged at storage {key[:40]!a}, which"
                                   f" should end at byte {end} of {len(data)}; download or copy it"
                                   " again")
-        places[key] = Stored(at + 8, end)
+        places[key] = ArchiveEntry(at + 8, end)
         at = end
     return given.value, places
 
@@ -178,7 +178,7 @@ def _items(value: object) -> Iterator[tuple[object, object]] | None:
         return iter(value.items())
     if isinstance(value, list | tuple):  # long lists of numbers are none of ours
         return ((i, item) for i, item in enumerate(value)
-                if isinstance(item, Tensor | dict | list | tuple | Opaque))
+                if isinstance(item, PickledTensor | dict | list | tuple | Opaque))
     return None
 
 
@@ -187,7 +187,7 @@ def _unwrapped(value: object) -> tuple[object, dict[str, object], str]:
     beside: dict[str, object] = {}
     keys: list[str] = []
     for _ in range(DEPTH_MAX):
-        if not isinstance(value, dict) or any(isinstance(v, Tensor) for v in value.values()):
+        if not isinstance(value, dict) or any(isinstance(v, PickledTensor) for v in value.values()):
             break
         key = next((key for key in WRAPPERS if any(_items(value.get(key)) or ())), None)
         if key is None:
@@ -206,9 +206,9 @@ def _shown(text: str) -> str:
 class _Contents:
     """Tensors, texts and numbers in what was saved; everything else is counted."""
 
-    def __init__(self, path: Path, storages: dict[str, Stored], size_bytes: int) -> None:
+    def __init__(self, path: Path, storages: dict[str, ArchiveEntry], size_bytes: int) -> None:
         self.path, self.storages = path, storages
-        self.tensors: dict[str, View] = {}
+        self.tensors: dict[str, PickledView] = {}
         self.metadata: dict[str, str] = {}
         self.skipped: Counter[str] = Counter()
         self.beside: Counter[str] = Counter()
@@ -219,7 +219,7 @@ class _Contents:
         for name, item in self._walk(value):
             self._add(name, item)
         for name, item in self._walk(beside):
-            if isinstance(item, Tensor):
+            if isinstance(item, PickledTensor):
                 self.beside[name.partition(".")[0]] += 1
             else:
                 self._add(name, item)
@@ -259,7 +259,7 @@ class _Contents:
                 levels.append((f"{name}." if name else "", inner))
 
     def _add(self, name: str, item: object) -> None:
-        if isinstance(item, Tensor):
+        if isinstance(item, PickledTensor):
             self._add_tensor(name, item)
         elif isinstance(item, str | int | float):
             text = str(item) if len(self.metadata) < METADATA_MAX else ""
@@ -268,7 +268,7 @@ class _Contents:
         elif item is not None and not isinstance(item, bytes):
             self.skipped[item.what if isinstance(item, Opaque) else type(item).__name__] += 1
 
-    def _add_tensor(self, name: str, tensor: Tensor) -> None:
+    def _add_tensor(self, name: str, tensor: PickledTensor) -> None:
         def fail(found: str) -> CheckpointError:
             return CheckpointError(f"{self.path}: tensor {name[:80]!a} {found}; the file is"
                                    " damaged; download or copy it again")
@@ -294,4 +294,5 @@ class _Contents:
             raise fail("repeats numbers of other tensors")
         start = place.start + tensor.offset * size if count else place.start
         end = start + (reach + 1) * size if count else start
-        self.tensors[name] = View(DTYPES[tensor.kind], tensor.shape, start, end, tensor.strides)
+        self.tensors[name] = PickledView(DTYPES[tensor.kind], tensor.shape, start, end,
+                                         tensor.strides)

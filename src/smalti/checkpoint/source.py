@@ -27,9 +27,9 @@ from smalti.checkpoint.layout import (
     titles,
     which_text_encoder,
 )
-from smalti.checkpoint.tensors import Shape, Tensor
+from smalti.checkpoint.tensors import Shape, StoredTensor
 from smalti.errors import CheckpointError
-from smalti.families import Family, by_name, families, text_encoders
+from smalti.families import ModelFamily, by_name, families, text_encoders
 from smalti.families.keys import StoredRows
 from smalti.families.names import FileKind
 from smalti.families.prefixes import VAE as AUTOENCODER_PREFIX
@@ -43,7 +43,7 @@ ENDINGS = (".safetensors", ".bin")
 
 
 @dataclass(frozen=True)
-class Source:
+class FoundModel:
     """What was found at a path, before any judgement: tensors by internal name, and hints.
 
     `tables` are the metadata of a single file, or the parsed config.json files of a folder;
@@ -52,7 +52,7 @@ class Source:
 
     path: Path
     format: str
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, StoredTensor]
     kind: FileKind | None
     tables: Mapping[str, object]
     notes: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Source:
         return [part for part in titles() if any(map(_within(part), self.tensors))]
 
     @property
-    def family(self) -> Family | None:
+    def family(self) -> ModelFamily | None:
         """That of the model which the denoiser makes, None where there is none that is read."""
         return families()[self.kind.family] if self.kind and self.kind.supported else None
 
@@ -96,7 +96,7 @@ class Source:
         return self.places.get(text_encoder, texts.index(text_encoder))
 
 
-def open_source(path: Path) -> Source:
+def open_source(path: Path) -> FoundModel:
     """What lies at `path`: a file, or a diffusers folder. Raises CheckpointError."""
     try:
         return _open_folder(path) if path.is_dir() else _open_file(path)
@@ -106,7 +106,7 @@ def open_source(path: Path) -> Source:
         ) from error
 
 
-def with_parts(source: Source, text_encoders: Sequence[Path], vae: Path | None) -> Source:
+def with_parts(source: FoundModel, text_encoders: Sequence[Path], vae: Path | None) -> FoundModel:
     """`source` with text encoders and an autoencoder from other files instead of its own, or
     besides. Raises CheckpointError for a file that holds none."""
     for path in text_encoders:
@@ -119,8 +119,8 @@ def with_parts(source: Source, text_encoders: Sequence[Path], vae: Path | None) 
     return source
 
 
-def _with_part(source: Source, path: Path, found: Mapping[str, Mapping[str, Tensor]], what: str,
-               option: str) -> Source:
+def _with_part(source: FoundModel, path: Path, found: Mapping[str, Mapping[str, StoredTensor]],
+               what: str, option: str) -> FoundModel:
     found = {part: tensors for part, tensors in found.items() if tensors}
     if not found:
         raise CheckpointError(f"{path} holds no {what.split(' ', 1)[1]}; {option} needs a file with"
@@ -132,7 +132,7 @@ def _with_part(source: Source, path: Path, found: Mapping[str, Mapping[str, Tens
     return replace(source, tensors={**kept, **added}, notes=(*source.notes, *notes))
 
 
-def _text_encoders(source: Source, path: Path) -> dict[str, dict[str, Tensor]]:
+def _text_encoders(source: FoundModel, path: Path) -> dict[str, dict[str, StoredTensor]]:
     """The text encoders in a file that the model reads. A CLIP of a width that none has is the
     first one missing. Raises CheckpointError where there are none but others."""
     opened, known = _open_part(path, TEXT), {each.encoder.name: each.encoder
@@ -154,7 +154,7 @@ def _text_encoders(source: Source, path: Path) -> dict[str, dict[str, Tensor]]:
     return found
 
 
-def _open_part(path: Path, bare: str) -> Source:
+def _open_part(path: Path, bare: str) -> FoundModel:
     """A file of one part alone, or one that holds it among others; a folder of a component."""
     try:
         if path.is_dir():
@@ -171,10 +171,10 @@ def _open_part(path: Path, bare: str) -> Source:
     kind = detect({name: file.shape(name) for name in file})
     if kind is not None:
         bare = ALONE.get(kind.id)
-    return Source(path, file.format, _entered(file, bare, None), kind, file.metadata)
+    return FoundModel(path, file.format, _entered(file, bare, None), kind, file.metadata)
 
 
-def _parameters(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+def _parameters(tensors: Mapping[str, StoredTensor], part: str) -> dict[str, StoredTensor]:
     return {name: tensor for name, tensor in tensors.items() if _within(part)(name)}
 
 
@@ -184,7 +184,7 @@ def _within(part: str) -> Callable[[str], bool]:
     return lambda name: name.startswith(start)
 
 
-def _open_file(path: Path) -> Source:
+def _open_file(path: Path) -> FoundModel:
     file = open_tensors(path)
     kind = detect({name: file.shape(name) for name in file})
     whole = any(name.startswith(inside(DENOISER)) for name in file)
@@ -192,7 +192,7 @@ def _open_file(path: Path) -> Source:
     if kind is not None and kind.supported and not whole:
         bare = DENOISER
     tensors = _entered(file, bare, kind.family if kind else None)
-    source = Source(path, file.format, tensors, kind, file.metadata, file.notes)
+    source = FoundModel(path, file.format, tensors, kind, file.metadata, file.notes)
     known = [f"it is {titles()[part]}" for part in source.parts if bare == TEXT]
     latent = source.shapes.get(LATENT_TENSOR, ())
     if bare == VAE and len(latent) > 1:
@@ -202,12 +202,12 @@ def _open_file(path: Path) -> Source:
     return replace(source, notes=(*source.notes, *known))
 
 
-def _open_folder(path: Path) -> Source:
+def _open_folder(path: Path) -> FoundModel:
     index = diffusers.read_index(path)
     kind, tables = diffusers.other_kind(index), diffusers.read_configs(path)
     if kind is not None:
-        return Source(path, "diffusers folder", {}, kind, tables)
-    tensors: dict[str, Tensor] = {}
+        return FoundModel(path, "diffusers folder", {}, kind, tables)
+    tensors: dict[str, StoredTensor] = {}
     places: dict[str, int] = {}
     notes = []
     names = diffusers.components(path, index)
@@ -229,7 +229,7 @@ def _open_folder(path: Path) -> Source:
     whole = detect({name: tensor.shape for name, tensor in tensors.items()}, names)
     if whole is not None and kind is not None:
         whole = replace(whole, family=kind.family)  # as its denoiser alone shows
-    return Source(path, "diffusers folder", tensors, whole, tables, tuple(notes), places)
+    return FoundModel(path, "diffusers folder", tensors, whole, tables, tuple(notes), places)
 
 
 def _text_part(file: Tensors, kind: FileKind | None, taken: Iterable[str]) -> str:
@@ -243,25 +243,27 @@ def _text_part(file: Tensors, kind: FileKind | None, taken: Iterable[str]) -> st
     return shown or (*free, *(each.name for each in encoders))[0]
 
 
-def _entered(file: Tensors, bare: str | None, family: str | None) -> dict[str, Tensor]:
+def _entered(file: Tensors, bare: str | None, family: str | None) -> dict[str, StoredTensor]:
     """The tensors of a file by internal name; those of no part keep the names that they have.
 
     Raises CheckpointError when two tensors that differ stand for one.
     """
     sorted_out: Contents = contents(file, bare, family)
-    found: dict[str, Tensor] = {}
+    found: dict[str, StoredTensor] = {}
     for part, parameters in sorted_out.parts.items():
         if part == TEXT:
             shapes = {name: file.shape(parts[0].name) for name, parts in parameters.items()}
             which = which_text_encoder(parameters, shapes)
             parameters = renamed(which, parameters) if which else parameters
-        found.update((name, Tensor.of(file, name, parts)) for name, parts in parameters.items())
+        found.update((name, StoredTensor.of(file, name, parts))
+                     for name, parts in parameters.items())
     for name, expression in sorted_out.doubles:
-        second = Tensor.of(file, name, expression)
+        second = StoredTensor.of(file, name, expression)
         if not found[name].same_as(second):
             raise CheckpointError(
                 f"{file.path} holds two different tensors for one weight: "
                 f"{found[name].stored_names[0]!r} and {second.stored_names[0]!r}; remove the one "
                 f"that is not meant")
-    found.update((name, Tensor.of(file, name, (StoredRows(name),))) for name in sorted_out.others)
+    found.update((name, StoredTensor.of(file, name, (StoredRows(name),)))
+                 for name in sorted_out.others)
     return found

@@ -36,7 +36,7 @@ def held_as(tag: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class StoredTensor:
     """One parameter: the file that it lies in, where in it, and its shape inside."""
 
     file: Tensors
@@ -44,7 +44,7 @@ class Tensor:
     shape: Shape
 
     @classmethod
-    def of(cls, file: Tensors, name: str, expression: Expression) -> Tensor:
+    def of(cls, file: Tensors, name: str, expression: Expression) -> StoredTensor:
         """The parameter `name`, which `expression` finds in `file`.
 
         Raises CheckpointError where the tensors that it consists of do not fit together.
@@ -96,7 +96,7 @@ class Tensor:
             return self.floats()
         return held(self.dtype, np.ascontiguousarray(self.raw()), self.shape)
 
-    def same_as(self, other: Tensor) -> bool:
+    def same_as(self, other: StoredTensor) -> bool:
         """Whether both hold the same numbers in the same format."""
         return self.dtype == other.dtype and np.array_equal(self.raw(), other.raw())
 

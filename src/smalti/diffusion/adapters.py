@@ -6,13 +6,13 @@ import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
-from smalti.checkpoint.adapters import Adapted, Adapter, Fit, Use
+from smalti.checkpoint.adapters import Adapted, AdapterFile, Fit, WeightedAdapter
 from smalti.diffusion.prompt import AdapterUse
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.words import files_in
 from smalti.errors import CheckpointError, InputError
 
-Entry = str | Path | Use | Sequence[object]
+Entry = str | Path | WeightedAdapter | Sequence[object]
 """A file, with a weight (path, weight), with one of the text encoders (path, weight, text_weight),
 or an open adapter with its weights."""
 
@@ -27,12 +27,12 @@ class Adapters:
         self.given = submodels.weights
         self.folder = None if folder is None else Path(folder)
         self._submodels = submodels
-        self._opened: dict[tuple[Path, int, int], Adapter] = {}
+        self._opened: dict[tuple[Path, int, int], AdapterFile] = {}
         if self.folder is not None and not self.folder.is_dir():
             raise InputError(f"{self.folder} is no folder; expected one with adapters")
 
     @property
-    def uses(self) -> tuple[Use, ...]:
+    def uses(self) -> tuple[WeightedAdapter, ...]:
         """What was given, in order."""
         return self.given.uses
 
@@ -57,7 +57,7 @@ class Adapters:
             return self.given
         return self._submodels.adapted([*self.uses, *map(self._named, named)])
 
-    def _named(self, asked: AdapterUse) -> Use:
+    def _named(self, asked: AdapterUse) -> WeightedAdapter:
         files = {file.stem: file for file in files_in(self.folder)}
         lower = {stem.lower(): file for stem, file in files.items()}
         file = files.get(asked.name) or lower.get(asked.name.lower())
@@ -66,23 +66,23 @@ class Adapters:
             raise InputError(f"the prompt asks for the adapter {asked.name!r}, and none of the "
                              f"{len(files)} files in {self.folder} is named so"
                              + f"; near ones: {', '.join(near)}" * bool(near))
-        return Use(self._open(file), asked.weight, asked.text_weight)
+        return WeightedAdapter(self._open(file), asked.weight, asked.text_weight)
 
-    def _read(self, entry: Entry) -> Use:
+    def _read(self, entry: Entry) -> WeightedAdapter:
         """What an entry means."""
-        if isinstance(entry, Use):
+        if isinstance(entry, WeightedAdapter):
             return entry
         if isinstance(entry, str | Path):
-            return Use(self._open(Path(entry)))
+            return WeightedAdapter(self._open(Path(entry)))
         path, *weights = entry if isinstance(entry, Sequence) else (entry,)
         numbers = all(isinstance(w, int | float) or w is None for w in weights)
         if not isinstance(path, str | Path) or len(weights) not in (1, 2) or not numbers \
                 or weights[0] is None:
             raise InputError(f"{entry!r} is no adapter; expected a path, (path, weight) or "
                              f"(path, weight, text_weight)")
-        return Use(self._open(Path(path)), *weights)
+        return WeightedAdapter(self._open(Path(path)), *weights)
 
-    def _open(self, path: Path) -> Adapter:
+    def _open(self, path: Path) -> AdapterFile:
         """The adapter in a file, which is opened again when it has changed."""
         try:
             state = path.stat()
@@ -90,7 +90,7 @@ class Adapters:
             raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
         key = path.resolve(), state.st_mtime_ns, state.st_size
         if key not in self._opened:
-            self._opened[key] = Adapter.open(path)
+            self._opened[key] = AdapterFile.open(path)
         return self._opened[key]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from smalti import checkpoint, settings
-from smalti.checkpoint.adapters import Fit, Use
+from smalti.checkpoint.adapters import Fit, WeightedAdapter
 from smalti.diffusion.adapters import Adapters, Entry, labels
 from smalti.diffusion.caching import checked_cache
 from smalti.diffusion.change import checked_image_guidance
@@ -199,7 +199,7 @@ class Pipeline:
         return self._job(asked, changed, upscaler, controls).steps()
 
     @property
-    def loras(self) -> tuple[Use, ...]:
+    def loras(self) -> tuple[WeightedAdapter, ...]:
         """The adapters in use (LoRA, LoCon, LoHa, LoKr, DoRA, ...), with their weights.
 
         Assign a sequence of paths, (path, weight) or (path, weight, text_weight), where the last is

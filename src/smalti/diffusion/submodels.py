@@ -13,12 +13,12 @@ from functools import cached_property, partial
 import numpy as np
 
 from smalti.checkpoint import Checkpoint
-from smalti.checkpoint.adapters import Adapted, Use, changed
+from smalti.checkpoint.adapters import Adapted, WeightedAdapter, changed
 from smalti.checkpoint.embeddings import Embedding
 from smalti.checkpoint.tensors import held_as
 from smalti.diffusion.residents import UNCHANGED, Resident, Residents, Wanted, ignore
 from smalti.errors import InputError
-from smalti.families.parts import Part, parts
+from smalti.families.parts import ModelPart, parts
 from smalti.graph import Graph
 from smalti.graph.quantised import FORMATS, of_eight_bits
 from smalti.runtime import Program, compile_graph
@@ -59,7 +59,7 @@ class Submodels:
         if self.weights is None:
             object.__setattr__(self, "weights", self.adapted(()))
 
-    def adapted(self, uses: Sequence[Use]) -> Adapted:
+    def adapted(self, uses: Sequence[WeightedAdapter]) -> Adapted:
         """The weights of the checkpoint with these adapters. Raises CheckpointError for an adapter
         of another kind of model."""
         return Adapted(self.checkpoint, uses, self.checkpoint.report.path)
@@ -70,7 +70,7 @@ class Submodels:
         return replace(self, weights=weights, words=words, user=user, said=[], texts={})
 
     @cached_property
-    def parts(self) -> dict[str, Part]:
+    def parts(self) -> dict[str, ModelPart]:
         """The parts of the model by name."""
         return parts(self.checkpoint.config)
 

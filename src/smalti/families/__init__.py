@@ -1,7 +1,7 @@
 """Model families: one record each, which says everything about it beside its graphs and weights.
 
-The records are found, not listed: every `Family` in a module of `families/records/` is known. To
-add one, see docs/families.md. Nothing here opens a file, compiles or runs anything.
+The records are found, not listed: every `ModelFamily` in a module of `families/records/` is known.
+To add one, see docs/families.md. Nothing here opens a file, compiles or runs anything.
 
 >>> list(families())
 ['chroma', 'flux', 'sd3', 'sdxl-refiner', 'sdxl', 'sd2', 'sd1']
@@ -9,7 +9,7 @@ add one, see docs/families.md. Nothing here opens a file, compiles or runs anyth
 'the text encoder T5-XXL'
 """
 
-from smalti.families.record import Family, Part, Text, TextEncoder
+from smalti.families.record import ModelFamily, ModelPart, Text, TextEncoder
 from smalti.families.registry import (
     autoencoders,
     backbones,
@@ -21,5 +21,5 @@ from smalti.families.registry import (
     text_encoders,
 )
 
-__all__ = ["Family", "Part", "Text", "TextEncoder", "autoencoders", "backbones", "by_name",
-           "families", "family_of", "known", "registered", "text_encoders"]
+__all__ = ["ModelFamily", "ModelPart", "Text", "TextEncoder", "autoencoders", "backbones",
+           "by_name", "families", "family_of", "known", "registered", "text_encoders"]

@@ -11,7 +11,7 @@ from smalti.families.evidence import Shapes, count, has, most, sizes
 from smalti.families.hints import Hints
 from smalti.families.keys.renaming import vae_renaming
 from smalti.families.prefixes import VAE
-from smalti.families.record import Autoencoder, Layout, Part
+from smalti.families.record import Autoencoder, Layout, ModelPart
 from smalti.graph import Graph
 from smalti.models.config import SD_VAE, VaeConfig
 from smalti.models.tileable import tileable
@@ -45,10 +45,10 @@ def vae_config(where: object, shapes: Shapes, hints: Hints, known: VaeConfig) ->
     )
 
 
-def _parts(config: VaeConfig) -> dict[str, Part]:
+def _parts(config: VaeConfig) -> dict[str, ModelPart]:
     side = config.downscale
-    return {"vae": Part("the image decoder", partial(_decoder_graph, config), (1, 1)),
-            "vae_encoder": Part("the image encoder", partial(vae_encoder_graph, config, 1),
+    return {"vae": ModelPart("the image decoder", partial(_decoder_graph, config), (1, 1)),
+            "vae_encoder": ModelPart("the image encoder", partial(vae_encoder_graph, config, 1),
                                 (side, side))}
 
 

@@ -5,7 +5,7 @@ What a checkpoint must hold, what is compiled and what is explained all come fro
 
 from __future__ import annotations
 
-from smalti.families.record import Part
+from smalti.families.record import ModelPart
 from smalti.families.registry import family_of
 from smalti.models.config import ModelConfig
 
@@ -13,7 +13,7 @@ TEXTS = ("text", "text_2", "text_3")
 """What the text encoders of a model are called as parts, in the order of `config.texts`."""
 
 
-def parts(config: ModelConfig) -> dict[str, Part]:
+def parts(config: ModelConfig) -> dict[str, ModelPart]:
     """The parts of a model by name; a shape is
 
         text, text_2, text_3   of CLIP (batch, skip), where the state that is `skip`-th from the end
@@ -35,6 +35,6 @@ def parts(config: ModelConfig) -> dict[str, Part]:
     for part, (name, text) in zip(TEXTS, config.texts.items(), strict=False):
         title = "the text encoder" if len(config.texts) == 1 else f"the text encoder {name}"
         use = family.text(name)
-        found[part] = Part(title, use.encoder.graph(text, use), (1, 1))
+        found[part] = ModelPart(title, use.encoder.graph(text, use), (1, 1))
     return {**found, **family.backbone.parts(config.denoiser),
             **family.autoencoder.parts(config.vae)}

@@ -1,9 +1,9 @@
 """What is known of a model family: one frozen record, made of the records of its networks.
 
-A `Family` says which files are of it, which text encoders it reads and how, which kind of denoiser
-and autoencoder it has, what its denoiser is told of a prompt, and the defaults that nothing in a
-file states. Everything in it is data, or a function of names, shapes, configurations and arrays:
-no record opens a file, compiles or runs anything.
+A `ModelFamily` says which files are of it, which text encoders it reads and how, which kind of
+denoiser and autoencoder it has, what its denoiser is told of a prompt, and the defaults that
+nothing in a file states. Everything in it is data, or a function of names, shapes, configurations
+and arrays: no record opens a file, compiles or runs anything.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STEADY = ("context", "vector", "pooled", "guidance", "mask")
 
 
 @dataclass(frozen=True)
-class Part:
+class ModelPart:
     """A network of a model that is compiled on its own.
 
     `title` are the words for it, `graph` its graph for a shape, `smallest` the smallest such shape,
@@ -155,7 +155,7 @@ class Backbone:
     name: str
     models: tuple[str, ...]
     config: Callable[[object, Shapes, Hints], DenoiserConfig]
-    parts: Callable[[Any], Mapping[str, Part]]
+    parts: Callable[[Any], Mapping[str, ModelPart]]
     layout: Callable[[Iterable[str]], Layout]
     mark: str
     first: str
@@ -177,7 +177,7 @@ class Autoencoder:
 
     marks: tuple[str, ...]
     config: Callable[[object, Shapes, Hints, VaeConfig], VaeConfig]
-    parts: Callable[[VaeConfig], Mapping[str, Part]]
+    parts: Callable[[VaeConfig], Mapping[str, ModelPart]]
     layout: Callable[[Iterable[str]], Layout]
 
 
@@ -237,7 +237,7 @@ def always(defaults: Defaults) -> Callable[[DenoiserConfig, Prediction], Default
 
 
 @dataclass(frozen=True)
-class Family:
+class ModelFamily:
     """A model family.
 
     name          what it is called in `ModelConfig.family`

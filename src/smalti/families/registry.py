@@ -10,25 +10,25 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from smalti.families import records
-from smalti.families.record import Autoencoder, Backbone, Family, TextEncoder
+from smalti.families.record import Autoencoder, Backbone, ModelFamily, TextEncoder
 from smalti.models.config import ModelConfig
 
-_added: dict[str, Family] = {}
+_added: dict[str, ModelFamily] = {}
 
 
 @cache
-def known() -> dict[str, Family]:
+def known() -> dict[str, ModelFamily]:
     """The families that Smalti has records of, by name, in no order that means anything."""
-    found: dict[str, Family] = {}
+    found: dict[str, ModelFamily] = {}
     for module in iter_modules(records.__path__, f"{records.__name__}."):
         for value in vars(import_module(module.name)).values():
-            if isinstance(value, Family) and found.setdefault(value.name, value) is not value:
+            if isinstance(value, ModelFamily) and found.setdefault(value.name, value) is not value:
                 raise ValueError(f"{module.name} has a second record named {value.name!r}")
     return found
 
 
 @cache
-def families() -> dict[str, Family]:
+def families() -> dict[str, ModelFamily]:
     """All families by name, in the order in which a file is asked whether it is of one."""
     found = {**known(), **_added}
     order: TopologicalSorter[str] = TopologicalSorter({name: () for name in found})
@@ -38,18 +38,18 @@ def families() -> dict[str, Family]:
     return {name: found[name] for name in order.static_order()}
 
 
-def by_name() -> list[Family]:
+def by_name() -> list[ModelFamily]:
     """All families in the order of their names, in which people read them."""
     return [family for name, family in sorted(families().items())]
 
 
-def family_of(config: ModelConfig) -> Family:
+def family_of(config: ModelConfig) -> ModelFamily:
     """The record of the family of a model."""
     return families()[config.family]
 
 
 @contextmanager
-def registered(family: Family) -> Iterator[None]:
+def registered(family: ModelFamily) -> Iterator[None]:
     """Know one family more for a while, such as one that is tried out, or another record of one."""
     before = dict(_added)
     _added[family.name] = family

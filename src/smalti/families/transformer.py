@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from smalti.families.record import STEADY, Part
+from smalti.families.record import STEADY, ModelPart
 from smalti.graph import Graph
 
 
-def transformer_part(graph: Callable[..., Graph]) -> Part:
+def transformer_part(graph: Callable[..., Graph]) -> ModelPart:
     """The part that `graph` computes: (batch, height, width, tokens), then control and others."""
     def build(batch: int, height: int, width: int, tokens: int, control: Any = False,
               directions: str = "", gated: bool = False) -> Graph:
@@ -18,4 +18,4 @@ def transformer_part(graph: Callable[..., Graph]) -> Part:
         return graph(batch, height, width, tokens,
                      **{name: value for name, value in options.items() if value})
 
-    return Part("the transformer", build, (1, 2, 2, 1), STEADY)
+    return ModelPart("the transformer", build, (1, 2, 2, 1), STEADY)

@@ -11,7 +11,7 @@ from smalti.families.evidence import BLOCKS_MAX, Shapes, count, has, most, sizes
 from smalti.families.hints import Hints
 from smalti.families.keys.renaming import unet_renaming
 from smalti.families.prefixes import UNET
-from smalti.families.record import STEADY, Backbone, Layout, Part
+from smalti.families.record import STEADY, Backbone, Layout, ModelPart
 from smalti.families.spelling import Layers, SpelledLayers
 from smalti.graph import Graph
 from smalti.models.config import SD1_UNET, UNetConfig
@@ -119,9 +119,10 @@ def _middle(shapes: Shapes) -> str:
 # ---------------------------------------------------------------------- parts and names
 
 
-def _parts(config: UNetConfig) -> dict[str, Part]:
+def _parts(config: UNetConfig) -> dict[str, ModelPart]:
     side = config.multiple
-    return {"unet": Part("the UNet", partial(_unet_graph, config), (1, side, side, 77), STEADY)}
+    graph = partial(_unet_graph, config)
+    return {"unet": ModelPart("the UNet", graph, (1, side, side, 77), STEADY)}
 
 
 def _unet_graph(config: UNetConfig, batch: int, height: int, width: int, tokens: int,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from smalti.checkpoint.adapters import Adapter
+from smalti.checkpoint.adapters import AdapterFile
 
 Arrays = dict[str, np.ndarray]
 
@@ -43,10 +43,10 @@ def random_arrays(shapes: dict[str, tuple[int, ...]], seed: int = 0) -> Arrays:
     return {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
 
 
-def opened(folder: Path, arrays: Arrays, name: str = "adapter.safetensors") -> Adapter:
+def opened(folder: Path, arrays: Arrays, name: str = "adapter.safetensors") -> AdapterFile:
     """The adapter that holds these tensors."""
     save_file({key: np.ascontiguousarray(value) for key, value in arrays.items()}, folder / name)
-    return Adapter.open(folder / name)
+    return AdapterFile.open(folder / name)
 
 
 # ---------------------------------------------------------------------- formulas, in f64

@@ -11,7 +11,7 @@ import pytest
 from checkpoint.adapters.samples import Weights, merged, off, opened, random_arrays
 from safetensors.numpy import save_file
 
-from smalti.checkpoint.adapters import Adapted, Adapter, Use, changed
+from smalti.checkpoint.adapters import Adapted, AdapterFile, WeightedAdapter, changed
 from smalti.errors import CheckpointError, UnknownFamilyError
 from smalti.families.prefixes import TEXT, UNET
 
@@ -71,7 +71,7 @@ def test_its_models_are_seen_from_names_and_widths(tmp_path: Path, tensors, word
 def test_one_for_another_model_is_refused(tmp_path: Path, tensors, there: str) -> None:
     base = Weights(random_arrays(SD1))
     with pytest.raises(CheckpointError, match=there):
-        Adapted(base, [Use(opened(tmp_path, tensors))], "tiny.safetensors")
+        Adapted(base, [WeightedAdapter(opened(tmp_path, tensors))], "tiny.safetensors")
 
 
 def test_tensors_that_are_not_used_are_counted_and_named(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_tensors_that_are_not_used_are_counted_and_named(tmp_path: Path) -> None
                "nothing_at_all": np.ones(1, np.float32),
                f"{STEM}_q.diff_b": np.ones(32, np.float32),
                f"{STEM}_out.oft_blocks": np.ones((2, 2, 2), np.float32)}
-    fit = Adapted(Weights(random_arrays(SD1)), [Use(opened(tmp_path, tensors))]).fits[0]
+    fit = Adapted(Weights(random_arrays(SD1)), [WeightedAdapter(opened(tmp_path, tensors))]).fits[0]
     assert (fit.applied, fit.total) == (6, 11)
     assert dict(fit.unused) == {
         "nothing_at_all": "no kind of change that Smalti knows",
@@ -100,7 +100,7 @@ def test_of_several_changes_to_a_weight_one_counts(tmp_path: Path) -> None:
             tensors[f"{STEM}_q.diff"] = np.full((32, 32), 2, np.float32)
         else:
             tensors |= pair(f"{STEM}_q", 32, 32)
-        adapted = Adapted(base, [Use(opened(tmp_path, tensors))])
+        adapted = Adapted(base, [WeightedAdapter(opened(tmp_path, tensors))])
         assert dict(adapted.fits[0].unused) == {
             f"{STEM}_q.set_weight": "the layer is changed in another way, too"}
         own = {role.removeprefix(f"{STEM}_q."): value for role, value in tensors.items()
@@ -129,7 +129,7 @@ def test_layers_that_make_no_sense_are_not_used(tmp_path: Path, changes, why: st
         tensors.pop(name, None)
         if shape is not None:
             tensors[name] = np.ones(shape, np.float32)
-    adapted = Adapted(Weights(random_arrays(SD1)), [Use(opened(tmp_path, tensors))])
+    adapted = Adapted(Weights(random_arrays(SD1)), [WeightedAdapter(opened(tmp_path, tensors))])
     reasons = {reason for name, reason in adapted.fits[0].unused if name.startswith(f"{STEM}_q")}
     assert len(reasons) == 1 and re.search(why, *reasons)
     assert adapted.changed == {KEY, MLP}
@@ -138,10 +138,10 @@ def test_layers_that_make_no_sense_are_not_used(tmp_path: Path, changes, why: st
 def test_a_file_of_something_else_is_no_adapter(tmp_path: Path) -> None:
     save_file(random_arrays({f"{UNET}out.2.weight": (4, 4, 3)}), tmp_path / "model.safetensors")
     with pytest.raises(UnknownFamilyError, match="is no adapter: of its 1 tensors none is a"):
-        Adapter.open(tmp_path / "model.safetensors")
+        AdapterFile.open(tmp_path / "model.safetensors")
     (tmp_path / "broken.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{")
     with pytest.raises(CheckpointError, match="has only 9 bytes"):
-        Adapter.open(tmp_path / "broken.safetensors")
+        AdapterFile.open(tmp_path / "broken.safetensors")
 
 
 def test_it_says_its_forms_and_ranks(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_it_says_its_forms_and_ranks(tmp_path: Path) -> None:
 def test_text_encoders_have_a_strength_of_their_own(tmp_path: Path) -> None:
     base, adapter = Weights(random_arrays(SD1)), opened(tmp_path, WHOLE)
     for weight, text_weight, used in ((0.5, None, 0.5), (0.5, 2.0, 2.0), (0.5, 0.0, 0.0)):
-        adapted = Adapted(base, [Use(adapter, weight, text_weight)])
+        adapted = Adapted(base, [WeightedAdapter(adapter, weight, text_weight)])
         for name, module, strength in ((KEY, f"{STEM}_k", weight), (MLP, TEXT_STEM, used)):
             tensors = {key.removeprefix(f"{module}."): value for key, value in WHOLE.items()
                        if key.startswith(f"{module}.")}
@@ -169,12 +169,12 @@ def test_only_what_differs_is_to_be_bound_again(tmp_path: Path) -> None:
     adapter = opened(tmp_path, WHOLE)
     other = opened(tmp_path, pair(f"{STEM}_q", 32, 32), "other.safetensors")
     none, half, text_off = (Adapted(base, uses) for uses in (
-        [], [Use(adapter, 0.5)], [Use(adapter, 0.5, 0.0)]))
-    both = Adapted(base, [Use(adapter, 0.5), Use(other, 1.0)])
+        [], [WeightedAdapter(adapter, 0.5)], [WeightedAdapter(adapter, 0.5, 0.0)]))
+    both = Adapted(base, [WeightedAdapter(adapter, 0.5), WeightedAdapter(other, 1.0)])
     assert changed(none, half) == {KEY, QUERY, MLP} == changed(half, none)
     assert changed(half, text_off) == {MLP} and changed(half, both) == {QUERY}
-    assert not changed(half, Adapted(base, [Use(adapter, 0.5)]))
-    assert not Adapted(base, [Use(adapter, 0.0)]).changed
+    assert not changed(half, Adapted(base, [WeightedAdapter(adapter, 0.5)]))
+    assert not Adapted(base, [WeightedAdapter(adapter, 0.0)]).changed
     assert none.floats(KEY) is base.arrays[KEY]
 
 
@@ -193,7 +193,8 @@ def test_alpha_stands_in_the_metadata_of_diffusers(tmp_path: Path) -> None:
                             ({"text_encoder.lora_alpha": 8}, 1.0), ({"unet.lora_alpha": "x"}, 1.0)):
         save_file(tensors, tmp_path / "a.safetensors",
                   {"lora_adapter_metadata": json.dumps(metadata)})
-        found = Adapted(base, [Use(Adapter.open(tmp_path / "a.safetensors"))]).floats(QUERY)
+        use = WeightedAdapter(AdapterFile.open(tmp_path / "a.safetensors"))
+        found = Adapted(base, [use]).floats(QUERY)
         assert off(found, base.read(QUERY) + scale * (b @ a)) < 1e-6
 
 
@@ -205,6 +206,6 @@ def test_alpha_stands_beside_the_file_of_peft(tmp_path: Path) -> None:
     base, (a, b) = Weights(random_arrays(SD1)), tensors.values()
     for text, scale in (('{"lora_alpha": 16, "r": 4}', 4.0), ("[1, 2]", 1.0), ('{"lora_al', 1.0)):
         (tmp_path / "adapter_config.json").write_text(text)
-        adapter = Adapter.open(tmp_path / "adapter_model.safetensors")
-        found = Adapted(base, [Use(adapter)]).floats(QUERY)
+        adapter = AdapterFile.open(tmp_path / "adapter_model.safetensors")
+        found = Adapted(base, [WeightedAdapter(adapter)]).floats(QUERY)
         assert off(found, base.read(QUERY) + scale * (b @ a)) < 1e-6

@@ -12,7 +12,7 @@ from tiny_model import TINY, write_model
 
 from smalti import checkpoint
 from smalti.benchmark import peers
-from smalti.checkpoint.adapters import Adapter, Use
+from smalti.checkpoint.adapters import AdapterFile, WeightedAdapter
 from smalti.diffusion.submodels import Submodels
 from smalti.families.expected import expected_tensors
 from smalti.families.prefixes import TEXT, UNET
@@ -119,7 +119,8 @@ def test_outputs_are_those_of_diffusers(tmp_path: Path, weights: dict[str, np.nd
         return [next(iter(outputs.values())) for outputs in runs]
 
     before = results()
-    parts = parts.using(parts.adapted([Use(Adapter.open(tmp_path / "a.safetensors"), weight)]))
+    use = WeightedAdapter(AdapterFile.open(tmp_path / "a.safetensors"), weight)
+    parts = parts.using(parts.adapted([use]))
     assert not parts.weights.fits[0].unused
     expected = of_diffusers(parts.checkpoint, tmp_path / "a.safetensors", weight)
     changed = [any(part == which for part, _ in layers(kind).values())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from checkpoint.adapters.samples import Weights, merged, off, opened, random_arrays
 
-from smalti.checkpoint.adapters import Adapted, Use
+from smalti.checkpoint.adapters import Adapted, WeightedAdapter
 from smalti.errors import CheckpointError, InputError
 from smalti.families.prefixes import UNET
 
@@ -74,7 +74,7 @@ def changed_weight(folder: Path, layer: str, tensors: dict[str, np.ndarray],
                    strength: float) -> tuple[np.ndarray, np.ndarray]:
     """The weight before and after, where all tensors are used."""
     base, name = model(), f"{UNET}{LAYERS[layer]}.weight"
-    adapted = Adapted(base, [Use(opened(folder, of_layer(layer, tensors)), strength)])
+    adapted = Adapted(base, [WeightedAdapter(opened(folder, of_layer(layer, tensors)), strength)])
     assert not adapted.fits[0].unused and adapted.fits[0].applied == len(tensors)
     assert adapted.changed == {name}
     return base.read(name), adapted.floats(name)
@@ -112,7 +112,7 @@ def test_norms_of_peft_are_those_of_rows(tmp_path: Path) -> None:
     adapter = opened(tmp_path, {f"{stem}.lora_A.default.weight": tensors["lora_down.weight"],
                                 f"{stem}.lora_B.default.weight": tensors["lora_up.weight"],
                                 f"{stem}.lora_magnitude_vector.default.weight": norms})
-    after = Adapted(base, [Use(adapter)]).floats(name)
+    after = Adapted(base, [WeightedAdapter(adapter)]).floats(name)
     expected = merged(base.read(name), {**tensors, "dora_scale": norms}, 1.0)
     assert off(after, expected) < TOLERANCE
 
@@ -127,7 +127,7 @@ def test_biases_and_norms_are_changed(tmp_path: Path) -> None:
                              "lora_unet_down_blocks_0_resnets_0_norm2.b_norm": (8,),
                              "lora_unet_down_blocks_0_resnets_0_conv1.diff_b": (8,)})
     w_norm, b_norm, diff_b = tensors.values()
-    adapted = Adapted(base, [Use(opened(tmp_path, tensors), 0.5)])
+    adapted = Adapted(base, [WeightedAdapter(opened(tmp_path, tensors), 0.5)])
     assert adapted.fits[0].applied == 3
     np.testing.assert_allclose(adapted.floats(scale), base.arrays[scale] + w_norm / 2, 1e-6)
     np.testing.assert_allclose(adapted.floats(shift), base.arrays[shift] + b_norm / 2, 1e-6)
@@ -142,7 +142,7 @@ def test_biases_of_the_factors_change_the_bias_of_the_layer(tmp_path: Path) -> N
         f"{stem}.lora_B.weight": (ROWS, RANK), f"{stem}.lora_B.bias": (ROWS,), f"{stem}.alpha": ()})
     tensors[f"{stem}.alpha"] = np.array(8, np.float32)
     base, x = model(), np.random.default_rng(3).standard_normal(INPUTS)
-    adapted = Adapted(base, [Use(opened(tmp_path, tensors), 0.5)])
+    adapted = Adapted(base, [WeightedAdapter(opened(tmp_path, tensors), 0.5)])
     layer = f"{UNET}{LAYERS['linear']}"
     a, a_bias, b, b_bias, _ = tensors.values()
     expected = (base.arrays[f"{layer}.weight"] @ x + base.arrays[f"{layer}.bias"]
@@ -164,7 +164,7 @@ def test_changes_add_up_from_the_weight_of_the_file(tmp_path: Path) -> None:
     weight = base.read(name)
     expected = (merged(weight, first, 0.3) - weight) + merged(weight, second, -1.5)
     for order in (1, -1):
-        uses = [Use(adapters[0], 0.3), Use(adapters[1], -1.5)][::order]
+        uses = [WeightedAdapter(adapters[0], 0.3), WeightedAdapter(adapters[1], -1.5)][::order]
         assert off(Adapted(base, uses).floats(name), expected) < TOLERANCE
 
 
@@ -177,7 +177,7 @@ def test_the_sum_is_rounded_once_to_the_dtype_of_the_file(tmp_path: Path, dtype:
     base.arrays[name] = base.arrays[name].astype(kind)
     tensors = random_arrays(factors("LoRA", SHAPES["linear"]))
     adapter = opened(tmp_path, of_layer("linear", tensors))
-    adapted = Adapted(base, [Use(adapter, 0.7)])
+    adapted = Adapted(base, [WeightedAdapter(adapter, 0.7)])
     exact = merged(base.arrays[name], tensors, 0.7)
     found = adapted.floats(name)
     assert found.dtype == kind
@@ -189,14 +189,14 @@ def test_the_sum_is_rounded_once_to_the_dtype_of_the_file(tmp_path: Path, dtype:
 def test_a_weight_that_is_no_number_is_refused(tmp_path: Path, weight: float) -> None:
     adapter = opened(tmp_path, of_layer("linear", random_arrays(factors("LoRA", (24, 16)))))
     with pytest.raises(InputError, match="expected a finite number"):
-        Use(adapter, weight)
+        WeightedAdapter(adapter, weight)
     with pytest.raises(InputError, match="expected a finite number"):
-        Use(adapter, 1.0, weight)
+        WeightedAdapter(adapter, 1.0, weight)
 
 
 def test_an_alpha_that_is_no_number_is_refused(tmp_path: Path) -> None:
     tensors = random_arrays(factors("LoRA", SHAPES["linear"]))
     tensors["alpha"] = np.array(np.nan, np.float32)
-    adapted = Adapted(model(), [Use(opened(tmp_path, of_layer("linear", tensors)))])
+    adapted = Adapted(model(), [WeightedAdapter(opened(tmp_path, of_layer("linear", tensors)))])
     with pytest.raises(CheckpointError, match="alpha' is nan; expected a finite number"):
         adapted.floats(f"{UNET}{LAYERS['linear']}.weight")

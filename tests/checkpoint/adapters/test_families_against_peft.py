@@ -13,7 +13,7 @@ from checkpoint.adapters.samples import off
 from safetensors.numpy import save_file
 
 from smalti import checkpoint
-from smalti.checkpoint.adapters import Adapted, Adapter, Use
+from smalti.checkpoint.adapters import Adapted, AdapterFile, WeightedAdapter
 
 pytestmark = pytest.mark.peers
 
@@ -58,7 +58,8 @@ def test_merged_weights_are_those_of_diffusers(tmp_path: Path, family: str) -> N
     pipe.unload_lora_weights()
     theirs.save(pipe, tmp_path / "merged")
     base, merged = (checkpoint.load(tmp_path / which) for which in ("base", "merged"))
-    adapted = Adapted(base, [Use(Adapter.open(tmp_path / "a.safetensors"), STRENGTH)])
+    adapted = Adapted(base, [
+        WeightedAdapter(AdapterFile.open(tmp_path / "a.safetensors"), STRENGTH)])
     assert not adapted.fits[0].unused, str(adapted.fits[0])
     differing = {name for name in merged.names() if off(merged.read(name), base.read(name)) > 1e-3}
     assert differing == adapted.changed

@@ -8,7 +8,7 @@ from checkpoint.adapters.samples import Weights, opened, random_arrays
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from smalti.checkpoint.adapters import Adapted, Use
+from smalti.checkpoint.adapters import Adapted, WeightedAdapter
 from smalti.checkpoint.adapters.report import adapter_report
 from smalti.errors import CheckpointError
 from smalti.families.prefixes import UNET
@@ -43,7 +43,7 @@ def test_any_tensors_fit_or_it_is_said_why_not(tmp_path, model: Weights, file) -
     try:
         adapter = opened(tmp_path, tensors)
         adapter_report(adapter.path)
-        adapted = Adapted(model, [Use(adapter, 0.5)])
+        adapted = Adapted(model, [WeightedAdapter(adapter, 0.5)])
     except CheckpointError as error:
         assert adapter_error(str(error))
         return

@@ -7,7 +7,7 @@ import pytest
 from checkpoint.adapters.samples import Weights, merged, off, opened, random_arrays
 from checkpoint.samples import FOLDER_NAMES, TINY
 
-from smalti.checkpoint.adapters import Adapted, Use
+from smalti.checkpoint.adapters import Adapted, WeightedAdapter
 from smalti.checkpoint.adapters.spelling import Spellings
 from smalti.families.expected import expected_tensors
 from smalti.families.prefixes import TEXT, UNET
@@ -239,7 +239,7 @@ def test_rows_of_a_fused_layer_are_changed_alone(tmp_path, family: str, module: 
     if kind == "DoRA":
         tensors["dora_scale"] = random_arrays({"": (rows, 1)})[""] ** 2
     adapter = opened(tmp_path, {f"{module}.{role}": value for role, value in tensors.items()})
-    adapted = Adapted(base, [Use(adapter, 0.5)])
+    adapted = Adapted(base, [WeightedAdapter(adapter, 0.5)])
     assert not adapted.fits[0].unused
     assert adapted.changed == {f"{layer}.weight" for layer, _, _ in parts}
     after = merged(np.concatenate([w.reshape(len(w), -1) for w in own]), tensors, 0.5)

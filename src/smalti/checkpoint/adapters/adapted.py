@@ -1,7 +1,7 @@
 """A checkpoint with adapters: the same reading interface, and which weights another choice changes.
 
     before = Adapted(model, [])
-    after = Adapted(model, [Use(Adapter.open("watercolour.safetensors"), 0.8)])
+    after = Adapted(model, [WeightedAdapter(AdapterFile.open("watercolour.safetensors"), 0.8)])
     program.bind(after.floats, after.drop, only=changed(before, after))
 
 Every weight is made from that of the file, never from one that is changed already: all changes are
@@ -19,7 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
-from smalti.checkpoint.adapters.adapter import Adapter, Fit, Placed
+from smalti.checkpoint.adapters.adapter import AdapterFile, Fit, Placed
 from smalti.checkpoint.adapters.change import Floats
 from smalti.checkpoint.adapters.spelling import of_text
 from smalti.checkpoint.blocks import FORMATS
@@ -29,7 +29,7 @@ from smalti.graph.quantised import Quantised, of_eight_bits, quantised
 from smalti.runtime.conversion import converted
 
 
-class Model(Protocol):
+class AdaptableModel(Protocol):
     """What adapters are applied to: a `Checkpoint`, or what reads like one."""
 
     def names(self) -> tuple[str, ...]:
@@ -55,11 +55,11 @@ class Model(Protocol):
 
 
 @dataclass(frozen=True)
-class Use:
+class WeightedAdapter:
     """An adapter and how much of it: of `weight` for the denoiser, of `text_weight` for the text
     encoders, where None is the same. Raises InputError for what is no finite number."""
 
-    adapter: Adapter
+    adapter: AdapterFile
     weight: float = 1.0
     text_weight: float | None = None
 
@@ -81,7 +81,8 @@ class Adapted:
     another kind of model.
     """
 
-    def __init__(self, model: Model, uses: Sequence[Use], title: str = "the model") -> None:
+    def __init__(self, model: AdaptableModel, uses: Sequence[WeightedAdapter],
+                 title: str = "the model") -> None:
         self.model, self.uses = model, tuple(uses)
         self._shapes = {name: model.shape(name) for name in model.names()}
         self.fits: list[Fit] = [use.adapter.fit(self._shapes, title) for use in self.uses]

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from smalti.checkpoint.adapters.alphas import Alphas
-from smalti.checkpoint.adapters.change import BIASES, Change, Unfit
+from smalti.checkpoint.adapters.change import BIASES, LayerChange, Unfit
 from smalti.checkpoint.adapters.keys import modules
 from smalti.checkpoint.adapters.spelling import Shapes, Spellings, backbone_of
 from smalti.checkpoint.container import open_tensors
@@ -66,7 +66,7 @@ class Kind:
 class Placed:
     """A change and the rows that it changes, in the order of the change."""
 
-    change: Change
+    change: LayerChange
     target: Target
 
 
@@ -97,7 +97,7 @@ class Fit:
         return f"{text}; not used: {listed}{more}"
 
 
-class Adapter:
+class AdapterFile:
     """A file of changes to the weights of a model: LoRA, LoCon, LoHa, LoKr, DoRA, differences.
 
     Nothing but names, shapes and the metadata is read before it is asked for.
@@ -107,7 +107,7 @@ class Adapter:
         self.file, self.path = file, Path(file.path)
         found, self.left = modules(file)
         stated = Alphas.of(file.metadata, self.path)
-        self.changes = [Change(module, roles, file, stated.find(module))
+        self.changes = [LayerChange(module, roles, file, stated.find(module))
                         for module, roles in found.items()]
         marked = [change for change in self.changes
                   if not change.sets or change.roles.get("set_weight", "").endswith("set_weight")]
@@ -118,7 +118,7 @@ class Adapter:
                 f" (such as lora_down, lora_A, hada_w1_a, lokr_w1 or diff); give a LoRA file")
 
     @classmethod
-    def open(cls, path: str | Path) -> Adapter:
+    def open(cls, path: str | Path) -> AdapterFile:
         """Open an adapter file, in whatever container (see `open_tensors`).
 
         Raises CheckpointError for a damaged file and UnknownFamilyError for one that holds no
@@ -127,7 +127,7 @@ class Adapter:
         return cls(open_tensors(path))
 
     def __repr__(self) -> str:
-        return f"Adapter({str(self.path)!r}, {len(self.changes)} layers)"
+        return f"AdapterFile({str(self.path)!r}, {len(self.changes)} layers)"
 
     # ------------------------------------------------------------------ what it is
 
@@ -215,7 +215,7 @@ class Adapter:
         return fit
 
 
-    def _require_input(self, change: Change, target: Target | None, shapes: Shapes,
+    def _require_input(self, change: LayerChange, target: Target | None, shapes: Shapes,
                        title: str) -> None:
         """Raise CheckpointError where the first layer is to read more than it does: the rest would
         be of no use without what comes in there."""
@@ -264,7 +264,7 @@ def alternatives(words: Sequence[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def _placed(change: Change, target: Target | None, shapes: Shapes
+def _placed(change: LayerChange, target: Target | None, shapes: Shapes
             ) -> tuple[list[str], list[str], list[tuple[str, str]]]:
     """Names of the weights and of the biases that a change is for, part by part, and its tensors
     that are of no use. Raises Unfit where it cannot be applied."""

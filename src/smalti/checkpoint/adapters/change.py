@@ -45,7 +45,7 @@ class Unfit(CheckpointError):
 
 
 @dataclass(frozen=True)
-class Change:
+class LayerChange:
     """What an adapter has for the layer that it calls `module`: role -> name of the tensor.
 
     `alpha` is the one stated for the whole adapter, where its tensors say nothing.
@@ -196,7 +196,7 @@ class Change:
         return np.repeat(norms / found, taps.shape[2])
 
 
-def _norms(change: Change, rows: int) -> tuple[str, bool]:
+def _norms(change: LayerChange, rows: int) -> tuple[str, bool]:
     """The role of the norms of DoRA, and whether they are of rows: PEFT's always, those of LyCORIS
     where there are as many along the first axis."""
     if "magnitude" in change.roles:
@@ -204,7 +204,7 @@ def _norms(change: Change, rows: int) -> tuple[str, bool]:
     return "norms", change.shape("norms")[:1] == (rows,)
 
 
-def _check_norms(change: Change, rows: int, width: int) -> None:
+def _check_norms(change: LayerChange, rows: int, width: int) -> None:
     role, of_rows = _norms(change, rows)
     count = math.prod(change.shape(role))
     if (count != rows) if of_rows else (not count or width % count):
@@ -232,7 +232,7 @@ def product(left: Floats, right: Floats) -> Floats:
 # ---------------------------------------------------------------------- LoRA and LoCon
 
 
-def _factors(change: Change) -> tuple[int, int]:
+def _factors(change: LayerChange) -> tuple[int, int]:
     """Down [rank, inputs, ...], mid [rank, rank, ...] where there is one, up [rows, rank]."""
     down, up = (_needed(change, role) for role in ("down", "up"))
     if len(up) < 2 or len(down) < 2 or up[1] != down[0] or math.prod(up[2:]) != 1:
@@ -245,7 +245,7 @@ def _factors(change: Change) -> tuple[int, int]:
     return up[0], down[1] * math.prod(mid[2:])
 
 
-def _low_rank(change: Change, strength: np.float32, rows: slice) -> Floats:
+def _low_rank(change: LayerChange, strength: np.float32, rows: slice) -> Floats:
     """dW = up @ down, or the sum over i and j of up[p, i] mid[i, j, ...] down[j, r]."""
     up, down = change._flat(change._read("up"))[rows] * strength, change._read("down")
     if "mid" not in change.roles:
@@ -264,14 +264,14 @@ def _tucker(core: Floats, left: Floats, right: Floats) -> Floats:
 # ---------------------------------------------------------------------- LoHa
 
 
-def _hadamard_extent(change: Change) -> tuple[int, int]:
+def _hadamard_extent(change: LayerChange) -> tuple[int, int]:
     first, second = (_hadamard_side(change, side) for side in "12")
     if first != second:
         raise Unfit(f"sides of {first} and {second} rows and numbers")
     return first
 
 
-def _hadamard_side(change: Change, side: str) -> tuple[int, int]:
+def _hadamard_side(change: LayerChange, side: str) -> tuple[int, int]:
     a, b = (_needed(change, f"hada_w{side}_{factor}") for factor in "ab")
     if len(a) != 2 or len(b) != 2:
         raise Unfit(f"factors of shapes {a} and {b}")
@@ -285,7 +285,7 @@ def _hadamard_side(change: Change, side: str) -> tuple[int, int]:
     return a[1], b[1] * math.prod(core[2:])
 
 
-def _hadamard(change: Change, strength: np.float32, rows: slice) -> Floats:
+def _hadamard(change: LayerChange, strength: np.float32, rows: slice) -> Floats:
     """dW = (w1_a @ w1_b) * (w2_a @ w2_b), each through a core where there is one."""
     sides = []
     for side in "12":
@@ -300,14 +300,14 @@ def _hadamard(change: Change, strength: np.float32, rows: slice) -> Floats:
 # ---------------------------------------------------------------------- LoKr
 
 
-def _kronecker_extent(change: Change) -> tuple[int, int]:
+def _kronecker_extent(change: LayerChange) -> tuple[int, int]:
     (a, b, none), (c, d, taps) = (_kronecker_side(change, side) for side in "12")
     if math.prod(none) != 1:
         raise Unfit(f"lokr_w1 with a kernel of {none}")
     return a * c, b * d * math.prod(taps)
 
 
-def _kronecker_side(change: Change, side: str) -> tuple[int, int, Shape]:
+def _kronecker_side(change: LayerChange, side: str) -> tuple[int, int, Shape]:
     """Rows, columns and taps of w1 or w2."""
     name = f"lokr_w{side}"
     if name in change.roles:
@@ -326,7 +326,7 @@ def _kronecker_side(change: Change, side: str) -> tuple[int, int, Shape]:
     return a[0], b[1], b[2:]
 
 
-def _kronecker(change: Change, strength: np.float32, rows: slice) -> Floats:
+def _kronecker(change: LayerChange, strength: np.float32, rows: slice) -> Floats:
     """dW = w1 (x) w2: a copy of w2 for each number of w1.
 
     The columns of a factored w2 hold the taps of a kernel, too, innermost as in the weight.
@@ -337,7 +337,7 @@ def _kronecker(change: Change, strength: np.float32, rows: slice) -> Floats:
     return np.ascontiguousarray(product).reshape(len(w1) * len(w2), -1)[rows]
 
 
-def _kronecker_factor(change: Change, side: str) -> Floats:
+def _kronecker_factor(change: LayerChange, side: str) -> Floats:
     name = f"lokr_w{side}"
     if name in change.roles:
         return change._read(name)
@@ -350,33 +350,33 @@ def _kronecker_factor(change: Change, side: str) -> Floats:
 # ---------------------------------------------------------------------- differences
 
 
-def _whole_extent(change: Change) -> tuple[int, int]:
+def _whole_extent(change: LayerChange) -> tuple[int, int]:
     shape = change.shape(_whole_role(change))
     if not shape:
         raise Unfit("one number, expected a weight")
     return shape[0], math.prod(shape[1:])
 
 
-def _whole_role(change: Change) -> str:
+def _whole_role(change: LayerChange) -> str:
     return next(role for role in ("diff", "w_norm", "set_weight") if role in change.roles)
 
 
-def _whole(change: Change, strength: np.float32, rows: slice) -> Floats:
+def _whole(change: LayerChange, strength: np.float32, rows: slice) -> Floats:
     """dW as it is stored."""
     return change._flat(change._read(_whole_role(change)))[rows] * strength
 
 
-def _needed(change: Change, role: str) -> Shape:
+def _needed(change: LayerChange, role: str) -> Shape:
     if role not in change.roles:
         raise Unfit(f"{role} is missing")
     return change.shape(role)
 
 
-def _unknown(change: Change) -> tuple[int, int]:
+def _unknown(change: LayerChange) -> tuple[int, int]:
     raise Unfit("a kind of change that Smalti does not know")
 
 
-_EXTENTS: Mapping[str, Callable[[Change], tuple[int, int] | None]] = {
+_EXTENTS: Mapping[str, Callable[[LayerChange], tuple[int, int] | None]] = {
     "LoRA": _factors,
     "LoHa": _hadamard_extent,
     "LoKr": _kronecker_extent,
@@ -389,7 +389,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "LoKr": ("lokr_",),
 }
 """Kind of change -> what the roles of its tensors begin with."""
-_PRODUCTS: Mapping[str, Callable[[Change, np.float32, slice], Floats]] = {
+_PRODUCTS: Mapping[str, Callable[[LayerChange, np.float32, slice], Floats]] = {
     "LoRA": _low_rank,
     "LoHa": _hadamard,
     "LoKr": _kronecker,

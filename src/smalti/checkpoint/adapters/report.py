@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from smalti.checkpoint.adapters.adapter import Adapter
+from smalti.checkpoint.adapters.adapter import AdapterFile
 from smalti.checkpoint.embeddings import Embedding
 from smalti.checkpoint.file_kind import listed
 from smalti.errors import CheckpointError, UnknownFamilyError, first_of
@@ -16,7 +16,7 @@ LISTED_MAX = 5
 
 def adapter_report(path: str | Path) -> str:
     """What the adapter at `path` is and fits. Raises CheckpointError for a file that is none."""
-    adapter = Adapter.open(path)
+    adapter = AdapterFile.open(path)
     file, alphas = adapter.file, Counter()
     for change in adapter.changes:
         try:
@@ -64,7 +64,7 @@ def _counts(found: Counter) -> str:
     return first_of((f"{what} ({count})" for what, count in found.most_common()), LISTED_MAX)
 
 
-def _embeddings(adapter: Adapter) -> str:
+def _embeddings(adapter: AdapterFile) -> str:
     try:
         return first_of((f"{word.name} ({word.count})" for word in adapter.embeddings), LISTED_MAX)
     except UnknownFamilyError as error:

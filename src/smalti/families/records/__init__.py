@@ -1,1 +1,1 @@
-"""The model families, one file each; every `Family` in a module here is known to Smalti."""
+"""The model families, one file each; every `ModelFamily` in a module here is known to Smalti."""

@@ -17,9 +17,9 @@ from smalti.families.record import (
     Circumstances,
     Defaults,
     Encoded,
-    Family,
     Floats,
-    Part,
+    ModelFamily,
+    ModelPart,
     Text,
     all_tokens,
     always,
@@ -48,9 +48,9 @@ def chroma_config(where: object, shapes: Shapes, hints: Hints) -> ChromaConfig:
     )
 
 
-def _parts(config: ChromaConfig) -> dict[str, Part]:
+def _parts(config: ChromaConfig) -> dict[str, ModelPart]:
     return {
-        "modulation": Part("the modulations", partial(chroma_modulation_graph, config), (1,)),
+        "modulation": ModelPart("the modulations", partial(chroma_modulation_graph, config), (1,)),
         "transformer": transformer_part(partial(chroma_graph, config, masked=True)),
     }
 
@@ -62,7 +62,7 @@ def _join(config: ModelConfig, encoded: Mapping[str, Encoded],
     return {"context": only.context, "mask": only.mask}
 
 
-CHROMA = Family(
+CHROMA = ModelFamily(
     name="chroma",
     title="Chroma",
     files=(FileKind("chroma", "a Chroma checkpoint",

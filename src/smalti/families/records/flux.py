@@ -24,10 +24,10 @@ from smalti.families.record import (
     Circumstances,
     Defaults,
     Encoded,
-    Family,
     Floats,
     Layout,
-    Part,
+    ModelFamily,
+    ModelPart,
     Text,
 )
 from smalti.families.spelling import Layers, SpelledLayers, spelled_by
@@ -88,9 +88,9 @@ def _axes(where: object, head_dim: int) -> tuple[int, ...]:
     return found
 
 
-def _parts(config: FluxConfig) -> dict[str, Part]:
+def _parts(config: FluxConfig) -> dict[str, ModelPart]:
     return {
-        "modulation": Part("the modulations", partial(flux_modulation_graph, config), (1,)),
+        "modulation": ModelPart("the modulations", partial(flux_modulation_graph, config), (1,)),
         "transformer": transformer_part(partial(flux_graph, config, modulated=True)),
     }
 
@@ -164,7 +164,7 @@ BACKBONE = Backbone(
     spelled=_spelled,
 )
 
-FLUX = Family(
+FLUX = ModelFamily(
     name="flux",
     title="FLUX.1",
     files=(FileKind("flux-dev", "a FLUX.1 dev checkpoint", _shows_dev),

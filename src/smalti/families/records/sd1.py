@@ -9,10 +9,10 @@ from smalti.families import clip, unet
 from smalti.families.autoencoder import KL
 from smalti.families.joining import contexts_fit, only_context
 from smalti.families.names import FileKind
-from smalti.families.record import Family, Text
+from smalti.families.record import ModelFamily, Text
 from smalti.models.config import SD1_UNET
 
-SD1 = Family(
+SD1 = ModelFamily(
     name="sd1",
     title="Stable Diffusion 1.x",
     files=(

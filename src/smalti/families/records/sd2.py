@@ -7,7 +7,7 @@ from smalti.families.autoencoder import KL
 from smalti.families.joining import contexts_fit, only_context
 from smalti.families.names import FileKind, Names, Shapes
 from smalti.families.prefixes import UNET
-from smalti.families.record import Defaults, Family, Read, Text
+from smalti.families.record import Defaults, ModelFamily, Read, Text
 from smalti.models.config import SD1_UNET, SD2_UNET, Prediction
 from smalti.models.denoiser_config import DenoiserConfig
 
@@ -40,7 +40,7 @@ def _defaults(denoiser: DenoiserConfig, prediction: Prediction) -> Defaults:
     return Defaults(size=VELOCITY_SIZE if prediction == "v_prediction" else 512)
 
 
-SD2 = Family(
+SD2 = ModelFamily(
     name="sd2",
     title="Stable Diffusion 2.x",
     files=(FileKind("sd2", "a Stable Diffusion 2.x checkpoint", _shows),),

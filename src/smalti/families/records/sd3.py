@@ -23,10 +23,10 @@ from smalti.families.record import (
     Circumstances,
     Defaults,
     Encoded,
-    Family,
     Floats,
     Layout,
-    Part,
+    ModelFamily,
+    ModelPart,
     Text,
     all_tokens,
     always,
@@ -82,7 +82,7 @@ def embedding_fields(found: Shown) -> dict[str, Any]:
     )
 
 
-def _parts(config: MMDiTConfig) -> dict[str, Part]:
+def _parts(config: MMDiTConfig) -> dict[str, ModelPart]:
     return {"transformer": transformer_part(partial(mmdit_graph, config))}
 
 
@@ -122,7 +122,7 @@ def _agreements(config: ModelConfig) -> Iterator[Agreement]:
            sum(texts[name].projection for name in ("clip_l", "clip_g")))
 
 
-SD3 = Family(
+SD3 = ModelFamily(
     name="sd3",
     title="Stable Diffusion 3.x",
     files=(FileKind("sd3", "a Stable Diffusion 3 checkpoint",

@@ -15,8 +15,8 @@ from smalti.families.record import (
     Circumstances,
     Defaults,
     Encoded,
-    Family,
     Floats,
+    ModelFamily,
     Text,
     always,
 )
@@ -84,7 +84,7 @@ def _vector_fits(config: ModelConfig, sizes: int) -> Iterator[Agreement]:
            config.texts["clip_g"].projection + sizes * SINUSOIDS)
 
 
-SDXL = Family(
+SDXL = ModelFamily(
     name="sdxl",
     title="SDXL",
     files=(FileKind("sdxl", "an SDXL base checkpoint", _shows),),
@@ -100,7 +100,7 @@ SDXL = Family(
     aligned=ALIGNED,
 )
 
-REFINER = Family(
+REFINER = ModelFamily(
     name="sdxl-refiner",
     title="the SDXL refiner",
     files=(FileKind("sdxl-refiner", "an SDXL refiner checkpoint", _refiner_shows),),
