@@ -169,5 +169,5 @@ def test_steps_of_shared_winograd_are_two() -> None:
     kernel = conv(320, 320, 16)
     schedule = choose(kernel, WIDE)
     works = cpu.works(kernel, schedule, cpu.core_of(DEVICE))
-    assert schedule.shared and [type(work) for work in works] == [Work, Work]
+    assert schedule.winograd.shared and [type(work) for work in works] == [Work, Work]
     assert works[0].tiles == schedule.tile_b * -(-320 // schedule.chunk)

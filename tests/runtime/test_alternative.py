@@ -74,9 +74,10 @@ def test_alternatives_of_all_regions_at_once_change_no_byte(name: str) -> None:
 def test_another_arithmetic_is_told_by_its_bytes() -> None:
     program, kernels = bound(LEVELS[-1])
     first = parse(program.image.regions[0].schedule)
-    assert first.winograd == 4
+    assert first.winograd_size == 4
     limit = limits(level(LEVELS[-1]), 2)
-    other = next(s for s in space(kernels[0], limit, first, algorithms=True) if s.winograd == 2)
+    other = next(s for s in space(kernels[0], limit, first, algorithms=True)
+                 if s.winograd_size == 2)
     assert arithmetic(kernels[0], other) != arithmetic(kernels[0], first)
     made = Alternative(program.image, 0, kernels[0], other, WEIGHTS.__getitem__)
     expected = program.run(INPUTS)["y"]

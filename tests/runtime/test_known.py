@@ -16,6 +16,7 @@ from smalti.runtime import compile_graph
 from smalti.runtime.devices import available_levels
 from smalti.runtime.known import scope, store
 from smalti.schedule import choose, parse
+from smalti.schedule.schedule import Direct
 from smalti.tune.store import MeasuredSchedule
 
 LEVEL = available_levels()[-1]
@@ -79,7 +80,7 @@ def test_what_was_not_verified_or_cannot_be_applied_is_not_used() -> None:
 def test_bytes_stay_what_they_are() -> None:
     kernel, chosen = first()
     assert choose(kernel, limits(level(LEVEL)), "bf16").weights == "bf16"
-    other = replace(chosen, weights="bf16", staged=True)
+    other = replace(chosen, weights="bf16", algorithm=Direct())
     store().note(scope(LEVEL, 1, "f32"), str(kernel),
                  [MeasuredSchedule(str(other), 1.0, 0.5, True)])
     assert compiled().image.regions[0].schedule == str(chosen)

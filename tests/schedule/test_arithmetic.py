@@ -12,6 +12,7 @@ from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.kernel.form import Kernel
 from smalti.schedule import Limits, Schedule, arithmetic, choose
+from smalti.schedule.schedule import BINDING, RUN, TILE, ContractionSchedule
 
 
 def convolution(channels: int, size: int, window: int) -> Graph:
@@ -39,6 +40,12 @@ def run(graph: Graph, name: str, change) -> tuple[Kernel, Schedule, np.ndarray]:
                        if p.kernel == found), result
 
 
+def changed(schedule: ContractionSchedule, changes: dict) -> ContractionSchedule:
+    """The schedule with other fields, of its algorithm too."""
+    inner = changes.get("algorithm", {})
+    return replace(schedule, **{**changes, "algorithm": replace(schedule.algorithm, **inner)})
+
+
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("graph, changes, same", [
     (convolution(32, 9, 1), {"tile_y": 1, "tile_x": 5, "tile_b": 1}, True),
@@ -48,15 +55,15 @@ def run(graph: Graph, name: str, change) -> tuple[Kernel, Schedule, np.ndarray]:
     (convolution(32, 9, 5), {"tile_y": 2, "tile_x": 4, "tile_b": 1, "panels": 1}, True),
     (convolution(32, 9, 5), {"chunk": 8}, False),
     (convolution(32, 12, 3), {"tile_y": 4, "tile_x": 8, "tile_b": 1}, True),
-    (convolution(32, 12, 3), {"panels": 1, "group": 1, "shared": True}, True),
-    (convolution(32, 12, 3), {"streamed": False, "transient": True}, True),
-    (convolution(32, 12, 3), {"streamed": False, "transient": False}, True),
-    (convolution(32, 12, 3), {"chunk": 16, "streamed": True}, True),
-    (convolution(32, 12, 3), {"vectors": 1, "panels": 1, "group": 1}, True),
+    (convolution(32, 12, 3), {"panels": 1, "algorithm": {"group": 1, "shared": True}}, True),
+    (convolution(32, 12, 3), {"algorithm": {"transformed": RUN}}, True),
+    (convolution(32, 12, 3), {"algorithm": {"transformed": BINDING}}, True),
+    (convolution(32, 12, 3), {"chunk": 16, "algorithm": {"transformed": TILE}}, True),
+    (convolution(32, 12, 3), {"vectors": 1, "panels": 1, "algorithm": {"group": 1}}, True),
 ])
 def test_bytes_are_the_same_where_the_arithmetic_is(name: str, graph: Graph, changes: dict,
                                                     same: bool) -> None:
     kernel, before, expected = run(graph, name, lambda s: s)
-    _, after, found = run(graph, name, lambda s: replace(s, **changes))
+    _, after, found = run(graph, name, lambda s: changed(s, changes))
     assert (arithmetic(kernel, before) == arithmetic(kernel, after)) is same
     assert np.array_equal(expected, found) is same

@@ -33,6 +33,7 @@ from smalti.schedule.choose import (
     pixel_tile,
 )
 from smalti.schedule.merge import contraction_extents, map_axes
+from smalti.schedule.schedule import TILE, Direct, InPlace, Planar
 from smalti.schedule.winograd import even
 
 EXAMPLES = 150
@@ -62,12 +63,13 @@ def test_convolutions(cpu: Limits, batch: int, channels: int, out: int, height: 
     schedule.check(cpu)
     e = contraction_extents(kernel)
     assert isinstance(schedule, ContractionSchedule)
+    planar = schedule.algorithm == Planar()
     pairs = precision == "bf16" and cpu.pairs and not schedule.winograd
-    assert schedule.dtype == ("bf16" if pairs and not schedule.planar else "f32")
-    transformed = schedule.winograd and not schedule.streamed
-    assert schedule.weights == ("f32" if transformed or schedule.planar else precision)
+    assert schedule.dtype == ("bf16" if pairs and not planar else "f32")
+    transformed = schedule.winograd and schedule.winograd.transformed != TILE
+    assert schedule.weights == ("f32" if transformed or planar else precision)
     assert e.b % schedule.tile_b == 0
-    past = max(1, schedule.winograd)  # the last row of blocks may reach behind the image
+    past = max(1, schedule.winograd_size)  # the last row of blocks may reach behind the image
     assert 1 <= schedule.tile_y < e.y + past and 1 <= schedule.tile_x < e.x + past
     assert 1 <= schedule.panels <= -(-e.o // (schedule.vectors * cpu.lanes))
     chunks = -(-e.c // schedule.chunk)
@@ -83,7 +85,7 @@ def test_matrix_products(cpu: Limits, rows: int, channels: int, out: int) -> Non
                                          g.parameter("w", (channels, out))))
     schedule = choose(kernel, cpu)
     schedule.check(cpu)
-    assert (schedule.tile_b, schedule.tile_y, schedule.winograd) == (1, 1, 0)
+    assert (schedule.tile_b, schedule.tile_y, schedule.winograd_size) == (1, 1, 0)
     assert 1 <= schedule.rows <= max(1, rows) and schedule.tile_x <= rows
     width = 4 * schedule.vectors * cpu.lanes
     sums = schedule.tile_x * schedule.panels * width
@@ -153,15 +155,19 @@ def test_streamed_winograd_takes_two_panels_where_no_thread_waits(threads: int, 
         pads=(1, 1, 1, 1)))
     bounds = limits(LEVELS["avx512"], threads, 48 << 10, 1 << 20)
     found = choose(kernel, bounds, growth_max=0)
-    assert found.streamed and found.shared
-    assert (found.group, found.chunk, found.panels % found.group) == (group, chunk, 0)
+    assert found.winograd.transformed == TILE and found.winograd.shared
+    taken = found.winograd.group
+    assert (taken, found.chunk, found.panels % taken) == (group, chunk, 0)
 
 
 def test_what_can_be_read_in_place_is_not_staged() -> None:
     cpu = limits(LEVELS["avx512"], 2, 48 << 10, 1 << 20)
-    assert not choose(pointwise(196, 96, 576), cpu).staged
-    assert choose(pointwise(196, 1024, 576), cpu).staged, "14 rows of 4096 bytes share a cache set"
-    assert choose(pointwise(196, 9000, 576), cpu).staged, "a panel of weights is larger than caches"
+    def algorithm(depth: int):
+        return choose(pointwise(196, depth, 576), cpu).algorithm
+
+    assert algorithm(96) == InPlace()
+    assert algorithm(1024) == Direct(), "14 rows of 4096 bytes share a cache set"
+    assert algorithm(9000) == Direct(), "a panel of weights is larger than caches"
 
 
 def test_the_planes_of_a_picture_are_staged_as_they_are() -> None:
@@ -172,8 +178,8 @@ def test_the_planes_of_a_picture_are_staged_as_they_are() -> None:
             "conv", g.input("x", (1, channels, 224, 224)), g.parameter("w", (32, channels, 3, 3)),
             pads=(0, 0, 1, 1), strides=(2, 2))), cpu)
 
-    assert (stem(3).planar, stem(3).tile_x) == (True, 112)
-    assert not stem(16).planar
+    assert (stem(3).algorithm, stem(3).tile_x) == (Planar(), 112)
+    assert stem(16).algorithm != Planar()
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

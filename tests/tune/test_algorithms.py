@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from native_regions import LEVELS
 
@@ -12,6 +14,7 @@ from smalti.graph import Graph
 from smalti.kernel.form import Kernel
 from smalti.schedule import choose
 from smalti.schedule.choose import algorithms
+from smalti.schedule.schedule import BINDING, RUN, TRANSFORMED
 from smalti.schedule.winograd import growth_of
 from smalti.tune.algorithms import planned
 from smalti.tune.assignment import greedy
@@ -39,7 +42,7 @@ def test_without_a_model_the_rules_choose_in_order() -> None:
     kernels = convolutions((64, 40), (64, 40))
     each = growth_of(kernels[0], choose(kernels[0], CPU), "f32")
     first, second = plan(kernels, each, None)
-    assert (first.transient, second.transient) == (False, True)
+    assert [s.winograd.transformed for s in (first, second)] == [BINDING, RUN]
     assert plan([None, *kernels], 0, None)[0] is None
 
 
@@ -47,7 +50,7 @@ def test_bytes_go_to_the_layer_that_gains_most_and_no_more_than_there_are() -> N
     kernels = convolutions((64, 40), (64, 48))
 
     def cost(kernel: Kernel, schedule) -> float:
-        if schedule.winograd == WINOGRAD and growth_of(kernel, schedule, "f32"):
+        if schedule.winograd_size == WINOGRAD and growth_of(kernel, schedule, "f32"):
             return 4.0 if kernel == kernels[0] else 3.0
         return 5.0
 
@@ -66,18 +69,17 @@ def test_another_algorithm_has_to_be_far_better(gain: float, taken: bool) -> Non
     (kernel,) = convolutions((64, 40))
     for wanted in (0, 2):
         (found,) = plan([kernel], 1 << 30,
-                        lambda k, s, w=wanted: 1.0 - gain if s.winograd == w else 1.0)
-        assert (found.winograd == wanted) == taken
+                        lambda k, s, w=wanted: 1.0 - gain if s.winograd_size == w else 1.0)
+        assert (found.winograd_size == wanted) == taken
 
 
 def test_every_algorithm_that_is_offered_can_be_made() -> None:
     (kernel,) = convolutions((32, 40))
     found = algorithms(kernel, CPU, "f32", WINOGRAD)
-    assert {(s.winograd, s.streamed, s.transient) for s in found} == {
-        (0, False, False), *((m, *how) for m in (2, 4) for how in (
-            (False, False), (False, True), (True, False)))}
+    assert {(s.winograd_size, s.winograd and s.winograd.transformed) for s in found} == {
+        (0, None), *product((2, 4), TRANSFORMED)}
     for schedule in found:
         schedule.check(CPU)
         assert lower(kernel, schedule, level(LEVELS[-1])).steps
-    assert {s.winograd for s in algorithms(kernel, CPU, "f32", 2)} == {0, 2}
+    assert {s.winograd_size for s in algorithms(kernel, CPU, "f32", 2)} == {0, 2}
     assert algorithms(kernel, CPU, "f32", 0) == []

@@ -99,11 +99,12 @@ def test_a_damaged_file_is_moved_aside(store: ScheduleStore, content: bytes,
     assert aside.read_bytes() == content and aside.name in caplog.text
 
 
-def test_a_file_of_another_layout_is_moved_aside(store: ScheduleStore,
+@pytest.mark.parametrize("layout", [1, LAYOUT + 1])
+def test_a_file_of_another_layout_is_moved_aside(store: ScheduleStore, layout: int,
                                                  caplog: pytest.LogCaptureFixture) -> None:
     store.note(SCOPE, "kernel", [FAST])
     known = sqlite3.connect(store.path)
-    known.execute(f"PRAGMA user_version = {LAYOUT + 1}")
+    known.execute(f"PRAGMA user_version = {layout}")
     known.close()
     assert store.best(SCOPE) == {} and "layout" in caplog.text
     store.note(SCOPE, "kernel", [FAST])
@@ -137,6 +138,7 @@ def entry(**changed: object) -> str:
 
 
 @pytest.mark.parametrize("line, why", [
+    (entry(schedule="ContractionSchedule(tile_b=1, winograd=4)"), "has no winograd=4"),
     ("{", "no JSON"), ("[]", "no measurement"), (entry(ratio=None), "no measurement"),
     (entry(more=1), "no measurement"), (entry(threads="2"), "threads is '2', expected int"),
     (entry(seconds=-1.0), "expected a positive number"),

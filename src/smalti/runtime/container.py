@@ -23,7 +23,8 @@ from typing import BinaryIO
 from smalti.errors import EngineError, OutputError
 
 MAGIC = b"\x93SMALTI\n"
-VERSION = 1
+VERSION = 2
+"""Of the format: 2 since schedules name an algorithm (`schedule/text.py`)."""
 SECTIONS_MAX = 64
 ALIGNMENT = 4096
 START = struct.Struct("<8sIIQ")

@@ -5,17 +5,23 @@ from smalti.schedule.choose import choose
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupLimits, GroupSchedule
 from smalti.schedule.schedule import (
+    Algorithm,
     AttentionSchedule,
     ContractionSchedule,
     DepthwiseSchedule,
+    Direct,
+    InPlace,
     Limits,
     MapSchedule,
     MomentsSchedule,
+    Planar,
     ReductionSchedule,
     Schedule,
+    Winograd,
 )
 from smalti.schedule.text import parse
 
-__all__ = ["AttentionSchedule", "ContractionSchedule", "DepthwiseSchedule", "GroupLimits",
-           "GroupSchedule", "Limits", "MapSchedule", "MomentsSchedule", "ReductionSchedule",
-           "Schedule", "arithmetic", "choose", "choose_group", "parse"]
+__all__ = ["Algorithm", "AttentionSchedule", "ContractionSchedule", "DepthwiseSchedule", "Direct",
+           "GroupLimits", "GroupSchedule", "InPlace", "Limits", "MapSchedule", "MomentsSchedule",
+           "Planar", "ReductionSchedule", "Schedule", "Winograd", "arithmetic", "choose",
+           "choose_group", "parse"]

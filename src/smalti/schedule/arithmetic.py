@@ -16,6 +16,7 @@ from smalti.schedule.schedule import (
     AttentionSchedule,
     ContractionSchedule,
     MomentsSchedule,
+    Planar,
     ReductionSchedule,
     Schedule,
 )
@@ -47,8 +48,8 @@ def _order(kernel: Kernel, schedule: ContractionSchedule) -> tuple[Hashable, ...
     winograd each point is a sum over channels only.
     """
     if schedule.winograd:
-        return schedule.winograd, schedule.folded
-    if schedule.planar:
+        return schedule.winograd.size, schedule.winograd.folded
+    if isinstance(schedule.algorithm, Planar):
         return ("planes",)
     e = contraction_extents(kernel)
     return (e.c if e.r * e.s == 1 else min(schedule.chunk, e.c),)

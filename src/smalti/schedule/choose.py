@@ -30,9 +30,11 @@ from smalti.schedule.schedule import (
     AttentionSchedule,
     ContractionSchedule,
     DepthwiseSchedule,
+    InPlace,
     Limits,
     MapSchedule,
     MomentsSchedule,
+    Planar,
     ReductionSchedule,
     Schedule,
 )
@@ -95,7 +97,8 @@ def _direct(kernel: Kernel, staged: ContractionSchedule, limits: Limits) -> Cont
     """The direct sum: as planes, in place or staged, in tiles that keep all threads at work."""
     e = contraction_extents(kernel)
     direct = planar(kernel, staged, limits) or unstaged(kernel, staged, limits) or staged
-    return balanced(e, direct, limits, (weights_batched(kernel) or e.y == 1) and not direct.planar)
+    in_line = (weights_batched(kernel) or e.y == 1) and not isinstance(direct.algorithm, Planar)
+    return balanced(e, direct, limits, in_line)
 
 
 def _staged(kernel: Kernel, limits: Limits, precision: str) -> ContractionSchedule:
@@ -162,7 +165,7 @@ def planar(kernel: Kernel, direct: ContractionSchedule,
             or high * row > limits.l2_bytes // 2):
         return None
     return replace(direct, tile_b=1, tile_y=tile_y, tile_x=tile_x, chunk=1, unroll=1, rows=rows,
-                   dtype="f32", weights="f32", planar=True)
+                   dtype="f32", weights="f32", algorithm=Planar())
 
 
 def unstaged(kernel: Kernel, direct: ContractionSchedule,
@@ -183,7 +186,8 @@ def unstaged(kernel: Kernel, direct: ContractionSchedule,
             or weights > limits.l2_bytes // 2
             or direct.tile_b * direct.tile_y * direct.tile_x > pixels):
         return None
-    return replace(direct, chunk=e.c, unroll=math.gcd(4, e.c // pair), rows=rows, staged=False)
+    return replace(direct, chunk=e.c, unroll=math.gcd(4, e.c // pair), rows=rows,
+                   algorithm=InPlace())
 
 
 def registers(kernel: Kernel, limits: Limits) -> int:
@@ -222,7 +226,8 @@ def balanced(e, direct: ContractionSchedule, limits: Limits,
         else:
             tiles.add((even(e.y, -(-e.y // parts)), direct.tile_x))
     blocks = {-(-panels // parts) for parts in range(1, few + 1)}
-    most = direct.panels if direct.staged else panels  # staged ones have their sums in memory
+    in_place = isinstance(direct.algorithm, InPlace)
+    most = panels if in_place else direct.panels  # of staged ones, sums lie in memory
     found = [replace(direct, tile_y=y, tile_x=x, panels=block)
              for y, x in sorted(tiles) if y * x <= direct.tile_y * direct.tile_x
              for block in sorted(blocks) if block <= most]
@@ -236,7 +241,7 @@ def _tile_cycles(e, s: ContractionSchedule, limits: Limits) -> float:
     runs = s.tile_b * s.tile_y * -(-s.tile_x // s.rows)
     size = pixels / runs
     micro = products * max(size * s.vectors, size + s.vectors) / 2 + 3 * size * s.vectors + 30
-    staging = pixels * (2 * -(-e.c // limits.lanes) + 8) if s.staged else 0
+    staging = 0 if isinstance(s.algorithm, InPlace) else pixels * (2 * -(-e.c // limits.lanes) + 8)
     weights = 4 * products * s.panels * s.vectors * limits.lanes / SHARED_BYTES_A_CYCLE
     return e.parts * (runs * s.panels * micro + weights) + staging + TILE_CYCLES
 

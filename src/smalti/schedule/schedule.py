@@ -22,24 +22,67 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Direct:
+    """The sum over the window, of an input patch that is staged: copied to scratch memory through
+    the prologue, a chunk of channels at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """The sum over the window, of an input that the micro-kernel reads where it is stored; results
+    are written from registers. For inputs without a prologue and without borders."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planar:
+    """The sum over the window, of a patch that is staged as a plane for each channel, whose rows
+    are copied whole; results are written from registers. For a few channels that are stored so."""
+
+
+BINDING, RUN, TILE = "binding", "run", "tile"
+TRANSFORMED = (BINDING, RUN, TILE)
+"""When Winograd's algorithm transforms weights: once as they are bound; at the start of each run,
+into memory that is free at that time; or in each tile, the chunk of plain weights it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Winograd:
+    """Winograd's minimal filtering F(size x size, 3 x 3), with `size` 2 or 4.
+
+    `group` panels are multiplied at a time by each point of the transformed inputs. `folded`: a
+    nearest enlargement by 2 in front is part of the transform. `shared`: the inputs of all tiles
+    are transformed first, in memory that the threads share, instead of by each block of panels
+    again. `transformed` is one of `TRANSFORMED`.
+    """
+
+    size: int
+    group: int = 1
+    folded: bool = False
+    shared: bool = False
+    transformed: str = BINDING
+
+    def check(self) -> None:
+        """Raise IllegalSchedule for what no Winograd is."""
+        if self.size not in (2, 4):
+            raise IllegalSchedule(f"there is no F({self.size}), only F(2) and F(4)")
+        if self.transformed not in TRANSFORMED:
+            raise IllegalSchedule(f"weights are transformed at one of {', '.join(TRANSFORMED)}, "
+                                  f"not {self.transformed!r}")
+
+
+Algorithm = Direct | InPlace | Planar | Winograd
+
+
+@dataclass(frozen=True, slots=True)
 class ContractionSchedule:
     """How a contraction is tiled.
 
     A tile of work is `tile_b` images of `tile_y` rows of `tile_x` pixels, times `panels` panels of
-    `vectors` vectors of output channels. Its input patch is staged `chunk` channels at a time. A
-    micro-kernel keeps up to `rows` pixels times one panel in registers. `winograd` 2 or 4 computes
-    it by Winograd's algorithm, F(2) or F(4), `group` panels at a time; 0 is the direct algorithm.
-    `folded`: a nearest enlargement by 2 in front is part of the transform. `shared`: the inputs of
-    all tiles are transformed first, in memory that the threads share, instead of by each tile of
-    panels again. `streamed`: each tile transforms the plain weights it needs, chunk by chunk;
-    `transient`: each run transforms them first, into memory that is free at that time; without
-    either, they are transformed when they are bound. Products are of `dtype` factors; `weights` is
-    the dtype that packed weights are held in: halves are widened where products are f32, quantised
-    ones become factors in scratch memory, once for all pixels of a tile, or before they are
-    transformed. Without `staged`, the
-    micro-kernel reads the input where it is, and results are written from registers. `planar`: a
-    patch is staged as a plane for each channel, whose rows are copied whole; for few channels that
-    are stored so.
+    `vectors` vectors of output channels. Input channels are taken `chunk` at a time. The register
+    tile of a micro-kernel is up to `rows` pixels times one panel; its innermost loop takes `unroll`
+    steps of channels a turn. Factors are of `dtype`. `weights` is the dtype that packed weights are
+    held in: halves are widened where factors are f32, quantised ones become factors in scratch
+    memory, once for all pixels of a tile, or before they are transformed.
     """
 
     tile_b: int
@@ -51,15 +94,24 @@ class ContractionSchedule:
     vectors: int
     unroll: int = 4
     dtype: str = "f32"
-    winograd: int = 0
-    group: int = 1
-    folded: bool = False
-    shared: bool = False
-    streamed: bool = False
-    transient: bool = False
     weights: str = "f32"
-    staged: bool = True
-    planar: bool = False
+    algorithm: Algorithm = Direct()
+
+    @property
+    def winograd(self) -> Winograd | None:
+        """The algorithm where it is Winograd's, else None."""
+        return self.algorithm if isinstance(self.algorithm, Winograd) else None
+
+    @property
+    def winograd_size(self) -> int:
+        """m of the F(m) that it computes, 0 where it computes the direct sum."""
+        return self.winograd.size if self.winograd else 0
+
+    @property
+    def in_registers(self) -> bool:
+        """True if results are written from the registers of the micro-kernel, so that sums never
+        are in memory."""
+        return isinstance(self.algorithm, InPlace | Planar)
 
     @property
     def factors(self) -> str:
@@ -85,17 +137,16 @@ class ContractionSchedule:
         if self.chunk % self.step:
             raise IllegalSchedule(f"a chunk of {self.chunk} channels is no multiple of "
                                   f"{self.step}")
-        form, transformed = FORMATS.get(self.weights), self.streamed or self.transient
+        form, winograd = FORMATS.get(self.weights), self.winograd
         if form is not None and self.chunk % form.group:
             raise IllegalSchedule(f"{self.weights} weights need chunks of whole groups of "
                                   f"{form.group} channels, not {self.chunk}")
-        if form is not None and (self.planar or self.winograd and not transformed):
+        if form is not None and (isinstance(self.algorithm, Planar)
+                                 or winograd and winograd.transformed == BINDING):
             raise IllegalSchedule(f"{self.weights} weights are neither staged as planes nor held "
                                   f"transformed")
-        if (self.streamed or self.transient or self.shared or self.folded) and not self.winograd:
-            raise IllegalSchedule("only Winograd transforms inputs and weights")
-        if self.streamed and self.transient:
-            raise IllegalSchedule("weights are transformed by each tile or by each run, not both")
+        if winograd:
+            winograd.check()
         if self.dtype == "bf16" and not limits.pairs:
             raise IllegalSchedule("bf16 products need vdpbf16ps")
         if self.dtype == "bf16" and self.weights != "bf16" and form is None:

@@ -21,6 +21,8 @@ from smalti.schedule.schedule import (
     AttentionSchedule,
     ContractionSchedule,
     DepthwiseSchedule,
+    Direct,
+    InPlace,
     Limits,
     MapSchedule,
     MomentsSchedule,
@@ -67,7 +69,7 @@ def around(kernel: Kernel, limits: Limits, now: Schedule,
         return _legal(kernel, limits, now, _SPACES[type(now)](kernel, limits, now), False)
     e = contraction_extents(kernel)
     every = chain.from_iterable(
-        _filtered(e, limits, now, {one}) if now.winograd else _direct(kernel, e, limits, now, {one})
+        _winograd(e, limits, now, {one}) if now.winograd else _direct(kernel, e, limits, now, {one})
         for one in decisions)
     return _legal(kernel, limits, now, every, False)
 
@@ -105,15 +107,15 @@ def _grains(now: int, most: int) -> list[int]:
 def _contractions(kernel: Kernel, limits: Limits, first: ContractionSchedule,
                   algorithms: bool) -> Iterator[ContractionSchedule]:
     e = contraction_extents(kernel)
-    known = {first.winograd: first}
+    known = {first.winograd_size: first}
     if algorithms:
         precision = "bf16" if "bf16" in (first.weights, first.dtype) else "f32"
         for size in (0, 2, 4):
             other = choose(kernel, limits, precision, size)
-            known.setdefault(other.winograd, other)
+            known.setdefault(other.winograd_size, other)
     for now in known.values():
         if now.winograd:
-            yield from _filtered(e, limits, now, DECISIONS)
+            yield from _winograd(e, limits, now, DECISIONS)
         else:
             yield from _direct(kernel, e, limits, now, DECISIONS)
 
@@ -133,10 +135,11 @@ def _direct(kernel: Kernel, e: Extents, limits: Limits, now: ContractionSchedule
     for (vectors, rows), (tile_b, tile_y, tile_x) in product(micros, sorted(tiles)):
         panels = -(-e.o // (vectors * limits.lanes))
         tile = replace(now, tile_b=tile_b, tile_y=tile_y, tile_x=tile_x, vectors=vectors,
-                       rows=min(rows, tile_x), planar=False, staged=True)
+                       rows=min(rows, tile_x), algorithm=Direct())
         blocks = {min(now.panels, panels), *(_parts(panels) if "panels" in vary else ())}
         for block in sorted(blocks):
-            for chunk in chunks if now.staged or "chunk" in vary else ():
+            staged = not isinstance(now.algorithm, InPlace)
+            for chunk in chunks if staged or "chunk" in vary else ():
                 one = replace(tile, panels=block, chunk=chunk,
                               unroll=math.gcd(4, chunk // (step // now.unroll)))
                 if _staged_bytes(e, one, limits) <= TILE_CACHES * limits.l2_bytes:
@@ -179,10 +182,11 @@ def _staged_bytes(e: Extents, s: ContractionSchedule, limits: Limits) -> int:
     return patch * s.chunk * ELEMENT_BYTES[s.dtype] + 4 * sums
 
 
-def _filtered(e: Extents, limits: Limits, now: ContractionSchedule,
+def _winograd(e: Extents, limits: Limits, now: ContractionSchedule,
               vary: Collection[str]) -> Iterator[ContractionSchedule]:
     """Winograd schedules that differ from `now` in some of `DECISIONS`."""
-    size = now.winograd
+    before = now.winograd
+    size = before.size
     chunks = {now.chunk} if "chunk" not in vary else {now.chunk} | {
         n for n in range(limits.lanes, e.c + 1, limits.lanes) if e.c % n == 0 and n % 4 == 0}
     blocks = {(now.tile_b, now.tile_y // size, now.tile_x // size)}
@@ -196,15 +200,16 @@ def _filtered(e: Extents, limits: Limits, now: ContractionSchedule,
         if "micro" in vary:
             heights |= {(limits.vectors - 2 - vectors) // vectors, carried_rows(limits, vectors)}
         taken = set(_divisors(panels)) if {"panels", "micro"} & set(vary) else {now.panels}
-        shares = {False, True} if "panels" in vary else {now.shared}
-        groups = {1, 2} if "panels" in vary else {now.group}
+        shares = {False, True} if "panels" in vary else {before.shared}
+        groups = {1, 2} if "panels" in vary else {before.group}
         for (tile_b, y, x), rows, block, group, shared, chunk in product(
                 sorted(blocks), sorted(heights), sorted(taken), sorted(groups), sorted(shares),
                 sorted(chunks)):
             if block % group == 0:
                 yield replace(now, tile_b=tile_b, tile_y=y * size, tile_x=x * size, panels=block,
                               chunk=chunk, rows=min(rows, tile_b * y * x), vectors=vectors,
-                              unroll=math.gcd(4, chunk), group=group, shared=shared)
+                              unroll=math.gcd(4, chunk),
+                              algorithm=replace(before, group=group, shared=shared))
 
 
 def _block_tiles(e: Extents, size: int) -> Iterator[tuple[int, int, int]]:

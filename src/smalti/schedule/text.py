@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import ast
 from dataclasses import fields
+from typing import get_args
 
 from smalti.errors import InputError
-from smalti.schedule.schedule import (
-    AttentionSchedule,
-    ContractionSchedule,
-    DepthwiseSchedule,
-    MapSchedule,
-    MomentsSchedule,
-    ReductionSchedule,
-    Schedule,
-)
+from smalti.schedule.schedule import TRANSFORMED, Algorithm, Schedule
 
-KINDS = {kind.__name__: kind for kind in (
-    AttentionSchedule, ContractionSchedule, DepthwiseSchedule, MapSchedule, MomentsSchedule,
-    ReductionSchedule)}
+KINDS = {kind.__name__: kind for kind in get_args(Schedule)}
+ALGORITHMS = {kind.__name__: kind for kind in get_args(Algorithm)}
 TYPES = {"int": int, "bool": bool, "str": str}
+WORDS = {"transformed": TRANSFORMED}
+"""Of fields that are one of a few words: these."""
 NUMBER_MAX = 1 << 31
+"""The largest number of a field: those of instructions have 32 bits."""
 
 
 def parse(text: str) -> Schedule:
@@ -30,24 +25,45 @@ def parse(text: str) -> Schedule:
     >>> parse("MapSchedule(grain=4, inner=2)") == MapSchedule(4, inner=2)
     True
     """
-    expected = f"{', '.join(KINDS)} with fields as name=value"
     try:
-        call = ast.parse(text, mode="eval").body
-        name = call.func.id
-        given = {each.arg: ast.literal_eval(each.value) for each in call.keywords}
-        other = len(call.args) + len(call.keywords) - len(given)
-    except (AttributeError, SyntaxError, ValueError, RecursionError, MemoryError):
-        raise InputError(f"{text[:200]!r} is no schedule; expected one of {expected}") from None
-    if name not in KINDS or other:
-        raise InputError(f"{text[:200]!r} is no schedule; expected one of {expected}")
-    kinds = {field.name: TYPES[field.type] for field in fields(KINDS[name])}
-    for field, value in given.items():
-        if type(value) is not kinds.get(field):
-            raise InputError(f"{name} has no {field}={value!r}; its fields are "
-                             + ", ".join(f"{n}: {kind.__name__}" for n, kind in kinds.items()))
-        if kinds[field] is int and not (field != "winograd") <= value <= NUMBER_MAX:
-            raise InputError(f"{name} has {field}={value}, which is no size")
-    try:
-        return KINDS[name](**given)
+        return _record(ast.parse(text, mode="eval").body, KINDS)
+    except (_NoRecord, SyntaxError, ValueError, RecursionError, MemoryError):
+        raise InputError(f"{text[:200]!r} is no schedule; expected one of {', '.join(KINDS)} with "
+                         f"fields as name=value") from None
     except TypeError as error:
         raise InputError(f"{text[:200]!r} is no schedule: {error}") from None
+
+
+class _NoRecord(Exception):
+    """An expression is not the name of a record with fields in brackets."""
+
+
+def _record(call: ast.expr, kinds: dict[str, type]):
+    """The record that a call of its name spells."""
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+            and call.func.id in kinds):
+        raise _NoRecord
+    name = call.func.id
+    given = {each.arg: _value(each.value) for each in call.keywords}
+    if call.args or len(given) < len(call.keywords):
+        raise _NoRecord
+    known = {field.name: field.type for field in fields(kinds[name])}
+    for field, value in given.items():
+        if not _fits(value, known.get(field)):
+            raise InputError(f"{name} has no {field}={value!r}; its fields are "
+                             + ", ".join(f"{n}: {kind}" for n, kind in known.items()))
+        if known[field] == "int" and not 0 < value <= NUMBER_MAX:
+            raise InputError(f"{name} has {field}={value}, which is no size")
+        if value not in WORDS.get(field, (value,)):
+            raise InputError(f"{name} has no {field}={value!r}, only "
+                             f"{', '.join(map(repr, WORDS[field]))}")
+    return kinds[name](**given)
+
+
+def _value(expr: ast.expr):
+    return _record(expr, ALGORITHMS) if isinstance(expr, ast.Call) else ast.literal_eval(expr)
+
+
+def _fits(value: object, kind: str | None) -> bool:
+    """True if `value` is of the type whose name is `kind`."""
+    return isinstance(value, Algorithm) if kind == "Algorithm" else type(value) is TYPES.get(kind)

@@ -50,7 +50,8 @@ def walk(kernel: Kernel, schedule: Schedule) -> TileWalk | None:
     >>> found.rows, found.read["x0"].tolist(), found.written.tolist()
     (4, [0, 64, 192, 320], [128, 256, 384, 512])
     """
-    if not isinstance(schedule, ContractionSchedule) or schedule.shared:
+    if not isinstance(schedule, ContractionSchedule) or (
+            schedule.winograd and schedule.winograd.shared):
         return None
     e, s = contraction_extents(kernel), schedule
     patch, _, result = kernel.stages

@@ -17,7 +17,7 @@ from dataclasses import replace
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.schedule.merge import Extents, contraction_extents, halved, weights_bound
-from smalti.schedule.schedule import ContractionSchedule, Limits
+from smalti.schedule.schedule import BINDING, RUN, TILE, ContractionSchedule, Limits, Winograd
 
 BLOCKS, BLOCKS_X = 64, 8
 V_SHARE = 1.25
@@ -100,16 +100,16 @@ def winograd_schedule(kernel: Kernel, direct: ContractionSchedule, limits: Limit
     fits = [n for n in range(limits.lanes, most + 1, limits.lanes)
             if e.c % n == 0 and (form is None or n % form.group == 0)]
     growth = weights_growth(e, direct.weights, size, folded)
-    transient = not streamed and (form is not None or growth_max is not None
-                                  and growth > growth_max)
-    weights = direct.weights if streamed or transient else "f32"
+    too_large = form is not None or growth_max is not None and growth > growth_max
+    transformed = TILE if streamed else RUN if too_large else BINDING
+    weights = "f32" if transformed == BINDING else direct.weights
     whole = -(-e.c // 8) * 8 if weights == "bf16" else -(-e.c // 4) * 4
     chunk = whole if e.c <= most or not fits else fits[-1]
     rows = min(carried_rows(limits, vectors), tile_b * block_y * block_x)
     return replace(direct, tile_b=tile_b, tile_y=block_y * size, tile_x=block_x * size,
-                   panels=block, chunk=chunk, rows=rows, vectors=vectors, group=group,
-                   unroll=math.gcd(4, chunk), dtype="f32", winograd=size, folded=folded,
-                   shared=shared, streamed=streamed, transient=transient, weights=weights)
+                   panels=block, chunk=chunk, rows=rows, vectors=vectors,
+                   unroll=math.gcd(4, chunk), dtype="f32", weights=weights,
+                   algorithm=Winograd(size, group, folded, shared, transformed))
 
 
 def carried_rows(limits: Limits, vectors: int) -> int:
@@ -137,10 +137,11 @@ def weights_dtype(kernel: Kernel, precision: str) -> str:
 
 def growth_of(kernel: Kernel, schedule: ContractionSchedule, precision: str) -> int:
     """What the weights of a contraction add at binding to plain ones held in `precision`."""
-    if not schedule.winograd or schedule.streamed or schedule.transient:
+    winograd = schedule.winograd
+    if winograd is None or winograd.transformed != BINDING:
         return 0
     e = contraction_extents(kernel)
-    return weights_growth(e, weights_dtype(kernel, precision), schedule.winograd, schedule.folded)
+    return weights_growth(e, weights_dtype(kernel, precision), winograd.size, winograd.folded)
 
 
 def block_tile(e: Extents, limits: Limits, size: int, folded: bool,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from smalti.kernel.form import Kernel
 from smalti.schedule import Limits, Schedule, choose
 from smalti.schedule.choose import algorithms
-from smalti.schedule.schedule import ContractionSchedule
+from smalti.schedule.schedule import TILE, ContractionSchedule
 from smalti.schedule.winograd import growth_of
 from smalti.tune.assignment import Option, assigned
 from smalti.tune.preference import GAIN_MIN
@@ -76,10 +76,15 @@ class Offers:
 
     def _handicapped(self, kernel: Kernel, one: ContractionSchedule,
                      usual: ContractionSchedule) -> float:
-        same = one.winograd == usual.winograd and one.streamed <= usual.streamed
+        same = one.winograd_size == usual.winograd_size and _each_tile(one) <= _each_tile(usual)
         return self._cost(kernel, one) / (1.0 if same else 1.0 - GAIN_MIN)
 
     def _growth(self, kernel: Kernel, schedule: Schedule) -> int:
         if not isinstance(schedule, ContractionSchedule):
             return 0
         return growth_of(kernel, schedule, self._precision)
+
+
+def _each_tile(schedule: ContractionSchedule) -> bool:
+    """True if each tile transforms the weights it needs."""
+    return schedule.winograd is not None and schedule.winograd.transformed == TILE

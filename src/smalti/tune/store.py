@@ -28,7 +28,8 @@ from smalti.errors import InputError
 from smalti.schedule import parse
 
 NAME = "schedules.sqlite"
-LAYOUT = 1
+LAYOUT = 2
+"""Of the tables, and of the schedules in them: 2 since these name an algorithm."""
 WAIT_SECONDS = 10.0
 """How long a process waits for another one that writes."""
 RATIO_MAX = 0.98

@@ -16,6 +16,7 @@ from smalti.errors import IllegalSchedule
 from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.schedule import ContractionSchedule, Limits, choose
+from smalti.schedule.schedule import Planar, Winograd
 
 EXAMPLES = 40
 PRECISIONS = [(name, precision) for name in LEVELS for precision in ("f32", "bf16")]
@@ -34,7 +35,7 @@ def test_weights_that_are_halves(name: str, precision: str, weights: str) -> Non
     for case in CONVS:
         runner = check_graph(case.graph(), name, precision, weights=weights)
         held = [s.weights for s in runner.schedules
-                if isinstance(s, ContractionSchedule) and not s.planar]
+                if isinstance(s, ContractionSchedule) and s.algorithm != Planar()]
         assert set(held) <= {dtype}
     for turned in (False, True):
         check_graph(linear((70,), 39, 33, turned=turned), name, precision, weights=weights)
@@ -154,9 +155,9 @@ def test_gated_convolutions(name: str) -> None:
     a, b = (g.apply("slice", both, axis=1, start=k, end=k + 22) for k in (0, 22))
     g.output("y", g.apply("silu", a) + g.apply("cos", b))
     (schedule,) = check_graph(g, name).schedules
-    assert schedule.winograd == 0
+    assert schedule.winograd_size == 0
     with pytest.raises(IllegalSchedule, match="one sum for each result"):
-        lower(partition(g).regions[0].kernel, replace(schedule, winograd=4), level(name))
+        lower(partition(g).regions[0].kernel, replace(schedule, algorithm=Winograd(4)), level(name))
 
 
 # ---------------------------------------------------------------------- computed weights

@@ -17,6 +17,7 @@ from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.schedule import ContractionSchedule, Limits, choose
 from smalti.schedule.merge import in_place
+from smalti.schedule.schedule import InPlace
 
 EXAMPLES = 60
 
@@ -73,7 +74,7 @@ def test_the_input_is_not_staged(case: str, precision: str) -> None:
     name = "avx512_bf16" if precision == "bf16" else LEVELS[-1]
     for name in [known for known in LEVELS if known == name]:
         runner = check_graph(CASES[case], name, precision)
-        assert [schedule.staged for schedule in runner.schedules] == [False]
+        assert [schedule.algorithm for schedule in runner.schedules] == [InPlace()]
 
 
 GRAPHS = st.builds(
@@ -98,7 +99,7 @@ def test_any_legal_schedule_computes_the_same(graph: Graph, name: str, data: st.
         assert in_place(kernel, "f32")
         channels = kernel.stages[0].axes[3][1]
         return ContractionSchedule(1, *shape, channels, rows, vectors, math.gcd(4, channels),
-                                   staged=False)
+                                   algorithm=InPlace())
 
     check_graph(graph, name, pick=pick)
 
@@ -107,7 +108,7 @@ def test_what_has_to_be_staged_is_refused() -> None:
     g = Graph("padded")
     g.output("y", g.apply("conv", g.input("x", (1, 8, 5, 5)), g.parameter("w", (16, 8, 3, 3)),
                           pads=(1, 1, 1, 1)))
-    schedule = ContractionSchedule(1, 4, 5, 1, 8, 4, 2, staged=False)
+    schedule = ContractionSchedule(1, 4, 5, 1, 8, 4, 2, algorithm=InPlace())
     with pytest.raises(IllegalSchedule, match="has to be staged"):
         lower(partition(g).regions[0].kernel, schedule, level("avx2"))
     kernel = partition(pointwise(8, (5, 5), 16)).regions[0].kernel

@@ -15,6 +15,7 @@ from smalti.errors import IllegalSchedule
 from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.schedule import ContractionSchedule, choose
+from smalti.schedule.schedule import Planar
 
 EXAMPLES = 60
 
@@ -51,7 +52,8 @@ CASES = {
 def test_stem(case: str, name: str, precision: str) -> None:
     runner = check_graph(CASES[case], name, precision)
     roomy = precision == "f32" or name == "avx512_bf16"  # rounding by integers takes registers
-    assert not roomy or [schedule.planar for schedule in runner.schedules] == [True]
+    assert not roomy or [schedule.algorithm for schedule in runner.schedules] == [
+        Planar()]
     check_graph(CASES[case], name, precision, weights="f16")
 
 
@@ -74,15 +76,16 @@ def test_any_legal_schedule_computes_the_same(graph: Graph, name: str, tile_y: i
         if kernel.form != "contraction":
             return choose(kernel, *rest)
         width = dict(kernel.stages[1].axes)["x"]
-        return ContractionSchedule(1, tile_y, width, panels, 1, rows, vectors, 1, planar=True)
+        return ContractionSchedule(1, tile_y, width, panels, 1, rows, vectors, 1,
+                                   algorithm=Planar())
 
     runner = check_graph(graph, name, pick=pick)
-    assert runner.schedules[-1].planar
+    assert runner.schedules[-1].algorithm == Planar()
 
 
 def test_impossible_schedules_are_refused() -> None:
     kernel = partition(CASES["tiny"]).regions[0].kernel
-    schedule = ContractionSchedule(1, 4, 32, 1, 1, 4, 2, 1, planar=True)
+    schedule = ContractionSchedule(1, 4, 32, 1, 1, 4, 2, 1, algorithm=Planar())
     assert lower(kernel, schedule, level("avx2")).scratch_bytes > 0
     for change, why in (({"tile_x": 16}, "as wide as it is"), ({"chunk": 3}, "one channel")):
         with pytest.raises(IllegalSchedule, match=why):
@@ -97,7 +100,7 @@ def test_code_does_not_grow_with_the_window() -> None:
     counts = []
     for window in (16, 32):
         kernel = partition(stem(1, (32, 300), 8, window, pads=(0, 0, 0, 0))).regions[0].kernel
-        schedule = ContractionSchedule(1, 1, 300 - window + 1, 1, 1, 4, 1, 1, planar=True)
+        schedule = ContractionSchedule(1, 1, 300 - window + 1, 1, 1, 4, 1, 1, algorithm=Planar())
         (step,) = lower(kernel, schedule, level("avx2")).steps
         counts.append(step.code.instructions)
     assert counts[1] < 1.2 * counts[0]

@@ -19,7 +19,7 @@ from smalti.runtime import Program, compile_graph
 from smalti.runtime.alternative import Alternative
 from smalti.runtime.devices import available_levels, cpu
 from smalti.schedule import choose, parse
-from smalti.schedule.schedule import Limits
+from smalti.schedule.schedule import Limits, Planar, Winograd
 from smalti.schedule.space import space
 
 ROWS, CHANNELS, WIDTH = 77, 192, 200
@@ -110,7 +110,7 @@ def check_window(target: str, dtype: str, g: Graph, winograd: int) -> None:
     assert program.weights_bytes % FORMATS[dtype].element_bytes == 0
     assert {slot.dtype for slot in program.image.slots} == {dtype}
     chosen = parse(program.image.regions[-1].schedule)
-    assert (chosen.weights, chosen.winograd) == (dtype, winograd)
+    assert (chosen.weights, chosen.winograd_size) == (dtype, winograd)
     found = run(program, held_so, x)
     plain = compile_graph(g, threads=1, target=target)
     wanted = run(plain, held_so.floats(), x)
@@ -228,8 +228,8 @@ def test_bad_schedules_and_weights_are_refused() -> None:
     schedule = choose(region.kernel, bounds)
     assert schedule.weights == "q8" and "weights='q8'" in str(schedule)
     for wrong, said in ((replace(schedule, chunk=16), "groups of 32"),
-                        (replace(schedule, winograd=4), "held transformed"),
-                        (replace(schedule, planar=True), "staged as planes")):
+                        (replace(schedule, algorithm=Winograd(4)), "held transformed"),
+                        (replace(schedule, algorithm=Planar()), "staged as planes")):
         with pytest.raises(IllegalSchedule, match=said):
             wrong.check(bounds)
     program = compile_graph(product_graph(), threads=1, weights={"w": "q8"})

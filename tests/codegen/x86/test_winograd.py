@@ -17,6 +17,7 @@ from smalti.errors import IllegalSchedule
 from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.schedule import ContractionSchedule, Limits, choose
+from smalti.schedule.schedule import BINDING, RUN, TILE, Winograd
 from smalti.schedule.winograd import growth_of
 
 EXAMPLES = 20
@@ -72,8 +73,8 @@ def test_an_enlargement_saves_a_third_of_the_products() -> None:
 def test_large_images(case: tuple, name: str, precision: str) -> None:
     runner = check_graph(conv(*case), name, precision)
     (schedule,) = (s for s in runner.schedules if isinstance(s, ContractionSchedule))
-    assert (schedule.winograd, schedule.folded) == (4, False)
-    assert schedule.streamed == (case[1] * case[2] <= 1024)
+    assert (schedule.winograd.size, schedule.winograd.folded) == (4, False)
+    assert (schedule.winograd.transformed == TILE) == (case[1] * case[2] <= 1024)
     check_graph(conv(*case), name, precision, weights="f16")
 
 
@@ -87,13 +88,13 @@ def test_large_images(case: tuple, name: str, precision: str) -> None:
 def test_small_images(case: tuple, name: str, precision: str) -> None:
     runner = check_graph(conv(*case), name, precision)
     (schedule,) = (s for s in runner.schedules if isinstance(s, ContractionSchedule))
-    assert schedule.streamed and schedule.winograd == 4
+    assert (schedule.winograd.size, schedule.winograd.transformed) == (4, TILE)
     check_graph(conv(*case), name, precision, weights="f16")
 
 
 def test_few_blocks_stay_direct() -> None:
     runner = check_graph(conv(64, 8, 4, 64), "avx2")
-    assert [s.winograd for s in runner.schedules] == [0]
+    assert [s.winograd_size for s in runner.schedules] == [0]
 
 
 @pytest.mark.parametrize("name", LEVELS)
@@ -103,37 +104,39 @@ def test_few_blocks_stay_direct() -> None:
 def test_enlarged_images(case: tuple, name: str) -> None:
     runner = check_graph(conv(*case, enlarged=True), name)
     (schedule,) = (s for s in runner.schedules if isinstance(s, ContractionSchedule))
-    assert (schedule.winograd, schedule.folded) == (4, True)
+    assert (schedule.winograd.size, schedule.winograd.folded) == (4, True)
 
 
 @pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 0, 1, 1), (2, 1, 0, 1)], ids=str)
 def test_enlarged_images_with_other_borders_are_not_folded(pads: tuple[int, ...]) -> None:
     runner = check_graph(conv(16, 36, 36, 32, pads=pads, enlarged=True), "avx2")
-    assert not any(s.folded for s in runner.schedules if isinstance(s, ContractionSchedule))
+    assert not any(s.winograd and s.winograd.folded for s in runner.schedules
+                   if isinstance(s, ContractionSchedule))
 
 
 @st.composite
 def winograd_schedules(draw: st.DrawFn, name: str, height: int, width: int, channels: int,
                        out: int, folded: bool, dtype: str) -> ContractionSchedule:
     size, shared = draw(st.sampled_from([2, 4])), draw(st.booleans())
-    streamed, transient = draw(st.sampled_from([(False, False), (True, False), (False, True)]))
-    weights = dtype if streamed or transient else "f32"
+    transformed = draw(st.sampled_from([BINDING, TILE, RUN]))
+    weights = "f32" if transformed == BINDING else dtype
     vectors = draw(st.sampled_from([1, 2]))
     panels = -(-out // (vectors * level(name).lanes))
     block = draw(st.sampled_from([n for n in range(1, panels + 1) if panels % n == 0]))
     unroll = draw(st.sampled_from([1, 2, 4]))
     step = unroll * (2 if weights == "bf16" else 1)
     chunks = [n for n in (4, 8, 16, 48) if n % step == 0 and channels % n == 0
-              and (streamed or n % level(name).lanes == 0)]
+              and (transformed == TILE or n % level(name).lanes == 0)]
     return ContractionSchedule(
         tile_b=draw(st.sampled_from([1, 2])),
         tile_y=draw(st.integers(1, height // size + 1)) * size,
         tile_x=draw(st.integers(1, width // size + 1)) * size,
         panels=block, chunk=draw(st.sampled_from(chunks)),
         rows=draw(st.integers(1, (level(name).vectors - 1 - vectors) // vectors)),
-        vectors=vectors, unroll=unroll, winograd=size, folded=folded, shared=shared,
-        streamed=streamed, transient=transient, weights=weights,
-        group=draw(st.sampled_from([n for n in range(1, block + 1) if block % n == 0])))
+        vectors=vectors, unroll=unroll, weights=weights,
+        algorithm=Winograd(
+            size, draw(st.sampled_from([n for n in range(1, block + 1) if block % n == 0])),
+            folded, shared, transformed))
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
@@ -163,30 +166,27 @@ def test_weights_are_transformed_by_each_run_where_memory_is_short(enlarged: boo
     kernel = partition(conv(48, 64, 64, 70, enlarged=enlarged)).regions[0].kernel
     extra = 48 * 70 * (4 * (25 if enlarged else 36) - 9 * (2 if precision == "bf16" else 4))
     bound = choose(kernel, bounds, precision, growth_max=extra)
-    assert not bound.transient and growth_of(kernel, bound, precision) == extra
+    assert bound.winograd.transformed == BINDING and growth_of(kernel, bound, precision) == extra
     run = choose(kernel, bounds, precision, growth_max=extra - 1)
-    assert run.transient and growth_of(kernel, run, precision) == 0
+    assert run.winograd.transformed == RUN and growth_of(kernel, run, precision) == 0
 
 
-LEGAL = ContractionSchedule(1, 4, 8, 2, 8, 4, 2, unroll=4, winograd=4, group=2)
+LEGAL = ContractionSchedule(1, 4, 8, 2, 8, 4, 2, algorithm=Winograd(4, group=2))
 
 
 @pytest.mark.parametrize("change, why", [
-    ({"winograd": 3}, r"no F\(3\)"), ({"tile_y": 6}, "blocks of 4"), ({"tile_x": 2}, "blocks of 4"),
-    ({"group": 3}, "groups of 3"), ({"panels": 3}, "of 2 panels"), ({"chunk": 5}, "no multiple"),
-    ({"folded": True}, "no nearest enlargement"), ({"chunk": 4}, "whole vectors"),
+    (Winograd(3), r"no F\(3\)"), ({"tile_y": 6}, "blocks of 4"), ({"tile_x": 2}, "blocks of 4"),
+    (Winograd(4, group=3), "groups of 3"), ({"panels": 3}, "of 2 panels"),
+    ({"chunk": 5}, "no multiple"),
+    (Winograd(4, folded=True), "no nearest enlargement"), ({"chunk": 4}, "whole vectors"),
+    (Winograd(4, group=2, transformed="never"), "binding, run, tile"),
 ])
-def test_impossible_schedules_are_refused(change: dict, why: str) -> None:
+def test_impossible_schedules_are_refused(change: dict | Winograd, why: str) -> None:
     kernel = partition(conv(8, 8, 8, 32)).regions[0].kernel
     assert lower(kernel, LEGAL, level("avx2")).packed.winograd == 4
+    changes = {"algorithm": change} if isinstance(change, Winograd) else change
     with pytest.raises(IllegalSchedule, match=why):
-        lower(kernel, replace(LEGAL, **change), level("avx2"))
-
-
-@pytest.mark.parametrize("what", ["streamed", "transient", "shared", "folded"])
-def test_transforms_are_for_winograd(what: str) -> None:
-    with pytest.raises(IllegalSchedule, match="only Winograd"):
-        replace(LEGAL, winograd=0, **{what: True}).check(Limits(lanes=8, vectors=16))
+        lower(kernel, replace(LEGAL, **changes), level("avx2"))
 
 
 @pytest.mark.parametrize("attributes", [{"strides": (2, 1)}, {"dilations": (1, 2)}])

@@ -9,16 +9,13 @@ from smalti.codegen.x86.lowered import NativeKernel
 from smalti.codegen.x86.planar import PlanarLowering
 from smalti.codegen.x86.winograd import WinogradLowering
 from smalti.kernel.form import Kernel
-from smalti.schedule.schedule import ContractionSchedule
+from smalti.schedule.schedule import ContractionSchedule, Direct, InPlace, Planar, Winograd
+
+LOWERINGS = {Direct: DirectLowering, InPlace: InPlaceLowering, Planar: PlanarLowering,
+             Winograd: WinogradLowering}
 
 
 def lower_contraction(kernel: Kernel, schedule: ContractionSchedule,
                       level: FeatureLevel) -> NativeKernel:
     """Machine code of a contraction, by the algorithm of its schedule."""
-    if schedule.winograd:
-        return WinogradLowering(kernel, schedule, level).lower()
-    if schedule.planar:
-        return PlanarLowering(kernel, schedule, level).lower()
-    if not schedule.staged:
-        return InPlaceLowering(kernel, schedule, level).lower()
-    return DirectLowering(kernel, schedule, level).lower()
+    return LOWERINGS[type(schedule.algorithm)](kernel, schedule, level).lower()

@@ -9,7 +9,7 @@ from smalti.codegen.x86.winograd_transforms import TRANSFORMS, WinogradTransform
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.schedule.merge import contraction_extents
-from smalti.schedule.schedule import ContractionSchedule
+from smalti.schedule.schedule import BINDING, ContractionSchedule
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,10 @@ def weight_panels(kernel: Kernel, schedule: ContractionSchedule,
     whatever the chunk, so that all such schedules share them.
     """
     e = contraction_extents(kernel)
-    winograd, chunk = (schedule.winograd, schedule.folded), schedule.chunk
-    if schedule.streamed or schedule.transient:
-        winograd = 0, False
+    winograd, chunk, transform = (0, False), schedule.chunk, schedule.winograd
+    if transform and transform.transformed == BINDING:
+        winograd = transform.size, transform.folded
+    elif transform:
         if schedule.weights not in FORMATS and e.c % level.lanes == chunk % level.lanes == 0:
             chunk = level.lanes
     return WeightPanels("weight", e.o, e.c, e.r, e.s, schedule.vectors * level.lanes,

@@ -58,6 +58,7 @@ from smalti.codegen.x86.winograd_transforms import TRANSFORMS, WinogradTransform
 from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS
 from smalti.schedule.merge import halved
+from smalti.schedule.schedule import RUN, TILE, Winograd
 
 LINE_BYTES = 64
 
@@ -92,34 +93,37 @@ class WinogradLowering(DirectLowering):
     def check(self) -> None:
         """Raise IllegalSchedule where the window or the tile does not fit."""
         super().check()
-        e, s = self.e, self.schedule
-        if (s.winograd, s.folded) not in TRANSFORMS:
-            raise IllegalSchedule(f"there is no F({s.winograd})")
+        e, s, w = self.e, self.schedule, self.winograd
         steps = (e.r, e.s, e.stride_y, e.stride_x, e.dilation_y, e.dilation_x)
         if steps != (3, 3, 1, 1, 1, 1) or s.dtype != "f32":
             raise IllegalSchedule("Winograd is for 3x3 windows in steps of 1, in f32")
-        if s.folded and halved(self.patch) is None:
+        if w.folded and halved(self.patch) is None:
             raise IllegalSchedule("no nearest enlargement by 2 stands in front of the window")
-        if s.tile_y % s.winograd or s.tile_x % s.winograd:
+        if s.tile_y % w.size or s.tile_x % w.size:
             raise IllegalSchedule(f"tiles of {s.tile_y} x {s.tile_x} are not made of blocks of "
-                                  f"{s.winograd}")
-        if self.packed.panels % s.panels or s.panels % s.group:
-            raise IllegalSchedule(f"groups of {s.group} in {s.panels} of {self.packed.panels} "
+                                  f"{w.size}")
+        if self.packed.panels % s.panels or s.panels % w.group:
+            raise IllegalSchedule(f"groups of {w.group} in {s.panels} of {self.packed.panels} "
                                   f"panels")
         if self.slices < self.chunks and s.chunk % self.level.lanes:
             raise IllegalSchedule(f"chunks of {s.chunk} channels are no whole vectors")
+
+    @property
+    def winograd(self) -> Winograd:
+        """The algorithm of the schedule."""
+        return self.schedule.algorithm
 
     # ------------------------------------------------------------------ memory
 
     @property
     def transform(self) -> WinogradTransform:
         """The matrices."""
-        return TRANSFORMS[self.schedule.winograd, self.schedule.folded]
+        return TRANSFORMS[self.winograd.size, self.winograd.folded]
 
     @property
     def image_blocks(self) -> int:
         """Blocks of a tile in one image."""
-        return self.schedule.tile_y * self.schedule.tile_x // self.schedule.winograd ** 2
+        return self.schedule.tile_y * self.schedule.tile_x // self.winograd.size ** 2
 
     @property
     def blocks(self) -> int:
@@ -143,12 +147,12 @@ class WinogradLowering(DirectLowering):
     @property
     def scratch_layout(self) -> WinogradScratch:
         """Where sums, V, M and U lie."""
-        s = self.schedule
+        s, w = self.schedule, self.winograd
         layout = self.layout(s.tile_x)
         v = layout.sums_at + layout.sum_panel
-        m = v + (0 if s.shared else self.v_bytes)
-        u = m + self.m_bytes * s.group
-        plain = u + (self.u_bytes * s.group if s.streamed else 0)
+        m = v + (0 if w.shared else self.v_bytes)
+        u = m + self.m_bytes * w.group
+        plain = u + (self.u_bytes * w.group if w.transformed == TILE else 0)
         return WinogradScratch(layout.sums_at, v, m, u, plain, plain + self.plain_bytes)
 
     @property
@@ -165,7 +169,7 @@ class WinogradLowering(DirectLowering):
     @property
     def slices(self) -> int:
         """Parts of V along the channels that lie one behind the other."""
-        return self.chunks if self.schedule.streamed else 1
+        return self.chunks if self.winograd.transformed == TILE else 1
 
     @property
     def depth(self) -> int:
@@ -190,7 +194,7 @@ class WinogradLowering(DirectLowering):
     @property
     def v_chunk(self) -> int:
         """Bytes from one staged chunk to the next in V."""
-        if self.schedule.streamed:
+        if self.winograd.transformed == TILE:
             return self.v_slice
         return self.schedule.chunk // self.level.lanes * self.v_vector
 
@@ -223,33 +227,32 @@ class WinogradLowering(DirectLowering):
 
     def lower(self) -> NativeKernel:
         """Emit everything."""
-        e, s = self.e, self.schedule
+        e, s, w = self.e, self.schedule, self.winograd
         self.counts = (-(-e.x // s.tile_x), -(-e.y // s.tile_y), e.b // s.tile_b)
         self.tiles = self.counts[0] * self.counts[1] * self.counts[2]
         groups = self.packed.panels // s.panels
-        steps = [self._weights_step()] if s.transient else []
-        if s.shared:
+        steps = [self._weights_step()] if w.transformed == RUN else []
+        if w.shared:
             steps += [self._step("winograd_inputs", self.chunks * s.tile_b, self._one_chunk),
                       self._step("winograd_products", groups, self._panels)]
         else:
             steps.append(self._step("winograd", groups, self._whole))
         workspace_bytes = self.all_v_bytes + (
-            self.packed.panels * self.u_bytes if s.transient else 0)
+            self.packed.panels * self.u_bytes if w.transformed == RUN else 0)
         return NativeKernel(tuple(steps), pointers(self.kernel), self.scratch_layout.total,
-                            workspace_bytes, self.packed, (s.winograd, s.folded))
+                            workspace_bytes, self.packed, (w.size, w.folded))
 
     @property
     def all_v_bytes(self) -> int:
         """Bytes of V of all tiles, in shared memory; 0 where V is not there."""
-        return self.tiles * self.v_bytes if self.schedule.shared else 0
+        return self.tiles * self.v_bytes if self.winograd.shared else 0
 
     def _begin(self, name: str) -> Register:
         """Begin a step: its pointers; the number of the tile."""
-        s = self.schedule
         self.asm = asm = Assembler(self.level, name)
         table, index, self.scratch = asm.argument(), asm.argument(), asm.argument()
         names = pointers(self.kernel)
-        if s.shared or s.transient:
+        if self.winograd.shared or self.winograd.transformed == RUN:
             names = (*names, "workspace")
         self.pointers = load_pointers(asm, table, names)
         return index
@@ -284,7 +287,7 @@ class WinogradLowering(DirectLowering):
                     asm.offset(zero, x, s.tile_x), part, s.tile_b, 0, s.panels)
         tile.rows = count_left(asm, tile.y, s.tile_y, e.y)
         tile.columns = count_left(asm, tile.x, s.tile_x, e.x)
-        if s.shared:
+        if self.winograd.shared:
             v = asm.offset(self.pointers["workspace"], number, self.v_bytes)
         else:
             v = self._at(self.scratch_layout.v)
@@ -322,22 +325,22 @@ class WinogradLowering(DirectLowering):
 
     def _panels(self, tile: Tile, v: Register, part: Register) -> None:
         """The results of a group of panels, from V."""
-        asm, s = self.asm, self.schedule
+        asm, s, w = self.asm, self.schedule, self.winograd
         panel = asm.offset(asm.immediate(0), part, s.panels)
-        if s.transient:
+        if w.transformed == RUN:
             weights, panel_bytes, point_bytes = self._shared_u(panel), self.u_bytes, self.u_point
         else:
             weights = asm.offset(self.pointers["weight"], panel, self.packed.panel_bytes)
             panel_bytes, point_bytes = self.packed.panel_bytes, self.depth * self.width * 4
         m = self._at(self.scratch_layout.m)
-        with asm.loop(s.panels // s.group):
-            if s.streamed:
+        with asm.loop(s.panels // w.group):
+            if w.transformed == TILE:
                 self._streamed_products(v, m, weights)
             else:
                 self._products(v, m, weights, panel_bytes, point_bytes)
-            asm.advance(weights, s.group * panel_bytes)
+            asm.advance(weights, w.group * panel_bytes)
             at = asm.copy(m)
-            with asm.loop(s.group):
+            with asm.loop(w.group):
                 self._outputs(replace(tile, panel=panel, panels=1), at)
                 asm.advance(panel, 1)
                 asm.advance(at, self.m_bytes)
@@ -349,7 +352,7 @@ class WinogradLowering(DirectLowering):
         asm, s, f, e = self.asm, self.schedule, self.transform, self.e
         layout = self.layout(s.tile_x)
         stage, origins = self.patch, {"b": tile.b, "y": tile.y, "x": tile.x, "c": channel}
-        if s.folded:
+        if self.winograd.folded:
             stage = halved(stage)
             for axis in "yx":
                 origins[axis] = asm.copy(origins[axis])
@@ -378,13 +381,13 @@ class WinogradLowering(DirectLowering):
         """M of one group of panels, chunk by chunk from plain weights."""
         asm = self.asm
         u, chunk, chunk_v = self._at(self.scratch_layout.u), asm.copy(weights), asm.copy(v)
-        self._transform_weights(chunk, u, self.schedule.group)
+        self._transform_weights(chunk, u, self.winograd.group)
         self._products(chunk_v, m, u, self.u_bytes, self.u_point)
         if self.chunks > 1:
             with asm.loop(self.chunks - 1):
                 asm.advance(chunk, self.packed.panel_bytes // self.chunks)
                 asm.advance(chunk_v, self.v_slice)
-                self._transform_weights(chunk, u, self.schedule.group)
+                self._transform_weights(chunk, u, self.winograd.group)
                 self._products(chunk_v, m, u, self.u_bytes, self.u_point, added=True)
 
     def _transform_weights(self, weights: Register, u: Register, panels: int) -> None:
@@ -431,7 +434,7 @@ class WinogradLowering(DirectLowering):
         point, point_m, point_weights = asm.copy(v), asm.copy(m), asm.copy(weights)
         with asm.loop(self.transform.points):
             panel, panel_m = asm.copy(point_weights), asm.copy(point_m)
-            with asm.loop(s.group):
+            with asm.loop(self.winograd.group):
                 row, to = asm.copy(point), asm.copy(panel_m)
                 for size, many in split_rows(self.blocks, s.rows):
                     with asm.loop(many):

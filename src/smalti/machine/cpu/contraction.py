@@ -28,7 +28,7 @@ from smalti.machine.cpu.work import (
     summed,
 )
 from smalti.schedule.merge import Extents, contraction_extents, weights_batched, weights_bound
-from smalti.schedule.schedule import ContractionSchedule
+from smalti.schedule.schedule import RUN, TILE, ContractionSchedule, InPlace, Planar
 from smalti.schedule.winograd import points
 
 PACKED_VECTORS = 4.0
@@ -79,6 +79,7 @@ class _Shape:
 
     def __init__(self, kernel: Kernel, schedule: ContractionSchedule, core: Core) -> None:
         self.kernel, self.s, self.core = kernel, schedule, core
+        self.w = schedule.winograd
         self.facts = facts(kernel, core)
         self.e = e = self.facts.e
         s = schedule
@@ -128,11 +129,11 @@ class _Shape:
         """Tiles of the direct form."""
         e, s, core = self.e, self.s, self.core
         lines = s.tile_b * s.tile_y
-        depth = e.r * e.s * s.chunk if not s.planar else e.r * e.s * e.c
-        in_registers = not s.staged or s.planar
+        planar, in_registers = isinstance(s.algorithm, Planar), s.in_registers
+        depth = e.r * e.s * (e.c if planar else s.chunk)
         sums = "kept" if in_registers else "loaded" if self.chunks > 1 else "zero"
         block = micro.clocks(core, s.tile_x, s.rows, s.vectors, depth, s.factors, sums)
-        turns = lines * self.mine * e.parts * (1 if s.planar else self.chunks)
+        turns = lines * self.mine * e.parts * (1 if planar else self.chunks)
         multiplied = scaled(block, turns)
         wide = (s.tile_x - 1) * e.stride_x + (e.s - 1) * e.dilation_x + 1
         high = (s.tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1
@@ -149,7 +150,7 @@ class _Shape:
         panel = e.r * e.s * s.chunk * self.chunks * self.width * size
         block_bytes = self.mine * panel * e.parts
         patch = (2 if s.dtype == "bf16" else 4) * s.tile_b * wide * high * s.chunk
-        held = block_bytes + (patch if s.staged else 0)
+        held = block_bytes + (0 if isinstance(s.algorithm, InPlace) else patch)
         reread = e.r * e.s > 1 and high > e.stride_y * s.tile_y
         halo = high * wide / (s.tile_y * e.stride_y * s.tile_x * e.stride_x) - 1 if reread else 0.0
         source = sum(f.once for f in self.facts.before)
@@ -167,9 +168,9 @@ class _Shape:
 
     def _staging(self, wide: int, high: int) -> dict[str, float]:
         e, s, core = self.e, self.s, self.core
-        if not s.staged:
+        if isinstance(s.algorithm, InPlace):
             return {}
-        if s.planar:
+        if isinstance(s.algorithm, Planar):
             return nest(core, self.facts.prologue, e.c * high, wide)
         rounded = 2.0 if s.dtype == "bf16" else 0.0
         return scaled(nest(core, self.facts.prologue, s.tile_b * high * wide, min(s.chunk, e.c),
@@ -186,22 +187,22 @@ class _Shape:
 
     def winograd(self) -> list[Work]:
         """The steps of Winograd."""
-        e, s = self.e, self.s
-        size = s.winograd
+        e, s, w = self.e, self.s, self.w
+        size = w.size
         self.blocks = s.tile_b * (s.tile_y // size) * (s.tile_x // size)
-        self.count = points(size, s.folded)
+        self.count = points(size, w.folded)
         deep = -(-e.c // self.core.lanes)
         bytes_v = 4.0 * self.count * self.blocks * e.c * self.tiles
         first = self._transformed_inputs(deep)
         products, flows = self._winograd_products()
         steps = []
-        if s.transient:
+        if w.transformed == RUN:
             steps.append(self._transformed_weights())
-        if s.shared:
+        if w.shared:
             parts = self.chunks * s.tile_b
             steps.append(Work(self.tiles * parts, summed(scaled(first, 1 / parts), {"tiles": 1}),
                               (*self.inputs(0, 0), Flow(WORKSPACE, bytes_v, written=True))))
-            again = Flow(WORKSPACE, bytes_v, bytes_v * (self.groups * self.mine / s.group - 1),
+            again = Flow(WORKSPACE, bytes_v, bytes_v * (self.groups * self.mine / w.group - 1),
                          bytes_v / self.tiles)
             flows = (again, *flows)
         else:
@@ -212,7 +213,7 @@ class _Shape:
 
     def _extent(self, tile: int) -> int:
         """Input pixels that a tile reads along an axis."""
-        size, folded = self.s.winograd, self.s.folded
+        size, folded = self.w.size, self.w.folded
         step, window = (size // 2, size // 2 + 2) if folded else (size, size + 2)
         return (tile // size - 1) * step + window
 
@@ -222,10 +223,10 @@ class _Shape:
         return max(loaded / self.core.ports, stored / self.core.stores, adds / self.core.ports)
 
     def _transformed_inputs(self, deep: int) -> dict[str, float]:
-        e, s, core = self.e, self.s, self.core
+        e, s, w, core = self.e, self.s, self.w, self.core
         rows = s.tile_b * self._extent(s.tile_y) * self._extent(s.tile_x)
         staged = scaled(nest(core, self.facts.prologue, rows, min(s.chunk, e.c)), self.chunks)
-        edge, side = math.isqrt(self.count), (s.winograd // 2 + 2 if s.folded else s.winograd + 2)
+        edge, side = math.isqrt(self.count), (w.size // 2 + 2 if w.folded else w.size + 2)
         each = self._transform(side, edge, side * side, self.count)
         return summed(staged, {"transforms": self.blocks * deep * each})
 
@@ -247,8 +248,8 @@ class _Shape:
 
     def _winograd_products(self) -> tuple[dict[str, float], tuple[Flow, ...]]:
         """Products and results of a tile: clocks, and flows of all."""
-        e, s, core = self.e, self.s, self.core
-        streamed = s.streamed
+        e, s, w, core = self.e, self.s, self.w, self.core
+        streamed = w.transformed == TILE
         slices = self.chunks if streamed else 1
         sums = "loaded" if slices > 1 else "zero"
         block = micro.clocks(core, self.blocks, s.rows, s.vectors, e.c / slices, "f32", sums)
@@ -257,22 +258,22 @@ class _Shape:
         if streamed:
             weights = {"transforms": self.mine * e.c * s.vectors * self._weights_clocks()}
         edge = math.isqrt(self.count)
-        back = self._transform(edge, s.winograd, self.count, s.winograd ** 2)
+        back = self._transform(edge, w.size, self.count, w.size ** 2)
         results = {"transforms": self.blocks * s.vectors * self.mine * back}
-        pixels = self.blocks * s.winograd ** 2 * self.share
+        pixels = self.blocks * w.size ** 2 * self.share
         written = nest(core, self.facts.epilogue, pixels * self.mine, e.o / self.panels,
                        self.facts.rounded)
         panel = (9.0 * ELEMENT_BYTES[s.weights] if streamed else 4.0 * self.count) \
             * e.c * self.width
         v, m = (4.0 * self.count * self.blocks * n for n in (e.c, self.width))
         source = self.weights(panel, self.mine * panel + v)
-        if s.transient:
+        if w.transformed == RUN:
             source = replace(source, buffer=WORKSPACE)
         turns = self.tiles * self.groups * self.mine
         u = 4.0 * self.count * e.c * self.width if streamed else 0.0
         again = (Flow(SCRATCH, 0.0, turns * (2 * slices * m + 2 * u),
-                      (m + u / slices) * s.group + v / slices * streamed),
-                 Flow(SCRATCH, 0.0, 0.0 if s.shared else v * turns / s.group, v + m))
+                      (m + u / slices) * w.group + v / slices * streamed),
+                 Flow(SCRATCH, 0.0, 0.0 if w.shared else v * turns / w.group, v + m))
         return (summed(multiplied, weights, results, written),
                 (source, *again, *self.results()))
 
