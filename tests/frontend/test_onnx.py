@@ -151,6 +151,16 @@ def test_the_body_of_a_function_has_the_operators_that_it_imports(own: str, oper
     assert load(proto).graph.outputs["y"].shape == (1, 2, 3)
 
 
+def test_two_functions_of_one_name_are_refused() -> None:
+    function = '<domain: "mine", opset_import: ["" : 20]> f(a) => (b) { b = Relu(a) }'
+    proto = parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 20, "mine" : 1]>
+        m (float[2] x) => (float[2] y) {{ y = mine.f(x) }} {function} {function}""")
+    proto.functions[1].overload = "other"
+    with pytest.raises(InputError, match="two functions named 'f' in the domain 'mine'"):
+        load(proto)
+
+
 def test_a_function_that_calls_itself_is_refused() -> None:
     proto = parser.parse_model("""
         <ir_version: 9, opset_import: ["" : 20, "mine" : 1]>

@@ -19,7 +19,7 @@ from smalti.graph.operation import DTYPES, OPERATIONS, Operation, Type
 CONSTANT_ELEMENTS_MAX = 1 << 20
 """Constants are part of a program and of its text; larger arrays are weights, and bound to it."""
 VALUE_BYTES_MAX = 1 << 40
-"""No value that is compiled is larger: no computer has the memory."""
+"""Bytes that a value may have, 1 TiB: no computer that is compiled for has the memory for more."""
 
 
 class Value:

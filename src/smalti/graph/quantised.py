@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 WORD_BITS = 32
+"""Codes are packed into words of this many bits, which GPUs read at once."""
 
 
 @dataclass(frozen=True)

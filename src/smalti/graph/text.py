@@ -24,6 +24,7 @@ from smalti.graph.graph import Graph, Value
 from smalti.graph.operation import DTYPES, OPERATIONS, Type
 
 INLINE_ELEMENTS_MAX = 16
+"""Constants of at most this many elements are written as numbers that people read."""
 
 
 def show(graph: Graph) -> str:

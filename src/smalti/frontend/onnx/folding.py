@@ -13,7 +13,8 @@ from smalti.graph.graph import VALUE_BYTES_MAX
 from smalti.graph.operation import DTYPES
 
 AXES_MAX = 32
-"""Numpy has 64, and some of our meanings double the axes."""
+"""Axes that a value may have: numpy has 64, and the meanings of some operations make an array of
+twice as many on the way."""
 
 
 class FoldingGraph(Graph):
@@ -22,7 +23,7 @@ class FoldingGraph(Graph):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.open: set[Value] = set()
-        """What depends on an input whose array is not there."""
+        """Values that depend on an input whose elements only a run tells."""
 
     def apply(self, name: str, *inputs: Value, **attributes: Any) -> Value:
         value = super().apply(name, *inputs, **attributes)

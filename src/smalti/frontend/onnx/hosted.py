@@ -18,8 +18,11 @@ IMPOSSIBLE = (ArithmeticError, LookupError, MemoryError, ValueError)
 
 def is_hosted(step: Step, operands: Sequence[Any], asked: bool,
               functions: Mapping[tuple[str, str], onnx.FunctionProto]) -> bool:
-    """Whether a step is computed on arrays: it has no rule, none for such operands, or one that
-    needed to know a value (`asked`)."""
+    """Whether a step is computed on arrays, by a host rule, and not by operations of a graph.
+
+    That is so where it has no other rule, where its rule needed the elements of a value (`asked`),
+    and for operands that are sequences, texts or absent.
+    """
     domain, operator, version = operator_of(step)
     if (domain, operator) not in HOST_RULES or (domain, operator) in functions:
         return False

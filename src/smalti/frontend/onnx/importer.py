@@ -52,15 +52,20 @@ from smalti.graph.graph import CONSTANT_ELEMENTS_MAX
 from smalti.graph.operation import DTYPES, FLOATS
 
 KNOWN_FLOPS_MAX, KNOWN_FLOPS_SUM = 1 << 22, 1 << 29
-"""What is computed with numpy on the way, because a rule has to know it, once and in all; more is a
-stage."""
+"""Operations and elements that are computed with numpy for one array that a rule has to know, and
+for all of them: some ms, and about a second. What takes more becomes a stage of the program."""
 CONTRACTIONS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Gather", "LSTM", "GRU", "RNN")
-"""Operators whose initializers are weights, for certain."""
+"""Operators whose tensors are weights, even if they hold infinities: these are not looked for."""
 
 
 @dataclass
 class Importer:
-    """Imports steps into `graph`; afterwards `values` has what became of each key."""
+    """Makes operations of `graph` of steps; afterwards `values` has the value of each key.
+
+    A step ends in one of three ways: its results are in `values`; or it is `deferred`, since a rule
+    needs the elements of a value that only a run computes, and its keys are `waiting`; or no rule
+    computes it, so that it is in `unsupported` and what depends on it is only looked through.
+    """
 
     source: Source
     graph: FoldingGraph
@@ -68,15 +73,15 @@ class Importer:
     functions: Mapping[tuple[str, str], onnx.FunctionProto]
     values: dict[str, Value] = field(default_factory=dict)
     arrays: dict[Value, np.ndarray] = field(default_factory=dict)
-    """Arrays of inputs that are there already, in the middle of a run."""
+    """Between the stages of a run: the arrays of those inputs of the stage that are computed."""
     baked: dict[str, np.ndarray] = field(default_factory=dict)
-    """Arrays of such inputs, by name, that the graph depends on."""
+    """Those of them, by name, whose elements decided what the graph is: a shape, a branch."""
     deferred: list[Step] = field(default_factory=list)
     asked: set[Step] = field(default_factory=set)
-    """Deferred steps whose own rules need a value."""
+    """Deferred steps whose own rules need the elements of a value; others read what these make."""
     unsupported: list[UnsupportedNode] = field(default_factory=list)
     waiting: set[str] = field(default_factory=set)
-    """Keys of what is not there yet."""
+    """Keys of values that deferred steps make, or that are no tensors."""
     _poisoned: set[str] = field(default_factory=set)
     _queue: deque[Step] = field(default_factory=deque)
     _steps: int = 0

@@ -198,8 +198,17 @@ def load(model: str | Path | onnx.ModelProto, shapes: Shapes | None = None) -> M
 
 
 def functions_of(proto: onnx.ModelProto) -> dict[tuple[str, str], onnx.FunctionProto]:
-    """The functions that a model brings, by domain and name."""
-    return {("" if f.domain == "ai.onnx" else f.domain, f.name): f for f in proto.functions}
+    """The functions that a model brings, by domain and name. Raises InputError for two of one name,
+    which the format allows as overloads."""
+    found: dict[tuple[str, str], onnx.FunctionProto] = {}
+    for function in proto.functions:
+        key = "" if function.domain == "ai.onnx" else function.domain, function.name
+        if key in found:
+            raise InputError(f"the model has two functions named {function.name!r} in the domain "
+                             f"{function.domain!r}; give each a name of its own, also where they "
+                             f"are overloads")
+        found[key] = function
+    return found
 
 
 def input_types(source: Source, shapes: Shapes) -> dict[str, Type | None]:

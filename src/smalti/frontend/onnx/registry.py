@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Expanded:
-    """What a rule returns that has put steps in the place of its node."""
+    """What a rule returns that makes no values, but puts other steps in the place of its node."""
 
 
 EXPANDED = Expanded()
@@ -49,11 +49,14 @@ HOST_RULES: dict[tuple[str, str], HostRule] = {}
 
 
 class NeedsValue(Exception):
-    """A rule has to know what a value is, not only its type; it is asked again when that is so."""
+    """A rule has to know the elements of a value, of which only the type is known before a run.
+
+    Its step is deferred, and imported again in the middle of the run, when they are computed.
+    """
 
 
 class Unsupported(Exception):
-    """A node has no equal among our operations; says why, and is listed with all others."""
+    """No operations of ours compute a node; says why. The error lists it with all such nodes."""
 
 
 def rule(*operators: str, since: int = 1, domain: str = "") -> Callable[[Rule], Rule]:

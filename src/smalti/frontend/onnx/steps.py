@@ -19,12 +19,19 @@ from smalti.frontend.onnx.reading import bodies_of
 from smalti.frontend.onnx.weights import ModelTensors
 
 DEPTH_MAX = 24
-"""Bodies within bodies, and functions that call functions."""
+"""How deep bodies may stand within bodies, and calls within functions: a function that calls itself
+would nest for ever, and exports nest a few levels."""
 NAME_SCOPES = "pkg.torch.onnx.name_scopes"
+"""The note in which PyTorch's exporter writes which modules a node is part of."""
 
 
 class Scope:
-    """Names of a model, a function or a body, each with the key of its value."""
+    """The names that are defined in a model, a function or a body, each with the key of its value.
+
+    `parent` is the scope around a branch or a loop, whose names can be read, too; a function has
+    none. `prefix` begins all keys that are defined here, and `arguments` are the attributes that a
+    function is called with.
+    """
 
     def __init__(self, opsets: Mapping[str, int], parent: Scope | None = None, prefix: str = "",
                  arguments: Mapping[str, onnx.AttributeProto] | None = None,
@@ -55,14 +62,15 @@ class Scope:
 
 @dataclass(eq=False)
 class Step:
-    """A node in its scope; `reads` and `makes` are keys, empty for what is left out."""
+    """A node in its scope: `reads` are the keys of its operands, `makes` those of its results, with
+    an empty text for what is left out."""
 
     node: onnx.NodeProto
     scope: Scope
     reads: tuple[str, ...]
     makes: tuple[str, ...]
     captured: tuple[str, ...] = ()
-    """Keys of outer values that bodies of the node read."""
+    """Keys of values outside of the node that its branches or its loop's body read."""
 
     @property
     def label(self) -> str:

@@ -33,6 +33,8 @@ DTYPE_OF = {
 ELEMENT_OF = {dtype: element for element, dtype in DTYPE_OF.items()}
 PACKED = tuple(dtype for dtype in DTYPES if bits_of(dtype) < 8)
 ELEMENTS_MAX = 1 << 48
+"""Elements that a tensor may claim, before they are compared with what the file holds: products of
+extents stay far below the 2^63 of a signed word, and no file is as large."""
 
 FIELDS = {
     "float_data": ("f32",), "double_data": ("f64",), "int64_data": ("i64",),

@@ -43,7 +43,7 @@ define(name="transpose", inputs=(1, 1), attributes={"perm": REQUIRED}, shape=_tr
 
 
 OPERANDS_MAX = 1 << 16
-"""Of a concat."""
+"""Values that one concat joins; the lists of shapes that it makes stay small."""
 
 
 def _concat_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:

@@ -16,7 +16,9 @@ from smalti.graph.operations.indexing import INDICES, axis_of, wrapped
 
 Tap = tuple[np.ndarray, np.ndarray]
 POSITION_MAX = 1 << 30
+"""Positions beyond this are clipped to it: far outside of any picture, and 32-bit integers."""
 REGION_SAMPLES_MAX = 1 << 24
+"""Samples along one side of a region, since a file can ask for any number of them."""
 
 
 # ---------------------------------------------------------------- along one axis

@@ -29,9 +29,11 @@ from smalti.graph import Value
 from smalti.graph.operation import DTYPES
 
 UNROLLED_STEPS_MAX = 1024
-"""Nodes that a loop may become; a longer one is run."""
+"""Nodes that a loop may become when its turns are put one behind the other, which lets them be
+compiled as a whole; the body of a longer loop runs again and again, so that compiling is quick."""
 SCANNED_BYTES_MAX = 1 << 33
-"""What a loop may pile up."""
+"""Bytes of all the results that the turns of a loop may stack up, 8 GiB: loops without end are
+stopped before memory is full."""
 OWN = "smalti.import"
 
 

@@ -12,6 +12,7 @@ from smalti.graph import Value
 from smalti.graph.operation import DTYPES
 
 CONCAT_MAX = 64
+"""Values that one operation joins; more are joined in groups of this many, and these in turn."""
 
 
 def empty(call: Call, shape: tuple[int, ...], dtype: str) -> Value:

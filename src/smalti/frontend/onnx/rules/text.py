@@ -11,7 +11,7 @@ from smalti.errors import InputError
 from smalti.frontend.onnx.registry import HostCall, host
 
 WIDTH_MAX = 1 << 24
-"""Places in a row of counts."""
+"""Columns that the counts of a text may have; vocabularies have up to some 10^6 entries."""
 
 
 @host("StringConcat")
