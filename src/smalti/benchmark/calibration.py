@@ -28,9 +28,14 @@ from smalti.runtime.devices import modelled_code
 from smalti.runtime.program import NativeProgram
 
 ROUNDS, SECONDS_EACH, RUNS_MIN = 3, 0.02, 3
+"""Each kernel is timed in three rounds, for 20 ms or three runs each: all together then take less
+than ten seconds, which the command promises."""
 FASTEST = 10
-"""One run of so many counts."""
+"""The time that counts is that of the fastest tenth of the runs: others disturb a run, and nothing
+makes it faster than it is."""
 MEMORY_BYTES_MIN = 64 << 20
+"""Bytes that are read to measure main memory, at least; four times the last cache, if that is more,
+so that little of them is still there."""
 PRECISIONS = ("f32", "bf16")
 WINOGRAD = "conv 3x3, "
 """Kernels whose products are f32 in both precisions."""

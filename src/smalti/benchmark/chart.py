@@ -14,9 +14,13 @@ from xml.sax.saxutils import escape
 from smalti.benchmark.table import duration
 
 OURS, INK, FAINT, PAPER = "#d9480f", "#212529", "#868e96", "#ffffff"
+"""Colours: our bars, text, lesser text, and what is behind all."""
 OTHERS = ("#343a40", "#868e96", "#ced4da", "#a5d8ff")
+"""Colours of the bars of other engines, in order; four stay apart in grey print, too."""
 WIDTH, MARGIN, NAMES, TIMES = 860, 24, 260, 110
+"""Pixels across: the drawing, its margin, the column of names and that of times."""
 BAR, GAP, GROUP_GAP, HEAD = 15, 3, 16, 92
+"""Pixels down: a bar, the gap to the next one, the gap to the next model, the title."""
 FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 
 

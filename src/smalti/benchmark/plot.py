@@ -14,13 +14,16 @@ from smalti.benchmark.chart import FAINT, MARGIN, OTHERS, OURS, Dot, Drawing, Li
 
 COLORS = (OURS, OTHERS[0], OTHERS[1], "#1c7ed6", "#2f9e44", "#ae3ec9")
 SIDE = 360
-"""Of the square or rectangle that the axes enclose."""
+"""Pixels: the height of the rectangle that the axes enclose, and its width if none is given."""
 LEFT, TOP, BOTTOM = 64, 84, 44
+"""Pixels around it, for the numbers and title of an axis, the title with the legend, and the other
+axis."""
 STEPS = ((1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 7.0), (1.0, 2.0, 5.0), (1.0,))
 """Round values of a decade, for scales of up to one, up to three, and more decades."""
 DOTTED_MAX = 24
-"""Points of a curve that are marked."""
+"""Curves of at most so many points have each marked by a dot; dots of more would touch."""
 GRID = "#e9ecef"
+"""The colour of lines behind the curves: a light grey."""
 
 
 @dataclass(frozen=True)

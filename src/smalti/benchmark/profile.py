@@ -23,7 +23,8 @@ from smalti.runtime.device_program import DeviceProgram
 from smalti.runtime.interface import Program
 from smalti.runtime.program import NativeProgram
 
-SCHEDULE_SHOWN_MAX = 60  # characters
+SCHEDULE_SHOWN_MAX = 60
+"""Characters of a schedule in the table, whose other columns take about 100; the trace has all."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class KernelTime:
 
     @property
     def median(self) -> float:
-        """Seconds."""
+        """Median of the seconds of all runs."""
         return statistics.median(self.seconds)
 
     def fraction(self, roofline: Roofline) -> float:
@@ -52,8 +53,10 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """All kernels in the order in which they run, and seconds of each whole call of `run`; those of
-    a GPU are by its clock, in other runs than these calls."""
+    """All kernels in the order in which they run, and the seconds of each whole call of `run`.
+
+    On a GPU the seconds of kernels are by its own clock, and from other runs than these calls.
+    """
 
     name: str
     kernels: tuple[KernelTime, ...]

@@ -1,5 +1,5 @@
-"""What a machine can do at most: multiply-adds a second and bytes a second; measured of this CPU,
-as published of GPUs.
+"""The peaks of a machine: floating-point operations and bytes a second; measured for this CPU, as
+published for GPUs.
 
 Williams et al. 2009, "Roofline", doi:10.1145/1498765.1498785: a kernel takes at least the longer of
 its FLOPs / peak and its bytes / bandwidth.
@@ -14,11 +14,13 @@ from smalti.codegen.x86.instructions import level
 from smalti.runtime.devices import Device, cpu, recorded
 
 READ_BYTES_MIN = 256 << 20
+"""Bytes that are read to measure main memory, at least: more than the caches of desktops; where the
+last cache has over a quarter of that, four times its size is read."""
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """Peaks of all of a machine, in FLOP/s and bytes/s; `precision` is that of products."""
+    """Peaks of a whole machine, in FLOP/s and bytes/s; `precision` is that of products."""
 
     machine: str
     precision: str
@@ -40,7 +42,7 @@ class Roofline:
 
 
 def measure(level_name: str, precision: str, threads: int) -> Roofline:
-    """Both peaks: the best of some repetitions of a few tens of milliseconds each.
+    """Measure both peaks: the best of some repetitions of a few tens of milliseconds each.
 
     Where a level has no instruction for bf16, its products are f32, and so is the peak.
     """

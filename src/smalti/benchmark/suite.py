@@ -43,7 +43,9 @@ from smalti.models import (
 Inputs = dict[str, np.ndarray]
 
 TIMESTEP = 681.0
+"""The time that denoisers are asked about: of 0 to 999, any would do."""
 ROTARY_BASE = 10000.0
+"""The base of the angles of rotary embeddings (Su et al. 2021, arXiv:2104.09864), as in FLUX.1."""
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,14 @@ PAUSE_SECONDS = 0.3
 TURN_SECONDS_MIN = 0.2
 """A turn is as many runs as fill this; what counts is their median."""
 OTHERS_MAX = 0.15
+"""Cores that other processes may keep busy in a turn that counts; an idle desktop takes less."""
 TRIES_MAX = 8
+"""Turns that may be repeated because they were disturbed."""
 SECONDS_MAX = 60.0
+"""No turn is repeated after so many seconds: on a machine that is never quiet the result is printed
+all the same, with a note."""
 STATISTICS = Path("/proc/stat")
+"""Where Linux counts the time of each core."""
 
 
 @dataclass(frozen=True)

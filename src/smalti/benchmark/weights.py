@@ -11,6 +11,8 @@ import numpy as np
 NEAR_ONE = ("weight", "scale", "running_var")
 """Endings of one-dimensional parameters that are about one, as they multiply."""
 SPREAD = 0.1
+"""Standard deviation of one-dimensional parameters (biases, scales of norms): so little beside 1
+that signals keep their size through many layers."""
 
 
 def seeded(name: str, shape: Sequence[int], seed: int = 0) -> np.ndarray:

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     import numpy as np
 
 SHAPE = re.compile(r"([^=]+)=((?:\d{1,12},)*\d{1,12}|)")
+"""NAME=NUMBERS with commas; nothing behind the equals sign is the shape of a scalar. Twelve digits
+are more than any memory has elements, and few enough to be read at once."""
 NAME_MAX = 100
+"""Characters of a result's name that its file keeps; file systems take 255 bytes, endings and
+`part_path` included."""
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...] | int]:

@@ -15,10 +15,11 @@ from smalti.cli.output import check_writable, replace_file
 from smalti.errors import InputError
 
 ALL = "all"
+"""What `--peers` without names stands for."""
 
 
 def names(text: str | None) -> tuple[str, ...]:
-    """What a list with commas names.
+    """The names in a list with commas.
 
     >>> names("f32, bf16"), names(None)
     (('f32', 'bf16'), ())
@@ -95,13 +96,13 @@ def bench(peers: str | None, models: str | None, device: str, precision: str, th
 
 
 def say(text: str) -> None:
-    """One line about what is being done."""
+    """Print a line of progress on standard error."""
     click.echo(text, err=True)
 
 
 @contextmanager
 def folder_of(exports: Path | None) -> Iterator[Path]:
-    """The folder that was given, or one that is removed afterwards."""
+    """The folder of `--exports`, made if need be; a temporary one where none was given."""
     if exports is None:
         with tempfile.TemporaryDirectory() as temporary:
             yield Path(temporary)

@@ -14,6 +14,7 @@ from smalti.cli.output import check_apart, check_writable
 from smalti.errors import InputError
 
 ENGINE, ONNX = ".smalti", ".onnx"
+"""Endings of names by which commands tell engine files and ONNX models from checkpoints."""
 
 
 @click.command()

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from smalti.dojo import Policy, Task
 
 SECONDS = 60.0
+"""Training time; the agents in docs/dojo.md were trained for as long."""
 HERE = ((512, 320, 320), (77, 768, 768), (1024, 640, 64))
 """Rows, columns and depth of the products that are measured on this CPU."""
 CHART_WIDTH = 560
+"""Pixels: wide enough for the legend of all contenders beside the curves."""
 
 
 @click.group()
@@ -32,7 +34,7 @@ def dojo() -> None:
 
 
 def trains(command: Callable[..., None]) -> Callable[..., None]:
-    """Give `command` what says how an agent is trained."""
+    """Add the options of training (level, seconds, seed) to `command`."""
     level = click.option("--level", "name", default="perturbed", show_default=True,
                          help="What to train on: simulator or perturbed.")
     seconds = click.option("--seconds", type=click.FloatRange(1, 86400), default=SECONDS,
@@ -105,7 +107,8 @@ def score(agent: Path | None, name: str, seconds: float, seed: int, count: int,
 
 
 def write_chart(path: Path, policy: Policy, task: Task) -> None:
-    """Curves of the regret of all contenders on one task."""
+    """Write a chart of one task: for each contender, its regret (time of the best schedule so far
+    over that of the best of all) by the number of schedules it has measured."""
     from smalti import dojo as room
     from smalti.benchmark import chart
     from smalti.benchmark.plot import Series, plot

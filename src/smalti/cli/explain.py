@@ -18,7 +18,7 @@ from smalti.errors import InputError
 
 
 def chosen_parts(pipe: smalti.Pipeline, part: str | None) -> list[str]:
-    """The part that was asked for, else all that a picture of a prompt takes.
+    """The names of the parts to show: `part`, or all that a picture from a prompt runs.
 
     Raises InputError for a part that the model does not have.
     """
@@ -29,8 +29,10 @@ def chosen_parts(pipe: smalti.Pipeline, part: str | None) -> list[str]:
 
 
 def where(device: str | None) -> tuple[str, str | None]:
-    """The device here that is compiled for, and the one of the library that is asked about, if it
-    is one. Raises InputError for a name that is neither."""
+    """Split --device into the id of a device here, to compile for, and the name of a device of the
+    timing model's library, to predict for (None where it is a device here).
+
+    Raises InputError for a name that is neither."""
     from smalti import machine
     from smalti.runtime import choice
 

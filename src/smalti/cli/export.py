@@ -22,7 +22,7 @@ def export() -> None:
 
 
 def reads_model(command: Callable[..., None]) -> Callable[..., None]:
-    """Give `command` what says which model, in which shapes."""
+    """Add the argument MODEL and the option --shape to `command`."""
     model = click.argument("model", type=click.Path(path_type=Path))
     shapes = click.option("--shape", "shapes", multiple=True, metavar="NAME=NUMBERS",
                           help="Shape of an input, or extent of a dimension, that MODEL leaves "
@@ -69,7 +69,7 @@ def mlir(model: Path, shapes: tuple[str, ...], output: Path) -> None:
 
 
 def load(model: Path, shapes: tuple[str, ...]) -> Model:
-    """The model of `smalti export`, in the shapes of --shape."""
+    """Read the ONNX file `model` with open shapes fixed by the texts of --shape."""
     wanted = parse_shapes(shapes)
     with ending_at_once():
         from smalti.frontend.onnx import load as load_onnx

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 NUMBER = re.compile(r"%0?(\d*)d")
+"""The number of a picture in a pattern of names, such as `%03d`."""
 DIGITS_MAX = 20
+"""Digits that such a number may be padded to: more than any count of pictures has, and a name that
+file systems take."""
 
 
 def output_paths(pattern: str, count: int) -> list[Path]:

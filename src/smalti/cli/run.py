@@ -97,7 +97,7 @@ def run(model: Path, inputs: tuple[str, ...], output: Path | None, weights: Path
 def opened(model: Path, shapes: dict, given: dict[str, np.ndarray], precision: str | None,
            threads: int | None, recompile: bool, device: str = "cpu",
            objective: str | None = None, to_run: bool = False) -> Program:
-    """The program of a file, with the weights that it has.
+    """Compile or load the program of a model file; its own weights are bound.
 
     Dimensions that a model leaves open are those of the arrays given. Where it is `to_run` here,
     inputs and outputs that free memory cannot hold are refused before anything is compiled.
@@ -137,8 +137,9 @@ def opened(model: Path, shapes: dict, given: dict[str, np.ndarray], precision: s
 
 
 def inputs_of(program: Program) -> tuple[dict[str, tuple[tuple[int, ...], str]], dict[str, int]]:
-    """Shapes and dtypes of the inputs of a program, and how many rows the tables have that some of
-    them look up. Raises InputError for an input that is no array."""
+    """(shape, dtype) of each input of a program, and of inputs that index a table: its rows.
+
+    Raises InputError for an input that is no array."""
     if program.recipe is not None:
         values = program.recipe.graph.inputs
         types = {name: (value.shape, value.dtype) for name, value in values.items()}
@@ -153,7 +154,7 @@ def inputs_of(program: Program) -> tuple[dict[str, tuple[tuple[int, ...], str]],
 
 
 def missing_inputs(program: Program, given: Collection[str]) -> str:
-    """Which inputs a program takes, and how to give them."""
+    """The message for missing or unknown inputs: what the program takes, and how to give it."""
     types, _ = inputs_of(program)
     listed = ", ".join(f"{name} {dtype}{list(shape)}" for name, (shape, dtype) in types.items())
     files = " ".join(f"{name}=FILE.npy" for name in types)
@@ -162,7 +163,7 @@ def missing_inputs(program: Program, given: Collection[str]) -> str:
 
 
 def report(outputs: dict[str, np.ndarray], files: list[Path]) -> None:
-    """One line a result: its type and range, and where it was written."""
+    """Print a line for each result: its type and range, and the file it was written to."""
     import numpy as np
 
     for number, (name, array) in enumerate(outputs.items()):

@@ -82,7 +82,7 @@ def tune(model: str | None, budget: float, part: str | None, size: str | None, p
 
 
 def take(path: Path) -> None:
-    """Take over what another store has exported."""
+    """Add the measurements that `smalti tune --export` wrote elsewhere to the store."""
     from smalti.runtime.known import store
 
     try:
@@ -102,7 +102,7 @@ def take(path: Path) -> None:
 
 def tune_one(program: NativeProgram, inputs: dict[str, np.ndarray], read: Read, seconds: float,
              top: int) -> None:
-    """Tune a program for some seconds, and print what came of it."""
+    """Measure schedules of a program for some seconds, and print what was gained."""
     from smalti.runtime.tuner import Tuner
 
     say(f"tuning {program.name}")
@@ -118,7 +118,7 @@ def tune_one(program: NativeProgram, inputs: dict[str, np.ndarray], read: Read, 
 
 
 def table(tuner: Tuner, top: int) -> str:
-    """The kernels that gained the most, and the whole."""
+    """Print the kernels that gained the most time, then the time of the whole program."""
     from smalti.benchmark.table import columns, duration
 
     rows = tuner.rows()
@@ -136,7 +136,7 @@ def table(tuner: Tuner, top: int) -> str:
 
 
 def changes(row: Row) -> str:
-    """The fields of the best schedule that are others than before."""
+    """The fields in which the best schedule differs from the one before."""
     from smalti.schedule import parse
 
     before, best = parse(row.schedule), parse(row.best)
@@ -147,7 +147,8 @@ def changes(row: Row) -> str:
 
 def programs_of(model: str, part: str | None, size: str | None, precision: str,
                 threads: int) -> tuple[int, Iterator[Tunable]]:
-    """How many programs a model has; each with inputs, and what reads its weights."""
+    """The number of programs of a model, and an iterator over them: each with inputs, and the
+    function that reads its weights."""
     from smalti.benchmark.suite import CASES
 
     if model in CASES:

@@ -16,9 +16,11 @@ from gymnasium import spaces
 from smalti.dojo.task import Draw
 
 FEATURE_MAX = 10.0
-"""Of the absolute value of a feature: e^20 times the usual figure."""
+"""The largest absolute value of a feature: features are half the logarithm of a ratio to the usual
+figure, so 10 stands for e^20 times as much."""
 ILLEGAL = -10.0
-"""The reward of a choice that leaves no legal schedule; it ends the episode."""
+"""The reward of a choice that leaves no legal schedule, and ends the episode: as of a schedule that
+takes e^10 times as long as the best."""
 
 
 class ScheduleEnv(gymnasium.Env[dict[str, np.ndarray], np.int64]):

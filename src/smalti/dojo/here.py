@@ -26,7 +26,9 @@ from smalti.schedule import Schedule, parse
 from smalti.schedule.space import space
 
 CANDIDATES_MAX = 96
+"""Schedules of a product that are measured, so that it takes seconds; spaces have thousands."""
 RUNS = 5
+"""Runs of each schedule, of which the fastest counts."""
 
 
 def on_this_cpu(m: int, n: int, k: int, threads: int = 1,

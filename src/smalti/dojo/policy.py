@@ -1,7 +1,7 @@
-"""An agent's policy: a small network that scores the choices of a field, in numpy.
+"""An agent's policy: a small network in numpy that gives each choice for a field a probability.
 
-Two hidden layers see the features of a task and all that was chosen so far, as one-hot numbers;
-each field has its own row of scores. Illegal choices get none.
+Its inputs are the features of a task and all choices so far (one-hot); two hidden layers follow;
+each field of a schedule has its own output layer. Illegal choices have probability 0.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from smalti.dojo.task import Task
 from smalti.errors import InputError
 
 HIDDEN = 128
+"""Units of each hidden layer."""
 WEIGHTS = ("first", "first_bias", "second", "second_bias", "last", "last_bias")
 BYTES_MAX = 64 << 20
+"""Larger files are not read; an agent for product schedules has 0.1 MB."""
 
 
 class Policy:
@@ -37,7 +39,7 @@ class Policy:
 
     @classmethod
     def new(cls, space: Space, features: int, seed: int = 0) -> Policy:
-        """A policy that knows nothing, for so many features of a task."""
+        """An untrained policy, nearly uniform, for tasks with so many features."""
         random = np.random.default_rng(seed)
         count, width = len(space.fields), space.width
         inputs = features + count * width
@@ -60,7 +62,7 @@ class Policy:
 
     @classmethod
     def load(cls, path: Path, space: Space) -> Policy:
-        """The policy in a file with what `saved` gave. Raises InputError for anything else."""
+        """The policy in a file that `saved` gave the content of. Raises InputError for others."""
         wrong = f"{path} is no agent that `smalti dojo train` wrote for {space.name} schedules"
         try:
             if path.stat().st_size > BYTES_MAX:
@@ -83,7 +85,7 @@ class Policy:
 
     @property
     def features(self) -> int:
-        """How many features of a task it looks at."""
+        """Number of features of a task among the inputs."""
         return len(self.weights["first"]) - len(self.space.fields) * self.space.width
 
     def seen(self, features: np.ndarray, picks: np.ndarray, depth: int) -> np.ndarray:
@@ -102,11 +104,11 @@ class Policy:
         return one, np.tanh(one @ w["second"] + w["second_bias"])
 
     def probabilities(self, inputs: np.ndarray, depth: int, legal: np.ndarray) -> np.ndarray:
-        """Of each choice of field number `depth`: [n, width], 0 where not legal."""
+        """Probabilities of the choices for field number `depth`: [n, width], 0 if not legal."""
         return self.shares(self.hidden(inputs)[1], depth, legal)
 
     def shares(self, hidden: np.ndarray, depth: int, legal: np.ndarray) -> np.ndarray:
-        """The same from the second hidden layer."""
+        """The same, from the values of the second hidden layer."""
         own = slice(depth * self.space.width, (depth + 1) * self.space.width)
         scores = hidden @ self.weights["last"][:, own] + self.weights["last_bias"][own]
         scores = np.where(legal, scores, -np.inf)
@@ -130,6 +132,6 @@ class Policy:
 
 
 def drawn(shares: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """A column for each row of probabilities [n, width]."""
+    """Draw a choice for each row of probabilities [n, width]: [n]."""
     sums = shares.cumsum(1)
     return (sums < random.random((len(shares), 1)) * sums[:, -1:]).sum(1)

@@ -1,4 +1,4 @@
-"""How good contenders are: the best of their first k schedules over the best of all."""
+"""How good a scheduler is: the time of the best of its first k schedules over the best of all."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from smalti.dojo.task import Task
 from smalti.tune.search import search
 
 BUDGETS = (1, 10, 100)
+"""Schedules that a contender may measure, for each column of the table."""
 DRAWS = 99
+"""Random orders, of whose regrets the median is taken; an odd number has one."""
 STAGING = ("staged_a", "staged_b")
+"""Fields that turn a kind of kernel on or off, where others are sizes."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,13 @@ def chance(task: Task, budgets: Sequence[int] = BUDGETS) -> tuple[float, ...]:
 
 
 def greedy(task: Task) -> np.ndarray:
-    """All candidates in the order that the timing model believes in."""
+    """All candidates, those that the timing model expects to be fastest first."""
     return np.argsort(task.expected, kind="stable")
 
 
 def searched(task: Task, budget: int) -> tuple[int, ...]:
-    """What a search by the model, corrected by what it measures, tries (`smalti.tune`)."""
+    """The candidates that `smalti.tune`'s search measures, in order: by the timing model, corrected
+    by what was measured."""
     space = task.space
     features = np.log2(np.where(space.candidates > 0, space.candidates, 1) + (
         np.isin(space.fields, STAGING) & (space.candidates > 0)))
@@ -68,8 +72,12 @@ def searched(task: Task, budget: int) -> tuple[int, ...]:
 
 
 def score(policy: Policy, tasks: Sequence[Task], budgets: Sequence[int] = BUDGETS) -> list[Score]:
-    """The search, the model's order, the agent, where another device has measurements of the same
-    space, the order that is best there, and chance; those that have something to say of a task."""
+    """The regrets of all contenders on each task.
+
+    They are the search, the order of the timing model (where it has one), the agent (where it
+    knows the space), "transfer": the order that is best for the same problem on another device
+    (where that was measured), and chance.
+    """
     scores = []
     for task in tasks:
         contenders: dict[str, Callable[[], Sequence[int]]] = {

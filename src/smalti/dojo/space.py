@@ -13,10 +13,13 @@ import numpy as np
 from smalti.errors import InputError
 
 STEP = 32
-"""Of k, staged at a time."""
+"""Elements of k that are staged at a time (KWG of CLBlast's kernel)."""
 THREADS_MAX = 1024
+"""Threads of a work-group: the limit of CUDA, and of most drivers of OpenCL."""
 SHARED_BYTES_MAX = 48 << 10
+"""Shared memory of a work-group: what CUDA gives without being asked for more."""
 WORD = 4
+"""Bytes of an f32."""
 PRODUCT_CHOICES = {
     "tile_m": (16, 32, 64, 128), "tile_n": (16, 32, 64, 128),
     "threads_m": (8, 16, 32), "threads_n": (8, 16, 32),

@@ -1,4 +1,6 @@
-"""What is to be scheduled, on which device, at which level of truth.
+"""Tasks of the dojo: a kernel and a device, with the time of every schedule.
+
+Where those times come from is the level of a task:
 
 | level     | devices                                  | time of a schedule                        |
 | --------- | ---------------------------------------- | ----------------------------------------- |
@@ -27,11 +29,13 @@ from smalti.machine import simt
 from smalti.machine.device import CacheLevel, Device
 
 SPREAD = 0.2
-"""Relative error of each figure of a perturbed device."""
+"""The largest error of the logarithm of each figure of a perturbed device: about 20 %."""
 EDGES = (128, 8192)
 """Least and largest rows, columns and depth of a product that is drawn."""
 GEMM_TABLE = "gemm_schedule_space_kerneltuner.csv"
+"""The file of published timings of matrix products."""
 GEMM_EDGE = 4096
+"""Rows, columns and depth of the product in it."""
 FILTER_TABLE = "stencil_schedule_space_kerneltuner.csv"
 FILTER_SIZES = (4096, 4096, 225)
 """Rows and columns of pixels, and taps of the window."""
@@ -74,7 +78,7 @@ class Task:
 
 
 LEAST = 1e-6
-"""Of the usual figure, where a device has none."""
+"""The ratio to the usual figure that stands for 0, where a device has nothing of a kind."""
 Draw = Callable[[np.random.Generator], Task]
 
 

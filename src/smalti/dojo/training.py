@@ -20,8 +20,11 @@ TASKS, EPISODES = 16, 32
 POOL = 192
 """Tasks that are kept; the oldest ones are replaced while training goes on."""
 RATE, ENTROPY = 2e-3, 0.02
+"""The learning rate and the weight of the entropy bonus at the start; both fall to 0 in the end."""
 MEMORY_1, MEMORY_2, EPSILON = 0.9, 0.999, 1e-8
+"""Adam's beta 1, beta 2 and epsilon, as in its paper."""
 REPORT_SECONDS = 2.0
+"""Time between two lines of progress."""
 
 
 def train(draw: Draw, seconds: float = 60.0, seed: int = 0, steps_max: int | None = None,
@@ -56,7 +59,7 @@ def train(draw: Draw, seconds: float = 60.0, seed: int = 0, steps_max: int | Non
 
 def episodes(policy: Policy, tasks: list[Task], random: np.random.Generator,
              entropy: float) -> tuple[dict[str, np.ndarray], float]:
-    """Gradients of the loss of `EPISODES` episodes of each task, and their mean reward."""
+    """Run `EPISODES` episodes of each task; the gradients of the loss, and the mean reward."""
     space = policy.space
     features = np.repeat(np.stack([task.features for task in tasks]), EPISODES, axis=0)
     picks = np.zeros((len(features), len(space.fields)), np.int64)

@@ -9,7 +9,7 @@ from smalti.export.ggml.names import comment, identifier, literal, unique
 from smalti.export.ggml.outline import Block, Outline, Path
 
 WIDTH_MAX = 96
-"""Of lines that are not indented yet."""
+"""Width of lines of code before they are indented: 100 with one step of indentation."""
 INDENT = "    "
 
 

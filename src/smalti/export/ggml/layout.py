@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 RANK_MAX = 4
+"""Dimensions of a tensor of ggml (GGML_MAX_DIMS)."""
 
 Shape = tuple[int, ...]
 

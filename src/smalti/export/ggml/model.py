@@ -21,8 +21,10 @@ from smalti.rewrite.rebuilding import Images, copied
 from smalti.rewrite.rules import apply_rules
 
 NODES_PER_STATEMENT = 32
-"""No function of `ops.h` makes more nodes, but for grouped convolutions."""
+"""Nodes of ggml's graph that a statement makes at most: no function of `ops.h` makes more, but for
+grouped convolutions. The sum over all statements is the size of the graph that is asked for."""
 NODES_PER_GROUP = 8
+"""Nodes that a grouped convolution makes for each group, at most."""
 WINDOW_AXES = {"conv": (1, 2), "conv_transpose": (1, 2), "max_pool": (2,), "average_pool": (2,)}
 """Along how many axes windows move in what has a lowering."""
 

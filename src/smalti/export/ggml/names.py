@@ -20,6 +20,7 @@ KEYWORDS = frozenset(
 OURS = frozenset({"all", "blocks", "build", "ctx", "g", "inputs", "main", "ops", "std", "w"})
 """What generated code calls things of its own."""
 IDENTIFIER_LENGTH_MAX = 80
+"""Characters; compilers take far more, readers do not."""
 
 
 def identifier(name: str) -> str:

@@ -14,9 +14,9 @@ from itertools import groupby
 from smalti.export.ggml.code import Local, Statement
 
 FUNCTION_LINES_MAX = 40
-"""Longer ones are divided where the model is."""
+"""Functions of more lines are divided along the parts of the model."""
 FUNCTION_LINES_MIN = 6
-"""Shorter parts stand where they are used."""
+"""Parts of the model with fewer lines become no function, but stand where they are used."""
 
 Path = tuple[str, ...]
 

@@ -11,6 +11,7 @@ from smalti.export.mlir.scalars import TYPES
 from smalti.graph.operation import Type
 
 INLINE_ELEMENTS_MAX = 16
+"""Constants of at most so many elements are written as numbers to read, others as bytes in hex."""
 Map = Sequence[int | str | None]
 """Where an operand is read, one entry an axis: the number of a dimension, an expression, or None
 for an axis of one element that is repeated."""

@@ -28,11 +28,13 @@ QUESTIONS = {"greater": ("ops::above_zero", False), "less": ("ops::above_zero", 
              "greater_or_equal": ("ops::not_below_zero", False),
              "less_or_equal": ("ops::not_below_zero", True), "equal": ("ops::is_zero", False),
              "xor": ("ggml_abs", False)}
-"""Asked of x - y; of y - x where it says True."""
+"""Comparisons: the function of `ops.h` that is applied to x - y, or to y - x where it says True."""
 CASTS = ("f32", "f16", "bf16", "i32", "i64", "bool")
 POWER_MAX = 8
-"""Larger whole powers go through the logarithm."""
+"""Powers up to this are products; larger ones go through the logarithm."""
 LARGEST = float(np.finfo(np.float32).max)
+"""What infinities in a constant branch of `where` become: branches are multiplied by 0 and 1, and 0
+times infinity would be NaN."""
 
 
 def _unary(b: Builder, node: Node) -> Tensor:
