@@ -273,7 +273,7 @@ def _gpu_weights(plan: DevicePlan) -> list[str]:
     for number, slot in enumerate(plan.slots):
         form = slot.packed
         lines.append(
-            f"slot {number} {slot.name or 'constant ' + _digest(slot.data.tobytes())}: "
+            f"slot {number} {slot.name or 'constant ' + _digest(plan.constants)}: "
             f"{slot.elements} of {slot.stored} from {slot.start} as {slot.dtype}, {slot.shape} "
             f"{slot.strides}" + ", for the host" * slot.host
             + (f", packed to {form.rows} rows, {form.parts} parts of {form.columns} {form.dtype} "

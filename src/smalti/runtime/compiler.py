@@ -274,9 +274,10 @@ class _Builder:
         self.level, self.bounds, self.precision = chosen, bounds, precision
         self.growth_max, self.better = growth, better
         self.known: dict[tuple[Kernel, Schedule], NativeKernel] = {}
-        self.numbers: dict[tuple[Kernel, Schedule], list[int]] = {}
+        self.numbers: dict[tuple[bytes, int], int] = {}
         self.codes: list[Code] = []
         self.packers: dict[tuple[WeightPanels, tuple[int, ...], str], int] = {}
+        self.packing: list[Code] = []
         self.slots: dict[tuple, int] = {}
         self.image = Image(graph.name, chosen.name, precision, 0, 0, 0)
         self.texts: dict[Kernel, int] = {}
@@ -301,7 +302,11 @@ class _Builder:
         image.rows, image.held = dict(self.partition.rows), list(self.partition.held)
         image.winograd_sizes = dict(self.winograd_sizes)
         image.parameters = {n: v.shape for n, v in self.graph.parameters.items()}
-        image.code, image.functions = joined(self.codes)
+        behind = len(self.codes)
+        image.slots = [slot if slot.function < 0 else
+                       replace(slot, function=behind + slot.function) for slot in image.slots]
+        image.layouts = {text: behind + number for text, number in image.layouts.items()}
+        image.code, image.functions = joined([*self.codes, *self.packing])
         image.constants = bytes(self.constants)
         verify_image(image)
         return image
@@ -423,12 +428,15 @@ class _Builder:
         return self.known[kernel, schedule]
 
     def _functions(self, kernel: Kernel, schedule: Schedule) -> list[int]:
-        """The numbers of a kernel's functions."""
-        if (kernel, schedule) not in self.numbers:
-            steps = self.known[kernel, schedule].steps
-            self.numbers[kernel, schedule] = [len(self.codes) + i for i in range(len(steps))]
-            self.codes.extend(step.code for step in steps)
-        return self.numbers[kernel, schedule]
+        """The numbers of a kernel's functions; those of equal code have one."""
+        found = []
+        for step in self.known[kernel, schedule].steps:
+            key = step.code.bytes, step.code.entry
+            if key not in self.numbers:
+                self.numbers[key] = len(self.codes)
+                self.codes.append(step.code)
+            found.append(self.numbers[key])
+        return found
 
     def _launches(self, turn: Turn, chosen: Course, lowered: Sequence[NativeKernel | None],
                   arena: Arena) -> list[Launch | HostCall]:
@@ -493,9 +501,9 @@ class _Builder:
             return slot
         key = (packed, view.strides, storage.dtype)
         if key not in self.packers:
-            self.packers[key] = len(self.codes)
+            self.packers[key] = len(self.packing)
             step = lower_packing(packed, view.strides, self.level, storage.dtype)
-            self.codes.append(step.code)
+            self.packing.append(step.code)
             image.layouts[f"{packed} from {storage.dtype}, {view.strides}"] = self.packers[key]
         return replace(slot, function=self.packers[key], panels=packed.panels)
 

@@ -34,6 +34,8 @@ from smalti.schedule.group import GroupLimits
 
 ON_DEVICE = ("arena", "input")
 LENGTH = struct.Struct("<Q")
+CONSTANT_ALIGNMENT = 8
+"""Of constants: the size of the largest element."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ class DeviceSlot:
     """Memory of one weight: as it is ("raw"), packed, or a constant of the program.
 
     `shape` and `strides` (in elements), from `start` on, are what packing takes of the parameter.
-    What the `host` reads in its calls stays there.
+    What the `host` reads in its calls stays there. Without a `name` it is a constant, among those
+    of the plan.
     """
 
     name: str
@@ -79,7 +82,6 @@ class DeviceSlot:
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
     packed: Packed | None = None
-    data: np.ndarray | None = None
     host: bool = False
 
     @property
@@ -97,7 +99,8 @@ class DeviceSlot:
         """What to put there of a parameter, given flat and as `dtype`."""
         if self.packed is None:
             with np.errstate(over="ignore"):
-                return values.astype(DTYPES[self.stored], copy=False)
+                return values[self.start:self.start + self.elements].astype(
+                    DTYPES[self.stored], copy=False)
         size = values.itemsize
         logical = np.ndarray(self.shape, values.dtype, values.view(np.uint8).data,
                              size * self.start, tuple(size * s for s in self.strides))
@@ -148,6 +151,7 @@ class DevicePlan:
     steady: int = 0
     changing: int = 0
     arena_bytes: int = 0
+    constants: bytes = b""
 
     @property
     def weights_bytes(self) -> int:
@@ -157,8 +161,9 @@ class DevicePlan:
     def to_bytes(self) -> bytes:
         """The plan as bytes: what has names as JSON, then code and constants as they are."""
         binary = [program.code for program in self.programs]
-        binary += [b"" if slot.data is None else slot.data.tobytes() for slot in self.slots]
-        fields = asdict(replace(self, slots=[replace(slot, data=None) for slot in self.slots]))
+        binary.append(self.constants)
+        fields = asdict(self)
+        del fields["constants"]
         for program in fields["programs"]:
             del program["code"]
         text = json.dumps([fields, [len(part) for part in binary]], separators=(",", ":")).encode()
@@ -175,14 +180,12 @@ class DevicePlan:
             raise InputError(f"the plan is not written as expected ({error}); compile it again"
                              ) from None
         places = [*accumulate(lengths, initial=LENGTH.size + length)]
-        if places[-1] != len(data) or len(lengths) != len(plan.programs) + len(plan.slots):
+        if places[-1] != len(data) or len(lengths) != len(plan.programs) + 1:
             raise InputError("the parts of the plan have other lengths; compile it again")
         parts = [data[start:end] for start, end in pairwise(places)]
         plan.programs = [replace(program, code=code)
                          for program, code in zip(plan.programs, parts)]
-        plan.slots = [slot if slot.name else
-                      replace(slot, data=np.frombuffer(part, DTYPES[slot.dtype]))
-                      for slot, part in zip(plan.slots, parts[len(plan.programs):])]
+        plan.constants = parts[-1]
         return plan
 
 
@@ -204,6 +207,7 @@ class _Planner:
                                  rows=dict(found.rows), held=tuple(found.held))
         self.programs: dict[GroupProgram, int] = {}
         self.slots: dict[tuple, int] = {}
+        self.constants = bytearray()
 
     def _on_device(self, found: Partition) -> Partition:
         """`found` with what kernels read and write stored as devices do; notes how hosts know it.
@@ -241,6 +245,7 @@ class _Planner:
         result.inputs = {name: self._stored(view) for name, view in self.partition.inputs.items()}
         result.outputs = {name: self._stored(view) for name, view in self.partition.outputs.items()}
         result.programs = list(map(emit, self.programs))
+        result.constants = bytes(self.constants)
         result.dtypes = {slot.name: slot.dtype for slot in result.slots if slot.name}
         return result
 
@@ -283,13 +288,16 @@ class _Planner:
         key = (storage, view, packed) if packed else (storage, host)
         if key not in self.slots:
             self.slots[key] = len(self.result.slots)
-            data = None if storage.data is None else np.ascontiguousarray(storage.data).reshape(-1)
+            start = len(self.constants) // storage.element_bytes if storage.data is not None else 0
+            if storage.data is not None:
+                data = np.ascontiguousarray(storage.data).tobytes()
+                self.constants += data + bytes(-len(data) % CONSTANT_ALIGNMENT)
             slot = DeviceSlot(storage.name, storage.dtype,
-                              storage.dtype if host else RAW[storage.dtype], storage.size,
-                              data=data, host=host)
+                              storage.dtype if host else RAW[storage.dtype], storage.size, start,
+                              host=host)
             if packed:
                 slot = replace(slot, stored=packed.dtype, elements=packed.elements,
-                               start=view.offset, shape=view.shape, strides=view.strides,
+                               start=start + view.offset, shape=view.shape, strides=view.strides,
                                packed=packed)
             self.result.slots.append(slot)
         return self.slots[key]

@@ -150,9 +150,11 @@ class DeviceProgram(Program):
 
     def _put(self, slot: DeviceSlot, held: Held, values: np.ndarray | None) -> Held:
         """Fill the memory of a slot."""
-        values = slot.data if values is None else values.view(DTYPES[slot.dtype])
+        if values is None:
+            values = np.frombuffer(self.plan.constants, np.uint8)
+        values = values.view(DTYPES[slot.dtype])
         if slot.host:
-            return Held(None, 0, np.array(values))
+            return Held(None, 0, np.array(values[slot.start:slot.start + slot.elements]))
         self.gpu.write(held.buffer, held.offset, slot.filled(values))
         return held
 
