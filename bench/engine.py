@@ -59,7 +59,7 @@ def decoder_seconds(path: Path, engine: Path, threads: int) -> tuple[float, ...]
     Imports are not counted.
     """
     checkpoint = load(path)
-    names = list(load_engine(engine, threads=threads).image.parameters)
+    names = list(load_engine(engine, threads=threads).module.parameters)
     reading = read_weights(checkpoint, names)
     inputs = {"latent": np.random.default_rng(3).standard_normal((1, 4, *LATENT), np.float32)}
     ends = [time.perf_counter()]
@@ -71,7 +71,7 @@ def decoder_seconds(path: Path, engine: Path, threads: int) -> tuple[float, ...]
         program.run(inputs)
         ends.append(time.perf_counter())
     loading, binding, first, *later = np.diff(ends)
-    held = program.arena_bytes + sum(slot.bytes for slot in program.image.slots)
+    held = program.arena_bytes + sum(slot.bytes for slot in program.module.slots)
     touching = first_touch_seconds(held, threads)
     return loading, binding, first, float(np.median(later)), reading, touching
 

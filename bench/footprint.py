@@ -39,7 +39,7 @@ def environment(cache: Path) -> dict[str, str]:
 
 def compile_seconds(threads: int, cache: str) -> float:
     """Seconds from the configuration to a program for the UNet, batch 2, imports not counted."""
-    from smalti.runtime.compiler import compile_graph
+    from smalti.runtime.compilation import compile_graph
 
     os.environ["SMALTI_CACHE"] = cache
     started = time.perf_counter()
@@ -90,7 +90,7 @@ def _anonymous_bytes(pid: int) -> int:
 
 def decode_once(path: str, side: int, threads: int) -> None:
     """Compile the decoder for a picture of side x side, bind a checkpoint's weights, run it."""
-    from smalti.runtime.compiler import compile_graph
+    from smalti.runtime.compilation import compile_graph
 
     case = replace(decoder(side), checkpoint=Path(path))
     program = compile_graph(case.graph(), threads=threads)

@@ -243,7 +243,7 @@ def inputs_of(program: Program, rng: random.Random) -> dict[str, np.ndarray]:
         if model is not None and model.inputs[name] is None:
             found[name] = rng.choice(([], None, [np.ones(2, np.float32)], np.zeros((2, 3)), "x"))
             continue
-        dtype = program.image.inputs[name].dtype if hasattr(program, "image") else (
+        dtype = program.module.inputs[name].known_as if hasattr(program, "module") else (
             "f32" if model is None else model.inputs[name].dtype)
         if np.prod(shape, dtype=float) > 1 << 24:
             raise SmaltiError("the input is too large to be made here")

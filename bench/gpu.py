@@ -26,9 +26,10 @@ import smalti
 from smalti.benchmark import cuda
 from smalti.benchmark.suite import CASES, Case, normal
 from smalti.benchmark.table import Row, duration
+from smalti.compiler.passes import compiled
 from smalti.graph import Graph
 from smalti.runtime.choice import opened
-from smalti.runtime.device_compiler import DeviceRecipe, plan_of
+from smalti.runtime.device_compiler import recipe_for
 
 WORKS = ("matmul", "unet", "decode", "compile")
 COMPILE_SECONDS_MAX = 10.0
@@ -65,7 +66,7 @@ def ours(graph: Graph, inputs: Mapping[str, np.ndarray], read: Callable[[str], n
         taken.append(time.perf_counter() - started)
     each = [float(program.profile(inputs).sum()) for _ in range(max(1, runs // 4))]
     return Time(statistics.median(taken), statistics.median(each),
-                sum(region.flops for region in program.plan.regions))
+                sum(region.flops for region in program.module.regions))
 
 
 def cuda_seconds(work: Callable[[], object], runs: int) -> float:
@@ -108,10 +109,11 @@ def compile_row(case: Case, device: str, precision: str) -> Row:
     """How long it takes from a graph to code for a device."""
     gpu, graph = opened(device), case.graph()
     started = time.perf_counter()
-    plan = plan_of(DeviceRecipe(graph, precision, case.held, gpu.limits), gpu.emit)
+    recipe = recipe_for(gpu, graph, precision=precision, held=case.held)
+    module = compiled(graph, gpu.target, gpu.limits, recipe.options)
     seconds = time.perf_counter() - started
     return Row(f"compile {case.title}, {precision}", f"<= {duration(COMPILE_SECONDS_MAX)}",
-               f"{duration(seconds)}, {len(plan.programs)} programs of {len(plan.launches)} "
+               f"{duration(seconds)}, {len(module.functions)} programs of {len(module.launches)} "
                f"launches", seconds <= COMPILE_SECONDS_MAX)
 
 

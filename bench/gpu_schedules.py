@@ -18,15 +18,17 @@ from gpu import product_graph
 
 from smalti.benchmark.suite import CASES
 from smalti.codegen.gpu import lower
+from smalti.compiler.options import Options
+from smalti.compiler.passes import partitioned
+from smalti.compiler.targets import TARGETS
 from smalti.errors import IllegalSchedule
 from smalti.fuse import Region
 from smalti.graph import Graph
 from smalti.graph.operation import DTYPES
 from smalti.kernel.form import Kernel
-from smalti.runtime.device_compiler import regions_of
 from smalti.runtime.gpu import Buffer, Dispatch, Gpu
 from smalti.runtime.vulkan import VulkanGpu, adapters
-from smalti.schedule.group import GroupContraction
+from smalti.schedule.group import GroupContraction, GroupLimits
 from smalti.schedule.space_group import GroupWork, schedules
 
 RUNS = 5
@@ -35,8 +37,9 @@ RUNS = 5
 def kernels(graph: Graph, precision: str, longest: int) -> Iterator[tuple[Kernel, int]]:
     """The contractions of a graph that have most operations, each once, and their operations."""
     weights = dict.fromkeys(graph.parameters, precision) if precision != "f32" else {}
+    target, options = TARGETS["spirv"], Options(precision, weights=tuple(weights.items()))
     found = {region.kernel: region.flops
-             for region in regions_of(graph, precision, (), weights).regions
+             for region in partitioned(graph, target, GroupLimits(), options)[0].regions
              if isinstance(region, Region) and region.kernel.form == "contraction"}
     yield from sorted(found.items(), key=lambda pair: -pair[1])[:longest]
 

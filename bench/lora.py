@@ -19,7 +19,7 @@ from smalti.checkpoint import Checkpoint, load
 from smalti.checkpoint.adapters import AdapterFile, WeightedAdapter
 from smalti.diffusion.submodels import Submodels
 from smalti.families.prefixes import TEXT, UNET
-from smalti.runtime.compiler import Recipe
+from smalti.runtime.recipe import Recipe
 
 RANK, ALPHA, BLOCKS_A_LEVEL = 16, 8, 3
 SHAPES = {"text": (2, 1), "unet": (2, 64, 64, 77)}
@@ -69,7 +69,7 @@ def lora_seconds(path: Path, adapter: Path, threads: int) -> tuple[float, list[f
         started = time.perf_counter()
         parts.run("unet", SHAPES["unet"], **inputs)
         steps.append(time.perf_counter() - started)
-    Recipe.image = no_image
+    Recipe.module = no_image
     took = []
     for uses in ((1.0,), (0.5,), ()):
         started = time.perf_counter()

@@ -38,7 +38,7 @@ from smalti.machine.family import Family, Sizes
 from smalti.machine.fitted import Fitted
 from smalti.machine.residual import learned
 from smalti.runtime.alternative import Alternative
-from smalti.runtime.compiler import compile_graph, regions_of
+from smalti.runtime.compilation import compile_graph, recipe_of
 from smalti.runtime.devices import best_level, calibration, cpu, modelled
 from smalti.runtime.sources import Read
 from smalti.runtime.tuner import Tuner
@@ -258,7 +258,8 @@ def programs() -> list[Series]:
             runs.append(program.kernel_seconds())
         usual = np.median(runs[1:], axis=0)
         whole = usual.sum()
-        expected = prediction.predicted(program.image, modelled(program.image.level), program.crew)
+        module = program.module
+        expected = prediction.predicted(module, modelled(module.target), program.crew)
         total = sum(kernel.seconds for kernel in expected.values())
         misses = [abs(np.log(kernel.seconds / usual[n])) * usual[n] for n, kernel in
                   expected.items() if usual[n] > 0]
@@ -305,7 +306,7 @@ def in_turns(tuner: Tuner, read: Read, seconds: float) -> np.ndarray:
     """Seconds that the kernels take with first schedules and with tuned ones, [2, kernel]: medians
     of runs of the whole program, one way and the other."""
     program, looked_at = tuner.program, [e for e in tuner.entries if e.looked_at]
-    tuned = {region: Alternative(program.image, region, entry.kernel,
+    tuned = {region: Alternative(program.module, region, entry.kernel,
                                 entry.contest.candidates[entry.contest.best], read)
              for entry in looked_at if entry.contest.best for region in entry.regions}
     ways: tuple[dict[int, Alternative], ...] = ({}, tuned)
@@ -330,7 +331,8 @@ def plans(models: Sequence[str], objective: str = "latency") -> None:
     print("| --- | --- | --- | --- | --- | --- |")
     for model, precision in itertools.product(models, ("f32", "bf16")):
         case, totals, took = CASES[model], [], []
-        _, found, growth = regions_of(case.graph(), precision, case.held, {})
+        recipe = recipe_of(case.graph(), precision, case.held)
+        found, growth = recipe.partition()
         kernels = [None if isinstance(region, HostRegion) else region.kernel
                    for region in found.regions]
         for cost, choice in ((None, assigned), (aim.cost, greedy), (aim.cost, exact)):

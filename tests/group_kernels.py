@@ -14,8 +14,9 @@ from launches import launched
 
 from smalti.codegen.gpu import lower, run
 from smalti.codegen.gpu.functions import FUNCTIONS
-from smalti.codegen.gpu.lowered import WORKSPACE, extent, stored_dtype
+from smalti.codegen.gpu.lowered import extent, stored_dtype
 from smalti.codegen.gpu.memory import STORED_DTYPES
+from smalti.codegen.target import WORKSPACE
 from smalti.fuse import Region, partition
 from smalti.graph import Graph
 from smalti.kernel import interpreter

@@ -9,7 +9,9 @@ import numpy as np
 
 from smalti.codegen.gpu import GroupProgram
 from smalti.codegen.gpu.interpreter import run as interpret
+from smalti.codegen.gpu.target import group_target
 from smalti.codegen.gpu.text import parse, show
+from smalti.codegen.shader import Shader
 from smalti.graph.operation import DTYPES
 from smalti.runtime import gpu
 from smalti.runtime.devices import Device
@@ -18,6 +20,20 @@ from smalti.schedule.group import GroupLimits
 LIMITS = GroupLimits(shared_bytes=32 << 10, invocations=256, subgroup_min=8, subgroup_max=8,
                      subgroup_operations=True, storage16=True, storage8=True, f16=True,
                      buffer_bytes=1 << 30, buffer_range=1 << 30, bindings=16)
+
+
+EMITTED: dict[bytes, GroupProgram] = {}
+"""Programs by their text, which need not be parsed again."""
+
+
+def emit(program: GroupProgram, limits: GroupLimits) -> bytes:
+    """The text of a program."""
+    code = show(program).encode()
+    EMITTED[code] = program
+    return code
+
+
+TARGET = group_target("text", emit, bytes.decode)
 
 
 @dataclass(eq=False)
@@ -33,9 +49,9 @@ class Memory(gpu.Buffer):
 
 
 class Interpreted(gpu.Pipeline):
-    def __init__(self, module: gpu.Module, program: GroupProgram) -> None:
-        self.name, self.groups, self.program = module.name, module.groups, program
-        self.bindings = module.bindings
+    def __init__(self, shader: Shader, program: GroupProgram) -> None:
+        self.name, self.groups, self.program = shader.name, shader.groups, program
+        self.bindings = shader.bindings
 
 
 class Recorded(gpu.Recording):
@@ -52,21 +68,15 @@ class Recorded(gpu.Recording):
 class InterpretedGpu(gpu.Gpu):
     """Each launch is one run of the interpreter."""
 
-    language, dialect = "spirv", "text"
+    target = TARGET
 
     def __init__(self, limits: GroupLimits = LIMITS) -> None:
         self.limits = limits
         self.device = Device("interpreted", "interpreter", "cpu", 1 << 34, ())
         self.launched = 0
-        self.emitted: dict[bytes, GroupProgram] = {}
 
-    def emit(self, program: GroupProgram) -> gpu.Module:
-        code = show(program).encode()
-        self.emitted[code] = program
-        return gpu.Module.of(program, code)
-
-    def build(self, module: gpu.Module) -> Interpreted:
-        return Interpreted(module, self.emitted.get(module.code) or parse(module.code.decode()))
+    def build(self, shader: Shader, code: bytes) -> Interpreted:
+        return Interpreted(shader, EMITTED.get(code) or parse(code.decode()))
 
     def buffer(self, bytes: int, *, kind: str = "device") -> Memory:
         return Memory(bytes, kind)

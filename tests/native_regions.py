@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from smalti.codegen.x86.block import joined
 from smalti.codegen.x86.instructions import FeatureLevel, level
 from smalti.codegen.x86.layout import LAUNCH, aligned
 from smalti.codegen.x86.lower import limits, lower
@@ -24,7 +25,7 @@ from smalti.graph.operation import DTYPES
 from smalti.kernel.form import Kernel
 from smalti.kernel.interpreter import as_stored
 from smalti.runtime.devices import available_levels
-from smalti.runtime.executable import Executable, joined
+from smalti.runtime.executable import Executable
 from smalti.runtime.threads import call, context, driver_entry
 from smalti.schedule import Limits, Schedule, choose
 

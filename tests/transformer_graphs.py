@@ -6,7 +6,7 @@ from native_regions import arrays_for, relative_error
 
 from smalti.compiler.module import HostCall
 from smalti.graph import Graph, evaluate
-from smalti.runtime.compiler import compile_graph
+from smalti.runtime.compilation import compile_graph
 from smalti.runtime.program import NativeProgram
 
 
@@ -15,7 +15,7 @@ def check_program(graph: Graph, error_max: float = 1e-5) -> NativeProgram:
     inputs, parameters = arrays_for(graph)
     program = compile_graph(graph, threads=1)
     assert isinstance(program, NativeProgram)
-    calls = [launch for launch in program.image.launches if isinstance(launch, HostCall)]
+    calls = [launch for launch in program.module.launches if isinstance(launch, HostCall)]
     assert not calls, [call.operation for call in calls]
     program.bind(parameters.__getitem__)
     found = program.run(inputs)

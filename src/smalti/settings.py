@@ -5,7 +5,7 @@
 | `SMALTI_THREADS` | worker threads of the CPU target; default: cores that it may keep busy       |
 | `SMALTI_DEVICE`  | device when `device="auto"`; default: the fastest                            |
 | `SMALTI_CACHE`   | folder of the compile cache; default: the platform's own cache folder        |
-| `SMALTI_SHOW`    | comma-separated stages to print: graph, fused, kernel, schedule, asm         |
+| `SMALTI_SHOW`    | comma-separated stages to print: passes, graph, fused, kernel, schedule, asm |
 | `SMALTI_TARGET`  | x86 feature level: avx2, avx512, avx512_bf16; default: the best of this CPU  |
 """
 
@@ -22,7 +22,7 @@ from smalti.errors import InputError
 
 THREADS_MAX = 256
 """More than the cores of any desktop; a greater number is taken for a slip of the keyboard."""
-STAGES = ("graph", "fused", "kernel", "schedule", "asm")
+STAGES = ("passes", "graph", "fused", "kernel", "schedule", "asm")
 
 
 def _variable(name: str) -> str | None:

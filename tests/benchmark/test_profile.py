@@ -75,7 +75,7 @@ def test_a_program_is_profiled_kernel_by_kernel() -> None:
     program = compile_graph(case.graph(), threads=1)
     program.bind(case.read())
     found = profiled(program, case.inputs(), runs=3)
-    assert len(found.kernels) == len(program.image.regions)
+    assert len(found.kernels) == len(program.module.regions)
     for kernel in found.kernels:
         assert len(kernel.seconds) == 3 and min(kernel.seconds) > 0 and kernel.bytes > 0
     whole = total("total", found.kernels)
@@ -90,9 +90,9 @@ def test_a_program_of_a_gpu_is_timed_by_its_clock() -> None:
     inputs = seeded_inputs(program)
     assert inputs["tokens"].dtype == np.int32 and inputs["tokens"].max() < 96
     found = profiled(program, inputs, runs=1)
-    assert len(found.kernels) == len(program.plan.regions) and len(found.seconds) == 1
+    assert len(found.kernels) == len(program.module.regions) and len(found.seconds) == 1
     assert total("total", found.kernels).seconds[0] == pytest.approx(
-        1e-6 * len(program.plan.launches))
+        1e-6 * len(program.module.launches))
     text = table(found, None, top=2)
     assert "roofline" not in text and "| contraction " in text
 
@@ -112,7 +112,7 @@ def test_kernels_of_weights_only_take_no_part() -> None:
     program = compile_graph(case.graph(), threads=1)
     program.bind(case.read())
     found = profiled(program, case.inputs(), runs=1)
-    assert 0 < len(found.kernels) < len(program.image.regions)
+    assert 0 < len(found.kernels) < len(program.module.regions)
 
 
 def test_inputs_are_rows_that_tables_have() -> None:

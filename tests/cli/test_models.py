@@ -22,8 +22,8 @@ from safetensors.numpy import save_file
 from smalti.cli.arrays import file_names, parse_shapes, read_inputs
 from smalti.errors import InputError
 from smalti.graph import Graph
-from smalti.runtime import engine
-from smalti.runtime.compiler import Recipe
+from smalti.runtime import engine_writer
+from smalti.runtime.compilation import recipe_of
 from smalti.runtime.engine_file import EngineFile
 from smalti.runtime.vulkan import Adapter
 
@@ -120,7 +120,7 @@ def test_an_engine_file_is_compiled_for_other_targets(model: Path, tmp_path: Pat
                  "--with-weights")
     assert result.exit_code == 0, result.output
     file = EngineFile(tmp_path / "b.smalti")
-    assert file.levels == ("avx2",) and file.has_weights
+    assert file.targets == ("avx2",) and file.has_weights
     np.testing.assert_array_equal(file.array("w"), WEIGHT)
 
 
@@ -128,14 +128,15 @@ def test_what_is_held_as_halves_stays_so_for_other_targets(tmp_path: Path) -> No
     g = Graph("halves")
     g.output("y", g.apply("mat_mul", g.input("x", (9, 128)), g.parameter("w", (128, 128))))
     given = {"w": RNG.standard_normal((128, 128)).astype(np.float16)}
-    engine.save(Recipe.of(g, "f32", (), 1, {"w": "f16"}), tmp_path / "a.smalti", targets=("avx2",),
-                weights=given, with_weights=True)
+    recipe = recipe_of(g, "f32", (), 1, {"w": "f16"})
+    engine_writer.save(recipe, tmp_path / "a.smalti", targets=("avx2",),
+                       weights=given, with_weights=True)
     result = run("compile", tmp_path / "a.smalti", "-o", tmp_path / "b.smalti", "--target",
                  "avx512", "--with-weights", "--threads", 1)
     assert result.exit_code == 0, result.output
     file = EngineFile(tmp_path / "b.smalti")
     assert file.about.weights == (("w", "f16"),) and file.array("w").dtype == np.float16
-    assert [slot.dtype for slot in file.image("avx512").slots] == ["f16"]
+    assert [slot.dtype for slot in file.module("avx512").slots] == ["f16"]
 
 
 def test_inspect_and_explain(model: Path, tmp_path: Path) -> None:
@@ -303,16 +304,16 @@ def test_shapes() -> None:
 def test_ctrl_c_leaves_no_half_file(environment: dict[str, str], tmp_path: Path) -> None:
     """Interrupted while it writes the weights."""
     code = ("import sys, time\n"
-            "import smalti.runtime.engine as e\n"
+            "import smalti.runtime.engine_writer as e\n"
             "from smalti.graph import Graph\n"
-            "from smalti.runtime.compiler import Recipe\n"
+            "from smalti.runtime.compilation import recipe_of\n"
             "g = Graph('g'); x = g.input('x', (1, 4))\n"
             "g.output('y', x * g.parameter('w', (4,)))\n"
             "class Slow(dict):\n"
             "    def __getitem__(self, name):\n"
             "        print('reading', flush=True); time.sleep(60)\n"
             "import numpy as np\n"
-            "e.save(Recipe.of(g, 'f32', (), 1), sys.argv[1], targets=('avx2',),\n"
+            "e.save(recipe_of(g, 'f32', (), 1), sys.argv[1], targets=('avx2',),\n"
             "       weights=Slow(w=np.ones(4, np.float32)), with_weights=True)\n")
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "a.smalti")],
                                env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -1,21 +1,22 @@
-"""Images: to bytes and back, and bytes that are no image."""
+"""Modules: to bytes and back, and bytes that are no module."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from built_modules import built
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits
-from smalti.compiler.module import HEADER, MAGIC, Image, Place, array_at
+from smalti.compiler.encode import HEADER, MAGIC, from_bytes, to_bytes
+from smalti.compiler.module import Module, Place, array_at
 from smalti.errors import InputError
 from smalti.graph import Graph
-from smalti.runtime.compiler import build_image
 from smalti.runtime.program import NativeProgram
 
 
 @pytest.fixture(scope="module")
-def image() -> Image:
+def module() -> Module:
     g = Graph("kept")
     x, i = g.input("x", (2, 8, 4, 4)), g.input("i", (2,), "i32")
     with g.scope("block"):
@@ -24,57 +25,57 @@ def image() -> Image:
                     num_groups=2)
     t = g.apply("gather", g.parameter("table", (5, 8)), i).reshape(2, 8, 1, 1)
     g.output("y", h + t * g.constant(np.arange(4, dtype=np.float32)))
-    return build_image(g, level("avx2"), limits(level("avx2")), "f32")
+    return built(g, level("avx2"), limits(level("avx2")), "f32")
 
 
-def test_bytes_give_the_same_image(image: Image) -> None:
-    data = image.to_bytes()
-    again = Image.from_bytes(data)
-    assert again == image
-    assert again.to_bytes() == data
+def test_bytes_give_the_same_module(module: Module) -> None:
+    data = to_bytes(module)
+    again = from_bytes(data)
+    assert again == module
+    assert to_bytes(again) == data
     assert again.constants == np.arange(4, dtype=np.float32).tobytes()
     assert again.rows == {"i": 5}
 
 
-def test_an_image_from_bytes_runs(image: Image) -> None:
+def test_a_module_from_bytes_runs(module: Module) -> None:
     rng = np.random.default_rng(0)
     inputs = {"x": rng.standard_normal((2, 8, 4, 4), np.float32), "i": np.array([1, 4], np.int32)}
     outputs = []
-    for each in (image, Image.from_bytes(image.to_bytes())):
+    for each in (module, from_bytes(to_bytes(module))):
         program = NativeProgram(each, 1)
         program.bind(lambda name: np.random.default_rng(len(name)).standard_normal(
-            image.parameters[name]).astype(np.float32))
+            module.parameters[name]).astype(np.float32))
         outputs.append(program.run(inputs)["y"])
     assert np.isfinite(outputs[0]).all() and outputs[0].std() > 0.1
     np.testing.assert_array_equal(*outputs)
 
 
-def test_bytes_that_are_cut_off_anywhere_are_refused(image: Image) -> None:
-    data = image.to_bytes()
+def test_bytes_that_are_cut_off_anywhere_are_refused(module: Module) -> None:
+    data = to_bytes(module)
     _, _, text, code, _ = HEADER.unpack_from(data)
     ends = [HEADER.size, HEADER.size + text, HEADER.size + text + code, len(data)]
     places = {*range(HEADER.size + 2), *range(0, len(data), 997)}
     places |= {end + by for end in ends for by in (-1, 0, 1)}
     for length in sorted(places - {len(data)}):
         with pytest.raises(InputError, match="compile it again"):
-            Image.from_bytes(data[:length] if length < len(data) else data + b"\0")
+            from_bytes(data[:length] if length < len(data) else data + b"\0")
 
 
-def test_any_damaged_byte_is_noticed(image: Image) -> None:
-    data = bytearray(image.to_bytes())
+def test_any_damaged_byte_is_noticed(module: Module) -> None:
+    data = bytearray(to_bytes(module))
     for place in [*range(HEADER.size), *range(HEADER.size, len(data), 211), len(data) - 1]:
         data[place] ^= 0x10
         with pytest.raises(InputError, match="compile it again"):
-            Image.from_bytes(bytes(data))
+            from_bytes(bytes(data))
         data[place] ^= 0x10
-    assert Image.from_bytes(bytes(data)) == image
+    assert from_bytes(bytes(data)) == module
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 500, MAGIC, MAGIC + b"\xff" * 200,
                                   b"PK\3\4" + b"\0" * 100])
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(InputError, match="compile it again"):
-        Image.from_bytes(data)
+        from_bytes(data)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "i32"])

@@ -10,7 +10,7 @@ from smalti import machine, nn
 from smalti.compiler.outlook import limits_of
 from smalti.errors import InputError
 from smalti.graph import Graph
-from smalti.runtime.compiler import compile_graph
+from smalti.runtime.compilation import compile_graph
 from smalti.tune.objective import OBJECTIVES
 
 

@@ -11,7 +11,7 @@ from smalti.compiler.prediction import launches, predicted
 from smalti.graph import Graph
 from smalti.machine import cpu
 from smalti.machine.device import GUESSED, MEASURED
-from smalti.runtime.compiler import compile_graph
+from smalti.runtime.compilation import compile_graph
 from smalti.runtime.devices import calibration, calibration_path, modelled, modelled_code
 
 
@@ -32,7 +32,7 @@ def small() -> Graph:
 
 
 def test_kernels_of_an_image_are_known_again_from_their_texts() -> None:
-    image = compile_graph(small(), threads=1).image
+    image = compile_graph(small(), threads=1).module
     found = launches(image)
     assert [image.regions[n].form for n in found] == [one.kernel.form for one in found.values()]
     assert {"contraction", "group_scale_shift", "attention"} <= {
@@ -44,7 +44,7 @@ def test_kernels_of_an_image_are_known_again_from_their_texts() -> None:
 
 
 def test_what_one_kernel_writes_lies_where_the_next_reads() -> None:
-    found = [one for one in launches(compile_graph(small(), threads=1).image).values()
+    found = [one for one in launches(compile_graph(small(), threads=1).module).values()
              if one.kernel.form in ("contraction", "attention")]
     assert found[1].places["out"] == found[2].places["q"]
 
@@ -52,7 +52,7 @@ def test_what_one_kernel_writes_lies_where_the_next_reads() -> None:
 @pytest.mark.parametrize("target", ["avx2", None])
 def test_every_kernel_of_a_run_has_an_expected_time(target: str | None) -> None:
     program = compile_graph(small(), threads=1, target=target)
-    image = program.image
+    image = program.module
     expected = predicted(image, modelled(image.level), 1)
     assert set(expected) == {launch.region for launch in image.launches[image.changing:]}
     assert all(1e-8 < one.seconds < 1e-2 for one in expected.values())

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from built_modules import built
 from hypothesis import given, note
 from hypothesis import settings as examples
 from hypothesis import strategies as st
@@ -16,12 +17,12 @@ from native_regions import LEVELS, arrays_for, relative_error
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits
 from smalti.compiler import strips
-from smalti.compiler.module import Image
+from smalti.compiler.encode import from_bytes, to_bytes
+from smalti.compiler.module import Module
 from smalti.errors import NumericsError
 from smalti.graph import Graph, Value, evaluate
 from smalti.models import vae_decoder_graph
 from smalti.models.config import VaeConfig
-from smalti.runtime.compiler import build_image
 from smalti.runtime.program import SCRATCH_ALIGNMENT, NativeProgram
 from smalti.runtime.table import Table
 
@@ -41,17 +42,17 @@ def decoder() -> Graph:
     return vae_decoder_graph(SMALL_VAE, 1, 24, 20)
 
 
-def image_of(graph: Graph, name: str, threads: int, precision: str = "f32") -> Image:
-    return build_image(graph, level(name), limits(level(name), threads), precision)
+def image_of(graph: Graph, name: str, threads: int, precision: str = "f32") -> Module:
+    return built(graph, level(name), limits(level(name), threads), precision)
 
 
-def bound(image: Image, parameters: dict, threads: int) -> NativeProgram:
+def bound(image: Module, parameters: dict, threads: int) -> NativeProgram:
     program = NativeProgram(image, threads)
     program.bind(parameters.__getitem__)
     return program
 
 
-def plain_image(graph: Graph, name: str, threads: int, precision: str = "f32") -> Image:
+def plain_image(graph: Graph, name: str, threads: int, precision: str = "f32") -> Module:
     """The image without strips."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(strips, "SAVED_BYTES_MIN", 1 << 60)
@@ -81,7 +82,7 @@ def test_a_decoder_takes_less_memory_for_the_same_bytes(name: str, precision: st
 def run_in_any_order(program: NativeProgram, inputs: dict, source: random.Random) -> np.ndarray:
     """The first output, when tiles between two barriers run in a random order."""
     program._start(inputs)
-    launches, between = program.image.launches, []
+    launches, between = program.module.launches, []
     for number, launch in enumerate(launches):
         between += [(number, tile) for tile in range(launch.first, launch.tiles)]
         if not launch.barrier:
@@ -102,7 +103,7 @@ def test_tiles_between_two_barriers_run_in_any_order(name: str) -> None:
     graph = decoder()
     inputs, parameters = arrays_for(graph)
     program = bound(image_of(graph, name, 2), parameters, 2)
-    assert any(not launch.barrier for launch in program.image.launches)
+    assert any(not launch.barrier for launch in program.module.launches)
     expected = program.run(inputs)["image"].copy()
     for seed in range(3):
         found = run_in_any_order(program, inputs, random.Random(seed))
@@ -167,14 +168,14 @@ def test_explain_shows_strips() -> None:
     program = NativeProgram(image_of(decoder(), LEVELS[-1], 1), 1)
     kernels = re.split(r"^ {0,4}\d+  ", program.explain(all=True), flags=re.M)[1:]
     found = [text for text in kernels if "strips, over its operand" in text]
-    assert len(found) == sum(region.strips > 1 for region in program.image.regions) > 0
+    assert len(found) == sum(region.strips > 1 for region in program.module.regions) > 0
     assert any("nin_shortcut" in text for text in found)
 
 
 def test_an_image_with_strips_goes_to_bytes_and_back() -> None:
     image = image_of(decoder(), LEVELS[0], 1)
     assert any(launch.first for launch in image.launches)
-    assert Image.from_bytes(image.to_bytes()) == image
+    assert from_bytes(to_bytes(image)) == image
 
 
 def test_what_is_not_finite_is_found_in_a_kernel_that_runs_in_strips(

@@ -139,7 +139,7 @@ def test_a_quantised_net_stays_so_in_memory(saved, tmp_path: Path) -> None:
         np.testing.assert_allclose(array, wanted(*inputs_of(PLAIN))[name], rtol=1e-5, atol=1e-5)
     program, whole = (each.residents.get(next(iter(each.residents))).program
                       for each in (found, wanted))
-    assert {slot.dtype for slot in program.image.slots} == {"q8", "f16", "f32"}
+    assert {slot.dtype for slot in program.module.slots} == {"q8", "f16", "f32"}
     assert program.weights_bytes < 0.6 * whole.weights_bytes
 
 
@@ -205,7 +205,7 @@ def test_a_picture_is_steered(model_path: Path, tmp_path: Path) -> None:
         result.texts[0]
     kept = Pipeline.load(model_path, threads=1, keep=False)
     again = kept("a red apple", controls=[Control.load(tmp_path, image)], batch_size=2)
-    assert again.images[1].tobytes() == on and not list(kept._residents)
+    assert again.modules[1].tobytes() == on and not list(kept._residents)
     with pytest.raises(InputError, match="made for another model"):
         pipe.steps("a red apple", controls=[Control(replaced(tmp_path, UNET), image)])
 

@@ -53,7 +53,7 @@ def test_weights_are_held_as_the_file_has_them_with_the_same_picture(
     other = Pipeline.load(write_model(tmp_path / "wide.safetensors", wide), threads=1)
     assert pixels(pipe) == pixels(other)
     table = "cond_stage_model.transformer.text_model.embeddings.token_embedding.weight"
-    held = [{slot.name: slot.dtype for slot in which.program("text").image.slots}[table]
+    held = [{slot.name: slot.dtype for slot in which.program("text").module.slots}[table]
             for which in (pipe, other)]
     assert held == ["f16", "f32"]
 
@@ -162,7 +162,7 @@ def test_numbers_may_be_numpy_s(pipe: Pipeline) -> None:
 def test_a_random_seed_is_told(pipe: Pipeline) -> None:
     first, second = (pipe("a red apple", seed=-1) for _ in range(2))
     assert first.seeds != second.seeds
-    assert pixels(pipe, seed=first.seeds[0]) == [first.images[0].tobytes()]
+    assert pixels(pipe, seed=first.seeds[0]) == [first.modules[0].tobytes()]
 
 
 def test_the_text_is_what_made_the_picture(pipe: Pipeline) -> None:

@@ -51,7 +51,7 @@ def test_a_unet_runs_from_quantised_memory(whole: Path, tmp_path: Path, precisio
     parts = Submodels(opened, threads=1)
     graph = parts.graph("unet", SHAPE)
     program = parts.bound("unet", SHAPE)
-    halves = {slot.name: "f16" for slot in program.image.slots if slot.dtype == "f16"}
+    halves = {slot.name: "f16" for slot in program.module.slots if slot.dtype == "f16"}
     plain = compile_graph(graph, threads=1, weights={} if precision == "fp8" else halves)
     plain.bind(lambda name: opened.read(name).astype(
         np.float16 if name in halves else np.float32))
@@ -59,7 +59,7 @@ def test_a_unet_runs_from_quantised_memory(whole: Path, tmp_path: Path, precisio
     for name, expected in plain.run(inputs()).items():
         np.testing.assert_array_equal(found[name], expected)
     saved = 0.0
-    for slot in program.image.slots:
+    for slot in program.module.slots:
         if slot.dtype in HELD:
             assert FORMATS[opened.dtype(slot.name)].held == slot.dtype
             share = HELD[slot.dtype].element_bytes / 4
@@ -79,7 +79,7 @@ def test_adapters_come_and_go_on_four_bits(whole: Path, tmp_path: Path) -> None:
     before = parts.run("unet", SHAPE, **inputs())
     changed = parts.adapted([WeightedAdapter(adapter, 0.5)])
     parts = parts.using(changed)
-    slots = {slot.name: slot.dtype for slot in parts.bound("unet", SHAPE).image.slots}
+    slots = {slot.name: slot.dtype for slot in parts.bound("unet", SHAPE).module.slots}
     rounded = {name for name, dtype in slots.items() if dtype == "q8_min"}
     assert rounded and rounded <= changed.changed
     found = parts.run("unet", SHAPE, **inputs())

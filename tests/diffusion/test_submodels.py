@@ -16,7 +16,7 @@ from smalti.checkpoint.adapters import Adapted, AdapterFile, WeightedAdapter
 from smalti.diffusion.submodels import Submodels
 from smalti.errors import InputError, NumericsError
 from smalti.families.prefixes import TEXT, UNET
-from smalti.runtime import compiler
+from smalti.runtime import compilation, recipe
 
 TOKENS = {"tokens": np.arange(77, dtype=np.int32)[None] + 320}
 LATENT = {"latent": np.random.default_rng(1).standard_normal((1, 4, 4, 4), np.float32),
@@ -62,8 +62,8 @@ def compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         raise AssertionError("a program is compiled")
 
     def forbid() -> None:
-        monkeypatch.setattr(compiler, "build_image", fail)
-        monkeypatch.setattr(compiler, "compile_graph", fail)
+        monkeypatch.setattr(recipe, "compiled", fail)
+        monkeypatch.setattr(compilation, "compile_graph", fail)
         monkeypatch.setattr("smalti.diffusion.submodels.compile_graph", fail)
 
     return forbid

@@ -94,7 +94,7 @@ def outcome_of(case: Any) -> Outcome:
             outcome.fault = f"{type(error).__name__}: {error}"
             return outcome
         if isinstance(program, NativeProgram):
-            hosted = any(isinstance(x, HostCall) for x in program.image.launches)
+            hosted = any(isinstance(x, HostCall) for x in program.module.launches)
             outcome.ran = "with host calls" if hosted else "native"
         else:
             outcome.ran = "in stages"

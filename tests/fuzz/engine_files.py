@@ -32,12 +32,12 @@ from pathlib import Path
 import numpy as np
 
 from smalti.codegen.x86.instructions import LEVELS
-from smalti.compiler.module import HEADER, MAGIC
+from smalti.compiler.encode import HEADER, MAGIC
 from smalti.errors import IllegalSchedule, SmaltiError, VerificationError
 from smalti.graph import Graph
 from smalti.graph.quantised import quantised
-from smalti.runtime import container, engine
-from smalti.runtime.compiler import Recipe
+from smalti.runtime import container, engine, engine_writer
+from smalti.runtime.compilation import recipe_of
 from smalti.runtime.engine_file import EngineFile
 from smalti.runtime.interface import Program
 from smalti.runtime.report import engine_report
@@ -97,7 +97,7 @@ def samples() -> tuple[bytes, ...]:
             weights |= {name: quantised(weights[name], dtype) for name, dtype in held.items()}
             for precision, targets, embedded in (("f32", tuple(LEVELS), False),
                                                  ("bf16", ("avx2",), True)):
-                engine.save(Recipe.of(graph, precision, (), 1, held), path, targets=targets,
+                engine_writer.save(recipe_of(graph, precision, (), 1, held), path, targets=targets,
                             weights=weights, with_weights=embedded)
                 found.append(path.read_bytes())
     return tuple(found)
@@ -270,8 +270,8 @@ def attempt(kind: str, path: Path) -> str:
     try:
         engine_report(path)
         file = EngineFile(path)
-        for level in file.levels:
-            file.image(level)
+        for level in file.targets:
+            file.module(level)
         if kind == "image":
             return "opened"
         if kind in REFUSED:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from built_modules import built
 from native_regions import LEVELS, arrays_for, relative_error
 from peers_models import TINY_TEXT, TINY_UNET, TINY_VAE
 
@@ -26,7 +27,6 @@ from smalti.models import (
     vae_decoder_graph,
     vae_encoder_graph,
 )
-from smalti.runtime.compiler import build_image
 from smalti.runtime.program import NativeProgram
 
 TINY_SDXL_UNET = replace(
@@ -59,7 +59,7 @@ def test_native_code_computes_the_same(model: str) -> None:
     graph = MODELS[model]()
     inputs, parameters = arrays_for(graph)
     expected = evaluate(graph, inputs, parameters)
-    image = build_image(graph, level(LEVELS[-1]), limits(level(LEVELS[-1]), 1), "f32")
+    image = built(graph, level(LEVELS[-1]), limits(level(LEVELS[-1]), 1), "f32")
     program = NativeProgram(image, 1)
     program.bind(parameters.__getitem__)
     assert "host" not in program.explain(), "everything has a kernel"

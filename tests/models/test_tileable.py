@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from built_modules import built
 from native_regions import LEVELS, arrays_for, relative_error
 from peers_models import TINY_UNET, TINY_VAE
 
@@ -15,7 +16,6 @@ from smalti.codegen.x86.lower import limits
 from smalti.errors import InputError
 from smalti.graph import Graph, evaluate, verify
 from smalti.models import tileable, unet_graph, vae_decoder_graph, vae_encoder_graph
-from smalti.runtime.compiler import build_image
 from smalti.runtime.program import NativeProgram
 
 SMALL_VAE = replace(TINY_VAE, block_channels=(16, 32))
@@ -74,7 +74,7 @@ def test_what_circular_padding_in_pytorch_computes() -> None:
 def test_native_code_computes_the_same(directions: str) -> None:
     graph = tileable(unet_graph(TINY_UNET, 1, 8, 4, tokens=3), directions)
     inputs, parameters = arrays_for(graph)
-    image = build_image(graph, level(LEVELS[-1]), limits(level(LEVELS[-1]), 1), "f32")
+    image = built(graph, level(LEVELS[-1]), limits(level(LEVELS[-1]), 1), "f32")
     program = NativeProgram(image, 1)
     program.bind(parameters.__getitem__)
     assert "host" not in program.explain()

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 
+import numpy as np
 from iced_x86 import Decoder, Mnemonic
 from replay.machines import (
     GPUS,
@@ -26,27 +27,23 @@ from replay.machines import (
 from smalti import machine
 from smalti.codegen import spirv, wgsl
 from smalti.codegen.gpu import GroupProgram
-from smalti.codegen.gpu.functions import FUNCTIONS as GPU_FUNCTIONS
-from smalti.codegen.gpu.lower import lower as lower_for_gpu
+from smalti.codegen.target import Target
+from smalti.codegen.x86.block import FUNCTION_ALIGNMENT
 from smalti.codegen.x86.encoder import disassembly
-from smalti.codegen.x86.functions import FUNCTIONS as X86_FUNCTIONS
 from smalti.codegen.x86.instructions import LEVELS, level
 from smalti.codegen.x86.lower import limits as x86_limits
-from smalti.codegen.x86.lower import lower as lower_for_x86
-from smalti.compiler.front import prepared
-from smalti.compiler.module import HostCall, Image, Place
+from smalti.compiler import options as all_options
+from smalti.compiler.module import CodePacking, HostCall, Module, Place
+from smalti.compiler.passes import compiled as module_of
+from smalti.compiler.passes import partitioned, prepared
+from smalti.compiler.select import Knowledge
+from smalti.compiler.targets import TARGETS
 from smalti.errors import IllegalSchedule, UnsupportedError
 from smalti.fuse import HostRegion
 from smalti.graph import Graph, show
+from smalti.graph.operation import DTYPES
 from smalti.machine.detection import at_level
-from smalti.runtime.compiler import build_image
-from smalti.runtime.compiler import regions_of as x86_regions
-from smalti.runtime.device_compiler import DeviceRecipe, plan_of
-from smalti.runtime.device_compiler import regions_of as gpu_regions
-from smalti.runtime.device_plan import DeviceLaunch, DevicePlan, Stored
-from smalti.runtime.executable import FUNCTION_ALIGNMENT
-from smalti.runtime.gpu import Module
-from smalti.runtime.known import Known
+from smalti.schedule import Limits
 from smalti.schedule.choose import choose
 from smalti.schedule.group import GroupLimits, MatrixShape
 from smalti.schedule.space import space
@@ -68,8 +65,8 @@ NAMES = re.compile(r"\b[A-Za-z_]\w*(?:=|(?=\())")
 def built(graph: Graph) -> Lines:
     """The graph as its model makes it, and as each kind of target wants it."""
     rewritten = []
-    for kind, functions in (("x86", X86_FUNCTIONS), ("GPUs", GPU_FUNCTIONS)):
-        found, halves = prepared(graph, functions)
+    for kind, target in (("x86", "avx2"), ("GPUs", "spirv")):
+        found, halves = prepared(graph, TARGETS[target])
         text = _graph_lines(found) + [f"half {name}: {halves[name]}" for name in sorted(halves)]
         if not rewritten or text != rewritten[1:]:
             rewritten += [f"[{kind}]", *text]
@@ -127,14 +124,14 @@ def emitted(programs: Iterable[GroupProgram], setting: Setting, detail: bool) ->
 
 def _for_x86(graph: Graph, setting: Setting, held: tuple[str, ...], weights: Mapping[str, str],
              detail: bool) -> Lines:
-    known, chosen = Known(), level(setting.target)
+    known, chosen = Knowledge(), level(setting.target)
     if setting.costs:
         device = at_level(machine.device(MODELLED), chosen.lanes, chosen.pairs)
         objective = Objective.on(device, THREADS, "latency")
-        known = Known({}, objective, objective)
-    bounds = x86_limits(chosen, THREADS, L1_BYTES, L2_BYTES)
-    image = build_image(graph, chosen, bounds, setting.precision, held, weights=weights,
-                        known=known)
+        known = Knowledge({}, objective, objective)
+    target, bounds = _target(setting), _bounds(setting)
+    options = _options(graph, setting, held, weights)
+    image = module_of(graph, target, bounds, options, known)
     partition = []
     for region in image.regions:
         partition.append(f"{region.form} {region.scope}: {region.flops} flops, "
@@ -145,7 +142,7 @@ def _for_x86(graph: Graph, setting: Setting, held: tuple[str, ...], weights: Map
             "memory": _x86_memory(image), "weights": _x86_weights(image)}
 
 
-def _x86_code(image: Image, detail: bool) -> list[str]:
+def _x86_code(image: Module, detail: bool) -> list[str]:
     """A digest of each function; first in each line what it belongs to."""
     owners: dict[int, str] = {}
     for launch in image.launches:
@@ -175,7 +172,7 @@ def _x86_text(code: bytes, entry: int) -> str:
     return "\n".join([*constants, disassembly(code, entry)])
 
 
-def _x86_memory(image: Image) -> list[str]:
+def _x86_memory(image: Module) -> list[str]:
     lines = [f"arena {image.arena_bytes}, scratch {image.scratch_bytes}, weights "
              f"{image.weights_bytes} bytes, {image.steady} launches at binding, {image.changing} "
              f"when {sorted(image.held)} change, work {image.work_seconds:.6g} s"]
@@ -185,7 +182,7 @@ def _x86_memory(image: Image) -> list[str]:
             lines.append(_call(launch.operation, launch.attributes, operands,
                                _place(launch.result), launch.region))
             continue
-        pointers = ", ".join(f"{kind} {at}" for kind, at in launch.pointers)
+        pointers = ", ".join(f"{kind} {at}" for kind, at in _pointers(launch))
         lines.append(f"{launch.region}: function {launch.function}, tiles {launch.first} to "
                      f"{launch.tiles}, {pointers}" + ", barrier" * launch.barrier)
     for kind, places in (("input", image.inputs), ("output", image.outputs)):
@@ -193,13 +190,14 @@ def _x86_memory(image: Image) -> list[str]:
     return lines + _rows(image.rows)
 
 
-def _x86_weights(image: Image) -> list[str]:
+def _x86_weights(image: Module) -> list[str]:
     lines = [f"{len(image.constants)} bytes of constants {_digest(image.constants)}"]
     for number, slot in enumerate(image.slots):
         form = slot.winograd
+        packing = slot.packing or CodePacking(-1, 0)
         lines.append(
             f"slot {number} {slot.kind} {slot.name}: {slot.bytes} bytes, from {slot.start} as "
-            f"{slot.dtype}, function {slot.function}, {slot.panels} panels"
+            f"{slot.dtype}, function {packing.function}, {packing.panels} panels"
             + (f", F({form.size}) {'folded ' * form.folded}of {form.shape} {form.strides}"
                if form else ""))
     return lines
@@ -210,27 +208,23 @@ def _x86_weights(image: Image) -> list[str]:
 
 def _for_gpu(graph: Graph, setting: Setting, held: tuple[str, ...], weights: Mapping[str, str],
              detail: bool) -> Lines:
-    gpu, texts = GPUS[setting.target], {}
-
-    def emit(program: GroupProgram) -> Module:
-        code, texts[code] = _emitted(program, gpu)
-        return Module.of(program, code)
-
-    recipe = DeviceRecipe(graph, setting.precision, held, _limits(gpu),
-                          tuple(sorted(weights.items())))
+    gpu, target, bounds = GPUS[setting.target], _target(setting), _bounds(setting)
+    options = _options(graph, setting, held, weights)
     partition = []
-    for region in recipe.partition()[0].regions:
+    for region in partitioned(graph, target, bounds, options)[0].regions:
         if isinstance(region, HostRegion):
             partition.append(f"host {region.scope}: {region.operation}, {region.flops} flops")
         else:
             partition += [f"{region.kernel.form} {region.scope}: {region.flops} flops",
                           *str(region.kernel).splitlines()]
-    plan, code = plan_of(recipe, emit), []
-    for number, module in enumerate(plan.programs):
-        code += _code(f"program {number} {module.name}, groups {module.groups} of {module.size}, "
-                      f"subgroups of {module.subgroup}", module.code, texts[module.code], detail)
+    plan, code = module_of(graph, target, bounds, options), []
+    for number, shader in enumerate(plan.shaders):
+        made = plan.code_of(number)
+        code += _code(f"program {number} {shader.name}, groups {shader.groups} of {shader.size}, "
+                      f"subgroups of {shader.subgroup}", made,
+                      lambda made=made: _text(gpu, made), detail)
         code += [f"  binding of {b.bytes} bytes, by {b.item_bytes}" + ", read" * b.reads
-                 + ", written" * b.writes for b in module.bindings]
+                 + ", written" * b.writes for b in shader.bindings]
     return {"partition": partition, **_described(plan.regions), "code": code,
             "memory": _gpu_memory(plan), "weights": _gpu_weights(plan)}
 
@@ -251,15 +245,21 @@ def _emitted(program: GroupProgram, gpu: Gpu) -> tuple[bytes, Callable[[], str]]
     return code, lambda: f"{program}\n{spirv.listing(code)}"
 
 
-def _gpu_memory(plan: DevicePlan) -> list[str]:
+def _text(gpu: Gpu, code: bytes) -> str:
+    """Code in the language of a device, made readable."""
+    return code.decode() if gpu.language == "wgsl" else spirv.listing(code)
+
+
+def _gpu_memory(plan: Module) -> list[str]:
     lines = [f"arena {plan.arena_bytes}, weights {plan.weights_bytes} bytes, {plan.steady} "
              f"launches at binding, {plan.changing} when {sorted(plan.held)} change"]
     for launch in plan.launches:
-        if isinstance(launch, DeviceLaunch):
-            operands = ", ".join(" ".join(map(str, each)) for each in launch.operands)
-            lines.append(f"{launch.region}: program {launch.program}, {operands}")
+        if not isinstance(launch, HostCall):
+            operands = ", ".join(f"{kind} {at}" if kind == "arena" else f"{kind} {number} {at}"
+                                 for kind, number, at in launch.operands)
+            lines.append(f"{launch.region}: program {launch.function}, {operands}")
             continue
-        given = [_stored(each) if isinstance(each, Stored) else f"slot {each[0]} {_place(each[1])}"
+        given = [_stored(each.place) if each.slot < 0 else f"slot {each.slot} {_place(each.place)}"
                  for each in launch.operands]
         lines.append(_call(launch.operation, launch.attributes, given, _stored(launch.result),
                            launch.region))
@@ -268,14 +268,16 @@ def _gpu_memory(plan: DevicePlan) -> list[str]:
     return lines + _rows(plan.rows)
 
 
-def _gpu_weights(plan: DevicePlan) -> list[str]:
+def _gpu_weights(plan: Module) -> list[str]:
     lines = []
     for number, slot in enumerate(plan.slots):
-        form = slot.packed
+        packing, size = slot.packing, np.dtype(DTYPES[slot.stored or slot.dtype]).itemsize
+        form = packing and packing.layout
+        shape, strides = (packing.shape, packing.strides) if packing else ((), ())
         lines.append(
             f"slot {number} {slot.name or 'constant ' + _digest(plan.constants)}: "
-            f"{slot.elements} of {slot.stored} from {slot.start} as {slot.dtype}, {slot.shape} "
-            f"{slot.strides}" + ", for the host" * slot.host
+            f"{slot.bytes // size} of {slot.stored or slot.dtype} from {slot.start} as "
+            f"{slot.dtype}, {shape} {strides}" + ", for the host" * slot.host
             + (f", packed to {form.rows} rows, {form.parts} parts of {form.columns} {form.dtype} "
                f"from {form.o} by {form.c} by {form.taps}" if form else ""))
     return lines
@@ -286,27 +288,48 @@ def _gpu_weights(plan: DevicePlan) -> list[str]:
 
 def _spaces(graph: Graph, setting: Setting) -> Iterable[tuple]:
     """Each kernel of a graph, its schedules, and what gives the code of one."""
+    target, bounds = _target(setting), _bounds(setting)
+    options = _options(graph, setting)
+    regions = partitioned(graph, target, bounds, options)[0].regions
+    for kernel in (each.kernel for each in regions if not isinstance(each, HostRegion)):
+        if setting.target in LEVELS:
+            first = choose(kernel, bounds, setting.precision)
+            yield (kernel, space(kernel, bounds, first, algorithms=True),
+                   lambda schedule, kernel=kernel: [
+                       (step.code.bytes, lambda step=step: _x86_text(
+                           step.code.bytes, step.code.entry))
+                       for step in target.lower(kernel, schedule, bounds).steps])
+        elif kernel.form == "contraction":
+            yield (kernel, list(gpu_schedules(kernel, bounds, setting.precision)),
+                   lambda schedule, kernel=kernel: [
+                       _emitted(step, GPUS[setting.target])
+                       for step in target.lower(kernel, schedule, bounds).steps])
+
+
+# ---------------------------------------------------------------------- what a setting is
+
+
+def _target(setting: Setting) -> Target:
     if setting.target in LEVELS:
-        chosen = level(setting.target)
-        bounds = x86_limits(chosen, THREADS, L1_BYTES, L2_BYTES)
-        for region in x86_regions(graph, setting.precision, (), {})[1].regions:
-            if not isinstance(region, HostRegion):
-                first = choose(region.kernel, bounds, setting.precision)
-                yield (region.kernel, space(region.kernel, bounds, first, algorithms=True),
-                       lambda schedule, kernel=region.kernel: [
-                           (step.code.bytes, lambda step=step: _x86_text(
-                               step.code.bytes, step.code.entry))
-                           for step in lower_for_x86(kernel, schedule, chosen).steps])
-        return
-    gpu = GPUS[setting.target]
-    bounds = _limits(gpu)
-    for region in gpu_regions(graph, setting.precision, (), {}).regions:
-        if not isinstance(region, HostRegion) and region.kernel.form == "contraction":
-            yield (region.kernel,
-                   list(gpu_schedules(region.kernel, bounds, setting.precision)),
-                   lambda schedule, kernel=region.kernel: [
-                       _emitted(step, gpu)
-                       for step in lower_for_gpu(kernel, schedule, bounds).steps])
+        return TARGETS[setting.target]
+    language = GPUS[setting.target].language
+    return TARGETS["wgsl without immediates" if language == "wgsl" else language]
+
+
+def _bounds(setting: Setting) -> Limits | GroupLimits:
+    if setting.target in LEVELS:
+        return x86_limits(level(setting.target), THREADS, L1_BYTES, L2_BYTES)
+    return _limits(GPUS[setting.target])
+
+
+def _options(graph: Graph, setting: Setting, held: tuple[str, ...] = (),
+             weights: Mapping[str, str] = all_options.ALL_F32) -> all_options.Options:
+    return all_options.Options(setting.precision, held, THREADS, tuple(sorted(weights.items())))
+
+
+def _pointers(launch) -> list[tuple[str, int]]:
+    """The kind of each operand, and where it is in the arena, or its slot."""
+    return [(kind, at if kind == "arena" else number) for kind, number, at in launch.operands]
 
 
 # ---------------------------------------------------------------------- lines
@@ -348,8 +371,8 @@ def _place(place: Place) -> str:
     return f"{place.dtype} {place.shape} {place.strides} at {place.offset}"
 
 
-def _stored(stored: Stored) -> str:
-    return f"{_place(stored.place)} for {stored.dtype}"
+def _stored(place: Place) -> str:
+    return f"{_place(place)} for {place.known_as}"
 
 
 def _rows(rows: Mapping[str, int]) -> list[str]:

@@ -14,7 +14,7 @@ from smalti.errors import VerificationError
 from smalti.graph import Graph, Node, evaluate, show
 from smalti.graph.folding import FOLDED_ELEMENTS_MAX
 from smalti.models import SD15, unet_graph
-from smalti.rewrite import PASSES, Pass, pipeline, rewrite
+from smalti.rewrite import PASSES, GraphPass, pipeline, rewrite
 from smalti.rewrite.folding import fold_constants
 from smalti.rewrite.liveness import remove_dead_nodes
 from smalti.rewrite.sharing import share_equal_nodes
@@ -148,7 +148,7 @@ def test_a_pass_that_breaks_the_graph_is_named(function, words, monkeypatch) -> 
     y = x + 1.0
     with g.scope("block.7"):
         g.output("y", g.apply("exp", y))
-    monkeypatch.setattr(pipeline, "PASSES", (*PASSES, Pass("wrong", function)))
+    monkeypatch.setattr(pipeline, "PASSES", (*PASSES, GraphPass("wrong", function)))
     with pytest.raises(VerificationError) as caught:
         rewrite(g)
     assert words in str(caught.value)

@@ -55,10 +55,10 @@ def test_alternatives_of_all_regions_at_once_change_no_byte(name: str) -> None:
     expected = program.run(INPUTS)["y"]
     limit = limits(level(name), 2, cpu().l1_bytes, cpu().l2_bytes)
     spaces = [space(kernel, limit, parse(info.schedule))
-              for kernel, info in zip(kernels, program.image.regions, strict=True)]
+              for kernel, info in zip(kernels, program.module.regions, strict=True)]
     assert max(map(len, spaces)) > 8
     for turn in range(4):
-        others = {region: Alternative(program.image, region, kernels[region],
+        others = {region: Alternative(program.module, region, kernels[region],
                                      members[(37 * turn + 1) % len(members)], WEIGHTS.__getitem__)
                   for region, members in enumerate(spaces)}
         assert program.run(INPUTS, others)["y"].tobytes() == expected.tobytes()
@@ -73,13 +73,13 @@ def test_alternatives_of_all_regions_at_once_change_no_byte(name: str) -> None:
 
 def test_another_arithmetic_is_told_by_its_bytes() -> None:
     program, kernels = bound(LEVELS[-1])
-    first = parse(program.image.regions[0].schedule)
+    first = parse(program.module.regions[0].schedule)
     assert first.winograd_size == 4
     limit = limits(level(LEVELS[-1]), 2)
     other = next(s for s in space(kernels[0], limit, first, algorithms=True)
                  if s.winograd_size == 2)
     assert arithmetic(kernels[0], other) != arithmetic(kernels[0], first)
-    made = Alternative(program.image, 0, kernels[0], other, WEIGHTS.__getitem__)
+    made = Alternative(program.module, 0, kernels[0], other, WEIGHTS.__getitem__)
     expected = program.run(INPUTS)["y"]
     outputs, beside = program.run_beside(INPUTS, {0: made})
     assert not beside[0].same and outputs["y"].tobytes() == expected.tobytes()
@@ -89,10 +89,10 @@ def test_another_arithmetic_is_told_by_its_bytes() -> None:
 def test_weights_in_another_layout_have_to_be_read() -> None:
     program, kernels = bound(LEVELS[0])
     product = next(n for n, kernel in enumerate(kernels) if kernel.form == "contraction" and n)
-    now = parse(program.image.regions[product].schedule)
-    Alternative(program.image, product, kernels[product], replace(now, tile_x=5))
+    now = parse(program.module.regions[product].schedule)
+    Alternative(program.module, product, kernels[product], replace(now, tile_x=5))
     with pytest.raises(IllegalSchedule, match="read again"):
-        Alternative(program.image, product, kernels[product],
+        Alternative(program.module, product, kernels[product],
                     replace(now, vectors=3 - now.vectors, rows=2))
 
 
@@ -106,8 +106,8 @@ def test_the_driver_is_made_once_however_many_ask_first() -> None:
 def test_results_that_nobody_writes_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     program, kernels = bound(LEVELS[-1])
     program.run(INPUTS)
-    now = parse(program.image.regions[0].schedule)
-    idle = Alternative(program.image, 0, kernels[0], now)
+    now = parse(program.module.regions[0].schedule)
+    idle = Alternative(program.module, 0, kernels[0], now)
     assert program.run_beside(INPUTS, {0: idle})[1][0].same
     monkeypatch.setattr(idle, "rows", lambda pointers: [])
     expected = program.run(INPUTS)["y"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from built_modules import built
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from mixed_graphs import mixed_graphs
@@ -15,12 +16,13 @@ from tiny_programs import MODELS, arrays
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits
+from smalti.compiler import passes
+from smalti.compiler.encode import to_bytes
 from smalti.errors import InputError, NumericsError
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES
 from smalti.models import vae_decoder_graph
-from smalti.runtime import compiler
-from smalti.runtime.compiler import build_image, compile_graph
+from smalti.runtime.compilation import compile_graph
 from smalti.runtime.program import NativeProgram
 
 EXAMPLES = 40
@@ -34,7 +36,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def native(graph: Graph, name: str, threads: int = 1, precision: str = "f32") -> NativeProgram:
     """A program without looking at the cache."""
-    image = build_image(graph, level(name), limits(level(name), threads), precision)
+    image = built(graph, level(name), limits(level(name), threads), precision)
     return NativeProgram(image, threads)
 
 
@@ -74,7 +76,7 @@ def test_bf16_halves_what_is_stored(name: str) -> None:
     x = g.apply("mat_mul", g.input("x", (64, 512)), g.parameter("w", (512, 512)))
     g.output("y", g.apply("mat_mul", x, g.parameter("v", (512, 16))))
     programs = [native(g, name, 1, precision) for precision in ("f32", "bf16")]
-    f32, bf16 = (program.image for program in programs)
+    f32, bf16 = (program.module for program in programs)
     assert bf16.weights_bytes == pytest.approx(f32.weights_bytes / 2, rel=1e-2)
     assert f32.arena_bytes - bf16.arena_bytes == 2 * 64 * 512
     assert [p.results[0].dtype for p in bf16.regions] == ["bf16", "f32"]
@@ -107,12 +109,12 @@ def test_weights_held_as_halves_change_no_bit_of_the_result(dtype: str, name: st
     graph, at = mixed_readers(), (level(name), limits(level(name), 2))
     inputs, parameters = arrays(graph)
     parameters = {n: a.astype(DTYPES[dtype]) for n, a in parameters.items()}
-    f32 = NativeProgram(build_image(graph, *at, "f32"), 2)
-    halves = NativeProgram(build_image(graph, *at, "f32",
+    f32 = NativeProgram(built(graph, *at, "f32"), 2)
+    halves = NativeProgram(built(graph, *at, "f32",
                                        weights=dict.fromkeys(parameters, dtype)), 2)
     for program in (f32, halves):
         program.bind(parameters.__getitem__)
-    held = {slot.name: slot.dtype for slot in halves.image.slots if slot.name}
+    held = {slot.name: slot.dtype for slot in halves.module.slots if slot.name}
     assert held == dict.fromkeys(parameters, dtype)
     wide = {n: a.astype(np.float32) for n, a in parameters.items()}
     expected = evaluate(graph, inputs, wide)["y"]
@@ -126,7 +128,7 @@ def test_weights_held_as_halves_take_half_the_memory() -> None:
     g = Graph("wide")
     x = g.apply("mat_mul", g.input("x", (64, 512)), g.parameter("w", (512, 512)))
     g.output("y", x + g.parameter("b", (512,)))
-    f32, f16 = (compile_graph(g, threads=1, weights=weights).image.weights_bytes
+    f32, f16 = (compile_graph(g, threads=1, weights=weights).module.weights_bytes
                 for weights in ({}, {"w": "f16", "b": "f16"}))
     assert f16 == pytest.approx(f32 / 2, rel=1e-2)
 
@@ -211,7 +213,7 @@ def test_an_unknown_stage_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_progress_counts_the_kernels() -> None:
     graph, seen = MODELS["decoder"](), []
     program = compile_graph(graph, threads=1, progress=lambda *step: seen.append(step))
-    count = len(program.image.regions)
+    count = len(program.module.regions)
     assert seen == [(n + 1, count) for n in range(count)]
 
 
@@ -222,8 +224,8 @@ def test_the_second_time_the_cache_has_it(own_cache: Path, monkeypatch: pytest.M
     def never(*_) -> None:
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr("smalti.runtime.compiler.build_image", never)
-    assert compile_graph(small(), threads=1, target="avx2").image == first.image
+    monkeypatch.setattr("smalti.runtime.recipe.compiled", never)
+    assert compile_graph(small(), threads=1, target="avx2").module == first.module
     for other in ({"threads": 2}, {"target": LEVELS[-1]}):
         with pytest.raises(AssertionError, match="compiled again"):
             compile_graph(small(), **{"threads": 1, "target": "avx2", **other})
@@ -236,7 +238,7 @@ def test_equal_kernels_are_compiled_once() -> None:
         with g.scope(number):
             x = g.apply("conv", x, g.parameter("w", (8, 8, 3, 3)), pads=(1, 1, 1, 1))
     g.output("y", x)
-    image = native(g, "avx2").image
+    image = native(g, "avx2").module
     assert len(image.launches) == len(image.regions) == 5
     # the first reads the input, the last writes the output, all in the same strides: one function
     # computes, one packs
@@ -244,7 +246,7 @@ def test_equal_kernels_are_compiled_once() -> None:
 
 
 def test_compiling_twice_gives_the_same_bytes() -> None:
-    images = [native(MODELS["decoder"](), LEVELS[-1]).image.to_bytes() for _ in range(2)]
+    images = [to_bytes(native(MODELS["decoder"](), LEVELS[-1]).module) for _ in range(2)]
     assert images[0] == images[1]
 
 
@@ -258,7 +260,7 @@ def test_memory_is_used_again() -> None:
         x = g.apply("conv", x, g.parameter(f"w{number}", (8, 8, 5, 5)), pads=(2, 2, 2, 2))
     g.output("y", x)
     one = 4 * 8 * 32 * 32
-    assert 2 * one <= native(g, "avx2").image.arena_bytes < 2.2 * one
+    assert 2 * one <= native(g, "avx2").module.arena_bytes < 2.2 * one
 
 
 def test_a_residual_is_added_in_its_place() -> None:
@@ -270,7 +272,7 @@ def test_a_residual_is_added_in_its_place() -> None:
         first = first + g.apply("conv", h, g.parameter(f"u{number}", (8, 8, 3, 3)),
                                 pads=(1, 1, 1, 1))
     g.output("y", first)
-    image = native(g, "avx2").image
+    image = native(g, "avx2").module
     assert len({region.results[0].offset for region in image.regions[::2]}) == 1
     inputs, parameters = arrays(g)
     program = native(g, "avx2", 2)
@@ -334,15 +336,15 @@ def test_programs_that_compute_nothing_or_give_what_they_were_given() -> None:
     g = Graph("identity")
     g.output("y", g.input("x", (3,)) + 0.0)
     program = native(g, LEVELS[0])
-    assert not program.image.launches
+    assert not program.module.launches
     assert program.run({"x": np.arange(3)})["y"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 def test_weights_beyond_the_budget_are_transformed_by_each_run(
         precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "GROWTH_BYTES_MIN", 0)
-    monkeypatch.setattr(compiler, "GROWTH_MAX", 0.35)
+    monkeypatch.setattr(passes, "GROWTH_BYTES_MIN", 0)
+    monkeypatch.setattr(passes, "GROWTH_MAX", 0.35)
     g = Graph("chain")
     x = g.input("x", (1, 32, 48, 48))
     for name in "ab":
@@ -350,7 +352,7 @@ def test_weights_beyond_the_budget_are_transformed_by_each_run(
     g.parameter("other", (100_000 if precision == "f32" else 250_000,))  # room for one of the two
     g.output("y", x)
     inputs, parameters = arrays_for(g)
-    image = build_image(g, level("avx2"), limits(level("avx2"), 2), precision)
+    image = built(g, level("avx2"), limits(level("avx2"), 2), precision)
     chosen = [region.schedule for region in image.regions if region.form == "contraction"]
     assert ["transformed='run'" in schedule for schedule in chosen] == [False, True]
     program = NativeProgram(image, 2)

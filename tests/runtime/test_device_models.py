@@ -49,7 +49,7 @@ def agreeing(gpu: Gpu, graph: Graph, precision: str, inputs: dict, parameters: d
 def test_models(gpu: Gpu, model: str, precision: str) -> None:
     graph = MODELS[model]()
     program = agreeing(gpu, graph, precision, *arrays(graph))
-    assert not any(region.form == "host" for region in program.plan.regions)
+    assert not any(region.form == "host" for region in program.module.regions)
 
 
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])

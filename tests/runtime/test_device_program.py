@@ -11,11 +11,13 @@ import pytest
 from interpreted_gpu import InterpretedGpu
 
 from smalti import machine
+from smalti.compiler.encode import from_bytes, to_bytes
+from smalti.compiler.module import HostCall, Launch
+from smalti.compiler.select import Selection
 from smalti.errors import DeviceLostError, DeviceMemoryError, InputError, NumericsError
 from smalti.graph import Graph, evaluate
-from smalti.runtime import choice, device_compiler
+from smalti.runtime import choice
 from smalti.runtime.device_compiler import compile_for
-from smalti.runtime.device_plan import DeviceCall, DeviceLaunch, DevicePlan
 from smalti.runtime.device_program import SMALL_BYTES
 from smalti.runtime.devices import Device
 from smalti.runtime.gpu import Copy
@@ -59,7 +61,7 @@ def test_launches_are_recorded_once() -> None:
     parts = next(iter(part for part in program._parts.values() if part))
     before = gpu.launched
     program.run({"x": numbers(2, 3, 8, 4)})
-    assert gpu.launched - before == len(program.plan.launches)
+    assert gpu.launched - before == len(program.module.launches)
     assert next(iter(part for part in program._parts.values() if part)) is parts
 
 
@@ -166,7 +168,7 @@ def test_halves_are_how_values_are_stored(precision: str, error: float) -> None:
     found, expected = program.run({"x": x})["y1"], np.exp(2 * np.tanh(np.cumsum(np.tanh(x), 0)))
     off = np.abs(found / expected - 1).max()
     assert off < 4 * error and (off > 1e-5) == (precision != "f32")
-    stored = {place.dtype for region in program.plan.regions for place in region.results}
+    stored = {place.dtype for region in program.module.regions for place in region.results}
     assert stored == {"f32", precision}
 
 
@@ -244,7 +246,7 @@ def test_streamed_weights_give_the_same_bytes(kind: str, request: pytest.Fixture
         assert {each.source for each in copies} == outside
         assert len(outside) == {None: 0, SMALL_BYTES: 2, 0: 3}[most]
         seconds = program.profile({"x": x})
-        assert seconds.shape == (len(program.plan.regions),)
+        assert seconds.shape == (len(program.module.regions),)
     assert len({each for pair in found for each in pair}) == 1
 
 
@@ -284,7 +286,7 @@ def test_a_known_device_is_expected_to_take_as_long_as_its_vendors_library() -> 
     program.bind({"w": np.ones((80, 96), np.float32)})
     expected = program._expected()
     line = machine.device("rtx_4060")
-    assert sorted(expected) == list(range(len(program.plan.regions)))
+    assert sorted(expected) == list(range(len(program.module.regions)))
     assert expected[0].seconds == pytest.approx(
         1e-6 * machine.estimate(replace(line, matrix={}), "mat_mul", m=64, n=96, k=80).microseconds)
     text = program.explain(all=True)
@@ -295,7 +297,7 @@ def test_a_known_device_is_expected_to_take_as_long_as_its_vendors_library() -> 
     program.run({"x": np.ones((64, 80), np.float32)})
     launches = [launch for parts in program._parts.values() for part in parts
                 for launch in part.recording.launches]
-    regions = program.plan.regions
+    regions = program.module.regions
     assert sum(launch.seconds for launch in launches) == pytest.approx(10 * sum(
         max(region.flops / line.vector["f32"], region.bytes / line.bandwidth)
         for region in regions))
@@ -347,11 +349,11 @@ def test_a_result_that_lies_over_its_operand_is_known_to_the_driver() -> None:
     g = Graph("over")
     x = g.apply("cum_sum", g.input("x", (4, 8)), axis=1)
     g.output("y", g.apply("tanh", x))
-    plan = compile_for(InterpretedGpu(), g, precision="f32").plan
-    (launch,) = [each for each in plan.launches if isinstance(each, DeviceLaunch)]
-    program = plan.programs[launch.program]
+    plan = compile_for(InterpretedGpu(), g, precision="f32").module
+    (launch,) = [each for each in plan.launches if isinstance(each, Launch)]
+    shader = plan.shaders[launch.function]
     assert launch.operands[0] == launch.operands[1]
-    assert [(b.reads, b.writes) for b in program.bindings] == [(True, True), (False, True)]
+    assert [(b.reads, b.writes) for b in shader.bindings] == [(True, True), (False, True)]
 
 
 def mixed(width: int = 8) -> Graph:
@@ -377,15 +379,15 @@ def test_a_second_start_lowers_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path
         return program.run({"x": x})["y"].tobytes()
 
     expected = result(weights={"b": "f16"})
-    plan = compile_for(InterpretedGpu(), mixed(), precision="f32", weights={"b": "f16"}).plan
-    assert any(isinstance(each, DeviceCall) for each in plan.launches)
-    assert plan.to_bytes() == DevicePlan.from_bytes(plan.to_bytes()).to_bytes()
+    plan = compile_for(InterpretedGpu(), mixed(), precision="f32", weights={"b": "f16"}).module
+    assert any(isinstance(each, HostCall) for each in plan.launches)
+    assert from_bytes(to_bytes(plan)) == plan
 
     def never(*_: object) -> None:
         raise AssertionError("lowered again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(device_compiler, "lower", never)
+        patch.setattr(Selection, "lowered", never)
         assert result(weights={"b": "f16"}) == expected
         for other in (lambda: result(), lambda: compile_for(
                 InterpretedGpu(), mixed(), precision="f16", weights={"b": "f16"})):
@@ -400,6 +402,6 @@ def test_a_second_start_lowers_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path
 @pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-1], lambda data: data[:9],
                                     lambda data: data.replace(b"launches", b"lunches")])
 def test_a_damaged_plan_is_refused(damage: Callable[[bytes], bytes]) -> None:
-    data = compile_for(InterpretedGpu(), scaled(), precision="f32").plan.to_bytes()
+    data = to_bytes(compile_for(InterpretedGpu(), scaled(), precision="f32").module)
     with pytest.raises(InputError, match="compile it again"):
-        DevicePlan.from_bytes(damage(data))
+        from_bytes(damage(data))

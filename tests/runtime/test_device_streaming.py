@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from interpreted_gpu import Memory
 
+from smalti.codegen.shader import BufferUse
 from smalti.runtime.device_streaming import stage_bytes, streamed
-from smalti.runtime.gpu import Binding, Copy, Dispatch, Pipeline
+from smalti.runtime.gpu import Copy, Dispatch, Pipeline
 
 
 class Reader(Pipeline):
     def __init__(self, sizes: list[int]) -> None:
-        self.bindings = tuple(Binding(size, 4, writes=False) for size in sizes)
+        self.bindings = tuple(BufferUse(size, 4, writes=False) for size in sizes)
 
 
 def weights(count: int) -> list[Memory]:

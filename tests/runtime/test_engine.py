@@ -22,8 +22,8 @@ from smalti.codegen.x86.instructions import LEVELS as ALL_LEVELS
 from smalti.errors import CheckpointError, EngineError, InputError, OutputError
 from smalti.graph import Graph, evaluate, show
 from smalti.graph.quantised import FORMATS, quantised
-from smalti.runtime import compiler, engine
-from smalti.runtime.compiler import Recipe, compile_graph
+from smalti.runtime import engine, engine_writer, recipe
+from smalti.runtime.compilation import compile_graph, recipe_of
 from smalti.runtime.container import Container
 from smalti.runtime.devices import cpu
 from smalti.runtime.engine_file import EngineFile
@@ -51,7 +51,7 @@ def weights(seed: int = 0) -> dict[str, np.ndarray]:
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with code for every level, made with the first weights, which are not in it."""
     path = tmp_path_factory.mktemp("engine") / "small.smalti"
-    engine.save(Recipe.of(graph(), "f32", (), 1), path, targets=tuple(ALL_LEVELS),
+    engine_writer.save(recipe_of(graph(), "f32", (), 1), path, targets=tuple(ALL_LEVELS),
                 weights=weights())
     return path
 
@@ -63,7 +63,7 @@ def test_a_file_gives_the_same_bytes_as_the_program(path: Path, name: str, threa
     monkeypatch.setenv("SMALTI_TARGET", name)
     program = compile_graph(graph(), threads=1)
     loaded = smalti.load(path, threads=threads)
-    assert loaded.image.level == name and loaded.threads == threads
+    assert loaded.module.target == name and loaded.threads == threads
     for seed in (0, 1):
         program.bind(weights(seed))
         loaded.bind(weights(seed))
@@ -80,7 +80,7 @@ def test_a_file_keeps_what_weights_are_held_as(tmp_path: Path) -> None:
     x = {"x": np.ones((9, 128), np.float32)}
     for recompile in (False, True):
         loaded = smalti.load(tmp_path / "product.smalti", threads=1, recompile=recompile)
-        assert [slot.dtype for slot in loaded.image.slots] == ["f16"]
+        assert [slot.dtype for slot in loaded.module.slots] == ["f16"]
         np.testing.assert_array_equal(loaded.run(x)["y"], program.run(x)["y"])
 
 
@@ -135,9 +135,9 @@ def test_weights_held_as_halves_are_measured_as_halves(tmp_path: Path) -> None:
     g.output("y", g.apply("conv", x, g.parameter("w", (64, 64, 3, 3)), pads=(1, 1, 1, 1)))
     given = {"w": np.random.default_rng(0).standard_normal((64, 64, 3, 3)).astype(np.float16)}
     program = compile_graph(g, threads=1, weights={"w": "f16"})
-    assert any(slot.winograd and slot.dtype == "f16" for slot in program.image.slots)
+    assert any(slot.winograd and slot.dtype == "f16" for slot in program.module.slots)
     program.save(tmp_path / "a.smalti", weights=given)
-    assert smalti.load(tmp_path / "a.smalti", threads=1).image == program.image
+    assert smalti.load(tmp_path / "a.smalti", threads=1).module == program.module
 
 
 def test_nothing_is_compiled_when_a_file_is_loaded(path: Path,
@@ -145,14 +145,13 @@ def test_nothing_is_compiled_when_a_file_is_loaded(path: Path,
     def refuse(*arguments: object) -> None:
         raise AssertionError("compiled")
 
-    monkeypatch.setattr(compiler, "build_image", refuse)
-    monkeypatch.setattr(compiler, "lower", refuse)
+    monkeypatch.setattr(recipe, "compiled", refuse)
     smalti.load(path).bind(weights())
 
 
 def test_the_best_level_of_this_machine_is_taken(path: Path) -> None:
-    assert EngineFile(path).levels == tuple(ALL_LEVELS)
-    assert smalti.load(path).image.level == LEVELS[-1]
+    assert EngineFile(path).targets == tuple(ALL_LEVELS)
+    assert smalti.load(path).module.target == LEVELS[-1]
 
 
 @settings(max_examples=25, deadline=None)
@@ -169,7 +168,7 @@ def test_any_graph_comes_back(g: Graph, precision: str) -> None:
     for name, expected in program.run(inputs).items():
         np.testing.assert_array_equal(loaded.run(inputs)[name], expected)
     assert str(loaded.recipe.graph) == str(g)
-    assert loaded.image == program.image
+    assert loaded.module == program.module
 
 
 def test_operations_on_the_host_come_back(tmp_path: Path) -> None:
@@ -219,13 +218,13 @@ def test_merged_weights_take_the_place_of_others(path: Path, monkeypatch) -> Non
     program, base = smalti.load(path), weights()
     program.bind(base)
     first = program.run({"x": X})["y"]
-    image, places = program.image, [memory.ctypes.data for memory in program._weights]
+    image, places = program.module, [memory.ctypes.data for memory in program._weights]
     rng = np.random.default_rng(2)
     up, down = rng.standard_normal((16, 2), np.float32), rng.standard_normal((2, 72), np.float32)
     merged = {**base, "block.weight": base["block.weight"] + (up @ down).reshape(16, 8, 3, 3)}
-    monkeypatch.setattr(compiler, "build_image", None)
+    monkeypatch.setattr(recipe, "compiled", None)
     program.bind(lambda name: merged[name])
-    assert program.image is image
+    assert program.module is image
     assert [memory.ctypes.data for memory in program._weights] == places
     second = program.run({"x": X})["y"]
     np.testing.assert_allclose(second, evaluate(graph(), {"x": X}, merged)["y"], rtol=1e-4,
@@ -263,7 +262,7 @@ def test_a_file_without_code_for_this_machine_says_so_and_can_be_recompiled(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that has AVX-512, but not BF16."""
     path = tmp_path / "other.smalti"
-    engine.save(Recipe.of(graph(), "f32", (), 1), path, targets=("avx512_bf16",))
+    engine_writer.save(recipe_of(graph(), "f32", (), 1), path, targets=("avx512_bf16",))
     for name in ("avx512", "avx2"):
         other = replace(cpu(), name="other", features=tuple(ALL_LEVELS[name].needs))
         for module in (sys.modules[cpu.__module__], engine):
@@ -272,7 +271,7 @@ def test_a_file_without_code_for_this_machine_says_so_and_can_be_recompiled(
                                               f".*--target.*recompile=True"):
             smalti.load(path)
     program = smalti.load(path, recompile=True)
-    assert program.image.level == "avx2"
+    assert program.module.target == "avx2"
     program.bind(weights())
     np.testing.assert_allclose(program.run({"x": X})["y"],
                                evaluate(graph(), {"x": X}, weights())["y"], rtol=1e-4, atol=1e-3)
@@ -280,7 +279,7 @@ def test_a_file_without_code_for_this_machine_says_so_and_can_be_recompiled(
 
 def test_a_file_of_another_program_form_can_only_be_recompiled(path: Path, tmp_path: Path,
                                                                monkeypatch) -> None:
-    monkeypatch.setattr("smalti.compiler.module.MAGIC", b"SMALTI\0\xfe")
+    monkeypatch.setattr("smalti.compiler.encode.MAGIC", b"SMALTI\0\xfe")
     with pytest.raises(EngineError, match="not a program of this version"):
         smalti.load(path)
     monkeypatch.setenv("SMALTI_CACHE", str(tmp_path))
@@ -314,15 +313,15 @@ def test_sections_that_were_exchanged_are_refused(path: Path, tmp_path: Path) ->
 
     file, broken = Container(path), tmp_path / "broken.smalti"
     sections = {name: bytes(file.section(name)) for name in file.names()}
-    sections["image avx2"], sections["image avx512"] = (sections["image avx512"],
-                                                        sections["image avx2"])
+    sections["module avx2"], sections["module avx512"] = (sections["module avx512"],
+                                                          sections["module avx2"])
     write(broken, len(sections), ((n, [data], True) for n, data in sections.items()))
     with pytest.raises(EngineError, match="says that it is for"):
-        EngineFile(broken).image("avx2")
+        EngineFile(broken).module("avx2")
     sections["graph"] = show(graph(side=8)).encode()
     write(broken, len(sections), ((n, [data], True) for n, data in sections.items()))
     with pytest.raises(EngineError, match="avx512_bf16 has other inputs or outputs"):
-        EngineFile(broken).image("avx512_bf16")
+        EngineFile(broken).module("avx512_bf16")
     del sections["about"]
     write(broken, len(sections), ((n, [data], True) for n, data in sections.items()))
     with pytest.raises(EngineError, match="no section 'about'"):
@@ -389,6 +388,6 @@ def test_a_file_keeps_the_objective_of_its_schedules(tmp_path: Path) -> None:
     compile_graph(graph(), objective="throughput").save(path, targets=LEVELS[:1])
     for recompile in (False, True):
         found = smalti.load(path, recompile=recompile)
-        assert (found.recipe.objective, found.threads) == ("throughput", 1)
+        assert (found.recipe.options.objective, found.threads) == ("throughput", 1)
     with pytest.raises(InputError, match="known: latency"):
         smalti.compile(graph(), objective="speed")

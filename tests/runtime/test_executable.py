@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from smalti.codegen.x86.block import joined
 from smalti.errors import DeviceError
-from smalti.runtime.executable import Executable, joined
+from smalti.runtime.executable import Executable
 
 RETURN_42 = bytes.fromhex("b82a000000c3")  # mov eax, 42; ret
 RETURN_7 = bytes.fromhex("b807000000c3")

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from native_regions import relative_error
 
-from smalti.compiler.module import Image
+from smalti.compiler.encode import from_bytes, to_bytes
 from smalti.errors import InputError, NumericsError
 from smalti.graph import Graph, evaluate
 from smalti.graph.quantised import quantised
-from smalti.runtime.compiler import compile_graph
+from smalti.runtime.compilation import compile_graph
 from smalti.runtime.guard import ERROR_MAX, winograd_error
 from smalti.runtime.program import NativeProgram
 
@@ -102,7 +102,7 @@ def test_the_same_program_takes_other_weights_afterwards() -> None:
 
 
 def test_an_image_alone_refuses_what_it_cannot_compute() -> None:
-    image = Image.from_bytes(compile_graph(convolution(), threads=1).image.to_bytes())
+    image = from_bytes(to_bytes(compile_graph(convolution(), threads=1).module))
     with pytest.raises(NumericsError, match="too imprecise for the weights w"):
         NativeProgram(image, 1).bind(lambda name: normal(32, 32, 3, 3) * np.float32(1e-37))
 

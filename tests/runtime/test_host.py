@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from built_modules import built
 from native_regions import LEVELS, relative_error
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits
-from smalti.compiler.module import HostCall, Image
+from smalti.compiler.encode import from_bytes, to_bytes
+from smalti.compiler.module import HostCall
 from smalti.errors import InputError
 from smalti.graph import Graph, Value, evaluate
 from smalti.graph.operation import DTYPES, FLOATS, Type
 from smalti.rewrite.halves import widened
-from smalti.runtime.compiler import build_image, compile_graph
+from smalti.runtime.compilation import compile_graph
 from smalti.runtime.program import NativeProgram
 
 Arrays = dict[str, np.ndarray]
@@ -36,8 +38,8 @@ def arrays(graph: Graph) -> tuple[Arrays, Arrays]:
 
 def check(graph: Graph, name: str, threads: int = 1, precision: str = "f32") -> NativeProgram:
     """Assert that a program gives what the graph means, each time it runs."""
-    image = build_image(graph, level(name), limits(level(name), threads), precision)
-    program = NativeProgram(Image.from_bytes(image.to_bytes()), threads)
+    image = built(graph, level(name), limits(level(name), threads), precision)
+    program = NativeProgram(from_bytes(to_bytes(image)), threads)
     inputs, parameters = arrays(graph)
     program.bind(parameters.__getitem__)
     expected = evaluate(graph, inputs, parameters)
@@ -68,9 +70,9 @@ def between() -> Graph:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_kernels_run_before_and_behind_the_host(name: str, threads: int) -> None:
     program = check(between(), name, threads)
-    kinds = [isinstance(launch, HostCall) for launch in program.image.launches]
+    kinds = [isinstance(launch, HostCall) for launch in program.module.launches]
     assert kinds == [True, True, False, True, True, False]
-    assert program.image.steady == 2
+    assert program.module.steady == 2
     seconds = program.kernel_seconds()
     assert not seconds[:2].any() and (seconds[2:] > 0).all()
     assert program.timings["host"] > 0
@@ -85,7 +87,7 @@ def test_the_host_reads_no_values_that_are_stored_as_bf16(name: str) -> None:
     wide = g.apply("conv", g.apply("cast", double + double, to="f32"), w)
     g.output("y", g.apply("conv", wide * 2.0, w))
     program = check(g, name, precision="bf16")
-    stored = {(p.form, p.results[0].dtype) for p in program.image.regions}
+    stored = {(p.form, p.results[0].dtype) for p in program.module.regions}
     assert stored == {("map", "f32"), ("host", "f64"), ("host", "f32"), ("contraction", "bf16"),
                       ("contraction", "f32")}
 
@@ -112,7 +114,7 @@ def half(dtype: str) -> Graph:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_graphs_of_halves_are_native(name: str, dtype: str, threads: int) -> None:
     graph = half(dtype)
-    image = build_image(graph, level(name), limits(level(name), threads), "f32")
+    image = built(graph, level(name), limits(level(name), threads), "f32")
     program = NativeProgram(image, threads)
     assert "host" not in {region.form for region in image.regions}
     inputs, parameters = arrays(graph)
@@ -161,7 +163,7 @@ def quantized(dtype: str) -> Graph:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_integers_between_layers_are_native(name: str, dtype: str, threads: int) -> None:
     program = check(quantized(dtype), name, threads)
-    assert "host" not in {region.form for region in program.image.regions}
+    assert "host" not in {region.form for region in program.module.regions}
 
 
 def test_explain_says_what_the_host_does_and_why() -> None:
@@ -169,7 +171,8 @@ def test_explain_says_what_the_host_does_and_why() -> None:
     text = program.explain(all=True)
     assert "between: 2 kernels, 4 operations on the host" in text
     assert "host: no kernel computes cast on i64" in text
-    assert text.count("once, when weights are bound") == 2
+    rows = text[text.index("    0  "):]  # behind the summary, which counts them
+    assert rows.count("once, when weights are bound") == 2
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -215,7 +218,7 @@ def test_rows_by_64_bit_numbers_are_native_and_checked(name: str) -> None:
     i, table = g.input("i", (2, 5), "i64"), g.parameter("table", (7, 24))
     g.output("y", g.apply("gather", table, i) * 2.0)
     program = check(g, name)
-    assert [region.form for region in program.image.regions] == ["map"]
+    assert [region.form for region in program.module.regions] == ["map"]
     for wrong in (7, -1, 1 << 32):
         with pytest.raises(InputError, match="rows 0 to 6"):
             program.run({"i": np.full((2, 5), wrong)})
@@ -237,7 +240,8 @@ def test_what_depends_on_held_inputs_waits_for_a_change() -> None:
     double = g.apply("cast", kept, to="f64")
     g.output("y", x + g.apply("cast", double * double, to="f32"))
     program = compile_graph(g, threads=1, held=("kept",))
-    assert (program.image.steady, program.image.changing, len(program.image.launches)) == (0, 3, 4)
+    module = program.module
+    assert (module.steady, module.changing, len(module.launches)) == (0, 3, 4)
     ones = np.ones(8, np.float32)
     for kept_value in (2.0, 2.0, 3.0):
         found = program.run({"x": ones, "kept": kept_value * ones})["y"]

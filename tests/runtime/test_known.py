@@ -37,7 +37,7 @@ def product() -> Graph:
 def first():
     """The kernel of the graph, and what is chosen without a store."""
     (region,) = partition(product()).regions
-    return region.kernel, parse(compiled().image.regions[0].schedule)
+    return region.kernel, parse(compiled().module.regions[0].schedule)
 
 
 def compiled():
@@ -58,23 +58,23 @@ def test_the_best_known_schedule_is_used_and_kept_in_the_cache(
     store().note(scope(LEVEL, 1, "f32"), str(kernel),
                  [MeasuredSchedule(str(other), 1.0, 0.9, True)])
     found = compiled()
-    assert found.image.regions[0].schedule == str(other)
+    assert found.module.regions[0].schedule == str(other)
     assert np.array_equal(run(found), before)
-    monkeypatch.setattr("smalti.runtime.compiler.build_image", None)
-    assert compiled().image.regions[0].schedule == str(other)
+    monkeypatch.setattr("smalti.runtime.recipe.compiled", None)
+    assert compiled().module.regions[0].schedule == str(other)
     store().note(scope(LEVEL, 1, "f32"), "another kernel",
                  [MeasuredSchedule(str(other), 1.0, 0.9, True)])
-    assert compiled().image.regions[0].schedule == str(other), "other kernels change nothing"
+    assert compiled().module.regions[0].schedule == str(other), "other kernels change nothing"
 
 
 def test_what_was_not_verified_or_cannot_be_applied_is_not_used() -> None:
     kernel, chosen = first()
     best = MeasuredSchedule(str(replace(chosen, tile_x=7)), 1.0, 0.9, False)
     store().note(scope(LEVEL, 1, "f32"), str(kernel), [best])
-    assert compiled().image.regions[0].schedule == str(chosen)
+    assert compiled().module.regions[0].schedule == str(chosen)
     illegal = MeasuredSchedule(str(replace(chosen, rows=31)), 1.0, 0.8, True)
     store().note(scope(LEVEL, 1, "f32"), str(kernel), [illegal])
-    assert compiled().image.regions[0].schedule == str(chosen)
+    assert compiled().module.regions[0].schedule == str(chosen)
 
 
 def test_bytes_stay_what_they_are() -> None:
@@ -83,4 +83,4 @@ def test_bytes_stay_what_they_are() -> None:
     other = replace(chosen, weights="bf16", algorithm=Direct())
     store().note(scope(LEVEL, 1, "f32"), str(kernel),
                  [MeasuredSchedule(str(other), 1.0, 0.5, True)])
-    assert compiled().image.regions[0].schedule == str(chosen)
+    assert compiled().module.regions[0].schedule == str(chosen)

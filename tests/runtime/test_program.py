@@ -16,7 +16,7 @@ from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES
 from smalti.runtime import engine
-from smalti.runtime.compiler import compile_graph
+from smalti.runtime.compilation import compile_graph
 from smalti.runtime.interface import Program
 from smalti.runtime.program import NativeProgram
 from smalti.runtime.reference import ReferenceProgram
@@ -84,8 +84,8 @@ def test_other_weights_without_compiling_again(kind: str, monkeypatch: pytest.Mo
     def never(*_, **__) -> None:
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr("smalti.runtime.compiler.build_image", never)
-    monkeypatch.setattr("smalti.runtime.compiler.lower", never)
+    monkeypatch.setattr("smalti.runtime.recipe.compiled", never)
+    monkeypatch.setattr("smalti.compiler.select.Selection.lowered", never)
     first = program.run(INPUTS)["y"]
     program.bind(weights(1).__getitem__)
     second = program.run(INPUTS)["y"]
@@ -103,7 +103,7 @@ def normalised() -> Graph:
 
 def test_what_depends_on_weights_only_is_computed_when_they_are_bound() -> None:
     program = compile_graph(normalised(), threads=2)
-    assert isinstance(program, NativeProgram) and program.image.steady == 2
+    assert isinstance(program, NativeProgram) and program.module.steady == 2
     x = {"x": np.linspace(-9, 9, 60, dtype=np.float32).reshape(1, 3, 4, 5)}
     for seed in (0, 1, 0):
         rng = np.random.default_rng(seed)
@@ -146,8 +146,8 @@ def test_what_depends_on_held_inputs_only_is_computed_when_they_change(
             expected = evaluate(graph, inputs, parameters)["y"]
             found = program.run(inputs)["y"]
             assert np.abs(found - expected).max() <= allowed * np.abs(expected).max()
-    assert program.image.changing and (program.seconds[:program.image.changing] == 0).all()
-    assert program.seconds[program.image.changing:].sum() > 0
+    assert program.module.changing and (program.seconds[:program.module.changing] == 0).all()
+    assert program.seconds[program.module.changing:].sum() > 0
     parameters["k"] = parameters["k"][::-1].copy()
     for again in (program.bind, lambda read: (program.release(), program.bind(read))):
         again(parameters.__getitem__)
@@ -393,18 +393,18 @@ def test_explain_tells_everything_of_every_kernel() -> None:
     assert max(map(len, after.splitlines())) <= 80
     assert f"{len(program.recipe.graph.nodes)} operations of a graph became" in after
     flat = " ".join(after.split())
-    for number, region in enumerate(program.image.regions):
+    for number, region in enumerate(program.module.regions):
         (start,) = re.findall(rf"^ +{number}  {region.form}.*$", after, re.M)
         assert region.scope in start
         assert region.schedule in flat and f"fusion ends here: {region.reason}" in flat
-    assert after.count(" GFLOP/s") == len(program.image.regions) + 1
-    assert set(program.timings) == {region.form for region in program.image.regions}
+    assert after.count(" GFLOP/s") == len(program.module.regions) + 1
+    assert set(program.timings) == {region.form for region in program.module.regions}
     assert sum(program.timings.values()) == pytest.approx(float(program.seconds.sum()))
 
 
 def test_memory_is_told_before_it_is_used() -> None:
     program = make("native", bound=False)
-    assert program.arena_bytes >= program.image.arena_bytes + 2 * program.image.scratch_bytes
+    assert program.arena_bytes >= program.module.arena_bytes + 2 * program.module.scratch_bytes
     assert program._arena is None and program._weights is None
 
 
@@ -413,7 +413,7 @@ def test_memory_is_told_before_it_is_used() -> None:
 
 def test_without_a_code_generator_the_reference_runs_and_says_so_once(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smalti.runtime.compiler.best_level", lambda: None)
+    monkeypatch.setattr("smalti.runtime.compilation.best_level", lambda: None)
     monkeypatch.setattr(ReferenceProgram, "_said", False)
     with pytest.warns(RuntimeWarning, match="numpy reference, which is many times slower") as seen:
         programs = [compile_graph(graph()) for _ in range(2)]

@@ -54,7 +54,7 @@ def test_results_are_the_same_bytes_in_any_memory(expected, share: float, held) 
 
 
 def test_no_plan_where_all_fits_and_few_slots_stay_where_little_does() -> None:
-    image = program(None).image
+    image = program(None).module
     assert planned(image, 2 * WHOLE) is None
     plans = [planned(image, int(share * WHOLE)) for share in (0.8, 0.3)]
     assert len(plans[0].resident) > len(plans[1].resident)

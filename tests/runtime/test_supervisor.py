@@ -46,7 +46,7 @@ class World:
         run, beside, make = NativeProgram.run, NativeProgram.run_beside, Alternative.__init__
 
         def cost(program: NativeProgram, others: dict) -> np.ndarray:
-            first = parse(program.image.regions[0].schedule)
+            first = parse(program.module.regions[0].schedule)
             now = others[0].schedule if 0 in others else first
             return np.array([min(now.tile_x, 1.5 * first.tile_x) / 100])
 
@@ -77,7 +77,7 @@ def test_faster_schedules_are_found_at_little_cost(monkeypatch: pytest.MonkeyPat
     expected = program.run(INPUTS)["y"]
     world = World(monkeypatch)
     watched = Supervisor(program, lambda: world.now)
-    normal = parse(program.image.regions[0].schedule).tile_x / 100
+    normal = parse(program.module.regions[0].schedule).tile_x / 100
     ahead = 0.0
     for number in range(1, 401):
         outputs = watched.run_checked(INPUTS)
@@ -86,8 +86,8 @@ def test_faster_schedules_are_found_at_little_cost(monkeypatch: pytest.MonkeyPat
         assert watched.regret <= PROMISED * watched.spent
     assert 1.0 < ahead < 1 + PROMISED
     assert world.took.sum() < 0.6 * normal and world.now < 0.97 * 400 * normal
-    (known,) = store().best(scope(program.image.level, 1, "f32")).values()
-    assert known.ratio < 0.6 and compiled().image.regions[0].schedule == known.schedule
+    (known,) = store().best(scope(program.module.target, 1, "f32")).values()
+    assert known.ratio < 0.6 and compiled().module.regions[0].schedule == known.schedule
     again = Supervisor(program, lambda: world.now)
     again.run_checked(INPUTS)
     watched.begin()
@@ -110,7 +110,7 @@ def test_what_gives_other_bytes_is_never_used(monkeypatch: pytest.MonkeyPatch,
     for _ in range(120):
         assert watched.run_checked(INPUTS)["y"].tobytes() == expected.tobytes()
     assert watched.tried and "bug of the compiler" in caplog.text
-    assert not store().best(scope(program.image.level, 1, "f32"))
+    assert not store().best(scope(program.module.target, 1, "f32"))
 
 
 def test_runs_that_are_too_short_pay_for_nothing() -> None:
@@ -141,7 +141,7 @@ def test_another_image_is_watched_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(120):
         watched.run_checked(INPUTS)
     assert watched.tried
-    program._take(compiled().image)
+    program._take(compiled().module)
     program.bind(WEIGHTS)
     watched.run_checked(INPUTS)
     assert watched.tried == 0

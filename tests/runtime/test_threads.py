@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from smalti.codegen.x86.assembler import Assembler, Code
+from smalti.codegen.x86.block import joined
 from smalti.codegen.x86.driver import driver
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.layout import LAUNCH, NO_BARRIER, aligned
 from smalti.codegen.x86.operands import Address
-from smalti.runtime.executable import Executable, joined
+from smalti.runtime.executable import Executable
 from smalti.runtime.threads import Workers, context, workers
 
 

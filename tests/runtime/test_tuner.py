@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from smalti.compiler.targets import TARGETS
 from smalti.errors import VerificationError
 from smalti.graph import Graph
 from smalti.runtime import compile_graph
 from smalti.runtime.alternative import Alternative
-from smalti.runtime.compiler import Recipe
+from smalti.runtime.compilation import recipe_of
 from smalti.runtime.devices import available_levels
 from smalti.runtime.known import scope, store
 from smalti.runtime.program import NativeProgram
@@ -52,7 +53,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def seconds(self) -> np.ndarray:
         return np.array([float((running[n].schedule if n in running else parse(region.schedule))
-                               .tile_x) for n, region in enumerate(self.image.regions)])
+                               .tile_x) for n, region in enumerate(self.module.regions)])
 
     monkeypatch.setattr(NativeProgram, "run", noted)
     monkeypatch.setattr(NativeProgram, "kernel_seconds", seconds)
@@ -67,10 +68,10 @@ def test_what_is_faster_is_found_kept_and_compiled(timed: None) -> None:
     (row,) = tuner.rows()
     assert row.regions == 1 and row.tried >= 8 and row.best_seconds < 0.5 * row.seconds
     assert parse(row.best).tile_x < parse(row.schedule).tile_x
-    (known,) = store().best(scope(program.image.level, 1, "f32")).values()
+    (known,) = store().best(scope(program.module.target, 1, "f32")).values()
     assert known.schedule == row.best and known.verified and known.ratio < 0.5
     again = compiled()
-    assert again.image.regions[0].schedule == row.best
+    assert again.module.regions[0].schedule == row.best
     assert again.run(INPUTS)["y"].tobytes() == expected.tobytes()
     second = Tuner(again, INPUTS, WEIGHTS.__getitem__)
     assert second.entries[0].before == known.ratio, "what is in use is judged by the first choice"
@@ -85,14 +86,14 @@ def test_other_bytes_are_a_bug_and_named(timed: None, monkeypatch: pytest.Monkey
     with pytest.raises(VerificationError, match="other bytes come of ContractionSchedule"):
         for _ in range(8 * TRIALS):
             tuner.turn()
-    assert not store().best(scope(program.image.level, 1, "f32"))
+    assert not store().best(scope(program.module.target, 1, "f32"))
 
 
 def test_kernels_are_those_of_every_run() -> None:
     program = compiled()
     (((text, schedule), regions),) = kernels(program).items()
     assert text.startswith("kernel contraction") and regions == [0]
-    assert schedule == program.image.regions[0].schedule
+    assert schedule == program.module.regions[0].schedule
     assert thinned(range(1000), 4) == [0, 333, 666, 999] and thinned([1, 2]) == [1, 2]
 
 
@@ -102,9 +103,9 @@ def test_regions_of_one_kernel_under_other_schedules_are_told_apart() -> None:
     for name in "vw":
         x = g.apply("conv", x, g.parameter(name, (512, 512, 3, 3)), pads=(1,) * 4)
     g.output("y", x)
-    program = NativeProgram(Recipe.of(g, "f32", (), 1).image(available_levels()[0]), 1)
-    assert len({region.kernel for region in program.image.regions}) == 1
+    program = NativeProgram(recipe_of(g, "f32", (), 1).module(TARGETS[available_levels()[0]]), 1)
+    assert len({region.kernel for region in program.module.regions}) == 1
     assert [regions for _, regions in sorted(kernels(program).items())] == [[0, 1]]
-    first, second = program.image.regions
-    program.image.regions[1] = replace(second, schedule=first.schedule + " ")
+    first, second = program.module.regions
+    program.module.regions[1] = replace(second, schedule=first.schedule + " ")
     assert sorted(kernels(program).values()) == [[0], [1]]

@@ -8,6 +8,7 @@ from collections import Counter
 import ml_dtypes
 import numpy as np
 import pytest
+from built_modules import built
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_regions import LEVELS, Block, run_steps
@@ -19,7 +20,7 @@ from smalti.codegen.x86.weights import WeightPanels
 from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph import Graph
 from smalti.graph.operation import DTYPES
-from smalti.runtime.compiler import build_image, compile_graph
+from smalti.runtime.compilation import compile_graph
 from smalti.runtime.program import NativeProgram
 from smalti.runtime.weights import BEHIND_BYTES, checked
 
@@ -32,7 +33,7 @@ def program() -> NativeProgram:
     with g.scope("layer"):
         y = g.apply("mat_mul", x, g.parameter("weight", (6, 4)).transpose(1, 0))
     g.output("y", y + g.parameter("bias", (6,)))
-    return NativeProgram(build_image(g, level(LEVELS[0]), limits(level(LEVELS[0])), "f32"), 2)
+    return NativeProgram(built(g, level(LEVELS[0]), limits(level(LEVELS[0])), "f32"), 2)
 
 
 def weights() -> dict[str, np.ndarray]:
@@ -184,7 +185,7 @@ def test_programs_of_two_shapes_share_what_they_pack_the_same_way() -> None:
 
     second.bind(reading, like=first)
     assert not read["large"]
-    places = [{s.name: memory.ctypes.data for s, memory in zip(p.image.slots, p._weights)}
+    places = [{s.name: memory.ctypes.data for s, memory in zip(p.module.slots, p._weights)}
               for p in (first, second)]
     assert places[0]["large"] == places[1]["large"]
     for side, program in ((4, first), (6, second)):
@@ -221,7 +222,7 @@ def test_nothing_is_shared_with_a_program_that_has_no_weights() -> None:
 
 def packed_bytes(bound: NativeProgram) -> dict[tuple[str, int], bytes]:
     """What lies in each slot."""
-    slots = zip(bound.image.slots, bound._weights, strict=True)
+    slots = zip(bound.module.slots, bound._weights, strict=True)
     return {(slot.name, number): bytes(memory[:slot.bytes])
             for number, (slot, memory) in enumerate(slots)}
 

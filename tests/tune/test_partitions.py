@@ -87,7 +87,7 @@ def test_either_way_gives_the_same_numbers(graph: Graph, level: str, tmp_path: P
     for number, decide in enumerate((lambda make, **_: make(()), decided,
                                      lambda make, **_: make(make(()).open))):
         monkeypatch.setenv("SMALTI_CACHE", str(tmp_path / str(number)))
-        monkeypatch.setattr("smalti.runtime.compiler.decided", decide)
+        monkeypatch.setattr("smalti.compiler.passes.decided", decide)
         program = compile_graph(graph, threads=2, target=level)
         program.bind(weights)
         found.append(program.run(inputs))

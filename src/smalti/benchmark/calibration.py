@@ -22,7 +22,7 @@ from smalti.graph import Graph, Value
 from smalti.machine import cpu
 from smalti.machine.cpu.fitting import Sample, fitted
 from smalti.machine.detection import at_level
-from smalti.runtime.compiler import compile_graph
+from smalti.runtime.compilation import compile_graph
 from smalti.runtime.devices import cpu as processor
 from smalti.runtime.devices import modelled_code
 from smalti.runtime.program import NativeProgram
@@ -172,9 +172,9 @@ def typical(runs: Sequence[np.ndarray]) -> np.ndarray:
 def counted(device: machine.Device, program: NativeProgram,
             seconds: np.ndarray) -> Iterator[Sample]:
     """Counts and seconds of the kernels of a program but the first."""
-    found = launches(program.image)
+    found = launches(program.module)
     counts = cpu.program_counts(cpu.core_of(device), list(found.values()), program.crew,
-                                program.image.arena_bytes)
+                                program.module.arena_bytes)
     for number, steps in list(zip(found, counts, strict=True))[1:]:
         yield steps, float(seconds[number])
 

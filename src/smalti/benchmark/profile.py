@@ -89,7 +89,7 @@ def profiled(program: Program, inputs: Mapping[str, np.ndarray], runs: int) -> P
                           f"numpy reference; a profile needs x86-64 with AVX2")
     program.run(inputs)
     native = isinstance(program, NativeProgram)
-    regions: Sequence[RegionInfo] = program.image.regions if native else program.plan.regions
+    regions: Sequence[RegionInfo] = program.module.regions if native else program.module.regions
     wholes, each = [], []
     for _ in range(runs):
         started = time.perf_counter()

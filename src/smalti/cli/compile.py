@@ -58,9 +58,10 @@ def compile(model: Path, output: Path | None, target: str | None, precision: str
                          f"several with commas")
     check_writable([output])
     with ending_at_once():
-        from smalti.runtime import engine
-        from smalti.runtime.compiler import Recipe
+        from smalti.runtime import engine_writer
+        from smalti.runtime.compilation import recipe_of
         from smalti.runtime.devices import best_level
+        from smalti.runtime.engine_file import EngineFile
     targets = names(target) or tuple(level for level in [best_level()] if level)
     if not targets:
         raise InputError("this CPU has no level that Smalti compiles for; name some with --target, "
@@ -70,8 +71,8 @@ def compile(model: Path, output: Path | None, target: str | None, precision: str
         if wanted:
             raise InputError("the shapes of an engine file are fixed; give --shape with the model "
                              "that it was made from")
-        file = engine.EngineFile(model)
-        recipe = Recipe.of(file.graph, precision or file.about.precision, file.about.held, threads,
+        file = EngineFile(model)
+        recipe = recipe_of(file.graph, precision or file.about.precision, file.about.held, threads,
                            dict(file.about.weights), objective or file.about.objective)
         own = model if file.has_weights else None
         if with_weights and weights is None and own is None:
@@ -81,12 +82,12 @@ def compile(model: Path, output: Path | None, target: str | None, precision: str
         from smalti.frontend.onnx import load
 
         opened = load(model, shapes=wanted)
-        recipe = Recipe.of(opened.graph, precision or "f32", (), threads,
+        recipe = recipe_of(opened.graph, precision or "f32", (), threads,
                            objective=objective or "latency")
         own = opened.parameters
-    engine.save(recipe, output, targets=targets, weights=weights or own, with_weights=with_weights,
-                progress=show_progress)
+    engine_writer.save(recipe, output, targets=targets, weights=weights or own,
+                       with_weights=with_weights, progress=show_progress)
     show_progress("")
-    click.echo(f"{output}: {', '.join(targets)}, {recipe.precision}, "
+    click.echo(f"{output}: {', '.join(targets)}, {recipe.options.precision}, "
                f"{output.stat().st_size / 1e6:.2f} MB, "
                f"{'with' if with_weights else 'without'} weights")

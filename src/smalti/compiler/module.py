@@ -1,39 +1,49 @@
-"""The image of a compiled program: code, launches, memory plan and names, without any weights.
+"""A module: what a program is on any target, code, launches, memory plan and names, but no weights.
 
-It is plain data that goes to bytes and back: JSON for what has names, then code and constants as
-they are. The compile cache keeps images.
+It is plain data, which `encode.py` takes to bytes and back. Where targets differ, a field says how:
+a launch on a CPU is of some tiles of a function, on a GPU of all work-groups of a shader; a weight
+is packed by a function of the module, or by numpy.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import struct
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from smalti.compiler.decoding import decoded
-from smalti.errors import InputError
+from smalti.codegen.gpu.lowered import Packed
+from smalti.codegen.shader import Shader
+from smalti.codegen.target import Reference
 from smalti.graph.operation import DTYPES, FLOATS
 
-HEADER = struct.Struct("<8s32sQQQ")
-"""Magic, SHA-256 of all that follows it, and the bytes of text, code and constants."""
-MAGIC = b"SMALTI\0\7"
-DIGEST_END = 40
 BF16_EXPONENT = 0x7F80
 """The exponent bits of a bf16: all are set in NaN and Inf, and in nothing else."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A tensor in the arena: byte offset, shape and strides (in bytes), dtype."""
+    """A tensor in memory: byte offset, shape and strides (in bytes), dtype; `host_dtype` is the one
+    that callers know it by, where that is another."""
 
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: str = "f32"
+    host_dtype: str = ""
+
+    @property
+    def known_as(self) -> str:
+        """The dtype that callers know it by."""
+        return self.host_dtype or self.dtype
+
+    @property
+    def bytes(self) -> int:
+        """Bytes from the first element to the last."""
+        if 0 in self.shape:
+            return 0
+        return np.dtype(DTYPES[self.dtype]).itemsize + sum(
+            (n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
 
 
 @dataclass(frozen=True)
@@ -47,37 +57,73 @@ class WinogradWeight:
 
 
 @dataclass(frozen=True)
-class Slot:
-    """Where a parameter lies among the bound weights.
+class CodePacking:
+    """That function number `function` packs a weight, a tile a panel."""
 
-    `kind` is "raw" (as in the checkpoint), "packed" (by the function number `function`, a tile a
-    panel) or "constant". `start` is the first element that is meant, of the parameter or among the
-    image's constants. `dtype` is what the parameter is taken as.
+    function: int
+    panels: int
+
+
+@dataclass(frozen=True)
+class ArrayPacking:
+    """That numpy packs a weight to a `layout`, from a view of the parameter with this shape and
+    these strides, in elements."""
+
+    layout: Packed
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class WeightSlot:
+    """Memory for a parameter, as it is or packed, or for a constant, which has no name.
+
+    `start` is the first element that is meant, of the parameter or among the constants of the
+    module. `dtype` is what the parameter is taken as, `stored` what is kept of it without packing.
+    What only the `host` reads, in its calls, stays with it.
     """
 
     name: str
-    kind: str
+    dtype: str
     bytes: int
     start: int = 0
-    dtype: str = "f32"
-    function: int = -1
-    panels: int = 0
+    stored: str = ""
+    packing: CodePacking | ArrayPacking | None = None
     winograd: WinogradWeight | None = None
+    host: bool = False
+
+    @property
+    def kind(self) -> str:
+        """"packed", "raw" (as the parameter is) or "constant"."""
+        return "packed" if self.packing else "raw" if self.name else "constant"
+
+    def filled(self, values: np.ndarray) -> np.ndarray:
+        """What to put there of a parameter, given flat and as `dtype`, where no function packs it.
+        """
+        if not isinstance(self.packing, ArrayPacking):
+            kind = np.dtype(DTYPES[self.stored or self.dtype])
+            with np.errstate(over="ignore"):
+                return values[self.start:self.start + self.bytes // kind.itemsize].astype(
+                    kind, copy=False)
+        size = values.itemsize
+        logical = np.ndarray(self.packing.shape, values.dtype, values.view(np.uint8).data,
+                             size * self.start, tuple(size * s for s in self.packing.strides))
+        return np.ascontiguousarray(self.packing.layout.pack(logical))
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch: function number, tiles from `first` to `tiles`, and a reference for each pointer.
+    """One launch of function number `function`, and what each of its pointers or bindings sees.
 
-    A reference is ("arena", byte offset) or ("slot", number). Without a `barrier` behind it, the
-    next launch begins before all of its tiles are done.
+    On a CPU it is of the tiles from `first` to `tiles`, on a GPU of all work-groups. Without a
+    `barrier` behind it, the next launch begins before all of its tiles are done.
     """
 
     function: int
-    tiles: int
-    pointers: tuple[tuple[str, int], ...]
+    operands: tuple[Reference, ...]
     region: int
     first: int = 0
+    tiles: int = 1
     barrier: bool = True
 
 
@@ -106,7 +152,7 @@ class RegionInfo:
 
     `bytes` are those of operands and results, each once, as they are stored. In more than one of
     `strips`, it writes its result over the part of an operand that is not read any more. `kernel`
-    is the number of its text among those of the image, -1 of a host call.
+    is the number of its text among those of the module, -1 of a host call.
     """
 
     form: str
@@ -121,27 +167,28 @@ class RegionInfo:
 
 
 @dataclass
-class Image:
-    """A compiled program; `rows` bounds the numbers of inputs that look up rows of tables.
+class Module:
+    """A compiled program of the `target` of that name.
 
-    Of the `launches`, which are of kernels and calls of the host, the first `steady` depend on
-    parameters only and run once after these are bound. Those from there to `changing` depend on the
-    inputs named `held` besides, and run when these change.
-    `work_seconds` is what a run takes one thread, predicted within a factor of a few. `layouts`
-    says what each packing function makes: equal texts are equal bytes. `kernels` are the texts of
-    all kernels, each once.
+    `functions` are the places of functions in `code`; `shaders` say more of each where drivers want
+    to know it. Of the `launches`, which are of kernels and calls of the host, the first `steady`
+    depend on parameters only and run once after these are bound. Those from there to `changing`
+    depend on the inputs named `held` besides, and run when these change. `rows` bounds the numbers
+    of inputs that look up rows of tables. `work_seconds` is what a run takes one thread, predicted
+    within a factor of a few. `layouts` says what each packing function makes: equal texts are equal
+    bytes. `kernels` are the texts of all kernels, each once.
     """
 
     name: str
-    level: str
+    target: str
     precision: str
-    arena_bytes: int
-    scratch_bytes: int
-    weights_bytes: int
+    arena_bytes: int = 0
+    scratch_bytes: int = 0
     functions: list[int] = field(default_factory=list)
+    shaders: list[Shader] = field(default_factory=list)
     launches: list[Launch | HostCall] = field(default_factory=list)
     regions: list[RegionInfo] = field(default_factory=list)
-    slots: list[Slot] = field(default_factory=list)
+    slots: list[WeightSlot] = field(default_factory=list)
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
     inputs: dict[str, Place] = field(default_factory=dict)
     outputs: dict[str, Place] = field(default_factory=dict)
@@ -156,37 +203,24 @@ class Image:
     code: bytes = b""
     constants: bytes = b""
 
-    def to_bytes(self) -> bytes:
-        """The image as bytes; equal images give equal bytes."""
-        fields = asdict(self)
-        code, constants = fields.pop("code"), fields.pop("constants")
-        text = json.dumps(fields, separators=(",", ":")).encode()
-        lengths = struct.pack("<QQQ", len(text), len(code), len(constants))
-        body = b"".join((lengths, text, code, constants))
-        return MAGIC + hashlib.sha256(body).digest() + body
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of all weights as kernels read them."""
+        return sum(slot.bytes for slot in self.slots if not slot.host)
 
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Image:
-        """The image that `to_bytes` wrote. Raises InputError when `data` is not one, whole."""
-        if len(data) < HEADER.size:
-            raise InputError(f"{len(data)} bytes are too few for a program; compile it again")
-        magic, digest, *lengths = HEADER.unpack_from(data)
-        if magic != MAGIC:
-            raise InputError("the bytes are not a program of this version of Smalti; compile it "
-                             "again")
-        if hashlib.sha256(memoryview(data)[DIGEST_END:]).digest() != digest:
-            raise InputError("the bytes of the program are damaged or cut off; compile it again")
-        at = HEADER.size
-        if sum(lengths) != len(data) - at:
-            raise InputError("the parts of the program have other lengths; compile it again")
-        text, at = data[at:at + lengths[0]], at + lengths[0]
-        try:
-            image = decoded(cls, json.loads(text))
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"the program is not written as expected ({error}); compile it again"
-                             ) from None
-        image.code, image.constants = data[at:at + lengths[1]], data[at + lengths[1]:]
-        return image
+    def code_of(self, number: int) -> bytes:
+        """The code of a function that begins at its entry, up to the next one's."""
+        ends = [*self.functions[number + 1:number + 2], len(self.code)]
+        return self.code[self.functions[number]:ends[0]]
+
+    def layout_of(self, slot: WeightSlot) -> tuple:
+        """What the memory of a slot holds, and how; slots of equal layouts hold equal bytes."""
+        packing: object = slot.packing
+        if isinstance(packing, CodePacking):
+            packing = next(text for text, function in self.layouts.items()
+                           if function == packing.function)
+        return (slot.name, slot.dtype, slot.stored, slot.start, slot.bytes, packing, slot.winograd,
+                slot.host)
 
 
 def finite_at(memory: np.ndarray, place: Place) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from smalti.compiler.module import HostCall, Image, Launch
+from smalti.codegen.target import ARENA
+from smalti.compiler.module import HostCall, Launch, Module
 from smalti.kernel.form import Kernel
 from smalti.kernel.text import parse
 from smalti.machine import cpu
@@ -10,13 +11,13 @@ from smalti.machine.device import Device
 from smalti.schedule import parse as parse_schedule
 
 
-def launches(image: Image) -> dict[int, cpu.TimedLaunch]:
+def launches(module: Module) -> dict[int, cpu.TimedLaunch]:
     """The kernels of a run, in order, by the numbers of their regions."""
-    kernels = [parse(text) for text in image.kernels]
+    kernels = [parse(text) for text in module.kernels]
     found: dict[int, cpu.TimedLaunch] = {}
-    for launch in image.launches[image.changing:]:
+    for launch in module.launches[module.changing:]:
         if not isinstance(launch, HostCall) and launch.region not in found:
-            region = image.regions[launch.region]
+            region = module.regions[launch.region]
             kernel = kernels[region.kernel]
             found[launch.region] = cpu.TimedLaunch(kernel, parse_schedule(region.schedule),
                                              _places(kernel, launch))
@@ -26,13 +27,13 @@ def launches(image: Image) -> dict[int, cpu.TimedLaunch]:
 def _places(kernel: Kernel, launch: Launch) -> dict[str, tuple[object, int]]:
     """Where the buffers of a launch lie."""
     names = [buffer.name for buffer in kernel.buffers if buffer.role != "local"]
-    return {name: (cpu.ARENA, at) if kind == "arena" else (("slot", at), 0)
-            for name, (kind, at) in zip((*names, cpu.WORKSPACE), launch.pointers)}
+    return {name: (cpu.ARENA, at) if kind == ARENA else ((kind, number), at)
+            for name, (kind, number, at) in zip((*names, cpu.WORKSPACE), launch.operands)}
 
 
-def predicted(image: Image, device: Device, threads: int) -> dict[int, cpu.KernelEstimate]:
+def predicted(module: Module, device: Device, threads: int) -> dict[int, cpu.KernelEstimate]:
     """What each kernel of a run is expected to cost, by the number of its region; a run that comes
     after another. Calls of the host, and what does not run each time, are not there."""
-    found = launches(image)
-    estimate = cpu.estimate_program(device, list(found.values()), threads, image.arena_bytes)
+    found = launches(module)
+    estimate = cpu.estimate_program(device, list(found.values()), threads, module.arena_bytes)
     return dict(zip(found, estimate.kernels, strict=True))

@@ -236,7 +236,7 @@ class Residents:
         last what has its key."""
         if self.budget_bytes is None:
             return None
-        dtypes = dict(program.recipe.weights)
+        dtypes = dict(program.recipe.options.weights)
         largest = max((value.type.size * (2 if dtypes.get(name) in HALVES else 4)
                        for name, value in program.recipe.graph.parameters.items()), default=0)
         working, before = program.arena_bytes + STAGED * largest, self.get(key)

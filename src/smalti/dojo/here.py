@@ -47,15 +47,15 @@ def on_this_cpu(m: int, n: int, k: int, threads: int = 1,
     random = np.random.default_rng(0)
     weight = random.standard_normal((k, n)).astype(np.float32)
     program.bind({"w": weight})
-    (region,) = (number for number, each in enumerate(program.image.regions)
+    (region,) = (number for number, each in enumerate(program.module.regions)
                 if each.form == "contraction")
-    kernel = parse_kernel(program.image.kernels[program.image.regions[region].kernel])
-    first = parse(program.image.regions[region].schedule)
+    kernel = parse_kernel(program.module.kernels[program.module.regions[region].kernel])
+    first = parse(program.module.regions[region].schedule)
     inputs = {"x": random.standard_normal((m, k)).astype(np.float32)}
     members, alternatives = [], []
     for member in thinned(space(kernel, limits_of(program), first), candidates_max):
         try:
-            alternatives.append(Alternative(program.image, region, kernel, member,
+            alternatives.append(Alternative(program.module, region, kernel, member,
                                             lambda name: weight))
         except IllegalSchedule:
             continue
@@ -65,7 +65,7 @@ def on_this_cpu(m: int, n: int, k: int, threads: int = 1,
         for number, alternative in enumerate(alternatives):
             program.run(inputs, {region: alternative})
             seconds[number] = min(seconds[number], program.kernel_seconds()[region])
-    device = modelled(program.image.level)
+    device = modelled(program.module.target)
     expected = np.array([estimate_kernel(device, kernel, member, threads).seconds
                          for member in members])
     return Task(f"here {m}x{n}x{k}", space_of(members), described(device, m, n, k), expected,

@@ -19,7 +19,7 @@ from smalti.rewrite.sharing import share_equal_nodes
 
 
 @dataclass(frozen=True)
-class Pass:
+class GraphPass:
     """One step of the pipeline: a valid graph in, an equal and valid graph out.
 
     `needs` are properties of the graph that earlier passes give, `gives` are those that hold from
@@ -34,21 +34,21 @@ class Pass:
 
 ALL_RULES = (*RULES, *MOVEMENT_RULES, *COMPOSITES, *ATTENTION_RULES)
 
-PASSES: tuple[Pass, ...] = (
+PASSES: tuple[GraphPass, ...] = (
     # first, so that a rule which asks for a number finds it as one constant
-    Pass("fold_constants", fold_constants, gives=("folded",)),
+    GraphPass("fold_constants", fold_constants, gives=("folded",)),
     # before the rules: what stands twice in one of them is the same value
-    Pass("share_spelled_out", share_equal_nodes, needs=("folded",), gives=("spelled_once",)),
+    GraphPass("share_spelled_out", share_equal_nodes, needs=("folded",), gives=("spelled_once",)),
     # folds what it makes, so that one walk from inputs to outputs is enough
-    Pass("apply_rules", partial(apply_rules, rules=ALL_RULES), needs=("folded", "spelled_once"),
-         gives=("simplified",)),
+    GraphPass("apply_rules", partial(apply_rules, rules=ALL_RULES),
+              needs=("folded", "spelled_once"), gives=("simplified",)),
     # after the rules, which look for what is taken apart here
-    Pass("lower_composites", partial(apply_rules, rules=LOWERINGS), needs=("simplified",),
-         gives=("lowered",)),
+    GraphPass("lower_composites", partial(apply_rules, rules=LOWERINGS), needs=("simplified",),
+              gives=("lowered",)),
     # again: two spellings of the same value are equal only once they are simplified
-    Pass("share_equal_nodes", share_equal_nodes, needs=("lowered",), gives=("shared",)),
+    GraphPass("share_equal_nodes", share_equal_nodes, needs=("lowered",), gives=("shared",)),
     # last, because each pass before leaves behind the nodes that it replaced
-    Pass("remove_dead_nodes", remove_dead_nodes, needs=("shared",), gives=("live",)),
+    GraphPass("remove_dead_nodes", remove_dead_nodes, needs=("shared",), gives=("live",)),
 )
 
 
@@ -74,12 +74,12 @@ def rewrite(graph: Graph, computes: Computes | None = None) -> Graph:
     graph = _run(graph, PASSES)
     if computes is None or all(map(computes, graph.nodes)):
         return graph
-    lower = Pass("lower_for_target", partial(lowered, computes=computes))
+    lower = GraphPass("lower_for_target", partial(lowered, computes=computes))
     # again: what has been taken apart is simplified, and may be equal to something else
     return _run(graph, (lower, *PASSES))
 
 
-def _run(graph: Graph, passes: Sequence[Pass]) -> Graph:
+def _run(graph: Graph, passes: Sequence[GraphPass]) -> Graph:
     for step in passes:
         result = step.function(graph)
         verify(result, step.name)

@@ -1,6 +1,6 @@
 """Programs and what they run on: memory plan, threads, devices, caches; the only ctypes."""
 
-from smalti.runtime.compiler import compile_graph
+from smalti.runtime.compilation import compile_graph
 from smalti.runtime.devices import Device, devices
 from smalti.runtime.engine import load
 from smalti.runtime.interface import Program

@@ -1,6 +1,6 @@
 """A kernel of a program under another schedule, that can take its place in a run.
 
-    other = Alternative(program.image, number, kernel, schedule, read)
+    other = Alternative(program.module, number, kernel, schedule, read)
     program.run(inputs, {number: other})
     program.run_beside(inputs, {number: other})      # compared on the data of a run, byte by byte
 
@@ -15,16 +15,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from smalti.codegen.x86.block import joined
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import lower
 from smalti.codegen.x86.lowered import pointers
 from smalti.codegen.x86.packing import lower_packing
 from smalti.codegen.x86.weights import WeightPanels, weight_panels
-from smalti.compiler.module import Image, Slot
+from smalti.compiler.module import Module, WeightSlot
 from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import Kernel
-from smalti.runtime.executable import Executable, joined
+from smalti.runtime.executable import Executable
 from smalti.runtime.memory import anonymous
 from smalti.runtime.sources import Read
 from smalti.runtime.table import Row, Table
@@ -34,19 +35,19 @@ from smalti.schedule.merge import weights_bound
 
 
 class Alternative:
-    """Code of `kernel` under `schedule`, in place of region number `region` of `image`.
+    """Code of `kernel` under `schedule`, in place of region number `region` of `module`.
 
     `read(name)` gives the parameters that are bound to the program. Raises IllegalSchedule where
     the schedule cannot be applied, or wants weights in another layout and there is no `read`.
     """
 
-    def __init__(self, image: Image, region: int, kernel: Kernel, schedule: Schedule,
+    def __init__(self, module: Module, region: int, kernel: Kernel, schedule: Schedule,
                  read: Read | None = None) -> None:
         self.schedule = schedule
-        slot = _other_weights(image, region, kernel, schedule)
+        slot = _other_weights(module, region, kernel, schedule)
         if slot is not None and read is None:
             raise IllegalSchedule("weights in another layout have to be read again")
-        self._low = low = lower(kernel, schedule, level(image.level))
+        self._low = low = lower(kernel, schedule, level(module.target))
         self.scratch_bytes = low.scratch_bytes
         block, places = joined([step.code for step in low.steps])
         self.code = Executable(block)
@@ -55,7 +56,7 @@ class Alternative:
         self._weight: np.ndarray | None = None
         if slot is not None:
             self._weight = anonymous(low.packed.bytes + ALIGNMENT)
-            _pack(image, slot, low.packed, kernel, read, self._weight)
+            _pack(module, slot, low.packed, kernel, read, self._weight)
 
     def rows(self, pointers: Sequence[int]) -> list[Row]:
         """Its launches, where the kernel's buffers are at `pointers`."""
@@ -68,16 +69,17 @@ class Alternative:
                 for place, step in zip(self._places, self._low.steps, strict=True)]
 
 
-def _other_weights(image: Image, region: int, kernel: Kernel, schedule: Schedule) -> Slot | None:
+def _other_weights(module: Module, region: int, kernel: Kernel,
+                   schedule: Schedule) -> WeightSlot | None:
     """The slot of a weight that `schedule` wants in another layout, or None."""
-    before = parse(image.regions[region].schedule)
+    before = parse(module.regions[region].schedule)
     if not isinstance(before, ContractionSchedule) or not weights_bound(kernel):
         return None
-    if len({_layout(weight_panels(kernel, s, level(image.level)))
+    if len({_layout(weight_panels(kernel, s, level(module.target)))
             for s in (before, schedule)}) == 1:
         return None
-    launch = next(launch for launch in image.launches if launch.region == region)
-    return image.slots[launch.pointers[pointers(kernel).index("weight")][1]]
+    launch = next(launch for launch in module.launches if launch.region == region)
+    return module.slots[launch.operands[pointers(kernel).index("weight")][1]]
 
 
 def _layout(packed: WeightPanels) -> WeightPanels:
@@ -88,17 +90,17 @@ def _layout(packed: WeightPanels) -> WeightPanels:
     return replace(packed, chunk=packed.chunks * packed.chunk)
 
 
-def _pack(image: Image, slot: Slot, packed: WeightPanels, kernel: Kernel, read: Read,
+def _pack(module: Module, slot: WeightSlot, packed: WeightPanels, kernel: Kernel, read: Read,
          target: np.ndarray) -> None:
     """Pack the parameter of a slot in another way, into `target`."""
     if slot.name:
-        values = checked(slot.name, read(slot.name), image.parameters[slot.name], slot.dtype)
+        values = checked(slot.name, read(slot.name), module.parameters[slot.name], slot.dtype)
         values = values.reshape(-1)
     else:
-        values = np.frombuffer(image.constants, np.uint8).view(
+        values = np.frombuffer(module.constants, np.uint8).view(
             np.float32 if slot.dtype == "f32" else np.uint16)
     strides = kernel.buffer(packed.buffer).strides
-    step = lower_packing(packed, strides, level(image.level), slot.dtype)
+    step = lower_packing(packed, strides, level(module.target), slot.dtype)
     padded = np.concatenate([values[slot.start:].view(np.uint8), np.zeros(ALIGNMENT, np.uint8)])
     block, (place,) = joined([step.code])
     code = Executable(block)

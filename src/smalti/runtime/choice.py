@@ -6,7 +6,6 @@ import threading
 
 from smalti import settings
 from smalti.errors import InputError
-from smalti.runtime.compiler import PRECISIONS
 from smalti.runtime.devices import DRIVERS, Device, cpu, devices, gpus, modelled, recorded
 from smalti.runtime.gpu import Gpu
 
@@ -95,7 +94,7 @@ def opened(name: str) -> Gpu:
 
 def precisions(device: str) -> tuple[str, ...]:
     """The precisions that programs of a device may have."""
-    return PRECISIONS if device == "cpu" else ("auto", "f32", "f16", "bf16")
+    return ("auto", "f32", "bf16") if device == "cpu" else ("auto", "f32", "f16", "bf16")
 
 
 def of_wide_range(device: str, precision: str) -> str:
@@ -106,4 +105,4 @@ def of_wide_range(device: str, precision: str) -> str:
     gpu = opened(device)
     if precision == "auto" and not gpu.limits.storage16:
         return "f32"
-    return "bf16" if gpu.language == "spirv" else "f32"
+    return "bf16" if "bf16" in gpu.target.precisions else "f32"

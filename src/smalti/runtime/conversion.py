@@ -10,12 +10,13 @@ from functools import lru_cache
 
 import numpy as np
 
+from smalti.codegen.x86.block import joined
 from smalti.codegen.x86.conversion import BLOCK, lower_conversion
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.layout import LAUNCH, aligned
 from smalti.graph.operation import DTYPES
 from smalti.runtime.devices import available_levels
-from smalti.runtime.executable import Executable, joined
+from smalti.runtime.executable import Executable
 from smalti.runtime.threads import call, context, driver_entry
 
 PAIRS = (("f16", "f32"), ("f32", "f16"), ("f32", "bf16"))

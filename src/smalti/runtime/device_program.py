@@ -10,23 +10,24 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from smalti.compiler.module import finite_at
+from smalti.codegen.target import ARENA
+from smalti.compiler.explain import explained_on
+from smalti.compiler.module import HostCall, Launch, Module, Place, WeightSlot, array_at, finite_at
 from smalti.compiler.outlook import Expected, on_gpu, running
 from smalti.errors import DeviceLostError, DeviceMemoryError, InputError
 from smalti.graph.operation import DTYPES, OPERATIONS
-from smalti.runtime.device_plan import DeviceCall, DeviceLaunch, DevicePlan, DeviceSlot, Stored
 from smalti.runtime.device_streaming import aligned, streamed
 from smalti.runtime.devices import recorded
-from smalti.runtime.explanation import explained_on
 from smalti.runtime.gpu import Buffer, Dispatch, Gpu, Pipeline, Recording
 from smalti.runtime.host import refusals
 from smalti.runtime.inputs import all_given, check_rows, checked_input
-from smalti.runtime.interface import Program, Recipe
+from smalti.runtime.interface import Program
+from smalti.runtime.recipe import Recipe
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 from smalti.runtime.weights import checked
 
@@ -52,19 +53,19 @@ class Held:
 
 
 class DeviceProgram(Program):
-    """A plan and the device that it runs on. Calls from several threads take turns.
+    """A module and the device that it runs on. Calls from several threads take turns.
 
-    `pipelines` are those of the plan's programs, in order.
+    `pipelines` are those of the module's shaders, in order.
     """
 
-    def __init__(self, plan: DevicePlan, gpu: Gpu, pipelines: Sequence[Pipeline],
+    def __init__(self, module: Module, gpu: Gpu, pipelines: Sequence[Pipeline],
                  recipe: Recipe | None = None) -> None:
-        self.plan, self.gpu, self.pipelines, self.recipe = plan, gpu, pipelines, recipe
-        self.name, self.targets = plan.name, (gpu.device.id,)
-        self.device, self.precision = gpu.device.id, plan.precision
-        self.inputs, self.outputs = ({name: stored.place.shape for name, stored in ends.items()}
-                                     for ends in (plan.inputs, plan.outputs))
-        self.weights_bytes, self.arena_bytes = plan.weights_bytes, plan.arena_bytes
+        self.module, self.gpu, self.pipelines, self.recipe = module, gpu, pipelines, recipe
+        self.name, self.targets = module.name, (gpu.device.id,)
+        self.device, self.precision = gpu.device.id, module.precision
+        self.inputs, self.outputs = ({name: place.shape for name, place in ends.items()}
+                                     for ends in (module.inputs, module.outputs))
+        self.weights_bytes, self.arena_bytes = module.weights_bytes, module.arena_bytes
         self._turn = threading.Lock()
         self._arena: Buffer | None = None
         self._stage: Buffer | None = None
@@ -73,10 +74,10 @@ class DeviceProgram(Program):
         self._parts: dict[tuple[int, int], list[Part]] = {}
         self._held: dict[str, np.ndarray] = {}
         self.bound = self._settled = False
-        self._launches = Counter(launch.region for launch in plan.launches)
+        self._launches = Counter(launch.region for launch in module.launches)
         self._seconds: np.ndarray | None = None
         self._model = recorded(gpu.device)
-        if not plan.parameters:
+        if not module.parameters:
             self.bind(lambda name: np.empty(0))
 
     # ------------------------------------------------------------------ weights
@@ -90,13 +91,13 @@ class DeviceProgram(Program):
         from which each run copies it to the device, while it computes (`device_streaming.py`).
         Raises InputError and NumericsError as `Program.bind` does, and DeviceMemoryError.
         """
-        known = self.recipe.graph.parameters if self.recipe else self.plan.parameters
+        known = self.recipe.graph.parameters if self.recipe else self.module.parameters
         with self._turn:
-            needed = self._asked(self.plan.parameters, only)
+            needed = self._asked(self.module.parameters, only)
             read, done = reading(weights, done, needed, known, self.name, strict)
             self.bound = False
             kept = self._kept(like) if only is None else {
-                number: self._weights[number] for number, slot in enumerate(self.plan.slots)
+                number: self._weights[number] for number, slot in enumerate(self.module.slots)
                 if slot.name not in needed or not slot.name}
             self._fill(kept, read, done, bytes_max)
             self.bound, self._settled = True, False
@@ -106,9 +107,10 @@ class DeviceProgram(Program):
         if not isinstance(like, DeviceProgram) or like is self or like.gpu is not self.gpu \
                 or not like.bound:
             return {}
-        theirs = {slot.layout: number for number, slot in enumerate(like.plan.slots) if slot.name}
-        found = {number: theirs[slot.layout] for number, slot in enumerate(self.plan.slots)
-                 if slot.layout in theirs}
+        theirs = {like.module.layout_of(slot): number
+                  for number, slot in enumerate(like.module.slots) if slot.name}
+        found = {number: theirs[layout] for number, slot in enumerate(self.module.slots)
+                 if (layout := self.module.layout_of(slot)) in theirs}
         like._shared.update(found.values())
         self._shared = set(found)
         return {number: like._weights[other] for number, other in found.items()}
@@ -116,7 +118,7 @@ class DeviceProgram(Program):
     def _fill(self, kept: Mapping[int, Held], read: Read, done: Done,
               bytes_max: int | None) -> None:
         """Memory for all slots that are not `kept`, and their weights in it."""
-        slots = self.plan.slots
+        slots = self.module.slots
         before = dict(enumerate(self._weights or ()))
         again = {n: before[n] for n in before if n not in kept and n not in self._shared}
         places = {**kept, **again}
@@ -140,7 +142,7 @@ class DeviceProgram(Program):
         for name, numbers in by_name.items():
             values = None
             if name:
-                values = checked(name, read(name), self.plan.parameters[name],
+                values = checked(name, read(name), self.module.parameters[name],
                                  slots[numbers[0]].dtype).reshape(-1)
             for number in numbers:
                 places[number] = self._put(slots[number], places[number], values)
@@ -148,19 +150,21 @@ class DeviceProgram(Program):
                 done(name)
         self._weights = [places[number] for number in range(len(slots))]
 
-    def _put(self, slot: DeviceSlot, held: Held, values: np.ndarray | None) -> Held:
+    def _put(self, slot: WeightSlot, held: Held, values: np.ndarray | None) -> Held:
         """Fill the memory of a slot."""
         if values is None:
-            values = np.frombuffer(self.plan.constants, np.uint8)
+            values = np.frombuffer(self.module.constants, np.uint8)
         values = values.view(DTYPES[slot.dtype])
+        filled = slot.filled(values)
         if slot.host:
-            return Held(None, 0, np.array(values[slot.start:slot.start + slot.elements]))
-        self.gpu.write(held.buffer, held.offset, slot.filled(values))
+            return Held(None, 0, np.array(filled))
+        self.gpu.write(held.buffer, held.offset, filled)
         return held
 
     def _room(self, numbers: Sequence[int], bytes_max: int | None) -> dict[int, Held]:
         """Memory for slots: on the device while there is enough of it, else of the host."""
-        slots, found = self.plan.slots, {n: Held(None) for n in numbers if self.plan.slots[n].host}
+        slots = self.module.slots
+        found = {n: Held(None) for n in numbers if slots[n].host}
         small, at = {}, 0
         for number in numbers:
             if number not in found and slots[number].bytes < SMALL_BYTES:
@@ -190,16 +194,16 @@ class DeviceProgram(Program):
     def _need_arena(self) -> None:
         """Memory for what is computed, which weights must not take."""
         if self._arena is None:
-            self._arena = self.gpu.buffer(max(self.plan.arena_bytes, ALIGNMENT))
+            self._arena = self.gpu.buffer(max(self.module.arena_bytes, ALIGNMENT))
             self._settled = False
 
     def _need_stage(self) -> None:
         """Memory that weights outside are copied to, if the device has so much; where it computes
         in main memory there is none."""
         if self._stage is None and not self.gpu.limits.unified:
-            half = max((sum(aligned(self.plan.slots[place[0]].bytes) + ALIGNMENT
-                            for kind, *place in launch.operands if kind != "arena")
-                        for launch in self.plan.launches if isinstance(launch, DeviceLaunch)),
+            half = max((sum(aligned(self.module.slots[number].bytes) + ALIGNMENT
+                            for kind, number, _ in launch.operands if kind != ARENA)
+                        for launch in self.module.launches if isinstance(launch, Launch)),
                        default=0)
             try:
                 self._stage = self.gpu.buffer(2 * half)
@@ -217,8 +221,8 @@ class DeviceProgram(Program):
         try:
             with self._turn:
                 self._start(inputs)
-                self._launch(self.plan.changing, len(self.plan.launches))
-                return {name: self._read(stored) for name, stored in self.plan.outputs.items()}
+                self._launch(self.module.changing, len(self.module.launches))
+                return {name: self._read(place) for name, place in self.module.outputs.items()}
         except DeviceLostError:
             self.gpu.lost = True
             raise
@@ -232,46 +236,48 @@ class DeviceProgram(Program):
         self._require_bound()
         all_given(inputs, self.inputs, self.name)
         given = {}
-        for name, stored in self.plan.inputs.items():
-            given[name] = checked_input(name, inputs[name], stored.place.shape, stored.dtype)
-            if (rows := self.plan.rows.get(name)) is not None:
+        for name, place in self.module.inputs.items():
+            given[name] = checked_input(name, inputs[name], place.shape, place.known_as)
+            if (rows := self.module.rows.get(name)) is not None:
                 check_rows(name, given[name], rows)
         self._need_arena()
         if not self._settled:
-            self._launch(0, self.plan.steady)
+            self._launch(0, self.module.steady)
             self._settled = True
             self._held.clear()
         for name, array in given.items():
-            self._write(self.plan.inputs[name], array)
-        if self.plan.changing > self.plan.steady:
+            self._write(self.module.inputs[name], array)
+        if self.module.changing > self.module.steady:
             self._hold(given)
 
     def _hold(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Compute what depends on held inputs only, where one of them has changed."""
         if all(name in self._held and np.array_equal(self._held[name], inputs[name])
-               for name in self.plan.held):
+               for name in self.module.held):
             return
         self._held.clear()
-        self._launch(self.plan.steady, self.plan.changing)
-        self._held.update((name, np.array(inputs[name])) for name in self.plan.held)
+        self._launch(self.module.steady, self.module.changing)
+        self._held.update((name, np.array(inputs[name])) for name in self.module.held)
 
-    def _write(self, stored: Stored, array: np.ndarray) -> None:
+    def _write(self, place: Place, array: np.ndarray) -> None:
         """Put a value of the host to the device, as that stores it."""
-        if not stored.bytes:
+        if not place.bytes:
             return
-        memory = np.zeros(stored.bytes, np.uint8)
-        target = stored.within(memory)
+        memory = np.zeros(place.bytes, np.uint8)
+        target = array_at(memory, replace(place, offset=0))
         if memory.size > target.nbytes:  # others may lie in between
-            memory[:] = self.gpu.read(self._arena, stored.start, stored.bytes)
+            memory[:] = self.gpu.read(self._arena, place.offset, place.bytes)
         np.copyto(target, _fitting(array, target.dtype), casting="unsafe")
-        self.gpu.write(self._arena, stored.start, memory)
+        self.gpu.write(self._arena, place.offset, memory)
 
-    def _read(self, stored: Stored) -> np.ndarray:
+    def _read(self, place: Place) -> np.ndarray:
         """A value of the device, as the host knows it."""
-        if not stored.bytes:
-            return np.zeros(stored.place.shape, DTYPES[stored.dtype])
-        memory = self.gpu.read(self._arena, stored.start, stored.bytes)
-        return np.array(stored.within(memory).astype(DTYPES[stored.dtype], copy=False), order="C")
+        kind = DTYPES[place.known_as]
+        if not place.bytes:
+            return np.zeros(place.shape, kind)
+        memory = self.gpu.read(self._arena, place.offset, place.bytes)
+        found = array_at(memory, replace(place, offset=0))
+        return np.array(found.astype(kind, copy=False), order="C")
 
     def _launch(self, first: int, last: int) -> None:
         """Run the launches from `first` to `last`, and the calls of the host between them."""
@@ -282,10 +288,10 @@ class DeviceProgram(Program):
 
     def _recorded(self, first: int, last: int, timed: bool = False) -> Iterable[Part]:
         """Launches as recordings, and calls of the host, in order."""
-        calls = [n for n in range(first, last) if isinstance(self.plan.launches[n], DeviceCall)]
+        calls = [n for n in range(first, last) if isinstance(self.module.launches[n], HostCall)]
         for start, end in pairwise([first - 1, *calls, last]):
             if end > start + 1:
-                launches = [(n, self._dispatch(self.plan.launches[n]))
+                launches = [(n, self._dispatch(self.module.launches[n]))
                             for n in range(start + 1, end)]
                 if self._stage is not None:
                     outside = {held.buffer for held in self._weights if held.outside}
@@ -294,54 +300,48 @@ class DeviceProgram(Program):
                 yield Part([n for n, _ in launches], lambda made=recording: self.gpu.run(made),
                            recording)
             if end < last:
-                call = self.plan.launches[end]
+                call = self.module.launches[end]
                 yield Part([end], lambda made=call: self._call(made))
 
-    def _dispatch(self, launch: DeviceLaunch) -> Dispatch:
+    def _dispatch(self, launch: Launch) -> Dispatch:
         """A launch with its buffers."""
         operands = []
-        for kind, *where in launch.operands:
-            if kind == "arena":
-                operands.append((self._arena, *where))
+        for kind, number, at in launch.operands:
+            if kind == ARENA:
+                operands.append((self._arena, at))
             else:
-                held = self._weights[where[0]]
-                operands.append((held.buffer, held.offset + where[1]))
-        return Dispatch(self.pipelines[launch.program], tuple(operands),
+                held = self._weights[number]
+                operands.append((held.buffer, held.offset + at))
+        return Dispatch(self.pipelines[launch.function], tuple(operands),
                         self._seconds_max(launch.region) / self._launches[launch.region])
 
     def _seconds_max(self, number: int) -> float:
         """How long a kernel takes at most, roughly."""
-        region = self.plan.regions[number]
+        region = self.module.regions[number]
         if self._model is None:
             units = max(1, self.gpu.limits.units / SLOW_UNITS)
             return region.flops / (SLOW_FLOPS * units)
         return max(region.flops / self._model.vector["f32"],
                    region.bytes / self._model.bandwidth) / SLOW_SHARE
 
-    def _call(self, call: DeviceCall) -> None:
+    def _call(self, call: HostCall) -> None:
         """Compute an operation on the host: its operands come from the device, its result goes
         there."""
-        operands = []
-        for operand in call.operands:
-            if isinstance(operand, Stored):
-                operands.append(self._read(operand))
-                continue
-            slot, place = operand
-            operands.append(np.ndarray(place.shape, DTYPES[place.dtype],
-                                       self._weights[slot].array.view(np.uint8).data,
-                                       place.offset, place.strides))
+        operands = [self._read(each.place) if each.slot < 0 else
+                    array_at(self._weights[each.slot].array.view(np.uint8), each.place)
+                    for each in call.operands]
         with refusals(call.operation), np.errstate(all="ignore"):
             result = OPERATIONS[call.operation].meaning(*operands, **call.attributes)
         self._write(call.result, np.asarray(result))
 
     @property
     def shared_bytes(self) -> int:
-        return sum(self.plan.slots[number].bytes for number in self._shared)
+        return sum(self.module.slots[number].bytes for number in self._shared)
 
     def release(self) -> None:
         """Give back the memory of weights and intermediate results; `bind` brings them back."""
         self._forget_parts()
-        if self.plan.parameters:
+        if self.module.parameters:
             self._weights, self._shared, self.bound = None, set(), False
         self._arena, self._stage, self._settled = None, None, False
         self._held.clear()
@@ -359,11 +359,11 @@ class DeviceProgram(Program):
         """Run launch by launch; the kernel whose result first holds NaN or Inf."""
         with self._turn:
             self._start(inputs)
-            for number in range(len(self.plan.launches)):
+            for number in range(len(self.module.launches)):
                 for part in self._recorded(number, number + 1):
                     part()
-                region = self.plan.regions[self.plan.launches[number].region]
-                memory = self.gpu.read(self._arena, 0, self.plan.arena_bytes)
+                region = self.module.regions[self.module.launches[number].region]
+                memory = self.gpu.read(self._arena, 0, self.module.arena_bytes)
                 if not all(finite_at(memory, place) for place in region.results):
                     return f"the {region.form} of {region.scope or self.name}"
         return None
@@ -371,20 +371,21 @@ class DeviceProgram(Program):
     def profile(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         """Seconds of each region in one run for `inputs`, as the device's clock says; 0 of the
         host's."""
-        seconds = np.zeros(len(self.plan.regions))
+        seconds = np.zeros(len(self.module.regions))
         with self._turn:
             self._start(inputs)
-            for part in self._recorded(self.plan.changing, len(self.plan.launches), timed=True):
+            for part in self._recorded(self.module.changing, len(self.module.launches), timed=True):
                 part()
                 if part.recording is not None:
                     for number, took in zip(part.numbers, part.recording.seconds(), strict=True):
-                        seconds[self.plan.launches[number].region] += took
+                        seconds[self.module.launches[number].region] += took
                     part.recording.close()
         self._seconds = seconds
         return seconds
 
     def _explained(self, all: bool, columns: int) -> str:
-        found = explained_on(self.plan, self.gpu.device, self._expected(), self._seconds)
+        found = explained_on(self.module, f"{self.gpu.device.name} ({self.gpu.device.id})",
+                             self._expected(), self._seconds)
         return found.text(all, columns)
 
     def _expected(self) -> dict[int, Expected]:
@@ -393,7 +394,7 @@ class DeviceProgram(Program):
         if self._model is None or self.recipe is None:
             return {}
         regions = running(self.recipe.partition()[0])
-        found = on_gpu(regions.values(), self.plan.precision, self._model)
+        found = on_gpu(regions.values(), self.module.precision, self._model)
         return dict(zip(regions, found, strict=True))
 
 
@@ -401,7 +402,7 @@ class DeviceProgram(Program):
 class Part:
     """Launches as one recording, copies of their weights included, or one call of the host.
 
-    `numbers` say which launch of the plan each is, or is for.
+    `numbers` say which launch of the module each is, or is for.
     """
 
     numbers: Sequence[int]

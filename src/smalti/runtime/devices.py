@@ -15,13 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from smalti import machine, settings
+from smalti.codegen.x86.block import joined
 from smalti.codegen.x86.driver import enabled_state, identify
 from smalti.codegen.x86.instructions import LEVELS, level
 from smalti.errors import DeviceError, InputError, UnknownDeviceError
 from smalti.machine.cpu import CpuCalibration
 from smalti.machine.detection import at_level
 from smalti.runtime.cache import code_digest
-from smalti.runtime.executable import Executable, joined
+from smalti.runtime.executable import Executable
 
 X86 = ("x86_64", "amd64")
 

@@ -3,7 +3,7 @@
 | section       | what                                                                            |
 | ------------- | ------------------------------------------------------------------------------- |
 | `graph`       | the graph as text: what is computed, and what compiling again starts from       |
-| `image LEVEL` | code, schedules, launches and memory plan for a feature level (see image.py)    |
+| `module NAME` | code, schedules, launches and memory plan for a target (`compiler/module.py`)    |
 | `weights`     | only when asked for: the parameters as they were given, each at a multiple of 64 |
 | `about`       | JSON: version, name, precision; of each parameter name, shape, dtype and hash   |
 """
@@ -20,8 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from smalti.compiler.decoding import decoded
-from smalti.compiler.module import Image
-from smalti.compiler.verifier import verify
+from smalti.compiler.encode import from_bytes
+from smalti.compiler.module import Module
+from smalti.compiler.verify import verify
 from smalti.errors import EngineError, InputError, VerificationError
 from smalti.graph import Graph
 from smalti.graph.operation import DTYPES, Type
@@ -29,7 +30,7 @@ from smalti.graph.quantised import FORMATS, Quantised
 from smalti.graph.text import parse
 from smalti.runtime.container import Container
 
-GRAPH, IMAGE, WEIGHTS, ABOUT = "graph", "image ", "weights", "about"
+GRAPH, MODULE, WEIGHTS, ABOUT = "graph", "module ", "weights", "about"
 SUFFIX = ".smalti"
 WEIGHT_ALIGNMENT = 64
 ELEMENTS_MAX = 2**60
@@ -109,10 +110,10 @@ class EngineFile:
                 raise self.refusal(f"the weight {entry.name!r:.80} lies outside of the file")
 
     @property
-    def levels(self) -> tuple[str, ...]:
-        """The feature levels that it holds code for, in the order of the file."""
-        return tuple(name.removeprefix(IMAGE) for name in self._container.names()
-                     if name.startswith(IMAGE))
+    def targets(self) -> tuple[str, ...]:
+        """The names of the targets that it holds code for, in the order of the file."""
+        return tuple(name.removeprefix(MODULE) for name in self._container.names()
+                     if name.startswith(MODULE))
 
     @property
     def has_weights(self) -> bool:
@@ -132,28 +133,28 @@ class EngineFile:
         except (UnicodeDecodeError, RecursionError, InputError) as error:
             raise self.refusal(f"its graph cannot be read ({error})") from None
 
-    def image(self, level: str) -> Image:
-        """The image for a feature level, its numbers checked against one another."""
-        data = bytes(self._container.section(IMAGE + level))
+    def module(self, target: str) -> Module:
+        """The module for a target, its numbers checked against one another."""
+        data = bytes(self._container.section(MODULE + target))
         try:
-            image = Image.from_bytes(data)
-            verify(image)
+            module = from_bytes(data)
+            verify(module)
         except (InputError, VerificationError) as error:
-            raise EngineError(f"{self.path}: its code for {level} cannot be used: {error}; {ANEW}"
+            raise EngineError(f"{self.path}: its code for {target} cannot be used: {error}; {ANEW}"
                               ) from None
-        if (image.level, image.precision) != (level, self.about.precision):
-            raise self.refusal(f"its code for {level} says that it is for {image.level:.40} in "
-                               f"{image.precision:.40}")
+        if (module.target, module.precision) != (target, self.about.precision):
+            raise self.refusal(f"its code for {target} says that it is for {module.target:.40} in "
+                               f"{module.precision:.40}")
         wanted = {name: entry.shape for name, entry in self.parameters.items()}
-        if not image.parameters.items() <= wanted.items():
-            raise self.refusal(f"its code for {level} is of other parameters")
-        for places, values in ((image.inputs, self.graph.inputs),
-                               (image.outputs, self.graph.outputs)):
-            if {name: Type(place.shape, place.dtype) for name, place in places.items()} \
+        if not module.parameters.items() <= wanted.items():
+            raise self.refusal(f"its code for {target} is of other parameters")
+        for places, values in ((module.inputs, self.graph.inputs),
+                               (module.outputs, self.graph.outputs)):
+            if {name: Type(place.shape, place.known_as) for name, place in places.items()} \
                     != {name: value.type for name, value in values.items()}:
-                raise self.refusal(f"its code for {level} has other inputs or outputs than its "
+                raise self.refusal(f"its code for {target} has other inputs or outputs than its "
                                    f"graph")
-        return image
+        return module
 
     # ------------------------------------------------------------------ weights
 

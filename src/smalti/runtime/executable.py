@@ -1,6 +1,6 @@
 """Machine code in memory that is never writable and executable at once.
 
-    block, places = joined([first, second])           # several functions in one block
+    block, places = joined([first, second])           # of codegen.x86.block
     executable = Executable(block)
     address = executable.address + places[0]
 """
@@ -11,37 +11,13 @@ import ctypes
 import mmap
 import sys
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from smalti.errors import DeviceError
-
-FUNCTION_ALIGNMENT = 64
 
 _ADVICE = ("Smalti runs code that it compiles itself; allow this process to make private memory "
            "executable (under SELinux: `setsebool -P deny_execmem 0`; under systemd: "
            "`MemoryDenyWriteExecute=no`)")
-
-
-class Function(Protocol):
-    """Encoded code: `bytes`, which may start with constants, and where its entry is in them."""
-
-    bytes: bytes
-    entry: int
-
-
-def joined(functions: Sequence[Function]) -> tuple[bytes, list[int]]:
-    """Functions in one block of code, and the place of each one's entry in that block.
-
-    Each starts at a multiple of 64 bytes, as constants and loops want.
-    """
-    block = bytearray()
-    places = []
-    for function in functions:
-        block.extend(b"\xcc" * (-len(block) % FUNCTION_ALIGNMENT))
-        places.append(len(block) + function.entry)
-        block.extend(function.bytes)
-    return bytes(block), places
 
 
 class Executable:

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from smalti.codegen.gpu.form import GroupProgram
-from smalti.codegen.gpu.memory import STORED_DTYPES
+from smalti.codegen.shader import BufferUse, Shader
+from smalti.codegen.target import Target
 from smalti.runtime.devices import Device
 from smalti.schedule.group import GroupLimits
 
@@ -39,42 +40,6 @@ class Buffer(ABC):
         """Give the memory back once all that was submitted has run; a second call does nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """What of a buffer a pipeline touches: `bytes` from the operand's offset on, in elements of
-    `item_bytes`; what it `reads` must be written before, what it `writes` is waited for."""
-
-    bytes: int
-    item_bytes: int
-    reads: bool = True
-    writes: bool = True
-
-
-@dataclass(frozen=True)
-class Module:
-    """A group program in the language of a device: `code` is SPIR-V, or WGSL as UTF-8.
-
-    A launch of it is `groups` of `size` invocations; `subgroup` is the size of subgroups that it
-    asks for, or 0.
-    """
-
-    name: str
-    groups: tuple[int, int, int]
-    size: int
-    subgroup: int
-    bindings: tuple[Binding, ...]
-    code: bytes = b""
-
-    @classmethod
-    def of(cls, program: GroupProgram, code: bytes) -> Module:
-        """`code` of a program."""
-        sizes = [STORED_DTYPES[each.dtype].itemsize for each in program.bindings]
-        bindings = tuple(Binding(each.elements * size, size, each.access != "write",
-                                 each.access != "read")
-                         for each, size in zip(program.bindings, sizes))
-        return cls(program.name, program.groups, program.size, program.subgroup, bindings, code)
-
-
 class Pipeline(ABC):
     """A program that the driver has compiled.
 
@@ -82,7 +47,7 @@ class Pipeline(ABC):
     """
 
     name: str
-    bindings: tuple[Binding, ...]
+    bindings: tuple[BufferUse, ...]
     groups: tuple[int, int, int]
 
 
@@ -143,24 +108,20 @@ class Gpu(ABC):
 
     device: Device
     limits: GroupLimits
-    language: str
-    """What its programs are written in: "spirv" or "wgsl"."""
-    dialect: str
-    """The language with all that modules of equal programs and `limits` depend on."""
+    target: Target
+    """The language of its programs."""
     lost: bool = False
     """Whether it has failed, and is of no use any more."""
 
     def pipeline(self, program: GroupProgram) -> Pipeline:
         """`program` as the driver compiles it."""
-        return self.build(self.emit(program))
+        made = self.target.encode([program], self.limits)
+        return self.build(made.shaders[0], made.code)
 
     @abstractmethod
-    def emit(self, program: GroupProgram) -> Module:
-        """`program` in the language of the device."""
-
-    @abstractmethod
-    def build(self, module: Module) -> Pipeline:
-        """What the driver makes of `module`, once while somebody holds it.
+    def build(self, shader: Shader, code: bytes) -> Pipeline:
+        """What the driver makes of `code` in the language of the device, once while somebody holds
+        it.
 
         Calls from several threads compile at once.
         """

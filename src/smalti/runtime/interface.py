@@ -6,38 +6,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from os import PathLike
 from types import MappingProxyType
-from typing import Protocol
 
 import numpy as np
 
 from smalti import machine
 from smalti.compiler.kernel_table import COLUMNS
-from smalti.compiler.module import Image
 from smalti.compiler.outlook import outlook
 from smalti.errors import InputError, NumericsError, first_of
-from smalti.fuse import Partition
-from smalti.graph import Graph
+from smalti.runtime import engine_writer
 from smalti.runtime.inputs import checked_path, finite
+from smalti.runtime.recipe import Recipe
 from smalti.runtime.sources import Done, Weights, nothing
 
 LISTED_MAX = 6
 """Inputs, and outputs, that the short form of a program names: about a line of text."""
-
-
-class Recipe(Protocol):
-    """What a program was compiled from (see compiler.py)."""
-
-    graph: Graph
-    precision: str
-    held: tuple[str, ...]
-    threads: int
-    objective: str
-
-    def image(self, target: str, winograd_sizes: Mapping[str, int] = ...) -> Image:
-        """The image for a feature level, with smaller F(m) for some weights."""
-
-    def partition(self) -> tuple[Partition, int]:
-        """The regions, and the bytes that transformed weights may add to plain ones."""
 
 
 class Program(ABC):
@@ -105,8 +87,6 @@ class Program(ABC):
         are noted; `with_weights` embeds them. Raises InputError for an unknown target, for weights
         that do not fit, and where shapes depend on data; OutputError when `path` cannot be written.
         """
-        from smalti.runtime import engine
-
         if self.recipe is None:
             raise InputError(f"{self.name}: only programs of one static graph become engine files; "
                              f"give all shapes when compiling, or keep the model file")
@@ -114,7 +94,7 @@ class Program(ABC):
             raise InputError(f"targets is {targets!r}; expected several, such as "
                              f"('avx2', 'avx512')")
         checked_path(path, "save", "the path of the engine file to write, such as model.smalti")
-        engine.save(self.recipe, path, targets=targets or self.targets, weights=weights,
+        engine_writer.save(self.recipe, path, targets=targets or self.targets, weights=weights,
                     winograd_sizes=self.winograd_sizes, with_weights=with_weights)
 
     @abstractmethod
@@ -142,8 +122,8 @@ class Program(ABC):
             raise InputError(f"{self.name}: shapes depend on data; only programs of one static "
                              f"graph can be foretold")
         recipe = self.recipe
-        found = outlook(self.name, *recipe.partition(), recipe.precision, machine.device(device),
-                        recipe.objective)
+        found = outlook(self.name, *recipe.partition(), recipe.options.precision,
+                        machine.device(device), recipe.options.objective)
         return found.text(all, columns or COLUMNS)
 
     @abstractmethod

@@ -11,7 +11,7 @@ import onnx
 from smalti.errors import DeviceError
 from smalti.frontend.onnx import Model, load
 from smalti.frontend.onnx.model import Shapes
-from smalti.runtime.compiler import compile_graph
+from smalti.runtime.compilation import compile_graph
 from smalti.runtime.interface import Program
 from smalti.runtime.staged import INTERPRETED_MAX, StagedProgram
 

@@ -10,20 +10,31 @@ from typing import NamedTuple
 
 import numpy as np
 
-from smalti.compiler.module import HostCall, Image, Launch, Place, Slot, array_at, finite_at
+from smalti.codegen.target import ARENA
+from smalti.compiler.explain import explained
+from smalti.compiler.module import (
+    CodePacking,
+    HostCall,
+    Launch,
+    Module,
+    Place,
+    array_at,
+    finite_at,
+)
+from smalti.compiler.targets import TARGETS
 from smalti.errors import NumericsError
 from smalti.runtime.alternative import Alternative
 from smalti.runtime.devices import modelled
 from smalti.runtime.executable import Executable
-from smalti.runtime.explanation import explained
 from smalti.runtime.host import bound
 from smalti.runtime.inputs import all_given, check_rows, checked_input
-from smalti.runtime.interface import Program, Recipe
+from smalti.runtime.interface import Program
 from smalti.runtime.memory import anonymous
+from smalti.runtime.recipe import Recipe
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 from smalti.runtime.streaming import Plan, Stream, planned
 from smalti.runtime.table import Row, Table
-from smalti.runtime.weights import allocated, bind, imprecise, layout_of
+from smalti.runtime.weights import allocated, bind, imprecise
 
 SCRATCH_ALIGNMENT = 4096
 NONE: Mapping[int, Alternative] = MappingProxyType({})
@@ -44,7 +55,7 @@ class Beside(NamedTuple):
 
 
 class NativeProgram(Program):
-    """Runs an image on worker threads; `crew` of `threads` pay off, which are 1 or all.
+    """Runs a module on worker threads; `crew` of `threads` pay off, which are 1 or all.
 
     Calls of the host run between kernels, in the thread that calls `run`.
 
@@ -52,26 +63,26 @@ class NativeProgram(Program):
     layers (see guard.py); without, such weights raise NumericsError.
     """
 
-    def __init__(self, image: Image, threads: int,
+    def __init__(self, module: Module, threads: int,
                  recipe: Recipe | None = None) -> None:
-        self.threads, self.name, self.recipe = threads, image.name, recipe
+        self.threads, self.name, self.recipe = threads, module.name, recipe
         self._turn = threading.Lock()
         self._bytes_max: int | None = None
-        self._take(image)
-        if not image.parameters:
+        self._take(module)
+        if not module.parameters:
             self.bind(lambda name: np.empty(0))
 
-    def _take(self, image: Image) -> None:
-        """Become a program that runs `image`, without weights."""
-        self.image = image
-        self.targets, self.winograd_sizes = (image.level,), image.winograd_sizes
-        self.crew = 1 if image.work_seconds <= ALONE_SECONDS else self.threads
-        self._brief = image.work_seconds / self.crew <= BRIEF_SECONDS
-        self.precision = image.precision
+    def _take(self, module: Module) -> None:
+        """Become a program that runs `module`, without weights."""
+        self.module = module
+        self.targets, self.winograd_sizes = (module.target,), module.winograd_sizes
+        self.crew = 1 if module.work_seconds <= ALONE_SECONDS else self.threads
+        self._brief = module.work_seconds / self.crew <= BRIEF_SECONDS
+        self.precision = module.precision
         self.inputs, self.outputs = ({name: place.shape for name, place in places.items()}
-                                     for places in (image.inputs, image.outputs))
-        self.weights_bytes = image.weights_bytes
-        self._code = Executable(image.code) if image.functions else None
+                                     for places in (module.inputs, module.outputs))
+        self.weights_bytes = module.weights_bytes
+        self._code = Executable(module.code) if module.functions else None
         self._weights: list[np.ndarray] | None = None
         self._shared: set[int] = set()
         self._arena: np.ndarray | None = None
@@ -91,13 +102,13 @@ class NativeProgram(Program):
         All are read again where the numeric guard finds that some need another program. Raises
         InputError and NumericsError as `Program.bind` does.
         """
-        known = self.recipe.graph.parameters if self.recipe else self.image.parameters
+        known = self.recipe.graph.parameters if self.recipe else self.module.parameters
 
         def source(needed: Mapping[str, tuple[int, ...]]) -> tuple[Read, Done]:
             return reading(weights, done, needed, known, self.name, strict)
 
         with self._turn:
-            needed = self._asked(self.image.parameters, only)
+            needed = self._asked(self.module.parameters, only)
             if only is None:
                 self._stop_streaming()
                 self._bytes_max = bytes_max
@@ -109,46 +120,46 @@ class NativeProgram(Program):
                                         f"weights {', '.join(sorted(wanting))}; compile the "
                                         f"model again with them")
                 winograd_sizes = {**self.winograd_sizes, **wanting}
-                self._take(self.recipe.image(self.image.level, winograd_sizes))
-                wanting = self._bind(*source(self.image.parameters), like)
+                self._take(self.recipe.module(TARGETS[self.module.target], winograd_sizes))
+                wanting = self._bind(*source(self.module.parameters), like)
             self.bound, self._settled = True, False
 
     def _bind(self, read: Read, done: Done, like: Program | None) -> dict[str, int]:
         """Bind all; the weights that need a smaller F(m), and which."""
-        self.bound, image = False, self.image
-        if self._bytes_max is not None and (plan := planned(image, self._bytes_max)) is not None:
+        self.bound, module = False, self.module
+        if self._bytes_max is not None and (plan := planned(module, self._bytes_max)) is not None:
             return self._bind_streamed(plan, read, done)
         found = like._kept() if isinstance(like, NativeProgram) and like is not self else {}
-        shared = {number: found[key] for number, slot in enumerate(image.slots)
-                  if (key := layout_of(image, slot)) in found}
+        shared = {number: found[key] for number, slot in enumerate(module.slots)
+                  if (key := module.layout_of(slot)) in found}
         if self._weights is None or shared or self._shared:
             own = {} if self._weights is None else {
                 number: memory for number, memory in enumerate(self._weights)
                 if number not in self._shared}
             given = own | {number: other._weights[n] for number, (other, n) in shared.items()}
-            self._weights, self._arena = allocated(image, given), None
+            self._weights, self._arena = allocated(module, given), None
             self._shared = set(shared)
             for other, n in shared.values():
                 other._shared.add(n)
-        return bind(image, self._weights, shared, read, done, self._pack, self.threads)
+        return bind(module, self._weights, shared, read, done, self._pack, self.threads)
 
     def _bind_streamed(self, plan: Plan, read: Read, done: Done) -> dict[str, int]:
         """Bind what is resident; the rest is read while the program runs."""
-        image = self.image
-        if found := imprecise(image, read, done):
+        module = self.module
+        if found := imprecise(module, read, done):
             return found
         self._weights, self._shared, self._arena = None, set(), None
-        coming = {n: np.empty(0) for n in range(len(image.slots)) if n not in plan.resident}
-        self._weights = allocated(image, coming)
-        bind(image, self._weights, coming, read, done, self._pack, self.threads, guarded=False)
-        self._sources = {name: (read, done) for name in image.parameters}
-        self._stream = Stream(plan, image, self._weights)
+        coming = {n: np.empty(0) for n in range(len(module.slots)) if n not in plan.resident}
+        self._weights = allocated(module, coming)
+        bind(module, self._weights, coming, read, done, self._pack, self.threads, guarded=False)
+        self._sources = {name: (read, done) for name in module.parameters}
+        self._stream = Stream(plan, module, self._weights)
         return {}
 
     def _bring(self, slots: Sequence[int], memory: list[np.ndarray]) -> None:
         """Read and pack the weights of a segment."""
-        left = set(range(len(self.image.slots))).difference(slots)
-        bind(self.image, memory, left, lambda name: self._sources[name][0](name),
+        left = set(range(len(self.module.slots))).difference(slots)
+        bind(self.module, memory, left, lambda name: self._sources[name][0](name),
              lambda name: self._sources[name][1](name), self._pack, 1, guarded=False)
 
     def _stop_streaming(self) -> None:
@@ -160,38 +171,38 @@ class NativeProgram(Program):
         """As `_bind`, for some; what another program reads stays as it is, and is left to it."""
         if self._stream is not None:
             return self._rebind_streamed(read, done, names)
-        self.bound, image = False, self.image
-        kept = {n for n, slot in enumerate(image.slots) if not slot.name or slot.name not in names}
+        self.bound, module = False, self.module
+        kept = {n for n, slot in enumerate(module.slots) if not slot.name or slot.name not in names}
         if left := self._shared - kept:
             given = {n: memory for n, memory in enumerate(self._weights) if n not in left}
-            self._weights, self._arena = allocated(image, given), None
+            self._weights, self._arena = allocated(module, given), None
             self._shared -= left
-        return bind(image, self._weights, kept, read, done, self._pack, self.threads)
+        return bind(module, self._weights, kept, read, done, self._pack, self.threads)
 
     def _rebind_streamed(self, read: Read, done: Done, names: Container[str]) -> dict[str, int]:
         """As `_bind_streamed`, for some: what comes and goes is not looked at before it comes."""
-        image, plan, known = self.image, self._stream.plan, self._sources
+        module, plan, known = self.module, self._stream.plan, self._sources
         self.bound = False
         self._stream.close()
-        kept = {n for n, slot in enumerate(image.slots)
+        kept = {n for n, slot in enumerate(module.slots)
                 if n not in plan.resident or not slot.name or slot.name not in names}
-        bind(image, self._weights, kept, read, done, self._pack, self.threads, guarded=False)
+        bind(module, self._weights, kept, read, done, self._pack, self.threads, guarded=False)
         self._sources = {name: (read, done) if name in names else known[name] for name in known}
-        self._stream = Stream(plan, image, self._weights)
+        self._stream = Stream(plan, module, self._weights)
         self._arena = None
-        return imprecise(image, read, done, names)
+        return imprecise(module, read, done, names)
 
     def _kept(self) -> dict[tuple, tuple[NativeProgram, int]]:
         """What is bound, by what it holds and in which layout: this program and the slot."""
         if not self.bound or self._stream is not None:
             return {}
-        return {layout_of(self.image, slot): (self, number)
-                for number, slot in enumerate(self.image.slots) if slot.name}
+        return {self.module.layout_of(slot): (self, number)
+                for number, slot in enumerate(self.module.slots) if slot.name}
 
-    def _pack(self, slot: Slot, source: int, target: int) -> None:
+    def _pack(self, packing: CodePacking, source: int, target: int) -> None:
         """Pack one weight, in the thread that calls."""
-        address = self._code.address + self.image.functions[slot.function]
-        row = Row(address, (source, target), slot.panels)
+        address = self._code.address + self.module.functions[packing.function]
+        row = Row(address, (source, target), packing.panels)
         Table([[row]], 1, 0, 0, self._code).run(0, 1, brief=True)
 
     @property
@@ -200,29 +211,29 @@ class NativeProgram(Program):
 
     @property
     def shared_bytes(self) -> int:
-        return sum(self.image.slots[number].bytes for number in self._shared)
+        return sum(self.module.slots[number].bytes for number in self._shared)
 
     @property
     def arena_bytes(self) -> int:
         """Bytes for everything between kernels, the threads' scratch memory included."""
-        return self.image.arena_bytes + self.threads * self._scratch_bytes
+        return self.module.arena_bytes + self.threads * self._scratch_bytes
 
     @property
     def _scratch_bytes(self) -> int:
-        return self.image.scratch_bytes + -self.image.scratch_bytes % SCRATCH_ALIGNMENT
+        return self.module.scratch_bytes + -self.module.scratch_bytes % SCRATCH_ALIGNMENT
 
     def _prepare(self) -> None:
         """Memory, launch table and context, with all addresses filled in."""
-        image = self.image
-        self._arena = anonymous(image.arena_bytes + SCRATCH_ALIGNMENT)
+        module = self.module
+        self._arena = anonymous(module.arena_bytes + SCRATCH_ALIGNMENT)
         self._fill_table(self._scratch_bytes)
         self._calls = [(k, bound(x, self._arena, self._memory(k)))
-                       for k, x in enumerate(image.launches) if isinstance(x, HostCall)]
-        self._took = np.zeros(len(image.launches))
-        self._inputs = [(name, place, array_at(self._arena, place), image.rows.get(name))
-                        for name, place in image.inputs.items()]
+                       for k, x in enumerate(module.launches) if isinstance(x, HostCall)]
+        self._took = np.zeros(len(module.launches))
+        self._inputs = [(name, place, array_at(self._arena, place), module.rows.get(name))
+                        for name, place in module.inputs.items()]
         self._outputs = {name: array_at(self._arena, place)
-                         for name, place in image.outputs.items()}
+                         for name, place in module.outputs.items()}
 
     def _fill_table(self, scratch_bytes: int) -> None:
         """The launch table, and scratch memory for all threads."""
@@ -234,7 +245,7 @@ class NativeProgram(Program):
     def _table_with(self, instead: Mapping[int, Alternative]) -> Table:
         """The launch table in which some regions are computed by others."""
         launches = [[] if isinstance(x, HostCall) else [self._row(n, x)]
-                    for n, x in enumerate(self.image.launches)]
+                    for n, x in enumerate(self.module.launches)]
         for region, other in instead.items():
             first, last = self._span(region)
             launches[first:last] = [other.rows(launches[first][0].pointers),
@@ -245,7 +256,7 @@ class NativeProgram(Program):
 
     def _span(self, region: int) -> tuple[int, int]:
         """From which launch to which one a region goes, that is not computed in strips."""
-        numbers = [n for n, launch in enumerate(self.image.launches) if launch.region == region]
+        numbers = [n for n, launch in enumerate(self.module.launches) if launch.region == region]
         return numbers[0], numbers[-1] + 1
 
     def _memory(self, number: int) -> Sequence[np.ndarray]:
@@ -255,15 +266,15 @@ class NativeProgram(Program):
     def _row(self, number: int, launch: Launch) -> Row:
         """A launch with all addresses filled in."""
         arena, weights = self._arena.ctypes.data, self._memory(number)
-        pointers = tuple(arena + value if kind == "arena" else weights[value].ctypes.data
-                         for kind, value in launch.pointers)
-        return Row(self._code.address + self.image.functions[launch.function], pointers,
+        pointers = tuple(arena + at if kind == ARENA else weights[number].ctypes.data + at
+                         for kind, number, at in launch.operands)
+        return Row(self._code.address + self.module.functions[launch.function], pointers,
                    launch.tiles, launch.first, launch.barrier)
 
     def release(self) -> None:
         """Give back the memory of weights and intermediate results; `bind` brings them back."""
         self._stop_streaming()
-        if self.image.parameters:
+        if self.module.parameters:
             self._weights, self._shared, self.bound = None, set(), False
         self._arena, self._settled = None, False
         self._held.clear()
@@ -277,8 +288,8 @@ class NativeProgram(Program):
             self._prepare()
         self._ran, self._parted = self._table, False
         if not self._settled:
-            if self.image.steady:
-                self._launch(0, self.image.steady)
+            if self.module.steady:
+                self._launch(0, self.module.steady)
             self._settled = True
             self._held.clear()
         for name, place, target, rows in self._inputs:
@@ -289,17 +300,17 @@ class NativeProgram(Program):
             if rows is not None:
                 check_rows(name, array, rows)
             np.copyto(target, array)
-        if self.image.changing > self.image.steady:
+        if self.module.changing > self.module.steady:
             self._hold(inputs)
 
     def _hold(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Compute what depends on held inputs only, where one of them has changed."""
-        names = self.image.held
+        names = self.module.held
         if all(name in self._held and np.array_equal(self._held[name], inputs[name])
                for name in names):
             return
         self._held.clear()
-        self._launch(self.image.steady, self.image.changing)
+        self._launch(self.module.steady, self.module.changing)
         self._held.update((name, np.array(inputs[name])) for name in names)
 
     def _launch(self, first: int, last: int) -> None:
@@ -351,7 +362,7 @@ class NativeProgram(Program):
             self._make_room(instead.values())
             self._ran, self._parted = self._table_of(instead), False
             started = time.perf_counter()
-            self._launch(self.image.changing, len(self.image.launches))
+            self._launch(self.module.changing, len(self.module.launches))
             self._elapsed = time.perf_counter() - started
             return {name: np.array(array) for name, array in self._outputs.items()}
 
@@ -366,25 +377,25 @@ class NativeProgram(Program):
             self._start(inputs)
             self._make_room((*others.values(), *instead.values()))
             main = self._ran = self._table_of(instead)
-            self._parted, found, at = True, {}, self.image.changing
+            self._parted, found, at = True, {}, self.module.changing
             for region in sorted(others):
                 first, last = self._span(region)
                 self._launch(at, first)
                 found[region] = self._beside(region, others[region], first, last)
                 self._ran, at = main, last
-            self._launch(at, len(self.image.launches))
-            self._elapsed = float(self._took[self.image.changing:].sum())
+            self._launch(at, len(self.module.launches))
+            self._elapsed = float(self._took[self.module.changing:].sum())
             return {name: np.array(array) for name, array in self._outputs.items()}, found
 
     def _beside(self, region: int, other: Alternative, first: int, last: int) -> Beside:
         """A region by its own kernel and then by another one; the time of the first one is
         noted."""
-        results = [array_at(self._arena, place) for place in self.image.regions[region].results]
+        results = [array_at(self._arena, place) for place in self.module.regions[region].results]
         before = [array.copy() for array in results]
         self._launch(first, last)
         own = self._took[first:last].copy()
         expected = [array.copy() for array in results]
-        for place, array, values in zip(self.image.regions[region].results, results, before,
+        for place, array, values in zip(self.module.regions[region].results, results, before,
                                         strict=True):
             np.copyto(array, values)
             if not self._overwrites(first, place):  # what nobody writes has to be seen
@@ -403,8 +414,8 @@ class NativeProgram(Program):
         """Whether a launch may read where it writes a result."""
         end = place.offset + 1 + sum((n - 1) * s for n, s in zip(place.shape, place.strides,
                                                                  strict=True))
-        return sum(kind == "arena" and place.offset <= at < end
-                   for kind, at in self.image.launches[number].pointers) > 1
+        return sum(kind == ARENA and place.offset <= at < end
+                   for kind, _, at in self.module.launches[number].operands) > 1
 
     def _make_room(self, others: Iterable[Alternative]) -> None:
         """Scratch memory for these kernels, too."""
@@ -425,7 +436,7 @@ class NativeProgram(Program):
         """Seconds of each launch and host call in the last run; None before the first."""
         if self._elapsed is None:
             return None
-        first, count = self.image.changing, len(self.image.launches)
+        first, count = self.module.changing, len(self.module.launches)
         if self._calls or self._stream is not None or self._parted:
             return np.where(np.arange(count) < first, 0.0, self._took)
         ticks = np.zeros(count)
@@ -435,12 +446,12 @@ class NativeProgram(Program):
     def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
         """Run barrier by barrier; the kernel whose result first holds NaN or Inf."""
         self._start(inputs)
-        first, last = 0, {x.region: number for number, x in enumerate(self.image.launches)}
-        for number, launch in enumerate(self.image.launches):
+        first, last = 0, {x.region: number for number, x in enumerate(self.module.launches)}
+        for number, launch in enumerate(self.module.launches):
             if isinstance(launch, Launch) and not launch.barrier:
                 continue
             self._launch(first, number + 1)
-            for region in (self.image.regions[k] for k, at in last.items()
+            for region in (self.module.regions[k] for k, at in last.items()
                            if first <= at <= number):
                 if not all(finite_at(self._arena, place) for place in region.results):
                     return f"the {region.form} of {region.scope or self.name}"
@@ -452,19 +463,19 @@ class NativeProgram(Program):
         """Seconds of the last run by form of kernel; empty before the first."""
         found: dict[str, float] = {}
         if self.seconds is not None:
-            for region, seconds in zip(self.image.regions, self.kernel_seconds(), strict=True):
+            for region, seconds in zip(self.module.regions, self.kernel_seconds(), strict=True):
                 found[region.form] = found.get(region.form, 0.0) + float(seconds)
         return found
 
     def kernel_seconds(self) -> np.ndarray:
         """Seconds of each kernel or host call in the last run; zeros before the first."""
-        seconds, measured = np.zeros(len(self.image.regions)), self.seconds
+        seconds, measured = np.zeros(len(self.module.regions)), self.seconds
         if measured is not None:
-            np.add.at(seconds, [x.region for x in self.image.launches], measured)
+            np.add.at(seconds, [x.region for x in self.module.launches], measured)
         return seconds
 
     def _explained(self, all: bool, columns: int) -> str:
         seconds = None if self.seconds is None else self.kernel_seconds().tolist()
-        found = explained(self.image, modelled(self.image.level), self.crew, seconds,
+        found = explained(self.module, modelled(self.module.target), self.crew, seconds,
                           self.recipe.graph if self.recipe else None)
         return found.text(all, columns)

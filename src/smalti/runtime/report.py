@@ -28,7 +28,7 @@ def engine_report(path: Path) -> str:
     about, graph, here = file.about, file.graph, available_levels()
     values = sum(entry.bytes for entry in file.parameters.values())
     levels = [f"{name} ({'runs here' if name in here else 'not on this CPU'})"
-              for name in file.levels]
+              for name in file.targets]
     known = sum(bool(entry.sha256) for entry in file.parameters.values())
     sizes = ", ".join(f"{name} {_bytes(size)}" for name, size in file.sizes().items())
     return _text([

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smalti.compiler.module import HostCall, Image, Launch
+from smalti.codegen.target import SLOT
+from smalti.compiler.module import HostCall, Launch, Module
 from smalti.errors import InputError
 from smalti.runtime.memory import anonymous
 from smalti.runtime.weights import ALIGNMENT, LARGE_BYTES
@@ -52,21 +53,21 @@ def padded(size: int) -> int:
     return size + -size % ALIGNMENT + ALIGNMENT
 
 
-def planned(image: Image, bytes_max: int) -> Plan | None:
-    """How the weights of an image come and go in `bytes_max` bytes; None when all of them fit.
+def planned(module: Module, bytes_max: int) -> Plan | None:
+    """How the weights of a module come and go in `bytes_max` bytes; None when all of them fit.
 
     Raises InputError that says how much is needed at least.
     """
-    if sum(slot.bytes for slot in image.slots) <= bytes_max:
+    if sum(slot.bytes for slot in module.slots) <= bytes_max:
         return None
-    sizes = [padded(slot.bytes) for slot in image.slots]
-    units = [(first, last, _read(image.launches[first:last])) for first, last in _units(image)]
-    small = {n for n, slot in enumerate(image.slots) if slot.bytes < LARGE_BYTES}
+    sizes = [padded(slot.bytes) for slot in module.slots]
+    units = [(first, last, _read(module.launches[first:last])) for first, last in _units(module)]
+    small = {n for n, slot in enumerate(module.slots) if slot.bytes < LARGE_BYTES}
     fixed = sum(sizes[n] for n in small)
     largest = max(sum(sizes[n] for n in slots - small) for _, _, slots in units)
     if fixed + 2 * largest > bytes_max:
         raise InputError(
-            f"{image.name}: the weights need at least {(fixed + 2 * largest) / 1e9:.2f} GB at a "
+            f"{module.name}: the weights need at least {(fixed + 2 * largest) / 1e9:.2f} GB at a "
             f"time, and may take {max(bytes_max, 0) / 1e9:.2f} GB; give more memory")
     half = min(max(largest, int(HALF_SHARE * bytes_max)), (bytes_max - fixed) // 2)
     order = list(dict.fromkeys(n for _, _, slots in units for n in sorted(slots - small)))
@@ -74,13 +75,13 @@ def planned(image: Image, bytes_max: int) -> Plan | None:
     return Plan(frozenset(resident), tuple(_segments(units, sizes, resident, half)), half)
 
 
-def _units(image: Image) -> Iterator[tuple[int, int]]:
+def _units(module: Module) -> Iterator[tuple[int, int]]:
     """Runs of launches that cannot be taken apart; what only bound or held inputs change ends one.
     """
     first = 0
-    for number, launch in enumerate(image.launches):
+    for number, launch in enumerate(module.launches):
         if isinstance(launch, HostCall) or launch.barrier or number + 1 in (
-                image.steady, image.changing):
+                module.steady, module.changing):
             yield first, number + 1
             first = number + 1
 
@@ -92,7 +93,7 @@ def _read(launches: Sequence[Launch | HostCall]) -> set[int]:
         if isinstance(launch, HostCall):
             found.update(each.slot for each in launch.operands if each.slot >= 0)
         else:
-            found.update(number for kind, number in launch.pointers if kind == "slot")
+            found.update(number for kind, number, _ in launch.operands if kind == SLOT)
     return found
 
 
@@ -124,24 +125,24 @@ def _segments(units: Sequence[tuple[int, int, set[int]]], sizes: Sequence[int],
 class Stream:
     """The weights of a program that has a plan: what is where, and what comes next.
 
-    `memory` holds the resident slots of the image; the others lie in views of the pool.
+    `memory` holds the resident slots of the module; the others lie in views of the pool.
     """
 
-    def __init__(self, plan: Plan, image: Image, memory: Sequence[np.ndarray]) -> None:
+    def __init__(self, plan: Plan, module: Module, memory: Sequence[np.ndarray]) -> None:
         self.plan = plan
         self._pool = [anonymous(plan.half_bytes) for _ in range(2)]
-        self._views = [self._placed(segment, image, memory) for segment in plan.segments]
+        self._views = [self._placed(segment, module, memory) for segment in plan.segments]
         self._held: list[int | None] = [None, None]
         self._coming: tuple[int, Future] | None = None
         self._reader = ThreadPoolExecutor(1)
-        self._again = self._number(image.changing)
+        self._again = self._number(module.changing)
 
-    def _placed(self, segment: Segment, image: Image,
+    def _placed(self, segment: Segment, module: Module,
                 memory: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Where each slot lies while a segment runs."""
         views, at = list(memory), 0
         for number in segment.slots:
-            size = padded(image.slots[number].bytes)
+            size = padded(module.slots[number].bytes)
             views[number] = self._pool[segment.half][at:at + size]
             at += size
         return views

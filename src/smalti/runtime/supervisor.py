@@ -64,8 +64,8 @@ class Supervisor:
         self._forget()
 
     def _forget(self) -> None:
-        """Begin anew, for the image that the program has now."""
-        self._image = getattr(self.program, "image", None)
+        """Begin anew, for the module that the program has now."""
+        self._image = getattr(self.program, "module", None)
         self._recent: deque[np.ndarray] = deque(maxlen=REMEMBERED)
         self._usual = np.zeros(0)
         self._entries: list[Entry] | None = None
@@ -101,7 +101,7 @@ class Supervisor:
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs of a run, in which something may be tried."""
-        if self.program.image is not self._image:  # weights that need another one were bound
+        if self.program.module is not self._image:  # weights that need another one were bound
             self._forget()
         started = self._clock()
         trying, left = self._in_place(self._allowed())

@@ -59,7 +59,7 @@ class Entry:
         self.seconds = seconds
         """Of all its regions in a run, as they are."""
         self._measured = measured
-        self.before = measured.get(program.image.regions[regions[0]].schedule, 1.0)
+        self.before = measured.get(program.module.regions[regions[0]].schedule, 1.0)
         """The ratio of what is in use to the first choice, as the store has it."""
         self._made: tuple[int, Alternative] | None = None
 
@@ -72,9 +72,9 @@ class Entry:
     def contest(self) -> Contest:
         """All candidates, which are looked at when the first one is asked for."""
         program = self._program
-        first = parse(program.image.regions[self.regions[0]].schedule)
+        first = parse(program.module.regions[self.regions[0]].schedule)
         members = thinned(space(self.kernel, limits_of(program), first))
-        device = modelled(program.image.level)
+        device = modelled(program.module.target)
         expected = np.array([
             estimate_kernel(device, self.kernel, member, program.threads).seconds
             for member in members])
@@ -125,7 +125,7 @@ class Entry:
             if self.at_hand is not None:
                 return self.at_hand
             try:
-                made = Alternative(self._program.image, self.region, self.kernel,
+                made = Alternative(self._program.module, self.region, self.kernel,
                                    self.contest.candidates[number], read)
             except IllegalSchedule:
                 self.contest.tell(math.inf)
@@ -243,7 +243,7 @@ class Tuner:
         """What came of each kernel, those that gained the most first."""
         found = []
         for entry in self.entries:
-            info, ratio, best = self.program.image.regions[entry.regions[0]], 1.0, ""
+            info, ratio, best = self.program.module.regions[entry.regions[0]], 1.0, ""
             if entry.looked_at:
                 ratio, best = entry.contest.ratio, str(entry.contest.candidates[entry.contest.best])
             found.append(Row(info.scope or self.program.name, info.form, len(entry.regions),
@@ -269,18 +269,18 @@ def entries(program: NativeProgram, seconds: np.ndarray,
 
 def place_of(program: NativeProgram) -> MeasurementScope:
     """Where in the store measurements of a program belong."""
-    objective = program.recipe.objective if program.recipe else OBJECTIVES[0]
-    return scope(program.image.level, program.threads, program.image.precision, objective)
+    objective = program.recipe.options.objective if program.recipe else OBJECTIVES[0]
+    return scope(program.module.target, program.threads, program.module.precision, objective)
 
 
 def kernels(program: NativeProgram) -> dict[tuple[str, str], list[int]]:
     """The regions that compute each kernel under each schedule in every run, one launch behind the
     other. Not all regions of a kernel need have the same one: see `GROWTH_MAX` of the compiler."""
-    image, found = program.image, {}
-    for launch in image.launches[image.changing:]:
-        region = image.regions[launch.region]
+    module, found = program.module, {}
+    for launch in module.launches[module.changing:]:
+        region = module.regions[launch.region]
         if not isinstance(launch, HostCall) and region.strips == 1:
-            numbers = found.setdefault((image.kernels[region.kernel], region.schedule), [])
+            numbers = found.setdefault((module.kernels[region.kernel], region.schedule), [])
             if launch.region not in numbers:
                 numbers.append(launch.region)
     return found
@@ -289,7 +289,7 @@ def kernels(program: NativeProgram) -> dict[tuple[str, str], list[int]]:
 def limits_of(program: NativeProgram):
     """What bounds schedules of a program on this CPU."""
     device = cpu()
-    return limits(level(program.image.level), program.threads, device.l1_bytes, device.l2_bytes)
+    return limits(level(program.module.target), program.threads, device.l1_bytes, device.l2_bytes)
 
 
 def thinned(members: Sequence[Schedule], most: int = CANDIDATES_MAX) -> list[Schedule]:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from smalti.compiler.module import Image, Slot
+from smalti.compiler.module import CodePacking, Module, WeightSlot
 from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph.operation import DTYPES, FLOATS, HALVES
 from smalti.graph.quantised import FORMATS, Quantised, quantised
@@ -21,7 +21,7 @@ from smalti.runtime.sources import Done, Read
 ALIGNMENT = 128
 """Between slots, and behind each: kernels may read a vector beyond its end."""
 LARGE_BYTES = 1 << 18
-Pack = Callable[[Slot, int, int], None]
+Pack = Callable[[CodePacking, int, int], None]
 Room = Callable[[int], np.ndarray]
 BEHIND_BYTES = 16
 """What packing may read behind halves."""
@@ -36,20 +36,13 @@ def fresh(size: int) -> np.ndarray:
     return np.empty(size, np.uint8)
 
 
-def layout_of(image: Image, slot: Slot) -> tuple:
-    """What the memory of a slot holds, and how; slots of equal layouts hold equal bytes."""
-    layout = next((text for text, function in image.layouts.items() if function == slot.function),
-                  "")
-    return slot.name, slot.kind, slot.dtype, slot.start, slot.bytes, layout, slot.winograd
-
-
-def allocated(image: Image, given: Mapping[int, np.ndarray]) -> list[np.ndarray]:
+def allocated(module: Module, given: Mapping[int, np.ndarray]) -> list[np.ndarray]:
     """Memory for each slot, which is `given` for some by their number.
 
     Large ones have memory of their own, which goes back to the system when nobody uses it any more;
     small ones share a block.
     """
-    needed = {number: slot.bytes for number, slot in enumerate(image.slots) if number not in given}
+    needed = {number: slot.bytes for number, slot in enumerate(module.slots) if number not in given}
     small = {number: size + -size % ALIGNMENT + ALIGNMENT for number, size in needed.items()
              if size < LARGE_BYTES}
     block, at, found = anonymous(sum(small.values())), 0, dict(given)
@@ -59,25 +52,25 @@ def allocated(image: Image, given: Mapping[int, np.ndarray]) -> list[np.ndarray]
             at += small[number]
         else:
             found[number] = anonymous(size + ALIGNMENT)
-    return [found[number] for number in range(len(image.slots))]
+    return [found[number] for number in range(len(module.slots))]
 
 
-def bind(image: Image, memory: Sequence[np.ndarray], filled: Container[int], read: Read, done: Done,
-         pack: Pack, threads: int, *, guarded: bool = True) -> dict[str, int]:
+def bind(module: Module, memory: Sequence[np.ndarray], filled: Container[int], read: Read,
+         done: Done, pack: Pack, threads: int, *, guarded: bool = True) -> dict[str, int]:
     """Fill `memory` (of `allocated`) with the parameters that `read(name)` gives.
 
     Slots whose numbers are in `filled` are left as they are. Parameters may be of any dtype that
     converts to their own, and views of a file: nothing of them is kept, and `done(name)` is called
     when one is no longer needed.
-    `pack(slot, source address, target address)` runs the packing function of a slot. `threads`
+    `pack(packing, source address, target address)` runs a packing function. `threads`
     parameters are read and packed at a time. Where it is `guarded`, gives the weights whose layers
     use an F(m) that is too imprecise for them, and the next smaller m, 0 for none. Raises
     InputError for a parameter of another shape, or with values that are none of the halves that it
     is to be held as, NumericsError for NaN or Inf in one, and DeviceError when the system gives no
     threads.
     """
-    by_name: dict[str, list[tuple[Slot, np.ndarray]]] = {}
-    for number, slot in enumerate(image.slots):
+    by_name: dict[str, list[tuple[WeightSlot, np.ndarray]]] = {}
+    for number, slot in enumerate(module.slots):
         if number not in filled:
             by_name.setdefault(slot.name, []).append((slot, memory[number]))
     local, too_imprecise = threading.local(), {}
@@ -91,16 +84,16 @@ def bind(image: Image, memory: Sequence[np.ndarray], filled: Container[int], rea
     def load(name: str) -> None:
         slots = by_name[name]
         if name:
-            values = checked(name, read(name), image.parameters[name], slots[0][0].dtype, room)
+            values = checked(name, read(name), module.parameters[name], slots[0][0].dtype, room)
         else:
-            values = np.frombuffer(image.constants, np.uint8)
+            values = np.frombuffer(module.constants, np.uint8)
         values = values.reshape(-1)
         for slot, target in slots:
             if slot.dtype not in FORMATS:
                 values = values.view(DTYPES[slot.dtype])
-            if slot.kind == "packed":
+            if slot.packing is not None:
                 start = values.ctypes.data + values.itemsize * slot.start
-                pack(slot, start, target.ctypes.data)
+                pack(slot.packing, start, target.ctypes.data)
                 if guarded and slot.winograd is not None and _error(slot, values) > ERROR_MAX:
                     too_imprecise[name] = slot.winograd.size // 4 * 2
             else:
@@ -120,16 +113,16 @@ def bind(image: Image, memory: Sequence[np.ndarray], filled: Container[int], rea
     return too_imprecise
 
 
-def imprecise(image: Image, read: Read, done: Done,
+def imprecise(module: Module, read: Read, done: Done,
               among: Container[str] | None = None) -> dict[str, int]:
     """The weights whose layers use an F(m) that is too imprecise for them, as `bind` finds them;
     only those `among` some."""
     found = {}
-    for name in dict.fromkeys(slot.name for slot in image.slots if slot.winograd and slot.name):
+    for name in dict.fromkeys(slot.name for slot in module.slots if slot.winograd and slot.name):
         if among is not None and name not in among:
             continue
-        slots = [slot for slot in image.slots if slot.name == name and slot.winograd]
-        values = checked(name, read(name), image.parameters[name], slots[0].dtype).reshape(-1)
+        slots = [slot for slot in module.slots if slot.name == name and slot.winograd]
+        values = checked(name, read(name), module.parameters[name], slots[0].dtype).reshape(-1)
         for slot in slots:
             if _error(slot, values) > ERROR_MAX:
                 found[name] = slot.winograd.size // 4 * 2
@@ -137,7 +130,7 @@ def imprecise(image: Image, read: Read, done: Done,
     return found
 
 
-def _error(slot: Slot, values: np.ndarray) -> float:
+def _error(slot: WeightSlot, values: np.ndarray) -> float:
     """The largest error of a slot's layer by Winograd's algorithm with the weight among
     `values`."""
     f = slot.winograd
@@ -149,7 +142,7 @@ def _error(slot: Slot, values: np.ndarray) -> float:
     return winograd_error(weight, f.size, f.folded)
 
 
-def _some_rows(slot: Slot, words: np.ndarray) -> np.ndarray:
+def _some_rows(slot: WeightSlot, words: np.ndarray) -> np.ndarray:
     """Those output channels of a quantised weight that the guard looks at, as f32."""
     form, (outputs, *inner) = FORMATS[slot.dtype], slot.winograd.shape
     size, stride = (form.words_of(n) for n in (math.prod(inner), slot.winograd.strides[0]))

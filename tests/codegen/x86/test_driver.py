@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from smalti.codegen.x86.assembler import Assembler, Code
+from smalti.codegen.x86.block import joined
 from smalti.codegen.x86.driver import (
     FUTEX,
     FUTEX_WAIT_PRIVATE,
@@ -28,7 +29,7 @@ from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.layout import CONTEXT, LAUNCH, aligned
 from smalti.codegen.x86.operands import Address, Register
 from smalti.errors import DeviceError
-from smalti.runtime.executable import Executable, joined
+from smalti.runtime.executable import Executable
 
 SYSTEMS = ("linux", "darwin", "win32")
 MARK = 0x5AFE00

@@ -108,13 +108,13 @@ def check_window(target: str, dtype: str, g: Graph, winograd: int) -> None:
     x = random.standard_normal(g.inputs["x"].shape, np.float32)
     program = compile_graph(g, threads=1, target=target, weights={"w": dtype})
     assert program.weights_bytes % FORMATS[dtype].element_bytes == 0
-    assert {slot.dtype for slot in program.image.slots} == {dtype}
-    chosen = parse(program.image.regions[-1].schedule)
+    assert {slot.dtype for slot in program.module.slots} == {dtype}
+    chosen = parse(program.module.regions[-1].schedule)
     assert (chosen.weights, chosen.winograd_size) == (dtype, winograd)
     found = run(program, held_so, x)
     plain = compile_graph(g, threads=1, target=target)
     wanted = run(plain, held_so.floats(), x)
-    if parse(plain.image.regions[-1].schedule).chunk == chosen.chunk:
+    if parse(plain.module.regions[-1].schedule).chunk == chosen.chunk:
         np.testing.assert_array_equal(found, wanted)
     expected = evaluate(g, {"x": x}, {"w": held_so.floats()})["y"]
     assert np.abs(found - expected).max() <= 2e-5 * np.abs(expected).max()
@@ -131,7 +131,7 @@ def test_windows_in_bf16(target: str) -> None:
         program = compile_graph(g, threads=1, target=target, precision="bf16",
                                 weights={"w": "q8_16"})
         found = run(program, held_so, x)
-        product = parse(program.image.regions[-1].schedule).dtype
+        product = parse(program.module.regions[-1].schedule).dtype
         assert product == ("bf16" if pairs and target == "avx512_bf16" else "f32")
         if product == "bf16":
             plain = compile_graph(g, threads=1, target=target, precision="bf16")
@@ -179,10 +179,10 @@ def test_products_of_bf16_round_weights_as_if_they_were_held_so(target: str, dty
         found = run(program, held_so, x)
         plain = compile_graph(g, threads=1, target=target, precision="bf16")
         expected = run(plain, held_so.floats(), x)
-        if parse(program.image.regions[-1].schedule).dtype == "bf16":
+        if parse(program.module.regions[-1].schedule).dtype == "bf16":
             np.testing.assert_array_equal(found, expected)
         assert np.abs(found - expected).max() < 0.01 * np.abs(expected).max()
-    assert (parse(program.image.regions[-1].schedule).dtype == "bf16") == (target == "avx512_bf16")
+    assert (parse(program.module.regions[-1].schedule).dtype == "bf16") == (target == "avx512_bf16")
 
 
 def test_precision_of_activations_leaves_quantised_weights_as_they_are() -> None:
@@ -258,11 +258,11 @@ def test_other_schedules_pack_the_same_weights_and_change_no_byte(target: str) -
         expected = run(program, held_so, x)
         (region,) = held(partition(g), {"w": dtype}).regions
         others = space(region.kernel, limits(level(target), 1, cpu().l1_bytes, cpu().l2_bytes),
-                       parse(program.image.regions[0].schedule))
+                       parse(program.module.regions[0].schedule))
         widths = {other.vectors for other in others}
         assert len(widths) > 1
         for other in others[::max(1, len(others) // 6)]:
-            one = Alternative(program.image, 0, region.kernel, other,
+            one = Alternative(program.module, 0, region.kernel, other,
                               lambda name, held_so=held_so: held_so)
             assert program.run({"x": x}, {0: one})["y"].tobytes() == expected.tobytes()
 
@@ -276,15 +276,15 @@ def test_other_schedules_of_windows_change_no_byte(target: str, case: dict) -> N
     x = np.random.default_rng(5).standard_normal(g.inputs["x"].shape, np.float32)
     program = compile_graph(g, threads=1, target=target, weights={"w": dtype})
     expected = run(program, held_so, x)
-    forms = [each.form for each in program.image.regions]
+    forms = [each.form for each in program.module.regions]
     number = forms.index("contraction")  # the prologue may be a kernel of its own
-    kernel = parse_kernel(program.image.kernels[program.image.regions[number].kernel])
-    first = parse(program.image.regions[number].schedule)
+    kernel = parse_kernel(program.module.kernels[program.module.regions[number].kernel])
+    first = parse(program.module.regions[number].schedule)
     others = space(kernel, limits(level(target), 1, cpu().l1_bytes, cpu().l2_bytes), first)
     assert {other.weights for other in others} == {dtype}
     assert len({other.panels for other in others}) > 1
     if first.winograd:
         assert len({other.chunk for other in others}) > 1
     for other in others[::max(1, len(others) // 6)]:
-        one = Alternative(program.image, number, kernel, other, lambda name: held_so)
+        one = Alternative(program.module, number, kernel, other, lambda name: held_so)
         assert program.run({"x": x}, {number: one})["y"].tobytes() == expected.tobytes()

@@ -20,7 +20,7 @@ from smalti.runtime.vulkan.library import TIMEOUT, checked
 
 def test_a_device_describes_itself(adapter: Adapter, vulkan: VulkanGpu) -> None:
     assert vulkan.device.id == "vulkan:0" and vulkan.device.name == adapter.name
-    assert vulkan.device.kind == adapter.kind and vulkan.language == "spirv"
+    assert vulkan.device.kind == adapter.kind and vulkan.target.name == "spirv"
 
 
 def lose(gpu: VulkanGpu, name: str) -> None:

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from gpu_devices import filled, increment
 
+from smalti.codegen.shader import BufferUse
 from smalti.codegen.spirv import emit
 from smalti.errors import DeviceError
 from smalti.runtime import cache
-from smalti.runtime.gpu import Binding, Dispatch, Gpu
+from smalti.runtime.gpu import Dispatch, Gpu
 from smalti.runtime.vulkan import Adapter, VulkanGpu
 from smalti.runtime.vulkan.library import Functions
 
@@ -38,7 +39,7 @@ def test_threads_compile_at_once(vulkan: VulkanGpu) -> None:
 
 
 def test_a_module_of_the_size_of_subgroups_that_it_asks_for_runs(vulkan: VulkanGpu) -> None:
-    program, binding, limits = increment(64), Binding(256, 4), vulkan.limits
+    program, binding, limits = increment(64), BufferUse(256, 4), vulkan.limits
     size = limits.subgroup_max if limits.subgroup_choice else 0
     pipeline = vulkan.pipeline_from(emit(program, limits), [binding, binding], (1, 1, 1),
                                     subgroup_size=size)
@@ -50,12 +51,12 @@ def test_a_module_of_the_size_of_subgroups_that_it_asks_for_runs(vulkan: VulkanG
 def test_what_the_device_is_too_small_for_is_said(vulkan: VulkanGpu) -> None:
     words, most = emit(increment(64), vulkan.limits), vulkan.limits.bindings
     with pytest.raises(DeviceError, match=f"wide has {most + 1} bindings"):
-        vulkan.pipeline_from(words, [Binding(4, 4)] * (most + 1), (1, 1, 1), name="wide")
+        vulkan.pipeline_from(words, [BufferUse(4, 4)] * (most + 1), (1, 1, 1), name="wide")
     with pytest.raises(DeviceError, match="long is of"):
-        vulkan.pipeline_from(words, [Binding(4, 4)] * 2, (vulkan.limits.grid[0] + 1, 1, 1),
+        vulkan.pipeline_from(words, [BufferUse(4, 4)] * 2, (vulkan.limits.grid[0] + 1, 1, 1),
                              name="long")
     with pytest.raises(DeviceError, match="small is for subgroups of 1024; .* are of"):
-        vulkan.pipeline_from(words, [Binding(4, 4)] * 2, (1, 1, 1), name="small",
+        vulkan.pipeline_from(words, [BufferUse(4, 4)] * 2, (1, 1, 1), name="small",
                              subgroup_size=1024)
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from gpu_devices import chain, filled, increment
 
+from smalti.codegen.shader import BufferUse
 from smalti.codegen.spirv import emit
 from smalti.errors import DeviceError, InputError
-from smalti.runtime.gpu import Binding, Buffer, Copy, Dispatch, Gpu
+from smalti.runtime.gpu import Buffer, Copy, Dispatch, Gpu
 from smalti.runtime.vulkan import VulkanGpu, recording
 
 
@@ -141,7 +142,7 @@ def test_operands_larger_than_a_binding_can_see_are_refused(
     adapter = vulkan._logical.adapter
     monkeypatch.setattr(vulkan._logical, "adapter", replace(
         adapter, limits=replace(adapter.limits, buffer_range=1024)))
-    pipeline = vulkan.pipeline_from(emit(increment(64), vulkan.limits), [Binding(1028, 4)] * 2,
+    pipeline = vulkan.pipeline_from(emit(increment(64), vulkan.limits), [BufferUse(1028, 4)] * 2,
                                     (1, 1, 1), name="all")
     buffer = vulkan.buffer(1028)
     with pytest.raises(DeviceError, match="1,028 bytes; a binding sees 1,024 at most"):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from smalti.codegen.gpu.form import U32, Expr, GroupProgram, number, op, spread, vector
 from smalti.codegen.gpu.heads import LOG2_E, WIDE, Heads
-from smalti.codegen.gpu.lowered import Lowered
+from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.codegen.gpu.matrix_attention import matrix_attention
 from smalti.codegen.gpu.types import Type
 from smalti.kernel.build import LOWEST, TOTAL_MIN
@@ -30,11 +30,11 @@ ROW = Type("f32", QUERIES)
 
 
 def lower_attention(kernel: Kernel, schedule: GroupAttention | GroupMatrixAttention,
-                    limits: GroupLimits) -> Lowered:
+                    limits: GroupLimits) -> GroupSteps:
     """A work-group for some queries of each head."""
     if isinstance(schedule, GroupMatrixAttention):
-        return Lowered((matrix_attention(kernel, schedule),))
-    return Lowered((_Attention(kernel, schedule).program(),))
+        return GroupSteps((matrix_attention(kernel, schedule),))
+    return GroupSteps((_Attention(kernel, schedule).program(),))
 
 
 class _Attention(Heads):

@@ -27,11 +27,12 @@ from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, bind_for, unravel, work_groups
 from smalti.codegen.gpu.factors import ComputedWeight, PackedWeight, Patch
 from smalti.codegen.gpu.form import Binding, Expr, GroupProgram, op, select
-from smalti.codegen.gpu.lowered import WORKSPACE, Lowered
+from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.codegen.gpu.product import ZERO, Place, Product, reads, vector_lanes
 from smalti.codegen.gpu.results import Results
 from smalti.codegen.gpu.sums import VECTORS, Matrices, Registers
 from smalti.codegen.gpu.weights import VECTOR, packed_weight, padded
+from smalti.codegen.target import WORKSPACE
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import ELEMENT_BYTES, Buffer, Kernel, Load, axis
 from smalti.schedule.group import GroupContraction, GroupLimits
@@ -41,7 +42,8 @@ STEP_INVOCATIONS = 128
 """Of a work-group of the steps in front and behind, where the device allows so many."""
 
 
-def lower_contraction(kernel: Kernel, schedule: GroupContraction, limits: GroupLimits) -> Lowered:
+def lower_contraction(kernel: Kernel, schedule: GroupContraction,
+                      limits: GroupLimits) -> GroupSteps:
     """The programs of a contraction. Raises IllegalSchedule where the schedule does not fit it."""
     if schedule.prepared:
         return _prepared(kernel, schedule, limits)
@@ -64,12 +66,12 @@ class _Contraction:
         if (schedule.split - 1) * self.each >= self.chunks:
             raise IllegalSchedule(f"{self.chunks} chunks are too few for {schedule.split} groups")
 
-    def lower(self) -> Lowered:
+    def lower(self) -> GroupSteps:
         s, product = self.s, self.product
         if s.split == 1:
-            return Lowered((self._multiply(),), packed=self.packed)
+            return GroupSteps((self._multiply(),), packed=self.packed)
         elements = s.split * product.batch * product.rows * product.parts * self._columns
-        return Lowered((self._multiply(), self._add()), 4 * elements, self.packed)
+        return GroupSteps((self._multiply(), self._add()), 4 * elements, self.packed)
 
     @property
     def _columns(self) -> int:
@@ -231,7 +233,7 @@ class _Contraction:
         return b.finish(groups)
 
 
-def _prepared(kernel: Kernel, schedule: GroupContraction, limits: GroupLimits) -> Lowered:
+def _prepared(kernel: Kernel, schedule: GroupContraction, limits: GroupLimits) -> GroupSteps:
     """A step that writes the patch to the workspace, and the contraction of what it has written."""
     patch, *behind = kernel.stages
     if schedule.split > 1:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, bind_for, both, unravel, work_groups
 from smalti.codegen.gpu.form import U32, Expr, Name, Number, number, op, select
-from smalti.codegen.gpu.lowered import Lowered, Packed, stored_dtype
+from smalti.codegen.gpu.lowered import GroupSteps, Packed, stored_dtype
 from smalti.codegen.gpu.totals import COMBINE, start
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Call, Kernel, Load, loads
@@ -32,7 +32,7 @@ TAPS_MAX = 32
 """Taps of a window in straight code."""
 
 
-def lower_depthwise(kernel: Kernel, schedule: GroupDepthwise, limits: GroupLimits) -> Lowered:
+def lower_depthwise(kernel: Kernel, schedule: GroupDepthwise, limits: GroupLimits) -> GroupSteps:
     """A depthwise convolution or pooling. Raises IllegalSchedule where the channels are no multiple
     of the lanes."""
     return _Depthwise(kernel, schedule, limits).lower()
@@ -60,7 +60,7 @@ class _Depthwise:
         if self.channels % schedule.lanes:
             raise IllegalSchedule(f"{schedule.lanes} lanes along {self.channels} channels")
 
-    def lower(self) -> Lowered:
+    def lower(self) -> GroupSteps:
         """One program."""
         s, b = self.schedule, Builder(self.kernel.form, self.schedule.size)
         self.b = b
@@ -78,7 +78,7 @@ class _Depthwise:
             self._window(at, sums)
             for pixel, total in enumerate(sums):
                 self._write(at, pixel, total)
-        return Lowered((b.finish(grid),), packed=self.packed)
+        return GroupSteps((b.finish(grid),), packed=self.packed)
 
     def _bind(self) -> None:
         """Bindings; channels are called "c" where the input is read, else "o"."""

@@ -308,6 +308,11 @@ class GroupProgram:
         return hash((self.name, self.groups, self.size, self.bindings, self.shared, self.body,
                      self.subgroup))
 
+    @property
+    def tiles(self) -> int:
+        """How often it is launched: once, as all of its work-groups are one launch."""
+        return 1
+
     def buffer(self, name: str) -> Binding | Shared:
         """The binding or shared array called `name`."""
         return next(b for b in (*self.bindings, *self.shared) if b.name == name)

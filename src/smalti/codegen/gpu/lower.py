@@ -5,7 +5,7 @@ from __future__ import annotations
 from smalti.codegen.gpu.attention import lower_attention
 from smalti.codegen.gpu.contraction import lower_contraction
 from smalti.codegen.gpu.depthwise import lower_depthwise
-from smalti.codegen.gpu.lowered import Lowered
+from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.codegen.gpu.map import lower_map
 from smalti.codegen.gpu.moments import lower_group, lower_rows
 from smalti.codegen.gpu.reduction import lower_reduction
@@ -27,7 +27,7 @@ FORMS = {
 }
 
 
-def lower(kernel: Kernel, schedule: GroupSchedule, limits: GroupLimits) -> Lowered:
+def lower(kernel: Kernel, schedule: GroupSchedule, limits: GroupLimits) -> GroupSteps:
     """The programs of `kernel` on a device with these limits. Raises IllegalSchedule when the
     schedule cannot be applied, or asks for more than the device has, and VerificationError if the
     programs are not well formed."""

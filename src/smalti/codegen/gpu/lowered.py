@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from smalti.graph.operation import DTYPES
 from smalti.graph.quantised import Quantised
 from smalti.kernel.form import Buffer, Kernel
 
-WORKSPACE = "workspace"
 STORED_AS = {"f32": "f32", "f16": "f16", "bf16": "bf16", "i32": "i32", "i64": "i32", "bool": "i32",
              "i8": "i32", "u8": "i32"}
 """How a device stores elements of each dtype between kernels. 64-bit integers are row numbers, and
@@ -47,6 +47,11 @@ class Packed:
         """Elements of it, zeros included."""
         return self.rows * self.parts * self.columns
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of it."""
+        return self.elements * np.dtype(DTYPES[self.dtype]).itemsize
+
     def pack(self, given: np.ndarray | Quantised) -> np.ndarray:
         """The weight as the device wants it. Quantised ones are widened."""
         values = given.floats() if isinstance(given, Quantised) else np.asarray(given)
@@ -61,7 +66,7 @@ class Packed:
 
 
 @dataclass(frozen=True)
-class Lowered:
+class GroupSteps:
     """The steps of a kernel, in order; each may read what those before have written.
 
     Bindings of a step are called as the kernel's buffers that they are, `WORKSPACE` for memory of
@@ -72,6 +77,12 @@ class Lowered:
     steps: tuple[GroupProgram, ...]
     workspace_bytes: int = 0
     packed: Packed | None = None
+    scratch_bytes: ClassVar[int] = 0
+    winograd: ClassVar[None] = None
+
+    def operands(self, step: GroupProgram) -> tuple[str, ...]:
+        """Names of what a step is bound to, in the order of its bindings."""
+        return tuple(binding.name for binding in step.bindings)
 
 
 def stored_dtype(buffer: Buffer) -> str:

@@ -6,7 +6,7 @@ import math
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, bind_all, unravel, work_groups
-from smalti.codegen.gpu.lowered import Lowered
+from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.codegen.gpu.transposition import lower_transposition
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel
@@ -15,7 +15,7 @@ from smalti.schedule.merge import map_axes, store
 
 
 def lower_map(kernel: Kernel, schedule: GroupMap | GroupTransposition,
-              limits: GroupLimits) -> Lowered:
+              limits: GroupLimits) -> GroupSteps:
     """A map: results side by side are made by neighbouring invocations, `lanes` by each.
 
     Raises IllegalSchedule where the innermost axis is no multiple of the lanes.
@@ -40,7 +40,7 @@ def lower_map(kernel: Kernel, schedule: GroupMap | GroupTransposition,
         flat = (row_strides(axes), b.let(index * lanes))
         values = Values(b, kernel, bindings, at, name, lanes, flat=flat)
         values.store(out, values.value(stage.value))
-    return Lowered((b.finish(groups),))
+    return GroupSteps((b.finish(groups),))
 
 
 def row_strides(axes: tuple[tuple[str, int], ...]) -> dict[str, int]:

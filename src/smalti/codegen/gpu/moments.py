@@ -14,8 +14,9 @@ from functools import cached_property
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, bind_all, both, unravel, work_groups
 from smalti.codegen.gpu.form import Expr, GroupProgram, op, select, spread
-from smalti.codegen.gpu.lowered import WORKSPACE, Lowered
+from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.codegen.gpu.totals import Totals, over_lanes, place, start
+from smalti.codegen.target import WORKSPACE
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, Load, axis, loads
 from smalti.schedule.group import HELD, GroupLimits, GroupMoments
@@ -31,18 +32,18 @@ def largest_share(count: int, size: int) -> int:
     return min(size & -size, 1 << (count.bit_length() - 1))
 
 
-def lower_rows(kernel: Kernel, schedule: GroupMoments, limits: GroupLimits) -> Lowered:
+def lower_rows(kernel: Kernel, schedule: GroupMoments, limits: GroupLimits) -> GroupSteps:
     """A layer_scale_shift or rms_scale: `share` invocations for each row, or head of it."""
-    return Lowered((_Rows(kernel, schedule, limits).program(),))
+    return GroupSteps((_Rows(kernel, schedule, limits).program(),))
 
 
-def lower_group(kernel: Kernel, schedule: GroupMoments, limits: GroupLimits) -> Lowered:
+def lower_group(kernel: Kernel, schedule: GroupMoments, limits: GroupLimits) -> GroupSteps:
     """A group_scale_shift: in one step with `share` invocations for each group; or first channel by
     channel in `parts` of the pixels, then from these for each group."""
     if schedule.parts == 1:
-        return Lowered((_Groups(kernel, schedule, limits).program(),))
+        return GroupSteps((_Groups(kernel, schedule, limits).program(),))
     parts = _Parts(kernel, schedule, limits)
-    return Lowered((parts.channels(), _Combined(kernel, schedule, limits, parts).program()),
+    return GroupSteps((parts.channels(), _Combined(kernel, schedule, limits, parts).program()),
                    4 * parts.elements)
 
 

@@ -20,15 +20,16 @@ from dataclasses import dataclass
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, bind_all, both, unravel, work_groups
 from smalti.codegen.gpu.form import Expr, GroupProgram, number, op
-from smalti.codegen.gpu.lowered import WORKSPACE, Lowered
+from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.codegen.gpu.totals import COMBINE, Totals, over_lanes, place, start
+from smalti.codegen.target import WORKSPACE
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, loads
 from smalti.schedule.group import GroupLimits, GroupReduction
 from smalti.schedule.merge import access, reduction_axes, store
 
 
-def lower_reduction(kernel: Kernel, schedule: GroupReduction, limits: GroupLimits) -> Lowered:
+def lower_reduction(kernel: Kernel, schedule: GroupReduction, limits: GroupLimits) -> GroupSteps:
     """A reduction in one step, or in two through the workspace.
 
     Raises IllegalSchedule where the axis of the lanes is no multiple of them.
@@ -70,7 +71,7 @@ class _Reduction:
             found.append((name, extent))
         return tuple(found)
 
-    def lower(self) -> Lowered:
+    def lower(self) -> GroupSteps:
         s, across = self.schedule, self.axes.across
         if s.lanes > 1 and not self.axes.lanes:
             raise IllegalSchedule(f"{s.lanes} lanes of one element")
@@ -78,11 +79,11 @@ class _Reduction:
         layout = _Layout(s.share, 1 if across else s.size // s.share, lanes, self.results // lanes,
                          math.prod(n for _, n in self.reduced))
         if s.parts == 1:
-            return Lowered((self._step("reduction", layout, self._points, self._write),))
+            return GroupSteps((self._step("reduction", layout, self._points, self._write),))
         behind = _Layout(1, s.size, 1, self.results, s.parts)
         steps = (self._step("reduction_parts", layout, self._points, self._write_part, s.parts),
                  self._step("reduction_whole", behind, self._part, self._write))
-        return Lowered(steps, 4 * s.parts * self.results)
+        return GroupSteps(steps, 4 * s.parts * self.results)
 
     def _step(self, name: str, layout: _Layout, read: Callable[..., Expr],
               write: Callable[..., None], parts: int = 1) -> GroupProgram:

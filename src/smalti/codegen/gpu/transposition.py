@@ -14,7 +14,7 @@ import math
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, bind_all, unravel, work_groups
 from smalti.codegen.gpu.form import Expr, Shared
-from smalti.codegen.gpu.lowered import Lowered
+from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, Load
 from smalti.schedule.group import GroupLimits, GroupTransposition
@@ -22,7 +22,7 @@ from smalti.schedule.merge import access, crossed, map_axes, store
 
 
 def lower_transposition(kernel: Kernel, schedule: GroupTransposition,
-                        limits: GroupLimits) -> Lowered:
+                        limits: GroupLimits) -> GroupSteps:
     """A map in tiles. Raises IllegalSchedule where no operand lies side by side along another axis
     than the result."""
     return _Transposition(kernel, schedule, limits).lower()
@@ -40,7 +40,7 @@ class _Transposition:
         self.last = self.axes[-1][0]
         self.extents = dict(self.axes)
 
-    def lower(self) -> Lowered:
+    def lower(self) -> GroupSteps:
         """One program: a work-group for each tile."""
         s, tile = self.schedule, self.schedule.tile
         b = self.b = Builder("transposition", s.size)
@@ -63,7 +63,7 @@ class _Transposition:
                                  for load, array in arrays.items()})
             with b.branch(values.where):
                 values.store(out, values.value(self.stage.value))
-        return Lowered((b.finish(grid),))
+        return GroupSteps((b.finish(grid),))
 
     def _stage(self, arrays: dict[Load, Shared]) -> None:
         """What lies across the result, read along itself."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from smalti.codegen.target import WORKSPACE
 from smalti.codegen.x86.assembler import Assembler, Code
 from smalti.codegen.x86.operands import Address, Register
 from smalti.codegen.x86.weights import WeightPanels
@@ -34,6 +35,10 @@ class NativeKernel:
     packed: WeightPanels | None = None
     winograd: tuple[int, bool] | None = None
     """The F(m) that it computes, and whether an enlargement is folded in."""
+
+    def operands(self, step: KernelStep) -> tuple[str, ...]:
+        """Names of the buffers whose pointers a step is given, in order."""
+        return (*self.buffers, WORKSPACE) if self.workspace_bytes else self.buffers
 
 
 def pointers(kernel: Kernel) -> tuple[str, ...]:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from smalti import settings
-from smalti.codegen.gpu.form import GroupProgram
-from smalti.codegen.spirv import emit, listing
+from smalti.codegen.shader import BufferUse, Shader
+from smalti.compiler.targets import TARGETS
 from smalti.errors import InputError
 from smalti.runtime import gpu
 from smalti.runtime.devices import Device
@@ -40,7 +39,7 @@ class VulkanGpu(gpu.Gpu):
     Raises DeviceError when it cannot be opened.
     """
 
-    language = dialect = "spirv"
+    target = TARGETS["spirv"]
 
     def __init__(self, adapter: Adapter, number: int = 0) -> None:
         self.device, self.limits = device_of(adapter, number), adapter.limits
@@ -58,17 +57,11 @@ class VulkanGpu(gpu.Gpu):
     def lost(self, lost: bool) -> None:
         self._logical.lost = lost
 
-    def emit(self, program: GroupProgram) -> gpu.Module:
-        words = emit(program, self.limits)
-        if settings.show("asm"):
-            print(f"{program.name}: {listing(words)}")
-        return gpu.Module.of(program, words)
+    def build(self, shader: Shader, code: bytes) -> VulkanPipeline:
+        return self.pipeline_from(code, shader.bindings, shader.groups, name=shader.name,
+                                  subgroup_size=shader.subgroup)
 
-    def build(self, module: gpu.Module) -> VulkanPipeline:
-        return self.pipeline_from(module.code, module.bindings, module.groups, name=module.name,
-                                  subgroup_size=module.subgroup)
-
-    def pipeline_from(self, spirv: bytes, bindings: Sequence[gpu.Binding],
+    def pipeline_from(self, spirv: bytes, bindings: Sequence[BufferUse],
                       groups: tuple[int, int, int], *, name: str = "",
                       subgroup_size: int = 0) -> VulkanPipeline:
         """The pipeline of a SPIR-V module whose entry point is `main`, which needs not have come

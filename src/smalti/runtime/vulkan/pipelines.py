@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Sequence
 
+from smalti.codegen.shader import BufferUse
 from smalti.errors import DeviceError
 from smalti.runtime import cache, gpu
 from smalti.runtime.vulkan import structures as vk
@@ -27,7 +28,7 @@ ENTRY = b"main\0"
 class VulkanPipeline(gpu.Pipeline):
     """A program that the driver has compiled. `layout` and `sets` are those of its bindings."""
 
-    def __init__(self, logical: LogicalDevice, name: str, bindings: tuple[gpu.Binding, ...],
+    def __init__(self, logical: LogicalDevice, name: str, bindings: tuple[BufferUse, ...],
                  groups: tuple[int, int, int], handle: int, layout: int, sets: int) -> None:
         self.name, self.bindings, self.groups = name, bindings, groups
         self.handle, self.layout, self.sets = handle, layout, sets
@@ -57,7 +58,7 @@ class Pipelines:
             self._cache = self._of(b"")
         logical.own(lambda: functions.vkDestroyPipelineCache(device, self._cache, None))
 
-    def build(self, spirv: bytes, bindings: Sequence[gpu.Binding], groups: tuple[int, int, int], *,
+    def build(self, spirv: bytes, bindings: Sequence[BufferUse], groups: tuple[int, int, int], *,
               name: str = "", subgroup_size: int = 0) -> VulkanPipeline:
         """The pipeline of a module whose entry point is `main`, in subgroups of `subgroup_size`
         invocations, all of them full (0: as the driver likes).
@@ -89,7 +90,7 @@ class Pipelines:
 
     # ------------------------------------------------------------------ parts
 
-    def _check(self, bindings: tuple[gpu.Binding, ...], groups: tuple[int, int, int],
+    def _check(self, bindings: tuple[BufferUse, ...], groups: tuple[int, int, int],
                name: str, subgroup_size: int) -> None:
         limits = self._logical.adapter.limits
         least, most = limits.subgroup_min, limits.subgroup_max

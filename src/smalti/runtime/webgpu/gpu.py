@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from smalti import settings
-from smalti.codegen.gpu.form import GroupProgram
-from smalti.codegen.wgsl import emit
+from smalti.codegen.shader import Shader
 from smalti.codegen.wgsl.emit import ENTRY
+from smalti.compiler.targets import TARGETS
 from smalti.errors import DeviceError, DeviceMemoryError
 from smalti.runtime.devices import Device, cpu
-from smalti.runtime.gpu import Buffer, Gpu, Launch, Module, Pipeline, Recording
+from smalti.runtime.gpu import Buffer, Gpu, Launch, Pipeline, Recording
 from smalti.runtime.webgpu.adapter import (
     GRANULE,
     IMMEDIATES,
@@ -53,8 +52,8 @@ class WebBuffer(Buffer):
 class WebPipeline(Pipeline):
     """A pipeline of the package, and the layout of its bindings."""
 
-    def __init__(self, module: Module, handle: Any, layout: Any) -> None:
-        self.name, self.groups, self.bindings = module.name, module.groups, module.bindings
+    def __init__(self, shader: Shader, handle: Any, layout: Any) -> None:
+        self.name, self.groups, self.bindings = shader.name, shader.groups, shader.bindings
         self.handle, self.layout = handle, layout
 
 
@@ -64,19 +63,17 @@ class WebGpu(Gpu):
     Raises DeviceError where the driver refuses.
     """
 
-    language = "wgsl"
-
     def __init__(self, adapter: Adapter, number: int = 0) -> None:
         self.adapter, self.limits, self.library = adapter, adapter.limits, load()
         self.device, self.immediates = device_of(adapter, number), IMMEDIATES in adapter.features
-        self.dialect = "wgsl" if self.immediates else "wgsl without immediates"
+        self.target = TARGETS["wgsl" if self.immediates else "wgsl without immediates"]
         self._held_bytes = 0
         with refusals(f"opening {adapter.name}"):
             self._native = adapter.handle.request_device_sync(
                 required_features=sorted(adapter.features))
         self._lock = threading.RLock()  # of a thread that holds it, the collector may close buffers
         self._layouts: dict[int, tuple[Any, Any]] = {}
-        self._built: weakref.WeakValueDictionary[Module, WebPipeline]
+        self._built: weakref.WeakValueDictionary[tuple[Shader, bytes], WebPipeline]
         self._compiled: weakref.WeakValueDictionary[bytes, Any]
         self._built, self._compiled = (weakref.WeakValueDictionary(),
                                        weakref.WeakValueDictionary())
@@ -91,26 +88,20 @@ class WebGpu(Gpu):
 
     # ------------------------------------------------------------------ programs
 
-    def emit(self, program: GroupProgram) -> Module:
-        code = emit(program, self.limits, immediates=self.immediates)
-        if settings.show("asm"):
-            print(f"{program.name}:\n{code}")
-        return Module.of(program, code.encode())
-
-    def build(self, module: Module) -> WebPipeline:
-        found = self._built.get(module)
+    def build(self, shader: Shader, code: bytes) -> WebPipeline:
+        found = self._built.get((shader, code))
         if found is None:
-            layout, pipeline_layout = self._layout(len(module.bindings))
-            handle = self._compiled.get(module.code) or self._compile(module, pipeline_layout)
-            found = WebPipeline(module, handle, layout)
+            layout, pipeline_layout = self._layout(len(shader.bindings))
+            handle = self._compiled.get(code) or self._compile(shader, code, pipeline_layout)
+            found = WebPipeline(shader, handle, layout)
             with self._lock:
-                self._compiled.setdefault(module.code, handle)
-                found = self._built.setdefault(module, found)
+                self._compiled.setdefault(code, handle)
+                found = self._built.setdefault((shader, code), found)
         return found
 
-    def _compile(self, given: Module, layout: Any) -> Any:
-        with refusals(f"compiling {given.name}"):
-            module = trusted_module(self.native, given.code.decode())
+    def _compile(self, shader: Shader, code: bytes, layout: Any) -> Any:
+        with refusals(f"compiling {shader.name}"):
+            module = trusted_module(self.native, code.decode())
             return self.native.create_compute_pipeline(
                 layout=layout, compute={"module": module, "entry_point": ENTRY})
 

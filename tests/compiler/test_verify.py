@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from built_modules import built
 
 from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.lower import limits
-from smalti.compiler.module import HostCall, Image, Launch, Operand, Place
-from smalti.compiler.verifier import verify
+from smalti.compiler.module import CodePacking, HostCall, Launch, Module, Operand, Place
+from smalti.compiler.verify import verify
 from smalti.errors import VerificationError
 from smalti.graph import Graph
-from smalti.runtime.compiler import build_image
 
 
-def image() -> Image:
+def image() -> Module:
     """Transformed and packed weights, constants, a table's rows, a host call and held inputs."""
     g = Graph("all")
     x, i = g.input("x", (1, 64, 32, 32)), g.input("i", (1,), "i32")
@@ -24,45 +24,45 @@ def image() -> Image:
     t = g.apply("gather", g.parameter("table", (5, 64)), i).reshape(1, 64, 1, 1)
     h = g.apply("cast", g.apply("cast", h * t, to="i64"), to="f32")
     g.output("y", h + g.constant([0.5] * 32))
-    return build_image(g, level("avx2"), limits(level("avx2")), "f32")
+    return built(g, level("avx2"), limits(level("avx2")), "f32")
 
 
-def changed(found: Image, field: str, kind: type, change: Callable) -> None:
+def changed(found: Module, field: str, kind: type, change: Callable) -> None:
     """Change the first entry of a list that is of `kind`."""
     entries = getattr(found, field)
     number = next(k for k, entry in enumerate(entries) if isinstance(entry, kind))
     entries[number] = change(entries[number])
 
 
-def slot(**fields: object) -> Callable[[Image], None]:
-    def change(found: Image) -> None:
+def slot(**fields: object) -> Callable[[Module], None]:
+    def change(found: Module) -> None:
         number = next(k for k, entry in enumerate(found.slots) if entry.kind == "packed")
         found.slots[number] = replace(found.slots[number], **fields)
     return change
 
 
-def launch(**fields: object) -> Callable[[Image], None]:
+def launch(**fields: object) -> Callable[[Module], None]:
     return lambda found: changed(found, "launches", Launch, lambda x: replace(x, **fields))
 
 
-def call(**fields: object) -> Callable[[Image], None]:
+def call(**fields: object) -> Callable[[Module], None]:
     return lambda found: changed(found, "launches", HostCall, lambda x: replace(x, **fields))
 
 
 FAR = Place(1 << 40, (2,), (4,))
-CHANGES: dict[str, Callable[[Image], object]] = {
+CHANGES: dict[str, Callable[[Module], object]] = {
     "arena_bytes is": lambda x: setattr(x, "arena_bytes", -1),
-    "weights_bytes is": lambda x: setattr(x, "weights_bytes", 1 << 60),
     "launches run apart": lambda x: setattr(x, "steady", 10_000),
     "are not all inputs": lambda x: x.held.append("z"),
     "work takes": lambda x: setattr(x, "work_seconds", float("nan")),
     "outside of the code": lambda x: x.functions.append(len(x.code)),
     "parameter 'w' has shape": lambda x: x.parameters.update(w=(-1, 2)),
-    "kind 'other'": slot(kind="other"),
+    "dtype 'other'": slot(dtype="other"),
+    "stored as 'other'": slot(stored="other"),
     "no parameter 'v'": slot(name="v"),
-    "bytes$": slot(bytes=1 << 40),
+    "bytes$": slot(bytes=1 << 60),
     "elements from": slot(start=1 << 30),
-    "packing function": slot(panels=-1),
+    "packing function": slot(packing=CodePacking(0, -1)),
     "winograd of": lambda x: slot(winograd=replace(
         next(s.winograd for s in x.slots if s.winograd), strides=(1 << 20, 9, 3, 1)))(x),
     "no function": launch(function=-1),
@@ -74,8 +74,9 @@ CHANGES: dict[str, Callable[[Image], object]] = {
         *(replace(y, barrier=False) if isinstance(y, Launch) else y for y in x.launches[:-1]),
         x.launches[-1]]),
     "no region": launch(region=99),
-    "pointer to slot": launch(pointers=(("slot", 99),)),
-    "pointer to heap": launch(pointers=(("heap", 0),)),
+    "operand at slot": launch(operands=(("slot", 99, 0),)),
+    "operand at slot 0": launch(operands=(("slot", 0, 1 << 40),)),
+    "operand at heap": launch(operands=(("heap", 0, 0),)),
     "no operation": call(operation="explode"),
     "no slot 99": call(operands=(Operand(99, Place(0, (), ())),)),
     "result of cast": call(result=FAR),

@@ -1,0 +1,94 @@
+"""What targets of GPUs have in common: kernels become group programs, which each target spells in
+its own language."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from smalti import settings
+from smalti.codegen.gpu.form import Binding, GroupProgram
+from smalti.codegen.gpu.functions import FUNCTIONS
+from smalti.codegen.gpu.lower import lower
+from smalti.codegen.gpu.lowered import RAW, STORED_AS
+from smalti.codegen.gpu.memory import STORED_DTYPES
+from smalti.codegen.gpu.scalars import scalarised
+from smalti.codegen.shader import BufferUse, Shader
+from smalti.codegen.target import ARENA, EncodedFunctions, Reference, Refusal, Target
+from smalti.errors import IllegalSchedule
+from smalti.graph.operation import DTYPES, HALVES
+from smalti.kernel.form import Kernel
+from smalti.schedule.choose_group import choose_group
+from smalti.schedule.group import GroupContraction, GroupLimits, GroupSchedule
+from smalti.schedule.space_group import schedules
+
+Emit = Callable[[GroupProgram, GroupLimits], bytes]
+"""A program as code for a device of these limits."""
+
+
+def group_target(name: str, emit: Emit, text: Callable[[bytes], str],
+                 precisions: tuple[str, ...] = ("f32", "f16", "bf16"),
+                 lacks: Mapping[str, str] | None = None) -> Target:
+    """The target of a language: `emit` writes it, `text` makes it readable."""
+
+    def encode(programs: Sequence[GroupProgram], limits: GroupLimits) -> EncodedFunctions:
+        """Programs one after the other."""
+        code, entries = bytearray(), []
+        for program in programs:
+            written = emit(program, limits)
+            if settings.show("asm"):
+                print(f"{program.name}: {text(written)}")
+            entries.append(len(code))
+            code += written
+        return EncodedFunctions(bytes(code), entries, list(map(shader_of, programs)))
+
+    return Target(
+        name, frozenset(FUNCTIONS), precisions, HALVES, first=choose_group, space=space,
+        lower=lower, encode=encode, listing=str,
+        refusal=Refusal((IllegalSchedule, OverflowError), "the device has no room for:",
+                        "{error}; choose smaller sizes or device='cpu'"),
+        automatic="f16", halves=lambda limits: limits.storage16, lacks=lacks or {},
+        stored=STORED_AS, stored_parameters=RAW,
+        whole_parameters=True, placed=placed)
+
+
+def space(kernel: Kernel, limits: GroupLimits, first: GroupSchedule) -> list[GroupSchedule]:
+    """The schedules of a kernel that the device can run; of other forms than contractions there is
+    the first one."""
+    if not isinstance(first, GroupContraction):
+        return [first]
+    return list(dict.fromkeys([first, *schedules(kernel, limits, first.weights)]))
+
+
+def shader_of(program: GroupProgram) -> Shader:
+    """What a driver is told of a program."""
+    sizes = [STORED_DTYPES[each.dtype].itemsize for each in program.bindings]
+    uses = tuple(BufferUse(each.elements * size, size, each.access != "write",
+                           each.access != "read")
+                 for each, size in zip(program.bindings, sizes))
+    return Shader(program.name, program.groups, program.size, program.subgroup, uses)
+
+
+def placed(step: GroupProgram, references: Mapping[str, Reference]) -> GroupProgram:
+    """The program with single accesses to what does not begin at a multiple of its vectors; what a
+    result lies over, element by element, is said to be written, so that a driver expects it."""
+    def item(dtype: str) -> int:
+        return np.dtype(DTYPES[dtype]).itemsize
+
+    def span(binding: Binding) -> range:
+        start = references[binding.name][-1]
+        return range(start, start + binding.elements * item(binding.dtype))
+
+    off = {b.name for b in step.bindings
+           if references[b.name][-1] % (b.lanes * item(b.dtype))}
+    step = scalarised(step, off) if off else step
+    in_arena = [b for b in step.bindings if references[b.name][0] == ARENA]
+    written = [span(b) for b in in_arena if b.access != "read"]
+    over = {b.name for b in in_arena if b.access == "read" and any(
+        max(span(b).start, w.start) < min(span(b).stop, w.stop) for w in written)}
+    if not over:
+        return step
+    return replace(step, bindings=tuple(
+        replace(b, access="read_write") if b.name in over else b for b in step.bindings))

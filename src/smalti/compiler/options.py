@@ -1,0 +1,79 @@
+"""What a program is compiled for, whatever the target: one record, checked in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from smalti import settings
+from smalti.codegen.target import Limits, Target
+from smalti.errors import InputError
+from smalti.graph import Graph
+from smalti.graph.operation import HALVES
+from smalti.graph.quantised import FORMATS
+from smalti.tune.objective import OBJECTIVES
+from smalti.tune.objective import checked as checked_objective
+
+ALL_F32: Mapping[str, str] = MappingProxyType({})
+AUTO = "auto"
+USUAL_HALVES = "f16"
+"""What weights are held as where they are given in a dtype that the target cannot hold."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a graph is compiled.
+
+    `precision` is what values between kernels are stored in. Inputs named in `held` are expected to
+    stay the same for many runs. Schedules are chosen for `threads`, and for an `objective`; any
+    number of threads runs a module and gives the same bytes. `weights` are names and dtypes of the
+    parameters that are held as halves or quantised, `winograd_sizes` the largest F(m) of weights
+    that do not stand F(4).
+    """
+
+    precision: str = "f32"
+    held: tuple[str, ...] = ()
+    threads: int = 1
+    weights: tuple[tuple[str, str], ...] = ()
+    objective: str = OBJECTIVES[0]
+    winograd_sizes: tuple[tuple[str, int], ...] = ()
+
+
+def checked(graph: Graph, target: Target, limits: Limits, device: str, *, precision: str,
+            held: Collection[str] = (), threads: int | None = None,
+            weights: Mapping[str, str] = ALL_F32, objective: str = OBJECTIVES[0]) -> Options:
+    """Options for a graph on a target, of a device that errors call by this name.
+
+    Raises InputError for an unknown precision or one that the device lacks, an unknown objective,
+    dtype or held input, or a number of threads outside 1 to 256.
+    """
+    known = _known_precision(precision, target, limits, device)
+    if unknown := sorted(set(held) - set(graph.inputs)):
+        raise InputError(f"there is no input {', '.join(unknown)} to hold; the graph has "
+                         f"{', '.join(graph.inputs)}")
+    if unknown := sorted(set(weights.values()) - {*HALVES, *FORMATS}):
+        raise InputError(f"weights are held as f32, {', '.join((*HALVES, *FORMATS))}, not as "
+                         f"{', '.join(unknown)}")
+    if threads is None:
+        threads = 1 if checked_objective(objective) == "throughput" else settings.threads()
+    kept = {name: dtype if dtype in target.held else USUAL_HALVES
+            for name, dtype in weights.items() if target.halves(limits)}
+    return Options(known, tuple(held), settings.checked_threads(threads),
+                   tuple(sorted(kept.items())), checked_objective(objective))
+
+
+def _known_precision(precision: str, target: Target, limits: Limits, device: str) -> str:
+    """The precision that is meant. Raises InputError where the device lacks it."""
+    if precision not in (AUTO, *target.precisions, *target.lacks):
+        raise InputError(f"precision {precision!r} is unknown; {device} has "
+                         f"{', '.join((AUTO, *target.precisions))}")
+    halves = target.halves(limits)
+    if precision == AUTO:
+        return target.automatic if halves else "f32"
+    if precision != "f32" and not halves:
+        raise InputError(f"{device} does not store 16 bits, which precision {precision!r} needs; "
+                         f"use f32")
+    if precision in target.lacks:
+        raise InputError(f"{device} {target.lacks[precision]}")
+    return precision

@@ -1,0 +1,302 @@
+"""From a graph to a module: one list of named passes.
+
+Each pass is a function of what it `needs`, by name, and says what it `gives`; nothing else goes
+from one to another. `SMALTI_SHOW=passes` prints them as they run. The order is that of `PASSES`,
+each with the reason for its place.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from smalti import settings
+from smalti.codegen.target import Limits, LoweredKernel, Target
+from smalti.compiler.arena import Arena, arranged
+from smalti.compiler.link import IN_ARENA, Linker
+from smalti.compiler.module import Module
+from smalti.compiler.options import Options
+from smalti.compiler.select import Knowledge, Selection
+from smalti.compiler.strips import Course, Turn, courses, saves_much
+from smalti.compiler.verify import verify
+from smalti.errors import InputError
+from smalti.fuse import HostRegion, Partition, Region, Storage, View, narrowed, partition
+from smalti.fuse import held as with_weights
+from smalti.fuse.support import lacking
+from smalti.graph import Graph, Value
+from smalti.graph.graph import VALUE_BYTES_MAX
+from smalti.rewrite import rewrite
+from smalti.rewrite.halves import widened
+from smalti.tune.partitions import decided
+
+GROWTH_MAX, GROWTH_BYTES_MIN = 0.05, 4 << 20
+"""Transformed weights save a few per cent of time; they may add this share of all plain weights,
+and what is little on any computer."""
+Progress = Callable[[int, int], None]
+"""What is told of (kernels done, kernels)."""
+Clock = Callable[[], float]
+Halves = dict[str, str]
+Orders = Sequence[tuple[Course, list[LoweredKernel | None]]]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A step of compiling: `function` of the values called `needs` makes those called `gives`, and
+    stands where it does for the reason `why`. `made` says in few words what came of it."""
+
+    name: str
+    function: Callable[..., Any]
+    needs: tuple[str, ...]
+    gives: tuple[str, ...]
+    why: str
+    made: Callable[..., str]
+
+
+# ---------------------------------------------------------------------- the graph
+
+
+def checked(graph: Graph) -> Graph:
+    """`graph` itself. Raises InputError for a value that is larger than any memory."""
+    for value in (*graph.inputs.values(), *graph.parameters.values(),
+                  *(node.output for node in graph.nodes)):
+        if value.type.bytes > VALUE_BYTES_MAX:
+            raise InputError(f"{graph.name}: a value of {value.type} is larger than any memory; "
+                             f"choose smaller sizes")
+    return graph
+
+
+def rewritten(graph: Graph, target: Target) -> Graph:
+    """The graph in operations that the target has kernels for, as far as there is a way."""
+    found = rewrite(graph, lambda node: not lacking(node, target.functions))
+    if settings.show("graph"):
+        print(found)
+    return found
+
+
+def prepared(graph: Graph, target: Target) -> tuple[Graph, Halves]:
+    """A graph as a target's kernels want it, in f32, and the dtypes of those of its parameters that
+    are halves. Raises InputError for a value that is larger than any memory."""
+    found, halves = widened(checked(graph))
+    return rewritten(found, target), halves
+
+
+# ---------------------------------------------------------------------- the partition
+
+
+def divided(graph: Graph, halves: Halves, target: Target, limits: Limits, options: Options,
+            known: Knowledge) -> Partition:
+    """The regions of a graph, stored as `options` say. What is stored between kernels is decided by
+    costs where they are known, else by rules."""
+    weights = {**halves, **dict(options.weights)}
+
+    def make(otherwise: Collection[Value]) -> Partition:
+        found = with_weights(partition(graph, options.held, target.functions, otherwise), weights)
+        if options.precision == "f32":
+            return found
+        return narrowed(found, dtype=options.precision)
+
+    found = make(()) if known.usual is None else decided(make, known.usual, limits,
+                                                         options.precision)
+    if settings.show("fused"):
+        for region in found.regions:
+            form = "host" if isinstance(region, HostRegion) else region.kernel.form
+            print(f"{region.scope}: {form}: {region.reason}")
+    return found
+
+
+def partitioned(graph: Graph, target: Target, limits: Limits, options: Options
+                ) -> tuple[Partition, int]:
+    """The regions of a program by the rules, and the bytes that transformed weights may add to
+    plain ones. Raises InputError for a value that is larger than any memory."""
+    graph, halves = prepared(graph, target)
+    found = divided(graph, halves, target, limits, options, Knowledge())
+    return found, growth_max(graph, halves, target, options)
+
+
+def growth_max(graph: Graph, halves: Halves, target: Target, options: Options) -> int:
+    """Bytes that transformed weights may take beyond the plain ones of a program."""
+    if not target.winograd:
+        return 0
+    narrow = {**halves, **dict(options.weights)}
+    plain = sum(v.type.size * (2 if options.precision == "bf16" or name in narrow else 4)
+                for name, v in graph.parameters.items())
+    return max(GROWTH_BYTES_MIN, int(GROWTH_MAX * plain))
+
+
+def stored(found: Partition, target: Target) -> tuple[Partition, dict[Storage, str]]:
+    """The partition with what kernels read and write stored as the target does, and the dtypes by
+    which callers know it, where these are others."""
+    if not target.stored:
+        return found, {}
+    moved: dict[Storage, Storage] = {}
+    known_as: dict[Storage, str] = {}
+    for region in found.regions:
+        for view in region.views.values() if isinstance(region, Region) else ():
+            if view.storage.kind in IN_ARENA and view.storage not in moved:
+                old = view.storage
+                moved[old] = replace(old, dtype=target.stored[old.dtype])
+                known_as[moved[old]] = old.dtype
+
+    def mapped(views: Mapping[str, View]) -> dict[str, View]:
+        return {name: replace(view, storage=moved.get(view.storage, view.storage))
+                for name, view in views.items()}
+
+    return replace(found, inputs=mapped(found.inputs), outputs=mapped(found.outputs),
+                   regions=[replace(region, views=mapped(region.views))
+                            for region in found.regions]), known_as
+
+
+# ---------------------------------------------------------------------- schedules and code
+
+
+def selected(graph: Graph, halves: Halves, target: Target, limits: Limits, options: Options,
+             known: Knowledge) -> Selection:
+    """What gives schedules to regions, and code to schedules."""
+    return Selection(target, limits, options, known, growth_max(graph, halves, target, options))
+
+
+def ordered(found: Partition, selection: Selection, target: Target, limits: Limits
+            ) -> list[Course]:
+    """The regions with their schedules one after the other; where that promises to save much
+    memory, also strip by strip."""
+    if target.strips:
+        return courses(found, selection.schedules, limits.threads)
+    return [Course(found, selection.schedules(found),
+                   [Turn((number,)) for number in range(len(found.regions))])]
+
+
+def lowered(orders: Sequence[Course], selection: Selection, progress: Progress | None) -> Orders:
+    """Each order with the code of its kernels. Raises UnsupportedError where the target has no room
+    for one."""
+    count, done, found = sum(len(each.partition.regions) for each in orders), 0, []
+    for each in orders:
+        codes = []
+        for region, schedule in zip(each.partition.regions, each.schedules, strict=True):
+            codes.append(schedule and selection.lowered(region, schedule))
+            done += 1
+            if progress is not None:
+                progress(done, count)
+        found.append((each, codes))
+    return found
+
+
+def placed(orders: Orders) -> tuple[Course, list[LoweredKernel | None], Arena]:
+    """The plain order, or one that saves much memory, its code, and where its values lie."""
+    best = None
+    for each, codes in orders:
+        arena = arranged(each, [low.workspace_bytes if low else 0 for low in codes])
+        if best is None or saves_much(best[2].bytes, arena.bytes):
+            best = each, codes, arena
+    return best
+
+
+def linked(graph: Graph, target: Target, options: Options, chosen: Course,
+           code: list[LoweredKernel | None], arena: Arena, known_as: dict[Storage, str]
+           ) -> tuple[Module, list[Any]]:
+    """The module but for its code, and its functions."""
+    module = Module(graph.name, target.name, options.precision)
+    functions = Linker(module, target, chosen, code, arena, known_as).link()
+    module.winograd_sizes = dict(options.winograd_sizes)
+    module.parameters = {name: value.shape for name, value in graph.parameters.items()}
+    return module, functions
+
+
+def encoded(module: Module, functions: list[Any], target: Target, limits: Limits) -> Module:
+    """The module with its code."""
+    found = target.encode(functions, limits)
+    module.code, module.functions, module.shaders = found.code, found.entries, found.shaders
+    return module
+
+
+def verified(module: Module) -> Module:
+    """`module` itself. Raises VerificationError where a number in it points beyond its end."""
+    verify(module)
+    return module
+
+
+def _operations(graph: Graph, *_: object) -> str:
+    return f"{len(graph.nodes)} operations"
+
+
+def _regions(found: Partition, *_: object) -> str:
+    hosted = sum(isinstance(region, HostRegion) for region in found.regions)
+    return f"{len(found.regions) - hosted} kernels, {hosted} operations on the host"
+
+
+PASSES = (
+    Pass("check", checked, ("graph",), ("graph",),
+         "first, so that nothing is computed from sizes that no computer has", _operations),
+    Pass("widen", widened, ("graph",), ("graph", "halves"),
+         "before rewriting, whose rules are written for f32",
+         lambda graph, halves: f"{_operations(graph)}, {len(halves)} weights of 16 bits"),
+    Pass("rewrite", rewritten, ("graph", "target"), ("graph",),
+         "before the partition, which knows operations by what they are rewritten to",
+         _operations),
+    Pass("partition", divided, ("graph", "halves", "target", "limits", "options", "known"),
+         ("partition",), "before all that concerns kernels, which it makes", _regions),
+    Pass("store", stored, ("partition", "target"), ("partition", "known_as"),
+         "after the partition, whose kernels keep the dtypes that are computed with",
+         lambda found, known_as: f"{len(known_as)} values stored otherwise"),
+    Pass("select", selected, ("graph", "halves", "target", "limits", "options", "known"),
+         ("selection",), "before any order of regions, as each order asks it for schedules",
+         lambda selection: "rules, measurements and costs"),
+    Pass("order", ordered, ("partition", "selection", "target", "limits"), ("orders",),
+         "after selection, as what strips save hangs on tiles",
+         lambda orders: f"{len(orders)} orders of {len(orders[0].turns)} turns"),
+    Pass("lower", lowered, ("orders", "selection", "progress"), ("lowered",),
+         "before memory is planned, as kernels say what they need beside their operands",
+         lambda found: f"{sum(low is not None for low in found[0][1])} kernels as code"),
+    Pass("place", placed, ("lowered",), ("chosen", "code", "arena"),
+         "after lowering, to choose the order by the memory that it takes",
+         lambda chosen, code, arena: f"an arena of {arena.bytes} bytes"),
+    Pass("link", linked, ("graph", "target", "options", "chosen", "code", "arena", "known_as"),
+         ("module", "functions"), "after placing, as launches name places",
+         lambda module, functions: f"{len(module.launches)} launches of {len(functions)} functions,"
+                                   f" {len(module.slots)} slots for weights"),
+    Pass("encode", encoded, ("module", "functions", "target", "limits"), ("module",),
+         "after linking, which fits functions of GPUs to the places of their operands",
+         lambda module: f"{len(module.code)} bytes of code"),
+    Pass("verify", verified, ("module",), ("module",),
+         "last, so that what runs and what is kept is what was looked at",
+         lambda module: f"{module.weights_bytes} bytes of weights"),
+)
+
+
+def compiled(graph: Graph, target: Target, limits: Limits, options: Options,
+             known: Knowledge | None = None, progress: Progress | None = None,
+             clock: Clock | None = None) -> Module:
+    """The module of a graph on a target, a device of which has these limits.
+
+    `progress` is called with (kernels done, kernels); a `clock` gives the seconds that
+    `SMALTI_SHOW=passes` prints. Raises InputError for a value that is larger than any memory,
+    UnsupportedError for kernels that the target has no room for.
+    """
+    have = {"graph": graph, "target": target, "limits": limits, "options": options,
+            "known": known or Knowledge(), "progress": progress}
+    shown = settings.show("passes")
+    with _no_collection():
+        for each in PASSES:
+            started = clock() if clock else 0.0
+            found = each.function(*(have[name] for name in each.needs))
+            results = found if len(each.gives) > 1 else (found,)
+            have.update(zip(each.gives, results, strict=True))
+            if shown:
+                took = f"{1e3 * (clock() - started):9.1f} ms  " if clock else ""
+                print(f"{each.name:10}{took}{each.made(*results)}")
+    return have["module"]
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No search for cycles of garbage inside: lowering makes millions of objects and no cycles, and
+    the search would take a fifth of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,172 @@
+"""Which schedule each kernel of a partition has: the rules' choice, or one that is known to be
+better and gives the same bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from smalti import settings
+from smalti.codegen.target import Limits, LoweredKernel, Target
+from smalti.compiler.options import Options
+from smalti.errors import IllegalSchedule, UnsupportedError, UnsupportedNode
+from smalti.fuse import HostRegion, Partition, Region
+from smalti.kernel import verify
+from smalti.kernel.form import Kernel
+from smalti.machine.cpu import constants_of
+from smalti.schedule import Schedule, arithmetic, parse
+from smalti.schedule.choose import WINOGRAD_MAX
+from smalti.schedule.winograd import growth_of
+from smalti.tune.algorithms import Cost, planned
+from smalti.tune.objective import Objective
+from smalti.tune.preference import preferred
+from smalti.tune.store import digest
+
+
+@dataclass
+class Knowledge:
+    """What is known of schedules on a device beside the rules: the fastest verified ones, by the
+    digest of their kernels' texts; for other kernels what the timing model prefers by far for an
+    `objective`, where there is one.
+
+    `usual` is the same objective on the device as it says of itself: what the bytes of results
+    depend on is chosen by that, so that calibrating changes none. `asked` has the kernels that were
+    asked for, and their digests.
+    """
+
+    best: Mapping[str, str] = field(default_factory=dict)
+    objective: Objective | None = None
+    usual: Objective | None = None
+    asked: dict[Kernel, str] = field(default_factory=dict)
+    _preferred: dict[tuple[Kernel, Schedule], Schedule] = field(default_factory=dict)
+
+    @property
+    def cost(self) -> Cost | None:
+        """What algorithms are chosen by."""
+        return self.usual.cost if self.usual else None
+
+    def schedules(self, kernel: Kernel, limits: Limits, first: Schedule) -> Iterator[Schedule]:
+        """Schedules to use instead of the first choice, where they can be applied."""
+        if kernel not in self.asked:
+            self.asked[kernel] = digest(str(kernel))
+        found = self.best.get(self.asked[kernel])
+        if found is not None:
+            yield parse(found)
+        if self.objective is not None:
+            if (kernel, first) not in self._preferred:
+                self._preferred[kernel, first] = preferred(
+                    kernel, limits, first, lambda s: self.objective.cost(kernel, s))
+            yield self._preferred[kernel, first]
+
+    def key(self, kernels: Iterable[str]) -> str:
+        """What of all that is known matters to a module of these kernels, by their digests."""
+        picks = [f"{kernel} {self.best[kernel]}" for kernel in sorted(set(kernels))
+                 if kernel in self.best]
+        by: list[object] = []
+        if self.objective is not None:
+            device = self.objective.device
+            by = [self.objective.name, device.name, device.bandwidth, dict(constants_of(device))]
+        return f" with {json.dumps([picks, by])}"
+
+
+class Selection:
+    """The schedules of the kernels of a program, and what each is lowered to, made once for equal
+    ones. `growth_max` bounds the bytes that transformed weights may add to plain ones."""
+
+    def __init__(self, target: Target, limits: Limits, options: Options, known: Knowledge,
+                 growth_max: int) -> None:
+        self._target, self._limits, self._options = target, limits, options
+        self._known, self._growth_max = known, growth_max
+        self._sizes = dict(options.winograd_sizes)
+        self._firsts: dict[Kernel, Schedule] = {}
+        self._lowered: dict[tuple[Kernel, Schedule], LoweredKernel] = {}
+
+    def schedules(self, found: Partition) -> list[Schedule | None]:
+        """The schedules of the regions of a partition, in order; None for calls of the host."""
+        firsts = self._by_costs(found) if self._target.winograd else [
+            self._first(region) for region in found.regions]
+        left = self._growth_max - sum(
+            self._growth(region, first) for region, first in zip(found.regions, firsts))
+        for number, (region, first) in enumerate(zip(found.regions, firsts)):
+            if first is not None:
+                left += self._growth(region, first)
+                firsts[number] = self._better(region, first, left)
+                left -= self._growth(region, firsts[number])
+        return firsts
+
+    def lowered(self, region: Region, schedule: Schedule) -> LoweredKernel:
+        """Code of a kernel. Raises UnsupportedError where the target has no room for it."""
+        with self._refusals(region):
+            return self._code(region.kernel, schedule)
+
+    def _by_costs(self, found: Partition) -> list[Schedule | None]:
+        """First schedules, whose algorithms are chosen together."""
+        kernels, winograd_sizes = [], []
+        for region in found.regions:
+            weight = region.views.get("weight")
+            kernels.append(None if isinstance(region, HostRegion) else region.kernel)
+            winograd_sizes.append(WINOGRAD_MAX if weight is None else self._sizes.get(
+                weight.storage.name, WINOGRAD_MAX))
+        return planned(kernels, self._limits, self._options.precision, self._growth_max,
+                       winograd_sizes, self._known.cost)
+
+    def _first(self, region: Region | HostRegion) -> Schedule | None:
+        """The first schedule of a kernel by itself."""
+        if isinstance(region, HostRegion):
+            return None
+        kernel = region.kernel
+        if kernel not in self._firsts:
+            with self._refusals(region):
+                self._firsts[kernel] = self._target.first(kernel, self._limits,
+                                                          self._options.precision)
+        return self._firsts[kernel]
+
+    def _growth(self, region: Region | HostRegion, schedule: Schedule | None) -> int:
+        """Bytes that the weights of a kernel take beyond the plain ones."""
+        if not self._target.winograd or isinstance(region, HostRegion) \
+                or region.kernel.form != "contraction":
+            return 0
+        return growth_of(region.kernel, schedule, self._options.precision)
+
+    def _better(self, region: Region, first: Schedule, left: int) -> Schedule:
+        """The schedule that was measured to be best, or is expected to be better by far, where it
+        gives the same bytes as the first one and its weights take no more than `left` bytes beyond
+        the plain ones."""
+        kernel = region.kernel
+        for other in self._known.schedules(kernel, self._limits, first):
+            if arithmetic(kernel, other) != arithmetic(kernel, first):
+                continue
+            if self._growth(region, other) > max(left, self._growth(region, first)):
+                continue
+            try:
+                self._code(kernel, other)
+            except (IllegalSchedule, OverflowError):  # of an imported store; beyond all addresses
+                continue
+            return other
+        return first
+
+    def _code(self, kernel: Kernel, schedule: Schedule) -> LoweredKernel:
+        """Code of a kernel, made once for those that are equal."""
+        if (kernel, schedule) not in self._lowered:
+            verify(kernel, "the partition")
+            low = self._target.lower(kernel, schedule, self._limits)
+            self._lowered[kernel, schedule] = low
+            for stage, text in (("kernel", kernel), ("schedule", schedule)):
+                if settings.show(stage):
+                    print(text)
+            if settings.show("asm"):
+                for step in low.steps:
+                    print(self._target.listing(step))
+        return self._lowered[kernel, schedule]
+
+    @contextmanager
+    def _refusals(self, region: Region) -> Iterator[None]:
+        """What the target has no room for, by the place of the kernel."""
+        refusal = self._target.refusal
+        try:
+            yield
+        except refusal.errors as error:
+            raise UnsupportedError(refusal.title, [UnsupportedNode(
+                region.scope, region.kernel.form, refusal.advice.format(error=error))]) from None
