@@ -4,6 +4,7 @@
     ├── InputError              what the caller gave cannot be used (command line exit code 2)
     │   ├── CheckpointError     a model file is damaged, incomplete or of the wrong shape
     │   │   └── UnknownFamilyError   a model file is readable, but of no family that Smalti knows
+    │   ├── UnknownOptionError  no option has this name; a TypeError, too
     │   ├── UnknownDeviceError  no device of the library has this name; a KeyError, too
     │   ├── EngineError         an engine file is damaged, or does not fit this machine
     │   ├── UnsupportedError    a graph holds nodes that cannot be compiled; `.nodes` lists all
@@ -30,6 +31,10 @@ class SmaltiError(Exception):
 
 class InputError(SmaltiError):
     """What the caller gave (a prompt, a size, an option, a file) cannot be used."""
+
+
+class UnknownOptionError(InputError, TypeError):
+    """No option of a picture has this name; the message says which is near."""
 
 
 class UnknownDeviceError(InputError, KeyError):

@@ -35,7 +35,7 @@ def test_adapters_change_the_picture_and_stand_in_its_text(
         assert result.exit_code == 0, result.output
         pictures.append(Image.open(path))
     assert pictures[0].tobytes() != pictures[1].tobytes()
-    said = [metadata.parse(picture.text["parameters"]).others.get("Lora") for picture in pictures]
+    said = [metadata.parse(picture.text["parameters"]).pairs.get("Lora") for picture in pictures]
     assert said == [None, "style:0.5, style:0:1"]
 
 

@@ -1,12 +1,20 @@
-"""`smalti generate` of pictures that are changed."""
+"""`smalti generate` of pictures that are changed, and made as other pictures were."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from cli.test_commands import refused, run
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+from tiny_adapters import write_adapter
+from tiny_model import TINY
+
+from smalti.cli.generate import generate
+from smalti.cli.picture_options import OWN, flags
+from smalti.diffusion.options import OPTIONS
 
 
 @pytest.fixture
@@ -61,3 +69,81 @@ def test_generate_refuses_what_cannot_be_changed(model_path: Path, tmp_path: Pat
     (tmp_path / "in.png").write_bytes(b"no picture")
     refused(run("generate", "x", "-o", tmp_path / "out.png", "-m", model_path, "--image",
                 tmp_path / "in.png"), "in.png cannot be read as a picture")
+
+
+# ---------------------------------------------------------------------- settings of pictures
+
+
+def test_a_picture_is_made_again_from_its_own_text(model_path: Path, tmp_path: Path) -> None:
+    path, again = tmp_path / "out.png", tmp_path / "again.png"
+    model = ("-m", model_path, "--threads", 1)
+    made = run("generate", "a red (apple:1.2)", "-o", path, *model, "--seed", 5, "--size", "24x16",
+               "--sampler", "dpm++_2m", "--guidance-time", 0, 0.9, "--tiling", "x", "--hires", 1.5,
+               "--hires-strength", 0.5, "-n", "blurry, dark")
+    assert made.exit_code == 0, made.output
+    result = run("generate", "--from", path, "-o", again, *model)
+    assert result.exit_code == 0 and not result.stderr, result.output
+    assert again.read_bytes() == path.read_bytes()
+    result = run("generate", "a dog", "--from", path, "-o", again, *model, "--seed", 6)
+    with Image.open(again) as other:
+        assert other.text["parameters"].startswith("a dog\nNegative prompt: blurry, dark\nSteps: 3")
+        assert "Seed: 6, Size: 24x16" in other.text["parameters"]
+    told = run("inspect", path)
+    assert told.exit_code == 0 and f"{path}: a picture of 36 x 24, made by Smalti" in told.output
+    for line in ("prompt           a red (apple:1.2)", "negative prompt  blurry, dark",
+                 "guidance time    0.0, 0.9", "sampler          dpm++_2m", "tiling           x"):
+        assert line in told.output, told.output
+
+
+def test_what_a_text_does_not_hold_is_said(model_path: Path, picture: Path, tmp_path: Path) -> None:
+    path, again = tmp_path / "out.png", tmp_path / "again.png"
+    model = ("-m", model_path, "--threads", 1)
+    run("generate", "x", "-o", path, *model, "--image", picture, "--strength", 0.5)
+    result = run("generate", "--from", path, "-o", again, *model)
+    assert result.exit_code == 0
+    assert result.stderr.splitlines() == [f"Warning: {path} was made with another picture, which "
+                                          f"was changed: give --image PICTURE"]
+    result = run("generate", "--from", path, "-o", again, *model, "--image", picture)
+    assert not result.stderr and again.read_bytes() == path.read_bytes()
+    text = tmp_path / "a.txt"
+    text.write_text("x\nSteps: 2, Sampler: Euler, Seed: 1, ENSD: 31337, Model: other, "
+                    "Lora: style:0.5", "utf-8")
+    result = run("generate", "--from", text, "-o", again, *model)
+    assert [line.removeprefix(f"Warning: {text} ") for line in result.stderr.splitlines()] == [
+        "was made with the adapter style: give --lora-dir FOLDER",
+        "was made by the model other, this is tiny: give --model PATH",
+        "says ENSD: 31337, which is not understood and left out"]
+
+
+def test_adapters_of_a_text_are_found_in_their_folder(model_path: Path, tmp_path: Path) -> None:
+    path, again = tmp_path / "out.png", tmp_path / "again.png"
+    adapter = write_adapter(tmp_path / "style.safetensors", TINY)
+    model = ("-m", model_path, "--threads", 1)
+    run("generate", "x", "-o", path, *model, "--lora", f"{adapter}:0.5:0.25")
+    result = run("generate", "--from", path, "-o", again, *model, "--lora-dir", tmp_path)
+    assert result.exit_code == 0 and not result.stderr, result.output
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_pictures_without_settings_are_refused(picture: Path, tmp_path: Path) -> None:
+    for command in (("inspect", picture), ("generate", "--from", picture)):
+        refused(run(*command), "in.png carries no settings; expected a picture with a `parameters`")
+    graph = PngInfo()
+    graph.add_text("workflow", "{}")
+    Image.new("RGB", (4, 4)).save(tmp_path / "comfy.png", pnginfo=graph)
+    refused(run("inspect", tmp_path / "comfy.png"), "it holds the graph of ComfyUI")
+    refused(run("generate"), "no prompt is given")
+
+
+def test_the_page_lists_every_option_as_it_is() -> None:
+    """Each option of a picture has a row of docs/cli.md, with the default of its record."""
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
+    rows = {}
+    for row in re.findall(r"^\| (.+?) \| (.+?) \| .+ \|$", page.split("## smalti upscale")[0],
+                          flags=re.MULTILINE):
+        rows |= {name: row[1] for name in re.findall(r"--[a-z][a-z-]+", row[0])}
+    for option in OPTIONS.values():
+        if option.name not in OWN:
+            assert rows[flags(option)[-1]] == (option.told or "none"), option.name
+    known = {name for each in generate.params for name in each.opts if name.startswith("--")}
+    assert rows.keys() == known - {"--help"} | {"--no-supervise"}

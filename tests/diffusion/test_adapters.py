@@ -85,7 +85,7 @@ def test_a_file_is_opened_once_until_it_changes(pipe: Pipeline, adapter: Path,
 def test_what_is_used_stands_in_the_text_of_the_picture(pipe: Pipeline, adapter: Path) -> None:
     pipe.loras = [(adapter, 0.5), (adapter, 1.0, 0.25)]
     (text,) = pipe("a red apple").texts
-    assert metadata.parse(text).others["Lora"] == "style one:0.5, style one:0.25:1"
+    assert metadata.parse(text).pairs["Lora"] == "style one:0.5, style one:0.25:1"
     pipe.loras = ()
     assert "Lora" not in pipe("a red apple").texts[0]
 
@@ -161,7 +161,7 @@ def test_a_prompt_names_an_adapter_for_one_picture(named: Pipeline, adapter: Pat
 def test_the_text_of_the_picture_has_what_the_prompt_names_once(named: Pipeline) -> None:
     (text,) = named("a red apple <lora:style one:0.5>").texts
     found = metadata.parse(text)
-    assert found.prompt == "a red apple <lora:style one:0.5>" and "Lora" not in found.others
+    assert found.prompt == "a red apple <lora:style one:0.5>" and "Lora" not in found.pairs
 
 
 def test_an_unknown_name_is_refused_with_near_ones(named: Pipeline, pipe: Pipeline,

@@ -17,8 +17,9 @@ from smalti import Pipeline
 from smalti.diffusion import encoding
 from smalti.diffusion.encoding import encoded, in_tiles, to_model_space
 from smalti.diffusion.images import as_pixels
+from smalti.diffusion.init_image import around, init_image
 from smalti.diffusion.inpainting import largest
-from smalti.diffusion.source import around, source
+from smalti.diffusion.options import PictureOptions
 from smalti.diffusion.submodels import Submodels
 from smalti.errors import InputError
 
@@ -184,7 +185,9 @@ def test_an_extended_picture_is_larger_and_holds_the_original(
 
 
 def test_what_is_computed_lies_around_the_mask(picture: Image.Image, mask: Image.Image) -> None:
-    found = source(TINY, picture, 16, 8, mask=mask, mask_blur=0, only_masked=True, padding=1)
+    found = init_image(TINY, PictureOptions(
+        "", image=picture, width=16, height=8, mask=mask, mask_blur=0, only_masked=True,
+        padding=1))
     left, top, right, bottom = found.box
     assert (right - left, bottom - top) == (16, 8)
     assert left <= 8 and top <= 6 and right >= 16 and bottom >= 14

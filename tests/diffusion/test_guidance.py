@@ -15,7 +15,11 @@ from smalti.diffusion.guidance import (
     SkipLayers,
 )
 from smalti.diffusion.noise import FlowLevels, NoiseLevels
+from smalti.diffusion.option_text import written
+from smalti.diffusion.options import PictureOptions
+from smalti.diffusion.request import request
 from smalti.errors import InputError, NumericsError
+from smalti.models.config import SD15
 
 LEVELS = NoiseLevels.scaled_linear()
 FLOW = FlowLevels.shifted(3.0)
@@ -153,9 +157,15 @@ def test_guides_that_cannot_be(options, message):
 
 
 def test_what_a_text_says_of_guidance():
-    assert Guide().labels() == {}
-    assert Guide(projected=Projected(0.0, 15, -0.5), start=0.1).labels() == {
+    def labels(guide):
+        asked = request(SD15, PictureOptions("", guide=guide), memory_bytes=2**34)
+        return {key: value for key, value in written(asked).pairs.items()
+                if key in ("APG", "CFG interval", "CFG rescale", "Skip layers", "SLG")}
+
+    assert labels(Guide()) == {}
+    assert labels(Guide(projected=Projected(0.0, 15, -0.5), start=0.1)) == {
         "APG": "0 15 -0.5", "CFG interval": "0.1-1"}
+    assert labels(Guide(rescale=0.7, end=0.8)) == {"CFG rescale": "0.7", "CFG interval": "0-0.8"}
 
 
 @pytest.mark.parametrize("rule", [Projected(), Projected(1.0, 0.0, 0.0), Projected(0.5, 2.0, 0.3)])

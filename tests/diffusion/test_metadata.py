@@ -8,22 +8,19 @@ from hypothesis import strategies as st
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from smalti import __version__
 from smalti.diffusion.metadata import PNG_KEY, Parameters, parse
+from smalti.diffusion.option_text import read, written
+from smalti.diffusion.options import PictureOptions
+from smalti.diffusion.request import request
 from smalti.errors import InputError
+from smalti.models.config import SD15
 
 FULL = Parameters(
-    prompt='a red apple,\non a table: "fresh"',
-    negative_prompt="blurry, (bad:1.3)",
-    steps=20,
-    sampler="DPM++ 2M",
-    schedule="Karras",
-    guidance=7.5,
-    seed=2**64 - 1,
-    width=512,
-    height=768,
-    rng="cuda",
-    others={"Model": 'emoji, small: "1"', "Version": "smalti 0.1"},
-)
+    'a red apple,\non a table: "fresh"', "blurry, (bad:1.3)",
+    {"Steps": "20", "Sampler": "DPM++ 2M", "Schedule type": "Karras", "CFG scale": "7.5",
+     "Seed": str(2**64 - 1), "Size": "512x768", "RNG": "NV", "Model": 'emoji, small: "1"',
+     "Version": "smalti 0.1"})
 A1111 = (
     "masterpiece, (cat:1.2), <lora:detail:0.8>\n"
     "Negative prompt: low quality,\n worst\n"
@@ -38,8 +35,9 @@ def test_round_trip():
 
 
 def test_text_looks_as_a1111_writes_it():
-    made = Parameters("a cat", "dog", 20, "Euler a", "Karras", 7.0, 7, 512, 512, "cpu")
-    assert str(made) == (
+    asked = PictureOptions("a cat", "dog", guidance_scale=7.0)
+    made = str(written(request(SD15, asked, model="m", memory_bytes=2**34)))
+    assert made.removesuffix(f", Model: m, Version: Smalti {__version__}") == (
         "a cat\nNegative prompt: dog\nSteps: 20, Sampler: Euler a, Schedule type: Karras,"
         " CFG scale: 7, Seed: 7, Size: 512x512, RNG: CPU"
     )
@@ -47,11 +45,13 @@ def test_text_looks_as_a1111_writes_it():
 
 def test_reads_a1111():
     found = parse(A1111)
+    options = read(found).options
     assert found.prompt == "masterpiece, (cat:1.2), <lora:detail:0.8>"
     assert found.negative_prompt == "low quality,\n worst"
-    assert (found.steps, found.sampler, found.guidance, found.seed) == (28, "Euler a", 7.0, 1234)
-    assert (found.width, found.height, found.rng) == (512, 768, "cuda")
-    assert found.others["Lora hashes"] == "detail: 12ab, b: 3"
+    assert {name: options[name] for name in ("steps", "sampler", "guidance_scale", "seed")} == {
+        "steps": 28, "sampler": "euler_a", "guidance_scale": 7.0, "seed": 1234}
+    assert (options["width"], options["height"], options["rng"]) == (512, 768, "cuda")
+    assert found.pairs["Lora hashes"] == "detail: 12ab, b: 3"
 
 
 def test_a_prompt_alone():
@@ -63,7 +63,7 @@ def test_a_prompt_alone():
 @pytest.mark.parametrize("line", ["Steps: many", "Steps: 20, Size: big", "Steps: 1, Seed: x"])
 def test_senseless_values(line):
     with pytest.raises(InputError, match="expected"):
-        parse("a\n" + line)
+        read(parse("a\n" + line))
 
 
 def test_survives_a_png_file():
@@ -82,11 +82,9 @@ values = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=
     prompt=words.filter(lambda text: not text.startswith("Negative prompt:")),
     negative=words,
     seed=st.integers(0, 2**64 - 1),
-    guidance=st.integers(0, 400).map(lambda quarter: quarter / 4),
     others=st.dictionaries(st.sampled_from(["Model", "Version", "Note 1"]), values),
 )
-def test_anything_comes_back(prompt, negative, seed, guidance, others):
-    made = Parameters(
-        prompt, negative, 20, "Euler", "Normal", guidance, seed, 64, 64, "cpu", others
-    )
+def test_anything_comes_back(prompt, negative, seed, others):
+    made = Parameters(prompt, negative, {"Steps": "20", "Seed": str(seed), "Size": "64x64",
+                                         **others})
     assert parse(str(made)) == made

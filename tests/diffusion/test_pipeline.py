@@ -168,11 +168,13 @@ def test_a_random_seed_is_told(pipe: Pipeline) -> None:
 def test_the_text_is_what_made_the_picture(pipe: Pipeline) -> None:
     result = pipe("a red apple, ripe", negative_prompt="dog", batch_size=2)
     found = [metadata.parse(text) for text in result.texts]
-    assert [text.seed for text in found] == [7, 8]
+    assert [text.pairs["Seed"] for text in found] == ["7", "8"]
     assert (found[0].prompt, found[0].negative_prompt) == ("a red apple, ripe", "dog")
-    assert (found[0].sampler, found[0].schedule, found[0].guidance) == ("Euler a", "Karras", 3.0)
-    assert (found[0].width, found[0].height, found[0].steps) == (16, 16, 3)
-    assert found[0].others["Model"] == "tiny"
+    pairs = found[0].pairs
+    assert (pairs["Sampler"], pairs["Schedule type"], pairs["CFG scale"]) == (
+        "Euler a", "Karras", "3")
+    assert (pairs["Size"], pairs["Steps"]) == ("16x16", "3")
+    assert pairs["Model"] == "tiny"
 
 
 def test_a_long_prompt_is_read_to_its_end(pipe: Pipeline) -> None:

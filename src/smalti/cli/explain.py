@@ -11,8 +11,9 @@ import click
 import smalti
 from smalti.cli.arrays import parse_shapes
 from smalti.cli.compile import ENGINE, ONNX
-from smalti.cli.generate import parse_size, show_progress
+from smalti.cli.generate import show_progress
 from smalti.cli.interrupt import ending_at_once
+from smalti.cli.picture_options import parse_size
 from smalti.cli.run import opened
 from smalti.errors import InputError
 

@@ -12,41 +12,12 @@ from typing import Any
 import click
 
 import smalti
-from smalti.cli.change import change_options
 from smalti.cli.interrupt import ending_at_once
 from smalti.cli.output import check_writable, output_paths, write_png
+from smalti.cli.picture_options import PictureCommand, asked_for
 from smalti.errors import InputError
 
 LORA = re.compile(r"(.*?)((?::[-+]?(?:\d+\.?\d*|\.\d+)){1,2})?", re.DOTALL)
-SIZE = re.compile(r"(\d{1,9})(?:[xX](\d{1,9}))?")
-
-
-def parse_size(text: str | None) -> tuple[int | None, int | None]:
-    """Width and height in pixels from `512` or `512x768`; None stays for the model to decide.
-
-    >>> parse_size("512"), parse_size("512x768"), parse_size(None)
-    ((512, 512), (512, 768), (None, None))
-    """
-    if text is None:
-        return None, None
-    found = SIZE.fullmatch(text)
-    if not found:
-        raise InputError(f"--size is {text!r}; expected WIDTH or WIDTHxHEIGHT in pixels, "
-                         f"such as 512 or 512x768")
-    return int(found[1]), int(found[2] or found[1])
-
-
-def parse_layers(text: str | None) -> smalti.SkipLayers | None:
-    """Skip-layer guidance for the layers of `7,8,9`.
-
-    >>> parse_layers("7,8").layers
-    (7, 8)
-    """
-    if text is None:
-        return None
-    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", text):
-        raise InputError(f"--skip-layers is {text!r}; expected numbers of layers, such as 7,8,9")
-    return smalti.SkipLayers(tuple(map(int, text.split(","))))
 
 
 def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
@@ -59,8 +30,11 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
     return (path, *(map(float, weights[1:].split(":")) if weights else (1.0,)))
 
 
-@click.command()
-@click.argument("prompt")
+@click.command(cls=PictureCommand)
+@click.argument("prompt", required=False)
+@click.option("--from", "source", default=None, metavar="PICTURE",
+              help="Take the settings that a picture carries (.png, .jpg, .webp), or a .txt file; "
+                   "what is given besides counts instead.")
 @click.option("-o", "--output", default="smalti.png", show_default=True,
               help="PNG to write; %03d in the name is the number of the picture.")
 @click.option("-m", "--model", default=None, metavar="PATH",
@@ -76,8 +50,6 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
                    "v_prediction, ...")
 @click.option("--refiner", default=None, metavar="PATH",
               help="A model that takes the last steps over, such as that of SDXL.")
-@click.option("--refiner-switch", type=float, default=None,
-              help="Share of the steps after which the refiner takes over. Default: 0.8.")
 @click.option("--lora", "loras", multiple=True, metavar="PATH[:WEIGHT[:TEXT_WEIGHT]]",
               help="Adapter (LoRA and its relatives), how much of it, and how much of it for the "
                    "text encoders; may be given several times.")
@@ -88,38 +60,6 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
                    "several times.")
 @click.option("--embedding-dir", "embedding_dirs", multiple=True, metavar="FOLDER",
               help="Folder of such files; may be given several times.")
-@click.option("-n", "--negative-prompt", default="", help="What the picture should not show.")
-@click.option("--steps", type=int, default=None, help="Denoising steps. Default: the model's own.")
-@click.option("--sampler", default=None,
-              help="euler, euler_a, heun, dpm++_2m, uni_pc, lcm, ...: names of A1111 and ComfyUI. "
-                   "Default: the model's own.")
-@click.option("--noise", default=None,
-              help="automatic, normal, karras, ..., or levels that fall to 0: '14.6,7.8,1.5,0'. "
-                   "Default: the model's own.")
-@click.option("--size", default=None, metavar="WIDTH[xHEIGHT]",
-              help="Pixels. Default: the model's own.")
-@click.option("--seed", type=int, default=7, show_default=True, help="-1: a random one.")
-@click.option("--batch", type=int, default=1, show_default=True,
-              help="Pictures to make; their seeds follow one another.")
-@click.option("--guidance", type=float, default=None,
-              help="How strongly the prompt steers. Default: the model's own.")
-@click.option("--guidance-time", type=(float, float), default=(0.0, 1.0), metavar="START END",
-              help="From when to when guidance counts, as shares of the way. Default: 0 1.")
-@click.option("--guidance-rescale", type=float, default=0.0,
-              help="How far guidance leaves the contrast as it was, 0 to 1; 0.7 is usual.")
-@click.option("--apg", is_flag=True, help="Adaptive projected guidance, for strong guidance.")
-@click.option("--skip-layers", default=None, metavar="N,N,...",
-              help="Skip-layer guidance for SD 3.5 medium: away from the picture without these, "
-                   "such as 7,8,9.")
-@click.option("--distilled-guidance", type=float, default=None,
-              help="What models such as FLUX.1 dev are told of guidance. Default: 3.5.")
-@click.option("--clip-skip", type=int, default=None,
-              help="The state of CLIP to read, counted from the last, 1. Default: the model's own.")
-@click.option("--emphasis", default="original", show_default=True,
-              help="What weights in a prompt do: original, 'no norm' or comfy.")
-@change_options
-@click.option("--tiling", type=click.Choice(["x", "y", "xy"]), default=None,
-              help="Directions in which the picture can be repeated without a seam.")
 @click.option("--control", "controls", nargs=2, multiple=True, metavar="MODEL PICTURE",
               help="A ControlNet and the picture that it reads; may be given several times.")
 @click.option("--control-strength", "strengths", type=float, multiple=True,
@@ -130,8 +70,6 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
               help="ControlNets read the edges of their pictures, not the pictures.")
 @click.option("--preview", default=None, metavar="PATH",
               help="A tiny autoencoder (TAESD) that shows each step as OUTPUT.preview.png.")
-@click.option("--rng", default="cpu", show_default=True,
-              help="Random numbers of torch on the cpu, or of torch on cuda.")
 @click.option("--device", default="auto", show_default=True, help="One of `smalti devices`.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--precision", default="auto", show_default=True,
@@ -143,39 +81,27 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
               help="What a CPU's schedules are chosen for: latency, throughput or energy.")
 @click.option("--memory", default=None, metavar="SIZE",
               help="What all of it may take, such as 6GB. Default: what the device has.")
-def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[str, ...],
-             vae: str | None, prediction: str | None, refiner: str | None,
-             refiner_switch: float | None, loras: tuple[str, ...], lora_dir: str | None,
-             embeddings: tuple[str, ...], embedding_dirs: tuple[str, ...], negative_prompt: str,
-             steps: int | None, sampler: str | None, noise: str | None, size: str | None, seed: int,
-             batch: int, guidance: float | None, guidance_time: tuple[float, float],
-             guidance_rescale: float, apg: bool, skip_layers: str | None,
-             distilled_guidance: float | None,
-             clip_skip: int | None, tiling: str | None, controls: tuple[tuple[str, str], ...],
-             strengths: tuple[float, ...], times: tuple[tuple[float, float], ...], edges: bool,
-             emphasis: str, preview: str | None, rng: str, device: str, threads: int | None,
-             precision: str, supervise: bool, objective: str, memory: str | None,
-             **change: Any) -> None:
-    """Make a picture of PROMPT."""
+def generate(prompt: str | None, source: str | None, output: str, **given: Any) -> None:
+    """Make a picture of PROMPT, or one as another was made (--from)."""
     started = time.perf_counter()
-    width, height = parse_size(size)
-    paths = output_paths(output, max(1, min(batch, 1000)))
-    check_writable(paths)
     with ending_at_once():
         pipeline = smalti.Pipeline
-    pipe = pipeline.load(model, device=device, precision=precision, threads=threads,
-                         progress=show_progress, keep=False, text_encoders=text_encoders, vae=vae,
-                         prediction=prediction, refiner=refiner, supervise=supervise, memory=memory,
-                         loras=[parse_lora(text) for text in loras], lora_folder=lora_dir,
-                         embeddings=(*embeddings, *embedding_dirs), objective=objective)
-    work = pipe.steps(
-        prompt, negative_prompt=negative_prompt, width=width, height=height, steps=steps,
-        guidance_scale=guidance, sampler=sampler, noise=noise, seed=seed, rng=rng,
-        batch_size=batch, clip_skip=clip_skip, distilled_guidance=distilled_guidance,
-        emphasis=emphasis, controls=read_controls(controls, strengths, times, edges),
-        tiling=tiling or "", refiner_switch=refiner_switch,
-        guide=smalti.Guide(guidance_rescale, smalti.Projected() if apg else None, *guidance_time,
-                           parse_layers(skip_layers)), **change)
+        from smalti.diffusion.options import OPTIONS
+    files = {name: given.pop(name) for name in ("controls", "strengths", "times", "edges")}
+    asked = asked_for({name: given.pop(name) for name in [*given] if name in OPTIONS}
+                      | {"prompt": prompt})
+    settings = read_settings(source)
+    options = asked if settings is None else settings.with_given({
+        **asked, **({"refiner": given["refiner"]} if given["refiner"] else {}),
+        **({"controls": files["controls"]} if files["controls"] else {})})
+    paths = output_paths(output, max(1, min(options.get("batch_size", 1), 1000)))
+    check_writable(paths)
+    preview, device, threads = given.pop("preview"), given["device"], given["threads"]
+    pipe = pipeline.load(given.pop("model"), progress=show_progress, keep=False,
+                         **adapters(given, settings), **given)
+    if settings is not None:
+        tell_missing(source, settings, pipe.name)
+    work = pipe.steps(controls=read_controls(**files), **options)
     if preview is not None:
         work = previewed(work, smalti.Preview.load(preview, threads, device),
                          paths[0].with_suffix(".preview.png"))
@@ -185,6 +111,44 @@ def generate(prompt: str, output: str, model: str | None, text_encoders: tuple[s
     for path, image, text in zip(paths, result.images, result.texts, strict=True):
         write_png(image, path, text)
     report(result, paths, time.perf_counter() - started)
+
+
+def read_settings(source: str | None) -> Any:
+    """What the text of a picture says of how it was made (`option_text.Reading`); None without a
+    picture."""
+    if source is None:
+        return None
+    from smalti.diffusion.metadata import parse, text_in
+    from smalti.diffusion.option_text import read
+
+    return read(parse(text_in(source)))
+
+
+def adapters(given: dict[str, Any], settings: Any) -> dict[str, Any]:
+    """What `Pipeline.load` takes of adapters and embeddings: those that are given, and those that
+    the text of a picture names."""
+    from smalti.diffusion.adapters import file_named
+
+    folder, loras = given.pop("lora_dir"), [parse_lora(text) for text in given.pop("loras")]
+    if settings is not None and folder is not None:
+        loras += [(file_named(Path(folder), use.name), use.weight, use.text_weight)
+                  for use in settings.adapters]
+        settings.adapters.clear()
+    return {"loras": loras, "lora_folder": folder,
+            "embeddings": (*given.pop("embeddings"), *given.pop("embedding_dirs"))}
+
+
+def tell_missing(source: str, settings: Any, model: str) -> None:
+    """Say what made a picture besides what is at hand now."""
+    lines = [f"was made with {text}" for text in settings.missing.values()]
+    lines += [f"was made with the adapter {use.name}: give --lora-dir FOLDER"
+              for use in settings.adapters]
+    if settings.model not in (None, model):
+        lines.append(f"was made by the model {settings.model}, this is {model}: give --model PATH")
+    lines += [f"says {key}: {value:.60}, which is not understood and left out"
+              for key, value in settings.unknown.items()]
+    for line in lines:
+        click.echo(f"Warning: {source} {line}", err=True)
 
 
 def read_controls(controls: Sequence[tuple[str, str]], strengths: Sequence[float],

@@ -1,4 +1,4 @@
-"""`smalti inspect`: what a model file is."""
+"""`smalti inspect`: what a model file is, or how a picture was made."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 from smalti.cli.arrays import parse_shapes
 from smalti.cli.compile import ENGINE, ONNX
 from smalti.cli.interrupt import ending_at_once
+from smalti.cli.picture_report import SUFFIXES, picture_report
 from smalti.errors import InputError
 
 
@@ -20,7 +21,7 @@ def inspect(file: Path, shapes: tuple[str, ...]) -> None:
     """Say what FILE is, without reading its weights.
 
     FILE is a checkpoint, a diffusers folder, an adapter, an embedding, a ControlNet, an upscaler,
-    TAESD, an .onnx model or a .smalti engine file.
+    TAESD, an .onnx model, a .smalti engine file, or a picture, whose settings are printed.
     """
     wanted = parse_shapes(shapes)
     if wanted and file.suffix != ONNX:
@@ -30,7 +31,9 @@ def inspect(file: Path, shapes: tuple[str, ...]) -> None:
         from smalti.checkpoint.adapters.report import adapter_report, embedding_report
         from smalti.checkpoint.companion_report import companion_report
         from smalti.runtime import report
-    if file.suffix == ENGINE:
+    if file.suffix.lower() in SUFFIXES:
+        text = picture_report(file)
+    elif file.suffix == ENGINE:
         text = report.engine_report(file)
     elif file.suffix == ONNX:
         text = report.onnx_report(file, wanted)

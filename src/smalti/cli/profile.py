@@ -12,9 +12,10 @@ import click
 import smalti
 from smalti.cli.bench import say
 from smalti.cli.explain import chosen_parts
-from smalti.cli.generate import parse_size, show_progress
+from smalti.cli.generate import show_progress
 from smalti.cli.interrupt import ending_at_once
 from smalti.cli.output import check_writable, replace_file
+from smalti.cli.picture_options import parse_size
 from smalti.errors import InputError
 
 if TYPE_CHECKING:

@@ -14,9 +14,10 @@ import click
 import smalti
 from smalti.cli.bench import say
 from smalti.cli.explain import chosen_parts
-from smalti.cli.generate import parse_size, show_progress
+from smalti.cli.generate import show_progress
 from smalti.cli.interrupt import ending_at_once
 from smalti.cli.output import check_writable, replace_file
+from smalti.cli.picture_options import parse_size
 from smalti.cli.profile import of_suite
 from smalti.errors import InputError
 

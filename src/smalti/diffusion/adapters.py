@@ -58,15 +58,8 @@ class Adapters:
         return self._submodels.adapted([*self.uses, *map(self._named, named)])
 
     def _named(self, asked: AdapterUse) -> WeightedAdapter:
-        files = {file.stem: file for file in files_in(self.folder)}
-        lower = {stem.lower(): file for stem, file in files.items()}
-        file = files.get(asked.name) or lower.get(asked.name.lower())
-        if file is None:
-            near = difflib.get_close_matches(asked.name, files, n=3, cutoff=0.5)
-            raise InputError(f"the prompt asks for the adapter {asked.name!r}, and none of the "
-                             f"{len(files)} files in {self.folder} is named so"
-                             + f"; near ones: {', '.join(near)}" * bool(near))
-        return WeightedAdapter(self._open(file), asked.weight, asked.text_weight)
+        return WeightedAdapter(self._open(file_named(self.folder, asked.name)), asked.weight,
+                               asked.text_weight)
 
     def _read(self, entry: Entry) -> WeightedAdapter:
         """What an entry means."""
@@ -93,7 +86,6 @@ class Adapters:
             self._opened[key] = AdapterFile.open(path)
         return self._opened[key]
 
-
     def warnings(self, weights: Adapted, named: Sequence[AdapterUse]) -> list[str]:
         """What of the adapters of a picture is not used: one sentence for each that is left out, or
         not used whole."""
@@ -111,3 +103,16 @@ def labels(weights: Adapted) -> tuple[str, ...]:
         f"{use.adapter.path.stem}:" + (
             "" if use.text_weight is None else f"{use.text_weight:g}:") + f"{use.weight:g}"
         for use in weights.uses)
+
+
+def file_named(folder: Path, name: str) -> Path:
+    """The file of an adapter by its name, in any capitals. Raises InputError with near names."""
+    files = {file.stem: file for file in files_in(folder)}
+    lower = {stem.lower(): file for stem, file in files.items()}
+    file = files.get(name) or lower.get(name.lower())
+    if file is None:
+        near = difflib.get_close_matches(name, files, n=3, cutoff=0.5)
+        raise InputError(f"the prompt asks for the adapter {name!r}, and none of the "
+                         f"{len(files)} files in {folder} is named so"
+                         + f"; near ones: {', '.join(near)}" * bool(near))
+    return file

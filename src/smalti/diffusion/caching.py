@@ -11,17 +11,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from numbers import Real
 
 import numpy as np
 
-from smalti.diffusion.guidance import Guide
 from smalti.diffusion.network import PictureNetwork
 from smalti.diffusion.samplers.walk import Denoise
-from smalti.errors import InputError
 
 Floats = np.ndarray
-THRESHOLD_MAX = 1.0
 START, END = 0.15, 0.95
 """Shares of the steps between which evaluations may be left out."""
 
@@ -103,16 +99,3 @@ class Cached:
             size = max(float(np.abs(estimates[0]).mean()), np.finfo(np.float32).tiny)
             rate = float(change) / size / abs(place - before.place)
         self._kept[picture] = _Kept(estimates, place, rate)
-
-
-def checked_cache(threshold: object, guide: Guide) -> float:
-    """The threshold, 0 for none left out. Raises InputError for anything but 0 to 1, and together
-    with projected guidance, whose momentum wants every step."""
-    if not isinstance(threshold, Real) or isinstance(threshold, bool) or not (
-            0 <= threshold <= THRESHOLD_MAX):
-        raise InputError(f"cache is {threshold!r}; expected a number from 0, which leaves out no "
-                         f"evaluation, to {THRESHOLD_MAX:g}; 0.1 is usual")
-    if threshold and guide.projected is not None:
-        raise InputError("cache leaves out evaluations that projected guidance needs for its "
-                         "momentum; choose one of them")
-    return float(threshold)

@@ -66,8 +66,8 @@ class Guide:
     It counts from the share `start` to the share `end` of training time only. Raises InputError for
     shares that are none, or two limits at once.
 
-    >>> Guide(rescale=0.7, end=0.8).labels()
-    {'CFG rescale': '0.7', 'CFG interval': '0-0.8'}
+    >>> Guide(rescale=0.7, end=0.8).start
+    0.0
     """
 
     rescale: float = 0.0
@@ -86,21 +86,6 @@ class Guide:
         if self.rescale and self.projected:
             raise InputError("rescaled and projected guidance both limit what guidance does; "
                              "choose one of them")
-
-    def labels(self) -> dict[str, str]:
-        """What a picture's text says of it; nothing for plain guidance."""
-        found = {}
-        if self.rescale:
-            found["CFG rescale"] = f"{self.rescale:g}"
-        if self.projected:
-            rule = self.projected
-            found["APG"] = f"{rule.along:g} {rule.norm_max:g} {rule.momentum:g}"
-        if (self.start, self.end) != (0, 1):
-            found["CFG interval"] = f"{self.start:g}-{self.end:g}"
-        if self.skip:
-            found["Skip layers"] = " ".join(map(str, self.skip.layers))
-            found["SLG"] = f"{self.skip.scale:g} {self.skip.start:g}-{self.skip.end:g}"
-        return found
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
+from pathlib import Path
 
 import numpy as np
 
+from smalti.diffusion.noise import STEPS_MAX
+from smalti.diffusion.options import PictureOptions
 from smalti.errors import InputError
 
 Floats = np.ndarray
 STRENGTH = 0.7
-FACTOR_MAX = 8.0
 LATENT = "Latent"
 
 
@@ -45,41 +47,26 @@ class Hires:
         steps = math.ceil(self.steps / self.strength)
         return steps + (int(steps * self.strength) < self.steps)  # 50 * 0.58 is below 29
 
-    def labels(self) -> dict[str, str]:
-        """What the text of a picture says of it, in A1111's names."""
-        return {"Denoising strength": f"{self.strength:g}", "Hires upscale": f"{self.factor:g}",
-                "Hires steps": str(self.steps), "Hires upscaler": self.upscaler}
 
+def hires(options: PictureOptions, size: tuple[int, int], multiple: int,
+          first_steps: int) -> Hires | None:
+    """The second pass behind a first one of this `size` and so many steps; None without one.
 
-def hires(factor: object, strength: object, steps: object, upscaler: str | None,
-          size: tuple[int, int], multiple: int, first_steps: int, steps_max: int) -> Hires | None:
-    """The second pass behind a first one of this `size` and so many steps; None without `factor`.
-
-    Sides are the next multiples. Raises InputError for numbers out of range, and for options of a
-    pass that is not asked for.
+    Sides are the next multiples. Raises InputError for more steps than there can be.
     """
-    if factor is None:
-        for what, value in (("strength", strength), ("steps", steps), ("upscaler", upscaler)):
-            if value is not None:
-                raise InputError(f"hires_{what} is given, but no hires; give how many times as "
-                                 f"large the picture is to be, such as hires=2")
+    if options.hires is None:
         return None
-    factor = _number("hires", factor, 1.0, FACTOR_MAX)
-    strength = _number("hires_strength", STRENGTH if strength is None else strength, 0.0, 1.0)
+    strength = STRENGTH if options.hires_strength is None else options.hires_strength
+    steps = options.hires_steps
     steps = max(1, int(first_steps * strength)) if steps is None else steps
     if not isinstance(steps, Integral) or isinstance(steps, bool) or not (
-            1 <= steps <= int(steps_max * strength)):
+            1 <= steps <= int(STEPS_MAX * strength)):
         raise InputError(f"hires_steps is {steps!r}; expected a whole number from 1 to "
-                         f"{int(steps_max * strength)} at this strength")
-    width, height = (round(extent * factor / multiple) * multiple for extent in size)
-    return Hires(factor, width, height, strength, int(steps), upscaler or LATENT)
-
-
-def _number(what: str, number: object, low: float, high: float) -> float:
-    """A number above `low`, up to `high`. Raises InputError for anything else."""
-    if not isinstance(number, Real) or isinstance(number, bool) or not low < number <= high:
-        raise InputError(f"{what} is {number!r}; expected a number above {low:g}, up to {high:g}")
-    return float(number)
+                         f"{int(STEPS_MAX * strength)} at this strength")
+    width, height = (round(extent * options.hires / multiple) * multiple for extent in size)
+    upscaler = options.hires_upscaler
+    name = getattr(upscaler, "name", None) or (LATENT if upscaler is None else Path(upscaler).stem)
+    return Hires(options.hires, width, height, strength, int(steps), name)
 
 
 def enlarged(latents: Floats, height: int, width: int) -> Floats:

@@ -22,10 +22,10 @@ from smalti.diffusion.conditioning import Prompts
 from smalti.diffusion.denoiser import BESIDE, Conditioning
 from smalti.diffusion.encoding import encoded, to_model_space
 from smalti.diffusion.guidance import ImageGuidance
+from smalti.diffusion.init_image import InitImage
 from smalti.diffusion.noise import NoiseLevels
 from smalti.diffusion.samplers import initial_latents
 from smalti.diffusion.samplers.walk import Denoise
-from smalti.diffusion.source import Source
 from smalti.diffusion.submodels import Submodels
 from smalti.errors import InputError
 from smalti.models.config import ModelConfig
@@ -116,7 +116,7 @@ def purpose(config: ModelConfig) -> str:
     return known[more]
 
 
-def check_purpose(config: ModelConfig, source: Source | None, larger: bool) -> None:
+def check_purpose(config: ModelConfig, source: InitImage | None, larger: bool) -> None:
     """Raise InputError for a model that changes a picture where none is given, and for a picture
     where a second, `larger` pass is to be."""
     if source is not None and larger:
@@ -129,7 +129,7 @@ def check_purpose(config: ModelConfig, source: Source | None, larger: bool) -> N
                          f" give an image, or use a model for text to image")
 
 
-def start(models: Submodels, source: Source) -> Start:
+def start(models: Submodels, source: InitImage) -> Start:
     """Encode what a walk starts from, and what the network reads besides."""
     config, change = models.checkpoint.config, source.change
     kind, pixels, factor = purpose(config), source.pixels(), config.vae.downscale

@@ -24,13 +24,14 @@ from smalti.diffusion.encoding import PART, encoded, to_model_space
 from smalti.diffusion.guidance import Guidance
 from smalti.diffusion.hires import enlarged
 from smalti.diffusion.images import as_pixels, resized
+from smalti.diffusion.init_image import InitImage
 from smalti.diffusion.inpainting import FROM_NOISE, Start, start
 from smalti.diffusion.levels import noise_levels
+from smalti.diffusion.option_text import written
 from smalti.diffusion.random import NoiseSource
 from smalti.diffusion.request import Request
 from smalti.diffusion.result import Result, Step, Stopwatch, to_image
 from smalti.diffusion.samplers import SAMPLERS
-from smalti.diffusion.source import Source
 from smalti.diffusion.stage import Stage
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.upscale import Upscaler
@@ -54,9 +55,8 @@ class Job:
     words: Sequence[Embedding]
     warnings: list[str]
     kept_bytes: int
-    changed: Source | None = None
+    changed: InitImage | None = None
     upscaler: Upscaler | None = None
-    uses: Sequence[Control] = ()
     timings: Stopwatch = field(default_factory=Stopwatch)
     saved: Saved = field(default_factory=Saved)
 
@@ -67,9 +67,10 @@ class Job:
         if self.refiner is not None:
             theirs = fitting(self.words, self.refiner.checkpoint.config)
             self.refiner = self.refiner.using(self.refiner.weights, theirs, self._user)
-        if self.upscaler is not None and self.upscaler.residents is self.models.residents:
+        if isinstance(self.upscaler, Upscaler) and (
+                self.upscaler.residents is self.models.residents):
             self.upscaler = replace(self.upscaler, user=self._user, say=self.models.say)
-        self.controls = self._controls(self.uses)
+        self.controls = self._controls(self.asked.controls)
 
     def steps(self) -> Iterator[Step]:
         """The denoising steps, of which the last has the result."""
@@ -91,11 +92,11 @@ class Job:
     def _result(self, latents: np.ndarray) -> Result:
         """The pictures of the last latents, and how they came about."""
         asked = self.asked
-        last = asked if asked.hires is None else asked.second_pass()
+        last = asked if asked.second is None else asked.second_pass()
         images = self._decoded(last, latents)
         if self.changed is not None:
             images = [self.changed.put_back(image) for image in images]
-        texts = [asked.text(number) for number in range(asked.batch_size)]
+        texts = [str(written(asked, number)) for number in range(asked.batch_size)]
         said = [*self.models.said, *(self.refiner.said if self.refiner else ())]
         return Result(images, asked.seeds, texts, asked, self.timings.seconds,
                       list(dict.fromkeys([*self.warnings, *said])), self.saved)
@@ -121,10 +122,10 @@ class Job:
     def _passes(self, begun: Start) -> Iterator[Step]:
         """The steps of the only walk, or of the first and one at a larger size, counted on."""
         asked = self.asked
-        if asked.hires is None:
+        if asked.second is None:
             yield from self._walk(asked, begun)
             return
-        larger, change = asked.second_pass(), Change(asked.hires.strength)
+        larger, change = asked.second_pass(), Change(asked.second.strength)
         more = change.steps(len(self._sigmas(larger)) - 1)
         for step in self._walk(asked, begun):
             step.total += more
@@ -164,7 +165,7 @@ class Job:
         self.warnings += stage.prompts.warnings
         positive, negative = stage.prompts.at(0)
         guidance = Guidance(stage.denoiser, positive, negative, asked.guidance_scale,
-                            asked.guide, always_both=sampler.needs_negative,
+                            asked.guiding(), always_both=sampler.needs_negative,
                             image=begun.image_guidance(negative),
                             layers=self.config.denoiser.skippable_blocks)
         if asked.negative_prompt and not guidance.reads_negative:
@@ -202,7 +203,7 @@ class Job:
         factor = self.config.vae.downscale
         return asked.height // factor, asked.width // factor
 
-    def _start(self, changed: Source) -> Start:
+    def _start(self, changed: InitImage) -> Start:
         """What the walk of a picture that is changed starts from."""
         height, width = self._latent(self.asked)
         side, factor = fitting_side(self.models, height, width, PART), self.config.vae.downscale

@@ -14,52 +14,33 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from PIL import ExifTags, Image
 
 from smalti.errors import InputError
 
 PNG_KEY = "parameters"
 NEGATIVE = "Negative prompt:"
-RNG_LABELS = {"cpu": "CPU", "cuda": "NV"}  # A1111's names of the random-number sources
+UNICODE = b"UNICODE\0"
+"""What begins a comment of EXIF data that is not ASCII."""
 
 _PAIR = re.compile(r'\s*(\w[\w \-/]*):\s*("(?:\\.|[^\\"])*"|[^,]*)(?:,|$)')
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """All that is needed to make a picture again.
+    """A text in its parts: the prompts, and `pairs` such as "Steps" and "20", in order.
 
-    `sampler` and `schedule` are labels such as "Euler a" and "Karras"; `rng` is "cpu" or "cuda".
-    `others` holds further pairs, such as "Model" and "Version". A value that a text does not give
-    is None.
+    What the pairs mean says `option_text`.
     """
 
     prompt: str
     negative_prompt: str = ""
-    steps: int | None = None
-    sampler: str | None = None
-    schedule: str | None = None
-    guidance: float | None = None
-    seed: int | None = None
-    width: int | None = None
-    height: int | None = None
-    rng: str | None = None
-    others: Mapping[str, str] = field(default_factory=dict)
+    pairs: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        size = None if self.width is None else f"{self.width}x{self.height}"
-        pairs = {
-            "Steps": self.steps,
-            "Sampler": self.sampler,
-            "Schedule type": self.schedule,
-            "CFG scale": None if self.guidance is None else f"{self.guidance:.12g}",
-            "Seed": self.seed,
-            "Size": size,
-            "RNG": RNG_LABELS.get(self.rng or ""),
-            **self.others,
-        }
-        told = [
-            f"{key}: {_quoted(str(value))}" for key, value in pairs.items() if value is not None
-        ]
+        told = [f"{key}: {_quoted(value)}" for key, value in self.pairs.items()]
         lines = [self.prompt]
         if self.negative_prompt:
             lines.append(f"{NEGATIVE} {self.negative_prompt}")
@@ -67,13 +48,11 @@ class Parameters:
 
 
 def parse(text: str) -> Parameters:
-    """Read an A1111 parameters text, by whatever program it was written.
-
-    Raises `InputError` where a number is none.
+    """The parts of an A1111 parameters text, by whatever program it was written.
 
     >>> found = parse("a cat\\nNegative prompt: dog\\nSteps: 20, Sampler: Euler a, Seed: 7")
-    >>> found.prompt, found.negative_prompt, found.sampler, found.seed
-    ('a cat', 'dog', 'Euler a', 7)
+    >>> found.prompt, found.negative_prompt, found.pairs["Sampler"], found.pairs["Seed"]
+    ('a cat', 'dog', 'Euler a', '7')
     """
     lines = text.strip("\n").split("\n")
     pairs: dict[str, str] = {}
@@ -83,40 +62,45 @@ def parse(text: str) -> Parameters:
         lines = lines[:-1]
     start = next((i for i, line in enumerate(lines) if line.startswith(NEGATIVE)), len(lines))
     negative = "\n".join(lines[start:]).removeprefix(NEGATIVE).removeprefix(" ")
-    labels = {label: name for name, label in RNG_LABELS.items()}
-    width, height = _size(pairs.pop("Size", None))
-    return Parameters(
-        prompt="\n".join(lines[:start]),
-        negative_prompt=negative,
-        steps=_number(pairs, "Steps", int),
-        sampler=pairs.pop("Sampler", None),
-        schedule=pairs.pop("Schedule type", None),
-        guidance=_number(pairs, "CFG scale", float),
-        seed=_number(pairs, "Seed", int),
-        width=width,
-        height=height,
-        rng=labels.get(pairs.pop("RNG", "")),
-        others=pairs,
-    )
+    return Parameters("\n".join(lines[:start]), negative, pairs)
 
 
-def _number(pairs: dict[str, str], key: str, kind: type[int] | type[float]) -> float | None:
-    text = pairs.pop(key, None)
-    if text is None:
-        return None
+def text_in(path: str | Path) -> str:
+    """The parameters text that a picture carries, or that a .txt file holds.
+
+    In PNG files it stands in a chunk of its own, in JPEG and WebP files in the comment of their
+    EXIF data. Raises InputError for a file without one.
+    """
+    path = Path(path)
     try:
-        return kind(text)
-    except ValueError:
-        raise InputError(f"picture parameters say {key}: {text!r:.40}; expected a number") from None
+        if path.suffix.lower() == ".txt":
+            return path.read_text(encoding="utf-8")
+        with Image.open(path) as picture:
+            text = picture.info.get(PNG_KEY) or _comment(picture)
+            made_by = "; it holds the graph of ComfyUI, which is not read" * (
+                "workflow" in picture.info or "prompt" in picture.info)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise InputError(f"{path} cannot be read as a picture: {error}") from None
+    if not isinstance(text, str) or not text:
+        raise InputError(f"{path} carries no settings{made_by}; expected a picture with a "
+                         f"`{PNG_KEY}` text, as Smalti, A1111 and others write it")
+    return text
 
 
-def _size(text: str | None) -> tuple[int, int] | tuple[None, None]:
-    if text is None:
-        return None, None
-    match = re.fullmatch(r"(\d{1,6})x(\d{1,6})", text)
-    if not match:
-        raise InputError(f"picture parameters say Size: {text!r:.40}; expected WIDTHxHEIGHT")
-    return int(match[1]), int(match[2])
+def exif_of(text: str) -> Image.Exif:
+    """EXIF data with a text as their comment."""
+    exif = Image.Exif()
+    exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.UserComment] = (
+        UNICODE + text.encode("utf-16-be", "surrogatepass"))
+    return exif
+
+
+def _comment(picture: Image.Image) -> str:
+    """The comment in the EXIF data of a picture, as A1111 writes it."""
+    raw = picture.getexif().get_ifd(ExifTags.IFD.Exif).get(ExifTags.Base.UserComment, b"")
+    if isinstance(raw, bytes) and raw.startswith(UNICODE):
+        return raw.removeprefix(UNICODE).decode("utf-16-be", "replace")
+    return raw.decode("utf-8", "replace").strip("\0") if isinstance(raw, bytes) else str(raw)
 
 
 def _quoted(value: str) -> str:

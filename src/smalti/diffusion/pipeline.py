@@ -11,28 +11,23 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from smalti import checkpoint, settings
 from smalti.checkpoint.adapters import Fit, WeightedAdapter
 from smalti.diffusion.adapters import Adapters, Entry, labels
-from smalti.diffusion.caching import checked_cache
-from smalti.diffusion.change import checked_image_guidance
 from smalti.diffusion.conditioning import usual_text_shape, usual_tokens
-from smalti.diffusion.control import Control
 from smalti.diffusion.fit import check_parts, check_refiner
-from smalti.diffusion.guidance import PLAIN, Guide
-from smalti.diffusion.images import Picture
+from smalti.diffusion.init_image import init_image
 from smalti.diffusion.inpainting import check_purpose, purpose
 from smalti.diffusion.job import Job
+from smalti.diffusion.kinds import check_name
+from smalti.diffusion.options import PictureOptions, taking_options
 from smalti.diffusion.prompt import parse
-from smalti.diffusion.request import Request, check_name, memory_bytes, request
+from smalti.diffusion.request import memory_bytes, request
 from smalti.diffusion.residents import Residents, ignore
 from smalti.diffusion.result import Result, Step
-from smalti.diffusion.source import Source, source
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.upscale import Upscaler
-from smalti.diffusion.variation import variation
 from smalti.diffusion.words import Words
 from smalti.families.parts import TEXTS
 from smalti.runtime import Program
@@ -90,10 +85,10 @@ class Pipeline:
         as in `smalti.compile`.
 
         `memory` is what all of it may take: bytes, or "6GB"; default: what the device has. What
-        does not fit is let go when another part is needed, weights of a denoiser come and go while
+        does not fit is evicted when another part is needed, weights of a denoiser come and go while
         it runs, and pictures are decoded in tiles; the result's warnings say so.
-        Weights stay bound for the next call in up to half of that; without `keep` each part is let
-        go as soon as it is done with, so that the next one takes over its memory.
+        Weights stay bound for the next call in up to half of that; without `keep` each part is
+        evicted as soon as it is done with, so that the next one takes over its memory.
         `progress` is called with a line of text before and during anything that takes long.
         Raises CheckpointError for a file that is no complete model of a known family, and
         InputError for an unknown device, precision or objective, or a number of threads outside 1
@@ -130,73 +125,47 @@ class Pipeline:
         pipe.loras = loras
         return pipe
 
-    def __call__(self, prompt: str, negative_prompt: str = "", **options: Any) -> Result:
-        """Pictures of `prompt`; the options are those of `steps`, and so are the errors."""
-        for step in self.steps(prompt, negative_prompt, **options):
+    @taking_options(PictureOptions)
+    def __call__(self, asked: PictureOptions) -> Result:
+        """Pictures of a prompt; the options are those of `steps`, and so are the errors."""
+        for step in self.job(asked).steps():
             result = step.result
         return result
 
-    def steps(self, prompt: str, negative_prompt: str = "", *,
-              width: int | None = None, height: int | None = None, steps: int | None = None,
-              guidance_scale: float | None = None, sampler: str | None = None,
-              noise: str | None = None, seed: int = 7, rng: str = "cpu", batch_size: int = 1,
-              clip_skip: int | None = None, distilled_guidance: float | None = None,
-              emphasis: str = "original", controls: Sequence[Control] = (),
-              tiling: str = "", refiner_switch: float | None = None,
-              guide: Guide = PLAIN, image: Picture | None = None,
-              strength: float | None = None, mask: Picture | None = None,
-              mask_blur: int | None = None, only_masked: bool = False, padding: int | None = None,
-              extend: Sequence[int] | None = None,
-              image_guidance: float | None = None, variation_seed: int | None = None,
-              variation_strength: float = 0.0, hires: float | None = None,
-              hires_strength: float | None = None, hires_steps: int | None = None,
-              hires_upscaler: Upscaler | str | Path | None = None,
-              cache: float = 0.0) -> Iterator[Step]:
+    @taking_options(PictureOptions)
+    def steps(self, asked: PictureOptions) -> Iterator[Step]:
         """The same work as a generator of steps, of which the last has the result.
 
-        Sizes are in pixels; None is the model's own default; seed -1 draws one. `clip_skip` is the
-        state of CLIP that is read, counted from the last, 1. `distilled_guidance` is what a model
-        such as FLUX.1 dev is told, which runs without a negative prompt. `emphasis` is what weights
-        in a prompt do: "original", "no norm" or "comfy". `controls` are ControlNets with the
-        pictures that they read. With `tiling` ("x", "y" or "xy") a picture can be repeated in these
-        directions. After the share `refiner_switch` of the steps (0.8) the refiner takes over.
-        `guide` says how guidance is done besides its scale. `image`, a PIL image or a path, is
-        changed instead of making one from noise alone, in its own size where none is given:
-        `strength` (0.75) is the share of the steps that are done. With a `mask`, which is white
-        there and fades over `mask_blur` pixels (4), a part of it is made anew; `only_masked` makes
-        that part in the size asked for, with `padding` (32) around it, and puts it back. `extend`
-        are pixels to add on the left, top, right and bottom. `image_guidance` (1.5) is how much
-        the picture steers a model such as InstructPix2Pix. `variation_strength` is the share of the
-        way from the noise of `seed` to that of `variation_seed`. `hires` makes the picture so many
-        times as large in a second pass, of which `hires_strength` (0.7) is made anew in
-        `hires_steps`, after its latents, or the picture by `hires_upscaler`, are enlarged. With
-        `cache` evaluations are left out where the change is foretold to be below this share.
-        Raises InputError at once for anything that cannot be used, and NumericsError, when it
-        happens, for NaN or Inf in weights, latents or picture.
+        What is asked for is given by the names of `PictureOptions`, the prompt and the negative
+        prompt by position, too: `pipe.steps("a red apple", steps=20, seed=7)`. Raises InputError at
+        once for anything that cannot be used, and NumericsError, when it happens, for NaN or Inf in
+        weights, latents or picture.
+        """
+        return self.job(asked).steps()
+
+    def job(self, options: PictureOptions) -> Job:
+        """What makes the pictures of some options: checked, with adapters and words, not begun.
+
+        Raises InputError for anything that cannot be used with this model.
         """
         kind = purpose(self.config)
-        changed = source(self.config, image, width, height, strength=strength, mask=mask,
-                         mask_blur=mask_blur, only_masked=only_masked, padding=padding,
-                         extend=extend, whole=kind != "text",
-                         image_guidance=checked_image_guidance(image_guidance, kind == "edit"))
-        check_purpose(self.config, changed, hires is not None)
-        upscaler = self._upscaler(hires_upscaler)
-        if changed is not None:
-            width, height = changed.width, changed.height
+        changed = init_image(self.config, options, kind)
+        check_purpose(self.config, changed, options.hires is not None)
+        upscaler = self._upscaler(options.hires_upscaler)
         asked = request(
-            self.config, self.name, memory_bytes=self._memory_bytes, prompt=prompt,
-            negative_prompt=negative_prompt, width=width, height=height, steps=steps,
-            guidance_scale=guidance_scale, sampler=sampler, noise=noise, seed=seed, rng=rng,
-            batch_size=batch_size, clip_skip=clip_skip, distilled_guidance=distilled_guidance,
-            emphasis=emphasis, loras=labels(self._adapters.given),
-            controls=tuple(control.text() for control in controls), tiling=tiling,
+            self.config, options, model=self.name, memory_bytes=self._memory_bytes,
+            change=changed and changed.change, size=changed and (changed.width, changed.height),
             refiner=self._refiner and Path(self._refiner.checkpoint.report.path).stem,
-            refiner_switch=refiner_switch, guide=guide,
-            change=None if changed is None else changed.change,
-            variation=variation(variation_seed, variation_strength),
-            enlarging=(hires, hires_strength, hires_steps, upscaler and upscaler.name),
-            cache=checked_cache(cache, guide))
-        return self._job(asked, changed, upscaler, controls).steps()
+            loras=labels(self._adapters.given))
+        texts = (asked.prompt, asked.negative_prompt)
+        named = [use for text in texts for use in parse(text, asked.steps).adapters]
+        with self._asking:
+            weights = self._adapters.with_named(named)
+            bundled = [word for use in weights.uses for word in use.adapter.embeddings]
+            words, warnings = self._words.named(texts, bundled)
+        return Job(asked, self._submodels, self._refiner, weights, words,
+                   [*self._adapters.warnings(weights, named), *warnings],
+                   int(KEPT_SHARE * self._memory_bytes), changed, upscaler)
 
     @property
     def loras(self) -> tuple[WeightedAdapter, ...]:
@@ -245,8 +214,8 @@ class Pipeline:
     def _shape(self, part: str, width: int | None, height: int | None) -> tuple[int, ...]:
         """What a part is compiled for."""
         check_name("part", part, self.parts)
-        asked = request(self.config, self.name, memory_bytes=self._memory_bytes, width=width,
-                        height=height)
+        asked = request(self.config, PictureOptions("", width=width, height=height),
+                        memory_bytes=self._memory_bytes)
         if part in TEXTS:
             return usual_text_shape(self.config, TEXTS.index(part))
         rows, factor = 1 if asked.guidance_scale == 1 else 2, self.config.vae.downscale
@@ -261,17 +230,3 @@ class Pipeline:
         models = self._submodels
         found = Upscaler.load(given, models.precision, models.threads, models.progress)
         return replace(found, residents=models.residents)
-
-    def _job(self, asked: Request, changed: Source | None, upscaler: Upscaler | None,
-             controls: Sequence[Control]) -> Job:
-        """What makes the pictures of a request: with the adapters that are given or named, and the
-        words that are named."""
-        texts = (asked.prompt, asked.negative_prompt)
-        named = [use for text in texts for use in parse(text, asked.steps).adapters]
-        with self._asking:
-            weights = self._adapters.with_named(named)
-            bundled = [word for use in weights.uses for word in use.adapter.embeddings]
-            words, warnings = self._words.named(texts, bundled)
-        return Job(asked, self._submodels, self._refiner, weights, words,
-                   [*self._adapters.warnings(weights, named), *warnings],
-                   int(KEPT_SHARE * self._memory_bytes), changed, upscaler, controls)

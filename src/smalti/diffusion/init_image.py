@@ -1,30 +1,36 @@
-"""The picture that is changed: what of it is computed, in which size, and how it is put back."""
+"""The picture that img2img, inpainting or outpainting begins with: what of it is computed, in which
+size, and how it is put back."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageChops, ImageFilter
 
-from smalti.diffusion.change import Change, checked_pixels, checked_strength
+from smalti.diffusion.change import Change
 from smalti.diffusion.images import Picture, as_pixels, opaque, opened, resized
+from smalti.diffusion.options import SIDE_MAX, PictureOptions
 from smalti.diffusion.request import size_multiple
 from smalti.errors import InputError
 from smalti.models.config import ModelConfig
 
 Floats = np.ndarray
 Box = tuple[int, int, int, int]
+STRENGTH, STRENGTH_OF_ALL = 0.75, 1.0
+"""Where none is given, as in A1111: of img2img, and where all is made anew."""
 MASK_BLUR, PADDING = 4, 32
-SIDE_MAX = 4096
+IMAGE_GUIDANCE = 1.5
+"""Of InstructPix2Pix, as in the paper."""
 FADE = 2
 """How far the mask of an extended picture reaches into it, in times of its blur."""
 
 
 @dataclass(frozen=True)
-class Source:
+class InitImage:
     """The picture that is changed, RGB; the `mask`, L, of its size, is white where it is made anew.
 
     Only `box` of it (left, top, right, bottom) is computed, in `width` x `height` pixels.
@@ -61,42 +67,50 @@ class Source:
         return whole
 
 
-def source(config: ModelConfig, image: Picture | None, width: int | None = None,
-           height: int | None = None, *, strength: float | None = None,
-           mask: Picture | None = None, mask_blur: int | None = None, only_masked: bool = False,
-           padding: int | None = None, extend: Sequence[int] | None = None,
-           image_guidance: float | None = None, whole: bool = False) -> Source | None:
-    """What is changed, for a picture or a file; None without one.
+def init_image(config: ModelConfig, options: PictureOptions, kind: str = "text"
+               ) -> InitImage | None:
+    """What is changed, of the picture that is given; None without one.
 
     Without `width` and `height` it is computed in its own size, as near as the model's multiples
-    allow, or in the model's own where it is `only_masked`. `extend` adds pixels on its left, top,
-    right and bottom, which are made. `whole` says that a strength of 1 is usual. `image_guidance`
-    is checked elsewhere. Raises InputError for what cannot be, and what would have no effect.
+    allow, or in the model's own where it is `only_masked`. `kind` is the `purpose` of the model.
+    Raises InputError for what cannot be.
     """
-    masked = mask is not None or extend is not None
-    _check_needed("image", image is not None, strength=strength, mask=mask, extend=extend)
-    _check_needed("mask", masked, mask_blur=mask_blur, only_masked=only_masked or None)
-    _check_needed("only_masked", only_masked, padding=padding)
-    if image is None:
+    guidance = _image_guidance(options, kind == "edit")
+    if options.image is None:
         return None
-    usual = 1.0 if whole or extend is not None else None
-    change = Change(checked_strength(usual if strength is None else strength),
-                    checked_pixels("mask_blur", mask_blur, MASK_BLUR) if masked else None,
-                    checked_pixels("padding", padding, PADDING) if only_masked else None,
-                    image_guidance)
-    picture, drawn = opaque(opened(image)), None
+    masked = options.mask is not None or options.extend is not None
+    usual = STRENGTH_OF_ALL if kind != "text" or options.extend is not None else STRENGTH
+    change = Change(_or(options.strength, usual),
+                    _or(options.mask_blur, MASK_BLUR) if masked else None,
+                    _or(options.padding, PADDING) if options.only_masked else None, guidance)
+    picture, drawn = opaque(opened(options.image)), None
     if masked:
-        picture, drawn = _prepared(picture, mask, extend, change.mask_blur)
-    own = (config.default_width, config.default_height) if only_masked else _near(picture, config)
-    size = (own[0] if width is None else width), (own[1] if height is None else height)
+        picture, drawn = _prepared(picture, options.mask, options.extend, change.mask_blur)
+    own = ((config.default_width, config.default_height) if options.only_masked
+           else _near(picture, config))
+    size = _or(options.width, own[0]), _or(options.height, own[1])
     if drawn is not None:
         _check_possible(size)
-        if only_masked:
+        if options.only_masked:
             box = around(drawn.getbbox(), change.padding, size[0] / size[1], picture.size)
-            return Source(picture, drawn, box, *size, change)
-        if (width, height) != (None, None):
+            return InitImage(picture, drawn, box, *size, change)
+        if (options.width, options.height) != (None, None):
             picture, drawn = resized(picture, *size), resized(drawn, *size)
-    return Source(picture, drawn, (0, 0, *picture.size), *size, change)
+    return InitImage(picture, drawn, (0, 0, *picture.size), *size, change)
+
+
+def _or(value: Any, default: Any) -> Any:
+    """A value, or what is usual."""
+    return default if value is None else value
+
+
+def _image_guidance(options: PictureOptions, edits: bool) -> float | None:
+    """How strongly the picture steers; None for a model that is not for `edits`."""
+    if edits:
+        return _or(options.image_guidance, IMAGE_GUIDANCE)
+    if options.image_guidance is not None:
+        raise InputError("image_guidance is for models that edit pictures, such as InstructPix2Pix")
+    return None
 
 
 def _near(picture: Image.Image, config: ModelConfig) -> tuple[int, ...]:
@@ -189,10 +203,3 @@ def _check_possible(size: tuple[object, ...]) -> None:
     if not all(isinstance(extent, Integral) and 0 < extent <= SIDE_MAX for extent in size):
         raise InputError(f"width and height are {size[0]!r} and {size[1]!r}; expected whole "
                          f"numbers from 1 to {SIDE_MAX}")
-
-
-def _check_needed(what: str, given: bool, **others: object) -> None:
-    """Raise InputError for an option without the one that it belongs to."""
-    for name, value in others.items():
-        if not given and value is not None:
-            raise InputError(f"{name} is given, but no {what}, which it belongs to")

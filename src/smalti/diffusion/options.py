@@ -1,0 +1,416 @@
+"""Everything that decides a picture: each option once.
+
+An option stands here with its type, what it may be, its default, what it is for, its name on the
+command line and its key in the text of a picture. From that are made: the keywords of
+`Pipeline.steps`, the options of `smalti generate`, the checks, the text in a PNG file and what is
+read from one (`option_text`), and the JSON Schema. An option that is added here works in all of
+them; what remains is the place that uses it (docs/pipeline.md shows one).
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, MISSING, InitVar, dataclass, field, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from smalti.diffusion.control import Control
+from smalti.diffusion.emphasis import EMPHASES
+from smalti.diffusion.guidance import Guide, Projected, SkipLayers
+from smalti.diffusion.images import Picture
+from smalti.diffusion.kinds import (
+    Flag,
+    Given,
+    Kind,
+    Layers,
+    Named,
+    Number,
+    Projection,
+    Row,
+    Seed,
+    Whole,
+    Words,
+)
+from smalti.diffusion.noise import NOISES, STEPS_MAX, find_schedule
+from smalti.diffusion.random import RNGS, SEED_END
+from smalti.diffusion.samplers import SAMPLERS
+from smalti.diffusion.upscale import Upscaler
+from smalti.errors import InputError, UnknownOptionError
+from smalti.models.tileable import DIRECTIONS
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+
+SIDE_MAX = 4096
+"""Pixels of a side: larger ones are made by upscalers, and latents of 4096 take gigabytes."""
+BATCH_MAX = 64
+GUIDANCE_MAX = 100.0
+"""Far beyond what any model stands (SD 1.5 burns above 30); a larger number is a slip."""
+PIXELS_MAX = 1024
+"""Of what fades and is padded around a mask: about the side of a picture."""
+HIRES_MAX = 8.0
+BLOCKS_MAX = 1000
+"""More than any model has; which layers it has is checked with the model."""
+GROUPS = ("prompt", "picture", "steps", "guidance", "text", "image", "variation", "larger")
+"""What options belong together in a form, in order."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One thing that decides a picture.
+
+    `kind` is what its values may be, `help` what it is for, `usual` what it is where nothing is
+    given and `default` does not say it. `label` is its key in the text of a picture, where it
+    stands if it is other than `default`, or `always`. `flags` are its names on the command line.
+    It belongs to one of the options that it `needs`; `advice` says how to give that. `aliases` are
+    names of diffusers that mean the same, `kin` names of others that remind of it. What the model
+    decides about it is checked `later`. Messages call it `title`, or by its name.
+    """
+
+    kind: Kind
+    help: str
+    group: str
+    usual: str = ""
+    label: str = ""
+    always: bool = False
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    needs: tuple[str, ...] = ()
+    advice: str = ""
+    aliases: tuple[str, ...] = ()
+    kin: tuple[str, ...] = ()
+    later: bool = False
+    title: str = ""
+    name: str = ""
+    default: Any = None
+
+    def given(self, value: Any) -> bool:
+        """Whether a value is another than the default.
+
+        >>> OPTIONS["steps"].given(None), OPTIONS["cache"].given(0.1)
+        (False, True)
+        """
+        return value is not self.default and not (
+            isinstance(value, type(self.default)) and value == self.default)
+
+    def checked(self, value: Any) -> Any:
+        """The value in one form. Raises InputError for one that cannot be."""
+        return self.kind.checked(self.title or self.name, value) if self.given(value) else value
+
+    @property
+    def told(self) -> str:
+        """What it is where nothing is given, in words."""
+        if self.usual or self.default is None or self.default is False:
+            return self.usual
+        return self.default if isinstance(self.default, str) else (
+            self.kind.written(self.default) if self.default != () else "")
+
+
+def option(kind: Kind, help: str, group: str, default: Any = None, **more: Any) -> Any:
+    """A field that is an option."""
+    return field(default=default, metadata={"option": Option(kind, help, group, **more)})
+
+
+def _label(names: Mapping[str, Any]) -> dict[str, str]:
+    return {name: names[name].label for name in names}
+
+
+PICTURE = {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/*"}
+MODELS_OWN = "the model's own"
+SHARE = Number(0, 1)
+
+
+@dataclass(frozen=True)
+class PictureOptions:
+    """What is asked for: a prompt, and whatever else decides the picture; sizes are in pixels.
+
+    None is the model's own default. `guide` says the four options of guidance at once. Raises
+    InputError that says what was given, what was expected and what to do; what a model decides,
+    such as sizes, is checked when it is known.
+
+    >>> asked = PictureOptions("a red apple", steps=20)
+    >>> asked.steps, asked.sampler, asked.seed
+    (20, None, 7)
+    """
+
+    prompt: str = field(metadata={"option": Option(
+        Words("the prompt"), "What the picture shows.", "prompt")})
+    negative_prompt: str = option(
+        Words("the negative prompt"), "What the picture should not show.", "prompt", "",
+        flags=("-n", "--negative-prompt"), usual="empty", kin=("negative",))
+    _: KW_ONLY
+    steps: int | None = option(
+        Whole(1, STEPS_MAX), "Denoising steps.", "steps", usual=MODELS_OWN, label="Steps",
+        aliases=("num_inference_steps",), kin=("num_steps", "sampling_steps", "n_steps"))
+    sampler: str | None = option(
+        Named(SAMPLERS, _label(SAMPLERS), SAMPLERS.__getitem__),
+        "How the picture comes out of noise: euler, euler_a, heun, dpm++_2m, uni_pc, lcm, ...: "
+        "names of A1111 and ComfyUI.", "steps", usual=MODELS_OWN, label="Sampler", later=True,
+        kin=("sampler_name", "sampling_method", "sample_method"))
+    noise: str | None = option(
+        Named(NOISES, _label(NOISES), find_schedule),
+        "How noise falls from step to step: automatic, normal, karras, ..., or the levels that "
+        "fall to 0: '14.6,7.8,1.5,0'.", "steps", usual=MODELS_OWN, label="Schedule type",
+        later=True, kin=("scheduler", "schedule", "sigmas", "schedule_type"))
+    guidance_scale: float | None = option(
+        Number(0, GUIDANCE_MAX, "; 7 is usual, 1 turns guidance off"),
+        "How strongly the prompt steers; 1 turns guidance off and halves the work.", "guidance",
+        usual=MODELS_OWN, label="CFG scale", flags=("--guidance",),
+        kin=("cfg", "cfg_scale", "guidance", "scale"))
+    seed: int = option(
+        Seed(0, SEED_END - 1, "; -1 draws one"), "Which noise to start from; -1 draws one.",
+        "picture", 7, label="Seed", always=True, aliases=("generator",), kin=("manual_seed",))
+    width: int | None = option(
+        Whole(1, SIDE_MAX, " pixels"), "Pixels of a side, or width x height.", "picture",
+        usual=MODELS_OWN, label="Size", flags=("--size",), metavar="WIDTH[xHEIGHT]", later=True)
+    height: int | None = option(
+        Whole(1, SIDE_MAX, " pixels"), "Pixels from top to bottom.", "picture", usual=MODELS_OWN,
+        later=True)
+    rng: str = option(
+        Named(RNGS, {"cpu": "CPU", "cuda": "NV"}),
+        "Random numbers of torch on the cpu, or of torch on cuda.", "picture", "cpu", label="RNG",
+        always=True)
+    batch_size: int = option(
+        Whole(1, BATCH_MAX), "Pictures to make; their seeds follow one another.", "picture", 1,
+        flags=("--batch",), aliases=("num_images_per_prompt",),
+        kin=("batch", "num_images", "n_iter", "batch_count", "n_images"))
+    clip_skip: int | None = option(
+        Whole(1, BLOCKS_MAX), "The state of CLIP to read, counted from the last, 1.", "text",
+        usual=MODELS_OWN, label="Clip skip", later=True)
+    distilled_guidance: float | None = option(
+        Number(0, GUIDANCE_MAX, "; 3.5 is usual"),
+        "What models such as FLUX.1 dev are told of guidance.", "guidance", usual="3.5",
+        label="Distilled CFG Scale")
+    refiner_switch: float | None = option(
+        Number(0, 1, expected="a share of the steps from 0 to 1, such as 0.8"),
+        "Share of the steps after which the refiner takes over.", "steps", usual="0.8",
+        label="Refiner switch at", kin=("denoising_end", "high_noise_frac"))
+    cache: float = option(
+        Number(0, 1, expected="a number from 0, which leaves out no evaluation, to 1; 0.1 is "
+               "usual"),
+        "Leave out evaluations whose change is foretold to be below this; 0.1 is usual.", "steps",
+        0.0, label="Step cache", flags=("--step-cache",), metavar="SHARE", kin=("step_cache",))
+    emphasis: str = option(
+        Named(EMPHASES, {name: name.capitalize() for name in EMPHASES}),
+        "What weights in a prompt do: original, 'no norm' or comfy.", "text", "original",
+        label="Emphasis")
+    guidance_rescale: float = option(
+        SHARE, "How far guidance leaves the contrast as it was, 0 to 1; 0.7 is usual.", "guidance",
+        0.0, label="CFG rescale", title="guidance rescale")
+    apg: Projected | bool | None = option(
+        Projection(), "Adaptive projected guidance, which keeps strong guidance from burning "
+        "colours.", "guidance", usual="off", label="APG")
+    guidance_time: tuple[float, float] = option(
+        Row(("START", "END"), SHARE, "(0, 0.8)", "-"),
+        "From when to when guidance counts, as shares of the way.", "guidance", (0.0, 1.0),
+        label="CFG interval", usual="0 1", metavar="START END")
+    skip_layers: Sequence[int] = option(
+        Layers(Whole(0, BLOCKS_MAX)), "Skip-layer guidance for SD 3.5 medium: away from the "
+        "picture without these, such as 7,8,9.", "guidance", (), usual="none", label="Skip layers",
+        metavar="N,N,...")
+    skip_guidance: tuple[float, float, float] = option(
+        Row(("SCALE", "START", "END"), Number(0, GUIDANCE_MAX), "(2.5, 0.01, 0.2)",
+            " -"),
+        "How strongly, and from when to when, skip-layer guidance counts.", "guidance",
+        (2.5, 0.01, 0.2), label="SLG", usual="2.5 0.01 0.2", metavar="SCALE START END",
+        needs=("skip_layers",))
+    image: Picture | None = option(
+        Given(PICTURE), "A picture to change (img2img), instead of making one from noise alone.",
+        "image", usual="none", metavar="PICTURE", kin=("init_image", "init_images", "input_image"))
+    strength: float | None = option(
+        Number(0, 1, above=True, expected="a number above 0, which changes nothing, to 1, which "
+               "leaves nothing"), "How much of it is changed, above 0 to 1: the share of the steps "
+        "that are done.", "image", usual="0.75; 1 for --extend and for models that read pictures",
+        label="Denoising strength", needs=("image",), kin=("denoising_strength", "denoise"))
+    mask: Picture | None = option(
+        Given(PICTURE), "White where it is made anew (inpainting); the rest stays as it is.",
+        "image", usual="none", metavar="PICTURE", needs=("image",), aliases=("mask_image",))
+    mask_blur: int | None = option(
+        Whole(0, PIXELS_MAX, ", in pixels"), "Pixels over which the mask fades.", "image",
+        usual="4", label="Mask blur", needs=("mask", "extend"))
+    only_masked: bool = option(
+        Flag("Only masked"), "Make what is masked in the size asked for, and put it back.",
+        "image", False, usual="off", label="Inpaint area", needs=("mask", "extend"))
+    padding: int | None = option(
+        Whole(0, PIXELS_MAX, ", in pixels"), "Pixels around it that are made with it.", "image",
+        usual="32", label="Masked area padding", needs=("only_masked",))
+    extend: Sequence[int] | None = option(
+        Row(("LEFT", "TOP", "RIGHT", "BOTTOM"), Whole(0, SIDE_MAX), "(0, 0, 256, 0)"),
+        "Pixels to add to the picture on each side (outpainting).", "image", usual="none",
+        label="Extended by", metavar="LEFT TOP RIGHT BOTTOM", needs=("image",), later=True)
+    image_guidance: float | None = option(
+        Number(0, GUIDANCE_MAX, "; 1.5 is usual"),
+        "How strongly the picture steers models for edits, such as InstructPix2Pix.", "image",
+        usual="1.5", label="Image CFG scale", aliases=("image_guidance_scale",))
+    variation_seed: int | None = option(
+        Seed(0, SEED_END - 1, "; -1 draws one"),
+        "Noise to go towards, for a picture a little different.", "variation",
+        usual="a random one", label="Variation seed", needs=("variation_strength",),
+        advice="; 0.1 changes little, 1 takes the other seed", kin=("subseed",))
+    variation_strength: float = option(
+        SHARE, "How far, 0 to 1; 0.1 changes little.", "variation", 0.0,
+        label="Variation seed strength", kin=("subseed_strength",))
+    hires_strength: float | None = option(
+        Number(0, 1, above=True), "How much is made anew in the second pass.", "larger",
+        usual="0.7", label="Denoising strength", needs=("hires",))
+    hires: float | None = option(
+        Number(1, HIRES_MAX, above=True), "Make it so many times as large in a second pass.",
+        "larger", usual="none", label="Hires upscale", kin=("enable_hr", "hr_scale", "upscale"))
+    hires_steps: int | None = option(
+        Whole(1, STEPS_MAX), "Its steps.", "larger", usual="--steps times --hires-strength",
+        label="Hires steps", needs=("hires",), later=True, kin=("hr_second_pass_steps",))
+    hires_upscaler: Upscaler | str | Path | None = option(
+        Given({"type": "string"}), "A network of the ESRGAN family that enlarges before it.",
+        "larger", usual="latents are enlarged", label="Hires upscaler", metavar="PATH",
+        needs=("hires",), kin=("hr_upscaler",))
+    tiling: str = option(
+        Named(DIRECTIONS, {"xy": "True"}),
+        "Directions in which the picture can be repeated without a seam: x, y or xy.", "picture",
+        "", usual="off", label="Tiling", metavar="x|y|xy")
+    controls: Sequence[Control] = option(
+        Given({"type": "array", "items": {"type": "object"}}),
+        "ControlNets with the pictures that they read.", "image", (), flags=(),
+        kin=("control", "controlnet", "control_image", "controlnets"))
+    guide: InitVar[Guide | None] = None
+
+    def __post_init__(self, guide: Guide | None) -> None:
+        if guide is not None:
+            self._take(guide)
+        for each in OPTIONS.values():
+            if not each.later:
+                object.__setattr__(self, each.name, each.checked(getattr(self, each.name)))
+        for each in OPTIONS.values():
+            if each.needs and each.given(getattr(self, each.name)):
+                self._check_needed(each)
+        guide = self.guiding()  # raises for numbers that do not go together
+        if self.cache and guide.projected is not None:
+            raise InputError("cache leaves out evaluations that projected guidance needs for its "
+                             "momentum; choose one of them")
+
+    def _take(self, guide: Guide) -> None:
+        """The options of guidance that a guide says."""
+        if not isinstance(guide, Guide):
+            raise InputError(f"guide is {guide!r:.80}; expected a smalti.Guide")
+        skip = guide.skip
+        said = {"guidance_rescale": guide.rescale, "apg": guide.projected,
+                "guidance_time": (guide.start, guide.end),
+                "skip_layers": () if skip is None else skip.layers}
+        if skip is not None:
+            said["skip_guidance"] = (skip.scale, skip.start, skip.end)
+        for name, value in said.items():
+            if OPTIONS[name].given(getattr(self, name)):
+                raise InputError(f"{name} is given, and guide, which says it too; give one of them")
+            object.__setattr__(self, name, value)
+
+    def _check_needed(self, each: Option) -> None:
+        """Raise InputError for an option without one that it belongs to."""
+        if any(OPTIONS[name].given(getattr(self, name)) for name in each.needs):
+            return
+        first = each.needs[0]
+        if each.group == "larger":
+            raise InputError(f"{each.name} is given, but no hires; give how many times as large "
+                             f"the picture is to be, such as hires=2")
+        absent = f"{first} is 0{each.advice}" if each.advice else f"no {first}, which it belongs to"
+        raise InputError(f"{each.name} is given, but {absent}")
+
+    def guiding(self) -> Guide:
+        """How guidance is done besides its scale."""
+        start, end = self.guidance_time
+        skip = None
+        if self.skip_layers:
+            skip = SkipLayers(tuple(self.skip_layers), *self.skip_guidance)
+        return Guide(self.guidance_rescale, self.apg or None, start, end, skip)
+
+    @classmethod
+    def of(cls, *args: Any, **given: Any) -> PictureOptions:
+        """The options of these arguments, where names of diffusers mean what they do there.
+
+        Raises UnknownOptionError for another name, which says what is near.
+
+        >>> PictureOptions.of("a cat", num_inference_steps=4).steps
+        4
+        """
+        if len(args) > 2:
+            raise InputError(f"{len(args)} values are given without a name; expected a prompt and "
+                             f"a negative prompt, and all else by its name, such as steps=20")
+        found: dict[str, Any] = {}
+        for name, value in given.items():
+            own = ALIASES.get(name, name)
+            if own not in OPTIONS and own != "guide":
+                raise UnknownOptionError(_unknown(name))
+            if own in found:
+                raise InputError(f"{own} is given twice; {', '.join(_names(own))} mean the same")
+            found[own] = value
+        if not args and "prompt" not in found:
+            raise InputError("no prompt is given; expected text that says what the picture shows")
+        return cls(*args, **found)
+
+    @classmethod
+    def schema(cls) -> dict[str, Any]:
+        """All options as JSON Schema (2020-12): types, ranges, defaults, what each is for, and the
+        group of a form that it belongs to."""
+        properties = {}
+        for each in by_group():
+            told = {} if each.default in (None, MISSING) else {"default": each.default}
+            properties[each.name] = {
+                **each.kind.schema(), "description": each.help, "group": each.group, **told}
+            if each.usual and each.default is None:
+                properties[each.name]["usual"] = each.usual
+            if isinstance(each.default, tuple):
+                properties[each.name]["default"] = list(each.default)
+        return {"$schema": "https://json-schema.org/draft/2020-12/schema",
+                "title": "PictureOptions", "type": "object", "properties": properties,
+                "required": ["prompt"], "additionalProperties": False}
+
+
+def _collected() -> dict[str, Option]:
+    """All options by name, in the order of the text of a picture."""
+    return {each.name: replace(
+        each.metadata["option"], name=each.name, default=each.default)
+        for each in fields(PictureOptions) if "option" in each.metadata}
+
+
+OPTIONS: Mapping[str, Option] = MappingProxyType(_collected())
+ALIASES: Mapping[str, str] = MappingProxyType({
+    alias: each.name for each in OPTIONS.values() for alias in each.aliases})
+
+
+def taking_options(record: Callable[P, PictureOptions]
+                   ) -> Callable[[Callable[[S, PictureOptions], T]],
+                                 Callable[Concatenate[S, P], T]]:
+    """A method that takes options becomes one that takes them as keywords, with the names and types
+    of the record, and names of diffusers that mean the same."""
+    def keywords(method: Callable[[S, PictureOptions], T]) -> Callable[Concatenate[S, P], T]:
+        @functools.wraps(method)
+        def taking(self: S, *args: P.args, **given: P.kwargs) -> T:
+            return method(self, PictureOptions.of(*args, **given))
+
+        own, *_ = inspect.signature(method).parameters.values()
+        taken = inspect.signature(record).parameters.values()
+        taking.__signature__ = inspect.Signature([own, *taken])
+        return taking
+
+    return keywords
+
+
+def by_group() -> list[Option]:
+    """All options, those of a group of a form one after the other."""
+    return sorted(OPTIONS.values(), key=lambda each: GROUPS.index(each.group))
+
+
+def _names(name: str) -> list[str]:
+    return [name, *OPTIONS[name].aliases]
+
+
+def _unknown(name: str) -> str:
+    """What is said of a name that is no option's."""
+    kin = {other: each.name for each in OPTIONS.values() for other in each.kin}
+    near = [kin[name.lower()]] if name.lower() in kin else difflib.get_close_matches(
+        name.lower(), [*OPTIONS, "guide"], n=1, cutoff=0.6)
+    more = f"; did you mean {near[0]}?" if near else f"; known: {', '.join((*OPTIONS, 'guide'))}"
+    return f"there is no option {name}{more}"
