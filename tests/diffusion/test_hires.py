@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from smalti import Pipeline
-from smalti.diffusion.change import Change
 from smalti.diffusion.hires import Hires, enlarged
+from smalti.diffusion.img2img import Img2Img
 from smalti.diffusion.random import NoiseSource
 from smalti.diffusion.variation import spherical
 from smalti.errors import InputError
@@ -58,7 +58,7 @@ def test_steps_of_the_second_pass_are_those_asked_for(pipe: Pipeline) -> None:
 
 def test_every_number_of_steps_can_be_had() -> None:
     wrong = [(steps, strength) for steps in range(1, 61) for strength in np.arange(1, 101) / 100
-             if Change(strength).steps(Hires(2, 1, 1, strength, steps).schedule_steps) != steps]
+             if Img2Img(strength).steps(Hires(2, 1, 1, strength, steps).schedule_steps) != steps]
     assert not wrong
 
 

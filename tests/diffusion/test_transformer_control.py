@@ -16,7 +16,7 @@ from smalti import Pipeline
 from smalti.benchmark.agreement import relative_error
 from smalti.benchmark.weights import seeded
 from smalti.checkpoint import Companion, open_companion
-from smalti.diffusion.control import Beside, Control, Controls
+from smalti.diffusion.control import Control, Controls, SteeredModel
 from smalti.errors import InputError
 from smalti.families.controls import SD3, joined
 from smalti.models import (
@@ -120,8 +120,9 @@ def test_they_steer_a_picture(paths: dict[str, Path], nets: dict[str, Companion]
 def test_time_is_that_before_the_shift(nets: dict[str, Companion]) -> None:
     """Of a flow model half of the way is where half of the training steps are."""
     seen = []
-    beside = Beside(tiny.FAMILIES["flux"].vae, lambda pixels: np.zeros((16, 16, 16), np.float32),
-                    lambda name: np.zeros(0), lambda time: seen.append(time) or 499.5)
+    beside = SteeredModel(
+        tiny.FAMILIES["flux"].vae, lambda pixels: np.zeros((16, 16, 16), np.float32), None,
+        lambda time: seen.append(time) or 499.5)
     use = Control(nets["InstantX"], np.zeros((32, 32, 3), np.float32), start=0.6)
     flux = tiny.FAMILIES["flux"].denoiser
     both = Controls([use], flux, threads=1, beside=beside)

@@ -13,7 +13,7 @@ from tiny_adapters import write_adapter
 from smalti import Pipeline, checkpoint
 from smalti.checkpoint.embeddings import Embedding
 from smalti.diffusion.tokenizer import tokenize
-from smalti.diffusion.words import Words, fitting
+from smalti.diffusion.words import Vocabulary, fitting
 from smalti.errors import CheckpointError, InputError
 
 OPTIONS = {"width": 32, "height": 32, "steps": 1, "guidance_scale": 2.0}
@@ -138,4 +138,4 @@ def test_what_does_not_fit_is_refused_when_it_is_given(models: dict[str, Path],
     with pytest.raises(InputError, match="reads prompts with T5 only"):
         Pipeline.load(models["chroma"], embeddings=[word])
     with pytest.raises(CheckpointError, match="missing.pt cannot be read"):
-        Words(tiny.FAMILIES["sd1"], ["missing.pt"])
+        Vocabulary(tiny.FAMILIES["sd1"], ["missing.pt"])

@@ -114,8 +114,8 @@ def generate(prompt: str | None, source: str | None, output: str, **given: Any) 
 
 
 def read_settings(source: str | None) -> Any:
-    """What the text of a picture says of how it was made (`option_text.Reading`); None without a
-    picture."""
+    """What the text of a picture says of how it was made (an `option_text.PictureText`); None
+    without a picture."""
     if source is None:
         return None
     from smalti.diffusion.metadata import parse, text_in

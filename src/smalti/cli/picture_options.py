@@ -58,11 +58,11 @@ def _typed(option: Any) -> dict[str, Any]:
     from smalti.diffusion import kinds
 
     kind = option.kind
-    if isinstance(kind, kinds.Flag | kinds.Projection):
+    if isinstance(kind, kinds.FlagKind | kinds.ProjectionKind):
         return {"is_flag": True, "flag_value": True, "type": bool}
-    if isinstance(kind, kinds.Row):
+    if isinstance(kind, kinds.RowKind):
         return {"nargs": len(kind.names), "type": _number(kind.each)}
-    if isinstance(kind, kinds.Whole | kinds.Number) and option.name != "width":
+    if isinstance(kind, kinds.WholeKind | kinds.NumberKind) and option.name != "width":
         return {"type": _number(kind)}
     return {"type": str}
 
@@ -70,7 +70,7 @@ def _typed(option: Any) -> dict[str, Any]:
 def _number(kind: Any) -> type:
     from smalti.diffusion import kinds
 
-    return int if isinstance(kind, kinds.Whole) else float
+    return int if isinstance(kind, kinds.WholeKind) else float
 
 
 def asked_for(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def as_hint(picture: Image.Image, width: int, height: int,
 
 
 @dataclass(frozen=True)
-class Beside:
+class SteeredModel:
     """What ControlNets need of the model that they steer.
 
     `encode` gives the mean f32[z, height / f, width / f] of a picture f32[3, height,
@@ -125,7 +125,7 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class Joined:
+class NetWeights:
     """The weights of a net, and for those that it lacks the ones of the model `beside` it."""
 
     net: Companion
@@ -170,7 +170,7 @@ class Controls:
     progress: Callable[[str], None] = ignore
     residents: Residents = field(default_factory=Residents)
     tiling: str = ""
-    beside: Beside | None = None
+    beside: SteeredModel | None = None
     device: str = "cpu"
     user: Hashable = None
     say: Callable[[str], None] = ignore
@@ -216,7 +216,7 @@ class Controls:
         """The program of a ControlNet for a shape, with its weights."""
         count, _, height, width = latents.shape
         shape, net = (count, height, width, conditioning["context"].shape[1]), use.net
-        weights = Joined(net, self.beside and self.beside.weights)
+        weights = NetWeights(net, self.beside and self.beside.weights)
 
         def build(like: Program | None) -> Program:
             graph = use.net_kind.graph(net.config, self.denoiser, *shape)

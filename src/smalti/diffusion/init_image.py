@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageChops, ImageFilter
 
-from smalti.diffusion.change import Change
 from smalti.diffusion.images import Picture, as_pixels, opaque, opened, resized
+from smalti.diffusion.img2img import Img2Img
 from smalti.diffusion.options import SIDE_MAX, PictureOptions
 from smalti.diffusion.request import size_multiple
 from smalti.errors import InputError
@@ -41,7 +41,7 @@ class InitImage:
     box: Box
     width: int
     height: int
-    change: Change
+    change: Img2Img
 
     def pixels(self) -> Floats:
         """f32[3, height, width] in [-1, 1] of what is computed."""
@@ -80,7 +80,7 @@ def init_image(config: ModelConfig, options: PictureOptions, kind: str = "text"
         return None
     masked = options.mask is not None or options.extend is not None
     usual = STRENGTH_OF_ALL if kind != "text" or options.extend is not None else STRENGTH
-    change = Change(_or(options.strength, usual),
+    change = Img2Img(_or(options.strength, usual),
                     _or(options.mask_blur, MASK_BLUR) if masked else None,
                     _or(options.padding, PADDING) if options.only_masked else None, guidance)
     picture, drawn = opaque(opened(options.image)), None

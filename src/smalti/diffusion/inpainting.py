@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smalti.diffusion.change import Change
 from smalti.diffusion.conditioning import Prompts
 from smalti.diffusion.denoiser import BESIDE, Conditioning
 from smalti.diffusion.encoding import encoded, to_model_space
 from smalti.diffusion.guidance import ImageGuidance
+from smalti.diffusion.img2img import Img2Img
 from smalti.diffusion.init_image import InitImage
 from smalti.diffusion.noise import NoiseLevels
 from smalti.diffusion.samplers import initial_latents
@@ -44,7 +44,7 @@ class Start:
     [1, channels, h, w] is what the network reads besides.
     """
 
-    change: Change | None = None
+    change: Img2Img | None = None
     clean: Floats | None = None
     mask: Floats | None = None
     beside: Floats | None = None
@@ -61,7 +61,7 @@ class Start:
 
     def known(self, denoise: Denoise) -> Denoise:
         """`denoise` with what is known."""
-        return denoise if self.mask is None else Known(denoise, self.clean, self.mask)
+        return denoise if self.mask is None else KnownLatents(denoise, self.clean, self.mask)
 
     def steered(self, prompts: Prompts) -> Prompts:
         """The prompts, with what the network reads besides."""
@@ -79,7 +79,7 @@ FROM_NOISE = Start()
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownLatents:
     """`denoise` of latents whose clean ones are known where `mask` [h, w] is 0."""
 
     denoise: Denoise

@@ -1,7 +1,7 @@
 """The making of one picture, or of a batch: everything that belongs to it and to no other.
 
-A `Job` has the weights with the adapters of its prompt, the words that stand for vectors, what its
-prompts became, its ControlNets, timings and warnings. Programs are shared by all jobs of a
+A `PictureJob` has the weights with the adapters of its prompt, the words that stand for vectors,
+what its prompts became, its ControlNets, timings and warnings. Programs are shared by all jobs of a
 pipeline; so any number of jobs, in turns or in threads, make the pictures that each makes alone.
 """
 
@@ -17,13 +17,13 @@ from PIL import Image
 from smalti.checkpoint.adapters import Adapted
 from smalti.checkpoint.embeddings import Embedding
 from smalti.diffusion.caching import Cached, Saved
-from smalti.diffusion.change import Change
-from smalti.diffusion.control import Beside, Control, Controls
+from smalti.diffusion.control import Control, Controls, SteeredModel
 from smalti.diffusion.decoding import decoded, fitting_side
 from smalti.diffusion.encoding import PART, encoded, to_model_space
 from smalti.diffusion.guidance import Guidance
 from smalti.diffusion.hires import enlarged
 from smalti.diffusion.images import as_pixels, resized
+from smalti.diffusion.img2img import Img2Img
 from smalti.diffusion.init_image import InitImage
 from smalti.diffusion.inpainting import FROM_NOISE, Start, start
 from smalti.diffusion.levels import noise_levels
@@ -32,14 +32,14 @@ from smalti.diffusion.random import NoiseSource
 from smalti.diffusion.request import Request
 from smalti.diffusion.result import Result, Step, Stopwatch, to_image
 from smalti.diffusion.samplers import SAMPLERS
-from smalti.diffusion.stage import Stage
+from smalti.diffusion.stage import DenoiserStage
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.upscale import Upscaler
 from smalti.diffusion.words import fitting
 
 
 @dataclass(eq=False)
-class Job:
+class PictureJob:
     """What makes the pictures of a request: `steps` does, once.
 
     `models` are the parts of a pipeline's model, and `refiner` those of the one that takes the last
@@ -116,7 +116,7 @@ class Job:
 
         return Controls(uses, self.config.denoiser, models.precision, models.threads,
                         models.progress, models.residents, self.asked.tiling,
-                        Beside(vae, encode, models.weights, trained_step), models.device,
+                        SteeredModel(vae, encode, models.weights, trained_step), models.device,
                         user=self._user, say=models.say)
 
     def _passes(self, begun: Start) -> Iterator[Step]:
@@ -125,7 +125,7 @@ class Job:
         if asked.second is None:
             yield from self._walk(asked, begun)
             return
-        larger, change = asked.second_pass(), Change(asked.second.strength)
+        larger, change = asked.second_pass(), Img2Img(asked.second.strength)
         more = change.steps(len(self._sigmas(larger)) - 1)
         for step in self._walk(asked, begun):
             step.total += more
@@ -161,7 +161,7 @@ class Job:
         sigmas = self._sigmas(asked)
         total = begun.steps(len(sigmas) - 1)
         sigmas, taken_over = sigmas[-(total + 1):], asked.refiner_start(total)
-        stage = Stage.of(self.models, asked, total, self.timings, self.controls, begun)
+        stage = DenoiserStage.of(self.models, asked, total, self.timings, self.controls, begun)
         self.warnings += stage.prompts.warnings
         positive, negative = stage.prompts.at(0)
         guidance = Guidance(stage.denoiser, positive, negative, asked.guidance_scale,
@@ -184,7 +184,7 @@ class Job:
             if index == taken_over:
                 stage.end()
                 self.refiner.begin()
-                stage = Stage.of(self.refiner, asked, total, self.timings)
+                stage = DenoiserStage.of(self.refiner, asked, total, self.timings)
                 stage.begin(guidance, index, latent, sigmas, self.timings)
                 cached.go_on(stage.network)
             positive, negative = stage.prompts.at(index)

@@ -22,7 +22,7 @@ POSITIVE = r"\d+\.?\d*(?:e[-+]?\d+)?"
 """A number from 0 on, as `plain` writes it."""
 
 
-class Kind(Protocol):
+class ValueKind(Protocol):
     """What the values of an option may be."""
 
     def checked(self, what: str, value: Any) -> Any:
@@ -61,7 +61,7 @@ def check_name(what: str, name: object, known: Collection[str]) -> None:
 
 
 @dataclass(frozen=True)
-class Words:
+class TextKind:
     """Text; messages call it `title`."""
 
     title: str
@@ -85,7 +85,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeKind:
     """A whole number from `low` to `high`, numpy's too; `more` ends the message."""
 
     low: int
@@ -110,7 +110,7 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Seed(Whole):
+class SeedKind(WholeKind):
     """A whole number, or -1, which draws one; also anything that tells its first seed, such as a
     generator of torch."""
 
@@ -124,7 +124,7 @@ class Seed(Whole):
 
 
 @dataclass(frozen=True)
-class Number:
+class NumberKind:
     """A number from `low`, or `above` it, to `high`, numpy's too; `expected` is what a message says
     of it, `more` what ends one."""
 
@@ -158,7 +158,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Named:
+class NameKind:
     """One of the `known` names; `labels` are those that texts have instead, where they are others.
 
     `spelled` finds the name of a spelling, so that more of them are taken than the known names.
@@ -188,7 +188,7 @@ class Named:
 
 
 @dataclass(frozen=True)
-class Flag:
+class FlagKind:
     """Yes or no; `label` is what stands in a text for yes."""
 
     label: str = "True"
@@ -209,12 +209,12 @@ class Flag:
 
 
 @dataclass(frozen=True)
-class Row:
+class RowKind:
     """So many numbers from 0 in a row, one for each of `names`, each of one kind; a text has what
     is `between` them."""
 
     names: tuple[str, ...]
-    each: Whole | Number
+    each: WholeKind | NumberKind
     example: str
     between: str = ""
 
@@ -244,10 +244,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Layers:
+class LayersKind:
     """Numbers of layers; on the command line `7,8,9`."""
 
-    each: Whole
+    each: WholeKind
 
     def checked(self, what: str, value: Any) -> tuple[int, ...]:
         if not isinstance(value, Sequence) or isinstance(value, str):
@@ -267,7 +267,7 @@ class Layers:
 
 
 @dataclass(frozen=True)
-class Projection:
+class ProjectionKind:
     """Adaptive projected guidance: its numbers, True for the usual ones, None for none."""
 
     def checked(self, what: str, value: Any) -> Projected | None:
@@ -297,7 +297,7 @@ class Projection:
 
 
 @dataclass(frozen=True)
-class Given:
+class OpenedKind:
     """What is open already, or the path of a file: it is checked where it is opened."""
 
     json: Schema

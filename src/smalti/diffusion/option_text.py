@@ -18,10 +18,10 @@ from typing import Any
 
 from smalti import __version__
 from smalti.diffusion.hires import LATENT
-from smalti.diffusion.kinds import Number, Whole
+from smalti.diffusion.kinds import NumberKind, WholeKind
 from smalti.diffusion.metadata import Parameters
 from smalti.diffusion.noise import NOISES
-from smalti.diffusion.options import OPTIONS, Option
+from smalti.diffusion.options import OPTIONS, PictureOption
 from smalti.diffusion.prompt import AdapterUse
 from smalti.diffusion.request import Request
 from smalti.diffusion.samplers import SAMPLERS, split_label
@@ -58,7 +58,7 @@ def written(asked: Request, number: int = 0) -> Parameters:
         **pairs, "Model": asked.model, "Version": f"Smalti {__version__}"})
 
 
-def _told(one: Request, option: Option, value: Any) -> bool:
+def _told(one: Request, option: PictureOption, value: Any) -> bool:
     """Whether a value stands in the text."""
     if option.name == "skip_guidance":
         return bool(one.skip_layers)
@@ -67,7 +67,7 @@ def _told(one: Request, option: Option, value: Any) -> bool:
     return option.given(value)
 
 
-def _text(one: Request, option: Option, value: Any) -> str:
+def _text(one: Request, option: PictureOption, value: Any) -> str:
     """A value as it stands in the text."""
     if option.name == "width":
         return f"{one.width}x{one.height}"
@@ -77,7 +77,7 @@ def _text(one: Request, option: Option, value: Any) -> str:
 
 
 @dataclass
-class Reading:
+class PictureText:
     """What a text says of how a picture was made.
 
     `options` are those of `PictureOptions`, the prompts among them; `adapters` are named with their
@@ -97,7 +97,7 @@ class Reading:
 
         What is given is not missing any more; options that belong to what still is are left out.
 
-        >>> Reading({"strength": 0.5, "steps": 3}).with_given({"steps": 4})
+        >>> PictureText({"strength": 0.5, "steps": 3}).with_given({"steps": 4})
         {'steps': 4}
         """
         self.missing = {name: text for name, text in self.missing.items() if name not in given}
@@ -112,7 +112,7 @@ class Reading:
         return found
 
 
-def read(parameters: Parameters) -> Reading:
+def read(parameters: Parameters) -> PictureText:
     """Read a parameters text, by whatever program it was written.
 
     Raises InputError for values that cannot be.
@@ -127,7 +127,8 @@ def read(parameters: Parameters) -> Reading:
     def take(key: str) -> str | None:
         return pairs.pop(key.casefold(), (key, None))[1]
 
-    found = Reading({"prompt": parameters.prompt, "negative_prompt": parameters.negative_prompt})
+    found = PictureText({"prompt": parameters.prompt,
+                         "negative_prompt": parameters.negative_prompt})
     found.model, found.version = take("Model"), take("Version") or ""
     if (size := take("Size")) is not None:
         found.options["width"], found.options["height"] = _size(size)
@@ -146,12 +147,12 @@ def read(parameters: Parameters) -> Reading:
     return found
 
 
-def _value(option: Option, text: str) -> Any:
+def _value(option: PictureOption, text: str) -> Any:
     """What a text gives for an option. Raises InputError that names the key."""
     try:
         return option.kind.read(text)
     except ValueError:
-        expected = "a number" if isinstance(option.kind, Whole | Number) else (
+        expected = "a number" if isinstance(option.kind, WholeKind | NumberKind) else (
             f"such as {option.kind.written(option.default)}" if option.default else "other words")
         raise InputError(f"picture parameters say {option.label}: {text!r:.40}; expected "
                          f"{expected}") from None
@@ -164,7 +165,7 @@ def _size(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _complete(found: Reading) -> None:
+def _complete(found: PictureText) -> None:
     """Fill in what other programs leave out because it is their default."""
     options = found.options
     if options.get("only_masked") is False:  # "Whole picture"

@@ -23,17 +23,17 @@ from smalti.diffusion.emphasis import EMPHASES
 from smalti.diffusion.guidance import Guide, Projected, SkipLayers
 from smalti.diffusion.images import Picture
 from smalti.diffusion.kinds import (
-    Flag,
-    Given,
-    Kind,
-    Layers,
-    Named,
-    Number,
-    Projection,
-    Row,
-    Seed,
-    Whole,
-    Words,
+    FlagKind,
+    LayersKind,
+    NameKind,
+    NumberKind,
+    OpenedKind,
+    ProjectionKind,
+    RowKind,
+    SeedKind,
+    TextKind,
+    ValueKind,
+    WholeKind,
 )
 from smalti.diffusion.noise import NOISES, STEPS_MAX, find_schedule
 from smalti.diffusion.random import RNGS, SEED_END
@@ -61,7 +61,7 @@ GROUPS = ("prompt", "picture", "steps", "guidance", "text", "image", "variation"
 
 
 @dataclass(frozen=True)
-class Option:
+class PictureOption:
     """One thing that decides a picture.
 
     `kind` is what its values may be, `help` what it is for, `usual` what it is where nothing is
@@ -72,7 +72,7 @@ class Option:
     decides about it is checked `later`. Messages call it `title`, or by its name.
     """
 
-    kind: Kind
+    kind: ValueKind
     help: str
     group: str
     usual: str = ""
@@ -111,9 +111,9 @@ class Option:
             self.kind.written(self.default) if self.default != () else "")
 
 
-def option(kind: Kind, help: str, group: str, default: Any = None, **more: Any) -> Any:
+def option(kind: ValueKind, help: str, group: str, default: Any = None, **more: Any) -> Any:
     """A field that is an option."""
-    return field(default=default, metadata={"option": Option(kind, help, group, **more)})
+    return field(default=default, metadata={"option": PictureOption(kind, help, group, **more)})
 
 
 def _label(names: Mapping[str, Any]) -> dict[str, str]:
@@ -122,7 +122,7 @@ def _label(names: Mapping[str, Any]) -> dict[str, str]:
 
 PICTURE = {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/*"}
 MODELS_OWN = "the model's own"
-SHARE = Number(0, 1)
+SHARE = NumberKind(0, 1)
 
 
 @dataclass(frozen=True)
@@ -138,117 +138,119 @@ class PictureOptions:
     (20, None, 7)
     """
 
-    prompt: str = field(metadata={"option": Option(
-        Words("the prompt"), "What the picture shows.", "prompt")})
+    prompt: str = field(metadata={"option": PictureOption(
+        TextKind("the prompt"), "What the picture shows.", "prompt")})
     negative_prompt: str = option(
-        Words("the negative prompt"), "What the picture should not show.", "prompt", "",
+        TextKind("the negative prompt"), "What the picture should not show.", "prompt", "",
         flags=("-n", "--negative-prompt"), usual="empty", kin=("negative",))
     _: KW_ONLY
     steps: int | None = option(
-        Whole(1, STEPS_MAX), "Denoising steps.", "steps", usual=MODELS_OWN, label="Steps",
+        WholeKind(1, STEPS_MAX), "Denoising steps.", "steps", usual=MODELS_OWN, label="Steps",
         aliases=("num_inference_steps",), kin=("num_steps", "sampling_steps", "n_steps"))
     sampler: str | None = option(
-        Named(SAMPLERS, _label(SAMPLERS), SAMPLERS.__getitem__),
+        NameKind(SAMPLERS, _label(SAMPLERS), SAMPLERS.__getitem__),
         "How the picture comes out of noise: euler, euler_a, heun, dpm++_2m, uni_pc, lcm, ...: "
         "names of A1111 and ComfyUI.", "steps", usual=MODELS_OWN, label="Sampler", later=True,
         kin=("sampler_name", "sampling_method", "sample_method"))
     noise: str | None = option(
-        Named(NOISES, _label(NOISES), find_schedule),
+        NameKind(NOISES, _label(NOISES), find_schedule),
         "How noise falls from step to step: automatic, normal, karras, ..., or the levels that "
         "fall to 0: '14.6,7.8,1.5,0'.", "steps", usual=MODELS_OWN, label="Schedule type",
         later=True, kin=("scheduler", "schedule", "sigmas", "schedule_type"))
     guidance_scale: float | None = option(
-        Number(0, GUIDANCE_MAX, "; 7 is usual, 1 turns guidance off"),
+        NumberKind(0, GUIDANCE_MAX, "; 7 is usual, 1 turns guidance off"),
         "How strongly the prompt steers; 1 turns guidance off and halves the work.", "guidance",
         usual=MODELS_OWN, label="CFG scale", flags=("--guidance",),
         kin=("cfg", "cfg_scale", "guidance", "scale"))
     seed: int = option(
-        Seed(0, SEED_END - 1, "; -1 draws one"), "Which noise to start from; -1 draws one.",
+        SeedKind(0, SEED_END - 1, "; -1 draws one"), "Which noise to start from; -1 draws one.",
         "picture", 7, label="Seed", always=True, aliases=("generator",), kin=("manual_seed",))
     width: int | None = option(
-        Whole(1, SIDE_MAX, " pixels"), "Pixels of a side, or width x height.", "picture",
+        WholeKind(1, SIDE_MAX, " pixels"), "Pixels of a side, or width x height.", "picture",
         usual=MODELS_OWN, label="Size", flags=("--size",), metavar="WIDTH[xHEIGHT]", later=True)
     height: int | None = option(
-        Whole(1, SIDE_MAX, " pixels"), "Pixels from top to bottom.", "picture", usual=MODELS_OWN,
-        later=True)
+        WholeKind(1, SIDE_MAX, " pixels"), "Pixels from top to bottom.", "picture",
+        usual=MODELS_OWN, later=True)
     rng: str = option(
-        Named(RNGS, {"cpu": "CPU", "cuda": "NV"}),
+        NameKind(RNGS, {"cpu": "CPU", "cuda": "NV"}),
         "Random numbers of torch on the cpu, or of torch on cuda.", "picture", "cpu", label="RNG",
         always=True)
     batch_size: int = option(
-        Whole(1, BATCH_MAX), "Pictures to make; their seeds follow one another.", "picture", 1,
+        WholeKind(1, BATCH_MAX), "Pictures to make; their seeds follow one another.", "picture", 1,
         flags=("--batch",), aliases=("num_images_per_prompt",),
         kin=("batch", "num_images", "n_iter", "batch_count", "n_images"))
     clip_skip: int | None = option(
-        Whole(1, BLOCKS_MAX), "The state of CLIP to read, counted from the last, 1.", "text",
+        WholeKind(1, BLOCKS_MAX), "The state of CLIP to read, counted from the last, 1.", "text",
         usual=MODELS_OWN, label="Clip skip", later=True)
     distilled_guidance: float | None = option(
-        Number(0, GUIDANCE_MAX, "; 3.5 is usual"),
+        NumberKind(0, GUIDANCE_MAX, "; 3.5 is usual"),
         "What models such as FLUX.1 dev are told of guidance.", "guidance", usual="3.5",
         label="Distilled CFG Scale")
     refiner_switch: float | None = option(
-        Number(0, 1, expected="a share of the steps from 0 to 1, such as 0.8"),
+        NumberKind(0, 1, expected="a share of the steps from 0 to 1, such as 0.8"),
         "Share of the steps after which the refiner takes over.", "steps", usual="0.8",
         label="Refiner switch at", kin=("denoising_end", "high_noise_frac"))
     cache: float = option(
-        Number(0, 1, expected="a number from 0, which leaves out no evaluation, to 1; 0.1 is "
+        NumberKind(0, 1, expected="a number from 0, which leaves out no evaluation, to 1; 0.1 is "
                "usual"),
         "Leave out evaluations whose change is foretold to be below this; 0.1 is usual.", "steps",
         0.0, label="Step cache", flags=("--step-cache",), metavar="SHARE", kin=("step_cache",))
     emphasis: str = option(
-        Named(EMPHASES, {name: name.capitalize() for name in EMPHASES}),
+        NameKind(EMPHASES, {name: name.capitalize() for name in EMPHASES}),
         "What weights in a prompt do: original, 'no norm' or comfy.", "text", "original",
         label="Emphasis")
     guidance_rescale: float = option(
         SHARE, "How far guidance leaves the contrast as it was, 0 to 1; 0.7 is usual.", "guidance",
         0.0, label="CFG rescale", title="guidance rescale")
     apg: Projected | bool | None = option(
-        Projection(), "Adaptive projected guidance, which keeps strong guidance from burning "
+        ProjectionKind(), "Adaptive projected guidance, which keeps strong guidance from burning "
         "colours.", "guidance", usual="off", label="APG")
     guidance_time: tuple[float, float] = option(
-        Row(("START", "END"), SHARE, "(0, 0.8)", "-"),
+        RowKind(("START", "END"), SHARE, "(0, 0.8)", "-"),
         "From when to when guidance counts, as shares of the way.", "guidance", (0.0, 1.0),
         label="CFG interval", usual="0 1", metavar="START END")
     skip_layers: Sequence[int] = option(
-        Layers(Whole(0, BLOCKS_MAX)), "Skip-layer guidance for SD 3.5 medium: away from the "
-        "picture without these, such as 7,8,9.", "guidance", (), usual="none", label="Skip layers",
-        metavar="N,N,...")
+        LayersKind(WholeKind(0, BLOCKS_MAX)), "Skip-layer guidance for SD 3.5 medium: away from "
+        "the picture without these, such as 7,8,9.", "guidance", (), usual="none",
+        label="Skip layers", metavar="N,N,...")
     skip_guidance: tuple[float, float, float] = option(
-        Row(("SCALE", "START", "END"), Number(0, GUIDANCE_MAX), "(2.5, 0.01, 0.2)",
+        RowKind(("SCALE", "START", "END"), NumberKind(0, GUIDANCE_MAX), "(2.5, 0.01, 0.2)",
             " -"),
         "How strongly, and from when to when, skip-layer guidance counts.", "guidance",
         (2.5, 0.01, 0.2), label="SLG", usual="2.5 0.01 0.2", metavar="SCALE START END",
         needs=("skip_layers",))
     image: Picture | None = option(
-        Given(PICTURE), "A picture to change (img2img), instead of making one from noise alone.",
+        OpenedKind(PICTURE),
+        "A picture to change (img2img), instead of making one from noise alone.",
         "image", usual="none", metavar="PICTURE", kin=("init_image", "init_images", "input_image"))
     strength: float | None = option(
-        Number(0, 1, above=True, expected="a number above 0, which changes nothing, to 1, which "
-               "leaves nothing"), "How much of it is changed, above 0 to 1: the share of the steps "
-        "that are done.", "image", usual="0.75; 1 for --extend and for models that read pictures",
+        NumberKind(0, 1, above=True, expected="a number above 0, which changes nothing, to 1, "
+                   "which leaves nothing"),
+        "How much of it is changed, above 0 to 1: the share of the steps that are done.", "image",
+        usual="0.75; 1 for --extend and for models that read pictures",
         label="Denoising strength", needs=("image",), kin=("denoising_strength", "denoise"))
     mask: Picture | None = option(
-        Given(PICTURE), "White where it is made anew (inpainting); the rest stays as it is.",
+        OpenedKind(PICTURE), "White where it is made anew (inpainting); the rest stays as it is.",
         "image", usual="none", metavar="PICTURE", needs=("image",), aliases=("mask_image",))
     mask_blur: int | None = option(
-        Whole(0, PIXELS_MAX, ", in pixels"), "Pixels over which the mask fades.", "image",
+        WholeKind(0, PIXELS_MAX, ", in pixels"), "Pixels over which the mask fades.", "image",
         usual="4", label="Mask blur", needs=("mask", "extend"))
     only_masked: bool = option(
-        Flag("Only masked"), "Make what is masked in the size asked for, and put it back.",
+        FlagKind("Only masked"), "Make what is masked in the size asked for, and put it back.",
         "image", False, usual="off", label="Inpaint area", needs=("mask", "extend"))
     padding: int | None = option(
-        Whole(0, PIXELS_MAX, ", in pixels"), "Pixels around it that are made with it.", "image",
+        WholeKind(0, PIXELS_MAX, ", in pixels"), "Pixels around it that are made with it.", "image",
         usual="32", label="Masked area padding", needs=("only_masked",))
     extend: Sequence[int] | None = option(
-        Row(("LEFT", "TOP", "RIGHT", "BOTTOM"), Whole(0, SIDE_MAX), "(0, 0, 256, 0)"),
+        RowKind(("LEFT", "TOP", "RIGHT", "BOTTOM"), WholeKind(0, SIDE_MAX), "(0, 0, 256, 0)"),
         "Pixels to add to the picture on each side (outpainting).", "image", usual="none",
         label="Extended by", metavar="LEFT TOP RIGHT BOTTOM", needs=("image",), later=True)
     image_guidance: float | None = option(
-        Number(0, GUIDANCE_MAX, "; 1.5 is usual"),
+        NumberKind(0, GUIDANCE_MAX, "; 1.5 is usual"),
         "How strongly the picture steers models for edits, such as InstructPix2Pix.", "image",
         usual="1.5", label="Image CFG scale", aliases=("image_guidance_scale",))
     variation_seed: int | None = option(
-        Seed(0, SEED_END - 1, "; -1 draws one"),
+        SeedKind(0, SEED_END - 1, "; -1 draws one"),
         "Noise to go towards, for a picture a little different.", "variation",
         usual="a random one", label="Variation seed", needs=("variation_strength",),
         advice="; 0.1 changes little, 1 takes the other seed", kin=("subseed",))
@@ -256,24 +258,24 @@ class PictureOptions:
         SHARE, "How far, 0 to 1; 0.1 changes little.", "variation", 0.0,
         label="Variation seed strength", kin=("subseed_strength",))
     hires_strength: float | None = option(
-        Number(0, 1, above=True), "How much is made anew in the second pass.", "larger",
+        NumberKind(0, 1, above=True), "How much is made anew in the second pass.", "larger",
         usual="0.7", label="Denoising strength", needs=("hires",))
     hires: float | None = option(
-        Number(1, HIRES_MAX, above=True), "Make it so many times as large in a second pass.",
+        NumberKind(1, HIRES_MAX, above=True), "Make it so many times as large in a second pass.",
         "larger", usual="none", label="Hires upscale", kin=("enable_hr", "hr_scale", "upscale"))
     hires_steps: int | None = option(
-        Whole(1, STEPS_MAX), "Its steps.", "larger", usual="--steps times --hires-strength",
+        WholeKind(1, STEPS_MAX), "Its steps.", "larger", usual="--steps times --hires-strength",
         label="Hires steps", needs=("hires",), later=True, kin=("hr_second_pass_steps",))
     hires_upscaler: Upscaler | str | Path | None = option(
-        Given({"type": "string"}), "A network of the ESRGAN family that enlarges before it.",
+        OpenedKind({"type": "string"}), "A network of the ESRGAN family that enlarges before it.",
         "larger", usual="latents are enlarged", label="Hires upscaler", metavar="PATH",
         needs=("hires",), kin=("hr_upscaler",))
     tiling: str = option(
-        Named(DIRECTIONS, {"xy": "True"}),
+        NameKind(DIRECTIONS, {"xy": "True"}),
         "Directions in which the picture can be repeated without a seam: x, y or xy.", "picture",
         "", usual="off", label="Tiling", metavar="x|y|xy")
     controls: Sequence[Control] = option(
-        Given({"type": "array", "items": {"type": "object"}}),
+        OpenedKind({"type": "array", "items": {"type": "object"}}),
         "ControlNets with the pictures that they read.", "image", (), flags=(),
         kin=("control", "controlnet", "control_image", "controlnets"))
     guide: InitVar[Guide | None] = None
@@ -307,7 +309,7 @@ class PictureOptions:
                 raise InputError(f"{name} is given, and guide, which says it too; give one of them")
             object.__setattr__(self, name, value)
 
-    def _check_needed(self, each: Option) -> None:
+    def _check_needed(self, each: PictureOption) -> None:
         """Raise InputError for an option without one that it belongs to."""
         if any(OPTIONS[name].given(getattr(self, name)) for name in each.needs):
             return
@@ -368,14 +370,14 @@ class PictureOptions:
                 "required": ["prompt"], "additionalProperties": False}
 
 
-def _collected() -> dict[str, Option]:
+def _collected() -> dict[str, PictureOption]:
     """All options by name, in the order of the text of a picture."""
     return {each.name: replace(
         each.metadata["option"], name=each.name, default=each.default)
         for each in fields(PictureOptions) if "option" in each.metadata}
 
 
-OPTIONS: Mapping[str, Option] = MappingProxyType(_collected())
+OPTIONS: Mapping[str, PictureOption] = MappingProxyType(_collected())
 ALIASES: Mapping[str, str] = MappingProxyType({
     alias: each.name for each in OPTIONS.values() for alias in each.aliases})
 
@@ -398,7 +400,7 @@ def taking_options(record: Callable[P, PictureOptions]
     return keywords
 
 
-def by_group() -> list[Option]:
+def by_group() -> list[PictureOption]:
     """All options, those of a group of a form one after the other."""
     return sorted(OPTIONS.values(), key=lambda each: GROUPS.index(each.group))
 

@@ -19,7 +19,7 @@ from smalti.diffusion.conditioning import usual_text_shape, usual_tokens
 from smalti.diffusion.fit import check_parts, check_refiner
 from smalti.diffusion.init_image import init_image
 from smalti.diffusion.inpainting import check_purpose, purpose
-from smalti.diffusion.job import Job
+from smalti.diffusion.job import PictureJob
 from smalti.diffusion.kinds import check_name
 from smalti.diffusion.options import PictureOptions, taking_options
 from smalti.diffusion.prompt import parse
@@ -28,7 +28,7 @@ from smalti.diffusion.residents import Residents, ignore
 from smalti.diffusion.result import Result, Step
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.upscale import Upscaler
-from smalti.diffusion.words import Words
+from smalti.diffusion.words import Vocabulary
 from smalti.families.parts import TEXTS
 from smalti.runtime import Program
 from smalti.runtime.choice import chosen, described, precisions
@@ -57,7 +57,7 @@ class Pipeline:
         self.name = name
         self._submodels = submodels
         self._adapters = Adapters(submodels, lora_folder)
-        self._words = Words(self.config, embeddings)
+        self._words = Vocabulary(self.config, embeddings)
         self._memory_bytes = memory_bytes
         self._asking = threading.Lock()
         self._residents = submodels.residents
@@ -143,7 +143,7 @@ class Pipeline:
         """
         return self.job(asked).steps()
 
-    def job(self, options: PictureOptions) -> Job:
+    def job(self, options: PictureOptions) -> PictureJob:
         """What makes the pictures of some options: checked, with adapters and words, not begun.
 
         Raises InputError for anything that cannot be used with this model.
@@ -163,7 +163,7 @@ class Pipeline:
             weights = self._adapters.with_named(named)
             bundled = [word for use in weights.uses for word in use.adapter.embeddings]
             words, warnings = self._words.named(texts, bundled)
-        return Job(asked, self._submodels, self._refiner, weights, words,
+        return PictureJob(asked, self._submodels, self._refiner, weights, words,
                    [*self._adapters.warnings(weights, named), *warnings],
                    int(KEPT_SHARE * self._memory_bytes), changed, upscaler)
 

@@ -83,7 +83,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Part:
+class Subprompt:
     """One of the prompts that AND joins, with its weight; its spans cover all steps."""
 
     weight: float
@@ -111,7 +111,7 @@ class Prompt:
     kinds, or without a number where one belongs.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[Subprompt, ...]
     adapters: tuple[AdapterUse, ...] = ()
     ignored: tuple[str, ...] = ()
 
@@ -149,7 +149,7 @@ def parse(text: str, steps: int, *, embeddings: Mapping[str, int] | None = None,
         if match:
             part, weight = match[1], float(match[2])
         said = scheduled(part, steps)
-        parts.append(Part(weight, tuple(_spans(said, known, replace))))
+        parts.append(Subprompt(weight, tuple(_spans(said, known, replace))))
     return Prompt(tuple(parts), tuple(adapters), tuple(ignored))
 
 

@@ -8,10 +8,10 @@ import secrets
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from smalti.diffusion.change import Change
 from smalti.diffusion.guidance import Guide
 from smalti.diffusion.hires import Hires, hires
-from smalti.diffusion.kinds import Whole, check_name
+from smalti.diffusion.img2img import Img2Img
+from smalti.diffusion.kinds import WholeKind, check_name
 from smalti.diffusion.noise import NOISES, Schedule, find_schedule
 from smalti.diffusion.options import SIDE_MAX, PictureOptions
 from smalti.diffusion.random import SEED_END, batch_seeds
@@ -46,7 +46,7 @@ class Request(PictureOptions):
     model: str
     refiner: str | None = None
     loras: tuple[str, ...] = ()
-    change: Change | None = None
+    change: Img2Img | None = None
     variation: Variation | None = None
     second: Hires | None = None
 
@@ -76,7 +76,7 @@ class Request(PictureOptions):
 
 
 def request(config: ModelConfig, options: PictureOptions, *, model: str = "model",
-            memory_bytes: int, change: Change | None = None,
+            memory_bytes: int, change: Img2Img | None = None,
             size: tuple[int, int] | None = None, refiner: str | None = None,
             loras: tuple[str, ...] = ()) -> Request:
     """A complete `Request`; None becomes the model's own default, seed -1 a random seed.
@@ -98,7 +98,7 @@ def request(config: ModelConfig, options: PictureOptions, *, model: str = "model
     clip_skip = options.clip_skip
     if clip_skip is not None:
         layers = min((text.layers for text in config.texts.values()), default=1)
-        clip_skip = Whole(1, layers).checked("clip_skip", clip_skip)
+        clip_skip = WholeKind(1, layers).checked("clip_skip", clip_skip)
     _check_layers(options, config)
     if options.tiling and not config.denoiser.tileable:
         raise InputError("pictures that can be repeated are made by models with a UNet; this one "
@@ -151,7 +151,7 @@ def _check_layers(options: PictureOptions, config: ModelConfig) -> None:
     if options.skip_layers and not config.denoiser.skippable_blocks:
         raise InputError("layers can be skipped in models of the family of Stable Diffusion 3 only")
     for layer in options.skip_layers:
-        Whole(0, config.denoiser.skippable_blocks - 1).checked("a layer to skip", layer)
+        WholeKind(0, config.denoiser.skippable_blocks - 1).checked("a layer to skip", layer)
 
 
 def _switch(refiner: str | None, share: float | None) -> float | None:
@@ -219,7 +219,7 @@ def check_size(config: ModelConfig, width: object, height: object, memory_bytes:
     """Raise InputError for a size that the model does not make, or memory does not hold."""
     multiple = size_multiple(config)
     for what, extent in (("width", width), ("height", height)):
-        extent = Whole(multiple, SIDE_MAX, " pixels").checked(what, extent)
+        extent = WholeKind(multiple, SIDE_MAX, " pixels").checked(what, extent)
         if extent % multiple:
             below = extent // multiple * multiple
             raise InputError(f"{what} is {extent}; this model makes pictures whose sides are "

@@ -18,7 +18,7 @@ from smalti.diffusion.submodels import Submodels
 
 
 @dataclass(frozen=True)
-class Stage:
+class DenoiserStage:
     """What a model takes part in a picture with: `denoiser` is its function, `prompts` steer it."""
 
     submodels: Submodels
@@ -28,7 +28,7 @@ class Stage:
 
     @classmethod
     def of(cls, submodels: Submodels, asked: Request, steps: int, timings: Stopwatch,
-           controls: Controls | None = None, begun: Start = FROM_NOISE) -> Stage:
+           controls: Controls | None = None, begun: Start = FROM_NOISE) -> DenoiserStage:
         """The model with the prompts of a picture of so many steps, which its text encoders read
         now, and what it reads besides of a picture that is changed."""
         config = submodels.checkpoint.config

@@ -16,7 +16,7 @@ from smalti.models.config import ModelConfig
 SUFFIXES = (".safetensors", ".pt", ".bin", ".pth", ".ckpt")
 """Endings of the files of a folder that may be embeddings or adapters."""
 
-class Words:
+class Vocabulary:
     """The embeddings that prompts may name, for the text encoders of one model.
 
     Files that are given are read at once; those of a folder when a prompt has their name.

@@ -16,10 +16,10 @@ from smalti.diffusion.samplers import (
     stochastic,
     unipc,
 )
-from smalti.diffusion.samplers.walk import Sampler, Step, initial_latents
+from smalti.diffusion.samplers.walk import Sampler, SamplerStep, initial_latents
 from smalti.diffusion.spelling import Spelled
 
-__all__ = ["SAMPLERS", "Sampler", "Step", "find_sampler", "initial_latents", "split_label"]
+__all__ = ["SAMPLERS", "Sampler", "SamplerStep", "find_sampler", "initial_latents", "split_label"]
 
 SAMPLERS = Spelled(
     "sampler",

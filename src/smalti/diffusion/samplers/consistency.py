@@ -8,24 +8,24 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from smalti.diffusion.noise import NoiseLevels
-from smalti.diffusion.samplers.walk import Denoise, Floats, Noise, Sampler, Step, pairs
+from smalti.diffusion.samplers.walk import Denoise, Floats, Noise, Sampler, SamplerStep, pairs
 
 TCD_GAMMA = 0.3
 
 
 def lcm(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-        levels: NoiseLevels) -> Iterator[Step]:
+        levels: NoiseLevels) -> Iterator[SamplerStep]:
     """The estimate with wholly new noise. Luo et al. 2023, latent consistency models
     (arXiv:2310.04378), after Song et al. 2023 (arXiv:2303.01469), algorithm 1."""
     for index, (sigma, following) in enumerate(pairs(sigmas)):
         denoised = x = denoise(x, sigma)
         if following > 0:
             x = levels.noised(denoised, noise(), following)
-        yield Step(index, sigma, following, x, denoised)
+        yield SamplerStep(index, sigma, following, x, denoised)
 
 
 def tcd(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-        levels: NoiseLevels) -> Iterator[Step]:
+        levels: NoiseLevels) -> Iterator[SamplerStep]:
     """Back along the trajectory to below the next level, then new noise up to it.
 
     Zheng et al. 2024, "Trajectory consistency distillation" (arXiv:2402.19159), algorithm 4: below
@@ -42,7 +42,7 @@ def tcd(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
             x_next = levels.noised(denoised, estimated_noise, down) * np.float32(keep)
             x_next = x_next + noise() * np.float32(up)
         x = x_next
-        yield Step(index, sigma, following, x, denoised)
+        yield SamplerStep(index, sigma, following, x, denoised)
 
 
 SAMPLERS = (

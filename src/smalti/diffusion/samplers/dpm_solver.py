@@ -18,7 +18,7 @@ from smalti.diffusion.samplers.walk import (
     Floats,
     Noise,
     Sampler,
-    Step,
+    SamplerStep,
     ancestral,
     for_flow_too,
     log_step,
@@ -27,7 +27,7 @@ from smalti.diffusion.samplers.walk import (
 
 
 def dpmpp_2m(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-             levels: NoiseLevels) -> Iterator[Step]:
+             levels: NoiseLevels) -> Iterator[SamplerStep]:
     """DPM-Solver++(2M): second order from two estimates, one evaluation a step.
 
     Lu et al. 2022, algorithm 2; k-diffusion, `sample_dpmpp_2m`.
@@ -42,12 +42,12 @@ def dpmpp_2m(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
             estimate = denoised * (1 + extra) - previous * extra
         x = x * (following / sigma) - estimate * math.expm1(-width)
         previous, width_before = denoised, width
-        yield Step(index, sigma, following, x, denoised)
+        yield SamplerStep(index, sigma, following, x, denoised)
 
 
 @for_flow_too
 def dpmpp_2m_cfgpp(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-                   levels: NoiseLevels) -> Iterator[Step]:
+                   levels: NoiseLevels) -> Iterator[SamplerStep]:
     """DPM-Solver++(2M) with CFG++: the noise that is put back is that of the negative prompt.
 
     Chung et al. 2024 (arXiv:2406.08070), algorithm 5; ComfyUI, `dpmpp_2m_cfg_pp`.
@@ -61,11 +61,11 @@ def dpmpp_2m_cfgpp(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: 
             extra = width / (2 * width_before)
             x = x - (denoised - previous) * (math.expm1(-width) * extra)
         previous, width_before = negative, width
-        yield Step(index, sigma, following, x, denoised)
+        yield SamplerStep(index, sigma, following, x, denoised)
 
 
 def res_multistep(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-                  levels: NoiseLevels) -> Iterator[Step]:
+                  levels: NoiseLevels) -> Iterator[SamplerStep]:
     """Refined exponential solver: as 2M, with the change of the estimate integrated exactly.
 
     Zhang et al. 2023 (arXiv:2308.02157), the multistep form as in ComfyUI and NVIDIA's Cosmos.
@@ -79,11 +79,11 @@ def res_multistep(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: N
             extra = (width + math.expm1(-width)) / width_before  # h phi_2(-h) / r
             x = x + (denoised - previous) * extra
         previous, width_before = denoised, width
-        yield Step(index, sigma, following, x, denoised)
+        yield SamplerStep(index, sigma, following, x, denoised)
 
 
 def dpmpp_2s_a(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-               levels: NoiseLevels) -> Iterator[Step]:
+               levels: NoiseLevels) -> Iterator[SamplerStep]:
     """DPM-Solver++(2S) with ancestral noise: the estimate is that of the middle of a step.
 
     Lu et al. 2022, algorithm 1 with r = 1/2; k-diffusion, `sample_dpmpp_2s_ancestral` with eta 1.
@@ -99,7 +99,7 @@ def dpmpp_2s_a(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Nois
         x = x * (down / sigma) + estimate * (1 - down / sigma)
         if following > 0:
             x = x * keep + noise() * np.float32(up)
-        yield Step(index, sigma, following, x, denoised)
+        yield SamplerStep(index, sigma, following, x, denoised)
 
 
 def _middle(sigma: float, following: float, levels: NoiseLevels) -> float:

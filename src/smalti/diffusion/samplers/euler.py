@@ -12,7 +12,7 @@ from smalti.diffusion.samplers.walk import (
     Floats,
     Noise,
     Sampler,
-    Step,
+    SamplerStep,
     ancestral,
     for_flow_too,
     pairs,
@@ -22,7 +22,7 @@ GRADIENT_GAMMA = 2.0
 
 
 def euler(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-          levels: NoiseLevels) -> Iterator[Step]:
+          levels: NoiseLevels) -> Iterator[SamplerStep]:
     """Euler's method on the probability-flow equation dx/dsigma = (x - D) / sigma.
 
     EDM, algorithm 1 without its second-order correction. DDIM at eta 0 (Song et al. 2020,
@@ -31,11 +31,11 @@ def euler(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
     for index, (sigma, following) in enumerate(pairs(sigmas)):
         denoised = denoise(x, sigma)
         x = x + (x - denoised) * ((following - sigma) / sigma)
-        yield Step(index, sigma, following, x, denoised)
+        yield SamplerStep(index, sigma, following, x, denoised)
 
 
 def euler_a(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-            levels: NoiseLevels) -> Iterator[Step]:
+            levels: NoiseLevels) -> Iterator[SamplerStep]:
     """Ancestral Euler: a step to below the next level, then fresh noise up to it.
 
     k-diffusion, `sample_euler_ancestral` with eta 1; see `ancestral`.
@@ -46,12 +46,12 @@ def euler_a(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
         x = x + (x - denoised) * ((down - sigma) / sigma)
         if following > 0:
             x = x * keep + noise() * np.float32(up)
-        yield Step(index, sigma, following, x, denoised)
+        yield SamplerStep(index, sigma, following, x, denoised)
 
 
 @for_flow_too
 def euler_cfgpp(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-                levels: NoiseLevels) -> Iterator[Step]:
+                levels: NoiseLevels) -> Iterator[SamplerStep]:
     """Euler with CFG++: the noise that is put back is that of the negative prompt.
 
     Chung et al. 2024 (arXiv:2406.08070), algorithm 2; wants guidance scales from 0 to 2.
@@ -59,12 +59,12 @@ def euler_cfgpp(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noi
     for index, (sigma, following) in enumerate(pairs(sigmas)):
         denoised, negative = denoise.both(x, sigma)
         x = denoised + (x - negative) * (following / sigma)
-        yield Step(index, sigma, following, x, denoised)
+        yield SamplerStep(index, sigma, following, x, denoised)
 
 
 @for_flow_too
 def euler_a_cfgpp(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-                  levels: NoiseLevels) -> Iterator[Step]:
+                  levels: NoiseLevels) -> Iterator[SamplerStep]:
     """Ancestral Euler with CFG++; ComfyUI, `euler_ancestral_cfg_pp`."""
     for index, (sigma, following) in enumerate(pairs(sigmas)):
         denoised, negative = denoise.both(x, sigma)
@@ -72,11 +72,11 @@ def euler_a_cfgpp(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: N
         x = denoised + (x - negative) * (down / sigma)
         if following > 0:
             x = x + noise() * np.float32(up)
-        yield Step(index, sigma, following, x, denoised)
+        yield SamplerStep(index, sigma, following, x, denoised)
 
 
 def gradient_estimation(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-                        levels: NoiseLevels) -> Iterator[Step]:
+                        levels: NoiseLevels) -> Iterator[SamplerStep]:
     """Euler with a direction that goes on as it changed: d + (gamma - 1) * (d - d before).
 
     Permenter & Yuan 2023 (arXiv:2306.04848), section 5, with its gamma of 2; the last step is
@@ -90,7 +90,7 @@ def gradient_estimation(denoise: Denoise, x: Floats, sigmas: Sequence[float], no
             used = direction + (direction - before) * (GRADIENT_GAMMA - 1)
         x = x + used * (following - sigma)
         before = direction
-        yield Step(index, sigma, following, x, denoised)
+        yield SamplerStep(index, sigma, following, x, denoised)
 
 
 SAMPLERS = (

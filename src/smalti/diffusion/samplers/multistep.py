@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from smalti.diffusion.noise import NoiseLevels
-from smalti.diffusion.samplers.walk import Denoise, Floats, Noise, Sampler, Step, pairs
+from smalti.diffusion.samplers.walk import Denoise, Floats, Noise, Sampler, SamplerStep, pairs
 
 Weights = Callable[[Sequence[float], float], Sequence[float]]
 """(levels of the latest directions, the newest first; the next level) -> weight of each."""
@@ -23,7 +23,7 @@ ADAMS_BASHFORTH = ((1,), (3 / 2, -1 / 2), (23 / 12, -16 / 12, 5 / 12),
 
 
 def lms(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-        levels: NoiseLevels) -> Iterator[Step]:
+        levels: NoiseLevels) -> Iterator[SamplerStep]:
     """Linear multistep of order 4: the polynomial is in sigma, whatever the spacing.
 
     k-diffusion, `sample_lms`. Of full order to the very end.
@@ -32,7 +32,7 @@ def lms(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
 
 
 def ipndm_v(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-            levels: NoiseLevels) -> Iterator[Step]:
+            levels: NoiseLevels) -> Iterator[SamplerStep]:
     """Adams-Bashforth of order 4 for uneven steps, with Euler's to 0.
 
     Zhang & Chen 2022 (arXiv:2204.13902), iPNDM, with the spacing as it is (ComfyUI, `ipndm_v`).
@@ -41,7 +41,7 @@ def ipndm_v(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
 
 
 def ipndm(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-          levels: NoiseLevels) -> Iterator[Step]:
+          levels: NoiseLevels) -> Iterator[SamplerStep]:
     """Adams-Bashforth of order 4 as if steps were even, with Euler's to 0.
 
     Zhang & Chen 2022 (arXiv:2204.13902), section 3.3, after Liu et al. 2022 (arXiv:2202.09778).
@@ -50,7 +50,7 @@ def ipndm(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
 
 
 def deis(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-         levels: NoiseLevels) -> Iterator[Step]:
+         levels: NoiseLevels) -> Iterator[SamplerStep]:
     """The polynomial is in log sigma, of order 3; Euler's step to 0.
 
     Zhang & Chen 2022, "Fast sampling of diffusion models with exponential integrator"
@@ -60,7 +60,7 @@ def deis(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
 
 
 def _walk(denoise: Denoise, x: Floats, sigmas: Sequence[float], weights: Weights, order: int,
-          euler_at_end: bool) -> Iterator[Step]:
+          euler_at_end: bool) -> Iterator[SamplerStep]:
     known: list[tuple[float, Floats]] = []  # level and direction, the newest first
     for index, (sigma, following) in enumerate(pairs(sigmas)):
         denoised = denoise(x, sigma)
@@ -69,7 +69,7 @@ def _walk(denoise: Denoise, x: Floats, sigmas: Sequence[float], weights: Weights
         factors = weights([level for level, _ in used], following)
         for factor, (_, direction) in zip(factors, used, strict=True):
             x = x + direction * float(factor)
-        yield Step(index, sigma, following, x, denoised)
+        yield SamplerStep(index, sigma, following, x, denoised)
 
 
 def _as_if_even(levels: Sequence[float], following: float) -> Sequence[float]:

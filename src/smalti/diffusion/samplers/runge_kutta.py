@@ -13,14 +13,14 @@ from smalti.diffusion.samplers.walk import (
     Floats,
     Noise,
     Sampler,
-    Step,
+    SamplerStep,
     ancestral,
     pairs,
 )
 
 
 def heun(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-         levels: NoiseLevels) -> Iterator[Step]:
+         levels: NoiseLevels) -> Iterator[SamplerStep]:
     """Heun's method: the mean of the directions at both ends of a step. EDM, algorithm 1."""
     for index, (sigma, following) in enumerate(pairs(sigmas)):
         denoised = denoise(x, sigma)
@@ -29,11 +29,11 @@ def heun(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
             end = x + direction * (following - sigma)
             direction = (direction + (end - denoise(end, following)) * (1 / following)) * 0.5
         x = x + direction * (following - sigma)
-        yield Step(index, sigma, following, x, denoised)
+        yield SamplerStep(index, sigma, following, x, denoised)
 
 
 def dpm2(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-         levels: NoiseLevels) -> Iterator[Step]:
+         levels: NoiseLevels) -> Iterator[SamplerStep]:
     """The direction halfway in log sigma, after DPM-Solver-2 of Lu et al. 2022 (arXiv:2206.00927).
 
     k-diffusion, `sample_dpm_2`.
@@ -41,11 +41,11 @@ def dpm2(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
     for index, (sigma, following) in enumerate(pairs(sigmas)):
         denoised = denoise(x, sigma)
         x = _midpoint(denoise, x, denoised, sigma, following)
-        yield Step(index, sigma, following, x, denoised)
+        yield SamplerStep(index, sigma, following, x, denoised)
 
 
 def dpm2_a(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-           levels: NoiseLevels) -> Iterator[Step]:
+           levels: NoiseLevels) -> Iterator[SamplerStep]:
     """`dpm2` to below the next level, then noise; k-diffusion, `sample_dpm_2_ancestral`, eta 1."""
     for index, (sigma, following) in enumerate(pairs(sigmas)):
         denoised = denoise(x, sigma)
@@ -53,7 +53,7 @@ def dpm2_a(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
         x = _midpoint(denoise, x, denoised, sigma, down)
         if following > 0:
             x = x * keep + noise() * np.float32(up)
-        yield Step(index, sigma, following, x, denoised)
+        yield SamplerStep(index, sigma, following, x, denoised)
 
 
 def _midpoint(denoise: Denoise, x: Floats, denoised: Floats, sigma: float,

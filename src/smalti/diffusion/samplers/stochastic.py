@@ -19,7 +19,7 @@ from smalti.diffusion.samplers.walk import (
     Floats,
     Noise,
     Sampler,
-    Step,
+    SamplerStep,
     for_flow_too,
     log_step,
     pairs,
@@ -30,7 +30,7 @@ QUADRATURE_POINTS = 200
 
 @for_flow_too
 def dpmpp_sde(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-              levels: NoiseLevels) -> Iterator[Step]:
+              levels: NoiseLevels) -> Iterator[SamplerStep]:
     """SDE-DPM-Solver++(2S): by the estimate of the middle of a step, reached with noise of its own.
 
     Lu et al. 2022 (arXiv:2211.01095), appendix; k-diffusion, `sample_dpmpp_sde` with r = 1/2.
@@ -38,7 +38,7 @@ def dpmpp_sde(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise
     for index, (sigma, following) in enumerate(pairs(sigmas)):
         denoised = estimate = denoise(x, sigma)
         if following == 0:
-            yield Step(index, sigma, following, denoised, denoised)
+            yield SamplerStep(index, sigma, following, denoised, denoised)
             return
         middle = math.sqrt(sigma * following)
         first, second = noise(), noise()
@@ -47,7 +47,7 @@ def dpmpp_sde(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise
         share = (sigma - middle) / (sigma - following)  # of the step that `first` was drawn for
         whole = first * math.sqrt(share) + second * math.sqrt(1 - share)
         x = _noised_step(x, estimate, sigma, following, whole)
-        yield Step(index, sigma, following, x, denoised)
+        yield SamplerStep(index, sigma, following, x, denoised)
 
 
 def _noised_step(x: Floats, estimate: Floats, sigma: float, following: float,
@@ -59,7 +59,7 @@ def _noised_step(x: Floats, estimate: Floats, sigma: float, following: float,
 
 @for_flow_too
 def dpmpp_2m_sde(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-                 levels: NoiseLevels) -> Iterator[Step]:
+                 levels: NoiseLevels) -> Iterator[SamplerStep]:
     """SDE-DPM-Solver++(2M), midpoint: two estimates, one evaluation a step.
 
     Lu et al. 2022 (arXiv:2211.01095), appendix; k-diffusion, `sample_dpmpp_2m_sde`.
@@ -69,7 +69,7 @@ def dpmpp_2m_sde(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: No
 
 @for_flow_too
 def dpmpp_2m_sde_heun(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-                      levels: NoiseLevels) -> Iterator[Step]:
+                      levels: NoiseLevels) -> Iterator[SamplerStep]:
     """SDE-DPM-Solver++(2M) with the change of the estimate integrated exactly.
 
     k-diffusion, `sample_dpmpp_2m_sde` with solver type "heun".
@@ -79,7 +79,7 @@ def dpmpp_2m_sde_heun(denoise: Denoise, x: Floats, sigmas: Sequence[float], nois
 
 
 def _two_estimates(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-                   change: Callable[[float], float]) -> Iterator[Step]:
+                   change: Callable[[float], float]) -> Iterator[SamplerStep]:
     """`change(width)` is the factor of the change of the estimate over a step."""
     previous, width_before = None, 0.0
     for index, (sigma, following) in enumerate(pairs(sigmas)):
@@ -92,12 +92,12 @@ def _two_estimates(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: 
             if previous is not None:
                 x = x + (denoised - previous) * (change(width) * width / width_before)
             previous, width_before = denoised, width
-        yield Step(index, sigma, following, x, denoised)
+        yield SamplerStep(index, sigma, following, x, denoised)
 
 
 @for_flow_too
 def dpmpp_3m_sde(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-                 levels: NoiseLevels) -> Iterator[Step]:
+                 levels: NoiseLevels) -> Iterator[SamplerStep]:
     """SDE-DPM-Solver++(3M): three estimates, one evaluation a step.
 
     k-diffusion, `sample_dpmpp_3m_sde`; the phi functions are those of exponential integrators.
@@ -122,12 +122,12 @@ def dpmpp_3m_sde(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: No
                     x = x - bend * phi_3
                 x = x + slope * phi_2
             known = [(denoised, width), *known[:1]]
-        yield Step(index, sigma, following, x, denoised)
+        yield SamplerStep(index, sigma, following, x, denoised)
 
 
 @for_flow_too
 def er_sde(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-           levels: NoiseLevels) -> Iterator[Step]:
+           levels: NoiseLevels) -> Iterator[SamplerStep]:
     """Extended reverse-time SDE solver of order 3, one evaluation a step.
 
     Cui et al. 2023 (arXiv:2309.06169), algorithm 3, with its noise scale
@@ -156,7 +156,7 @@ def er_sde(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
                 slope_before = slope
             x = x + noise() * math.sqrt(max(0.0, following**2 - (sigma * share) ** 2))
         before = [(sigma, denoised), *before[:1]]
-        yield Step(index, sigma, following, x, denoised)
+        yield SamplerStep(index, sigma, following, x, denoised)
 
 
 def _noise_scale(sigma: npt.ArrayLike) -> npt.NDArray[np.float64]:

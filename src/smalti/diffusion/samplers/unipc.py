@@ -15,19 +15,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from smalti.diffusion.noise import NoiseLevels
-from smalti.diffusion.samplers.walk import Denoise, Floats, Noise, Sampler, Step, pairs
+from smalti.diffusion.samplers.walk import Denoise, Floats, Noise, Sampler, SamplerStep, pairs
 
 ORDER = 3
 
 
 def uni_pc(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-           levels: NoiseLevels) -> Iterator[Step]:
+           levels: NoiseLevels) -> Iterator[SamplerStep]:
     """UniPC with B(h) = h."""
     return _walk(denoise, x, sigmas, bh2=False)
 
 
 def uni_pc_bh2(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-               levels: NoiseLevels) -> Iterator[Step]:
+               levels: NoiseLevels) -> Iterator[SamplerStep]:
     """UniPC with B(h) = e^h - 1."""
     return _walk(denoise, x, sigmas, bh2=True)
 
@@ -82,7 +82,7 @@ def _weights(places: Sequence[float], width: float, scale: float) -> Sequence[fl
     return np.linalg.solve(np.vander(places, increasing=True).T, targets)
 
 
-def _walk(denoise: Denoise, x: Floats, sigmas: Sequence[float], bh2: bool) -> Iterator[Step]:
+def _walk(denoise: Denoise, x: Floats, sigmas: Sequence[float], bh2: bool) -> Iterator[SamplerStep]:
     known: list[tuple[float, Floats]] = []
     stretch = None
     for index, (sigma, following) in enumerate(pairs(sigmas)):
@@ -96,7 +96,7 @@ def _walk(denoise: Denoise, x: Floats, sigmas: Sequence[float], bh2: bool) -> It
             order = min(len(known), len(sigmas) - 1 - index)
             stretch = _Stretch(sigma, following, x, known[:order], bh2)
             x = stretch.predicted()
-        yield Step(index, sigma, following, x, denoised)
+        yield SamplerStep(index, sigma, following, x, denoised)
 
 
 SAMPLERS = (

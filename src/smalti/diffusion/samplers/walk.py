@@ -43,7 +43,7 @@ class Denoise(Protocol):
 
 
 @dataclass(frozen=True)
-class Step:
+class SamplerStep:
     """One finished step: its number from 0, the latents after it, and what they come from.
 
     `x` is at noise level `sigma_next`; `denoised` is the model's estimate of the clean latents at
@@ -57,7 +57,7 @@ class Step:
     denoised: Floats
 
 
-Walk = Callable[[Denoise, Floats, Sequence[float], Noise, NoiseLevels], Iterator[Step]]
+Walk = Callable[[Denoise, Floats, Sequence[float], Noise, NoiseLevels], Iterator[SamplerStep]]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Sampler:
     def __call__(
         self, denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
         levels: NoiseLevels
-    ) -> Iterator[Step]:
+    ) -> Iterator[SamplerStep]:
         """Walk from `x`, yielding after each step."""
         return self.function(denoise, x, sigmas, noise, levels)
 
@@ -147,7 +147,7 @@ def for_flow_too(walk: Walk) -> Walk:
 
     @wraps(walk)
     def either(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-               levels: NoiseLevels) -> Iterator[Step]:
+               levels: NoiseLevels) -> Iterator[SamplerStep]:
         if not levels.flow:
             return walk(denoise, x, sigmas, noise, levels)
         return _flow(walk, denoise, x, sigmas, noise, levels)
@@ -156,12 +156,12 @@ def for_flow_too(walk: Walk) -> Walk:
 
 
 def _flow(walk: Walk, denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
-          levels: NoiseLevels) -> Iterator[Step]:
+          levels: NoiseLevels) -> Iterator[SamplerStep]:
     odds = _odds(sigmas)
     steps = walk(_Divided(denoise), x * (1 + odds[0]), odds, noise,
                  NoiseLevels(np.array(_odds(levels.sigmas))))
     for (sigma, following), step in zip(pairs(sigmas), steps, strict=True):
-        yield Step(step.index, sigma, following, step.x * (1 - following), step.denoised)
+        yield SamplerStep(step.index, sigma, following, step.x * (1 - following), step.denoised)
 
 
 def _odds(sigmas: Sequence[float]) -> list[float]:

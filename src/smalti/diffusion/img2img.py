@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Change:
+class Img2Img:
     """How a picture is changed, as the text of the result tells it.
 
     `strength` is how much of it, above 0 to 1; `mask_blur` the pixels over which a mask fades, None
@@ -28,7 +28,7 @@ class Change:
         least. diffusers counts this way but for flow models, where it rounds up; A1111 does one
         more.
 
-        >>> Change(0.75).steps(20), Change(0.1).steps(4)
+        >>> Img2Img(0.75).steps(20), Img2Img(0.1).steps(4)
         (15, 1)
         """
         return max(1, int(steps * self.strength))
