@@ -26,6 +26,8 @@ EXPLORED_MAX = {"quick": 12, "full": 60}
 """Schedules of a kernel besides the chosen one."""
 
 
+ROOMY = tuple(each for each in GPU_SETTINGS if "least" not in each.target)
+"""Where weights and values of published models have room."""
 EMITTED = {
     "spirv": (Setting("vulkan of 8 lanes"), True, ()),
     "spirv without f16": (Setting("vulkan of the least"), False, ()),
@@ -69,7 +71,7 @@ def entries(size: str) -> Iterator[Entry]:
                     programs=partial(_programs, f16, factors))
     if not quick:
         for name, graph in {**model_graphs.published(), **onnx_graphs.published()}.items():
-            yield Entry(name, graph, _some(name, 1, 1))
+            yield Entry(name, graph, (*_taken(X86_SETTINGS, name, 1), *_taken(ROOMY, name, 1)))
 
 
 def _programs(f16: bool, factors: Sequence[str]) -> Iterator[GroupProgram]:

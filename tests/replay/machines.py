@@ -57,7 +57,8 @@ LARGE = {"buffer_bytes": 4 << 30, "buffer_range": (4 << 30) - 1, "subgroup_choic
 GPUS = {
     "vulkan of the least": Gpu("spirv", 16 << 10, 128, (1, 128), 8),
     "vulkan of 8 lanes": Gpu(  # drivers that compute on the CPU
-        "spirv", 32 << 10, 1024, (8, 8), 16, more={**VULKAN, "unified": True}),
+        "spirv", 32 << 10, 1024, (8, 8), 16,
+        more={**VULKAN, "unified": True, "buffer_bytes": 2 << 30, "buffer_range": 1 << 30}),
     "vulkan of 16 lanes, matrices": Gpu(  # Intel's
         "spirv", 32 << 10, 1024, (8, 32), 16, ((8, 16, 16, "f16"),),
         {**VULKAN, "subgroup_choice": True, "offset_alignment": 64, "registers": 128, "units": 32}),
