@@ -223,7 +223,7 @@ class Importer:
     # ------------------------------------------------------------------ values
 
     def value(self, key: str, step: Step) -> Value:
-        """The value of a key; an initializer becomes a leaf when it is first read."""
+        """The value of a key; a tensor of the file becomes a leaf when it is first read."""
         found = self.values.get(key)
         if found is None and key in self.tensors:
             found = self.values[key] = self._leaf(key, step.node.op_type not in CONTRACTIONS)
@@ -282,7 +282,7 @@ class Importer:
         return self._leaf(key)
 
     def known(self, value: Value) -> np.ndarray:
-        """The array of a value that depends on nothing but constants, initializers and the arrays
+        """The array of a value that depends on nothing but constants, weights and the arrays
         that are there. Raises NeedsValue for any other."""
         if value.kind == "constant":
             return value.data
