@@ -222,6 +222,17 @@ def test_shapes_that_depend_on_values_run_in_stages(tmp_path: Path) -> None:
     assert "y: int64[1, 2], 1 to 2" in run("run", model, f"x={tmp_path / 'x.npy'}").stdout
 
 
+def test_a_model_is_profiled_and_tuned(model: Path) -> None:
+    result = run("profile", model, "--shape", "rows=3", "--runs", 1, "--threads", 1)
+    assert result.exit_code == 0 and "| contraction " in result.stdout, result.output
+    result = run("tune", model, "--shape", "rows=3", "--budget", 1, "--threads", 1)
+    assert result.exit_code == 0, result.output
+    for command in ("profile", "tune"):
+        refused(run(command, model), "leaves dimensions open")
+        refused(run(command, "tiny_cnn", "--shape", "x=1"), "--shape is for .onnx models")
+    refused(run("profile", model, "--part", "vae"), "is an .onnx file; --part and --size are for")
+
+
 def test_a_damaged_engine_file_is_one_message(model: Path, tmp_path: Path) -> None:
     engine = tmp_path / "small.smalti"
     run("compile", model, "-o", engine, "--shape", "rows=3")
@@ -325,3 +336,16 @@ def test_ctrl_c_leaves_no_half_file(environment: dict[str, str], tmp_path: Path)
     _, errors = process.communicate(timeout=30)
     assert "KeyboardInterrupt" in errors
     assert not list(tmp_path.iterdir())
+
+
+def test_random_rows_of_a_table_are_among_those_it_has(tmp_path: Path) -> None:
+    """Of 2 rows, as drawn for any integers, a model with one row has too few."""
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["w", "i"], ["y"])], "table",
+        [helper.make_tensor_value_info("i", T.INT64, [64])],
+        [helper.make_tensor_value_info("y", T.FLOAT, [64, 4])],
+        [numpy_helper.from_array(WEIGHT[:1], "w")])
+    path = tmp_path / "table.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), path)
+    result = run("run", path, "--random")
+    assert result.exit_code == 0, result.output

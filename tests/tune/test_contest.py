@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from smalti.schedule import MapSchedule, MomentsSchedule
+from smalti.schedule import (
+    ContractionSchedule, Direct, InPlace, MapSchedule, MomentsSchedule, Planar, Winograd,
+)
 from smalti.tune.contest import GAIN_MIN, TRIALS, Contest, features
 
 CANDIDATES = [MapSchedule(n) for n in range(1, 41)]
@@ -63,6 +66,13 @@ def test_what_cannot_be_applied_is_passed_over() -> None:
 
 def test_a_kernel_with_one_schedule_has_nothing_to_try() -> None:
     assert Contest(CANDIDATES[:1], [1.0]).next_one is None
+
+
+def test_features_of_contractions_tell_their_algorithms() -> None:
+    plain = ContractionSchedule(1, 4, 8, 1, 64, 12, 2)
+    each = [Direct(), InPlace(), Planar(), Winograd(2), Winograd(4), Winograd(4, shared=True)]
+    found = features([replace(plain, algorithm=algorithm) for algorithm in each])
+    assert len({tuple(row) for row in found.tolist()}) == len(each)
 
 
 @pytest.mark.parametrize("n", [1, 8])

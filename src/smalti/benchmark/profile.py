@@ -89,7 +89,7 @@ def profiled(program: Program, inputs: Mapping[str, np.ndarray], runs: int) -> P
                           f"numpy reference; a profile needs x86-64 with AVX2")
     program.run(inputs)
     native = isinstance(program, NativeProgram)
-    regions: Sequence[RegionInfo] = program.module.regions if native else program.module.regions
+    regions: Sequence[RegionInfo] = program.module.regions
     wholes, each = [], []
     for _ in range(runs):
         started = time.perf_counter()
@@ -107,14 +107,12 @@ def seeded_inputs(program: Program) -> dict[str, np.ndarray]:
     """Standard normal inputs for a program, 0 or 1 where they are integers; rows of tables are
     drawn among those it has."""
     random, found = np.random.default_rng(0), {}
-    made = {NativeProgram: "image", DeviceProgram: "plan"}.get(type(program))
     for name, shape in program.inputs.items():
         found[name] = random.standard_normal(shape, np.float32)
-        if made is not None:
-            about = getattr(program, made)
-            dtype = about.inputs[name].dtype
-            if name in about.rows or dtype not in FLOATS:
-                found[name] = random.integers(0, about.rows.get(name, 2), shape)
+        if isinstance(program, NativeProgram | DeviceProgram):
+            rows, dtype = program.module.rows, program.module.inputs[name].dtype
+            if name in rows or dtype not in FLOATS:
+                found[name] = random.integers(0, rows.get(name, 2), shape)
             found[name] = found[name].astype(DTYPES[dtype])
     return found
 

@@ -140,10 +140,14 @@ def inputs_of(program: Program) -> tuple[dict[str, tuple[tuple[int, ...], str]],
     """(shape, dtype) of each input of a program, and of inputs that index a table: its rows.
 
     Raises InputError for an input that is no array."""
+    from smalti.runtime.device_program import DeviceProgram
+    from smalti.runtime.program import NativeProgram
+
     if program.recipe is not None:
         values = program.recipe.graph.inputs
         types = {name: (value.shape, value.dtype) for name, value in values.items()}
-        return types, getattr(getattr(program, "image", None), "rows", {})
+        compiled = isinstance(program, NativeProgram | DeviceProgram)
+        return types, program.module.rows if compiled else {}
     found = {}
     for name, type in program.model.inputs.items():
         if type is None:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 import click
 
 import smalti
+from smalti.cli.arrays import parse_shapes
 from smalti.cli.bench import say
 from smalti.cli.explain import chosen_parts
 from smalti.cli.generate import show_progress
 from smalti.cli.interrupt import ending_at_once
 from smalti.cli.output import check_writable, replace_file
 from smalti.cli.picture_options import parse_size
-from smalti.cli.profile import of_suite
+from smalti.cli.profile import check_shapes, is_onnx, of_onnx, of_suite
 from smalti.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
     from smalti.runtime.tuner import Row, Tuner
 
     Tunable = tuple[NativeProgram, dict[str, np.ndarray], Read]
-
-ONNX = ".onnx"
+    Shapes = dict[str, tuple[int, ...] | int]
 
 
 @click.command()
@@ -40,6 +40,8 @@ ONNX = ".onnx"
 @click.option("--part", default=None, help="Only one of the parts of a checkpoint.")
 @click.option("--size", default=None, metavar="WIDTH[xHEIGHT]",
               help="Pixels. Default: the model's own.")
+@click.option("--shape", "shapes", multiple=True, metavar="NAME=NUMBERS",
+              help="Shape of an input, or extent of a dimension, that an .onnx leaves open.")
 @click.option("--precision", default="f32", show_default=True, help="f32 or bf16.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--top", type=click.IntRange(0, 100_000), default=20, show_default=True,
@@ -48,8 +50,9 @@ ONNX = ".onnx"
               metavar="FILE", help="Write all that is known, as JSON lines.")
 @click.option("--import", "imported", type=click.Path(path_type=Path), default=None,
               metavar="FILE", help="Take over what another store has written so.")
-def tune(model: str | None, budget: float, part: str | None, size: str | None, precision: str,
-         threads: int | None, top: int, exported: Path | None, imported: Path | None) -> None:
+def tune(model: str | None, budget: float, part: str | None, size: str | None,
+         shapes: tuple[str, ...], precision: str, threads: int | None, top: int,
+         exported: Path | None, imported: Path | None) -> None:
     """Measure schedules of MODEL's kernels and keep the best.
 
     MODEL is a checkpoint, an .onnx file, or a name of the suite of `smalti bench`. Without it, only
@@ -57,6 +60,8 @@ def tune(model: str | None, budget: float, part: str | None, size: str | None, p
     """
     from smalti import settings
 
+    wanted = parse_shapes(shapes)
+    check_shapes(model, shapes)
     count = settings.threads() if threads is None else settings.checked_threads(threads)
     check_writable([exported] if exported else [])
     if imported is not None:
@@ -67,7 +72,7 @@ def tune(model: str | None, budget: float, part: str | None, size: str | None, p
         if best_level() is None:
             raise InputError("only kernels can be tuned, and this CPU has no AVX2: it runs the "
                              "numpy reference")
-        left, programs = programs_of(model, part, size, precision, count)
+        left, programs = programs_of(model, part, size, wanted, precision, count)
         for program, inputs, read in programs:
             started = time.monotonic()
             tune_one(program, inputs, read, budget / left, top)
@@ -146,7 +151,7 @@ def changes(row: Row) -> str:
                      if getattr(before, field.name) != getattr(best, field.name))
 
 
-def programs_of(model: str, part: str | None, size: str | None, precision: str,
+def programs_of(model: str, part: str | None, size: str | None, shapes: Shapes, precision: str,
                 threads: int) -> tuple[int, Iterator[Tunable]]:
     """The number of programs of a model, and an iterator over them: each with inputs, and the
     function that reads its weights."""
@@ -157,8 +162,9 @@ def programs_of(model: str, part: str | None, size: str | None, precision: str,
     if not Path(model).exists():
         raise InputError(f"{model} is neither a file nor a model of the suite; the suite has "
                          f"{', '.join(CASES)}")
-    if Path(model).suffix == ONNX:
-        return 1, of_onnx(Path(model), precision, threads)
+    if is_onnx(model):
+        return 1, with_weights(of_onnx(Path(model), shapes, precision, threads), Path(model),
+                               shapes)
     width, height = parse_size(size)
     pipe = smalti.Pipeline.load(model, precision=precision, threads=threads,
                                 progress=show_progress)
@@ -178,16 +184,10 @@ def of_parts(programs: Mapping[str, Callable[[], NativeProgram]], model: str) ->
         yield program, seeded_inputs(program), read
 
 
-def of_onnx(model: Path, precision: str, threads: int) -> Iterator[Tunable]:
-    """An ONNX model of static shapes, with random inputs."""
-    from smalti.benchmark.profile import seeded_inputs
+def with_weights(programs: Iterator[tuple[NativeProgram, dict[str, np.ndarray]]], model: Path,
+                 shapes: Shapes) -> Iterator[Tunable]:
+    """Programs of an ONNX file and their inputs, each with the function that reads its weights."""
     from smalti.frontend.onnx import load
-    from smalti.runtime.models import compile_model
-    from smalti.runtime.program import NativeProgram
 
-    loaded = load(model)
-    program = compile_model(loaded, precision=precision, threads=threads)
-    if not isinstance(program, NativeProgram):
-        raise InputError(f"{model}: shapes depend on values, so it runs in stages; only a model of "
-                         f"static shapes can be tuned")
-    yield program, seeded_inputs(program), loaded.parameters.__getitem__
+    for program, inputs in programs:
+        yield program, inputs, load(model, shapes).parameters.__getitem__

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from smalti.schedule import Schedule
+from smalti.schedule import Algorithm, InPlace, Planar, Schedule, Winograd
 from smalti.tune.search import proposals
 
 NONE: Mapping[int, float] = MappingProxyType({})
@@ -98,8 +98,21 @@ def features(candidates: Sequence[Schedule]) -> np.ndarray:
     >>> features([MomentsSchedule(8, 1), MomentsSchedule(2, 4)]).tolist()
     [[3.0, 0.0], [1.0, 2.0]]
     """
-    return np.array([[_number(getattr(schedule, field.name)) for field in fields(schedule)]
+    return np.array([[number for field in fields(schedule)
+                      for number in _numbers(getattr(schedule, field.name))]
                      for schedule in candidates])
+
+
+def _numbers(value: int | bool | str | Algorithm) -> list[float]:
+    """The numbers of one field: as many for each algorithm of a contraction, 0 for what one lacks.
+
+    >>> _numbers(8), _numbers(InPlace()), len(_numbers(Winograd(4)))
+    ([3.0], [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], 8)
+    """
+    if not isinstance(value, Algorithm):
+        return [_number(value)]
+    kinds = [float(isinstance(value, kind)) for kind in (InPlace, Planar, Winograd)]
+    return kinds + [_number(getattr(value, field.name, 0)) for field in fields(Winograd)]
 
 
 def _number(value: int | bool | str) -> float:
