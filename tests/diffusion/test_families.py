@@ -120,7 +120,8 @@ def test_every_part_is_explained(pipes: Pipes, family: str) -> None:
 
 def test_a_long_prompt_names_what_t5_does_not_read(pipes: Pipes) -> None:
     pipe = pipes("chroma")
-    (warning,) = pipe("apple " * 511 + "pear", **OPTIONS).warnings
+    size, warning = pipe("apple " * 511 + "pear", **OPTIONS).warnings
+    assert "this model was made for pictures of 1024x1024" in size
     assert "the prompt is longer than the 511 tokens" in warning and "pear" in warning
 
 

@@ -80,9 +80,10 @@ def test_a_folder_is_read_when_a_prompt_names_a_file(models: dict[str, Path],
     assert np.abs(pixels(pipe, "a zqpet") - expected).mean() < 0.01
     for prompt, there in (("a sdxlonly", "the embedding 'sdxlonly' has vectors of width"),
                           ("Broken, indeed", "broken.safetensors has only 7 bytes")):
-        (warning,) = pipe(prompt, **OPTIONS).warnings
+        size, warning = pipe(prompt, **OPTIONS).warnings
         assert there in warning and warning.endswith("is read as it is written")
-    assert not pipe("an unbroken zqpet2", **OPTIONS).warnings
+        assert "made for pictures of 512x512" in size
+    assert pipe("an unbroken zqpet2", **OPTIONS).warnings == [size]
 
 
 def test_an_adapter_brings_its_words(models: dict[str, Path], tmp_path: Path) -> None:

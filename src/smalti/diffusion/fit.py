@@ -1,4 +1,4 @@
-"""Whether the parts of a model fit together, and whether the tokenizers fit its text encoders."""
+"""Whether parts of a model, tokenizers and the size of a picture fit together."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from smalti.models.config import ModelConfig
 
 T5_VOCABULARY = 32100
 """Tokens that texts become with T5's vocabulary; models have rows for some more."""
+
+HIRES_SIDE_MIN = 512
+"""Side of the default picture from which on a second pass at a larger size serves. Models that were
+trained on smaller ones make textures of shapes there, as the one that ships with Smalti does: its
+apple of 128 pixels is a square with patches at 256, with and without a first pass."""
 
 
 def check_parts(opened: Checkpoint) -> None:
@@ -34,6 +39,37 @@ def check_refiner(base: Checkpoint, refiner: Checkpoint) -> None:
         raise CheckpointError(f"{refiner.report.path} cannot refine the pictures of "
                               f"{base.report.path}: its latents are others; give a model of the "
                               f"same kind, such as the SDXL refiner for an SDXL model")
+
+
+def size_warnings(config: ModelConfig, width: int, height: int,
+                  larger: tuple[int, int] | None = None) -> Iterator[str]:
+    """What is to be said of a picture of this size, and of a second pass of a `larger` one, in
+    which the model's pictures do not hold together.
+
+    >>> from smalti.models.config import SD15
+    >>> list(size_warnings(SD15, 512, 768)), len(list(size_warnings(SD15, 1024, 1024)))
+    ([], 1)
+    """
+    usual = f"{config.default_width}x{config.default_height}"
+    defaults = family_of(config).defaults(config.denoiser, config.prediction)
+    low, high = defaults.areas
+    area = config.default_width * config.default_height
+    share = width * height / area
+    if not low <= share <= high:
+        yield (f"this model was made for pictures of {usual}; one of {width}x{height} has "
+               f"{share:.2g} times their area, at which "
+               + ("things repeat or fall apart" if share > high else "little can be recognised")
+               + f": make it in about {usual}"
+               + (", and enlarge it with a network (smalti upscale)" if share > high else ""))
+    if larger is not None:
+        most = defaults.hires_area if min(config.default_width, config.default_height) >= \
+            HIRES_SIDE_MIN else high
+        share = larger[0] * larger[1] / area
+        if share > most and width * height < larger[0] * larger[1]:
+            yield (f"this model was made for pictures of {usual}; a second pass of "
+                   f"{larger[0]}x{larger[1]} has {share:.2g} times their area, at which it makes "
+                   f"others of what the first has made: enlarge the picture with a network instead "
+                   f"(smalti upscale)")
 
 
 def _texts(config: ModelConfig) -> Iterator[Agreement]:

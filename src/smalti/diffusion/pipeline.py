@@ -16,7 +16,7 @@ from smalti import checkpoint, settings
 from smalti.checkpoint.adapters import Fit, WeightedAdapter
 from smalti.diffusion.adapters import Adapters, Entry, labels
 from smalti.diffusion.conditioning import usual_text_shape, usual_tokens
-from smalti.diffusion.fit import check_parts, check_refiner
+from smalti.diffusion.fit import check_parts, check_refiner, size_warnings
 from smalti.diffusion.init_image import init_image
 from smalti.diffusion.inpainting import check_purpose, purpose
 from smalti.diffusion.job import PictureJob
@@ -157,6 +157,7 @@ class Pipeline:
             change=changed and changed.change, size=changed and (changed.width, changed.height),
             refiner=self._refiner and Path(self._refiner.checkpoint.report.path).stem,
             loras=labels(self._adapters.given))
+        larger = asked.second and (asked.second.width, asked.second.height)
         texts = (asked.prompt, asked.negative_prompt)
         named = [use for text in texts for use in parse(text, asked.steps).adapters]
         with self._asking:
@@ -164,7 +165,8 @@ class Pipeline:
             bundled = [word for use in weights.uses for word in use.adapter.embeddings]
             words, warnings = self._words.named(texts, bundled)
         return PictureJob(asked, self._submodels, self._refiner, weights, words,
-                   [*self._adapters.warnings(weights, named), *warnings],
+                   [*size_warnings(self.config, asked.width, asked.height, larger),
+                    *self._adapters.warnings(weights, named), *warnings],
                    int(KEPT_SHARE * self._memory_bytes), changed, upscaler)
 
     @property

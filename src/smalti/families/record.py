@@ -220,7 +220,9 @@ class Defaults:
     """What a picture is made with where nothing is asked for and no file states it.
 
     `size` is the side in pixels. `flow_shift` moves the noise levels of models that predict a flow,
-    None for one that follows from the size of the picture.
+    None for one that follows from the size of the picture. Pictures hold together whose areas, as
+    shares of that of the default size, are between the two `areas`; in larger ones things repeat.
+    A second pass, which goes on from an enlarged picture, may have `hires_area`.
     """
 
     size: int = 512
@@ -229,6 +231,8 @@ class Defaults:
     sampler: str = "euler_a"
     noise: str = "karras"
     flow_shift: float | None = 1.0
+    areas: tuple[float, float] = (0.5, 2.0)
+    hires_area: float = 4.0
 
 
 def always(defaults: Defaults) -> Callable[[DenoiserConfig, Prediction], Defaults]:

@@ -15,7 +15,6 @@ from smalti.families.keys import CHROMA_DIFFUSERS
 from smalti.families.names import FileKind
 from smalti.families.record import (
     Circumstances,
-    Defaults,
     Encoded,
     Floats,
     ModelFamily,
@@ -24,7 +23,7 @@ from smalti.families.record import (
     all_tokens,
     always,
 )
-from smalti.families.records.flux import BACKBONE, flux_fields, flux_layout
+from smalti.families.records.flux import BACKBONE, SCHNELL, flux_fields, flux_layout
 from smalti.families.transformer import transformer_part
 from smalti.models.chroma import chroma_graph, chroma_modulation_graph
 from smalti.models.config import FLUX_VAE, ModelConfig
@@ -76,7 +75,6 @@ CHROMA = ModelFamily(
     autoencoder=KL,
     vae=FLUX_VAE,
     prediction="flow",
-    defaults=always(Defaults(size=1024, steps=26, guidance=4.0, sampler="euler",
-                             noise="trailing")),
+    defaults=always(replace(SCHNELL, steps=26, guidance=4.0)),
     published=(CHROMA_1,),
 )

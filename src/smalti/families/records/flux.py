@@ -42,7 +42,10 @@ INDEX_SHARE, PLACE_SHARE = 1 / 8, 7 / 16
 TOKENS_SCHNELL, TOKENS_DEV = 256, 512
 """Of every prompt, which is filled up to so many."""
 
-SCHNELL = Defaults(size=1024, steps=4, guidance=1.0, sampler="euler", noise="trailing")
+SCHNELL = Defaults(size=1024, steps=4, guidance=1.0, sampler="euler", noise="trailing",
+                   areas=(0.1, 2.0))
+"""The areas are those that the authors name: 0.1 to 2 megapixels."""
+
 DEV = replace(SCHNELL, flow_shift=None, steps=20)
 """Of models that are told the strength of guidance; others are distilled to few steps."""
 

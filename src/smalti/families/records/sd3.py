@@ -147,6 +147,6 @@ SD3 = ModelFamily(
     vae=SD3_VAE,
     prediction="flow",
     defaults=always(Defaults(size=1024, steps=28, guidance=4.5, sampler="euler", noise="simple",
-                             flow_shift=3.0)),
+                             flow_shift=3.0, areas=(0.25, 2.0))),
     published=(SD3_MEDIUM, SD35_MEDIUM, SD35_LARGE),
 )

@@ -1,0 +1,54 @@
+"""A model knows the sizes that it was made for, and says where pictures do not hold together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import tiny_families as tiny
+
+from smalti import Pipeline
+from smalti.diffusion.fit import size_warnings
+from smalti.models.config import SD15
+
+SHIPPED = replace(SD15, default_width=128, default_height=128)
+
+
+def test_the_shipped_model_says_that_it_makes_small_pictures() -> None:
+    pipe = Pipeline.load(threads=1)
+    (warning,) = pipe("a red apple", steps=1, width=256, height=256).warnings
+    assert "made for pictures of 128x128; one of 256x256 has 4 times their area" in warning
+    assert "smalti upscale" in warning
+    (warning,) = pipe("a red apple", steps=1, hires=2).warnings
+    assert "a second pass of 256x256 has 4 times their area" in warning
+    assert not pipe("a red apple", steps=1).warnings
+    assert not pipe("a red apple", steps=1, width=128, height=160).warnings
+
+
+@pytest.mark.parametrize(("size", "larger", "said"), [
+    ((512, 512), None, []), ((512, 768), None, []), ((640, 640), None, []), ((384, 384), None, []),
+    ((1024, 1024), None, ["4 times"]), ((256, 256), None, ["0.25 times"]),
+    ((512, 512), (1024, 1024), []), ((512, 512), (1536, 1536), ["9 times"]),
+    ((1024, 1024), (1280, 1280), ["4 times", "6.2 times"])])
+def test_sizes_of_a_published_model(size: tuple[int, int], larger: tuple[int, int] | None,
+                                    said: list[str]) -> None:
+    found = list(size_warnings(SD15, *size, larger))
+    assert len(found) == len(said)
+    for text, share in zip(found, said, strict=True):
+        assert f"has {share} their area" in text
+
+
+def test_a_second_pass_serves_models_that_were_trained_on_large_pictures() -> None:
+    assert not list(size_warnings(SD15, 512, 512, (1024, 1024)))
+    (said,) = size_warnings(SHIPPED, 128, 128, (256, 256))
+    assert "enlarge the picture with a network instead (smalti upscale)" in said
+
+
+@pytest.mark.parametrize(("family", "low", "high"), [
+    ("flux", 384, 1408), ("chroma", 384, 1408), ("sd3", 512, 1408), ("sdxl", 768, 1408)])
+def test_families_were_made_for_different_ranges(family: str, low: int, high: int) -> None:
+    config = replace(tiny.FAMILIES[family], default_width=1024, default_height=1024)
+    for side in (low, 1024, high):
+        assert not list(size_warnings(config, side, side))
+    assert len(list(size_warnings(config, 1536, 1536))) == 1
+    assert len(list(size_warnings(config, 256, 256))) == 1
