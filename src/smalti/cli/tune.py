@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -142,13 +141,14 @@ def table(tuner: Tuner, top: int) -> str:
 
 
 def changes(row: Row) -> str:
-    """The fields in which the best schedule differs from the one before."""
+    """The decisions in which the best schedule differs from the one before."""
     from smalti.schedule import parse
+    from smalti.schedule.decisions import decisions
 
-    before, best = parse(row.schedule), parse(row.best)
-    return ", ".join(f"{field.name} {getattr(before, field.name)} to {getattr(best, field.name)}"
-                     for field in fields(best)
-                     if getattr(before, field.name) != getattr(best, field.name))
+    before, best = decisions(parse(row.schedule)), decisions(parse(row.best))
+    return ", ".join(f"{name} {before.get(name, '-')} to {best.get(name, '-')}"
+                     for name in dict.fromkeys([*before, *best])
+                     if before.get(name) != best.get(name))
 
 
 def programs_of(model: str, part: str | None, size: str | None, shapes: Shapes, precision: str,

@@ -6,7 +6,6 @@ counts with its fastest run. All of it takes seconds, so sizes and spaces are sm
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,6 +22,7 @@ from smalti.runtime.devices import modelled
 from smalti.runtime.program import NativeProgram
 from smalti.runtime.tuner import limits_of, thinned
 from smalti.schedule import Schedule, parse
+from smalti.schedule.decisions import numbered
 from smalti.schedule.space import space
 
 CANDIDATES_MAX = 96
@@ -73,15 +73,15 @@ def on_this_cpu(m: int, n: int, k: int, threads: int = 1,
 
 
 def space_of(members: Sequence[Schedule]) -> Space:
-    """Schedules of one kind as a space: the fields in which they differ.
+    """Schedules of one kind as a space: the decisions in which they differ.
 
     >>> from smalti.schedule import MapSchedule
     >>> space_of([MapSchedule(8, 2), MapSchedule(4, 2)]).candidates.tolist()
     [[8], [4]]
     """
-    rows = [dataclasses.asdict(member) for member in members]
+    rows = numbered(members)
     differing = [name for name, value in rows[0].items()
                  if any(row[name] != value for row in rows)]
     fields = differing or list(rows[0])[:1]
     return Space("cpu", tuple(fields),
-                 np.array([[int(row[name]) for name in fields] for row in rows]))
+                 np.array([[row[name] for name in fields] for row in rows]))

@@ -27,6 +27,8 @@ from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES
 
 ELEMENTS_MIN = 1 << 14
+"""Elements of a value, 64 KiB of f32, from which on fewer bytes save time: smaller ones stay in the
+caches anyway."""
 WIDENING = ("contraction", "depthwise", "map")
 """Forms of kernels that read f16 wherever they read."""
 

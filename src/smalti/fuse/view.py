@@ -120,6 +120,7 @@ def stored(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 FEW_CHANNELS = 4
+"""Channels of an image up to which an input stays as it comes: pictures have 3 or 4, latents 4."""
 
 
 def given(shape: Sequence[int]) -> tuple[int, ...]:

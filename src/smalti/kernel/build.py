@@ -28,6 +28,7 @@ LOWEST = -1e30
 TOTAL_MIN = 2.0 ** -60
 """Where all scores of a row are masked, their weights stay far below; else they sum up to 1."""
 MASK_SLACK = 64
+"""Elements behind a mask that kernels may read: the widest group of queries, 4 vectors of 16."""
 
 
 @dataclass(frozen=True)

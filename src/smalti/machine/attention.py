@@ -28,7 +28,9 @@ from smalti.machine.product import BUSY_SHARE
 QUERIES = ((64, 2), (128, 1))
 """Queries of a tile, and tiles that a unit holds at a time."""
 KEYS = 64
+"""Keys of a block, as those of FlashAttention: a guess of what a vendor's kernel takes."""
 HEAD_MULTIPLE = 32
+"""Channels of a head are padded to a multiple of it: steps of matrix units."""
 EXPONENTIALS_PER_CLOCK = 16
 """Of one unit; the same on every NVIDIA GPU from Volta to Blackwell."""
 

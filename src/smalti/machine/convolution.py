@@ -23,6 +23,7 @@ ALGORITHMS = ("implicit_gemm", "winograd", "winograd_nonfused", "fft")
 FIELDS = ("n", "channels", "height", "width", "filters", "kernel_height", "kernel_width",
           "out_height", "out_width", "groups")
 FFT_TILE = 32
+"""Edge of the tiles that a convolution by Fourier transforms is cut into, as cuDNN's are."""
 
 
 def traffic(dtype: str, sizes: Sizes) -> np.ndarray:

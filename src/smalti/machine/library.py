@@ -31,9 +31,11 @@ CORE_CACHE_BYTES_PER_CLOCK = 64.0
 LAST_CACHE_BYTES_PER_CLOCK = 25.0
 """What a core of a CPU reads from the last cache in a clock."""
 BARRIER_SECONDS = 2e-6
+"""Between kernels of a CPU: a barrier of all threads."""
 PAIRS = ("zen4", "zen5", "sapphirerapids")
 """CPUs that multiply pairs of bf16 in vectors."""
 REGISTERS_KIB, SHARED_KIB, L1_KIB, THREADS, BLOCKS, WAVE = 256, 64, 32, 1536, 16, 32
+"""Of a unit of a GPU: its memories, threads and work-groups it holds, and threads of a wave."""
 
 
 class LibraryLine:

@@ -32,11 +32,13 @@ from smalti.machine.family import (
 )
 
 STEP_BYTES = 128
+"""Of a row of operands in a step along k: a cache line."""
 STAGES = 3
 """Steps whose operands a tile holds in shared memory."""
 ACCUMULATOR_SHARE = 1.5
 """Registers of a tile over those of its sums."""
 RESIDENT_MAX = 8
+"""Tiles that a unit holds at a time, at most: a guess."""
 CACHE_AHEAD = 1.5
 """What a unit reads from the caches in a clock over what it reads from memory."""
 BUSY_SHARE = 0.5
@@ -59,7 +61,9 @@ class Tiles(NamedTuple):
 
 SHAPES = ((16, 64), (32, 32), (32, 64), (64, 32), (64, 64), (64, 128), (128, 64), (128, 128),
           (64, 256), (128, 256), (256, 128), (256, 256))
+"""Rows and columns of the tiles that vendors' libraries have kernels for."""
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Into how many parts they cut k."""
 TILES = Tiles(*np.array([(m, n, parts) for m, n in SHAPES for parts in PARTS]).T)
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 SAMPLES_MIN = 20
+"""With fewer measurements nothing is corrected: a guess."""
 REACHES = (1.0, 2.0, 4.0, 8.0)
 """Distances, in standard deviations of the samples' features, over which problems are alike."""
 NOISES = (0.1, 0.3, 1.0, 3.0)

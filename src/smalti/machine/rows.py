@@ -31,9 +31,11 @@ PASSES = {
 REDUCING = ("softmax", "layer_normalization", "rms_normalization")
 FLOPS = {"softmax": 5, "layer_normalization": 7, "rms_normalization": 4, "gelu": 8, "tanh": 6}
 BLOCK_ELEMENTS = 1024
+"""Elements that a work-group computes: a guess of what a vendor's kernel takes."""
 HELD = 0.8
 """Share of a cache that one kernel's bytes may take and still be found there."""
 RESIDENT_ROWS = 8
+"""Rows, one a work-group, that a unit computes at a time: a guess."""
 
 
 def rows(device: Device, dtype: str, constants: Constants, sizes: Sizes) -> Timing:

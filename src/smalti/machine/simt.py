@@ -22,13 +22,21 @@ from smalti.machine.device import Device
 from smalti.machine.family import waves
 
 WARP = 32
+"""Threads that run in step, of NVIDIA's GPUs."""
 BANKS = 32
+"""Banks of shared memory, each of one word a clock."""
 ISSUED_PER_CLOCK = 4
+"""Instructions of a multiprocessor in a clock, one for each of its schedulers."""
 WORD = 4
+"""Bytes of an f32."""
 VECTOR_BYTES = 16
+"""The most that one load of a thread brings."""
 LINE = 128
+"""Bytes of a cache line."""
 L1_BYTES_PER_CLOCK = 64
+"""What the first cache gives in a clock: a guess, which the constant "l1" scales."""
 THREAD_REGISTERS = 255
+"""The most registers of a thread; more are spilled."""
 
 CONSTANTS = {
     "wavefront": 1.64,   # clocks of shared memory for a conflict-free part of a load

@@ -34,6 +34,7 @@ from smalti.schedule.merge import access, crossed, map_axes, reduction_axes, sto
 from smalti.schedule.space_group import UNITS, GroupWork, best_matrix, matrix_subgroup, schedules
 
 SIZE = 256
+"""Invocations of a work-group, at most: every device runs as many."""
 SUMS, SUMS_AND_QUERIES = 3 / 8, 3 / 4
 """Of the registers of an invocation of an attention in the matrix unit."""
 QUERY_INVOCATIONS = 128
@@ -42,6 +43,7 @@ STAGED = 80
 """Channels of keys and values that an attention stages at once."""
 REGISTERS_OF_MOST = GroupLimits().registers
 GROUPS_PER_UNIT = 4
+"""Work-groups that a unit should have, so that one computes while others wait: a guess."""
 TILE = 32
 """Of maps whose operands lie across their results: a line of memory or two, in both directions."""
 NEXT = 32

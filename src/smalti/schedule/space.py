@@ -36,9 +36,14 @@ DECISIONS = ("micro", "tile", "panels", "chunk")
 TILE_CACHES = 2
 """Second-level caches that a staged patch and its sums may fill."""
 BLOCKS = (16, 24, 32, 48, 64, 96, 128)
+"""Blocks of Winograd's algorithm in a tile."""
 PIXELS = (14, 28, 42, 56, 84, 112, 128, 168, 256, 512, 1024)
+"""Pixels in a tile of a direct contraction: powers of 2, and multiples of 14, the rows of a
+register tile of AVX-512."""
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Into how many equal parts an extent is cut."""
 GRAINS = (1 / 8, 1 / 4, 1 / 2, 2, 4, 8)
+"""Grains over the one that `choose` takes."""
 
 
 def space(kernel: Kernel, limits: Limits, first: Schedule,

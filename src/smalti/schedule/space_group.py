@@ -21,14 +21,22 @@ from smalti.schedule.merge import Extents, contraction_extents, weights_batched,
 UNITS = 32
 """Compute units of a device that does not tell how many it has."""
 TILES, MATRIX_TILES = (16, 32, 64, 128), (16, 32, 64, 128, 256)
+"""Rows and columns of the tile of a work-group, without matrix units and with them."""
 BLOCKS = ((8, 8), (4, 8), (8, 4), (4, 4), (2, 4), (1, 4))
+"""Rows and columns of the register tile of an invocation."""
 MATRIX_BLOCKS = ((64, 64), (64, 32), (32, 64), (32, 32), (16, 32), (32, 16), (16, 16))
+"""Rows and columns of the sums of a subgroup of matrix units."""
 INVOCATIONS = (32, 256)
+"""Invocations of a work-group, at least and at most: a subgroup, and what every device runs."""
 SUMS_MAX = 64
 """Of an invocation: with more, registers are spilled."""
 SPLITS = (2, 4, 8, 16)
+"""Into how many parts the channels of a sum are split, each of its own work-group (split-K)."""
 DIRECT_ROWS, DIRECT_ROWS_MAX = (1, 2, 4, 8), 16
+"""Rows of the register tile of a product that stages nothing, and of a matrix for which that is
+tried."""
 WAYS = (8, 16, 32)
+"""Invocations of a work-group that share a sum of such a product."""
 SIMPLE = {"add", "sub", "mul", "div", "max", "min", "neg", "abs", "relu"}
 
 FACTORS_A_CLOCK, MATRIX_A_CLOCK = 128, 1024
@@ -38,6 +46,7 @@ SHARED_A_CLOCK, CACHE_A_CLOCK, MEMORY_A_CLOCK = 128, 32, 8
 FULL = 128
 """Invocations that a unit has to have in order to be busy."""
 ISSUED_FOR_A_VECTOR, ISSUED_FOR_A_FUNCTION = 12, 14
+"""Instructions of an invocation to stage a vector, and those of a function of the prologue."""
 REGISTERS, REGISTERS_BESIDE, SHARED_OF_A_UNIT = 1 << 16, 40, 2
 """Registers of a unit, those of an invocation beside what it multiplies and stages, and the shared
 memory of a unit over what a work-group may have."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from types import MappingProxyType
 
 import numpy as np
 
-from smalti.schedule import Algorithm, InPlace, Planar, Schedule, Winograd
+from smalti.schedule import Schedule
+from smalti.schedule.decisions import decisions, numbered
 from smalti.tune.search import proposals
 
 NONE: Mapping[int, float] = MappingProxyType({})
@@ -92,30 +92,14 @@ class Contest:
 
 
 def features(candidates: Sequence[Schedule]) -> np.ndarray:
-    """Numbers that are near for schedules that are alike: logarithms of sizes, [schedule, field].
+    """Numbers that are near for schedules that are alike: of sizes the logarithms, [schedule,
+    decision].
 
     >>> from smalti.schedule import MomentsSchedule
     >>> features([MomentsSchedule(8, 1), MomentsSchedule(2, 4)]).tolist()
     [[3.0, 0.0], [1.0, 2.0]]
     """
-    return np.array([[number for field in fields(schedule)
-                      for number in _numbers(getattr(schedule, field.name))]
-                     for schedule in candidates])
-
-
-def _numbers(value: int | bool | str | Algorithm) -> list[float]:
-    """The numbers of one field: as many for each algorithm of a contraction, 0 for what one lacks.
-
-    >>> _numbers(8), _numbers(InPlace()), len(_numbers(Winograd(4)))
-    ([3.0], [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], 8)
-    """
-    if not isinstance(value, Algorithm):
-        return [_number(value)]
-    kinds = [float(isinstance(value, kind)) for kind in (InPlace, Planar, Winograd)]
-    return kinds + [_number(getattr(value, field.name, 0)) for field in fields(Winograd)]
-
-
-def _number(value: int | bool | str) -> float:
-    if isinstance(value, str):
-        return float(len(value))
-    return float(value) if isinstance(value, bool) or value < 1 else math.log2(value)
+    sizes = {name for schedule in candidates for name, value in decisions(schedule).items()
+             if type(value) is int}
+    return np.array([[math.log2(value) if name in sizes and value else float(value)
+                      for name, value in row.items()] for row in numbered(candidates)])

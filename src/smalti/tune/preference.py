@@ -20,6 +20,7 @@ expects 3 to 10 % of, as much turns out slower as faster."""
 DECISIONS = ("panels", "chunk")
 """Those that the model may make: of its tiles of pixels too many are slower."""
 ROUNDS = 2
+"""How often each decision is made anew, with the others as they are by then."""
 WINDOW_DECISIONS = ("panels",)
 """The same for windows: the layout of packed weights of a direct sum goes by chunks, and a program
 for another shape is to share them; for winograd the chunks of the rules were as good."""

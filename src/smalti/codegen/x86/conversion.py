@@ -11,6 +11,7 @@ from smalti.kernel.form import ELEMENT_BYTES
 BLOCK = 4096
 """Elements that a tile converts."""
 UNROLL = 4
+"""Vectors of a turn of its loop: a guess, as it waits for memory anyway."""
 
 
 def lower_conversion(source: str, target: str, level: FeatureLevel) -> Code:

@@ -43,13 +43,20 @@ from smalti.errors import DeviceError
 HOME_BYTES = 32  # Win64: room that a caller leaves for the four register arguments
 SLOTS = ("context", "thread", "launch", "left", "scratch", "stamp", "seen")
 XMM_BYTES = 16
+"""Bytes of each vector register that the Win64 convention wants kept."""
 STAMP_BYTES = 8
+"""Bytes of a time stamp (`rdtsc`) in the table of times."""
 
 FUTEX = 202
+"""The number of the system call `futex` of Linux on x86-64."""
 FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE = 128, 129
+"""What `futex` is asked to do, as linux/futex.h numbers it."""
 ALL_SLEEPERS = 2**31 - 1
+"""How many threads `futex` wakes at most: the largest number it takes."""
 ULOCK_COMPARE_AND_WAIT, ULOCK_WAKE_ALL = 1, 0x100
+"""What `__ulock_wait` and `__ulock_wake` of macOS are asked to do, as XNU's sys/ulock.h has it."""
 FOREVER = 2**32 - 1
+"""INFINITE of Windows: how long `WaitOnAddress` waits at most."""
 
 
 @dataclass(frozen=True)

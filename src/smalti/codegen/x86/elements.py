@@ -16,6 +16,7 @@ from smalti.graph.operation import HALVES
 NEAREST = 0
 """The rounding of `vcvtps2ph`: ties to even."""
 INFINITY = 0x7F800000
+"""The bits of an infinite f32; those of a NaN are more."""
 QUIET = 0x00400000
 """The bit that makes any NaN one that survives losing its lower half."""
 

@@ -19,6 +19,8 @@ from smalti.errors import VerificationError
 Use = tuple[Sequence[Register], Sequence[Register]]
 """Registers that a line reads, and those it writes."""
 CARRIERS = {"g": 3, "v": 4, "k": 0}
+"""Registers of each kind that are set aside, where any is spilled, to carry spilled ones into and
+out of an instruction: as many as one instruction has operands."""
 
 
 def allocate(lines: Sequence[CodeLine], loops: Sequence[tuple[Label, Label]], level: FeatureLevel,

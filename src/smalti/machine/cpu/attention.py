@@ -12,8 +12,7 @@ from smalti.schedule.schedule import AttentionSchedule
 
 WEIGHED = Cost(1, 5)
 """Of a vector of scores beside its exponential."""
-EXPONENTIAL = 4.0
-EXPONENTIAL_PAIRS = 3.0
+EXPONENTIAL, EXPONENTIAL_PAIRS = 4.0, 3.0
 """Clocks of two to the power of a vector: a polynomial of five terms, of three in bf16."""
 TURNED = 6.0
 """Vectors touched to turn one of queries or of results."""

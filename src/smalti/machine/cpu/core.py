@@ -11,7 +11,7 @@ PAIRS = "bf16"
 REACH = "reach"
 """The constant that is the share of the memory's bandwidth that one core reaches alone."""
 STORE_SHARE = 0.5
-"""Vectors stored over those loaded in a clock."""
+"""Vectors stored over those loaded in a clock: of CPUs with two loads and one store."""
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,12 @@ from smalti.machine.descent import Constants, descend
 BOUND = 3.0
 """A constant stays within this factor of its usual value."""
 OVERLAP_BOUND = 2.0
+"""The same of "overlap", an exponent."""
 PULL = 0.02
 """Weight of a squared logarithm of a constant over its usual value, beside the mean error: what a
 few small kernels ask for should not move what large ones rest on."""
 FOLDS = 4
+"""Parts of the samples, each left out once to judge what the others give."""
 GAIN_MIN = 0.15
 """Share of the error at samples left out that has to go for the constants to be changed."""
 

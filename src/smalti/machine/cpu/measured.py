@@ -17,6 +17,7 @@ FAMILY = "cpu"
 """Under this name a calibrated device holds constants."""
 RATES = ("clock", "f32", "bf16", "l2", "l3", "memory", "reach", "launch")
 MOST = 1e18
+"""A rate above this, a million times those of today, is refused as senseless."""
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,11 @@ from smalti.machine.cpu.core import Core
 ARENA = "arena"
 """The space in which values follow one another."""
 BLOCK_BYTES = 1 << 16
+"""The arena is followed in blocks of so many bytes: a guess between exactness and time."""
 USED_SHARE = 0.8
 """Share of a cache in which a program finds its own values."""
 FAR = 1e30
+"""Bytes touched since, of what was never touched: more than any cache."""
 
 Place = tuple[Hashable, int]
 """A space, and the first byte in it. All spaces but the arena hold one value each."""

@@ -1,0 +1,47 @@
+"""The decisions of a schedule one by one: what a search tells candidates apart by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+
+from smalti.schedule.group import GroupSchedule
+from smalti.schedule.schedule import Schedule
+
+
+def decisions(schedule: Schedule | GroupSchedule) -> dict[str, int | bool | str]:
+    """The fields of a schedule by name. Of a field that is a record itself, as a contraction's
+    algorithm is, the record's name, and then its fields.
+
+    >>> from smalti.schedule import ContractionSchedule, Winograd
+    >>> found = decisions(ContractionSchedule(1, 8, 16, 2, 64, 14, 2, algorithm=Winograd(4)))
+    >>> found["tile_y"], found["algorithm"], found["size"], found["transformed"]
+    (8, 'Winograd', 4, 'binding')
+    """
+    found: dict[str, int | bool | str] = {}
+    for field in fields(schedule):
+        value = getattr(schedule, field.name)
+        if is_dataclass(value):
+            found[field.name] = type(value).__name__
+            found |= {inner.name: getattr(value, inner.name) for inner in fields(value)}
+        else:
+            found[field.name] = value
+    return found
+
+
+def numbered(schedules: Sequence[Schedule | GroupSchedule]) -> list[dict[str, int]]:
+    """The decisions of schedules of one kind as whole numbers, all with the same names: words by
+    their place in the alphabet of those that occur, 0 for what a schedule does not decide.
+
+    >>> from smalti.schedule import ContractionSchedule, InPlace, Winograd
+    >>> one = ContractionSchedule(1, 8, 16, 2, 64, 14, 2, algorithm=InPlace())
+    >>> other = ContractionSchedule(1, 8, 16, 2, 64, 14, 2, algorithm=Winograd(4))
+    >>> [(found["algorithm"], found["size"]) for found in numbered([one, other])]
+    [(0, 0), (1, 4)]
+    """
+    rows = [decisions(schedule) for schedule in schedules]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    words = {name: sorted({row[name] for row in rows if isinstance(row.get(name), str)})
+             for name in names}
+    return [{name: words[name].index(row[name]) if isinstance(row.get(name), str)
+             else int(row.get(name, 0)) for name in names} for row in rows]
