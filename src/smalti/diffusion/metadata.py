@@ -80,7 +80,8 @@ def text_in(path: str | Path) -> str:
             made_by = "; it holds the graph of ComfyUI, which is not read" * (
                 "workflow" in picture.info or "prompt" in picture.info)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise InputError(f"{path} cannot be read as a picture: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} cannot be read as a picture: {why}") from None
     if not isinstance(text, str) or not text:
         raise InputError(f"{path} carries no settings{made_by}; expected a picture with a "
                          f"`{PNG_KEY}` text, as Smalti, A1111 and others write it")
