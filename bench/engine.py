@@ -14,8 +14,8 @@ from smalti.benchmark.table import Row
 from smalti.benchmark.turns import in_fresh_process
 from smalti.checkpoint import Checkpoint, load
 from smalti.diffusion.submodels import Submodels
+from smalti.runtime.cpu.memory import anonymous
 from smalti.runtime.engine import load as load_engine
-from smalti.runtime.memory import anonymous
 
 BEYOND_SECONDS_MAX = 0.5
 SHAPE_SECONDS_MAX = 3.0

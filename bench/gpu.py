@@ -28,8 +28,10 @@ from smalti.benchmark.suite import CASES, Case, normal
 from smalti.benchmark.table import Row, duration
 from smalti.compiler.passes import compiled
 from smalti.graph import Graph
-from smalti.runtime.choice import opened
-from smalti.runtime.device_compiler import recipe_for
+from smalti.runtime.gpu.compilation import recipe_for
+from smalti.runtime.gpu.interface import Gpu
+from smalti.runtime.vulkan import driver as vulkan
+from smalti.runtime.webgpu import driver as webgpu
 
 WORKS = ("matmul", "unet", "decode", "compile")
 COMPILE_SECONDS_MAX = 10.0
@@ -103,6 +105,11 @@ def row(work: str, title: str, found: Time, peer: float | None) -> Row:
     bound, over = OVER_TORCH[work], seconds / peer
     return Row(title, f"<= {bound:g} x torch", f"{over:.2f} x ({said}; torch {duration(peer)})",
                over <= bound)
+
+
+def opened(device: str) -> Gpu:
+    """The GPU of this id."""
+    return (vulkan if device.startswith("vulkan") else webgpu).opened(device)
 
 
 def compile_row(case: Case, device: str, precision: str) -> Row:

@@ -26,7 +26,7 @@ from smalti.fuse import Region
 from smalti.graph import Graph
 from smalti.graph.operation import DTYPES
 from smalti.kernel.form import Kernel
-from smalti.runtime.gpu import Buffer, Dispatch, Gpu
+from smalti.runtime.gpu.interface import Buffer, Dispatch, Gpu
 from smalti.runtime.vulkan import VulkanGpu, adapters
 from smalti.schedule.group import GroupContraction, GroupLimits
 from smalti.schedule.space_group import GroupWork, schedules

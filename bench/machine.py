@@ -37,9 +37,11 @@ from smalti.machine.estimate import places, timed_all
 from smalti.machine.family import Family, Sizes
 from smalti.machine.fitted import Fitted
 from smalti.machine.residual import learned
-from smalti.runtime.alternative import Alternative
-from smalti.runtime.compilation import compile_graph, recipe_of
-from smalti.runtime.devices import best_level, calibration, cpu, modelled
+from smalti.runtime.compilation import compile_graph
+from smalti.runtime.cpu.adapter import best_level, cpu
+from smalti.runtime.cpu.alternative import Alternative
+from smalti.runtime.cpu.compilation import recipe_of
+from smalti.runtime.cpu.model import calibration, modelled
 from smalti.runtime.sources import Read
 from smalti.runtime.tuner import Tuner
 from smalti.schedule.choose import WINOGRAD_MAX

@@ -22,7 +22,7 @@ import numpy as np
 from smalti.benchmark.weights import seeded
 from smalti.models import SD15, unet_graph
 from smalti.runtime import compile_graph
-from smalti.runtime.program import NativeProgram
+from smalti.runtime.cpu.program import NativeProgram
 from smalti.runtime.supervisor import Supervisor
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from smalti.benchmark.table import Row, duration, show
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.form import GroupProgram
-from smalti.runtime.gpu import Dispatch, Gpu
+from smalti.runtime.gpu.interface import Dispatch, Gpu
 from smalti.runtime.vulkan import VulkanGpu, adapters
 
 LAUNCHES, ELEMENTS = 1000, 64

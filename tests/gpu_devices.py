@@ -11,7 +11,7 @@ import pytest
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.form import GroupProgram
 from smalti.errors import DeviceError
-from smalti.runtime.gpu import Buffer, Dispatch, Gpu, Pipeline
+from smalti.runtime.gpu.interface import Buffer, Dispatch, Gpu, Pipeline
 from smalti.runtime.vulkan import Adapter, VulkanGpu, adapters
 
 

@@ -11,7 +11,7 @@ from smalti.codegen.gpu import run
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.functions import FUNCTIONS
 from smalti.graph import OPERATIONS
-from smalti.runtime.gpu import Gpu
+from smalti.runtime.gpu.interface import Gpu
 
 LARGEST, SMALLEST, DENORMAL = 3.4028235e38, 1.1754944e-38, 1e-45
 _erf = np.vectorize(math.erf, otypes=[np.float64])

@@ -21,7 +21,7 @@ from smalti.fuse import Region, partition
 from smalti.graph import Graph
 from smalti.kernel import interpreter
 from smalti.kernel.form import ELEMENT_BYTES, Buffer, Kernel
-from smalti.runtime.gpu import Gpu
+from smalti.runtime.gpu.interface import Gpu
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupLimits, GroupSchedule
 

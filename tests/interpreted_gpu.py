@@ -13,8 +13,8 @@ from smalti.codegen.gpu.target import group_target
 from smalti.codegen.gpu.text import parse, show
 from smalti.codegen.shader import Shader
 from smalti.graph.operation import DTYPES
-from smalti.runtime import gpu
-from smalti.runtime.devices import Device
+from smalti.runtime.device import Device
+from smalti.runtime.gpu import interface as gpu
 from smalti.schedule.group import GroupLimits
 
 LIMITS = GroupLimits(shared_bytes=32 << 10, invocations=256, subgroup_min=8, subgroup_max=8,

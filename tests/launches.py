@@ -9,7 +9,7 @@ import numpy as np
 from smalti.codegen.gpu.form import GroupProgram
 from smalti.codegen.gpu.interpreter import run
 from smalti.codegen.gpu.memory import STORED_DTYPES
-from smalti.runtime.gpu import Dispatch, Gpu
+from smalti.runtime.gpu.interface import Dispatch, Gpu
 
 APART = 16
 """Bytes: where the widest access may begin."""

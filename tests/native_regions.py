@@ -24,9 +24,9 @@ from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES
 from smalti.kernel.form import Kernel
 from smalti.kernel.interpreter import as_stored
-from smalti.runtime.devices import available_levels
-from smalti.runtime.executable import Executable
-from smalti.runtime.threads import call, context, driver_entry
+from smalti.runtime.cpu.adapter import available_levels
+from smalti.runtime.cpu.executable import Executable
+from smalti.runtime.cpu.threads import call, context, driver_entry
 from smalti.schedule import Limits, Schedule, choose
 
 Arrays = dict[str, np.ndarray]

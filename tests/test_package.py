@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import smalti
-from smalti.runtime.devices import cpu
+from smalti.runtime.cpu.adapter import cpu
 
 PACKAGES = [module.name for module in pkgutil.walk_packages(smalti.__path__, "smalti.")
             if module.ispkg]

@@ -160,12 +160,6 @@ CIRCLES = (
     {"graph.graph", "graph.text"},
     {"kernel.form", "kernel.text"},
     {"machine", "machine.detection", "machine.library"},
-    {"runtime.choice", "runtime.compilation", "runtime.device_compiler", "runtime.device_program",
-     "runtime.engine", "runtime.interface", "runtime.program", "runtime.reference"},
-    {"runtime.devices", "runtime.gpu", "runtime.vulkan", "runtime.vulkan.gpu",
-     "runtime.vulkan.memory", "runtime.vulkan.pipelines", "runtime.vulkan.recording",
-     "runtime.vulkan.transfers", "runtime.webgpu", "runtime.webgpu.gpu",
-     "runtime.webgpu.recording"},
 )
 
 

@@ -7,7 +7,7 @@ from native_regions import arrays_for, relative_error
 from smalti.compiler.module import HostCall
 from smalti.graph import Graph, evaluate
 from smalti.runtime.compilation import compile_graph
-from smalti.runtime.program import NativeProgram
+from smalti.runtime.cpu.program import NativeProgram
 
 
 def check_program(graph: Graph, error_max: float = 1e-5) -> NativeProgram:

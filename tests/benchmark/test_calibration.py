@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from smalti.benchmark import calibration, probes
+from smalti.benchmark import calibration
 from smalti.codegen.x86.instructions import level
 from smalti.machine.cpu import CpuCalibration
-from smalti.runtime.devices import best_level
+from smalti.runtime.cpu import probes
+from smalti.runtime.cpu.adapter import best_level
 
 TARGET = best_level() or ""
 LEVEL = level(TARGET) if TARGET else None

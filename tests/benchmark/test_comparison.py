@@ -20,7 +20,7 @@ from smalti.benchmark.comparison import (
 )
 from smalti.benchmark.engines import PEERS
 from smalti.errors import InputError
-from smalti.runtime.devices import Device
+from smalti.runtime.device import Device
 
 FINE = Agreement(1e-6, None)
 CASE = replace(TINY_CASES["clip_l"], bounds={"f32": 0.9})

@@ -25,8 +25,9 @@ from smalti.benchmark.roofline import Roofline, measure, published
 from smalti.errors import DeviceError
 from smalti.graph import Graph
 from smalti.runtime import compile_graph
-from smalti.runtime.device_compiler import compile_for
-from smalti.runtime.devices import Device, available_levels
+from smalti.runtime.cpu.adapter import available_levels
+from smalti.runtime.device import Device
+from smalti.runtime.gpu.compilation import compile_for
 from smalti.runtime.reference import ReferenceProgram
 
 ROOFLINE = Roofline("2 threads", "f32", flops_per_second=100e9, bytes_per_second=10e9)

@@ -23,7 +23,7 @@ from smalti.cli.arrays import file_names, parse_shapes, read_inputs
 from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.runtime import engine_writer
-from smalti.runtime.compilation import recipe_of
+from smalti.runtime.cpu.compilation import recipe_of
 from smalti.runtime.engine_file import EngineFile
 from smalti.runtime.vulkan import Adapter
 
@@ -317,7 +317,7 @@ def test_ctrl_c_leaves_no_half_file(environment: dict[str, str], tmp_path: Path)
     code = ("import sys, time\n"
             "import smalti.runtime.engine_writer as e\n"
             "from smalti.graph import Graph\n"
-            "from smalti.runtime.compilation import recipe_of\n"
+            "from smalti.runtime.cpu.compilation import recipe_of\n"
             "g = Graph('g'); x = g.input('x', (1, 4))\n"
             "g.output('y', x * g.parameter('w', (4,)))\n"
             "class Slow(dict):\n"

@@ -10,7 +10,11 @@ import pytest
 from PIL import Image
 
 from smalti.cli.output import (
-    check_writable, output_paths, part_path, replace_file, write_png,
+    check_writable,
+    output_paths,
+    part_path,
+    replace_file,
+    write_png,
 )
 from smalti.errors import OutputError
 from smalti.runtime.container import replaced

@@ -12,7 +12,7 @@ from smalti.compiler.encode import HEADER, MAGIC, from_bytes, to_bytes
 from smalti.compiler.module import Module, Place, array_at
 from smalti.errors import InputError
 from smalti.graph import Graph
-from smalti.runtime.program import NativeProgram
+from smalti.runtime.cpu.program import NativeProgram
 
 
 @pytest.fixture(scope="module")

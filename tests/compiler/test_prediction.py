@@ -12,7 +12,7 @@ from smalti.graph import Graph
 from smalti.machine import cpu
 from smalti.machine.device import GUESSED, MEASURED
 from smalti.runtime.compilation import compile_graph
-from smalti.runtime.devices import calibration, calibration_path, modelled, modelled_code
+from smalti.runtime.cpu.model import calibration, calibration_path, modelled, modelled_code
 
 
 @pytest.fixture(autouse=True)

@@ -23,8 +23,8 @@ from smalti.errors import NumericsError
 from smalti.graph import Graph, Value, evaluate
 from smalti.models import vae_decoder_graph
 from smalti.models.config import VaeConfig
-from smalti.runtime.program import SCRATCH_ALIGNMENT, NativeProgram
-from smalti.runtime.table import Table
+from smalti.runtime.cpu.program import SCRATCH_ALIGNMENT, NativeProgram
+from smalti.runtime.cpu.recording import Table
 
 SMALL_VAE = VaeConfig(channels=8, block_channels=(8, 16, 16), res_blocks=1, z_channels=4,
                       norm_groups=4)

@@ -16,7 +16,7 @@ from smalti import Pipeline
 from smalti.benchmark.profile import seeded_inputs
 from smalti.errors import DeviceError, InputError
 from smalti.runtime import vulkan, webgpu
-from smalti.runtime.device_program import DeviceProgram
+from smalti.runtime.gpu.program import DeviceProgram
 
 LANGUAGES = {"vulkan:0": vulkan.adapters, "wgpu:0": webgpu.adapters}
 DECIBEL_MIN = 40.0

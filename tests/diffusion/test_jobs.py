@@ -19,8 +19,8 @@ from tiny_model import TINY
 from smalti import Pipeline, Step
 from smalti.diffusion import residents
 from smalti.diffusion.submodels import Submodels
-from smalti.runtime import streaming
-from smalti.runtime.program import NativeProgram
+from smalti.runtime.cpu import streaming
+from smalti.runtime.cpu.program import NativeProgram
 
 PAIRS = 20
 PICTURE = Image.linear_gradient("L").resize((16, 24)).convert("RGB")

@@ -15,7 +15,7 @@ from smalti.diffusion import decoding, residents, submodels
 from smalti.diffusion.decoding import decoded, in_tiles
 from smalti.diffusion.residents import Resident, Residents
 from smalti.errors import InputError
-from smalti.runtime import streaming
+from smalti.runtime.cpu import streaming
 
 PROMPT = "a red apple"
 

@@ -13,7 +13,7 @@ from tiny_model import TINY, write_model
 from smalti import Guide, Pipeline, Projected
 from smalti.diffusion import metadata
 from smalti.errors import CheckpointError, InputError, NumericsError
-from smalti.runtime.devices import available_levels
+from smalti.runtime.cpu.adapter import available_levels
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ from onnx.backend.test.case.node import collect_testcases
 
 from smalti.compiler.module import HostCall
 from smalti.errors import SmaltiError, UnsupportedError, UnsupportedNode
+from smalti.runtime.cpu.program import NativeProgram
 from smalti.runtime.models import compile_model
-from smalti.runtime.program import NativeProgram
 
 DOCUMENTED = Path(__file__).resolve().parents[2] / "docs" / "onnx.md"
 REFUSED = frozenset({

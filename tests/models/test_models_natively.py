@@ -27,7 +27,7 @@ from smalti.models import (
     vae_decoder_graph,
     vae_encoder_graph,
 )
-from smalti.runtime.program import NativeProgram
+from smalti.runtime.cpu.program import NativeProgram
 
 TINY_SDXL_UNET = replace(
     TINY_UNET, attention=(False, True), transformer_depth=(0, 2), head_dim=16, vector_dim=40,

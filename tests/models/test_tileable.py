@@ -16,7 +16,7 @@ from smalti.codegen.x86.lower import limits
 from smalti.errors import InputError
 from smalti.graph import Graph, evaluate, verify
 from smalti.models import tileable, unet_graph, vae_decoder_graph, vae_encoder_graph
-from smalti.runtime.program import NativeProgram
+from smalti.runtime.cpu.program import NativeProgram
 
 SMALL_VAE = replace(TINY_VAE, block_channels=(16, 32))
 MOVES = {"x": (0, 4), "y": (2, 0), "xy": (2, 4)}

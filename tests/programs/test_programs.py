@@ -22,8 +22,8 @@ from programs.stages import STAGES
 
 from smalti.graph import Graph, evaluate, parse
 from smalti.runtime import compile_graph
-from smalti.runtime.device_compiler import compile_for
-from smalti.runtime.devices import available_levels
+from smalti.runtime.cpu.adapter import available_levels
+from smalti.runtime.gpu.compilation import compile_for
 
 FOLDER = Path(__file__).parent
 MARK = "== "

@@ -23,7 +23,7 @@ from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES
 from smalti.models import vae_decoder_graph
 from smalti.runtime.compilation import compile_graph
-from smalti.runtime.program import NativeProgram
+from smalti.runtime.cpu.program import NativeProgram
 
 EXAMPLES = 40
 @pytest.fixture(autouse=True)

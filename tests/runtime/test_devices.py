@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from smalti.codegen.x86.instructions import LEVELS
 from smalti.errors import DeviceError, InputError
-from smalti.runtime.devices import (
-    Device,
-    absences,
-    available_levels,
-    best_level,
-    cpu,
-    devices,
-)
+from smalti.runtime.cpu import adapter
+from smalti.runtime.cpu.adapter import available_levels, best_level, cpu
+from smalti.runtime.device import Device
+from smalti.runtime.devices import absences, devices
+from smalti.runtime.vulkan import driver as vulkan
+from smalti.runtime.webgpu import driver as webgpu
 
-module = import_module("smalti.runtime.devices")  # the package has a function of that name
 CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -48,21 +44,21 @@ def test_gpus_come_after_the_cpu_or_it_is_said_why_not(monkeypatch: pytest.Monke
     def refuse() -> None:
         raise DeviceError("no driver is here")
 
-    monkeypatch.setattr("smalti.runtime.vulkan.adapters", refuse)
-    monkeypatch.setattr("smalti.runtime.webgpu.adapters", refuse)
-    module._vulkan.cache_clear()
-    module._webgpu.cache_clear()
+    monkeypatch.setattr("smalti.runtime.vulkan.driver.adapters", refuse)
+    monkeypatch.setattr("smalti.runtime.webgpu.driver.adapters", refuse)
+    vulkan.found.cache_clear()
+    webgpu.found.cache_clear()
     assert devices() == [cpu()]
     assert absences() == ["vulkan: no driver is here", "wgpu: no driver is here"]
-    module._vulkan.cache_clear()
-    module._webgpu.cache_clear()
+    vulkan.found.cache_clear()
+    webgpu.found.cache_clear()
 
 
 def test_features_are_those_that_the_system_lists() -> None:
     if not CPUINFO.exists():
         return
     flags = next(line for line in CPUINFO.read_text().splitlines() if line.startswith("flags"))
-    expected = {name for name in module.FEATURES if name in flags.split(":")[1].split()}
+    expected = {name for name in adapter.FEATURES if name in flags.split(":")[1].split()}
     assert set(cpu().features) == expected
 
 
@@ -70,7 +66,7 @@ def test_caches_are_plausible() -> None:
     device = cpu()
     assert 8 << 10 <= device.l1_bytes <= 1 << 20
     assert device.l1_bytes <= device.l2_bytes <= 1 << 28
-    system = module._caches_of_system()
+    system = adapter._caches_of_system()
     if system and device.features:
         assert {1: device.l1_bytes, 2: device.l2_bytes}.items() <= system.items()
 
@@ -88,7 +84,7 @@ def test_caches_of_an_intel_cpu() -> None:
     def cpuid(leaf: int, subleaf: int) -> dict[str, int]:
         return {4: answers[subleaf], 0: registers(0x1B), 0x80000000: registers(0x80000008)}[leaf]
 
-    assert dict(module._caches(cpuid)) == {1: 48 << 10, 2: 1280 << 10, 3: 12 << 20}
+    assert dict(adapter._caches(cpuid)) == {1: 48 << 10, 2: 1280 << 10, 3: 12 << 20}
 
 
 def test_wide_registers_count_only_when_the_system_saves_them() -> None:
@@ -96,10 +92,10 @@ def test_wide_registers_count_only_when_the_system_saves_them() -> None:
         return registers(7, *[0xFFFFFFFF] * 3) if (leaf, subleaf) == (0, 0) else registers(
             *[0xFFFFFFFF] * 4)
 
-    assert "avx2" not in module._features(cpuid, lambda: 0x02)
-    narrow = module._features(cpuid, lambda: 0x06)
+    assert "avx2" not in adapter._features(cpuid, lambda: 0x02)
+    narrow = adapter._features(cpuid, lambda: 0x06)
     assert "avx2" in narrow and "avx512f" not in narrow
-    assert "avx512_bf16" in module._features(cpuid, lambda: 0xE6)
+    assert "avx512_bf16" in adapter._features(cpuid, lambda: 0xE6)
 
 
 def test_a_level_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +111,7 @@ def test_a_level_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_level_that_the_cpu_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     small = Device("cpu", "Small CPU", "cpu", 1 << 30, ("avx2", "fma", "f16c"))
-    monkeypatch.setattr(module, "cpu", lambda: small)
+    monkeypatch.setattr(adapter, "cpu", lambda: small)
     monkeypatch.setenv("SMALTI_TARGET", "avx512")
     with pytest.raises(InputError, match="Small CPU lacks avx512bw.*available: avx2"):
         best_level()
@@ -126,10 +122,10 @@ def test_a_level_that_the_cpu_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_a_cpu_of_another_kind_has_no_level(monkeypatch: pytest.MonkeyPatch,
                                             fresh: None) -> None:
     monkeypatch.delenv("SMALTI_TARGET", raising=False)
-    monkeypatch.setattr(module.platform, "machine", lambda: "arm64")
+    monkeypatch.setattr(adapter.platform, "machine", lambda: "arm64")
     assert best_level() is None
     assert cpu().features == () and cpu().l1_bytes > 0
 
 
 def test_levels_need_only_features_that_are_looked_for() -> None:
-    assert all(entry.needs <= set(module.FEATURES) for entry in LEVELS.values())
+    assert all(entry.needs <= set(adapter.FEATURES) for entry in LEVELS.values())

@@ -23,9 +23,10 @@ from smalti.errors import CheckpointError, EngineError, InputError, OutputError
 from smalti.graph import Graph, evaluate, show
 from smalti.graph.quantised import FORMATS, quantised
 from smalti.runtime import engine, engine_writer, recipe
-from smalti.runtime.compilation import compile_graph, recipe_of
+from smalti.runtime.compilation import compile_graph
 from smalti.runtime.container import Container
-from smalti.runtime.devices import cpu
+from smalti.runtime.cpu.adapter import cpu
+from smalti.runtime.cpu.compilation import recipe_of
 from smalti.runtime.engine_file import EngineFile
 
 X = np.random.default_rng(0).standard_normal((2, 8, 6, 6), np.float32)

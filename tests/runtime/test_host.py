@@ -16,7 +16,7 @@ from smalti.graph import Graph, Value, evaluate
 from smalti.graph.operation import DTYPES, FLOATS, Type
 from smalti.rewrite.halves import widened
 from smalti.runtime.compilation import compile_graph
-from smalti.runtime.program import NativeProgram
+from smalti.runtime.cpu.program import NativeProgram
 
 Arrays = dict[str, np.ndarray]
 

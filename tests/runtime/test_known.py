@@ -13,7 +13,7 @@ from smalti.codegen.x86.lower import limits
 from smalti.fuse import partition
 from smalti.graph import Graph
 from smalti.runtime import compile_graph
-from smalti.runtime.devices import available_levels
+from smalti.runtime.cpu.adapter import available_levels
 from smalti.runtime.known import scope, store
 from smalti.schedule import choose, parse
 from smalti.schedule.schedule import Direct

@@ -11,9 +11,9 @@ import pytest
 from smalti.errors import NumericsError
 from smalti.graph import Graph
 from smalti.runtime import compile_graph
-from smalti.runtime.alternative import Alternative
+from smalti.runtime.cpu.alternative import Alternative
+from smalti.runtime.cpu.program import Beside, NativeProgram
 from smalti.runtime.known import scope, store
-from smalti.runtime.program import Beside, NativeProgram
 from smalti.runtime.supervisor import Supervisor
 from smalti.schedule import parse
 

@@ -12,11 +12,11 @@ from smalti.compiler.targets import TARGETS
 from smalti.errors import VerificationError
 from smalti.graph import Graph
 from smalti.runtime import compile_graph
-from smalti.runtime.alternative import Alternative
-from smalti.runtime.compilation import recipe_of
-from smalti.runtime.devices import available_levels
+from smalti.runtime.cpu.adapter import available_levels
+from smalti.runtime.cpu.alternative import Alternative
+from smalti.runtime.cpu.compilation import recipe_of
+from smalti.runtime.cpu.program import NativeProgram
 from smalti.runtime.known import scope, store
-from smalti.runtime.program import NativeProgram
 from smalti.runtime.tuner import Tuner, kernels, thinned
 from smalti.schedule import parse
 from smalti.tune.contest import TRIALS
@@ -81,7 +81,7 @@ def test_other_bytes_are_a_bug_and_named(timed: None, monkeypatch: pytest.Monkey
     program = compiled()
     tuner = Tuner(program, INPUTS, WEIGHTS.__getitem__)
     other = {"w": 2 * WEIGHTS["w"]}
-    monkeypatch.setattr("smalti.runtime.alternative._layout", lambda packed: object())
+    monkeypatch.setattr("smalti.runtime.cpu.alternative._layout", lambda packed: object())
     tuner._read = other.__getitem__
     with pytest.raises(VerificationError, match="other bytes come of ContractionSchedule"):
         for _ in range(8 * TRIALS):

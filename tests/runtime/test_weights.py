@@ -21,8 +21,9 @@ from smalti.errors import DeviceError, InputError, NumericsError
 from smalti.graph import Graph
 from smalti.graph.operation import DTYPES
 from smalti.runtime.compilation import compile_graph
-from smalti.runtime.program import NativeProgram
-from smalti.runtime.weights import BEHIND_BYTES, checked
+from smalti.runtime.cpu.packing import BEHIND_BYTES
+from smalti.runtime.cpu.program import NativeProgram
+from smalti.runtime.weights import checked
 
 EXAMPLES = 40
 

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from smalti.schedule import (
-    ContractionSchedule, Direct, InPlace, MapSchedule, MomentsSchedule, Planar, Winograd,
+    ContractionSchedule,
+    Direct,
+    InPlace,
+    MapSchedule,
+    MomentsSchedule,
+    Planar,
+    Winograd,
 )
 from smalti.tune.contest import GAIN_MIN, TRIALS, Contest, features
 

@@ -15,17 +15,17 @@ from datetime import date
 import numpy as np
 
 from smalti import machine, nn
-from smalti.benchmark import probes
-from smalti.codegen.x86.instructions import level
 from smalti.compiler.prediction import launches
 from smalti.graph import Graph, Value
 from smalti.machine import cpu
 from smalti.machine.cpu.fitting import Sample, fitted
 from smalti.machine.detection import at_level
 from smalti.runtime.compilation import compile_graph
-from smalti.runtime.devices import cpu as processor
-from smalti.runtime.devices import modelled_code
-from smalti.runtime.program import NativeProgram
+from smalti.runtime.cpu import probes
+from smalti.runtime.cpu.adapter import cpu as processor
+from smalti.runtime.cpu.adapter import feature_level
+from smalti.runtime.cpu.model import modelled_code
+from smalti.runtime.cpu.program import NativeProgram
 
 ROUNDS, SECONDS_EACH, RUNS_MIN = 3, 0.02, 3
 """Each kernel is timed in three rounds, for 20 ms or three runs each: all together then take less
@@ -95,8 +95,8 @@ def calibrated(target: str, threads: int, progress: Progress) -> cpu.CpuCalibrat
     timed = measured_kernels(target, threads, progress)
     rates = better(rates, measured_rates(target, threads, progress))
     progress("fitting")
-    device = at_level(rates.applied(machine.detect(processor()), ""), level(target).lanes,
-                      level(target).pairs)
+    chosen = feature_level(target)
+    device = at_level(rates.applied(machine.detect(processor()), ""), chosen.lanes, chosen.pairs)
     samples = [sample for program, seconds in timed
                for sample in counted(device, program, seconds)]
     constants, before, after = fitted(samples)
@@ -114,7 +114,7 @@ def better(one: cpu.CpuCalibration, other: cpu.CpuCalibration) -> cpu.CpuCalibra
 
 def measured_rates(target: str, threads: int, progress: Progress) -> cpu.CpuCalibration:
     """The rates of this CPU, with no constants yet."""
-    chosen, found = level(target), processor()
+    chosen, found = feature_level(target), processor()
     progress("clock, multiply-adds, barriers")
     clock, flops = probes.clock(chosen), probes.flops(chosen, False, threads)
     pairs = probes.flops(chosen, True, threads) if chosen.pairs else 0.0

@@ -19,9 +19,9 @@ from smalti.benchmark.table import columns, duration
 from smalti.compiler.module import RegionInfo
 from smalti.errors import DeviceError
 from smalti.graph.operation import DTYPES, FLOATS
-from smalti.runtime.device_program import DeviceProgram
+from smalti.runtime.cpu.program import NativeProgram
+from smalti.runtime.gpu.program import DeviceProgram
 from smalti.runtime.interface import Program
-from smalti.runtime.program import NativeProgram
 
 SCHEDULE_SHOWN_MAX = 60
 """Characters of a schedule in the table, whose other columns take about 100; the trace has all."""

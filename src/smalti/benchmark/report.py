@@ -13,7 +13,7 @@ from smalti.benchmark.chart import Drawing, Group, chart
 from smalti.benchmark.comparison import Measured
 from smalti.benchmark.engines import ENGINES
 from smalti.runtime.choice import described
-from smalti.runtime.devices import cpu
+from smalti.runtime.cpu.adapter import cpu
 
 VERSIONS = ("numpy", "torch", "diffusers", "transformers", "onnxruntime", "openvino")
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from smalti.benchmark.probes import bandwidth, flops
-from smalti.codegen.x86.instructions import level
-from smalti.runtime.devices import Device, cpu, recorded
+from smalti.runtime.cpu.adapter import cpu, feature_level
+from smalti.runtime.cpu.probes import bandwidth, flops
+from smalti.runtime.device import Device
+from smalti.runtime.gpu.model import recorded
 
 READ_BYTES_MIN = 256 << 20
 """Bytes that are read to measure main memory, at least: more than the caches of desktops; where the
@@ -46,7 +47,7 @@ def measure(level_name: str, precision: str, threads: int) -> Roofline:
 
     Where a level has no instruction for bf16, its products are f32, and so is the peak.
     """
-    chosen = level(level_name)
+    chosen = feature_level(level_name)
     bf16 = precision == "bf16" and "avx512_bf16" in chosen.needs
     size = max(READ_BYTES_MIN, 4 * cpu().l3_bytes) // threads
     return Roofline(f"{threads} threads", "bf16" if bf16 else "f32", flops(chosen, bf16, threads),

@@ -14,7 +14,7 @@ from smalti.checkpoint.scaled import SCALED_TYPES
 from smalti.families.keys import Expression, assembled, shape_of
 from smalti.families.keys.renaming import internal_shape
 from smalti.graph.quantised import Quantised
-from smalti.runtime.conversion import converted
+from smalti.runtime.cpu.conversion import converted
 from smalti.runtime.tensor_file import Tensors
 
 Shape = tuple[int, ...]

@@ -67,7 +67,7 @@ def _loaded(path: str) -> np.ndarray | dict[str, np.ndarray]:
 
     import numpy as np
 
-    from smalti.runtime.memory import check_free
+    from smalti.runtime.cpu.memory import check_free
 
     try:
         if not Path(path).is_file():
@@ -119,7 +119,7 @@ def random_inputs(types: Mapping[str, tuple[tuple[int, ...], str]],
     import numpy as np
 
     from smalti.graph.operation import DTYPES, FLOATS
-    from smalti.runtime.memory import check_free
+    from smalti.runtime.cpu.memory import check_free
 
     check_free(beside_bytes + sum(prod(shape) * np.dtype(DTYPES[dtype]).itemsize
                                   for shape, dtype in types.values()),

@@ -24,7 +24,8 @@ def calibrate(threads: int | None) -> None:
         from smalti import settings
         from smalti.benchmark import calibration
         from smalti.benchmark.table import columns
-        from smalti.runtime.devices import best_level, calibration_path
+        from smalti.runtime.cpu.adapter import best_level
+        from smalti.runtime.cpu.model import calibration_path
     count = settings.threads() if threads is None else settings.checked_threads(threads)
     level = best_level()
     if level is None:

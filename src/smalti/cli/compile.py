@@ -59,8 +59,8 @@ def compile(model: Path, output: Path | None, target: str | None, precision: str
     check_writable([output])
     with ending_at_once():
         from smalti.runtime import engine_writer
-        from smalti.runtime.compilation import recipe_of
-        from smalti.runtime.devices import best_level
+        from smalti.runtime.cpu.adapter import best_level
+        from smalti.runtime.cpu.compilation import recipe_of
         from smalti.runtime.engine_file import EngineFile
     targets = names(target) or tuple(level for level in [best_level()] if level)
     if not targets:

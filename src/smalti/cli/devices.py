@@ -26,7 +26,8 @@ def devices(name: str | None) -> None:
     """
     with ending_at_once():
         from smalti import machine
-        from smalti.runtime.devices import absences, calibration, modelled
+        from smalti.runtime.cpu.model import calibration, modelled
+        from smalti.runtime.devices import absences
     if name is not None:
         click.echo(record(machine.device(name)))
         return

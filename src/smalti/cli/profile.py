@@ -62,7 +62,7 @@ def profile(model: str | None, part: str | None, size: str | None, shapes: tuple
         from smalti.benchmark import roofline as peaks
         from smalti.benchmark.suite import CASES
         from smalti.runtime.choice import chosen
-        from smalti.runtime.devices import best_level
+        from smalti.runtime.cpu.adapter import best_level
     count = settings.threads() if threads is None else settings.checked_threads(threads)
     check_writable([trace] if trace else [])
     device, level = chosen(device), best_level()

@@ -120,7 +120,7 @@ def opened(model: Path, shapes: dict, given: dict[str, np.ndarray], precision: s
         return load(model, threads=threads, recompile=recompile, progress=progress)
     from smalti.frontend.onnx import load as load_onnx
     from smalti.runtime.choice import chosen
-    from smalti.runtime.memory import check_free
+    from smalti.runtime.cpu.memory import check_free
     from smalti.runtime.models import compile_model
 
     if recompile:
@@ -140,14 +140,10 @@ def inputs_of(program: Program) -> tuple[dict[str, tuple[tuple[int, ...], str]],
     """(shape, dtype) of each input of a program, and of inputs that index a table: its rows.
 
     Raises InputError for an input that is no array."""
-    from smalti.runtime.device_program import DeviceProgram
-    from smalti.runtime.program import NativeProgram
-
     if program.recipe is not None:
         values = program.recipe.graph.inputs
         types = {name: (value.shape, value.dtype) for name, value in values.items()}
-        compiled = isinstance(program, NativeProgram | DeviceProgram)
-        return types, program.module.rows if compiled else {}
+        return types, dict(program.rows)
     found = {}
     for name, type in program.model.inputs.items():
         if type is None:

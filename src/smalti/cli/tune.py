@@ -24,7 +24,7 @@ from smalti.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
-    from smalti.runtime.program import NativeProgram
+    from smalti.runtime.cpu.program import NativeProgram
     from smalti.runtime.sources import Read
     from smalti.runtime.tuner import Row, Tuner
 
@@ -67,7 +67,7 @@ def tune(model: str | None, budget: float, part: str | None, size: str | None,
         take(imported)
     if model is not None:
         with ending_at_once():
-            from smalti.runtime.devices import best_level
+            from smalti.runtime.cpu.adapter import best_level
         if best_level() is None:
             raise InputError("only kernels can be tuned, and this CPU has no AVX2: it runs the "
                              "numpy reference")

@@ -20,7 +20,7 @@ import numpy as np
 from smalti.graph.operation import HALVES
 from smalti.graph.quantised import Quantised
 from smalti.runtime import Program
-from smalti.runtime.memory import resident_bytes
+from smalti.runtime.cpu.memory import resident_bytes
 from smalti.runtime.supervisor import Supervisor
 
 BASE_BYTES = 150_000_000

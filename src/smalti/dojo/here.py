@@ -17,9 +17,9 @@ from smalti.graph import Graph
 from smalti.kernel.text import parse as parse_kernel
 from smalti.machine.cpu import estimate_kernel
 from smalti.runtime import compile_graph
-from smalti.runtime.alternative import Alternative
-from smalti.runtime.devices import modelled
-from smalti.runtime.program import NativeProgram
+from smalti.runtime.cpu.alternative import Alternative
+from smalti.runtime.cpu.model import modelled
+from smalti.runtime.cpu.program import NativeProgram
 from smalti.runtime.tuner import limits_of, thinned
 from smalti.schedule import Schedule, parse
 from smalti.schedule.decisions import numbered

@@ -37,7 +37,7 @@ MEMORY_BYTES_A_SECOND, MEMORY_MAX = 20e9, 80e9
 
 
 class Processor(Protocol):
-    """What a CPU says of itself (see `runtime/devices.py`)."""
+    """What a CPU says of itself (see `runtime/cpu/adapter.py`)."""
 
     name: str
     features: Collection[str]

@@ -14,14 +14,15 @@ from collections.abc import Callable
 from os import PathLike
 
 from smalti import settings
-from smalti.codegen.x86.instructions import LEVELS, level
+from smalti.compiler.targets import TARGETS
 from smalti.errors import EngineError
-from smalti.runtime.compilation import compile_graph, recipe_of
-from smalti.runtime.devices import available_levels, cpu
+from smalti.runtime.compilation import compile_graph
+from smalti.runtime.cpu.adapter import available_levels, cpu, feature_level
+from smalti.runtime.cpu.compilation import recipe_of
+from smalti.runtime.cpu.program import NativeProgram
 from smalti.runtime.engine_file import ANEW, EngineFile
 from smalti.runtime.inputs import checked_path
 from smalti.runtime.interface import Program
-from smalti.runtime.program import NativeProgram
 
 
 def load(path: str | PathLike, *, threads: int | None = None, recompile: bool = False,
@@ -64,8 +65,8 @@ def _target_here(file: EngineFile) -> str:
     here = set(available_levels())
     wanted = settings.target()
     if wanted is not None:
-        here &= {level(wanted).name}
-    fitting = [name for name in LEVELS if name in here and name in file.targets]
+        here &= {feature_level(wanted).name}
+    fitting = [name for name in TARGETS if name in here and name in file.targets]
     if not fitting:
         has = f"SMALTI_TARGET asks for {wanted}" if wanted else (
             f"{cpu().name} has {', '.join(sorted(here)) or 'none that Smalti compiles for'}")

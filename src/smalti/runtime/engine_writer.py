@@ -20,6 +20,7 @@ from smalti.graph import show
 from smalti.graph.operation import DTYPES
 from smalti.graph.quantised import Quantised
 from smalti.runtime import container
+from smalti.runtime.cpu.packing import imprecise
 from smalti.runtime.engine_file import (
     ABOUT,
     GRAPH,
@@ -31,7 +32,6 @@ from smalti.runtime.engine_file import (
 )
 from smalti.runtime.recipe import Recipe
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
-from smalti.runtime.weights import imprecise
 
 Progress = Callable[[str], None]
 

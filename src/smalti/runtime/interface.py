@@ -37,6 +37,8 @@ class Program(ABC):
     precision: str = "f32"
     inputs: dict[str, tuple[int, ...]]
     outputs: Mapping[str, tuple[int, ...] | None]
+    rows: Mapping[str, int] = MappingProxyType({})
+    """Of inputs whose numbers are rows of tables, how many rows there are."""
     bound: bool = True
     weights_bytes: int = 0
     shared_bytes: int = 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from smalti import settings
 from smalti.compiler.select import Knowledge
 from smalti.runtime import cache
-from smalti.runtime.devices import available_levels, cpu, modelled
+from smalti.runtime.cpu.adapter import available_levels, cpu
+from smalti.runtime.cpu.model import modelled
 from smalti.tune.objective import Objective
 from smalti.tune.store import NAME, MeasurementScope, ScheduleStore
 

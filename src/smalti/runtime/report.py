@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from smalti.codegen.x86.functions import FUNCTIONS
+from smalti.compiler.targets import TARGETS
 from smalti.errors import InputError, UnsupportedError
 from smalti.frontend.onnx import Model, load, read_model
 from smalti.frontend.onnx.tensors import DTYPE_OF
@@ -14,7 +14,8 @@ from smalti.frontend.onnx.weights import ModelTensors
 from smalti.fuse import HostRegion, partition
 from smalti.graph import Graph
 from smalti.rewrite import rewrite
-from smalti.runtime.devices import available_levels
+from smalti.runtime.cpu.adapter import available_levels
+from smalti.runtime.cpu.compilation import LEAST
 from smalti.runtime.engine_file import EngineFile
 
 LISTED_MAX = 12
@@ -105,7 +106,7 @@ def _operators(counts: Counter[str]) -> Lines:
 
 def _host(graph: Graph) -> Lines:
     """Which operations no kernel computes."""
-    regions = partition(rewrite(graph), (), FUNCTIONS).regions
+    regions = partition(rewrite(graph), (), TARGETS[LEAST].functions).regions
     host = Counter(region.operation for region in regions if isinstance(region, HostRegion))
     native = len(regions) - sum(host.values())
     text = ", ".join(f"{name} {count}" for name, count in host.most_common()) or "nothing"

@@ -27,9 +27,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from smalti.runtime.alternative import Alternative
+from smalti.runtime.cpu.alternative import Alternative
+from smalti.runtime.cpu.program import Beside, NativeProgram
 from smalti.runtime.interface import Program
-from smalti.runtime.program import Beside, NativeProgram
 from smalti.runtime.tuner import Entry, entries
 
 REGRET_SHARE = 0.025

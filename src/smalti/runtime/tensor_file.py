@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smalti.errors import CheckpointError
-from smalti.runtime.conversion import converted
+from smalti.runtime.cpu.conversion import converted
 
 HEADER_BYTES_MAX = 10_000_000  # SD 1.5 has 0.1 MB; parsed, JSON takes up to 30 times its size
 NAME_LENGTH_MAX = 500

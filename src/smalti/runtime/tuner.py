@@ -20,19 +20,18 @@ from functools import cached_property
 
 import numpy as np
 
-from smalti.codegen.x86.instructions import level
-from smalti.codegen.x86.lower import limits
 from smalti.compiler.module import HostCall
 from smalti.errors import IllegalSchedule, VerificationError
 from smalti.kernel.form import Kernel
 from smalti.kernel.text import parse as parse_kernel
 from smalti.machine.cpu import estimate_kernel
-from smalti.runtime.alternative import Alternative
-from smalti.runtime.devices import cpu, modelled
+from smalti.runtime.cpu.adapter import limits_at
+from smalti.runtime.cpu.alternative import Alternative
+from smalti.runtime.cpu.model import modelled
+from smalti.runtime.cpu.program import NativeProgram
 from smalti.runtime.known import scope, store
-from smalti.runtime.program import NativeProgram
 from smalti.runtime.sources import Read
-from smalti.schedule import Schedule, parse
+from smalti.schedule import Limits, Schedule, parse
 from smalti.schedule.space import space
 from smalti.tune.contest import Contest
 from smalti.tune.objective import OBJECTIVES
@@ -286,10 +285,9 @@ def kernels(program: NativeProgram) -> dict[tuple[str, str], list[int]]:
     return found
 
 
-def limits_of(program: NativeProgram):
+def limits_of(program: NativeProgram) -> Limits:
     """What bounds schedules of a program on this CPU."""
-    device = cpu()
-    return limits(level(program.module.target), program.threads, device.l1_bytes, device.l2_bytes)
+    return limits_at(program.module.target, program.threads)
 
 
 def thinned(members: Sequence[Schedule], most: int = CANDIDATES_MAX) -> list[Schedule]:

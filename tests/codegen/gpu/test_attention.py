@@ -20,7 +20,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from smalti.errors import IllegalSchedule
-from smalti.runtime.gpu import Gpu
+from smalti.runtime.gpu.interface import Gpu
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupAttention, GroupLimits, GroupMatrixAttention, MatrixShape
 

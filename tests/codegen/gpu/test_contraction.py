@@ -17,7 +17,7 @@ from smalti.fuse import partition
 from smalti.fuse.precision import held, stored_in
 from smalti.graph import Graph
 from smalti.kernel.form import Kernel
-from smalti.runtime.gpu import Gpu
+from smalti.runtime.gpu.interface import Gpu
 from smalti.schedule import GroupLimits, choose_group
 from smalti.schedule.group import GroupContraction, MatrixShape
 from smalti.schedule.space_group import schedules

@@ -16,7 +16,7 @@ from webgpu_devices import webgpu  # noqa: F401
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.functions import FUNCTIONS
 from smalti.graph import OPERATIONS, Graph, Value
-from smalti.runtime.gpu import Gpu
+from smalti.runtime.gpu.interface import Gpu
 from smalti.schedule.group import GroupMoments, GroupReduction
 
 DEVICES = pytest.mark.parametrize("device", ["vulkan", "webgpu"])

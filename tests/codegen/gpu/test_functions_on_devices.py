@@ -10,7 +10,7 @@ import pytest
 from group_functions import ABSOLUTE, SMALLEST, UNITS, computed, spread
 from webgpu_devices import webgpu  # noqa: F401
 
-from smalti.runtime.gpu import Gpu
+from smalti.runtime.gpu.interface import Gpu
 
 EXPONENTIAL = {"exp", "sigmoid", "silu", "sinh", "cosh"}
 

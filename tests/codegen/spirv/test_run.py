@@ -20,7 +20,7 @@ from smalti.codegen.gpu.interpreter import run
 from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.codegen.gpu.text import show
 from smalti.codegen.gpu.types import FLOATS, Type
-from smalti.runtime.gpu import Gpu
+from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.vulkan import Adapter, VulkanGpu
 
 SCALARS = ("f32", "f16", "i32", "u32")

@@ -29,7 +29,7 @@ from smalti.codegen.x86.instructions import level
 from smalti.codegen.x86.layout import CONTEXT, LAUNCH, aligned
 from smalti.codegen.x86.operands import Address, Register
 from smalti.errors import DeviceError
-from smalti.runtime.executable import Executable
+from smalti.runtime.cpu.executable import Executable
 
 SYSTEMS = ("linux", "darwin", "win32")
 MARK = 0x5AFE00

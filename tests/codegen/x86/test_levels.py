@@ -5,7 +5,7 @@ from __future__ import annotations
 from native_regions import LEVELS
 
 from smalti.codegen.x86.instructions import LEVELS as KNOWN
-from smalti.runtime.devices import cpu, is_x86
+from smalti.runtime.cpu.adapter import cpu, is_x86
 
 
 def test_every_x86_machine_tests_at_least_avx2() -> None:

@@ -16,8 +16,8 @@ from smalti.graph.interpreter import evaluate
 from smalti.graph.quantised import FORMATS, Quantised, quantised
 from smalti.kernel.text import parse as parse_kernel
 from smalti.runtime import Program, compile_graph
-from smalti.runtime.alternative import Alternative
-from smalti.runtime.devices import available_levels, cpu
+from smalti.runtime.cpu.adapter import available_levels, cpu
+from smalti.runtime.cpu.alternative import Alternative
 from smalti.schedule import choose, parse
 from smalti.schedule.schedule import Limits, Planar, Winograd
 from smalti.schedule.space import space

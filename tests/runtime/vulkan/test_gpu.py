@@ -13,7 +13,7 @@ import pytest
 from gpu_devices import chain, filled, increment
 
 from smalti.errors import DeviceError, DeviceLostError
-from smalti.runtime.gpu import Gpu
+from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.vulkan import Adapter, VulkanGpu
 from smalti.runtime.vulkan.library import TIMEOUT, checked
 

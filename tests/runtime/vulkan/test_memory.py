@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smalti.errors import DeviceMemoryError, InputError
-from smalti.runtime.gpu import Gpu
+from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.vulkan import Adapter, VulkanGpu
 from smalti.runtime.vulkan.adapter import BUDGET
 from smalti.runtime.vulkan.memory import BLOCK_BYTES, Block

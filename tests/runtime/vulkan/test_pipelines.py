@@ -13,7 +13,7 @@ from smalti.codegen.shader import BufferUse
 from smalti.codegen.spirv import emit
 from smalti.errors import DeviceError
 from smalti.runtime import cache
-from smalti.runtime.gpu import Dispatch, Gpu
+from smalti.runtime.gpu.interface import Dispatch, Gpu
 from smalti.runtime.vulkan import Adapter, VulkanGpu
 from smalti.runtime.vulkan.library import Functions
 

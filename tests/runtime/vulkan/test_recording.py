@@ -11,7 +11,7 @@ from gpu_devices import chain, filled, increment
 from smalti.codegen.shader import BufferUse
 from smalti.codegen.spirv import emit
 from smalti.errors import DeviceError, InputError
-from smalti.runtime.gpu import Buffer, Copy, Dispatch, Gpu
+from smalti.runtime.gpu.interface import Buffer, Copy, Dispatch, Gpu
 from smalti.runtime.vulkan import VulkanGpu, recording
 
 

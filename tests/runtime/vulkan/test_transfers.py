@@ -9,7 +9,7 @@ import pytest
 from gpu_devices import chain, filled, increment
 
 from smalti.errors import InputError
-from smalti.runtime.gpu import Dispatch, Gpu
+from smalti.runtime.gpu.interface import Dispatch, Gpu
 from smalti.runtime.vulkan import VulkanGpu, transfers
 from smalti.runtime.vulkan.logical import Queue, Submission
 

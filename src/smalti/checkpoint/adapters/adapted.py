@@ -26,7 +26,7 @@ from smalti.checkpoint.blocks import FORMATS
 from smalti.checkpoint.tensors import HALVES
 from smalti.errors import InputError
 from smalti.graph.quantised import Quantised, of_eight_bits, quantised
-from smalti.runtime.conversion import converted
+from smalti.runtime.cpu.conversion import converted
 
 
 class AdaptableModel(Protocol):

@@ -31,7 +31,8 @@ Emit = Callable[[GroupProgram, GroupLimits], bytes]
 def group_target(name: str, emit: Emit, text: Callable[[bytes], str],
                  precisions: tuple[str, ...] = ("f32", "f16", "bf16"),
                  lacks: Mapping[str, str] | None = None) -> Target:
-    """The target of a language: `emit` writes it, `text` makes it readable."""
+    """The target of a language: `emit` writes it, `text` makes it readable, behind the name of a
+    program and a colon."""
 
     def encode(programs: Sequence[GroupProgram], limits: GroupLimits) -> EncodedFunctions:
         """Programs one after the other."""
@@ -39,7 +40,7 @@ def group_target(name: str, emit: Emit, text: Callable[[bytes], str],
         for program in programs:
             written = emit(program, limits)
             if settings.show("asm"):
-                print(f"{program.name}: {text(written)}")
+                print(f"{program.name}:{text(written)}")
             entries.append(len(code))
             code += written
         return EncodedFunctions(bytes(code), entries, list(map(shader_of, programs)))

@@ -9,8 +9,8 @@ import numpy as np
 from smalti.codegen.shader import BufferUse, Shader
 from smalti.compiler.targets import TARGETS
 from smalti.errors import InputError
-from smalti.runtime import gpu
-from smalti.runtime.devices import Device
+from smalti.runtime.device import Device
+from smalti.runtime.gpu import interface as gpu
 from smalti.runtime.vulkan.adapter import Adapter, instance
 from smalti.runtime.vulkan.logical import LogicalDevice
 from smalti.runtime.vulkan.memory import Memory, VulkanBuffer

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from smalti.errors import DeviceMemoryError, InputError
-from smalti.runtime import gpu
+from smalti.runtime.gpu import interface as gpu
 from smalti.runtime.vulkan import adapter as adapters
 from smalti.runtime.vulkan import structures as vk
 from smalti.runtime.vulkan.logical import LogicalDevice

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 from smalti.codegen.shader import BufferUse
 from smalti.errors import DeviceError
-from smalti.runtime import cache, gpu
+from smalti.runtime import cache
+from smalti.runtime.gpu import interface as gpu
 from smalti.runtime.vulkan import structures as vk
 from smalti.runtime.vulkan.library import SUCCESS
 from smalti.runtime.vulkan.logical import LogicalDevice

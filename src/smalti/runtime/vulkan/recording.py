@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from smalti.errors import DeviceError, InputError
-from smalti.runtime import gpu
+from smalti.runtime.gpu import interface as gpu
 from smalti.runtime.vulkan import structures as vk
 from smalti.runtime.vulkan.hazards import Hazards, Range
 from smalti.runtime.vulkan.logical import (

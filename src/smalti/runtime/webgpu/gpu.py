@@ -14,8 +14,9 @@ from smalti.codegen.shader import Shader
 from smalti.codegen.wgsl.emit import ENTRY
 from smalti.compiler.targets import TARGETS
 from smalti.errors import DeviceError, DeviceMemoryError
-from smalti.runtime.devices import Device, cpu
-from smalti.runtime.gpu import Buffer, Gpu, Launch, Pipeline, Recording
+from smalti.runtime.cpu.adapter import cpu
+from smalti.runtime.device import Device
+from smalti.runtime.gpu.interface import Gpu, Launch, Recording
 from smalti.runtime.webgpu.adapter import (
     GRANULE,
     IMMEDIATES,
@@ -25,36 +26,12 @@ from smalti.runtime.webgpu.adapter import (
     adapters,
 )
 from smalti.runtime.webgpu.library import caught, load, refusals, trusted_module
+from smalti.runtime.webgpu.memory import WORD, WebBuffer, inside
+from smalti.runtime.webgpu.pipelines import WebPipeline
 from smalti.runtime.webgpu.recording import WebRecording
 
 COPY_BYTES = 32 << 20  # of what is staged at once
-WORD = 4  # bytes; copies of WebGPU are of whole words
 POLL_SECONDS = 1e-3
-
-
-class WebBuffer(Buffer):
-    """Memory, in a buffer that has room for the last element's whole word."""
-
-    def __init__(self, gpu: WebGpu, handle: Any, bytes: int) -> None:
-        self.bytes, self.handle, self._gpu = bytes, handle, gpu
-
-    def close(self) -> None:
-        if self.handle is not None:
-            self._gpu.hold(-self.bytes)
-            self.handle.destroy()
-            self.handle = None
-
-    def __del__(self) -> None:
-        if self.handle is not None:
-            self._gpu.hold(-self.bytes)
-
-
-class WebPipeline(Pipeline):
-    """A pipeline of the package, and the layout of its bindings."""
-
-    def __init__(self, shader: Shader, handle: Any, layout: Any) -> None:
-        self.name, self.groups, self.bindings = shader.name, shader.groups, shader.bindings
-        self.handle, self.layout = handle, layout
 
 
 class WebGpu(Gpu):
@@ -136,7 +113,7 @@ class WebGpu(Gpu):
         with refusals(f"asking {self.adapter.name} for {bytes} bytes"):
             handle = self.native.create_buffer(size=max(1, -(-bytes // GRANULE)) * GRANULE,
                                                usage=usage)
-        made = WebBuffer(self, handle, bytes)
+        made = WebBuffer(self.hold, handle, bytes)
         self.hold(bytes)
         self._buffers.add(made)
         return made
@@ -144,7 +121,7 @@ class WebGpu(Gpu):
     def write(self, buffer: WebBuffer, offset: int, data: memoryview | np.ndarray) -> None:
         bytes = np.frombuffer(memoryview(np.ascontiguousarray(data)).cast("B"), np.uint8)
         start, stop = offset, offset + bytes.size
-        _inside(buffer, start, stop)
+        inside(buffer, start, stop)
         before, behind = start % WORD, -stop % WORD
         if before or behind:
             around = [self.read(buffer, start - before, before), bytes]
@@ -160,7 +137,7 @@ class WebGpu(Gpu):
                     queue.submit([])  # so that what is staged can be given back
 
     def read(self, buffer: WebBuffer, offset: int, bytes: int) -> np.ndarray:
-        _inside(buffer, offset, offset + bytes)
+        inside(buffer, offset, offset + bytes)
         found = np.empty(bytes, np.uint8)
         self.wait()
         start, stop = offset - offset % WORD, offset + bytes
@@ -229,8 +206,3 @@ def device_of(adapter: Adapter, number: int) -> Device:
                                        ("subgroups", limits.subgroup_operations)) if has]
     return Device(f"wgpu:{number}", adapter.name, adapter.kind, cpu().memory_bytes,
                   tuple(features), driver=f"{adapter.backend}, {adapter.driver}".rstrip(", "))
-
-
-def _inside(buffer: WebBuffer, start: int, stop: int) -> None:
-    if not 0 <= start <= stop <= buffer.bytes:
-        raise ValueError(f"bytes {start} to {stop} of a buffer of {buffer.bytes}")

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from smalti.errors import DeviceError, VerificationError
-from smalti.runtime.gpu import Copy, Dispatch, Launch, Recording
+from smalti.runtime.gpu.interface import Copy, Dispatch, Launch, Recording
 from smalti.runtime.webgpu.adapter import GRANULE, UNIFORM_BYTES
 from smalti.runtime.webgpu.library import caught, load, refusals
-
-if TYPE_CHECKING:
-    from smalti.runtime.webgpu.gpu import WebBuffer, WebGpu, WebPipeline
+from smalti.runtime.webgpu.memory import WebBuffer
+from smalti.runtime.webgpu.pipelines import WebPipeline
+from smalti.schedule.group import GroupLimits
 
 SUBMISSION_SECONDS = 0.5
 """A driver's watchdog ends what takes some seconds; predictions err."""
@@ -49,10 +49,28 @@ class Move(NamedTuple):
     bytes: int
 
 
+class Owner(Protocol):
+    """What a recording needs of the device that it is for."""
+
+    library: Any
+    immediates: bool
+    limits: GroupLimits
+
+    @property
+    def native(self) -> Any:
+        """The device of the package."""
+
+    def buffer(self, bytes: int) -> WebBuffer:
+        """Memory of the device."""
+
+    def wait(self) -> None:
+        """Return when all that was submitted has run."""
+
+
 class WebRecording(Recording):
     """`WebGpu.record` makes it."""
 
-    def __init__(self, gpu: WebGpu, launches: Sequence[Launch], timed: bool) -> None:
+    def __init__(self, gpu: Owner, launches: Sequence[Launch], timed: bool) -> None:
         self.launches = tuple(launches)
         self._gpu, self._ffi = gpu, load().ffi
         self._kept: list[Any] = []  # what native handles belong to
@@ -205,7 +223,7 @@ class WebRecording(Recording):
 class Times:
     """When each launch of a recording begins and ends, by queries of the device."""
 
-    def __init__(self, gpu: WebGpu, launches: int) -> None:
+    def __init__(self, gpu: Owner, launches: int) -> None:
         library, self._gpu, self._launches = gpu.library, gpu, launches
         usage = library.package.BufferUsage
         self._sets, self._results = [], []
@@ -271,7 +289,7 @@ def touched(launch: Launch) -> list[WebBuffer]:
 def parts(launches: Sequence[Launch]) -> list[tuple[int, int]]:
     """Which launches (first, stop) are submitted together, so that no driver thinks that they hang.
 
-    >>> from smalti.runtime.gpu import Pipeline
+    >>> from smalti.runtime.gpu.interface import Pipeline
     >>> parts([Dispatch(None, (), seconds) for seconds in (0.3, 0.1, 0.4, 2.0, 0.1)])
     [(0, 2), (2, 3), (3, 4), (4, 5)]
     """

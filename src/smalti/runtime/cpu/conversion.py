@@ -1,0 +1,61 @@
+"""Weights of f16 and bf16 as f32 and back, at the speed of memory.
+
+numpy takes 4 ns to widen a number of f16 and 7 ns to round one to it; a CPU with AVX2 does eight
+at a time, 0.2 ns each, with the same bits.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from smalti.codegen.x86.block import joined
+from smalti.codegen.x86.conversion import BLOCK, lower_conversion
+from smalti.codegen.x86.instructions import level
+from smalti.codegen.x86.layout import LAUNCH, aligned
+from smalti.graph.operation import DTYPES
+from smalti.runtime.cpu.adapter import available_levels
+from smalti.runtime.cpu.executable import Executable
+from smalti.runtime.cpu.threads import call, context, driver_entry
+
+PAIRS = (("f16", "f32"), ("f32", "f16"), ("f32", "bf16"))
+"""What there is code for: from, to. What widens bf16 is as fast in numpy."""
+
+
+def converted(array: np.ndarray, dtype: str) -> np.ndarray:
+    """A dense copy of `array` as `dtype`, one of the dtypes of graphs, with the bits of `astype`.
+
+    The GIL is not held meanwhile, for the most part.
+
+    >>> import ml_dtypes
+    >>> converted(np.array([1, 65519, 65520], np.float32), "f16").tolist()
+    [1.0, 65504.0, inf]
+    """
+    kind = np.dtype(DTYPES[dtype])
+    pair = next((pair for pair in PAIRS if pair[1] == dtype and DTYPES[pair[0]] == array.dtype),
+                None)
+    _, functions = _code()
+    blocks = array.size // BLOCK if pair in functions else 0
+    with np.errstate(over="ignore"):
+        if not blocks:
+            return np.array(array, kind, order="C")
+        source, target = np.ascontiguousarray(array), np.empty(array.shape, kind)
+        done, flat = blocks * BLOCK, source.reshape(-1)
+        pointers = np.array([source.ctypes.data, target.ctypes.data], np.uint64)
+        counter, table = np.zeros(1, np.uint64), aligned(1, LAUNCH)
+        table[0] = (functions[pair], pointers.ctypes.data, blocks, counter.ctypes.data, 0)
+        state = context(table, 1)
+        call(driver_entry(), state.ctypes.data)
+        target.reshape(-1)[done:] = flat[done:].astype(kind)
+    return target
+
+
+@lru_cache(maxsize=1)
+def _code() -> tuple[Executable | None, dict[tuple[str, str], int]]:
+    """The code, and where it is for each of `PAIRS`; nothing on a CPU without AVX2."""
+    if "avx2" not in available_levels():
+        return None, {}
+    block, places = joined([lower_conversion(*pair, level("avx2")) for pair in PAIRS])
+    code = Executable(block)
+    return code, {pair: code.address + place for pair, place in zip(PAIRS, places, strict=True)}

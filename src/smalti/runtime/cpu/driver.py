@@ -1,0 +1,23 @@
+"""The CPU as a driver: what is asked of it from outside of this folder."""
+
+from __future__ import annotations
+
+from smalti.runtime.cpu.adapter import cpu
+from smalti.runtime.cpu.compilation import compile_here
+from smalti.runtime.cpu.model import modelled
+from smalti.runtime.device import Device
+from smalti.runtime.driver import Driver
+
+
+def rate(device: Device) -> float:
+    """Multiplications and additions of a product a second."""
+    return max(modelled().vector.values())
+
+
+def wide_range(device: str, precision: str) -> str:
+    """Every precision of a CPU has the range of f32."""
+    return precision
+
+
+DRIVER = Driver(lambda: (cpu(),), rate, compile_here, ("auto", "f32", "bf16"), wide_range,
+                computes_in_main_memory=True)

@@ -1,0 +1,174 @@
+"""What this CPU does in a second, measured by small machine code: clock, multiply-adds, bytes by
+footprint, latency, barriers.
+
+Each probe is the best of a few short repetitions, so all of them together take a second or two.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from smalti.codegen.x86.assembler import Assembler, Code
+from smalti.codegen.x86.instructions import FeatureLevel
+from smalti.codegen.x86.layout import LAUNCH, aligned
+from smalti.codegen.x86.operands import Address
+from smalti.runtime.cpu.executable import Executable
+from smalti.runtime.cpu.memory import anonymous
+from smalti.runtime.cpu.threads import context, driver_entry, workers
+
+SUMS = 12
+"""Sums that do not depend on one another: more than latency times instructions a cycle (4 to 5
+times 2 on the x86 CPUs of the last ten years)."""
+STEPS = 20_000
+"""Turns of a probe's loop: some 100,000 cycles, many times what a launch costs."""
+MULTIPLY_CLOCKS = 3
+"""Latency of a 64-bit multiplication on every x86 of the last ten years."""
+SECONDS_EACH = 0.02
+"""How long one repetition reads memory: far longer than the clock's resolution."""
+REPETITIONS = 5
+"""The best of these counts."""
+CHASES = 100_000
+"""Loads that wait for one another: about 10 ms where each goes to main memory."""
+LINE_BYTES, PAGE_BYTES = 64, 4096
+"""A cache line and a page of every x86 CPU."""
+BARRIERS = 5000
+"""So many that starting the threads does not matter."""
+
+
+def multiplying(level: FeatureLevel, pairs: bool, steps: int = STEPS) -> Code:
+    """Multiply-adds on registers only, `SUMS` a step."""
+    asm = Assembler(level, "multiply")
+    for _ in range(4):
+        asm.argument()
+    sums, factor = [asm.zero() for _ in range(SUMS)], asm.load_constant(0.5)
+    with asm.loop(steps):
+        for register in sums:
+            asm.op("dot_pairs" if pairs else "fma", register, factor, factor)
+    return asm.finish()
+
+
+def chain(level: FeatureLevel) -> Code:
+    """`STEPS` multiplications of integers, each of the result of the one before."""
+    asm = Assembler(level, "chain")
+    for _ in range(4):
+        asm.argument()
+    value = asm.immediate(1)
+    with asm.loop(STEPS // 8):
+        for _ in range(8):
+            asm.op("imul", value, value)
+    return asm.finish()
+
+
+def reading(level: FeatureLevel, size: int, times: int) -> Code:
+    """Reads `size` bytes of the thread's scratch memory `times` times."""
+    asm = Assembler(level, "read")
+    _, _, scratch, _ = (asm.argument() for _ in range(4))
+    width = 4 * level.lanes
+    with asm.loop(times):
+        place = asm.copy(scratch)
+        with asm.loop(size // (8 * width)):
+            for number in range(8):
+                asm.load(Address(place, number * width))
+            asm.advance(place, 8 * width)
+    return asm.finish()
+
+
+def chasing(level: FeatureLevel, steps: int) -> Code:
+    """Follows addresses through the thread's scratch memory, which hold each other."""
+    asm = Assembler(level, "chase")
+    _, _, scratch, _ = (asm.argument() for _ in range(4))
+    at = asm.copy(scratch)
+    with asm.loop(steps // 8):
+        for _ in range(8):
+            asm.op("mov", at, Address(at))
+    return asm.finish()
+
+
+def nothing(level: FeatureLevel) -> Code:
+    """A tile of no work."""
+    asm = Assembler(level, "nothing")
+    for _ in range(4):
+        asm.argument()
+    return asm.finish()
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Address for each of some threads, every page of it there."""
+
+    memory: np.ndarray
+    address: int
+    bytes: int
+
+    @classmethod
+    def of(cls, threads: int, size: int) -> Scratch:
+        """`size` bytes a thread."""
+        memory = anonymous(threads * size + PAGE_BYTES)
+        memory[::PAGE_BYTES] = 1
+        start = memory.ctypes.data
+        return cls(memory, start + -start % PAGE_BYTES, size)
+
+
+def best(code: Code, tiles: int, threads: int, scratch: Scratch | None = None,
+         launches: int = 1, repetitions: int = REPETITIONS) -> float:
+    """The shortest time of some runs of all tiles, `launches` times with a barrier behind each."""
+    executable = Executable(code.bytes)
+    counters, table = np.zeros(8 * launches, np.uint64), aligned(launches, LAUNCH)
+    pointers = np.zeros(1, np.uint64)
+    for number in range(launches):
+        table[number] = (executable.address + code.entry, pointers.ctypes.data, tiles,
+                         counters.ctypes.data + 64 * number, 0)
+    state = context(table, threads, scratch.address if scratch else 0,
+                    scratch.bytes if scratch else 0)
+    taken = []
+    for _ in range(repetitions):
+        counters[:] = 0
+        started = time.perf_counter()
+        workers(threads).run(driver_entry(), state.ctypes.data)
+        taken.append(time.perf_counter() - started)
+    executable.close()
+    return min(taken)
+
+
+def clock(level: FeatureLevel) -> float:
+    """Clocks a second of a core that is at work."""
+    tiles = 1000
+    return STEPS * tiles * MULTIPLY_CLOCKS / best(chain(level), tiles, 1)
+
+
+def flops(level: FeatureLevel, pairs: bool, threads: int) -> float:
+    """FLOP/s of multiply-adds on registers, of f32 or of pairs of bf16."""
+    tiles = 400 * threads
+    work = SUMS * STEPS * level.lanes * (4 if pairs else 2) * tiles
+    return work / best(multiplying(level, pairs), tiles, threads)
+
+
+def bandwidth(level: FeatureLevel, size: int, threads: int, rate: float = 1e10) -> float:
+    """Bytes a second that all threads read, each from `size` bytes of its own; `rate` is about
+    what one of them is expected to reach."""
+    scratch = Scratch.of(threads, size)
+    times = max(1, int(SECONDS_EACH * rate / size))
+    taken = best(reading(level, size, times), threads, threads, scratch)
+    return threads * times * (size - size % (32 * level.lanes)) / taken
+
+
+def latency(level: FeatureLevel, size: int) -> float:
+    """Seconds until an address is there that is read somewhere in `size` bytes."""
+    scratch = Scratch.of(1, size)
+    lines = size // LINE_BYTES
+    order = np.random.default_rng(0).permutation(lines - 1) + 1
+    order = np.concatenate([[0], order])
+    table = scratch.memory[scratch.address - scratch.memory.ctypes.data:][:size].view(np.uint64)
+    table[order * (LINE_BYTES // 8)] = scratch.address + LINE_BYTES * np.roll(order, -1).astype(
+        np.uint64)
+    few, many = (best(chasing(level, steps), 1, 1, scratch, repetitions=3)
+                 for steps in (CHASES, 4 * CHASES))
+    return (many - few) / (3 * CHASES)
+
+
+def barrier(level: FeatureLevel, threads: int) -> float:
+    """Seconds of a launch of hardly any work, with the barrier behind it."""
+    return best(nothing(level), threads, threads, launches=BARRIERS) / BARRIERS

@@ -1,0 +1,75 @@
+"""A launch table with everything that the driver needs to walk through it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from smalti.codegen.x86.layout import LAUNCH, NO_BARRIER, aligned
+from smalti.runtime.cpu.threads import call, context, driver_entry, workers
+
+COUNTER_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Row:
+    """One launch: addresses of its function and of its buffers, tiles from `first` to `tiles`;
+    whether a `barrier` of all threads stands behind it."""
+
+    function: int
+    pointers: tuple[int, ...]
+    tiles: int
+    first: int = 0
+    barrier: bool = True
+
+
+class Table:
+    """Launches in memory, for `threads` threads with `scratch_bytes` each from the address
+    `scratch`; a launch is some rows, run one behind the other.
+
+    `keep` is what must live as long: code and buffers.
+    """
+
+    def __init__(self, launches: Sequence[Sequence[Row]], threads: int, scratch: int,
+                 scratch_bytes: int, keep: object = None) -> None:
+        self.threads, self._keep = threads, keep
+        rows = [row for launch in launches for row in launch]
+        self._starts = np.cumsum([0, *map(len, launches)])
+        self._table = aligned(max(1, len(rows)), LAUNCH)[:len(rows)]
+        self._firsts = np.zeros(len(rows) * COUNTER_BYTES // 8, np.uint64)
+        self._counters = np.zeros_like(self._firsts)
+        self._pointers = np.array([p for row in rows for p in row.pointers], np.uint64)
+        at, counters, pointers = 0, self._counters.ctypes.data, self._pointers.ctypes.data
+        for number, row in enumerate(rows):
+            self._table[number] = (row.function, pointers + 8 * at, row.tiles,
+                                   counters + COUNTER_BYTES * number,
+                                   0 if row.barrier else NO_BARRIER)
+            self._firsts[number * COUNTER_BYTES // 8] = row.first
+            at += len(row.pointers)
+        self._stamps = np.zeros(len(rows) + 1, np.uint64)
+        self._context = context(self._table, threads, scratch, scratch_bytes, self._stamps)
+        self._address = self._context.ctypes.data
+        self._range: tuple[int, int] | None = None
+
+    def run(self, first: int, last: int, brief: bool) -> None:
+        """Run the launches from `first` to `last`; see `Workers.run` for what is `brief`."""
+        np.copyto(self._counters, self._firsts)
+        if self._range != (first, last):
+            self._context["first"] = self._starts[first]
+            self._context["last"] = self._starts[last]
+            self._range = first, last
+        if self._starts[first] == self._starts[last]:
+            return
+        if self.threads == 1 and brief:
+            call(driver_entry(), self._address)
+        else:
+            workers(self.threads).run(driver_entry(), self._address, self, brief)
+
+    def ticks(self) -> np.ndarray:
+        """Ticks of the time stamp counter that each launch of the last run took, by when its last
+        thread was done."""
+        first, last = self._range
+        places = self._starts[first:last + 1] - self._starts[first]
+        return np.maximum(np.diff(self._stamps[places].astype(np.float64)), 0.0)

@@ -1,0 +1,251 @@
+"""Worker threads: each makes one native call a run, while the caller waits and can be interrupted.
+
+    pool = workers(4)
+    state = context(table, threads=4, scratch=address, scratch_bytes=size)
+    pool.run(driver_address, state.ctypes.data)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from functools import cache, lru_cache
+
+import numpy as np
+
+from smalti.codegen.x86.driver import driver
+from smalti.codegen.x86.layout import CONTEXT, LAUNCH, aligned, offset
+from smalti.errors import DeviceError
+from smalti.runtime.cpu.executable import Executable
+from smalti.settings import usable_cores
+
+SPINS = 2000
+"""Looks at a barrier before a thread sleeps: some 50 us, about what waking one costs."""
+SPINS_CROWDED = 20
+"""The same when there are more threads than cores: then waiting takes time from those awaited."""
+LOOK_SECONDS = 0.1
+"""How often a waiting caller looks for Ctrl-C where the system does not wake it for that."""
+
+Job = tuple[int, int, int, object]
+"""Its number, the addresses of driver and context, and what has to live as long."""
+
+_making = threading.Lock()
+_DRIVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64)
+
+
+def context(table: np.ndarray, threads: int, scratch: int = 0, scratch_bytes: int = 0,
+            stamps: np.ndarray | None = None) -> np.ndarray:
+    """The context of runs of a launch table, as an array of one `CONTEXT` record.
+
+    `table` is an array of `LAUNCH` records. Thread i works in the `scratch_bytes` at address
+    `scratch + i * scratch_bytes`. `stamps`, uint64[len(table) + 1], receives the time stamp counter
+    before the first launch and after each. All of these must outlive the context. Raises
+    ValueError when the arrays are not of these types.
+    """
+    if table.dtype != LAUNCH or not table.flags.c_contiguous:
+        raise ValueError(f"a launch table is a contiguous array of LAUNCH, not {table.dtype}")
+    if stamps is not None and (stamps.dtype != np.uint64 or stamps.shape != (len(table) + 1,)):
+        raise ValueError(f"time stamps are uint64[{len(table) + 1}], not "
+                         f"{stamps.dtype}{list(stamps.shape)}")
+    state = aligned(1, CONTEXT)
+    state["launches"] = table.ctypes.data
+    state["last"] = len(table)
+    state["threads"] = threads
+    state["spins"] = SPINS if threads <= usable_cores() else SPINS_CROWDED
+    state["scratch"] = scratch
+    state["scratch_bytes"] = scratch_bytes
+    state["stamps"] = 0 if stamps is None else stamps.ctypes.data
+    state["wait"], state["wake"] = _sleeping_functions()
+    return state
+
+
+def _sleeping_functions() -> tuple[int, int]:
+    """Addresses of the system's functions for sleeping on a word and for waking the sleepers."""
+    if sys.platform == "win32":
+        library = ctypes.WinDLL("api-ms-win-core-synch-l1-2-0")
+        names = ("WaitOnAddress", "WakeByAddressAll")
+    elif sys.platform == "darwin":
+        library, names = ctypes.CDLL(None), ("__ulock_wait", "__ulock_wake")
+    else:
+        return 0, 0
+    wait, wake = (ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in names)
+    return wait, wake
+
+
+@cache
+def _function(entry_address: int) -> Callable[[int, int], None]:
+    return _DRIVER(entry_address)
+
+
+@lru_cache(maxsize=1)
+def _driver() -> tuple[Executable, int]:
+    """The driver's code, and its address."""
+    code = driver(sys.platform)
+    executable = Executable(code.bytes)
+    return executable, executable.address + code.entry
+
+
+def driver_entry() -> int:
+    """Address of the driver, which every worker calls once a run."""
+    with _making:  # one that two threads make at the same time would be freed while it runs
+        return _driver()[1]
+
+
+def call(entry_address: int, context_address: int) -> None:
+    """One run of a context as thread 0, in the thread that calls; the GIL is not held."""
+    _function(entry_address)(context_address, 0)
+
+
+class Workers:
+    """`count` threads that wait for runs; they end with the process, or with `close`.
+
+    Raises DeviceError when the system gives no more threads.
+    """
+
+    def __init__(self, count: int) -> None:
+        if count < 1:
+            raise ValueError(f"a pool has at least one worker, not {count}")
+        self.count = count
+        self._start()
+
+    def _start(self) -> None:
+        self._process = os.getpid()
+        self._turn = threading.Lock()
+        self._ticket = 0
+        self._finished = [0] * self.count
+        self._jobs: list[queue.SimpleQueue] = [queue.SimpleQueue() for _ in range(self.count)]
+        self._news: queue.SimpleQueue = queue.SimpleQueue()
+        for number in range(self.count):
+            thread = threading.Thread(target=self._work, args=(number, self._jobs[number]),
+                                      name=f"smalti-{number}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self.close()
+                raise DeviceError(f"the system gives no {self.count} threads ({error}); ask for "
+                                  f"fewer with SMALTI_THREADS") from None
+
+    def _work(self, number: int, jobs: queue.SimpleQueue) -> None:
+        """Take jobs until there is None; one that has been done already is passed over."""
+        while (job := jobs.get()) is not None:
+            ticket, entry, context_address, _ = job
+            if ticket > self._finished[number]:
+                _function(entry)(context_address, number)
+                self._finished[number] = ticket
+                if self._all_finished(ticket):
+                    self._news.put(None)
+
+    def _all_finished(self, ticket: int) -> bool:
+        return all(done == ticket for done in self._finished)
+
+    def run(self, entry_address: int, context_address: int, keep: object = None,
+            brief: bool = False) -> None:
+        """Call the driver at `entry_address` in every worker; return when all have returned.
+
+        The context's `cancel` and `stopped` are cleared first. On Ctrl-C, `cancel` is set, the
+        workers leave behind the kernel that runs, and KeyboardInterrupt is raised then. Calls from
+        several Python threads take turns. A `brief` run is not worth waking somebody up to wait
+        for it: the caller is thread 0 itself, and Ctrl-C waits for the end. The driver is left by
+        others later then: `keep` holds on to what they still need, code and context, so long.
+        """
+        if self._process != os.getpid():  # after a fork the threads are the parent's
+            self._start()
+        with self._turn:
+            self._ticket += 1
+            job = (self._ticket, entry_address, context_address, keep)
+            _write(context_address, "cancel", 0)
+            _write(context_address, "stopped", 0)
+            if brief:
+                self._run_along(job)
+            else:
+                self._run_beside(job)
+
+    def _run_beside(self, job: Job) -> None:
+        try:
+            self._hand_out(job, 0)
+            while not self._all_finished(job[0]):
+                self._wait()
+        except BaseException:
+            _write(job[2], "cancel", 1)
+            self._leave(job)
+            raise
+
+    def _run_along(self, job: Job) -> None:
+        """The caller is thread 0; behind the last barrier nobody needs anything of the others."""
+        _, entry, context_address, _ = job
+        before = _read(context_address, "generation")
+        try:
+            self._hand_out(job, 1)
+            call(entry, context_address)
+        except BaseException:
+            self._finish_along(job, before)
+            raise
+
+    def _finish_along(self, job: Job, before: int) -> None:
+        """End a run that the caller was interrupted in, before it or behind it; nobody is left in
+        the driver then, who could miss that the run was cancelled."""
+        ticket, entry, context_address, _ = job
+        while True:
+            try:
+                if _read(context_address, "generation") == before:  # the others wait for thread 0
+                    _write(context_address, "cancel", 1)
+                    self._hand_out(job, 1)
+                    call(entry, context_address)
+                self._finished[0] = ticket
+                while not self._all_finished(ticket):
+                    self._wait()
+                return
+            except KeyboardInterrupt:
+                continue
+
+    def _hand_out(self, job: Job, first: int) -> None:
+        """Give the job to the workers from number `first` on."""
+        for jobs in self._jobs[first:]:
+            jobs.put(job)
+
+    def _wait(self) -> None:
+        try:
+            self._news.get(timeout=LOOK_SECONDS)
+        except queue.Empty:
+            return
+
+    def _leave(self, job: Job) -> None:
+        """Wait until the cancelled job is done, whatever else interrupts; then memory is free."""
+        handed_out = False
+        while not self._all_finished(job[0]):
+            try:
+                if not handed_out:  # the interrupt may have come between two workers
+                    self._hand_out(job, 0)
+                    handed_out = True
+                self._wait()
+            except KeyboardInterrupt:
+                continue
+
+    def close(self) -> None:
+        """End the threads once they are idle; the pool is of no use afterwards."""
+        for jobs in self._jobs:
+            jobs.put(None)
+
+
+def _write(context_address: int, field: str, value: int) -> None:
+    ctypes.c_uint64.from_address(context_address + offset(CONTEXT, field)).value = value
+
+
+def _read(context_address: int, field: str) -> int:
+    return ctypes.c_uint64.from_address(context_address + offset(CONTEXT, field)).value
+
+
+_pools: dict[int, Workers] = {}
+_pools_lock = threading.Lock()
+
+
+def workers(count: int) -> Workers:
+    """The pool of `count` workers that all programs of this process share."""
+    with _pools_lock:
+        if count not in _pools:
+            _pools[count] = Workers(count)
+        return _pools[count]

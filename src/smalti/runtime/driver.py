@@ -1,0 +1,28 @@
+"""What the rest of the package asks of a driver: one record for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from smalti.runtime.device import Device
+from smalti.runtime.interface import Program
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A way to run programs.
+
+    `found()` gives its devices, and texts that say why others cannot be used. `rate(device)` is how
+    many multiplications and additions of a product it makes a second, by the model.
+    `compiled(id, graph, ...)` makes a program, with the keywords of `compile_graph`.
+    `precisions` are those that its programs may have, `wide_range(id, precision)` the one for what
+    overflows in f16. `computes_in_main_memory` says whether programs take that of this process.
+    """
+
+    found: Callable[[], tuple[Device | str, ...]]
+    rate: Callable[[Device], float]
+    compiled: Callable[..., Program]
+    precisions: tuple[str, ...]
+    wide_range: Callable[[str, str], str]
+    computes_in_main_memory: bool = False

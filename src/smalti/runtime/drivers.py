@@ -1,0 +1,32 @@
+"""The drivers that programs run through, each loaded when it is first asked for."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from smalti.runtime.driver import Driver
+
+HOMES = {
+    "cpu": "smalti.runtime.cpu.driver",
+    "vulkan": "smalti.runtime.vulkan.driver",
+    "wgpu": "smalti.runtime.webgpu.driver",
+}
+"""The module of each, which has it as `DRIVER`, by what ids of its devices begin with."""
+GPUS = ("vulkan", "wgpu")
+"""Those of GPUs, the better one first; they reach the same devices."""
+
+
+@cache
+def driver(name: str) -> Driver:
+    """The driver of this name."""
+    return import_module(HOMES[name]).DRIVER
+
+
+def driver_of(device: str) -> Driver:
+    """The driver of a device, by its id.
+
+    >>> driver_of("cpu").precisions
+    ('auto', 'f32', 'bf16')
+    """
+    return driver(device.partition(":")[0])

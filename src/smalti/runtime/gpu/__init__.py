@@ -1,0 +1,7 @@
+"""What GPUs have in common, whatever their driver.
+
+    interface                what a device that is open can do
+    streaming → program      what runs a module there
+    opened → compilation     devices that are open, and programs on them
+    model                    what the timing model knows of them
+"""

@@ -1,0 +1,55 @@
+"""Programs of a GPU: the module, made or found in the cache, and what the driver makes of its
+shaders, several at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from smalti import settings
+from smalti.compiler import options as all_options
+from smalti.compiler.options import ALL_F32
+from smalti.compiler.select import Knowledge
+from smalti.errors import InputError
+from smalti.graph import Graph
+from smalti.runtime.gpu.interface import Gpu
+from smalti.runtime.gpu.program import DeviceProgram
+from smalti.runtime.interface import Program
+from smalti.runtime.recipe import Recipe
+
+PRECISIONS = ("auto", "f32", "f16", "bf16")
+
+
+def compile_for(gpu: Gpu, graph: Graph, *, precision: str = "auto", held: Collection[str] = (),
+                threads: int | None = None, target: str | None = None,
+                weights: Mapping[str, str] = ALL_F32, objective: str = "latency",
+                progress: Callable[[int, int], None] | None = None,
+                like: Program | None = None) -> DeviceProgram:
+    """A program that computes `graph` on `gpu`.
+
+    `precision` "f16" stores values between kernels and weights of products as f16, "bf16" as that,
+    where the device stores 16 bits; sums, statistics, softmax, inputs and outputs are f32. "auto"
+    is f16 where the device has it, else f32. The other options are as for `compile_graph`;
+    quantised weights are held as f16, and `like` is of use in `bind` only. Raises InputError for an
+    unknown precision or one that the device lacks, UnsupportedError for what it has no room for.
+    """
+    if target not in (None, gpu.target.name):
+        raise InputError(f"{gpu.device.id} runs {gpu.target.name}, not {target}; give no target")
+    recipe = recipe_for(gpu, graph, precision=precision, held=held, threads=threads,
+                        weights=weights, objective=objective)
+    module = recipe.module(gpu.target, progress=progress)
+    with ThreadPoolExecutor(settings.threads()) as pool:
+        pipelines = list(pool.map(gpu.build, module.shaders,
+                                  map(module.code_of, range(len(module.shaders)))))
+    return DeviceProgram(module, gpu, pipelines, recipe)
+
+
+def recipe_for(gpu: Gpu, graph: Graph, *, precision: str = "auto", held: Collection[str] = (),
+               threads: int | None = None, weights: Mapping[str, str] = ALL_F32,
+               objective: str = "latency") -> Recipe:
+    """A recipe for a GPU of options as `compile_for` takes them, with the same errors."""
+    options = all_options.checked(
+        graph, gpu.target, gpu.limits, f"{gpu.device.name} ({gpu.device.id})", precision=precision,
+        held=held, threads=threads, weights=weights, objective=objective)
+    return Recipe(graph, options, gpu.target, (gpu.target,), lambda target, options: gpu.limits,
+                  lambda target, options: Knowledge())

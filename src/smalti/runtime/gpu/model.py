@@ -1,0 +1,45 @@
+"""A GPU as the library of the timing model knows it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from smalti import machine
+from smalti.errors import UnknownDeviceError
+from smalti.runtime.device import Device
+
+BRAND = re.compile(r"\((?:R|TM)\)|\(.*|Graphics$|/.*", re.I)
+"""What drivers say besides the name of a GPU."""
+GUESSED_RATE = 0.3e12
+"""Multiplications and additions a second of a compute unit of a GPU that the library does not know.
+"""
+GUESSED_RATES = {"discrete": 8e12, "virtual": 8e12, "integrated": 1e12, "other": 1e12}
+"""Those of all of it, where its driver does not tell how many there are."""
+
+
+def recorded(found: Device) -> machine.Device | None:
+    """A GPU as the library of the timing model knows it, without a matrix unit that its driver does
+    not let programs use; None where the library does not, and of drivers that compute on the CPU.
+
+    >>> recorded(Device("vulkan:0", "NVIDIA GeForce RTX 4060", "discrete", 8 << 30, ())).matrix
+    {}
+    """
+    if found.kind == "cpu":
+        return None
+    try:
+        known = machine.device(BRAND.sub("", found.name).strip())
+    except UnknownDeviceError:
+        return None
+    return known if found.matrices else replace(known, matrix={})
+
+
+def rate(found: Device) -> float:
+    """Multiplications and additions of a product a second, by the model of a GPU; 0 of a driver
+    that computes on the CPU, which Smalti's own code does better."""
+    if found.kind == "cpu":
+        return 0.0
+    line = recorded(found)
+    if line is None:
+        return GUESSED_RATE * found.cores if found.cores > 1 else GUESSED_RATES[found.kind]
+    return max((line.matrix or line.vector).values())

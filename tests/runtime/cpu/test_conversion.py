@@ -1,0 +1,78 @@
+"""Conversion between halves and f32 gives the bits that numpy gives."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from smalti.codegen.x86.conversion import BLOCK
+from smalti.graph.operation import DTYPES
+from smalti.runtime.cpu import conversion
+from smalti.runtime.cpu.conversion import converted
+
+ALL = np.arange(1 << 16, dtype=np.uint16)
+COUNT = 10 * BLOCK + 77
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    return array.view(f"u{array.itemsize}")
+
+
+def same(found: np.ndarray, expected: np.ndarray) -> None:
+    """Equal bits; of NaN only that it is one."""
+    assert found.dtype == expected.dtype and found.shape == expected.shape
+    assert found.flags.c_contiguous and found.flags.writeable
+    nan = np.isnan(expected)
+    np.testing.assert_array_equal(np.isnan(found), nan)
+    np.testing.assert_array_equal(bits(found)[~nan], bits(expected)[~nan])
+
+
+def interesting(dtype: str) -> np.ndarray:
+    """Numbers of every size, those that are halfway between two halves, NaN and infinities."""
+    rng = np.random.default_rng(0)
+    some = rng.integers(0, 1 << 32, COUNT, np.uint32).view(np.float32)
+    with np.errstate(invalid="ignore"):
+        halves = ALL.view(DTYPES[dtype]).astype(np.float32)
+    exact = halves[np.isfinite(halves)]
+    between = exact[:-1] / 2 + exact[1:] / 2
+    return np.concatenate([some, exact, between, np.nextafter(between, np.float32(np.inf)),
+                           np.float32([65519.996, 65520, np.inf, -np.inf, np.nan])])
+
+
+def test_every_f16_is_widened() -> None:
+    with np.errstate(invalid="ignore"):
+        same(converted(ALL.view(np.float16), "f32"), ALL.view(np.float16).astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_rounding_is_to_the_nearest_and_even(dtype: str) -> None:
+    numbers = interesting(dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = numbers.astype(DTYPES[dtype])
+    same(converted(numbers, dtype), expected)
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 5 * BLOCK + 3])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_any_number_of_elements(size: int, dtype: str) -> None:
+    numbers = np.random.default_rng(size).standard_normal(size, np.float32)
+    halves = converted(numbers, dtype)
+    same(halves, numbers.astype(DTYPES[dtype]))
+    same(converted(halves, "f32"), halves.astype(np.float32))
+
+
+def test_any_order_in_memory_and_any_other_dtype() -> None:
+    numbers = np.random.default_rng(0).standard_normal((130, 3, 70)).astype(np.float16)
+    same(converted(numbers.transpose(2, 0, 1), "f32"),
+         np.ascontiguousarray(numbers.transpose(2, 0, 1).astype(np.float32)))
+    same(converted(numbers[:, :, ::2], "f32"), numbers[:, :, ::2].astype(np.float32))
+    for other in (np.float64, np.int8, ml_dtypes.bfloat16, np.float32):
+        same(converted(numbers.astype(other), "f32"), numbers.astype(other).astype(np.float32))
+
+
+def test_a_cpu_without_the_instructions_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = interesting("f16")
+    fast = converted(numbers, "f16")
+    monkeypatch.setattr(conversion, "_code", lambda: (None, {}))
+    same(converted(numbers, "f16"), fast)
