@@ -2,7 +2,7 @@
 
     pipe = smalti.Pipeline.load()                     # the model that ships with Smalti
     result = pipe("a red apple")
-    result.images[0].save("apple.png")
+    result.save("apple.png")                          # with its settings
 
     program = smalti.compile("model.onnx")            # a file, an onnx.ModelProto or a smalti.Graph
     outputs = program.run({"x": array})

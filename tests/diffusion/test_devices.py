@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from tiny_model import TINY
 
 from smalti import Pipeline
 from smalti.benchmark.profile import seeded_inputs
+from smalti.checkpoint import convert
 from smalti.errors import DeviceError, InputError
 from smalti.runtime import vulkan, webgpu
 from smalti.runtime.gpu.program import DeviceProgram
@@ -97,6 +99,44 @@ def test_an_adapter_binds_what_it_changes(model_path: Path, tmp_path: Path, devi
     assert decibel(changed, pixels(cpu)) > 60 > decibel(changed, plain)
     here.loras = ()
     np.testing.assert_array_equal(pixels(here), plain)
+
+
+@pytest.mark.parametrize("precision", ["q8_0", "q4_0"])
+def test_an_adapter_for_quantised_weights_compiles_nothing(
+        tmp_path: Path, device: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU holds them as f16 anyway; only what the adapter changes is bound, of its part."""
+    config = replace(tiny.FAMILIES["sd1"], denoiser=replace(
+        tiny.UNET, block_channels=(64, 128), context_dim=64))
+    whole = tiny.write(tmp_path / "whole.safetensors",
+                       tiny.single_file(config, tiny.random_weights(config)))
+    model = tmp_path / "model.gguf"
+    with open(model, "wb") as stream:
+        list(convert.plan(whole, ".gguf", precision).write(stream))
+    adapter = write_adapter(tmp_path / "style.safetensors", config)
+    options = {"width": 32, "height": 32, "steps": 1}
+    pipe = Pipeline.load(model, device=device, precision="f32")
+    plain = pixels(pipe, **options)
+    names: list[str] = []
+    bind = DeviceProgram.bind
+
+    def noted(self: DeviceProgram, *given: object, only: object = None, **more: object) -> None:
+        assert only is not None, "everything is bound again"
+        names.append(self.name)
+        bind(self, *given, only=only, **more)
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("a program is compiled")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeviceProgram, "bind", noted)
+        patch.setattr("smalti.diffusion.submodels.compile_graph", fail)
+        pipe.load_lora(adapter, 0.5, 0.0)
+        changed = pixels(pipe, **options)
+        assert names == ["unet"] and decibel(changed, plain) < 40
+        pipe.loras = ()
+        np.testing.assert_array_equal(pixels(pipe, **options), plain)
+    fresh = Pipeline.load(model, device=device, precision="f32", loras=[(adapter, 0.5, 0.0)])
+    np.testing.assert_array_equal(pixels(fresh, **options), changed)
 
 
 def test_a_vae_is_not_stored_as_f16(model_path: Path, device: str) -> None:

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import io
 import os
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from smalti.cli.interrupt import ending_at_once
 from smalti.errors import OutputError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-NUMBER = re.compile(r"%0?(\d*)d")
-"""The number of a picture in a pattern of names, such as `%03d`."""
-DIGITS_MAX = 20
-"""Digits that such a number may be padded to: more than any count of pictures has, and a name that
-file systems take."""
 
 
 def output_paths(pattern: str, count: int) -> list[Path]:
@@ -39,19 +33,9 @@ def output_paths(pattern: str, count: int) -> list[Path]:
     if Path(pattern).suffix.lower() != ".png":
         raise OutputError(f"pictures are written as PNG, but the output is {pattern!r}; "
                           f"give a name that ends in .png")
-    fields = NUMBER.findall(pattern)
-    if len(fields) > 1:
-        raise OutputError(f"the output {pattern!r} holds {len(fields)} numbers; one is enough")
-    if fields and (len(fields[0]) > 3 or int(fields[0] or 0) > DIGITS_MAX):
-        raise OutputError(f"the output {pattern!r:.80} asks for {fields[0]:.20} digits; expected "
-                          f"at most {DIGITS_MAX}, such as %03d")
-    if not fields and count == 1:
-        return [Path(pattern)]
-    if not fields:
-        pattern = f"{pattern[:-4]}-%03d{pattern[-4:]}"
-    return [Path(NUMBER.sub(lambda field, number=number: str(number).zfill(int(field[1] or 0)),
-                            pattern))
-            for number in range(1, count + 1)]
+    with ending_at_once():
+        from smalti.diffusion.made_picture import numbered
+    return numbered(pattern, count)
 
 
 def check_writable(paths: Sequence[Path]) -> None:
@@ -125,13 +109,10 @@ def write_png(image: Image, path: Path, parameters: str) -> None:
 
     Raises OutputError when the operating system refuses.
     """
-    from PIL.PngImagePlugin import PngInfo
+    from smalti.diffusion.made_picture import MadePicture
 
-    from smalti.diffusion.metadata import PNG_KEY
-
-    info, content = PngInfo(), io.BytesIO()
-    info.add_text(PNG_KEY, parameters)
-    image.save(content, format="PNG", pnginfo=info)
+    content = io.BytesIO()
+    MadePicture.of(image, parameters).save(content, "PNG")
     replace_file(path, content.getvalue())
 
 

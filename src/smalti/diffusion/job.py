@@ -27,6 +27,7 @@ from smalti.diffusion.img2img import Img2Img
 from smalti.diffusion.init_image import InitImage
 from smalti.diffusion.inpainting import FROM_NOISE, Start, start
 from smalti.diffusion.levels import noise_levels
+from smalti.diffusion.made_picture import MadePicture
 from smalti.diffusion.option_text import written
 from smalti.diffusion.random import NoiseSource
 from smalti.diffusion.request import Request
@@ -97,6 +98,7 @@ class PictureJob:
         if self.changed is not None:
             images = [self.changed.put_back(image) for image in images]
         texts = [str(written(asked, number)) for number in range(asked.batch_size)]
+        images = [MadePicture.of(image, text) for image, text in zip(images, texts, strict=True)]
         said = [*self.models.said, *(self.refiner.said if self.refiner else ())]
         return Result(images, asked.seeds, texts, asked, self.timings.seconds,
                       list(dict.fromkeys([*self.warnings, *said])), self.saved)

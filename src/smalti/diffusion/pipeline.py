@@ -29,9 +29,11 @@ from smalti.diffusion.result import Result, Step
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.upscale import Upscaler
 from smalti.diffusion.words import Vocabulary
+from smalti.errors import InputError
 from smalti.families.parts import TEXTS
 from smalti.runtime import Program
 from smalti.runtime.choice import chosen, described, precisions
+from smalti.runtime.inputs import checked_path
 from smalti.tune.objective import OBJECTIVES
 
 SHIPPED_MODEL = Path(__file__).parents[1] / "assets" / "emoji-128.safetensors"
@@ -61,6 +63,14 @@ class Pipeline:
         self._memory_bytes = memory_bytes
         self._asking = threading.Lock()
         self._residents = submodels.residents
+
+    def __repr__(self) -> str:
+        parts, adapters = ", ".join(self.parts), ", ".join(labels(self._adapters.given))
+        models = self._submodels
+        return (f"<Pipeline {self.name}: {self.config.family}, "
+                f"{self.config.default_width}x{self.config.default_height}, "
+                f"{models.precision} on {models.device}; parts {parts}"
+                + f"; adapters {adapters}" * bool(adapters) + ">")
 
     @classmethod
     def load(cls, path: str | Path | None = None, device: str = "auto", precision: str = "auto",
@@ -99,6 +109,10 @@ class Pipeline:
             threads = 1
         if threads is not None:
             settings.checked_threads(threads)
+        for what, one in (("vae", vae), ("lora_folder", lora_folder), ("refiner", refiner)):
+            if one is not None:
+                checked_path(one, f"loading with {what}", "a path")
+        text_encoders = _paths("text_encoders", text_encoders)
         device = chosen(device)
         check_name("precision", precision, precisions(device))
         opened = checkpoint.load(SHIPPED_MODEL if path is None else path, text_encoders, vae,
@@ -121,7 +135,7 @@ class Pipeline:
         stem = Path(opened.report.path).stem
         name = stem.encode("utf-8", "replace").decode()  # a file name need not be text
         pipe = cls(submodels, name, total if memory is None else budget, second,
-                   lora_folder, embeddings)
+                   lora_folder, _paths("embeddings", embeddings))
         pipe.loras = loras
         return pipe
 
@@ -232,3 +246,11 @@ class Pipeline:
         models = self._submodels
         found = Upscaler.load(given, models.precision, models.threads, models.progress)
         return replace(found, residents=models.residents)
+
+
+def _paths(what: str, given: object) -> list[str | Path]:
+    """One path, or several, as a list. Raises InputError for anything else."""
+    several = [given] if isinstance(given, str | Path) else given
+    if not isinstance(several, Sequence):
+        raise InputError(f"{what} is {given!r:.80}; expected a path, or several")
+    return [Path(checked_path(each, f"loading with {what}", "a path")) for each in several]

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from smalti.diffusion.caching import Saved
+from smalti.diffusion.made_picture import MadePicture, numbered, save_whole
 from smalti.diffusion.request import Request
+from smalti.errors import first_of
 
 
-@dataclass
+@dataclass(repr=False)
 class Result:
     """Pictures and how they came about.
 
-    `images` are RGB PIL images, `seeds` one a picture, `texts` one A1111 `parameters` text a
-    picture. `timings` are seconds of "prepare" (compiling, loading), "encode", "text", "denoise",
-    "decode". `warnings` say what was done otherwise than asked, `saved` which evaluations
-    of the model were left out.
+    `images` are RGB PIL images that carry their settings into files, `seeds` one a picture, `texts`
+    one A1111 `parameters` text a picture. `timings` are seconds of "prepare" (compiling, loading),
+    "encode", "text", "denoise", "decode". `warnings` say what was done otherwise than asked,
+    `saved` which evaluations of the model were left out.
     """
 
-    images: list[Image.Image]
+    images: list[MadePicture]
     seeds: tuple[int, ...]
     texts: list[str]
     parameters: Request
@@ -32,8 +37,28 @@ class Result:
     warnings: list[str] = field(default_factory=list)
     saved: Saved = field(default_factory=Saved)
 
+    def save(self, path: str | PathLike[str]) -> list[Path]:
+        """Write all pictures, each with its settings; the files that were written.
 
-@dataclass
+        Where there are several, `%03d` in the name becomes the number of each, from 1, and without
+        it the name ends in `-001` and so on. The ending says the format: .png, .jpg, .webp, ...
+        Raises OutputError for another ending, and when the operating system refuses.
+        """
+        paths = numbered(os.fsdecode(path), len(self.images))
+        for picture, each in zip(self.images, paths, strict=True):
+            save_whole(picture, each)
+        return paths
+
+    def __repr__(self) -> str:
+        sizes = first_of(f"{image.width}x{image.height}, seed {seed}"
+                         for image, seed in zip(self.images, self.seeds, strict=True))
+        more = f", {len(self.warnings)} warnings" * bool(self.warnings)
+        given, seconds = self.parameters, sum(self.timings.values())
+        return (f"<Result of {given.prompt!r:.60}: {sizes}; {given.steps} steps of {given.sampler} "
+                f"({given.noise}) by {given.model} in {seconds:.1f} s{more}>")
+
+
+@dataclass(repr=False)
 class Step:
     """One denoising step is done: number `index` (from 0) of `total`, in `seconds`.
 
@@ -49,6 +74,11 @@ class Step:
     latents: np.ndarray
     denoised: np.ndarray
     result: Result | None = None
+
+    def __repr__(self) -> str:
+        last = ", with the result" * (self.result is not None)
+        return (f"<Step {self.index + 1} of {self.total}: noise {self.sigma:.4g} is left, "
+                f"{self.seconds:.2f} s, latents {list(self.latents.shape)}{last}>")
 
 
 def to_image(pixels: np.ndarray) -> Image.Image:

@@ -150,8 +150,9 @@ class Submodels:
         names = changed(resident.weights, self.weights) & parameters.keys()
         if names & program.winograd_sizes.keys():
             return None
-        held, wanted = (self._held(names, weights) for weights in (resident.weights, self.weights))
-        return names if held == wanted else None
+        held, wanted = dict(program.recipe.options.weights), self._held(names, self.weights)
+        rounded = {name for name in names if held.get(name) in FORMATS}  # on the CPU only
+        return None if any(held[name] != wanted[name] for name in rounded) else names
 
     def graph(self, part: str, shape: tuple[int, ...]) -> Graph:
         """What `part` computes for `shape`. Raises InputError for an unknown part."""

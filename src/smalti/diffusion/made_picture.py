@@ -1,0 +1,100 @@
+"""Pictures that carry how they were made, and where they are written to."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from pathlib import Path
+from typing import IO, Any
+
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from smalti.diffusion.metadata import PNG_KEY, exif_of
+from smalti.errors import OutputError
+from smalti.runtime.container import replaced
+
+NUMBER = re.compile(r"%0?(\d*)d")
+"""The number of a picture in a pattern of names, such as `%03d`."""
+DIGITS_MAX = 20
+"""Digits that such a number may be padded to: more than any count of pictures has, and a name that
+file systems take."""
+COMMENTED = ("JPEG", "WEBP", "AVIF", "TIFF")
+"""Formats whose EXIF data take a text."""
+
+
+class MadePicture(Image.Image):
+    """A PIL image with its settings as `info["parameters"]`, which `save` writes into the file.
+
+    They stand where A1111 puts them: in a chunk of PNG files, in the EXIF comment of JPEG and WebP
+    files. Pictures that are made of it (`resize`, `crop`, ...) are plain ones.
+
+    >>> made = MadePicture.of(Image.new("RGB", (2, 1), "red"), "a red line")
+    >>> stream = io.BytesIO()
+    >>> made.save(stream, "png")
+    >>> Image.open(stream).info["parameters"]
+    'a red line'
+    """
+
+    @classmethod
+    def of(cls, image: Image.Image, text: str) -> MadePicture:
+        """An image with this parameters text."""
+        made = cls()
+        made.__dict__.update(image.__dict__)
+        made.info = {**image.info, PNG_KEY: text}
+        return made
+
+    def save(self, fp: str | bytes | os.PathLike[str] | os.PathLike[bytes] | IO[bytes],
+             format: str | None = None, **params: Any) -> None:
+        """Write the picture with its settings; what is given is as for `PIL.Image.Image.save`."""
+        text, kind = self.info.get(PNG_KEY), format
+        if kind is None and isinstance(fp, str | os.PathLike):
+            kind = Image.registered_extensions().get(Path(os.fsdecode(fp)).suffix.lower())
+        if text and (kind or "").upper() == "PNG" and "pnginfo" not in params:
+            params["pnginfo"] = PngInfo()
+            params["pnginfo"].add_text(PNG_KEY, text)
+        elif text and (kind or "").upper() in COMMENTED and "exif" not in params:
+            params["exif"] = exif_of(text)
+        super().save(fp, format, **params)
+
+
+def save_whole(picture: Image.Image, path: Path) -> None:
+    """Write a picture to a file, which is either the whole of it or untouched.
+
+    Raises OutputError for an ending that is no picture's, and when the operating system refuses.
+    """
+    kind, content = Image.registered_extensions().get(path.suffix.lower()), io.BytesIO()
+    if kind not in Image.SAVE:
+        raise OutputError(f"{path} has no ending of a picture; give a name that ends in .png, .jpg "
+                          f"or .webp")
+    picture.save(content, kind)
+    with replaced(path) as stream:
+        stream.write(content.getvalue())
+
+
+def numbered(pattern: str, count: int) -> list[Path]:
+    """`count` paths to write to, numbered from 1 where `pattern` holds `%03d` or the like.
+
+    A pattern without a number gets `-%03d` before its ending when there are several pictures.
+    Raises OutputError for a name that holds two numbers, or one of more than 20 digits.
+
+    >>> [path.name for path in numbered("apple.png", 1)]
+    ['apple.png']
+    >>> [path.name for path in numbered("apple.webp", 2)]
+    ['apple-001.webp', 'apple-002.webp']
+    """
+    fields = NUMBER.findall(pattern)
+    if len(fields) > 1:
+        raise OutputError(f"the output {pattern!r} holds {len(fields)} numbers; one is enough")
+    if fields and (len(fields[0]) > 3 or int(fields[0] or 0) > DIGITS_MAX):
+        raise OutputError(f"the output {pattern!r:.80} asks for {fields[0]:.20} digits; expected "
+                          f"at most {DIGITS_MAX}, such as %03d")
+    if not fields and count == 1:
+        return [Path(pattern)]
+    if not fields:
+        stem, ending = os.path.splitext(pattern)
+        pattern = f"{stem}-%03d{ending}"
+    return [Path(NUMBER.sub(lambda field, number=number: str(number).zfill(int(field[1] or 0)),
+                            pattern))
+            for number in range(1, count + 1)]
