@@ -36,7 +36,6 @@ READS_MAX = 4
 of thumb. Where a timing model is at hand, `tune/partitions.py` decides by what it expects."""
 GATHER_READS_MAX = 1
 """The same of rows that are looked up: a second look-up costs about what a copy would."""
-POINTWISE = frozenset(name for name, operation in OPERATIONS.items() if operation.pointwise)
 STORED_FORMS = ("attention", "concat", "rotary_embedding")
 """Operations with a kernel of their own, without an epilogue: their results are always stored."""
 
@@ -79,7 +78,7 @@ def is_view(node: Node, hosted: Collection[Node]) -> bool:
     return node.operation.name in VIEWS and node not in hosted
 
 
-def decide(graph: Graph, held: Collection[str] = (), functions: Collection[str] = POINTWISE,
+def decide(graph: Graph, held: Collection[str] = (), functions: Collection[str] | None = None,
            otherwise: Collection[Value] = ()) -> Decisions:
     """The decisions for `graph`; the arguments are those of `partition`.
 
@@ -89,6 +88,8 @@ def decide(graph: Graph, held: Collection[str] = (), functions: Collection[str] 
     >>> [value.node.operation.name for value in decide(g).stored]
     ['mul']
     """
+    if functions is None:
+        functions = {name for name, operation in OPERATIONS.items() if operation.pointwise}
     hosted = {node: why for node in graph.nodes if (why := lacking(node, functions))}
     users, when = graph.users(), whens(graph, held)
     tails, absorbed = grow_tails(graph, users, when, hosted)
@@ -144,7 +145,7 @@ class _Deciding:
                    or user.output in self.absorbed
                    for user in self.users[node.output])
         return last and self.when[node.output] == When.RUN and (
-            node.operation.name in POINTWISE or node.operation.name in NORMALIZATIONS)
+            node.operation.pointwise or node.operation.name in NORMALIZATIONS)
 
     def _read_more_often(self, value: Value, when: When) -> bool:
         """True if a consumer runs more often than the producer, which runs at `when`, so the value

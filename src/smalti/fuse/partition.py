@@ -15,20 +15,21 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from smalti.fuse.builder import PartitionBuilder
-from smalti.fuse.decide import POINTWISE, decide
+from smalti.fuse.decide import decide
 from smalti.fuse.emit.emit import emit
 from smalti.fuse.placement import Placement
 from smalti.fuse.region import Partition
 from smalti.graph import Graph, Value
 
 
-def partition(graph: Graph, held: Collection[str] = (), functions: Collection[str] = POINTWISE,
+def partition(graph: Graph, held: Collection[str] = (),
+              functions: Collection[str] | None = None,
               otherwise: Collection[Value] = ()) -> Partition:
     """The partition of `graph`; inputs named in `held` change more rarely than others.
 
-    `functions` are the pointwise operations that kernels may compute. What has no kernel becomes
-    host regions. Of the values that are `open`, those in `otherwise` are not stored where they
-    would be, and stored where they would not.
+    `functions` are the pointwise operations that kernels may compute, None for all of them. What
+    has no kernel becomes host regions. Of the values that are `open`, those in `otherwise` are not
+    stored where they would be, and stored where they would not.
     """
     decisions = decide(graph, held, functions, otherwise)
     found = Partition(graph.name, held=tuple(sorted(held)), open=list(decisions.open))
