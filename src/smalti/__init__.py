@@ -49,7 +49,8 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from smalti.graph import Graph
-    from smalti.runtime import Device, Program, devices, load
+    from smalti.runtime import Device, Program, load
+    from smalti.runtime.devices import devices
 
 _HOMES = {
     "smalti.diffusion.control": ("Control",),

@@ -80,9 +80,9 @@ def test_long_prompts_are_quick(what):
     seconds = []
     for _ in range(3):
         tokenizer._word_ids.cache_clear()
-        start = time.perf_counter()
+        start = time.thread_time()  # others may keep the cores busy
         assert encode(LONG[what]).count == 75
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.thread_time() - start)
     assert min(seconds) < 0.25  # 35 ms on a free core; a quadratic method takes seconds
 
 

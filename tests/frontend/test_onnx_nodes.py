@@ -30,6 +30,7 @@ REFUSED = frozenset({
     "Momentum", "RandomUniformLike", "RegexFullMatch", "Scan", "TreeEnsemble"})
 """Operators of the nodes that are refused, some of them in certain tests only."""
 PASSED_MIN = 0.98
+pytestmark = pytest.mark.sweep  # 1,720 models, half a minute
 # The tests themselves say that other implementations may draw other numbers for the same seed.
 DRAWN = frozenset({"test_bernoulli_seed", "test_bernoulli_seed_expanded"})
 

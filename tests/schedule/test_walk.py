@@ -113,6 +113,7 @@ def picked(kernel: Kernel, bounds: Limits, precision: str, winograd: int) -> Sch
     return choose(kernel, small, precision, winograd)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("winograd", [0, 2, WINOGRAD_MAX])
 @pytest.mark.parametrize("case", CASES)

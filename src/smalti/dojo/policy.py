@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +58,8 @@ class Policy:
     def saved(self) -> bytes:
         """The weights as the content of an .npz file."""
         content = io.BytesIO()
-        np.savez(content, **self.weights)
+        arrays: dict[str, Any] = dict(self.weights)
+        np.savez(content, **arrays)
         return content.getvalue()
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -28,7 +29,8 @@ class Score:
     regrets: tuple[float, ...]
 
 
-def curve(task: Task, order: Sequence[int], budgets: Sequence[int] = BUDGETS) -> tuple[float, ...]:
+def curve(task: Task, order: Sequence[int] | np.ndarray,
+          budgets: Sequence[int] = BUDGETS) -> tuple[float, ...]:
     """Regrets after the first k of `order`, for each k; all of it where it has fewer.
 
     >>> from smalti.dojo.space import Space
@@ -80,17 +82,16 @@ def score(policy: Policy, tasks: Sequence[Task], budgets: Sequence[int] = BUDGET
     """
     scores = []
     for task in tasks:
-        contenders: dict[str, Callable[[], Sequence[int]]] = {
-            "search": lambda task=task: searched(task, max(budgets))}
+        contenders: dict[str, Callable[[], Sequence[int] | np.ndarray]] = {
+            "search": partial(searched, task, max(budgets))}
         if task.modelled:
-            contenders["model"] = lambda task=task: greedy(task)
+            contenders["model"] = partial(greedy, task)
         if policy.space is task.space:
-            contenders["agent"] = lambda task=task: policy.ranking(task)
+            contenders["agent"] = partial(policy.ranking, task)
         others = [other for other in tasks if other is not task and other.space is task.space
                   and np.array_equal(other.features[-3:], task.features[-3:])]
         if others:
-            contenders["transfer"] = (
-                lambda other=others[0]: np.argsort(other.seconds, kind="stable"))
+            contenders["transfer"] = partial(np.argsort, others[0].seconds, kind="stable")
         scores += [Score(task.name, name, curve(task, order(), budgets))
                    for name, order in contenders.items()]
         scores.append(Score(task.name, "chance", chance(task, budgets)))

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -106,7 +107,8 @@ def described(device: Device, m: int, n: int, k: int) -> np.ndarray:
 def product_task(name: str, device: Device, truth: Device, m: int, n: int, k: int) -> Task:
     """A product on a device that is thought to be `device` and is `truth`."""
     space = product_space()
-    columns = {field: space.candidates[:, number].astype(float)
+    columns: dict[str, Any] = {
+        field: space.candidates[:, number].astype(float)
                for number, field in enumerate(space.fields) if not field.startswith("copiers")}
     given = simt.Schedules(**columns)
     expected = simt.seconds(device, given, m, n, k)
@@ -142,11 +144,12 @@ def between(first: Device, second: Device, share: float) -> Device:
 
     cache_ = CacheLevel("L2", mean(first.caches[0].bytes, second.caches[0].bytes),
                         mean(first.caches[0].bandwidth, second.caches[0].bandwidth))
+    figures: dict[str, Any] = {
+        name: mean(getattr(first, name), getattr(second, name)) for name in NUMBERS}
     return replace(
         first, id=f"{first.id}+{second.id}", caches=(cache_,), matrix={},
         units=max(1, round(mean(first.units, second.units))),
-        vector={"f32": mean(first.rate("f32"), second.rate("f32"))},
-        **{name: mean(getattr(first, name), getattr(second, name)) for name in NUMBERS})
+        vector={"f32": mean(first.rate("f32"), second.rate("f32"))}, **figures)
 
 
 def disturbed(device: Device, random: np.random.Generator) -> Device:
@@ -156,8 +159,9 @@ def disturbed(device: Device, random: np.random.Generator) -> Device:
 
     caches = tuple(replace(each, bytes=off(each.bytes), bandwidth=off(each.bandwidth))
                    for each in device.caches)
-    return replace(device, caches=caches, vector={"f32": off(device.rate("f32"))}, matrix={},
-                   **{name: off(getattr(device, name)) for name in NUMBERS})
+    vector = {"f32": off(device.rate("f32"))}
+    figures: dict[str, Any] = {name: off(getattr(device, name)) for name in NUMBERS}
+    return replace(device, caches=caches, vector=vector, matrix={}, **figures)
 
 
 def _edges(random: np.random.Generator) -> tuple[int, int, int]:

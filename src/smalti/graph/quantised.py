@@ -93,7 +93,7 @@ class Quantised:
             words[:, 1] = np.ascontiguousarray(minima, np.float32).view(np.uint32)
         low = np.ascontiguousarray(codes.astype(np.int8)).view(np.uint8)
         if form.bits == 4:
-            low = low[:, 0::2] & 15 | low[:, 1::2] << 4
+            low = low[:, 0::2] & np.uint8(15) | low[:, 1::2] << np.uint8(4)
         words[:, form.heads:] = np.ascontiguousarray(low).view(np.uint32)
         return cls(dtype, words, shape)
 

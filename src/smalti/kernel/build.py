@@ -150,7 +150,8 @@ def attention(q: Buffer, k: Buffer, v: Buffer, out: Buffer, scale: float, causal
     score = Call("mul", (Call("mul", (Load("q", (n, t, h, d)), Load("k", (n, s, h, d)))),
                          Const(scale)))
     at: Expr = Load("score", (n, h, t, s))
-    top, total = at, Load("total", (n, h, t))
+    top: Expr = at
+    total: Expr = Load("total", (n, h, t))
     if mask is not None:
         at = Call("max", (Call("add", (at, Load("mask", (n, h, s, t)))), Const(2 * LOWEST)))
         top, total = Call("max", (at, Const(LOWEST))), Call("max", (total, Const(TOTAL_MIN)))

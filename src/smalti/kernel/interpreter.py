@@ -127,7 +127,7 @@ def _value(expr: Expr, stage: Stage, grid: Arrays, inside: np.ndarray,
            known: Arrays) -> np.ndarray:
     """The expression at every point of the grid; anything where no guard holds."""
     if isinstance(expr, Const):
-        return np.float32(expr.value)
+        return np.asarray(expr.value, np.float32)
     if isinstance(expr, Load):
         read = known[expr.buffer][tuple(_place(expr, stage, grid, inside, known))]
         return read.astype(np.float32) if np.issubdtype(read.dtype, np.integer) else read

@@ -187,7 +187,7 @@ class _Parser:
 
     def listed(self, item: Callable[[], Item], end: str) -> tuple[Item, ...]:
         """Items between commas up to `end`, which is read too."""
-        items = []
+        items: list[Item] = []
         while not self.take(end):
             if items:
                 self.expect(",")
@@ -235,7 +235,7 @@ class _Parser:
         self.expect(":")
         dtype = self.name()
         self.expect("[")
-        shape, strides = self.listed(self.whole, "]"), ()
+        shape, strides = self.listed(self.whole, "]"), tuple[int, ...]()
         if self.take("strides"):
             self.expect("[")
             strides = self.listed(self.whole, "]")
@@ -244,14 +244,14 @@ class _Parser:
     def stage(self) -> Stage:
         result = self.name()
         self.expect("[")
-        axes, reducer, reduced = self.listed(self.axis, "]"), "", ()
+        axes, reducer, reduced = self.listed(self.axis, "]"), "", tuple[tuple[str, int], ...]()
         self.expect("=")
         if self.peek(1) == "over" and self.peek(2) != "[":
             reducer = self.name()
             self.expect("over")
             reduced = self.some(self.axis)
             self.expect("of")
-        value, guards, outside = self.expr(), (), 0.0
+        value, guards, outside = self.expr(), tuple[tuple[Index, int], ...](), 0.0
         if self.peek() == "where" and self.peek(1) != "[":
             self.expect("where")
             guards = self.some(self.guard)

@@ -19,7 +19,7 @@ def touched(kernel: Kernel) -> dict[str, int]:
     >>> touched(Kernel("map", buffers, (stage,)))
     {'x': 4, 'out': 12}
     """
-    points = {}
+    points: dict[str, int] = {}
     for stage in kernel.stages:
         count = math.prod(extent for _, extent in (*stage.axes, *stage.reduced))
         for name in {load.buffer for load in loads(stage.value)}:

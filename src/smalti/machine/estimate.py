@@ -21,7 +21,7 @@ from smalti.machine.family import LIMITS, Family, Sizes, Timing
 
 IDLE_SHARE = 0.35
 """Power of a device that waits for memory, of the most that it may take: a guess."""
-FIELDS = {
+FIELDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
     "mat_mul": (("m", "n", "k"), {"batch": 1}),
     "attention": (("batch", "sequence", "heads", "head_dim"), {}),
     "conv": (("x", "w"), {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1),
@@ -140,12 +140,12 @@ def _conv_sizes(given: Mapping[str, Any]) -> dict[str, float]:
 def _extents(image: Sequence[int], window: Sequence[int], strides: Sequence[int],
              pads: Sequence[int], dilations: Sequence[int]) -> tuple[int, int]:
     """Height and width of a result."""
-    found = tuple((image[i] + pads[i] + pads[i + 2] - dilations[i] * (window[i] - 1) - 1)
-                  // strides[i] + 1 for i in range(2))
-    if min(found) < 1:
+    height, width = ((image[i] + pads[i] + pads[i + 2] - dilations[i] * (window[i] - 1) - 1)
+                     // strides[i] + 1 for i in range(2))
+    if min(height, width) < 1:
         raise InputError(f"conv: a window of {tuple(window)} does not fit into {tuple(image)} "
                          f"with pads {tuple(pads)}")
-    return found
+    return height, width
 
 
 def timed(device: Device, problem: Problem) -> Timing:

@@ -42,7 +42,8 @@ class LibraryLine:
     """One line of the table; `number` notes where each figure came from."""
 
     def __init__(self, cells: dict[str, str]) -> None:
-        self.cells, self.origin = cells, {}
+        self.cells = cells
+        self.origin: dict[str, str] = {}
 
     def number(self, field: str, column: str, scale: float = 1.0, guess: float = 0.0) -> float:
         """The figure of a column in SI units; `guess`, marked as such, where there is none."""
@@ -106,7 +107,8 @@ def _device(cells: dict[str, str]) -> Device:
 def _table() -> tuple[dict[str, Device], dict[str, str]]:
     """Devices by id, and ids by every name without its separators."""
     text = resources.files("smalti.machine").joinpath("devices.csv").read_text(encoding="utf-8")
-    found, names = {}, {}
+    found: dict[str, Device] = {}
+    names: dict[str, str] = {}
     for cells in csv.DictReader(text.splitlines()):
         device = _device(cells)
         found[device.id] = device

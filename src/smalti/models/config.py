@@ -139,10 +139,9 @@ class UNetConfig(DenoiserConfig):
                   (self.block_channels[-1], self.middle == "transformer")]
         for width, attends in levels:
             yield "UNet", width, "norm groups", self.norm_groups
-            if attends and self.head_dim is None:
-                yield "UNet", width, "attention heads", self.heads
-            elif attends:
-                yield "UNet", width, "channels of a head", self.head_dim
+            if attends:
+                yield ("UNet", width, "attention heads", self.heads) if self.head_dim is None else (
+                    "UNet", width, "channels of a head", self.head_dim)
 
     def outline(self) -> str:
         """Its size, in one line."""

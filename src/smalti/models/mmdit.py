@@ -65,10 +65,12 @@ def mmdit_graph(config: MMDiTConfig, batch: int, height: int, width: int, length
             with g.scope(f"joint_blocks.{i}"):
                 x, context = joint_block(x, context, vec, config, dual=i < config.dual_blocks,
                                          last=i == config.blocks - 1, keep=kept)
-            if controls[i] is not None:
-                x = x + controls[i]
+            steering = controls[i]
+            if steering is not None:
+                x = x + steering
         with g.scope("final_layer"):
-            x = modulated_norm(x, *modulation(vec, "adaLN_modulation.1", 2), config.eps)
+            shift, scale = modulation(vec, "adaLN_modulation.1", 2)
+            x = modulated_norm(x, shift, scale, config.eps)
             x = linear(x, "linear", PATCH * PATCH * config.out_channels)
         g.output("prediction", from_patches(x, PATCH, height, width, pixels_first=True))
     return g
@@ -116,10 +118,11 @@ def joint_block(x: Value, context: Value, vec: Value, config: MMDiTConfig, *, du
     g, width = x.graph, config.hidden_size
     with g.scope("context_block"):
         parts = _kept(modulation(vec, "adaLN_modulation.1", 2 if last else 6), keep)
-        text = linear(modulated_norm(context, *parts[:2], config.eps), "attn.qkv", 3 * width)
+        text = linear(modulated_norm(context, parts[0], parts[1], config.eps), "attn.qkv",
+                      3 * width)
     with g.scope("x_block"):
         own = _kept(modulation(vec, "adaLN_modulation.1", 9 if dual else 6), keep)
-        image = linear(modulated_norm(x, *own[:2], config.eps), "attn.qkv", 3 * width)
+        image = linear(modulated_norm(x, own[0], own[1], config.eps), "attn.qkv", 3 * width)
     both = {"context_block": text, "x_block": image}
     q, k, v = (_heads(both, number, config) for number in range(3))
     if last:
@@ -155,7 +158,8 @@ def self_block(x: Value, vec: Value, config: MMDiTConfig) -> Value:
 
 def _self_attention(x: Value, parts: list[Value], name: str, config: MMDiTConfig) -> Value:
     """What attention to themselves gives for x [n, t, c]; `parts` are shift and scale [n, c]."""
-    product = {"": linear(modulated_norm(x, *parts, config.eps), f"{name}.qkv",
+    shift, scale = parts
+    product = {"": linear(modulated_norm(x, shift, scale, config.eps), f"{name}.qkv",
                           3 * config.hidden_size)}
     return x.graph.apply("attention", *(_heads(product, number, config, name)
                                         for number in range(3)), num_heads=config.heads)

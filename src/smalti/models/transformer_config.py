@@ -147,7 +147,7 @@ class MMDiTConfig(DenoiserConfig):
         return self.hidden_size // self.heads
 
     @property
-    def skippable_blocks(self) -> int:
+    def skippable_blocks(self) -> int:  # type: ignore[override]  # a count of its own in others
         """Blocks that can be left out to steer away from a worse picture: any."""
         return self.blocks
 

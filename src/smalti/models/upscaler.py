@@ -16,5 +16,6 @@ def upscaler_graph(config: RrdbConfig | SrvggConfig, batch: int, height: int, wi
     >>> upscaler_graph(SrvggConfig(scale=2), 1, 8, 6).outputs["image"].shape
     (1, 3, 16, 12)
     """
-    build = {RrdbConfig: rrdb_graph, SrvggConfig: srvgg_graph}[type(config)]
-    return build(config, batch, height, width)
+    if isinstance(config, RrdbConfig):
+        return rrdb_graph(config, batch, height, width)
+    return srvgg_graph(config, batch, height, width)

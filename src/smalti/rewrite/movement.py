@@ -98,7 +98,8 @@ def shortened(value: Value, made: Made = lambda value: value) -> Value | None:
     """
     if value.type.size == 0:
         return None
-    chain, source = [], value
+    chain: list[Node] = []
+    source = value
     while source.node is not None and source.node.operation.name in MOVEMENTS:
         chain.insert(0, source.node)
         source = source.node.inputs[0]

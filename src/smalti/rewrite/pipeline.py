@@ -14,7 +14,7 @@ from smalti.rewrite.folding import fold_constants
 from smalti.rewrite.liveness import remove_dead_nodes
 from smalti.rewrite.lowering import LOWERINGS, Computes, lowered
 from smalti.rewrite.movement import MOVEMENT_RULES
-from smalti.rewrite.rules import RULES, apply_rules
+from smalti.rewrite.rules import RULES, Procedure, Rule, apply_rules
 from smalti.rewrite.sharing import share_equal_nodes
 
 
@@ -32,7 +32,8 @@ class GraphPass:
     gives: tuple[str, ...] = ()
 
 
-ALL_RULES = (*RULES, *MOVEMENT_RULES, *COMPOSITES, *ATTENTION_RULES)
+ALL_RULES: tuple[Rule | Procedure, ...] = (
+    *RULES, *MOVEMENT_RULES, *COMPOSITES, *ATTENTION_RULES)
 
 PASSES: tuple[GraphPass, ...] = (
     # first, so that a rule which asks for a number finds it as one constant

@@ -72,7 +72,7 @@ def lowered(graph: Graph, parameters: Mapping[str, np.ndarray]) -> Model:
     read = {value for node in graph.nodes for value in node.inputs} | {*graph.outputs.values()}
     groups = sum(node.attributes.get("group", 0) for node in graph.nodes if not is_depthwise(node))
     return Model(
-        graph, statements, [builder.tensor(v).code[0] for v in graph.inputs.values()],
+        graph, statements, [_local(builder.tensor(v)) for v in graph.inputs.values()],
         outputs, [v for v in graph.parameters.values() if v in read], builder.constants, swapped,
         half, NODES_PER_STATEMENT * len(statements) + NODES_PER_GROUP * groups
         + len(graph.inputs) + len(graph.parameters) + len(builder.constants))
@@ -188,8 +188,15 @@ def _outputs(graph: Graph, builder: Builder) -> list[Local]:
         if piece not in made or piece in found:
             code = call("ggml_cont", "ctx", tensor)
             tensor = builder.let(Tensor(code, tensor.dims), shape=value.shape, hint=name)
-        found.append(tensor.code[0])
+        found.append(_local(tensor))
     return found
+
+
+def _local(tensor: Tensor) -> Local:
+    """The variable that holds a tensor."""
+    (piece,) = tensor.code
+    assert isinstance(piece, Local), piece
+    return piece
 
 
 def _live(statements: list[Statement], outputs: list[Local]) -> list[Statement]:

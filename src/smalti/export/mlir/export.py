@@ -83,7 +83,8 @@ class _Writer:
     """Writes one graph; `names` has the name of each value that is written already."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph, self.lines = graph, []
+        self.graph = graph
+        self.lines: list[str] = []
         self.names: dict[Value, str] = {}
         self.taken: set[str] = set()
 
@@ -270,8 +271,8 @@ class _Writer:
         result, rank = node.output.type, len(node.output.shape)
         batch = result.shape[:-2]
         k = rank
-        left = self.broadcast(a, (*batch, *a.shape[-2:]))[2][:-2] + (rank - 2, k)
-        right = self.broadcast(b, (*batch, *b.shape[-2:]))[2][:-2] + (k, rank - 1)
+        left = (*self.broadcast(a, (*batch, *a.shape[-2:]))[2][:-2], rank - 2, k)
+        right = (*self.broadcast(b, (*batch, *b.shape[-2:]))[2][:-2], k, rank - 1)
         operands = [(self.name(a), a.type, left), (self.name(b), b.type, right)]
         return self.generic("mat_mul", operands,
                             (self.filled(result, _zero(result)), result, tuple(range(rank))),

@@ -61,9 +61,11 @@ def _number(value: np.generic, dtype: str) -> str:
     return f"{mantissa if '.' in mantissa else mantissa + '.0'}{e}{exponent}"
 
 
-def _nested(data: np.ndarray, dtype: str) -> str:
+def _nested(data: np.ndarray | np.generic, dtype: str) -> str:
+    if isinstance(data, np.generic):
+        return _number(data, dtype)
     if data.ndim == 0:
-        return _number(data[()], dtype)
+        return _number(data.reshape(1)[0], dtype)
     return f"[{', '.join(_nested(part, dtype) for part in data)}]"
 
 

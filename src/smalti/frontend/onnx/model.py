@@ -221,7 +221,8 @@ def input_types(source: Source, shapes: Shapes) -> dict[str, Type | None]:
     declared = {value.name: _declared(value) for value in source.inputs}
     missing: dict[str, Sequence[int | str] | None] = {}
     for value in source.inputs:
-        given, extents = shapes.get(value.name), declared[value.name]
+        given = shapes.get(value.name)
+        extents: Sequence[int | str] | None = declared[value.name]
         if value.type.WhichOneof("value") != "tensor_type" \
                 or value.type.tensor_type.elem_type not in DTYPE_OF:
             found[value.name] = None
@@ -229,8 +230,8 @@ def input_types(source: Source, shapes: Shapes) -> dict[str, Type | None]:
         if given is not None:
             extents = _given(value.name, extents, given)
         elif extents is not None:
-            extents = [_extent(n, shapes[n]) if n in shapes and n != UNNAMED else n
-                       for n in extents]
+            extents = [_extent(n, shapes[n]) if isinstance(n, str) and n in shapes
+                       and n != UNNAMED else n for n in extents]
         if extents is None or any(isinstance(n, str) for n in extents):
             missing[value.name] = extents
         else:

@@ -68,9 +68,9 @@ def conv(x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None, *, stride
     x = x.reshape(n, group, c, *image)
     w = w.reshape(group, o // group, c, *kernel)
     for tap in np.ndindex(*kernel):
-        patch = x[(..., *(slice(t * d, t * d + s * (extent - 1) + 1, s) for t, d, s, extent
-                          in zip(tap, dilations, strides, spatial, strict=True)))]
-        y += np.einsum("ngc...,goc->ngo...", patch, w[(..., *tap)], optimize=True)
+        under: tuple = (..., *(slice(t * d, t * d + s * (extent - 1) + 1, s) for t, d, s, extent
+                               in zip(tap, dilations, strides, spatial, strict=True)))
+        y += np.einsum("ngc...,goc->ngo...", x[under], w[(..., *tap)], optimize=True)
     y = y.reshape(n, o, *spatial)
     return y if bias is None else y + bias.reshape(-1, *(1,) * rank)
 

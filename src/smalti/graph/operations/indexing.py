@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from smalti.errors import InputError
 from smalti.graph.operation import REQUIRED, Type, define
 
 INDICES = ("i32", "i64")
-REDUCTIONS: dict[str, Callable[..., np.ndarray] | None] = {
+REDUCTIONS: dict[str, np.ufunc | None] = {
     "none": None, "add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
@@ -91,7 +91,7 @@ def scatter_elements(x: np.ndarray, indices: np.ndarray, updates: np.ndarray, *,
     With a reduction the update is added to what is there, and so on; without one the last counts.
     """
     axis %= x.ndim
-    places = list(np.indices(indices.shape, sparse=True))
+    places: list[np.ndarray] = list(np.indices(indices.shape, sparse=True))
     places[axis] = wrapped(indices, x.shape[axis])
     return _placed(x, tuple(places), updates, reduction)
 
@@ -129,7 +129,8 @@ def _gather_nd_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Typ
 def gather_nd(x: np.ndarray, indices: np.ndarray, *, batch_dims: int) -> np.ndarray:
     """The last axis of indices holds d coordinates; y[b, i, …] = x[b, *indices[b, i], …]."""
     depth = indices.shape[-1]
-    batch = np.indices(x.shape[:batch_dims], sparse=True) if batch_dims else ()
+    batch: Sequence[np.ndarray] = (
+        np.indices(x.shape[:batch_dims], sparse=True) if batch_dims else ())
     between = (1,) * (indices.ndim - 1 - batch_dims)
     places = [place.reshape(place.shape + between) for place in batch]
     places += [wrapped(indices[..., k], x.shape[batch_dims + k]) for k in range(depth)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -105,7 +105,8 @@ def _pad_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
     return Type(tuple(n + pads[i] + pads[rank + i] for i, n in enumerate(x.shape)), x.dtype)
 
 
-def pad(x: np.ndarray, *, pads: Sequence[int], mode: str, value: float) -> np.ndarray:
+def pad(x: np.ndarray, *, pads: Sequence[int],
+        mode: Literal["constant", "edge", "reflect", "wrap"], value: float) -> np.ndarray:
     """Elements added in front of and behind each axis: `value`s, the edge, or x itself again."""
     around = list(zip(pads[:x.ndim], pads[x.ndim:], strict=True))
     if mode == "constant":

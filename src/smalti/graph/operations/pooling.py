@@ -61,8 +61,9 @@ def windows(x: np.ndarray, outside: float, attributes: Mapping[str, Any],
     x = np.pad(x, [(0, 0), (0, 0), *borders], constant_values=outside)
     for place in np.ndindex(*kernel):
         starts = [p * d for p, d in zip(place, dilations, strict=True)]
-        yield x[(..., *(slice(a, a + (n - 1) * s + 1, s)
-                        for a, n, s in zip(starts, extents, strides, strict=True)))]
+        taken: tuple = (..., *(slice(a, a + (n - 1) * s + 1, s)
+                               for a, n, s in zip(starts, extents, strides, strict=True)))
+        yield x[taken]
 
 
 def max_pool(x: np.ndarray, **attributes: Any) -> np.ndarray:
@@ -81,8 +82,8 @@ def max_pool_indices(x: np.ndarray, *, storage_order: int, **attributes: Any) ->
     With `storage_order` 1 the axes of the image are counted from the first on.
     """
     images = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *(1,) * (x.ndim - 2))
-    inside = np.arange(math.prod(x.shape[2:]))
-    inside = inside.reshape(x.shape[:1:-1]).T if storage_order else inside.reshape(x.shape[2:])
+    counted = np.arange(math.prod(x.shape[2:]))
+    inside = counted.reshape(x.shape[:1:-1]).T if storage_order else counted.reshape(x.shape[2:])
     places = images * inside.size + inside
     lowest = -np.inf if np.issubdtype(x.dtype, np.floating) else np.iinfo(x.dtype).min
     pairs = zip(windows(x, lowest, attributes), windows(places, -1, attributes), strict=True)

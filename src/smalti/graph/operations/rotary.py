@@ -20,8 +20,8 @@ def _rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
         raise InputError(f"rotary_embedding of {x} with {heads} heads: [n, tokens, heads * d], or "
                          f"[n, heads, tokens, d] with num_heads 0, and an even d are expected")
     batch, tokens = x.shape[0], x.shape[rank - 2]
-    if cos.shape != sin.shape or cos.shape not in (
-            (n, tokens, d) for n in (1, batch) for d in (depth // 2, depth)):
+    if cos.shape != sin.shape or cos.shape not in [
+            (n, tokens, d) for n in (1, batch) for d in (depth // 2, depth)]:
         raise InputError(f"rotary_embedding of {x} with {heads} heads: cosines and sines of "
                          f"{[batch, tokens, depth // 2]} are expected, got {cos} and {sin}")
     return x

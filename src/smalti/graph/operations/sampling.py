@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -139,7 +140,7 @@ def grid_sample(x: np.ndarray, grid: np.ndarray, *, mode: str, padding_mode: str
     """x [n, c, …] at coordinates in [-1, 1], grid [n, …out, axes], the last axis first."""
     taps = [_grid_taps(grid[..., -1 - k].astype(np.float32), extent, mode, padding_mode,
                        align_corners) for k, extent in enumerate(x.shape[2:])]
-    return sum(_products(x, taps))
+    return reduce(np.add, _products(x, taps))
 
 
 define(name="grid_sample", inputs=(2, 2), shape=_grid_rule, meaning=grid_sample,
@@ -264,7 +265,7 @@ def roi_align(x: np.ndarray, regions: np.ndarray, batch: np.ndarray, *, output_h
                 [(p[None, None], w[None, None]) for p, w in columns]]
         parts = [product.reshape(-1, output_height, high, output_width, wide)
                  for product in _products(x[image:image + 1], taps)]
-        found[...] = (sum(parts).mean(axis=(2, 4)) if mode == "avg" else
+        found[...] = (reduce(np.add, parts).mean(axis=(2, 4)) if mode == "avg" else
                       np.max(parts, axis=0).max(axis=(2, 4)))
     return y
 

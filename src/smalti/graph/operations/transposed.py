@@ -27,11 +27,12 @@ def overlap_add(blocks: np.ndarray, image: Sequence[int], strides: Sequence[int]
             for r, before, n in zip(reach, pads[:rank], image, strict=True)]
     y = np.zeros((*blocks.shape[:2], *full), blocks.dtype)
     for tap in np.ndindex(*kernel):
-        place = tuple(slice(t * d, t * d + (p - 1) * s + 1, s) for t, d, p, s
-                      in zip(tap, dilations, positions, strides, strict=True))
-        y[(..., *place)] += blocks[(slice(None), slice(None), *tap)]
-    return y[(..., *(slice(before, before + n)
-                     for before, n in zip(pads[:rank], image, strict=True)))]
+        place: tuple = (..., *(slice(t * d, t * d + (p - 1) * s + 1, s) for t, d, p, s
+                               in zip(tap, dilations, positions, strides, strict=True)))
+        y[place] += blocks[(slice(None), slice(None), *tap)]
+    inside: tuple = (..., *(slice(before, before + n)
+                            for before, n in zip(pads[:rank], image, strict=True)))
+    return y[inside]
 
 
 def _check(name: str, x: Type, rank: int, attributes: Mapping[str, Any]) -> None:
@@ -50,9 +51,10 @@ def _col2im_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
                          f"[n, c * block, positions] is expected")
     _check("col2im", x, rank, attributes)
     pads, size = attributes["pads"], math.prod(block)
-    positions = math.prod(max(0, conv_extent(*part, before + after)) for *part, before, after
-                          in zip(image, block, attributes["strides"], attributes["dilations"],
-                                 pads[:rank], pads[rank:], strict=True))
+    positions = math.prod(max(0, conv_extent(n, k, s, d, before + after)) for n, k, s, d, before,
+                          after in zip(image, block, attributes["strides"],
+                                       attributes["dilations"], pads[:rank], pads[rank:],
+                                       strict=True))
     if x.shape[1] % size or x.shape[2] != positions:
         raise InputError(f"col2im of {x} to {list(image)}: [n, c * {size}, {positions}] is "
                          f"expected")
@@ -63,7 +65,7 @@ def col2im(x: np.ndarray, *, image_shape: Sequence[int], block_shape: Sequence[i
            strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]) -> np.ndarray:
     """Columns [n, c * block, positions] added up to an image [n, c, …image_shape]."""
     rank = len(image_shape)
-    positions = [conv_extent(*part, before + after) for *part, before, after
+    positions = [conv_extent(n, k, s, d, before + after) for n, k, s, d, before, after
                  in zip(image_shape, block_shape, strides, dilations, pads[:rank], pads[rank:],
                         strict=True)]
     blocks = x.reshape(x.shape[0], -1, *block_shape, *positions)

@@ -13,9 +13,9 @@ longer one counts, and a little of the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from smalti.kernel.form import Kernel
 from smalti.machine.cpu.attention import attention
@@ -29,9 +29,10 @@ from smalti.machine.cpu.work import CONSTANTS, KINDS, LEVELS, Flow, Work
 from smalti.machine.device import Device
 from smalti.schedule.schedule import Schedule
 
-FORMS = {"contraction": contraction, "attention": attention, "map": mapped, "reduction": reduced,
-         "depthwise": depthwise, "pooling": depthwise, "group_scale_shift": group_moments,
-         "layer_scale_shift": row_moments, "rms_scale": row_moments}
+FORMS: Mapping[str, Callable[[Kernel, Any, Core], list[Work]]] = {
+    "contraction": contraction, "attention": attention, "map": mapped, "reduction": reduced,
+    "depthwise": depthwise, "pooling": depthwise, "group_scale_shift": group_moments,
+    "layer_scale_shift": row_moments, "rms_scale": row_moments}
 HELD_SHARE = 0.8
 """Share of a second-level cache in which a thread finds what it has read itself."""
 WRITTEN = 2.0
@@ -127,7 +128,7 @@ def program_counts(core: Core, launches: Sequence[TimedLaunch], threads: int,
     residency = Residency(core, threads, arena_bytes)
     every = [works(launch.kernel, launch.schedule, core) for launch in launches]
     for _ in range(2):
-        found = []
+        found: list[list[Counts]] = []
         for number, (launch, steps) in enumerate(zip(launches, every, strict=True)):
             found.append([])
             for work in steps:

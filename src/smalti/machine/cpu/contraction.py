@@ -155,14 +155,14 @@ class _Shape:
         halo = high * wide / (s.tile_y * e.stride_y * s.tile_x * e.stride_x) - 1 if reread else 0.0
         source = sum(f.once for f in self.facts.before)
         near = self._near(panel / self.chunks, lines * -(-s.tile_x // s.rows))
-        sums = 0.0 if in_registers else 4.0 * pixels * self.width * self.mine * e.parts
+        kept = 0.0 if in_registers else 4.0 * pixels * self.width * self.mine * e.parts
         rows = 0.0 if patch < core.l1_bytes / 2 else patch * (self.mine * e.parts - 1)
         turns = self.tiles * self.groups * self.chunks
         flows = (self.weights(panel, held), *self.inputs(self.groups - 1, source + block_bytes),
                  *self.results(),
                  Flow(SCRATCH, 0.0, near * self.tiles * self.groups + halo * source),
-                 Flow(SCRATCH, 0.0, rows * turns, patch + sums / self.mine),
-                 Flow(SCRATCH, 0.0, 2 * sums * turns, sums + patch))
+                 Flow(SCRATCH, 0.0, rows * turns, patch + kept / self.mine),
+                 Flow(SCRATCH, 0.0, 2 * kept * turns, kept + patch))
         inside = scaled(summed(multiplied, staged, written), self.share)
         return Work(self.tiles * self.groups, summed(inside, {"tiles": 1}), flows)
 

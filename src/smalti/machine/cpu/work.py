@@ -146,7 +146,7 @@ def scaled(part: Mapping[str, float], times: float) -> dict[str, float]:
     return {kind: times * clocks for kind, clocks in part.items()}
 
 
-def others(kernel: Kernel, value: Expr, touched: Mapping[str, int], sizes: Mapping[str, int],
+def others(kernel: Kernel, value: Expr, touched: Mapping[str, int], sizes: Mapping[str, float],
            own: str = "") -> tuple[Flow, ...]:
     """Flows of what an expression reads, once each."""
     names = dict.fromkeys(load.buffer for load in loads(value) if load.buffer != own)

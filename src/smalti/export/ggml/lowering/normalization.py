@@ -57,7 +57,7 @@ def _row_norm(b: Builder, node: Node) -> Tensor:
     """Layer and RMS normalisation."""
     x, *weights = node.inputs
     axis = node.attributes["axis"] % len(x.shape)
-    dims = math.prod(x.shape[:axis]), math.prod(x.shape[axis:])
+    dims: layout.Shape = math.prod(x.shape[:axis]), math.prod(x.shape[axis:])
     if axis == len(x.shape) - 1:
         dims = layout.dimensions(x.shape)
     code = call(NORMS[node.operation.name], "ctx", b.shaped(x, *dims),

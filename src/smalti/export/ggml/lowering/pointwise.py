@@ -49,7 +49,8 @@ def _of(function: str, x: Tensor, *more: Tensor | float) -> Tensor:
 # ---------------------------------------------------------------------- two operands
 
 def _binary(b: Builder, node: Node) -> Tensor:
-    return combined(b, node.operation.name, *node.inputs, node.output.shape)
+    x, y = node.inputs
+    return combined(b, node.operation.name, x, y, node.output.shape)
 
 
 def combined(b: Builder, name: str, x: Value, y: Value, result: layout.Shape) -> Tensor:
@@ -97,7 +98,8 @@ def _question(b: Builder, node: Node) -> Tensor:
 
 
 def _or(b: Builder, node: Node) -> Tensor:
-    return _of("ops::above_zero", b.let(combined(b, "add", *node.inputs, node.output.shape)))
+    x, y = node.inputs
+    return _of("ops::above_zero", b.let(combined(b, "add", x, y, node.output.shape)))
 
 
 def _full(b: Builder, node: Node) -> Tensor:

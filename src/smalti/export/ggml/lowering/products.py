@@ -93,15 +93,16 @@ class _Windows:
     @staticmethod
     def of(node: Node) -> _Windows:
         """Those of `node`. Raises Refused for more than two spatial axes."""
-        shapes = [node.inputs[0].shape, node.inputs[1].shape, node.output.shape]
-        rank = len(shapes[0]) - 2
+        x, kernel, result = node.inputs[0].shape, node.inputs[1].shape, node.output.shape
+        rank = len(x) - 2
         if rank > 2:
             raise Refused(f"{rank} spatial axes; 1 to 3 are expected")
-        pads, *fields = (tuple(node.attributes[name]) for name in ("pads", "strides", "dilations"))
+        pads, strides, dilations = (
+            tuple(node.attributes[name]) for name in ("pads", "strides", "dilations"))
         if rank == 1:
-            shapes = [(*shape[:2], 1, shape[2]) for shape in shapes]
-            pads, fields = (0, pads[0], 0, pads[1]), [(1, *field) for field in fields]
-        return _Windows(*shapes, pads, *fields)
+            x, kernel, result = ((*shape[:2], 1, shape[2]) for shape in (x, kernel, result))
+            pads, strides, dilations = (0, pads[0], 0, pads[1]), (1, *strides), (1, *dilations)
+        return _Windows(x, kernel, result, pads, strides, dilations)
 
 
 def is_depthwise(node: Node) -> bool:

@@ -5,6 +5,9 @@ Models that its optimiser has written hold them, and quantised language models.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 
 from smalti.errors import InputError
@@ -60,7 +63,8 @@ def activated(call: Call, y: Value, numbers: tuple[float, ...]) -> Value:
         return call.standard("Clip", y, *(call.constant(n, y.dtype) for n in numbers))[0]
     if name not in ("LeakyRelu", "HardSigmoid") or len(numbers) < len(fields):
         raise Unsupported(f"the activation {name!r} with the numbers {list(numbers)}")
-    return call.standard(name, y, **dict(zip(fields, numbers, strict=False)))[0]
+    given: dict[str, Any] = dict(zip(fields, numbers, strict=False))
+    return call.standard(name, y, **given)[0]
 
 
 @rule("FusedConv", domain=MICROSOFT)
@@ -243,10 +247,10 @@ def added(call: Call, a: Value | None, b: Value | None) -> Value | None:
 
 
 def attended(call: Call, heads: int, operands: list[Value], mask: Value | None,
-             past: object) -> tuple[Value, ...]:
+             past: Iterable[Value | None]) -> tuple[Value, ...]:
     """The standard's attention: its result, all keys and all values."""
     scale = call.number("scale", 0.0)
-    fields = {"scale": scale} if scale else {}
+    fields: dict[str, Any] = {"scale": scale} if scale else {}
     found = call.standard("Attention", *operands, mask, *past, q_num_heads=heads,
                           kv_num_heads=heads, is_causal=call.integer("unidirectional", 0), **fields)
     return tuple(found[:3])

@@ -60,14 +60,14 @@ def reduced(call: Call, x: Value, kind: str, axes: tuple[int, ...], keep: bool) 
         if x.dtype == "bool":
             if kind not in ("max", "min"):
                 raise InputError(f"reduce_{kind} of {x.type}")
-            number = call.apply("cast", x, to="u8")
-            y = call.apply(f"reduce_{kind}", number, axes=axes, keepdims=int(keep))
+            bits = call.apply("cast", x, to="u8")
+            y = call.apply(f"reduce_{kind}", bits, axes=axes, keepdims=int(keep))
             return call.apply("cast", y, to="bool")
         return call.apply(f"reduce_{kind}", x, axes=axes, keepdims=int(keep))
     shape = [n if i not in axes else 1 for i, n in enumerate(x.shape)]
     if not keep:
         shape = [n for i, n in enumerate(x.shape) if i not in axes]
-    number = NEUTRAL[kind]
+    number: float = NEUTRAL[kind]
     if x.dtype not in FLOATS and not math.isfinite(number):
         if x.dtype == "bool":
             number = kind == "min"
