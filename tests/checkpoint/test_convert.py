@@ -19,7 +19,7 @@ from torch_files import View, torch_row, torch_zip
 from smalti import Pipeline, checkpoint
 from smalti.checkpoint.blocks import FORMATS
 from smalti.checkpoint.container import open_tensors
-from smalti.checkpoint.convert import KEPT, PRECISIONS, plan
+from smalti.checkpoint.convert import PRECISIONS, is_precise, plan
 from smalti.errors import CheckpointError, InputError
 
 RANDOM = np.random.default_rng(0)
@@ -92,7 +92,7 @@ BECOME_SMALL = [UNET + "input_blocks.1.1.proj_in.weight", UNET + "input_blocks.3
 
 
 def test_which_tensors_stay_precise() -> None:
-    assert [name for name in (*STAY, *BECOME_SMALL) if KEPT.search(name)] == STAY
+    assert [name for name in (*STAY, *BECOME_SMALL) if is_precise(name)] == STAY
 
 
 @pytest.mark.parametrize("precision", [None, "f32", "f16", "bf16"])

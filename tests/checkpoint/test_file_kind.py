@@ -54,6 +54,8 @@ FILES = {
     "svd": [
         {**FIRST, UNET + "input_blocks.1.0.time_stack.in_layers.0.bias": (320,),
          CROSS.format(1): (320, 1024)},
+        {**FIRST, UNET + "input_blocks.1.0.time_stack.in_layers.0.bias": (320,),
+         UNET + "label_emb.0.0.weight": (1280, 768), "conditioner.embedders.0.open_clip.x": (1,)},
     ],
     "upscaler": [
         {UNET + "input_blocks.0.0.weight": (256, 7, 3, 3), **VAE, CROSS.format(1): (256, 1024)}

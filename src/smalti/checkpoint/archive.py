@@ -19,9 +19,13 @@ END = struct.Struct("<4s4H2IH")
 END64 = struct.Struct("<4sQ2H2I4Q")
 LOCATOR = struct.Struct("<4sIQI")
 COMMENT_BYTES_MAX = 1 << 16
+"""Of the comment behind the end record: its length is stored in 16 bits (APPNOTE 4.3.16)."""
 ENTRIES_MAX = 200_000
+"""More than any file of weights has; a directory of that many is 20 MB."""
 ENCRYPTED = 1
+"""Bit 0 of the flags of an entry (APPNOTE 4.4.4)."""
 FULL32 = 0xFFFFFFFF
+"""A size or place that stands in the extra field, as 64 bits (APPNOTE 4.5.3)."""
 
 
 @dataclass(frozen=True)

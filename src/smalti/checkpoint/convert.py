@@ -30,6 +30,7 @@ from smalti.checkpoint.hints import Hints, arch_config
 from smalti.checkpoint.quantise import ENCODERS, quantise
 from smalti.checkpoint.source import FoundModel, open_source, with_parts
 from smalti.errors import InputError
+from smalti.families import backbones
 from smalti.families.names import FileKind
 from smalti.runtime.tensor_file import RAW_TYPES
 
@@ -37,13 +38,11 @@ PRECISIONS = {"f32": "F32", "f16": "F16", "bf16": "BF16", "fp8": "F8_E4M3",
               **{name.lower(): name for name in ENCODERS}}
 """What may be asked for -> dtype tag."""
 CONTAINERS = (".safetensors", ".gguf")
-KEPT = re.compile(
-    r"(^|\.)(first_stage_model|vae)\.|^(en|de)coder\.(conv|down|up|mid|norm)|quant_conv\."
-    r"|embedding|_embed(\.|$)|_embedder\.|embed_tokens|label_emb|relative_attention"
-    r"|(img|txt|time|vector|guidance)_in\.|final_layer\.|distilled_guidance_layer\."
-    r"|input_blocks\.0\.0\.|(^|\.)out\.2\.|(^|\.)conv_(in|out)\.")
-"""Names of tensors that stay precise when the others become 8-bit floats or blocks."""
-KEPT_ELEMENTS_MAX = 1024
+PRECISE = (r"(^|\.)(first_stage_model|vae)\.|^(en|de)coder\.(conv|down|up|mid|norm)|quant_conv\."
+           r"|embedding|_embed(\.|$)|_embedder\.|embed_tokens|relative_attention")
+"""Names of tensors that stay precise when others become 8-bit floats or blocks, whatever the model;
+the record of its denoiser has more."""
+PRECISE_ELEMENTS_MAX = 1024
 FULL = ("F32", "F16", "BF16")
 LARGEST = {"F16": 65504.0, "F8_E4M3": 448.0}
 """Largest value of a type -> what has larger ones stays in the next larger type."""
@@ -269,15 +268,21 @@ def _dtype(given: Given, container: str, wanted: str | None) -> str:
     held = own in FULL or own == "F64" or (own in FORMATS if gguf else own in NUMPY)
     dtype = wanted or (own if held else full)
     flat = len(given.shape) <= 1
-    small = flat or math.prod(given.shape) <= KEPT_ELEMENTS_MAX
+    small = flat or math.prod(given.shape) <= PRECISE_ELEMENTS_MAX
     if wanted in FORMATS or wanted == "F8_E4M3":
-        if small or KEPT.search(given.name):
+        if small or is_precise(given.name):
             dtype = "F32" if gguf and small else full
     elif gguf and flat and wanted in ("F16", "BF16"):
         dtype = "F32"  # ggml adds and scales in f32
     while dtype != own and dtype in LARGEST and not _fits(given, dtype):
         dtype = LARGER[dtype]
     return dtype
+
+
+def is_precise(name: str) -> bool:
+    """Whether a tensor of this name stays as precise as it is."""
+    return any(re.search(pattern, name)
+               for pattern in (PRECISE, *(kind.precise for kind in backbones().values())))
 
 
 def _fits(given: Given, dtype: str) -> bool:

@@ -26,6 +26,7 @@ from smalti.runtime.tensor_file import Tensors
 
 BUNDLE = "bundle_emb."
 VECTORS_MAX = 1000
+"""Of one word; what is behind the 75 tokens of a chunk is not read anyway."""
 
 Floats = npt.NDArray[np.float32]
 

@@ -23,9 +23,12 @@ from smalti.runtime.tensor_file import DIMENSIONS_MAX, TensorEntry, Tensors
 FORMATS = ("NF4", "FP4")
 STATE = re.compile(r"(.+)\.quant_state\.bitsandbytes__(nf4|fp4)")
 STATE_BYTES_MAX = 10_000
+"""Of the JSON beside a weight, which has seven short values."""
 HELPERS = ("absmax", "quant_map", "nested_absmax", "nested_quant_map")
 BLOCK_MAX = 1 << 16
+"""Numbers that share a scale; bitsandbytes has 64 to 4096 of them."""
 OFFSET_MAX = 1e30
+"""Of scales; a larger one would make infinities of f32."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ ALIGNMENT = 32
 NAME_BYTES_MAX = 63
 """ggml reads no longer names of tensors: with the zero that ends one they take 64 bytes."""
 DIMENSIONS_MAX = 4
+"""Of a tensor of ggml (GGML_MAX_DIMS)."""
 VALUE_TYPES = {"u8": 0, "i8": 1, "u16": 2, "i16": 3, "u32": 4, "i32": 5, "f32": 6, "bool": 7,
                "str": 8, "array": 9, "u64": 10, "i64": 11, "f64": 12}
 TENSOR_TYPES = {"f32": 0, "f16": 1, "i8": 24, "i16": 25, "i32": 26, "i64": 27, "f64": 28,

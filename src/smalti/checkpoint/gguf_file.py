@@ -35,8 +35,11 @@ DIMENSIONS_MAX = 8
 ARRAY_ITEMS_MAX = 2_000_000
 """Of all arrays of texts together; the largest published vocabularies have 0.8 million."""
 KEPT_ITEMS_MAX = 64
+"""Of an array of the metadata; longer ones are vocabularies, which are passed over."""
 TEXT_MAX = 10_000
+"""Characters of a text of the metadata; longer ones are passed over."""
 ALIGNMENT_MAX = 1 << 16
+"""What the starts of tensors may be multiples of: llama.cpp writes 32, no page is above 65536."""
 NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q",
            11: "<q", 12: "<d"}
 TEXT, ARRAY = VALUE_TYPES["str"], VALUE_TYPES["array"]

@@ -18,6 +18,7 @@ from smalti.families.hints import Hints, TextHints
 Tables = Mapping[str, object]
 
 COUNT_MAX = 1_000_000
+"""No number that a file states of a model is larger; a larger one is a mistake or an attack."""
 PREDICTIONS = {"epsilon": "epsilon", "eps": "epsilon", "v_prediction": "v_prediction"}
 PREDICTIONS |= {"v": "v_prediction", "sample": "sample", "flow_prediction": "flow"}
 ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu"}

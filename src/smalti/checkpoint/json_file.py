@@ -8,6 +8,7 @@ from pathlib import Path
 from smalti.errors import CheckpointError
 
 JSON_BYTES_MAX = 10_000_000
+"""Of an index of shards or a configuration: one line for each tensor, a hundred bytes each."""
 
 
 def read_json(path: Path) -> dict[str, object]:

@@ -33,6 +33,8 @@ REPEATED_MAX = 16
 """Tensors may share storages; all together are at most so often the size of the file."""
 MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 VERSION = 1001
+"""What torch.save wrote first before version 1.6 (`torch/serialization.py`, MAGIC_NUMBER and
+PROTOCOL_VERSION)."""
 DTYPES = {
     "Double": "F64", "Float": "F32", "Half": "F16", "BFloat16": "BF16", "Long": "I64", "Int": "I32",
     "Short": "I16", "Char": "I8", "Byte": "U8", "Bool": "BOOL",

@@ -9,7 +9,7 @@ from smalti.errors import first_of
 from smalti.families.names import FileKind
 from smalti.models.config import ModelConfig
 
-LISTED_MAX = 3
+LISTED_MAX = 3  # names of tensors in one line of `smalti inspect`
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ Open = Callable[[Path], Tensors]
 
 NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.\w+)")
 SHARDS_MAX = 1000
+"""Files of one model: a bound on what a damaged index may ask to open."""
 ENDINGS = (".safetensors", ".bin")
 
 

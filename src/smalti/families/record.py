@@ -149,6 +149,8 @@ class Backbone:
     mark          what begins the name of one of its parameters, and of no other kind
     first         its first layer: one that reads more channels is for another purpose
     adapted       a regular expression that finds one of its layers in the names of an adapter
+    precise       one that finds the tensors in files which stay precise when others become 8-bit
+                  floats or blocks: first and last layers, and what all blocks are modulated by
     spelled       its layers as trainers of adapters spell them
     """
 
@@ -160,6 +162,7 @@ class Backbone:
     mark: str
     first: str
     adapted: str
+    precise: str
     part: str = "transformer"
     spelled: Callable[[Layers], SpelledLayers] = own_spelling
 

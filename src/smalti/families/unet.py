@@ -213,6 +213,7 @@ BACKBONE = Backbone(
     mark="input_blocks.",
     first="input_blocks.0.0",
     adapted=r"((down|up|input|output)_blocks_\d|mid(dle)?_block_)",
+    precise=r"label_emb|input_blocks\.0\.0\.|(^|\.)out\.2\.|(^|\.)conv_(in|out)\.",
     spelled=_spelled,
 )
 """UNets with heads of 64 channels; those of Stable Diffusion 1.x have 8 heads everywhere."""

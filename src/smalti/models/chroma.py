@@ -17,7 +17,9 @@ from smalti.models.transformer_config import ChromaConfig
 from smalti.nn import linear, rms_norm, silu, timestep_embedding
 
 INDEX_UNIT = 1000.0
+"""What the number of a vector is multiplied by before it becomes sinusoids, as times are."""
 PERIOD_MAX = 10000.0
+"""Of these sinusoids, as of those of times."""
 
 
 def chroma_graph(config: ChromaConfig, batch: int, height: int, width: int, length: int, *,

@@ -27,7 +27,9 @@ PREFIX = "model.diffusion_model"
 PATCH = 2
 """Pixels of the latent along each side of a token."""
 TIME_FEATURES = 256
+"""Sinusoids that the time becomes (the authors' `TimestepEmbedder`)."""
 MLP_MULTIPLE = 4
+"""Inner width of a block's MLP, in widths of the block."""
 
 
 def mmdit_graph(config: MMDiTConfig, batch: int, height: int, width: int, length: int, *,

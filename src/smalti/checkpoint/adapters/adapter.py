@@ -22,7 +22,7 @@ from smalti.families.record import Backbone
 from smalti.families.spelling import Target
 from smalti.runtime.tensor_file import Tensors
 
-LISTED_MAX = 3
+LISTED_MAX = 3  # tensors that are not used, in one line of a warning
 @dataclass(frozen=True)
 class Kind:
     """What an adapter is for, or a model is: a kind of denoiser, "text" or "unknown".

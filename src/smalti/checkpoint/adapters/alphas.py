@@ -15,6 +15,7 @@ from pathlib import Path
 
 METADATA, BESIDE = "lora_adapter_metadata", "adapter_config.json"
 TEXT_BYTES_MAX = 1 << 20
+"""Of the JSON that peft writes beside an adapter: a few kilobytes, one line for each layer."""
 
 
 @dataclass(frozen=True)

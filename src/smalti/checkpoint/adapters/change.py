@@ -38,6 +38,7 @@ ALONE_MAX = 1 << 18
 
 Weights are bound by all threads at once; those of the BLAS would wait for each other, in turn."""
 TILE_WIDTH = 256
+"""Columns of a tile of a product that is computed in tiles, at most: 1 KiB of each row, as f32."""
 
 
 class Unfit(CheckpointError):

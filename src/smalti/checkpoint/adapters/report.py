@@ -11,7 +11,7 @@ from smalti.checkpoint.file_kind import listed
 from smalti.errors import CheckpointError, UnknownFamilyError, first_of
 from smalti.families import by_name
 
-LISTED_MAX = 5
+LISTED_MAX = 5  # names, ranks or kinds in one line of `smalti inspect`
 
 
 def adapter_report(path: str | Path) -> str:

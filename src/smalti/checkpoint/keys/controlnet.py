@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from smalti.errors import CheckpointError
+from smalti.families.evidence import BLOCKS_MAX
+from smalti.families.keys.renaming import CONTROL
 from smalti.models.config import SD1_UNET, SD2_UNET, ControlNetConfig, UNetConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-CONTROL = "control_model."
-BLOCKS_MAX = 64
 _BLOCK = re.compile(r"input_blocks\.(\d{1,4})\.(.+)")
 _HINT = re.compile(r"input_hint_block\.(\d{1,4})\.weight")
 _TRANSFORMER = re.compile(r"1\.transformer_blocks\.(\d{1,4})\.")

@@ -25,8 +25,10 @@ _NAMED = {"trunk_conv": "conv_body", "HRconv": "conv_hr", "upconv1": "conv_up1",
 _BODY = re.compile(r"body\.(\d{1,4})\.")
 _UP = re.compile(r"conv_up(\d)\.weight")
 BLOCKS_MAX = 256
+"""Of one network; ESRGAN has 23 blocks, the compact network of Real-ESRGAN up to 66 layers."""
 SIDE_MAX = 16
-SHOWN_MAX = 5
+"""Pixels of a side that an enlargement or a reduction counts; published ones have 4."""
+SHOWN_MAX = 5  # names in the message about a file of something else
 
 
 def upscaler_renaming(names: Iterable[str]) -> Callable[[str], str]:

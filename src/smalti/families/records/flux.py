@@ -164,6 +164,7 @@ BACKBONE = Backbone(
     mark="double_blocks.",
     first="img_in",
     adapted=r"(double_blocks|single_blocks|single_transformer_blocks)_\d",
+    precise=r"(img|txt|time|vector|guidance)_in\.|final_layer\.|distilled_guidance_layer\.",
     spelled=_spelled,
 )
 

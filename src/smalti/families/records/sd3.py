@@ -139,6 +139,7 @@ SD3 = ModelFamily(
         mark="joint_blocks.",
         first="x_embedder.proj",
         adapted=r"joint_blocks_\d",
+        precise=r"final_layer\.",
         spelled=_spelled,
     ),
     join=_join,
