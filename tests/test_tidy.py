@@ -492,7 +492,9 @@ def test_readme_starts_with_the_two_commands() -> None:
 def test_ci_takes_its_commands_from_readme() -> None:
     text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert "README.md" in text and 'eval "${commands[0]}"' in text
-    assert 'eval "${commands[1]}"' in text and "pytest -m peers" in text
+    assert 'eval "${commands[1]}"' in text
+    steps = ("pytest -m sweep", "mypy", "ruff check src tests bench training", "pytest -m peers")
+    assert all(f"\n{step}\n" in text for step in steps)
 
 
 def documents() -> list[Path]:
