@@ -99,7 +99,7 @@ def generate(prompt: str | None, source: str | None, output: str, **given: Any) 
     preview, device, threads = given.pop("preview"), given["device"], given["threads"]
     pipe = pipeline.load(given.pop("model"), progress=show_progress, keep=False,
                          **adapters(given, settings), **given)
-    if settings is not None:
+    if source is not None and settings is not None:
         tell_missing(source, settings, pipe.name)
     work = pipe.steps(controls=read_controls(**files), **options)
     if preview is not None:

@@ -20,6 +20,9 @@ class PictureCommand(click.Command):
     """A command with an option for each of `PictureOptions`; what is not given is
     None. They are read when they are first asked for, so that other commands start at once."""
 
+    _params: list[click.Parameter]
+    _complete: bool
+
     @property
     def params(self) -> list[click.Parameter]:
         """The options of its own, then those of the picture."""

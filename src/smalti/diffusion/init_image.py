@@ -85,14 +85,15 @@ def init_image(config: ModelConfig, options: PictureOptions, kind: str = "text"
                     _or(options.padding, PADDING) if options.only_masked else None, guidance)
     picture, drawn = opaque(opened(options.image)), None
     if masked:
-        picture, drawn = _prepared(picture, options.mask, options.extend, change.mask_blur)
+        picture, drawn = _prepared(picture, options.mask, options.extend, change.mask_blur or 0)
     own = ((config.default_width, config.default_height) if options.only_masked
            else _near(picture, config))
     size = _or(options.width, own[0]), _or(options.height, own[1])
     if drawn is not None:
         _check_possible(size)
         if options.only_masked:
-            box = around(drawn.getbbox(), change.padding, size[0] / size[1], picture.size)
+            masked_box = drawn.getbbox() or (0, 0, *picture.size)
+            box = around(masked_box, change.padding or 0, size[0] / size[1], picture.size)
             return InitImage(picture, drawn, box, *size, change)
         if (options.width, options.height) != (None, None):
             picture, drawn = resized(picture, *size), resized(drawn, *size)
@@ -200,6 +201,6 @@ def _drawn(mask: Picture, size: tuple[int, int]) -> Image.Image:
 def _check_possible(size: tuple[object, ...]) -> None:
     """Raise InputError for a size that no picture has; what else is wrong with it is said of the
     request."""
-    if not all(isinstance(extent, Integral) and 0 < extent <= SIDE_MAX for extent in size):
+    if not all(isinstance(extent, Integral) and 0 < int(extent) <= SIDE_MAX for extent in size):
         raise InputError(f"width and height are {size[0]!r} and {size[1]!r}; expected whole "
                          f"numbers from 1 to {SIDE_MAX}")

@@ -98,9 +98,9 @@ class PictureJob:
         if self.changed is not None:
             images = [self.changed.put_back(image) for image in images]
         texts = [str(written(asked, number)) for number in range(asked.batch_size)]
-        images = [MadePicture.of(image, text) for image, text in zip(images, texts, strict=True)]
+        made = [MadePicture.of(image, text) for image, text in zip(images, texts, strict=True)]
         said = [*self.models.said, *(self.refiner.said if self.refiner else ())]
-        return Result(images, asked.seeds, texts, asked, self.timings.seconds,
+        return Result(made, asked.seeds, texts, asked, self.timings.seconds,
                       list(dict.fromkeys([*self.warnings, *said])), self.saved)
 
     def _controls(self, uses: Sequence[Control]) -> Controls | None:
@@ -183,7 +183,7 @@ class PictureJob:
             stage.begin(guidance, 0, latent, sigmas, self.timings)
         for index in range(total):
             before = time.perf_counter()
-            if index == taken_over:
+            if index == taken_over and self.refiner is not None:
                 stage.end()
                 self.refiner.begin()
                 stage = DenoiserStage.of(self.refiner, asked, total, self.timings)
@@ -218,9 +218,9 @@ class PictureJob:
         """RGB pictures of latents [batch, z, h, w]."""
         models, (height, width) = self.models, self._latent(asked)
         side = fitting_side(models, height, width)
+        tile = min(height, side), min(width, side)
         with self.timings.of("prepare"):
-            models.bound("vae", (height, width, asked.tiling) if asked.tiling else
-                         (min(height, side), min(width, side)))
+            models.bound("vae", (height, width, asked.tiling) if asked.tiling else tile)
         images = []
         with self.timings.of("decode"):
             for latent in latents[:, None]:

@@ -166,7 +166,7 @@ class NameKind:
 
     known: Collection[str]
     labels: Mapping[str, str] = field(default_factory=dict)
-    spelled: Callable[[str], str] | None = None
+    spelled: Callable[[str], object] | None = None
 
     def checked(self, what: str, value: Any) -> str:
         if self.spelled is not None and isinstance(value, str):

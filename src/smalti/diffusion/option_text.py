@@ -71,7 +71,7 @@ def _text(one: Request, option: PictureOption, value: Any) -> str:
     """A value as it stands in the text."""
     if option.name == "width":
         return f"{one.width}x{one.height}"
-    if option.name == "hires_upscaler":
+    if option.name == "hires_upscaler" and one.second is not None:
         return one.second.upscaler
     return option.kind.written(value)
 

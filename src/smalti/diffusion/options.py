@@ -299,7 +299,7 @@ class PictureOptions:
         if not isinstance(guide, Guide):
             raise InputError(f"guide is {guide!r:.80}; expected a smalti.Guide")
         skip = guide.skip
-        said = {"guidance_rescale": guide.rescale, "apg": guide.projected,
+        said: dict[str, Any] = {"guidance_rescale": guide.rescale, "apg": guide.projected,
                 "guidance_time": (guide.start, guide.end),
                 "skip_layers": () if skip is None else skip.layers}
         if skip is not None:
@@ -326,7 +326,8 @@ class PictureOptions:
         skip = None
         if self.skip_layers:
             skip = SkipLayers(tuple(self.skip_layers), *self.skip_guidance)
-        return Guide(self.guidance_rescale, self.apg or None, start, end, skip)
+        projected = self.apg if isinstance(self.apg, Projected) else None
+        return Guide(self.guidance_rescale, projected, start, end, skip)
 
     @classmethod
     def of(cls, *args: Any, **given: Any) -> PictureOptions:
@@ -394,7 +395,7 @@ def taking_options(record: Callable[P, PictureOptions]
 
         own, *_ = inspect.signature(method).parameters.values()
         taken = inspect.signature(record).parameters.values()
-        taking.__signature__ = inspect.Signature([own, *taken])
+        setattr(taking, "__signature__", inspect.Signature([own, *taken]))
         return taking
 
     return keywords

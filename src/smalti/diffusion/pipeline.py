@@ -143,8 +143,9 @@ class Pipeline:
     def __call__(self, asked: PictureOptions) -> Result:
         """Pictures of a prompt; the options are those of `steps`, and so are the errors."""
         for step in self.job(asked).steps():
-            result = step.result
-        return result
+            if step.result is not None:
+                return step.result
+        raise RuntimeError("the last step of a picture has no result")
 
     @taking_options(PictureOptions)
     def steps(self, asked: PictureOptions) -> Iterator[Step]:
@@ -168,10 +169,13 @@ class Pipeline:
         upscaler = self._upscaler(options.hires_upscaler)
         asked = request(
             self.config, options, model=self.name, memory_bytes=self._memory_bytes,
-            change=changed and changed.change, size=changed and (changed.width, changed.height),
-            refiner=self._refiner and Path(self._refiner.checkpoint.report.path).stem,
+            change=None if changed is None else changed.change,
+            size=None if changed is None else (changed.width, changed.height),
+            refiner=None if self._refiner is None else Path(
+                self._refiner.checkpoint.report.path).stem,
             loras=labels(self._adapters.given))
-        larger = asked.second and (asked.second.width, asked.second.height)
+        second = asked.second_pass()
+        larger = None if asked.second is None else (second.width, second.height)
         texts = (asked.prompt, asked.negative_prompt)
         named = [use for text in texts for use in parse(text, asked.steps).adapters]
         with self._asking:

@@ -66,8 +66,11 @@ class Request(PictureOptions):
 
     def second_pass(self) -> Request:
         """What is asked of the second pass, from the picture of the first on."""
-        return replace(self, width=self.second.width, height=self.second.height, second=None,
-                       steps=self.second.schedule_steps)
+        larger = self.second
+        if larger is None:
+            return self
+        return replace(self, width=larger.width, height=larger.height, second=None,
+                       steps=larger.schedule_steps)
 
     def one(self, number: int) -> Request:
         """What makes a picture of the batch alone."""
@@ -215,7 +218,7 @@ def memory_bytes(text: int | str) -> int:
     return bytes_
 
 
-def check_size(config: ModelConfig, width: object, height: object, memory_bytes: int) -> None:
+def check_size(config: ModelConfig, width: int, height: int, memory_bytes: int) -> None:
     """Raise InputError for a size that the model does not make, or memory does not hold."""
     multiple = size_multiple(config)
     for what, extent in (("width", width), ("height", height)):

@@ -129,14 +129,13 @@ class Residents:
         else one is compiled and bound. Raises what `Program.bind` and compiling do.
         """
         with self.turn:
-            known = [(each, wanted.differing(each)) for each in self.all(wanted.key)]
+            known = [(each, names) for each in self.all(wanted.key)
+                     if (names := wanted.differing(each)) is not None]
             same = [each for each in known if each[0].shape == wanted.shape]
-            found = next((each for each, names in same if names == UNCHANGED), None)
+            found = next((each for each, names in same if not names), None)
             if found is None:
-                free = [each for each in same if each[1] is not None
-                        and not each[0].users - {wanted.user}]
-                found = (self._adapted(wanted, *free[0]) if free
-                         else self._bound(wanted, [each for each in known if each[1] is not None]))
+                free = [each for each in same if not each[0].users - {wanted.user}]
+                found = (self._adapted(wanted, *free[0]) if free else self._bound(wanted, known))
             if wanted.user is not None:
                 found.users.add(wanted.user)
             self.put(wanted.key, found)
@@ -153,8 +152,11 @@ class Residents:
     def _bound(self, wanted: Wanted, known: list[tuple[Resident, frozenset[str]]]) -> Resident:
         """One that is compiled and bound; it shares what the most similar of those that are `known`
         holds the same way, each with the names of weights that it has bound otherwise."""
-        like, names = min(known, key=lambda each: len(each[1]), default=(None, UNCHANGED))
-        program = wanted.build(like and like.program)
+        like: Resident | None = None
+        names = UNCHANGED
+        if known:
+            like, names = min(known, key=lambda each: len(each[1]))
+        program = wanted.build(None if like is None else like.program)
         wanted.progress(f"loading {wanted.title}")
         budget = self._budget_for(wanted.key, program)
         if budget is not None and budget < program.weights_bytes:
@@ -163,8 +165,11 @@ class Residents:
                        f"the rest was read while it ran")
         if like is not None and like not in self.all(wanted.key):
             like, names = None, UNCHANGED  # evicted
-        first = like.weights if names else wanted.weights
-        program.bind(first.given, first.drop, bytes_max=budget, like=like and like.program)
+        first = wanted.weights
+        if names and like is not None and like.weights is not None:
+            first = like.weights  # those that differ are bound below
+        program.bind(first.given, first.drop, bytes_max=budget,
+                     like=None if like is None else like.program)
         if names & program.winograd_sizes.keys():  # chosen for weights that are not wanted
             program = wanted.build(None)
             program.bind(wanted.weights.given, wanted.weights.drop, bytes_max=budget)
@@ -196,7 +201,8 @@ class Residents:
         with self.turn:
             others = [each for key, each in self._held if key != but]
             for each in sorted(others, key=lambda each: bool(each.users)):
-                if self.free_bytes(size) is None or self.free_bytes(size) >= 0:
+                free = self.free_bytes(size)
+                if free is None or free >= 0:
                     return
                 self.evict(each)
 
@@ -234,19 +240,25 @@ class Residents:
     def _budget_for(self, key: Hashable, program: Program) -> int | None:
         """Bytes that the weights of a program may take; others are evicted where they must be, and
         last what has its key."""
-        if self.budget_bytes is None:
+        recipe = program.recipe
+        if self.budget_bytes is None or recipe is None:
             return None
-        dtypes = dict(program.recipe.options.weights)
+        dtypes = dict(recipe.options.weights)
         largest = max((value.type.size * (2 if dtypes.get(name) in HALVES else 4)
-                       for name, value in program.recipe.graph.parameters.items()), default=0)
+                       for name, value in recipe.graph.parameters.items()), default=0)
         working, before = program.arena_bytes + STAGED * largest, self.get(key)
-        if before is not None and not before.program.streamed and self.free_bytes(working) >= 0:
+        if before is not None and not before.program.streamed and self._fits(working):
             return program.weights_bytes  # most of them are there
         self.evict_for(working + program.weights_bytes, key)
-        if self.free_bytes(working) < program.weights_bytes:
+        if not self._fits(working + program.weights_bytes):
             for each in self.all(key):
                 self.evict(each)
         return self.free_bytes(working)
+
+    def _fits(self, size: int) -> bool:
+        """Whether so many bytes may still be taken."""
+        free = self.free_bytes(size)
+        return free is None or free >= 0
 
 
 def _release(resident: Resident) -> None:

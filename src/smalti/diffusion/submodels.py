@@ -30,15 +30,15 @@ from smalti.runtime.supervisor import Supervisor
 class Submodels:
     """Programs of one checkpoint, made when they are first needed, with the weights of one picture.
 
-    `weights` are those of the checkpoint, with adapters where `adapted` has made some with them;
-    None are its own. Nothing is compiled for others but where they are to be held otherwise, and
-    only weights that differ are bound again. `words` are the textual inversions that prompts may
-    name. `progress` is called with one line of text before anything that may take over a second.
-    With `supervise`, schedules are tried while parts run (see `runtime.supervisor`). `residents`
-    hold the programs, beside those of other models and networks, in the memory that all may take;
-    they are those of `device`, for an `objective` (see `tune.objective`). `user` is the picture
-    that is made, None for single runs; `said` is what was done because memory was short, and
-    `texts` what text encoders have given for it.
+    `given` are weights of the checkpoint with adapters, as `adapted` makes them; None are its own.
+    Nothing is compiled for others but where they are to be held otherwise, and only weights that
+    differ are bound again. `words` are the textual inversions that prompts may name. `progress` is
+    called with one line of text before anything that may take over a second. With `supervise`,
+    schedules are tried while parts run (see `runtime.supervisor`). `residents` hold the programs,
+    beside those of other models and networks, in the memory that all may take; they are those of
+    `device`, for an `objective` (see `tune.objective`). `user` is the picture that is made, None
+    for single runs; `said` is what was done because memory was short, and `texts` what text
+    encoders have given for it.
     """
 
     checkpoint: Checkpoint
@@ -46,7 +46,7 @@ class Submodels:
     threads: int | None = None
     progress: Callable[[str], None] = ignore
     supervise: bool = False
-    weights: Adapted | None = None
+    given: Adapted | None = None
     words: Sequence[Embedding] = ()
     residents: Residents = field(default_factory=Residents)
     device: str = "cpu"
@@ -55,9 +55,10 @@ class Submodels:
     said: list[str] = field(default_factory=list)
     texts: dict[Hashable, dict[str, np.ndarray]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if self.weights is None:
-            object.__setattr__(self, "weights", self.adapted(()))
+    @cached_property
+    def weights(self) -> Adapted:
+        """The weights that are given, or those of the checkpoint."""
+        return self.adapted(()) if self.given is None else self.given
 
     def adapted(self, uses: Sequence[WeightedAdapter]) -> Adapted:
         """The weights of the checkpoint with these adapters. Raises CheckpointError for an adapter
@@ -67,7 +68,7 @@ class Submodels:
     def using(self, weights: Adapted, words: Sequence[Embedding] = (),
               user: Hashable = None) -> Submodels:
         """The same parts with other weights and words, for a picture of which nothing is known."""
-        return replace(self, weights=weights, words=words, user=user, said=[], texts={})
+        return replace(self, given=weights, words=words, user=user, said=[], texts={})
 
     @cached_property
     def parts(self) -> dict[str, ModelPart]:
@@ -143,14 +144,16 @@ class Submodels:
         need it, and pictures do not depend on what was bound before; and None where some are to be
         held as another dtype.
         """
+        program, recipe = resident.program, resident.program.recipe
         if resident.weights is self.weights:
             return UNCHANGED
-        program = resident.program
-        parameters = program.recipe.graph.parameters
+        if recipe is None or not isinstance(resident.weights, Adapted):
+            return None
+        parameters = recipe.graph.parameters
         names = changed(resident.weights, self.weights) & parameters.keys()
         if names & program.winograd_sizes.keys():
             return None
-        held, wanted = dict(program.recipe.options.weights), self._held(names, self.weights)
+        held, wanted = dict(recipe.options.weights), self._held(names, self.weights)
         rounded = {name for name in names if held.get(name) in FORMATS}  # on the CPU only
         return None if any(held[name] != wanted[name] for name in rounded) else names
 
