@@ -34,8 +34,8 @@ WIDENING = ("contraction", "depthwise", "map")
 
 
 def narrowed(found: Partition, elements_min: int = ELEMENTS_MIN, dtype: str = "bf16") -> Partition:
-    """`found` with the values between kernels, of at least `elements_min` elements, as `dtype`, one
-    of halves."""
+    """The partition `found`, storing values between kernels of at least `elements_min` elements as
+    `dtype`, "bf16" or "f16"."""
     seen = {view.storage for view in found.outputs.values()}
     seen |= {view.storage for region in found.regions if isinstance(region, HostRegion)
              for view in region.views.values()}
@@ -49,7 +49,8 @@ def narrowed(found: Partition, elements_min: int = ELEMENTS_MIN, dtype: str = "b
 
 def held(found: Partition, dtypes: Mapping[str, str],
          elements_min: int = ELEMENTS_MIN) -> Partition:
-    """`found` with the parameters that `dtypes` names held as it says: halves, or quantised.
+    """The partition `found`, with parameters held as `dtypes` says by their names: as halves, or
+    quantised.
 
     Those are parameters of at least `elements_min` elements that only kernels of the forms
     `WIDENING` read: the weights of products, tables of embeddings. Quantised are those that only
@@ -70,8 +71,8 @@ def held(found: Partition, dtypes: Mapping[str, str],
 
 
 def _read_as(region: Region | HostRegion, name: str, view: View, dtype: str) -> str:
-    """What a region can read `view` as, which it calls `name`, where `dtype` is given: that or
-    more."""
+    """The dtype in which a region can read `view`, which it calls `name`: `dtype`, as which it is
+    given, or a wider one."""
     if isinstance(region, HostRegion) or region.kernel.form not in WIDENING:
         return "f32"
     form = FORMATS.get(dtype)
@@ -88,7 +89,7 @@ def _read_as(region: Region | HostRegion, name: str, view: View, dtype: str) -> 
 
 
 def stored_in(found: Partition, storages: Mapping[Storage, Storage]) -> Partition:
-    """`found` with each storage that is a key of `storages` replaced by the one named there."""
+    """The partition `found` with storages replaced: each key of `storages` by its value."""
     def moved(views: Mapping[str, View]) -> dict[str, View]:
         return {name: replace(view, storage=storages.get(view.storage, view.storage))
                 for name, view in views.items()}

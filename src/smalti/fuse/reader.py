@@ -28,7 +28,7 @@ class Reader:
         self._names: dict[View, str] = {}
 
     def buffers(self, **named: View) -> list[Buffer]:
-        """Everything loaded so far, then the named views."""
+        """The buffers of everything loaded so far, then those of the named views."""
         return [buffer_of(name, view) for name, view in self.views(**named).items()]
 
     def views(self, **named: View) -> dict[str, View]:
@@ -69,7 +69,7 @@ class Reader:
         return self.node(value.node, at, known, anchor)
 
     def _viewed(self, value: Value) -> bool:
-        """Whether `value` is a chain of views of something stored."""
+        """True if `value` is a chain of views of something stored."""
         while value.node is not None and value not in self.placement.views:
             if not self.placement.is_view(value.node):
                 return False
@@ -125,7 +125,7 @@ class Reader:
 
 
 def broadcast(value: Value, at: At) -> At:
-    """The place in `value` that broadcasting brings to `at`."""
+    """The index in `value` of the element that broadcasting brings to the index `at`."""
     tail = at[len(at) - len(value.shape):]
     return tuple(Index() if n == 1 else i for i, n in zip(tail, value.shape))
 
@@ -138,7 +138,8 @@ def _divided(index: Index, divisor: int) -> Index:
 
 def _reshaped(at: At, shape: Sequence[int], old: Sequence[int],
               extents: Mapping[str, int]) -> At:
-    """The place in a value of the shape `old` that is `at` once it has another shape."""
+    """The index, in a value of the shape `old`, of the element that is at `at` once the value is
+    reshaped to `shape`."""
     inner = [(i, n) for i, n in zip(at, shape) if n != 1]
     wanted = [n for n in old if n != 1]
     if [n for _, n in inner] == wanted:
@@ -157,7 +158,7 @@ def _reshaped(at: At, shape: Sequence[int], old: Sequence[int],
 
 
 def _divmod(index: Index, extent: int, extents: Mapping[str, int]) -> tuple[Index, Index]:
-    """index // extent and index % extent, whose terms must part by their factors.
+    """index // extent and index % extent; each term must belong to one of the two by its factor.
 
     >>> _divmod(Index((("h", 8), ("i", 2)), 1), 8, {"h": 3, "i": 4})
     (Index(terms=(('h', 1),), offset=0, divisor=1), Index(terms=(('i', 2),), offset=1, divisor=1))

@@ -20,8 +20,8 @@ from smalti.fuse.view import Storage, View
 
 
 def siblings(found: Partition) -> list[tuple[int, ...]]:
-    """Numbers of contractions, two or more, that are the last to read an operand, and that could
-    run one right behind the other with results side by side."""
+    """Groups of two or more contractions, by their numbers in `found`, that are the last to read an
+    operand, and that could run one right behind the other with results side by side."""
     readers: dict[Storage, list[int]] = {}
     written: dict[Storage, int] = {}
     views: dict[Storage, list[View]] = {}

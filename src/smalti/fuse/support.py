@@ -40,8 +40,8 @@ ROWS = ("i32", "i64")
 
 
 class When(IntEnum):
-    """When a value has to be computed: it depends on parameters only, on inputs that are held from
-    run to run besides, or on any input."""
+    """When a value has to be computed: once after binding, if it depends on parameters only; when
+    an input that is held from run to run changes; or in each run."""
 
     BINDING = 0
     CHANGE = 1
@@ -60,8 +60,8 @@ def whens(graph: Graph, held: Collection[str]) -> dict[Value, When]:
 
 
 def lacking(node: Node, functions: Collection[str]) -> str:
-    """Why no kernel computes `node`, "" where one does. `functions` are the pointwise operations
-    that the target has.
+    """The reason why no kernel computes `node`, "" if one does. `functions` are the pointwise
+    operations that the target has.
 
     >>> g = Graph()
     >>> x = g.input("x", (3,), "i64")
@@ -90,17 +90,17 @@ def lacking(node: Node, functions: Collection[str]) -> str:
 
 
 def only_ones(old: Sequence[int], new: Sequence[int]) -> bool:
-    """Whether a reshape only adds or drops axes of extent 1."""
+    """True if a reshape only adds or drops axes of extent 1."""
     return [n for n in old if n != 1] == [n for n in new if n != 1]
 
 
 def elementwise(node: Node) -> bool:
-    """Whether `node` computes each element from the elements at the same place."""
+    """True if `node` computes each element from the elements at the same place."""
     return node.operation.pointwise or node.operation.name == "cast"
 
 
 def _castable(before: str, after: str) -> bool:
-    """Whether kernels cast so; integers only where all of them have the same f32."""
+    """True if kernels cast from `before` to `after`: integers only where each of them is an f32."""
     if before in STORED:
         return after in (*STORED, *INTEGERS)
     return after in STORED and before in INTEGERS or before in BYTES and after == "i32"
@@ -112,7 +112,7 @@ def _no_kernel(node: Node) -> str:
 
 
 def _understood(node: Node) -> bool:
-    """Whether forms take everything into account that the node's attributes and shapes ask for."""
+    """True if kernels support all attributes and shapes of `node`."""
     name, attributes = node.operation.name, node.attributes
     known = FORMS[name]
     if any(value != node.operation.attributes[key] for key, value in attributes.items()
@@ -134,7 +134,7 @@ def _understood(node: Node) -> bool:
 
 
 def _known_rows(node: Node) -> bool:
-    """Whether a gather takes rows of a matrix by numbers that are checked before kernels run."""
+    """True if a gather takes rows of a matrix by numbers that are checked before kernels run."""
     table, numbers = node.inputs
     rows = origin(numbers)
     if len(table.shape) != 2 or numbers.dtype not in ROWS or rows.kind not in ("input", "constant"):
@@ -144,7 +144,7 @@ def _known_rows(node: Node) -> bool:
 
 
 def origin(value: Value) -> Value:
-    """What `value` is a view of.
+    """The value whose memory `value` is a view of, itself if it is none.
 
     >>> g = Graph()
     >>> origin(g.parameter("w", (2, 3)).transpose(1, 0)).name

@@ -38,7 +38,7 @@ def pool_window(node: Node) -> build.Window:
 
 
 def pool_counts(node: Node) -> np.ndarray:
-    """How many elements the mean of each window counts, f32 [h, w]."""
+    """The number of elements over which the mean of each window is taken, f32 [h, w]."""
     a, counts = node.attributes, []
     for k, (extent, out) in enumerate(zip(node.inputs[0].shape[2:], node.output.shape[2:])):
         before, behind = (a["pads"][k], a["pads"][k + 2]) if a["count_include_pad"] else (0, 0)

@@ -124,7 +124,7 @@ class Kernel:
 
     @cached_property
     def _hash(self) -> int:
-        """Of all that a kernel is; it is asked for more often than kernels are made."""
+        """The hash of all that a kernel is, kept because it is asked for often."""
         return hash((self.form, self.buffers, self.stages, self.options))
 
     def buffer(self, name: str) -> Buffer:

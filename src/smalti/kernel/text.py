@@ -180,7 +180,7 @@ class _Parser:
         return sign * int(self.peek(-1))
 
     def take(self, token: str) -> bool:
-        """Whether the next token is this one; it is then read."""
+        """True if the next token is this one; it is then read."""
         found = self.peek() == token
         self.position += found
         return found

@@ -32,7 +32,7 @@ KEYS = 64
 HEAD_MULTIPLE = 32
 """Channels of a head are padded to a multiple of it: steps of matrix units."""
 EXPONENTIALS_PER_CLOCK = 16
-"""Of one unit; the same on every NVIDIA GPU from Volta to Blackwell."""
+"""Exponentials of one unit in a clock, on every NVIDIA GPU from Volta to Blackwell."""
 
 
 def attention(device: Device, dtype: str, constants: Constants, sizes: Sizes) -> Timing:

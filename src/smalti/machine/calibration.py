@@ -86,5 +86,5 @@ def fit(cases: Sequence[tuple[Device, str, Sizes, np.ndarray]], family: Family) 
 
 
 def in_us(name: str) -> bool:
-    """Whether a constant is a time that runtimes and frameworks add, which may be anything."""
+    """True if a constant is a time that runtimes and frameworks add, which may be anything."""
     return name in ("launch", "host", "merge")

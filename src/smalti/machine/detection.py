@@ -29,7 +29,7 @@ HALF_WIDTH = ("zen4",)
 BARRIER_SECONDS = 1e-6
 """A barrier of a few threads between two steps."""
 CLOCK, WATTS_A_CORE = 3.5e9, 10.0
-"""Of a core whose line the library lacks."""
+"""Hz and watts of a core that the library has no line for: guesses."""
 EXTRAS = re.compile(r"\d+-Core Processor|with .*|w/ .*|CPU.*|@.*|\d+th Gen|Processor", re.I)
 """What brand strings say besides the name."""
 MEMORY_BYTES_A_SECOND, MEMORY_MAX = 20e9, 80e9

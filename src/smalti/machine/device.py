@@ -84,5 +84,5 @@ class Device:
         return self.caches[-1] if self.caches else None
 
     def with_fitted(self, found: Mapping[str, Fitted]) -> Device:
-        """The same device with more that calibration has found."""
+        """This device with more that calibration has found."""
         return replace(self, fitted={**self.fitted, **found})

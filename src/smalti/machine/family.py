@@ -28,12 +28,12 @@ class Timing(NamedTuple):
     binds: np.ndarray
 
     def least(self, other: Timing) -> Timing:
-        """Of each problem the faster of two ways."""
+        """The faster of two ways to compute each problem."""
         better = other.seconds < self.seconds
         return Timing(*(np.where(better, b, a) for a, b in zip(self, other, strict=True)))
 
     def later(self, seconds: np.ndarray | float, traffic: np.ndarray | float = 0.0) -> Timing:
-        """The same with more time, and more traffic with the memory."""
+        """This timing with more seconds, and more traffic with the memory."""
         return self._replace(seconds=self.seconds + seconds, bytes=self.bytes + traffic)
 
 

@@ -35,7 +35,7 @@ BARRIER_SECONDS = 2e-6
 PAIRS = ("zen4", "zen5", "sapphirerapids")
 """CPUs that multiply pairs of bf16 in vectors."""
 REGISTERS_KIB, SHARED_KIB, L1_KIB, THREADS, BLOCKS, WAVE = 256, 64, 32, 1536, 16, 32
-"""Of a unit of a GPU: its memories, threads and work-groups it holds, and threads of a wave."""
+"""Memories of a unit of a GPU, threads and work-groups it holds, and threads of a wave."""
 
 
 class LibraryLine:

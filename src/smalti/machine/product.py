@@ -32,7 +32,7 @@ from smalti.machine.family import (
 )
 
 STEP_BYTES = 128
-"""Of a row of operands in a step along k: a cache line."""
+"""Bytes of a row of operands in a step along k: a cache line."""
 STAGES = 3
 """Steps whose operands a tile holds in shared memory."""
 ACCUMULATOR_SHARE = 1.5
@@ -55,7 +55,7 @@ class Tiles(NamedTuple):
     parts: np.ndarray
 
     def along(self, axes: int) -> Tiles:
-        """The same in front of so many axes of problems."""
+        """The tiles as arrays with so many axes behind them, one for each axis of problems."""
         return Tiles(*(each.reshape(-1, *(1,) * axes) for each in self))
 
 

@@ -143,7 +143,7 @@ def _fitted(mask: Value, outer: tuple[int, int], made: Made) -> Value:
 
 
 def _is_causal(mask: Value) -> bool:
-    """Whether the mask leaves to each token those up to it."""
+    """True if the mask leaves to each token those up to it."""
     if mask.kind != "constant" or len(mask.shape) < 2 \
             or mask.type.size != math.prod(mask.shape[-2:]):
         return False
@@ -157,7 +157,7 @@ def _is_nothing(mask: Value) -> bool:
 
 
 def _masks_whole_rows(mask: Value) -> bool:
-    """Whether rows are known to be masked by large numbers from end to end: these are no infinity
+    """True if rows are known to be masked by large numbers from end to end: these are no infinity
     to the model, but give the mean of all values."""
     return mask.kind == "constant" and bool(
         ((mask.data < LOWEST).all(-1) & np.isfinite(mask.data).any(-1)).any())

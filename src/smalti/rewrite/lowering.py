@@ -95,7 +95,7 @@ def padded(g: Graph, x: Value, axis: int, before: int, behind: int, number: floa
 
 
 SLICES_MAX = 8
-"""So many elements of an axis are taken out one by one, more by a table of their places."""
+"""Elements of an axis that are taken out one by one; more are, by a table of their places."""
 
 
 def _pad(g: Graph, node: Node, x: Value) -> Value | None:

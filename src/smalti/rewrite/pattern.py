@@ -124,7 +124,7 @@ def _match_all(patterns: tuple[Expression, ...], values: tuple[Value, ...],
 
 
 def _may_be(name: str, value: Value) -> bool:
-    """Whether `value` is of the kind that `name` stands for."""
+    """True if `value` is of the kind that `name` stands for."""
     if name in WEIGHT_NAMES:
         while value.node is not None and value.node.operation.name in ("reshape", "transpose"):
             value = value.node.inputs[0]

@@ -48,7 +48,7 @@ class _Layer:
 
     @property
     def known(self) -> bool:
-        """Whether there is a spelling of all activations."""
+        """True if there is a spelling of all activations."""
         return set(self.attributes["activations"]) <= set(ACTIVATIONS)
 
     def part(self, x: Value, axis: int, start: int, end: int) -> Value:

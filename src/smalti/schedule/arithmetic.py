@@ -45,7 +45,7 @@ def _order(kernel: Kernel, schedule: ContractionSchedule) -> tuple[Hashable, ...
     """The order of the sums of a contraction.
 
     Sums of a chunk of channels go through its window, so chunks matter where there is one. In
-    winograd each point is a sum over channels only.
+    Winograd's algorithm each point is a sum over channels only.
     """
     if schedule.winograd:
         return schedule.winograd.size, schedule.winograd.folded

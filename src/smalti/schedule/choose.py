@@ -68,11 +68,11 @@ ROWS_MAX = 128
 stored once for each chunk of channels. Measured with the next two: matrix products of 77 to 8192
 rows take 6 to 13 % less time."""
 CHUNK_BYTES = 3072
-"""Of the channels of a pixel in a chunk, over the places of the window: 768 channels of a matrix
-product in f32."""
+"""Bytes of the channels of a pixel in a chunk, over the places of the window: 768 channels of a
+matrix product in f32."""
 STAGE_PANELS, LATE = 0.35, 0.15
-"""Of the cost model in `panel_block`, in panels and in tiles: what staging a patch costs, and how
-long a thread waits for the last one."""
+"""What staging a patch costs, in panels, and how long a thread waits for the last one, in tiles:
+the cost model of `panel_block`."""
 LINE_BYTES, L1_SETS, LINES_OF_A_SET = 64, 64, 4
 """First-level caches have 64 sets of 8 to 12 lines; half of them are for what a micro-kernel reads
 through pixels that lie far apart."""
@@ -164,7 +164,7 @@ def algorithms(kernel: Kernel, limits: Limits, precision: str,
 
 
 def worth_winograd(kernel: Kernel, limits: Limits) -> bool:
-    """Whether a contraction can be computed by Winograd's algorithm, and has some blocks."""
+    """True if a contraction can be computed by Winograd's algorithm, and has some blocks."""
     e = contraction_extents(kernel)
     return winograd_fits(kernel, limits) and e.b * e.y * e.x >= 16 * WINOGRAD_BLOCKS_MIN
 
@@ -223,8 +223,8 @@ def registers(kernel: Kernel, limits: Limits) -> int:
 
 def balanced(e, direct: ContractionSchedule, limits: Limits,
              in_line: bool) -> ContractionSchedule:
-    """The schedule with tiles that keep all threads at work to the end, where they are few; tiles
-    divide a line of pixels, or lines of whole tiles.
+    """The schedule with tiles of other sizes, if there are few, so that all threads are at work to
+    the end. Tiles are cut smaller along a line of pixels if `in_line`, else along lines.
 
     Of a hundred tiles it does not matter who takes the last; of three it does.
     """

@@ -36,16 +36,18 @@ from smalti.schedule.space_group import UNITS, GroupWork, best_matrix, matrix_su
 SIZE = 256
 """Invocations of a work-group, at most: every device runs as many."""
 SUMS, SUMS_AND_QUERIES = 3 / 8, 3 / 4
-"""Of the registers of an invocation of an attention in the matrix unit."""
+"""Shares of the registers of an invocation that an attention in the matrix unit gives to its sums,
+and to these and its queries: a guess."""
 QUERY_INVOCATIONS = 128
-"""Of a work-group of such an attention, at most."""
+"""Invocations of a work-group of such an attention, at most: a guess."""
 STAGED = 80
-"""Channels of keys and values that an attention stages at once."""
+"""Channels of keys and values that an attention stages at once: a guess."""
 REGISTERS_OF_MOST = GroupLimits().registers
 GROUPS_PER_UNIT = 4
 """Work-groups that a unit should have, so that one computes while others wait: a guess."""
 TILE = 32
-"""Of maps whose operands lie across their results: a line of memory or two, in both directions."""
+"""Edge of the tiles of maps whose operands lie across their results: a line of memory or two, in
+both directions."""
 NEXT = 32
 """Invocations that stay next to each other, reading a line of memory together."""
 PART_POINTS = 16

@@ -37,47 +37,47 @@ class GroupLimits:
     """
 
     shared_bytes: int = 16 << 10
-    """Of all shared arrays of a work-group."""
+    """Bytes of all shared arrays of a work-group."""
     invocations: int = 128
-    """Of a work-group at most, and along its first axis."""
+    """Invocations of a work-group at most, in all and along its first axis."""
     subgroup_min: int = 1
     subgroup_max: int = 128
     """Programs run in subgroups of any power of two in between, unless they ask for one."""
     subgroup_choice: bool = False
-    """Whether a program may ask for one size of subgroups, and that they be full."""
+    """True if a program may ask for one size of subgroups, and that they be full."""
     subgroup_operations: bool = False
-    """Whether a subgroup can vote, shuffle, and add without shared memory."""
+    """True if a subgroup can vote, shuffle, and add without shared memory."""
     grid: tuple[int, int, int] = (65535, 65535, 65535)
     """Work-groups of a launch at most, along x, y and z."""
     buffer_bytes: int = 128 << 20
-    """Of one buffer."""
+    """Bytes of one buffer, at most."""
     buffer_range: int = 128 << 20
     """Bytes that one binding can see of its buffer."""
     offset_alignment: int = 256
     """Where in a buffer a binding may begin is a multiple of this many bytes."""
     bindings: int = 4
-    """Of one program."""
+    """Buffers that one program may use."""
     push_bytes: int = 128
-    """Of push constants: a word for each binding, then what else a program wants."""
+    """Bytes of push constants: a word for each binding, then what else a program wants."""
     f16: bool = False
-    """Whether f16 is computed with; without it, stored only."""
+    """True if f16 is computed with; without it, stored only."""
     bf16: bool = False
-    """Whether bf16 is a type of its own, converted by the device."""
+    """True if bf16 is a type of its own, converted by the device."""
     storage16: bool = False
-    """Whether invocations load and store 16 bits; without it, words of 32."""
+    """True if invocations load and store 16 bits; without it, words of 32."""
     storage8: bool = False
-    """Whether invocations load and store 8 bits; without it, words of 32."""
+    """True if invocations load and store 8 bits; without it, words of 32."""
     keeps_nan: bool = False
-    """Whether programs may ask that NaN, infinities and signs of zero, of f32 and of f16 where it
+    """True if programs may ask that NaN, infinities and signs of zero, of f32 and of f16 where it
     is computed with, stay what they are."""
     matrices: tuple[MatrixShape, ...] = ()
     """What the matrix unit computes; empty where there is none that programs reach."""
     registers: int = 256
-    """Of 32 bits, of an invocation, in the subgroups that the matrix unit wants."""
+    """Registers of 32 bits of an invocation, in the subgroups that the matrix unit wants."""
     units: int = 0
     """Compute units (streaming multiprocessors, execution units); 0 where the driver is silent."""
     unified: bool = False
-    """Whether the device computes in main memory."""
+    """True if the device computes in main memory."""
 
 
 LANES = (1, 2, 4)
@@ -154,7 +154,7 @@ class GroupMoments(GroupTotals):
 
 
 QUERIES = 4
-"""Of an invocation of an attention: they stand side by side in a vector."""
+"""Queries of an invocation of an attention: they stand side by side in a vector."""
 PADDING = 4
 """Elements behind each row of shared memory, so that rows begin in different banks."""
 
@@ -185,17 +185,18 @@ class GroupAttention:
 
     @property
     def queries(self) -> int:
-        """Of a work-group."""
+        """Queries of a work-group."""
         return self.rows * QUERIES
 
     @property
     def keys(self) -> int:
-        """That a work-group stages at a time."""
+        """Keys that a work-group stages at a time."""
         return self.columns * self.each
 
     @property
     def vectors(self) -> int:
-        """Of `QUERIES` by 4 sums that an invocation has for each `channels` of the values."""
+        """Vectors of `QUERIES` by 4 sums that an invocation has for each `channels` of the
+        values."""
         return -(-self.channels // (4 * self.columns))
 
     def depth(self, channels: int) -> int:
@@ -284,7 +285,7 @@ class GroupMatrixAttention:
 
     @property
     def queries(self) -> int:
-        """Of a work-group."""
+        """Queries of a work-group."""
         return self.subgroups * self.rows
 
     @property

@@ -84,12 +84,12 @@ class Extents:
 
 
 def weights_batched(kernel: Kernel) -> bool:
-    """Whether each image and row of a contraction has a weight of its own."""
+    """True if each image and row of a contraction has a weight of its own."""
     return len(kernel.buffer("weight").shape) == 6
 
 
 def weights_bound(kernel: Kernel) -> bool:
-    """Whether the weight of a contraction is a parameter, packed before it is run."""
+    """True if the weight of a contraction is a parameter, packed before it is run."""
     return kernel.buffer("weight").role == "parameter" and not weights_batched(kernel)
 
 
@@ -160,7 +160,7 @@ def halved(patch: Stage) -> Stage | None:
 
 @cache
 def in_place(kernel: Kernel, dtype: str) -> bool:
-    """Whether the products of a contraction can read its input where it is.
+    """True if the products of a contraction can read its input where it is.
 
     That is: stored as `dtype`, the channels of a pixel side by side, and nothing beyond borders.
     """
@@ -174,7 +174,7 @@ def in_place(kernel: Kernel, dtype: str) -> bool:
 
 @cache
 def in_planes(kernel: Kernel) -> bool:
-    """Whether a contraction reads rows of pixels that lie side by side, each channel by itself."""
+    """True if a contraction reads rows of pixels that lie side by side, each channel by itself."""
     patch, *_ = kernel.stages
     read = [access(kernel, load) for load in loads(patch.value)]
     return any(a.stride("x") == 1 for a in read) and all(
@@ -256,7 +256,7 @@ class ReductionAxes:
 
     @property
     def across(self) -> bool:
-        """Whether lanes run along what is reduced, and are combined in the end."""
+        """True if lanes run along what is reduced, and are combined in the end."""
         return any(name == self.lanes for name, _ in self.reduced)
 
 

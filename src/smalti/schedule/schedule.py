@@ -18,7 +18,7 @@ class Limits:
     l2_bytes: int = 512 << 10
     threads: int = 1
     pairs: bool = False
-    """Whether products of bf16 pairs are one instruction (`vdpbf16ps`)."""
+    """True if products of bf16 pairs are one instruction (`vdpbf16ps`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ MATRIX_BLOCKS = ((64, 64), (64, 32), (32, 64), (32, 32), (16, 32), (32, 16), (16
 INVOCATIONS = (32, 256)
 """Invocations of a work-group, at least and at most: a subgroup, and what every device runs."""
 SUMS_MAX = 64
-"""Of an invocation: with more, registers are spilled."""
+"""Sums of an invocation, at most: with more, registers are spilled."""
 SPLITS = (2, 4, 8, 16)
 """Into how many parts the channels of a sum are split, each of its own work-group (split-K)."""
 DIRECT_ROWS, DIRECT_ROWS_MAX = (1, 2, 4, 8), 16
@@ -79,7 +79,7 @@ def schedules(kernel: Kernel, limits: GroupLimits, precision: str = "f32"
 
 
 def allowed(schedule: GroupContraction, limits: GroupLimits) -> bool:
-    """Whether a device can run a schedule."""
+    """True if a device can run a schedule."""
     try:
         schedule.check(limits)
     except IllegalSchedule:
@@ -226,7 +226,7 @@ class GroupWork:
         return total
 
     def resident(self, s: GroupContraction) -> int:
-        """GroupWork-groups that a unit holds at a time, by registers and shared memory."""
+        """Work-groups that a unit holds at a time, by registers and shared memory."""
         held = min(self.held(s), self.registers)
         registers = REGISTERS / (held * s.invocations)
         return max(1, int(min(registers, self.shared / s.shared_bytes(self.parts))))

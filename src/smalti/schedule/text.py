@@ -13,7 +13,7 @@ KINDS = {kind.__name__: kind for kind in get_args(Schedule)}
 ALGORITHMS = {kind.__name__: kind for kind in get_args(Algorithm)}
 TYPES = {"int": int, "bool": bool, "str": str}
 WORDS = {"transformed": TRANSFORMED}
-"""Of fields that are one of a few words: these."""
+"""The words that a field may be, for fields that are one of a few."""
 NUMBER_MAX = 1 << 31
 """The largest number of a field: those of instructions have 32 bits."""
 

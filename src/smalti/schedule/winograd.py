@@ -30,8 +30,8 @@ V_FAR = 4
 measured with layers of 32 x 32 of the UNet of Stable Diffusion 1.5, which take 0.6 to 0.75 of the
 time."""
 PATCH_SHARE, U_SHARE = 1 / 3, 0.6
-"""Of the second-level cache, for the staged patch and for the transformed weights of a chunk, where
-a step has both of them: a guess."""
+"""Shares of the second-level cache that the staged patch and the transformed weights of a chunk may
+take, where a step has both of them: a guess."""
 TILES_PER_THREAD = 6
 """Tiles a thread from which on it does not matter which of them takes the last: a guess."""
 PAIR_TURNS = 1.1
@@ -52,7 +52,7 @@ def even(extent: int, most: int) -> int:
 
 
 def winograd_fits(kernel: Kernel, limits: Limits) -> bool:
-    """Whether a contraction can be computed by Winograd's algorithm, and reads a vector of
+    """True if a contraction can be computed by Winograd's algorithm, and reads a vector of
     channels.
 
     With few output channels the direct algorithm computes a whole panel, too. Computed weights
@@ -75,7 +75,7 @@ def points(size: int, folded: bool) -> int:
 
 def winograd_schedule(kernel: Kernel, direct: ContractionSchedule, limits: Limits, size: int,
              streamed: bool, growth_max: int | None = None) -> ContractionSchedule:
-    """The schedule of a winograd_fits kernel by F(`size`); an enlargement in front is folded in.
+    """The schedule by F(`size`) of a kernel that it fits; an enlargement in front is folded in.
 
     Weights are transformed by each run where that at binding would add more than `growth_max`
     bytes to the plain ones, and where these are quantised.
@@ -126,7 +126,7 @@ def carried_rows(limits: Limits, vectors: int) -> int:
 
 
 def weights_growth(e: Extents, plain: str, size: int, folded: bool) -> int:
-    """Bytes by which transformed weights are more than plain ones of the dtype `plain`."""
+    """How many more bytes transformed weights take than plain ones of the dtype `plain`."""
     return e.c * e.o * (4 * points(size, folded) - 9 * ELEMENT_BYTES[plain])
 
 
@@ -140,7 +140,8 @@ def weights_dtype(kernel: Kernel, precision: str) -> str:
 
 
 def growth_of(kernel: Kernel, schedule: ContractionSchedule, precision: str) -> int:
-    """What the weights of a contraction add at binding to plain ones held in `precision`."""
+    """How many more bytes the weights of a contraction take, once bound, than plain ones held in
+    `precision`."""
     winograd = schedule.winograd
     if winograd is None or winograd.transformed != BINDING:
         return 0

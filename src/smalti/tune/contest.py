@@ -24,8 +24,8 @@ others: the best of many has been lucky, and by its lucky ratios nobody knows ho
 GAIN_MIN = 0.02
 """What a candidate has to be faster by, to take the place of a better known one."""
 SPREAD = 0.06
-"""Of single ratios, as their logarithm: a candidate whose median so far lies further above what is
-asked for than this over the root of their number is given up."""
+"""Standard deviation of the logarithms of single ratios: a candidate whose median so far lies
+further above what is asked for than this over the root of their number is given up."""
 
 
 class Contest:

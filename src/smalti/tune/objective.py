@@ -33,7 +33,7 @@ class Objective:
         return self.cost_of(estimate_kernel(self.device, kernel, schedule, self.threads))
 
     def cost_of(self, expected: KernelEstimate) -> float:
-        """The same of what is expected already."""
+        """Seconds or joules of a kernel for which these are expected already."""
         return expected.energy_joules if self.name == "energy" else expected.seconds
 
     @classmethod

@@ -26,7 +26,8 @@ from smalti.tune.preference import GAIN_MIN
 
 Make = Callable[[Collection[Value]], Partition]
 CACHE_SHARE = 0.5
-"""Of the last cache: what is larger has left it before the next kernel reads it."""
+"""Share of the last cache that a value may take: what is larger has left it before the next kernel
+reads it."""
 
 
 def decided(make: Make, aim: Objective, limits: Limits, precision: str) -> Partition:

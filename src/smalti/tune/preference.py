@@ -22,8 +22,9 @@ DECISIONS = ("panels", "chunk")
 ROUNDS = 2
 """How often each decision is made anew, with the others as they are by then."""
 WINDOW_DECISIONS = ("panels",)
-"""The same for windows: the layout of packed weights of a direct sum goes by chunks, and a program
-for another shape is to share them; for winograd the chunks of the rules were as good."""
+"""The decisions that it may make for windows: the layout of packed weights of a direct sum goes by
+chunks, and a program for another shape is to share them; of Winograd the chunks of the rules were
+as good."""
 
 
 def preferred(kernel: Kernel, limits: Limits, first: Schedule,
@@ -58,7 +59,7 @@ def preferred(kernel: Kernel, limits: Limits, first: Schedule,
 
 
 def windowed(kernel: Kernel) -> bool:
-    """Whether it is a convolution with more than one tap."""
+    """True if it is a convolution with more than one tap."""
     if kernel.form != "contraction":
         return False
     e = contraction_extents(kernel)

@@ -29,7 +29,7 @@ from smalti.schedule import parse
 
 NAME = "schedules.sqlite"
 LAYOUT = 2
-"""Of the tables, and of the schedules in them: 2 since these name an algorithm."""
+"""The version of the tables and of the texts in them: 2 since schedules name an algorithm."""
 WAIT_SECONDS = 10.0
 """How long a process waits for another one that writes."""
 RATIO_MAX = 0.98

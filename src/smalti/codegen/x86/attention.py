@@ -155,7 +155,7 @@ class _AttentionLowering:
 
     @property
     def masked(self) -> bool:
-        """Whether scores change between their product and the top of them."""
+        """True if scores change between their product and the top of them."""
         return self.mask is not None or bool(self.kernel.option("causal"))
 
     def _behind(self, register: Register, amount: int) -> Register:

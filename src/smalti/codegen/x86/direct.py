@@ -177,7 +177,7 @@ class DirectLowering:
 
     @property
     def quantised(self) -> bool:
-        """Whether weights are held as codes and scales."""
+        """True if weights are held as codes and scales."""
         return self.schedule.weights in FORMATS
 
     def window(self, layout: ScratchLayout, channels: int) -> list[Reduction]:

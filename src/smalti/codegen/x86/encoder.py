@@ -31,7 +31,8 @@ from smalti.errors import VerificationError
 OFFSET_MAX = 1 << 31
 """Offsets of addresses have 32 bits, with a sign."""
 STACK_ALIGNMENT = 64
-"""Of a frame: spilled vectors of 512 bits are stored whole in a cache line."""
+"""Frames begin at a multiple of so many bytes: spilled vectors of 512 bits lie in one cache
+line."""
 LABELS_AT = 1 << 40
 """Labels are addresses from here on, so that none is the address of a constant."""
 NARROW = {"mov32", "mov_store32", "mask_from", "mask_to", "signs"}

@@ -22,7 +22,8 @@ LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 EXP2 = {3: (0.07802452147006989, 0.22606715559959412, 0.6958335638046265, 0.9999251961708069),
         5: (0.0018775766948238015, 0.00898933969438076, 0.05582631751894951, 0.24015361070632935,
             0.6931530833244324, 0.9999999403953552)}
-"""Of 2^x from 0 to 1, minimax in the relative error, highest power first."""
+"""Polynomials for 2^x from 0 to 1 by their degree, minimax in the relative error, highest power
+first."""
 
 EQUAL, NOT_EQUAL, UNORDERED = 0x00, 0x04, 0x03
 LESS, LESS_EQUAL, GREATER, GREATER_EQUAL, NOT_GREATER_EQUAL = 0x11, 0x12, 0x1E, 0x1D, 0x19
@@ -31,12 +32,12 @@ SMALLEST = 1.17549435e-38
 """The smallest normal f32."""
 LOG = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
        -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1)
-"""Of log(1 + x) - x + x^2 / 2 over x^3, from sqrt(1/2) - 1 to sqrt(2) - 1, highest power first
-(Cephes, `logf`)."""
+"""Polynomial for log(1 + x) - x + x^2 / 2 over x^3, from sqrt(1/2) - 1 to sqrt(2) - 1, highest
+power first (Cephes, `logf`)."""
 PI_HALVES = (1.5703125, 4.837512969970703125e-4, 7.54978995489188216e-8)
 """pi / 2 in three parts, the first two of few bits (Cephes, `sinf`)."""
 ERF, ERF_P = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429), 0.3275911
-"""Of erf, with an error of 1.5e-7 (Abramowitz & Stegun, 7.1.26)."""
+"""An approximation of erf, with an error of 1.5e-7 (Abramowitz & Stegun, 7.1.26)."""
 TANH_LIMIT = 7.90531110763549805
 """From here on tanh is 1 in f32."""
 TANH_OVER = (-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11,
@@ -44,8 +45,8 @@ TANH_OVER = (-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11,
              4.89352455891786e-03)
 TANH_UNDER = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03,
               4.89352518554385e-03)
-"""Of tanh within the limit: x times a polynomial of x^2 over another one, highest power first (as
-in Eigen's `ptanh`)."""
+"""Approximation of tanh within the limit: x times a polynomial of x^2 over another one, highest
+power first (as in Eigen's `ptanh`)."""
 
 
 def multiply_add(asm: Assembler, a: Register, b, c) -> Register:

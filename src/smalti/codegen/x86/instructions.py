@@ -29,12 +29,12 @@ class FeatureLevel:
 
     @property
     def pairs(self) -> bool:
-        """Whether it converts to bf16 and multiplies pairs of bf16 (`vdpbf16ps`)."""
+        """True if it converts to bf16 and multiplies pairs of bf16 (`vdpbf16ps`)."""
         return "avx512_bf16" in self.needs
 
     @property
     def wide(self) -> bool:
-        """Whether vectors have 512 bits and mask registers exist."""
+        """True if vectors have 512 bits and mask registers exist."""
         return self.lanes == 16
 
 

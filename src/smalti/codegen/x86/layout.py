@@ -15,7 +15,7 @@ NO_BARRIER = 1
 """Flag of a launch: the next one needs nothing of it, so no thread waits for the others."""
 
 CACHE_LINE_BYTES = 64
-"""Of every x86 CPU so far."""
+"""Bytes of a cache line, on every x86 CPU so far."""
 
 
 def _record(fields: Sequence[tuple[str, int]], size: int) -> np.dtype:

@@ -30,7 +30,7 @@ from smalti.graph.quantised import Format
 HALVES = {"f32": (None,), "f16": (None,), "pairs": (None,), "widened": (0, 1)}
 """What each vector of `b` is taken apart into, for each of `Micro.factors`."""
 LINE_BYTES = 64
-"""Of a cache line of every x86 CPU so far."""
+"""Bytes of a cache line, on every x86 CPU so far."""
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,7 @@ class Nest:
                 asm.advance(position, 1)
 
     def _short(self, sink: Sink) -> bool:
-        """Whether vectors run over the last two axes."""
+        """True if vectors run over the last two axes."""
         outer, inner = self.axes[-2:]
         divided = any(index.coefficient(outer.name) for s in self.loads.values()
                       for _, index in s.divided)

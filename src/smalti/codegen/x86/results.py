@@ -55,7 +55,7 @@ class RegisterResults:
     sources: Mapping[Load, AccessStream] = field(default_factory=dict)
 
     def own(self, axis: str) -> RegisterResults:
-        """The same with pointers of its own, where `axis` moves them."""
+        """A copy with pointers of its own, where `axis` moves them."""
         def copied(stream: AccessStream) -> AccessStream:
             if not stream.stride(axis):
                 return stream

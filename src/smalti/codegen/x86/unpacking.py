@@ -18,7 +18,7 @@ from smalti.codegen.x86.operands import Address, Register
 from smalti.graph.quantised import WORD_BITS, Format
 
 LINE_BYTES = 64
-"""Of a cache line of every x86 CPU so far."""
+"""Bytes of a cache line, on every x86 CPU so far."""
 AHEAD_BYTES = 4096
 """How far ahead words are asked for: a line takes about 90 instructions, so that the CPU by itself
 sees 1 KB ahead at most. Measured: one row of 4096 x 4096 in q8 from memory, 2.3 ms to 0.5 ms."""

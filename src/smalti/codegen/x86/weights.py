@@ -55,7 +55,7 @@ class WeightPanels:
 
     @property
     def channel_bytes(self) -> int:
-        """The same in bytes."""
+        """Bytes from a channel (or pair) to the next one at the same tap."""
         return self.channel_lines * self.line_bytes
 
     @property

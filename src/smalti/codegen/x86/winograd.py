@@ -61,7 +61,7 @@ from smalti.schedule.merge import halved
 from smalti.schedule.schedule import RUN, TILE, Winograd
 
 LINE_BYTES = 64
-"""Of a cache line of every x86 CPU so far."""
+"""Bytes of a cache line, on every x86 CPU so far."""
 
 
 def odd_lines(size: int) -> int:

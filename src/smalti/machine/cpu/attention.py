@@ -11,7 +11,7 @@ from smalti.machine.cpu.work import Cost, Flow, Work, nest, scaled, summed
 from smalti.schedule.schedule import AttentionSchedule
 
 WEIGHED = Cost(1, 5)
-"""Of a vector of scores beside its exponential."""
+"""Loads and instructions for a vector of scores, beside its exponential."""
 EXPONENTIAL, EXPONENTIAL_PAIRS = 4.0, 3.0
 """Clocks of two to the power of a vector: a polynomial of five terms, of three in bf16."""
 TURNED = 6.0

@@ -91,7 +91,7 @@ class _Shape:
         whole = -(-e.y // s.tile_y) * -(-e.x // s.tile_x) * (e.b // s.tile_b)
         self.tiles = max(1, whole)
         self.share = self.pixel_tiles / self.tiles
-        """Of a tile that lies inside of the result, on average."""
+        """The share of a tile that lies inside of the result, on average."""
         self.chunks = -(-e.c // s.chunk)
 
     # ------------------------------------------------------------------ flows

@@ -18,7 +18,7 @@ from smalti.machine.descent import Constants, descend
 BOUND = 3.0
 """A constant stays within this factor of its usual value."""
 OVERLAP_BOUND = 2.0
-"""The same of "overlap", an exponent."""
+"""The factor for the constant "overlap", which is an exponent."""
 PULL = 0.02
 """Weight of a squared logarithm of a constant over its usual value, beside the mean error: what a
 few small kernels ask for should not move what large ones rest on."""

@@ -20,11 +20,11 @@ from smalti.schedule.schedule import (
 )
 
 MOMENTS = Cost(1, 3)
-"""Of a vector: a load, a difference, a sum and a square."""
+"""Loads and instructions for a vector: a load, a difference, a sum and a square."""
 MOMENTS_BLOCK = 6
 """Vectors of channels that are summed together, in a pass over the pixels."""
 BLOCK_PACE = 1.5
-"""Of reading such blocks, which lie apart, over reading all channels in a row."""
+"""Clocks of reading such blocks, which lie apart, over those of reading all channels in a row."""
 ROW_CLOCKS = 60.0
 """Clocks of the end of a row: lanes are summed, then a root and a division."""
 COMBINED = 4.0

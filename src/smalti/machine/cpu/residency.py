@@ -29,8 +29,8 @@ Place = tuple[Hashable, int]
 
 
 class Shares(NamedTuple):
-    """Of some bytes: the share in the second-level cache of the thread that wants them, and the
-    share in the last one. The rest is in memory."""
+    """Shares of some bytes that are in the second-level cache of the thread that wants them, and in
+    the last one. The rest is in memory."""
 
     near: float
     last: float

@@ -38,7 +38,7 @@ FUNCTION_CLOCKS = {
     "erf": 14.0, "tanh": 12.0, "softplus": 20.0, "log": 14.0, "pow": 30.0, "sin": 14.0,
     "cos": 14.0, "sqrt": 5.0, "reciprocal": 4.0, "div": 4.0,
 }
-"""Of one vector, on two ports; what is not listed takes one instruction."""
+"""Clocks of a function of one vector, on two ports; what is not listed takes one instruction."""
 WIDENING = {"f32": 0, "f16": 1, "bf16": 2, "u8": 2, "i8": 2, "i32": 1, "i64": 2, "bool": 2}
 """Instructions that make f32 of a vector of each dtype."""
 ROUNDING, ROUNDING_PAIRS = 6, 1
