@@ -102,7 +102,7 @@ class TextEncoder:
         return self.tokenizer == "clip"
 
 
-def all_tokens(low: int, high: int) -> Callable[[DenoiserConfig], tuple[int, int]]:
+def all_tokens(low: int, high: int) -> Callable[[Any], tuple[int, int]]:
     """These numbers of tokens, at least and at most, whatever the denoiser."""
     return lambda denoiser: (low, high)
 
@@ -129,7 +129,7 @@ class Text:
     pooled: bool = False
     projected: bool = False
     optional: bool = False
-    tokens: Callable[[DenoiserConfig], tuple[int, int]] = all_tokens(77, 77)
+    tokens: Callable[[Any], tuple[int, int]] = all_tokens(77, 77)
     round_to: int = 0
     masked: bool = False
     template: str = "{}"
@@ -194,8 +194,8 @@ class Encoded:
     """
 
     context: np.ndarray
-    pooled: np.ndarray | None = None
-    mask: np.ndarray | None = None
+    pooled: Any = None
+    mask: Any = None
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class Defaults:
     hires_area: float = 4.0
 
 
-def always(defaults: Defaults) -> Callable[[DenoiserConfig, Prediction], Defaults]:
+def always(defaults: Defaults) -> Callable[[Any, Prediction], Defaults]:
     """The same defaults for all models of a family."""
     return lambda denoiser, prediction: defaults
 
@@ -273,7 +273,7 @@ class ModelFamily:
     vae: VaeConfig = SD_VAE
     prediction: Prediction = "epsilon"
     predicts: Callable[[Shapes, Read], Prediction | None] | None = None
-    defaults: Callable[[DenoiserConfig, Prediction], Defaults] = always(Defaults())
+    defaults: Callable[[Any, Prediction], Defaults] = always(Defaults())
     published: tuple[DenoiserConfig, ...] = ()
     before: tuple[str, ...] = ()
     aligned: tuple[float, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import Literal
 
 from smalti.errors import CheckpointError
 from smalti.families.evidence import BLOCKS_MAX, Shapes, count, has, most, sizes
@@ -110,7 +111,7 @@ def _depth(names: list[str]) -> int:
     return min(1 + max((int(match[1]) for match in found if match), default=-1), BLOCKS_MAX)
 
 
-def _middle(shapes: Shapes) -> str:
+def _middle(shapes: Shapes) -> Literal["transformer", "residual", "none"]:
     if has(shapes, f"{UNET}middle_block.1.", f"{UNET}middle_block.2."):
         return "transformer"
     return "residual" if has(shapes, f"{UNET}middle_block.0.") else "none"

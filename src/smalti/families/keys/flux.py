@@ -6,9 +6,9 @@ transformer_flux.py`.
 
 from __future__ import annotations
 
-from smalti.families.keys.stored import Table, layers, swapped, whole
+from smalti.families.keys.stored import Modules, Table, layers, swapped, whole
 
-_OUTSIDE = {
+_OUTSIDE: Modules = {
     "img_in": "x_embedder",
     "txt_in": "context_embedder",
     "time_in.in_layer": "time_text_embed.timestep_embedder.linear_1",
@@ -19,7 +19,7 @@ _OUTSIDE = {
     "vector_in.out_layer": "time_text_embed.text_embedder.linear_2",
     "final_layer.linear": "proj_out",
 }
-_BLOCKS = {
+_BLOCKS: Modules = {
     "double_blocks.*.img_attn.qkv": tuple(f"transformer_blocks.*.attn.to_{x}" for x in "qkv"),
     "double_blocks.*.txt_attn.qkv": tuple(f"transformer_blocks.*.attn.add_{x}_proj" for x in "qkv"),
     "double_blocks.*.img_attn.proj": "transformer_blocks.*.attn.to_out.0",
@@ -33,7 +33,7 @@ _BLOCKS = {
         "single_transformer_blocks.*.proj_mlp"),
     "single_blocks.*.linear2": "single_transformer_blocks.*.proj_out",
 }
-_MODULATIONS = {
+_MODULATIONS: Modules = {
     "double_blocks.*.img_mod.lin": "transformer_blocks.*.norm1.linear",
     "double_blocks.*.txt_mod.lin": "transformer_blocks.*.norm1_context.linear",
     "single_blocks.*.modulation.lin": "single_transformer_blocks.*.norm.linear",
@@ -62,11 +62,11 @@ FLUX_ORIGINAL: Table = {
 }
 """Black Forest Labs' own files."""
 
-_ENDS = {name: name for name in ("controlnet_blocks.*", "controlnet_single_blocks.*")}
-_HINT = {"input_hint_block.0": "input_hint_block.conv_in",
+_ENDS: Modules = {name: name for name in ("controlnet_blocks.*", "controlnet_single_blocks.*")}
+_HINT: Modules = {"input_hint_block.0": "input_hint_block.conv_in",
          **{f"input_hint_block.{2 * i + 2}": f"input_hint_block.blocks.{i}" for i in range(6)},
          "input_hint_block.14": "input_hint_block.conv_out"}
-_NO_FINAL = {name: path for name, path in _OUTSIDE.items() if name != "final_layer.linear"}
+_NO_FINAL: Modules = {name: path for name, path in _OUTSIDE.items() if name != "final_layer.linear"}
 _MODES = {"controlnet_mode_embedder.weight": whole("controlnet_mode_embedder.weight")}
 
 FLUX_CONTROLNET_DIFFUSERS: Table = {

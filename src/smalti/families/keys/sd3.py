@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from smalti.families.keys.stored import Table, layers, swapped, whole
+from smalti.families.keys.stored import Modules, Table, layers, swapped, whole
 
-_OUTSIDE = {
+_OUTSIDE: Modules = {
     "x_embedder.proj": "pos_embed.proj",
     "context_embedder": "context_embedder",
     "t_embedder.mlp.0": "time_text_embed.timestep_embedder.linear_1",
@@ -20,7 +20,7 @@ _OUTSIDE = {
 }
 _X, _CONTEXT = "joint_blocks.*.x_block", "joint_blocks.*.context_block"
 _BLOCK = "transformer_blocks.*"
-_BLOCKS = {
+_BLOCKS: Modules = {
     f"{_X}.adaLN_modulation.1": f"{_BLOCK}.norm1.linear",
     f"{_X}.attn.qkv": tuple(f"{_BLOCK}.attn.to_{part}" for part in "qkv"),
     f"{_X}.attn.proj": f"{_BLOCK}.attn.to_out.0",
@@ -69,15 +69,15 @@ SD3_ORIGINAL: Table = {
 }
 """Stability AI's own files."""
 
-_SINGLE = {
+_SINGLE: Modules = {
     "transformer_blocks.*.adaLN_modulation.1": f"{_BLOCK}.norm1.linear",
     "transformer_blocks.*.attn.qkv": tuple(f"{_BLOCK}.attn.to_{part}" for part in "qkv"),
     "transformer_blocks.*.attn.proj": f"{_BLOCK}.attn.to_out.0",
     "transformer_blocks.*.mlp.fc1": f"{_BLOCK}.ff.net.0.proj",
     "transformer_blocks.*.mlp.fc2": f"{_BLOCK}.ff.net.2",
 }
-_NO_FINAL = {name: path for name, path in _OUTSIDE.items() if name != "final_layer.linear"}
-_CONTROL = {name: name for name in ("controlnet_blocks.*", "pos_embed_input.proj")}
+_NO_FINAL: Modules = {name: path for name, path in _OUTSIDE.items() if name != "final_layer.linear"}
+_CONTROL: Modules = {name: name for name in ("controlnet_blocks.*", "pos_embed_input.proj")}
 
 SD3_CONTROLNET_DIFFUSERS: Table = {
     "pos_embed": whole("pos_embed.pos_embed"),

@@ -42,6 +42,8 @@ class StoredRows:
 
 Expression = tuple[StoredRows, ...]
 Table = Mapping[str, Expression]
+Modules = Mapping[str, str | tuple[str, ...]]
+"""Path of a linear layer inside -> its stored path, or the paths of those that it is fused of."""
 
 
 def whole(*names: str) -> Expression:
@@ -54,7 +56,7 @@ def swapped(name: str) -> Expression:
     return StoredRows(name, 1, 2), StoredRows(name, 0, 2)
 
 
-def layers(modules: Mapping[str, str | tuple[str, ...]], *,
+def layers(modules: Modules, *,
            bias: bool = True) -> dict[str, Expression]:
     """The rules for weights (and biases) of linear layers: internal path -> stored path or paths.
 

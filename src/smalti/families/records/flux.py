@@ -134,8 +134,9 @@ def _join(config: ModelConfig, encoded: Mapping[str, Encoded],
 
 
 def _agreements(config: ModelConfig) -> Iterator[Agreement]:
+    denoiser: Any = config.denoiser
     yield from t5_fits(config)
-    yield ("channels of the pooled prompt", config.denoiser.pooled_dim, "of the text encoder",
+    yield ("channels of the pooled prompt", denoiser.pooled_dim, "of the text encoder",
            config.texts["clip_l"].hidden_size)
 
 

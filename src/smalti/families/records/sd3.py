@@ -115,7 +115,8 @@ def _join(config: ModelConfig, encoded: Mapping[str, Encoded],
 
 
 def _agreements(config: ModelConfig) -> Iterator[Agreement]:
-    denoiser, texts = config.denoiser, config.texts
+    denoiser: Any = config.denoiser
+    texts: Mapping[str, Any] = config.texts
     if "t5xxl" in texts:
         yield context_fits(config, texts["t5xxl"].hidden_size)
     yield ("channels of the pooled prompt", denoiser.pooled_dim, "of the text encoders",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -63,7 +64,7 @@ def _join(config: ModelConfig, encoded: Mapping[str, Encoded],
     Sections 2.1 and 2.2 of the paper. Nothing is cropped, and a picture is as large as it was.
     """
     pooled = encoded["clip_g"].pooled
-    sizes = [told.height, told.width, 0, 0, told.height, told.width]
+    sizes: list[float] = [told.height, told.width, 0, 0, told.height, told.width]
     return {"context": side_by_side(encoded.values()),
             "vector": np.concatenate([pooled, sinusoids([sizes] * len(pooled))], axis=1)}
 
@@ -78,10 +79,11 @@ def _refiner_join(config: ModelConfig, encoded: Mapping[str, Encoded],
 
 
 def _vector_fits(config: ModelConfig, sizes: int) -> Iterator[Agreement]:
+    denoiser: Any = config.denoiser
+    encoder: Any = config.texts["clip_g"]
     yield from contexts_fit(config)
-    yield ("channels of the UNet's vector", config.denoiser.vector_dim,
-           "of the pooled prompt and the sizes",
-           config.texts["clip_g"].projection + sizes * SINUSOIDS)
+    yield ("channels of the UNet's vector", denoiser.vector_dim,
+           "of the pooled prompt and the sizes", encoder.projection + sizes * SINUSOIDS)
 
 
 SDXL = ModelFamily(
