@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from smalti import Guide, Pipeline, Projected, SkipLayers
+from smalti.diffusion.load_options import LoadOptions
 from smalti.diffusion.metadata import parse
 from smalti.diffusion.option_text import read, written
 from smalti.diffusion.options import ALIASES, GROUPS, OPTIONS, PictureOptions, by_group
@@ -42,6 +43,16 @@ def test_keywords_are_those_of_the_record() -> None:
     defaults = inspect.signature(Pipeline.steps).parameters
     assert defaults["seed"].default == 7 and defaults["steps"].default is None
     assert [each.name for each in fields(PictureOptions)] == [*OPTIONS]
+
+
+def test_loading_takes_the_fields_of_its_record(model_path: Path) -> None:
+    assert [*inspect.signature(Pipeline.load).parameters] == [
+        each.name for each in fields(LoadOptions)]
+    assert inspect.signature(Pipeline.load).parameters["memory"].default is None
+    with pytest.raises(UnknownOptionError, match="no option dtype; did you mean precision"):
+        Pipeline.load(model_path, dtype="f32")
+    with pytest.raises(UnknownOptionError, match="no option thread; did you mean threads"):
+        Pipeline.load(model_path, thread=1)
 
 
 def test_names_of_diffusers_mean_the_same(pipe: Pipeline) -> None:

@@ -9,19 +9,17 @@ them; what remains is the place that uses it (docs/pipeline.md shows one).
 
 from __future__ import annotations
 
-import difflib
-import functools
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, InitVar, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 from smalti.diffusion.control import Control
 from smalti.diffusion.emphasis import EMPHASES
 from smalti.diffusion.guidance import Guide, Projected, SkipLayers
 from smalti.diffusion.images import Picture
+from smalti.diffusion.keywords import check_known
 from smalti.diffusion.kinds import (
     FlagKind,
     LayersKind,
@@ -39,12 +37,8 @@ from smalti.diffusion.noise import NOISES, STEPS_MAX, find_schedule
 from smalti.diffusion.random import RNGS, SEED_END
 from smalti.diffusion.samplers import SAMPLERS
 from smalti.diffusion.upscale import Upscaler
-from smalti.errors import InputError, UnknownOptionError
+from smalti.errors import InputError
 from smalti.models.tileable import DIRECTIONS
-
-P = ParamSpec("P")
-S = TypeVar("S")
-T = TypeVar("T")
 
 SIDE_MAX = 4096
 """Pixels of a side: larger ones are made by upscalers, and latents of 4096 take gigabytes."""
@@ -344,8 +338,7 @@ class PictureOptions:
         found: dict[str, Any] = {}
         for name, value in given.items():
             own = ALIASES.get(name, name)
-            if own not in OPTIONS and own != "guide":
-                raise UnknownOptionError(_unknown(name))
+            check_known([own], (*OPTIONS, "guide"), KIN)
             if own in found:
                 raise InputError(f"{own} is given twice; {', '.join(_names(own))} mean the same")
             found[own] = value
@@ -383,22 +376,8 @@ ALIASES: Mapping[str, str] = MappingProxyType({
     alias: each.name for each in OPTIONS.values() for alias in each.aliases})
 
 
-def taking_options(record: Callable[P, PictureOptions]
-                   ) -> Callable[[Callable[[S, PictureOptions], T]],
-                                 Callable[Concatenate[S, P], T]]:
-    """A method that takes options becomes one that takes them as keywords, with the names and types
-    of the record, and names of diffusers that mean the same."""
-    def keywords(method: Callable[[S, PictureOptions], T]) -> Callable[Concatenate[S, P], T]:
-        @functools.wraps(method)
-        def taking(self: S, *args: P.args, **given: P.kwargs) -> T:
-            return method(self, PictureOptions.of(*args, **given))
-
-        own, *_ = inspect.signature(method).parameters.values()
-        taken = inspect.signature(record).parameters.values()
-        setattr(taking, "__signature__", inspect.Signature([own, *taken]))
-        return taking
-
-    return keywords
+KIN: Mapping[str, str] = MappingProxyType({
+    other: each.name for each in OPTIONS.values() for other in each.kin})
 
 
 def by_group() -> list[PictureOption]:
@@ -408,12 +387,3 @@ def by_group() -> list[PictureOption]:
 
 def _names(name: str) -> list[str]:
     return [name, *OPTIONS[name].aliases]
-
-
-def _unknown(name: str) -> str:
-    """What is said of a name that is no option's."""
-    kin = {other: each.name for each in OPTIONS.values() for other in each.kin}
-    near = [kin[name.lower()]] if name.lower() in kin else difflib.get_close_matches(
-        name.lower(), [*OPTIONS, "guide"], n=1, cutoff=0.6)
-    more = f"; did you mean {near[0]}?" if near else f"; known: {', '.join((*OPTIONS, 'guide'))}"
-    return f"there is no option {name}{more}"

@@ -8,11 +8,11 @@ negative prompt and the prompt as a batch of two, one picture at a time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from smalti import checkpoint, settings
+from smalti import checkpoint
 from smalti.checkpoint.adapters import Fit, WeightedAdapter
 from smalti.diffusion.adapters import Adapters, Entry, labels
 from smalti.diffusion.conditioning import usual_text_shape, usual_tokens
@@ -20,21 +20,20 @@ from smalti.diffusion.fit import check_parts, check_refiner, size_warnings
 from smalti.diffusion.init_image import init_image
 from smalti.diffusion.inpainting import check_purpose, purpose
 from smalti.diffusion.job import PictureJob
+from smalti.diffusion.keywords import taking
 from smalti.diffusion.kinds import check_name
-from smalti.diffusion.options import PictureOptions, taking_options
+from smalti.diffusion.load_options import LoadOptions
+from smalti.diffusion.options import PictureOptions
 from smalti.diffusion.prompt import parse
 from smalti.diffusion.request import memory_bytes, request
-from smalti.diffusion.residents import Residents, ignore
+from smalti.diffusion.residents import Residents
 from smalti.diffusion.result import Result, Step
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.upscale import Upscaler
 from smalti.diffusion.words import Vocabulary
-from smalti.errors import InputError
 from smalti.families.parts import TEXTS
 from smalti.runtime import Program
-from smalti.runtime.choice import chosen, described, precisions
-from smalti.runtime.inputs import checked_path
-from smalti.tune.objective import OBJECTIVES
+from smalti.runtime.choice import described
 
 SHIPPED_MODEL = Path(__file__).parents[1] / "assets" / "emoji-128.safetensors"
 USABLE_SHARE = 0.9  # of the device's memory, where nothing is said
@@ -73,73 +72,39 @@ class Pipeline:
                 + f"; adapters {adapters}" * bool(adapters) + ">")
 
     @classmethod
-    def load(cls, path: str | Path | None = None, device: str = "auto", precision: str = "auto",
-             threads: int | None = None, progress: Callable[[str], None] = ignore,
-             keep: bool = True, *, text_encoders: Sequence[str | Path] = (),
-             vae: str | Path | None = None, prediction: str | None = None,
-             loras: Sequence[Entry] = (), lora_folder: str | Path | None = None,
-             embeddings: Sequence[str | Path] = (), refiner: str | Path | None = None,
-             supervise: bool = False, memory: int | str | None = None,
-             objective: str = "latency") -> Pipeline:
-        """Open a checkpoint: a file of weights, a diffusers folder, or None for the model that
-        ships with Smalti. Nothing is compiled yet.
+    @taking(LoadOptions)
+    def load(cls, asked: LoadOptions) -> Pipeline:
+        """Open a checkpoint; nothing is compiled yet.
 
-        `text_encoders` and `vae` are files of parts that the checkpoint does not hold, or that are
-        to replace its own; which text encoder one is, is seen in it. `prediction` ("epsilon",
-        "v_prediction", ...) is what the denoiser predicts, where the file tells it wrong. `loras`
-        are adapters to begin with: see `loras`; `lora_folder` is where those are that prompts name
-        as <lora:name:0.8>. `embeddings` are textual inversions, files or folders of them, which
-        prompts name by their files. `refiner` is a model that takes the last steps over, such as
-        that of SDXL. With `supervise`, faster schedules are looked for while pictures are made,
-        which are the same with and without. `objective` is what schedules of a CPU are chosen for,
-        as in `smalti.compile`.
-
-        `memory` is what all of it may take: bytes, or "6GB"; default: what the device has. What
-        does not fit is evicted when another part is needed, weights of a denoiser come and go while
-        it runs, and pictures are decoded in tiles; the result's warnings say so.
-        Weights stay bound for the next call in up to half of that; without `keep` each part is
-        evicted as soon as it is done with, so that the next one takes over its memory.
-        `progress` is called with a line of text before and during anything that takes long.
-        Raises CheckpointError for a file that is no complete model of a known family, and
-        InputError for an unknown device, precision or objective, or a number of threads outside 1
-        to 256.
+        The arguments are the fields of `LoadOptions`: `Pipeline.load("sdxl.safetensors",
+        vae="fixed.safetensors", memory="6GB")`. Raises CheckpointError for a file that is no
+        complete model of a known family, and InputError for what cannot be used.
         """
-        check_name("objective", objective, OBJECTIVES)
-        if objective == "throughput" and threads is None:
-            threads = 1
-        if threads is not None:
-            settings.checked_threads(threads)
-        for what, one in (("vae", vae), ("lora_folder", lora_folder), ("refiner", refiner)):
-            if one is not None:
-                checked_path(one, f"loading with {what}", "a path")
-        text_encoders = _paths("text_encoders", text_encoders)
-        device = chosen(device)
-        check_name("precision", precision, precisions(device))
-        opened = checkpoint.load(SHIPPED_MODEL if path is None else path, text_encoders, vae,
-                                 prediction)
+        opened = checkpoint.load(SHIPPED_MODEL if asked.path is None else asked.path,
+                                 asked.text_encoders, asked.vae, asked.prediction)
         check_parts(opened)
-        total = described(device).memory_bytes
-        budget = int(USABLE_SHARE * total) if memory is None else memory_bytes(memory)
-
-        residents = Residents(budget, device, keep)
+        total = described(asked.device).memory_bytes
+        budget = int(USABLE_SHARE * total) if asked.memory is None else memory_bytes(asked.memory)
+        residents = Residents(budget, asked.device, asked.keep)
 
         def models(part_of: checkpoint.Checkpoint) -> Submodels:
-            return Submodels(part_of, precision, threads, progress, supervise,
-                             residents=residents, device=device, objective=objective)
+            return Submodels(part_of, asked.precision, asked.threads, asked.progress,
+                             asked.supervise, residents=residents, device=asked.device,
+                             objective=asked.objective)
 
         submodels, second = models(opened), None
-        if refiner is not None:
-            second = models(checkpoint.load(refiner))
+        if asked.refiner is not None:
+            second = models(checkpoint.load(asked.refiner))
             check_parts(second.checkpoint)
             check_refiner(opened, second.checkpoint)
         stem = Path(opened.report.path).stem
         name = stem.encode("utf-8", "replace").decode()  # a file name need not be text
-        pipe = cls(submodels, name, total if memory is None else budget, second,
-                   lora_folder, _paths("embeddings", embeddings))
-        pipe.loras = loras
+        pipe = cls(submodels, name, total if asked.memory is None else budget, second,
+                   asked.lora_folder, asked.embeddings)
+        pipe.loras = asked.loras
         return pipe
 
-    @taking_options(PictureOptions)
+    @taking(PictureOptions)
     def __call__(self, asked: PictureOptions) -> Result:
         """Pictures of a prompt; the options are those of `steps`, and so are the errors."""
         for step in self.job(asked).steps():
@@ -147,7 +112,7 @@ class Pipeline:
                 return step.result
         raise RuntimeError("the last step of a picture has no result")
 
-    @taking_options(PictureOptions)
+    @taking(PictureOptions)
     def steps(self, asked: PictureOptions) -> Iterator[Step]:
         """The same work as a generator of steps, of which the last has the result.
 
@@ -250,11 +215,3 @@ class Pipeline:
         models = self._submodels
         found = Upscaler.load(given, models.precision, models.threads, models.progress)
         return replace(found, residents=models.residents)
-
-
-def _paths(what: str, given: object) -> list[str | Path]:
-    """One path, or several, as a list. Raises InputError for anything else."""
-    several = [given] if isinstance(given, str | Path) else given
-    if not isinstance(several, Sequence):
-        raise InputError(f"{what} is {given!r:.80}; expected a path, or several")
-    return [Path(checked_path(each, f"loading with {what}", "a path")) for each in several]

@@ -1,0 +1,92 @@
+"""What a pipeline is loaded with: the files of a model, where it runs, and what it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from smalti import settings
+from smalti.diffusion.adapters import Entry
+from smalti.diffusion.keywords import check_known
+from smalti.diffusion.kinds import check_name
+from smalti.diffusion.residents import ignore
+from smalti.errors import InputError
+from smalti.runtime.choice import chosen, precisions
+from smalti.runtime.inputs import checked_path
+from smalti.tune.objective import OBJECTIVES
+
+
+@dataclass
+class LoadOptions:
+    """A checkpoint (a file of weights, a diffusers folder, None for the model that ships with
+    Smalti), and how it is to run.
+
+    `text_encoders` and `vae` are files of parts that the checkpoint does not hold, or that are
+    to replace its own; which text encoder one is, is seen in it. `prediction` ("epsilon",
+    "v_prediction", ...) is what the denoiser predicts, where the file tells it wrong. `loras`
+    are adapters to begin with (see `Pipeline.loras`); `lora_folder` is where those are that prompts
+    name as <lora:name:0.8>. `embeddings` are textual inversions, files or folders of them, which
+    prompts name by their files. `refiner` is a model that takes the last steps over, such as
+    that of SDXL.
+
+    `device`, `precision`, `threads` and `objective` are as for `smalti.compile`. With `supervise`,
+    faster schedules are looked for while pictures are made, which are the same with and without.
+    `memory` is what all of it may take: bytes, or "6GB"; default: what the device has. What does
+    not fit is evicted when another part is needed, weights of a denoiser are streamed while it
+    runs, and pictures are decoded in tiles; the result's warnings say so. Weights stay bound for
+    the next call in up to half of that; without `keep` each part is evicted as soon as it is done
+    with, so that the next one takes over its memory. `progress` is called with a line of text
+    before and during anything that takes long. Raises InputError for an unknown device, precision
+    or objective, a number of threads outside 1 to 256, and what is no path.
+    """
+
+    path: str | Path | None = None
+    device: str = "auto"
+    precision: str = "auto"
+    threads: int | None = None
+    progress: Callable[[str], None] = ignore
+    keep: bool = True
+    _: KW_ONLY
+    text_encoders: str | Path | Sequence[str | Path] = ()
+    vae: str | Path | None = None
+    prediction: str | None = None
+    loras: Sequence[Entry] = ()
+    lora_folder: str | Path | None = None
+    embeddings: str | Path | Sequence[str | Path] = ()
+    refiner: str | Path | None = None
+    supervise: bool = False
+    memory: int | str | None = None
+    objective: str = "latency"
+
+    def __post_init__(self) -> None:
+        check_name("objective", self.objective, OBJECTIVES)
+        if self.objective == "throughput" and self.threads is None:
+            self.threads = 1
+        if self.threads is not None:
+            settings.checked_threads(self.threads)
+        for name in ("vae", "lora_folder", "refiner"):
+            if getattr(self, name) is not None:
+                checked_path(getattr(self, name), f"loading with {name}", "a path")
+        self.text_encoders = _paths("text_encoders", self.text_encoders)
+        self.embeddings = _paths("embeddings", self.embeddings)
+        self.device = chosen(self.device)
+        check_name("precision", self.precision, precisions(self.device))
+
+    @classmethod
+    def of(cls, *args: Any, **given: Any) -> LoadOptions:
+        """The options of these arguments. Raises UnknownOptionError for another name."""
+        check_known(given, [each.name for each in fields(cls)], {
+            "torch_dtype": "precision", "dtype": "precision", "lora_dir": "lora_folder",
+            "model": "path", "text_encoder": "text_encoders", "lora": "loras",
+            "embedding": "embeddings"})
+        return cls(*args, **given)
+
+
+def _paths(what: str, given: object) -> list[str | Path]:
+    """One path, or several, as a list. Raises InputError for anything else."""
+    several = [given] if isinstance(given, str | Path) else given
+    if not isinstance(several, Sequence):
+        raise InputError(f"{what} is {given!r:.80}; expected a path, or several")
+    return [Path(checked_path(each, f"loading with {what}", "a path")) for each in several]
