@@ -40,8 +40,9 @@ from smalti.machine.residual import learned
 from smalti.runtime.compilation import compile_graph
 from smalti.runtime.cpu.adapter import best_level, cpu
 from smalti.runtime.cpu.alternative import Alternative
-from smalti.runtime.cpu.compilation import recipe_of
 from smalti.runtime.cpu.model import calibration, modelled
+from smalti.runtime.cpu.recipe import recipe_of
+from smalti.runtime.cpu.trials import CpuTrials
 from smalti.runtime.sources import Read
 from smalti.runtime.tuner import Tuner
 from smalti.schedule.choose import WINOGRAD_MAX
@@ -291,7 +292,7 @@ def first_choices(models: Sequence[str], seconds: float) -> None:
             case = CASES[name]
             program = compile_graph(case.graph(), held=case.held)
             program.bind(read := case.read())
-            tuner, end = Tuner(program, case.inputs(), read), time.monotonic() + seconds
+            tuner, end = Tuner(CpuTrials(program), case.inputs(), read), time.monotonic() + seconds
             while time.monotonic() < end and tuner.turn():
                 pass
             rows = [row for row in tuner.rows() if row.tried]

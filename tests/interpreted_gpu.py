@@ -33,7 +33,7 @@ def emit(program: GroupProgram, limits: GroupLimits) -> bytes:
     return code
 
 
-TARGET = group_target("text", emit, bytes.decode)
+TARGET = group_target("text", "interpreted", emit, bytes.decode)
 
 
 @dataclass(eq=False)

@@ -23,7 +23,7 @@ from smalti.cli.arrays import file_names, parse_shapes, read_inputs
 from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.runtime import engine_writer
-from smalti.runtime.cpu.compilation import recipe_of
+from smalti.runtime.cpu.recipe import recipe_of
 from smalti.runtime.engine_file import EngineFile
 from smalti.runtime.vulkan import Adapter
 
@@ -60,7 +60,7 @@ def test_a_model_is_compiled_and_run(model: Path, tmp_path: Path) -> None:
     result = run("compile", model, "-o", engine, "--shape", "rows=3", "--target", "avx2,avx512")
     assert result.exit_code == 0, result.output
     assert "avx2, avx512, f32" in result.stdout and "without weights" in result.stdout
-    assert EngineFile(engine).levels == ("avx2", "avx512")
+    assert EngineFile(engine).targets == ("avx2", "avx512")
     for source in (model, engine):
         weights = () if source == model else ("--weights", model)
         result = run("run", source, f"x={tmp_path / 'x.npy'}", *weights, "-o", out)
@@ -317,7 +317,7 @@ def test_ctrl_c_leaves_no_half_file(environment: dict[str, str], tmp_path: Path)
     code = ("import sys, time\n"
             "import smalti.runtime.engine_writer as e\n"
             "from smalti.graph import Graph\n"
-            "from smalti.runtime.cpu.compilation import recipe_of\n"
+            "from smalti.runtime.cpu.recipe import recipe_of\n"
             "g = Graph('g'); x = g.input('x', (1, 4))\n"
             "g.output('y', x * g.parameter('w', (4,)))\n"
             "class Slow(dict):\n"

@@ -37,7 +37,7 @@ from smalti.errors import IllegalSchedule, SmaltiError, VerificationError
 from smalti.graph import Graph
 from smalti.graph.quantised import quantised
 from smalti.runtime import container, engine, engine_writer
-from smalti.runtime.cpu.compilation import recipe_of
+from smalti.runtime.cpu.recipe import recipe_of
 from smalti.runtime.engine_file import EngineFile
 from smalti.runtime.interface import Program
 from smalti.runtime.report import engine_report

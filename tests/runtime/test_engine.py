@@ -26,7 +26,7 @@ from smalti.runtime import engine, engine_writer, recipe
 from smalti.runtime.compilation import compile_graph
 from smalti.runtime.container import Container
 from smalti.runtime.cpu.adapter import cpu
-from smalti.runtime.cpu.compilation import recipe_of
+from smalti.runtime.cpu.recipe import recipe_of
 from smalti.runtime.engine_file import EngineFile
 
 X = np.random.default_rng(0).standard_normal((2, 8, 6, 6), np.float32)

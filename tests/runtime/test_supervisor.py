@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from smalti.compiler.module import Beside
 from smalti.errors import NumericsError
 from smalti.graph import Graph
 from smalti.runtime import compile_graph
 from smalti.runtime.cpu.alternative import Alternative
-from smalti.runtime.cpu.program import Beside, NativeProgram
+from smalti.runtime.cpu.program import NativeProgram
 from smalti.runtime.known import scope, store
 from smalti.runtime.supervisor import Supervisor
 from smalti.schedule import parse

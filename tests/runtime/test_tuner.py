@@ -14,8 +14,9 @@ from smalti.graph import Graph
 from smalti.runtime import compile_graph
 from smalti.runtime.cpu.adapter import available_levels
 from smalti.runtime.cpu.alternative import Alternative
-from smalti.runtime.cpu.compilation import recipe_of
 from smalti.runtime.cpu.program import NativeProgram
+from smalti.runtime.cpu.recipe import recipe_of
+from smalti.runtime.cpu.trials import CpuTrials
 from smalti.runtime.known import scope, store
 from smalti.runtime.tuner import Tuner, kernels, thinned
 from smalti.schedule import parse
@@ -62,7 +63,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_faster_is_found_kept_and_compiled(timed: None) -> None:
     program = compiled()
     expected = program.run(INPUTS)["y"]
-    tuner = Tuner(program, INPUTS, WEIGHTS.__getitem__)
+    tuner = Tuner(CpuTrials(program), INPUTS, WEIGHTS.__getitem__)
     for _ in range(8 * TRIALS):
         assert tuner.turn()
     (row,) = tuner.rows()
@@ -73,13 +74,13 @@ def test_what_is_faster_is_found_kept_and_compiled(timed: None) -> None:
     again = compiled()
     assert again.module.regions[0].schedule == row.best
     assert again.run(INPUTS)["y"].tobytes() == expected.tobytes()
-    second = Tuner(again, INPUTS, WEIGHTS.__getitem__)
+    second = Tuner(CpuTrials(again), INPUTS, WEIGHTS.__getitem__)
     assert second.entries[0].before == known.ratio, "what is in use is judged by the first choice"
 
 
 def test_other_bytes_are_a_bug_and_named(timed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     program = compiled()
-    tuner = Tuner(program, INPUTS, WEIGHTS.__getitem__)
+    tuner = Tuner(CpuTrials(program), INPUTS, WEIGHTS.__getitem__)
     other = {"w": 2 * WEIGHTS["w"]}
     monkeypatch.setattr("smalti.runtime.cpu.alternative._layout", lambda packed: object())
     tuner._read = other.__getitem__
@@ -91,7 +92,7 @@ def test_other_bytes_are_a_bug_and_named(timed: None, monkeypatch: pytest.Monkey
 
 def test_kernels_are_those_of_every_run() -> None:
     program = compiled()
-    (((text, schedule), regions),) = kernels(program).items()
+    (((text, schedule), regions),) = kernels(program.module).items()
     assert text.startswith("kernel contraction") and regions == [0]
     assert schedule == program.module.regions[0].schedule
     assert thinned(range(1000), 4) == [0, 333, 666, 999] and thinned([1, 2]) == [1, 2]
@@ -105,7 +106,7 @@ def test_regions_of_one_kernel_under_other_schedules_are_told_apart() -> None:
     g.output("y", x)
     program = NativeProgram(recipe_of(g, "f32", (), 1).module(TARGETS[available_levels()[0]]), 1)
     assert len({region.kernel for region in program.module.regions}) == 1
-    assert [regions for _, regions in sorted(kernels(program).items())] == [[0, 1]]
+    assert [regions for _, regions in sorted(kernels(program.module).items())] == [[0, 1]]
     first, second = program.module.regions
     program.module.regions[1] = replace(second, schedule=first.schedule + " ")
-    assert sorted(kernels(program).values()) == [[0], [1]]
+    assert sorted(kernels(program.module).values()) == [[0], [1]]

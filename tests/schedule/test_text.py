@@ -18,6 +18,13 @@ from smalti.schedule import (
     Winograd,
     parse,
 )
+from smalti.schedule.group import (
+    GroupAttention,
+    GroupContraction,
+    GroupMap,
+    GroupMatrixAttention,
+    GroupReduction,
+)
 
 TILED = ("ContractionSchedule(tile_b=1, tile_y=8, tile_x=16, panels=2, chunk=64, rows=14, "
          "vectors=2")
@@ -27,7 +34,10 @@ TILED = ("ContractionSchedule(tile_b=1, tile_y=8, tile_x=16, panels=2, chunk=64,
     *(ContractionSchedule(1, 8, 16, 2, 64, 14, 2, weights="bf16", algorithm=algorithm)
       for algorithm in (Direct(), InPlace(), Planar(), Winograd(4, transformed="tile"))),
     DepthwiseSchedule(7, 2, 14), ReductionSchedule(1, 4), MapSchedule(4, inner=2),
-    MomentsSchedule(8, 1), AttentionSchedule(2, 56, 14, dtype="bf16")], ids=str)
+    MomentsSchedule(8, 1), AttentionSchedule(2, 56, 14, dtype="bf16"),
+    GroupMap(64, 4), GroupReduction(256, 32, 4, 2, 32), GroupAttention(8, 16, 2, 64),
+    GroupContraction(64, 64, 16, 4, 4, pad=0, ahead=True, matrix="16x16x16", subgroup=32),
+    GroupMatrixAttention(4, 2, 32, "16x16x16", 32)], ids=str)
 def test_the_text_of_a_schedule_parses_back(schedule) -> None:
     assert parse(str(schedule)) == schedule
 
@@ -39,6 +49,7 @@ def test_the_text_of_a_schedule_parses_back(schedule) -> None:
     ("MapSchedule()", "missing"), ("MapSchedule(grain='4')", "has no grain='4'"),
     ("MapSchedule(grain=True)", "has no grain=True"), ("MapSchedule(size=4)", "has no size=4"),
     ("MapSchedule(grain=0)", "no size"), ("MapSchedule(grain=99999999999)", "no size"),
+    ("GroupMap(size=0)", "no size"), ("GroupMap(size=64, lanes=-1)", "no size"),
     ("(" * 500, "no schedule"), ("Winograd(size=4)", "no schedule"),
     (f"{TILED}, winograd=4)", "has no winograd=4"), (f"{TILED}, algorithm=4)", "no algorithm=4"),
     (f"{TILED}, algorithm=MapSchedule(grain=1))", "no schedule"),

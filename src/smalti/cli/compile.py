@@ -21,8 +21,9 @@ ENGINE, ONNX = ".smalti", ".onnx"
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=None, metavar="FILE",
               help="Engine file to write. Default: MODEL with .smalti for .onnx.")
-@click.option("--target", default=None, metavar="LEVELS",
-              help="avx2, avx512, avx512_bf16, or several with commas. Default: this CPU's best.")
+@click.option("--target", default=None, metavar="TARGETS",
+              help="avx2, avx512, avx512_bf16, vulkan or wgpu for any GPU, or several with commas. "
+                   "Default: this CPU's best.")
 @click.option("--precision", default=None, help="f32 or bf16. Default: f32, or that of a .smalti.")
 @click.option("--threads", type=int, default=None,
               help="Threads to choose schedules for. Default: all cores.")
@@ -60,7 +61,7 @@ def compile(model: Path, output: Path | None, target: str | None, precision: str
     with ending_at_once():
         from smalti.runtime import engine_writer
         from smalti.runtime.cpu.adapter import best_level
-        from smalti.runtime.cpu.compilation import recipe_of
+        from smalti.runtime.cpu.recipe import recipe_of
         from smalti.runtime.engine_file import EngineFile
     targets = names(target) or tuple(level for level in [best_level()] if level)
     if not targets:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @click.option("--runs", type=click.IntRange(1, 100_000), default=1, show_default=True,
               help="Runs; the median of their times is printed.")
 @click.option("--device", default="auto", show_default=True,
-              help="One of `smalti devices`; engine files are for the CPU.")
+              help="One of `smalti devices`; an engine file has to hold code for it.")
 @click.option("--precision", default=None,
               help="Of an .onnx: f32, bf16, or f16 on a GPU. Default: f32.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
@@ -117,7 +117,8 @@ def opened(model: Path, shapes: dict, given: dict[str, np.ndarray], precision: s
         if objective is not None:
             raise InputError("an engine file has the objective that it was compiled for; give "
                              "--objective to `smalti compile`")
-        return load(model, threads=threads, recompile=recompile, progress=progress)
+        return load(model, device=device, threads=threads, recompile=recompile,
+                    progress=progress)
     from smalti.frontend.onnx import load as load_onnx
     from smalti.runtime.choice import chosen
     from smalti.runtime.cpu.memory import check_free

@@ -24,11 +24,11 @@ from smalti.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
-    from smalti.runtime.cpu.program import NativeProgram
+    from smalti.runtime.interface import Program
     from smalti.runtime.sources import Read
     from smalti.runtime.tuner import Row, Tuner
 
-    Tunable = tuple[NativeProgram, dict[str, np.ndarray], Read]
+    Tunable = tuple[Program, dict[str, np.ndarray], Read]
     Shapes = dict[str, tuple[int, ...] | int]
 
 
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
               help="Pixels. Default: the model's own.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=NUMBERS",
               help="Shape of an input, or extent of a dimension, that an .onnx leaves open.")
-@click.option("--precision", default="f32", show_default=True, help="f32 or bf16.")
+@click.option("--device", default="cpu", show_default=True, help="One of `smalti devices`.")
+@click.option("--precision", default="f32", show_default=True,
+              help="f32 or bf16, or f16 on a GPU.")
 @click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
 @click.option("--top", type=click.IntRange(0, 100_000), default=20, show_default=True,
               help="Kernels to print, those that gained the most first.")
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 @click.option("--import", "imported", type=click.Path(path_type=Path), default=None,
               metavar="FILE", help="Take over what another store has written so.")
 def tune(model: str | None, budget: float, part: str | None, size: str | None,
-         shapes: tuple[str, ...], precision: str, threads: int | None, top: int,
+         shapes: tuple[str, ...], device: str, precision: str, threads: int | None, top: int,
          exported: Path | None, imported: Path | None) -> None:
     """Measure schedules of MODEL's kernels and keep the best.
 
@@ -67,11 +69,13 @@ def tune(model: str | None, budget: float, part: str | None, size: str | None,
         take(imported)
     if model is not None:
         with ending_at_once():
+            from smalti.runtime.choice import chosen
             from smalti.runtime.cpu.adapter import best_level
-        if best_level() is None:
+        device = chosen(device)
+        if device == "cpu" and best_level() is None:
             raise InputError("only kernels can be tuned, and this CPU has no AVX2: it runs the "
                              "numpy reference")
-        left, programs = programs_of(model, part, size, wanted, precision, count)
+        left, programs = programs_of(model, part, size, wanted, device, precision, count)
         for program, inputs, read in programs:
             started = time.monotonic()
             tune_one(program, inputs, read, budget / left, top)
@@ -105,14 +109,14 @@ def take(path: Path) -> None:
     click.echo(f"{count} measurements taken from {path}")
 
 
-def tune_one(program: NativeProgram, inputs: dict[str, np.ndarray], read: Read, seconds: float,
+def tune_one(program: Program, inputs: dict[str, np.ndarray], read: Read, seconds: float,
              top: int) -> None:
     """Measure schedules of a program for some seconds, and print what was gained."""
     from smalti.runtime.tuner import Tuner
 
     say(f"tuning {program.name}")
     end = time.monotonic() + seconds
-    tuner = Tuner(program, inputs, read)
+    tuner = Tuner(program.trials(), inputs, read)
     try:
         while time.monotonic() < end and tuner.turn():
             show_progress(f"tuning {program.name}: {tuner.tried} schedules tried, "
@@ -151,29 +155,30 @@ def changes(row: Row) -> str:
                      if before.get(name) != best.get(name))
 
 
-def programs_of(model: str, part: str | None, size: str | None, shapes: Shapes, precision: str,
-                threads: int) -> tuple[int, Iterator[Tunable]]:
+def programs_of(model: str, part: str | None, size: str | None, shapes: Shapes, device: str,
+                precision: str, threads: int) -> tuple[int, Iterator[Tunable]]:
     """The number of programs of a model, and an iterator over them: each with inputs, and the
     function that reads its weights."""
     from smalti.benchmark.suite import CASES
 
     if model in CASES:
-        return 1, ((*each, CASES[model].read()) for each in of_suite(model, precision, threads))
+        return 1, ((*each, CASES[model].read()) for each in of_suite(
+            model, precision, threads, device))
     if not Path(model).exists():
         raise InputError(f"{model} is neither a file nor a model of the suite; the suite has "
                          f"{', '.join(CASES)}")
     if is_onnx(model):
-        return 1, with_weights(of_onnx(Path(model), shapes, precision, threads), Path(model),
-                               shapes)
+        return 1, with_weights(of_onnx(Path(model), shapes, precision, threads, device),
+                               Path(model), shapes)
     width, height = parse_size(size)
-    pipe = smalti.Pipeline.load(model, precision=precision, threads=threads,
+    pipe = smalti.Pipeline.load(model, device=device, precision=precision, threads=threads,
                                 progress=show_progress)
     names = chosen_parts(pipe, part)
     return len(names), of_parts(
         {name: partial(pipe.program, name, width=width, height=height) for name in names}, model)
 
 
-def of_parts(programs: Mapping[str, Callable[[], NativeProgram]], model: str) -> Iterator[Tunable]:
+def of_parts(programs: Mapping[str, Callable[[], Program]], model: str) -> Iterator[Tunable]:
     """Parts of a checkpoint, with random inputs."""
     from smalti import checkpoint
     from smalti.benchmark.profile import seeded_inputs
@@ -184,7 +189,7 @@ def of_parts(programs: Mapping[str, Callable[[], NativeProgram]], model: str) ->
         yield program, seeded_inputs(program), read
 
 
-def with_weights(programs: Iterator[tuple[NativeProgram, dict[str, np.ndarray]]], model: Path,
+def with_weights(programs: Iterator[tuple[Program, dict[str, np.ndarray]]], model: Path,
                  shapes: Shapes) -> Iterator[Tunable]:
     """Programs of an ONNX file and their inputs, each with the function that reads its weights."""
     from smalti.frontend.onnx import load

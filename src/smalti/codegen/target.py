@@ -104,10 +104,15 @@ class Target:
     first: Callable[[Kernel, Limits, str], Any]
     """The first schedule of a kernel, from its shape, limits and precision."""
     space: Callable[[Kernel, Limits, Any], Iterable[Any]]
-    """All schedules of a kernel, beginning with the one that is given."""
+    """The schedules to try in place of one that is given, which is the first of them."""
+    arithmetic: Callable[[Kernel, Any], Hashable]
+    """Equal for schedules of a kernel that give the same bytes: the same sums in the same order."""
     lower: Callable[[Kernel, Any, Limits], LoweredKernel]
     encode: Callable[[Sequence[Any], Limits], EncodedFunctions]
     """Functions, as `placed` gives them, as bytes."""
+    cost: Callable[[Kernel, Limits, Any], float] | None
+    """What a kernel is expected to take under a schedule on any device of these limits, in a unit
+    that all kernels have in common; None where only a model of the device tells."""
     listing: Callable[[Any], str]
     """A step as text."""
     refusal: Refusal
@@ -136,6 +141,9 @@ class Target:
     by strip."""
     needs: frozenset[str] = frozenset()
     """Features that a CPU must have."""
+    driver: str = "cpu"
+    """What devices of this target are reached through, as their ids begin: "cpu", "vulkan", "wgpu".
+    """
     threads: bool = False
     """Whether schedules are chosen for a number of threads."""
 

@@ -8,14 +8,15 @@ is packed by a function of the module, or by numpy.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from smalti.codegen.gpu.lowered import Packed
 from smalti.codegen.shader import Shader
-from smalti.codegen.target import Reference
+from smalti.codegen.target import ARENA, Reference
 from smalti.graph.operation import DTYPES, FLOATS
+from smalti.schedule.group import GroupLimits
 
 BF16_EXPONENT = 0x7F80
 """The exponent bits of a bf16: all are set in NaN and Inf, and in nothing else."""
@@ -176,7 +177,8 @@ class Module:
     depend on the inputs named `held` besides, and run when these change. `rows` bounds the numbers
     of inputs that look up rows of tables. `work_seconds` is what a run takes one thread, predicted
     within a factor of a few. `layouts` says what each packing function makes: equal texts are equal
-    bytes. `kernels` are the texts of all kernels, each once.
+    bytes. `kernels` are the texts of all kernels, each once. `limits` are those of the GPU that it
+    was made for: one that has no less runs it.
     """
 
     name: str
@@ -194,6 +196,7 @@ class Module:
     outputs: dict[str, Place] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     winograd_sizes: dict[str, int] = field(default_factory=dict)
+    limits: GroupLimits | None = None
     layouts: dict[str, int] = field(default_factory=dict)
     kernels: list[str] = field(default_factory=list)
     held: list[str] = field(default_factory=list)
@@ -213,6 +216,16 @@ class Module:
         ends = [*self.functions[number + 1:number + 2], len(self.code)]
         return self.code[self.functions[number]:ends[0]]
 
+    def span(self, region: int) -> tuple[int, int]:
+        """From which launch to which one a region goes, that is not computed in strips."""
+        numbers = [n for n, launch in enumerate(self.launches) if launch.region == region]
+        return numbers[0], numbers[-1] + 1
+
+    def overwrites(self, number: int, place: Place) -> bool:
+        """Whether a launch may read where it writes a result."""
+        return sum(kind == ARENA and place.offset <= at < place.offset + max(1, place.bytes)
+                   for kind, _, at in self.launches[number].operands) > 1
+
     def layout_of(self, slot: WeightSlot) -> tuple:
         """What the memory of a slot holds, and how; slots of equal layouts hold equal bytes."""
         packing: object = slot.packing
@@ -221,6 +234,15 @@ class Module:
                            if function == packing.function)
         return (slot.name, slot.dtype, slot.stored, slot.start, slot.bytes, packing, slot.winograd,
                 slot.host)
+
+
+class Beside(NamedTuple):
+    """Seconds of a region by its own kernel and by another, and whether both gave the same
+    bytes."""
+
+    seconds: float
+    other_seconds: float
+    same: bool
 
 
 def finite_at(memory: np.ndarray, place: Place) -> bool:

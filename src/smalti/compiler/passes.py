@@ -11,6 +11,7 @@ import gc
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from smalti import settings
@@ -28,9 +29,11 @@ from smalti.fuse import held as with_weights
 from smalti.fuse.support import lacking
 from smalti.graph import Graph, Value
 from smalti.graph.graph import VALUE_BYTES_MAX
+from smalti.kernel.form import Kernel
 from smalti.rewrite import rewrite
 from smalti.rewrite.halves import widened
-from smalti.tune.partitions import decided
+from smalti.schedule.group import GroupLimits
+from smalti.tune.partitions import Costs, decided
 
 GROWTH_MAX, GROWTH_BYTES_MIN = 0.05, 4 << 20
 """Transformed weights save a few per cent of time; they may add this share of all plain weights,
@@ -98,13 +101,25 @@ def divided(graph: Graph, halves: Halves, target: Target, limits: Limits, option
             return found
         return narrowed(found, dtype=options.precision)
 
-    found = make(()) if known.usual is None else decided(make, known.usual, limits,
-                                                         options.precision)
+    cost = kernel_cost(target, limits, options, known)
+    found = decided(make, cost) if cost else make(())
     if settings.show("fused"):
         for region in found.regions:
             form = "host" if isinstance(region, HostRegion) else region.kernel.form
             print(f"{region.scope}: {form}: {region.reason}")
     return found
+
+
+def kernel_cost(target: Target, limits: Limits, options: Options,
+                known: Knowledge) -> Callable[[Kernel], float] | None:
+    """What a kernel is expected to cost under its first schedule: by the model of the device where
+    it is known, else by what the target says of devices with these limits, if it says it."""
+    if known.usual is not None:
+        return Costs(known.usual, limits, options.precision).of
+    if target.cost is None:
+        return None
+    return cache(lambda kernel: target.cost(kernel, limits, target.first(
+        kernel, limits, options.precision)))
 
 
 def partitioned(graph: Graph, target: Target, limits: Limits, options: Options
@@ -208,6 +223,7 @@ def encoded(module: Module, functions: list[Any], target: Target, limits: Limits
     """The module with its code."""
     found = target.encode(functions, limits)
     module.code, module.functions, module.shaders = found.code, found.entries, found.shaders
+    module.limits = limits if isinstance(limits, GroupLimits) else None
     return module
 
 

@@ -16,7 +16,7 @@ from smalti.fuse import HostRegion, Partition, Region
 from smalti.kernel import verify
 from smalti.kernel.form import Kernel
 from smalti.machine.cpu import constants_of
-from smalti.schedule import Schedule, arithmetic, parse
+from smalti.schedule import Schedule, parse
 from smalti.schedule.choose import WINOGRAD_MAX
 from smalti.schedule.winograd import growth_of
 from smalti.tune.algorithms import Cost, planned
@@ -136,7 +136,7 @@ class Selection:
         the plain ones."""
         kernel = region.kernel
         for other in self._known.schedules(kernel, self._limits, first):
-            if arithmetic(kernel, other) != arithmetic(kernel, first):
+            if self._target.arithmetic(kernel, other) != self._target.arithmetic(kernel, first):
                 continue
             if self._growth(region, other) > max(left, self._growth(region, first)):
                 continue

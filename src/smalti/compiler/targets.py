@@ -10,10 +10,21 @@ from smalti.codegen.x86.target import TARGETS as X86
 from smalti.errors import InputError
 
 TARGETS = {each.name: each for each in (*X86, *SPIRV, *WGSL)}
+NAMES = tuple(dict.fromkeys((*TARGETS, *(each.driver for each in TARGETS.values()
+                                         if each.driver != "cpu"))))
+"""What targets may be called: their own names, or those of the drivers that take them."""
 
 
 def target(name: str) -> Target:
-    """The target called `name`. Raises InputError listing the known ones."""
-    if name not in TARGETS:
-        raise InputError(f"no target is named {name!r}; known: {', '.join(TARGETS)}")
-    return TARGETS[name]
+    """The target called `name`, or the first one that the driver of this name takes. Raises
+    InputError listing the known ones.
+
+    >>> target("avx2").name, target("vulkan").name
+    ('avx2', 'spirv')
+    """
+    if name in TARGETS:
+        return TARGETS[name]
+    for each in TARGETS.values():
+        if each.driver == name != "cpu":
+            return each
+    raise InputError(f"no target is named {name!r}; known: {', '.join(NAMES)}")

@@ -88,7 +88,7 @@ class Submodels:
         """
         with self.residents.turn:
             resident = self._ready(part, shape)
-            if not self.supervise or self.device != "cpu":
+            if not self.supervise:
                 return resident.program.run_checked(inputs)
             if resident.supervisor is None:
                 resident.supervisor = Supervisor(resident.program)

@@ -20,10 +20,10 @@ from smalti.runtime import compile_graph
 from smalti.runtime.cpu.alternative import Alternative
 from smalti.runtime.cpu.model import modelled
 from smalti.runtime.cpu.program import NativeProgram
-from smalti.runtime.tuner import limits_of, thinned
+from smalti.runtime.cpu.trials import CpuTrials
+from smalti.runtime.tuner import thinned
 from smalti.schedule import Schedule, parse
 from smalti.schedule.decisions import numbered
-from smalti.schedule.space import space
 
 CANDIDATES_MAX = 96
 """Schedules of a product that are measured, so that it takes seconds; spaces have thousands."""
@@ -53,7 +53,7 @@ def on_this_cpu(m: int, n: int, k: int, threads: int = 1,
     first = parse(program.module.regions[region].schedule)
     inputs = {"x": random.standard_normal((m, k)).astype(np.float32)}
     members, alternatives = [], []
-    for member in thinned(space(kernel, limits_of(program), first), candidates_max):
+    for member in thinned(CpuTrials(program).candidates(kernel, first), candidates_max):
         try:
             alternatives.append(Alternative(program.module, region, kernel, member,
                                             lambda name: weight))

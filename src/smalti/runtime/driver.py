@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from smalti.runtime.device import Device
+from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.interface import Program
 
 
@@ -18,6 +19,7 @@ class Driver:
     `compiled(id, graph, ...)` makes a program, with the keywords of `compile_graph`.
     `precisions` are those that its programs may have, `wide_range(id, precision)` the one for what
     overflows in f16. `computes_in_main_memory` says whether programs take that of this process.
+    `opened(id)` is the GPU itself, which drivers of GPUs have.
     """
 
     found: Callable[[], tuple[Device | str, ...]]
@@ -26,3 +28,4 @@ class Driver:
     precisions: tuple[str, ...]
     wide_range: Callable[[str, str], str]
     computes_in_main_memory: bool = False
+    opened: Callable[[str], Gpu] | None = None

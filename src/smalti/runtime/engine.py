@@ -16,22 +16,29 @@ from os import PathLike
 from smalti import settings
 from smalti.compiler.targets import TARGETS
 from smalti.errors import EngineError
+from smalti.runtime.choice import chosen
 from smalti.runtime.compilation import compile_graph
 from smalti.runtime.cpu.adapter import available_levels, cpu, feature_level
-from smalti.runtime.cpu.compilation import recipe_of
 from smalti.runtime.cpu.program import NativeProgram
+from smalti.runtime.cpu.recipe import recipe_of
+from smalti.runtime.drivers import driver_of
 from smalti.runtime.engine_file import ANEW, EngineFile
+from smalti.runtime.gpu.compilation import program_of
+from smalti.runtime.gpu.interface import Gpu
+from smalti.runtime.gpu.recipe import ANYWHERE, recipe_for
 from smalti.runtime.inputs import checked_path
 from smalti.runtime.interface import Program
 
 
-def load(path: str | PathLike, *, threads: int | None = None, recompile: bool = False,
+def load(path: str | PathLike, *, device: str = "auto", threads: int | None = None,
+         recompile: bool = False,
          progress: Callable[[int, int], None] | None = None) -> Program:
     """The program in an engine file, for this machine; with its weights where they are embedded.
 
-    With `recompile` only the graph of the file is used, and compiled here and now; `progress` is
+    `device` is one of `smalti.devices()`; "auto" is the fastest that the file has code for. With
+    `recompile` only the graph of the file is used, and compiled here and now; `progress` is
     called with (kernels done, kernels) then. Raises EngineError for a file that is damaged, of
-    another version, or without code that this CPU runs.
+    another version, or without code that the device runs; InputError for an unknown device.
 
     >>> import os, tempfile
     >>> from smalti.graph import Graph
@@ -45,11 +52,17 @@ def load(path: str | PathLike, *, threads: int | None = None, recompile: bool = 
     """
     file = EngineFile(checked_path(path, "load", "the path of an engine file (.smalti)"))
     about = file.about
+    if device != "auto" or recompile:
+        device = chosen(device)
     if recompile:
         program = compile_graph(file.graph, precision=about.precision, threads=threads,
                                 held=about.held, weights=dict(about.weights),
-                                objective=about.objective,
-                                progress=progress)
+                                objective=about.objective, progress=progress, device=device)
+    elif (gpu := _gpu_here(file, device)) is not None:
+        recipe = recipe_for(gpu, file.graph, precision=about.precision, held=about.held,
+                            threads=threads, weights=dict(about.weights),
+                            objective=about.objective)
+        program = program_of(file.module(gpu.target.name), gpu, recipe)
     else:
         name = _target_here(file)
         recipe = recipe_of(file.graph, about.precision, about.held, threads, dict(about.weights),
@@ -58,6 +71,31 @@ def load(path: str | PathLike, *, threads: int | None = None, recompile: bool = 
     if file.has_weights:
         program.bind(file.array, file.drop)
     return program
+
+
+def _gpu_here(file: EngineFile, device: str) -> Gpu | None:
+    """The GPU to run a file on: the one that is asked for, or the fastest device, where the file
+    has code for it; None for the CPU. Raises EngineError where a GPU is asked for that has no
+    code."""
+    held = {TARGETS[name].driver for name in file.targets if name in TARGETS}
+    asked = device
+    if device == "auto":
+        device = chosen("auto") if held - {"cpu"} else "cpu"
+    opened = driver_of(device).opened
+    if opened is None:
+        return None
+    gpu = opened(device)
+    name = gpu.target.name
+    fits = name in file.targets and gpu.limits.covers(file.module(name).limits or ANYWHERE)
+    if fits:
+        return gpu
+    if asked == "auto":
+        return None
+    holds = ", ".join(file.targets) or "nothing"
+    why = (f"its code for {name} was made for a device that can do more than {gpu.device.name}"
+           if name in file.targets else f"it holds code for {holds}, and {asked} runs {name}")
+    raise EngineError(f"{file.path}: {why}; make the file again with `smalti compile --target "
+                      f"{gpu.target.driver}`, or {ANEW}")
 
 
 def _target_here(file: EngineFile) -> str:

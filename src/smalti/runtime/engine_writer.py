@@ -15,6 +15,8 @@ import numpy as np
 from smalti import __version__
 from smalti.compiler.encode import to_bytes
 from smalti.compiler.module import Module
+from smalti.compiler.targets import NAMES
+from smalti.compiler.targets import target as target_named
 from smalti.errors import InputError
 from smalti.graph import show
 from smalti.graph.operation import DTYPES
@@ -31,6 +33,7 @@ from smalti.runtime.engine_file import (
     Parameter,
 )
 from smalti.runtime.recipe import Recipe
+from smalti.runtime.recipes import suited
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 
 Progress = Callable[[str], None]
@@ -41,37 +44,38 @@ def save(recipe: Recipe, path: str | PathLike, *, targets: Sequence[str],
          with_weights: bool = False, progress: Progress = nothing) -> None:
     """Write the program of `recipe` to `path`, whole or not at all.
 
-    It has code for each of `targets`, feature levels that this CPU need not have. `winograd_sizes`
-    are those that the weights at hand need (see guard.py). The hashes of `weights`, given as for
-    `Program.bind`, are noted; `with_weights` embeds them. `progress` is called with a line of text
-    before anything that may take over a second. Raises InputError for unknown targets or weights
-    that do not fit, OutputError when `path` cannot be written.
+    It has code for each of `targets`: feature levels that this CPU need not have, "vulkan" or
+    "wgpu" for GPUs; for those of another kind than the recipe's, code that runs on any of them.
+    `winograd_sizes` are those that the weights at hand need (see guard.py). The hashes of
+    `weights`, given as for `Program.bind`, are noted; `with_weights` embeds them. `progress` is
+    called with a line of text before anything that may take over a second. Raises InputError for
+    unknown targets or weights that do not fit, OutputError when `path` cannot be written.
     """
-    known = {each.name: each for each in recipe.targets}
-    if not targets or not set(targets) <= set(known):
+    if not targets or not set(targets) <= set(NAMES):
         raise InputError(f"targets are {', '.join(map(repr, targets)) or 'empty'}; known: "
-                         f"{', '.join(known)}")
+                         f"{', '.join(NAMES)}")
+    recipes = {found.name: (found, suited(recipe, found)) for found in map(target_named, targets)}
     if with_weights and weights is None:
         raise InputError("weights can only be embedded when it is said where they are: give "
                          "`weights`, as for `bind`")
-    graph, targets = recipe.graph, tuple(dict.fromkeys(targets))
+    graph = recipe.graph
     shapes = {name: value.shape for name, value in graph.parameters.items()}
     read, done = (None, nothing) if weights is None else reading(
         weights, nothing, shapes, shapes, graph.name, strict=False)
     parameters: list[Parameter] = []
 
-    def module_for(target: str) -> Module:
+    def module_for(name: str) -> Module:
         """The module that needs no other size of Winograd when the weights are bound."""
-        found = dict(winograd_sizes or {})
-        module = recipe.module(known[target], found)
+        found, (target, suiting) = dict(winograd_sizes or {}), recipes[name]
+        module = suiting.module(target, found)
         while read is not None and (more := imprecise(module, read, done)):
             found |= more
-            module = recipe.module(known[target], found)
+            module = suiting.module(target, found)
         return module
 
     def sections() -> Iterator[tuple[str, container.Parts, bool]]:
         yield GRAPH, [show(graph).encode()], True
-        for target in targets:
+        for target in recipes:
             progress(f"compiling {graph.name} for {target}")
             yield MODULE + target, [to_bytes(module_for(target))], True
         if with_weights:
@@ -88,7 +92,7 @@ def save(recipe: Recipe, path: str | PathLike, *, targets: Sequence[str],
                       tuple(parameters), options.weights, options.objective)
         yield ABOUT, [json.dumps(asdict(about), separators=(",", ":")).encode()], True
 
-    container.write(Path(path), len(targets) + 2 + with_weights, sections())
+    container.write(Path(path), len(recipes) + 2 + with_weights, sections())
 
 
 def _embedded(recipe: Recipe, parameters: list[Parameter], read: Read,

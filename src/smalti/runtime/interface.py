@@ -17,6 +17,7 @@ from smalti.runtime import engine_writer
 from smalti.runtime.inputs import checked_path, finite
 from smalti.runtime.recipe import Recipe
 from smalti.runtime.sources import Done, Weights, nothing
+from smalti.runtime.trials import Trials
 
 LISTED_MAX = 6
 """Inputs, and outputs, that the short form of a program names: about a line of text."""
@@ -55,6 +56,11 @@ class Program(ABC):
                 for values in (self.inputs, self.outputs)]
         return (f"<smalti.Program {self.name!r} on {self.device}, {self.precision}: "
                 f"{' -> '.join(ends)}{'' if self.bound else '; no weights are bound'}>")
+
+    def trials(self) -> Trials | None:
+        """How other schedules of its kernels are tried; None where it has no kernels, or several
+        modules."""
+        return None
 
     @property
     def streamed(self) -> bool:

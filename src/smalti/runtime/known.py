@@ -7,6 +7,7 @@ from smalti.compiler.select import Knowledge
 from smalti.runtime import cache
 from smalti.runtime.cpu.adapter import available_levels, cpu
 from smalti.runtime.cpu.model import modelled
+from smalti.runtime.device import Device
 from smalti.tune.objective import Objective
 from smalti.tune.store import NAME, MeasurementScope, ScheduleStore
 
@@ -27,6 +28,18 @@ def scope(target: str, threads: int, precision: str,
                                                      device.l3_bytes))
     return MeasurementScope(f"{device.name}, {caches}", target, threads, precision,
                             cache.code_digest(*GENERATORS), objective=objective)
+
+
+def scope_of_gpu(device: Device, target: str, precision: str) -> MeasurementScope:
+    """Where measurements of programs for a target hold, on a GPU with its driver."""
+    return MeasurementScope(device.name, target, 1, precision, cache.code_digest(*GENERATORS),
+                            device.driver)
+
+
+def knowledge_of_gpu(device: Device, target: str, precision: str) -> Knowledge:
+    """What the store knows of schedules on a GPU."""
+    found = store().best(scope_of_gpu(device, target, precision))
+    return Knowledge({kernel: measured.schedule for kernel, measured in found.items()})
 
 
 def knowledge(target: str, threads: int, precision: str, objective: str = "latency") -> Knowledge:

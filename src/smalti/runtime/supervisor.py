@@ -24,11 +24,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
-from smalti.runtime.cpu.alternative import Alternative
-from smalti.runtime.cpu.program import Beside, NativeProgram
+from smalti.compiler.module import Beside
 from smalti.runtime.interface import Program
 from smalti.runtime.tuner import Entry, entries
 
@@ -57,7 +57,7 @@ class Supervisor:
     """Runs `program`, and tries schedules of its kernels while there is time for it."""
 
     def __init__(self, program: Program, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.program, self._clock = program, clock
+        self.program, self._clock, self._trials = program, clock, program.trials()
         self._turn = threading.Lock()
         self._making = MAKING_SECONDS
         self.spent = self.regret = 0.0
@@ -69,8 +69,8 @@ class Supervisor:
         self._recent: deque[np.ndarray] = deque(maxlen=REMEMBERED)
         self._usual = np.zeros(0)
         self._entries: list[Entry] | None = None
-        self._compared: set[Alternative] = set()
-        self._chosen: dict[int, Alternative] = {}
+        self._compared: set[Any] = set()
+        self._chosen: dict[int, Any] = {}
 
     def begin(self) -> None:
         """A new picture: what its runs take and lose counts from here."""
@@ -89,7 +89,7 @@ class Supervisor:
     def run_checked(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs of the program, as its own `run_checked` gives them, and its errors."""
         program = self.program
-        if not isinstance(program, NativeProgram) or program.streamed \
+        if self._trials is None or program.streamed \
                 or not self._turn.acquire(blocking=False):
             return program.run_checked(inputs)
         try:
@@ -135,7 +135,7 @@ class Supervisor:
         share = REGRET_SHARE * CURIOSITY / (CURIOSITY + self.tried)
         return share * (self.spent - self.regret) - self.regret
 
-    def _in_place(self, allowed: float) -> tuple[dict[Entry, Alternative], float]:
+    def _in_place(self, allowed: float) -> tuple[dict[Entry, Any], float]:
         """Candidates that take their kernels' places in this run, as far as that can be afforded,
         and what may be lost besides."""
         found = {}
@@ -152,7 +152,7 @@ class Supervisor:
         if len(self._recent) < 2 or allowed <= LOOKING_SECONDS and self._entries is None:
             return None
         if self._entries is None:
-            self._entries = entries(self.program, self._usual, SHARE_MIN, SLOWEST)
+            self._entries = entries(self._trials, self._usual, SHARE_MIN, SLOWEST)
         waiting = [entry for entry in self._entries if not entry.done and not (
             entry.looked_at and entry.at_hand in self._compared)]
         if not waiting:
@@ -162,7 +162,7 @@ class Supervisor:
             0.0 if entry.looked_at else LOOKING_SECONDS)
         return entry if cost <= allowed else None
 
-    def _made(self, entry: Entry) -> Alternative | None:
+    def _made(self, entry: Entry) -> Any | None:
         """The candidate of a kernel to try now, as code."""
         started = self._clock()
         made = entry.alternative(None)
@@ -171,7 +171,7 @@ class Supervisor:
 
     # ------------------------------------------------------------------ what came of it
 
-    def _compare(self, entry: Entry, made: Alternative, beside: Beside) -> None:
+    def _compare(self, entry: Entry, made: Any, beside: Beside) -> None:
         """Whether a candidate may take its kernel's place: it gave the same bytes, and was not far
         slower on data that the other one had just brought into the caches."""
         ratio = beside.other_seconds / beside.seconds
@@ -184,7 +184,7 @@ class Supervisor:
         else:
             self._tell(entry, made, ratio)
 
-    def _judge_in_place(self, trying: Mapping[Entry, Alternative], seconds: np.ndarray) -> float:
+    def _judge_in_place(self, trying: Mapping[Entry, Any], seconds: np.ndarray) -> float:
         """Judge candidates by what they took, over what is usual, as all else was faster or slower
         than usual in this run; the seconds that they lost. Those of `seconds` become usual ones."""
         if not trying:
@@ -201,7 +201,7 @@ class Supervisor:
             self._tell(entry, made, took / before)
         return lost
 
-    def _tell(self, entry: Entry, made: Alternative, ratio: float) -> None:
+    def _tell(self, entry: Entry, made: Any, ratio: float) -> None:
         """Tell a contest how its candidate did; the best one is used from now on."""
         contest, number = entry.contest, entry.contest.next_one
         now = contest.ratio if entry.regions[0] in self._chosen else 1.0

@@ -1,6 +1,6 @@
 """Schedules of a program's kernels tried in its own runs, on the data that it runs on.
 
-    tuner = Tuner(program, inputs, read)
+    tuner = Tuner(program.trials(), inputs, read)
     while time is left and tuner.turn():
         print(tuner.tried)               # candidates so far
     rows = tuner.rows()
@@ -17,25 +17,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from smalti.compiler.module import HostCall
+from smalti.compiler.module import HostCall, Module
 from smalti.errors import IllegalSchedule, VerificationError
 from smalti.kernel.form import Kernel
 from smalti.kernel.text import parse as parse_kernel
-from smalti.machine.cpu import estimate_kernel
-from smalti.runtime.cpu.adapter import limits_at
-from smalti.runtime.cpu.alternative import Alternative
-from smalti.runtime.cpu.model import modelled
-from smalti.runtime.cpu.program import NativeProgram
-from smalti.runtime.known import scope, store
+from smalti.runtime.known import store
 from smalti.runtime.sources import Read
-from smalti.schedule import Limits, Schedule, parse
-from smalti.schedule.space import space
+from smalti.runtime.trials import Trials
+from smalti.schedule import parse
 from smalti.tune.contest import Contest
-from smalti.tune.objective import OBJECTIVES
-from smalti.tune.store import MeasuredSchedule, MeasurementScope, digest
+from smalti.tune.store import MeasuredSchedule, digest
 
 CANDIDATES_MAX = 400
 """Members of a space that the timing model looks at."""
@@ -51,16 +46,16 @@ GAIN_UNSEEN = 0.03
 class Entry:
     """A kernel that has a contest; `regions` are those that compute it."""
 
-    def __init__(self, program: NativeProgram, text: str, regions: Sequence[int], seconds: float,
+    def __init__(self, trials: Trials, text: str, regions: Sequence[int], seconds: float,
                  measured: Mapping[str, float], slowest: float = math.inf) -> None:
         self._slowest = slowest
-        self._program, self.text, self.regions = program, text, tuple(regions)
+        self._trials, self.text, self.regions = trials, text, tuple(regions)
         self.seconds = seconds
         """Of all its regions in a run, as they are."""
         self._measured = measured
-        self.before = measured.get(program.module.regions[regions[0]].schedule, 1.0)
+        self.before = measured.get(trials.module.regions[regions[0]].schedule, 1.0)
         """The ratio of what is in use to the first choice, as the store has it."""
-        self._made: tuple[int, Alternative] | None = None
+        self._made: tuple[int, Any] | None = None
 
     @cached_property
     def kernel(self) -> Kernel:
@@ -70,13 +65,9 @@ class Entry:
     @cached_property
     def contest(self) -> Contest:
         """All candidates, which are looked at when the first one is asked for."""
-        program = self._program
-        first = parse(program.module.regions[self.regions[0]].schedule)
-        members = thinned(space(self.kernel, limits_of(program), first))
-        device = modelled(program.module.target)
-        expected = np.array([
-            estimate_kernel(device, self.kernel, member, program.threads).seconds
-            for member in members])
+        first = parse(self._trials.module.regions[self.regions[0]].schedule)
+        members = thinned(self._trials.candidates(self.kernel, first))
+        expected = self._trials.expected(self.kernel, members)
         kept = np.flatnonzero(expected <= self._slowest * expected[0])
         texts = [str(members[n]) for n in kept]
         return Contest([members[n] for n in kept], expected[kept], {
@@ -107,7 +98,7 @@ class Entry:
         return self.seconds * share / (1 + self.tried)
 
     @property
-    def at_hand(self) -> Alternative | None:
+    def at_hand(self) -> Any | None:
         """The next candidate as code, if it has been made."""
         if self._made is None or self._made[0] != self.contest.next_one:
             return None
@@ -118,14 +109,14 @@ class Entry:
         """The region in which the next candidate is tried."""
         return self.regions[self.contest.next_one % len(self.regions)]
 
-    def alternative(self, read: Read | None) -> Alternative | None:
+    def alternative(self, read: Read | None) -> Any | None:
         """The next candidate that can be applied, as code; None when all are done."""
         while (number := self.contest.next_one) is not None:
             if self.at_hand is not None:
                 return self.at_hand
             try:
-                made = Alternative(self._program.module, self.region, self.kernel,
-                                   self.contest.candidates[number], read)
+                made = self._trials.alternative(self.region, self.kernel,
+                                                self.contest.candidates[number], read)
             except IllegalSchedule:
                 self.contest.tell(math.inf)
                 continue
@@ -138,7 +129,7 @@ class Entry:
         """Tell the store what came of a candidate that can be applied."""
         ratio = self.contest.found[number]
         if math.isfinite(ratio):
-            store().note(place_of(self._program), self.text, [
+            store().note(self._trials.scope, self.text, [
                 MeasuredSchedule(str(self.contest.candidates[number]),
                                  self.seconds * ratio / len(self.regions), self.before * ratio,
                                  verified)])
@@ -160,16 +151,16 @@ class Row:
 
 
 class Tuner:
-    """Tries schedules of the kernels of `program`, whose weights `read(name)` gives."""
+    """Tries schedules of the kernels of the program of `trials`, whose weights `read(name)` gives.
+    """
 
-    def __init__(self, program: NativeProgram, inputs: Mapping[str, np.ndarray],
-                 read: Read) -> None:
-        self.program, self.inputs, self._read = program, inputs, read
-        program.run(inputs)
-        self._outputs = program.run(inputs)
-        seconds = program.kernel_seconds()
+    def __init__(self, trials: Trials, inputs: Mapping[str, np.ndarray], read: Read) -> None:
+        self.program, self.inputs, self._read = trials.program, inputs, read
+        self.program.run(inputs, {})
+        self._outputs = self.program.run(inputs, {})
+        seconds = self.program.kernel_seconds()
         self._repeats = int(np.clip(TURN_SECONDS / max(seconds.sum(), 1e-9), 1, REPEATS_MAX))
-        self.entries = entries(program, seconds)
+        self.entries = entries(trials, seconds)
         longest = max((entry.seconds for entry in self.entries), default=1.0)
         self._shares = {entry: entry.seconds / longest for entry in self.entries}
         self._tickets = dict.fromkeys(self.entries, 0.0)
@@ -185,7 +176,7 @@ class Tuner:
         A kernel takes part as often as its share of the time says. Raises VerificationError when a
         schedule gives other bytes, which is a bug of the compiler.
         """
-        others: dict[int, tuple[Entry, Alternative]] = {}
+        others: dict[int, tuple[Entry, Any]] = {}
         waiting = bool(self._tickets)
         for entry in list(self._tickets):
             self._tickets[entry] += self._shares[entry] ** 0.5
@@ -206,14 +197,14 @@ class Tuner:
                 self._note(entry, number, region, made)
         return True
 
-    def _in_turns(self, others: Mapping[int, tuple[Entry, Alternative]]
+    def _in_turns(self, others: Mapping[int, tuple[Entry, Any]]
                   ) -> tuple[np.ndarray, np.ndarray]:
         """Seconds of each region as it is, and with others: medians of `_repeats` runs of both in
         turns, behind one of each that does not count where there are several."""
         alternatives = {region: made for region, (_, made) in others.items()}
         before, after = [], []
         for _ in range(self._repeats + (self._repeats > 1)):
-            self.program.run(self.inputs)
+            self.program.run(self.inputs, {})
             before.append(self.program.kernel_seconds())
             outputs = self.program.run(self.inputs, alternatives)
             after.append(self.program.kernel_seconds())
@@ -221,7 +212,7 @@ class Tuner:
                 self._blame(others)
         return tuple(np.median(np.array(runs[-self._repeats:]), axis=0) for runs in (before, after))
 
-    def _note(self, entry: Entry, number: int, region: int, made: Alternative) -> None:
+    def _note(self, entry: Entry, number: int, region: int, made: Any) -> None:
         """Keep what is known of a candidate now; the best one is compared before."""
         best = entry.contest.best == number
         if best:
@@ -230,7 +221,7 @@ class Tuner:
                 self._blame({region: (entry, made)})
         entry.note(number, best)
 
-    def _blame(self, others: Mapping[int, tuple[Entry, Alternative]]) -> None:
+    def _blame(self, others: Mapping[int, tuple[Entry, Any]]) -> None:
         """Raise VerificationError naming the schedule that gave other bytes."""
         _, found = self.program.run_beside(self.inputs, {
             region: made for region, (_, made) in others.items()})
@@ -251,31 +242,24 @@ class Tuner:
         return sorted(found, key=lambda row: row.best_seconds - row.seconds)
 
 
-def entries(program: NativeProgram, seconds: np.ndarray,
+def entries(trials: Trials, seconds: np.ndarray,
             share_min: float = SHARE_MIN, slowest: float = math.inf) -> list[Entry]:
     """The kernels that take at least this share of the time, the longest first; `seconds` are those
     of each region. What the store knows of them is not tried again, nor what the timing model
     expects to take more than `slowest` times as long."""
-    everywhere, known = kernels(program), store()
-    where, found = place_of(program), []
+    everywhere, known, found = kernels(trials.module), store(), []
     for (text, _), regions in sorted(everywhere.items(), key=lambda item: -seconds[item[1]].sum()):
         spent = float(seconds[regions].sum())
         if spent >= share_min * seconds.sum():
-            measured = {one.schedule: one.ratio for one in known.known(where, digest(text))}
-            found.append(Entry(program, text, regions, spent, measured, slowest))
+            measured = {one.schedule: one.ratio for one in known.known(trials.scope, digest(text))}
+            found.append(Entry(trials, text, regions, spent, measured, slowest))
     return found
 
 
-def place_of(program: NativeProgram) -> MeasurementScope:
-    """Where in the store measurements of a program belong."""
-    objective = program.recipe.options.objective if program.recipe else OBJECTIVES[0]
-    return scope(program.module.target, program.threads, program.module.precision, objective)
-
-
-def kernels(program: NativeProgram) -> dict[tuple[str, str], list[int]]:
+def kernels(module: Module) -> dict[tuple[str, str], list[int]]:
     """The regions that compute each kernel under each schedule in every run, one launch behind the
     other. Not all regions of a kernel need have the same one: see `GROWTH_MAX` of the compiler."""
-    module, found = program.module, {}
+    found: dict[tuple[str, str], list[int]] = {}
     for launch in module.launches[module.changing:]:
         region = module.regions[launch.region]
         if not isinstance(launch, HostCall) and region.strips == 1:
@@ -285,12 +269,7 @@ def kernels(program: NativeProgram) -> dict[tuple[str, str], list[int]]:
     return found
 
 
-def limits_of(program: NativeProgram) -> Limits:
-    """What bounds schedules of a program on this CPU."""
-    return limits_at(program.module.target, program.threads)
-
-
-def thinned(members: Sequence[Schedule], most: int = CANDIDATES_MAX) -> list[Schedule]:
+def thinned(members: Sequence[Any], most: int = CANDIDATES_MAX) -> list[Any]:
     """At most so many members of a space, the first one and others all over it."""
     if len(members) <= most:
         return list(members)

@@ -79,6 +79,25 @@ class GroupLimits:
     unified: bool = False
     """True if the device computes in main memory."""
 
+    def covers(self, needed: GroupLimits) -> bool:
+        """Whether a device of these limits runs what was made for `needed`: it has no less of
+        anything that a program may rely on.
+
+        >>> GroupLimits(invocations=256, f16=True).covers(GroupLimits())
+        True
+        >>> GroupLimits().covers(GroupLimits(f16=True))
+        False
+        """
+        enough = all(getattr(self, name) >= getattr(needed, name) for name in (
+            "shared_bytes", "invocations", "buffer_bytes", "buffer_range", "bindings",
+            "push_bytes", "subgroup_choice", "subgroup_operations", "f16", "bf16", "storage16",
+            "storage8", "keeps_nan"))
+        sizes = needed.subgroup_min <= self.subgroup_min <= self.subgroup_max <= needed.subgroup_max
+        return (enough and (sizes or not needed.subgroup_operations)
+                and all(n >= m for n, m in zip(self.grid, needed.grid, strict=True))
+                and needed.offset_alignment % self.offset_alignment == 0
+                and set(needed.matrices) <= set(self.matrices))
+
 
 LANES = (1, 2, 4)
 """Elements that an invocation reads or writes at once."""

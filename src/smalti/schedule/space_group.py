@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from smalti.errors import IllegalSchedule
-from smalti.kernel.form import ELEMENT_BYTES, Kernel, Load, functions, loads
+from smalti.kernel.form import ELEMENT_BYTES, Expr, Kernel, Load, functions, loads
 from smalti.schedule.group import GroupContraction, GroupLimits, MatrixShape
 from smalti.schedule.merge import Extents, contraction_extents, weights_batched, weights_bound
 
@@ -108,6 +108,20 @@ def matrix_subgroup(shape: MatrixShape, limits: GroupLimits) -> int:
     return max(limits.subgroup_min, min(limits.subgroup_max, wanted))
 
 
+def issued_for(value: Expr) -> float:
+    """Instructions for a point of an expression, beside the first load.
+
+    >>> from smalti.kernel.form import Call, axis
+    >>> issued_for(Call("exp", (Load("x", (axis("i"),)),)))
+    14
+    """
+    if isinstance(value, Load):
+        return 0.0
+    names = list(functions(value))
+    simple = sum(name in SIMPLE for name in names)
+    return (len(list(loads(value))) - 1 + simple + ISSUED_FOR_A_FUNCTION * (len(names) - simple))
+
+
 def _tiles(e: Extents, dtype: str, weights: str) -> Iterator[GroupContraction]:
     for tile_m, tile_n, (block_m, block_n) in product(TILES, TILES, BLOCKS):
         size = tile_m // block_m * (tile_n // block_n)
@@ -186,12 +200,8 @@ class GroupWork:
         """The work of a kernel."""
         e, patch = contraction_extents(kernel), kernel.stages[0]
         batch, rows = (e.b * e.y, e.x) if weights_batched(kernel) else (1, e.b * e.y * e.x)
-        prologue, read = 0.0, len(set(loads(patch.value)))
-        if not isinstance(patch.value, Load):
-            names = list(functions(patch.value))
-            simple = sum(name in SIMPLE for name in names)
-            prologue = (len(list(loads(patch.value))) - 1 + simple
-                        + ISSUED_FOR_A_FUNCTION * (len(names) - simple))
+        read = len(set(loads(patch.value)))
+        prologue = issued_for(patch.value)
         return cls(batch, rows, e.o, e.parts, e.c, e.r * e.s * e.c,
                    math.prod(n for _, n in patch.axes), prologue, read, limits.units or UNITS,
                    SHARED_OF_A_UNIT * limits.shared_bytes, limits.registers)

@@ -7,19 +7,22 @@ from dataclasses import fields
 from typing import get_args
 
 from smalti.errors import InputError
+from smalti.schedule.group import GroupSchedule
 from smalti.schedule.schedule import TRANSFORMED, Algorithm, Schedule
 
-KINDS = {kind.__name__: kind for kind in get_args(Schedule)}
+KINDS = {kind.__name__: kind for kind in (*get_args(Schedule), *get_args(GroupSchedule))}
 ALGORITHMS = {kind.__name__: kind for kind in get_args(Algorithm)}
 TYPES = {"int": int, "bool": bool, "str": str}
 WORDS = {"transformed": TRANSFORMED}
 """The words that a field may be, for fields that are one of a few."""
+ZEROS = {"subgroup", "pad"}
+"""Fields in which 0 says that there is none; all other numbers are sizes or counts."""
 NUMBER_MAX = 1 << 31
 """The largest number of a field: those of instructions have 32 bits."""
 
 
-def parse(text: str) -> Schedule:
-    """The schedule whose text is `text`. Raises InputError for anything else.
+def parse(text: str) -> Schedule | GroupSchedule:
+    """The schedule, of a CPU or a GPU, whose text is `text`. Raises InputError for anything else.
 
     >>> from smalti.schedule import MapSchedule
     >>> parse("MapSchedule(grain=4, inner=2)") == MapSchedule(4, inner=2)
@@ -52,7 +55,7 @@ def _record(call: ast.expr, kinds: dict[str, type]):
         if not _fits(value, known.get(field)):
             raise InputError(f"{name} has no {field}={value!r}; its fields are "
                              + ", ".join(f"{n}: {kind}" for n, kind in known.items()))
-        if known[field] == "int" and not 0 < value <= NUMBER_MAX:
+        if known[field] == "int" and not (field not in ZEROS) <= value <= NUMBER_MAX:
             raise InputError(f"{name} has {field}={value}, which is no size")
         if value not in WORDS.get(field, (value,)):
             raise InputError(f"{name} has no {field}={value!r}, only "

@@ -25,21 +25,21 @@ from smalti.tune.objective import Objective
 from smalti.tune.preference import GAIN_MIN
 
 Make = Callable[[Collection[Value]], Partition]
+Cost = Callable[[Kernel], float]
 CACHE_SHARE = 0.5
 """Share of the last cache that a value may take: what is larger has left it before the next kernel
 reads it."""
 
 
-def decided(make: Make, aim: Objective, limits: Limits, precision: str) -> Partition:
+def decided(make: Make, cost: Cost) -> Partition:
     """The partition that `make` makes of open values that are decided otherwise than by the rules:
-    of those for which that is expected to cost far less."""
+    of those for which that is expected to cost far less. `cost` is that of a kernel in one run."""
     usual = make(())
     if not usual.open:
         return usual
     other = make(usual.open)
-    costs = Costs(aim, limits, precision)
     groups = _groups(usual.open, usual, other)
-    before, after = (costs.by_group(found, groups) for found in (usual, other))
+    before, after = (by_group(found, groups, cost) for found in (usual, other))
     turned = {group for group in set(groups.values())
               if after[group] < (1 - GAIN_MIN) * before[group]}
     values = [value for value in usual.open if groups[value] in turned]
@@ -48,7 +48,7 @@ def decided(make: Make, aim: Objective, limits: Limits, precision: str) -> Parti
 
 
 class Costs:
-    """What kernels cost under their first schedules, each counted once."""
+    """What kernels cost on a CPU under their first schedules, each counted once."""
 
     def __init__(self, aim: Objective, limits: Limits, precision: str) -> None:
         self._aim, self._limits, self._precision = aim, limits, precision
@@ -67,14 +67,15 @@ class Costs:
                 aim.device, kernel, schedule, aim.threads, placement))
         return self._known[kernel]
 
-    def by_group(self, found: Partition, groups: Mapping[Value, Value]) -> dict[Value, float]:
-        """The sums of the kernels of each group that each run computes."""
-        sums: dict[Value, float] = defaultdict(float)
-        for region in found.regions:
-            if not isinstance(region, HostRegion) and region.result in groups \
-                    and region.when == When.RUN:
-                sums[groups[region.result]] += self.of(region.kernel)
-        return sums
+
+def by_group(found: Partition, groups: Mapping[Value, Value], cost: Cost) -> dict[Value, float]:
+    """The sums of the kernels of each group that each run computes."""
+    sums: dict[Value, float] = defaultdict(float)
+    for region in found.regions:
+        if not isinstance(region, HostRegion) and region.result in groups \
+                and region.when == When.RUN:
+            sums[groups[region.result]] += cost(region.kernel)
+    return sums
 
 
 def _bytes(buffer) -> float:

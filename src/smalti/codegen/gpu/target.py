@@ -19,20 +19,23 @@ from smalti.codegen.shader import BufferUse, Shader
 from smalti.codegen.target import ARENA, EncodedFunctions, Reference, Refusal, Target
 from smalti.errors import IllegalSchedule
 from smalti.graph.operation import DTYPES, HALVES
-from smalti.kernel.form import Kernel
+from smalti.schedule.candidates_group import (
+    arithmetic,
+    candidates,
+    expected_clocks,
+)
 from smalti.schedule.choose_group import choose_group
-from smalti.schedule.group import GroupContraction, GroupLimits, GroupSchedule
-from smalti.schedule.space_group import schedules
+from smalti.schedule.group import GroupLimits
 
 Emit = Callable[[GroupProgram, GroupLimits], bytes]
 """A program as code for a device of these limits."""
 
 
-def group_target(name: str, emit: Emit, text: Callable[[bytes], str],
+def group_target(name: str, driver: str, emit: Emit, text: Callable[[bytes], str],
                  precisions: tuple[str, ...] = ("f32", "f16", "bf16"),
                  lacks: Mapping[str, str] | None = None) -> Target:
-    """The target of a language: `emit` writes it, `text` makes it readable, behind the name of a
-    program and a colon."""
+    """The target of a language that `driver` takes: `emit` writes it, `text` makes it readable,
+    behind the name of a program and a colon."""
 
     def encode(programs: Sequence[GroupProgram], limits: GroupLimits) -> EncodedFunctions:
         """Programs one after the other."""
@@ -46,21 +49,13 @@ def group_target(name: str, emit: Emit, text: Callable[[bytes], str],
         return EncodedFunctions(bytes(code), entries, list(map(shader_of, programs)))
 
     return Target(
-        name, frozenset(FUNCTIONS), precisions, HALVES, first=choose_group, space=space,
-        lower=lower, encode=encode, listing=str,
+        name, frozenset(FUNCTIONS), precisions, HALVES, first=choose_group, space=candidates,
+        arithmetic=arithmetic, lower=lower, encode=encode, cost=expected_clocks, listing=str,
         refusal=Refusal((IllegalSchedule, OverflowError), "the device has no room for:",
                         "{error}; choose smaller sizes or device='cpu'"),
         automatic="f16", halves=lambda limits: limits.storage16, lacks=lacks or {},
         stored=STORED_AS, stored_parameters=RAW,
-        whole_parameters=True, placed=placed)
-
-
-def space(kernel: Kernel, limits: GroupLimits, first: GroupSchedule) -> list[GroupSchedule]:
-    """The schedules of a kernel that the device can run; of other forms than contractions there is
-    the first one."""
-    if not isinstance(first, GroupContraction):
-        return [first]
-    return list(dict.fromkeys([first, *schedules(kernel, limits, first.weights)]))
+        whole_parameters=True, placed=placed, driver=driver)
 
 
 def shader_of(program: GroupProgram) -> Shader:

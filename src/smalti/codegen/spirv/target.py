@@ -6,4 +6,4 @@ from smalti.codegen.gpu.target import group_target
 from smalti.codegen.spirv.emit import emit
 from smalti.codegen.spirv.text import listing
 
-TARGETS = (group_target("spirv", emit, lambda code: f" {listing(code)}"),)
+TARGETS = (group_target("spirv", "vulkan", emit, lambda code: f" {listing(code)}"),)

@@ -20,7 +20,7 @@ def _target(name: str, immediates: bool) -> Target:
     def written(program: GroupProgram, limits: GroupLimits) -> bytes:
         return emit(program, limits, immediates=immediates).encode()
 
-    return group_target(name, written, _text, ("f32", "f16"), NO_BF16)
+    return group_target(name, "wgpu", written, _text, ("f32", "f16"), NO_BF16)
 
 
 TARGETS = (_target("wgsl", immediates=True), _target("wgsl without immediates", immediates=False))

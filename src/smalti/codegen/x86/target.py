@@ -14,7 +14,7 @@ from smalti.codegen.x86.lowered import KernelStep
 from smalti.codegen.x86.packing import lower_packing
 from smalti.graph.operation import HALVES
 from smalti.graph.quantised import FORMATS
-from smalti.schedule import choose
+from smalti.schedule import arithmetic, choose
 from smalti.schedule.schedule import Limits
 from smalti.schedule.space import space
 
@@ -23,9 +23,9 @@ def target_of(level: FeatureLevel) -> Target:
     """The target of a feature level."""
     return Target(
         level.name, frozenset(FUNCTIONS), ("f32", "bf16"), (*HALVES, *FORMATS),
-        first=choose, space=space,
+        first=choose, space=space, arithmetic=arithmetic,
         lower=lambda kernel, schedule, limits: lower(kernel, schedule, level),
-        encode=encoded, listing=listed,
+        encode=encoded, cost=None, listing=listed,
         refusal=Refusal((OverflowError,), "too large for the addresses of one kernel:",
                         "choose smaller sizes"),
         placed=lambda step, references: _Code(step),

@@ -6,18 +6,17 @@ import threading
 import time
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 
 from smalti.codegen.target import ARENA
 from smalti.compiler.explain import explained
 from smalti.compiler.module import (
+    Beside,
     CodePacking,
     HostCall,
     Launch,
     Module,
-    Place,
     array_at,
     finite_at,
 )
@@ -30,6 +29,7 @@ from smalti.runtime.cpu.model import modelled
 from smalti.runtime.cpu.packing import allocated, bind, imprecise
 from smalti.runtime.cpu.recording import Row, Table
 from smalti.runtime.cpu.streaming import Plan, Stream, planned
+from smalti.runtime.cpu.trials import CpuTrials
 from smalti.runtime.host import bound
 from smalti.runtime.inputs import all_given, check_rows, checked_input
 from smalti.runtime.interface import Program
@@ -43,15 +43,6 @@ ALONE_SECONDS = 20e-6
 """Work of at most this much is done by one thread: waking another costs about as long."""
 BRIEF_SECONDS = 20e-3
 """A run that is shorter needs no ear for Ctrl-C: the caller takes part in it."""
-
-
-class Beside(NamedTuple):
-    """Seconds of a region by its own kernel and by another, and whether both gave the same
-    bytes."""
-
-    seconds: float
-    other_seconds: float
-    same: bool
 
 
 class NativeProgram(Program):
@@ -205,6 +196,9 @@ class NativeProgram(Program):
         row = Row(address, (source, target), packing.panels)
         Table([[row]], 1, 0, 0, self._code).run(0, 1, brief=True)
 
+    def trials(self) -> CpuTrials:
+        return CpuTrials(self)
+
     @property
     def streamed(self) -> bool:
         return self._stream is not None
@@ -247,17 +241,12 @@ class NativeProgram(Program):
         launches = [[] if isinstance(x, HostCall) else [self._row(n, x)]
                     for n, x in enumerate(self.module.launches)]
         for region, other in instead.items():
-            first, last = self._span(region)
+            first, last = self.module.span(region)
             launches[first:last] = [other.rows(launches[first][0].pointers),
                                     *[[] for _ in range(first + 1, last)]]
         scratch = self._scratch.ctypes.data
         return Table(launches, self.crew, scratch + -scratch % SCRATCH_ALIGNMENT, self._room,
                      (self._code, tuple(instead.values())))
-
-    def _span(self, region: int) -> tuple[int, int]:
-        """From which launch to which one a region goes, that is not computed in strips."""
-        numbers = [n for n, launch in enumerate(self.module.launches) if launch.region == region]
-        return numbers[0], numbers[-1] + 1
 
     def _memory(self, number: int) -> Sequence[np.ndarray]:
         """Where each slot lies for a launch, by its number."""
@@ -379,7 +368,7 @@ class NativeProgram(Program):
             main = self._ran = self._table_of(instead)
             self._parted, found, at = True, {}, self.module.changing
             for region in sorted(others):
-                first, last = self._span(region)
+                first, last = self.module.span(region)
                 self._launch(at, first)
                 found[region] = self._beside(region, others[region], first, last)
                 self._ran, at = main, last
@@ -398,7 +387,7 @@ class NativeProgram(Program):
         for place, array, values in zip(self.module.regions[region].results, results, before,
                                         strict=True):
             np.copyto(array, values)
-            if not self._overwrites(first, place):  # what nobody writes has to be seen
+            if not self.module.overwrites(first, place):  # what nobody writes has to be seen
                 array.view(f"i{array.itemsize}")[...] = -1
         self._ran = self._table_with({region: other})
         self._launch(first, last)
@@ -409,13 +398,6 @@ class NativeProgram(Program):
         for array, values in zip(results, expected, strict=True):
             np.copyto(array, values)
         return Beside(float(own.sum()), seconds, same)
-
-    def _overwrites(self, number: int, place: Place) -> bool:
-        """Whether a launch may read where it writes a result."""
-        end = place.offset + 1 + sum((n - 1) * s for n, s in zip(place.shape, place.strides,
-                                                                 strict=True))
-        return sum(kind == ARENA and place.offset <= at < end
-                   for kind, _, at in self.module.launches[number].operands) > 1
 
     def _make_room(self, others: Iterable[Alternative]) -> None:
         """Scratch memory for these kernels, too."""

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from smalti import settings
-from smalti.compiler import options as all_options
+from smalti.compiler.module import Module
 from smalti.compiler.options import ALL_F32
-from smalti.compiler.select import Knowledge
 from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.gpu.program import DeviceProgram
+from smalti.runtime.gpu.recipe import recipe_for
 from smalti.runtime.interface import Program
 from smalti.runtime.recipe import Recipe
 
@@ -37,19 +37,12 @@ def compile_for(gpu: Gpu, graph: Graph, *, precision: str = "auto", held: Collec
         raise InputError(f"{gpu.device.id} runs {gpu.target.name}, not {target}; give no target")
     recipe = recipe_for(gpu, graph, precision=precision, held=held, threads=threads,
                         weights=weights, objective=objective)
-    module = recipe.module(gpu.target, progress=progress)
+    return program_of(recipe.module(gpu.target, progress=progress), gpu, recipe)
+
+
+def program_of(module: Module, gpu: Gpu, recipe: Recipe) -> DeviceProgram:
+    """A module as a program of `gpu`, whose driver compiles several shaders at a time."""
     with ThreadPoolExecutor(settings.threads()) as pool:
         pipelines = list(pool.map(gpu.build, module.shaders,
                                   map(module.code_of, range(len(module.shaders)))))
     return DeviceProgram(module, gpu, pipelines, recipe)
-
-
-def recipe_for(gpu: Gpu, graph: Graph, *, precision: str = "auto", held: Collection[str] = (),
-               threads: int | None = None, weights: Mapping[str, str] = ALL_F32,
-               objective: str = "latency") -> Recipe:
-    """A recipe for a GPU of options as `compile_for` takes them, with the same errors."""
-    options = all_options.checked(
-        graph, gpu.target, gpu.limits, f"{gpu.device.name} ({gpu.device.id})", precision=precision,
-        held=held, threads=threads, weights=weights, objective=objective)
-    return Recipe(graph, options, gpu.target, (gpu.target,), lambda target, options: gpu.limits,
-                  lambda target, options: Knowledge())

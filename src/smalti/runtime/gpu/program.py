@@ -9,21 +9,35 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 
-from smalti.codegen.target import ARENA
+from smalti.codegen.target import ARENA, Reference
 from smalti.compiler.explain import explained_on
-from smalti.compiler.module import HostCall, Launch, Module, Place, WeightSlot, array_at, finite_at
-from smalti.compiler.outlook import Expected, on_gpu, running
+from smalti.compiler.module import (
+    Beside,
+    HostCall,
+    Launch,
+    Module,
+    Place,
+    WeightSlot,
+    array_at,
+    finite_at,
+)
+from smalti.compiler.outlook import Expected, on_gpu
 from smalti.errors import DeviceLostError, DeviceMemoryError, InputError
+from smalti.fuse import Region
 from smalti.graph.operation import DTYPES, OPERATIONS
+from smalti.kernel.text import parse
+from smalti.runtime.gpu.alternative import GpuAlternative
 from smalti.runtime.gpu.interface import Buffer, Dispatch, Gpu, Pipeline, Recording
 from smalti.runtime.gpu.model import recorded
 from smalti.runtime.gpu.streaming import aligned, streamed
+from smalti.runtime.gpu.trials import GpuTrials
 from smalti.runtime.host import refusals
 from smalti.runtime.inputs import all_given, check_rows, checked_input
 from smalti.runtime.interface import Program
@@ -31,6 +45,7 @@ from smalti.runtime.recipe import Recipe
 from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 from smalti.runtime.weights import checked
 
+NONE: Mapping[int, GpuAlternative] = MappingProxyType({})
 SMALL_BYTES, ALIGNMENT = 1 << 20, 256
 """Weights below this size share a buffer, in which each begins at a multiple of the other."""
 
@@ -61,9 +76,8 @@ class DeviceProgram(Program):
     def __init__(self, module: Module, gpu: Gpu, pipelines: Sequence[Pipeline],
                  recipe: Recipe | None = None) -> None:
         self.module, self.gpu, self.pipelines, self.recipe = module, gpu, pipelines, recipe
-        self.name, self.targets = module.name, (gpu.device.id,)
-        self.device, self.precision = gpu.device.id, module.precision
-        self.rows = module.rows
+        self.name, self.targets = module.name, (module.target,)
+        self.device, self.precision, self.rows = gpu.device.id, module.precision, module.rows
         self.inputs, self.outputs = ({name: place.shape for name, place in ends.items()}
                                      for ends in (module.inputs, module.outputs))
         self.weights_bytes, self.arena_bytes = module.weights_bytes, module.arena_bytes
@@ -72,11 +86,12 @@ class DeviceProgram(Program):
         self._stage: Buffer | None = None
         self._weights: list[Held] | None = None
         self._shared: set[int] = set()
-        self._parts: dict[tuple[int, int], list[Part]] = {}
+        self._parts: Parts = {}
         self._held: dict[str, np.ndarray] = {}
         self.bound = self._settled = False
         self._launches = Counter(launch.region for launch in module.launches)
         self._seconds: np.ndarray | None = None
+        self._timed: tuple[dict[int, GpuAlternative], Parts] = {}, {}
         self._model = recorded(gpu.device)
         if not module.parameters:
             self.bind(lambda name: np.empty(0))
@@ -213,16 +228,24 @@ class DeviceProgram(Program):
 
     # ------------------------------------------------------------------ running
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(self, inputs: Mapping[str, np.ndarray],
+            instead: Mapping[int, GpuAlternative] | None = None) -> dict[str, np.ndarray]:
         """The outputs for `inputs`: arrays of the shapes that the graph gives them.
 
+        `instead` has kernels, by the numbers of their regions, that take the place of others this
+        time; where it is given, though it be empty, the run is timed, for `kernel_seconds`.
         Raises InputError for a missing input, one of another shape or with rows that a table does
         not have, and when no weights are bound; DeviceError where the device fails.
         """
         try:
             with self._turn:
                 self._start(inputs)
-                self._launch(self.module.changing, len(self.module.launches))
+                first, last = self.module.changing, len(self.module.launches)
+                if instead is None:
+                    self._launch(first, last)
+                else:
+                    self._seconds = np.zeros(len(self.module.regions))
+                    self._launch_timed(first, last, instead)
                 return {name: self._read(place) for name, place in self.module.outputs.items()}
         except DeviceLostError:
             self.gpu.lost = True
@@ -287,13 +310,76 @@ class DeviceProgram(Program):
         for part in self._parts[first, last]:
             part()
 
-    def _recorded(self, first: int, last: int, timed: bool = False) -> Iterable[Part]:
+    def _launch_timed(self, first: int, last: int,
+                      instead: Mapping[int, GpuAlternative]) -> None:
+        """The same, with these kernels in the place of others; adds what each region took to the
+        seconds of the run."""
+        if self._timed[0] != instead:
+            self._forget_timed(instead)
+        parts = self._timed[1]
+        if (first, last) not in parts:
+            parts[first, last] = list(self._recorded(first, last, True, instead))
+        for part in parts[first, last]:
+            part()
+            if part.recording is not None:
+                for number, took in zip(part.numbers, part.recording.seconds(), strict=True):
+                    self._seconds[self.module.launches[number].region] += took
+
+    def run_beside(self, inputs: Mapping[str, np.ndarray], others: Mapping[int, GpuAlternative],
+                   instead: Mapping[int, GpuAlternative] = NONE
+                   ) -> tuple[dict[str, np.ndarray], dict[int, Beside]]:
+        """As a timed `run`; besides, each of `others` computes its region again, on the same data.
+
+        Where it gives other bytes, these are not used.
+        """
+        with self._turn:
+            self._start(inputs)
+            self._seconds = np.zeros(len(self.module.regions))
+            found, at = {}, self.module.changing
+            for region in sorted(others):
+                first, last = self.module.span(region)
+                self._launch_timed(at, first, instead)
+                found[region] = self._beside(region, others[region], instead)
+                at = last
+            self._launch_timed(at, len(self.module.launches), instead)
+            return {name: self._read(place) for name, place in self.module.outputs.items()}, found
+
+    def _beside(self, region: int, other: GpuAlternative,
+                instead: Mapping[int, GpuAlternative]) -> Beside:
+        """A region by its own kernel and then by another one; the time of the first one is noted.
+        """
+        first, last = self.module.span(region)
+        places = self.module.regions[region].results
+        before = self._spans(places)
+        self._launch_timed(first, last, instead)
+        own, expected = self._seconds[region], self._spans(places)
+        for place, memory in zip(places, before, strict=True):
+            if not self.module.overwrites(first, place):  # what nobody writes has to be seen
+                memory = memory.copy()
+                array = array_at(memory, replace(place, offset=0))
+                array.view(f"i{array.itemsize}")[...] = -1
+            self.gpu.write(self._arena, place.offset, memory)
+        self._launch_timed(first, last, {**instead, region: other})
+        seconds, self._seconds[region] = float(self._seconds[region] - own), own
+        found = self._spans(places)
+        same = all(array_at(one, replace(place, offset=0)).tobytes()
+                   == array_at(two, replace(place, offset=0)).tobytes()
+                   for place, one, two in zip(places, expected, found, strict=True))
+        for place, memory in zip(places, expected, strict=True):
+            self.gpu.write(self._arena, place.offset, memory)
+        return Beside(float(own), seconds, same)
+
+    def _spans(self, places: Sequence[Place]) -> list[np.ndarray]:
+        """The bytes of the arena from the first to the last element of each of these tensors."""
+        return [self.gpu.read(self._arena, place.offset, place.bytes) for place in places]
+
+    def _recorded(self, first: int, last: int, timed: bool = False,
+                  instead: Mapping[int, GpuAlternative] = NONE) -> Iterable[Part]:
         """Launches as recordings, and calls of the host, in order."""
         calls = [n for n in range(first, last) if isinstance(self.module.launches[n], HostCall)]
         for start, end in pairwise([first - 1, *calls, last]):
             if end > start + 1:
-                launches = [(n, self._dispatch(self.module.launches[n]))
-                            for n in range(start + 1, end)]
+                launches = list(self._dispatches(start + 1, end, instead))
                 if self._stage is not None:
                     outside = {held.buffer for held in self._weights if held.outside}
                     launches = streamed(launches, outside, self._stage)
@@ -304,17 +390,30 @@ class DeviceProgram(Program):
                 call = self.module.launches[end]
                 yield Part([end], lambda made=call: self._call(made))
 
-    def _dispatch(self, launch: Launch) -> Dispatch:
-        """A launch with its buffers."""
-        operands = []
-        for kind, number, at in launch.operands:
-            if kind == ARENA:
-                operands.append((self._arena, at))
-            else:
-                held = self._weights[number]
-                operands.append((held.buffer, held.offset + at))
-        return Dispatch(self.pipelines[launch.function], tuple(operands),
-                        self._seconds_max(launch.region) / self._launches[launch.region])
+    def _dispatches(self, first: int, last: int, instead: Mapping[int, GpuAlternative]
+                    ) -> Iterator[tuple[int, Dispatch]]:
+        """Launches with their buffers, by their numbers; those of an alternative all have that of
+        the first launch of the region."""
+        begun: set[int] = set()
+        for number in range(first, last):
+            launch = self.module.launches[number]
+            other, longest = instead.get(launch.region), self._seconds_max(launch.region)
+            if other is None:
+                yield number, Dispatch(self.pipelines[launch.function],
+                                       tuple(map(self._where, launch.operands)),
+                                       longest / self._launches[launch.region])
+            elif launch.region not in begun:
+                begun.add(launch.region)
+                for dispatch in other.dispatches(self._where, longest):
+                    yield number, dispatch
+
+    def _where(self, reference: Reference) -> tuple[Buffer, int]:
+        """The buffer and the byte offset in it that a launch means."""
+        kind, number, at = reference
+        if kind == ARENA:
+            return self._arena, at
+        held = self._weights[number]
+        return held.buffer, held.offset + at
 
     def _seconds_max(self, number: int) -> float:
         """How long a kernel takes at most, roughly."""
@@ -348,11 +447,13 @@ class DeviceProgram(Program):
         self._held.clear()
 
     def _forget_parts(self) -> None:
-        for parts in self._parts.values():
-            for part in parts:
-                if part.recording is not None:
-                    part.recording.close()
-        self._parts.clear()
+        closed(self._parts)
+        self._forget_timed(NONE)
+
+    def _forget_timed(self, instead: Mapping[int, GpuAlternative]) -> None:
+        """Timed recordings, from now on with these kernels in the place of others."""
+        closed(self._timed[1])
+        self._timed = dict(instead), {}
 
     # ------------------------------------------------------------------ asking
 
@@ -372,17 +473,24 @@ class DeviceProgram(Program):
     def profile(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         """Seconds of each region in one run for `inputs`, as the device's clock says; 0 of the
         host's."""
-        seconds = np.zeros(len(self.module.regions))
+        self.run(inputs, NONE)
         with self._turn:
-            self._start(inputs)
-            for part in self._recorded(self.module.changing, len(self.module.launches), timed=True):
-                part()
-                if part.recording is not None:
-                    for number, took in zip(part.numbers, part.recording.seconds(), strict=True):
-                        seconds[self.module.launches[number].region] += took
-                    part.recording.close()
-        self._seconds = seconds
-        return seconds
+            self._forget_timed(NONE)
+        return self.kernel_seconds()
+
+    def kernel_seconds(self) -> np.ndarray:
+        """Seconds of each region in the last timed run. Raises InputError before there was one."""
+        if self._seconds is None:
+            raise InputError(f"{self.name}: no run was timed; call profile first")
+        return self._seconds.copy()
+
+    def trials(self) -> GpuTrials:
+        return GpuTrials(self)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether weights come from main memory while the program runs."""
+        return any(held.outside for held in self._weights or ())
 
     def _explained(self, all: bool, columns: int) -> str:
         found = explained_on(self.module, f"{self.gpu.device.name} ({self.gpu.device.id})",
@@ -392,10 +500,14 @@ class DeviceProgram(Program):
     def _expected(self) -> dict[int, Expected]:
         """What the library of the timing model expects of the kernels of a run, by the numbers of
         their regions; nothing where it does not know the device."""
-        if self._model is None or self.recipe is None:
+        if self._model is None:
             return {}
-        regions = running(self.recipe.partition()[0])
-        found = on_gpu(regions.values(), self.module.precision, self._model)
+        module = self.module
+        running = {launch.region for launch in module.launches[module.changing:]
+                   if isinstance(launch, Launch)}
+        regions = {n: Region(parse(module.kernels[info.kernel]), {}, info.scope, info.reason,
+                             info.flops) for n, info in enumerate(module.regions) if n in running}
+        found = on_gpu(regions.values(), module.precision, self._model)
         return dict(zip(regions, found, strict=True))
 
 
@@ -412,6 +524,19 @@ class Part:
 
     def __call__(self) -> None:
         self.compute()
+
+
+Parts = dict[tuple[int, int], list[Part]]
+"""Launches from one number to another, as they are recorded."""
+
+
+def closed(parts: Parts) -> None:
+    """Give recordings back, and forget them."""
+    for recorded_parts in parts.values():
+        for part in recorded_parts:
+            if part.recording is not None:
+                part.recording.close()
+    parts.clear()
 
 
 def _fitting(array: np.ndarray, kind: np.dtype) -> np.ndarray:

@@ -39,4 +39,4 @@ def compiled(device: str, graph: Graph, **options) -> Program:
 
 
 DRIVER = Driver(found, rate, compiled, PRECISIONS,
-                lambda device, precision: wide_range(opened(device), precision))
+                lambda device, precision: wide_range(opened(device), precision), opened=opened)

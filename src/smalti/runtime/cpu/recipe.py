@@ -1,0 +1,42 @@
+"""What programs of the CPU are compiled from, for any of its feature levels."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from smalti.codegen.target import Target
+from smalti.codegen.x86.instructions import LEVELS, level
+from smalti.compiler import options as all_options
+from smalti.compiler.options import ALL_F32, Options
+from smalti.compiler.select import Knowledge
+from smalti.compiler.targets import TARGETS
+from smalti.graph import Graph
+from smalti.runtime.cpu.adapter import limits_at
+from smalti.runtime.known import knowledge
+from smalti.runtime.recipe import Recipe
+from smalti.schedule.schedule import Limits
+
+LEAST = "avx2"
+"""The feature level that options are checked for where there is none: all have the same."""
+
+
+def recipe_of(graph: Graph, precision: str = "f32", held: Collection[str] = (),
+              threads: int | None = None, weights: Mapping[str, str] = ALL_F32,
+              objective: str = "latency", usual: str = LEAST) -> Recipe:
+    """A recipe for the CPU of options as `compile_graph` takes them, with the same errors."""
+    level(usual)
+    options = all_options.checked(graph, TARGETS[usual], None, "the CPU", precision=precision,
+                                  held=held, threads=threads, weights=weights,
+                                  objective=objective)
+    targets = tuple(TARGETS[name] for name in LEVELS)
+    return Recipe(graph, options, TARGETS[usual], targets, limits_here, knowledge_here)
+
+
+def limits_here(target: Target, options: Options) -> Limits:
+    """What this CPU means for schedules of a feature level."""
+    return limits_at(target.name, options.threads)
+
+
+def knowledge_here(target: Target, options: Options) -> Knowledge:
+    """What is known of schedules on this CPU."""
+    return knowledge(target.name, options.threads, options.precision, options.objective)

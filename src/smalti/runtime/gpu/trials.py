@@ -1,0 +1,36 @@
+"""How schedules of a program on a GPU are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from smalti.kernel.form import Kernel
+from smalti.runtime.gpu.alternative import GpuAlternative
+from smalti.runtime.known import scope_of_gpu
+from smalti.runtime.sources import Read
+from smalti.runtime.trials import Trials
+from smalti.schedule.candidates_group import expected_clocks
+
+
+class GpuTrials(Trials):
+    """Of a program on a GPU."""
+
+    def __init__(self, program: Any) -> None:
+        self.program = program
+        self.scope = scope_of_gpu(program.gpu.device, program.module.target,
+                                  program.module.precision)
+
+    def candidates(self, kernel: Kernel, first: Any) -> Sequence[Any]:
+        gpu = self.program.gpu
+        return list(gpu.target.space(kernel, gpu.limits, first))
+
+    def expected(self, kernel: Kernel, schedules: Sequence[Any]) -> np.ndarray:
+        return np.array([expected_clocks(kernel, self.program.gpu.limits, schedule)
+                         for schedule in schedules])
+
+    def alternative(self, region: int, kernel: Kernel, schedule: Any,
+                    read: Read | None) -> GpuAlternative:
+        return GpuAlternative(self.program.gpu, self.module, region, kernel, schedule)

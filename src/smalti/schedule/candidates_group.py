@@ -1,0 +1,184 @@
+"""The schedules of a kernel on a GPU that a tuner tries in place of the first one.
+
+    candidates(kernel, limits, first)        the first one, then others, the most promising first
+    arithmetic(kernel, schedule)             equal for schedules that give the same bytes
+
+Only schedules of the same arithmetic are candidates: a picture must not depend on what was
+measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
+from itertools import product
+
+from smalti.errors import IllegalSchedule
+from smalti.kernel.form import ELEMENT_BYTES, Kernel
+from smalti.kernel.traffic import touched
+from smalti.schedule.group import (
+    LANES,
+    GroupAttention,
+    GroupContraction,
+    GroupDepthwise,
+    GroupLimits,
+    GroupMap,
+    GroupMatrixAttention,
+    GroupSchedule,
+    GroupTotals,
+    GroupTransposition,
+)
+from smalti.schedule.space_group import (
+    FACTORS_A_CLOCK,
+    LAUNCH,
+    MEMORY_A_CLOCK,
+    UNITS,
+    GroupWork,
+    issued_for,
+    schedules,
+)
+
+SIZES = (32, 64, 128, 256, 512, 1024)
+"""Invocations of a work-group: all powers of two between the smallest subgroup of common devices
+and the largest work-group of any."""
+TILES = (16, 32, 64)
+"""Sides of the tiles of transpositions."""
+PIXELS = (1, 2, 4, 8)
+"""Pixels of an invocation of a depthwise convolution."""
+ROWS = (1, 2, 4, 8, 16)
+"""Rows of invocations in the work-group of an attention, each with queries of its own."""
+SUBGROUPS = (1, 2, 4, 8)
+"""Subgroups in the work-group of an attention in the matrix unit."""
+
+
+def candidates(kernel: Kernel, limits: GroupLimits, first: GroupSchedule) -> list[GroupSchedule]:
+    """`first`, and the other schedules that a device with these limits can run, without repetition,
+    and give the same bytes.
+
+    Those of contractions are in the order in which they are expected to be fast. What fits the
+    limits may still be refused by lowering, with IllegalSchedule.
+
+    >>> from smalti.kernel.form import Buffer, Load, Stage, axis
+    >>> x, out = Buffer("x", "input", (64,), (1,)), Buffer("out", "output", (64,), (1,))
+    >>> copy = Kernel("map", (x, out), (Stage("out", (("i", 64),), Load("x", (axis("i"),))),))
+    >>> [found.size for found in candidates(copy, GroupLimits(), GroupMap(64, 4))
+    ...  if found.lanes == 4]
+    [64, 32, 128]
+    """
+    others = VARIANTS[type(first)](kernel, limits, first)
+    wanted = arithmetic(kernel, first)
+    found = dict.fromkeys([first])
+    for other in others:
+        if other not in found and arithmetic(kernel, other) == wanted and _fits(other, limits):
+            found[other] = None
+    return list(found)
+
+
+def expected_clocks(kernel: Kernel, limits: GroupLimits, schedule: GroupSchedule) -> float:
+    """About how many clocks of the compute units of a device a kernel takes under a schedule.
+
+    Of other forms than contractions it is the same for all schedules: a launch, the bytes that they
+    move, and the instructions of their expressions, all at the rates of `space_group`.
+    """
+    if isinstance(schedule, GroupContraction):
+        return GroupWork.of(kernel, limits).clocks(schedule)
+    units = limits.units or UNITS
+    moved = sum(ELEMENT_BYTES[kernel.buffer(name).dtype] * count
+                for name, count in touched(kernel).items())
+    issued = sum(math.prod(n for _, n in (*stage.axes, *stage.reduced)) * issued_for(stage.value)
+                 for stage in kernel.stages)
+    return LAUNCH + max(moved / MEMORY_A_CLOCK, issued / FACTORS_A_CLOCK) / units
+
+
+def arithmetic(kernel: Kernel, schedule: GroupSchedule) -> Hashable:
+    """Equal for schedules of `kernel` that make every result from the same sums in the same order.
+
+    A contraction goes through its depth from the first to the last element, whatever its tiles;
+    only where several invocations or work-groups share the depth, or the matrix unit adds, does
+    more matter.
+
+    >>> tall, wide = (GroupContraction(*tile, 16, 4, 4) for tile in ((64, 16), (16, 64)))
+    >>> arithmetic(None, tall) == arithmetic(None, wide)
+    True
+    >>> arithmetic(None, tall) == arithmetic(None, replace(tall, split=2))
+    False
+    """
+    kind = type(schedule).__name__
+    if isinstance(schedule, GroupContraction):
+        shared = schedule.ways > 1 or schedule.split > 1
+        return (kind, schedule.dtype, schedule.weights, schedule.matrix, schedule.direct,
+                (schedule.ways, schedule.split, schedule.tile_k) if shared else ())
+    if isinstance(schedule, GroupTotals):
+        # statistics of groups in parts: `size / share` channels stand side by side
+        beside = schedule.size if schedule.parts > 1 else 0
+        return kind, schedule.share, schedule.lanes, schedule.parts, schedule.subgroup, beside
+    if isinstance(schedule, GroupAttention):
+        return kind, replace(schedule, rows=1)
+    if isinstance(schedule, GroupMatrixAttention):
+        return kind, replace(schedule, subgroups=1)
+    return "map" if isinstance(schedule, GroupMap | GroupTransposition) else kind
+
+
+def _fits(schedule: GroupSchedule, limits: GroupLimits) -> bool:
+    """Whether a device can run a schedule, as far as is known before lowering."""
+    try:
+        schedule.check(limits)
+    except IllegalSchedule:
+        return False
+    return True
+
+
+def _maps(kernel: Kernel, limits: GroupLimits,
+          first: GroupMap | GroupTransposition) -> Iterator[GroupSchedule]:
+    for size, lanes in product(SIZES, LANES):
+        yield GroupMap(size, lanes)
+    if isinstance(first, GroupTransposition):
+        for size, tile in product(SIZES, TILES):
+            yield GroupTransposition(size, tile)
+
+
+def _totals(kernel: Kernel, limits: GroupLimits, first: GroupTotals) -> Iterator[GroupSchedule]:
+    return (replace(first, size=size) for size in SIZES)
+
+
+def _depthwise(kernel: Kernel, limits: GroupLimits,
+               first: GroupDepthwise) -> Iterator[GroupSchedule]:
+    for size, lanes, pixels in product(SIZES, LANES, PIXELS):
+        yield GroupDepthwise(size, lanes, pixels)
+
+
+def _attention(kernel: Kernel, limits: GroupLimits,
+               first: GroupAttention) -> Iterator[GroupSchedule]:
+    depth = kernel.buffer("q").shape[3]
+    for rows in ROWS:
+        found = replace(first, rows=rows)
+        if found.shared_bytes(depth) <= limits.shared_bytes:
+            yield found
+
+
+def _matrix_attention(kernel: Kernel, limits: GroupLimits,
+                      first: GroupMatrixAttention) -> Iterator[GroupSchedule]:
+    depth, width = kernel.buffer("q").shape[3], kernel.buffer("v").shape[3]
+    for subgroups in SUBGROUPS:
+        found = replace(first, subgroups=subgroups)
+        if found.shared_bytes(depth, width) <= limits.shared_bytes:
+            yield found
+
+
+def _contractions(kernel: Kernel, limits: GroupLimits,
+                  first: GroupContraction) -> Iterator[GroupSchedule]:
+    precision = first.dtype if first.dtype != "f32" else first.weights
+    work = GroupWork.of(kernel, limits)
+    yield from sorted(schedules(kernel, limits, precision), key=work.clocks)
+
+
+VARIANTS: dict[type, Callable[..., Iterator[GroupSchedule]]] = {
+    GroupMap: _maps,
+    GroupTransposition: _maps,
+    **dict.fromkeys(GroupTotals.__subclasses__(), _totals),
+    GroupDepthwise: _depthwise,
+    GroupAttention: _attention,
+    GroupMatrixAttention: _matrix_attention,
+    GroupContraction: _contractions,
+}
+"""What else there is to try, by the kind of the first schedule."""
