@@ -525,3 +525,15 @@ def test_documents_link_only_to_files_that_exist(path: Path) -> None:
     missing = [link for link in links
                if "://" not in link and not (path.parent / link).exists()]
     assert not missing, f"{path.name} links to files that do not exist: {missing}"
+
+
+def test_the_glossary_names_folders_that_exist_and_each_word_once() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$",
+                      (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
+    rows = [row for row in rows if row[0] not in ("word", "---")]
+    folders = {name for _, where in rows for name in re.findall(r"`([^`]+)/`", where)}
+    missing = sorted(name for name in folders if not (SOURCE / name).is_dir())
+    assert not missing, f"docs/glossary.md names folders that are not there: {missing}"
+    words = [word.strip().lower() for names, _ in rows for word in names.split(",")]
+    twice = sorted({word for word in words if words.count(word) > 1})
+    assert len(rows) > 60 and not twice, f"docs/glossary.md has these words twice: {twice}"
