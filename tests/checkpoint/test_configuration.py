@@ -10,9 +10,9 @@ import pytest
 
 from smalti.checkpoint.configuration import derive_config
 from smalti.checkpoint.file_kind import detect
-from smalti.checkpoint.hints import Hints
 from smalti.families import families
 from smalti.families.expected import expected_tensors
+from smalti.families.hints import Hints
 from smalti.models.config import (
     CLIP_L,
     FLUX_VAE,

@@ -153,3 +153,15 @@ def test_a_family_is_known_only_while_it_is_registered(family: ModelFamily, path
     with registered(replace(family, files=())), pytest.raises(
             UnknownFamilyError, match="tensors of no known model family"):
         load(path)
+
+
+def test_its_name_tells_of_a_model_that_was_distilled(family: ModelFamily, path: Path) -> None:
+    """As for all models of its prediction, or as its own record says."""
+    few = path.rename(path.with_name("sketch-turbo.safetensors"))
+    found = load(few).config
+    assert (found.default_steps, found.default_guidance, found.default_sampler) == (4, 1, "euler")
+    with registered(replace(family, distilled={"turbo": {"steps": 3, "sampler": "dpmpp_2m"}})):
+        found = load(few).config
+    assert (found.default_steps, found.default_guidance, found.default_sampler) == (
+        3, 3, "dpmpp_2m")
+    few.rename(path)

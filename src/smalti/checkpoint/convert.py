@@ -26,11 +26,12 @@ from smalti.checkpoint.container import INTEGERS, open_tensors
 from smalti.checkpoint.file_kind import detect
 from smalti.checkpoint.gguf import DIMENSIONS_MAX as GGUF_DIMENSIONS_MAX
 from smalti.checkpoint.gguf import ORIGINAL_SHAPE, Entry, GgufTensor, writing_gguf
-from smalti.checkpoint.hints import Hints, arch_config
+from smalti.checkpoint.hints import arch_config
 from smalti.checkpoint.quantise import ENCODERS, quantise
 from smalti.checkpoint.source import FoundModel, open_source, with_parts
 from smalti.errors import InputError
 from smalti.families import backbones
+from smalti.families.hints import Hints
 from smalti.families.names import FileKind
 from smalti.runtime.tensor_file import RAW_TYPES
 

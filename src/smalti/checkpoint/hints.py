@@ -109,27 +109,6 @@ def metadata_hints(where: object, metadata: Mapping[str, str]) -> Hints:
     return hints
 
 
-DISTILLED = {
-    "turbo": {"steps": 4, "guidance": 1.0, "sampler": "euler_a", "noise": "trailing"},
-    "lightning": {"steps": 4, "guidance": 1.0, "sampler": "euler", "noise": "sgm_uniform"},
-    "hyper": {"steps": 8, "guidance": 1.0, "sampler": "euler", "noise": "trailing"},
-    "lcm": {"steps": 6, "guidance": 1.5, "sampler": "lcm", "noise": "lcm"},
-}
-"""Word in the name of a model that was distilled to few steps -> what its authors recommend. The
-tensors of such models tell nothing of it."""
-
-
-def distilled(*names: str) -> str | None:
-    """The word of `DISTILLED` that stands in one of the names that a model has.
-
-    >>> distilled("sd_xl_turbo_1.0_fp16"), distilled("hyperrealism"), distilled("SDXL-Lightning")
-    ('turbo', None, 'lightning')
-    """
-    pattern = rf"(?<![a-z])({'|'.join(DISTILLED)})(?![a-z])"
-    found = re.search(pattern, " ".join(names), re.IGNORECASE)
-    return found[1].lower() if found else None
-
-
 def folder_hints(where: object, tables: Tables) -> Hints:
     """Hints of a diffusers folder: `tables` maps component names to their parsed config.json.
 

@@ -9,13 +9,7 @@ from pathlib import Path
 from smalti.checkpoint import folder as diffusers
 from smalti.checkpoint.container import open_tensors
 from smalti.checkpoint.file_kind import detect, listed
-from smalti.checkpoint.hints import (
-    DISTILLED,
-    Hints,
-    distilled,
-    folder_hints,
-    metadata_hints,
-)
+from smalti.checkpoint.hints import folder_hints, metadata_hints
 from smalti.checkpoint.layout import (
     DENOISER,
     TEXT,
@@ -30,6 +24,8 @@ from smalti.checkpoint.layout import (
 from smalti.checkpoint.tensors import Shape, StoredTensor
 from smalti.errors import CheckpointError
 from smalti.families import ModelFamily, by_name, families, text_encoders
+from smalti.families.distilled import distilled
+from smalti.families.hints import Hints
 from smalti.families.keys import StoredRows
 from smalti.families.names import FileKind
 from smalti.families.prefixes import VAE as AUTOENCODER_PREFIX
@@ -77,18 +73,17 @@ class FoundModel:
         """What the file states about itself, and what its name says."""
         read = folder_hints if self.path.is_dir() else metadata_hints
         hints = read(self.path, self.tables)
-        if self.distilled is None:
+        if self.family is None or self.distilled is None:
             return hints
-        recommended = {name: value for name, value in DISTILLED[self.distilled].items()
-                       if getattr(hints, name) is None}
-        if self.family.prediction == "flow":
-            del recommended["sampler"], recommended["noise"]
-        return replace(hints, **recommended)
+        recommended = self.family.recommended[self.distilled]
+        return replace(hints, **{name: value for name, value in recommended.items()
+                                 if getattr(hints, name) is None})
 
     @property
     def distilled(self) -> str | None:
         """How the model was distilled to few steps, by its name; None where that says nothing."""
-        return distilled(self.path.stem, str(self.tables.get("modelspec.title", "")))
+        return None if self.family is None else distilled(
+            self.family.recommended, self.path.stem, str(self.tables.get("modelspec.title", "")))
 
     def place(self, text_encoder: str) -> int:
         """Which section about text encoders is that of `text_encoder`."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from smalti.families.distilled import DISTILLED, DISTILLED_FLOW, Recommended
 from smalti.families.hints import Hints, TextHints
 from smalti.families.keys import Table
 from smalti.families.names import FileKind, Shapes
@@ -258,6 +259,8 @@ class ModelFamily:
     autoencoder   the kind of autoencoder; `vae` is the one that its models were trained with
     prediction    what the denoiser predicts; `predicts` sees it in the weights where they differ
     defaults      (denoiser, prediction) -> what a picture is made with
+    distilled     word in the name of a model that was distilled to few steps -> what is recommended
+                  (see `recommended`); None: as for other models of this prediction
     published     the denoisers of its published models
     aligned       ten noise levels that suit its models (see `align_your_steps`)
     """
@@ -274,6 +277,7 @@ class ModelFamily:
     prediction: Prediction = "epsilon"
     predicts: Callable[[Shapes, Read], Prediction | None] | None = None
     defaults: Callable[[Any, Prediction], Defaults] = always(Defaults())
+    distilled: Recommended | None = None
     published: tuple[DenoiserConfig, ...] = ()
     before: tuple[str, ...] = ()
     aligned: tuple[float, ...] = ()
@@ -281,3 +285,10 @@ class ModelFamily:
     def text(self, name: str) -> Text:
         """How the family reads the text encoder of this name."""
         return next(each for each in self.texts if each.encoder.name == name)
+
+    @property
+    def recommended(self) -> Recommended:
+        """Word in the name of a model -> what is recommended where its file states nothing."""
+        if self.distilled is not None:
+            return self.distilled
+        return DISTILLED_FLOW if self.prediction == "flow" else DISTILLED
