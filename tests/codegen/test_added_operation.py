@@ -11,8 +11,9 @@ TESTS = Path(__file__).resolve().parents[1]
 
 
 def test_a_pointwise_operation_takes_three_files() -> None:
-    paths = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])
-    done = subprocess.run([sys.executable, str(TESTS / "added_operation.py")], text=True,
+    paths = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS / "material")])
+    program = TESTS / "material" / "added_operation.py"
+    done = subprocess.run([sys.executable, str(program)], text=True,
                           capture_output=True, check=False,
                           env={**os.environ, "PYTHONPATH": paths})
     assert (done.returncode, done.stdout) == (0, "3 files\n"), done.stderr

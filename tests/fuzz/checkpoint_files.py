@@ -38,7 +38,7 @@ from smalti.checkpoint.container import open_tensors
 from smalti.checkpoint.embeddings import Embedding
 from smalti.errors import CheckpointError
 
-sys.path[:0] = [str(Path(__file__).parents[1])]
+sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("", "material")]
 from fuzz.command_line import report, started  # noqa: E402
 from fuzz.hostile_folders import INDEX, changed_folder, folders  # noqa: E402
 from fuzz.hostile_pickles import bombs, executing, text  # noqa: E402

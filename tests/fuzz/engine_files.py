@@ -42,7 +42,7 @@ from smalti.runtime.engine_file import EngineFile
 from smalti.runtime.interface import Program
 from smalti.runtime.report import engine_report
 
-sys.path[:0] = [str(Path(__file__).parents[1])]
+sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("", "material")]
 from fuzz.command_line import report, started  # noqa: E402
 
 CASE_SECONDS_MAX = 30

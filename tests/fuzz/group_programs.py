@@ -21,7 +21,7 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import HealthCheck, given, note, seed, settings
 
-sys.path[:0] = [str(Path(__file__).parents[1])]
+sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("", "material")]
 from attention_kernels import attention  # noqa: E402
 from contraction_graphs import CONV_CASES, fitting, linear  # noqa: E402
 from graph_strategies import graphs  # noqa: E402

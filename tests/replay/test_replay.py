@@ -303,7 +303,7 @@ def test_two_processes_write_the_same_bytes_whatever_their_hashes(tmp_path: Path
     running = []
     for seed in ("1", "2"):
         environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(
-            str(ROOT / name) for name in trees.NEEDED)}
+            str(ROOT / name) for name in trees.PATHS)}
         command = [sys.executable, str(ROOT / trees.FOLDER / trees.WRITER), str(tmp_path / seed)]
         command += [word for name in graphs for word in ("--only", name)]
         running.append(subprocess.Popen(command, env=environment))

@@ -24,6 +24,8 @@ FOLDER = Path("tests/replay")
 WRITER, INTERNALS = "write.py", "internals.py"
 NEEDED = ("src", "tests")
 """What of a tree is unpacked."""
+PATHS = (*NEEDED, "tests/material")
+"""Where a tree's writer looks for modules."""
 UNTRACKED = shutil.ignore_patterns("__pycache__")
 LAST_LINES = 12
 """Of what a writer that failed has said."""
@@ -55,7 +57,7 @@ class Tree:
         command += ["--detail"] * detail
         kept = {name: value for name, value in os.environ.items()
                 if not name.startswith(("SMALTI_", "PYTHON"))}
-        paths = os.pathsep.join(str(self.root / name) for name in NEEDED)
+        paths = os.pathsep.join(str(self.root / name) for name in PATHS)
         environment = kept | {"PYTHONPATH": paths, "PYTHONHASHSEED": "0",
                               "PYTHONDONTWRITEBYTECODE": "1",
                               "SMALTI_CACHE": str(folder.parent / "no cache")}

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "material"))
 
 from replay.corpus import STEADY, Entry, entries
 from replay.internals import FORMAT, STAGES, Lines, built, compiled, emitted, explored

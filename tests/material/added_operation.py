@@ -1,6 +1,6 @@
 """Adds the operation of docs/compiler.md, as it is told there, and computes it on every target.
 
-    python tests/added_operation.py
+    python tests/material/added_operation.py
 
 It is a program of its own, because targets read the tables of functions once, as they are imported.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 from smalti.graph import Graph, evaluate
 
-DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "compiler.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "compiler.md"
 HEADING = "### A pointwise operation, step by step"
 
 
