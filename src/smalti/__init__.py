@@ -11,6 +11,7 @@
     program = smalti.load("model.smalti")
 
     smalti.devices()                                  # what programs can run on
+    smalti.check_device("vulkan:0")                   # every form of kernel, against numpy
 
 Names are loaded when they are first used, so that `import smalti` costs next to nothing; it loads
 no other module, not even `__future__`, so that Ctrl-C right after the start of a command finds no
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     )
     from smalti.graph import Graph
     from smalti.runtime import Device, Program, load
+    from smalti.runtime.check import CheckReport, check_device, check_target
     from smalti.runtime.devices import devices
 
 _HOMES = {
@@ -66,15 +68,17 @@ _HOMES = {
     ),
     "smalti.graph": ("Graph",),
     "smalti.runtime": ("Device", "Program", "devices", "load"),
+    "smalti.runtime.check": ("CheckReport", "check_device", "check_target"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "CheckpointError", "Control", "Device", "DeviceError", "EngineError", "Graph",
+    "CheckReport", "CheckpointError", "Control", "Device", "DeviceError", "EngineError", "Graph",
     "Guide", "IllegalSchedule", "InputError", "NumericsError", "OutputError", "Pipeline",
     "Preview", "Program", "Projected", "Result", "SkipLayers", "SmaltiError", "Step",
     "UnknownDeviceError", "UnknownFamilyError", "UnsupportedError", "Upscaler",
-    "VerificationError", "__version__", "compile", "devices", "load",
+    "VerificationError", "__version__", "check_device", "check_target", "compile", "devices",
+    "load",
 ]
 
 

@@ -53,7 +53,7 @@ def test_what_one_kernel_writes_lies_where_the_next_reads() -> None:
 def test_every_kernel_of_a_run_has_an_expected_time(target: str | None) -> None:
     program = compile_graph(small(), threads=1, target=target)
     image = program.module
-    expected = predicted(image, modelled(image.level), 1)
+    expected = predicted(image, modelled(image.target), 1)
     assert set(expected) == {launch.region for launch in image.launches[image.changing:]}
     assert all(1e-8 < one.seconds < 1e-2 for one in expected.values())
     text = program.explain(all=True).splitlines()

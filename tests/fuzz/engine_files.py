@@ -4,8 +4,8 @@
 
 Every case is a sound file with changes drawn from its seed. `bytes` changes bytes anywhere and
 `spliced` takes a section, or machine code, from another file: each of these must be refused.
-`image`, `about` and `graph` change a section and make all hashes right again, as an attacker can:
-numbers of an image are then checked and nothing of it is run; of the others the file is compiled
+`module`, `about` and `graph` change a section and make all hashes right again, as an attacker can:
+numbers of a module are then checked and nothing of it is run; of the others the file is compiled
 from its graph, bound and run. Cases run in a child process that may take little memory and time;
 the parent prints the seed of a case that crashes, hangs or raises anything else.
 """
@@ -110,7 +110,7 @@ def changed(seed: int) -> tuple[str, bytes]:
     """The kind of a case, and its file, which is none of the samples."""
     draw = random.Random(seed)
     data = draw.choice(samples())
-    kind = draw.choice(["bytes", "spliced", "image", "about", "graph", "graph"])
+    kind = draw.choice(["bytes", "spliced", "module", "about", "graph", "graph"])
     if kind == "bytes":
         while (found := changed_bytes(data, draw)) == data:
             pass
@@ -121,18 +121,18 @@ def changed(seed: int) -> tuple[str, bytes]:
             pass
         return kind, found
     name = draw.choice([name for name in sections if name.startswith(kind)])
-    change = {"image": changed_image, "about": changed_json, "graph": changed_text}[kind]
+    change = {"module": changed_module, "about": changed_json, "graph": changed_text}[kind]
     sections[name] = change(sections[name], draw)
     return kind, written(sections)
 
 
 def spliced(sections: dict[str, bytes], draw: random.Random) -> dict[str, bytes]:
-    """A section of another file in the place of one, or other machine code in an image."""
+    """A section of another file in the place of one, or other machine code in a module."""
     name = draw.choice([name for name in sections if name != "weights"])
-    others = [(image, found[image]) for found in map(sections_of, samples())
-              for image in found if image.split()[0] == name.split()[0]]
+    others = [(section, found[section]) for found in map(sections_of, samples())
+              for section in found if section.split()[0] == name.split()[0]]
     taken, other = draw.choice(others)
-    if not name.startswith("image") or draw.random() < 0.5:
+    if not name.startswith("module") or draw.random() < 0.5:
         return {**sections, name: other}
     parts, given = parts_of(sections[name]), parts_of(other)
     place, source = draw.randrange(len(parts[2])), draw.randrange(len(given[2]))
@@ -142,11 +142,11 @@ def spliced(sections: dict[str, bytes], draw: random.Random) -> dict[str, bytes]
     return {**sections, name: b"".join(parts)}
 
 
-def parts_of(image: bytes) -> list[bytes]:
-    """Header, text, code and constants of an image."""
-    _, _, text, code, _ = HEADER.unpack_from(image)
-    ends = [0, HEADER.size, HEADER.size + text, HEADER.size + text + code, len(image)]
-    return [image[start:end] for start, end in zip(ends, ends[1:])]
+def parts_of(module: bytes) -> list[bytes]:
+    """Header, text, code and constants of a module."""
+    _, _, text, code, _ = HEADER.unpack_from(module)
+    ends = [0, HEADER.size, HEADER.size + text, HEADER.size + text + code, len(module)]
+    return [module[start:end] for start, end in zip(ends, ends[1:])]
 
 
 def changed_bytes(data: bytes, draw: random.Random) -> bytes:
@@ -199,8 +199,8 @@ def changed_json(data: bytes, draw: random.Random) -> bytes:
     return json.dumps(document).encode()
 
 
-def changed_image(data: bytes, draw: random.Random) -> bytes:
-    """An image with another text, and the hash of that."""
+def changed_module(data: bytes, draw: random.Random) -> bytes:
+    """A module with another text, and the hash of that."""
     header, text, code, constants = parts_of(data)
     text = changed_json(text, draw)
     lengths = [len(text), len(code), len(constants)]
@@ -272,7 +272,7 @@ def attempt(kind: str, path: Path) -> str:
         file = EngineFile(path)
         for level in file.targets:
             file.module(level)
-        if kind == "image":
+        if kind == "module":
             return "opened"
         if kind in REFUSED:
             for name in file.parameters if file.has_weights else ():
@@ -308,9 +308,9 @@ def honest_bytes() -> int:
         path = Path(folder) / "honest.smalti"
         for data in samples():
             path.write_bytes(data)
-            attempt("image", path)
+            attempt("module", path)
             tracemalloc.start()
-            attempt("image", path)
+            attempt("module", path)
             most = max(most, tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
     return most
@@ -321,7 +321,7 @@ def case(seed: int, folder: Path) -> tuple[str, str]:
     kind, data = changed(seed)
     path = folder / "case.smalti"
     path.write_bytes(data)
-    limited = kind in ("image", *REFUSED)
+    limited = kind in ("module", *REFUSED)
     limit = 2 * honest_bytes() + SLACK_BYTES
     if limited:
         tracemalloc.start()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from launches import launched
 
 from smalti.codegen.gpu import run
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.functions import FUNCTIONS
 from smalti.graph import OPERATIONS
+from smalti.runtime.gpu.check import launched
 from smalti.runtime.gpu.interface import Gpu
 
 LARGEST, SMALLEST, DENORMAL = 3.4028235e38, 1.1754944e-38, 1e-45

@@ -19,11 +19,17 @@ MATRICES = {"vulkan": "none", "wgpu": "out of reach of WGSL"}
 
 @click.command()
 @click.argument("name", required=False)
-def devices(name: str | None) -> None:
+@click.option("--check", is_flag=True,
+              help="Run every form of kernel on each device, or on the one that is named, and "
+                   "compare it with numpy.")
+def devices(name: str | None, check: bool) -> None:
     """List the devices that programs can run on.
 
     With the NAME of a GPU or CPU that need not be here, show what the timing model knows of it.
     """
+    if check:
+        check_all([name] if name is not None else [each.id for each in smalti.devices()])
+        return
     with ending_at_once():
         from smalti import machine
         from smalti.runtime.cpu.model import calibration, modelled
@@ -46,6 +52,22 @@ def devices(name: str | None) -> None:
                    f"    {'matrix unit':<12}{', '.join(device.matrices) or MATRICES[target]}")
     for text in absences():
         click.echo(text)
+
+
+def check_all(names: list[str]) -> None:
+    """Check devices one after the other, and print what came of it.
+
+    Raises VerificationError, naming devices, where a kernel computes something else than it means.
+    """
+    wrong = []
+    for name in names:
+        for report in smalti.check_device(name):
+            click.echo(report)
+            wrong += [] if report.ok else [report.title]
+    if wrong:
+        raise smalti.VerificationError(f"kernels compute something else than they mean: "
+                                       f"{'; '.join(wrong)}; tell Smalti's developers, with the "
+                                       f"version of the driver")
 
 
 def record(device: Device) -> str:

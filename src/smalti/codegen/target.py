@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+
 from smalti.codegen.shader import Shader
 from smalti.kernel.form import Kernel
 
@@ -139,13 +141,16 @@ class Target:
     strips: bool = False
     """Whether a launch may be of some tiles, so that results can be written over an operand strip
     by strip."""
+    interpret: Callable[[LoweredKernel, Kernel, dict[str, np.ndarray]], Mapping[str, np.ndarray]] \
+        | None = None
+    """Runs a kernel in numpy, on what its buffers hold, flat; None where only a device can."""
+    usual: Limits = None
+    """Limits that devices have which are neither the least nor the best."""
     needs: frozenset[str] = frozenset()
     """Features that a CPU must have."""
     driver: str = "cpu"
     """What devices of this target are reached through, as their ids begin: "cpu", "vulkan", "wgpu".
     """
-    threads: bool = False
-    """Whether schedules are chosen for a number of threads."""
 
     def __repr__(self) -> str:
         return f"<Target {self.name}>"

@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from smalti.codegen.target import Limits, Target
+from smalti.compiler.check import Execute
 from smalti.runtime.device import Device
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.interface import Program
+
+
+@dataclass(frozen=True)
+class Runnable:
+    """A target on a device: what the device means for schedules, and a way to run one kernel."""
+
+    target: Target
+    limits: Limits
+    execute: Execute
 
 
 @dataclass(frozen=True)
@@ -18,8 +29,9 @@ class Driver:
     many multiplications and additions of a product it makes a second, by the model.
     `compiled(id, graph, ...)` makes a program, with the keywords of `compile_graph`.
     `precisions` are those that its programs may have, `wide_range(id, precision)` the one for what
-    overflows in f16. `computes_in_main_memory` says whether programs take that of this process.
-    `opened(id)` is the GPU itself, which drivers of GPUs have.
+    overflows in f16. `runs(id)` lists the targets that a device runs. `computes_in_main_memory`
+    says whether programs take memory of this process. `opened(id)` is the GPU itself, which drivers
+    of GPUs have.
     """
 
     found: Callable[[], tuple[Device | str, ...]]
@@ -27,5 +39,6 @@ class Driver:
     compiled: Callable[..., Program]
     precisions: tuple[str, ...]
     wide_range: Callable[[str, str], str]
+    runs: Callable[[str], list[Runnable]]
     computes_in_main_memory: bool = False
     opened: Callable[[str], Gpu] | None = None

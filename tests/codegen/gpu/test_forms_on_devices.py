@@ -1,21 +1,17 @@
-"""Maps, reductions, statistics and windows on drivers, against the interpreter of kernels.
-
-Schedules are those first chosen for the device.
-"""
+"""Reductions, statistics and functions on drivers, under schedules besides the first ones, which
+`tests/runtime/test_check.py` runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
-from group_kernels import check_kernel, narrowed, regions, relative_error
-from launches import launched
+from group_kernels import check_kernel, regions, relative_error
 from webgpu_devices import webgpu  # noqa: F401
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.functions import FUNCTIONS
 from smalti.graph import OPERATIONS, Graph, Value
+from smalti.runtime.gpu.check import launched
 from smalti.runtime.gpu.interface import Gpu
 from smalti.schedule.group import GroupMoments, GroupReduction
 
@@ -25,49 +21,6 @@ DEVICES = pytest.mark.parametrize("device", ["vulkan", "webgpu"])
 def normalized(g: Graph, kind: str, shape: tuple[int, ...], channels: int, **more: int) -> Value:
     names = "s" if kind == "rms_normalization" else "sb"
     return g.apply(kind, g.input("x", shape), *(g.parameter(n, (channels,)) for n in names), **more)
-
-
-def windowed(g: Graph, channels: int, behind: bool) -> Value:
-    x = g.input("x", (2, channels, 9, 11))
-    y = g.apply("conv", x, g.parameter("w", (channels, 1, 3, 3)), g.parameter("b", (channels,)),
-                pads=(1, 1, 1, 1), group=channels)
-    return g.apply("silu", y + g.input("r", y.shape)) if behind else y
-
-
-GRAPHS: dict[str, Callable[[Graph], Value]] = {
-    "pointwise": lambda g: g.apply("gelu", g.input("x", (3, 70)) * g.parameter("s", (70,))),
-    "wide": lambda g: g.apply("silu", g.input("x", (700, 256))) + g.parameter("b", (256,)),
-    "transpose": lambda g: g.input("x", (5, 7, 12)).transpose(2, 0, 1) * 2.0,
-    "across": lambda g: g.input("x", (2, 40, 36)).transpose(0, 2, 1) + g.input("y", (36, 40)),
-    "resize": lambda g: g.apply("resize", g.input("x", (1, 8, 3, 4)), scales=(1, 1, 2, 2)) + 1.0,
-    "gather": lambda g: g.apply("gather", g.parameter("t", (9, 20)), g.input("i", (5,), "i32")),
-    "concat": lambda g: g.apply("concat", g.input("x", (3, 9)), g.input("y", (3, 4)), axis=1) * 2.0,
-    "rows": lambda g: g.apply("reduce_sum", g.input("x", (70, 203)), axes=(1,), keepdims=0),
-    "columns": lambda g: g.apply("reduce_max", g.input("x", (203, 72)), axes=(0,), keepdims=0),
-    "all": lambda g: g.apply("reduce_mean", g.input("x", (64, 64, 33)), axes=(0, 1, 2),
-                             keepdims=0),
-    "group": lambda g: normalized(g, "group_normalization", (2, 64, 5, 7), 64, num_groups=8),
-    "large group": lambda g: normalized(g, "group_normalization", (1, 64, 48, 48), 64,
-                                        num_groups=4),
-    "layer": lambda g: normalized(g, "layer_normalization", (77, 320), 320),
-    "rms": lambda g: normalized(g, "rms_normalization", (77, 48), 48),
-    "depthwise": lambda g: windowed(g, 12, True), "odd depthwise": lambda g: windowed(g, 5, False),
-    "pool": lambda g: g.apply("max_pool", g.input("x", (2, 19, 13, 17)), kernel_shape=(3, 3),
-                              pads=(1, 1, 1, 1), strides=(2, 2), dilations=(1, 1), ceil_mode=1),
-}
-
-
-@DEVICES
-@pytest.mark.parametrize("name, dtype", [
-    *((name, "f32") for name in GRAPHS),
-    *((name, "f16") for name in ("pointwise", "columns", "group", "layer", "depthwise")),
-    ("wide", "bf16"), ("odd depthwise", "bf16")])
-def test_kernels(name: str, dtype: str, device: str, request: pytest.FixtureRequest) -> None:
-    gpu: Gpu = request.getfixturevalue(device)
-    g = Graph(name)
-    g.output("y", GRAPHS[name](g))
-    for region in regions(g):
-        check_kernel(narrowed(region.kernel, dtype), limits=gpu.limits, gpu=gpu)
 
 
 @DEVICES

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gpu_devices import absent
 from hypothesis import given, settings
-from launches import compare, launched
+from launches import compare
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.form import I32, U32, Expr, GroupProgram, Number, op, select
@@ -20,6 +20,7 @@ from smalti.codegen.gpu.interpreter import run
 from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.codegen.gpu.text import show
 from smalti.codegen.gpu.types import FLOATS, Type
+from smalti.runtime.gpu.check import launched
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.vulkan import Adapter, VulkanGpu
 

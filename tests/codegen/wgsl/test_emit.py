@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from group_program_strategies import programs as drawn_programs
 from hypothesis import assume, given, settings
-from launches import compare, launched
+from launches import compare
 from webgpu_devices import plain_webgpu, webgpu  # noqa: F401
 
 from smalti.codegen.gpu.builder import Builder
@@ -31,6 +31,7 @@ from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.codegen.gpu.types import Matrix, Type
 from smalti.codegen.wgsl import emit
 from smalti.errors import IllegalSchedule, VerificationError
+from smalti.runtime.gpu.check import launched
 from smalti.runtime.webgpu import WebGpu
 from smalti.schedule.group import GroupLimits
 

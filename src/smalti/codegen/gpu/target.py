@@ -11,14 +11,16 @@ import numpy as np
 from smalti import settings
 from smalti.codegen.gpu.form import Binding, GroupProgram
 from smalti.codegen.gpu.functions import FUNCTIONS
+from smalti.codegen.gpu.interpreter import run
 from smalti.codegen.gpu.lower import lower
-from smalti.codegen.gpu.lowered import RAW, STORED_AS
+from smalti.codegen.gpu.lowered import RAW, STORED_AS, GroupSteps
 from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.codegen.gpu.scalars import scalarised
 from smalti.codegen.shader import BufferUse, Shader
-from smalti.codegen.target import ARENA, EncodedFunctions, Reference, Refusal, Target
+from smalti.codegen.target import ARENA, WORKSPACE, EncodedFunctions, Reference, Refusal, Target
 from smalti.errors import IllegalSchedule
 from smalti.graph.operation import DTYPES, HALVES
+from smalti.kernel.form import Kernel
 from smalti.schedule.candidates_group import (
     arithmetic,
     candidates,
@@ -27,6 +29,9 @@ from smalti.schedule.candidates_group import (
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupLimits
 
+USUAL = GroupLimits(shared_bytes=32 << 10, invocations=256, subgroup_min=8, subgroup_max=32,
+                    storage16=True, f16=True, bindings=16)
+"""What nearly every GPU of the last ten years has, without its matrix unit."""
 Emit = Callable[[GroupProgram, GroupLimits], bytes]
 """A program as code for a device of these limits."""
 
@@ -55,7 +60,39 @@ def group_target(name: str, driver: str, emit: Emit, text: Callable[[bytes], str
                         "{error}; choose smaller sizes or device='cpu'"),
         automatic="f16", halves=lambda limits: limits.storage16, lacks=lacks or {},
         stored=STORED_AS, stored_parameters=RAW,
-        whole_parameters=True, placed=placed, driver=driver)
+        whole_parameters=True, placed=placed, interpret=interpreted, usual=USUAL, driver=driver)
+
+
+def interpreted(low: GroupSteps, kernel: Kernel, memory: dict[str, np.ndarray]
+                ) -> dict[str, np.ndarray]:
+    """What the buffers of a kernel hold when numpy has run its steps, one after the other."""
+    return ran(low, kernel, memory,
+               lambda step, bound: run(step, bound, subgroup=USUAL.subgroup_max))
+
+
+def ran(low: GroupSteps, kernel: Kernel, memory: dict[str, np.ndarray],
+        launched: Callable[[GroupProgram, dict[str, np.ndarray]], Mapping[str, np.ndarray]]
+        ) -> dict[str, np.ndarray]:
+    """The same where `launched` runs a program on what its bindings hold, and gives that back."""
+    memory = dict(memory)
+    if low.packed:
+        weight, given = kernel.buffer(low.packed.buffer), memory[low.packed.buffer]
+        logical = np.lib.stride_tricks.as_strided(
+            given, weight.shape, [given.itemsize * stride for stride in weight.strides])
+        memory[weight.name] = low.packed.pack(np.ascontiguousarray(logical)).reshape(-1)
+    workspace = np.full(low.workspace_bytes, 0xFF, np.uint8)
+    for step in low.steps:
+        bound = {}
+        for binding in step.bindings:
+            kind = STORED_DTYPES[binding.dtype]
+            bound[binding.name] = memory[binding.name] if binding.name != WORKSPACE else (
+                workspace[:binding.elements * kind.itemsize].view(kind))
+        for name, values in launched(step, bound).items():
+            if name == WORKSPACE:
+                workspace[:values.nbytes] = values.view(np.uint8)
+            else:
+                memory[name] = values
+    return memory
 
 
 def shader_of(program: GroupProgram) -> Shader:

@@ -9,7 +9,7 @@ from smalti.codegen.x86.block import joined
 from smalti.codegen.x86.encoder import disassembly
 from smalti.codegen.x86.functions import FUNCTIONS
 from smalti.codegen.x86.instructions import LEVELS, FeatureLevel
-from smalti.codegen.x86.lower import lower
+from smalti.codegen.x86.lower import limits, lower
 from smalti.codegen.x86.lowered import KernelStep
 from smalti.codegen.x86.packing import lower_packing
 from smalti.graph.operation import HALVES
@@ -24,13 +24,13 @@ def target_of(level: FeatureLevel) -> Target:
     return Target(
         level.name, frozenset(FUNCTIONS), ("f32", "bf16"), (*HALVES, *FORMATS),
         first=choose, space=space, arithmetic=arithmetic,
-        lower=lambda kernel, schedule, limits: lower(kernel, schedule, level),
+        lower=lambda kernel, schedule, _: lower(kernel, schedule, level),
         encode=encoded, cost=None, listing=listed,
         refusal=Refusal((OverflowError,), "too large for the addresses of one kernel:",
                         "choose smaller sizes"),
         placed=lambda step, references: _Code(step),
         pack=lambda packed, strides, dtype: lower_packing(packed, strides, level, dtype),
-        winograd=True, strips=True, needs=level.needs, threads=True)
+        winograd=True, strips=True, usual=limits(level), needs=level.needs)
 
 
 class _Code:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from smalti.runtime.cpu.adapter import cpu
+from smalti.compiler.targets import TARGETS
+from smalti.runtime.cpu.adapter import available_levels, cpu, limits_at
+from smalti.runtime.cpu.check import executor
 from smalti.runtime.cpu.compilation import compile_here
 from smalti.runtime.cpu.model import modelled
 from smalti.runtime.device import Device
-from smalti.runtime.driver import Driver
+from smalti.runtime.driver import Driver, Runnable
 
 
 def rate(device: Device) -> float:
@@ -19,5 +21,11 @@ def wide_range(device: str, precision: str) -> str:
     return precision
 
 
-DRIVER = Driver(lambda: (cpu(),), rate, compile_here, ("auto", "f32", "bf16"), wide_range,
+def runs(device: str) -> list[Runnable]:
+    """The feature levels that this CPU has."""
+    return [Runnable(TARGETS[name], limits_at(name, 1), executor(TARGETS[name]))
+            for name in available_levels()]
+
+
+DRIVER = Driver(lambda: (cpu(),), rate, compile_here, ("auto", "f32", "bf16"), wide_range, runs,
                 computes_in_main_memory=True)

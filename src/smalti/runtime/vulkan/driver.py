@@ -7,7 +7,8 @@ from functools import lru_cache
 from smalti.errors import DeviceError
 from smalti.graph import Graph
 from smalti.runtime.device import Device
-from smalti.runtime.driver import Driver
+from smalti.runtime.driver import Driver, Runnable
+from smalti.runtime.gpu.check import executor
 from smalti.runtime.gpu.compilation import PRECISIONS, compile_for
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.gpu.model import rate
@@ -38,5 +39,12 @@ def compiled(device: str, graph: Graph, **options) -> Program:
     return compile_for(opened(device), graph, **options)
 
 
+def runs(device: str) -> list[Runnable]:
+    """What the GPU of this id runs."""
+    gpu = opened(device)
+    return [Runnable(gpu.target, gpu.limits, executor(gpu))]
+
+
 DRIVER = Driver(found, rate, compiled, PRECISIONS,
-                lambda device, precision: wide_range(opened(device), precision), opened=opened)
+                lambda device, precision: wide_range(opened(device), precision), runs,
+                opened=opened)

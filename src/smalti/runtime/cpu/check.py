@@ -1,0 +1,57 @@
+"""A kernel by itself on this CPU, in memory of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from smalti.codegen.target import LoweredKernel, Target
+from smalti.codegen.x86.block import joined
+from smalti.compiler.check import Arrays
+from smalti.kernel.form import Kernel
+from smalti.runtime.cpu.executable import Executable
+from smalti.runtime.cpu.memory import anonymous
+from smalti.runtime.cpu.packing import ALIGNMENT
+from smalti.runtime.cpu.recording import Row, Table
+
+PAGE_BYTES = 4096
+"""What scratch memory begins at a multiple of."""
+
+
+def executor(target: Target) -> Callable[[LoweredKernel, Kernel, Arrays], Arrays]:
+    """What runs kernels of a feature level that this CPU has."""
+
+    def execute(low: LoweredKernel, kernel: Kernel, memory: Arrays) -> Arrays:
+        held = {name: _placed(array) for name, array in memory.items()}
+        bound = dict(held)
+        if low.packed is not None:
+            buffer = kernel.buffer(low.packed.buffer)
+            bound[buffer.name] = _placed(np.zeros(low.packed.bytes, np.uint8))
+            step = target.pack(low.packed, buffer.strides, buffer.dtype)
+            _run([step], [held[buffer.name], bound[buffer.name]], 0)
+        operands = [bound[name] for name in low.buffers]
+        workspace = [anonymous(low.workspace_bytes)] if low.workspace_bytes else []
+        _run(low.steps, [*operands, *workspace], low.scratch_bytes)
+        return {name: held[name][:array.nbytes].view(array.dtype)
+                for name, array in memory.items()}
+
+    return execute
+
+
+def _placed(array: np.ndarray) -> np.ndarray:
+    """The bytes of an array, and room behind them, as kernels may read a vector beyond the end."""
+    memory = anonymous(array.nbytes + ALIGNMENT)
+    memory[:array.nbytes] = array.view(np.uint8)
+    return memory
+
+
+def _run(steps, buffers: list[np.ndarray], scratch_bytes: int) -> None:
+    """Call every tile of every step, in order, in this thread."""
+    block, places = joined([step.code for step in steps])
+    code, scratch = Executable(block), anonymous(scratch_bytes + PAGE_BYTES)
+    address = scratch.ctypes.data + -scratch.ctypes.data % PAGE_BYTES
+    pointers = tuple(buffer.ctypes.data for buffer in buffers)
+    rows = [[Row(code.address + place, pointers, step.tiles)]
+            for place, step in zip(places, steps, strict=True)]
+    Table(rows, 1, address, scratch_bytes, code).run(0, len(rows), brief=True)
