@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -149,3 +150,14 @@ def flux(folder: Path) -> AdapterFile:
                "double_blocks.0.img_attn.qkv.lora_B.weight": np.ones((24, 2), np.float32)},
               folder / "flux.safetensors")
     return AdapterFile.open(folder / "flux.safetensors")
+
+
+def test_trying_schedules_is_paid_by_each_picture(parts: Submodels) -> None:
+    watched = replace(parts, supervise=True)
+    pictures = [watched.using(parts.weights, user=user) for user in "ab"]
+    for picture in (pictures[0], *pictures):
+        picture.run("text", *RUNS["text"][:1], **TOKENS)
+    first, second = (picture.accounts["text"] for picture in pictures)
+    assert first is not second and 0 < second.spent and 0 < first.spent
+    (resident,) = parts.residents.all(parts.key("text"))
+    assert resident.users == {"a", "b"} and resident.supervisor.account is second

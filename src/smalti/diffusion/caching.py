@@ -19,7 +19,8 @@ from smalti.diffusion.samplers.walk import Denoise
 
 Floats = np.ndarray
 START, END = 0.15, 0.95
-"""Shares of the steps between which evaluations may be left out."""
+"""Shares of the steps between which evaluations may be left out: the first ones lay out the
+picture, the last ones finish it, and both change it most; EasyCache keeps some at both ends."""
 
 
 @dataclass

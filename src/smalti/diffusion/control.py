@@ -31,6 +31,7 @@ Floats = np.ndarray
 TIMES = 1000
 """Training steps: at timestep 999 nothing of a picture is done, at 0 all of it."""
 STRENGTH_MAX = 100.0
+"""Far beyond what any net is used with, which is 2; a larger one is a slip."""
 HELD = ("hint", "types", "mode", "context", "vector", "pooled", "guidance")
 """Inputs that stay the same for all steps of a picture."""
 

@@ -19,6 +19,7 @@ Floats = np.ndarray
 SIDES = (192, 160, 128, 112, 96, 80, 64, 48, 32)
 """Sides of a tile, in latent pixels; the last one is taken where memory is short for all."""
 OVERLAP_SHARE = 0.25
+"""Of a tile's side, as in the tiled decoder of diffusers."""
 
 
 def decoded(submodels: Submodels, latent: Floats, directions: str = "",

@@ -1,4 +1,4 @@
-"""A second pass at a larger size: what the first one made is enlarged, and some of it made anew.
+"""The hires pass: the picture of the first pass is enlarged, and denoised again in part.
 
 Models show things twice in pictures much larger than those that they were trained with; so the
 picture is laid out small (A1111 calls this hires. fix).
@@ -19,6 +19,7 @@ from smalti.errors import InputError
 
 Floats = np.ndarray
 STRENGTH = 0.7
+"""Where none is given, as in A1111: latents that are enlarged are blurred, and need that much."""
 LATENT = "Latent"
 
 

@@ -1,7 +1,7 @@
-"""How a picture is changed, as a request says it.
+"""Img2img: a picture is made from another one, not from noise alone.
 
-Meng et al. 2021, "SDEdit", arXiv:2108.01073: noise is put on the picture, and taken off again with
-a prompt. With a mask only a part of it is made anew, and the rest stays as it is.
+Meng et al. 2021, "SDEdit", arXiv:2108.01073: noise is added to the picture, and removed again with
+a prompt. With a mask only a part of it is repainted (inpainting).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Img2Img:
-    """How a picture is changed, as the text of the result tells it.
+    """The options of img2img, with the usual values filled in.
 
     `strength` is how much of it, above 0 to 1; `mask_blur` the pixels over which a mask fades, None
     without a mask; `padding` the pixels around the mask that are computed, too, where no more of

@@ -21,8 +21,9 @@ from smalti.models.config import ModelConfig
 Floats = np.ndarray
 Box = tuple[int, int, int, int]
 STRENGTH, STRENGTH_OF_ALL = 0.75, 1.0
-"""Where none is given, as in A1111: of img2img, and where all is made anew."""
+"""Strength where none is given: A1111's for img2img, and 1 where all is repainted."""
 MASK_BLUR, PADDING = 4, 32
+"""Pixels where none are given, as in A1111."""
 IMAGE_GUIDANCE = 1.5
 """Of InstructPix2Pix, as in the paper."""
 FADE = 2
@@ -31,7 +32,8 @@ FADE = 2
 
 @dataclass(frozen=True)
 class InitImage:
-    """The picture that is changed, RGB; the `mask`, L, of its size, is white where it is made anew.
+    """The initial picture of img2img, RGB; the `mask`, L, of its size, is white where it is
+    repainted.
 
     Only `box` of it (left, top, right, bottom) is computed, in `width` x `height` pixels.
     """
@@ -48,7 +50,7 @@ class InitImage:
         return as_pixels(resized(self.picture.crop(self.box), self.width, self.height))
 
     def masked(self) -> Floats:
-        """f32[height, width] in [0, 1] of what is computed: 1 where it is made anew."""
+        """f32[height, width] in [0, 1] of what is computed: 1 where it is repainted."""
         if self.mask is None:
             return np.ones((self.height, self.width), np.float32)
         part = self.mask.crop(self.box)
@@ -69,7 +71,7 @@ class InitImage:
 
 def init_image(config: ModelConfig, options: PictureOptions, kind: str = "text"
                ) -> InitImage | None:
-    """What is changed, of the picture that is given; None without one.
+    """The initial picture that options give, prepared for a model; None without one.
 
     Without `width` and `height` it is computed in its own size, as near as the model's multiples
     allow, or in the model's own where it is `only_masked`. `kind` is the `purpose` of the model.

@@ -45,7 +45,7 @@ class PictureJob:
 
     `models` are the parts of a pipeline's model, and `refiner` those of the one that takes the last
     steps over; what the job knows of them, `weights` with adapters and `words`, is its own.
-    `changed` is the picture that is changed, None without one. Weights of parts that nobody uses
+    `changed` is the initial picture of img2img, None without one. Weights of parts that nobody uses
     when it ends are kept in `kept_bytes`.
     """
 
@@ -75,7 +75,6 @@ class PictureJob:
 
     def steps(self) -> Iterator[Step]:
         """The denoising steps, of which the last has the result."""
-        self.models.begin()
         try:
             begun = FROM_NOISE if self.changed is None else self._start(self.changed)
             for step in self._passes(begun):
@@ -185,7 +184,6 @@ class PictureJob:
             before = time.perf_counter()
             if index == taken_over and self.refiner is not None:
                 stage.end()
-                self.refiner.begin()
                 stage = DenoiserStage.of(self.refiner, asked, total, self.timings)
                 stage.begin(guidance, index, latent, sigmas, self.timings)
                 cached.go_on(stage.network)
@@ -206,7 +204,7 @@ class PictureJob:
         return asked.height // factor, asked.width // factor
 
     def _start(self, changed: InitImage) -> Start:
-        """What the walk of a picture that is changed starts from."""
+        """What denoising starts from in img2img."""
         height, width = self._latent(self.asked)
         side, factor = fitting_side(self.models, height, width, PART), self.config.vae.downscale
         with self.timings.of("prepare"):

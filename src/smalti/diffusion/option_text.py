@@ -36,7 +36,7 @@ IDLE = ("model hash", "vae hash", "lora hashes", "ti hashes", "hashes", "version
 STRENGTH = "Denoising strength"
 ADAPTER = re.compile(r"(.+?):([-+\d.e]+)(?::([-+\d.e]+))?")
 CONTROLS_MAX = 10
-"""Of a text of A1111."""
+"""ControlNets of a text: the most that A1111's extension may be set to."""
 
 
 def written(asked: Request, number: int = 0) -> Parameters:

@@ -43,11 +43,13 @@ from smalti.models.tileable import DIRECTIONS
 SIDE_MAX = 4096
 """Pixels of a side: larger ones are made by upscalers, and latents of 4096 take gigabytes."""
 BATCH_MAX = 64
+"""Pictures of a batch are made one after another: more of them is a loop that nobody watches."""
 GUIDANCE_MAX = 100.0
 """Far beyond what any model stands (SD 1.5 burns above 30); a larger number is a slip."""
 PIXELS_MAX = 1024
 """Of what fades and is padded around a mask: about the side of a picture."""
 HIRES_MAX = 8.0
+"""From 512 pixels to `SIDE_MAX`."""
 BLOCKS_MAX = 1000
 """More than any model has; which layers it has is checked with the model."""
 GROUPS = ("prompt", "picture", "steps", "guidance", "text", "image", "variation", "larger")

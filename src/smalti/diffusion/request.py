@@ -23,7 +23,9 @@ from smalti.models.config import ModelConfig
 COPIES = 10
 """Activations of a denoiser that are there at a time, as a guess."""
 MEMORY_MIN, MEMORY_MAX = 256 << 20, 1 << 50
+"""Python with numpy takes 100 MB before any weight; above is a slip of the unit."""
 REFINER_SWITCH = 0.8
+"""The share that Stability AI gives for SDXL."""
 RANDOM_SEED = -1
 RANDOM_SEED_BITS = 32  # what people can still type
 
@@ -33,8 +35,8 @@ class Request(PictureOptions):
     """Options that are complete for a model, and what they become for those who use them.
 
     `model` and `refiner` are the names of models, `loras` names and weights of adapters. `change`
-    is how a picture is changed, None without one; `variation` how the first noise differs from that
-    of the seed; `second` a second pass at a larger size.
+    are the options of img2img, None where the picture is made from noise alone; `variation` is how
+    the first noise differs from that of the seed, `second` the hires pass.
     """
 
     steps: int
@@ -84,7 +86,7 @@ def request(config: ModelConfig, options: PictureOptions, *, model: str = "model
             loras: tuple[str, ...] = ()) -> Request:
     """A complete `Request`; None becomes the model's own default, seed -1 a random seed.
 
-    `change` and `size` are those of a picture that is changed. Raises InputError that says what was
+    `change` and `size` are those of img2img. Raises InputError that says what was
     given, what was expected and what to do.
 
     >>> from smalti.models.config import SD15

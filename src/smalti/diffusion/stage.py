@@ -30,7 +30,7 @@ class DenoiserStage:
     def of(cls, submodels: Submodels, asked: Request, steps: int, timings: Stopwatch,
            controls: Controls | None = None, begun: Start = FROM_NOISE) -> DenoiserStage:
         """The model with the prompts of a picture of so many steps, which its text encoders read
-        now, and what it reads besides of a picture that is changed."""
+        now, and what it reads besides of an initial picture."""
         config = submodels.checkpoint.config
         prompts = begun.steered(conditioned(submodels, asked, steps, timings))
         network = PictureNetwork(submodels, asked.batch_size, controls, asked.tiling)

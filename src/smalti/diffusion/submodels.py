@@ -23,7 +23,7 @@ from smalti.graph import Graph
 from smalti.graph.quantised import FORMATS, of_eight_bits
 from smalti.runtime import Program, compile_graph
 from smalti.runtime.choice import of_wide_range
-from smalti.runtime.supervisor import Supervisor
+from smalti.runtime.supervisor import Account, Supervisor
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Submodels:
     beside those of other models and networks, in the memory that all may take; they are those of
     `device`, for an `objective` (see `tune.objective`). `user` is the picture that is made, None
     for single runs; `said` is what was done because memory was short, and `texts` what text
-    encoders have given for it.
+    encoders have given for it; `accounts` say of each part what trying schedules has cost it.
     """
 
     checkpoint: Checkpoint
@@ -54,6 +54,7 @@ class Submodels:
     user: Hashable = None
     said: list[str] = field(default_factory=list)
     texts: dict[Hashable, dict[str, np.ndarray]] = field(default_factory=dict)
+    accounts: dict[str, Account] = field(default_factory=dict)
 
     @cached_property
     def weights(self) -> Adapted:
@@ -68,7 +69,8 @@ class Submodels:
     def using(self, weights: Adapted, words: Sequence[Embedding] = (),
               user: Hashable = None) -> Submodels:
         """The same parts with other weights and words, for a picture of which nothing is known."""
-        return replace(self, given=weights, words=words, user=user, said=[], texts={})
+        return replace(self, given=weights, words=words, user=user, said=[], texts={},
+                       accounts={})
 
     @cached_property
     def parts(self) -> dict[str, ModelPart]:
@@ -92,14 +94,8 @@ class Submodels:
                 return resident.program.run_checked(inputs)
             if resident.supervisor is None:
                 resident.supervisor = Supervisor(resident.program)
-            return resident.supervisor.run_checked(inputs)
-
-    def begin(self) -> None:
-        """A new picture begins."""
-        for part in self.parts:
-            for resident in self.residents.all(self.key(part)):
-                if resident.supervisor is not None:
-                    resident.supervisor.begin()
+            account = self.accounts.setdefault(part, Account())
+            return resident.supervisor.run_checked(inputs, account)
 
     def key(self, part: str) -> Hashable:
         """What `residents` know a part as."""

@@ -28,7 +28,9 @@ TILE, OVERLAP = 192, 32
 """Pixels of the picture that are computed at once along a side, and that two neighbours share."""
 TILE_MIN, TILE_MAX = 2 * OVERLAP, 4096
 PIXELS_MAX = 1 << 28
+"""Of the result, which takes 3.2 GB as f32 then; PIL warns of more than 179 million."""
 FACTOR_MAX = 16.0
+"""A network of 4 twice over: beyond it nothing but resizing adds pixels."""
 
 
 @dataclass

@@ -24,6 +24,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -53,14 +54,26 @@ HOPELESS = 1.1
 _log = logging.getLogger(__name__)
 
 
+@dataclass
+class Account:
+    """Seconds that the runs of one picture have `spent`, and how many of them trials have lost."""
+
+    spent: float = 0.0
+    regret: float = 0.0
+
+
 class Supervisor:
-    """Runs `program`, and tries schedules of its kernels while there is time for it."""
+    """Runs `program`, and tries schedules of its kernels while there is time for it.
+
+    What was found is the program's, for all pictures; the time that may be lost is that of the
+    picture of a run, in its `account`.
+    """
 
     def __init__(self, program: Program, clock: Callable[[], float] = time.perf_counter) -> None:
         self.program, self._clock, self._trials = program, clock, program.trials()
         self._turn = threading.Lock()
         self._making = MAKING_SECONDS
-        self.spent = self.regret = 0.0
+        self.account = Account()
         self._forget()
 
     def _forget(self) -> None:
@@ -74,7 +87,17 @@ class Supervisor:
 
     def begin(self) -> None:
         """A new picture: what its runs take and lose counts from here."""
-        self.spent = self.regret = 0.0
+        self.account = Account()
+
+    @property
+    def spent(self) -> float:
+        """Seconds that runs of the picture have taken."""
+        return self.account.spent
+
+    @property
+    def regret(self) -> float:
+        """Seconds of them that trials have lost."""
+        return self.account.regret
 
     @property
     def tried(self) -> int:
@@ -86,13 +109,18 @@ class Supervisor:
         """Regions that run under another schedule than at first."""
         return len(self._chosen)
 
-    def run_checked(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs of the program, as its own `run_checked` gives them, and its errors."""
+    def run_checked(self, inputs: Mapping[str, np.ndarray],
+                    account: Account | None = None) -> dict[str, np.ndarray]:
+        """The outputs of the program, as its own `run_checked` gives them, and its errors.
+
+        `account` is that of the picture; without one the last goes on.
+        """
         program = self.program
         if self._trials is None or program.streamed \
                 or not self._turn.acquire(blocking=False):
             return program.run_checked(inputs)
         try:
+            self.account = account or self.account
             return program.checked(inputs, self._run(inputs))
         finally:
             self._turn.release()
@@ -122,8 +150,8 @@ class Supervisor:
         lost += self._judge_in_place(trying, seconds)
         self._recent.append(seconds)
         self._usual = np.median(np.array(self._recent), axis=0)
-        self.regret += lost + self._clock() - judging
-        self.spent += self._clock() - started
+        self.account.regret += lost + self._clock() - judging
+        self.account.spent += self._clock() - started
         return outputs
 
     def _of(self, entry: Entry) -> float:
