@@ -13,10 +13,10 @@ from smalti.diffusion.noise import (
     FlowLevels,
     NoiseLevels,
     find_schedule,
-    flux_shift,
 )
 from smalti.errors import InputError
 from smalti.families import families
+from smalti.families.flow_shift import flux_shift
 
 LEVELS = NoiseLevels.scaled_linear()
 KNOWN = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smalti.diffusion.noise import ALIGNED_SD1, FlowLevels, NoiseLevels, flux_shift
+from smalti.diffusion.noise import ALIGNED_SD1, FlowLevels, NoiseLevels
 from smalti.families import family_of
 from smalti.models.config import ModelConfig
 
@@ -21,7 +21,7 @@ def noise_levels(config: ModelConfig, width: int, height: int) -> NoiseLevels:
         shift = config.flow_shift
         if shift is None:
             scale = PUBLISHED_DOWNSCALE / config.vae.downscale
-            shift = flux_shift(round(scale * width), round(scale * height))
+            shift = family_of(config).shift_by_size(round(scale * width), round(scale * height))
         return FlowLevels.shifted(shift, config.train_steps)
     if config.prediction in ("edm", "edm_v"):
         return NoiseLevels.log_spaced(config.sigma_min, config.sigma_max, config.train_steps)

@@ -164,19 +164,6 @@ class FlowLevels(NoiseLevels):
         return 1.0 - sigma
 
 
-def flux_shift(width: int, height: int) -> float:
-    """The shift of Flux dev for a picture of this size in pixels: e^mu, with mu linear in the
-    number of tokens L = width / 16 * height / 16 from 0.5 at 256 to 1.15 at 4096.
-
-    Black Forest Labs' reference, `get_schedule`.
-
-    >>> round(math.log(flux_shift(1024, 1024)), 4), round(math.log(flux_shift(512, 512)), 4)
-    (1.15, 0.63)
-    """
-    tokens = (width // 16) * (height // 16)
-    return math.exp(0.5 + (tokens - 256) / (4096 - 256) * (1.15 - 0.5))
-
-
 def normal(levels: NoiseLevels, steps: int) -> Floats:
     """Equal steps in training time, from the last training step to the first."""
     return levels.sigma(np.linspace(len(levels.sigmas) - 1, 0, steps))
