@@ -52,7 +52,7 @@ def implicit_gemm(device: Device, dtype: str, constants: Constants, sizes: Sizes
     return found._replace(flops=flops(s), bytes=np.minimum(found.bytes, traffic(dtype, s)))
 
 
-def _filtered(device: Device, dtype: str, constants: Constants, sizes: Sizes, out: int,
+def _winograd(device: Device, dtype: str, constants: Constants, sizes: Sizes, out: int,
               points: int) -> tuple[Timing, np.ndarray]:
     """Products at each of `points` of tiles of `out` × `out` results; bytes of the transformed."""
     s = sizes
@@ -67,13 +67,13 @@ def _filtered(device: Device, dtype: str, constants: Constants, sizes: Sizes, ou
 
 def winograd(device: Device, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
     """F(2×2, 3×3), everything in one kernel."""
-    found, _ = _filtered(device, dtype, constants, sizes, 2, 16)
+    found, _ = _winograd(device, dtype, constants, sizes, 2, 16)
     return found._replace(bytes=traffic(dtype, sizes))
 
 
 def winograd_nonfused(device: Device, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
     """F(4×4, 3×3) in four kernels."""
-    found, transformed = _filtered(device, dtype, constants, sizes, 4, 36)
+    found, transformed = _winograd(device, dtype, constants, sizes, 4, 36)
     moved = (traffic(dtype, sizes) + transformed) * constants["transform"]
     return found.later(moved / (device.bandwidth * constants["memory"]) + 3 * device.launch, moved)
 
@@ -81,7 +81,7 @@ def winograd_nonfused(device: Device, dtype: str, constants: Constants, sizes: S
 def fft(device: Device, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
     """Complex products at half the frequencies of a tile."""
     out = FFT_TILE - 2
-    found, transformed = _filtered(device, dtype, constants, sizes, out, 2 * FFT_TILE**2)
+    found, transformed = _winograd(device, dtype, constants, sizes, out, 2 * FFT_TILE**2)
     moved = (traffic(dtype, sizes) + transformed) * constants["transform"]
     return found.later(moved / (device.bandwidth * constants["memory"]) + 3 * device.launch, moved)
 

@@ -85,7 +85,7 @@ WINOGRAD_MAX = 4
 """The largest m of an F(m) that there are transforms for."""
 WINOGRAD_BLOCKS_MIN = 4
 """Blocks of 4 x 4 pixels from which on Winograd's algorithm pays: a guess."""
-STREAMED_PIXELS_MAX = 1024
+BY_TILE_PIXELS_MAX = 1024
 """Pixels of an image up to which tiles transform plain weights. Measured: a step of the UNet of
 Stable Diffusion 1.5 at 512 x 512 with images up to 32 x 32 so, 3.47 s to 3.03 s."""
 
@@ -108,7 +108,7 @@ def _contraction(kernel: Kernel, limits: Limits, precision: str,
     direct = _staged(kernel, limits, precision)
     if winograd and worth_winograd(kernel, limits):
         e = contraction_extents(kernel)
-        return winograd_schedule(kernel, direct, limits, winograd, e.y * e.x <= STREAMED_PIXELS_MAX,
+        return winograd_schedule(kernel, direct, limits, winograd, e.y * e.x <= BY_TILE_PIXELS_MAX,
                         growth_max)
     return _direct(kernel, direct, limits)
 
@@ -158,8 +158,8 @@ def algorithms(kernel: Kernel, limits: Limits, precision: str,
     found = [_direct(kernel, staged, limits)]
     for size in (2, 4):
         if size <= winograd:
-            for streamed, growth in ((False, None), (False, 0), (True, None)):
-                found.append(winograd_schedule(kernel, staged, limits, size, streamed, growth))
+            for by_tile, growth in ((False, None), (False, 0), (True, None)):
+                found.append(winograd_schedule(kernel, staged, limits, size, by_tile, growth))
     return list(dict.fromkeys(found))
 
 

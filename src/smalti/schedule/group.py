@@ -429,7 +429,7 @@ class GroupContraction:
     def region(self) -> int:
         """Columns of sums of each part that a subgroup writes at a time."""
         columns = self.shape[1]
-        return columns * math.gcd(self.block_n // columns, max(1, PIECE // columns))
+        return columns * math.gcd(self.block_n // columns, max(1, WRITTEN_COLUMNS // columns))
 
     def shared_bytes(self, parts: int = 1) -> int:
         """Bytes of shared memory, where a result is made of `parts` sums."""
@@ -480,7 +480,7 @@ class GroupContraction:
                                   f"{sizes[0]} to {sizes[1]} invocations")
 
 
-MATRIX_PAD, PIECE = 4, 32
+MATRIX_PAD, WRITTEN_COLUMNS = 4, 32
 """f32 between rows of sums that matrices are written to, and columns of each part at a time."""
 
 GroupSchedule = (GroupMap | GroupTransposition | GroupReduction | GroupMoments | GroupDepthwise

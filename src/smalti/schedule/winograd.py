@@ -5,8 +5,9 @@ Rules, each with its reason:
   transformed inputs then stay in the second-level cache;
 * a tile goes through all panels, so that its inputs are transformed once; where that leaves the
   threads without work, the inputs are transformed in a step of their own;
-* streamed, two panels are computed at a time, so that the transformed inputs, which are far more
-  than a cache of a thread holds, are read half as often; not where threads would wait for that.
+* where each tile transforms its weights, two panels are computed at a time, so that the transformed
+  inputs, which are far more than a cache of a thread holds, are read half as often; not where
+  threads would wait for that.
 """
 
 from __future__ import annotations
@@ -74,15 +75,15 @@ def points(size: int, folded: bool) -> int:
 
 
 def winograd_schedule(kernel: Kernel, direct: ContractionSchedule, limits: Limits, size: int,
-             streamed: bool, growth_max: int | None = None) -> ContractionSchedule:
+                      by_tile: bool, growth_max: int | None = None) -> ContractionSchedule:
     """The schedule by F(`size`) of a kernel that it fits; an enlargement in front is folded in.
 
-    Weights are transformed by each run where that at binding would add more than `growth_max`
-    bytes to the plain ones, and where these are quantised.
+    Weights are transformed in each tile if `by_tile`; else by each run where that at binding would
+    add more than `growth_max` bytes to the plain ones, and where these are quantised.
     """
     e = contraction_extents(kernel)
     folded = halved(kernel.stages[0]) is not None
-    tile_b, block_y, block_x = block_tile(e, limits, size, folded, streamed)
+    tile_b, block_y, block_x = block_tile(e, limits, size, folded, by_tile)
     tiles = e.b // tile_b * -(-e.y // (size * block_y)) * -(-e.x // (size * block_x))
     shared = tiles < TILES_PER_THREAD * limits.threads and tiles % limits.threads != 0
     vectors = min(direct.vectors, 2)
@@ -90,14 +91,14 @@ def winograd_schedule(kernel: Kernel, direct: ContractionSchedule, limits: Limit
     wanted = -(-TILES_PER_THREAD * limits.threads // tiles) if shared else 1
     turns, pairs = (-(-panels * tiles // (n * limits.threads)) for n in (1, 2))
     far = 4 * points(size, folded) * tile_b * block_y * block_x * e.c > V_FAR * limits.l2_bytes
-    group = 2 if streamed and far and panels % 2 == 0 and 2 * pairs <= PAIR_TURNS * turns else 1
+    group = 2 if by_tile and far and panels % 2 == 0 and 2 * pairs <= PAIR_TURNS * turns else 1
     block = max(n for n in range(group, panels + 1, group) if panels % n == 0 and (
         n * wanted <= panels or n == group))
     step = size // 2 if folded else size
     patch = (block_y * step + 2) * (block_x * step + 2) * 4
     u = points(size, folded) * vectors * limits.lanes * 4
-    most = e.c if streamed and shared else int(PATCH_SHARE * limits.l2_bytes) // patch
-    if streamed:
+    most = e.c if by_tile and shared else int(PATCH_SHARE * limits.l2_bytes) // patch
+    if by_tile:
         most = min(most, int(U_SHARE * limits.l2_bytes) // u)
     most = max(limits.lanes, most)
     form = FORMATS.get(direct.weights)
@@ -105,7 +106,7 @@ def winograd_schedule(kernel: Kernel, direct: ContractionSchedule, limits: Limit
             if e.c % n == 0 and (form is None or n % form.group == 0)]
     growth = weights_growth(e, direct.weights, size, folded)
     too_large = form is not None or growth_max is not None and growth > growth_max
-    transformed = TILE if streamed else RUN if too_large else BINDING
+    transformed = TILE if by_tile else RUN if too_large else BINDING
     weights = "f32" if transformed == BINDING else direct.weights
     whole = -(-e.c // 8) * 8 if weights == "bf16" else -(-e.c // 4) * 4
     chunk = whole if e.c <= most or not fits else fits[-1]
@@ -150,15 +151,15 @@ def growth_of(kernel: Kernel, schedule: ContractionSchedule, precision: str) -> 
 
 
 def block_tile(e: Extents, limits: Limits, size: int, folded: bool,
-               streamed: bool) -> tuple[int, int, int]:
+               by_tile: bool) -> tuple[int, int, int]:
     """Images, rows and columns of blocks in a tile."""
     most = BLOCKS
-    if not streamed and points(size, folded) * most // 2 * e.c * 4 <= V_SHARE * limits.l2_bytes:
+    if not by_tile and points(size, folded) * most // 2 * e.c * 4 <= V_SHARE * limits.l2_bytes:
         most //= 2
     rows, columns = -(-e.y // size), -(-e.x // size)
     block_x = even(columns, BLOCKS_X)
     block_y = even(rows, max(1, most // block_x))
-    most *= 2 if streamed else 1
+    most *= 2 if by_tile else 1
     tile_b = max(n for n in range(1, e.b + 1) if e.b % n == 0 and (
         n == 1 or n * block_x * block_y <= most))
     return tile_b, block_y, block_x

@@ -155,7 +155,7 @@ class _AttentionLowering:
 
     @property
     def masked(self) -> bool:
-        """True if scores change between their product and the top of them."""
+        """True if scores change between their product and the maximum of them."""
         return self.mask is not None or bool(self.kernel.option("causal"))
 
     def _behind(self, register: Register, amount: int) -> Register:
@@ -177,7 +177,8 @@ class _AttentionLowering:
             asm.advance(query, self.queries)
 
     def _blocks(self, first: Register, k: Register, v: Register) -> None:
-        """All blocks of keys; causal, those that no query of the tile lies behind are left out."""
+        """Emit the loop over all blocks of keys; if causal, those that no query of the tile lies
+        behind are left out."""
         asm, keys = self.asm, self.schedule.keys
         whole, part = divmod(self.k.shape[1], keys)
         key, end = asm.immediate(0), asm.label()
@@ -199,7 +200,7 @@ class _AttentionLowering:
         asm.place(end)
 
     def _block(self, keys: int, key: Register, k: Register, v: Register) -> None:
-        """`keys` keys and values; `k`, `v` and `key` are moved behind them."""
+        """Emit the work on `keys` keys and values; `k`, `v` and `key` are moved behind them."""
         asm = self.asm
         self._stage_keys(keys, k)
         self._stage_values(keys, v)
@@ -234,7 +235,7 @@ class _AttentionLowering:
         return self.asm.result("permute_halves", order, both)
 
     def _stage_keys(self, keys: int, source: Register) -> None:
-        """Rows of d channels, in bf16 two to a lane."""
+        """Stage keys: rows of d channels, in bf16 two to a lane."""
         asm, lanes, depth = self.asm, self.level.lanes, self.k.shape[3]
         target = asm.copy(self.keys)
         with asm.loop(keys):
@@ -248,7 +249,7 @@ class _AttentionLowering:
             asm.advance(target, self.key_bytes)
 
     def _stage_values(self, keys: int, source: Register) -> None:
-        """Rows of e channels, in bf16 of two keys each."""
+        """Stage values: rows of e channels, in bf16 of two keys each."""
         asm, lanes = self.asm, self.level.lanes
         target = asm.copy(self.values)
         step = 2 if self.pairs else 1
@@ -276,7 +277,7 @@ class _AttentionLowering:
     # ------------------------------------------------------------------ the parts of a group
 
     def _start(self, group: Register, query: Register, source: Register) -> None:
-        """Queries packed [d][query] and scaled; the state of a group that has seen no key."""
+        """Pack the queries of a group as [d][query], scaled, and set its state before any key."""
         asm, lanes = self.asm, self.level.lanes
         self._copy(query, self.q, source, self.turned, into_scratch=True)
         scale = asm.load_constant(self.kernel.option("scale") / math.log(2))
@@ -319,7 +320,8 @@ class _AttentionLowering:
             asm.advance(target, self.row_bytes)
 
     def _each_block(self, channels: int, block) -> None:
-        """`block` of as many channels as there are lanes, then of those that are left."""
+        """Emit `block` for as many channels as there are lanes at a time, then for those that are
+        left."""
         full, part = divmod(channels, self.level.lanes)
         if full:
             with self.asm.loop(full):
@@ -329,7 +331,7 @@ class _AttentionLowering:
 
     def _copy(self, query: Register, buffer: Buffer, memory: Register, turned: Register,
               into_scratch: bool) -> None:
-        """The rows of a group's queries from `memory` to scratch, or back."""
+        """Copy the rows of a group's queries from `memory` to scratch, or back."""
         asm, lanes, channels = self.asm, self.level.lanes, buffer.shape[3]
         outside = asm.offset(memory, query, row_bytes(buffer))
         inside = asm.copy(turned)
@@ -351,7 +353,7 @@ class _AttentionLowering:
         return self.asm.result("spread", Address(self.scores))
 
     def _score(self, keys: int, group: Register) -> None:
-        """Scores of the staged keys, and the top of them unless some are masked later."""
+        """Compute the scores of the staged keys, and their maximum unless some are masked later."""
         asm, s = self.asm, self.schedule
         unroll = math.gcd(4, self.depth)
         source, target = asm.copy(self.keys), asm.copy(self.scores)
@@ -373,7 +375,8 @@ class _AttentionLowering:
                 asm.advance(target, size * self.row_bytes)
 
     def _hide(self, keys: int, key: Register, group: Register, masks: Register | None) -> None:
-        """Scores with the mask, those of keys behind the query the lowest; then the top of all."""
+        """Add the mask to the scores, make those of keys behind the query the lowest, and compute
+        the maximum of all."""
         asm, lanes, causal = self.asm, self.level.lanes, bool(self.kernel.option("causal"))
         row = asm.copy(self.scores)
         tops = [asm.load(at) for at in self._vectors(group, TOP * self.row_bytes)]
@@ -414,7 +417,8 @@ class _AttentionLowering:
         return asm.result("mul", value, asm.constant(1 / math.log(2)))
 
     def _rescale(self, group: Register) -> None:
-        """Where a top has grown too far past its reference, the tops become the references."""
+        """Make the maxima the references of scores, where one has grown too far past its
+        reference."""
         asm = self.asm
         references, totals, slacks = (self._vectors(group, row * self.row_bytes)
                                       for row in (REFERENCE, TOTAL, LEEWAY))
@@ -438,7 +442,8 @@ class _AttentionLowering:
         asm.place(keep)
 
     def _weigh(self, keys: int, group: Register) -> None:
-        """Scores to weights, in bf16 those of two keys in the place of the first of each pair."""
+        """Make weights of scores, in bf16 those of two keys in the place of the first of each
+        pair."""
         asm, step = self.asm, 2 if self.pairs else 1
         totals = self._vectors(group, TOTAL * self.row_bytes)
         references = [asm.load(at) for at in self._vectors(group, REFERENCE * self.row_bytes)]

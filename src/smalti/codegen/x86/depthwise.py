@@ -132,7 +132,7 @@ class _DepthwiseLowering:
 
     def _tile(self, b: Register, y: Register, vector: Register, vectors: int | Register,
               lanes: int | None) -> None:
-        """Rows from `y` on, of `vectors` vectors of channels."""
+        """Emit the rows of a tile from `y` on, of `vectors` vectors of channels."""
         asm, kernel, zero = self.asm, self.kernel, self.asm.immediate(0)
         channel = asm.offset(zero, vector, self.level.lanes)
         row = asm.offset(zero, y, self.stride_y)
@@ -163,7 +163,7 @@ class _DepthwiseLowering:
 
     def _run(self, run: Run, here: RegisterResults, row: Register, weights: Register | None,
              vectors: int | Register, lanes: int | None) -> None:
-        """The sums and results of one run of pixels, vector by vector of channels."""
+        """Emit the sums and results of one run of pixels, vector by vector of channels."""
         asm = self.asm
         at, position = weights and asm.copy(weights), asm.immediate(0)
         with asm.loop(vectors):

@@ -321,7 +321,7 @@ class DirectLowering:
 
     def _multiply_part(self, tile: Tile, tile_x: int, layout: ScratchLayout, patch: Register,
                        sums: Register, weights: Register) -> None:
-        """The panels of one part."""
+        """Emit the products of the panels of one part."""
         asm, e, s = self.asm, self.e, self.schedule
         panel, panel_sums = asm.copy(weights), asm.copy(sums)
         lines = self._lines_ahead(tile_x)
@@ -354,7 +354,7 @@ class DirectLowering:
 
     def _row(self, tile_x: int, layout: ScratchLayout, row: Register, row_sums: Register,
              panel: Register, ahead: Register | None, lines: int) -> None:
-        """The micro-kernels along one row of pixels."""
+        """Emit the micro-kernels along one row of pixels."""
         asm, e, s = self.asm, self.e, self.schedule
         loops, panel_bytes = self.window(layout, s.chunk), self.packed.channel_bytes
         at, at_sums = asm.copy(row), asm.copy(row_sums)
@@ -385,7 +385,7 @@ class DirectLowering:
 
     def _by_panels(self, tile: Tile,
                    emit: Callable[[Register, int | Register, int], None]) -> None:
-        """`emit(first, count, channels of each)` for the panels of a tile; the last of all may
+        """Call `emit(first, count, channels of each)` for the panels of a tile; the last of all may
         have fewer channels than the others."""
         asm, part = self.asm, self.e.o % self.width
         if not part:
@@ -412,7 +412,7 @@ class DirectLowering:
 
     def _write(self, tile: Tile, tile_x: int, layout: ScratchLayout, sums: Register,
                panel: Register, panels: int | Register, channels: int) -> None:
-        """Results of `panels` panels from `panel` on, `channels` of each."""
+        """Write the results of `panels` panels from `panel` on, `channels` of each."""
         asm, s = self.asm, self.schedule
         origins = {"b": tile.b, "y": tile.y, "x": tile.x,
                    "o": asm.offset(asm.immediate(0), panel, self.width)}

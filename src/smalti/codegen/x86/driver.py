@@ -140,7 +140,7 @@ def driver(system: str) -> Code:
     asm.enter()
     _prepare(asm)
     launch, tile, done = asm.label(), asm.label(), asm.label()
-    meet, following, leave = asm.label(), asm.label(), asm.label()
+    barrier, following, leave = asm.label(), asm.label(), asm.label()
     asm.op("mov", asm["RAX"], asm.slot("left"))
     asm.op("compare_immediate", asm["RAX"], 0)
     asm.jump("equal", leave)
@@ -162,10 +162,10 @@ def driver(system: str) -> Code:
     asm.place(done)
     asm.op("mov", asm["RAX"], _launch(asm, "flags"))
     asm.op("test_immediate", asm["RAX"], NO_BARRIER)
-    asm.jump("equal", meet)
+    asm.jump("equal", barrier)
     _stamp_of_first(asm)
     asm.jump("always", following)
-    asm.place(meet)
+    asm.place(barrier)
     _barrier(asm, leave)
 
     asm.place(following)
@@ -221,7 +221,7 @@ def _prepare(asm: _DriverAssembler) -> None:
 
 
 def _stamp_of_first(asm: _DriverAssembler) -> None:
-    """Thread 0 notes the time."""
+    """Let thread 0 note the time."""
     other = asm.label()
     asm.op("mov", asm["RAX"], asm.slot("thread"))
     asm.op("compare_immediate", asm["RAX"], 0)
@@ -247,7 +247,8 @@ def _stamp(asm: _DriverAssembler) -> None:
 
 
 def _barrier(asm: _DriverAssembler, leave: Label) -> None:
-    """All threads wait for each other; those that find `stopped` set jump to `leave`."""
+    """Emit a barrier: all threads wait for each other; those that find `stopped` set jump to
+    `leave`."""
     rax, rbx, rcx, seen = asm["RAX"], asm["RBX"], asm["RCX"], asm["R12"]
     shared, wait, spin, sleep = (asm.label() for _ in range(4))
     awake, opened = asm.label(), asm.label()
@@ -306,7 +307,7 @@ def _barrier(asm: _DriverAssembler, leave: Label) -> None:
 
 
 def _copy_cancel(asm: _DriverAssembler) -> None:
-    """stopped = cancel."""
+    """Emit stopped = cancel."""
     asm.op("mov", asm["RAX"], _context(asm, "cancel"))
     asm.op("mov_store", _context(asm, "stopped"), asm["RAX"])
 

@@ -25,7 +25,7 @@ from smalti.schedule.merge import access, in_place, store
 
 
 class InPlaceLowering(DirectLowering):
-    """A direct contraction that reads its input where it is."""
+    """Makes the code of a direct contraction that reads its input where it is."""
 
     def check(self) -> None:
         """Raise IllegalSchedule where the input has to be staged."""
@@ -60,7 +60,7 @@ class InPlaceLowering(DirectLowering):
 
     def _panels(self, tile: Tile, tile_x: int, source: AccessStream, panel: Register,
                 panels: int | Register, channels: int) -> None:
-        """The results of `panels` panels from `panel` on, `channels` of each."""
+        """Emit the results of `panels` panels from `panel` on, `channels` of each."""
         asm, kernel, result = self.asm, self.kernel, self.result
         origins = {"b": tile.b, "y": tile.y, "x": tile.x,
                    "o": asm.offset(asm.immediate(0), panel, self.width)}
@@ -78,7 +78,7 @@ class InPlaceLowering(DirectLowering):
             asm.advance(weights, self.packed.panel_bytes)
 
     def _line(self, here: RegisterResults, tile_x: int, weights: Register, channels: int) -> None:
-        """The micro-kernels along one row of pixels."""
+        """Emit the micro-kernels along one row of pixels."""
         asm, e, s, lanes = self.asm, self.e, self.schedule, self.level.lanes
         vectors, layout = -(-channels // lanes), self.layout(tile_x)
         loops, step, unroll = self.reduction(layout)

@@ -195,7 +195,7 @@ class Nest:
 
     def _vectors(self, axis: LoopAxis, short: LoopAxis | None, loads: dict[Load, AccessStream],
                  sink: Sink) -> None:
-        """All vectors along `axis`, or along it and the `short` one inside of it."""
+        """Emit all vectors along `axis`, or along it and the `short` one inside of it."""
         asm, lanes = self.asm, self.asm.level.lanes
         inner = short or LoopAxis("", 1)
         full, tail = divmod(axis.extent * inner.extent, lanes)
@@ -309,7 +309,8 @@ class _Point:
             scatter(asm, self.sink.stream.dtype, at, self.out_step, value, lanes or width)
 
     def _copied(self, value: Expr | None) -> AccessStream | None:
-        """What is copied as it is: bf16 side by side, to bf16 side by side."""
+        """The stream that is copied as it is, of bf16 side by side to bf16 side by side; else
+        None."""
         if not isinstance(value, Load) or value in self.spread or value in self.turned:
             return None
         both = {self.loads[value].dtype, self.sink.stream.dtype}

@@ -23,7 +23,7 @@ COLUMNS_MAX = 16
 
 
 class PlanarLowering(InPlaceLowering):
-    """A direct contraction whose patch is a plane for each channel."""
+    """Makes the code of a direct contraction whose patch is a plane for each channel."""
 
     def check(self) -> None:
         """Raise IllegalSchedule where the patch cannot be staged so."""
@@ -79,7 +79,7 @@ class PlanarLowering(InPlaceLowering):
 
     def _rows(self, tile: Tile, layout: ScratchLayout, rows: int | Register,
               columns: tuple[int, int], inside: bool) -> None:
-        """Columns from the first to the last of all rows and planes; zeros where not `inside`."""
+        """Copy columns from the first to the last of all rows and planes; zeros if not `inside`."""
         asm, e, (first, end) = self.asm, self.e, columns
         if end <= first:
             return

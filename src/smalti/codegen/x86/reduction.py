@@ -98,7 +98,7 @@ class _ReductionLowering:
                                "" if self.axes.across else lane, streams(self.total.value))
 
     def _one(self, results: RegisterResults, lanes: int | None) -> None:
-        """One vector of results of which `lanes` count, or one result."""
+        """Emit one vector of results of which `lanes` count, or one result."""
         asm, axes = self.asm, self.axes
         reduced = axes.reduced or (("", 1),)
         ways = max(1, min(self.schedule.ways, self._steps(reduced[-1][1])))
@@ -114,7 +114,7 @@ class _ReductionLowering:
         results.write([[total]], lanes=None if axes.across else lanes)
 
     def _steps(self, extent: int) -> int:
-        """Turns along the innermost reduced axis, points or whole vectors."""
+        """Steps along the innermost reduced axis: points, or whole vectors."""
         return extent // self.level.lanes if self.axes.across else extent
 
     def _innermost(self, here: RegisterResults, name: str, extent: int, totals: list[Register],

@@ -18,6 +18,9 @@ from smalti.errors import VerificationError
 
 Use = tuple[Sequence[Register], Sequence[Register]]
 """Registers that a line reads, and those it writes."""
+LOOP_TURNS, LOOPS_MAX = 8.0, 6
+"""How often a loop is taken to repeat its body, and how many loops around each other count: guesses
+that keep out of memory what innermost loops use."""
 CARRIERS = {"g": 3, "v": 4, "k": 0}
 """Registers of each kind that are set aside, where any is spilled, to carry spilled ones into and
 out of an instruction: as many as one instruction has operands."""
@@ -25,7 +28,8 @@ out of an instruction: as many as one instruction has operands."""
 
 def allocate(lines: Sequence[CodeLine], loops: Sequence[tuple[Label, Label]], level: FeatureLevel,
              fixed: Mapping[Register, str]) -> tuple[list[CodeLine], int]:
-    """The lines with every virtual register replaced by a physical one, and the bytes of frame."""
+    """The lines with every virtual register replaced by a physical one, and the bytes of the stack
+    frame that holds spilled ones."""
     used = [uses(line) for line in lines]
     spans, weights = lifetimes(lines, used, loops, fixed)
     counts = {"g": len(GENERAL_REGISTERS), "v": level.vectors, "k": 8}
@@ -76,7 +80,8 @@ def uses(line: CodeLine) -> Use:
 
 def lifetimes(lines: Sequence[CodeLine], used: Sequence[Use], loops: Sequence[tuple[Label, Label]],
               fixed: Mapping[Register, str]) -> tuple[dict, dict]:
-    """First and last line of each register, and how often it is used, loops counted ten times."""
+    """First and last line of each register, and how often it is used, each loop around a use
+    counted `LOOP_TURNS` times."""
     at = {line.target: i for i, line in enumerate(lines) if line.name == "label"}
     regions = sorted(((at[s], at[e]) for s, e in loops), key=lambda r: r[1] - r[0])
     depth = [0] * (len(lines) + 1)
@@ -89,7 +94,7 @@ def lifetimes(lines: Sequence[CodeLine], used: Sequence[Use], loops: Sequence[tu
     level = 0
     for i, (reads, writes) in enumerate(used):
         level += depth[i]
-        weight = 8.0 ** min(level, 6)
+        weight = LOOP_TURNS ** min(level, LOOPS_MAX)
         for register in (*reads, *writes):
             first.setdefault(register, i)
             last[register] = i
@@ -104,7 +109,8 @@ def lifetimes(lines: Sequence[CodeLine], used: Sequence[Use], loops: Sequence[tu
 def scan(spans: Mapping[Register, tuple[int, int]], weights: Mapping[Register, float],
          registers: Sequence[int],
          taken: Mapping[Register, int]) -> tuple[dict[Register, int], list[Register]]:
-    """Places for the registers in order of their start; what found none is listed as spilled."""
+    """A physical register for each virtual one, in order of their first lines, and a list of those
+    that are spilled because none was free."""
     free = [r for r in reversed(registers) if r not in taken.values()]
     active: list[Register] = []
     placed: dict[Register, int] = {}

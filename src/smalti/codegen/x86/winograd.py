@@ -11,18 +11,19 @@ For each tile of blocks:
 In V, blocks lie side by side, one vector of channels of each (c counts vectors), so that the
 micro-kernel reads along memory whatever the number of channels.
 
-Everything but the weights lies in the thread's scratch memory. With `shared`, V of all tiles is
-made by a step of its own and lies in memory of all threads: the tiles of the second step are then
-as many as there are groups of panels, and nothing is transformed twice. Weights are transformed
-when they are packed; with `streamed` they are plain ones, and the products are made chunk by chunk:
+Everything but the weights lies in the thread's scratch memory. If the inputs are `shared`, V of all
+tiles is made by a step of its own and lies in memory of all threads: the tiles of the second step
+are then as many as there are groups of panels, and nothing is transformed twice. Weights are
+transformed at binding, when they are packed. If each tile transforms them, they are plain ones, and
+the products are made chunk by chunk:
 
         for each chunk: G g G^T of its weights                            U [panel][point][c][o]
             (quantised ones become f32 in front of it, a group of channels at a time)
             for each point, each panel: M += V[chunk][point] U
 
-Streaming reads a quarter of the memory and needs no more of it than the direct algorithm. It costs
-the transform, which is small beside the products where a tile has many blocks. With `transient`, U
-of all panels is made by a step of its own, once a run, and is gone when the kernel has ended.
+That reads a quarter of the memory and needs no more of it than the direct algorithm. It costs the
+transform, which is small beside the products where a tile has many blocks. If they are transformed
+once a run, U of all panels is made by a step of its own, and is gone when the kernel has ended.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class WinogradScratch:
 
 
 class WinogradLowering(DirectLowering):
-    """A contraction by F(2) or F(4), alone or behind an enlargement."""
+    """Makes the code of a contraction by F(2) or F(4), alone or behind an enlargement."""
 
     def check(self) -> None:
         """Raise IllegalSchedule where the window or the tile does not fit."""
@@ -259,7 +260,8 @@ class WinogradLowering(DirectLowering):
         return index
 
     def _weights_step(self) -> KernelStep:
-        """U of all panels, for as long as the kernel runs: a tile is one chunk of a panel."""
+        """The step that makes U of all panels, for as long as the kernel runs: a tile is one chunk
+        of a panel."""
         index = self._begin("winograd_weights")
         asm, s = self.asm, self.schedule
         panel, chunk = asm.divide(index, self.chunks)
@@ -302,7 +304,7 @@ class WinogradLowering(DirectLowering):
         return register
 
     def _whole(self, tile: Tile, v: Register, part: Register) -> None:
-        """All of a tile and of a group of panels."""
+        """Emit all of a tile and of a group of panels."""
         asm, chunk = self.asm, self.schedule.chunk
         channel, target = asm.immediate(0), asm.copy(v)
         with asm.loop(self.chunks):
@@ -316,7 +318,7 @@ class WinogradLowering(DirectLowering):
         self._panels(tile, v, part)
 
     def _one_chunk(self, tile: Tile, v: Register, part: Register) -> None:
-        """V of one chunk and one image of a tile."""
+        """Emit V of one chunk and one image of a tile."""
         asm, s = self.asm, self.schedule
         number, image = asm.divide(part, s.tile_b)
         channel = asm.offset(asm.immediate(0), number, s.chunk)
@@ -325,7 +327,7 @@ class WinogradLowering(DirectLowering):
         self._inputs(replace(tile, b=asm.offset(tile.b, image, 1)), channel, v)
 
     def _panels(self, tile: Tile, v: Register, part: Register) -> None:
-        """The results of a group of panels, from V."""
+        """Emit the results of a group of panels, from V."""
         asm, s, w = self.asm, self.schedule, self.winograd
         panel = asm.offset(asm.immediate(0), part, s.panels)
         if w.transformed == RUN:
@@ -336,7 +338,7 @@ class WinogradLowering(DirectLowering):
         m = self._at(self.scratch_layout.m)
         with asm.loop(s.panels // w.group):
             if w.transformed == TILE:
-                self._streamed_products(v, m, weights)
+                self._products_by_chunks(v, m, weights)
             else:
                 self._products(v, m, weights, panel_bytes, point_bytes)
             asm.advance(weights, w.group * panel_bytes)
@@ -349,7 +351,7 @@ class WinogradLowering(DirectLowering):
     # ------------------------------------------------------------------ the three phases
 
     def _inputs(self, tile: Tile, channel: Register, target: Register) -> None:
-        """V of one chunk of one image: stage the patch, transform its blocks."""
+        """Emit V of one chunk of one image: stage the patch, transform its blocks."""
         asm, s, f, e = self.asm, self.schedule, self.transform, self.e
         layout = self.layout(s.tile_x)
         stage, origins = self.patch, {"b": tile.b, "y": tile.y, "x": tile.x, "c": channel}
@@ -378,8 +380,8 @@ class WinogradLowering(DirectLowering):
                 asm.advance(to, self.level.bytes)
             asm.advance(row, f.step * layout.row)
 
-    def _streamed_products(self, v: Register, m: Register, weights: Register) -> None:
-        """M of one group of panels, chunk by chunk from plain weights."""
+    def _products_by_chunks(self, v: Register, m: Register, weights: Register) -> None:
+        """Emit M of one group of panels, chunk by chunk from plain weights."""
         asm = self.asm
         u, chunk, chunk_v = self._at(self.scratch_layout.u), asm.copy(weights), asm.copy(v)
         self._transform_weights(chunk, u, self.winograd.group)
@@ -467,7 +469,7 @@ class WinogradLowering(DirectLowering):
             multiply(asm, shape, last, weights, [Reduction(part // s.unroll, 4 * s.unroll)], held)
 
     def _outputs(self, tile: Tile, m: Register) -> None:
-        """The results of one panel, a row of blocks at a time."""
+        """Emit the results of one panel, a row of blocks at a time."""
         asm, s, f = self.asm, self.schedule, self.transform
         layout, line = self.layout(s.tile_x), self.width * 4
         sums = self._at(self.scratch_layout.sums)
