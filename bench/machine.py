@@ -32,9 +32,9 @@ from smalti.compiler import prediction
 from smalti.fuse import HostRegion
 from smalti.machine import attention, convolution, product, rows, simt
 from smalti.machine.calibration import fit, fitted
-from smalti.machine.device import Device
+from smalti.machine.device import DeviceModel
 from smalti.machine.estimate import places, timed_all
-from smalti.machine.family import Family, Sizes
+from smalti.machine.family import KernelFamily, Sizes
 from smalti.machine.fitted import Fitted
 from smalti.machine.residual import learned
 from smalti.runtime.compilation import compile_graph
@@ -72,25 +72,25 @@ def columns(lines: list[dict[str, str]], **names: str) -> dict[str, np.ndarray]:
 class Case:
     """Measured kernels of one family on one device."""
 
-    def __init__(self, device: Device, family: Family, dtype: str, sizes: Sizes,
+    def __init__(self, device: DeviceModel, family: KernelFamily, dtype: str, sizes: Sizes,
                  microseconds: np.ndarray) -> None:
         order = np.random.default_rng(0).permutation(len(microseconds))[:ROWS_MAX]
         self.device, self.family, self.dtype = device, family, dtype
         self.sizes = {name: sizes[name][order] for name in family.fields}
         self.seconds = 1e-6 * microseconds[order]
 
-    def part(self, chosen: slice) -> tuple[Device, str, Sizes, np.ndarray]:
+    def part(self, chosen: slice) -> tuple[DeviceModel, str, Sizes, np.ndarray]:
         """Some of the rows, as `fit` takes them."""
         return (self.device, self.dtype, {k: v[chosen] for k, v in self.sizes.items()},
                 self.seconds[chosen])
 
-    def error(self, device: Device, first: int = 0) -> float:
+    def error(self, device: DeviceModel, first: int = 0) -> float:
         """Mean absolute error in percent, of the rows from `first` on."""
         sizes = {k: v[first:] for k, v in self.sizes.items()}
         found = timed_all(device, self.family, self.dtype, sizes).seconds
         return 100 * float(np.abs(found / self.seconds[first:] - 1).mean())
 
-    def calibrated(self) -> Device:
+    def calibrated(self) -> DeviceModel:
         """The device, fitted to the first rows."""
         _, dtype, sizes, seconds = self.part(slice(SAMPLES))
         found = fitted(self.device, self.family, dtype, sizes, seconds)
@@ -174,7 +174,7 @@ def choices(folder: Path) -> None:
               f"| {np.exp(np.log(regrets).mean()):.3f} |", flush=True)
 
 
-def predicted(device: Device, dtype: str, sizes: Sizes, times: list[dict[str, float]],
+def predicted(device: DeviceModel, dtype: str, sizes: Sizes, times: list[dict[str, float]],
               known: np.ndarray) -> dict[int, dict[str, float]]:
     """For each shape that is not known, the expected time of each solver that it has."""
     found: dict[int, dict[str, float]] = {}

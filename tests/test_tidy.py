@@ -290,7 +290,6 @@ def test_every_module_has_a_home_of_its_own() -> None:
 # Names that still mean several classes: this list only gets shorter.
 HOMONYMS = frozenset("""
 Adapter
-Assembler
 Binding
 Block
 Buffer
@@ -298,16 +297,12 @@ Builder
 Call
 Chunk
 Command
-Device
-Family
 Functions
 HostCall
 Library
 Load
 Memory
 Model
-Name
-Number
 Part
 Pipeline
 Place

@@ -33,7 +33,7 @@ def random_products(count: int, seed: int = 0) -> list[dict]:
             for m, n, k in sizes]
 
 
-def error(device: machine.Device, samples: list[dict]) -> float:
+def error(device: machine.DeviceModel, samples: list[dict]) -> float:
     """Mean absolute error of what a device is expected to take."""
     misses = []
     for sample in samples:
@@ -95,7 +95,7 @@ def test_published_products_before_and_after_calibration(name: str) -> None:
         return (machine.device(device), "bf16", {k: v[chosen] for k, v in sizes.items()},
                 seconds[device][chosen])
 
-    def missed(device: machine.Device, chosen: np.ndarray) -> float:
+    def missed(device: machine.DeviceModel, chosen: np.ndarray) -> float:
         _, dtype, some, times = part(name, chosen)
         found = timed_all(device, product.FAMILY, dtype, some).seconds
         return float(np.abs(found / times - 1).mean())

@@ -53,7 +53,7 @@ def heads(tokens: int, depth: int = 64) -> Kernel:
     return attention(q, k, v, out, scale=0.125, causal=False)
 
 
-def seconds(kernel: Kernel, threads: int = 4, device: machine.Device = DEVICE,
+def seconds(kernel: Kernel, threads: int = 4, device: machine.DeviceModel = DEVICE,
             winograd: int = 4) -> float:
     """The expected time under the first schedule."""
     limits = replace(WIDE, threads=threads)

@@ -19,7 +19,7 @@ def test_every_vendor_and_kind_is_there() -> None:
 
 
 @pytest.mark.parametrize("device", machine.devices(), ids=lambda device: device.id)
-def test_figures_are_plausible(device: machine.Device) -> None:
+def test_figures_are_plausible(device: machine.DeviceModel) -> None:
     assert device.units >= 1 and 5e8 < device.clock < 7e9
     lanes = device.rate("f32") / device.clock / device.units / 2
     assert 8 <= lanes <= 260, "multiply-adds of a unit in a clock"

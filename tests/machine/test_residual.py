@@ -94,7 +94,7 @@ def test_calibration_learns_what_constants_cannot_say() -> None:
     found = machine.calibrate(device, samples[:100])
     plain = device.with_fitted({key: type(one)(one.constants) for key, one in found.fitted.items()})
 
-    def error(model: machine.Device) -> float:
+    def error(model: machine.DeviceModel) -> float:
         return float(np.mean([abs(machine.estimate(
             model, "softmax", rows=s["rows"], columns=s["columns"]).microseconds
             / s["microseconds"] - 1) for s in samples[100:]]))

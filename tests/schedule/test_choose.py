@@ -149,7 +149,7 @@ def test_few_tiles_are_shared_evenly(pixels: int, channels: int, out: int, threa
 @pytest.mark.parametrize("threads, out, group, chunk", [
     (2, 640, 2, 128), (4, 640, 1, 128), (20, 1280, 2, 128), (2, 32, 1, 128)])
 def test_winograd_by_tile_takes_two_panels_where_no_thread_waits(threads: int, out: int,
-                                                                   group: int, chunk: int) -> None:
+                                                                 group: int, chunk: int) -> None:
     kernel = kernel_of(lambda g: g.apply(
         "conv", g.input("x", (2, 1280, 32, 32)), g.parameter("w", (out, 1280, 3, 3)),
         pads=(1, 1, 1, 1)))

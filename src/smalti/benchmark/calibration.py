@@ -169,7 +169,7 @@ def typical(runs: Sequence[np.ndarray]) -> np.ndarray:
     return np.median(fastest, axis=0)
 
 
-def counted(device: machine.Device, program: NativeProgram,
+def counted(device: machine.DeviceModel, program: NativeProgram,
             seconds: np.ndarray) -> Iterator[Sample]:
     """Counts and seconds of the kernels of a program but the first."""
     found = launches(program.module)

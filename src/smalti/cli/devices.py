@@ -10,7 +10,7 @@ import smalti
 from smalti.cli.interrupt import ending_at_once
 
 if TYPE_CHECKING:
-    from smalti.machine import Device
+    from smalti.machine import DeviceModel
 
 
 CODE = {"vulkan": "SPIR-V, through Vulkan", "wgpu": "WGSL, through wgpu"}
@@ -70,7 +70,7 @@ def check_all(names: list[str]) -> None:
                                        f"version of the driver")
 
 
-def record(device: Device) -> str:
+def record(device: DeviceModel) -> str:
     """A device of the timing model, a figure a line, and where each comes from."""
     figures = [("units", f"{device.units}", "units"),
                ("clock", f"{device.clock / 1e9:.2f} GHz", "clock")]

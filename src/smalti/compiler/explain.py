@@ -10,10 +10,10 @@ from smalti.compiler.outlook import Expected
 from smalti.compiler.prediction import predicted
 from smalti.graph import Graph
 from smalti.machine.cpu import KernelEstimate
-from smalti.machine.device import Device
+from smalti.machine.device import DeviceModel
 
 
-def explained(module: Module, device: Device, threads: int, seconds: Sequence[float] | None,
+def explained(module: Module, device: DeviceModel, threads: int, seconds: Sequence[float] | None,
               graph: Graph | None) -> KernelTable:
     """The kernels of a program of the CPU, with what the timing model expects of each; `seconds`
     are those of each in the last run, if there was one, `graph` what was compiled, if it is kept.

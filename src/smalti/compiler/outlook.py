@@ -14,7 +14,7 @@ from smalti.fuse.support import When
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.kernel.traffic import touched
 from smalti.machine import cpu
-from smalti.machine.device import GUESSED, Device
+from smalti.machine.device import GUESSED, DeviceModel
 from smalti.schedule.choose import WINOGRAD_MAX
 from smalti.schedule.merge import contraction_extents, weights_batched
 from smalti.schedule.schedule import Limits
@@ -41,7 +41,7 @@ class Expected:
     how: str
 
 
-def outlook(name: str, found: Partition, growth: int, precision: str, device: Device,
+def outlook(name: str, found: Partition, growth: int, precision: str, device: DeviceModel,
             objective: str = "latency") -> KernelTable:
     """The kernels of a partition on a device; `growth` bounds the bytes that transformed weights
     may add to plain ones. For throughput it is one of as many programs as a CPU has cores."""
@@ -75,7 +75,7 @@ def running(found: Partition) -> dict[int, Region]:
 # ---------------------------------------------------------------------- another CPU
 
 
-def limits_of(device: Device, threads: int) -> Limits:
+def limits_of(device: DeviceModel, threads: int) -> Limits:
     """What a CPU means for schedules."""
     lanes = WIDE_LANES if device.wave >= WIDE_LANES else WIDE_LANES // 2
     core = cpu.core_of(device)
@@ -107,7 +107,7 @@ def on_cpu(found: Partition, growth: int, precision: str, aim: Objective) -> Ite
 # ---------------------------------------------------------------------- a GPU
 
 
-def on_gpu(regions: Iterable[Region], precision: str, device: Device) -> Iterator[Expected]:
+def on_gpu(regions: Iterable[Region], precision: str, device: DeviceModel) -> Iterator[Expected]:
     """Kernels as the library of a GPU's vendor computes them."""
     known: dict[Kernel, Sequence[machine.Estimate]] = {}
     for region in regions:
@@ -119,7 +119,7 @@ def on_gpu(regions: Iterable[Region], precision: str, device: Device) -> Iterato
                        sum(one.joules for one in found), longest.binds, longest.algorithm)
 
 
-def _library_calls(kernel: Kernel, dtype: str, device: Device) -> Sequence[machine.Estimate]:
+def _library_calls(kernel: Kernel, dtype: str, device: DeviceModel) -> Sequence[machine.Estimate]:
     if kernel.form == "contraction":
         return [_contraction(kernel, dtype, device)]
     if kernel.form == "attention":
@@ -127,7 +127,7 @@ def _library_calls(kernel: Kernel, dtype: str, device: Device) -> Sequence[machi
     return [_moving(kernel, device)]
 
 
-def _contraction(kernel: Kernel, dtype: str, device: Device) -> machine.Estimate:
+def _contraction(kernel: Kernel, dtype: str, device: DeviceModel) -> machine.Estimate:
     e = contraction_extents(kernel)
     filters = e.o * e.parts
     if weights_batched(kernel):
@@ -141,7 +141,7 @@ def _contraction(kernel: Kernel, dtype: str, device: Device) -> machine.Estimate
         strides=(e.stride_y, e.stride_x), dilations=(e.dilation_y, e.dilation_x))
 
 
-def _attention(kernel: Kernel, dtype: str, device: Device) -> Sequence[machine.Estimate]:
+def _attention(kernel: Kernel, dtype: str, device: DeviceModel) -> Sequence[machine.Estimate]:
     """One kernel where queries and keys are as many, else two products."""
     batch, queries, heads, depth = kernel.buffer("q").shape
     keys, width = kernel.buffer("k").shape[1], kernel.buffer("v").shape[3]
@@ -152,7 +152,7 @@ def _attention(kernel: Kernel, dtype: str, device: Device) -> Sequence[machine.E
             for n, k in ((keys, depth), (width, keys))]
 
 
-def _moving(kernel: Kernel, device: Device) -> machine.Estimate:
+def _moving(kernel: Kernel, device: DeviceModel) -> machine.Estimate:
     """A copy of as many bytes."""
     moved = sum(ELEMENT_BYTES[kernel.buffer(name).dtype] * count
                 for name, count in touched(kernel).items())

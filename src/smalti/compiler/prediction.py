@@ -7,7 +7,7 @@ from smalti.compiler.module import HostCall, Launch, Module
 from smalti.kernel.form import Kernel
 from smalti.kernel.text import parse
 from smalti.machine import cpu
-from smalti.machine.device import Device
+from smalti.machine.device import DeviceModel
 from smalti.schedule import parse as parse_schedule
 
 
@@ -31,7 +31,7 @@ def _places(kernel: Kernel, launch: Launch) -> dict[str, tuple[object, int]]:
             for name, (kind, number, at) in zip((*names, cpu.WORKSPACE), launch.operands)}
 
 
-def predicted(module: Module, device: Device, threads: int) -> dict[int, cpu.KernelEstimate]:
+def predicted(module: Module, device: DeviceModel, threads: int) -> dict[int, cpu.KernelEstimate]:
     """What each kernel of a run is expected to cost, by the number of its region; a run that comes
     after another. Calls of the host, and what does not run each time, are not there."""
     found = launches(module)

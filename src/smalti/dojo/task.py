@@ -27,7 +27,7 @@ from smalti import machine
 from smalti.dojo.space import Space, product_space
 from smalti.errors import InputError
 from smalti.machine import simt
-from smalti.machine.device import CacheLevel, Device
+from smalti.machine.device import CacheLevel, DeviceModel
 
 SPREAD = 0.2
 """The largest error of the logarithm of each figure of a perturbed device: about 20 %."""
@@ -84,13 +84,13 @@ Draw = Callable[[np.random.Generator], Task]
 
 
 @cache
-def gpus() -> tuple[Device, ...]:
+def gpus() -> tuple[DeviceModel, ...]:
     """GPUs of the library that the model of schedules covers."""
     return tuple(entry for entry in machine.devices()
                  if entry.kind == "gpu" and entry.caches and entry.shared and entry.registers)
 
 
-def described(device: Device, m: int, n: int, k: int) -> np.ndarray:
+def described(device: DeviceModel, m: int, n: int, k: int) -> np.ndarray:
     """What an agent sees of a product on a device: logarithms, about -1 to 1, f32 [11].
 
     >>> described(machine.device("rtx_4060"), 4096, 4096, 4096).shape
@@ -104,7 +104,8 @@ def described(device: Device, m: int, n: int, k: int) -> np.ndarray:
     return np.array([*np.log(ratios) / 2, *edges], np.float32)
 
 
-def product_task(name: str, device: Device, truth: Device, m: int, n: int, k: int) -> Task:
+def product_task(name: str, device: DeviceModel, truth: DeviceModel, m: int, n: int,
+                 k: int) -> Task:
     """A product on a device that is thought to be `device` and is `truth`."""
     space = product_space()
     columns: dict[str, Any] = {
@@ -132,7 +133,7 @@ def perturbed(random: np.random.Generator) -> Task:
     return product_task(name, device, disturbed(device, random), m, n, k)
 
 
-def between(first: Device, second: Device, share: float) -> Device:
+def between(first: DeviceModel, second: DeviceModel, share: float) -> DeviceModel:
     """A device that has each figure between those of two others; limits are those of the first.
 
     >>> a, b = machine.device("rtx_4060"), machine.device("rtx_4090")
@@ -152,7 +153,7 @@ def between(first: Device, second: Device, share: float) -> Device:
         vector={"f32": mean(first.rate("f32"), second.rate("f32"))}, **figures)
 
 
-def disturbed(device: Device, random: np.random.Generator) -> Device:
+def disturbed(device: DeviceModel, random: np.random.Generator) -> DeviceModel:
     """The same device with each figure off by up to `SPREAD`."""
     def off(value: float) -> float:
         return value * math.exp(random.uniform(-SPREAD, SPREAD))

@@ -2,9 +2,9 @@
 
 from smalti.machine.calibration import calibrate
 from smalti.machine.detection import detect
-from smalti.machine.device import CacheLevel, Device
+from smalti.machine.device import CacheLevel, DeviceModel
 from smalti.machine.estimate import Estimate, estimate
 from smalti.machine.library import device, devices
 
-__all__ = ["CacheLevel", "Device", "Estimate", "calibrate", "detect", "device", "devices",
+__all__ = ["CacheLevel", "DeviceModel", "Estimate", "calibrate", "detect", "device", "devices",
            "estimate"]

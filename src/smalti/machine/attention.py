@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from smalti.machine.device import BYTES, Device
+from smalti.machine.device import BYTES, DeviceModel
 from smalti.machine.family import (
     ISSUE,
     LATENCY,
@@ -17,7 +17,7 @@ from smalti.machine.family import (
     MATRIX,
     MEMORY,
     Constants,
-    Family,
+    KernelFamily,
     Sizes,
     Timing,
     binding,
@@ -35,7 +35,7 @@ EXPONENTIALS_PER_CLOCK = 16
 """Exponentials of one unit in a clock, on every NVIDIA GPU from Volta to Blackwell."""
 
 
-def attention(device: Device, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
+def attention(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
     """Time of self-attention without a mask, with the better tile for each problem."""
     first, *others = (tiled(device, dtype, constants, sizes, queries, resident)
                       for queries, resident in QUERIES)
@@ -44,7 +44,7 @@ def attention(device: Device, dtype: str, constants: Constants, sizes: Sizes) ->
     return first
 
 
-def tiled(device: Device, dtype: str, constants: Constants, sizes: Sizes, queries: int,
+def tiled(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes, queries: int,
           resident: int) -> Timing:
     """Time with tiles of so many queries."""
     c, units = constants, device.units
@@ -79,4 +79,4 @@ CONSTANTS = {
     "memory": 0.6,    # share of the bandwidth of the memory
     "launch": 2.0,    # microseconds beyond the device's own launch cost
 }
-FAMILY = Family("attention", ("batch", "sequence", "heads", "head_dim"), CONSTANTS, attention)
+FAMILY = KernelFamily("attention", ("batch", "sequence", "heads", "head_dim"), CONSTANTS, attention)

@@ -15,9 +15,9 @@ import numpy as np
 
 from smalti.errors import InputError
 from smalti.machine.descent import descend
-from smalti.machine.device import Device
+from smalti.machine.device import DeviceModel
 from smalti.machine.estimate import Problem, places, problems
-from smalti.machine.family import Constants, Family, Sizes
+from smalti.machine.family import Constants, KernelFamily, Sizes
 from smalti.machine.fitted import Fitted
 from smalti.machine.residual import learned
 
@@ -29,7 +29,7 @@ PULL = 0.003
 """Weight of a squared logarithm of a constant over its usual value, beside the mean error."""
 
 
-def calibrate(device: Device, samples: Sequence[Mapping[str, Any]]) -> Device:
+def calibrate(device: DeviceModel, samples: Sequence[Mapping[str, Any]]) -> DeviceModel:
     """The device with constants fitted to measured kernels.
 
     Each sample has the fields of `estimate` and `microseconds`. Raises InputError for samples
@@ -63,7 +63,7 @@ def calibrate(device: Device, samples: Sequence[Mapping[str, Any]]) -> Device:
     return device.with_fitted(found)
 
 
-def fitted(device: Device, family: Family, dtype: str, sizes: Sizes,
+def fitted(device: DeviceModel, family: KernelFamily, dtype: str, sizes: Sizes,
            seconds: np.ndarray) -> Fitted:
     """Constants and residual of one family for measured `seconds` [problems]."""
     constants = fit([(device, dtype, sizes, seconds)], family)
@@ -72,7 +72,8 @@ def fitted(device: Device, family: Family, dtype: str, sizes: Sizes,
                                      np.log(seconds / expected.seconds)))
 
 
-def fit(cases: Sequence[tuple[Device, str, Sizes, np.ndarray]], family: Family) -> Constants:
+def fit(cases: Sequence[tuple[DeviceModel, str, Sizes, np.ndarray]],
+        family: KernelFamily) -> Constants:
     """The constants of a family that suit several devices best: (device, dtype, sizes, seconds)."""
     usual = family.constants
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from smalti.machine.device import BYTES, Device
-from smalti.machine.family import Constants, Family, Sizes, Timing
+from smalti.machine.device import BYTES, DeviceModel
+from smalti.machine.family import Constants, KernelFamily, Sizes, Timing
 from smalti.machine.product import CONSTANTS as PRODUCT
 from smalti.machine.product import product
 
@@ -42,7 +42,7 @@ def flops(sizes: Sizes) -> np.ndarray:
             / s["groups"] * s["kernel_height"] * s["kernel_width"])
 
 
-def implicit_gemm(device: Device, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
+def implicit_gemm(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
     """As one product, whose first factor is read once for each pixel of the image."""
     s = sizes
     found = product(device, dtype, constants, {
@@ -52,7 +52,7 @@ def implicit_gemm(device: Device, dtype: str, constants: Constants, sizes: Sizes
     return found._replace(flops=flops(s), bytes=np.minimum(found.bytes, traffic(dtype, s)))
 
 
-def _winograd(device: Device, dtype: str, constants: Constants, sizes: Sizes, out: int,
+def _winograd(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes, out: int,
               points: int) -> tuple[Timing, np.ndarray]:
     """Products at each of `points` of tiles of `out` × `out` results; bytes of the transformed."""
     s = sizes
@@ -65,20 +65,21 @@ def _winograd(device: Device, dtype: str, constants: Constants, sizes: Sizes, ou
     return found._replace(flops=flops(s)), transformed
 
 
-def winograd(device: Device, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
+def winograd(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
     """F(2×2, 3×3), everything in one kernel."""
     found, _ = _winograd(device, dtype, constants, sizes, 2, 16)
     return found._replace(bytes=traffic(dtype, sizes))
 
 
-def winograd_nonfused(device: Device, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
+def winograd_nonfused(device: DeviceModel, dtype: str, constants: Constants,
+                      sizes: Sizes) -> Timing:
     """F(4×4, 3×3) in four kernels."""
     found, transformed = _winograd(device, dtype, constants, sizes, 4, 36)
     moved = (traffic(dtype, sizes) + transformed) * constants["transform"]
     return found.later(moved / (device.bandwidth * constants["memory"]) + 3 * device.launch, moved)
 
 
-def fft(device: Device, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
+def fft(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
     """Complex products at half the frequencies of a tile."""
     out = FFT_TILE - 2
     found, transformed = _winograd(device, dtype, constants, sizes, out, 2 * FFT_TILE**2)
@@ -91,12 +92,12 @@ MODELS = {"implicit_gemm": implicit_gemm, "winograd": winograd,
           "winograd_nonfused": winograd_nonfused, "fft": fft}
 
 
-def family(algorithm: str) -> Family:
+def family(algorithm: str) -> KernelFamily:
     """The family of an algorithm, or of a library's solver by its name."""
     plain = algorithm.lower()
     kind = algorithm if algorithm in MODELS else (
         "winograd" if "winograd" in plain else "fft" if "fft" in plain else "implicit_gemm")
-    return Family(f"conv:{algorithm}", FIELDS, CONSTANTS, MODELS[kind])
+    return KernelFamily(f"conv:{algorithm}", FIELDS, CONSTANTS, MODELS[kind])
 
 
 def legal(window: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int],

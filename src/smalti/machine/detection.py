@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from smalti.errors import UnknownDeviceError
-from smalti.machine.device import GUESSED, MEASURED, CacheLevel, Device
+from smalti.machine.device import GUESSED, MEASURED, CacheLevel, DeviceModel
 from smalti.machine.library import (
     CORE_CACHE_BYTES_PER_CLOCK,
     LAST_CACHE_BYTES_PER_CLOCK,
@@ -48,7 +48,7 @@ class Processor(Protocol):
     l3_bytes: int
 
 
-def detect(found: Processor) -> Device:
+def detect(found: Processor) -> DeviceModel:
     """The record of a CPU; `cores` are those that this process may use.
 
     Where the library has a line of its name, clock, bandwidth and power are those of the line, the
@@ -81,18 +81,18 @@ def detect(found: Processor) -> Device:
         origin=origin)
 
 
-def _watts(line: Device | None, cores: int) -> float:
+def _watts(line: DeviceModel | None, cores: int) -> float:
     return line.watts * min(1.0, cores / line.units) if line else WATTS_A_CORE * cores
 
 
-def _blank(found: Processor) -> Device:
+def _blank(found: Processor) -> DeviceModel:
     """A CPU that the library does not know."""
     vendor = next((v for v in ("amd", "intel", "apple") if v in found.name.lower()), "")
-    return Device("cpu", found.name, vendor, "", "cpu", found.cores, CLOCK, {}, {}, 0.0, 0.0, 0.0,
-                  0.0, (), 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, True)
+    return DeviceModel("cpu", found.name, vendor, "", "cpu", found.cores, CLOCK, {}, {}, 0.0, 0.0,
+                       0.0, 0.0, (), 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, True)
 
 
-def at_level(cpu: Device, lanes: int, pairs: bool) -> Device:
+def at_level(cpu: DeviceModel, lanes: int, pairs: bool) -> DeviceModel:
     """A CPU as code sees it that uses vectors of `lanes` f32, and products of pairs of bf16 or
     none.
 

@@ -25,7 +25,7 @@ class CacheLevel:
 
 
 @dataclass(frozen=True)
-class Device:
+class DeviceModel:
     """A GPU or a CPU, in SI units.
 
     `units` are multiprocessors, compute units or cores, running at `clock` Hz. `vector` and
@@ -83,6 +83,6 @@ class Device:
         """The shared cache nearest to the memory."""
         return self.caches[-1] if self.caches else None
 
-    def with_fitted(self, found: Mapping[str, Fitted]) -> Device:
+    def with_fitted(self, found: Mapping[str, Fitted]) -> DeviceModel:
         """This device with more that calibration has found."""
         return replace(self, fitted={**self.fitted, **found})

@@ -16,8 +16,8 @@ import numpy as np
 
 from smalti.errors import InputError
 from smalti.machine import attention, convolution, product, rows
-from smalti.machine.device import BYTES, Device
-from smalti.machine.family import LIMITS, Family, Sizes, Timing
+from smalti.machine.device import BYTES, DeviceModel
+from smalti.machine.family import LIMITS, KernelFamily, Sizes, Timing
 
 IDLE_SHARE = 0.35
 """Power of a device that waits for memory, of the most that it may take: a guess."""
@@ -52,7 +52,7 @@ class Estimate:
 class Problem:
     """One operation with its sizes, in the terms of the family that times it."""
 
-    family: Family
+    family: KernelFamily
     dtype: str
     sizes: Mapping[str, float]
 
@@ -62,7 +62,7 @@ class Problem:
         return self.family.key(self.dtype)
 
 
-def estimate(device: Device, op: str, dtype: str = "f32", **fields: Any) -> Estimate:
+def estimate(device: DeviceModel, op: str, dtype: str = "f32", **fields: Any) -> Estimate:
     """Time, energy and traffic of one operation as the best kernel of a library would compute it.
 
     `mat_mul` takes m, n, k and batch; `attention` batch, sequence, heads and head_dim; `conv` the
@@ -148,13 +148,13 @@ def _extents(image: Sequence[int], window: Sequence[int], strides: Sequence[int]
     return height, width
 
 
-def timed(device: Device, problem: Problem) -> Timing:
+def timed(device: DeviceModel, problem: Problem) -> Timing:
     """The timing of one problem."""
     sizes = {name: np.array([float(size)]) for name, size in problem.sizes.items()}
     return timed_all(device, problem.family, problem.dtype, sizes)
 
 
-def timed_all(device: Device, family: Family, dtype: str, sizes: Sizes) -> Timing:
+def timed_all(device: DeviceModel, family: KernelFamily, dtype: str, sizes: Sizes) -> Timing:
     """The timings of many problems of one family, with what calibration has found for it."""
     fitted = device.fitted.get(family.key(dtype))
     if fitted is None:
@@ -166,7 +166,7 @@ def timed_all(device: Device, family: Family, dtype: str, sizes: Sizes) -> Timin
     return found._replace(seconds=found.seconds * factor)
 
 
-def places(family: Family, sizes: Sizes, expected: Timing) -> np.ndarray:
+def places(family: KernelFamily, sizes: Sizes, expected: Timing) -> np.ndarray:
     """Where problems stand among others of their family: logarithms [problems, features] of sizes,
     of what the model expects them to take, and of the rates of arithmetic and memory in that."""
     seconds = expected.seconds

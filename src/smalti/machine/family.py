@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from smalti.machine.device import Device
+from smalti.machine.device import DeviceModel
 
 Sizes = Mapping[str, np.ndarray]
 """Sizes of many problems at once: float arrays [problems] by field."""
@@ -37,11 +37,11 @@ class Timing(NamedTuple):
         return self._replace(seconds=self.seconds + seconds, bytes=self.bytes + traffic)
 
 
-Model = Callable[[Device, str, Constants, Sizes], Timing]
+Model = Callable[[DeviceModel, str, Constants, Sizes], Timing]
 
 
 @dataclass(frozen=True)
-class Family:
+class KernelFamily:
     """Kernels of one kind: the sizes that tell them apart, and how long they take.
 
     `constants` are what the specification of a device does not tell, with their usual values, which

@@ -13,7 +13,7 @@ from functools import lru_cache
 from importlib import resources
 
 from smalti.errors import UnknownDeviceError
-from smalti.machine.device import GUESSED, MEASURED, SPECIFIED, CacheLevel, Device
+from smalti.machine.device import GUESSED, MEASURED, SPECIFIED, CacheLevel, DeviceModel
 
 ORIGINS = {"": SPECIFIED, "m": MEASURED, "g": GUESSED}
 
@@ -67,7 +67,7 @@ def _caches(line: LibraryLine, vendor: str, units: int, clock: float,
     return tuple(cache for cache in found if cache.bytes)
 
 
-def _device(cells: dict[str, str]) -> Device:
+def _device(cells: dict[str, str]) -> DeviceModel:
     """A line of the table as a device."""
     line, vendor = LibraryLine(cells), cells["vendor"]
     number = line.number
@@ -82,7 +82,7 @@ def _device(cells: dict[str, str]) -> Device:
     if cells["architecture"].startswith(PAIRS):
         vector["bf16"] = 2 * f32
     caches = _caches(line, vendor, units, clock, bandwidth)
-    return Device(
+    return DeviceModel(
         id=cells["id"], name=cells["name"], vendor=vendor, architecture=cells["architecture"],
         kind=cells["kind"], units=units, clock=clock,
         vector=vector,
@@ -104,10 +104,10 @@ def _device(cells: dict[str, str]) -> Device:
 
 
 @lru_cache(maxsize=1)
-def _table() -> tuple[dict[str, Device], dict[str, str]]:
+def _table() -> tuple[dict[str, DeviceModel], dict[str, str]]:
     """Devices by id, and ids by every name without its separators."""
     text = resources.files("smalti.machine").joinpath("devices.csv").read_text(encoding="utf-8")
-    found: dict[str, Device] = {}
+    found: dict[str, DeviceModel] = {}
     names: dict[str, str] = {}
     for cells in csv.DictReader(text.splitlines()):
         device = _device(cells)
@@ -126,7 +126,7 @@ def _plain(name: str) -> str:
     return plain.removesuffix("graphics")
 
 
-def devices() -> list[Device]:
+def devices() -> list[DeviceModel]:
     """Every device of the library.
 
     >>> len(devices()) > 100
@@ -135,7 +135,7 @@ def devices() -> list[Device]:
     return list(_table()[0].values())
 
 
-def device(name: str) -> Device:
+def device(name: str) -> DeviceModel:
     """The device of a name: the vendor's own, in lower case with underscores, or as drivers say it.
 
     Raises UnknownDeviceError, an InputError and a KeyError, that lists near names.

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from smalti.machine.device import BYTES, Device
+from smalti.machine.device import BYTES, DeviceModel
 from smalti.machine.family import (
     CACHE,
     LATENCY,
@@ -24,7 +24,7 @@ from smalti.machine.family import (
     MATRIX,
     MEMORY,
     Constants,
-    Family,
+    KernelFamily,
     Sizes,
     Timing,
     binding,
@@ -67,7 +67,8 @@ PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 TILES = Tiles(*np.array([(m, n, parts) for m, n in SHAPES for parts in PARTS]).T)
 
 
-def tiled(device: Device, dtype: str, constants: Constants, sizes: Sizes, tile: Tiles) -> Timing:
+def tiled(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes,
+          tile: Tiles) -> Timing:
     """Time of products cut into each kind of tile; infinite where k has too few steps to be cut."""
     c, batch, m, n, k = constants, sizes["batch"], sizes["m"], sizes["n"], sizes["k"]
     size, units, parts = BYTES[dtype], device.units, tile.parts
@@ -106,7 +107,7 @@ def tiled(device: Device, dtype: str, constants: Constants, sizes: Sizes, tile: 
                   np.where(seconds < launch, LAUNCH, binds))
 
 
-def _again(device: Device, tile: Tiles, sizes: Sizes, size: int, blocks: np.ndarray,
+def _again(device: DeviceModel, tile: Tiles, sizes: Sizes, size: int, blocks: np.ndarray,
            resident: np.ndarray, rows: np.ndarray, columns: np.ndarray,
            once: np.ndarray) -> np.ndarray:
     """Bytes from memory when the tiles of a wave, as near a square as they can be, share what they
@@ -122,13 +123,13 @@ def _again(device: Device, tile: Tiles, sizes: Sizes, size: int, blocks: np.ndar
     return np.where(once > held, size * batch * (read + m * n), once)
 
 
-def _cache_rate(device: Device, constants: Constants, reach: np.ndarray) -> np.ndarray:
+def _cache_rate(device: DeviceModel, constants: Constants, reach: np.ndarray) -> np.ndarray:
     """Bytes a second of the nearest shared cache, or of the memory where there is none."""
     best = device.caches[0].bandwidth if device.caches else device.bandwidth
     return np.minimum(best * constants["cache"], reach)
 
 
-def product(device: Device, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
+def product(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
     """Time of products with the best tile for each."""
     tiles = TILES.along(max(map(np.ndim, sizes.values())))
     found = np.broadcast_arrays(*tiled(device, dtype, constants, sizes, tiles))
@@ -147,4 +148,4 @@ CONSTANTS = {
     "launch": 0.9,    # microseconds beyond the device's own launch cost
     "merge": 2.7,     # microseconds to add the parts of a k that is cut
 }
-FAMILY = Family("product", ("batch", "m", "n", "k"), CONSTANTS, product)
+FAMILY = KernelFamily("product", ("batch", "m", "n", "k"), CONSTANTS, product)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from smalti.machine.device import BYTES, Device
+from smalti.machine.device import BYTES, DeviceModel
 from smalti.machine.family import (
     CACHE,
     LATENCY,
     LAUNCH,
     MEMORY,
     Constants,
-    Family,
+    KernelFamily,
     Sizes,
     Timing,
     binding,
@@ -38,7 +38,7 @@ RESIDENT_ROWS = 8
 """Rows, one a work-group, that a unit computes at a time: a guess."""
 
 
-def rows(device: Device, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
+def rows(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
     """Time of kernels over `rows` times `columns` elements; `passes` of each, `reduces` 0 or 1."""
     c, count, columns = constants, sizes["rows"], sizes["columns"]
     reduces = sizes["reduces"] > 0
@@ -68,4 +68,4 @@ CONSTANTS = {
     "host": 0.5,     # microseconds that the host takes for a kernel, beside the device
     "launch": 0.5,   # microseconds beyond the device's own launch cost
 }
-FAMILY = Family("rows", ("rows", "columns", "passes", "reduces", "flops"), CONSTANTS, rows)
+FAMILY = KernelFamily("rows", ("rows", "columns", "passes", "reduces", "flops"), CONSTANTS, rows)

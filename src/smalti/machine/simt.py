@@ -18,7 +18,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from smalti.machine.device import Device
+from smalti.machine.device import DeviceModel
 from smalti.machine.family import waves
 
 WARP = 32
@@ -110,7 +110,7 @@ def _copies(tile: np.ndarray, vector: np.ndarray, staged: np.ndarray,
     return staged * tile / WARP / vector * (1 + vector) / warps
 
 
-def seconds(device: Device, given: Schedules, m: int, n: int, k: int,
+def seconds(device: DeviceModel, given: Schedules, m: int, n: int, k: int,
             constants: Mapping[str, float] = CONSTANTS) -> np.ndarray:
     """Seconds of a [m, k] times [k, n] product in f32 under each schedule; infinite where a
     work-group does not fit into a unit."""
@@ -151,7 +151,7 @@ def seconds(device: Device, given: Schedules, m: int, n: int, k: int,
     return np.where(resident >= 1, found * (1 + c["spill"] * spilled) + device.launch, np.inf)
 
 
-def _resident(device: Device, given: Schedules, threads: np.ndarray,
+def _resident(device: DeviceModel, given: Schedules, threads: np.ndarray,
               registers: np.ndarray) -> np.ndarray:
     """Work-groups that a unit holds at a time, 0 where it has no room for one."""
     s = given

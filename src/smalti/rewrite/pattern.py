@@ -26,21 +26,21 @@ Bindings = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Name:
+class PatternName:
     """Any value, the same wherever the name stands."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class Number:
+class PatternNumber:
     """A constant all of whose elements are this number."""
 
     number: float
 
 
 @dataclass(frozen=True)
-class Call:
+class PatternCall:
     """An operation on expressions; `attributes` maps names of attributes to names in bindings."""
 
     operation: str
@@ -48,14 +48,14 @@ class Call:
     attributes: tuple[tuple[str, str], ...]
 
 
-Expression = Name | Number | Call
+Expression = PatternName | PatternNumber | PatternCall
 
 
 def expression(text: str) -> Expression:
     """The expression that `text` spells. Raises ValueError when it is none.
 
-    >>> expression("x * 2")
-    Call(operation='mul', inputs=(Name(name='x'), Number(number=2)), attributes=())
+    >>> expression("x * 2").inputs
+    (PatternName(name='x'), PatternNumber(number=2))
     """
     return _read(ast.parse(text, mode="eval").body)
 
@@ -63,14 +63,14 @@ def expression(text: str) -> Expression:
 def _read(tree: ast.expr) -> Expression:
     match tree:
         case ast.Name(id=name):
-            return Name(name)
+            return PatternName(name)
         case ast.Constant(value=int() | float() as number):
-            return Number(number)
+            return PatternNumber(number)
         case ast.BinOp(left=left, op=operator, right=right) if type(operator) in OPERATORS:
-            return Call(OPERATORS[type(operator)], (_read(left), _read(right)), ())
+            return PatternCall(OPERATORS[type(operator)], (_read(left), _read(right)), ())
         case ast.Call(func=ast.Name(id=name), args=inputs, keywords=keywords) if name in OPERATIONS:
             named = tuple((str(k.arg), ast.unparse(k.value)) for k in keywords)
-            return Call(name, tuple(_read(tree) for tree in inputs), named)
+            return PatternCall(name, tuple(_read(tree) for tree in inputs), named)
     raise ValueError(f"no expression of a pattern: {ast.unparse(tree)}")
 
 
@@ -80,11 +80,11 @@ def names(pattern: Expression) -> tuple[set[str], set[str]]:
     >>> names(expression("reshape(x, shape=s)"))
     ({'x'}, {'s'})
     """
-    if isinstance(pattern, Name):
+    if isinstance(pattern, PatternName):
         return {pattern.name}, set()
     values: set[str] = set()
     attributes: set[str] = set()
-    if isinstance(pattern, Call):
+    if isinstance(pattern, PatternCall):
         attributes.update(name for _, name in pattern.attributes)
         for inner in map(names, pattern.inputs):
             values |= inner[0]
@@ -94,10 +94,10 @@ def names(pattern: Expression) -> tuple[set[str], set[str]]:
 
 def matches(pattern: Expression, value: Value, bound: Bindings) -> Iterator[Bindings]:
     """All ways in which `value` has the form of `pattern`, as bindings that extend `bound`."""
-    if isinstance(pattern, Name):
+    if isinstance(pattern, PatternName):
         if bound.get(pattern.name, value) is value and _may_be(pattern.name, value):
             yield {**bound, pattern.name: value}
-    elif isinstance(pattern, Number):
+    elif isinstance(pattern, PatternNumber):
         if value.kind == "constant" and _is_number(value.data, pattern.number):
             yield bound
     elif value.node is not None and value.node.operation.name == pattern.operation:
@@ -144,12 +144,12 @@ def build(pattern: Expression, graph: Graph, bound: Bindings, dtype: str,
 
     >>> g = Graph()
     >>> build(expression("silu(x) * 2"), g, {"x": g.input("x", (3,))}, "f32")
-    <result mul f32[3]>
+    <result of mul f32[3]>
     """
-    if isinstance(pattern, Name):
+    if isinstance(pattern, PatternName):
         value = bound[pattern.name]
         return graph.constant(value, dtype) if isinstance(value, np.ndarray) else value
-    if isinstance(pattern, Number):
+    if isinstance(pattern, PatternNumber):
         return graph.constant(pattern.number, dtype)
     inputs = [build(inner, graph, bound, dtype, made) for inner in pattern.inputs]
     attributes = {attribute: bound[name] for attribute, name in pattern.attributes}

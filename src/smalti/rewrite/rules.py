@@ -18,7 +18,7 @@ from smalti.graph import Graph, Node, Value
 from smalti.graph.folding import FOLDED_ELEMENTS_MAX, folded
 from smalti.graph.graph import rebuilt
 from smalti.graph.operation import Type
-from smalti.rewrite.pattern import Bindings, Call, Expression, build, expression, matches
+from smalti.rewrite.pattern import Bindings, Expression, PatternCall, build, expression, matches
 from smalti.rewrite.rebuilding import Images, copied
 
 Made = Callable[[Value], Value]
@@ -42,10 +42,10 @@ class Rule:
     example: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
-    def left(self) -> Call:
+    def left(self) -> PatternCall:
         """`before` as an expression, the root of which is an operation."""
         pattern = expression(self.before)
-        assert isinstance(pattern, Call), f"{self.before} is no operation"
+        assert isinstance(pattern, PatternCall), f"{self.before} is no operation"
         return pattern
 
     @cached_property

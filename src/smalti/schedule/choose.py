@@ -109,7 +109,7 @@ def _contraction(kernel: Kernel, limits: Limits, precision: str,
     if winograd and worth_winograd(kernel, limits):
         e = contraction_extents(kernel)
         return winograd_schedule(kernel, direct, limits, winograd, e.y * e.x <= BY_TILE_PIXELS_MAX,
-                        growth_max)
+                                 growth_max)
     return _direct(kernel, direct, limits)
 
 

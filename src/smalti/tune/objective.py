@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from smalti.errors import InputError
 from smalti.kernel.form import Kernel
 from smalti.machine.cpu import KernelEstimate, estimate_kernel
-from smalti.machine.device import Device
+from smalti.machine.device import DeviceModel
 from smalti.schedule import Schedule
 
 OBJECTIVES = ("latency", "throughput", "energy")
@@ -25,7 +25,7 @@ class Objective:
     """What is asked for of `threads` threads of `device`."""
 
     name: str
-    device: Device
+    device: DeviceModel
     threads: int
 
     def cost(self, kernel: Kernel, schedule: Schedule) -> float:
@@ -37,7 +37,7 @@ class Objective:
         return expected.energy_joules if self.name == "energy" else expected.seconds
 
     @classmethod
-    def on(cls, device: Device, threads: int, name: str) -> Objective:
+    def on(cls, device: DeviceModel, threads: int, name: str) -> Objective:
         """The objective `name` for programs of so many threads. Raises InputError for another name.
 
         >>> from smalti import machine
@@ -58,7 +58,7 @@ def checked(name: str) -> str:
     return name
 
 
-def one_of(device: Device, programs: int) -> Device:
+def one_of(device: DeviceModel, programs: int) -> DeviceModel:
     """A CPU as each of so many programs sees it that run at once: its share of cores, caches and
     bandwidth."""
     caches = tuple(replace(cache, bytes=cache.bytes / programs,

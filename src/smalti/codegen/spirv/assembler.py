@@ -32,7 +32,7 @@ _CODES = {**{name: (code, ()) for name, (code, _) in OPCODES.items()},
 INTEGERS = {"i32": (32, 1), "u32": (32, 0), "u16": (16, 0), "u8": (8, 0)}
 
 
-class Assembler:
+class ModuleAssembler:
     """A module with one entry point, `main`, in SPIR-V 1.`minor`."""
 
     def __init__(self, minor: int) -> None:

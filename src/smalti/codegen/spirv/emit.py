@@ -31,7 +31,7 @@ from smalti.codegen.gpu.form import (
     statements,
 )
 from smalti.codegen.gpu.types import FLOATS, Type
-from smalti.codegen.spirv.assembler import Assembler
+from smalti.codegen.spirv.assembler import ModuleAssembler
 from smalti.codegen.spirv.instructions import (
     CONVERSIONS,
     NEAREST,
@@ -69,7 +69,7 @@ class Emitter:
     def __init__(self, program: GroupProgram, limits: GroupLimits) -> None:
         self.program, self.limits = program, limits
         self.matrices = any(isinstance(s, MatrixStore) for s in statements(program.body))
-        self.assembler = a = Assembler(MINOR_OF_MATRICES if self.matrices else MINOR)
+        self.assembler = a = ModuleAssembler(MINOR_OF_MATRICES if self.matrices else MINOR)
         if self.matrices:
             a.need("VulkanMemoryModel")
         self.memory = Memory(a, program.bindings, program.shared, limits, self.matrices)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from smalti.codegen.gpu.form import Binding, Shared
 from smalti.codegen.gpu.types import Type
-from smalti.codegen.spirv.assembler import Assembler
+from smalti.codegen.spirv.assembler import ModuleAssembler
 from smalti.codegen.spirv.instructions import CONVERSIONS
 from smalti.codegen.spirv.opcodes import NON_PRIVATE_POINTER
 from smalti.errors import VerificationError
@@ -35,7 +35,7 @@ class Memory:
     Indices are ids of u32 and count scalars.
     """
 
-    def __init__(self, assembler: Assembler, bindings: tuple[Binding, ...],
+    def __init__(self, assembler: ModuleAssembler, bindings: tuple[Binding, ...],
                  shared: tuple[Shared, ...], limits: GroupLimits, vulkan: bool) -> None:
         self.assembler, self.limits, self.vulkan = assembler, limits, vulkan
         self._bindings = {binding.name: (binding, number)

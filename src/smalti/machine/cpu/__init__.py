@@ -26,7 +26,7 @@ from smalti.machine.cpu.measured import FAMILY, CpuCalibration
 from smalti.machine.cpu.nests import depthwise, group_moments, mapped, reduced, row_moments
 from smalti.machine.cpu.residency import ARENA, Place, Residency, Shares
 from smalti.machine.cpu.work import CONSTANTS, KINDS, LEVELS, Flow, Work
-from smalti.machine.device import Device
+from smalti.machine.device import DeviceModel
 from smalti.schedule.schedule import Schedule
 
 FORMS: Mapping[str, Callable[[Kernel, Any, Core], list[Work]]] = {
@@ -82,7 +82,7 @@ def works(kernel: Kernel, schedule: Schedule, core: Core) -> list[Work]:
     return FORMS[kernel.form](kernel, schedule, core)
 
 
-def estimate_kernel(device: Device, kernel: Kernel, schedule: Schedule, threads: int,
+def estimate_kernel(device: DeviceModel, kernel: Kernel, schedule: Schedule, threads: int,
                     placement: Mapping[str, Shares] | None = None) -> KernelEstimate:
     """What a kernel costs by itself.
 
@@ -111,7 +111,7 @@ def _usual(kernel: Kernel, flow: Flow, placement: Mapping[str, Shares] | None, c
     return COLD if kernel.buffer(flow.buffer).role == "parameter" else WARM
 
 
-def estimate_program(device: Device, launches: Sequence[TimedLaunch], threads: int,
+def estimate_program(device: DeviceModel, launches: Sequence[TimedLaunch], threads: int,
                      arena_bytes: int = 0) -> ProgramEstimate:
     """What a program costs that runs again and again: what a run leaves in the caches, the next one
     finds."""
@@ -142,12 +142,12 @@ def program_counts(core: Core, launches: Sequence[TimedLaunch], threads: int,
     return found
 
 
-def core_of(device: Device) -> Core:
+def core_of(device: DeviceModel) -> Core:
     """What one core of a CPU does in a clock."""
     return core_with(device, constants_of(device)[REACH])
 
 
-def constants_of(device: Device) -> Mapping[str, float]:
+def constants_of(device: DeviceModel) -> Mapping[str, float]:
     """The constants of the model, as calibration has found them for this device."""
     fitted = device.fitted.get(FAMILY)
     return fitted.constants if fitted else CONSTANTS
@@ -204,7 +204,7 @@ def step_seconds(counts: Counts, constants: Mapping[str, float]) -> float:
     return (busy ** power + moving ** power) ** (1 / power) + constants["launch"] * counts.launch
 
 
-def summed_up(device: Device, steps: Sequence[Counts],
+def summed_up(device: DeviceModel, steps: Sequence[Counts],
               constants: Mapping[str, float]) -> KernelEstimate:
     """The estimate of a kernel from its steps."""
     seconds = busy = moved = 0.0

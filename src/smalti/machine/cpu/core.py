@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from smalti.machine.device import Device
+from smalti.machine.device import DeviceModel
 
 PAIRS = "bf16"
 """The dtype under which a CPU that multiplies pairs of bf16 has a rate of its own."""
@@ -44,7 +44,7 @@ class Core:
         return STORE_SHARE * self.ports
 
 
-def core_of(device: Device, reach: float) -> Core:
+def core_of(device: DeviceModel, reach: float) -> Core:
     """The core of a CPU of the library, or of this machine; one reaches the share `reach` of the
     memory's bandwidth."""
     near, *far = device.caches

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from smalti.errors import InputError
 from smalti.machine.cpu.core import PAIRS, REACH
 from smalti.machine.cpu.work import CONSTANTS
-from smalti.machine.device import MEASURED, CacheLevel, Device
+from smalti.machine.device import MEASURED, CacheLevel, DeviceModel
 from smalti.machine.fitted import Fitted
 
 FAMILY = "cpu"
@@ -68,7 +68,7 @@ class CpuCalibration:
             raise InputError("the calibration holds numbers that cannot be; run `smalti calibrate`")
         return found
 
-    def applied(self, device: Device, code: str) -> Device:
+    def applied(self, device: DeviceModel, code: str) -> DeviceModel:
         """The record of the CPU with what was measured; constants are those of the same `code`."""
         share = device.units / self.cores
         near, last = device.caches

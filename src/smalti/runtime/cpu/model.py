@@ -15,7 +15,7 @@ from smalti.runtime.cpu.adapter import cpu
 CALIBRATION = "calibration.json"
 
 
-def modelled(target: str | None = None, calibrated: bool = True) -> machine.Device:
+def modelled(target: str | None = None, calibrated: bool = True) -> machine.DeviceModel:
     """This CPU as the timing model knows it: what it says of itself, and, if `calibrated`, what
     `smalti calibrate` has measured of it; as code of the feature level `target` sees it."""
     found, measured = machine.detect(cpu()), calibration() if calibrated else None

@@ -18,7 +18,7 @@ GUESSED_RATES = {"discrete": 8e12, "virtual": 8e12, "integrated": 1e12, "other":
 """Those of all of it, where its driver does not tell how many there are."""
 
 
-def recorded(found: Device) -> machine.Device | None:
+def recorded(found: Device) -> machine.DeviceModel | None:
     """A GPU as the library of the timing model knows it, without a matrix unit that its driver does
     not let programs use; None where the library does not, and of drivers that compute on the CPU.
 
