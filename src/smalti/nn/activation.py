@@ -10,7 +10,7 @@ def relu(x: Value) -> Value:
 
     >>> from smalti.graph import Graph
     >>> relu(Graph().input("x", (2, 3)))
-    <result relu f32[2, 3]>
+    <result of relu f32[2, 3]>
     """
     return x.graph.apply("relu", x)
 
@@ -20,7 +20,7 @@ def leaky_relu(x: Value, slope: float) -> Value:
 
     >>> from smalti.graph import Graph
     >>> leaky_relu(Graph().input("x", (2, 3)), 0.2)
-    <result max f32[2, 3]>
+    <result of max f32[2, 3]>
     """
     return x.graph.apply("max", x, x * slope)
 
@@ -32,7 +32,7 @@ def prelu(x: Value, name: str) -> Value:
 
     >>> from smalti.graph import Graph
     >>> prelu(Graph().input("x", (1, 64, 8, 8)), "act")
-    <result add f32[1, 64, 8, 8]>
+    <result of add f32[1, 64, 8, 8]>
     """
     g = x.graph
     with g.scope(name):
@@ -45,7 +45,7 @@ def relu6(x: Value) -> Value:
 
     >>> from smalti.graph import Graph
     >>> relu6(Graph().input("x", (2, 3)))
-    <result min f32[2, 3]>
+    <result of min f32[2, 3]>
     """
     g = x.graph
     return g.apply("min", g.apply("relu", x), g.constant(6.0))
@@ -56,7 +56,7 @@ def silu(x: Value) -> Value:
 
     >>> from smalti.graph import Graph
     >>> silu(Graph().input("x", (2, 3)))
-    <result silu f32[2, 3]>
+    <result of silu f32[2, 3]>
     """
     return x.graph.apply("silu", x)
 
@@ -66,7 +66,7 @@ def gelu(x: Value) -> Value:
 
     >>> from smalti.graph import Graph
     >>> gelu(Graph().input("x", (2, 3)))
-    <result gelu f32[2, 3]>
+    <result of gelu f32[2, 3]>
     """
     return x.graph.apply("gelu", x)
 
@@ -76,7 +76,7 @@ def gelu_tanh(x: Value) -> Value:
 
     >>> from smalti.graph import Graph
     >>> gelu_tanh(Graph().input("x", (2, 3)))
-    <result gelu_tanh f32[2, 3]>
+    <result of gelu_tanh f32[2, 3]>
     """
     return x.graph.apply("gelu_tanh", x)
 
@@ -86,6 +86,6 @@ def quick_gelu(x: Value) -> Value:
 
     >>> from smalti.graph import Graph
     >>> quick_gelu(Graph().input("x", (2, 3)))
-    <result quick_gelu f32[2, 3]>
+    <result of quick_gelu f32[2, 3]>
     """
     return x.graph.apply("quick_gelu", x)

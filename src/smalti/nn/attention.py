@@ -17,7 +17,7 @@ def cross_attention(x: Value, context: Value, heads: int) -> Value:
     >>> g = Graph()
     >>> x, context = g.input("x", (2, 64, 80)), g.input("context", (2, 77, 48))
     >>> cross_attention(x, context, heads=2)
-    <result add f32[2, 64, 80]>
+    <result of add f32[2, 64, 80]>
     >>> g.parameters["to_k.weight"].shape
     (80, 48)
     """

@@ -20,7 +20,7 @@ def conv2d(x: Value, name: str, channels: int, kernel: int, *, stride: int = 1,
     >>> from smalti.graph import Graph
     >>> x = Graph().input("x", (1, 4, 64, 48))
     >>> conv2d(x, "conv_in", 320, 3), conv2d(x, "op", 4, 3, stride=2)
-    (<result conv f32[1, 320, 64, 48]>, <result conv f32[1, 4, 32, 24]>)
+    (<result of conv f32[1, 320, 64, 48]>, <result of conv f32[1, 4, 32, 24]>)
     """
     g = x.graph
     with g.scope(name):
@@ -35,7 +35,7 @@ def upsample_nearest(x: Value, factor: int = 2) -> Value:
 
     >>> from smalti.graph import Graph
     >>> upsample_nearest(Graph().input("x", (1, 4, 8, 6)))
-    <result resize f32[1, 4, 16, 12]>
+    <result of resize f32[1, 4, 16, 12]>
     """
     return x.graph.apply("resize", x, scales=(1, 1, factor, factor))
 
@@ -47,7 +47,7 @@ def pixel_shuffle(x: Value, factor: int) -> Value:
 
     >>> from smalti.graph import Graph
     >>> pixel_shuffle(Graph().input("x", (1, 48, 8, 6)), 4)
-    <result reshape f32[1, 3, 32, 24]>
+    <result of reshape f32[1, 3, 32, 24]>
     """
     n, channels, height, width = x.shape
     parts = x.reshape(n, channels // factor**2, factor, factor, height, width)
@@ -61,7 +61,7 @@ def pixel_unshuffle(x: Value, factor: int) -> Value:
 
     >>> from smalti.graph import Graph
     >>> pixel_unshuffle(Graph().input("x", (1, 3, 32, 24)), 4)
-    <result reshape f32[1, 48, 8, 6]>
+    <result of reshape f32[1, 48, 8, 6]>
     """
     n, channels, height, width = x.shape
     parts = x.reshape(n, channels, height // factor, factor, width // factor, factor)

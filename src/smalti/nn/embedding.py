@@ -17,7 +17,7 @@ def embedding(indices: Value, name: str, rows: int, features: int) -> Value:
 
     >>> from smalti.graph import Graph
     >>> embedding(Graph().input("tokens", (2, 77), "i32"), "token_embedding", 100, 48)
-    <result gather f32[2, 77, 48]>
+    <result of gather f32[2, 77, 48]>
     """
     g = indices.graph
     with g.scope(name):
@@ -32,7 +32,7 @@ def timestep_embedding(timesteps: Value, features: int, period_max: float = 1000
 
     >>> from smalti.graph import Graph
     >>> timestep_embedding(Graph().input("timesteps", (2,)), 320)
-    <result concat f32[2, 320]>
+    <result of concat f32[2, 320]>
     """
     if features % 2:
         raise InputError(f"a timestep embedding has as many cosines as sines; {features} features "
@@ -53,7 +53,7 @@ def rotary_embedding(x: Value, cos: Value, sin: Value, heads: int) -> Value:
     >>> g = Graph()
     >>> cos, sin = g.input("cos", (1, 64, 8)), g.input("sin", (1, 64, 8))
     >>> rotary_embedding(g.input("x", (2, 64, 48)), cos, sin, heads=3)
-    <result rotary_embedding f32[2, 64, 48]>
+    <result of rotary_embedding f32[2, 64, 48]>
     """
     return x.graph.apply("rotary_embedding", x, cos, sin, interleaved=1, num_heads=heads)
 

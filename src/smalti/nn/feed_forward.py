@@ -16,7 +16,7 @@ def geglu_feed_forward(x: Value, multiple: int = 4) -> Value:
     >>> from smalti.graph import Graph
     >>> g = Graph()
     >>> geglu_feed_forward(g.input("x", (2, 64, 48)))
-    <result add f32[2, 64, 48]>
+    <result of add f32[2, 64, 48]>
     >>> g.parameters["net.0.proj.weight"].shape, g.parameters["net.2.weight"].shape
     ((384, 48), (48, 192))
     """

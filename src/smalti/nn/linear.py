@@ -14,9 +14,9 @@ def linear(x: Value, name: str, features: int, *, bias: bool = True) -> Value:
     >>> from smalti.graph import Graph
     >>> g = Graph()
     >>> linear(g.input("x", (2, 77, 48)), "to_q", 64)
-    <result add f32[2, 77, 64]>
+    <result of add f32[2, 77, 64]>
     >>> list(g.parameters.values())
-    [<parameter to_q.weight f32[64, 48]>, <parameter to_q.bias f32[64]>]
+    [<parameter 'to_q.weight' f32[64, 48]>, <parameter 'to_q.bias' f32[64]>]
     """
     g = x.graph
     with g.scope(name):

@@ -17,7 +17,7 @@ def batch_norm(x: Value, name: str, eps: float = 1e-5) -> Value:
 
     >>> from smalti.graph import Graph
     >>> batch_norm(Graph().input("x", (1, 64, 8, 8)), "norm")
-    <result add f32[1, 64, 8, 8]>
+    <result of add f32[1, 64, 8, 8]>
     """
     g = x.graph
     with g.scope(name):
@@ -37,7 +37,7 @@ def group_norm(x: Value, name: str, groups: int, eps: float) -> Value:
 
     >>> from smalti.graph import Graph
     >>> group_norm(Graph().input("x", (1, 64, 8, 8)), "norm", groups=32, eps=1e-6)
-    <result group_normalization f32[1, 64, 8, 8]>
+    <result of group_normalization f32[1, 64, 8, 8]>
     """
     g = x.graph
     with g.scope(name):
@@ -53,7 +53,7 @@ def layer_norm(x: Value, name: str, eps: float = 1e-5) -> Value:
 
     >>> from smalti.graph import Graph
     >>> layer_norm(Graph().input("x", (1, 77, 48)), "norm1")
-    <result layer_normalization f32[1, 77, 48]>
+    <result of layer_normalization f32[1, 77, 48]>
     """
     g = x.graph
     with g.scope(name):
@@ -71,7 +71,7 @@ def modulated_norm(x: Value, shift: Value, scale: Value, eps: float = 1e-6) -> V
     >>> from smalti.graph import Graph
     >>> g = Graph()
     >>> modulated_norm(g.input("x", (1, 64, 48)), g.input("a", (1, 48)), g.input("b", (1, 48)))
-    <result add f32[1, 64, 48]>
+    <result of add f32[1, 64, 48]>
     """
     g, (n, _, width) = x.graph, x.shape
     ones, zeros = (g.constant(np.full(width, value, np.float32)) for value in (1, 0))
@@ -102,7 +102,7 @@ def rms_norm(x: Value, name: str, eps: float = 1e-6, weight: str = "weight") -> 
 
     >>> from smalti.graph import Graph
     >>> rms_norm(Graph().input("x", (1, 77, 48)), "norm1")
-    <result rms_normalization f32[1, 77, 48]>
+    <result of rms_normalization f32[1, 77, 48]>
     """
     g = x.graph
     with g.scope(name):

@@ -13,7 +13,7 @@ def to_tokens(x: Value) -> Value:
 
     >>> from smalti.graph import Graph
     >>> to_tokens(Graph().input("x", (2, 64, 8, 6)))
-    <result transpose f32[2, 48, 64]>
+    <result of transpose f32[2, 48, 64]>
     """
     n, channels, height, width = x.shape
     return x.reshape(n, channels, height * width).transpose(0, 2, 1)
@@ -24,7 +24,7 @@ def from_tokens(x: Value, height: int, width: int) -> Value:
 
     >>> from smalti.graph import Graph
     >>> from_tokens(Graph().input("x", (2, 48, 64)), 8, 6)
-    <result reshape f32[2, 64, 8, 6]>
+    <result of reshape f32[2, 64, 8, 6]>
     """
     n, _, channels = x.shape
     return x.transpose(0, 2, 1).reshape(n, channels, height, width)
@@ -37,7 +37,7 @@ def patches(x: Value, side: int) -> Value:
 
     >>> from smalti.graph import Graph
     >>> patches(Graph().input("x", (1, 16, 8, 6)), 2)
-    <result reshape f32[1, 12, 64]>
+    <result of reshape f32[1, 12, 64]>
     """
     n, channels, height, width = x.shape
     y = x.reshape(n, channels, height // side, side, width // side, side)
@@ -52,7 +52,7 @@ def from_patches(x: Value, side: int, height: int, width: int, *,
 
     >>> from smalti.graph import Graph
     >>> from_patches(Graph().input("x", (1, 12, 64)), 2, 8, 6)
-    <result reshape f32[1, 16, 8, 6]>
+    <result of reshape f32[1, 16, 8, 6]>
     """
     outer = (x.shape[0], height // side, width // side)
     if pixels_first:

@@ -29,7 +29,7 @@ def in_a_row(value: Value, made: Made) -> Value | None:
     >>> g = Graph()
     >>> x, w = g.input("x", (1, 8, 16, 1)), g.parameter("w", (4, 8, 3, 1))
     >>> in_a_row(g.apply("conv", x, w), lambda value: value).node.inputs
-    (<result conv f32[1, 4, 1, 14]>,)
+    (<result of conv f32[1, 4, 1, 14]>,)
     """
     (x, w, *bias), a = value.node.inputs, value.node.attributes
     if len(x.shape) != 4 or not x.shape[3] == value.shape[3] == w.shape[3] == 1 < x.shape[2]:

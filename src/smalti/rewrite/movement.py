@@ -94,7 +94,7 @@ def shortened(value: Value, made: Made = lambda value: value) -> Value | None:
     >>> keys = x.reshape(1, 77, 12, 64).transpose(0, 2, 1, 3).reshape(12, 77, 64)
     >>> keys = shortened(keys.transpose(0, 2, 1).reshape(1, 12, 64, 77))
     >>> keys.node.attributes, keys.node.inputs[0].node.attributes, keys.node.inputs[0].node.inputs
-    ({'shape': (1, 12, 64, 77)}, {'perm': (0, 2, 1)}, (<input x f32[1, 77, 768]>,))
+    ({'shape': (1, 12, 64, 77)}, {'perm': (0, 2, 1)}, (<input 'x' f32[1, 77, 768]>,))
     """
     if value.type.size == 0:
         return None
@@ -187,7 +187,7 @@ def cut_short(value: Value, made: Made = lambda value: value) -> Value | None:
     >>> g = Graph()
     >>> both = g.apply("concat", g.input("x", (2, 4)), g.input("y", (2, 3)), axis=1)
     >>> cut_short(g.apply("slice", both, axis=1, start=4, end=6)).node.inputs
-    (<input y f32[2, 3]>,)
+    (<input 'y' f32[2, 3]>,)
     """
     node, inner = value.node, value.node.inputs[0].node
     axis, start, end = (node.attributes[name] for name in ("axis", "start", "end"))
@@ -215,7 +215,7 @@ def joined_earlier(value: Value, made: Made = lambda value: value) -> Value | No
     >>> g = Graph()
     >>> parts = [g.input(name, (2, n, 12)).reshape(2, n, 3, 4) for name, n in (("x", 5), ("y", 7))]
     >>> joined_earlier(g.apply("concat", *parts, axis=1)).node.inputs
-    (<result concat f32[2, 12, 12]>,)
+    (<result of concat f32[2, 12, 12]>,)
     """
     axis = value.node.attributes["axis"] % len(value.shape)
     sources = []
