@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from smalti.diffusion.control import Control
     from smalti.diffusion.guidance import Guide, Projected, SkipLayers
+    from smalti.diffusion.options import PictureOptions
     from smalti.diffusion.pipeline import Pipeline
     from smalti.diffusion.preview import Preview
     from smalti.diffusion.result import Result, Step
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         SmaltiError,
         UnknownDeviceError,
         UnknownFamilyError,
+        UnknownOptionError,
         UnsupportedError,
         VerificationError,
     )
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "smalti.diffusion.control": ("Control",),
     "smalti.diffusion.guidance": ("Guide", "Projected", "SkipLayers"),
+    "smalti.diffusion.options": ("PictureOptions",),
     "smalti.diffusion.pipeline": ("Pipeline",),
     "smalti.diffusion.preview": ("Preview",),
     "smalti.diffusion.result": ("Result", "Step"),
@@ -64,7 +67,7 @@ _HOMES = {
     "smalti.errors": (
         "CheckpointError", "DeviceError", "EngineError", "IllegalSchedule", "InputError",
         "NumericsError", "OutputError", "SmaltiError", "UnknownDeviceError",
-        "UnknownFamilyError", "UnsupportedError", "VerificationError",
+        "UnknownFamilyError", "UnknownOptionError", "UnsupportedError", "VerificationError",
     ),
     "smalti.graph": ("Graph",),
     "smalti.runtime": ("Device", "Program", "devices", "load"),
@@ -74,11 +77,11 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "CheckReport", "CheckpointError", "Control", "Device", "DeviceError", "EngineError", "Graph",
-    "Guide", "IllegalSchedule", "InputError", "NumericsError", "OutputError", "Pipeline",
-    "Preview", "Program", "Projected", "Result", "SkipLayers", "SmaltiError", "Step",
-    "UnknownDeviceError", "UnknownFamilyError", "UnsupportedError", "Upscaler",
-    "VerificationError", "__version__", "check_device", "check_target", "compile", "devices",
-    "load",
+    "Guide", "IllegalSchedule", "InputError", "NumericsError", "OutputError",
+    "PictureOptions", "Pipeline", "Preview", "Program", "Projected", "Result", "SkipLayers",
+    "SmaltiError", "Step", "UnknownDeviceError", "UnknownFamilyError", "UnknownOptionError",
+    "UnsupportedError", "Upscaler", "VerificationError", "__version__", "check_device",
+    "check_target", "compile", "devices", "load",
 ]
 
 

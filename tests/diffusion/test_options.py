@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from dataclasses import fields
+import re
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from PIL import Image
 
 from smalti import Guide, Pipeline, Projected, SkipLayers
+from smalti.diffusion import options as record
 from smalti.diffusion.load_options import LoadOptions
 from smalti.diffusion.metadata import parse
 from smalti.diffusion.option_text import read, written
@@ -115,6 +117,18 @@ def test_values_that_cannot_be(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
         PictureOptions("x", **options)
     assert message in str(caught.value)
+
+
+def test_the_worked_example_of_the_page_is_an_option() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text("utf-8")
+    field = re.search(r"# diffusion/options.py, .*?\n(    contrast.*?)\n\n", page, re.DOTALL)[1]
+    names = dict(vars(record))
+    exec(f"@dataclass(frozen=True)\nclass Example:\n{field}\n", names)
+    (found,) = fields(names["Example"])
+    contrast = replace(found.metadata["option"], name="contrast", default=found.default)
+    assert contrast.checked(2) == 2.0 and contrast.told == "1" and contrast.group in GROUPS
+    with pytest.raises(InputError, match="contrast is 3; expected a number from 0 to 2"):
+        contrast.checked(3)
 
 
 # ---------------------------------------------------------------------- schema
