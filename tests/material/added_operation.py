@@ -7,29 +7,12 @@ It is a program of its own, because targets read the tables of functions once, a
 
 from __future__ import annotations
 
-import importlib
-import re
-from pathlib import Path
-
 import numpy as np
+from worked_example import added, pieces
 
 from smalti.graph import Graph, evaluate
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "compiler.md"
-HEADING = "### A pointwise operation, step by step"
-
-
-def pieces() -> dict[str, str]:
-    """What the document puts into each file, by the name of its module."""
-    text = DOCUMENT.read_text(encoding="utf-8").split(HEADING)[1]
-    blocks = re.findall(r"```python\n# src/(\S+)\.py\n(.*?)```", text, flags=re.DOTALL)
-    return {path.replace("/", "."): code for path, code in blocks}
-
-
-def add() -> None:
-    """Run each piece in its module."""
-    for name, code in pieces().items():
-        exec(compile(code, name, "exec"), vars(importlib.import_module(name)))
+WHERE = "compiler.md", "### A pointwise operation, step by step"
 
 
 def graphs() -> list[Graph]:
@@ -46,7 +29,7 @@ def graphs() -> list[Graph]:
 
 def main() -> None:
     """Add the operation and compare every target with the reference."""
-    add()
+    added(*WHERE)
     from interpreted_gpu import InterpretedGpu
     from native_regions import LEVELS, PieceRunner, run_regions
 
@@ -70,7 +53,7 @@ def main() -> None:
         program = compile_for(InterpretedGpu(), graph, precision="f32")
         program.bind({"w": w})
         np.testing.assert_allclose(program.run({"x": x})["y"], expected, rtol=1e-5, atol=1e-5)
-    print(f"{len(pieces())} files")
+    print(f"{len(pieces(*WHERE))} files")
 
 
 if __name__ == "__main__":
