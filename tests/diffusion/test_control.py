@@ -205,7 +205,7 @@ def test_a_picture_is_steered(model_path: Path, tmp_path: Path) -> None:
         result.texts[0]
     kept = Pipeline.load(model_path, threads=1, keep=False)
     again = kept("a red apple", controls=[Control.load(tmp_path, image)], batch_size=2)
-    assert again.modules[1].tobytes() == on and not list(kept._residents)
+    assert again.images[1].tobytes() == on and not list(kept._residents)
     with pytest.raises(InputError, match="made for another model"):
         pipe.steps("a red apple", controls=[Control(replaced(tmp_path, UNET), image)])
 

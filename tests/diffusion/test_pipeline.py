@@ -162,7 +162,7 @@ def test_numbers_may_be_numpy_s(pipe: Pipeline) -> None:
 def test_a_random_seed_is_told(pipe: Pipeline) -> None:
     first, second = (pipe("a red apple", seed=-1) for _ in range(2))
     assert first.seeds != second.seeds
-    assert pixels(pipe, seed=first.seeds[0]) == [first.modules[0].tobytes()]
+    assert pixels(pipe, seed=first.seeds[0]) == [first.images[0].tobytes()]
 
 
 def test_the_text_is_what_made_the_picture(pipe: Pipeline) -> None:

@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 from smalti import Pipeline
-from smalti.diffusion.metadata import text_in
+from smalti.diffusion.images import opened
+from smalti.diffusion.metadata import carried, text_in
 from smalti.errors import InputError, OutputError
 
 
@@ -24,6 +25,7 @@ def test_every_picture_carries_its_settings(pipe: Pipeline, tmp_path: Path, name
     for number in (0, 1):
         result.images[number].save(tmp_path / name)
         assert text_in(tmp_path / name) == result.texts[number]
+        assert carried(opened(tmp_path / name)) == result.texts[number]
         assert result.images[number].info["parameters"] == result.texts[number]
     plain = Image.open(tmp_path / name)
     assert plain.size == result.images[1].size

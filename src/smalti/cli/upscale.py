@@ -35,10 +35,11 @@ def upscale(picture: Path, model: str, output: str, factor: float | None, tile: 
     with ending_at_once():
         loading = smalti.Upscaler.load
         from smalti.diffusion.images import opened
+        from smalti.diffusion.metadata import carried
     image = opened(picture)
     upscaler = loading(model, precision, threads, show_progress, device)
     made = upscaler(image, factor, tile)
     show_progress("")
-    write_png(made, path, image.info.get("parameters", ""))
+    write_png(made, path, carried(image))
     click.echo(f"{path}: {made.width}x{made.height}, from {image.width}x{image.height}, "
                f"whole {time.perf_counter() - started:.2f} s")

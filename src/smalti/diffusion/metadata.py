@@ -76,16 +76,22 @@ def text_in(path: str | Path) -> str:
         if path.suffix.lower() == ".txt":
             return path.read_text(encoding="utf-8")
         with Image.open(path) as picture:
-            text = picture.info.get(PNG_KEY) or _comment(picture)
+            text = carried(picture)
             made_by = "; it holds the graph of ComfyUI, which is not read" * (
                 "workflow" in picture.info or "prompt" in picture.info)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError(f"{path} cannot be read as a picture: {why}") from None
-    if not isinstance(text, str) or not text:
+    if not text:
         raise InputError(f"{path} carries no settings{made_by}; expected a picture with a "
                          f"`{PNG_KEY}` text, as Smalti, A1111 and others write it")
     return text
+
+
+def carried(picture: Image.Image) -> str:
+    """The parameters text of a picture that was read from a file; empty without one."""
+    text = picture.info.get(PNG_KEY) or _comment(picture)
+    return text if isinstance(text, str) else ""
 
 
 def exif_of(text: str) -> Image.Exif:
