@@ -290,7 +290,6 @@ def test_every_module_has_a_home_of_its_own() -> None:
 # Names that still mean several classes: this list only gets shorter.
 HOMONYMS = frozenset("""
 Adapter
-Binding
 Block
 Buffer
 Builder
@@ -307,7 +306,6 @@ Part
 Pipeline
 Place
 Plan
-Recipe
 Refused
 Row
 Source
@@ -334,7 +332,7 @@ PARAMETERS_MAX = 12
 
 def test_public_functions_take_few_parameters() -> None:
     many = []
-    for module, path in MODULES.items():
+    for path in MODULES.values():
         for node in nodes(path):
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 count = sum(parameter.arg not in ("self", "cls") for parameter in (
@@ -448,6 +446,76 @@ def test_no_test_is_skipped() -> None:
     assert not found, f"skipped tests: {found}"
     settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert '"-rs"' in settings, "pytest does not say which tests it left out, and why"
+
+
+# What tests may be called beside the module that they test: compared with what, or run on what.
+ASPECTS = re.compile(r"_(against_\w+|on_devices|natively)$")
+# Tests of what several modules do together; a test of one module is called as that module is.
+TOPICS = frozenset("""
+benchmark/gpu_script
+checkpoint/adapters/against_peft
+checkpoint/adapters/changes
+checkpoint/adapters/families_against_peft
+checkpoint/adapters/hostile
+checkpoint/families
+checkpoint/upscalers
+cli/adapters
+cli/change
+cli/commands
+cli/models
+cli/process
+codegen/gpu/forms_on_devices
+codegen/spirv/run
+codegen/added_operation
+codegen/x86/against_kernels
+codegen/x86/levels
+codegen/x86/pooling
+diffusion/against_diffusers_pipeline
+diffusion/devices
+diffusion/families
+diffusion/families_against_diffusers
+diffusion/memory
+diffusion/quantised
+diffusion/transformer_control
+dojo/dojo
+export/ggml/against_ggml
+families/new_family
+frontend/onnx/damaged_files
+frontend/onnx/exports
+frontend/onnx/half_exports
+frontend/onnx/node_tests
+frontend/onnx/operators
+frontend/onnx/shipped_models
+frontend/onnx/versions
+graph/shape_rules
+machine/fitting
+models/models
+models/models_against_peers
+models/models_natively
+models/transformer_controlnets
+models/transformers_against_peers
+nn/blocks
+runtime/cpu/turns
+runtime/gpu/models
+runtime/compiler
+runtime/engine_devices
+""".split())
+
+
+def test_tests_lie_where_their_module_does() -> None:
+    """The test of smalti/a/b.py is tests/a/test_b.py or the folder tests/a/b."""
+    lost, topics = [], set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        folder = path.parent.relative_to(ROOT / "tests")
+        if folder.parts and folder.parts[0] not in ("fuzz", "programs", "replay"):
+            name = ASPECTS.sub("", path.stem.removeprefix("test_"))
+            home, topic = SOURCE / folder / name, path.stem.removeprefix("test_")
+            topics.add(f"{folder.as_posix()}/{topic}")
+            if not home.with_suffix(".py").exists() and not home.is_dir() \
+                    and f"{folder.as_posix()}/{topic}" not in TOPICS:
+                lost.append(str(path.relative_to(ROOT)))
+    assert not lost, f"tests that are called as no module is: {lost}"
+    assert topics >= TOPICS, f"topics without a test: {TOPICS - topics}"
 
 
 def test_no_path_of_one_machine_is_written_down() -> None:

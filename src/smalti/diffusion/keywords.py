@@ -28,7 +28,7 @@ SIMILAR = 0.6
 def taking(record: Callable[P, R]) -> Callable[[Callable[[S, R], T]],
                                                Callable[Concatenate[S, P], T]]:
     """A method of a record becomes one of its fields as arguments; `record.of` makes it of them."""
-    make = getattr(record, "of")
+    make = record.of
 
     def keywords(method: Callable[[S, R], T]) -> Callable[Concatenate[S, P], T]:
         @functools.wraps(method)
@@ -37,7 +37,7 @@ def taking(record: Callable[P, R]) -> Callable[[Callable[[S, R], T]],
 
         own, *_ = inspect.signature(method).parameters.values()
         fields = inspect.signature(record).parameters.values()
-        setattr(call, "__signature__", inspect.Signature([own, *fields]))
+        call.__signature__ = inspect.Signature([own, *fields])
         return call
 
     return keywords

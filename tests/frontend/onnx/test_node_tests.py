@@ -24,7 +24,7 @@ from smalti.errors import SmaltiError, UnsupportedError, UnsupportedNode
 from smalti.runtime.cpu.program import NativeProgram
 from smalti.runtime.models import compile_model
 
-DOCUMENTED = Path(__file__).resolve().parents[2] / "docs" / "onnx.md"
+DOCUMENTED = Path(__file__).resolve().parents[3] / "docs" / "onnx.md"
 REFUSED = frozenset({
     "Adagrad", "Adam", "ArrayFeatureExtractor", "Bernoulli", "Binarizer", "Dropout", "LabelEncoder",
     "Momentum", "RandomUniformLike", "RegexFullMatch", "Scan", "TreeEnsemble"})

@@ -223,6 +223,6 @@ def test_documentation_names_every_standard_operator_without_a_rule() -> None:
     lacking = [name for name, schema in sorted(schemas.items())
                if ("", name) not in RULES and ("", name) not in HOST_RULES
                and not schema.has_function and not schema.has_context_dependent_function]
-    text = (Path(__file__).parents[2] / "docs" / "onnx.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "onnx.md").read_text(encoding="utf-8")
     assert f"{len(schemas) - len(lacking)} of the {len(schemas)} of the standard domain" in text
     assert f"| {', '.join(f'`{name}`' for name in lacking)} |" in text

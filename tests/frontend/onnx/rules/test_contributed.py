@@ -197,7 +197,7 @@ def test_what_a_fused_operator_does_not_compute_is_listed() -> None:
 
 def test_the_example_of_the_documentation_is_the_rule_that_runs() -> None:
     """docs/onnx.md adds CDist as a diff of one file."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[4]
     text = (root / "docs" / "onnx.md").read_text(encoding="utf-8")
     (diff,) = re.findall(r"```diff\n(.*?)```", text, re.DOTALL)
     (path,) = re.findall(r"^\+\+\+ b/(.*)$", diff, re.MULTILINE)
