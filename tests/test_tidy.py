@@ -470,6 +470,7 @@ codegen/added_operation
 codegen/x86/against_kernels
 codegen/x86/levels
 codegen/x86/pooling
+diffusion/added_sampler
 diffusion/against_diffusers_pipeline
 diffusion/devices
 diffusion/families
