@@ -26,7 +26,7 @@ from smalti.fuse import Region
 from smalti.graph import Graph
 from smalti.graph.operation import DTYPES
 from smalti.kernel.form import Kernel
-from smalti.runtime.gpu.interface import Buffer, Dispatch, Gpu
+from smalti.runtime.gpu.interface import DeviceBuffer, Dispatch, Gpu
 from smalti.runtime.vulkan import VulkanGpu, adapters
 from smalti.schedule.group import GroupContraction, GroupLimits
 from smalti.schedule.space_group import GroupWork, schedules
@@ -44,7 +44,7 @@ def kernels(graph: Graph, precision: str, longest: int) -> Iterator[tuple[Kernel
     yield from sorted(found.items(), key=lambda pair: -pair[1])[:longest]
 
 
-def filled(gpu: Gpu, dtype: str, elements: int) -> Buffer:
+def filled(gpu: Gpu, dtype: str, elements: int) -> DeviceBuffer:
     """A buffer with normal numbers of a dtype."""
     kind = np.dtype(DTYPES[dtype])
     values = np.resize(np.random.default_rng(0).standard_normal(1 << 16), elements).astype(kind)
@@ -57,7 +57,7 @@ def filled(gpu: Gpu, dtype: str, elements: int) -> Buffer:
 
 def seconds(gpu: Gpu, kernel: Kernel, schedule: GroupContraction) -> float:
     """The shortest of a few runs of a kernel under a schedule."""
-    buffers: dict[str, Buffer] = {}
+    buffers: dict[str, DeviceBuffer] = {}
     launches = []
     for step in lower(kernel, schedule, gpu.limits).steps:
         for binding in step.bindings:

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from smalti.runtime.vulkan import Adapter
+from smalti.runtime.vulkan import VulkanAdapter
 
 SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "gpu.py"
 
 
-def test_a_product_is_measured(adapter: Adapter, tmp_path: Path,
+def test_a_product_is_measured(adapter: VulkanAdapter, tmp_path: Path,
                                environment: dict[str, str]) -> None:
     assert adapter.limits.storage16
     done = subprocess.run(

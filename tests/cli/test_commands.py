@@ -17,7 +17,7 @@ from tiny_model import METADATA, write_model
 import smalti
 from smalti.cli.main import root
 from smalti.diffusion import pipeline
-from smalti.runtime.vulkan import Adapter
+from smalti.runtime.vulkan import VulkanAdapter
 
 Weights = dict[str, np.ndarray]
 
@@ -87,7 +87,7 @@ def test_explain_foretells_a_device_that_is_not_here(model_path: Path) -> None:
     refused(run("explain", model_path, "--device", "rtx_4061"), "near names: rtx_4060")
 
 
-def test_explain_and_profile_take_a_gpu_that_is_here(adapter: Adapter, model_path: Path,
+def test_explain_and_profile_take_a_gpu_that_is_here(adapter: VulkanAdapter, model_path: Path,
                                                      tmp_path: Path) -> None:
     options = ("--part", "vae", "--size", "16x24", "--device", "vulkan:0", "--precision", "f32")
     result = run("explain", model_path, *options)
@@ -140,7 +140,8 @@ def test_bench_measures_and_writes(tmp_path: Path) -> None:
     assert drawing.read_text().startswith("<svg") and "TinyCNN" in drawing.read_text()
 
 
-def test_bench_measures_a_gpu_and_compares_its_results(adapter: Adapter, tmp_path: Path) -> None:
+def test_bench_measures_a_gpu_and_compares_its_results(
+        adapter: VulkanAdapter, tmp_path: Path) -> None:
     data = tmp_path / "a.json"
     result = run("bench", "--models", "tiny_cnn", "--device", "vulkan:0", "--precision", "f16",
                  "--peers", "onnxruntime", "--rounds", 1, "--json", data)

@@ -25,7 +25,7 @@ from smalti.graph import Graph
 from smalti.runtime import engine_writer
 from smalti.runtime.cpu.recipe import recipe_of
 from smalti.runtime.engine_file import EngineFile
-from smalti.runtime.vulkan import Adapter
+from smalti.runtime.vulkan import VulkanAdapter
 
 RNG = np.random.default_rng(0)
 WEIGHT = RNG.standard_normal((8, 4)).astype(np.float32)
@@ -156,7 +156,7 @@ def test_inspect_and_explain(model: Path, tmp_path: Path) -> None:
 
 
 def test_engine_files_are_explained_for_the_cpu(model: Path, tmp_path: Path,
-                                                adapter: Adapter) -> None:
+                                                adapter: VulkanAdapter) -> None:
     engine = tmp_path / "small.smalti"
     run("compile", model, "-o", engine, "--shape", "rows=3")
     refused(run("explain", engine, "--device", "vulkan:0"), "is for the CPU")

@@ -66,8 +66,8 @@ def test_a_decoder_takes_less_memory_for_the_same_bytes(name: str, precision: st
     inputs, parameters = arrays_for(graph)
     expected = evaluate(graph, inputs, parameters)["image"]
     image, plain = (make(graph, name, 2, precision) for make in (image_of, plain_image))
-    turns = {region.scope.rpartition(".")[2] for region in image.regions if region.strips > 1}
-    assert {"conv1", "nin_shortcut", "conv2"} <= turns
+    groups = {region.scope.rpartition(".")[2] for region in image.regions if region.strips > 1}
+    assert {"conv1", "nin_shortcut", "conv2"} <= groups
     assert all(region.strips == 1 for region in plain.regions)
     assert image.arena_bytes < 0.75 * plain.arena_bytes
     found = [bound(plain, parameters, 2).run(inputs)["image"]]

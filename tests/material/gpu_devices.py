@@ -11,8 +11,8 @@ import pytest
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.form import GroupProgram
 from smalti.errors import DeviceError
-from smalti.runtime.gpu.interface import Buffer, Dispatch, Gpu, Pipeline
-from smalti.runtime.vulkan import Adapter, VulkanGpu, adapters
+from smalti.runtime.gpu.interface import ComputePipeline, DeviceBuffer, Dispatch, Gpu
+from smalti.runtime.vulkan import VulkanAdapter, VulkanGpu, adapters
 
 
 def absent(what: str, package: str) -> None:
@@ -21,7 +21,7 @@ def absent(what: str, package: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def adapter() -> Adapter:
+def adapter() -> VulkanAdapter:
     """The best adapter of Vulkan."""
     try:
         found = [each for each in adapters() if not each.unusable]
@@ -31,14 +31,14 @@ def adapter() -> Adapter:
 
 
 @pytest.fixture(scope="module")
-def vulkan(adapter: Adapter) -> Iterator[VulkanGpu]:
+def vulkan(adapter: VulkanAdapter) -> Iterator[VulkanGpu]:
     """The best device of Vulkan."""
     with VulkanGpu(adapter) as gpu:
         yield gpu
 
 
 @pytest.fixture(scope="module")
-def staged(adapter: Adapter) -> Iterator[VulkanGpu]:
+def staged(adapter: VulkanAdapter) -> Iterator[VulkanGpu]:
     """The same, as if the CPU could not see its memory."""
     with VulkanGpu(replace(adapter, limits=replace(adapter.limits, unified=False))) as gpu:
         yield gpu
@@ -53,14 +53,15 @@ def increment(elements: int, by: float = 1.0) -> GroupProgram:
     return b.finish((-(-elements // 64), 1, 1))
 
 
-def filled(gpu: Gpu, data: np.ndarray) -> Buffer:
+def filled(gpu: Gpu, data: np.ndarray) -> DeviceBuffer:
     """A buffer with `data`."""
     buffer = gpu.buffer(data.nbytes)
     gpu.write(buffer, 0, data)
     return buffer
 
 
-def chain(pipeline: Pipeline, buffer: Buffer, length: int, seconds: float = 0.0) -> list[Dispatch]:
+def chain(pipeline: ComputePipeline, buffer: DeviceBuffer, length: int,
+          seconds: float = 0.0) -> list[Dispatch]:
     """Launches of which each reads what the one before it writes, from half of a buffer to the
     other and back."""
     half = buffer.bytes // 2

@@ -37,7 +37,7 @@ TARGET = group_target("text", "interpreted", emit, bytes.decode)
 
 
 @dataclass(eq=False)
-class Memory(gpu.Buffer):
+class Memory(gpu.DeviceBuffer):
     bytes: int
     kind: str = "device"
 
@@ -48,7 +48,7 @@ class Memory(gpu.Buffer):
         pass
 
 
-class Interpreted(gpu.Pipeline):
+class Interpreted(gpu.ComputePipeline):
     def __init__(self, shader: Shader, program: GroupProgram) -> None:
         self.name, self.groups, self.program = shader.name, shader.groups, program
         self.bindings = shader.bindings

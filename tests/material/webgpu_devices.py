@@ -9,11 +9,11 @@ import pytest
 from gpu_devices import absent
 
 from smalti.errors import DeviceError
-from smalti.runtime.webgpu import Adapter, WebGpu, adapters
+from smalti.runtime.webgpu import WebAdapter, WebGpu, adapters
 from smalti.runtime.webgpu.adapter import F16, IMMEDIATES
 
 
-def first() -> Adapter:
+def first() -> WebAdapter:
     """The best adapter of `wgpu`."""
     try:
         return adapters()[0]

@@ -14,7 +14,7 @@ from smalti.graph import Graph, evaluate
 from smalti.runtime import compile_graph, engine
 from smalti.runtime.cpu.adapter import available_levels
 from smalti.runtime.engine_file import EngineFile
-from smalti.runtime.vulkan import Adapter
+from smalti.runtime.vulkan import VulkanAdapter
 from smalti.schedule.group import GroupLimits, MatrixShape
 
 RNG = np.random.default_rng(3)
@@ -35,7 +35,7 @@ def graph() -> Graph:
 
 
 @pytest.fixture
-def device(adapter: Adapter) -> str:
+def device(adapter: VulkanAdapter) -> str:
     """The id of a device of Vulkan."""
     return "vulkan:0"
 

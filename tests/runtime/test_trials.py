@@ -26,7 +26,7 @@ from smalti.runtime.known import scope_of_gpu, store
 from smalti.runtime.reference import ReferenceProgram
 from smalti.runtime.supervisor import Supervisor
 from smalti.runtime.tuner import Tuner, entries
-from smalti.runtime.vulkan import Adapter, VulkanGpu
+from smalti.runtime.vulkan import VulkanAdapter, VulkanGpu
 from smalti.schedule import parse
 
 RNG = np.random.default_rng(0)
@@ -207,7 +207,7 @@ def test_programs_without_kernels_are_not_tried() -> None:
 
 
 def test_pictures_are_the_same_with_and_without_a_supervisor_on_a_gpu(
-        adapter: Adapter, model_path: Path) -> None:
+        adapter: VulkanAdapter, model_path: Path) -> None:
     def picture(supervise: bool) -> bytes:
         pipe = smalti.Pipeline.load(model_path, device="vulkan:0", precision="f32",
                                     supervise=supervise)

@@ -6,7 +6,7 @@ import math
 
 from smalti.cli.tune import changes
 from smalti.dojo.here import space_of
-from smalti.runtime.tuner import Row
+from smalti.runtime.tuner import TunedKernel
 from smalti.schedule import ContractionSchedule, Direct, InPlace, Planar, Winograd
 from smalti.schedule.decisions import numbered
 from smalti.tune.contest import Contest, features
@@ -41,6 +41,6 @@ def test_changes_are_told_one_by_one() -> None:
     assert changes(row(EVERY[0], EVERY[3])).startswith("algorithm Direct to Winograd, size - to 2")
 
 
-def row(before: ContractionSchedule, best: ContractionSchedule) -> Row:
+def row(before: ContractionSchedule, best: ContractionSchedule) -> TunedKernel:
     """What the tuner tells of a kernel."""
-    return Row("scope", "contraction", 1, 1.0, 0.5, 3, str(before), str(best))
+    return TunedKernel("scope", "contraction", 1, 1.0, 0.5, 3, str(before), str(best))

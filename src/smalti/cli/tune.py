@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from smalti.runtime.interface import Program
     from smalti.runtime.sources import Read
-    from smalti.runtime.tuner import Row, Tuner
+    from smalti.runtime.tuner import TunedKernel, Tuner
 
     Tunable = tuple[Program, dict[str, np.ndarray], Read]
     Shapes = dict[str, tuple[int, ...] | int]
@@ -144,7 +144,7 @@ def table(tuner: Tuner, top: int) -> str:
             + (columns(lines) if gained else ""))
 
 
-def changes(row: Row) -> str:
+def changes(row: TunedKernel) -> str:
     """The decisions in which the best schedule differs from the one before."""
     from smalti.schedule import parse
     from smalti.schedule.decisions import decisions

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from smalti.compiler.module import Place
 from smalti.compiler.plan import Interval, plan
-from smalti.compiler.strips import Course
+from smalti.compiler.strips import LaunchOrder
 from smalti.fuse import View
 from smalti.fuse.view import Storage
 
@@ -29,19 +29,20 @@ class Arena:
                      tuple(size * s for s in view.strides), view.storage.dtype)
 
 
-def arranged(found: Course, workspaces: Sequence[int]) -> Arena:
-    """The arena of a course whose regions need `workspaces` bytes besides, each while it runs."""
+def arranged(found: LaunchOrder, workspaces: Sequence[int]) -> Arena:
+    """The arena of a launch order whose regions need `workspaces` bytes besides, each while it
+    runs."""
     lives = found.lives
     numbers = {storage: number for number, storage in enumerate(lives.roots)}
     intervals = [Interval(s.bytes + ALIGNMENT, *lives[s]) for s in lives.roots]
     working = []
-    for time, turn in enumerate(found.turns):
-        for region in turn.regions:
+    for time, group in enumerate(found.groups):
+        for region in group.regions:
             if workspaces[region]:
                 working.append(region)
                 intervals.append(Interval(workspaces[region], time, time))
-    behind = {numbers[turn.strips.operand]: (numbers[turn.strips.result], turn.strips.distance)
-              for turn in found.turns if turn.strips}
+    behind = {numbers[group.strips.operand]: (numbers[group.strips.result], group.strips.distance)
+              for group in found.groups if group.strips}
     offsets, size = plan(intervals, ALIGNMENT, behind)
     return Arena(size, {storage: offsets[numbers[lives.root(storage)]] for storage in lives},
                  dict(zip(working, offsets[len(numbers):], strict=True)))

@@ -22,7 +22,7 @@ from smalti.compiler.module import (
     WeightSlot,
     WinogradWeight,
 )
-from smalti.compiler.strips import Course, Turn
+from smalti.compiler.strips import LaunchOrder, RegionGroup
 from smalti.fuse import HostRegion, Region, Storage, View
 from smalti.fuse.support import When
 from smalti.graph.operation import DTYPES
@@ -40,12 +40,12 @@ IN_ARENA = ("arena", "input")
 
 
 class Linker:
-    """Fills a module from a course of regions, what they are lowered to, and where values lie.
+    """Fills a module from a launch order, what they are lowered to, and where values lie.
 
     `known_as` has the dtypes by which callers know storages that a target stores otherwise.
     """
 
-    def __init__(self, module: Module, target: Target, chosen: Course,
+    def __init__(self, module: Module, target: Target, chosen: LaunchOrder,
                  lowered: Sequence[LoweredKernel | None], arena: Arena,
                  known_as: dict[Storage, str]) -> None:
         self.module, self.target, self.chosen = module, target, chosen
@@ -62,10 +62,10 @@ class Linker:
         """Fill the module but for its code; gives its functions, in order."""
         module, found = self.module, self.partition
         module.arena_bytes = self.arena.bytes
-        for turn in self.chosen.turns:
-            for number in turn.regions:
-                self._describe(number, turn)
-            module.launches += self._launches(turn)
+        for group in self.chosen.groups:
+            for number in group.regions:
+                self._describe(number, group)
+            module.launches += self._launches(group)
         for launch in module.launches:
             when = found.regions[launch.region].when
             module.steady += when == When.BINDING
@@ -87,7 +87,7 @@ class Linker:
 
     # ------------------------------------------------------------------ regions
 
-    def _describe(self, number: int, turn: Turn) -> None:
+    def _describe(self, number: int, group: RegionGroup) -> None:
         """Note what is to be known about a region."""
         module, region, low = self.module, self.partition.regions[number], self.lowered[number]
         if isinstance(region, HostRegion):
@@ -104,7 +104,7 @@ class Linker:
         module.regions.append(RegionInfo(
             region.kernel.form, region.scope, region.reason,
             str(self.chosen.schedules[number]), region.flops, self._moved_bytes(region, low),
-            results, turn.strips.count if turn.strips else 1, self._text(region.kernel)))
+            results, group.strips.count if group.strips else 1, self._text(region.kernel)))
 
     def _moved_bytes(self, region: Region, low: LoweredKernel) -> int:
         """Bytes of what a kernel reads and writes, each once; weights as they are packed."""
@@ -128,19 +128,19 @@ class Linker:
 
     # ------------------------------------------------------------------ launches
 
-    def _launches(self, turn: Turn) -> list[Launch | HostCall]:
-        """The launches of a turn: all steps whole, or the last ones strip by strip."""
+    def _launches(self, group: RegionGroup) -> list[Launch | HostCall]:
+        """The launches of a group: all steps whole, or the last ones strip by strip."""
         whole, last = [], []
-        for number in turn.regions:
+        for number in group.regions:
             if self.lowered[number] is None:
                 return [self._call(number)]
             whole += self._steps(number)
-            if turn.strips:
+            if group.strips:
                 last.append(whole.pop())
-        for strip in range(turn.strips.count if turn.strips else 0):
+        for strip in range(group.strips.count if group.strips else 0):
             parts = []
             for number, launch in enumerate(last):
-                each, (first, end) = turn.strips.walks[number], turn.strips.rows(number, strip)
+                each, (first, end) = group.strips.walks[number], group.strips.rows(number, strip)
                 for block in range(0, launch.tiles, each.rows * each.tiles):
                     parts.append(replace(launch, first=block + each.tiles * first,
                                          tiles=block + each.tiles * end, barrier=False))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from smalti import machine
 from smalti.compiler.arena import arranged
 from smalti.compiler.kernel_table import KernelRow, KernelTable
-from smalti.compiler.strips import Course, Turn
+from smalti.compiler.strips import LaunchOrder, RegionGroup
 from smalti.fuse import HostRegion, Partition, Region
 from smalti.fuse.support import When
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
@@ -89,7 +89,7 @@ def on_cpu(found: Partition, growth: int, precision: str, aim: Objective) -> Ite
                for region in found.regions]
     schedules = planned(kernels, limits_of(aim.device, aim.threads), precision, growth,
                         [WINOGRAD_MAX] * len(kernels), aim.cost)
-    course = Course(found, schedules, [Turn((n,)) for n in range(len(found.regions))])
+    course = LaunchOrder(found, schedules, [RegionGroup((n,)) for n in range(len(found.regions))])
     arena = arranged(course, [0] * len(found.regions))
     running = [(region, schedule) for region, schedule in zip(found.regions, schedules, strict=True)
                if isinstance(region, Region) and region.when == When.RUN]

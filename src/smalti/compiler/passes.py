@@ -21,7 +21,7 @@ from smalti.compiler.link import IN_ARENA, Linker
 from smalti.compiler.module import Module
 from smalti.compiler.options import Options
 from smalti.compiler.select import Knowledge, Selection
-from smalti.compiler.strips import Course, Turn, courses, saves_much
+from smalti.compiler.strips import LaunchOrder, RegionGroup, launch_orders, saves_much
 from smalti.compiler.verify import verify
 from smalti.errors import InputError
 from smalti.fuse import HostRegion, Partition, Region, Storage, View, narrowed, partition
@@ -42,7 +42,7 @@ Progress = Callable[[int, int], None]
 """What is told of (kernels done, kernels)."""
 Clock = Callable[[], float]
 Halves = dict[str, str]
-Orders = Sequence[tuple[Course, list[LoweredKernel | None]]]
+Orders = Sequence[tuple[LaunchOrder, list[LoweredKernel | None]]]
 
 
 @dataclass(frozen=True)
@@ -174,16 +174,17 @@ def selected(graph: Graph, halves: Halves, target: Target, limits: Limits, optio
 
 
 def ordered(found: Partition, selection: Selection, target: Target, limits: Limits
-            ) -> list[Course]:
+            ) -> list[LaunchOrder]:
     """The regions with their schedules one after the other; where that promises to save much
     memory, also strip by strip."""
     if target.strips:
-        return courses(found, selection.schedules, limits.threads)
-    return [Course(found, selection.schedules(found),
-                   [Turn((number,)) for number in range(len(found.regions))])]
+        return launch_orders(found, selection.schedules, limits.threads)
+    return [LaunchOrder(found, selection.schedules(found),
+                   [RegionGroup((number,)) for number in range(len(found.regions))])]
 
 
-def lowered(orders: Sequence[Course], selection: Selection, progress: Progress | None) -> Orders:
+def lowered(orders: Sequence[LaunchOrder], selection: Selection,
+            progress: Progress | None) -> Orders:
     """Each order with the code of its kernels. Raises UnsupportedError where the target has no room
     for one."""
     count, done, found = sum(len(each.partition.regions) for each in orders), 0, []
@@ -198,7 +199,7 @@ def lowered(orders: Sequence[Course], selection: Selection, progress: Progress |
     return found
 
 
-def placed(orders: Orders) -> tuple[Course, list[LoweredKernel | None], Arena]:
+def placed(orders: Orders) -> tuple[LaunchOrder, list[LoweredKernel | None], Arena]:
     """The plain order, or one that saves much memory, its code, and where its values lie."""
     best = None
     for each, codes in orders:
@@ -208,7 +209,7 @@ def placed(orders: Orders) -> tuple[Course, list[LoweredKernel | None], Arena]:
     return best
 
 
-def linked(graph: Graph, target: Target, options: Options, chosen: Course,
+def linked(graph: Graph, target: Target, options: Options, chosen: LaunchOrder,
            code: list[LoweredKernel | None], arena: Arena, known_as: dict[Storage, str]
            ) -> tuple[Module, list[Any]]:
     """The module but for its code, and its functions."""
@@ -261,7 +262,7 @@ PASSES = (
          lambda selection: "rules, measurements and costs"),
     Pass("order", ordered, ("partition", "selection", "target", "limits"), ("orders",),
          "after selection, as what strips save hangs on tiles",
-         lambda orders: f"{len(orders)} orders of {len(orders[0].turns)} turns"),
+         lambda orders: f"{len(orders)} orders of {len(orders[0].groups)} groups"),
     Pass("lower", lowered, ("orders", "selection", "progress"), ("lowered",),
          "before memory is planned, as kernels say what they need beside their operands",
          lambda found: f"{sum(low is not None for low in found[0][1])} kernels as code"),

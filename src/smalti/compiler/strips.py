@@ -62,7 +62,7 @@ def _rows(each: TileWalk, strip: int, count: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Turn:
+class RegionGroup:
     """Regions that run at the same time: one, or several strip by strip in turns."""
 
     regions: tuple[int, ...]
@@ -70,30 +70,30 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Course:
+class LaunchOrder:
     """The regions of a partition with their schedules, which calls of the host do not have, and the
     turns in which they run, in order."""
 
     partition: Partition
     schedules: list[Schedule | None]
-    turns: list[Turn]
+    groups: list[RegionGroup]
 
     @cached_property
     def lives(self) -> Lives:
         """When each storage is needed, in numbers of turns."""
-        return Lives(self.partition, [time for time, turn in enumerate(self.turns)
-                                      for _ in turn.regions])
+        return Lives(self.partition, [time for time, group in enumerate(self.groups)
+                                      for _ in group.regions])
 
     @cached_property
     def bytes(self) -> list[int]:
-        """Bytes that live at each turn."""
+        """Bytes that live while each group runs."""
         found = [0] * (self.lives.end + 1)
         for storage in self.lives.roots:
             first, last = self.lives[storage]
             for time in range(first, last + 1):
                 found[time] += storage.bytes
-        return [size - (turn.strips.saved_bytes if turn.strips else 0)
-                for size, turn in zip(found, self.turns, strict=False)]
+        return [size - (group.strips.saved_bytes if group.strips else 0)
+                for size, group in zip(found, self.groups, strict=False)]
 
     @property
     def peak(self) -> int:
@@ -101,12 +101,13 @@ class Course:
         return max(self.bytes, default=0)
 
 
-def courses(found: Partition, pick: Pick, threads: int) -> list[Course]:
-    """The plain course of a partition, and one in strips if that promises to save much.
+def launch_orders(found: Partition, pick: Pick, threads: int) -> list[LaunchOrder]:
+    """The plain order of a partition, and one in strips if that promises to save much.
 
     `pick` gives the schedules of a partition's regions; programs run on `threads` threads.
     """
-    plain = Course(found, pick(found), [Turn((n,)) for n in range(len(found.regions))])
+    plain = LaunchOrder(found, pick(found),
+                        [RegionGroup((n,)) for n in range(len(found.regions))])
     if not saves_much(plain.peak, 0):
         return [plain]
     best = _in_strips(plain, threads)
@@ -119,9 +120,9 @@ def courses(found: Partition, pick: Pick, threads: int) -> list[Course]:
     if not saves_much(plain.peak, best.peak):
         return [plain]
     whole = _without_strips(best)
-    return [plain, Course(best.partition, best.schedules, [
-        turn if size > best.peak else plain_turn for turn, plain_turn, size in zip(
-            best.turns, whole.turns, whole.bytes, strict=True)])]
+    return [plain, LaunchOrder(best.partition, best.schedules, [
+        group if size > best.peak else plain_group for group, plain_group, size in zip(
+            best.groups, whole.groups, whole.bytes, strict=True)])]
 
 
 def saves_much(before: int, after: int) -> bool:
@@ -129,36 +130,38 @@ def saves_much(before: int, after: int) -> bool:
     return before - after >= max(SAVED_BYTES_MIN, SAVED_SHARE_MIN * before)
 
 
-def _without_strips(one: Course) -> Course:
-    return Course(one.partition, one.schedules, [Turn(turn.regions) for turn in one.turns])
+def _without_strips(one: LaunchOrder) -> LaunchOrder:
+    return LaunchOrder(one.partition, one.schedules,
+                       [RegionGroup(group.regions) for group in one.groups])
 
 
-def _in_strips(one: Course, threads: int) -> Course:
-    """The course with strips wherever they are possible."""
+def _in_strips(one: LaunchOrder, threads: int) -> LaunchOrder:
+    """The order with strips wherever they are possible."""
     one = _without_strips(one)
-    return Course(one.partition, one.schedules, [
-        Turn(turn.regions, _strips(one, time, threads)) for time, turn in enumerate(one.turns)])
+    return LaunchOrder(one.partition, one.schedules, [
+        RegionGroup(group.regions, _strips(one, time, threads))
+        for time, group in enumerate(one.groups)])
 
 
-def _at_the_peak(one: Course) -> list[tuple[int, ...]]:
+def _at_the_peak(one: LaunchOrder) -> list[tuple[int, ...]]:
     """Siblings that run around the time at which the most lives."""
-    regions = one.turns[one.bytes.index(one.peak)].regions
+    regions = one.groups[one.bytes.index(one.peak)].regions
     return [numbers for numbers in siblings(one.partition)
             if numbers[0] <= regions[-1] and regions[0] <= numbers[-1]]
 
 
-def _in_turns(one: Course, numbers: Sequence[int], pick: Pick) -> Course:
-    """The course in which the siblings `numbers` take turns."""
+def _in_turns(one: LaunchOrder, numbers: Sequence[int], pick: Pick) -> LaunchOrder:
+    """The order in which the siblings `numbers` take turns."""
     found, order = side_by_side(one.partition, numbers)
     now = {old: new for new, old in enumerate(order)}
-    groups = [turn.regions for turn in one.turns if not set(turn.regions) & set(numbers)]
+    groups = [group.regions for group in one.groups if not set(group.regions) & set(numbers)]
     groups = sorted(tuple(now[n] for n in regions) for regions in (*groups, tuple(numbers)))
-    return Course(found, pick(found), [Turn(regions) for regions in groups])
+    return LaunchOrder(found, pick(found), [RegionGroup(regions) for regions in groups])
 
 
-def _strips(one: Course, time: int, threads: int) -> Strips | None:
-    """The strips that save the most at a turn, or None where there are none."""
-    numbers = one.turns[time].regions
+def _strips(one: LaunchOrder, time: int, threads: int) -> Strips | None:
+    """The strips that save the most of a group, or None where there are none."""
+    numbers = one.groups[time].regions
     regions = [one.partition.regions[n] for n in numbers]
     walks = [walk(region.kernel, schedule) if schedule and region.when == When.RUN else None
              for schedule, region in zip((one.schedules[n] for n in numbers), regions, strict=True)]
@@ -179,10 +182,10 @@ def _strips(one: Course, time: int, threads: int) -> Strips | None:
                key=lambda strips: strips.saved_bytes, default=None)
 
 
-def _dying(one: Course, time: int, walks: Sequence[TileWalk]) -> list[Storage]:
-    """Storages that are read for the last time at a turn, in order only."""
+def _dying(one: LaunchOrder, time: int, walks: Sequence[TileWalk]) -> list[Storage]:
+    """Storages that are read for the last time by a group, in order only."""
     found: dict[Storage, bool] = {}
-    for number, each in zip(one.turns[time].regions, walks, strict=True):
+    for number, each in zip(one.groups[time].regions, walks, strict=True):
         for name, view in one.partition.regions[number].views.items():
             if name != "out" and view.storage.kind in ("arena", "input"):
                 root = one.lives.root(view.storage)
@@ -191,7 +194,7 @@ def _dying(one: Course, time: int, walks: Sequence[TileWalk]) -> list[Storage]:
             if in_order and one.lives[storage][1] == time]
 
 
-def _distance(one: Course, numbers: Sequence[int], walks: Sequence[TileWalk], operand: Storage,
+def _distance(one: LaunchOrder, numbers: Sequence[int], walks: Sequence[TileWalk], operand: Storage,
               count: int) -> int:
     """How far behind its result an operand has to begin, in bytes, so that no strip writes over
     what it or one behind it reads."""

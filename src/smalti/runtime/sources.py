@@ -28,7 +28,7 @@ def nothing(name: str) -> None:
 
 
 @dataclass(frozen=True)
-class Source:
+class WeightSource:
     """Parameters by name: their shapes, and how to read one and let go of it.
 
     `whole` says that all of them are weights of one model, so that an unknown one is a mistake.
@@ -41,7 +41,7 @@ class Source:
     whole: bool = True
 
 
-def opened(path: str | PathLike) -> Source:
+def opened(path: str | PathLike) -> WeightSource:
     """The parameters in a safetensors, ONNX or engine file, or in a folder of safetensors files.
 
     Raises InputError when there is nothing of that kind, CheckpointError or EngineError when a file
@@ -61,7 +61,7 @@ def opened(path: str | PathLike) -> Source:
     return _of_tensor_files(str(path), [TensorFile(path)])
 
 
-def _of_tensor_files(title: str, files: list[TensorFile]) -> Source:
+def _of_tensor_files(title: str, files: list[TensorFile]) -> WeightSource:
     home: dict[str, TensorFile] = {}
     for file in files:
         for name in file:
@@ -69,19 +69,19 @@ def _of_tensor_files(title: str, files: list[TensorFile]) -> Source:
                 raise InputError(f"{title}: the weight {name!r} is in {home[name].path.name} and "
                                  f"in {file.path.name}; give the file that is meant")
             home[name] = file
-    return Source(title, {name: file.shape(name) for name, file in home.items()},
+    return WeightSource(title, {name: file.shape(name) for name, file in home.items()},
                   lambda name: home[name].array(name), lambda name: home[name].drop(name))
 
 
-def _of_engine_file(file: EngineFile) -> Source:
+def _of_engine_file(file: EngineFile) -> WeightSource:
     if not file.has_weights:
         raise InputError(f"{file.path} holds no weights; give a file that does, such as "
                          f".safetensors")
     shapes = {name: entry.shape for name, entry in file.parameters.items()}
-    return Source(str(file.path), shapes, file.array, file.drop)
+    return WeightSource(str(file.path), shapes, file.array, file.drop)
 
 
-def _of_model(path: Path) -> Source:
+def _of_model(path: Path) -> WeightSource:
     """The tensors of an ONNX file; some are no weights, but shapes and the like."""
     from smalti.frontend.onnx import read_model
     from smalti.frontend.onnx.weights import ModelTensors
@@ -89,7 +89,7 @@ def _of_model(path: Path) -> Source:
     source = read_model(path)
     tensors = ModelTensors(source.proto, source.folder)
     shapes = {name: type.shape for name in tensors if (type := tensors.type(name)) is not None}
-    return Source(str(path), shapes, tensors.__getitem__, whole=False)
+    return WeightSource(str(path), shapes, tensors.__getitem__, whole=False)
 
 
 def reading(weights: Weights, done: Done, needed: Mapping[str, Shape], known: Collection[str],
@@ -105,7 +105,7 @@ def reading(weights: Weights, done: Done, needed: Mapping[str, Shape], known: Co
     if isinstance(weights, Mapping):
         shapes = {name: array.shape if isinstance(array, Quantised) else np.shape(array)
                   for name, array in weights.items()}
-        source = Source("the mapping", shapes, weights.__getitem__, done)
+        source = WeightSource("the mapping", shapes, weights.__getitem__, done)
     elif isinstance(weights, str | PathLike):
         source = opened(weights)
     else:

@@ -47,7 +47,7 @@ class Variant:
     types: dict[str, Any]
     stage: Stage
     program: Program | None
-    rest: Place
+    rest: Remainder
 
     def fits(self, done: tuple[int, ...], types: Mapping[str, Any],
              arrays: Mapping[str, Any]) -> bool:
@@ -57,7 +57,7 @@ class Variant:
 
 
 @dataclass(eq=False)
-class Place:
+class Remainder:
     """Steps that are left, and the stages that were made of them."""
 
     steps: tuple[Step, ...]
@@ -73,7 +73,7 @@ class Body:
     """A body of a node: keys of its inputs and results, and its steps."""
 
     inputs: list[str]
-    place: Place
+    place: Remainder
     results: list[str]
 
 
@@ -85,7 +85,7 @@ class Machine:
         self.read: Read = model.tensors.__getitem__
         self.programs: list[Program] = []
 
-    def run(self, place: Place, arrays: dict[str, Any], wanted: Sequence[str]) -> list[Any]:
+    def run(self, place: Remainder, arrays: dict[str, Any], wanted: Sequence[str]) -> list[Any]:
         """The arrays of the keys `wanted`; `arrays` has what the steps of `place` read.
 
         Raises UnsupportedError listing the steps that cannot go on.
@@ -106,7 +106,7 @@ class Machine:
 
     # ------------------------------------------------------------------ between stages
 
-    def _host(self, place: Place, arrays: dict[str, Any]) -> tuple[int, ...]:
+    def _host(self, place: Remainder, arrays: dict[str, Any]) -> tuple[int, ...]:
         """Compute what host rules can; the numbers of those steps."""
         done = []
         for number, step in enumerate(place.steps):
@@ -130,7 +130,7 @@ class Machine:
         type = self.model.tensors.type(key)
         return self.model.tensors[key] if type is None or not is_weight(type) else self.read(key)
 
-    def _body(self, place: Place, step: Step,
+    def _body(self, place: Remainder, step: Step,
               arrays: Mapping[str, Any]) -> Callable[[str, Sequence[Any]], list[Any]]:
         """Runs the bodies of `step`; what they read from outside is in `arrays`."""
         captured = {key: arrays[key] for key in step.captured if key in arrays}
@@ -153,11 +153,11 @@ class Machine:
         scope = inner_scope(step, parent=step.scope)
         keys = [scope.prefix + value.name for value in graph.input]
         steps, results = body_steps(step, scope, graph, keys, self.model.tensors)
-        return Body(keys, Place(tuple(steps), {}), results)
+        return Body(keys, Remainder(tuple(steps), {}), results)
 
     # ------------------------------------------------------------------ stages
 
-    def _variant(self, place: Place, done: tuple[int, ...], steps: Sequence[Step],
+    def _variant(self, place: Remainder, done: tuple[int, ...], steps: Sequence[Step],
                  arrays: Mapping[str, Any], wanted: Sequence[str]) -> Variant:
         """The stage for these arrays, made when there is none."""
         reads = dict.fromkeys(key for step in steps for key in (*step.reads, *step.captured)
@@ -175,7 +175,7 @@ class Machine:
                 [UnsupportedNode(step.name, step.node.op_type, "needs a value that no run gives")
                  for step in steps])
         variant = Variant(done, types, stage, self._program(stage.graph),
-                          Place(stage.deferred, {**place.constants, **stage.constants},
+                          Remainder(stage.deferred, {**place.constants, **stage.constants},
                                 stage.asked))
         place.variants.append(variant)
         del place.variants[:-VARIANTS_MAX]
@@ -250,7 +250,7 @@ class StagedProgram(Program):
                        for name, type in model.inputs.items()}
         self.outputs = dict.fromkeys(model.outputs)
         self._machine = Machine(model, compile, interpreted_max)
-        self._place = Place(model.steps, {}, model.first.asked)
+        self._place = Remainder(model.steps, {}, model.first.asked)
         self._turn = threading.Lock()
 
     def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,

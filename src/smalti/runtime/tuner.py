@@ -136,7 +136,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Row:
+class TunedKernel:
     """What came of a kernel: how many regions compute it; their seconds in a run as it was, and
     with the best schedule; how many were tried; both schedules."""
 
@@ -229,14 +229,14 @@ class Tuner:
                  if not found[region].same]
         raise VerificationError(f"{self.program.name}: other bytes come of {' and '.join(wrong)}")
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[TunedKernel]:
         """What came of each kernel, those that gained the most first."""
         found = []
         for entry in self.entries:
             info, ratio, best = self.program.module.regions[entry.regions[0]], 1.0, ""
             if entry.looked_at:
                 ratio, best = entry.contest.ratio, str(entry.contest.candidates[entry.contest.best])
-            found.append(Row(info.scope or self.program.name, info.form, len(entry.regions),
+            found.append(TunedKernel(info.scope or self.program.name, info.form, len(entry.regions),
                              entry.seconds, entry.seconds * ratio, entry.tried, info.schedule,
                              best or info.schedule))
         return sorted(found, key=lambda row: row.best_seconds - row.seconds)

@@ -22,7 +22,7 @@ from smalti.codegen.gpu.text import show
 from smalti.codegen.gpu.types import FLOATS, Type
 from smalti.runtime.gpu.check import launched
 from smalti.runtime.gpu.interface import Gpu
-from smalti.runtime.vulkan import Adapter, VulkanGpu
+from smalti.runtime.vulkan import VulkanAdapter, VulkanGpu
 
 SCALARS = ("f32", "f16", "i32", "u32")
 POSITIVE = ("sqrt", "inverse_sqrt", "log", "log2")
@@ -30,7 +30,7 @@ TOLERANCE = {"f32": 4e-6, "f16": 16e-3}  # exp of 8: 19 units in the last place
 
 
 @pytest.fixture(scope="module")
-def plain(adapter: Adapter) -> Iterator[VulkanGpu]:
+def plain(adapter: VulkanAdapter) -> Iterator[VulkanGpu]:
     """The device as if it had neither f16 nor 8-bit storage, and bindings began far apart: most
     are seen from an offset on."""
     limits = replace(adapter.limits, f16=False, storage8=False, keeps_nan=False,

@@ -17,7 +17,7 @@ from smalti.runtime import compile_graph
 from smalti.runtime.cpu.adapter import available_levels, cpu
 from smalti.runtime.cpu.alternative import Alternative
 from smalti.runtime.cpu.program import NativeProgram
-from smalti.runtime.cpu.recording import Row, Table
+from smalti.runtime.cpu.recording import Table, TableRow
 from smalti.runtime.cpu.threads import driver_entry
 from smalti.schedule import arithmetic, parse
 from smalti.schedule.space import space
@@ -100,7 +100,7 @@ def test_the_driver_is_made_once_however_many_ask_first() -> None:
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(lambda _: driver_entry(), range(64)))) == 1
     table = Table([[], []], 1, 0, 0)
-    assert table.threads == 1 and Row(0, (), 0).barrier
+    assert table.threads == 1 and TableRow(0, (), 0).barrier
 
 
 def test_results_that_nobody_writes_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:

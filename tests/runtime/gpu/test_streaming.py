@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from interpreted_gpu import Memory
 
 from smalti.codegen.shader import BufferUse
-from smalti.runtime.gpu.interface import Copy, Dispatch, Pipeline
+from smalti.runtime.gpu.interface import ComputePipeline, Copy, Dispatch
 from smalti.runtime.gpu.streaming import stage_bytes, streamed
 
 
-class Reader(Pipeline):
+class Reader(ComputePipeline):
     def __init__(self, sizes: list[int]) -> None:
         self.bindings = tuple(BufferUse(size, 4, writes=False) for size in sizes)
 

@@ -14,11 +14,11 @@ from gpu_devices import chain, filled, increment
 
 from smalti.errors import DeviceError, DeviceLostError
 from smalti.runtime.gpu.interface import Gpu
-from smalti.runtime.vulkan import Adapter, VulkanGpu
+from smalti.runtime.vulkan import VulkanAdapter, VulkanGpu
 from smalti.runtime.vulkan.library import TIMEOUT, checked
 
 
-def test_a_device_describes_itself(adapter: Adapter, vulkan: VulkanGpu) -> None:
+def test_a_device_describes_itself(adapter: VulkanAdapter, vulkan: VulkanGpu) -> None:
     assert vulkan.device.id == "vulkan:0" and vulkan.device.name == adapter.name
     assert vulkan.device.kind == adapter.kind and vulkan.target.name == "spirv"
 
@@ -30,7 +30,8 @@ def lose(gpu: VulkanGpu, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["vkQueueSubmit", "vkWaitSemaphores"])
-def test_a_device_that_is_lost_says_so_and_is_opened_anew(adapter: Adapter, name: str) -> None:
+def test_a_device_that_is_lost_says_so_and_is_opened_anew(
+        adapter: VulkanAdapter, name: str) -> None:
     gpu = VulkanGpu(adapter)
     buffer = filled(gpu, np.zeros(128, np.float32))
     recording = gpu.record(chain(gpu.pipeline(increment(64)), buffer, 2))
@@ -47,7 +48,7 @@ def test_a_device_that_is_lost_says_so_and_is_opened_anew(adapter: Adapter, name
         assert not again.read(filled(again, np.zeros(8, np.float32)), 0, 32).any()
 
 
-def test_a_device_that_was_closed_says_so(adapter: Adapter) -> None:
+def test_a_device_that_was_closed_says_so(adapter: VulkanAdapter) -> None:
     gpu = VulkanGpu(adapter)
     buffer = gpu.buffer(64)
     recording = gpu.record([])
@@ -92,7 +93,7 @@ def test_a_thousand_launches_are_submitted_in_no_time(vulkan: Gpu) -> None:
     assert min(taken) < 0.002  # asked are 0.3 ms, which bench/vulkan.py measures
 
 
-def test_nothing_is_left_of_what_is_gone(adapter: Adapter) -> None:
+def test_nothing_is_left_of_what_is_gone(adapter: VulkanAdapter) -> None:
     with VulkanGpu(adapter) as gpu:
         counts = []
         for number in range(6):
@@ -108,7 +109,7 @@ def test_nothing_is_left_of_what_is_gone(adapter: Adapter) -> None:
 
 @pytest.mark.usefixtures("interruptible")
 def test_a_wait_is_ended_by_the_keyboard_and_the_device_goes_on(
-        adapter: Adapter, monkeypatch: pytest.MonkeyPatch) -> None:
+        adapter: VulkanAdapter, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def never(_: int, __: object, nanoseconds: int) -> int:

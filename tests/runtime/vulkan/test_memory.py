@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from smalti.errors import DeviceMemoryError, InputError
 from smalti.runtime.gpu.interface import Gpu
-from smalti.runtime.vulkan import Adapter, VulkanGpu
+from smalti.runtime.vulkan import VulkanAdapter, VulkanGpu
 from smalti.runtime.vulkan.adapter import BUDGET
-from smalti.runtime.vulkan.memory import BLOCK_BYTES, Block
+from smalti.runtime.vulkan.memory import BLOCK_BYTES, MemoryBlock
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.sampled_from([1, 16, 64])), max_size=30),
        st.data())
 def test_what_is_taken_of_a_block_never_overlaps(sizes: list, data: st.DataObject) -> None:
-    block, held = Block(0, 0, 0, 400, 0, True, [(0, 400)]), {}
+    block, held = MemoryBlock(0, 0, 0, 400, 0, True, [(0, 400)]), {}
     for number, (size, alignment) in enumerate(sizes):
         offset = block.take(size, alignment)
         if offset is not None:
@@ -37,7 +37,7 @@ def test_what_is_taken_of_a_block_never_overlaps(sizes: list, data: st.DataObjec
 
 
 @pytest.fixture
-def small(adapter: Adapter) -> Iterator[VulkanGpu]:
+def small(adapter: VulkanAdapter) -> Iterator[VulkanGpu]:
     """A device with 8 blocks of memory, whose driver does not tell how much of it others use."""
     with VulkanGpu(replace(adapter, extensions=adapter.extensions - {BUDGET})) as gpu:
         gpu._memory.heaps = [(8 * BLOCK_BYTES, flags) for _, flags in gpu._memory.heaps]

@@ -14,8 +14,8 @@ from smalti.codegen.spirv import emit
 from smalti.errors import DeviceError
 from smalti.runtime import cache
 from smalti.runtime.gpu.interface import Dispatch, Gpu
-from smalti.runtime.vulkan import Adapter, VulkanGpu
-from smalti.runtime.vulkan.library import Functions
+from smalti.runtime.vulkan import VulkanAdapter, VulkanGpu
+from smalti.runtime.vulkan.library import VulkanFunctions
 
 
 def works(gpu: Gpu) -> bool:
@@ -72,19 +72,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_cache_of_the_driver_is_kept_and_given_back_to_it(
-        adapter: Adapter, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        adapter: VulkanAdapter, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with VulkanGpu(adapter) as gpu:
         assert works(gpu)
     assert len(entries(folder)) == 1
     given = []
-    made = Functions.made
+    made = VulkanFunctions.made
 
-    def watched(self: Functions, create: str, *arguments: object) -> int:
+    def watched(self: VulkanFunctions, create: str, *arguments: object) -> int:
         if create == "vkCreatePipelineCache":
             given.append(arguments[1].initialDataSize)
         return made(self, create, *arguments)
 
-    monkeypatch.setattr(Functions, "made", watched)
+    monkeypatch.setattr(VulkanFunctions, "made", watched)
     with VulkanGpu(adapter) as gpu:
         assert works(gpu)
     assert given == [len(cache.get(f"vulkan pipelines of {adapter.identity}"))] and given[0] > 0
@@ -92,7 +92,7 @@ def test_the_cache_of_the_driver_is_kept_and_given_back_to_it(
 
 @pytest.mark.parametrize("damage", [lambda data: data[:40], lambda data: b"", lambda data:
                                     data[:-1] + bytes([data[-1] ^ 1])])
-def test_a_damaged_cache_is_made_anew(adapter: Adapter, folder: Path, damage) -> None:
+def test_a_damaged_cache_is_made_anew(adapter: VulkanAdapter, folder: Path, damage) -> None:
     with VulkanGpu(adapter) as gpu:
         assert works(gpu)
     (path, data), = entries(folder).items()
@@ -104,7 +104,8 @@ def test_a_damaged_cache_is_made_anew(adapter: Adapter, folder: Path, damage) ->
     assert cache.get(f"vulkan pipelines of {adapter.identity}")
 
 
-def test_what_another_driver_has_written_is_not_trusted(adapter: Adapter, folder: Path) -> None:
+def test_what_another_driver_has_written_is_not_trusted(
+        adapter: VulkanAdapter, folder: Path) -> None:
     cache.put(f"vulkan pipelines of {adapter.identity}", b"not the header of any driver" * 9)
     with VulkanGpu(adapter) as gpu:
         assert works(gpu)

@@ -11,11 +11,11 @@ from gpu_devices import chain, filled, increment
 from smalti.codegen.shader import BufferUse
 from smalti.codegen.spirv import emit
 from smalti.errors import DeviceError, InputError
-from smalti.runtime.gpu.interface import Buffer, Copy, Dispatch, Gpu
+from smalti.runtime.gpu.interface import Copy, DeviceBuffer, Dispatch, Gpu
 from smalti.runtime.vulkan import VulkanGpu, recording
 
 
-def values(gpu: Gpu, buffer: Buffer, offset: int, count: int) -> np.ndarray:
+def values(gpu: Gpu, buffer: DeviceBuffer, offset: int, count: int) -> np.ndarray:
     return gpu.read(buffer, offset, 4 * count).view(np.float32)
 
 

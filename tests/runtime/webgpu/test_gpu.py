@@ -16,7 +16,7 @@ from webgpu_devices import plain_webgpu, webgpu  # noqa: F401
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.form import U32, GroupProgram
 from smalti.errors import DeviceError, DeviceLostError, DeviceMemoryError, VerificationError
-from smalti.runtime.gpu.interface import Buffer, Copy, Dispatch, Gpu, Recording
+from smalti.runtime.gpu.interface import Copy, DeviceBuffer, Dispatch, Gpu, Recording
 from smalti.runtime.webgpu import WebGpu, adapters, open_device
 from smalti.runtime.webgpu import library as wgpu_library
 
@@ -32,18 +32,18 @@ def busy(turns: int) -> GroupProgram:
     return b.finish((256, 1, 1))
 
 
-def zeros(gpu: Gpu) -> Buffer:
+def zeros(gpu: Gpu) -> DeviceBuffer:
     """Room for two times 100 numbers."""
     return filled(gpu, np.zeros(200, np.float32))
 
 
-def recorded(gpu: Gpu, length: int, seconds: float = 0.0) -> tuple[Recording, Buffer]:
+def recorded(gpu: Gpu, length: int, seconds: float = 0.0) -> tuple[Recording, DeviceBuffer]:
     """Launches that each add 1 to 100 numbers, and where these are."""
     arena = zeros(gpu)
     return gpu.record(chain(gpu.pipeline(increment(100)), arena, length, seconds)), arena
 
 
-def numbers(gpu: Gpu, arena: Buffer, half: int) -> np.ndarray:
+def numbers(gpu: Gpu, arena: DeviceBuffer, half: int) -> np.ndarray:
     """One half of the numbers."""
     return gpu.read(arena, 400 * half, 400).view(np.float32)
 

@@ -28,7 +28,7 @@ from smalti.kernel.form import Kernel
 from smalti.runtime.cpu.executable import Executable
 from smalti.runtime.cpu.memory import anonymous
 from smalti.runtime.cpu.packing import ALIGNMENT
-from smalti.runtime.cpu.recording import Row, Table
+from smalti.runtime.cpu.recording import Table, TableRow
 from smalti.runtime.sources import Read
 from smalti.runtime.weights import checked
 from smalti.schedule import ContractionSchedule, Schedule, parse
@@ -59,14 +59,14 @@ class Alternative:
             self._weight = anonymous(low.packed.bytes + ALIGNMENT)
             _pack(module, slot, low.packed, kernel, read, self._weight)
 
-    def rows(self, pointers: Sequence[int]) -> list[Row]:
+    def rows(self, pointers: Sequence[int]) -> list[TableRow]:
         """Its launches, where the kernel's buffers are at `pointers`."""
         addresses = list(pointers[:len(self._low.buffers)])
         if self._weight is not None:
             addresses[self._low.buffers.index("weight")] = self._weight.ctypes.data
         if self._workspace is not None:
             addresses.append(self._workspace.ctypes.data)
-        return [Row(place, tuple(addresses), step.tiles)
+        return [TableRow(place, tuple(addresses), step.tiles)
                 for place, step in zip(self._places, self._low.steps, strict=True)]
 
 
@@ -105,5 +105,5 @@ def _pack(module: Module, slot: WeightSlot, packed: WeightPanels, kernel: Kernel
     padded = np.concatenate([values[slot.start:].view(np.uint8), np.zeros(ALIGNMENT, np.uint8)])
     block, (place,) = joined([step.code])
     code = Executable(block)
-    row = Row(code.address + place, (padded.ctypes.data, target.ctypes.data), step.tiles)
+    row = TableRow(code.address + place, (padded.ctypes.data, target.ctypes.data), step.tiles)
     Table([[row]], 1, 0, 0, code).run(0, 1, brief=True)

@@ -13,7 +13,7 @@ from smalti.kernel.form import Kernel
 from smalti.runtime.cpu.executable import Executable
 from smalti.runtime.cpu.memory import anonymous
 from smalti.runtime.cpu.packing import ALIGNMENT
-from smalti.runtime.cpu.recording import Row, Table
+from smalti.runtime.cpu.recording import Table, TableRow
 
 PAGE_BYTES = 4096
 """What scratch memory begins at a multiple of."""
@@ -52,6 +52,6 @@ def _run(steps, buffers: list[np.ndarray], scratch_bytes: int) -> None:
     code, scratch = Executable(block), anonymous(scratch_bytes + PAGE_BYTES)
     address = scratch.ctypes.data + -scratch.ctypes.data % PAGE_BYTES
     pointers = tuple(buffer.ctypes.data for buffer in buffers)
-    rows = [[Row(code.address + place, pointers, step.tiles)]
+    rows = [[TableRow(code.address + place, pointers, step.tiles)]
             for place, step in zip(places, steps, strict=True)]
     Table(rows, 1, address, scratch_bytes, code).run(0, len(rows), brief=True)

@@ -27,8 +27,8 @@ from smalti.runtime.cpu.executable import Executable
 from smalti.runtime.cpu.memory import anonymous
 from smalti.runtime.cpu.model import modelled
 from smalti.runtime.cpu.packing import allocated, bind, imprecise
-from smalti.runtime.cpu.recording import Row, Table
-from smalti.runtime.cpu.streaming import Plan, Stream, planned
+from smalti.runtime.cpu.recording import Table, TableRow
+from smalti.runtime.cpu.streaming import Stream, StreamingPlan, planned
 from smalti.runtime.cpu.trials import CpuTrials
 from smalti.runtime.host import bound
 from smalti.runtime.inputs import all_given, check_rows, checked_input
@@ -134,7 +134,7 @@ class NativeProgram(Program):
                 other._shared.add(n)
         return bind(module, self._weights, shared, read, done, self._pack, self.threads)
 
-    def _bind_streamed(self, plan: Plan, read: Read, done: Done) -> dict[str, int]:
+    def _bind_streamed(self, plan: StreamingPlan, read: Read, done: Done) -> dict[str, int]:
         """Bind what is resident; the rest is read while the program runs."""
         module = self.module
         if found := imprecise(module, read, done):
@@ -193,7 +193,7 @@ class NativeProgram(Program):
     def _pack(self, packing: CodePacking, source: int, target: int) -> None:
         """Pack one weight, in the thread that calls."""
         address = self._code.address + self.module.functions[packing.function]
-        row = Row(address, (source, target), packing.panels)
+        row = TableRow(address, (source, target), packing.panels)
         Table([[row]], 1, 0, 0, self._code).run(0, 1, brief=True)
 
     def trials(self) -> CpuTrials:
@@ -252,12 +252,12 @@ class NativeProgram(Program):
         """Where each slot lies for a launch, by its number."""
         return self._weights if self._stream is None else self._stream.memory(number)
 
-    def _row(self, number: int, launch: Launch) -> Row:
+    def _row(self, number: int, launch: Launch) -> TableRow:
         """A launch with all addresses filled in."""
         arena, weights = self._arena.ctypes.data, self._memory(number)
         pointers = tuple(arena + at if kind == ARENA else weights[number].ctypes.data + at
                          for kind, number, at in launch.operands)
-        return Row(self._code.address + self.module.functions[launch.function], pointers,
+        return TableRow(self._code.address + self.module.functions[launch.function], pointers,
                    launch.tiles, launch.first, launch.barrier)
 
     def release(self) -> None:

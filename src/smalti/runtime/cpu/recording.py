@@ -14,7 +14,7 @@ COUNTER_BYTES = 64
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One launch: addresses of its function and of its buffers, tiles from `first` to `tiles`;
     whether a `barrier` of all threads stands behind it."""
 
@@ -32,7 +32,7 @@ class Table:
     `keep` is what must live as long: code and buffers.
     """
 
-    def __init__(self, launches: Sequence[Sequence[Row]], threads: int, scratch: int,
+    def __init__(self, launches: Sequence[Sequence[TableRow]], threads: int, scratch: int,
                  scratch_bytes: int, keep: object = None) -> None:
         self.threads, self._keep = threads, keep
         rows = [row for launch in launches for row in launch]

@@ -40,7 +40,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StreamingPlan:
     """Which slots are `resident`, and what comes when; `half_bytes` is the size of each half."""
 
     resident: frozenset[int]
@@ -53,7 +53,7 @@ def padded(size: int) -> int:
     return size + -size % ALIGNMENT + ALIGNMENT
 
 
-def planned(module: Module, bytes_max: int) -> Plan | None:
+def planned(module: Module, bytes_max: int) -> StreamingPlan | None:
     """How the weights of a module come and go in `bytes_max` bytes; None when all of them fit.
 
     Raises InputError that says how much is needed at least.
@@ -72,7 +72,7 @@ def planned(module: Module, bytes_max: int) -> Plan | None:
     half = min(max(largest, int(HALF_SHARE * bytes_max)), (bytes_max - fixed) // 2)
     order = list(dict.fromkeys(n for _, _, slots in units for n in sorted(slots - small)))
     resident = small | _spread(order, sizes, bytes_max - fixed - 2 * half)
-    return Plan(frozenset(resident), tuple(_segments(units, sizes, resident, half)), half)
+    return StreamingPlan(frozenset(resident), tuple(_segments(units, sizes, resident, half)), half)
 
 
 def _units(module: Module) -> Iterator[tuple[int, int]]:
@@ -128,7 +128,7 @@ class Stream:
     `memory` holds the resident slots of the module; the others lie in views of the pool.
     """
 
-    def __init__(self, plan: Plan, module: Module, memory: Sequence[np.ndarray]) -> None:
+    def __init__(self, plan: StreamingPlan, module: Module, memory: Sequence[np.ndarray]) -> None:
         self.plan = plan
         self._pool = [anonymous(plan.half_bytes) for _ in range(2)]
         self._views = [self._placed(segment, module, memory) for segment in plan.segments]

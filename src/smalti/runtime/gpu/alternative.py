@@ -14,14 +14,14 @@ from smalti.codegen.target import SLOT, WORKSPACE, LoweredKernel, Reference
 from smalti.compiler.module import Launch, Module
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel
-from smalti.runtime.gpu.interface import Buffer, Dispatch, Gpu, Pipeline
+from smalti.runtime.gpu.interface import ComputePipeline, DeviceBuffer, Dispatch, Gpu
 from smalti.schedule import parse
 from smalti.schedule.group import GroupSchedule
 
 OWN: Reference = (SLOT, -1, 0)
 """Where a buffer lies that is an alternative's own: at the beginning of a weight's memory, of none
 that the module has."""
-Where = Callable[[Reference], tuple[Buffer, int]]
+Where = Callable[[Reference], tuple[DeviceBuffer, int]]
 """The buffer and byte offset that a reference of a module means."""
 
 
@@ -39,13 +39,13 @@ class GpuAlternative:
         before = target.lower(kernel, parse(module.regions[region].schedule), limits)
         low = target.lower(kernel, schedule, limits)
         references = _references(module, region, before)
-        self._own: dict[str, Buffer] = {}
+        self._own: dict[str, DeviceBuffer] = {}
         if low.workspace_bytes:
             self._own[WORKSPACE] = gpu.buffer(low.workspace_bytes)
         if low.packed != before.packed:
             raise IllegalSchedule("the weight would have to lie in another layout")
         references |= dict.fromkeys(self._own, OWN)
-        self._steps: list[tuple[Pipeline, list[tuple[str, Reference]]]] = []
+        self._steps: list[tuple[ComputePipeline, list[tuple[str, Reference]]]] = []
         for step in low.steps:
             names = low.operands(step)
             if missing := [name for name in names if name not in references]:

@@ -27,7 +27,7 @@ from smalti.runtime.device import Device
 from smalti.schedule.group import GroupLimits
 
 
-class Buffer(ABC):
+class DeviceBuffer(ABC):
     """Memory of a device: `bytes` of it. Its content is undefined until written.
 
     Given back by `close`, or when nobody holds it any more and nothing that was submitted uses it.
@@ -40,7 +40,7 @@ class Buffer(ABC):
         """Give the memory back once all that was submitted has run; a second call does nothing."""
 
 
-class Pipeline(ABC):
+class ComputePipeline(ABC):
     """A program that the driver has compiled.
 
     `groups` are the work-groups of a launch along x, y and z.
@@ -61,8 +61,8 @@ class Dispatch:
     than a driver's watchdog allows.
     """
 
-    pipeline: Pipeline
-    operands: tuple[tuple[Buffer, int], ...]
+    pipeline: ComputePipeline
+    operands: tuple[tuple[DeviceBuffer, int], ...]
     seconds: float = 0.0
 
 
@@ -71,9 +71,9 @@ class Copy:
     """A copy of `bytes` between two buffers, or two ranges of one that do not overlap. Offsets and
     `bytes` are multiples of 4."""
 
-    source: Buffer
+    source: DeviceBuffer
     source_offset: int
-    target: Buffer
+    target: DeviceBuffer
     target_offset: int
     bytes: int
 
@@ -113,13 +113,13 @@ class Gpu(ABC):
     lost: bool = False
     """Whether it has failed, and is of no use any more."""
 
-    def pipeline(self, program: GroupProgram) -> Pipeline:
+    def pipeline(self, program: GroupProgram) -> ComputePipeline:
         """`program` as the driver compiles it."""
         made = self.target.encode([program], self.limits)
         return self.build(made.shaders[0], made.code)
 
     @abstractmethod
-    def build(self, shader: Shader, code: bytes) -> Pipeline:
+    def build(self, shader: Shader, code: bytes) -> ComputePipeline:
         """What the driver makes of `code` in the language of the device, once while somebody holds
         it.
 
@@ -127,7 +127,7 @@ class Gpu(ABC):
         """
 
     @abstractmethod
-    def buffer(self, bytes: int, *, kind: str = "device") -> Buffer:
+    def buffer(self, bytes: int, *, kind: str = "device") -> DeviceBuffer:
         """Memory for `bytes`: of the device, or with kind "host" main memory that the device reads
         through the bus, for what does not fit.
 
@@ -135,11 +135,11 @@ class Gpu(ABC):
         """
 
     @abstractmethod
-    def write(self, buffer: Buffer, offset: int, data: memoryview | np.ndarray) -> None:
+    def write(self, buffer: DeviceBuffer, offset: int, data: memoryview | np.ndarray) -> None:
         """Put the bytes of `data` into `buffer` at `offset`; `data` may change afterwards."""
 
     @abstractmethod
-    def read(self, buffer: Buffer, offset: int, bytes: int) -> np.ndarray:
+    def read(self, buffer: DeviceBuffer, offset: int, bytes: int) -> np.ndarray:
         """A copy of `bytes` of `buffer` from `offset` on, as u8; waits for what writes them."""
 
     @abstractmethod

@@ -34,7 +34,7 @@ from smalti.fuse import Region
 from smalti.graph.operation import DTYPES, OPERATIONS
 from smalti.kernel.text import parse
 from smalti.runtime.gpu.alternative import GpuAlternative
-from smalti.runtime.gpu.interface import Buffer, Dispatch, Gpu, Pipeline, Recording
+from smalti.runtime.gpu.interface import ComputePipeline, DeviceBuffer, Dispatch, Gpu, Recording
 from smalti.runtime.gpu.model import recorded
 from smalti.runtime.gpu.streaming import aligned, streamed
 from smalti.runtime.gpu.trials import GpuTrials
@@ -61,7 +61,7 @@ class Held:
     """Where a weight lies: a part of a buffer, which may be `outside` of the device, in main memory
     that it reads, or an array of the host."""
 
-    buffer: Buffer | None
+    buffer: DeviceBuffer | None
     offset: int = 0
     array: np.ndarray | None = None
     outside: bool = False
@@ -73,7 +73,7 @@ class DeviceProgram(Program):
     `pipelines` are those of the module's shaders, in order.
     """
 
-    def __init__(self, module: Module, gpu: Gpu, pipelines: Sequence[Pipeline],
+    def __init__(self, module: Module, gpu: Gpu, pipelines: Sequence[ComputePipeline],
                  recipe: Recipe | None = None) -> None:
         self.module, self.gpu, self.pipelines, self.recipe = module, gpu, pipelines, recipe
         self.name, self.targets = module.name, (module.target,)
@@ -82,8 +82,8 @@ class DeviceProgram(Program):
                                      for ends in (module.inputs, module.outputs))
         self.weights_bytes, self.arena_bytes = module.weights_bytes, module.arena_bytes
         self._turn = threading.Lock()
-        self._arena: Buffer | None = None
-        self._stage: Buffer | None = None
+        self._arena: DeviceBuffer | None = None
+        self._stage: DeviceBuffer | None = None
         self._weights: list[Held] | None = None
         self._shared: set[int] = set()
         self._parts: Parts = {}
@@ -374,7 +374,7 @@ class DeviceProgram(Program):
         return [self.gpu.read(self._arena, place.offset, place.bytes) for place in places]
 
     def _recorded(self, first: int, last: int, timed: bool = False,
-                  instead: Mapping[int, GpuAlternative] = NONE) -> Iterable[Part]:
+                  instead: Mapping[int, GpuAlternative] = NONE) -> Iterable[RecordedPart]:
         """Launches as recordings, and calls of the host, in order."""
         calls = [n for n in range(first, last) if isinstance(self.module.launches[n], HostCall)]
         for start, end in pairwise([first - 1, *calls, last]):
@@ -384,11 +384,11 @@ class DeviceProgram(Program):
                     outside = {held.buffer for held in self._weights if held.outside}
                     launches = streamed(launches, outside, self._stage)
                 recording = self.gpu.record([launch for _, launch in launches], timed=timed)
-                yield Part([n for n, _ in launches], lambda made=recording: self.gpu.run(made),
-                           recording)
+                yield RecordedPart([n for n, _ in launches],
+                                   lambda made=recording: self.gpu.run(made), recording)
             if end < last:
                 call = self.module.launches[end]
-                yield Part([end], lambda made=call: self._call(made))
+                yield RecordedPart([end], lambda made=call: self._call(made))
 
     def _dispatches(self, first: int, last: int, instead: Mapping[int, GpuAlternative]
                     ) -> Iterator[tuple[int, Dispatch]]:
@@ -407,7 +407,7 @@ class DeviceProgram(Program):
                 for dispatch in other.dispatches(self._where, longest):
                     yield number, dispatch
 
-    def _where(self, reference: Reference) -> tuple[Buffer, int]:
+    def _where(self, reference: Reference) -> tuple[DeviceBuffer, int]:
         """The buffer and the byte offset in it that a launch means."""
         kind, number, at = reference
         if kind == ARENA:
@@ -512,7 +512,7 @@ class DeviceProgram(Program):
 
 
 @dataclass(frozen=True)
-class Part:
+class RecordedPart:
     """Launches as one recording, copies of their weights included, or one call of the host.
 
     `numbers` say which launch of the module each is, or is for.
@@ -526,7 +526,7 @@ class Part:
         self.compute()
 
 
-Parts = dict[tuple[int, int], list[Part]]
+Parts = dict[tuple[int, int], list[RecordedPart]]
 """Launches from one number to another, as they are recorded."""
 
 

@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from smalti.runtime.gpu.interface import Buffer, Copy, Dispatch, Launch
+from smalti.runtime.gpu.interface import Copy, DeviceBuffer, Dispatch, Launch
 
 ALIGNMENT = 256
 """Of buffers in main memory, and of the parts of them that are copied."""
 
-Region = tuple[Buffer, int, int]
+Region = tuple[DeviceBuffer, int, int]
 """What a launch reads of a weight: its buffer, the first byte and the bytes."""
 
 
-def streamed(launches: Sequence[tuple[int, Dispatch]], outside: Collection[Buffer],
-             stage: Buffer) -> list[tuple[int, Launch]]:
+def streamed(launches: Sequence[tuple[int, Dispatch]], outside: Collection[DeviceBuffer],
+             stage: DeviceBuffer) -> list[tuple[int, Launch]]:
     """`launches`, with numbers, reading from `stage` what lies in the buffers `outside`, and the
     copies to there, with the numbers of those who read them.
 
@@ -44,7 +44,7 @@ def streamed(launches: Sequence[tuple[int, Dispatch]], outside: Collection[Buffe
     return made + waiting
 
 
-def stage_bytes(launches: Sequence[Dispatch], outside: Collection[Buffer]) -> int:
+def stage_bytes(launches: Sequence[Dispatch], outside: Collection[DeviceBuffer]) -> int:
     """The most that a launch reads of the buffers `outside`, as half a stage holds it."""
     return max((sum(size for _, _, size in regions_of(launch, outside)) for launch in launches),
                default=0)
@@ -55,7 +55,7 @@ def aligned(bytes: int) -> int:
     return -(-bytes // ALIGNMENT) * ALIGNMENT
 
 
-def regions_of(launch: Dispatch, outside: Collection[Buffer]) -> list[Region]:
+def regions_of(launch: Dispatch, outside: Collection[DeviceBuffer]) -> list[Region]:
     """What a launch reads of the buffers `outside`, in whole multiples of the alignment."""
     found = []
     for (buffer, offset), binding in zip(launch.operands, launch.pipeline.bindings):
@@ -73,7 +73,7 @@ def places(regions: Sequence[Region], begin: int) -> list[int]:
     return found[:-1]
 
 
-def moved(launch: Dispatch, regions: Sequence[Region], stage: Buffer, begin: int) -> Dispatch:
+def moved(launch: Dispatch, regions: Sequence[Region], stage: DeviceBuffer, begin: int) -> Dispatch:
     """The launch that reads `regions` from the stage."""
     operands = list(launch.operands)
     left = list(zip(regions, places(regions, begin)))

@@ -8,7 +8,7 @@
 docs/vulkan.md tells in which order things happen, docs/decisions.md why the binding is our own.
 """
 
-from smalti.runtime.vulkan.adapter import Adapter, adapters
+from smalti.runtime.vulkan.adapter import VulkanAdapter, adapters
 from smalti.runtime.vulkan.gpu import VulkanGpu, device_of
 
-__all__ = ["Adapter", "VulkanGpu", "adapters", "device_of"]
+__all__ = ["VulkanAdapter", "VulkanGpu", "adapters", "device_of"]

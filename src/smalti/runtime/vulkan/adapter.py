@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from smalti.errors import DeviceError
 from smalti.runtime.vulkan import structures as vk
-from smalti.runtime.vulkan.library import Functions, Library, listed, load
+from smalti.runtime.vulkan.library import VulkanFunctions, VulkanLibrary, listed, load
 from smalti.schedule.group import GroupLimits, MatrixShape
 
 NEEDED = (1, 2)
@@ -55,7 +55,7 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True)
-class Adapter:
+class VulkanAdapter:
     """A device as its driver describes it.
 
     `kind` is discrete, integrated, virtual, cpu or other; `version` that of Vulkan. `identity`
@@ -87,7 +87,7 @@ class Instance:
     Raises DeviceError where there is no loader or no driver.
     """
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: VulkanLibrary) -> None:
         known = {text(each.extensionName) for each in listed(
             library.functions.vkEnumerateInstanceExtensionProperties, vk.ExtensionProperties,
             None)}
@@ -104,7 +104,7 @@ class Instance:
         self.opened: weakref.WeakSet = weakref.WeakSet()
         """Devices, which are closed before."""
 
-    def adapters(self) -> tuple[Adapter, ...]:
+    def adapters(self) -> tuple[VulkanAdapter, ...]:
         """All devices: those of their own memory first, drivers that compute on the CPU last."""
         found = [describe(self.functions, handle) for handle in listed(
             self.functions.vkEnumeratePhysicalDevices, ctypes.c_void_p, self.handle)]
@@ -125,7 +125,7 @@ def instance() -> Instance:
     return made
 
 
-def adapters() -> tuple[Adapter, ...]:
+def adapters() -> tuple[VulkanAdapter, ...]:
     """All devices of this machine's Vulkan drivers.
 
     Raises DeviceError, which says why, where there are none.
@@ -155,7 +155,7 @@ def unpacked(version: int) -> tuple[int, int, int]:
     return version >> 22 & 0x7F, version >> 12 & 0x3FF, version & 0xFFF
 
 
-def describe(functions: Functions, handle: int) -> Adapter:
+def describe(functions: VulkanFunctions, handle: int) -> VulkanAdapter:
     """The device `handle` as its driver describes it."""
     core = vk.PhysicalDeviceProperties()
     functions.vkGetPhysicalDeviceProperties(handle, core)
@@ -163,7 +163,7 @@ def describe(functions: Functions, handle: int) -> Adapter:
     families = tuple(
         Family(index, each.queueFlags, each.timestampValidBits) for index, each in enumerate(
             families_of(functions, handle)) if each.queueFlags & (COMPUTE | TRANSFER))
-    plain = Adapter(
+    plain = VulkanAdapter(
         handle, text(core.deviceName), VENDORS.get(core.vendorID, f"{core.vendorID:#06x}"),
         KINDS[min(core.deviceType, len(KINDS) - 1)], version, "", "", 0, frozenset(), frozenset(),
         families, GroupLimits(), core.limits.maxMemoryAllocationCount,
@@ -176,7 +176,7 @@ def describe(functions: Functions, handle: int) -> Adapter:
     return detailed(functions, plain, core)
 
 
-def families_of(functions: Functions, handle: int) -> list[vk.QueueFamilyProperties]:
+def families_of(functions: VulkanFunctions, handle: int) -> list[vk.QueueFamilyProperties]:
     """The families of queues of a device."""
     count = (ctypes.c_uint32 * 1)()
     functions.vkGetPhysicalDeviceQueueFamilyProperties(handle, count, None)
@@ -185,7 +185,7 @@ def families_of(functions: Functions, handle: int) -> list[vk.QueueFamilyPropert
     return list(found)
 
 
-def memory(functions: Functions, handle: int, budget: vk.Chained | None = None,
+def memory(functions: VulkanFunctions, handle: int, budget: vk.Chained | None = None,
            ) -> vk.PhysicalDeviceMemoryProperties2:
     """The kinds of memory of a device; `budget` is filled in where the device has BUDGET."""
     found = vk.PhysicalDeviceMemoryProperties2(pNext=budget)
@@ -193,8 +193,8 @@ def memory(functions: Functions, handle: int, budget: vk.Chained | None = None,
     return found
 
 
-def features_of(functions: Functions, handle: int, extensions: frozenset[str], version: tuple,
-                ) -> tuple[vk.Chained, ...]:
+def features_of(functions: VulkanFunctions, handle: int, extensions: frozenset[str],
+                version: tuple, ) -> tuple[vk.Chained, ...]:
     """Structures of features, which the driver has filled in; the first is that of the core."""
     found = [vk.PhysicalDeviceFeatures2(), vk.PhysicalDeviceVulkan11Features(),
              vk.PhysicalDeviceVulkan12Features()]
@@ -223,7 +223,8 @@ def wanted(found: tuple[vk.Chained, ...]) -> tuple[tuple[vk.Chained, ...], froze
     return tuple(asked), frozenset(names)
 
 
-def detailed(functions: Functions, plain: Adapter, core: vk.PhysicalDeviceProperties) -> Adapter:
+def detailed(functions: VulkanFunctions, plain: VulkanAdapter,
+             core: vk.PhysicalDeviceProperties) -> VulkanAdapter:
     """`plain` with what devices of Vulkan 1.2 tell of themselves."""
     extensions = frozenset(text(each.extensionName) for each in listed(
         functions.vkEnumerateDeviceExtensionProperties, vk.ExtensionProperties, plain.handle,
@@ -267,7 +268,7 @@ def detailed(functions: Functions, plain: Adapter, core: vk.PhysicalDeviceProper
 
 
 def limits_of(core: vk.PhysicalDeviceLimits, since_1_1: vk.PhysicalDeviceVulkan11Properties,
-              features: frozenset[str], plain: Adapter, buffer_bytes: int) -> GroupLimits:
+              features: frozenset[str], plain: VulkanAdapter, buffer_bytes: int) -> GroupLimits:
     """What a device lets work-groups do."""
     bindings = min(core.maxPerStageDescriptorStorageBuffers, core.maxDescriptorSetStorageBuffers,
                    core.maxPerStageResources, core.maxPushConstantsSize // 4)
@@ -291,7 +292,7 @@ def limits_of(core: vk.PhysicalDeviceLimits, since_1_1: vk.PhysicalDeviceVulkan1
         unified=plain.kind in ("integrated", "cpu"))
 
 
-def matrices_of(functions: Functions, handle: int) -> tuple[MatrixShape, ...]:
+def matrices_of(functions: VulkanFunctions, handle: int) -> tuple[MatrixShape, ...]:
     """Products that the matrix unit computes by a subgroup, of dtypes that programs have."""
     found = set()
     for each in listed(functions.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR,

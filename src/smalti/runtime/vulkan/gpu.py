@@ -11,9 +11,9 @@ from smalti.compiler.targets import TARGETS
 from smalti.errors import InputError
 from smalti.runtime.device import Device
 from smalti.runtime.gpu import interface as gpu
-from smalti.runtime.vulkan.adapter import Adapter, instance
+from smalti.runtime.vulkan.adapter import VulkanAdapter, instance
 from smalti.runtime.vulkan.logical import LogicalDevice
-from smalti.runtime.vulkan.memory import Memory, VulkanBuffer
+from smalti.runtime.vulkan.memory import DeviceMemory, VulkanBuffer
 from smalti.runtime.vulkan.pipelines import Pipelines, VulkanPipeline
 from smalti.runtime.vulkan.recording import VulkanRecording
 from smalti.runtime.vulkan.transfers import Transfers
@@ -22,7 +22,7 @@ KEEP_SECONDS = 10
 """Between times that what the driver compiled is written to disk, while the device is open."""
 
 
-def device_of(adapter: Adapter, number: int) -> Device:
+def device_of(adapter: VulkanAdapter, number: int) -> Device:
     """What is said of the device `vulkan:number`; its cores are its compute units."""
     limits = adapter.limits
     features = [name for name, has in (
@@ -41,10 +41,10 @@ class VulkanGpu(gpu.Gpu):
 
     target = TARGETS["spirv"]
 
-    def __init__(self, adapter: Adapter, number: int = 0) -> None:
+    def __init__(self, adapter: VulkanAdapter, number: int = 0) -> None:
         self.device, self.limits = device_of(adapter, number), adapter.limits
         self._logical = LogicalDevice(adapter)
-        self._memory = Memory(self._logical)
+        self._memory = DeviceMemory(self._logical)
         self._pipelines = Pipelines(self._logical)
         self._transfers = Transfers(self._logical, self._memory)
         instance().opened.add(self)
@@ -77,10 +77,10 @@ class VulkanGpu(gpu.Gpu):
             raise InputError(f"no kind of buffer is called {kind!r}; known: device, host")
         return self._memory.buffer(bytes, kind)
 
-    def write(self, buffer: gpu.Buffer, offset: int, data: memoryview | np.ndarray) -> None:
+    def write(self, buffer: gpu.DeviceBuffer, offset: int, data: memoryview | np.ndarray) -> None:
         self._transfers.write(buffer, offset, data)
 
-    def read(self, buffer: gpu.Buffer, offset: int, bytes: int) -> np.ndarray:
+    def read(self, buffer: gpu.DeviceBuffer, offset: int, bytes: int) -> np.ndarray:
         return self._transfers.read(buffer, offset, bytes)
 
     def record(self, launches: Sequence[gpu.Launch], *, timed: bool = False) -> VulkanRecording:

@@ -107,7 +107,7 @@ FAILURES = {
 }
 
 
-class Functions:
+class VulkanFunctions:
     """Functions of Vulkan as attributes; None for those that the driver lacks."""
 
     def __init__(self, table: dict[str, str], find: Callable[[bytes], int | None]) -> None:
@@ -146,24 +146,24 @@ def checked(result: int, name: str) -> int:
     return result
 
 
-class Library(NamedTuple):
+class VulkanLibrary(NamedTuple):
     """A Vulkan loader: the functions that need no instance, and the entry that finds the others."""
 
-    functions: Functions
+    functions: VulkanFunctions
     entry: Callable[[int | None, bytes], int | None]
 
-    def of_instance(self, instance: int) -> Functions:
+    def of_instance(self, instance: int) -> VulkanFunctions:
         """The functions of an instance."""
-        return Functions(INSTANCE, lambda name: self.entry(instance, name))
+        return VulkanFunctions(INSTANCE, lambda name: self.entry(instance, name))
 
-    def of_device(self, instance: int, device: int) -> Functions:
+    def of_device(self, instance: int, device: int) -> VulkanFunctions:
         """The functions of a device, without the loader in between."""
         address = self.entry(instance, b"vkGetDeviceProcAddr")
         find = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(address)
-        return Functions(DEVICE, lambda name: find(device, name))
+        return VulkanFunctions(DEVICE, lambda name: find(device, name))
 
 
-def load(names: Sequence[str] = LOADERS.get(sys.platform, LOADERS["linux"])) -> Library:
+def load(names: Sequence[str] = LOADERS.get(sys.platform, LOADERS["linux"])) -> VulkanLibrary:
     """The first of the loaders `names` that there is.
 
     Raises DeviceError where this machine has none.
@@ -174,8 +174,8 @@ def load(names: Sequence[str] = LOADERS.get(sys.platform, LOADERS["linux"])) -> 
         except (OSError, AttributeError):
             continue
         entry.restype, entry.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]
-        first = Functions(GLOBAL, lambda function, entry=entry: entry(None, function))
-        return Library(first, entry)
+        first = VulkanFunctions(GLOBAL, lambda function, entry=entry: entry(None, function))
+        return VulkanLibrary(first, entry)
     raise DeviceError(f"no Vulkan loader ({', '.join(names)}) is installed: it comes with the "
                       "driver of a GPU; on Debian, with the package libvulkan1")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from smalti.errors import DeviceError, DeviceLostError
 from smalti.runtime.vulkan import adapter as adapters
 from smalti.runtime.vulkan import structures as vk
-from smalti.runtime.vulkan.adapter import COMPUTE, GRAPHICS, SPARSE, TRANSFER, Adapter, Family
+from smalti.runtime.vulkan.adapter import COMPUTE, GRAPHICS, SPARSE, TRANSFER, Family, VulkanAdapter
 from smalti.runtime.vulkan.library import TIMEOUT
 
 PORTABILITY_SUBSET = "VK_KHR_portability_subset"  # to be asked for where a device has it
@@ -40,7 +40,7 @@ class LogicalDevice:
     They are the same to the driver where the device has no queue that only copies.
     """
 
-    def __init__(self, adapter: Adapter) -> None:
+    def __init__(self, adapter: VulkanAdapter) -> None:
         if adapter.unusable:
             raise DeviceError(f"{adapter.name} cannot be used: {adapter.unusable}")
         instance = adapters.instance()

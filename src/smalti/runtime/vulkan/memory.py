@@ -28,7 +28,7 @@ KINDS = ("device", "host", "upload", "download")
 
 
 @dataclass
-class Block:
+class MemoryBlock:
     """Memory of the driver: `gaps` (offset, bytes) of it are free, in order, none beside another.
 
     `address` is where the CPU sees it, 0 where it does not; a `shared` one is for many buffers.
@@ -80,10 +80,11 @@ class Use:
     broken: bool = False
 
 
-class VulkanBuffer(gpu.Buffer):
+class VulkanBuffer(gpu.DeviceBuffer):
     """A storage buffer. `address` is where the CPU sees it, 0 where it does not."""
 
-    def __init__(self, memory: Memory, bytes: int, handle: int, token: int, address: int) -> None:
+    def __init__(self, memory: DeviceMemory, bytes: int, handle: int, token: int,
+                 address: int) -> None:
         self.bytes, self.handle, self.address = bytes, handle, address
         self._memory, self._token = memory, token
         self._uses: list[Use] = []
@@ -98,7 +99,7 @@ class VulkanBuffer(gpu.Buffer):
         """The last submission of a recording that uses it."""
         return max((use.last for use in self._uses), default=0)
 
-    def check(self, memory: Memory, offset: int, bytes: int) -> None:
+    def check(self, memory: DeviceMemory, offset: int, bytes: int) -> None:
         """Raises InputError unless `bytes` at `offset` lie in this buffer, which is of `memory`."""
         if self._memory is not memory or self._token < 0:
             raise InputError("the buffer was closed, or is of another device")
@@ -117,7 +118,7 @@ class VulkanBuffer(gpu.Buffer):
             self.close()
 
 
-class Memory:
+class DeviceMemory:
     """All memory of a device that is open."""
 
     def __init__(self, logical: LogicalDevice) -> None:
@@ -128,7 +129,7 @@ class Memory:
                       for each in table.memoryTypes[:table.memoryTypeCount]]
         self.heaps = [(each.size, each.flags)
                       for each in table.memoryHeaps[:table.memoryHeapCount]]
-        self._blocks: list[Block] = []
+        self._blocks: list[MemoryBlock] = []
 
     def buffer(self, bytes: int, kind: str = "device") -> VulkanBuffer:
         """A buffer; kinds "upload" and "download" are for the CPU to write and to read.
@@ -174,7 +175,7 @@ class Memory:
 
     # ------------------------------------------------------------------ placing
 
-    def _place(self, buffer: int, kind: str, asked: int) -> tuple[Block, int, int]:
+    def _place(self, buffer: int, kind: str, asked: int) -> tuple[MemoryBlock, int, int]:
         """A block, an offset in it and the bytes there, for a VkBuffer."""
         needs = vk.MemoryRequirements()
         self.logical.functions.vkGetBufferMemoryRequirements(self.logical.handle, buffer, needs)
@@ -190,7 +191,7 @@ class Memory:
                 self.logical.wait()  # gives back what is used no more
         raise DeviceMemoryError(self._refused(asked, f"{self.free_bytes(kind):,} are free"))
 
-    def _usable(self, kind: int, size: int) -> Iterator[Block]:
+    def _usable(self, kind: int, size: int) -> Iterator[MemoryBlock]:
         """Blocks of a type of memory in which `size` bytes may find room; new ones at last."""
         shared = size <= BLOCK_BYTES // 2
         if shared:
@@ -201,7 +202,7 @@ class Memory:
             if block is not None:
                 yield block
 
-    def _block(self, kind: int, bytes: int, shared: bool) -> Block | None:
+    def _block(self, kind: int, bytes: int, shared: bool) -> MemoryBlock | None:
         """A new block, or None where the heap or the driver has no room for it."""
         logical, (flags, heap) = self.logical, self.types[kind]
         if bytes > self._free_of(heap) or len(self._blocks) >= logical.adapter.allocations:
@@ -216,11 +217,11 @@ class Memory:
         address = vk.word()
         if flags & MAPPED == MAPPED:
             functions.vkMapMemory(device, handle, 0, WHOLE, 0, address)
-        block = Block(handle, token, kind, bytes, address[0], shared, [(0, bytes)])
+        block = MemoryBlock(handle, token, kind, bytes, address[0], shared, [(0, bytes)])
         self._blocks.append(block)
         return block
 
-    def _free(self, block: Block, offset: int, size: int) -> None:
+    def _free(self, block: MemoryBlock, offset: int, size: int) -> None:
         """Make bytes of a block free; an empty block goes back to the driver, unless it is the only
         one of its type and may soon be wanted again."""
         block.give(offset, size)

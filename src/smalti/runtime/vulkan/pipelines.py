@@ -26,7 +26,7 @@ FULL_SUBGROUPS = 2
 ENTRY = b"main\0"
 
 
-class VulkanPipeline(gpu.Pipeline):
+class VulkanPipeline(gpu.ComputePipeline):
     """A program that the driver has compiled. `layout` and `sets` are those of its bindings."""
 
     def __init__(self, logical: LogicalDevice, name: str, bindings: tuple[BufferUse, ...],

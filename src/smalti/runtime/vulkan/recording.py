@@ -23,7 +23,7 @@ from smalti.runtime.vulkan.logical import (
     LogicalDevice,
     Submission,
 )
-from smalti.runtime.vulkan.memory import Memory, Use
+from smalti.runtime.vulkan.memory import DeviceMemory, Use
 from smalti.runtime.vulkan.pipelines import COMPUTE_STAGE, STORAGE_BUFFER
 
 WORD_BYTES = 4
@@ -41,7 +41,7 @@ Descriptors = tuple[int, tuple[tuple[int, int, int], ...]]
 
 
 @dataclass(slots=True)
-class Command:
+class VulkanCommand:
     """A launch as it is recorded: its set of descriptors and its push constants."""
 
     launch: gpu.Launch
@@ -51,7 +51,7 @@ class Command:
     writes: list[Range]
 
 
-def command(launch: gpu.Launch, memory: Memory) -> Command:
+def command(launch: gpu.Launch, memory: DeviceMemory) -> VulkanCommand:
     """How `launch` is recorded.
 
     Raises InputError when its operands are not what its pipeline binds, DeviceError when one is
@@ -61,7 +61,7 @@ def command(launch: gpu.Launch, memory: Memory) -> Command:
         source, target, size = launch.source, launch.target, launch.bytes
         source.check(memory, launch.source_offset, size)
         target.check(memory, launch.target_offset, size)
-        return Command(
+        return VulkanCommand(
             launch, None, None,
             [(source.handle, launch.source_offset, launch.source_offset + size)],
             [(target.handle, launch.target_offset, launch.target_offset + size)])
@@ -69,7 +69,7 @@ def command(launch: gpu.Launch, memory: Memory) -> Command:
     if pipeline.logical is not memory.logical or len(launch.operands) != len(pipeline.bindings):
         raise InputError(f"{pipeline.name}: {len(launch.operands)} operands for "
                          f"{len(pipeline.bindings)} bindings, or a pipeline of another device")
-    made = Command(launch, None, (ctypes.c_uint32 * max(len(launch.operands), 1))(), [], [])
+    made = VulkanCommand(launch, None, (ctypes.c_uint32 * max(len(launch.operands), 1))(), [], [])
     bound = []
     for number, ((buffer, offset), binding) in enumerate(zip(launch.operands, pipeline.bindings)):
         buffer.check(memory, offset, binding.bytes)
@@ -92,9 +92,9 @@ def command(launch: gpu.Launch, memory: Memory) -> Command:
     return made
 
 
-def parts(commands: Sequence[Command]) -> Iterator[list[Command]]:
+def parts(commands: Sequence[VulkanCommand]) -> Iterator[list[VulkanCommand]]:
     """`commands` in submissions that no watchdog minds."""
-    part: list[Command] = []
+    part: list[VulkanCommand] = []
     seconds = 0.0
     for each in commands:
         more = each.launch.seconds if isinstance(each.launch, gpu.Dispatch) else 0.0
@@ -109,7 +109,7 @@ def parts(commands: Sequence[Command]) -> Iterator[list[Command]]:
 class VulkanRecording(gpu.Recording):
     """Command buffers, one a submission; `use` tells when they ran last."""
 
-    def __init__(self, memory: Memory, launches: Sequence[gpu.Launch], timed: bool) -> None:
+    def __init__(self, memory: DeviceMemory, launches: Sequence[gpu.Launch], timed: bool) -> None:
         logical = memory.logical
         commands = [command(launch, memory) for launch in launches]
         self.launches, self.use, self._logical = tuple(launches), Use(), logical
@@ -176,7 +176,7 @@ class VulkanRecording(gpu.Recording):
         return self._made("QueryPool", vk.QueryPoolCreateInfo(queryType=TIMESTAMP,
                                                               queryCount=count))
 
-    def _sets(self, commands: Sequence[Command]) -> dict[Descriptors, int]:
+    def _sets(self, commands: Sequence[VulkanCommand]) -> dict[Descriptors, int]:
         """A set for each kind of descriptors."""
         logical = self._logical
         wanted = list(dict.fromkeys(each.descriptors for each in commands
@@ -203,7 +203,7 @@ class VulkanRecording(gpu.Recording):
             logical.handle, len(writes), vk.array(vk.WriteDescriptorSet, writes), 0, None)
         return dict(zip(wanted, made))
 
-    def _record(self, handle: int, part: list[Command], sets: dict[Descriptors, int]) -> None:
+    def _record(self, handle: int, part: list[VulkanCommand], sets: dict[Descriptors, int]) -> None:
         """The commands of one submission. It waits for all before it, and shows what it writes to
         all after it."""
         logical, functions = self._logical, self._logical.functions
@@ -227,7 +227,7 @@ class VulkanRecording(gpu.Recording):
         logical.barrier(handle, SEEN, WORK, HOST_STAGE)
         functions.vkEndCommandBuffer(handle)
 
-    def _launch(self, handle: int, each: Command, sets: dict[Descriptors, int],
+    def _launch(self, handle: int, each: VulkanCommand, sets: dict[Descriptors, int],
                 current: int) -> int:
         """Record one launch where pipeline `current` is bound; the pipeline bound after it."""
         functions, launch = self._logical.functions, each.launch
@@ -249,7 +249,7 @@ class VulkanRecording(gpu.Recording):
         return pipeline.handle
 
 
-def buffers_of(launch: gpu.Launch) -> Iterator[gpu.Buffer]:
+def buffers_of(launch: gpu.Launch) -> Iterator[gpu.DeviceBuffer]:
     """The buffers that a launch reads or writes."""
     if isinstance(launch, gpu.Copy):
         return iter((launch.source, launch.target))

@@ -23,16 +23,16 @@ from smalti.runtime.vulkan.logical import (
     LogicalDevice,
     Submission,
 )
-from smalti.runtime.vulkan.memory import Memory, VulkanBuffer
+from smalti.runtime.vulkan.memory import DeviceMemory, VulkanBuffer
 
 CHUNK_BYTES = 8 << 20
 CHUNKS = 3
 
 
-class Chunk:
+class StagingChunk:
     """Memory that CPU and device see, and the commands that copy out of it or into it."""
 
-    def __init__(self, logical: LogicalDevice, memory: Memory, kind: str) -> None:
+    def __init__(self, logical: LogicalDevice, memory: DeviceMemory, kind: str) -> None:
         functions, device = logical.functions, logical.handle
         self.buffer = memory.buffer(CHUNK_BYTES, kind)
         pool = functions.made("vkCreateCommandPool", device, vk.CommandPoolCreateInfo(
@@ -54,10 +54,10 @@ class Chunk:
 class Transfers:
     """Writing and reading of buffers, in order with all else that is submitted."""
 
-    def __init__(self, logical: LogicalDevice, memory: Memory) -> None:
+    def __init__(self, logical: LogicalDevice, memory: DeviceMemory) -> None:
         self._logical, self._memory = logical, memory
-        self._chunks: dict[str, deque[Chunk]] = {"upload": deque(), "download": deque()}
-        self._open: Chunk | None = None
+        self._chunks: dict[str, deque[StagingChunk]] = {"upload": deque(), "download": deque()}
+        self._open: StagingChunk | None = None
         self._after = 0  # the submission of programs that the open chunk's copies wait for
 
     def write(self, buffer: VulkanBuffer, offset: int, data: memoryview | np.ndarray) -> None:
@@ -94,7 +94,7 @@ class Transfers:
             after = buffer.last_use()
         logical.compute.wait(after)  # others may submit meanwhile
         with logical.lock:
-            pending: deque[tuple[Chunk, int, int]] = deque()
+            pending: deque[tuple[StagingChunk, int, int]] = deque()
             for begin in range(0, bytes, CHUNK_BYTES):
                 if len(pending) == CHUNKS:
                     self._receive(found, *pending.popleft())
@@ -121,11 +121,11 @@ class Transfers:
         logical.compute.wait(buffer.last_use())
         logical.transfer.wait(logical.transfer.value)
 
-    def _next(self, kind: str) -> Chunk:
+    def _next(self, kind: str) -> StagingChunk:
         """The chunk that was used longest ago, its commands begun anew."""
         chunks, logical = self._chunks[kind], self._logical
         if len(chunks) < CHUNKS:
-            chunks.append(Chunk(logical, self._memory, kind))
+            chunks.append(StagingChunk(logical, self._memory, kind))
             chunks.rotate(1)
         chunk = chunks.popleft()
         chunks.append(chunk)
@@ -145,14 +145,14 @@ class Transfers:
             return 0
         return chunks[0].number if self._logical.transfer.done() < chunks[0].number else 0
 
-    def _opened(self) -> Chunk:
+    def _opened(self) -> StagingChunk:
         """The chunk that is being filled."""
         if self._open is None:
             self._open = self._next("upload")
             self._logical.transfer.collecting = True
         return self._open
 
-    def _upload(self, chunk: Chunk, buffer: VulkanBuffer, offset: int, size: int) -> None:
+    def _upload(self, chunk: StagingChunk, buffer: VulkanBuffer, offset: int, size: int) -> None:
         if chunk.hazards.add([], [(buffer.handle, offset, offset + size)]):
             self._logical.barrier(chunk.commands, COPIED, TRANSFER_STAGE, TRANSFER_STAGE)
         self._logical.functions.vkCmdCopyBuffer(
@@ -161,7 +161,7 @@ class Transfers:
         chunk.filled += size
         self._after = max(self._after, buffer.last_use())
 
-    def _download(self, buffer: VulkanBuffer, offset: int, size: int, after: int) -> Chunk:
+    def _download(self, buffer: VulkanBuffer, offset: int, size: int, after: int) -> StagingChunk:
         self._logical.check()
         chunk = self._next("download")
         self._logical.functions.vkCmdCopyBuffer(
@@ -171,10 +171,10 @@ class Transfers:
         self._submit(chunk, after)
         return chunk
 
-    def _submit(self, chunk: Chunk, after: int) -> None:
+    def _submit(self, chunk: StagingChunk, after: int) -> None:
         self._logical.functions.vkEndCommandBuffer(chunk.commands)
         chunk.number = self._logical.transfer.submit(chunk.submission, after)
 
-    def _receive(self, found: np.ndarray, chunk: Chunk, begin: int, size: int) -> None:
+    def _receive(self, found: np.ndarray, chunk: StagingChunk, begin: int, size: int) -> None:
         self._logical.transfer.wait(chunk.number)
         ctypes.memmove(found.ctypes.data + begin, chunk.buffer.address, size)

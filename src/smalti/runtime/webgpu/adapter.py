@@ -26,7 +26,7 @@ GRANULE = 16  # bytes; of the widest element that WGSL declares, of which a bind
 
 
 @dataclass(frozen=True, slots=True)
-class Adapter:
+class WebAdapter:
     """A device as `wgpu` describes it: `kind` is discrete, integrated, cpu or other, `backend`
     Metal, Vulkan or D3D12."""
 
@@ -40,7 +40,7 @@ class Adapter:
 
 
 @lru_cache(maxsize=1)
-def adapters() -> tuple[Adapter, ...]:
+def adapters() -> tuple[WebAdapter, ...]:
     """Devices that `wgpu` reaches, each once: those with memory of their own first.
 
     Raises DeviceError, which says why, where there are none.
@@ -61,11 +61,11 @@ def adapters() -> tuple[Adapter, ...]:
     return tuple(described(each) for each in found)
 
 
-def described(handle: Any) -> Adapter:
+def described(handle: Any) -> WebAdapter:
     """What an adapter of the package can do."""
     info, features = handle.info, frozenset(FEATURES) & frozenset(handle.features)
     kind = KINDS.get(info["adapter_type"], "other")
-    return Adapter(handle, info["device"], kind, info["backend_type"], info["description"],
+    return WebAdapter(handle, info["device"], kind, info["backend_type"], info["description"],
                    features, group_limits(info["device"], handle.limits, features, kind))
 
 

@@ -22,7 +22,7 @@ from smalti.runtime.webgpu.adapter import (
     IMMEDIATES,
     MAPPABLE,
     TIMES,
-    Adapter,
+    WebAdapter,
     adapters,
 )
 from smalti.runtime.webgpu.library import caught, load, refusals, trusted_module
@@ -40,7 +40,7 @@ class WebGpu(Gpu):
     Raises DeviceError where the driver refuses.
     """
 
-    def __init__(self, adapter: Adapter, number: int = 0) -> None:
+    def __init__(self, adapter: WebAdapter, number: int = 0) -> None:
         self.adapter, self.limits, self.library = adapter, adapter.limits, load()
         self.device, self.immediates = device_of(adapter, number), IMMEDIATES in adapter.features
         self.target = TARGETS["wgsl" if self.immediates else "wgsl without immediates"]
@@ -198,7 +198,7 @@ def open_device(name: str) -> WebGpu:
     return WebGpu(found[number], number)
 
 
-def device_of(adapter: Adapter, number: int) -> Device:
+def device_of(adapter: WebAdapter, number: int) -> Device:
     """What is said of the device `wgpu:number`. WebGPU tells of no memory: main memory bounds what
     a device holds that has none of its own, and is a guess for others."""
     limits = adapter.limits

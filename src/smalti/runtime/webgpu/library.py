@@ -20,7 +20,7 @@ VERSION = "0.32"
 BACKENDS = ("Vulkan", "Metal", "DX12")  # OpenGL computes too little
 
 
-class Library(NamedTuple):
+class WebLibrary(NamedTuple):
     """`package` is wgpu; `native` its functions, `ffi` what makes their arguments; `checked` the
     same functions, which raise errors; `errors` catches those of the others."""
 
@@ -32,7 +32,7 @@ class Library(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def load() -> Library:
+def load() -> WebLibrary:
     """The package.
 
     Raises DeviceError where it is not installed, or of another version.
@@ -48,7 +48,7 @@ def load() -> Library:
                           "pip install 'smalti[wgpu]' installs it")
     if _helpers._the_instance is None:  # else another user of the package was here before
         extras.set_instance_extras(backends=BACKENDS)
-    return Library(wgpu, _ffi.lib, _ffi.ffi, _api.libf, _api.error_handler)
+    return WebLibrary(wgpu, _ffi.lib, _ffi.ffi, _api.libf, _api.error_handler)
 
 
 @contextmanager

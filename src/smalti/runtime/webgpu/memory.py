@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from smalti.runtime.gpu.interface import Buffer
+from smalti.runtime.gpu.interface import DeviceBuffer
 
 WORD = 4
 """Bytes; copies of WebGPU are of whole words."""
 
 
-class WebBuffer(Buffer):
+class WebBuffer(DeviceBuffer):
     """Memory, in a buffer that has room for the last element's whole word; `hold` counts what is
     held, with a negative number what no longer is."""
 

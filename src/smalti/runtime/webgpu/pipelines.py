@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from smalti.codegen.shader import Shader
-from smalti.runtime.gpu.interface import Pipeline
+from smalti.runtime.gpu.interface import ComputePipeline
 
 
-class WebPipeline(Pipeline):
+class WebPipeline(ComputePipeline):
     """A pipeline of the package, and the layout of its bindings."""
 
     def __init__(self, shader: Shader, handle: Any, layout: Any) -> None:

@@ -29,7 +29,7 @@ SLOT = UNIFORM_BYTES  # also where a binding of a uniform buffer may begin, on e
 TIMED_MAX = 2048  # launches; a set of queries holds twice as many times
 
 
-class Command(NamedTuple):
+class WebCommand(NamedTuple):
     """A dispatch: native handles, immediates (None where they are in a buffer), work-groups."""
 
     pipeline: Any
@@ -122,7 +122,7 @@ class WebRecording(Recording):
             return self._gpu.native.create_buffer(size=SLOT * len(self.launches),
                                                   usage=usage.UNIFORM | usage.COPY_DST)
 
-    def _prepared(self, number: int, launch: Launch) -> Command | tuple[Move, ...]:
+    def _prepared(self, number: int, launch: Launch) -> WebCommand | tuple[Move, ...]:
         if isinstance(launch, Copy):
             return self._moves(launch)
         pipeline: WebPipeline = launch.pipeline
@@ -140,11 +140,11 @@ class WebRecording(Recording):
         group = self._bind_group(pipeline, places, number)
         if self._offsets is None:
             immediates = self._ffi.new("uint32_t[]", data.tolist())
-            return Command(pipeline.handle._internal, group._internal, immediates, data.nbytes,
+            return WebCommand(pipeline.handle._internal, group._internal, immediates, data.nbytes,
                            pipeline.groups)
         with refusals("writing offsets"):
             self._gpu.native.queue.write_buffer(self._offsets, SLOT * number, data)
-        return Command(pipeline.handle._internal, group._internal, None, 0, pipeline.groups)
+        return WebCommand(pipeline.handle._internal, group._internal, None, 0, pipeline.groups)
 
     def _bind_group(self, pipeline: WebPipeline, places: list[tuple], number: int) -> Any:
         slot = [] if self._offsets is None else [
@@ -196,7 +196,7 @@ class WebRecording(Recording):
         dispatch = native.wgpuComputePassEncoderDispatchWorkgroups
         work, pipeline = None, None
         for command in self._commands[first:stop]:
-            if not isinstance(command, Command):
+            if not isinstance(command, WebCommand):
                 self._end(work)
                 work = None
                 for move in command:
@@ -240,7 +240,7 @@ class Times:
         empty ones around a copy."""
         for number in range(first, stop):
             part, query = divmod(number, TIMED_MAX)
-            if isinstance(commands[number], Command):
+            if isinstance(commands[number], WebCommand):
                 encode(encoder, number, number + 1, self._pass(part, 2 * query, 2 * query + 1))
             else:
                 self._empty(encoder, self._pass(part, 2 * query, None))
@@ -289,7 +289,7 @@ def touched(launch: Launch) -> list[WebBuffer]:
 def parts(launches: Sequence[Launch]) -> list[tuple[int, int]]:
     """Which launches (first, stop) are submitted together, so that no driver thinks that they hang.
 
-    >>> from smalti.runtime.gpu.interface import Pipeline
+    >>> from smalti.runtime.gpu.interface import ComputePipeline
     >>> parts([Dispatch(None, (), seconds) for seconds in (0.3, 0.1, 0.4, 2.0, 0.1)])
     [(0, 2), (2, 3), (3, 4), (4, 5)]
     """

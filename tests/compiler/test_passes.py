@@ -1,0 +1,96 @@
+"""The list of passes: what goes from one to the next, and what is printed of them."""
+
+from __future__ import annotations
+
+import re
+from itertools import count
+
+import pytest
+
+from smalti.compiler import options as all_options
+from smalti.compiler.encode import to_bytes
+from smalti.compiler.key import module_key
+from smalti.compiler.options import Options
+from smalti.compiler.passes import PASSES, compiled
+from smalti.compiler.targets import TARGETS, target
+from smalti.errors import InputError
+from smalti.graph import Graph
+from smalti.schedule.group import GroupLimits
+
+GIVEN = {"graph", "target", "limits", "options", "known", "progress"}
+"""What there is before the first pass."""
+
+
+def small() -> Graph:
+    g = Graph("small")
+    y = g.apply("mat_mul", g.input("x", (9, 16)), g.parameter("w", (16, 24)))
+    g.output("y", g.apply("silu", y))
+    return g
+
+
+def test_each_pass_needs_only_what_was_given_before_it() -> None:
+    have = set(GIVEN)
+    for each in PASSES:
+        assert set(each.needs) <= have, f"{each.name} needs {set(each.needs) - have}"
+        have |= set(each.gives)
+        assert each.why and each.function.__doc__
+    assert len({each.name for each in PASSES}) == len(PASSES) and "module" in PASSES[-1].gives
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_target_goes_through_the_same_passes(name: str, monkeypatch: pytest.MonkeyPatch,
+                                                   capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("SMALTI_SHOW", "passes")
+    ticks = count()
+    chosen = target(name)
+    module = compiled(small(), chosen, chosen.usual, Options(), clock=lambda: next(ticks))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [each.name for each in PASSES]
+    assert all(re.search(r" 1000\.0 ms  \w+", line) for line in lines), lines
+    assert module.target == name and len(module.launches) >= 1 and module.kernels
+    assert bool(module.shaders) == (chosen.interpret is not None)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_compiling_twice_gives_the_same_bytes(name: str) -> None:
+    chosen = target(name)
+    first, second = (to_bytes(compiled(small(), chosen, chosen.usual, Options()))
+                     for _ in range(2))
+    assert first == second
+
+
+def test_options_are_refused_by_name() -> None:
+    def options(name: str, limits: object = None, **given: object) -> Options:
+        return all_options.checked(small(), target(name), limits or target(name).usual, "a device",
+                                   **{"precision": "f32", **given})
+
+    for given, said in (({"precision": "f12"}, "'f12' is unknown; a device has auto, f32, bf16"),
+                        ({"held": ("z",)}, "no input z to hold; the graph has x"),
+                        ({"weights": {"w": "i4"}}, "not as i4"), ({"threads": 0}, "threads is 0"),
+                        ({"objective": "beauty"}, "beauty")):
+        with pytest.raises(InputError, match=re.escape(said)):
+            options("avx2", **given)
+    with pytest.raises(InputError, match="a device speaks WGSL, which has no bf16"):
+        options("wgsl", precision="bf16")
+    with pytest.raises(InputError, match="a device does not store 16 bits, which precision 'f16'"):
+        options("spirv", GroupLimits(), precision="f16")
+    assert options("spirv", precision="auto").precision == "f16"
+    assert options("spirv", GroupLimits(), precision="auto").precision == "f32"
+    assert options("avx512", precision="auto").precision == "f32"
+    assert dict(options("spirv", weights={"w": "q8"}).weights) == {"w": "f16"}
+    assert not options("spirv", GroupLimits(), weights={"w": "q8"}).weights
+
+
+def test_what_modules_are_made_from_is_in_their_keys() -> None:
+    chosen = target("avx2")
+    keys = [module_key(small(), chosen, chosen.usual, each) for each in (
+        Options(), Options("bf16"), Options(held=("x",)), Options(weights=(("w", "f16"),)),
+        Options(winograd_sizes=(("w", 2),)))]
+    keys.append(module_key(small(), target("avx512"), chosen.usual, Options()))
+    keys.append(module_key(Graph("other"), chosen, chosen.usual, Options()))
+    assert len(set(keys)) == len(keys)
+
+
+def test_unknown_targets_are_refused() -> None:
+    with pytest.raises(InputError, match="'sparc'; known: avx2, avx512, avx512_bf16, spirv, wgsl"):
+        target("sparc")
