@@ -21,6 +21,7 @@ from smalti.graph.operation import HALVES
 from smalti.graph.quantised import Quantised
 from smalti.runtime import Program
 from smalti.runtime.cpu.memory import resident_bytes
+from smalti.runtime.drivers import driver_of
 from smalti.runtime.supervisor import Supervisor
 
 BASE_BYTES = 150_000_000
@@ -184,7 +185,7 @@ class Residents:
         if self.budget_bytes is None:
             return None
         taken = self.taken_bytes
-        if self.device == "cpu":
+        if driver_of(self.device).computes_in_main_memory:
             taken = max(resident_bytes() or 0, BASE_BYTES + taken)
         return self.budget_bytes - taken - held_bytes
 

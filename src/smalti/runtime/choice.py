@@ -19,8 +19,6 @@ def chosen(asked: str) -> str:
                          f"`smalti devices`, such as \"cpu\"")
     if asked == "auto":
         asked = settings.device() or "auto"
-    if asked == "cpu":
-        return asked
     if asked == "auto":
         others = next(filter(None, map(found, GPUS)), [])  # all of them reach the same
         return max([*found("cpu"), *others], key=rate).id
