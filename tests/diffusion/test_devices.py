@@ -53,7 +53,7 @@ def test_parts_and_pictures_of_a_tiny_model(model_path: Path, device: str) -> No
     here = Pipeline.load(model_path, device=device, precision="f32")
     for part in here.parts:
         program = here.program(part)
-        assert isinstance(program, DeviceProgram) and program.targets == (device,)
+        assert isinstance(program, DeviceProgram) and program.device == device
         inputs = seeded_inputs(cpu.program(part))
         for name, expected in cpu.program(part).run(inputs).items():
             assert relative(program.run(inputs)[name], expected) < 1e-4, (part, name)
@@ -141,8 +141,8 @@ def test_an_adapter_for_quantised_weights_compiles_nothing(
 
 def test_a_vae_is_not_stored_as_f16(model_path: Path, device: str) -> None:
     pipe = Pipeline.load(model_path, device=device, precision="f16")
-    assert pipe.program("unet").plan.precision == "f16"
-    assert pipe.program("vae").plan.precision == {"vulkan:0": "bf16", "wgpu:0": "f32"}[device]
+    assert pipe.program("unet").module.precision == "f16"
+    assert pipe.program("vae").module.precision == {"vulkan:0": "bf16", "wgpu:0": "f32"}[device]
 
 
 def test_what_a_device_does_not_do_is_said(model_path: Path) -> None:
