@@ -577,6 +577,24 @@ def test_documents_link_only_to_files_that_exist(path: Path) -> None:
     assert not missing, f"{path.name} links to files that do not exist: {missing}"
 
 
+def named_modules(text: str) -> set[str]:
+    """Python files that a document names between back quotes, but those that it says how to add:
+    what stands in blocks of code is none of them."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return set(re.findall(r"`(?:python (?:-m pytest )?)?([\w./-]+\.py)(?:::\w+)?[^`\n]*`", prose))
+
+
+@pytest.mark.parametrize("path", [*documents(), ROOT / "bench" / "README.md"],
+                         ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_documents_name_only_modules_that_exist(path: Path) -> None:
+    """By their path in the package or the repository; a name alone, by that of any file."""
+    homes = [*python_files("src", "tests", "bench", "training")]
+    absent = [name for name in named_modules(path.read_text(encoding="utf-8"))
+              if not any(f"/{home.relative_to(ROOT)}".endswith(f"/{name}") if "/" not in name
+                         else home in (SOURCE / name, ROOT / name) for home in homes)]
+    assert not absent, f"{path.name} names files that are not there: {sorted(absent)}"
+
+
 def test_the_glossary_names_folders_that_exist_and_each_word_once() -> None:
     rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$",
                       (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)

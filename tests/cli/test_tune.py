@@ -65,6 +65,8 @@ def test_one_store_takes_over_another(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_what_cannot_be_tuned_is_refused(tmp_path: Path) -> None:
     refused(run("tune"), "nothing to do", "--import")
+    endless = run("tune", "tiny_cnn", "--budget", "nan")
+    assert endless.exit_code == 2 and "nan is not in the range x>=1" in endless.stderr
     refused(run("tune", "no-model"), "neither a file nor a model of the suite")
     refused(run("tune", "--import", tmp_path / "none"), "cannot be read")
     (tmp_path / "bad").write_text("{}\n")

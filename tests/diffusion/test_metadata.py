@@ -1,6 +1,7 @@
 """The parameters text is read back as it was written, and other programs' texts are understood."""
 
 import io
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from smalti import __version__
-from smalti.diffusion.metadata import PNG_KEY, Parameters, parse
+from smalti.diffusion.metadata import PNG_KEY, TEXT_BYTES_MAX, Parameters, parse, text_in
 from smalti.diffusion.option_text import read, written
 from smalti.diffusion.options import PictureOptions
 from smalti.diffusion.request import request
@@ -88,3 +89,23 @@ def test_anything_comes_back(prompt, negative, seed, others):
     made = Parameters(prompt, negative, {"Steps": "20", "Seed": str(seed), "Size": "64x64",
                                          **others})
     assert parse(str(made)) == made
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (b"", "is empty"), (b" \n", "is empty"), (bytes(range(256)), "is no text in UTF-8"),
+    (b'{"3": {"class_type": "KSampler"}}', "holds JSON, such as a graph of ComfyUI"),
+    (b"x" * (TEXT_BYTES_MAX + 1), "has more than 1 MiB")],
+    ids=["empty", "blank", "bytes", "graph", "long"])
+def test_a_file_without_a_text_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "settings.txt"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=f"settings.txt {words}.*expected a `parameters` text"):
+        text_in(path)
+    with pytest.raises(InputError, match="cannot be read as text: "):
+        text_in(tmp_path / "absent.txt")
+
+
+@pytest.mark.parametrize("text", ["{red|green} apple", "[1, 2]", "7"])
+def test_a_prompt_that_looks_like_data_is_one(tmp_path: Path, text: str) -> None:
+    (tmp_path / "prompt.txt").write_text(text)
+    assert parse(text_in(tmp_path / "prompt.txt")).prompt == text

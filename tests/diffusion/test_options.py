@@ -112,6 +112,8 @@ def test_a_guide_says_four_options_at_once(pipe: Pipeline) -> None:
     ({"apg": "yes"}, "apg is 'yes'; expected True"),
     ({"only_masked": 1}, "only_masked is 1; expected True or False"),
     ({"seed": True}, "seed is True"),
+    ({"controls": [3]}, "controls is (3,); expected a list of what smalti.Control.load gives"),
+    ({"controls": "canny.pth"}, "controls is 'canny.pth'; expected a list of what"),
 ])
 def test_values_that_cannot_be(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:

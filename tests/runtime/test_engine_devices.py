@@ -7,14 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from webgpu_devices import plain_webgpu, webgpu  # noqa: F401
 
 import smalti
 from smalti.errors import EngineError, InputError
 from smalti.graph import Graph, evaluate
 from smalti.runtime import compile_graph, engine
 from smalti.runtime.cpu.adapter import available_levels
+from smalti.runtime.drivers import driver_of
 from smalti.runtime.engine_file import EngineFile
+from smalti.runtime.gpu.recipe import ANYWHERE
 from smalti.runtime.vulkan import VulkanAdapter
+from smalti.runtime.webgpu import WebGpu
 from smalti.schedule.group import GroupLimits, MatrixShape
 
 RNG = np.random.default_rng(3)
@@ -46,13 +50,35 @@ def test_a_file_of_the_cpu_holds_code_that_runs_on_any_gpu(tmp_path: Path, devic
                                            weights=WEIGHTS, with_weights=True)
     file = EngineFile(path)
     assert file.targets == (*LEVEL, "spirv", "wgsl")
-    assert file.module("spirv").limits == file.module("wgsl").limits == GroupLimits()
+    assert file.module("spirv").limits == file.module("wgsl").limits == ANYWHERE
     wanted = evaluate(graph(), INPUTS, WEIGHTS)["y"]
     for asked in (device, "cpu"):
         program = smalti.load(path, device=asked)
         assert program.device == asked and program.bound
         np.testing.assert_allclose(program.run(INPUTS)["y"], wanted, rtol=1e-4, atol=1e-6)
     assert smalti.load(path).device == "cpu", "what computes on the CPU is never the fastest"
+
+
+def test_code_for_any_gpu_runs_through_wgpu(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, webgpu: WebGpu,  # noqa: F811
+        plain_webgpu: WebGpu) -> None:  # noqa: F811
+    """Devices without immediates, which are younger than WGSL, have a target of their own."""
+    wanted = evaluate(graph(), INPUTS, WEIGHTS)["y"]
+    driver = driver_of("wgpu:0")
+
+    def saved(target: str) -> Path:
+        path = tmp_path / f"{target}.smalti"
+        compile_graph(graph(), threads=1).save(path, targets=[target], weights=WEIGHTS,
+                                               with_weights=True)
+        return path
+
+    for gpu, target in ((webgpu, "wgpu"), (plain_webgpu, "wgsl without immediates")):
+        here = replace(driver, opened=lambda device, gpu=gpu: gpu)
+        monkeypatch.setattr(engine, "driver_of", lambda device, here=here: here)
+        program = smalti.load(saved(target), device="wgpu:0")
+        np.testing.assert_allclose(program.run(INPUTS)["y"], wanted, rtol=1e-4, atol=1e-6)
+    with pytest.raises(EngineError, match="compile --target 'wgsl without immediates'`"):
+        smalti.load(tmp_path / "wgpu.smalti", device="wgpu:0")
 
 
 def test_a_file_of_a_gpu_has_all_that_it_can_do_and_code_for_the_cpu(

@@ -19,12 +19,13 @@ ALL = "all"
 
 
 def names(text: str | None) -> tuple[str, ...]:
-    """The names in a list with commas.
+    """The names in a list with commas, each once.
 
-    >>> names("f32, bf16"), names(None)
+    >>> names("f32, bf16, f32"), names(None)
     (('f32', 'bf16'), ())
     """
-    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    parts = (part.strip() for part in (text or "").split(","))
+    return tuple(dict.fromkeys(part for part in parts if part))
 
 
 @click.command()

@@ -55,8 +55,8 @@ def compile(model: Path, output: Path | None, target: str | None, precision: str
         raise InputError(f"the output is {output}; give a name that ends in {ENGINE}, by which "
                          f"`smalti run` knows an engine file")
     if target is not None and not names(target):
-        raise InputError(f"--target is {target!r}; expected avx2, avx512 or avx512_bf16, or "
-                         f"several with commas")
+        raise InputError(f"--target is {target!r}; expected avx2, avx512, avx512_bf16, vulkan "
+                         f"or wgpu, or several with commas")
     check_writable([output])
     with ending_at_once():
         from smalti.runtime import engine_writer

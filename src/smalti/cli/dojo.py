@@ -11,6 +11,7 @@ import click
 from smalti.cli.bench import say
 from smalti.cli.interrupt import ending_at_once
 from smalti.cli.output import check_writable, replace_file
+from smalti.cli.seconds import Seconds
 from smalti.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def trains(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of training (level, seconds, seed) to `command`."""
     level = click.option("--level", "name", default="perturbed", show_default=True,
                          help="What to train on: simulator or perturbed.")
-    seconds = click.option("--seconds", type=click.FloatRange(1, 86400), default=SECONDS,
+    seconds = click.option("--seconds", type=Seconds(1, 86400), default=SECONDS,
                            show_default=True, help="How long to train.")
     seed = click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
     return level(seconds(seed(command)))

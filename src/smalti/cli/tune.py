@@ -19,6 +19,7 @@ from smalti.cli.interrupt import ending_at_once
 from smalti.cli.output import check_writable, replace_file
 from smalti.cli.picture_options import parse_size
 from smalti.cli.profile import check_shapes, is_onnx, of_onnx, of_suite
+from smalti.cli.seconds import Seconds
 from smalti.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model", required=False)
-@click.option("--budget", type=click.FloatRange(min=1), default=60.0, show_default=True,
+@click.option("--budget", type=Seconds(min=1), default=60.0, show_default=True,
               metavar="SECONDS", help="Time for all parts together.")
 @click.option("--part", default=None, help="Only one of the parts of a checkpoint.")
 @click.option("--size", default=None, metavar="WIDTH[xHEIGHT]",

@@ -22,8 +22,9 @@ def target(name: str) -> Target:
     >>> target("avx2").name, target("vulkan").name
     ('avx2', 'spirv')
     """
-    if name in TARGETS:
-        return TARGETS[name]
+    found = TARGETS.get(name) if isinstance(name, str) else None
+    if found is not None:
+        return found
     for each in TARGETS.values():
         if each.driver == name != "cpu":
             return each

@@ -22,9 +22,12 @@ from smalti.errors import InputError
 
 PNG_KEY = "parameters"
 NEGATIVE = "Negative prompt:"
+TEXT_BYTES_MAX = 1 << 20
+"""Of a file of text: a thousand times what the longest prompts take."""
 UNICODE = b"UNICODE\0"
 """What begins a comment of EXIF data that is not ASCII."""
 
+_EXPECTED = f"expected a `{PNG_KEY}` text, as Smalti, A1111 and others write it"
 _PAIR = re.compile(r'\s*(\w[\w \-/]*):\s*("(?:\\.|[^\\"])*"|[^,]*)(?:,|$)')
 
 
@@ -72,9 +75,9 @@ def text_in(path: str | Path) -> str:
     EXIF data. Raises InputError for a file without one.
     """
     path = Path(path)
+    if path.suffix.lower() == ".txt":
+        return _written_in(path)
     try:
-        if path.suffix.lower() == ".txt":
-            return path.read_text(encoding="utf-8")
         with Image.open(path) as picture:
             text = carried(picture)
             made_by = "; it holds the graph of ComfyUI, which is not read" * (
@@ -92,6 +95,35 @@ def carried(picture: Image.Image) -> str:
     """The parameters text of a picture that was read from a file; empty without one."""
     text = picture.info.get(PNG_KEY) or _comment(picture)
     return text if isinstance(text, str) else ""
+
+
+def _written_in(path: Path) -> str:
+    """What a .txt file holds. Raises InputError for one that holds no parameters text."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(TEXT_BYTES_MAX + 1)
+        text = raw.decode()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read as text: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is no text in UTF-8 ({error.reason} at byte {error.start}); "
+                         f"{_EXPECTED}") from None
+    if len(raw) > TEXT_BYTES_MAX:
+        raise InputError(f"{path} has more than {TEXT_BYTES_MAX >> 20} MiB; {_EXPECTED}")
+    if not text.strip():
+        raise InputError(f"{path} is empty; {_EXPECTED}")
+    if _is_json(text):
+        raise InputError(f"{path} holds JSON, such as a graph of ComfyUI, which is not read; "
+                         f"{_EXPECTED}")
+    return text
+
+
+def _is_json(text: str) -> bool:
+    """Whether a text is an object of JSON, which no prompt is."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def exif_of(text: str) -> Image.Exif:

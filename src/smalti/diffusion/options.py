@@ -285,10 +285,18 @@ class PictureOptions:
         for each in OPTIONS.values():
             if each.needs and each.given(getattr(self, each.name)):
                 self._check_needed(each)
+        self._check_controls()
         guide = self.guiding()  # raises for numbers that do not go together
         if self.cache and guide.projected is not None:
             raise InputError("cache leaves out evaluations that projected guidance needs for its "
                              "momentum; choose one of them")
+
+    def _check_controls(self) -> None:
+        """Raises InputError where the ControlNets are none; they are opened before."""
+        given: Any = self.controls
+        if not isinstance(given, list | tuple) or not all(isinstance(c, Control) for c in given):
+            raise InputError(f"controls is {given!r:.80}; expected a list of what "
+                             f"smalti.Control.load gives")
 
     def _take(self, guide: Guide) -> None:
         """The options of guidance that a guide says."""

@@ -10,11 +10,13 @@ nothing but the graph from it, and is safe with any file.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from os import PathLike
 
 from smalti import settings
 from smalti.compiler.targets import TARGETS
+from smalti.compiler.targets import target as target_named
 from smalti.errors import EngineError
 from smalti.runtime.choice import chosen
 from smalti.runtime.compilation import compile_graph
@@ -94,8 +96,10 @@ def _gpu_here(file: EngineFile, device: str) -> Gpu | None:
     holds = ", ".join(file.targets) or "nothing"
     why = (f"its code for {name} was made for a device that can do more than {gpu.device.name}"
            if name in file.targets else f"it holds code for {holds}, and {asked} runs {name}")
+    driver = gpu.target.driver
+    needed = driver if target_named(driver) is gpu.target else shlex.quote(name)
     raise EngineError(f"{file.path}: {why}; make the file again with `smalti compile --target "
-                      f"{gpu.target.driver}`, or {ANEW}")
+                      f"{needed}`, or {ANEW}")
 
 
 def _target_here(file: EngineFile) -> str:

@@ -14,8 +14,9 @@ from smalti.runtime.known import knowledge_of_gpu
 from smalti.runtime.recipe import Recipe
 from smalti.schedule.group import GroupLimits
 
-ANYWHERE = GroupLimits()
-"""What every device of Vulkan 1.2 and of WebGPU has."""
+ANYWHERE = GroupLimits(push_bytes=124)
+"""What every device of Vulkan 1.2 and of WebGPU has. Of the 128 bytes of push constants that all of
+them have, WGSL keeps a word for itself."""
 
 
 def recipe_for(gpu: Gpu, graph: Graph, *, precision: str = "auto", held: Collection[str] = (),
