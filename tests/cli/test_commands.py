@@ -16,7 +16,7 @@ from tiny_model import METADATA, write_model
 
 import smalti
 from smalti.cli.main import root
-from smalti.diffusion import pipeline
+from smalti.diffusion import job, pipeline
 from smalti.runtime.vulkan import VulkanAdapter
 
 Weights = dict[str, np.ndarray]
@@ -381,7 +381,7 @@ def test_ctrl_c_between_steps_is_exit_code_130(
     def stop(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline.Pipeline, "_decoded", stop)
+    monkeypatch.setattr(job.PictureJob, "_decoded", stop)
     result = run("generate", "x", "-o", tmp_path / "a.png", "-m", model_path, "--threads", 1)
     assert result.exit_code == 130 and "stopped" in result.stderr
     assert "Traceback" not in result.output and not list(tmp_path.iterdir())
@@ -391,7 +391,7 @@ def test_too_little_memory_is_one_error(model_path: Path, monkeypatch: pytest.Mo
     def fail(*arguments: object) -> None:
         raise MemoryError("Unable to allocate 9 GiB")
 
-    monkeypatch.setattr(pipeline.Pipeline, "_decoded", fail)
+    monkeypatch.setattr(job.PictureJob, "_decoded", fail)
     refused(run("generate", "x", "-m", model_path, "--threads", 1), "Unable to allocate", "--size")
 
 
@@ -399,7 +399,7 @@ def test_a_bug_shows_its_traceback(model_path: Path, monkeypatch: pytest.MonkeyP
     def fail(*arguments: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(pipeline.Pipeline, "_decoded", fail)
+    monkeypatch.setattr(job.PictureJob, "_decoded", fail)
     result = run("generate", "x", "-m", model_path, "--threads", 1)
     assert isinstance(result.exception, ZeroDivisionError)
 

@@ -48,11 +48,11 @@ def test_characters_are_normalised(text: str, same: str) -> None:
 def test_texts_are_cut_and_filled() -> None:
     whole = shipped().encode("a lovely cat", 10)
     assert whole.ids == (3, 9, 3061, 1712, 1, 0, 0, 0, 0, 0)
-    assert (whole.count, whole.partition) == (4, "")
-    assert shipped().encode("a lovely cat", 5).partition == ""
-    partition = shipped().encode("a lovely chroma.cpp of  a cat", 5)
-    assert partition.ids[:4] == tuple(shipped().tokenize("a lovely chroma.cpp of a cat")[:4])
-    assert (partition.ids[4], partition.count, partition.partition) == (1, 4, "chroma.cpp of a cat")
+    assert (whole.count, whole.cut) == (4, "")
+    assert shipped().encode("a lovely cat", 5).cut == ""
+    cut = shipped().encode("a lovely chroma.cpp of  a cat", 5)
+    assert cut.ids[:4] == tuple(shipped().tokenize("a lovely chroma.cpp of a cat")[:4])
+    assert (cut.ids[4], cut.count, cut.cut) == (1, 4, "chroma.cpp of a cat")
     assert shipped().encode("", 3).ids == (1, 0, 0)
 
 

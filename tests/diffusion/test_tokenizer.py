@@ -29,7 +29,7 @@ def test_known_numbers(text):
     tokens = encode(text)
     count = len(KNOWN[text])
     assert tokens.ids == (START, *KNOWN[text], *[END] * (POSITIONS - 1 - count))
-    assert (tokens.count, tokens.partition) == (count, "")
+    assert (tokens.count, tokens.cut) == (count, "")
 
 
 def test_case_blanks_and_composition_do_not_matter():
@@ -46,16 +46,16 @@ def test_special_tokens_in_a_prompt():
 
 
 def test_75_tokens_fit_and_the_76th_is_cut():
-    assert encode("cat " * 75).partition == "" and encode("cat " * 75).count == 75
+    assert encode("cat " * 75).cut == "" and encode("cat " * 75).count == 75
     tokens = encode("cat " * 75 + "Dog, and more")
-    assert tokens.partition == "dog, and more" and tokens.count == 75
+    assert tokens.cut == "dog, and more" and tokens.count == 75
     assert tokens.ids[-1] == END and tokens.ids[-2] == tokenize("cat")[0]
 
 
 def test_a_word_may_be_cut_inside():
     long = "xq" * 200
     tokens = encode("cat " + long)
-    assert tokens.count == 75 and tokens.partition == long
+    assert tokens.count == 75 and tokens.cut == long
     assert list(tokens.ids[1:76]) == tokenize("cat " + long)[:75]
 
 

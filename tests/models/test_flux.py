@@ -50,9 +50,9 @@ def test_native_code_computes_it(name: str, precision: str) -> None:
 
 def test_nothing_is_copied() -> None:
     """Maps only turn queries and keys, into the place where attention reads them."""
-    pieces = partition(flux_double_block_graph(TINY_FLUX, 12, 5)).pieces
-    maps = [piece for piece in pieces if piece.kernel.form == "map"]
-    assert len(maps) == 4 and all("concat reads it" in piece.reason for piece in maps)
+    regions = partition(flux_double_block_graph(TINY_FLUX, 12, 5)).regions
+    maps = [region for region in regions if region.kernel.form == "map"]
+    assert len(maps) == 4 and all("concat reads it" in region.reason for region in maps)
 
 
 def test_odd_heads_are_refused() -> None:

@@ -33,7 +33,7 @@ def clip_text_graph(config: ClipTextConfig, batch: int, tokens: int = 77, *, ski
     >>> from smalti.models.config import OPENCLIP_G, SD15
     >>> g = clip_text_graph(SD15.texts["clip_l"], batch=2)
     >>> g.inputs["tokens"], g.outputs["context"].type.shape
-    (<input tokens i32[2, 77]>, (2, 77, 768))
+    (<input 'tokens' i32[2, 77]>, (2, 77, 768))
     >>> g = clip_text_graph(OPENCLIP_G, batch=2, skip=2, final_norm=False, pooled=True)
     >>> g.outputs["context"].type.shape, g.outputs["pooled"].type.shape
     ((2, 77, 1280), (2, 1280))

@@ -43,6 +43,7 @@ def load(path: str | PathLike, *, device: str = "auto", threads: int | None = No
     another version, or without code that the device runs; InputError for an unknown device.
 
     >>> import os, tempfile
+    >>> import numpy as np
     >>> from smalti.graph import Graph
     >>> graph = Graph("twice")
     >>> x = graph.input("x", (2, 16))
