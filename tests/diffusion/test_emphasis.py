@@ -1,5 +1,7 @@
 """Weights on the states of text encoders, against the formulas in float64."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -45,3 +47,11 @@ def test_states_of_mean_zero_are_no_error():
 def test_unknown_way():
     with pytest.raises(InputError, match="'bold'; known: original, no norm, comfy"):
         weighted(STATES, WEIGHTS, EMPTY, "bold")
+
+
+@pytest.mark.parametrize("how", EMPHASES)
+@pytest.mark.parametrize("weight", [1e300, np.inf])
+def test_weights_without_a_meaning_are_refused_without_a_warning(how, weight):
+    with warnings.catch_warnings(), pytest.raises(InputError, match="weights in the prompt go up"):
+        warnings.simplefilter("error")
+        weighted(STATES, np.full((2, 77), weight), EMPTY, how)

@@ -287,7 +287,7 @@ def test_a_file_of_another_program_form_can_only_be_recompiled(path: Path, tmp_p
     assert smalti.load(path, recompile=True).inputs == {"x": (2, 8, 6, 6)}
 
 
-@pytest.mark.parametrize("targets", [("sse",), ("avx2", "neon")])
+@pytest.mark.parametrize("targets", [("sse",), ("avx2", "neon"), (["avx2"],)])
 def test_unknown_targets_are_refused_before_anything_is_written(targets: tuple[str, ...],
                                                                 tmp_path: Path) -> None:
     with pytest.raises(InputError, match="targets are .*known: avx2"):
@@ -303,6 +303,9 @@ def test_what_cannot_be_saved_says_why(tmp_path: Path) -> None:
         program.save(tmp_path / "a.smalti", weights={"block.weight": weights()["block.weight"]})
     with pytest.raises(OutputError, match="no-folder"):
         program.save(tmp_path / "no-folder" / "a.smalti")
+    for call in (program.save, smalti.load):
+        with pytest.raises(InputError, match="a path has no NUL in it"):
+            call("a\0.smalti")
     assert not list(tmp_path.iterdir())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import Counter
 
 import ml_dtypes
@@ -92,6 +93,19 @@ def test_very_large_weights_are_no_error() -> None:
     large = np.full((2, 3), 3e38, np.float32)
     assert checked("large", large, (2, 3)) is not None
     assert checked("scalar", np.float32(2.0), ()).shape == ()
+
+
+@pytest.mark.parametrize("kind", [complex, object, "S3", str, "datetime64[s]"])
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_what_is_no_number_is_refused_by_name(kind: object, dtype: str) -> None:
+    with pytest.raises(InputError, match="weight 'w' is given as .*; real numbers are expected"):
+        checked("w", np.zeros((2, 3), np.dtype(kind)), (2, 3), dtype)
+
+
+def test_numbers_that_f32_cannot_hold_are_named_without_a_warning() -> None:
+    with warnings.catch_warnings(), pytest.raises(NumericsError, match="'w' holds 6 values"):
+        warnings.simplefilter("error")
+        checked("w", np.full((2, 3), 1e300), (2, 3))
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])

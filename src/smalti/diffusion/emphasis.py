@@ -48,7 +48,8 @@ def weighted(states: Floats, weights: npt.ArrayLike, empty: Floats, how: str) ->
     """States f32[chunks, positions, width] with the weights [chunks, positions] of their tokens.
 
     `empty` are the states f32[1, positions, width] of an empty chunk. A chunk whose weights are all
-    1 stays as it is, to the bit. Raises InputError for an unknown `how`.
+    1 stays as it is, to the bit. Raises InputError for an unknown `how`, and for weights that leave
+    no finite states of finite ones.
 
     >>> states, empty = np.full((1, 2, 1), 3, np.float32), np.ones((1, 2, 1), np.float32)
     >>> [weighted(states, [[1, 2]], empty, how).ravel().tolist() for how in EMPHASES]
@@ -56,6 +57,12 @@ def weighted(states: Floats, weights: npt.ArrayLike, empty: Floats, how: str) ->
     """
     if how not in EMPHASES:
         raise InputError(f"emphasis is {how!r}; known: {', '.join(EMPHASES)}")
-    factors = np.asarray(weights, np.float32)[:, :, None]
-    plain = (factors == 1).all(axis=1, keepdims=True)
-    return np.where(plain, states, EMPHASES[how](states, factors, empty))
+    with np.errstate(over="ignore", invalid="ignore"):
+        factors = np.asarray(weights, np.float32)[:, :, None]
+        plain = (factors == 1).all(axis=1, keepdims=True)
+        found = np.where(plain, states, EMPHASES[how](states, factors, empty))
+    if np.isfinite(states).all() and not np.isfinite(found).all():
+        raise InputError(f"weights in the prompt go up to {np.abs(factors).max():.3g}, at which it "
+                         f"means nothing any more; write smaller ones, such as (word:1.3), and "
+                         f"fewer brackets")
+    return found

@@ -51,7 +51,7 @@ def save(recipe: Recipe, path: str | PathLike, *, targets: Sequence[str],
     called with a line of text before anything that may take over a second. Raises InputError for
     unknown targets or weights that do not fit, OutputError when `path` cannot be written.
     """
-    if not targets or not set(targets) <= set(NAMES):
+    if not targets or not all(each in NAMES for each in targets):
         raise InputError(f"targets are {', '.join(map(repr, targets)) or 'empty'}; known: "
                          f"{', '.join(NAMES)}")
     recipes = {found.name: (found, suited(recipe, found)) for found in map(target_named, targets)}

@@ -27,6 +27,8 @@ def finite(array: np.ndarray) -> bool:
 def checked_path(path: object, call: str, expected: str) -> str | PathLike:
     """`path` itself. Raises InputError unless it is a text or a path; `call` is what takes it."""
     if isinstance(path, str | PathLike):
+        if "\0" in str(path):
+            raise InputError(f"{call} is given {str(path)!r:.80}; a path has no NUL in it")
         return path
     raise InputError(f"{call} is given {described(path)}; expected {expected}")
 

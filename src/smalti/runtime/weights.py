@@ -22,6 +22,8 @@ INFINITIES = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000}
 def fresh(size: int) -> np.ndarray:
     """New memory."""
     return np.empty(size, np.uint8)
+NO_NUMBERS = "cOSUmM"
+"""Kinds of arrays that are no weights: complex numbers, objects, bytes, texts, spans, times."""
 
 
 def checked(name: str, values: np.ndarray, shape: tuple[int, ...], dtype: str = "f32",
@@ -42,6 +44,8 @@ def checked(name: str, values: np.ndarray, shape: tuple[int, ...], dtype: str = 
     if array.shape != shape:
         raise InputError(f"weight {name!r} has shape {list(array.shape)}, the program expects "
                          f"{list(shape)}")
+    if isinstance(array, np.ndarray) and array.dtype.kind in NO_NUMBERS:
+        raise InputError(f"weight {name!r} is given as {array.dtype}; real numbers are expected")
     if dtype in FORMATS:
         return _checked_words(name, array, dtype)
     if dtype in HALVES:
@@ -49,7 +53,8 @@ def checked(name: str, values: np.ndarray, shape: tuple[int, ...], dtype: str = 
     if array.dtype != DTYPES[dtype] or not array.flags.c_contiguous:
         kind = np.dtype(DTYPES[dtype])
         dense = room(kind.itemsize * array.size).view(kind).reshape(shape)
-        dense[...] = array
+        with np.errstate(over="ignore", invalid="ignore"):  # what is lost is named below
+            dense[...] = array
         array = dense
     if dtype == "f32":
         flat = array.reshape(-1)
