@@ -155,13 +155,15 @@ def test_inspect_and_explain(model: Path, tmp_path: Path) -> None:
         assert result.exit_code == 0 and "contraction" in result.stdout, result.output
 
 
-def test_engine_files_are_explained_for_the_cpu(model: Path, tmp_path: Path,
-                                                adapter: VulkanAdapter) -> None:
+def test_engine_files_are_explained_for_devices_that_they_have_code_for(
+        model: Path, tmp_path: Path, adapter: VulkanAdapter) -> None:
     engine = tmp_path / "small.smalti"
     run("compile", model, "-o", engine, "--shape", "rows=3")
-    refused(run("explain", engine, "--device", "vulkan:0"), "is for the CPU")
-    result = run("explain", model, "--shape", "rows=3", "--device", "vulkan:0")
-    assert result.exit_code == 0 and adapter.name in result.stdout, result.output
+    refused(run("explain", engine, "--device", "vulkan:0"), "and vulkan:0 runs spirv")
+    run("compile", model, "-o", engine, "--shape", "rows=3", "--target", "vulkan")
+    for source, options in ((model, ("--shape", "rows=3")), (engine, ())):
+        result = run("explain", source, *options, "--device", "vulkan:0")
+        assert result.exit_code == 0 and adapter.name in result.stdout, result.output
 
 
 @pytest.mark.parametrize("arguments, said", [

@@ -106,6 +106,7 @@ def test_what_is_not_used_is_a_warning(pipe: Pipeline, adapter: Path, tmp_path: 
 @pytest.mark.parametrize(("entry", "error", "words"), [
     (3, InputError, r"3 is no adapter; expected a path, \(path, weight\)"),
     (("a", "b"), InputError, "is no adapter"), (("a", None), InputError, "is no adapter"),
+    (("a", True), InputError, "is no adapter"), ("a\0b", InputError, "a path has no NUL in it"),
     (("a", 1, 1, 1), InputError, "is no adapter"), ("missing.safetensors", CheckpointError,
                                                     "missing.safetensors cannot be read"),
 ])

@@ -83,9 +83,6 @@ def explain(model: str | None, part: str | None, size: str | None, threads: int 
     if model is not None and Path(model).suffix in (ENGINE, ONNX):
         if part is not None or size is not None:
             raise InputError("--part and --size are for checkpoints")
-        if Path(model).suffix == ENGINE and here != "cpu":
-            raise InputError(f"{model} is an engine file, which is for the CPU; give --device "
-                             f"{here} with the model that it was made from")
         program = opened(Path(model), parse_shapes(shapes), {}, precision, threads, False,
                          device=here, objective=objective)
         show_progress("")

@@ -11,6 +11,7 @@ from smalti.diffusion.prompt import AdapterUse
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.words import files_in
 from smalti.errors import CheckpointError, InputError
+from smalti.runtime.inputs import checked_path
 
 Entry = str | Path | WeightedAdapter | Sequence[object]
 """A file, with a weight (path, weight), with one of the text encoders (path, weight, text_weight),
@@ -66,14 +67,15 @@ class Adapters:
         if isinstance(entry, WeightedAdapter):
             return entry
         if isinstance(entry, str | Path):
-            return WeightedAdapter(self._open(Path(entry)))
+            return WeightedAdapter(self._open(_path(entry)))
         path, *weights = entry if isinstance(entry, Sequence) else (entry,)
-        numbers = all(isinstance(w, int | float) or w is None for w in weights)
+        numbers = all(isinstance(w, int | float | None) and not isinstance(w, bool)
+                      for w in weights)
         if not isinstance(path, str | Path) or len(weights) not in (1, 2) or not numbers \
                 or weights[0] is None:
             raise InputError(f"{entry!r} is no adapter; expected a path, (path, weight) or "
                              f"(path, weight, text_weight)")
-        return WeightedAdapter(self._open(Path(path)), *weights)
+        return WeightedAdapter(self._open(_path(path)), *weights)
 
     def _open(self, path: Path) -> AdapterFile:
         """The adapter in a file, which is opened again when it has changed."""
@@ -116,3 +118,8 @@ def file_named(folder: Path, name: str) -> Path:
                          f"{len(files)} files in {folder} is named so"
                          + f"; near ones: {', '.join(near)}" * bool(near))
     return file
+
+
+def _path(given: str | Path) -> Path:
+    """The path of an adapter. Raises InputError for a text that can be none."""
+    return Path(checked_path(given, "loading", "the path of an adapter"))
