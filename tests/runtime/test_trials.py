@@ -181,7 +181,7 @@ def test_results_are_the_same_under_a_supervisor(timed: None) -> None:
     watched = Supervisor(program)
     for _ in range(30):
         watched.begin()
-        watched.spent = 1e6  # so that every run may lose some time
+        watched.account.spent = 1e6  # so that every run may lose some time
         assert watched.run_checked(SMALL_INPUTS)["y"].tobytes() == wanted.tobytes()
     assert watched.tried > 0 and watched.chosen > 0
 

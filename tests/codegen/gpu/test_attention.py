@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from attention_kernels import attention
 from group_kernels import (
-    ERRORS,
     LIMITS,
     SUBGROUPS,
     check_kernel,
@@ -19,6 +18,7 @@ from group_kernels import (
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
+from smalti.compiler.check import TOLERANCES
 from smalti.errors import IllegalSchedule
 from smalti.runtime.gpu.interface import Gpu
 from smalti.schedule.choose_group import choose_group
@@ -74,7 +74,7 @@ def test_attention_in_the_matrix_unit(name: str, case: str) -> None:
     dtype = MATRICES[name].dtype
     kernel = narrowed(CASES[case], dtype)
     found, expected = execute(kernel, MATRICES[name], {}, UNIT)
-    assert relative_error(found["out"], expected["out"]) < ERRORS[dtype]
+    assert relative_error(found["out"], expected["out"]) < TOLERANCES[dtype]
 
 
 def test_the_matrix_unit_is_chosen_where_it_may_be() -> None:
@@ -87,7 +87,7 @@ def test_the_matrix_unit_is_chosen_where_it_may_be() -> None:
         assert (getattr(schedule, "blocks", 0), getattr(schedule, "slices", 0)) == (blocks, slices)
         assert isinstance(choose_group(kernel, limits, "f32"), GroupAttention)
         found, expected = execute(kernel, schedule, {}, limits)
-        assert relative_error(found["out"], expected["out"]) < ERRORS["f16"]
+        assert relative_error(found["out"], expected["out"]) < TOLERANCES["f16"]
 
 
 @pytest.mark.parametrize(("shape", "subgroup", "registers"), [
@@ -101,7 +101,7 @@ def test_subgroups_are_those_that_matrix_units_want(shape: tuple[int, int, int],
     schedule = choose_group(kernel, limits, "f16")
     assert (schedule.subgroup, schedule.shape) == (subgroup, shape)
     found, expected = execute(kernel, schedule, {}, limits)
-    assert relative_error(found["out"], expected["out"]) < ERRORS["f16"]
+    assert relative_error(found["out"], expected["out"]) < TOLERANCES["f16"]
 
 
 @pytest.mark.parametrize("subgroup", SUBGROUPS)
@@ -167,7 +167,7 @@ def test_attention_on_a_device(vulkan: Gpu) -> None:
         kernel, limits = narrowed(CASES[name], precision), vulkan.limits
         schedule = choose_group(kernel, limits, precision)
         found, expected = execute(kernel, schedule, {}, limits, gpu=vulkan)
-        assert relative_error(found["out"], expected["out"]) < ERRORS[precision], schedule
+        assert relative_error(found["out"], expected["out"]) < TOLERANCES[precision], schedule
 
 
 @pytest.mark.parametrize("schedule, message", [
