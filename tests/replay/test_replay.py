@@ -143,8 +143,13 @@ VALUE = "src/smalti/codegen/value.py"
 
 
 def written(value: int) -> dict[str, str]:
-    return {VALUE: f"VALUE = {value}\n", "tests/replay/write.py": WRITER,
-            "tests/replay/internals.py": ""}
+    return {**packages("src/smalti", "src/smalti/codegen"), VALUE: f"VALUE = {value}\n",
+            "tests/replay/write.py": WRITER, "tests/replay/internals.py": ""}
+
+
+def packages(*folders: str) -> dict[str, str]:
+    """Folders as regular packages, which hide one of the same name that is installed."""
+    return {f"{folder}/__init__.py": "" for folder in folders}
 
 
 def test_marked_commits_that_change_nothing_pass(repository: Path, capsys) -> None:
@@ -205,6 +210,7 @@ def test_what_commits_wrote_is_used_again_and_what_the_working_tree_wrote_is_not
 def test_a_tree_without_a_writer_is_given_the_next_one(repository: Path, tmp_path: Path,
                                                        capsys) -> None:
     first = commit(repository, "first", {
+        **packages("src/smalti", "src/smalti/target"),
         "src/smalti/target/value.py": "VALUE = 1\n", "tests/a": ""})
     git(repository, "mv", "src/smalti/target", "src/smalti/codegen")
     moved = commit(repository, "moved [same]", {})
