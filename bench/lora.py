@@ -73,8 +73,8 @@ def lora_seconds(path: Path, adapter: Path, threads: int) -> tuple[float, list[f
     took = []
     for uses in ((1.0,), (0.5,), ()):
         started = time.perf_counter()
-        parts.weights = parts.adapted(
-            [WeightedAdapter(AdapterFile.open(adapter), weight) for weight in uses])
+        parts = parts.using(parts.adapted(
+            [WeightedAdapter(AdapterFile.open(adapter), weight) for weight in uses]))
         if uses:
             used = str(parts.weights.fits[0])
         for part, shape in SHAPES.items():
