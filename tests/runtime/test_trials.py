@@ -12,7 +12,7 @@ import pytest
 from interpreted_gpu import LIMITS, InterpretedGpu
 
 import smalti
-from smalti.errors import IllegalSchedule, InputError, VerificationError
+from smalti.errors import DeviceLostError, IllegalSchedule, InputError, VerificationError
 from smalti.graph import Graph
 from smalti.kernel.text import parse as parse_kernel
 from smalti.runtime import compile_graph
@@ -184,6 +184,22 @@ def test_results_are_the_same_under_a_supervisor(timed: None) -> None:
         watched.account.spent = 1e6  # so that every run may lose some time
         assert watched.run_checked(SMALL_INPUTS)["y"].tobytes() == wanted.tobytes()
     assert watched.tried > 0 and watched.chosen > 0
+
+
+def test_a_device_that_is_lost_beside_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = compiled(InterpretedGpu(), of=small_graph())
+    number = next(n for n, r in enumerate(program.module.regions) if r.form == "contraction")
+    region = program.module.regions[number]
+    kernel = parse_kernel(program.module.kernels[region.kernel])
+    other = GpuTrials(program).alternative(number, kernel, parse(region.schedule), None)
+
+    def lost(*_: object) -> None:
+        raise DeviceLostError("gone")
+
+    monkeypatch.setattr(program.gpu, "run", lost)
+    with pytest.raises(DeviceLostError):
+        program.run_beside(SMALL_INPUTS, {number: other})
+    assert program.lost
 
 
 def test_kernels_are_timed_where_that_is_asked_for(gpu: Gpu) -> None:

@@ -221,10 +221,12 @@ class Module:
         numbers = [n for n, launch in enumerate(self.launches) if launch.region == region]
         return numbers[0], numbers[-1] + 1
 
-    def overwrites(self, number: int, place: Place) -> bool:
-        """Whether a launch may read where it writes a result."""
+    def overwrites(self, first: int, last: int, place: Place) -> bool:
+        """Whether some of the launches from `first` to `last` may read where one writes a result.
+        """
         return sum(kind == ARENA and place.offset <= at < place.offset + max(1, place.bytes)
-                   for kind, _, at in self.launches[number].operands) > 1
+                   for launch in self.launches[first:last]
+                   for kind, _, at in launch.operands) > 1
 
     def layout_of(self, slot: WeightSlot) -> tuple:
         """What the memory of a slot holds, and how; slots of equal layouts hold equal bytes."""

@@ -387,7 +387,7 @@ class NativeProgram(Program):
         for place, array, values in zip(self.module.regions[region].results, results, before,
                                         strict=True):
             np.copyto(array, values)
-            if not self.module.overwrites(first, place):  # what nobody writes has to be seen
+            if not self.module.overwrites(first, last, place):  # what nobody writes has to be seen
                 array.view(f"i{array.itemsize}")[...] = -1
         self._ran = self._table_with({region: other})
         self._launch(first, last)

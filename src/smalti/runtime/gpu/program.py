@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
@@ -237,16 +238,21 @@ class DeviceProgram(Program):
         Raises InputError for a missing input, one of another shape or with rows that a table does
         not have, and when no weights are bound; DeviceError where the device fails.
         """
+        with self._turn, self._noting_loss():
+            self._start(inputs)
+            first, last = self.module.changing, len(self.module.launches)
+            if instead is None:
+                self._launch(first, last)
+            else:
+                self._seconds = np.zeros(len(self.module.regions))
+                self._launch_timed(first, last, instead)
+            return {name: self._read(place) for name, place in self.module.outputs.items()}
+
+    @contextmanager
+    def _noting_loss(self) -> Iterator[None]:
+        """A device that is lost inside is of no use from then on."""
         try:
-            with self._turn:
-                self._start(inputs)
-                first, last = self.module.changing, len(self.module.launches)
-                if instead is None:
-                    self._launch(first, last)
-                else:
-                    self._seconds = np.zeros(len(self.module.regions))
-                    self._launch_timed(first, last, instead)
-                return {name: self._read(place) for name, place in self.module.outputs.items()}
+            yield
         except DeviceLostError:
             self.gpu.lost = True
             raise
@@ -332,7 +338,7 @@ class DeviceProgram(Program):
 
         Where it gives other bytes, these are not used.
         """
-        with self._turn:
+        with self._turn, self._noting_loss():
             self._start(inputs)
             self._seconds = np.zeros(len(self.module.regions))
             found, at = {}, self.module.changing
@@ -354,7 +360,7 @@ class DeviceProgram(Program):
         self._launch_timed(first, last, instead)
         own, expected = self._seconds[region], self._spans(places)
         for place, memory in zip(places, before, strict=True):
-            if not self.module.overwrites(first, place):  # what nobody writes has to be seen
+            if not self.module.overwrites(first, last, place):  # what nobody writes has to be seen
                 memory = memory.copy()
                 array = array_at(memory, replace(place, offset=0))
                 array.view(f"i{array.itemsize}")[...] = -1
