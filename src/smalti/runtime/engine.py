@@ -15,6 +15,7 @@ from collections.abc import Callable
 from os import PathLike
 
 from smalti import settings
+from smalti.compiler.module import Module
 from smalti.compiler.targets import TARGETS
 from smalti.compiler.targets import target as target_named
 from smalti.errors import EngineError
@@ -61,11 +62,12 @@ def load(path: str | PathLike, *, device: str = "auto", threads: int | None = No
         program = compile_graph(file.graph, precision=about.precision, threads=threads,
                                 held=about.held, weights=dict(about.weights),
                                 objective=about.objective, progress=progress, device=device)
-    elif (gpu := _gpu_here(file, device)) is not None:
+    elif (found := _gpu_here(file, device)) is not None:
+        gpu, module = found
         recipe = recipe_for(gpu, file.graph, precision=about.precision, held=about.held,
                             threads=threads, weights=dict(about.weights),
                             objective=about.objective)
-        program = program_of(file.module(gpu.target.name), gpu, recipe)
+        program = program_of(module, gpu, recipe)
     else:
         name = _target_here(file)
         recipe = recipe_of(file.graph, about.precision, about.held, threads, dict(about.weights),
@@ -76,10 +78,10 @@ def load(path: str | PathLike, *, device: str = "auto", threads: int | None = No
     return program
 
 
-def _gpu_here(file: EngineFile, device: str) -> Gpu | None:
-    """The GPU to run a file on: the one that is asked for, or the fastest device, where the file
-    has code for it; None for the CPU. Raises EngineError where a GPU is asked for that has no
-    code."""
+def _gpu_here(file: EngineFile, device: str) -> tuple[Gpu, Module] | None:
+    """The GPU to run a file on, and its module: the one that is asked for, or the fastest device,
+    where the file has code for it; None for the CPU. Raises EngineError where a GPU is asked for
+    that has no code."""
     held = {TARGETS[name].driver for name in file.targets if name in TARGETS}
     asked = device
     if device == "auto":
@@ -89,14 +91,14 @@ def _gpu_here(file: EngineFile, device: str) -> Gpu | None:
         return None
     gpu = opened(device)
     name = gpu.target.name
-    fits = name in file.targets and gpu.limits.covers(file.module(name).limits or ANYWHERE)
-    if fits:
-        return gpu
+    module = file.module(name) if name in file.targets else None
+    if module is not None and gpu.limits.covers(module.limits or ANYWHERE):
+        return gpu, module
     if asked == "auto":
         return None
     holds = ", ".join(file.targets) or "nothing"
     why = (f"its code for {name} was made for a device that can do more than {gpu.device.name}"
-           if name in file.targets else f"it holds code for {holds}, and {asked} runs {name}")
+           if module is not None else f"it holds code for {holds}, and {asked} runs {name}")
     driver = gpu.target.driver
     needed = driver if target_named(driver) is gpu.target else shlex.quote(name)
     raise EngineError(f"{file.path}: {why}; make the file again with `smalti compile --target "
