@@ -27,8 +27,8 @@ LAYERS = (
 
 # Modules that something other than an import reaches: the console script and `python -m smalti`.
 ENTRY_POINTS = {"smalti", "smalti.__main__", "smalti.cli.main"}
-# Modules that are looked for in their folder: the records of model families.
-FOUND = "smalti.families.records."
+# Modules that are looked for in their folders: the records of model families, and of targets.
+FOUND = re.compile(r"smalti\.(families\.records\.\w+|codegen\.\w+\.target)")
 
 
 def python_files(*folders: str) -> list[Path]:
@@ -203,7 +203,7 @@ def test_no_module_is_dead() -> None:
             name = name.rpartition(".")[0]
             if name in packages:
                 used.add(name)
-    found = {name for name in MODULES if name.startswith(FOUND)}
+    found = {name for name in MODULES if FOUND.fullmatch(name)}
     dead = sorted(set(MODULES) - used - ENTRY_POINTS - found)
     assert not dead, f"modules that nothing imports: {dead}"
 
@@ -453,6 +453,7 @@ cli/process
 codegen/gpu/forms_on_devices
 codegen/spirv/run
 codegen/added_operation
+codegen/added_target
 codegen/x86/against_kernels
 codegen/x86/levels
 codegen/x86/pooling

@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from importlib.machinery import SourceFileLoader
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,10 +23,20 @@ def pieces(document: str, heading: str) -> dict[str, str]:
     return {path.replace("/", "."): code for path, code in blocks}
 
 
-def added(document: str, heading: str) -> None:
+def added(document: str, heading: str, folder: Path | None = None) -> None:
     """Put each piece at the end of its module: now where that is imported already, else when it is.
+    Those in new folders of a package are written to `folder`, which its packages then find them in.
     """
     waiting = pieces(document, heading)
+    for name in list(waiting):
+        package, inner, module = name.rsplit(".", 2)
+        if find_spec(f"{package}.{inner}") is not None:
+            continue
+        made = folder / package / inner
+        made.mkdir(parents=True)
+        (made / "__init__.py").write_text("")
+        (made / f"{module}.py").write_text(waiting.pop(name), encoding="utf-8")
+        import_module(package).__path__.append(str(made.parent))
     for name in waiting.keys() & sys.modules.keys():
         exec(compile(waiting.pop(name), name, "exec"), vars(sys.modules[name]))
 

@@ -1,15 +1,28 @@
-"""All targets, by name. A new one is the folder of its code generator, the folder of its driver in
-`runtime/`, and a line here."""
+"""All targets, by name: every record of `TARGETS` in the `target.py` of a folder of `codegen/`.
+
+They are found, not listed: a new target is the folder of its code generator, that of its driver in
+`runtime/`, and a line in `runtime/drivers.py`. See docs/compiler.md.
+"""
 
 from __future__ import annotations
 
-from smalti.codegen.spirv.target import TARGETS as SPIRV
+from collections.abc import Iterator
+from importlib import import_module
+from pkgutil import iter_modules
+
+from smalti import codegen
 from smalti.codegen.target import Target
-from smalti.codegen.wgsl.target import TARGETS as WGSL
-from smalti.codegen.x86.target import TARGETS as X86
 from smalti.errors import InputError
 
-TARGETS = {each.name: each for each in (*X86, *SPIRV, *WGSL)}
+
+def _found() -> Iterator[Target]:
+    """The records of all folders that have some."""
+    for module in iter_modules(codegen.__path__, f"{codegen.__name__}."):
+        if module.ispkg:
+            yield from getattr(import_module(f"{module.name}.target"), "TARGETS", ())
+
+
+TARGETS = {each.name: each for each in _found()}
 NAMES = tuple(dict.fromkeys((*TARGETS, *(each.driver for each in TARGETS.values()
                                          if each.driver != "cpu"))))
 """What targets may be called: their own names, or those of the drivers that take them."""

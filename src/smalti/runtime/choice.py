@@ -6,7 +6,7 @@ from smalti import settings
 from smalti.errors import InputError
 from smalti.runtime.device import Device
 from smalti.runtime.devices import devices, found
-from smalti.runtime.drivers import GPUS, HOMES, driver_of
+from smalti.runtime.drivers import HOMES, driver_of, gpus
 
 
 def chosen(asked: str) -> str:
@@ -20,7 +20,7 @@ def chosen(asked: str) -> str:
     if asked == "auto":
         asked = settings.device() or "auto"
     if asked == "auto":
-        others = next(filter(None, map(found, GPUS)), [])  # all of them reach the same
+        others = next(filter(None, map(found, gpus())), [])  # all of them reach the same
         return max([*found("cpu"), *others], key=rate).id
     return described(asked).id
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from smalti.runtime.device import Device
-from smalti.runtime.drivers import GPUS, driver
+from smalti.runtime.drivers import driver, gpus
 
 
 def devices() -> list[Device]:
@@ -12,7 +12,7 @@ def devices() -> list[Device]:
     >>> devices()[0].id
     'cpu'
     """
-    return [each for name in ("cpu", *GPUS) for each in found(name)]
+    return [each for name in ("cpu", *gpus()) for each in found(name)]
 
 
 def found(name: str) -> list[Device]:
@@ -22,4 +22,4 @@ def found(name: str) -> list[Device]:
 
 def absences() -> list[str]:
     """Why there are no devices of Vulkan, or of `wgpu`, or why some of them cannot be used."""
-    return [each for name in GPUS for each in driver(name).found() if isinstance(each, str)]
+    return [each for name in gpus() for each in driver(name).found() if isinstance(each, str)]

@@ -13,8 +13,11 @@ HOMES = {
     "wgpu": "smalti.runtime.webgpu.driver",
 }
 """The module of each, which has it as `DRIVER`, by what ids of its devices begin with."""
-GPUS = ("vulkan", "wgpu")
-"""Those of GPUs, the better one first; they reach the same devices."""
+
+
+def gpus() -> tuple[str, ...]:
+    """The names of those of GPUs, the better one first; they reach the same devices."""
+    return tuple(name for name in HOMES if name != "cpu")
 
 
 @cache
