@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from smalti.runtime.gpu.removals import Removal
+
 USUAL_CACHE_BYTES = {1: 32 << 10, 2: 512 << 10, 3: 4 << 20}
 """By level, for what does not tell: as most processors of desktops have them, or less."""
 
@@ -17,7 +19,8 @@ class Device:
     `features` are instruction sets, in the words of `/proc/cpuinfo`, or what programs of a GPU may
     use. `cores` are those this process may use. `l1_bytes` and `l2_bytes` are the data caches of
     one core, `l3_bytes` is the last cache, which it shares with others; usual sizes where none is
-    told. `driver` is that of a GPU, `matrices` what its matrix unit multiplies.
+    told. `driver` is that of a GPU, `matrices` what its matrix unit multiplies, `removals` what it
+    is not used for though its driver offers it.
     """
 
     id: str
@@ -31,3 +34,4 @@ class Device:
     l3_bytes: int = field(default=USUAL_CACHE_BYTES[3], repr=False)
     driver: str = field(default="", repr=False)
     matrices: tuple[str, ...] = field(default=(), repr=False)
+    removals: tuple[Removal, ...] = field(default=(), repr=False)

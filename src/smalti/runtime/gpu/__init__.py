@@ -1,5 +1,6 @@
 """What GPUs have in common, whatever their driver.
 
+    removals → quirks        what a device is not used for, and what is known of drivers
     interface                what a device that is open can do
     streaming → program      what runs a module there
     opened → compilation     devices that are open, and programs on them

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from smalti.errors import DeviceError
+from smalti.runtime.gpu import quirks
+from smalti.runtime.gpu.removals import MATRICES, Removal, reduced, removal_of
 from smalti.runtime.vulkan import structures as vk
 from smalti.runtime.vulkan.library import VulkanFunctions, VulkanLibrary, listed, load
 from smalti.schedule.group import GroupLimits, MatrixShape
@@ -60,7 +62,8 @@ class VulkanAdapter:
 
     `kind` is discrete, integrated, virtual, cpu or other; `version` that of Vulkan. `identity`
     names device and driver, for what is compiled for them. `memory_bytes` is its largest heap of
-    its own; `unusable` says why programs cannot run on it, if they cannot.
+    its own; `unusable` says why programs cannot run on it, if they cannot. `facts` identify it for
+    what is known of drivers, `removals` are what it is not used for, which is not in `limits`.
     """
 
     handle: int
@@ -79,6 +82,8 @@ class VulkanAdapter:
     """Blocks of memory at most."""
     timestamp_seconds: float
     unusable: str = ""
+    facts: quirks.AdapterFacts = quirks.AdapterFacts(0, "")
+    removals: tuple[Removal, ...] = ()
 
 
 class Instance:
@@ -237,9 +242,11 @@ def detailed(functions: VulkanFunctions, plain: VulkanAdapter,
     nvidia, amd = (vk.PhysicalDeviceShaderSMBuiltinsPropertiesNV(),
                    vk.PhysicalDeviceShaderCorePropertiesAMD())
     active = vk.PhysicalDeviceShaderCoreProperties2AMD()
+    products = vk.PhysicalDeviceShaderIntegerDotProductProperties()
     told = [vk.PhysicalDeviceProperties2(), since_1_1, since_1_2, *(
         record for record, has in (
             (sizes, "subgroupSizeControl" in features), (buffers, plain.version >= (1, 3)),
+            (products, plain.version >= (1, 3)),
             (nvidia, STREAMING_MULTIPROCESSORS in extensions), (amd, SHADER_CORE in extensions),
             (active, ACTIVE_UNITS in extensions)) if has)]
     functions.vkGetPhysicalDeviceProperties2(plain.handle, vk.chain(*told))
@@ -256,7 +263,10 @@ def detailed(functions: VulkanFunctions, plain: VulkanAdapter,
         limits = replace(
             limits, subgroup_min=sizes.minSubgroupSize, subgroup_max=sizes.maxSubgroupSize,
             subgroup_choice=bool(sizes.requiredSubgroupSizeStages & COMPUTE_STAGE))
-    if {"cooperativeMatrix", "vulkanMemoryModel"} <= features and plain.version >= ASKED:
+    facts = facts_of(core, since_1_2.driverID, plain, limits, products)
+    removals = quirks.removals_for(facts)
+    if {"cooperativeMatrix", "vulkanMemoryModel"} <= features and plain.version >= ASKED \
+            and removal_of(MATRICES, removals) is None:
         limits = replace(limits, matrices=matrices_of(functions, plain.handle))
     if plain.vendor == "Intel":
         limits = replace(limits, registers=128)
@@ -264,7 +274,19 @@ def detailed(functions: VulkanFunctions, plain: VulkanAdapter,
     own = [heap.size for heap in heaps.memoryHeaps[:heaps.memoryHeapCount]
            if heap.flags & DEVICE_LOCAL]
     return replace(plain, driver=driver, identity=identity, memory_bytes=max(own, default=0),
-                   features=features, extensions=extensions, limits=limits)
+                   features=features, extensions=extensions, limits=reduced(limits, removals),
+                   facts=facts, removals=removals)
+
+
+def facts_of(core: vk.PhysicalDeviceProperties, driver: int, plain: VulkanAdapter,
+             limits: GroupLimits, products: vk.PhysicalDeviceShaderIntegerDotProductProperties,
+             ) -> quirks.AdapterFacts:
+    """What identifies a device for the table of known faults."""
+    mixed = bool(products.integerDotProduct4x8BitPackedMixedSignednessAccelerated)
+    return quirks.AdapterFacts(
+        core.vendorID, plain.name, "Vulkan", plain.kind, driver,
+        quirks.driver_version(driver, core.driverVersion),
+        quirks.architecture(core.vendorID, limits.subgroup_min, limits.subgroup_max, mixed))
 
 
 def limits_of(core: vk.PhysicalDeviceLimits, since_1_1: vk.PhysicalDeviceVulkan11Properties,

@@ -191,6 +191,32 @@ RECORDS = {
         maxVgprAllocation vgprAllocationGranularity"""),
     "PhysicalDeviceShaderCoreProperties2AMD": (1000227000, """
         u32 shaderCoreFeatures activeComputeUnitCount"""),
+    "PhysicalDeviceShaderIntegerDotProductProperties": (1000280001, """
+        u32 integerDotProduct8BitUnsignedAccelerated integerDotProduct8BitSignedAccelerated
+        integerDotProduct8BitMixedSignednessAccelerated
+        integerDotProduct4x8BitPackedUnsignedAccelerated
+        integerDotProduct4x8BitPackedSignedAccelerated
+        integerDotProduct4x8BitPackedMixedSignednessAccelerated
+        integerDotProduct16BitUnsignedAccelerated integerDotProduct16BitSignedAccelerated
+        integerDotProduct16BitMixedSignednessAccelerated integerDotProduct32BitUnsignedAccelerated
+        integerDotProduct32BitSignedAccelerated integerDotProduct32BitMixedSignednessAccelerated
+        integerDotProduct64BitUnsignedAccelerated integerDotProduct64BitSignedAccelerated
+        integerDotProduct64BitMixedSignednessAccelerated
+        integerDotProductAccumulatingSaturating8BitUnsignedAccelerated
+        integerDotProductAccumulatingSaturating8BitSignedAccelerated
+        integerDotProductAccumulatingSaturating8BitMixedSignednessAccelerated
+        integerDotProductAccumulatingSaturating4x8BitPackedUnsignedAccelerated
+        integerDotProductAccumulatingSaturating4x8BitPackedSignedAccelerated
+        integerDotProductAccumulatingSaturating4x8BitPackedMixedSignednessAccelerated
+        integerDotProductAccumulatingSaturating16BitUnsignedAccelerated
+        integerDotProductAccumulatingSaturating16BitSignedAccelerated
+        integerDotProductAccumulatingSaturating16BitMixedSignednessAccelerated
+        integerDotProductAccumulatingSaturating32BitUnsignedAccelerated
+        integerDotProductAccumulatingSaturating32BitSignedAccelerated
+        integerDotProductAccumulatingSaturating32BitMixedSignednessAccelerated
+        integerDotProductAccumulatingSaturating64BitUnsignedAccelerated
+        integerDotProductAccumulatingSaturating64BitSignedAccelerated
+        integerDotProductAccumulatingSaturating64BitMixedSignednessAccelerated"""),
     "CooperativeMatrixPropertiesKHR": (1000506001, """
         u32 MSize NSize KSize AType BType CType ResultType saturatingAccumulation scope"""),
     "PhysicalDeviceFeatures": (None, """

@@ -7,6 +7,8 @@ from functools import lru_cache
 from typing import Any
 
 from smalti.errors import DeviceError
+from smalti.runtime.gpu.quirks import AdapterFacts, removals_for
+from smalti.runtime.gpu.removals import Removal, reduced
 from smalti.runtime.webgpu.library import load, refusals
 from smalti.schedule.group import GroupLimits
 
@@ -28,7 +30,7 @@ GRANULE = 16  # bytes; of the widest element that WGSL declares, of which a bind
 @dataclass(frozen=True, slots=True)
 class WebAdapter:
     """A device as `wgpu` describes it: `kind` is discrete, integrated, cpu or other, `backend`
-    Metal, Vulkan or D3D12."""
+    Metal, Vulkan or D3D12, `removals` what it is not used for, which is not in `limits`."""
 
     handle: Any
     name: str
@@ -37,6 +39,7 @@ class WebAdapter:
     driver: str
     features: frozenset[str]
     limits: GroupLimits
+    removals: tuple[Removal, ...] = ()
 
 
 @lru_cache(maxsize=1)
@@ -65,8 +68,11 @@ def described(handle: Any) -> WebAdapter:
     """What an adapter of the package can do."""
     info, features = handle.info, frozenset(FEATURES) & frozenset(handle.features)
     kind = KINDS.get(info["adapter_type"], "other")
+    removals = removals_for(AdapterFacts(info["vendor_id"], info["device"], info["backend_type"],
+                                         kind))
+    limits = group_limits(info["device"], handle.limits, features, kind)
     return WebAdapter(handle, info["device"], kind, info["backend_type"], info["description"],
-                   features, group_limits(info["device"], handle.limits, features, kind))
+                      features, reduced(limits, removals), removals)
 
 
 def group_limits(name: str, limits: dict[str, int], features: frozenset[str],

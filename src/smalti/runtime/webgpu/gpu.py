@@ -205,4 +205,5 @@ def device_of(adapter: WebAdapter, number: int) -> Device:
     features = [name for name, has in (("f16", limits.f16),
                                        ("subgroups", limits.subgroup_operations)) if has]
     return Device(f"wgpu:{number}", adapter.name, adapter.kind, cpu().memory_bytes,
-                  tuple(features), driver=f"{adapter.backend}, {adapter.driver}".rstrip(", "))
+                  tuple(features), driver=f"{adapter.backend}, {adapter.driver}".rstrip(", "),
+                  removals=adapter.removals)

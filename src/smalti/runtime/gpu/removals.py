@@ -1,0 +1,128 @@
+"""What a GPU is not used for, though its driver offers it: records, and what they leave.
+
+A removal comes from the table of known faults (`quirks.py`), or from a check on this machine. It
+only takes away, so that what is left runs without it:
+
+    removal = Removal("subgroup operations", why="…", instead="…", source="MoltenVK #2756")
+    limits = reduced(adapter.limits, [removal])
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+
+from smalti.schedule.group import GroupLimits, MatrixShape
+
+DEVICE = "device"
+"""No program runs on it."""
+AUTOMATIC = "automatic choice"
+"""It is used where its name is given, and never chosen by `auto`."""
+MATRICES = "matrices"
+"""The matrix unit; of one shape only where that follows: "matrices 16x16x16 f16 to f32"."""
+SUBGROUP_OPERATIONS = "subgroup operations"
+SUBGROUP_SIZES = "subgroup sizes"
+"""What is said of how large subgroups are, and asking for one size, which matrices need."""
+F16, BF16, STORAGE8, STORAGE16 = "f16", "bf16", "storage8", "storage16"
+TRANSFER_QUEUE = "transfer queue"
+"""The queue that only copies: copies go to that of programs."""
+LARGE_GROUPS = "work-groups above"
+"""Larger ones than the number of invocations that follows: "work-groups above 256"."""
+NAMES = (DEVICE, AUTOMATIC, MATRICES, SUBGROUP_OPERATIONS, SUBGROUP_SIZES, F16, BF16, STORAGE8,
+         STORAGE16, TRANSFER_QUEUE)
+SHAPE = re.compile(rf"{MATRICES} (\d+)x(\d+)x(\d+) (\w+) to (\w+)")
+SIZE = re.compile(rf"{LARGE_GROUPS} (\d+)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Removal:
+    """Something that a device is not used for.
+
+    `what` is one of `NAMES`, "matrices ROWSxCOLUMNSxDEPTH FACTORS to SUMS" or "work-groups above
+    NUMBER". `why` and `instead` are sentences for the user: what goes wrong, and what is done.
+    `source` is where that is known from: a thread, or the check of this machine.
+
+    >>> Removal("f32", "it is slow.", "nothing", "nobody")
+    Traceback (most recent call last):
+    ValueError: nothing of a device is called 'f32'
+    """
+
+    what: str
+    why: str
+    instead: str
+    source: str
+
+    def __post_init__(self) -> None:
+        if self.what not in NAMES and not SHAPE.fullmatch(self.what) \
+                and not SIZE.fullmatch(self.what):
+            raise ValueError(f"nothing of a device is called {self.what!r}")
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why} {self.instead} ({self.source})"
+
+    def record(self) -> dict[str, str]:
+        """Its fields, as they are kept in a file; `Removal(**record)` is the same again."""
+        return asdict(self)
+
+
+def matrix_shape(shape: MatrixShape) -> str:
+    """What a removal of one shape is called.
+
+    >>> matrix_shape(MatrixShape(16, 16, 16, "f16", "f32"))
+    'matrices 16x16x16 f16 to f32'
+    """
+    return f"{MATRICES} {shape}"
+
+
+def large_groups(invocations: int) -> str:
+    """What a removal of work-groups of more invocations than these is called.
+
+    >>> large_groups(256)
+    'work-groups above 256'
+    """
+    return f"{LARGE_GROUPS} {invocations}"
+
+
+def reduced(limits: GroupLimits, removals: Iterable[Removal]) -> GroupLimits:
+    """What a device of these limits is used for, without what is removed of it.
+
+    >>> limits = GroupLimits(invocations=1024, f16=True)
+    >>> reduced(limits, [Removal("work-groups above 256", "", "", "")]).invocations
+    256
+    """
+    for removal in removals:
+        limits = _without(limits, removal.what)
+    return limits
+
+
+FIELDS: Mapping[str, Mapping[str, object]] = {
+    MATRICES: {"matrices": ()},
+    SUBGROUP_OPERATIONS: {"subgroup_operations": False},
+    SUBGROUP_SIZES: {"subgroup_choice": False, "subgroup_min": GroupLimits().subgroup_min,
+                     "subgroup_max": GroupLimits().subgroup_max, "matrices": ()},
+    F16: {"f16": False},
+    BF16: {"bf16": False},
+    STORAGE8: {"storage8": False},
+    STORAGE16: {"storage16": False},
+}
+"""What of the limits each name means. The device, its choice and its queues are not among them."""
+
+
+def _without(limits: GroupLimits, what: str) -> GroupLimits:
+    """The limits without one thing; matrices of factors that are gone go with them."""
+    if shape := SHAPE.fullmatch(what):
+        rows, columns, depth = map(int, shape.groups()[:3])
+        gone = MatrixShape(rows, columns, depth, *shape.groups()[3:])
+        return replace(limits, matrices=tuple(m for m in limits.matrices if m != gone))
+    if size := SIZE.fullmatch(what):
+        return replace(limits, invocations=min(limits.invocations, int(size[1])))
+    if what in (F16, BF16):
+        limits = replace(limits, matrices=tuple(
+            m for m in limits.matrices if what not in (m.factors, m.sums)))
+    return replace(limits, **FIELDS.get(what, {}))
+
+
+def removal_of(what: str, removals: Iterable[Removal]) -> Removal | None:
+    """The first removal of `what` as a whole, or None where nobody removes that."""
+    return next((each for each in removals if each.what == what), None)
