@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from smalti.codegen.gpu.lowered import extent
-from smalti.codegen.target import Limits, LoweredKernel, Target
+from smalti.codegen.target import Limits, Target
 from smalti.compiler.options import Options
 from smalti.compiler.passes import divided, prepared
 from smalti.compiler.samples import SAMPLES
@@ -26,9 +27,10 @@ from smalti.kernel import interpreter
 from smalti.kernel.form import Buffer, Kernel
 
 Arrays = dict[str, np.ndarray]
-Execute = Callable[[LoweredKernel, Kernel, Arrays], Mapping[str, np.ndarray]]
-"""Runs the steps of a kernel on memory, which has the elements of each buffer flat, as the target
-stores them; gives what the buffers hold then, those at least that are written."""
+Execute = Callable[[Any, Kernel, Arrays], Mapping[str, np.ndarray]]
+"""Runs the steps of a kernel, as a target lowers it, on memory, which has the elements of each
+buffer flat, as the target stores them; gives what the buffers hold then, those at least that are
+written."""
 
 TOLERANCES = {"f32": 1e-5, "f16": 2e-3, "bf16": 1e-2}
 """What a kernel may be off by, relative to its result in the Euclidean norm: sums of f32 in another

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
@@ -40,7 +40,7 @@ Progress = Callable[[str], None]
 
 
 def save(recipe: Recipe, path: str | PathLike, *, targets: Sequence[str],
-         winograd_sizes: dict[str, int] | None = None, weights: Weights | None = None,
+         winograd_sizes: Mapping[str, int] | None = None, weights: Weights | None = None,
          with_weights: bool = False, progress: Progress = nothing) -> None:
     """Write the program of `recipe` to `path`, whole or not at all.
 

@@ -26,8 +26,8 @@ NO_NUMBERS = "cOSUmM"
 """Kinds of arrays that are no weights: complex numbers, objects, bytes, texts, spans, times."""
 
 
-def checked(name: str, values: np.ndarray, shape: tuple[int, ...], dtype: str = "f32",
-            room: Room = fresh) -> np.ndarray:
+def checked(name: str, values: np.ndarray | Quantised, shape: tuple[int, ...],
+            dtype: str = "f32", room: Room = fresh) -> np.ndarray:
     """`values` as a dense array of `shape` and `dtype`, finite; copies lie in `room(bytes)`.
 
     Quantised ones are given as their words, [groups, words of a group]; where halves are wanted,
@@ -44,9 +44,9 @@ def checked(name: str, values: np.ndarray, shape: tuple[int, ...], dtype: str = 
     if array.shape != shape:
         raise InputError(f"weight {name!r} has shape {list(array.shape)}, the program expects "
                          f"{list(shape)}")
-    if isinstance(array, np.ndarray) and array.dtype.kind in NO_NUMBERS:
+    if not isinstance(array, Quantised) and array.dtype.kind in NO_NUMBERS:
         raise InputError(f"weight {name!r} is given as {array.dtype}; real numbers are expected")
-    if dtype in FORMATS:
+    if dtype in FORMATS or isinstance(array, Quantised):
         return _checked_words(name, array, dtype)
     if dtype in HALVES:
         return _checked_halves(name, array, dtype, room)

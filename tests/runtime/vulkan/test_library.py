@@ -28,5 +28,12 @@ def test_a_failure_is_raised_with_the_function_that_failed(result: int, kind: ty
         library.checked(result, "vkQueueSubmit")
 
 
+def test_a_function_that_no_table_has_is_named() -> None:
+    functions = library.VulkanFunctions({"vkDeviceWaitIdle": "p"}, lambda name: None)
+    assert functions.vkDeviceWaitIdle is None
+    with pytest.raises(AttributeError, match="^vkDeviceWaitIdel is no function"):
+        functions.vkDeviceWaitIdel()
+
+
 def test_what_is_no_failure_is_given_back() -> None:
     assert library.checked(library.TIMEOUT, "vkWaitSemaphores") == library.TIMEOUT

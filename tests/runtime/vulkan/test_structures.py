@@ -52,3 +52,8 @@ def test_a_chain_leads_through_all_its_records() -> None:
     assert first is records[0]
     assert [each.pNext for each in records] == [
         ctypes.addressof(records[1]), ctypes.addressof(records[2]), None]
+
+
+def test_a_structure_that_is_not_there_is_named() -> None:
+    with pytest.raises(AttributeError, match="^BufferCpoy is no structure"):
+        vk.BufferCpoy()

@@ -11,11 +11,18 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from gpu_devices import chain, filled, increment
+from interpreted_gpu import InterpretedGpu
 from webgpu_devices import plain_webgpu, webgpu  # noqa: F401
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.form import U32, GroupProgram
-from smalti.errors import DeviceError, DeviceLostError, DeviceMemoryError, VerificationError
+from smalti.errors import (
+    DeviceError,
+    DeviceLostError,
+    DeviceMemoryError,
+    InputError,
+    VerificationError,
+)
 from smalti.runtime.gpu.interface import Copy, DeviceBuffer, Dispatch, Gpu, Recording
 from smalti.runtime.webgpu import WebGpu, adapters, open_device
 from smalti.runtime.webgpu import library as wgpu_library
@@ -72,6 +79,18 @@ def test_what_is_long_is_copied_in_parts(webgpu: WebGpu,  # noqa: F811
     buffer = webgpu.buffer(1000)
     webgpu.write(buffer, 0, data)
     assert np.array_equal(webgpu.read(buffer, 3, 991), data[3:994])
+
+
+def test_what_is_of_another_driver_is_an_input_error(webgpu: WebGpu) -> None:  # noqa: F811
+    other, program, data = InterpretedGpu(), increment(64), np.zeros(128, np.float32)
+    buffer = other.buffer(512)
+    for refused in (lambda: webgpu.write(buffer, 0, data), lambda: webgpu.read(buffer, 0, 4),
+                    lambda: webgpu.record([Copy(buffer, 0, buffer, 256, 256)]),
+                    lambda: webgpu.record(chain(webgpu.pipeline(program), buffer, 1)),
+                    lambda: webgpu.record(chain(other.pipeline(program), webgpu.buffer(512), 1)),
+                    lambda: webgpu.run(other.record([]))):
+        with pytest.raises(InputError, match="another device"):
+            refused()
 
 
 def test_memory_is_counted_and_given_back(webgpu: WebGpu) -> None:  # noqa: F811

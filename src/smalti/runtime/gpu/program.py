@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -36,6 +37,7 @@ from smalti.graph.operation import DTYPES, OPERATIONS
 from smalti.kernel.text import parse
 from smalti.runtime.gpu.alternative import GpuAlternative
 from smalti.runtime.gpu.interface import ComputePipeline, DeviceBuffer, Dispatch, Gpu, Recording
+from smalti.runtime.gpu.interface import Launch as GpuLaunch
 from smalti.runtime.gpu.model import recorded
 from smalti.runtime.gpu.streaming import aligned, streamed
 from smalti.runtime.gpu.trials import GpuTrials
@@ -382,27 +384,29 @@ class DeviceProgram(Program):
     def _recorded(self, first: int, last: int, timed: bool = False,
                   instead: Mapping[int, GpuAlternative] = NONE) -> Iterable[RecordedPart]:
         """Launches as recordings, and calls of the host, in order."""
-        calls = [n for n in range(first, last) if isinstance(self.module.launches[n], HostCall)]
+        calls = {number: call for number, call in enumerate(self.module.launches[first:last], first)
+                 if isinstance(call, HostCall)}
         for start, end in pairwise([first - 1, *calls, last]):
             if end > start + 1:
-                launches = list(self._dispatches(start + 1, end, instead))
+                dispatches = list(self._dispatches(start + 1, end, instead))
+                launches: Sequence[tuple[int, GpuLaunch]] = dispatches
                 if self._stage is not None:
                     outside = {held.buffer for held in self._weights if held.outside}
-                    launches = streamed(launches, outside, self._stage)
+                    launches = streamed(dispatches, outside, self._stage)
                 recording = self.gpu.record([launch for _, launch in launches], timed=timed)
                 yield RecordedPart([n for n, _ in launches],
-                                   lambda made=recording: self.gpu.run(made), recording)
-            if end < last:
-                call = self.module.launches[end]
-                yield RecordedPart([end], lambda made=call: self._call(made))
+                                   partial(self.gpu.run, recording), recording)
+            if end in calls:
+                yield RecordedPart([end], partial(self._call, calls[end]))
 
     def _dispatches(self, first: int, last: int, instead: Mapping[int, GpuAlternative]
                     ) -> Iterator[tuple[int, Dispatch]]:
         """Launches with their buffers, by their numbers; those of an alternative all have that of
         the first launch of the region."""
         begun: set[int] = set()
-        for number in range(first, last):
-            launch = self.module.launches[number]
+        for number, launch in enumerate(self.module.launches[first:last], first):
+            if isinstance(launch, HostCall):
+                continue
             other, longest = instead.get(launch.region), self._seconds_max(launch.region)
             if other is None:
                 yield number, Dispatch(self.pipelines[launch.function],
@@ -500,7 +504,8 @@ class DeviceProgram(Program):
 
     def _explained(self, all: bool, columns: int) -> str:
         found = explained_on(self.module, f"{self.gpu.device.name} ({self.gpu.device.id})",
-                             self._expected(), self._seconds)
+                             self._expected(),
+                             None if self._seconds is None else self._seconds.tolist())
         return found.text(all, columns)
 
     def _expected(self) -> dict[int, Expected]:

@@ -90,10 +90,12 @@ class VulkanGpu(gpu.Gpu):
         with self._logical.lock:
             return VulkanRecording(self._memory, launches, timed)
 
-    def run(self, recording: VulkanRecording) -> None:
+    def run(self, recording: gpu.Recording) -> None:
         logical = self._logical
         with logical.lock:
             logical.check()
+            if not isinstance(recording, VulkanRecording):
+                raise InputError("the recording is of another device")
             recording.check(logical)
             self._transfers.flush()
             after = logical.transfer.value

@@ -9,10 +9,11 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from smalti.errors import DeviceError, DeviceLostError, DeviceMemoryError
-from smalti.runtime.vulkan.structures import word
+from smalti.runtime.vulkan.structures import CType, word
 
 LOADERS = {
     "win32": ("vulkan-1.dll",),
@@ -115,6 +116,9 @@ class VulkanFunctions:
             found = find(name.encode())
             setattr(self, name, _bound(name, letters, found) if found else None)
 
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        raise AttributeError(f"{name} is no function of the tables")
+
     def made(self, create: str, *arguments: object) -> int:
         """The handle that the function `create` makes; `arguments` but the last two."""
         handle = word()
@@ -125,7 +129,8 @@ class VulkanFunctions:
 def _bound(name: str, letters: str, found: int) -> Callable[..., int]:
     silent = letters.startswith("-")
     kinds = [LETTERS[letter] for letter in letters.removeprefix("-")]
-    function = ctypes.CFUNCTYPE(None if silent else ctypes.c_int32, *kinds)(found)
+    # Any: to the checker all results are objects of ctypes, but those of c_int32 are numbers
+    function: Any = ctypes.CFUNCTYPE(None if silent else ctypes.c_int32, *kinds)(found)
     if not silent:
         function.errcheck = lambda result, _, __: checked(result, name)
     return function
@@ -174,13 +179,13 @@ def load(names: Sequence[str] = LOADERS.get(sys.platform, LOADERS["linux"])) -> 
         except (OSError, AttributeError):
             continue
         entry.restype, entry.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]
-        first = VulkanFunctions(GLOBAL, lambda function, entry=entry: entry(None, function))
+        first = VulkanFunctions(GLOBAL, partial(entry, None))
         return VulkanLibrary(first, entry)
     raise DeviceError(f"no Vulkan loader ({', '.join(names)}) is installed: it comes with the "
                       "driver of a GPU; on Debian, with the package libvulkan1")
 
 
-def listed(function: Callable[..., int], kind: type, *arguments: object) -> list:
+def listed(function: Callable[..., int], kind: CType, *arguments: object) -> list:
     """What `function` lists: it is asked for a count, then for as many of `kind`."""
     while True:
         count = (ctypes.c_uint32 * 1)()

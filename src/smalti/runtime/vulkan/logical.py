@@ -68,8 +68,8 @@ class LogicalDevice:
         self.lock = threading.RLock()
         self.lost = self.closed = False
         self._tokens = itertools.count()
-        self._owned: dict[int, Callable[[], None]] = {}
-        self._given: deque[tuple[int, int, Callable[[], None]]] = deque()
+        self._owned: dict[int, Callable[[], object]] = {}
+        self._given: deque[tuple[int, int, Callable[[], object]]] = deque()
         self.compute, self.transfer = Queue(self, compute), Queue(self, transfer)
 
     def check(self) -> None:
@@ -79,7 +79,7 @@ class LogicalDevice:
         if self.lost:
             raise DeviceLostError(f"{self.adapter.name} was lost; open it anew")
 
-    def own(self, destroy: Callable[[], None]) -> int:
+    def own(self, destroy: Callable[[], object]) -> int:
         """A number for something that `destroy` ends, at the latest when the device is closed.
 
         What was owned later is ended earlier.

@@ -99,12 +99,9 @@ class VulkanBuffer(gpu.DeviceBuffer):
         """The last submission of a recording that uses it."""
         return max((use.last for use in self._uses), default=0)
 
-    def check(self, memory: DeviceMemory, offset: int, bytes: int) -> None:
-        """Raises InputError unless `bytes` at `offset` lie in this buffer, which is of `memory`."""
-        if self._memory is not memory or self._token < 0:
-            raise InputError("the buffer was closed, or is of another device")
-        if offset < 0 or bytes < 0 or offset + bytes > self.bytes:
-            raise InputError(f"{bytes} bytes at {offset} do not lie in a buffer of {self.bytes}")
+    def of(self, memory: DeviceMemory) -> bool:
+        """True if it is a part of `memory`, and not closed."""
+        return self._memory is memory and self._token >= 0
 
     def close(self) -> None:
         token, self._token = self._token, -1
@@ -166,6 +163,15 @@ class DeviceMemory:
             seen = block.address and (kind != "device" or logical.adapter.limits.unified)
             return VulkanBuffer(self, bytes, handle, logical.own(destroy),
                                 block.address + offset if seen else 0)
+
+    def checked(self, buffer: gpu.DeviceBuffer, offset: int, bytes: int) -> VulkanBuffer:
+        """`buffer`, as Vulkan knows it. Raises InputError unless it is open, of this device, and
+        has `bytes` at `offset`."""
+        if not isinstance(buffer, VulkanBuffer) or not buffer.of(self):
+            raise InputError("the buffer was closed, or is of another device")
+        if offset < 0 or bytes < 0 or offset + bytes > buffer.bytes:
+            raise InputError(f"{bytes} bytes at {offset} do not lie in a buffer of {buffer.bytes}")
+        return buffer
 
     def free_bytes(self, kind: str = "device") -> int:
         """What the driver says is free of the heaps that serve `kind`; of those for which it says

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from smalti.errors import DeviceError, InputError
 from smalti.runtime.gpu import interface as gpu
@@ -23,8 +24,8 @@ from smalti.runtime.vulkan.logical import (
     LogicalDevice,
     Submission,
 )
-from smalti.runtime.vulkan.memory import DeviceMemory, Use
-from smalti.runtime.vulkan.pipelines import COMPUTE_STAGE, STORAGE_BUFFER
+from smalti.runtime.vulkan.memory import DeviceMemory, Use, VulkanBuffer
+from smalti.runtime.vulkan.pipelines import COMPUTE_STAGE, STORAGE_BUFFER, VulkanPipeline
 
 WORD_BYTES = 4
 SUBMISSION_SECONDS = 0.2
@@ -42,9 +43,12 @@ Descriptors = tuple[int, tuple[tuple[int, int, int], ...]]
 
 @dataclass(slots=True)
 class VulkanCommand:
-    """A launch as it is recorded: its set of descriptors and its push constants."""
+    """A launch as it is recorded: the buffers that it uses, its pipeline (None for a copy), its set
+    of descriptors and its push constants."""
 
     launch: gpu.Launch
+    buffers: list[VulkanBuffer]
+    pipeline: VulkanPipeline | None
     descriptors: Descriptors | None
     constants: ctypes.Array | None
     reads: list[Range]
@@ -58,21 +62,25 @@ def command(launch: gpu.Launch, memory: DeviceMemory) -> VulkanCommand:
     larger than the device can bind.
     """
     if isinstance(launch, gpu.Copy):
-        source, target, size = launch.source, launch.target, launch.bytes
-        source.check(memory, launch.source_offset, size)
-        target.check(memory, launch.target_offset, size)
+        size = launch.bytes
+        source = memory.checked(launch.source, launch.source_offset, size)
+        target = memory.checked(launch.target, launch.target_offset, size)
         return VulkanCommand(
-            launch, None, None,
+            launch, [source, target], None, None, None,
             [(source.handle, launch.source_offset, launch.source_offset + size)],
             [(target.handle, launch.target_offset, launch.target_offset + size)])
     pipeline, limits = launch.pipeline, memory.logical.adapter.limits
-    if pipeline.logical is not memory.logical or len(launch.operands) != len(pipeline.bindings):
+    if not isinstance(pipeline, VulkanPipeline) or pipeline.logical is not memory.logical:
+        raise InputError(f"{pipeline.name}: the pipeline is of another device")
+    if len(launch.operands) != len(pipeline.bindings):
         raise InputError(f"{pipeline.name}: {len(launch.operands)} operands for "
-                         f"{len(pipeline.bindings)} bindings, or a pipeline of another device")
-    made = VulkanCommand(launch, None, (ctypes.c_uint32 * max(len(launch.operands), 1))(), [], [])
+                         f"{len(pipeline.bindings)} bindings")
+    constants = (ctypes.c_uint32 * max(len(launch.operands), 1))()
+    made = VulkanCommand(launch, [], pipeline, None, constants, [], [])
     bound = []
-    for number, ((buffer, offset), binding) in enumerate(zip(launch.operands, pipeline.bindings)):
-        buffer.check(memory, offset, binding.bytes)
+    for number, ((operand, offset), binding) in enumerate(zip(launch.operands, pipeline.bindings)):
+        buffer = memory.checked(operand, offset, binding.bytes)
+        made.buffers.append(buffer)
         rest = offset % limits.offset_alignment
         if rest % binding.item_bytes:
             raise InputError(f"{pipeline.name}: operand {number} begins at byte {offset}, which "
@@ -82,7 +90,7 @@ def command(launch: gpu.Launch, memory: DeviceMemory) -> VulkanCommand:
                               f"a binding sees {limits.buffer_range:,} at most")
         seen = -(-(rest + binding.bytes) // WORD_BYTES) * WORD_BYTES  # bytes are read in words
         bound.append((buffer.handle, offset - rest, max(seen, WORD_BYTES)))
-        made.constants[number] = rest // binding.item_bytes
+        constants[number] = rest // binding.item_bytes
         touched = (buffer.handle, offset, offset + binding.bytes)
         if binding.reads:
             made.reads.append(touched)
@@ -114,7 +122,7 @@ class VulkanRecording(gpu.Recording):
         commands = [command(launch, memory) for launch in launches]
         self.launches, self.use, self._logical = tuple(launches), Use(), logical
         self._handles: list[tuple[str, int]] = []
-        self._token = logical.own(lambda handles=self._handles: destroy(logical, handles))
+        self._token = logical.own(partial(destroy, logical, self._handles))
         self._queries = 0
         cut = list(parts(commands))
         if timed:
@@ -128,7 +136,7 @@ class VulkanRecording(gpu.Recording):
         for part, handle in zip(cut, logical.commands(pool, len(cut))):
             self._record(handle, part, sets)
             self.submissions.append(Submission([handle], logical.compute, logical.transfer))
-        for buffer in {buffer for launch in launches for buffer in buffers_of(launch)}:
+        for buffer in {buffer for each in commands for buffer in each.buffers}:
             buffer.used_by(self.use)
 
     def seconds(self) -> tuple[float, ...]:
@@ -230,14 +238,13 @@ class VulkanRecording(gpu.Recording):
     def _launch(self, handle: int, each: VulkanCommand, sets: dict[Descriptors, int],
                 current: int) -> int:
         """Record one launch where pipeline `current` is bound; the pipeline bound after it."""
-        functions, launch = self._logical.functions, each.launch
-        if isinstance(launch, gpu.Copy):
+        functions, pipeline = self._logical.functions, each.pipeline
+        if pipeline is None:
+            source, target = each.reads[0], each.writes[0]
             functions.vkCmdCopyBuffer(
-                handle, launch.source.handle, launch.target.handle, 1, vk.BufferCopy(
-                    srcOffset=launch.source_offset, dstOffset=launch.target_offset,
-                    size=launch.bytes))
+                handle, source[0], target[0], 1, vk.BufferCopy(
+                    srcOffset=source[1], dstOffset=target[1], size=source[2] - source[1]))
             return current
-        pipeline = launch.pipeline
         if pipeline.handle != current:
             functions.vkCmdBindPipeline(handle, COMPUTE_POINT, pipeline.handle)
         if each.descriptors in sets:
@@ -247,13 +254,6 @@ class VulkanRecording(gpu.Recording):
                                          ctypes.sizeof(each.constants), each.constants)
         functions.vkCmdDispatch(handle, *pipeline.groups)
         return pipeline.handle
-
-
-def buffers_of(launch: gpu.Launch) -> Iterator[gpu.DeviceBuffer]:
-    """The buffers that a launch reads or writes."""
-    if isinstance(launch, gpu.Copy):
-        return iter((launch.source, launch.target))
-    return (buffer for buffer, _ in launch.operands)
 
 
 def destroy(logical: LogicalDevice, handles: list[tuple[str, int]]) -> None:

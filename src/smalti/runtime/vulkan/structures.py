@@ -9,13 +9,20 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Sequence
+from types import new_class
+from typing import Any
 
-SCALARS = {"u8": ctypes.c_uint8, "u32": ctypes.c_uint32, "i32": ctypes.c_int32,
-           "u64": ctypes.c_uint64, "f32": ctypes.c_float, "char": ctypes.c_char,
-           "pointer": ctypes.c_void_p}
+CType = Any
+"""A type of ctypes: a number, an array, or a structure. To be multiplied into an array is what they
+have in common, and `type` does not say that."""
+
+SCALARS: dict[str, CType] = {
+    "u8": ctypes.c_uint8, "u32": ctypes.c_uint32, "i32": ctypes.c_int32, "u64": ctypes.c_uint64,
+    "f32": ctypes.c_float, "char": ctypes.c_char, "pointer": ctypes.c_void_p,
+}
 
 
-def fields(text: str) -> list[tuple[str, type]]:
+def fields(text: str) -> list[tuple[str, CType]]:
     """Members of a structure: "type name name[count]; type name".
 
     >>> [name for name, _ in fields("u32 a b[3]; pointer c")]
@@ -57,16 +64,16 @@ class Chained(Record):
         super().__init__(sType=self.kind, **members)
 
 
-def address(value: object) -> int | None:
+def address(value: Any) -> int | None:
     """Where a ctypes value or bytes lie in memory; the caller keeps them alive."""
     if value is None or isinstance(value, int):
         return value
     if isinstance(value, bytes):
-        return ctypes.cast(value, ctypes.c_void_p).value
+        return ctypes.cast(ctypes.c_char_p(value), ctypes.c_void_p).value
     return ctypes.addressof(value)
 
 
-def array(kind: type, items: Sequence[object]) -> ctypes.Array:
+def array(kind: CType, items: Sequence[object]) -> ctypes.Array:
     """`items` one after the other, as Vulkan takes lists. What records among them point to must
     outlive the array."""
     return (kind * len(items))(*items)
@@ -335,12 +342,15 @@ RECORDS = {
 """For each structure its type (None for those that are never chained), then its members."""
 
 
-def _made(name: str, kind: int | None, text: str) -> type[Record]:
-    if kind is None:
-        return type(Record)(name, (Record,), {"_fields_": fields(text), "__module__": __name__})
-    return type(Record)(name, (Chained,), {"_fields_": fields(text), "__module__": __name__},
-                        kind=kind)
+def _made(name: str, kind: int | None, text: str) -> type:
+    members = {"_fields_": fields(text), "__module__": __name__}
+    base, tells = (Record, {}) if kind is None else (Chained, {"kind": kind})
+    return new_class(name, (base,), tells, lambda space: space.update(members))
 
 
 for _name, (_kind, _text) in RECORDS.items():  # each may hold those above it
     globals()[_name] = _made(_name, _kind, _text)
+
+
+def __getattr__(name: str) -> Any:  # tells type checkers of names that they do not see
+    raise AttributeError(f"{name} is no structure of RECORDS")

@@ -12,6 +12,7 @@ from collections import deque
 
 import numpy as np
 
+from smalti.runtime.gpu.interface import DeviceBuffer
 from smalti.runtime.vulkan import structures as vk
 from smalti.runtime.vulkan.hazards import Hazards
 from smalti.runtime.vulkan.logical import (
@@ -60,10 +61,10 @@ class Transfers:
         self._open: StagingChunk | None = None
         self._after = 0  # the submission of programs that the open chunk's copies wait for
 
-    def write(self, buffer: VulkanBuffer, offset: int, data: memoryview | np.ndarray) -> None:
+    def write(self, buffer: DeviceBuffer, offset: int, data: memoryview | np.ndarray) -> None:
         """Put `data` into `buffer` at `offset`."""
         source = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-        buffer.check(self._memory, offset, source.nbytes)
+        buffer = self._memory.checked(buffer, offset, source.nbytes)
         if buffer.address:
             self._settle(buffer)
             ctypes.memmove(buffer.address + offset, source.ctypes.data, source.nbytes)
@@ -80,9 +81,9 @@ class Transfers:
                     done += size
             self._logical.transfer.wait(busy)  # others may submit meanwhile
 
-    def read(self, buffer: VulkanBuffer, offset: int, bytes: int) -> np.ndarray:
+    def read(self, buffer: DeviceBuffer, offset: int, bytes: int) -> np.ndarray:
         """A copy of `bytes` of `buffer` from `offset` on, as u8."""
-        buffer.check(self._memory, offset, bytes)
+        buffer = self._memory.checked(buffer, offset, bytes)
         found = np.empty(bytes, np.uint8)
         if buffer.address:
             self._settle(buffer)

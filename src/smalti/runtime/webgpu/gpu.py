@@ -13,10 +13,10 @@ import numpy as np
 from smalti.codegen.shader import Shader
 from smalti.codegen.wgsl.emit import ENTRY
 from smalti.compiler.targets import TARGETS
-from smalti.errors import DeviceError, DeviceMemoryError
+from smalti.errors import DeviceError, DeviceMemoryError, InputError
 from smalti.runtime.cpu.adapter import cpu
 from smalti.runtime.device import Device
-from smalti.runtime.gpu.interface import Gpu, Launch, Recording
+from smalti.runtime.gpu.interface import DeviceBuffer, Gpu, Launch, Recording
 from smalti.runtime.webgpu.adapter import (
     GRANULE,
     IMMEDIATES,
@@ -118,10 +118,10 @@ class WebGpu(Gpu):
         self._buffers.add(made)
         return made
 
-    def write(self, buffer: WebBuffer, offset: int, data: memoryview | np.ndarray) -> None:
-        bytes = np.frombuffer(memoryview(np.ascontiguousarray(data)).cast("B"), np.uint8)
+    def write(self, buffer: DeviceBuffer, offset: int, data: memoryview | np.ndarray) -> None:
+        bytes = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         start, stop = offset, offset + bytes.size
-        inside(buffer, start, stop)
+        buffer = inside(buffer, start, stop)
         before, behind = start % WORD, -stop % WORD
         if before or behind:
             around = [self.read(buffer, start - before, before), bytes]
@@ -136,8 +136,8 @@ class WebGpu(Gpu):
                 if bytes.size > COPY_BYTES:
                     queue.submit([])  # so that what is staged can be given back
 
-    def read(self, buffer: WebBuffer, offset: int, bytes: int) -> np.ndarray:
-        inside(buffer, offset, offset + bytes)
+    def read(self, buffer: DeviceBuffer, offset: int, bytes: int) -> np.ndarray:
+        buffer = inside(buffer, offset, offset + bytes)
         found = np.empty(bytes, np.uint8)
         self.wait()
         start, stop = offset - offset % WORD, offset + bytes
@@ -167,6 +167,8 @@ class WebGpu(Gpu):
         return WebRecording(self, launches, timed)
 
     def run(self, recording: Recording) -> None:
+        if not isinstance(recording, WebRecording):
+            raise InputError("the recording is of another device")
         recording.run()
 
     def wait(self) -> None:

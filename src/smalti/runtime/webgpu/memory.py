@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from smalti.errors import InputError
 from smalti.runtime.gpu.interface import DeviceBuffer
 
 WORD = 4
@@ -29,7 +30,15 @@ class WebBuffer(DeviceBuffer):
             self._hold(-self.bytes)
 
 
-def inside(buffer: WebBuffer, start: int, stop: int) -> None:
-    """Raise ValueError where a range of bytes lies outside of a buffer."""
+def own(buffer: DeviceBuffer) -> WebBuffer:
+    """`buffer`, as `wgpu` knows it. Raises InputError where it is of another driver."""
+    if not isinstance(buffer, WebBuffer):
+        raise InputError("the buffer is of another device")
+    return buffer
+
+
+def inside(buffer: DeviceBuffer, start: int, stop: int) -> WebBuffer:
+    """The same. Raises ValueError where a range of bytes lies outside of it."""
     if not 0 <= start <= stop <= buffer.bytes:
         raise ValueError(f"bytes {start} to {stop} of a buffer of {buffer.bytes}")
+    return own(buffer)

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from smalti.errors import DeviceError, VerificationError
+from smalti.errors import DeviceError, InputError, VerificationError
 from smalti.runtime.gpu.interface import Copy, Dispatch, Launch, Recording
 from smalti.runtime.webgpu.adapter import GRANULE, UNIFORM_BYTES
 from smalti.runtime.webgpu.library import caught, load, refusals
-from smalti.runtime.webgpu.memory import WebBuffer
+from smalti.runtime.webgpu.memory import WebBuffer, own
 from smalti.runtime.webgpu.pipelines import WebPipeline
 from smalti.schedule.group import GroupLimits
 
@@ -125,7 +125,9 @@ class WebRecording(Recording):
     def _prepared(self, number: int, launch: Launch) -> WebCommand | tuple[Move, ...]:
         if isinstance(launch, Copy):
             return self._moves(launch)
-        pipeline: WebPipeline = launch.pipeline
+        pipeline = launch.pipeline
+        if not isinstance(pipeline, WebPipeline):
+            raise InputError(f"{pipeline.name}: the pipeline is of another device")
         places, words = [], []
         for binding, (buffer, offset) in zip(pipeline.bindings, launch.operands, strict=True):
             start = offset - offset % self._gpu.limits.offset_alignment
@@ -134,7 +136,7 @@ class WebRecording(Recording):
                     f"program {pipeline.name}: {binding.bytes} bytes from {offset} on, in elements "
                     f"of {binding.item_bytes}, of a buffer of {buffer.bytes}")
             size = -(-(offset - start + binding.bytes) // GRANULE) * GRANULE
-            places.append((buffer.handle, start, size))
+            places.append((own(buffer).handle, start, size))
             words.append((offset - start) // binding.item_bytes)
         data = np.array([*words, 0], np.uint32)
         group = self._bind_group(pipeline, places, number)
@@ -160,8 +162,7 @@ class WebRecording(Recording):
         return self._groups[key]
 
     def _moves(self, copy: Copy) -> tuple[Move, ...]:
-        source: WebBuffer = copy.source
-        target: WebBuffer = copy.target
+        source, target = own(copy.source), own(copy.target)
         ends = (source.handle._internal, copy.source_offset), (
             target.handle._internal, copy.target_offset)
         if source is not target:
@@ -282,8 +283,8 @@ class Times:
 def touched(launch: Launch) -> list[WebBuffer]:
     """The buffers of a launch."""
     if isinstance(launch, Copy):
-        return [launch.source, launch.target]
-    return [buffer for buffer, _ in launch.operands]
+        return [own(launch.source), own(launch.target)]
+    return [own(buffer) for buffer, _ in launch.operands]
 
 
 def parts(launches: Sequence[Launch]) -> list[tuple[int, int]]:
