@@ -1,0 +1,74 @@
+"""The graphs that are compiled, by name; numbers follow it between colons, as in mm:4096,
+conv:320:64 or attention:4096:8:40."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from smalti import Graph, checkpoint
+from smalti.diffusion.pipeline import SHIPPED_MODEL
+from smalti.errors import InputError
+from smalti.models import (
+    FLUX_DEV,
+    SD15,
+    flux_double_block_graph,
+    unet_graph,
+    vae_decoder_graph,
+)
+from smalti.models.config import SDXL_UNET
+from smalti.nn import conv2d, cross_attention, linear, silu
+
+
+def product(rows: int = 4096, inner: int = 0, columns: int = 0) -> Graph:
+    """[rows, inner] times [inner, columns], which are `rows` unless given."""
+    g = Graph("mm")
+    x = g.input("x", (1, rows, inner or rows))
+    g.output("y", linear(x, "w", columns or rows))
+    return g
+
+
+def convolution(channels: int = 320, size: int = 64, batch: int = 2) -> Graph:
+    """3x3, twice, with SiLU in between."""
+    g = Graph("conv")
+    x = g.input("x", (batch, channels, size, size))
+    g.output("y", conv2d(silu(conv2d(x, "a", channels, 3)), "b", channels, 3))
+    return g
+
+
+def attention(tokens: int = 4096, heads: int = 8, width: int = 40, batch: int = 2) -> Graph:
+    """Self-attention with its four products."""
+    g = Graph("attention")
+    x = g.input("x", (batch, tokens, heads * width))
+    g.output("y", cross_attention(x, x, heads))
+    return g
+
+
+def shipped(part: str) -> Graph:
+    """A part of the model that smalti ships, for pictures of its own size."""
+    config = checkpoint.load(SHIPPED_MODEL).config
+    if part == "unet":
+        return unet_graph(config.denoiser, 2, 16, 16)
+    return vae_decoder_graph(config.vae, 1, 16, 16)
+
+
+KINDS: dict[str, Callable[..., Graph]] = {
+    "mm": product, "conv": convolution, "attention": attention,
+    "unet": lambda size=64, batch=2: unet_graph(SD15.denoiser, batch, size, size),
+    "decoder": lambda size=64: vae_decoder_graph(SD15.vae, 1, size, size),
+    "flux": lambda image=1024, text=256: flux_double_block_graph(FLUX_DEV, image, text),
+    "sdxl": lambda size=128, batch=2: unet_graph(SDXL_UNET, batch, size, size),
+    "shipped-unet": lambda: shipped("unet"), "shipped-decoder": lambda: shipped("decoder"),
+}
+TABLE = ("mm:4096", "conv", "attention", "unet", "decoder", "decoder:128", "flux", "sdxl",
+         "shipped-unet", "shipped-decoder")
+"""Graphs of the table: SD 1.5 at 512x512 (and its decoder at 1024x1024), a double block of FLUX.1
+with 1024 + 256 tokens, SDXL's UNet at 1024x1024."""
+
+
+def graph_of(name: str) -> Graph:
+    """The graph that `name` stands for. Raises InputError for an unknown one."""
+    what, *numbers = name.split(":")
+    if what not in KINDS or not all(number.isdecimal() for number in numbers):
+        raise InputError(f"no graph is called {name!r}; known, with numbers behind a colon: "
+                         f"{', '.join(KINDS)}")
+    return KINDS[what](*map(int, numbers))
