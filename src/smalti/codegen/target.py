@@ -141,9 +141,10 @@ class Target:
     strips: bool = False
     """Whether a launch may be of some tiles, so that results can be written over an operand strip
     by strip."""
-    interpret: Callable[[LoweredKernel, Kernel, dict[str, np.ndarray]], Mapping[str, np.ndarray]] \
+    interpret: Callable[[Any, Kernel, dict[str, np.ndarray]], Mapping[str, np.ndarray]] \
         | None = None
-    """Runs a kernel in numpy, on what its buffers hold, flat; None where only a device can."""
+    """Runs what `lower` gives for a kernel in numpy, on what its buffers hold, flat; None where
+    only a device can."""
     usual: Limits = None
     """Limits that devices have which are neither the least nor the best."""
     needs: frozenset[str] = frozenset()

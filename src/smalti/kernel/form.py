@@ -20,8 +20,9 @@ from functools import cached_property
 
 from smalti.graph.quantised import FORMATS
 
-ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "i64": 8, "bool": 1, "u8": 1,
-                 "i8": 1, **{name: form.element_bytes for name, form in FORMATS.items()}}
+STORED_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "i64": 8, "bool": 1, "u8": 1, "i8": 1}
+"""Bytes of an element of each dtype that is not quantised."""
+ELEMENT_BYTES = {**STORED_BYTES, **{name: form.element_bytes for name, form in FORMATS.items()}}
 """Bytes of an element of each dtype that a buffer may have; of quantised weights on average."""
 
 
@@ -150,6 +151,14 @@ def loads(expr: Expr) -> Iterator[Load]:
     elif isinstance(expr, Call):
         for argument in expr.arguments:
             yield from loads(argument)
+
+
+def affine(load: Load) -> tuple[Index, ...]:
+    """The indices of a load that looks none up. Raises TypeError where a table says one."""
+    indices = tuple(index for index in load.index if isinstance(index, Index))
+    if len(indices) < len(load.index):
+        raise TypeError(f"an index of {load} is looked up")
+    return indices
 
 
 def functions(expr: Expr) -> Iterator[str]:

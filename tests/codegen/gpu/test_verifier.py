@@ -57,6 +57,7 @@ def test_programs_that_keep_the_rules_pass(program) -> None:
 
 
 ONE, WHOLE = Number(1.0, F32), Number(1, U32)
+ZEROS = Number(0.0, Matrix("sum", 8, 8, "f32"))
 BROKEN = {
     "a name of letters": Let("if", ONE),
     "each name given once": (Let("t", ONE), Let("t", ONE)),
@@ -88,6 +89,10 @@ BROKEN = {
     "bits to fit, found u32 of f16": Let("t", Op("bits", (Number(1.0, F16),), U32)),
     "a constant as second operand of subgroup_shuffle_xor":
         Let("t", Op("subgroup_shuffle_xor", (ONE, op("add", Name("t", U32), 1)), F32)),
+    "an instruction and its operands .matrix_multiply_add., found .* of f32, f32 and f32":
+        Let("t", Op("matrix_multiply_add", (ONE, ONE, ONE), F32)),
+    "an instruction and its operands .less., found .* the matrix sum:f32.8, 8.":
+        Let("t", Op("less", (ZEROS, ZEROS), Type("bool"))),
     "a lane of the vector, found 4":
         Let("t", Op("component", (Number(1.0, Type("f32", 4)), Number(4, U32)), F32)),
 }

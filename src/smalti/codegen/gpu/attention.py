@@ -20,7 +20,7 @@ from smalti.codegen.gpu.form import U32, Expr, GroupProgram, number, op, spread,
 from smalti.codegen.gpu.heads import LOG2_E, WIDE, Heads
 from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.codegen.gpu.matrix_attention import matrix_attention
-from smalti.codegen.gpu.types import Type
+from smalti.codegen.gpu.types import Type, vector_type
 from smalti.kernel.build import LOWEST, TOTAL_MIN
 from smalti.kernel.form import Kernel
 from smalti.schedule.group import QUERIES, GroupAttention, GroupLimits, GroupMatrixAttention
@@ -37,7 +37,7 @@ def lower_attention(kernel: Kernel, schedule: GroupAttention | GroupMatrixAttent
     return GroupSteps((_Attention(kernel, schedule).program(),))
 
 
-class _Attention(Heads):
+class _Attention(Heads[GroupAttention]):
     """Sums in registers of invocations."""
 
     def __init__(self, kernel: Kernel, schedule: GroupAttention) -> None:
@@ -173,6 +173,6 @@ class _Attention(Heads):
 
 def dot(x: Expr, y: Expr, total: Expr) -> Expr:
     """The sum of products of vectors, added to a total."""
-    for lane in range(x.type.lanes):
+    for lane in range(vector_type(x.type).lanes):
         total = op("fma", x.lane(lane), y.lane(lane), total)
     return total

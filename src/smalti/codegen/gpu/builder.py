@@ -9,6 +9,7 @@ from smalti.codegen.gpu.form import (
     BOOL,
     F32,
     U32,
+    Arithmetic,
     Barrier,
     Binding,
     Branch,
@@ -72,7 +73,7 @@ class Builder:
 
     def variable(self, value: Expr | float, name: str = "v", type: Type | Matrix = F32) -> Name:
         """A register that begins with `value`; a plain number is of `type`."""
-        value = value if hasattr(value, "type") else number(value, type)
+        value = value if isinstance(value, Arithmetic) else number(value, type)
         made = self._name(name, value.type)
         self.add(Variable(made.name, value))
         return made

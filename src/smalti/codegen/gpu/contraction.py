@@ -34,7 +34,7 @@ from smalti.codegen.gpu.sums import VECTORS, Matrices, Registers
 from smalti.codegen.gpu.weights import VECTOR, packed_weight, padded
 from smalti.codegen.target import WORKSPACE
 from smalti.errors import IllegalSchedule
-from smalti.kernel.form import ELEMENT_BYTES, Buffer, Kernel, Load, axis
+from smalti.kernel.form import STORED_BYTES, Buffer, Kernel, Load, axis, loads
 from smalti.schedule.group import GroupContraction, GroupLimits
 from smalti.schedule.merge import access, store, weights_bound
 
@@ -87,8 +87,8 @@ class _Contraction:
         lanes = vector_lanes(product.extents.c)
         uses = [(access(kernel, load), "c", lanes) for load in reads(patch.value)]
         if not self.bound:
-            weight = access(kernel, kernel.stages[1].value.arguments[1])
-            uses.append((weight, "o", vector_lanes(product.columns)))
+            _, weight = loads(kernel.stages[1].value)
+            uses.append((access(kernel, weight), "o", vector_lanes(product.columns)))
         if s.split == 1:
             uses += [(found, "o", self.results.lanes) for found in self.results.accesses]
         bindings = bind_for(b, kernel, uses)
@@ -115,7 +115,8 @@ class _Contraction:
     def _place(self, b: Builder) -> tuple[Expr, Place, Expr, Expr]:
         """Which part of the sums this work-group makes, b and y of its batch, and its chunks."""
         s, product = self.s, self.product
-        number, part = b.group[2], ZERO
+        number: Expr = b.group[2]
+        part: Expr = ZERO
         if s.split > 1:
             number, part = b.let(b.group[2] % product.batch), b.let(b.group[2] // product.batch)
         outer = unravel(b, number, product.axes[1])
@@ -235,7 +236,7 @@ class _Contraction:
 
 def _prepared(kernel: Kernel, schedule: GroupContraction, limits: GroupLimits) -> GroupSteps:
     """A step that writes the patch to the workspace, and the contraction of what it has written."""
-    patch, *behind = kernel.stages
+    patch, *others = kernel.stages
     if schedule.split > 1:
         raise IllegalSchedule("the workspace holds a patch or sums of a split depth, not both")
     shape = kernel.buffer(patch.result).shape
@@ -244,11 +245,11 @@ def _prepared(kernel: Kernel, schedule: GroupContraction, limits: GroupLimits) -
     front = replace(kernel, buffers=(*kernel.buffers, space),
                     stages=(replace(patch, result=WORKSPACE),))
     read = Load(WORKSPACE, tuple(map(axis, "byxc")))
-    behind = (replace(patch, value=read, guards=()), *behind)
+    behind = (replace(patch, value=read, guards=()), *others)
     inner = replace(kernel, buffers=(*kernel.buffers, replace(space, role="input")), stages=behind)
     found = _Contraction(inner, replace(schedule, prepared=False), limits).lower()
     return replace(found, steps=(_prepare(front, limits), *found.steps),
-                   workspace_bytes=math.prod(shape) * ELEMENT_BYTES[schedule.dtype])
+                   workspace_bytes=math.prod(shape) * STORED_BYTES[schedule.dtype])
 
 
 def _prepare(kernel: Kernel, limits: GroupLimits) -> GroupProgram:

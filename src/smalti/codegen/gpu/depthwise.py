@@ -24,7 +24,7 @@ from smalti.codegen.gpu.form import U32, Expr, Name, Number, number, op, select
 from smalti.codegen.gpu.lowered import GroupSteps, Packed, stored_dtype
 from smalti.codegen.gpu.totals import COMBINE, start
 from smalti.errors import IllegalSchedule
-from smalti.kernel.form import Call, Kernel, Load, loads
+from smalti.kernel.form import Kernel, Load, affine, loads
 from smalti.schedule.group import GroupDepthwise, GroupLimits
 from smalti.schedule.merge import access, store, weights_bound
 
@@ -51,12 +51,12 @@ class _Depthwise:
         self.patch, self.total, self.result = kernel.stages
         (_, self.batch), (_, self.height), (_, self.width), (_, self.channels) = self.total.axes
         (_, self.rows), (_, self.columns) = self.total.reduced
-        weighted = isinstance(self.total.value, Call)
-        read, self.weight = self.total.value.arguments if weighted else (self.total.value, None)
-        _, row, column, _ = read.index
+        read, *weights = loads(self.total.value)
+        self.weight = weights[0] if weights else None
+        _, row, column, _ = affine(read)
         self.stride = (row.coefficient("y"), column.coefficient("x"))
         self.dilation = (row.coefficient("r"), column.coefficient("s"))
-        self.packed = packed_weight(kernel) if weighted and weights_bound(kernel) else None
+        self.packed = packed_weight(kernel) if weights and weights_bound(kernel) else None
         if self.channels % schedule.lanes:
             raise IllegalSchedule(f"{schedule.lanes} lanes along {self.channels} channels")
 

@@ -11,15 +11,16 @@ they were the last: nobody stores what comes of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, both
-from smalti.codegen.gpu.form import Binding, Expr, Shared, op, select
+from smalti.codegen.gpu.form import Binding, Expr, Name, Shared, op, select
 from smalti.codegen.gpu.product import ZERO, Place, Product, reads, vector_lanes
 from smalti.codegen.gpu.weights import VECTOR, padded
-from smalti.kernel.form import Load
+from smalti.kernel.form import Expr as KernelExpr
+from smalti.kernel.form import Load, loads
 from smalti.schedule.group import GroupContraction
 from smalti.schedule.merge import Access, access
 
@@ -87,8 +88,20 @@ def _sum(found: Access, at: Place) -> Expr:
 class Fetched:
     """What was loaded for a spot, and whether it counts."""
 
-    values: Mapping[object, Expr]
+    values: Mapping[KernelExpr, Expr]
     inside: Expr | None
+
+
+@dataclass(frozen=True)
+class Kept(Fetched):
+    """Registers that hold what was loaded for a spot."""
+
+    values: Mapping[KernelExpr, Name]
+    inside: Name | None
+
+
+WEIGHT = Load("weight", ())
+"""What the values of a weight are fetched as: there is no prologue that reads them."""
 
 
 class Factor(ABC):
@@ -106,21 +119,21 @@ class Factor(ABC):
         """Load what this invocation brings of a chunk."""
 
     @abstractmethod
-    def put(self, fetched: list[Fetched], buffer: Expr) -> None:
+    def put(self, fetched: Sequence[Fetched], buffer: Expr) -> None:
         """Store it in the shared array, `buffer` elements from its start."""
 
-    def keep(self, fetched: list[Fetched]) -> list[Fetched]:
+    def keep(self, fetched: list[Fetched]) -> list[Kept]:
         """Registers with these values."""
-        return [Fetched({key: self.b.variable(value) for key, value in each.values.items()},
-                        None if each.inside is None else self.b.variable(each.inside))
+        return [Kept({key: self.b.variable(value) for key, value in each.values.items()},
+                     None if each.inside is None else self.b.variable(each.inside))
                 for each in fetched]
 
-    def renew(self, kept: list[Fetched], fetched: list[Fetched]) -> None:
+    def renew(self, kept: list[Kept], fetched: list[Fetched]) -> None:
         """Give the registers other values."""
         for old, new in zip(kept, fetched, strict=True):
             for key, value in new.values.items():
                 self.b.set(old.values[key], value)
-            if new.inside is not None:
+            if old.inside is not None:
                 self.b.set(old.inside, new.inside)
 
 
@@ -185,7 +198,7 @@ class Patch(Factor):
         inside = both(inside, guards)
         if inside is not None:
             inside = b.let(inside)
-        places = {}
+        places: dict[Access, Expr] = {}
         for walk in walks:
             places |= walk.place(b, step, known)
         values = Values(b, kernel, self.bindings, at, "c", self.lanes, where=inside, places=places)
@@ -196,7 +209,7 @@ class Patch(Factor):
             return Fetched({self.stage.value: b.let(raw if held else raw.to("f32"))}, None)
         return Fetched({load: values.value(load) for load in self.loads}, inside)
 
-    def put(self, fetched: list[Fetched], buffer: Expr) -> None:
+    def put(self, fetched: Sequence[Fetched], buffer: Expr) -> None:
         b, stride = self.b, self.schedule.tile_k + self.schedule.pad
         for spot, each in zip(self.spots, fetched):
             value = Values(b, self.product.kernel, self.bindings, {}, "c", self.lanes,
@@ -245,15 +258,15 @@ class PackedWeight(Factor):
     def fetch(self, chunk: Expr) -> list[Fetched]:
         b = self.b
         start = b.let(chunk * (self.schedule.tile_k * self.line))
-        return [Fetched({"": b.let(b.load(self.binding, start + base, VECTOR, where=spot.where,
-                                          scalar=self._scalar))}, None)
+        return [Fetched({WEIGHT: b.let(b.load(self.binding, start + base, VECTOR, where=spot.where,
+                                              scalar=self._scalar))}, None)
                 for spot, base in zip(self.spots, self.bases)]
 
-    def put(self, fetched: list[Fetched], buffer: Expr) -> None:
+    def put(self, fetched: Sequence[Fetched], buffer: Expr) -> None:
         stride = self.product.parts * self.schedule.tile_n + self.schedule.pad
         for spot, each in zip(self.spots, fetched):
             self.b.store(self.shared, spot.outer * stride + spot.inner * self.lanes + buffer,
-                         each.values[""], where=spot.where)
+                         each.values[WEIGHT], where=spot.where)
 
 
 class ComputedWeight(PackedWeight):
@@ -264,7 +277,7 @@ class ComputedWeight(PackedWeight):
                  shared: Shared) -> None:
         Factor.__init__(self, b, product, schedule, bindings)
         self.shared, self.outer, e = shared, outer, product.extents
-        _, self.read = product.kernel.stages[1].value.arguments
+        _, self.read = loads(product.kernel.stages[1].value)
         self.found = access(product.kernel, self.read)
         self.lanes = vector_lanes(e.o)
         each, depth = schedule.tile_n // self.lanes, schedule.tile_k
@@ -297,5 +310,5 @@ class ComputedWeight(PackedWeight):
                             where=spot.where, places=walk.place(b, step, known))
             held = self.held if self.held == self.found.dtype else None
             raw = values.load(self.found, held)
-            found.append(Fetched({"": b.let(raw if held else raw.to("f32"))}, None))
+            found.append(Fetched({WEIGHT: b.let(raw if held else raw.to("f32"))}, None))
         return found

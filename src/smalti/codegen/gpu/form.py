@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from smalti.codegen.gpu.instructions import result_type
-from smalti.codegen.gpu.types import Matrix, Type
+from smalti.codegen.gpu.types import Matrix, Type, vector_type
 
 BUILTINS = ("group_x", "group_y", "group_z", "invocation", "subgroup", "lane")
 """u32: the work-group's place in the grid, the invocation's number in its group, the number of its
@@ -110,16 +110,19 @@ class Arithmetic:
 
     def to(self, scalar: str):
         """The value as another scalar type: rounded to even, or, to integers, towards 0."""
-        return self if self.type.scalar == scalar else Op("convert", (self,),
-                                                          Type(scalar, self.type.lanes))
+        assert isinstance(self, Expr), self
+        return self if self.type.scalar == scalar else Op(
+            "convert", (self,), Type(scalar, vector_type(self.type).lanes))
 
     def bits(self, scalar: str):
         """The same bits read as another scalar type of 32 bits."""
-        return self if self.type.scalar == scalar else Op("bits", (self,),
-                                                          Type(scalar, self.type.lanes))
+        assert isinstance(self, Expr), self
+        return self if self.type.scalar == scalar else Op(
+            "bits", (self,), Type(scalar, vector_type(self.type).lanes))
 
     def lane(self, number: int):
         """A scalar of a vector."""
+        assert isinstance(self, Expr), self
         return op("component", self, Number(number, U32))
 
 
@@ -313,9 +316,14 @@ class GroupProgram:
         """How often it is launched: once, as all of its work-groups are one launch."""
         return 1
 
+    @property
+    def buffers(self) -> tuple[Binding | Shared, ...]:
+        """All that it reads and writes: the bindings, then the shared arrays."""
+        return self.bindings + self.shared
+
     def buffer(self, name: str) -> Binding | Shared:
         """The binding or shared array called `name`."""
-        return next(b for b in (*self.bindings, *self.shared) if b.name == name)
+        return next(b for b in self.buffers if b.name == name)
 
     def __str__(self) -> str:
         from smalti.codegen.gpu.text import show
@@ -331,7 +339,7 @@ def number(value: float | int | bool, like: Type | Matrix) -> Number:
     return Number(value, like)
 
 
-def op(instruction: str, *arguments) -> Expr:
+def op(instruction: str, *arguments: Expr | float) -> Expr:
     """An instruction on values; plain numbers take the type of the first value that has one.
 
     Index arithmetic on constants is done at once. Raises TypeError where the types do not fit.
@@ -372,6 +380,14 @@ def _folded(instruction: str, arguments: tuple[Expr, ...]) -> Expr | None:
     if value == 1:
         return {"mul": x, "div": x, "rem": Number(0, U32)}.get(instruction)
     return None
+
+
+def constant(expr: Expr) -> int:
+    """The number that an operand is which has to be one, as the lane of "component". Raises
+    TypeError where it is none."""
+    if not isinstance(expr, Number):
+        raise TypeError(f"expected a constant, found {expr}")
+    return int(expr.value)
 
 
 def vector(*scalars: Expr) -> Op:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import both
@@ -19,6 +20,7 @@ from smalti.codegen.gpu.form import (
     vector,
 )
 from smalti.codegen.gpu.lowered import bind
+from smalti.codegen.gpu.types import vector_type
 from smalti.kernel.build import LOWEST
 from smalti.kernel.form import Buffer, Kernel
 from smalti.schedule.group import GroupAttention, GroupMatrixAttention
@@ -28,14 +30,18 @@ WIDE = 4
 """Elements that are read and written at once, where they lie so."""
 
 
-class Heads:
+Schedule = TypeVar("Schedule", GroupAttention, GroupMatrixAttention)
+
+
+class Heads(Generic[Schedule]):
     """What the ways to compute attention share: where tokens lie, and which of them see which."""
 
     slices = 1
     """Work-groups that share queries."""
 
-    def __init__(self, kernel: Kernel, schedule: GroupAttention | GroupMatrixAttention) -> None:
-        self.kernel, self.schedule = kernel, schedule
+    def __init__(self, kernel: Kernel, schedule: Schedule) -> None:
+        self.kernel = kernel
+        self.schedule: Schedule = schedule
         self.queries, self.heads, self.depth = kernel.buffer("q").shape[1:]
         _, self.keys, _, self.width = kernel.buffer("v").shape
         self.masked = any(buffer.name == "mask" for buffer in kernel.buffers)
@@ -88,7 +94,7 @@ class Heads:
     def allowed(self, score: Expr, queries: Sequence[Expr], keys: Sequence[Expr]) -> Expr:
         """Scores of queries and keys, one in each lane, with the mask; far below all others where
         nobody may look."""
-        b, many = self.b, score.type.lanes
+        b, many = self.b, vector_type(score.type).lanes
         found = score * self.kernel.option("scale")
         lowest = number(2 * LOWEST, score.type)
         known = self.keys % self.schedule.keys == 0

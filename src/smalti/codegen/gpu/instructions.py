@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from smalti.codegen.gpu.types import FLOATS, INTEGERS, Matrix, Type
+from smalti.codegen.gpu.types import FLOATS, INTEGERS, Matrix, Type, vector_type
 
 ARITHMETIC = (*FLOATS, *INTEGERS)
 BITS = (*INTEGERS, "bool")
@@ -113,14 +113,16 @@ def result_type(name: str, types: Sequence[Type | Matrix]) -> Type | Matrix:
         raise TypeError(f"{name} of {len(types)} operands")
     if name == "matrix_multiply_add":
         a, b, total = types
-        fits = (a.role, b.role, total.role) == ("a", "b", "sum") and a.columns == b.rows and (
-            a.rows, b.columns) == (total.rows, total.columns)
-        if not fits:
+        if not (isinstance(a, Matrix) and isinstance(b, Matrix) and isinstance(total, Matrix)
+                and (a.role, b.role, total.role) == ("a", "b", "sum") and a.columns == b.rows
+                and (a.rows, b.columns) == (total.rows, total.columns)):
             raise TypeError(f"{name} of {a}, {b} and {total}")
         return total
     values = types[1:] if name == "select" else types
-    if name == "select" and types[0] not in (Type("bool"), Type("bool", types[1].lanes)):
-        raise TypeError(f"select asks {types[0]}")
+    if name == "select":
+        lanes = vector_type(types[1]).lanes
+        if types[0] not in (Type("bool"), Type("bool", lanes)):
+            raise TypeError(f"select asks {types[0]}")
     if name in ("component", "subgroup_shuffle", "subgroup_shuffle_xor"):
         values = types[:1]
     first = values[0]
@@ -128,5 +130,5 @@ def result_type(name: str, types: Sequence[Type | Matrix]) -> Type | Matrix:
             isinstance(first, Type) and first.scalar not in entry.takes):
         raise TypeError(f"{name} of {', '.join(map(str, types))}")
     if name == "component":
-        return Type(first.scalar)
-    return Type("bool", first.lanes) if entry.asks else first
+        return Type(vector_type(first).scalar)
+    return Type("bool", vector_type(first).lanes) if entry.asks else first

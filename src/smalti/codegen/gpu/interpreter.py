@@ -29,11 +29,12 @@ from smalti.codegen.gpu.form import (
     Statement,
     Store,
     Variable,
+    constant,
 )
 from smalti.codegen.gpu.instructions import INSTRUCTIONS, SUBGROUP
 from smalti.codegen.gpu.memory import STORED_DTYPES, Agents, Memory
 from smalti.codegen.gpu.text import show_statement
-from smalti.codegen.gpu.types import Matrix, Type
+from smalti.codegen.gpu.types import Matrix, Type, vector_type
 from smalti.errors import InputError, VerificationError
 
 Mask = np.ndarray | None
@@ -203,7 +204,7 @@ class _Batch:
 
     def store(self, store: Store) -> None:
         """Elements to memory."""
-        lanes = store.value.type.lanes
+        lanes = vector_type(store.value.type).lanes
         memory, value = self.memory[store.buffer], self.full(self.value(store.value), lanes)
         at, index, who, epoch = self.accesses(store, lanes)
         cells = memory.cells(index, at // self.size, who)
@@ -212,6 +213,7 @@ class _Batch:
     def store_matrix(self, store: MatrixStore) -> None:
         """Matrices of subgroups to memory."""
         memory, value = self.memory[store.buffer], self.value(store.value)
+        assert isinstance(store.value.type, Matrix), store
         index, group, who, epoch = self.matrix_accesses(store, store.value.type)
         flat = np.broadcast_to(value, (self.groups, len(self.starts), *value.shape[2:]))
         flat = flat.reshape(-1, index.shape[1])[group * len(self.starts) + self.unit(who)]
@@ -328,7 +330,7 @@ class _Batch:
     def subgroup_operation(self, expr: Op) -> np.ndarray:
         """Values of the other invocations of a subgroup."""
         present = self.whole_subgroups(self.mask)
-        value = self.full(self.value(expr.arguments[0]), expr.type.lanes)
+        value = self.full(self.value(expr.arguments[0]), vector_type(expr.type).lanes)
         fold = {"subgroup_add": np.add, "subgroup_max": np.fmax, "subgroup_min": np.fmin}.get(
             expr.instruction)
         if fold:
@@ -371,7 +373,7 @@ def _convert(expr: Op, arguments: Sequence[np.ndarray], dtype: np.dtype) -> np.n
         case "vector":
             return np.stack(np.broadcast_arrays(*arguments), axis=-1)
         case "component":
-            return first[..., expr.arguments[1].value]
+            return first[..., constant(expr.arguments[1])]
     assert expr.instruction == "matrix_multiply_add", expr.instruction
     a, b, total = (argument.astype(np.float32) for argument in arguments)
     return _rounded((a @ b + total).astype(dtype), expr.type)

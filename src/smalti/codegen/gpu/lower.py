@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from smalti.codegen.gpu.attention import lower_attention
 from smalti.codegen.gpu.contraction import lower_contraction
 from smalti.codegen.gpu.depthwise import lower_depthwise
@@ -14,7 +17,7 @@ from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel
 from smalti.schedule.group import GroupLimits, GroupSchedule
 
-FORMS = {
+FORMS: dict[str, Callable[[Kernel, Any, GroupLimits], GroupSteps]] = {
     "contraction": lower_contraction,
     "map": lower_map,
     "reduction": lower_reduction,
@@ -25,6 +28,7 @@ FORMS = {
     "depthwise": lower_depthwise,
     "pooling": lower_depthwise,
 }
+"""What lowers each form of kernel, by the kind of schedule that is chosen for it."""
 
 
 def lower(kernel: Kernel, schedule: GroupSchedule, limits: GroupLimits) -> GroupSteps:

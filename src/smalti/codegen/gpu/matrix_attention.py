@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from smalti.codegen.gpu.form import U32, Expr, GroupProgram, Name, number, op, spread
 from smalti.codegen.gpu.heads import LOG2_E, WIDE, Heads
-from smalti.codegen.gpu.types import Matrix
+from smalti.codegen.gpu.types import Matrix, vector_type
 from smalti.kernel.build import LOWEST, TOTAL_MIN
 from smalti.kernel.form import Kernel
 from smalti.schedule.group import GroupMatrixAttention
@@ -29,7 +29,7 @@ def matrix_attention(kernel: Kernel, schedule: GroupMatrixAttention) -> GroupPro
     return _MatrixAttention(kernel, schedule).program()
 
 
-class _MatrixAttention(Heads):
+class _MatrixAttention(Heads[GroupMatrixAttention]):
     def __init__(self, kernel: Kernel, schedule: GroupMatrixAttention) -> None:
         self.slices = schedule.slices
         super().__init__(kernel, schedule)
@@ -171,14 +171,15 @@ class _MatrixAttention(Heads):
                                    s.score_stride, row[(first + at) // self.sum.columns])
             b.barrier()
             with b.loop(columns // (WIDE * s.share), name="turn") as turn:
-                at = b.let((turn * s.share + self.part) * WIDE)
-                value = b.load(self.arrays["score"], self.row * s.score_stride + at, WIDE) * share
-                self.write(self.query, b.let(at + first + self.channel), b.let(value), width, None)
+                place = b.let((turn * s.share + self.part) * WIDE)
+                value = b.load(self.arrays["score"], self.row * s.score_stride + place, WIDE)
+                self.write(self.query, b.let(place + first + self.channel), b.let(value * share),
+                           width, None)
 
 
 def fold(vector: Expr, instruction: str) -> Expr:
     """The lanes of a named vector, folded."""
     found = vector.lane(0)
-    for lane in range(1, vector.type.lanes):
+    for lane in range(1, vector_type(vector.type).lanes):
         found = op(instruction, found, vector.lane(lane))
     return found

@@ -66,7 +66,7 @@ class Memory:
                  fail: Callable[[str], None]) -> None:
         self.buffer, self.values, self.agents, self.fail = buffer, values, agents, fail
         self.shared = isinstance(buffer, Shared)
-        self.access = "read_write" if self.shared else buffer.access
+        self.access = "read_write" if isinstance(buffer, Shared) else buffer.access
         tracked = len(values) if self.access != "read" else 0
         self.writer, self.reader = (np.full(tracked, NOBODY, np.int64) for _ in range(2))
         self.write_epoch, self.read_epoch = (np.zeros(tracked, np.int64) for _ in range(2))

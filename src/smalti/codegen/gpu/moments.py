@@ -134,7 +134,7 @@ class _Rows:
         return Values(self.b, self.kernel, self.bindings, {**self.row, **at}, lane, lanes,
                       both(self.inside, where))
 
-    def read(self, at: Expr, where: Expr | None) -> tuple[Expr]:
+    def read(self, at: Expr, where: Expr | None) -> tuple[Expr, ...]:
         """The elements of a point of the row, side by side."""
         b, lanes = self.b, self.schedule.lanes
         place = unravel(b, at, (*self.reduced[:-1],

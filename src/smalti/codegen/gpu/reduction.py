@@ -19,9 +19,10 @@ from dataclasses import dataclass
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, bind_all, both, unravel, work_groups
-from smalti.codegen.gpu.form import Expr, GroupProgram, number, op
+from smalti.codegen.gpu.form import Binding, Expr, GroupProgram, number, op
 from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.codegen.gpu.totals import COMBINE, Totals, over_lanes, place, start
+from smalti.codegen.gpu.types import vector_type
 from smalti.codegen.target import WORKSPACE
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel, loads
@@ -117,7 +118,7 @@ class _Reduction:
         write(total, kept, result, part, where)
         return b.finish(grid)
 
-    def _bindings(self, reads: bool, writes: bool) -> Mapping[str, object]:
+    def _bindings(self, reads: bool, writes: bool) -> dict[str, Binding]:
         """Bindings of the points, of the results, and of the workspace where one is missing."""
         found = []
         if reads:
@@ -159,13 +160,13 @@ class _Reduction:
     def _write(self, total: Expr, kept: Mapping[str, Expr], result: Expr, part: Expr,
                where: Expr | None) -> None:
         """A result, epilogue applied."""
-        lane = self.lane_axis if total.type.lanes > 1 else ""
-        values = Values(self.b, self.kernel, self.bindings, kept, lane, total.type.lanes, where,
-                        given={self.total.result: total})
+        lanes = vector_type(total.type).lanes
+        values = Values(self.b, self.kernel, self.bindings, kept, self.lane_axis if lanes > 1
+                        else "", lanes, where, given={self.total.result: total})
         values.store(store(self.kernel, self.out.axes, "out"), values.value(self.out.value), where)
 
     def _write_part(self, total: Expr, kept: Mapping[str, Expr], result: Expr, part: Expr,
                     where: Expr | None) -> None:
         """The total of a part, for the second step."""
-        index = part * self.results + result * total.type.lanes
+        index = part * self.results + result * vector_type(total.type).lanes
         self.b.store(self.bindings[WORKSPACE], index, total, where=where)

@@ -11,7 +11,7 @@ from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, both
 from smalti.codegen.gpu.form import Binding
 from smalti.codegen.gpu.product import Place, Product, reads
-from smalti.kernel.form import Call, Expr, Load
+from smalti.kernel.form import Call, Expr, Load, affine
 from smalti.schedule.merge import Access, access, store
 
 VECTOR = 4
@@ -70,7 +70,7 @@ class Results:
 def _numbered(expr: Expr, columns: int) -> Expr:
     """The expression with the sum of each part under a name of its own."""
     if isinstance(expr, Load) and expr.buffer == "sum":
-        return Load(f"sum {expr.index[3].offset // columns}", ())
+        return Load(f"sum {affine(expr)[3].offset // columns}", ())
     if isinstance(expr, Call):
         return replace(expr, arguments=tuple(_numbered(a, columns) for a in expr.arguments))
     return expr

@@ -20,7 +20,7 @@ from smalti.codegen.gpu.form import (
     Variable,
     vector,
 )
-from smalti.codegen.gpu.types import Type
+from smalti.codegen.gpu.types import Type, vector_type
 
 
 def scalarised(program: GroupProgram, names: Collection[str]) -> GroupProgram:
@@ -66,7 +66,7 @@ def _statement(statement: Statement, names: frozenset[str]) -> tuple[Statement, 
 def _stores(store: Store, names: frozenset[str]) -> tuple[Statement, ...]:
     index, value = _expr(store.index, names), _expr(store.value, names)
     where = store.where and _expr(store.where, names)
-    lanes = value.type.lanes
+    lanes = vector_type(value.type).lanes
     if store.buffer not in names or lanes == 1:
         return (Store(store.buffer, index, value, where),)
     return tuple(Store(store.buffer, index + lane, value.lane(lane), where)

@@ -61,8 +61,8 @@ class Registers:
             rows = [b.let(b.load(a, row + k + i * self.down * (s.tile_k + s.pad), VECTOR))
                     for i in range(s.block_m)]
             if s.direct:
-                line = b.let(chunk * s.tile_k + k)
-                lines = [{key: b.let(weight.load(line + n, at).to("f32"))
+                first = b.let(chunk * s.tile_k + k)
+                lines = [{key: b.let(weight.load(first + n, at).to("f32"))
                           for key, at in direct.items()} for n in range(VECTOR)]
             else:
                 at_b = b.let(k * weight_stride(self.product, s) + self.column + at_b)

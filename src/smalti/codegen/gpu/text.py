@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from typing import NoReturn
 
 from smalti.codegen.gpu.form import (
     BUILTINS,
@@ -74,7 +75,7 @@ def show(program: GroupProgram) -> str:
     subgroups = f" in subgroups of {program.subgroup}" if program.subgroup else ""
     grid = " x ".join(map(str, program.groups))
     lines = [f"program {name} of {grid} groups of {program.size}{subgroups} {{"]
-    lines.extend(f"  {_buffer(b)}" for b in (*program.bindings, *program.shared))
+    lines.extend(f"  {_buffer(b)}" for b in program.buffers)
     writer = _Writer(program)
     for statement in program.body:
         lines.extend(writer.lines(statement, "  "))
@@ -96,7 +97,7 @@ class _Writer:
     """Writes statements and expressions; it knows what buffers store."""
 
     def __init__(self, program: GroupProgram) -> None:
-        self.stored = {b.name: b.dtype for b in (*program.bindings, *program.shared)}
+        self.stored = {b.name: b.dtype for b in program.buffers}
 
     def lines(self, statement: Statement, indent: str) -> list[str]:
         """A statement, and the blocks inside it two columns further in."""
@@ -218,12 +219,12 @@ class _Parser:
             at = found.end()
             self.ends.append(at)
 
-    def _fail(self, at: int, why: str) -> None:
+    def _fail(self, at: int, why: str) -> NoReturn:
         line = self.text.count("\n", 0, at)
         shown = self.text.split("\n")[line].strip()
         raise InputError(f"program text, line {line + 1}: {shown!r}: {why}")
 
-    def fail(self, expected: str) -> None:
+    def fail(self, expected: str) -> NoReturn:
         """Raise an error at the next token."""
         at = min(self.position, len(self.tokens) - 1)
         self._fail(self.ends[at] - 1 if self.tokens else 0,
@@ -273,14 +274,15 @@ class _Parser:
             self.expect("subgroups", "of")
             subgroup = self.whole()
         self.expect("{")
-        bindings, shared = [], []
+        buffers: list[Binding | Shared] = []
         while self.peek() in ("read", "write", "read_write", "shared"):
-            buffer = self.buffer()
-            (bindings if isinstance(buffer, Binding) else shared).append(buffer)
+            buffers.append(self.buffer())
+        bindings = tuple(b for b in buffers if isinstance(b, Binding))
+        shared = tuple(b for b in buffers if isinstance(b, Shared))
         body = self.block({})
         if self.position < len(self.tokens):
             self.fail("the end")
-        return GroupProgram(name, (x, y, z), size, tuple(bindings), tuple(shared), body, subgroup)
+        return GroupProgram(name, (x, y, z), size, bindings, shared, body, subgroup)
 
     def extent(self) -> int:
         self.expect("x")
@@ -321,11 +323,11 @@ class _Parser:
         if self.take("if"):
             condition = self.expr(scope)
             self.expect("{")
-            then, otherwise = self.block(scope), ()
-            if self.take("else"):
-                self.expect("{")
-                otherwise = self.block(scope)
-            return Branch(condition, then, otherwise)
+            then = self.block(scope)
+            if not self.take("else"):
+                return Branch(condition, then)
+            self.expect("{")
+            return Branch(condition, then, self.block(scope))
         name = self.name()
         if self.take("="):
             return Set(name, self.expr(scope))
@@ -447,7 +449,7 @@ class _Parser:
     def listed(self, item: Callable[[], Expr]) -> tuple[Expr, ...]:
         """Items between commas in parentheses."""
         self.expect("(")
-        items = []
+        items: list[Expr] = []
         while not self.take(")"):
             if items:
                 self.expect(",")
@@ -463,12 +465,20 @@ class _Parser:
         if self.peek() in ("rows", "columns"):
             by_columns, stride = self.name() == "columns", self.whole()
             self.expect("as")
-            type = self.type()
+            at, type = self.position, self.type()
+            if not isinstance(type, Matrix):
+                self.position = at
+                self.fail("the type of a matrix")
             self.expect("]")
             return MatrixLoad(buffer, index, stride, type, by_columns)
         stored = self.stored[buffer]
-        usual = Type(READ_AS.get(stored, stored))
-        type = self.type() if self.take("as") else usual
+        usual: Type | Matrix = Type(READ_AS.get(stored, stored))
+        type, at = usual, self.position + 1
+        if self.take("as"):
+            type = self.type()
+        if isinstance(type, Matrix):
+            self.position = at
+            self.fail("the type of a scalar or a vector")
         where = self.expr(scope) if self.take("where") else None
         self.expect("]")
         return Load(buffer, index, type, where)

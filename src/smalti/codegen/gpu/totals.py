@@ -14,7 +14,7 @@ from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import both
 from smalti.codegen.gpu.form import U32, Expr, Number, Shared, number, op
 from smalti.codegen.gpu.functions import larger
-from smalti.codegen.gpu.types import Type
+from smalti.codegen.gpu.types import Type, vector_type
 
 Combine = Callable[[Builder, Expr, Expr], Expr]
 COMBINE: dict[str, Combine] = {"sum": lambda b, x, y: x + y, "max": larger}
@@ -90,8 +90,8 @@ def start(reducer: str, lanes: int) -> Number:
 
 def over_lanes(b: Builder, value: Expr, reducer: str) -> Expr:
     """The total of the lanes of a vector, in pairs."""
-    lanes = [b.let(value.lane(i)) for i in range(value.type.lanes)] if value.type.lanes > 1 else [
-        value]
+    many = vector_type(value.type).lanes
+    lanes = [b.let(value.lane(i)) for i in range(many)] if many > 1 else [value]
     while len(lanes) > 1:
         lanes = [b.let(COMBINE[reducer](b, x, y)) for x, y in zip(lanes[::2], lanes[1::2])]
     return lanes[0]

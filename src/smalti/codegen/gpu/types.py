@@ -31,3 +31,11 @@ class Matrix:
 
     def __str__(self) -> str:
         return f"{self.role}:{self.scalar}[{self.rows}, {self.columns}]"
+
+
+def vector_type(type: Type | Matrix) -> Type:
+    """`type`, as that of a scalar or vector. Raises TypeError for a matrix, which no invocation
+    holds by itself."""
+    if isinstance(type, Matrix):
+        raise TypeError(f"expected a scalar or a vector, found the matrix {type}")
+    return type

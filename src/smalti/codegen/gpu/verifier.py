@@ -36,6 +36,7 @@ from smalti.codegen.gpu.form import (
     Statement,
     Store,
     Variable,
+    constant,
     expressions,
     operands,
     statements,
@@ -43,7 +44,7 @@ from smalti.codegen.gpu.form import (
 from smalti.codegen.gpu.instructions import SUBGROUP, result_type
 from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.codegen.gpu.text import NAME, RESERVED, show_statement
-from smalti.codegen.gpu.types import SCALARS, Matrix, Type
+from smalti.codegen.gpu.types import SCALARS, Matrix, Type, vector_type
 from smalti.errors import IllegalSchedule, VerificationError
 from smalti.schedule.group import GroupLimits, MatrixShape
 
@@ -94,7 +95,7 @@ that is the same for the group, found that it differs by invocation
 class _Verifier:
     def __init__(self, program: GroupProgram, after: str) -> None:
         self.program, self.after = program, after
-        self.buffers = {b.name: b for b in (*program.bindings, *program.shared)}
+        self.buffers = {b.name: b for b in program.buffers}
         self.statement: Statement | None = None
         self.levels = levels(program)
         self.defined: set[str] = set()
@@ -111,10 +112,9 @@ class _Verifier:
         program = self.program
         self.check(program.size >= 1 and len(program.groups) == 3 and min(program.groups) >= 1,
                    "groups and invocations of 1 or more", (program.groups, program.size))
-        buffers = (*program.bindings, *program.shared)
-        self.check(len(self.buffers) == len(buffers), "each buffer listed once",
-                   [b.name for b in buffers])
-        for buffer in buffers:
+        self.check(len(self.buffers) == len(program.buffers), "each buffer listed once",
+                   [b.name for b in program.buffers])
+        for buffer in program.buffers:
             self._buffer(buffer)
         self._block(program.body, {}, set(), Level.GROUP)
 
@@ -214,15 +214,16 @@ class _Verifier:
         buffer, type = self._accessed(store, reads=False), store.value.type
         self.check(isinstance(type, Type) and type.scalar in WRITES[buffer.dtype],
                    f"a value that is stored as {buffer.dtype}", type)
-        self._lanes(store, type, buffer)
+        self._lanes(store, vector_type(type), buffer)
 
-    def _matrix(self, access: MatrixLoad | MatrixStore, type: Matrix, reads: bool,
+    def _matrix(self, access: MatrixLoad | MatrixStore, type: Type | Matrix, reads: bool,
                 control: Level) -> None:
         buffer = self._accessed(access, reads)
         self.check(isinstance(type, Matrix) and type.scalar == buffer.dtype,
                    f"a matrix of {buffer.dtype}", type)
         self._reached(control, Level.SUBGROUP)
         self._reached(level(access.index, self.program, self.levels), Level.SUBGROUP)
+        assert isinstance(type, Matrix), type
         least = type.rows if access.by_columns else type.columns
         self.check(access.stride >= least, f"a stride of {least} or more", access.stride)
 
@@ -279,8 +280,8 @@ class _Verifier:
             self.check(isinstance(op.arguments[1], Number) and types[1] == U32,
                        f"a constant as second operand of {op.instruction}", op.arguments[1])
         if op.instruction == "component":
-            self.check(op.arguments[1].value < types[0].lanes, "a lane of the vector",
-                       op.arguments[1].value)
+            lane = constant(op.arguments[1])
+            self.check(lane < vector_type(types[0]).lanes, "a lane of the vector", lane)
         if op.instruction == "subgroup_shuffle":
             self.check(types[1] == U32, "a lane of u32", types[1])
         if op.instruction in SUBGROUP or isinstance(op.type, Matrix):
@@ -308,12 +309,11 @@ class _Verifier:
 
 def level(expr: Expr, program: GroupProgram, known: dict[str, Level]) -> Level:
     """For whom the value of an expression is the same, given that of names."""
-    kind = type(expr)
-    if kind is Number:
+    if isinstance(expr, Number):
         return Level.GROUP
-    if kind is Name:
+    if isinstance(expr, Name):
         return known.get(expr.name, Level.INVOCATION)
-    if kind is Builtin:
+    if isinstance(expr, Builtin):
         return BUILTIN_LEVELS.get(expr.name, Level.INVOCATION)
     inside = Level.GROUP
     for part in operands(expr):
@@ -426,5 +426,6 @@ def _check_subgroups(program: GroupProgram, limits: GroupLimits, within) -> None
     for op in found:
         if isinstance(op, Op) and op.instruction == "matrix_multiply_add":
             a, _, total = (argument.type for argument in op.arguments)
+            assert isinstance(a, Matrix) and isinstance(total, Matrix), op
             shape = MatrixShape(total.rows, total.columns, a.columns, a.scalar, total.scalar)
             within(shape in limits.matrices, "matrices", shape, list(limits.matrices))

@@ -9,6 +9,7 @@ guards is read from element 0 instead. Modules are for Vulkan 1.1, those with ma
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from smalti.codegen.gpu.form import (
     Barrier,
@@ -28,9 +29,10 @@ from smalti.codegen.gpu.form import (
     Statement,
     Store,
     Variable,
+    constant,
     statements,
 )
-from smalti.codegen.gpu.types import FLOATS, Type
+from smalti.codegen.gpu.types import FLOATS, Type, vector_type
 from smalti.codegen.spirv.assembler import ModuleAssembler
 from smalti.codegen.spirv.instructions import (
     CONVERSIONS,
@@ -77,9 +79,10 @@ class Emitter:
         self._registers: dict[str, int] = {}
         self._builtins: dict[str, int] = {}
         self._entry = self._block = a.id()
-        self._values = {Number: self._number, Name: self._name, Builtin: self._builtin,
-                        Op: self._op, Load: self._load, MatrixLoad: self._matrix_load}
-        self._statements = {
+        self._values: dict[type, Callable[[Any], int]] = {
+            Number: self._number, Name: self._name, Builtin: self._builtin, Op: self._op,
+            Load: self._load, MatrixLoad: self._matrix_load}
+        self._statements: dict[type, Callable[[Any], None]] = {
             Let: self._let, Variable: self._variable, Set: self._set, Store: self._store,
             MatrixStore: self._matrix_store, Barrier: self._barrier, Loop: self._loop,
             Branch: self._branch}
@@ -164,7 +167,7 @@ class Emitter:
         a = self.assembler
         condition, yes, no = (self.value(argument) for argument in expr.arguments)
         if expr.arguments[0].type == BOOL:
-            condition = self._wide(condition, expr.type)
+            condition = self._wide(condition, vector_type(expr.type))
         return a.op("Select", a.type(expr.type), condition, yes, no)
 
     def _wide(self, condition: int, type: Type) -> int:
@@ -197,25 +200,27 @@ class Emitter:
 
     def _component(self, expr: Op) -> int:
         a, (vector, lane) = self.assembler, expr.arguments
-        return a.op("CompositeExtract", a.type(expr.type), self.value(vector), lane.value)
+        return a.op("CompositeExtract", a.type(expr.type), self.value(vector), constant(lane))
 
     def _reduction(self, expr: Op) -> int:
-        a, type = self.assembler, self._exchanged(expr.type)
-        value = self._converted(self.value(expr.arguments[0]), expr.type, type)
+        a, own = self.assembler, vector_type(expr.type)
+        type = self._exchanged(own)
+        value = self._converted(self.value(expr.arguments[0]), own, type)
         a.need("GroupNonUniform")
         a.need("GroupNonUniformArithmetic")
         value = a.op(REDUCTIONS[expr.instruction][type.scalar], a.type(type),
                      a.number(SCOPES["Subgroup"]), REDUCE, value)
-        return self._converted(value, type, expr.type)
+        return self._converted(value, type, own)
 
     def _shuffle(self, expr: Op) -> int:
-        a, type = self.assembler, self._exchanged(expr.type)
+        a, own = self.assembler, vector_type(expr.type)
+        type = self._exchanged(own)
         value, lane = (self.value(argument) for argument in expr.arguments)
         a.need("GroupNonUniform")
         a.need("GroupNonUniformShuffle")
         value = a.op(SHUFFLES[expr.instruction], a.type(type), a.number(SCOPES["Subgroup"]),
-                     self._converted(value, expr.type, type), lane)
-        return self._converted(value, type, expr.type)
+                     self._converted(value, own, type), lane)
+        return self._converted(value, type, own)
 
     def _exchanged(self, type: Type) -> Type:
         """What subgroups exchange for values of a type: few devices know halves there."""
@@ -244,7 +249,8 @@ class Emitter:
     def _store(self, statement: Store) -> None:
         """All compute what is stored, as all take part in operations of subgroups."""
         stores = self.memory.stores(statement.buffer, self.value(statement.index),
-                                    self.value(statement.value), statement.value.type)
+                                    self.value(statement.value),
+                                    vector_type(statement.value.type))
 
         def write() -> None:
             for pointer, value in stores:

@@ -28,7 +28,7 @@ from smalti.codegen.gpu.form import (
     statements,
 )
 from smalti.codegen.gpu.instructions import SUBGROUP
-from smalti.codegen.gpu.types import Matrix
+from smalti.codegen.gpu.types import Matrix, vector_type
 from smalti.codegen.wgsl.instructions import constant, instruction, is_constant, type_name
 from smalti.codegen.wgsl.memory import Memory, access_functions, memories
 from smalti.errors import IllegalSchedule
@@ -120,7 +120,8 @@ class _Function:
             case Let(name, value):
                 self._line(f"let {_name(name)} = {self._text(value)};")
             case Variable(name, value):
-                self._line(f"var {_name(name)}: {type_name(value.type)} = {self._text(value)};")
+                kind = type_name(vector_type(value.type))
+                self._line(f"var {_name(name)}: {kind} = {self._text(value)};")
             case Set(name, value):
                 self._line(f"{_name(name)} = {self._text(value)};")
             case Store():
@@ -141,7 +142,7 @@ class _Function:
 
     def _store(self, store: Store) -> None:
         """The value comes before the branch, as all invocations take part in subgroups."""
-        writer = self.memory[store.buffer].writer(store.value.type)
+        writer = self.memory[store.buffer].writer(vector_type(store.value.type))
         value, index = self._text(store.value), self._text(store.index)
         if store.where is None:
             self._line(f"{writer}({index}, {value});")
@@ -171,7 +172,7 @@ class _Function:
         compute with them."""
         match expr:
             case Number(value, type):
-                text = constant(value, type)
+                text = constant(value, vector_type(type))
                 return self._temporary(text) if hidden else text
             case Name(name):
                 return _name(name)

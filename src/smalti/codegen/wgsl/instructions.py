@@ -14,7 +14,7 @@ import numpy as np
 
 from smalti.codegen.gpu.form import Expr, Number, Op
 from smalti.codegen.gpu.instructions import SUBGROUP
-from smalti.codegen.gpu.types import FLOATS, Type
+from smalti.codegen.gpu.types import FLOATS, Type, vector_type
 
 TEMPLATES = {
     "add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "div": "({} / {})",
@@ -37,7 +37,7 @@ OF_BOOL = {"xor": "({} != {})", "not": "(!{})"}
 """Rows that read otherwise where operands are bool."""
 NAN_BITS, INFINITY_BITS = 0x7FC00000, 0x7F800000
 SUFFIX = {"f32": "f", "f16": "h", "i32": "i", "u32": "u"}
-NUMPY = {"f32": np.float32, "f16": np.float16}
+NUMPY: dict[str, type[np.floating]] = {"f32": np.float32, "f16": np.float16}
 
 
 def type_name(type: Type) -> str:
@@ -66,14 +66,14 @@ def _scalar(value: float | int | bool, scalar: str) -> str:
         return "true" if value else "false"
     if scalar in FLOATS:
         with np.errstate(over="ignore"):
-            value = NUMPY[scalar](value)
-        if not np.isfinite(value):
-            bits = NAN_BITS if np.isnan(value) else INFINITY_BITS
-            sign = 1 << 31 if math.copysign(1, value) < 0 and not np.isnan(value) else 0
+            stored = NUMPY[scalar](value)
+        if not np.isfinite(stored):
+            bits = NAN_BITS if np.isnan(stored) else INFINITY_BITS
+            sign = 1 << 31 if math.copysign(1, stored) < 0 and not np.isnan(stored) else 0
             text = f"bitcast<f32>(0x{bits | sign:08x}u | offsets.zero)"
             return text if scalar == "f32" else f"f16({text})"
-        digits = np.format_float_scientific(value, unique=True, trim="0")
-        plain = np.format_float_positional(value, unique=True, trim="0")
+        digits = np.format_float_scientific(stored, unique=True, trim="0")
+        plain = np.format_float_positional(stored, unique=True, trim="0")
         text = plain if len(plain) <= len(digits) else digits
     else:
         if scalar == "i32" and int(value) == -1 << 31:
@@ -93,18 +93,18 @@ def is_constant(expr: Expr) -> bool:
 def instruction(expr: Op, arguments: list[str]) -> str:
     """An instruction on operands that are written already."""
     name, first = expr.instruction, expr.arguments[0]
+    given, result = vector_type(first.type), type_name(vector_type(expr.type))
     if name == "vector":
-        return f"{type_name(expr.type)}({', '.join(arguments)})"
-    if name in ("equal", "not_equal") and first == expr.arguments[1] and (
-            first.type.scalar == "f32"):
-        return _is_nan(first.type, arguments[0], negated=name == "equal")
-    if name == "bits" and first.type.scalar == "f32":
-        return f"bitcast<{type_name(expr.type)}>({_bits(first.type, arguments[0])})"
+        return f"{result}({', '.join(arguments)})"
+    if name in ("equal", "not_equal") and first == expr.arguments[1] and given.scalar == "f32":
+        return _is_nan(given, arguments[0], negated=name == "equal")
+    if name == "bits" and given.scalar == "f32":
+        return f"bitcast<{result}>({_bits(given, arguments[0])})"
     template = TEMPLATES[name]
-    if first.type.scalar == "bool":
+    if given.scalar == "bool":
         template = OF_BOOL.get(name, template)
-    amount = type_name(Type("u32", first.type.lanes))
-    return template.format(*arguments, result=type_name(expr.type), amount=amount)
+    amount = type_name(Type("u32", given.lanes))
+    return template.format(*arguments, result=result, amount=amount)
 
 
 def _bits(type: Type, value: str) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from smalti.codegen.gpu.form import Binding, Expr, Load, Shared, Statement, Store
-from smalti.codegen.gpu.types import Type
+from smalti.codegen.gpu.types import Type, vector_type
 from smalti.codegen.wgsl.instructions import type_name
 from smalti.errors import VerificationError
 
@@ -195,7 +195,7 @@ def memories(buffers: Iterable[tuple[str, Binding | Shared]], steps: Iterable[St
 
     Raises VerificationError where single bytes are written.
     """
-    written = {(s.buffer, s.value.type.lanes) for s in steps if isinstance(s, Store)}
+    written = {(s.buffer, vector_type(s.value.type).lanes) for s in steps if isinstance(s, Store)}
     found = {}
     for name, buffer in buffers:
         words = buffer.dtype in ("bf16", *WORDS_8) or buffer.dtype == "f16" and not f16
@@ -213,7 +213,8 @@ def access_functions(found: dict[str, Memory], parts: Iterable[Expr],
     """The functions of every kind of access in a program, each once."""
     reads = {(part.buffer, part.type, part.where is not None): None for part in parts
              if isinstance(part, Load)}
-    writes = {(step.buffer, step.value.type): None for step in steps if isinstance(step, Store)}
+    writes = {(step.buffer, vector_type(step.value.type)): None for step in steps
+              if isinstance(step, Store)}
     functions = [*(found[name].reading(type, masked) for name, type, masked in reads),
                  *(found[name].writing(type) for name, type in writes)]
     rounds = any("bf16_bits" in text for text in functions)
