@@ -241,6 +241,26 @@ def write_of_what_all_read(b: Builder) -> None:
     b.store(shared, 3, Number(2.0, F32), where=b.invocation.equals(3))
 
 
+def subgroups_meet_apart(b: Builder) -> None:
+    shared = b.arrays[0]
+    b.store(shared, b.invocation, Number(1.0, F32))
+    b.barrier(subgroup=True)
+    t = b.let(b.load(shared, b.invocation ^ 1))
+    b.barrier(subgroup=True)
+    b.store(shared, b.invocation, t)
+    b.barrier(subgroup=True)
+    b.let(b.load(shared, b.invocation ^ 4))
+
+
+def write_of_what_other_subgroups_read(b: Builder) -> None:
+    shared = b.arrays[0]
+    b.store(shared, b.invocation, Number(1.0, F32))
+    b.barrier()
+    b.let(b.load(shared, b.invocation % 4))
+    b.barrier(subgroup=True)
+    b.store(shared, b.invocation, Number(2.0, F32))
+
+
 def two_groups_write(b: Builder) -> None:
     b.store(b.bindings[1], b.invocation, Number(1.0, F32))
 
@@ -336,6 +356,9 @@ BROKEN = {
                       "invocation 7",
     write_of_what_all_read: "invocation 3 of group (0, 0, 0) writes part[3], which is read by "
                             "several of the group",
+    subgroups_meet_apart: "race: invocation 0 of group (0, 0, 0) reads part[4], which is written "
+                          "by invocation 4",
+    write_of_what_other_subgroups_read: "writes part[0], which is read by several of the group",
     two_groups_write: "invocation 0 of group (0, 0, 0) writes y[0], which is written by "
                       "invocation 0 of group (1, 0, 0)",
     two_groups_read_and_write: "writes z[0], which is read by several groups",

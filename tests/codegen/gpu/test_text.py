@@ -32,6 +32,7 @@ program tile of 4 x 2 x 1 groups of 64 in subgroups of 32 {
   for k3 from 0 below 64 step 16 {
     part[invocation] = x[t1 + k3] - f32(x[k3 as f16 where t1 < 7]) where invocation < 32
     barrier
+    subgroup_barrier
     sum2 = matrix_multiply_add(part[k3 rows 16 as a:f16[16, 16]], \
 x[k3 columns 64 as b:f16[16, 16]], sum2)
   }
@@ -55,6 +56,7 @@ def test_a_program_shows_as_it_is_meant() -> None:
         half = b.load(x, k, where=t < 7, scalar="f16")
         b.store(part, b.invocation, b.load(x, t + k) - half.to("f32"), where=b.invocation < 32)
         b.barrier()
+        b.barrier(subgroup=True)
         b.set(total, op("matrix_multiply_add", b.matrix(part, k, 16, Matrix("a", 16, 16, "f16")),
                         b.matrix(x, k, 64, Matrix("b", 16, 16, "f16"), True), total))
     some = vector(*(Number(value, F32) for value in (1.0, -1.5, 1e-5, float("inf"))))
@@ -92,7 +94,7 @@ def test_values_read_back(value: Op) -> None:
 
 @pytest.mark.parametrize("change,message", [
     (("y: f32[4096]", "y: f32[many]"), "line 3: .*: expected a whole number"),
-    (("barrier", "barriers"), "line 10: .*: expected '\\[', found 'sum2'"),
+    (("    barrier", "    barriers"), "line 10: .*: expected '\\[', found 'subgroup_barrier'"),
     (("lane >= 3", "lune >= 3"), "expected a name that is known here, found 'lune'"),
     (("t1 + k3", "t1 + 1.0"), "expected operands that fit .add of u32, f32."),
     (("x[k3 columns 64 as b:f16[16, 16]]", "1.0"),

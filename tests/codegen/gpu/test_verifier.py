@@ -178,6 +178,7 @@ def test_barriers_and_subgroups_want_all_of_them(place: str) -> None:
     around, barrier, subgroup = PLACES[place]
     for fits, add, expected in (
             (barrier, lambda b: b.add(Barrier()), "same for the group"),
+            (barrier, lambda b: b.add(Barrier(subgroup=True)), "same for the group"),
             (subgroup, lambda b: b.let(op("subgroup_max", b.lane)), "same for the subgroup"),
             (subgroup, lambda b: b.let(b.matrix(b.bindings[0], 0, 16, SUM)), "for the subgroup")):
         b = start(subgroup=32)
@@ -238,8 +239,10 @@ def test_what_a_device_lacks_is_illegal(feature: str) -> None:
         verify(program, replace(ROOMY, **lacking))
 
 
-def test_matrices_want_full_subgroups_of_one_size() -> None:
+@pytest.mark.parametrize(("add", "what"), [
+    (with_matrices, "share matrices"), (lambda b: b.barrier(subgroup=True), "have barriers")])
+def test_matrices_and_barriers_want_subgroups_of_one_size(add, what: str) -> None:
     b = start(subgroup=0)
-    with_matrices(b)
-    with pytest.raises(IllegalSchedule, match="subgroups that share matrices: any"):
+    add(b)
+    with pytest.raises(IllegalSchedule, match=f"subgroups that {what}: any"):
         verify(b.finish((1, 1, 1)), ROOMY)

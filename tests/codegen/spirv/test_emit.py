@@ -87,6 +87,12 @@ def test_barriers_wait_for_memory_of_the_device_only_where_it_is_read_back() -> 
     assert lines(text, "ControlBarrier 2, 2, 328") and lines(text, "Coherent")
 
 
+def test_barriers_of_subgroups_wait_for_nobody_else() -> None:
+    b = Builder("subgroups", 64, 32)
+    b.barrier(subgroup=True)
+    assert lines(listing(emit(b.finish((1, 1, 1)), RICH)), "ControlBarrier 3, 3, 264")
+
+
 def test_what_is_only_read_may_be_read_early() -> None:
     text = listing(emit(programs.sums(), PLAIN))
     assert len(lines(text, "Decorate", "Restrict")) == len(lines(text, "NonWritable")) == 1

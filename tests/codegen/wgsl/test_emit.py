@@ -278,6 +278,13 @@ def test_single_bytes_are_not_written() -> None:
         emit(b.finish((1, 1, 1)), CAPABLE)
 
 
+def test_barriers_of_subgroups_are_those_of_the_group() -> None:
+    b = Builder("subgroups", 64, 32)
+    b.barrier(subgroup=True)
+    limits = replace(CAPABLE, subgroup_min=32, subgroup_max=32)
+    assert "workgroupBarrier();" in emit(b.finish((1, 1, 1)), limits)
+
+
 @pytest.mark.parametrize(("lanes", "declared"), [(4, "vec4<f32>"), (2, "f32"), (1, "f32")])
 def test_who_writes_less_than_a_vector_writes_scalars(lanes: int, declared: str) -> None:
     """Of a vector a device may write all components, and others' would be lost."""

@@ -104,9 +104,9 @@ class Builder:
         """A matrix to a buffer."""
         self.add(MatrixStore(buffer.name, _index(index), stride, value, by_columns))
 
-    def barrier(self) -> None:
-        """Wait for all invocations of the group."""
-        self.add(Barrier())
+    def barrier(self, subgroup: bool = False) -> None:
+        """Wait for all invocations of the group, or of one's own subgroup."""
+        self.add(Barrier(subgroup))
 
     @contextmanager
     def loop(self, stop: Expr | int, start: Expr | int = 0, step: int = 1,

@@ -239,7 +239,13 @@ class MatrixStore:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """All invocations of the group wait for each other; what they wrote is seen by all of them."""
+    """All invocations of the group wait for each other; what they wrote is seen by all of them.
+
+    With `subgroup`, those of each subgroup do, and only they see what they wrote. All of the group
+    reach that, too, so that a language may have one barrier for both.
+    """
+
+    subgroup: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from smalti.codegen.gpu.form import (
     constant,
 )
 from smalti.codegen.gpu.instructions import INSTRUCTIONS, SUBGROUP
-from smalti.codegen.gpu.memory import STORED_DTYPES, Agents, Memory
+from smalti.codegen.gpu.memory import EPOCH, STORED_DTYPES, Agents, Memory
 from smalti.codegen.gpu.text import show_statement
 from smalti.codegen.gpu.types import Matrix, Type, vector_type
 from smalti.errors import InputError, VerificationError
@@ -80,7 +80,7 @@ class _Launch:
     def __init__(self, program: GroupProgram, arrays: Mapping[str, np.ndarray],
                  subgroup: int) -> None:
         self.program, self.subgroup = program, subgroup
-        self.agents = Agents(program.groups, program.size, -(-program.size // subgroup))
+        self.agents = Agents(program.groups, program.size, subgroup)
         self.statement: Statement | None = None
         self.memory = {b.name: Memory(b, _bound(b, arrays), self.agents, self.fail)
                        for b in program.bindings}
@@ -159,8 +159,8 @@ class _Batch:
                     self.store(statement)
                 case MatrixStore():
                     self.store_matrix(statement)
-                case Barrier():
-                    self.barrier()
+                case Barrier(subgroup):
+                    self.barrier(subgroup)
                 case Loop():
                     self.loop(statement, mask)
                 case Branch(condition, then, otherwise):
@@ -189,10 +189,11 @@ class _Batch:
             value = np.where(mask.reshape(mask.shape + (1,) * (before.ndim - 2)), value, before)
         self.names[name] = value
 
-    def barrier(self) -> None:
+    def barrier(self, subgroup: bool) -> None:
         """All of a group, or none of it, are here."""
+        following = self.epoch + 1 if subgroup else (self.epoch // EPOCH + 1) * EPOCH
         if self.mask is None:
-            self.epoch += 1
+            self.epoch = following
             return
         here = np.broadcast_to(self.mask, self.shape)
         partly = here.any(axis=1) & ~here.all(axis=1)
@@ -200,7 +201,7 @@ class _Batch:
             group = int(np.argmax(partly))
             self.fail(f"{self.agents.show(self.who[group, np.argmax(here[group])])} waits at a "
                       f"barrier that invocation {np.argmin(here[group])} does not reach")
-        self.epoch += here[:, 0]
+        self.epoch = np.where(here[:, 0], following, self.epoch)
 
     def store(self, store: Store) -> None:
         """Elements to memory."""

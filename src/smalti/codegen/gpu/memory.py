@@ -1,8 +1,12 @@
 """Memory as the interpreter of group programs sees it: elements, and who touched each of them.
 
-Two accesses to an element are ordered if one invocation makes both, or if both are made in one
-work-group with a barrier in between. Any other two of which one writes are a race, whatever they
-write: nothing orders the work-groups of a launch.
+Two accesses to an element are ordered if one invocation makes both, if both are made in one
+work-group with a barrier in between, or in one subgroup with a barrier of subgroups in between. Any
+other two of which one writes are a race, whatever they write: nothing orders the work-groups of a
+launch.
+
+When an access was made is a number, its epoch: `EPOCH` for each barrier of the group before it, and
+1 for each barrier of subgroups since the last of those.
 """
 
 from __future__ import annotations
@@ -23,21 +27,36 @@ STORED_DTYPES = {
 NOBODY = -1
 SEVERAL_HERE, SEVERAL_GROUPS = 1 << 61, 1 << 62
 """Several of the one work-group that sees a shared element; of more than one."""
+EPOCH = 1 << 20
+"""Epochs from one barrier of the group to the next."""
 
 
 @dataclass(frozen=True)
 class Agents:
     """Numbers for all that touch memory: in each work-group its invocations, then its subgroups
-    (which move matrices together), then one that stands for several of these."""
+    (which move matrices together, and stand for several of their invocations), then one that
+    stands for several of these. Subgroups have `subgroup` invocations, the last maybe fewer."""
 
     groups: tuple[int, int, int]
     size: int
-    subgroups: int
+    subgroup: int
+
+    @property
+    def subgroups(self) -> int:
+        """Subgroups of a work-group."""
+        return -(-self.size // self.subgroup)
 
     @property
     def stride(self) -> int:
         """How many there are in a work-group."""
         return self.size + self.subgroups + 1
+
+    def unit(self, who: np.ndarray) -> np.ndarray:
+        """The subgroup as an agent, of whom that is known: those of several subgroups, and nobody,
+        stay what they are."""
+        own = who % self.stride
+        inside = (who >= 0) & (who < SEVERAL_HERE) & (own < self.size)
+        return np.where(inside, who - own + self.size + own // self.subgroup, who)
 
     def several(self, who: np.ndarray) -> np.ndarray:
         """Who stands for several of the same work-group."""
@@ -114,10 +133,18 @@ class Memory:
     def _unordered(self, before: np.ndarray, since: np.ndarray, who: np.ndarray,
                    epoch: np.ndarray) -> np.ndarray:
         """Whether an access of `before` at `since` has no order with one of `who` at `epoch`."""
-        together = since == epoch
+        together = ~self._apart(before, since, who, epoch)
         if not self.shared:
             together |= before // self.agents.stride != who // self.agents.stride
         return together & (before != NOBODY) & (before != who)
+
+    def _apart(self, before: np.ndarray, since: np.ndarray, who: np.ndarray,
+               epoch: np.ndarray) -> np.ndarray:
+        """Whether a barrier lies between two accesses of a work-group that both were part of."""
+        if not (epoch % EPOCH).any():  # nor is there any before, since the group's last barrier
+            return since != epoch
+        own = self.agents.unit(before) == self.agents.unit(who)
+        return (since // EPOCH != epoch // EPOCH) | own & (since != epoch)
 
     def _clash(self, found: np.ndarray, cells: np.ndarray, who: np.ndarray, other: np.ndarray,
                does: str, did: str) -> None:
@@ -133,16 +160,26 @@ class Memory:
                   "barrier in between")
 
     def _remember_here(self, cells: np.ndarray, who: np.ndarray, epoch: np.ndarray) -> None:
-        """Each cell of shared memory keeps its reader, or that there were several since the last
-        barrier."""
+        """Each cell of shared memory keeps its reader, or that there were several of a subgroup or
+        of the group since the last barrier."""
         before = self.reader[cells]
-        alone = (before == NOBODY) | (before == who) | (self.read_epoch[cells] != epoch)
-        kept = np.where(alone, who, SEVERAL_HERE)
+        alone = (before == NOBODY) | (before == who) | self._apart(
+            before, self.read_epoch[cells], who, epoch)
+        kept = np.where(alone, who, self._several(before, who))
         self.reader[cells] = kept
-        differ = self.reader[cells] != kept
+        last = self.reader[cells]  # one of those that read a cell in this very access
+        differ = last != kept
         if differ.any():
-            self.reader[cells[differ]] = SEVERAL_HERE
+            mark = self._several(last[differ], kept[differ])
+            inside = mark != SEVERAL_HERE
+            self.reader[cells[differ][inside]] = mark[inside]
+            self.reader[cells[differ][~inside]] = SEVERAL_HERE
         self.read_epoch[cells] = epoch
+
+    def _several(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """Who stands for two that see the same shared memory."""
+        unit = self.agents.unit(one)
+        return np.where(unit == self.agents.unit(other), unit, SEVERAL_HERE)
 
     def _remember_readers(self, cells: np.ndarray, who: np.ndarray, epoch: np.ndarray) -> None:
         """The same of a binding: readers of several work-groups count whatever barriers there are.
@@ -150,7 +187,8 @@ class Memory:
         stride = self.agents.stride
         before, group = self.reader[cells], who // stride
         here = before // stride == group
-        alone = (before == NOBODY) | (before == who) | (here & (self.read_epoch[cells] != epoch))
+        alone = (before == NOBODY) | (before == who) | (here & self._apart(
+            before, self.read_epoch[cells], who, epoch))
         kept = np.where(alone, who, np.where(here, self.agents.several(who), SEVERAL_GROUPS))
         self.reader[cells] = kept
         last = self.reader[cells]  # one of those that read a cell in this very access

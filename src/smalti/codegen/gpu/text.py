@@ -61,8 +61,9 @@ TYPES = {str(Type(scalar, lanes)): Type(scalar, lanes) for scalar in SCALARS for
 WORDS = {"true": True, "false": False, "inf": float("inf"), "nan": float("nan"),
          "infh": float("inf"), "nanh": float("nan")}
 """Numbers that are written as words."""
-RESERVED = {"let", "var", "barrier", "for", "from", "below", "step", "if", "else", "where", "as",
-            "rows", "columns", "read", "write", "read_write", "shared", *BUILTINS, *WORDS, *TYPES}
+RESERVED = {"let", "var", "barrier", "subgroup_barrier", "for", "from", "below", "step", "if",
+            "else", "where", "as", "rows", "columns", "read", "write", "read_write", "shared",
+            *BUILTINS, *WORDS, *TYPES}
 """Words that name no value and no buffer."""
 
 
@@ -134,7 +135,7 @@ class _Writer:
             case MatrixStore():
                 return f"{self.matrix_at(statement)}] = {self.expr(statement.value)}"
         assert isinstance(statement, Barrier), statement
-        return "barrier"
+        return "subgroup_barrier" if statement.subgroup else "barrier"
 
     def matrix_at(self, access: MatrixLoad | MatrixStore) -> str:
         """Where a matrix lies, without the closing bracket."""
@@ -309,8 +310,9 @@ class _Parser:
         return tuple(found)
 
     def statement(self, scope: Scope) -> Statement:
-        if self.take("barrier"):
-            return Barrier()
+        for word in ("barrier", "subgroup_barrier"):
+            if self.take(word):
+                return Barrier(subgroup=word != "barrier")
         if self.peek() in ("let", "var"):
             make = Let if self.name() == "let" else Variable
             name = self.name()

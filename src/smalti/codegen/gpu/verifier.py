@@ -418,6 +418,9 @@ def _check_subgroups(program: GroupProgram, limits: GroupLimits, within) -> None
         chosen = limits.subgroup_choice and least <= program.subgroup <= most
         within(given or chosen, "invocations of a subgroup", program.subgroup,
                f"{least} to {most}{'' if limits.subgroup_choice else ', of its own choice'}")
+    meet = any(isinstance(s, Barrier) and s.subgroup for s in statements(program.body))
+    within(bool(program.subgroup) or not meet, "subgroups that have barriers", "any",
+           "those of one size")
     matrices = [e for e in found if isinstance(e.type, Matrix)] + [
         s for s in statements(program.body) if isinstance(s, MatrixStore)]
     whole = program.subgroup and program.size % program.subgroup == 0

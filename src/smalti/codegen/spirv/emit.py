@@ -289,7 +289,7 @@ class Emitter:
     def _set(self, statement: Set) -> None:
         self.assembler.do("Store", self._registers[statement.name], self.value(statement.value))
 
-    def _barrier(self, _: Barrier) -> None:
+    def _barrier(self, barrier: Barrier) -> None:
         """Memory of the device takes part only where a binding is written and read: to wait for
         loads that are on their way would undo reading ahead."""
         a, seen = self.assembler, ["AcquireRelease", "WorkgroupMemory"]
@@ -297,8 +297,8 @@ class Emitter:
             seen.append("UniformMemory")
         if self.matrices:
             seen += ["MakeAvailable", "MakeVisible"]
-        group = a.number(SCOPES["Workgroup"])
-        a.do("ControlBarrier", group, group, a.number(sum(SEMANTICS[name] for name in seen)))
+        scope = a.number(SCOPES["Subgroup" if barrier.subgroup else "Workgroup"])
+        a.do("ControlBarrier", scope, scope, a.number(sum(SEMANTICS[name] for name in seen)))
 
     def _loop(self, statement: Loop) -> None:
         a = self.assembler

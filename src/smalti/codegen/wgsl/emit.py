@@ -126,7 +126,7 @@ class _Function:
                 self._line(f"{_name(name)} = {self._text(value)};")
             case Store():
                 self._store(statement)
-            case Barrier():
+            case Barrier():  # there is none of subgroups: all of the group reach those, too
                 self._line("workgroupBarrier();")
                 if self.memory_is_shared:  # what is only read is written by nobody
                     self._line("storageBarrier();")
