@@ -54,6 +54,7 @@ def reports(folder: Path, chip: str, graph: str, options: Options = ()) -> list[
 def run(given: argparse.Namespace) -> None:
     """The programs of graphs on a chip, worst first."""
     options = ["--precision", given.precision, "--schedule", given.schedule,
+               *(["--no-matrices"] if given.no_matrices else []),
                "--bindings", str(given.bindings), "--subgroup", str(given.subgroup),
                "--push", str(given.push), "--constants", given.constants]
     programs.changed(given.schedule)  # so that a wrong field is told before anything starts
@@ -103,6 +104,8 @@ def parser() -> argparse.ArgumentParser:
             each.add_argument("--chip", required=True)
             each.add_argument("--graph", required=True, help="; ".join(graphs.KINDS))
             each.add_argument("--schedule", default="", help="fields of schedules to change")
+            each.add_argument("--no-matrices", action="store_true",
+                              help="as where the matrix unit is not trusted")
             each.add_argument("--texts", type=Path, help="a folder for texts of every program")
             each.add_argument("--rows", type=int, default=12)
             each.add_argument("--bindings", type=int, default=3)

@@ -1,6 +1,6 @@
 """Runs on a chip that is not there: the programs of a graph become reports, one JSON object a line.
 
-    python -m gpu_lab.compile CHIP GRAPH OUT [--schedule …] [--texts FOLDER] [--precision f16]
+    python -m gpu_lab.compile CHIP GRAPH OUT [--schedule …] [--texts FOLDER] [--no-matrices]
     python -m gpu_lab.compile CHIP FILE.spv OUT --bindings 3 [--subgroup 32] [--constants 0=64]
 
 `bench/gpu_compilers.py` starts it, in the environment of the chip.
@@ -55,12 +55,13 @@ def occupancy(statistics: dict[str, int | float], chip: str, threads: int) -> in
 def told(made: Compiled, chip: str, size: int) -> dict[str, object]:
     """What is reported of a program of work-groups of `size` that the driver compiled."""
     lines = read(made.assembly)
-    hot = hot_loop(lines)
+    hot, around = hot_loop(lines)
     found: dict[str, object] = {
         "subgroup": made.subgroup,
         "registers": first(made.statistics, REGISTERS),
         "spills": sum(int(made.statistics.get(name, 0)) for name in SPILLS),
-        "scratch": sum(count for kind, count in mix(hot).items() if kind.startswith("scratch")),
+        "scratch": sum(count for kind, count in mix(around).items()
+                       if kind.startswith("scratch")),
         "occupancy": occupancy(made.statistics, chip, -(-size // max(made.subgroup, 1))),
         "loop": mix(hot), "all": mix(lines), "statistics": made.statistics}
     if hot:
@@ -133,13 +134,14 @@ def main() -> None:
         parser.add_argument(name)
     parser.add_argument("--precision", default="f16")
     parser.add_argument("--schedule", default="")
+    parser.add_argument("--no-matrices", action="store_true")
     parser.add_argument("--texts", type=Path)
     parser.add_argument("--bindings", type=int, default=3)
     parser.add_argument("--subgroup", type=int, default=0)
     parser.add_argument("--push", type=int, default=128)
     parser.add_argument("--constants", default="")
     given = parser.parse_args()
-    gpu = TellingGpu()
+    gpu = TellingGpu(matrices=not given.no_matrices)
     if given.texts:
         given.texts.mkdir(parents=True, exist_ok=True)
     with open(given.out, "w", encoding="utf-8") as out:

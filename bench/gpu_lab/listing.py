@@ -172,17 +172,22 @@ def _intel_kind(name: str) -> str:
 # ---------------------------------------------------------------------- loops
 
 
-def hot_loop(lines: list[Line]) -> list[Line]:
-    """The loop with most matrix instructions (fma without those), the shortest of equal ones."""
+def hot_loop(lines: list[Line]) -> tuple[list[Line], list[Line]]:
+    """The loop with most matrix instructions (fma without those), the shortest of equal ones, and
+    the longest loop that it is in."""
     blocks, before = _blocks(lines)
     kind = "matrix" if any(line.kind == "matrix" for line in lines) else "fma"
-    spans = [[line for each in sorted(inside) for line in blocks[each]]
-             for inside in _loops(set(range(len(blocks))), before)]
 
-    def order(span: list[Line]) -> tuple[int, int]:
-        return sum(line.kind == kind for line in span), -len(span)
+    def span(inside: set[int]) -> list[Line]:
+        return [line for each in sorted(inside) for line in blocks[each]]
 
-    return max(spans, key=order, default=[])
+    def order(inside: set[int]) -> tuple[int, int]:
+        found = span(inside)
+        return sum(line.kind == kind for line in found), -len(found)
+
+    loops = _loops(set(range(len(blocks))), before)
+    hot = max(loops, key=order, default=set())
+    return span(hot), span(max((each for each in loops if hot <= each), key=len, default=set()))
 
 
 def _blocks(lines: list[Line]) -> tuple[list[list[Line]], list[list[int]]]:

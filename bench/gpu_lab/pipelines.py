@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 from smalti.codegen.shader import Shader
 from smalti.runtime.vulkan import structures as vk
-from smalti.runtime.vulkan.adapter import adapters, instance
+from smalti.runtime.vulkan.adapter import VulkanAdapter, adapters, instance, matrices_of
 from smalti.runtime.vulkan.gpu import VulkanGpu
 from smalti.runtime.vulkan.library import listed
 from smalti.runtime.vulkan.pipelines import COMPUTE_STAGE, ENTRY, FULL_SUBGROUPS, STORAGE_BUFFER
@@ -56,15 +56,19 @@ class Compiled:
 
 
 class TellingGpu(VulkanGpu):
-    """A device whose driver tells what it makes of programs; they need not run."""
+    """A device whose driver tells what it makes of programs; they need not run.
 
-    def __init__(self, number: int = 0) -> None:
+    Its matrix unit counts as one that the check of a machine has proven, unless `matrices` is
+    false: then programs do without it, as where it is not trusted.
+    """
+
+    def __init__(self, number: int = 0, matrices: bool = True) -> None:
         functions = instance().functions
         create = functions.vkCreateDevice
         functions.vkCreateDevice = lambda adapter, info, *others: create(
             adapter, _with_extension(info), *others)
         try:
-            super().__init__(adapters()[number], number)
+            super().__init__(_proven(adapters()[number], matrices), number)
         finally:
             functions.vkCreateDevice = create
         compiled = self._logical.functions.vkCreateComputePipelines
@@ -147,6 +151,13 @@ class TellingGpu(VulkanGpu):
         for text, room in zip(representations(which, texts), rooms, strict=True):
             made.texts[text.name.decode()] = room.raw.rstrip(b"\0").decode("utf-8", "replace")
         return made
+
+
+def _proven(adapter: VulkanAdapter, matrices: bool) -> VulkanAdapter:
+    """An adapter with all shapes that its driver lists for the matrix unit, or with none."""
+    shapes = matrices_of(instance().functions, adapter.handle) \
+        if matrices and "cooperativeMatrix" in adapter.features else ()
+    return replace(adapter, limits=replace(adapter.limits, matrices=shapes))
 
 
 def _with_extension(info: vk.Chained) -> vk.Chained:
