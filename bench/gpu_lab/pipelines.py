@@ -9,9 +9,11 @@ from types import SimpleNamespace
 
 from smalti.codegen.shader import Shader
 from smalti.runtime.vulkan import structures as vk
-from smalti.runtime.vulkan.adapter import VulkanAdapter, adapters, instance, matrices_of
+from smalti.runtime.vulkan.adapter import VulkanAdapter, adapters
 from smalti.runtime.vulkan.gpu import VulkanGpu
+from smalti.runtime.vulkan.instance import instance
 from smalti.runtime.vulkan.library import listed
+from smalti.runtime.vulkan.matrices import told
 from smalti.runtime.vulkan.pipelines import COMPUTE_STAGE, ENTRY, FULL_SUBGROUPS, STORAGE_BUFFER
 
 EXTENSION = b"VK_KHR_pipeline_executable_properties"
@@ -155,9 +157,9 @@ class TellingGpu(VulkanGpu):
 
 def _proven(adapter: VulkanAdapter, matrices: bool) -> VulkanAdapter:
     """An adapter with all shapes that its driver lists for the matrix unit, or with none."""
-    shapes = matrices_of(instance().functions, adapter.handle) \
-        if matrices and "cooperativeMatrix" in adapter.features else ()
-    return replace(adapter, limits=replace(adapter.limits, matrices=shapes))
+    shapes = told(adapter) if matrices and "cooperativeMatrix" in adapter.features else ()
+    return replace(adapter, limits=replace(adapter.limits, matrices=shapes),
+                   offers_matrices=bool(shapes))
 
 
 def _with_extension(info: vk.Chained) -> vk.Chained:

@@ -11,10 +11,10 @@ from smalti.cli.interrupt import ending_at_once
 
 if TYPE_CHECKING:
     from smalti.machine import DeviceModel
+    from smalti.runtime.device import Device
 
 
 CODE = {"vulkan": "SPIR-V, through Vulkan", "wgpu": "WGSL, through wgpu"}
-MATRICES = {"vulkan": "none", "wgpu": "out of reach of WGSL"}
 
 
 @click.command()
@@ -49,9 +49,20 @@ def devices(name: str | None, check: bool) -> None:
             continue
         target = device.id.partition(":")[0]
         click.echo(f"    {'code':<12}{CODE[target]}\n    {'driver':<12}{device.driver}\n"
-                   f"    {'matrix unit':<12}{', '.join(device.matrices) or MATRICES[target]}")
+                   f"    {'matrix unit':<12}{matrix_unit(device)}")
+        for removal in device.removals:
+            click.echo(f"    {'not used':<12}{removal.what}: {removal.why} {removal.instead}")
     for text in absences():
         click.echo(text)
+
+
+def matrix_unit(device: Device) -> str:
+    """What is known of the matrix unit of a GPU, without asking its driver."""
+    if device.id.startswith("wgpu"):
+        return "out of reach of WGSL"
+    if "matrices" in device.features and not device.matrices:
+        return "asked for when the device is used first"
+    return ", ".join(device.matrices) or "none"
 
 
 def check_all(names: list[str]) -> None:

@@ -30,7 +30,8 @@ def test_a_failure_is_raised_with_the_function_that_failed(result: int, kind: ty
 
 def test_a_function_that_no_table_has_is_named() -> None:
     functions = library.VulkanFunctions({"vkDeviceWaitIdle": "p"}, lambda name: None)
-    assert functions.vkDeviceWaitIdle is None
+    with pytest.raises(DeviceError, match="no function vkDeviceWaitIdle"):
+        functions.vkDeviceWaitIdle(None)
     with pytest.raises(AttributeError, match="^vkDeviceWaitIdel is no function"):
         functions.vkDeviceWaitIdel()
 

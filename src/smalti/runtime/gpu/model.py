@@ -31,7 +31,8 @@ def recorded(found: Device) -> machine.DeviceModel | None:
         known = machine.device(BRAND.sub("", found.name).strip())
     except UnknownDeviceError:
         return None
-    return known if found.matrices else replace(known, matrix={})
+    usable = found.matrices or "matrices" in found.features
+    return known if usable else replace(known, matrix={})
 
 
 def rate(found: Device) -> float:

@@ -40,8 +40,9 @@ NONE: tuple[str, ...] = ()
 class AdapterFacts:
     """What identifies a device and its driver, as far as that is told.
 
-    `backend` is Vulkan, Metal or D3D12; `driver` is 0 where nobody tells; `version` is that of the
-    driver in its vendor's own counting; `architecture` is one of those above, or "".
+    `backend` is Vulkan, Metal or D3D12; `driver` is 0 where nobody tells, as wgpu does not;
+    `version` is that of the driver in its vendor's own counting; `architecture` is one of those
+    above, or "".
     """
 
     vendor: int
@@ -191,7 +192,7 @@ def removals_for(facts: AdapterFacts, proven: Collection[str] = NONE) -> tuple[R
     ['work-groups above 256']
     """
     found = [quirk.removal for quirk in QUIRKS if quirk.holds(facts)]
-    if facts.backend == "Vulkan" and MATRICES not in proven and not allowed_matrices(facts):
+    if facts.driver and MATRICES not in proven and not allowed_matrices(facts):
         found.append(NO_MATRICES)
     return tuple(dict.fromkeys(found))
 

@@ -1,6 +1,7 @@
 """GPUs through Vulkan, which drivers of NVIDIA, AMD, Intel and others bring along.
 
-    structures → library → adapter      what there is: loader, drivers, devices and their limits
+    structures → library → instance     the loader, and the connection to its drivers
+    adapter → matrices                  what there is: devices, their limits and matrix units
     logical → memory → transfers        a device that is open: queues, buffers, data in and out
     pipelines, hazards → recording      programs, and launches of them as commands
     gpu                                 all of it as a `Gpu`

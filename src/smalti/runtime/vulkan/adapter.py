@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
-import weakref
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 
 from smalti.errors import DeviceError
 from smalti.runtime.gpu import quirks
 from smalti.runtime.gpu.removals import MATRICES, Removal, reduced, removal_of
 from smalti.runtime.vulkan import structures as vk
-from smalti.runtime.vulkan.library import VulkanFunctions, VulkanLibrary, listed, load
-from smalti.schedule.group import GroupLimits, MatrixShape
+from smalti.runtime.vulkan.instance import ASKED, Instance, instance, text, unpacked
+from smalti.runtime.vulkan.library import VulkanFunctions, listed
+from smalti.schedule.group import GroupLimits
 
 NEEDED = (1, 2)
 """The version of Vulkan: timeline semaphores."""
-ASKED = (1, 3)
-PORTABILITY = "VK_KHR_portability_enumeration"
-ENUMERATE_PORTABILITY = 1
 
 COOPERATIVE_MATRIX, BFLOAT16 = "VK_KHR_cooperative_matrix", "VK_KHR_shader_bfloat16"
 SIZE_CONTROL, BUDGET = "VK_EXT_subgroup_size_control", "VK_EXT_memory_budget"
@@ -34,8 +29,6 @@ COMPUTE_STAGE = 0x20
 SUBGROUP_OPERATIONS = 0x01 | 0x02 | 0x04 | 0x08 | 0x10  # basic, vote, arithmetic, ballot, shuffle
 GRAPHICS, COMPUTE, TRANSFER, SPARSE = 1, 2, 4, 8
 DEVICE_LOCAL = 1
-SCOPE_SUBGROUP = 3
-COMPONENTS = {0: "f16", 1: "f32", 3: "i8", 5: "i32", 7: "u8", 9: "u32", 1000141000: "bf16"}
 
 # Features that are asked of a device that has them.
 CORE = ("shaderInt16", "shaderInt64")
@@ -64,8 +57,11 @@ class VulkanAdapter:
     names device and driver, for what is compiled for them. `memory_bytes` is its largest heap of
     its own; `unusable` says why programs cannot run on it, if they cannot. `facts` identify it for
     what is known of drivers, `removals` are what it is not used for, which is not in `limits`.
+    `offers_matrices` says whether its matrix unit may be used; what that computes is not in
+    `limits` until the device is opened (`matrices.py`).
     """
 
+    instance: Instance = field(repr=False, compare=False)
     handle: int
     name: str
     vendor: str
@@ -84,84 +80,30 @@ class VulkanAdapter:
     unusable: str = ""
     facts: quirks.AdapterFacts = quirks.AdapterFacts(0, "")
     removals: tuple[Removal, ...] = ()
-
-
-class Instance:
-    """The connection of this process to the Vulkan drivers.
-
-    Raises DeviceError where there is no loader or no driver.
-    """
-
-    def __init__(self, library: VulkanLibrary) -> None:
-        known = {text(each.extensionName) for each in listed(
-            library.functions.vkEnumerateInstanceExtensionProperties, vk.ExtensionProperties,
-            None)}
-        asked = [PORTABILITY] if PORTABILITY in known else []
-        names = [ctypes.create_string_buffer(each.encode()) for each in asked]
-        application = vk.ApplicationInfo(
-            pApplicationName=b"smalti\0", pEngineName=b"smalti\0", apiVersion=packed(ASKED))
-        pointers = vk.array(ctypes.c_void_p, [ctypes.addressof(name) for name in names])
-        self.library = library
-        self.handle = library.functions.made("vkCreateInstance", vk.InstanceCreateInfo(
-            flags=ENUMERATE_PORTABILITY if asked else 0, pApplicationInfo=application,
-            enabledExtensionCount=len(asked), ppEnabledExtensionNames=pointers))
-        self.functions = library.of_instance(self.handle)
-        self.opened: weakref.WeakSet = weakref.WeakSet()
-        """Devices, which are closed before."""
-
-    def adapters(self) -> tuple[VulkanAdapter, ...]:
-        """All devices: those of their own memory first, drivers that compute on the CPU last."""
-        found = [describe(self.functions, handle) for handle in listed(
-            self.functions.vkEnumeratePhysicalDevices, ctypes.c_void_p, self.handle)]
-        return tuple(sorted(found, key=lambda adapter: ORDER.index(adapter.kind)))
-
-    def close(self) -> None:
-        """Close all devices and end the connection."""
-        for device in tuple(self.opened):
-            device.close()
-        self.functions.vkDestroyInstance(self.handle, None)
-
-
-@lru_cache(maxsize=1)
-def instance() -> Instance:
-    """The connection that this process keeps until it ends."""
-    made = Instance(load())
-    atexit.register(made.close)
-    return made
+    offers_matrices: bool = False
 
 
 def adapters() -> tuple[VulkanAdapter, ...]:
-    """All devices of this machine's Vulkan drivers.
+    """All devices of this machine's Vulkan drivers: those of their own memory first, drivers that
+    compute on the CPU last.
 
     Raises DeviceError, which says why, where there are none.
     """
-    found = instance().adapters()
+    found = described(instance())
     if not found:
         raise DeviceError("the Vulkan drivers of this machine find no device")
     return found
 
 
-def text(characters: bytes) -> str:
-    """A name as a driver writes it."""
-    return characters.decode("utf-8", "replace")
+def described(connection: Instance) -> tuple[VulkanAdapter, ...]:
+    """All devices of a connection, in the same order."""
+    found = [describe(connection, handle) for handle in connection.devices()]
+    return tuple(sorted(found, key=lambda adapter: ORDER.index(adapter.kind)))
 
 
-def packed(version: tuple[int, ...]) -> int:
-    """A version as Vulkan packs it."""
-    return version[0] << 22 | version[1] << 12
-
-
-def unpacked(version: int) -> tuple[int, int, int]:
-    """A version that Vulkan has packed.
-
-    >>> unpacked(packed((1, 3)))
-    (1, 3, 0)
-    """
-    return version >> 22 & 0x7F, version >> 12 & 0x3FF, version & 0xFFF
-
-
-def describe(functions: VulkanFunctions, handle: int) -> VulkanAdapter:
+def describe(connection: Instance, handle: int) -> VulkanAdapter:
     """The device `handle` as its driver describes it."""
+    functions = connection.functions
     core = vk.PhysicalDeviceProperties()
     functions.vkGetPhysicalDeviceProperties(handle, core)
     version = unpacked(core.apiVersion)
@@ -169,7 +111,8 @@ def describe(functions: VulkanFunctions, handle: int) -> VulkanAdapter:
         Family(index, each.queueFlags, each.timestampValidBits) for index, each in enumerate(
             families_of(functions, handle)) if each.queueFlags & (COMPUTE | TRANSFER))
     plain = VulkanAdapter(
-        handle, text(core.deviceName), VENDORS.get(core.vendorID, f"{core.vendorID:#06x}"),
+        connection, handle, text(core.deviceName),
+        VENDORS.get(core.vendorID, f"{core.vendorID:#06x}"),
         KINDS[min(core.deviceType, len(KINDS) - 1)], version, "", "", 0, frozenset(), frozenset(),
         families, GroupLimits(), core.limits.maxMemoryAllocationCount,
         core.limits.timestampPeriod * 1e-9)
@@ -178,7 +121,10 @@ def describe(functions: VulkanFunctions, handle: int) -> VulkanAdapter:
                        "may have it".format(*version))
     if not any(family.flags & COMPUTE for family in families):
         return replace(plain, unusable="it does not compute")
-    return detailed(functions, plain, core)
+    try:
+        return detailed(functions, plain, core)
+    except DeviceError as error:  # such as a function that the driver lacks
+        return replace(plain, unusable=str(error))
 
 
 def families_of(functions: VulkanFunctions, handle: int) -> list[vk.QueueFamilyProperties]:
@@ -264,10 +210,10 @@ def detailed(functions: VulkanFunctions, plain: VulkanAdapter,
             limits, subgroup_min=sizes.minSubgroupSize, subgroup_max=sizes.maxSubgroupSize,
             subgroup_choice=bool(sizes.requiredSubgroupSizeStages & COMPUTE_STAGE))
     facts = facts_of(core, since_1_2.driverID, plain, limits, products)
-    removals = quirks.removals_for(facts)
-    if {"cooperativeMatrix", "vulkanMemoryModel"} <= features and plain.version >= ASKED \
-            and removal_of(MATRICES, removals) is None:
-        limits = replace(limits, matrices=matrices_of(functions, plain.handle))
+    has_unit = {"cooperativeMatrix", "vulkanMemoryModel"} <= features and plain.version >= ASKED
+    removals = tuple(each for each in quirks.removals_for(facts)
+                     if has_unit or each.what != MATRICES)
+    offers = has_unit and removal_of(MATRICES, removals) is None
     if plain.vendor == "Intel":
         limits = replace(limits, registers=128)
     heaps = memory(functions, plain.handle).memoryProperties
@@ -275,7 +221,7 @@ def detailed(functions: VulkanFunctions, plain: VulkanAdapter,
            if heap.flags & DEVICE_LOCAL]
     return replace(plain, driver=driver, identity=identity, memory_bytes=max(own, default=0),
                    features=features, extensions=extensions, limits=reduced(limits, removals),
-                   facts=facts, removals=removals)
+                   facts=facts, removals=removals, offers_matrices=offers)
 
 
 def facts_of(core: vk.PhysicalDeviceProperties, driver: int, plain: VulkanAdapter,
@@ -312,16 +258,3 @@ def limits_of(core: vk.PhysicalDeviceLimits, since_1_1: vk.PhysicalDeviceVulkan1
         storage16="storageBuffer16BitAccess" in features,
         storage8="storageBuffer8BitAccess" in features,
         unified=plain.kind in ("integrated", "cpu"))
-
-
-def matrices_of(functions: VulkanFunctions, handle: int) -> tuple[MatrixShape, ...]:
-    """Products that the matrix unit computes by a subgroup, of dtypes that programs have."""
-    found = set()
-    for each in listed(functions.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR,
-                       vk.CooperativeMatrixPropertiesKHR, handle):
-        factors, sums = COMPONENTS.get(each.AType), COMPONENTS.get(each.CType)
-        if (factors and sums and each.AType == each.BType and each.CType == each.ResultType
-                and each.scope == SCOPE_SUBGROUP and not each.saturatingAccumulation):
-            found.add(MatrixShape(each.MSize, each.NSize, each.KSize, factors, sums))
-    return tuple(sorted(found))
-

@@ -16,6 +16,7 @@ from smalti.runtime.gpu.opened import kept_open, wide_range
 from smalti.runtime.interface import Program
 from smalti.runtime.vulkan.adapter import adapters
 from smalti.runtime.vulkan.gpu import VulkanGpu, device_of
+from smalti.runtime.vulkan.matrices import listed_with_matrices
 
 
 @lru_cache(maxsize=1)
@@ -23,7 +24,7 @@ def found() -> tuple[Device | str, ...]:
     """GPUs, and texts that say why others are missing."""
     try:
         return tuple(f"vulkan:{number}: {adapter.name} cannot be used: {adapter.unusable}"
-                     if adapter.unusable else device_of(adapter, number)
+                     if adapter.unusable else device_of(listed_with_matrices(adapter), number)
                      for number, adapter in enumerate(adapters()))
     except DeviceError as error:
         return (f"vulkan: {error}",)

@@ -11,8 +11,9 @@ from smalti.compiler.targets import TARGETS
 from smalti.errors import InputError
 from smalti.runtime.device import Device
 from smalti.runtime.gpu import interface as gpu
-from smalti.runtime.vulkan.adapter import VulkanAdapter, instance
+from smalti.runtime.vulkan.adapter import VulkanAdapter
 from smalti.runtime.vulkan.logical import LogicalDevice
+from smalti.runtime.vulkan.matrices import with_matrices
 from smalti.runtime.vulkan.memory import DeviceMemory, VulkanBuffer
 from smalti.runtime.vulkan.pipelines import Pipelines, VulkanPipeline
 from smalti.runtime.vulkan.recording import VulkanRecording
@@ -27,7 +28,7 @@ def device_of(adapter: VulkanAdapter, number: int) -> Device:
     limits = adapter.limits
     features = [name for name, has in (
         ("f16", limits.f16), ("bf16", limits.bf16), ("storage8", limits.storage8),
-        ("matrices", limits.matrices)) if has]
+        ("matrices", limits.matrices or adapter.offers_matrices)) if has]
     return Device(f"vulkan:{number}", adapter.name, adapter.kind, adapter.memory_bytes,
                   tuple(features), max(limits.units, 1), driver=adapter.driver,
                   matrices=tuple(map(str, limits.matrices)), removals=adapter.removals)
@@ -42,12 +43,18 @@ class VulkanGpu(gpu.Gpu):
     target = TARGETS["spirv"]
 
     def __init__(self, adapter: VulkanAdapter, number: int = 0) -> None:
+        adapter = with_matrices(adapter)
         self.device, self.limits = device_of(adapter, number), adapter.limits
         self._logical = LogicalDevice(adapter)
         self._memory = DeviceMemory(self._logical)
         self._pipelines = Pipelines(self._logical)
         self._transfers = Transfers(self._logical, self._memory)
-        instance().opened.add(self)
+        adapter.instance.opened.add(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._logical.closed
 
     @property
     def lost(self) -> bool:

@@ -109,12 +109,12 @@ FAILURES = {
 
 
 class VulkanFunctions:
-    """Functions of Vulkan as attributes; None for those that the driver lacks."""
+    """Functions of Vulkan as attributes; those that the driver lacks raise DeviceError."""
 
     def __init__(self, table: dict[str, str], find: Callable[[bytes], int | None]) -> None:
         for name, letters in table.items():
             found = find(name.encode())
-            setattr(self, name, _bound(name, letters, found) if found else None)
+            setattr(self, name, _bound(name, letters, found) if found else _absent(name))
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         raise AttributeError(f"{name} is no function of the tables")
@@ -124,6 +124,13 @@ class VulkanFunctions:
         handle = word()
         getattr(self, create)(*arguments, None, handle)
         return handle[0]
+
+
+def _absent(name: str) -> Callable[..., int]:
+    def refuse(*_: object) -> int:
+        raise DeviceError(f"the driver has no function {name}; a newer one may have it")
+
+    return refuse
 
 
 def _bound(name: str, letters: str, found: int) -> Callable[..., int]:

@@ -43,8 +43,8 @@ class LogicalDevice:
     def __init__(self, adapter: VulkanAdapter) -> None:
         if adapter.unusable:
             raise DeviceError(f"{adapter.name} cannot be used: {adapter.unusable}")
-        instance = adapters.instance()
-        self.adapter, self._instance = adapter, instance
+        instance = adapter.instance
+        self.adapter = adapter
         compute, transfer = compute_family(adapter.families), transfer_family(adapter.families)
         self.families = tuple(dict.fromkeys((compute.index, transfer.index)))
         asked, _ = adapters.wanted(adapters.features_of(

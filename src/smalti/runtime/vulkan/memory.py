@@ -120,7 +120,7 @@ class DeviceMemory:
 
     def __init__(self, logical: LogicalDevice) -> None:
         self.logical = logical
-        found = adapters.memory(adapters.instance().functions, logical.adapter.handle)
+        found = adapters.memory(logical.adapter.instance.functions, logical.adapter.handle)
         table = found.memoryProperties
         self.types = [(each.propertyFlags, each.heapIndex)
                       for each in table.memoryTypes[:table.memoryTypeCount]]
@@ -262,7 +262,7 @@ class DeviceMemory:
         logical = self.logical
         if adapters.BUDGET in logical.adapter.extensions:
             told = vk.PhysicalDeviceMemoryBudgetPropertiesEXT()
-            adapters.memory(adapters.instance().functions, logical.adapter.handle, told)
+            adapters.memory(logical.adapter.instance.functions, logical.adapter.handle, told)
             if told.heapBudget[heap]:
                 return max(told.heapBudget[heap] - told.heapUsage[heap], 0)
         own = sum(block.bytes for block in self._blocks if self.types[block.kind][1] == heap)
