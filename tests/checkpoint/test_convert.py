@@ -20,7 +20,7 @@ from smalti import Pipeline, checkpoint
 from smalti.checkpoint.blocks import FORMATS
 from smalti.checkpoint.container import open_tensors
 from smalti.checkpoint.convert import PRECISIONS, is_precise, plan
-from smalti.errors import CheckpointError, InputError
+from smalti.errors import CheckpointError, InputError, UnknownFamilyError
 
 RANDOM = np.random.default_rng(0)
 WEIGHTS = {
@@ -247,6 +247,14 @@ def test_separate_parts_become_one_file(tmp_path: Path, family: str) -> None:
         assert found.config == expected.config
         for name in found.names():
             np.testing.assert_array_equal(found.read(name), weights[name])
+
+
+def test_text_encoders_go_beside_models_that_are_known(source: Path, tmp_path: Path) -> None:
+    config = tiny_families.WORDLESS["sd1"]
+    text = tiny_families.write(tmp_path / "clip_l.safetensors", tiny_families.text_encoder(
+        config, tiny_families.random_weights(config), "clip_l"))
+    with pytest.raises(UnknownFamilyError, match="tensors of no known model family"):
+        plan(source, ".safetensors", None, text_encoders=[text])
 
 
 def test_a_folder_becomes_one_file(tiny_folder: Path, tmp_path: Path) -> None:

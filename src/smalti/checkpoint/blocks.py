@@ -24,9 +24,10 @@ Decode = Callable[[np.ndarray], Parts]
 
 BLOCKS_AT_ONCE = 1 << 13
 """Blocks that are decoded at a time, so that what lies between stays in the cache."""
-NONLINEAR = np.int8([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113])
+NONLINEAR = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113],
+                     np.int8)
 """The 16 values of IQ4_NL and IQ4_XS."""
-E2M1_DOUBLED = np.int8([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])
+E2M1_DOUBLED = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 """Twice the 16 values of a 4-bit float (OCP Microscaling Formats 1.0, 5.3.3)."""
 
 
@@ -213,7 +214,7 @@ def _(b: np.ndarray) -> Parts:
 
 @_format("IQ4_XS", 23, 256, "q8", ("d", "<f2"), ("h", "<u2"), ("s", "u1", 4), ("q", "u1", 128))
 def _(b: np.ndarray) -> Parts:
-    low = (b["s"][:, :, None] >> np.uint8([0, 4]) & 15).reshape(-1, 8)
+    low = (b["s"][:, :, None] >> np.array([0, 4], np.uint8) & 15).reshape(-1, 8)
     high = (b["h"][:, None] >> np.arange(0, 16, 2, dtype=np.uint16) & 3).astype(np.uint8)
     scale = _column(b["d"]) * ((low | high << 4).astype(np.float32) - 32)
     return NONLINEAR[_split(b["q"], 4, 16).reshape(-1, 8, 32)], scale, None

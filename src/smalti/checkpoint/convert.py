@@ -252,11 +252,11 @@ def _zero(given: Given) -> Given:
 
 def _planned(given: Given, container: str, wanted: str | None) -> Planned:
     dtype = _dtype(given, container, wanted)
-    shape = given.shape
-    if container == ".gguf":
-        shape = _stored_shape(shape, FORMATS[dtype].elements if dtype in FORMATS else 1)
-        if shape is None:
-            return _planned(given, container, SMALLER_BLOCKS.get(dtype, "F16"))
+    if container != ".gguf":
+        return Planned(given, dtype, given.shape)
+    shape = _stored_shape(given.shape, FORMATS[dtype].elements if dtype in FORMATS else 1)
+    if shape is None:
+        return _planned(given, container, SMALLER_BLOCKS.get(dtype, "F16"))
     return Planned(given, dtype, shape)
 
 

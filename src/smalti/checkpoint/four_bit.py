@@ -79,7 +79,8 @@ class FourBitTensors(Tensors):
         if not isinstance(entry, FourBitEntry):
             return self._file.read(name)
         packed = self._file.raw(name).reshape(-1, 1)
-        places = (packed >> np.uint8([4, 0]) & np.uint8(15)).reshape(-1)[:math.prod(entry.shape)]
+        both = packed >> np.array([4, 0], np.uint8) & np.uint8(15)
+        places = both.reshape(-1)[:math.prod(entry.shape)]
         values = self._file.read(f"{name}.quant_map").reshape(-1)[places]
         scales = np.repeat(self._scales(name, entry), entry.block)[:len(values)]
         return (values * scales).reshape(entry.shape)

@@ -150,8 +150,8 @@ def _entry(value: Entry) -> bytes:
         return struct.pack("<I", VALUE_TYPES["str"]) + _string(value)
     if isinstance(value, int):
         return struct.pack("<II", VALUE_TYPES["u32"], value)
-    numbers = bool(value) and all(isinstance(item, int) for item in value)
+    texts = [_string(item) for item in value if isinstance(item, str)]
+    numbers = [item for item in value if isinstance(item, int)]
     kind = VALUE_TYPES["i32" if numbers else "str"]  # readers of shapes take no other type
     head = struct.pack("<IIQ", VALUE_TYPES["array"], kind, len(value))
-    return head + (struct.pack(f"<{len(value)}i", *value) if numbers
-                   else b"".join(map(_string, value)))
+    return head + struct.pack(f"<{len(numbers)}i", *numbers) + b"".join(texts)

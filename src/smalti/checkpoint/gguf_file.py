@@ -64,6 +64,8 @@ class GgufFile(MappedTensors):
     CheckpointError for a file that is damaged or in a block format that is not read.
     """
 
+    entries: dict[str, BlockEntry]
+
     def __init__(self, path: str | Path) -> None:
         super().__init__(path)
         cursor = _Cursor(self.path, self._map)
@@ -155,6 +157,10 @@ class _Cursor:
         (value,) = struct.unpack(form, self.bytes(size))
         return value
 
+    def whole(self, form: str) -> int:
+        """The next number, of a `struct` format for whole ones."""
+        return int(self.number(form))
+
     def bytes(self, count: int) -> bytes:
         """The next bytes."""
         self.skip(count)
@@ -179,7 +185,7 @@ class _Cursor:
 
     def text(self) -> str:
         """The next text, of which no more is taken than a name or a value may have."""
-        count = self.number("<Q")
+        count = self.whole("<Q")
         if count > TEXT_MAX:
             self.skip(count)
             return ""
@@ -190,11 +196,11 @@ def _counts(cursor: _Cursor) -> tuple[int, int, int]:
     """Version, number of tensors and number of entries."""
     if cursor.bytes(4) != MAGIC:
         raise CheckpointError(f"{cursor.path} is no GGUF file; expected one that starts with GGUF")
-    version = cursor.number("<I")
+    version = cursor.whole("<I")
     if version not in VERSIONS:
         raise CheckpointError(f"{cursor.path} is GGUF of version {version}; expected version 2 or 3"
                               " on a little-endian machine; take a newer file of the same model")
-    tensors, pairs = cursor.number("<Q"), cursor.number("<Q")
+    tensors, pairs = cursor.whole("<Q"), cursor.whole("<Q")
     if tensors > TENSORS_MAX or pairs > ENTRIES_MAX:
         raise cursor.fault(f"{tensors} tensors and {pairs} entries are announced")
     return version, tensors, pairs
@@ -202,7 +208,7 @@ def _counts(cursor: _Cursor) -> tuple[int, int, int]:
 
 def _text_of(cursor: _Cursor) -> str | None:
     """The next value as text, JSON where it is an array; None where it is too long to keep."""
-    kind = cursor.number("<I")
+    kind = cursor.whole("<I")
     if kind == TEXT:
         text = cursor.text()
         return text if text.isprintable() else json.dumps(text)
@@ -210,7 +216,7 @@ def _text_of(cursor: _Cursor) -> str | None:
         return str(cursor.number(NUMBERS[kind]))
     if kind != ARRAY:
         raise cursor.fault(f"a value of type {kind}")
-    kind, count = cursor.number("<I"), cursor.number("<Q")
+    kind, count = cursor.whole("<I"), cursor.whole("<Q")
     if kind in NUMBERS and count <= KEPT_ITEMS_MAX:
         return json.dumps([cursor.number(NUMBERS[kind]) for _ in range(count)])
     if kind in NUMBERS:
@@ -231,11 +237,11 @@ def _record(cursor: _Cursor) -> _Record:
     name = cursor.text()
     if not 0 < len(name) <= NAME_LENGTH_MAX or not name.isprintable():
         raise cursor.fault(f"a tensor is named {name[:40]!a}")
-    dimensions = cursor.number("<I")
+    dimensions = cursor.whole("<I")
     if dimensions > DIMENSIONS_MAX:
         raise cursor.fault(f"tensor {name!r} has {dimensions} dimensions")
-    shape = tuple(cursor.number("<Q") for _ in range(dimensions))[::-1] or (1,)
-    return _Record(name, shape, cursor.number("<I"), cursor.number("<Q"))
+    shape = tuple(cursor.whole("<Q") for _ in range(dimensions))[::-1] or (1,)
+    return _Record(name, shape, cursor.whole("<I"), cursor.whole("<Q"))
 
 
 def _data_start(cursor: _Cursor, metadata: dict[str, str]) -> int:

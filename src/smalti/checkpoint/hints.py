@@ -10,17 +10,19 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from smalti.errors import CheckpointError
 from smalti.families.hints import Hints, TextHints
+from smalti.models.config import Prediction
 
 Tables = Mapping[str, object]
 
 COUNT_MAX = 1_000_000
 """No number that a file states of a model is larger; a larger one is a mistake or an attack."""
-PREDICTIONS = {"epsilon": "epsilon", "eps": "epsilon", "v_prediction": "v_prediction"}
-PREDICTIONS |= {"v": "v_prediction", "sample": "sample", "flow_prediction": "flow"}
+PREDICTIONS: Mapping[str, Prediction] = {
+    "epsilon": "epsilon", "eps": "epsilon", "v_prediction": "v_prediction", "v": "v_prediction",
+    "sample": "sample", "flow_prediction": "flow"}
 ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu"}
 
 
@@ -125,7 +127,7 @@ def arch_config(hints: Hints) -> str:
     >>> metadata_hints("x", {"arch_config": arch_config(hints)}).unet_heads
     (8,)
     """
-    tables: dict[str, dict] = {}
+    tables: dict[str, Any] = {}
 
     def enter(found: Hints | TextHints, places: Places, within: str = "") -> None:
         for hint, ((section, key), *_) in places.items():
@@ -160,7 +162,7 @@ def read_hints(kind: type[H], where: object, tables: object, places: Places) -> 
     if not isinstance(tables, dict):
         raise CheckpointError(f"{where} is a {type(tables).__name__}; expected an object")
     types = {field.name: str(field.type) for field in fields(kind)}
-    found = {}
+    found: dict[str, Any] = {}
     for hint, choices in places.items():
         for section, key in choices:
             table = tables.get(section) if section else tables
@@ -192,7 +194,8 @@ def _checked(label: str, hint: str, kind: str, value: object) -> object:
         if type(value) is not int or not 1 <= value <= COUNT_MAX:
             raise CheckpointError(f"{label} is {value!r:.60}; expected a whole number from 1")
         return value
-    if type(value) not in (int, float) or not 0 < value <= COUNT_MAX:
+    if isinstance(value, bool) or not isinstance(value, int | float) \
+            or not 0 < value <= COUNT_MAX:
         raise CheckpointError(f"{label} is {value!r:.60}; expected a positive number")
     return float(value)
 

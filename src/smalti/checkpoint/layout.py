@@ -142,4 +142,5 @@ def _layout(part: str, names: Iterable[str], family: str | None) -> Layout:
         return kinds[0].layout(names) if kinds else str
     known = text_encoders()
     encoders = [known[part]] if part in known else known.values()
-    return next(filter(None, (encoder.layout(names) for encoder in encoders)), str)
+    layouts = (encoder.layout(names) for encoder in encoders)
+    return next((layout for layout in layouts if layout), str)

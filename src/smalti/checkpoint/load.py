@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 from smalti.checkpoint.checkpoint import Checkpoint
 from smalti.checkpoint.configuration import derive_config
@@ -40,8 +40,9 @@ def load(path: str | Path, text_encoders: Paths = (), vae: str | Path | None = N
         raise InputError(f"prediction is {prediction!r}; known: {', '.join(get_args(Prediction))}")
     source = open_source(Path(
         checked_path(path, "loading", "the path of a model file, or of a folder")))
-    kind = require_supported(path, source.kind, source.tensors)
-    source = with_parts(source, [Path(each) for each in text_encoders], vae and Path(vae))
+    kind = require_supported(path, source.kind, source.shapes)
+    source = with_parts(source, [Path(each) for each in text_encoders],
+                        None if vae is None else Path(vae))
     report = _report(source)
     if report.absent:
         raise CheckpointError(f"{path} is {kind.words} and incomplete: {_advice(report.absent)}")
@@ -55,7 +56,8 @@ def load(path: str | Path, text_encoders: Paths = (), vae: str | Path | None = N
             f" or give a complete checkpoint:\n  {listed}"
         )
     wanted = expected_tensors(report.config)
-    config = replace(report.config, prediction=prediction or report.config.prediction)
+    stated = cast("Prediction | None", prediction)  # one of them, as is checked above
+    config = replace(report.config, prediction=stated or report.config.prediction)
     if (config.prediction == "flow") != (family_of(config).prediction == "flow"):
         raise InputError(f"prediction is {config.prediction!r}, which models like {kind.words} do"
                          f" not predict; leave it out")

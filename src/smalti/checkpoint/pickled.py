@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,6 +67,7 @@ class PickledFile(MappedTensors):
     """
 
     format = "PyTorch pickle"
+    entries: Mapping[str, PickledView]
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(path)
@@ -88,7 +89,7 @@ class PickledFile(MappedTensors):
             return np.zeros(entry.shape, kind)
         flat = np.frombuffer(self._map, kind, (entry.end - entry.start) // kind.itemsize,
                              entry.start)
-        steps = [kind.itemsize * stride for stride in entry.strides]
+        steps = [kind.itemsize * stride for stride in self.entries[name].strides]
         return np.lib.stride_tricks.as_strided(flat, entry.shape, steps, writeable=False)
 
 
@@ -170,11 +171,15 @@ def _words(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
+MODULE_PARTS = ("_parameters", "_buffers", "_modules")
+"""What a PyTorch module keeps its tensors and its own modules in."""
+
+
 def _items(value: object) -> Iterator[tuple[object, object]] | None:
     """Key and value of each thing in a container or a PyTorch module; None for all else."""
     if isinstance(value, Opaque) and isinstance(value.state, dict):
-        parts = [value.state.get(key) for key in ("_parameters", "_buffers", "_modules")]
-        if all(isinstance(part, dict) for part in parts):
+        parts = [part for key in MODULE_PARTS if isinstance(part := value.state.get(key), dict)]
+        if len(parts) == len(MODULE_PARTS):
             return (pair for part in parts for pair in part.items())
     if isinstance(value, dict):
         return iter(value.items())
@@ -242,13 +247,15 @@ class _Contents:
 
     def _walk(self, value: object) -> Iterator[tuple[str, object]]:
         """Name and value of each leaf, in order. Raises CheckpointError where they are too many."""
-        levels, seen = [("", iter([("", value)]))], 0
+        levels: list[tuple[str, Iterator[tuple[object, object]]]] = [("", iter([("", value)]))]
+        seen = 0
         while levels:
             prefix, pairs = levels[-1]
-            key, item = next(pairs, (None, None))
-            if key is None:
+            pair = next(pairs, None)
+            if pair is None:
                 levels.pop()
                 continue
+            key, item = pair
             seen += 1
             if seen > ITEMS_MAX:
                 raise CheckpointError(f"{self.path} holds over {ITEMS_MAX} objects in one another;"

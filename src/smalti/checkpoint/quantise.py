@@ -66,8 +66,8 @@ def _inverse(values: Floats) -> Floats:
 
 def _pairs(q: np.ndarray, width: int) -> Bytes:
     """Numbers of 4 bits two in a byte: of each 2 * `width` the first half in the low bits."""
-    q = q.astype(np.uint8).reshape(len(q), -1, 2, width)
-    return (q[:, :, 0] | q[:, :, 1] << 4).reshape(len(q), -1)
+    halves: Bytes = q.astype(np.uint8).reshape(len(q), -1, 2, width)
+    return (halves[:, :, 0] | halves[:, :, 1] << np.uint8(4)).reshape(len(q), -1)
 
 
 def _high_bits(q: np.ndarray) -> np.ndarray:
@@ -223,6 +223,6 @@ def _(x: Floats) -> np.ndarray:
     each = d.astype(np.float32) * s
     q = np.rint(x.reshape(-1, 16, 16) * _inverse(each)[:, :, None]).clip(-32, 31) + 32
     q = q.astype(np.uint8).reshape(-1, 2, 4, 32)
-    high = (q >> 4) << np.uint8([0, 2, 4, 6])[:, None]
+    high = (q >> 4) << np.array([[0], [2], [4], [6]], np.uint8)
     return _record("Q6_K", d=d[:, 0], s=s, h=high.sum(axis=2, dtype=np.uint8).reshape(-1, 64),
                    q=_pairs(q.reshape(-1, 256) & 15, 64))

@@ -66,6 +66,8 @@ class ScaledTensors(Tensors):
     `raw` and `array` give what is stored, `scale` what it is multiplied with, `read` the product.
     """
 
+    entries: dict[str, TensorEntry]
+
     def __init__(self, file: Tensors) -> None:
         self.path, self.format, self.size_bytes = file.path, file.format, file.size_bytes
         self.metadata, self.notes = file.metadata, file.notes

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from smalti.checkpoint.json_file import read_json
 from smalti.errors import CheckpointError, first_of
-from smalti.runtime.tensor_file import Tensors
+from smalti.runtime.tensor_file import TensorEntry, Tensors
 
 Open = Callable[[Path], Tensors]
 
@@ -31,13 +31,16 @@ class Shards(Tensors):
     Raises CheckpointError where two of them hold a tensor of one name.
     """
 
+    entries: dict[str, TensorEntry]
+
     def __init__(self, path: Path, files: list[Tensors]) -> None:
         self.path = path
         self.format = f"{files[0].format} in {len(files)} files"
         self.size_bytes = sum(file.size_bytes for file in files)
         self.metadata = {key: value for file in files[::-1] for key, value in file.metadata.items()}
         self.notes = tuple(f"{file.path.name}: {note}" for file in files for note in file.notes)
-        self.entries, self._home = {}, {}
+        self._home: dict[str, Tensors] = {}
+        self.entries = {}
         for file in files:
             for name in file:
                 if name in self._home:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from smalti.checkpoint import folder as diffusers
 from smalti.checkpoint.container import open_tensors
-from smalti.checkpoint.file_kind import detect, listed
+from smalti.checkpoint.file_kind import detect, listed, require_supported
 from smalti.checkpoint.hints import folder_hints, metadata_hints
 from smalti.checkpoint.layout import (
     DENOISER,
@@ -42,7 +43,7 @@ ENDINGS = (".safetensors", ".bin")
 class FoundModel:
     """What was found at a path, before any judgement: tensors by internal name, and hints.
 
-    `tables` are the metadata of a single file, or the parsed config.json files of a folder;
+    `metadata` is that of a single file, `tables` are the parsed config.json files of a folder;
     `places` tell which of the sections about text encoders in them each text encoder has.
     """
 
@@ -50,8 +51,9 @@ class FoundModel:
     format: str
     tensors: Mapping[str, StoredTensor]
     kind: FileKind | None
-    tables: Mapping[str, object]
+    metadata: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    tables: Mapping[str, object] = field(default_factory=dict)
     places: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -71,11 +73,11 @@ class FoundModel:
 
     def hints(self) -> Hints:
         """What the file states about itself, and what its name says."""
-        read = folder_hints if self.path.is_dir() else metadata_hints
-        hints = read(self.path, self.tables)
+        hints = (folder_hints(self.path, self.tables) if self.path.is_dir()
+                 else metadata_hints(self.path, self.metadata))
         if self.family is None or self.distilled is None:
             return hints
-        recommended = self.family.recommended[self.distilled]
+        recommended: Mapping[str, Any] = self.family.recommended[self.distilled]
         return replace(hints, **{name: value for name, value in recommended.items()
                                  if getattr(hints, name) is None})
 
@@ -83,12 +85,14 @@ class FoundModel:
     def distilled(self) -> str | None:
         """How the model was distilled to few steps, by its name; None where that says nothing."""
         return None if self.family is None else distilled(
-            self.family.recommended, self.path.stem, str(self.tables.get("modelspec.title", "")))
+            self.family.recommended, self.path.stem, self.metadata.get("modelspec.title", ""))
 
     def place(self, text_encoder: str) -> int:
-        """Which section about text encoders is that of `text_encoder`."""
-        texts = [text.encoder.name for text in self.family.texts]
-        return self.places.get(text_encoder, texts.index(text_encoder))
+        """Which section about text encoders is that of `text_encoder`, which its family reads."""
+        if text_encoder in self.places:
+            return self.places[text_encoder]
+        texts = families()[require_supported(self.path, self.kind, self.shapes).family].texts
+        return [text.encoder.name for text in texts].index(text_encoder)
 
 
 def open_source(path: Path) -> FoundModel:
@@ -103,7 +107,8 @@ def open_source(path: Path) -> FoundModel:
 
 def with_parts(source: FoundModel, text_encoders: Sequence[Path], vae: Path | None) -> FoundModel:
     """`source` with text encoders and an autoencoder from other files instead of its own, or
-    besides. Raises CheckpointError for a file that holds none."""
+    besides. Raises CheckpointError for a file that holds none, and UnknownFamilyError for text
+    encoders beside a model that is not read."""
     for path in text_encoders:
         source = _with_part(source, path, _text_encoders(source, path), "a text encoder",
                             "text_encoders= (--text-encoder)")
@@ -129,15 +134,17 @@ def _with_part(source: FoundModel, path: Path, found: Mapping[str, Mapping[str, 
 
 def _text_encoders(source: FoundModel, path: Path) -> dict[str, dict[str, StoredTensor]]:
     """The text encoders in a file that the model reads. A CLIP of a width that none has is the
-    first one missing. Raises CheckpointError where there are none but others."""
-    opened, known = _open_part(path, TEXT), {each.encoder.name: each.encoder
-                                             for each in source.family.texts}
+    first one missing. Raises CheckpointError where there are none but others, UnknownFamilyError
+    for a model that is not read."""
+    kind = require_supported(source.path, source.kind, source.shapes)
+    opened = _open_part(path, TEXT)
+    known = {each.encoder.name: each.encoder for each in families()[kind.family].texts}
     found = {part: _parameters(opened.tensors, part) for part in known}
     others = [part for part in opened.parts if part not in (*known, DENOISER, VAE)]
     if others and not any(found.values()):
         raise CheckpointError(
             f"{path} holds {' and '.join(titles()[part] for part in others)}, which "
-            f"{source.kind.words} does not read; it reads "
+            f"{kind.words} does not read; it reads "
             f"{' and '.join(encoder.title for encoder in known.values())}")
     unknown = {name: tensor for name, tensor in opened.tensors.items()
                if name.startswith(f"{TEXT}.")}
@@ -149,8 +156,11 @@ def _text_encoders(source: FoundModel, path: Path) -> dict[str, dict[str, Stored
     return found
 
 
-def _open_part(path: Path, bare: str) -> FoundModel:
-    """A file of one part alone, or one that holds it among others; a folder of a component."""
+def _open_part(path: Path, part: str) -> FoundModel:
+    """A file of one part alone, or one that holds it among others; a folder of a component.
+
+    Where neither its kind nor prefixes tell what it is, its tensors are those of `part`.
+    """
     try:
         if path.is_dir():
             named = [*path.glob("*.index.json"), *(file for ending in ENDINGS
@@ -164,8 +174,7 @@ def _open_part(path: Path, bare: str) -> FoundModel:
         raise CheckpointError(f"{error.filename or path} cannot be read: "
                               f"{error.strerror or error}") from error
     kind = detect({name: file.shape(name) for name in file})
-    if kind is not None:
-        bare = ALONE.get(kind.id)
+    bare = part if kind is None else ALONE.get(kind.id)
     return FoundModel(path, file.format, _entered(file, bare, None), kind, file.metadata)
 
 
@@ -192,8 +201,8 @@ def _open_file(path: Path) -> FoundModel:
     latent = source.shapes.get(LATENT_TENSOR, ())
     if bare == VAE and len(latent) > 1:
         models = [each.title for each in by_name() if each.vae.z_channels == latent[1]]
-        models = listed(models) if models else "no family that is read"
-        known.append(f"its latents have {latent[1]} channels, as those of {models}")
+        whose = listed(models) if models else "no family that is read"
+        known.append(f"its latents have {latent[1]} channels, as those of {whose}")
     return replace(source, notes=(*source.notes, *known))
 
 
@@ -201,18 +210,18 @@ def _open_folder(path: Path) -> FoundModel:
     index = diffusers.read_index(path)
     kind, tables = diffusers.other_kind(index), diffusers.read_configs(path)
     if kind is not None:
-        return FoundModel(path, "diffusers folder", {}, kind, tables)
+        return FoundModel(path, "diffusers folder", {}, kind, tables=tables)
     tensors: dict[str, StoredTensor] = {}
     places: dict[str, int] = {}
-    notes = []
+    notes: list[str] = []
     names = diffusers.components(path, index)
     for component in names:
         for file in diffusers.component_files(path, component):
             if component in diffusers.DENOISERS:
                 kind = detect({name: file.shape(name) for name in file}, names)
-                found = _entered(file, DENOISER, kind and kind.family)
+                found = _entered(file, DENOISER, kind.family if kind else None)
             elif component == "vae":
-                found = _entered(file, VAE, kind and kind.family)
+                found = _entered(file, VAE, kind.family if kind else None)
             else:
                 part = _text_part(file, kind, places)
                 places[part] = diffusers.TEXT_ENCODERS.index(component)
@@ -224,7 +233,8 @@ def _open_folder(path: Path) -> FoundModel:
     whole = detect({name: tensor.shape for name, tensor in tensors.items()}, names)
     if whole is not None and kind is not None:
         whole = replace(whole, family=kind.family)  # as its denoiser alone shows
-    return FoundModel(path, "diffusers folder", tensors, whole, tables, tuple(notes), places)
+    return FoundModel(path, "diffusers folder", tensors, whole, notes=tuple(notes), tables=tables,
+                      places=places)
 
 
 def _text_part(file: Tensors, kind: FileKind | None, taken: Iterable[str]) -> str:

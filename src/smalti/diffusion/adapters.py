@@ -56,11 +56,9 @@ class Adapters:
         """
         if not named or self.folder is None:
             return self.given
-        return self._submodels.adapted([*self.uses, *map(self._named, named)])
-
-    def _named(self, asked: AdapterUse) -> WeightedAdapter:
-        return WeightedAdapter(self._open(file_named(self.folder, asked.name)), asked.weight,
-                               asked.text_weight)
+        return self._submodels.adapted([*self.uses, *(
+            WeightedAdapter(self._open(file_named(self.folder, asked.name)), asked.weight,
+                            asked.text_weight) for asked in named)])
 
     def _read(self, entry: Entry) -> WeightedAdapter:
         """What an entry means."""
@@ -69,13 +67,14 @@ class Adapters:
         if isinstance(entry, str | Path):
             return WeightedAdapter(self._open(_path(entry)))
         path, *weights = entry if isinstance(entry, Sequence) else (entry,)
-        numbers = all(isinstance(w, int | float | None) and not isinstance(w, bool)
-                      for w in weights)
-        if not isinstance(path, str | Path) or len(weights) not in (1, 2) or not numbers \
-                or weights[0] is None:
+        numbers = [each for each in weights
+                   if isinstance(each, int | float | None) and not isinstance(each, bool)]
+        weight, text_weight = (*numbers, None, None)[:2]
+        if not isinstance(path, str | Path) or len(weights) not in (1, 2) \
+                or len(numbers) < len(weights) or weight is None:
             raise InputError(f"{entry!r} is no adapter; expected a path, (path, weight) or "
                              f"(path, weight, text_weight)")
-        return WeightedAdapter(self._open(_path(path)), *weights)
+        return WeightedAdapter(self._open(_path(path)), weight, text_weight)
 
     def _open(self, path: Path) -> AdapterFile:
         """The adapter in a file, which is opened again when it has changed."""

@@ -23,6 +23,10 @@ START, END = 0.15, 0.95
 picture, the last ones finish it, and both change it most; EasyCache keeps some at both ends."""
 
 
+SMALLEST = float(np.finfo(np.float32).tiny)
+"""What a size is at least that is divided by: the smallest normal f32."""
+
+
 @dataclass
 class Saved:
     """What was left out: `skipped` of so many `evaluations` of a picture, and the largest `error`
@@ -97,6 +101,6 @@ class Cached:
         rate = math.inf if before is None else before.rate
         if before is not None and place != before.place:
             change = np.abs(estimates[0] - before.estimates[0]).mean()
-            size = max(float(np.abs(estimates[0]).mean()), np.finfo(np.float32).tiny)
+            size = max(float(np.abs(estimates[0]).mean()), SMALLEST)
             rate = float(change) / size / abs(place - before.place)
         self._kept[picture] = _Kept(estimates, place, rate)

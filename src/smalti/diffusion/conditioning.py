@@ -189,7 +189,7 @@ class Encoder:
         pad = END if padding is None else padding
         chunks = [Chunk(tokens) for tokens in texts]
         ids = np.array([chunk.ids(pad) for chunk in chunks], np.int32)
-        shape = (self.asked.clip_skip or self.text.layer,)
+        shape: tuple[int, ...] = (self.asked.clip_skip or self.text.layer,)
         inputs = {"tokens": ids}
         if any(chunk.vectors for chunk in chunks):
             shape, inputs = (*shape, True), {"embeddings": self._rows(chunks, ids)}

@@ -24,6 +24,7 @@ from smalti.errors import InputError
 from smalti.families.controls import CONTROL_KINDS, ControlKind, control_kind, joined
 from smalti.graph.quantised import Quantised
 from smalti.models import VaeConfig, tileable
+from smalti.models.denoiser_config import DenoiserConfig
 from smalti.runtime import Program, compile_graph
 
 Floats = np.ndarray
@@ -142,14 +143,18 @@ class NetWeights:
         if name in self.net:
             self.net.drop(name)
 
-    def differing(self, resident: Resident) -> frozenset[str]:
-        """The weights of a program of the net that adapters of the model make others."""
-        before = resident.weights
-        if self.beside is None or before.beside is self.beside:
+    def differing(self, resident: Resident) -> frozenset[str] | None:
+        """The weights of a program of the net that adapters of the model make others; None where
+        that cannot be told."""
+        before, recipe = resident.weights, resident.program.recipe
+        if not isinstance(before, NetWeights) or recipe is None:
+            return None
+        if before.beside is self.beside:
             return UNCHANGED
-        parameters = resident.program.recipe.graph.parameters
-        return frozenset(name for name in changed(before.beside, self.beside) & parameters.keys()
-                         if name not in self.net)
+        if before.beside is None or self.beside is None:
+            return None
+        names = changed(before.beside, self.beside) & recipe.graph.parameters.keys()
+        return frozenset(name for name in names if name not in self.net)
 
 
 @dataclass
@@ -165,7 +170,7 @@ class Controls:
     """
 
     uses: Sequence[Control]
-    denoiser: object
+    denoiser: DenoiserConfig
     precision: str = "auto"
     threads: int | None = None
     progress: Callable[[str], None] = ignore
@@ -217,7 +222,7 @@ class Controls:
         """The program of a ControlNet for a shape, with its weights."""
         count, _, height, width = latents.shape
         shape, net = (count, height, width, conditioning["context"].shape[1]), use.net
-        weights = NetWeights(net, self.beside and self.beside.weights)
+        weights = NetWeights(net, None if self.beside is None else self.beside.weights)
 
         def build(like: Program | None) -> Program:
             graph = use.net_kind.graph(net.config, self.denoiser, *shape)
@@ -253,6 +258,9 @@ class Controls:
             factor = use.net_kind.downscale(use.net.config)
             if factor:
                 self._hints[key] = use.hint(factor * width, factor * height)
+            elif self.beside is None:
+                raise InputError(f"{use.net.path} reads a latent, which the autoencoder of the "
+                                 f"model beside it makes; give that model, too")
             else:
                 vae, encode = self.beside.vae, self.beside.encode
                 hint = use.hint(vae.downscale * width, vae.downscale * height)
@@ -266,7 +274,7 @@ def _key(net: Companion) -> Hashable:
     return net, "control"
 
 
-def _check(use: Control, denoiser: object) -> None:
+def _check(use: Control, denoiser: DenoiserConfig) -> None:
     """Raise InputError for a use that cannot be: of a net that was made for another denoiser, of an
     unknown kind of picture, or with numbers outside their ranges."""
     path, net, kind = use.net.path, use.net.config, control_kind(use.net.config)

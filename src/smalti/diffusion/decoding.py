@@ -56,13 +56,13 @@ def in_tiles(decode: Callable[[Floats], Floats], latent: Floats, side: int, scal
     True
     """
     rows, columns = (list(tiles(extent, side, overlap(side))) for extent in latent.shape[2:])
-    result, done = None, 0
+    result, done = np.zeros(0, np.float32), 0
     for top, bottom, down in rows:
         for left, right, across in columns:
             done += 1
             progress(f"tile {done} of {len(rows) * len(columns)}")
             part = decode(np.ascontiguousarray(latent[:, :, top:bottom, left:right]))
-            if result is None:
+            if not result.size:  # the first tile tells how many channels there are
                 shape = (1, part.shape[1], *(scale * extent for extent in latent.shape[2:]))
                 result = np.zeros(shape, np.float32)
             part = part * down.repeat(scale)[:, None] * across.repeat(scale)

@@ -75,7 +75,8 @@ def _gradient(planes: np.ndarray) -> tuple[Gradient, Gradient, Gradient]:
     dy = down[:, :-2] + 2 * down[:, 1:-1] + down[:, 2:]
     size = np.abs(dx) + np.abs(dy)
     largest = size.argmax(axis=2)[..., None]
-    return tuple(np.take_along_axis(x, largest, axis=2)[..., 0] for x in (dx, dy, size))
+    dx, dy, size = (np.take_along_axis(x, largest, axis=2)[..., 0] for x in (dx, dy, size))
+    return dx, dy, size
 
 
 def _ridge(dx: Gradient, dy: Gradient, size: Gradient) -> npt.NDArray[np.bool_]:

@@ -50,12 +50,12 @@ def in_tiles(encode: Callable[[Floats], Floats], pixels: Floats, side: int,
     True
     """
     height, width = (extent // factor for extent in pixels.shape[1:])
-    result = None
+    result = np.zeros(0, np.float32)
     for top, bottom, down in tiles(height, side, overlap(side)):
         for left, right, across in tiles(width, side, overlap(side)):
             part = encode(np.ascontiguousarray(
                 pixels[:, factor * top:factor * bottom, factor * left:factor * right]))
-            if result is None:
+            if not result.size:  # the first tile tells how many channels there are
                 result = np.zeros((len(part), height, width), np.float32)
             result[:, top:bottom, left:right] += part * down[:, None] * across
     return result

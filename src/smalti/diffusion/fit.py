@@ -9,7 +9,7 @@ from smalti.diffusion.tokenizer import POSITIONS, VOCABULARY
 from smalti.errors import CheckpointError
 from smalti.families import family_of
 from smalti.families.record import Agreement
-from smalti.models.config import ModelConfig
+from smalti.models.config import ClipTextConfig, ModelConfig
 
 T5_VOCABULARY = 32100
 """Tokens that texts become with T5's vocabulary; models have rows for some more."""
@@ -74,8 +74,8 @@ def size_warnings(config: ModelConfig, width: int, height: int,
 
 def _texts(config: ModelConfig) -> Iterator[Agreement]:
     """What the tokenizers ask of the text encoders."""
-    for name, text in config.texts.items():
-        if family_of(config).text(name).encoder.chunked:
+    for text in config.texts.values():
+        if isinstance(text, ClipTextConfig):
             yield "tokens of the text encoder", text.vocab_size, "of CLIP's vocabulary", VOCABULARY
             yield "positions of the text encoder", text.positions, "of CLIP's prompts", POSITIONS
         else:

@@ -210,8 +210,10 @@ class Guidance:
         estimate = self.denoiser.clean(x, negative, sigma)
         if limited:
             return positive_estimate, positive_estimate, estimate
-        if self.guide.projected:
-            return positive_estimate, self._project(positive_estimate, estimate), estimate
+        projected = self.guide.projected
+        if projected is not None:
+            made = self._project(projected, positive_estimate, estimate)
+            return positive_estimate, made, estimate
         guided = negative + difference * self.scale
         if self.image:
             guided = guided + (negative - outputs[-1]) * (self.image.scale - 1)
@@ -220,9 +222,8 @@ class Guidance:
             guided = guided * (1 + self.guide.rescale * (ratio - 1))
         return positive_estimate, self.denoiser.clean(x, guided, sigma), estimate
 
-    def _project(self, positive: Floats, negative: Floats) -> Floats:
+    def _project(self, rule: Projected, positive: Floats, negative: Floats) -> Floats:
         """Projected guidance of two estimates."""
-        rule = self.guide.projected
         difference = (positive - negative) + self._running * rule.momentum
         self._running = difference
         if rule.norm_max:

@@ -61,7 +61,9 @@ class Start:
 
     def known(self, denoise: Denoise) -> Denoise:
         """`denoise` with what is known."""
-        return denoise if self.mask is None else KnownLatents(denoise, self.clean, self.mask)
+        if self.mask is None or self.clean is None:
+            return denoise
+        return KnownLatents(denoise, self.clean, self.mask)
 
     def steered(self, prompts: Prompts) -> Prompts:
         """The prompts, with what the network reads besides."""

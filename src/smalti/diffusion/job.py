@@ -150,10 +150,10 @@ class PictureJob:
             return np.stack([to_model_space(models, encoded(models, as_pixels(picture)))
                              for picture in pictures])
 
-    def _sigmas(self, asked: Request) -> np.ndarray:
+    def _sigmas(self, asked: Request) -> list[float]:
         """The noise levels from noise to picture, the last one 0."""
         levels = noise_levels(self.config, asked.width, asked.height)
-        return SAMPLERS[asked.sampler].sigmas(asked.noise, levels, asked.steps)
+        return SAMPLERS[asked.sampler].sigmas(asked.noise, levels, asked.steps).tolist()
 
     def _walk(self, asked: Request, begun: Start) -> Iterator[Step]:
         """The steps from noise, or a picture with noise on it, to clean latents."""

@@ -13,31 +13,41 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from smalti.errors import UnknownOptionError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 S = TypeVar("S")
 T = TypeVar("T")
 SIMILAR = 0.6
 """Of difflib's measure from 0 to 1, above which a name is taken for a slip; its own usual one."""
 
 
-def taking(record: Callable[P, R]) -> Callable[[Callable[[S, R], T]],
-                                               Callable[Concatenate[S, P], T]]:
+class OptionRecord(Protocol[P, R_co]):
+    """The class of a record of options: its fields are the arguments, `of` makes and checks one."""
+
+    def __call__(self, *args: P.args, **given: P.kwargs) -> R_co:
+        """A record of these fields."""
+
+    def of(self, *args: Any, **given: Any) -> R_co:
+        """A record of these fields, by whatever names they are known."""
+
+
+def taking(record: OptionRecord[P, R]) -> Callable[[Callable[[S, R], T]],
+                                                   Callable[Concatenate[S, P], T]]:
     """A method of a record becomes one of its fields as arguments; `record.of` makes it of them."""
-    make = record.of
 
     def keywords(method: Callable[[S, R], T]) -> Callable[Concatenate[S, P], T]:
         @functools.wraps(method)
         def call(self: S, *args: P.args, **given: P.kwargs) -> T:
-            return method(self, make(*args, **given))
+            return method(self, record.of(*args, **given))
 
         own, *_ = inspect.signature(method).parameters.values()
         fields = inspect.signature(record).parameters.values()
-        call.__signature__ = inspect.Signature([own, *fields])
+        vars(call)["__signature__"] = inspect.Signature([own, *fields])
         return call
 
     return keywords

@@ -229,7 +229,7 @@ class RowKind:
         raise InputError(f"{what} is {value!r}; expected {', '.join(self.names)}, each a number "
                          f"{limits}, such as {self.example}")
 
-    def written(self, value: Sequence[float]) -> str:
+    def written(self, value: Sequence[Any]) -> str:
         texts = [self.each.written(number) for number in value]
         return "".join(map(str.__add__, texts, self.between.ljust(len(texts))))[:-1]
 

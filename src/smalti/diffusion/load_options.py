@@ -69,8 +69,8 @@ class LoadOptions:
         for name in ("vae", "lora_folder", "refiner"):
             if getattr(self, name) is not None:
                 checked_path(getattr(self, name), f"loading with {name}", "a path")
-        self.text_encoders = _paths("text_encoders", self.text_encoders)
-        self.embeddings = _paths("embeddings", self.embeddings)
+        self.text_encoder_files = _paths("text_encoders", self.text_encoders)
+        self.embedding_files = _paths("embeddings", self.embeddings)
         self.device = chosen(self.device)
         check_name("precision", self.precision, precisions(self.device))
 

@@ -95,6 +95,8 @@ def numbered(pattern: str, count: int) -> list[Path]:
     if not fields:
         stem, ending = os.path.splitext(pattern)
         pattern = f"{stem}-%03d{ending}"
-    return [Path(NUMBER.sub(lambda field, number=number: str(number).zfill(int(field[1] or 0)),
-                            pattern))
-            for number in range(1, count + 1)]
+
+    def name(number: int) -> str:
+        return NUMBER.sub(lambda field: str(number).zfill(int(field[1] or 0)), pattern)
+
+    return [Path(name(number)) for number in range(1, count + 1)]

@@ -14,7 +14,7 @@ import numpy as np
 from smalti.diffusion.control import Controls
 from smalti.diffusion.denoiser import BESIDE, Conditioning
 from smalti.diffusion.guidance import KEEP
-from smalti.diffusion.submodels import Submodels
+from smalti.diffusion.submodels import Shape, Submodels
 
 Floats = np.ndarray
 MODULATION = "modulation"
@@ -58,7 +58,7 @@ class PictureNetwork:
                              self._shape(rows, height, width, conditionings[0]))
 
     def _shape(self, rows: int, height: int, width: int,
-               conditioning: Conditioning) -> tuple[int, ...]:
+               conditioning: Conditioning) -> Shape:
         """What the denoiser is compiled for."""
         plain = (rows, height, width, conditioning["context"].shape[1])
         control = False if self.controls is None else self.controls.joined.control

@@ -97,7 +97,7 @@ class NoiseLevels:
     def sigma(self, timestep: npt.ArrayLike) -> Floats:
         """The noise level of a (fractional) training step; inverse of `timestep`."""
         steps = np.arange(len(self.sigmas), dtype=np.float64)
-        return np.exp(np.interp(timestep, steps, np.log(self.sigmas)))
+        return np.exp(np.interp(np.asarray(timestep, np.float64), steps, np.log(self.sigmas)))
 
     def after(self, fraction: float) -> float:
         """The noise level after this fraction of the way in training time.

@@ -81,7 +81,7 @@ class Pipeline:
         complete model of a known family, and InputError for what cannot be used.
         """
         opened = checkpoint.load(SHIPPED_MODEL if asked.path is None else asked.path,
-                                 asked.text_encoders, asked.vae, asked.prediction)
+                                 asked.text_encoder_files, asked.vae, asked.prediction)
         check_parts(opened)
         total = described(asked.device).memory_bytes
         budget = int(USABLE_SHARE * total) if asked.memory is None else memory_bytes(asked.memory)
@@ -100,7 +100,7 @@ class Pipeline:
         stem = Path(opened.report.path).stem
         name = stem.encode("utf-8", "replace").decode()  # a file name need not be text
         pipe = cls(submodels, name, total if asked.memory is None else budget, second,
-                   asked.lora_folder, asked.embeddings)
+                   asked.lora_folder, asked.embedding_files)
         pipe.loras = asked.loras
         return pipe
 

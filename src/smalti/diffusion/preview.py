@@ -14,7 +14,6 @@ import numpy as np
 from PIL import Image
 
 from smalti.checkpoint import Companion, open_companion
-from smalti.checkpoint.companion_kind import TAESD, kind_of
 from smalti.diffusion.result import to_image
 from smalti.errors import InputError
 from smalti.models import TaesdConfig, taesd_decoder_graph
@@ -24,7 +23,8 @@ from smalti.runtime.choice import chosen
 
 @dataclass
 class Preview:
-    """The decoder of a tiny autoencoder, for latents of any size."""
+    """The decoder of a tiny autoencoder, for latents of any size. Raises InputError for a network
+    that has none."""
 
     net: Companion
     threads: int | None = None
@@ -37,21 +37,25 @@ class Preview:
 
         Raises CheckpointError for a file of something else, InputError for one without a decoder.
         """
-        net = open_companion(path)
-        if kind_of(net.config) is not TAESD or "taesd.decoder.1.weight" not in net:
-            raise InputError(f"{path} holds no decoder of a tiny autoencoder; expected TAESD")
-        return cls(net, threads, chosen(device))
+        return cls(open_companion(path), threads, chosen(device))
+
+    def __post_init__(self) -> None:
+        config = self.net.config
+        if not isinstance(config, TaesdConfig) or "taesd.decoder.1.weight" not in self.net:
+            raise InputError(f"{self.net.path} holds no decoder of a tiny autoencoder; expected "
+                             f"TAESD")
+        self.config = config
 
     def __call__(self, latents: np.ndarray) -> list[Image.Image]:
         """RGB pictures of latents f32[batch, channels, h, w], those of a step.
 
         Raises InputError for latents of another kind of model.
         """
-        config: TaesdConfig = self.net.config
+        config = self.config
         if latents.ndim != 4 or latents.shape[1] != config.z_channels:
             raise InputError(f"{self.net.path} decodes latents of {config.z_channels} channels; "
                              f"these are f32{list(latents.shape)}")
-        shape = latents.shape[2:]
+        shape = (latents.shape[2], latents.shape[3])
         if shape not in self._programs:
             program = compile_graph(taesd_decoder_graph(config, 1, *shape), threads=self.threads,
                                     device=self.device)

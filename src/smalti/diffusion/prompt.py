@@ -250,13 +250,13 @@ def emphasised(text: str, replace: bool = False) -> list[Emphasised]:
 
 def _joined(said: Sequence[Emphasised]) -> list[Emphasised]:
     """Neighbours of the same weight as one, so that words are not torn apart."""
-    result = []
+    result: list[Emphasised] = []
     heard = [part for part in said if part.text != ""]
     for (is_break, weight), group in groupby(heard, lambda part: (part.text is None, part.weight)):
         if is_break:
             result += group
         else:
-            result.append(Emphasised("".join(part.text for part in group), weight))
+            result.append(Emphasised("".join(part.text or "" for part in group), weight))
     return result
 
 

@@ -9,7 +9,7 @@ Each image of a batch has a generator of its own, which goes on with every draw.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -161,4 +161,5 @@ class PhiloxGenerator:
         return counter
 
 
-RNGS = {"cpu": TorchCpuGenerator, "cuda": PhiloxGenerator}
+RNGS: Mapping[str, Callable[[int], Generator]] = {
+    "cpu": TorchCpuGenerator, "cuda": PhiloxGenerator}

@@ -104,8 +104,9 @@ def scheduled(text: str, steps: int) -> list[Scheduled]:
     ['cow', 'horse', 'cow']
     """
     nodes = _parsed(text, steps)
-    if all(isinstance(node, str) for node in nodes):
-        return [Scheduled(0, steps, "".join(nodes))]
+    steady = [node for node in nodes if isinstance(node, str)]
+    if len(steady) == len(nodes):
+        return [Scheduled(0, steps, "".join(steady))]
     texts = ((_text(nodes, step), step) for step in range(steps))
     result = []
     for said, group in groupby(texts, key=lambda item: item[0]):

@@ -25,6 +25,9 @@ from smalti.runtime import Program, compile_graph
 from smalti.runtime.choice import of_wide_range
 from smalti.runtime.supervisor import Account, Supervisor
 
+Shape = tuple[Hashable, ...]
+"""What a part is compiled for: the arguments of its graph."""
+
 
 @dataclass(frozen=True, eq=False)
 class Submodels:
@@ -82,7 +85,7 @@ class Submodels:
         """The name of the part that denoises."""
         return self.checkpoint.config.denoiser.part
 
-    def run(self, part: str, shape: tuple[int, ...],
+    def run(self, part: str, shape: Shape,
             **inputs: np.ndarray) -> dict[str, np.ndarray]:
         """The outputs of `part` for these inputs, as f32.
 
@@ -110,20 +113,20 @@ class Submodels:
         """A part is not needed for a while."""
         self.residents.done(self.key(part), self.user)
 
-    def bound(self, part: str, shape: tuple[int, ...]) -> Program:
+    def bound(self, part: str, shape: Shape) -> Program:
         """The program of `part` for `shape`, with the weights of this picture.
 
         Raises NumericsError naming a weight that holds NaN or Inf.
         """
         return self._ready(part, shape).program
 
-    def _ready(self, part: str, shape: tuple[int, ...]) -> Resident:
+    def _ready(self, part: str, shape: Shape) -> Resident:
         """The program of `part` that `residents` hold."""
         return self.residents.ready(Wanted(
             self.key(part), self._title(part), shape, self.weights,
             partial(self._built, part, shape), self._differing, self.user, self.progress, self.say))
 
-    def _built(self, part: str, shape: tuple[int, ...], like: Program | None) -> Program:
+    def _built(self, part: str, shape: Shape, like: Program | None) -> Program:
         """The program of `part` for `shape`, without weights."""
         return self.compiled(part, self.graph(part, shape), like)
 
@@ -153,7 +156,7 @@ class Submodels:
         rounded = {name for name in names if held.get(name) in FORMATS}  # on the CPU only
         return None if any(held[name] != wanted[name] for name in rounded) else names
 
-    def graph(self, part: str, shape: tuple[int, ...]) -> Graph:
+    def graph(self, part: str, shape: Shape) -> Graph:
         """What `part` computes for `shape`. Raises InputError for an unknown part."""
         self._title(part)
         return self.parts[part].graph(*shape)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import math
 import re
 import struct
 import unicodedata
@@ -113,10 +114,11 @@ class T5Tokenizer:
     def _best(self, text: str) -> list[int]:
         """Numbers of the pieces whose scores have the largest sum; unknown ones in a row are one.
 
-        `best[i]` is that of the first i characters: sum, where the last piece starts, its number.
+        `best[i]` is that of the first i characters: sum, where the last piece starts, its number;
+        the sum is -inf as long as there is none.
         """
         count = len(text)
-        best: list[tuple[float, int, int] | None] = [(0.0, 0, PAD), *[None] * count]
+        best = [(0.0, 0, PAD), *[(-math.inf, 0, UNKNOWN)] * count]
         for start in range(count):
             reached = best[start][0]
             single = False
@@ -124,13 +126,11 @@ class T5Tokenizer:
                 found = self._pieces.get(text[start:end])
                 if found is not None:
                     number, score = found
-                    if best[end] is None or reached + score > best[end][0]:
+                    if reached + score > best[end][0]:
                         best[end] = (reached + score, start, number)
                     single = single or end == start + 1
-            if not single:
-                following = best[start + 1]
-                if following is None or reached + self._unknown > following[0]:
-                    best[start + 1] = (reached + self._unknown, start, UNKNOWN)
+            if not single and reached + self._unknown > best[start + 1][0]:
+                best[start + 1] = (reached + self._unknown, start, UNKNOWN)
         numbers: list[int] = []
         end = count
         while end:

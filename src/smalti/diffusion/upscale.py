@@ -14,11 +14,10 @@ import numpy as np
 from PIL import Image
 
 from smalti.checkpoint import Companion, open_companion
-from smalti.checkpoint.companion_kind import UPSCALER, kind_of
 from smalti.diffusion.residents import Residents, Wanted, ignore
 from smalti.diffusion.tiles import tiles
 from smalti.errors import InputError
-from smalti.models import upscaler_graph
+from smalti.models import RrdbConfig, SrvggConfig, upscaler_graph
 from smalti.runtime import Program, compile_graph
 from smalti.runtime.choice import chosen
 
@@ -37,7 +36,8 @@ FACTOR_MAX = 16.0
 class Upscaler:
     """A network that enlarges pictures, ready for any; `progress` is called with a line of text
     before anything that may take over a second. `residents` hold its program, for the picture
-    `user`; `say` hears what was done because memory was short."""
+    `user`; `say` hears what was done because memory was short. Raises InputError for a network
+    that is no upscaler."""
 
     net: Companion
     precision: str = "auto"
@@ -55,11 +55,15 @@ class Upscaler:
 
         Raises CheckpointError for anything else, InputError for an unknown device.
         """
-        net = open_companion(path)
-        if kind_of(net.config) is not UPSCALER:
-            raise InputError(f"{path} holds a {type(net.config).__name__.removesuffix('Config')}; "
-                             f"expected an upscaler of the ESRGAN family")
-        return cls(net, precision, threads, progress, chosen(device))
+        return cls(open_companion(path), precision, threads, progress, chosen(device))
+
+    def __post_init__(self) -> None:
+        config = self.net.config
+        if not isinstance(config, RrdbConfig | SrvggConfig):
+            raise InputError(f"{self.net.path} holds a "
+                             f"{type(config).__name__.removesuffix('Config')}; expected an "
+                             f"upscaler of the ESRGAN family")
+        self.config = config
 
     @property
     def name(self) -> str:
@@ -69,7 +73,7 @@ class Upscaler:
     @property
     def scale(self) -> int:
         """Pixels of the result per pixel of a picture, along one side."""
-        return int(self.net.config.scale)
+        return int(self.config.scale)
 
     def __call__(self, image: Image.Image, factor: float | None = None,
                  tile: int = TILE) -> Image.Image:
@@ -91,7 +95,7 @@ class Upscaler:
         if max(width * height * self.scale**2, size[0] * size[1]) > PIXELS_MAX:
             raise InputError(f"a picture of {width} x {height} would become one of more than "
                              f"{PIXELS_MAX >> 20} million pixels")
-        mode = "L" if self.net.config.image_channels == 1 else "RGB"
+        mode = "L" if self.config.image_channels == 1 else "RGB"
         colours = np.asarray(image.convert(mode), np.float32).reshape(height, width, -1) / 255
         large = self._enlarged(colours.transpose(2, 0, 1), tile)
         pixels = np.rint(255 * np.clip(large, 0, 1)).astype(np.uint8)
@@ -105,7 +109,7 @@ class Upscaler:
     def _enlarged(self, colours: Floats, tile: int) -> Floats:
         """colours f32[c, h, w] in [0, 1] -> f32[c, s h, s w]."""
         channels, height, width = colours.shape
-        step, s = self.net.config.unshuffle, self.scale
+        step, s = self.config.unshuffle, self.scale
         padded = np.pad(colours, ((0, 0), (0, -height % step), (0, -width % step)), mode="edge")
         rows, columns = (list(tiles(extent, tile - tile % step, OVERLAP, step))
                          for extent in padded.shape[1:])
@@ -129,7 +133,7 @@ class Upscaler:
         net = self.net
 
         def build(like: Program | None) -> Program:
-            graph = upscaler_graph(net.config, 1, *shape)
+            graph = upscaler_graph(self.config, 1, *shape)
             return compile_graph(graph, precision=self.precision, threads=self.threads,
                                  weights=net.held(graph), like=like, device=self.device)
 

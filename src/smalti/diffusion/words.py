@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from smalti.checkpoint.embeddings import Embedding, Floats
 from smalti.errors import CheckpointError, InputError
@@ -26,11 +27,11 @@ class Vocabulary:
         self._config = config
         self._files: dict[str, Path] = {}
         self._known: dict[str, Embedding] = {}
-        paths = [Path(path) for path in paths]
-        if paths and not widths(config):
+        given = [Path(path) for path in paths]
+        if given and not widths(config):
             raise InputError("embeddings are for models with a CLIP text encoder; this model reads "
                              "prompts with T5 only")
-        for path in paths:
+        for path in given:
             if path.is_dir():
                 self._files |= {file.stem: file for file in files_in(path)}
             else:
@@ -90,7 +91,7 @@ def fitting(words: Iterable[Embedding], config: ModelConfig) -> list[Embedding]:
     return found
 
 
-def rows_of(tokens: Sequence[Sequence[int]], table: np.ndarray,
+def rows_of(tokens: npt.ArrayLike, table: np.ndarray,
             vectors: Sequence[Mapping[int, np.ndarray]]) -> Floats:
     """The rows [texts, positions, width] of a table of tokens, with vectors at some positions.
 

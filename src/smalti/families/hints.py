@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from smalti.models.config import Prediction
+
 
 @dataclass(frozen=True)
 class TextHints:
@@ -34,7 +36,7 @@ class Hints:
     flow_shift: float | None = None
     flow_shift_by_size: bool | None = None
     zero_terminal_snr: bool | None = None
-    prediction: str | None = None
+    prediction: Prediction | None = None
     beta_schedule: str | None = None
     beta_start: float | None = None
     beta_end: float | None = None

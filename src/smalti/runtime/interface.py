@@ -74,6 +74,11 @@ class Program(ABC):
         """Whether some of the weights are read again in each run."""
         return False
 
+    def release(self) -> None:
+        """Give back the memory of weights and intermediate results, which `bind` brings back; a
+        program without machine code holds none."""
+        return
+
     @abstractmethod
     def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
              like: Program | None = None, only: Collection[str] | None = None,

@@ -152,7 +152,7 @@ class Adapted:
         """Let go of the memory that holds a weight."""
         self.model.drop(name)
 
-    def strengths(self) -> Mapping[str, tuple[tuple[int, float], ...]]:
+    def strengths(self) -> Mapping[str, tuple[tuple[int, int, float], ...]]:
         """What is done to each weight that is not as in the file, to be compared."""
         return {name: tuple((id(placed.change), part, strength)
                             for placed, part, strength in changes)

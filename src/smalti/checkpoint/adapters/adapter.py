@@ -199,6 +199,8 @@ class AdapterFile:
             target = spellings.find(change.module)
             self._require_input(change, target, shapes, title)
             try:
+                if target is None:
+                    raise Unfit("the model has no such layer")
                 changed, changed_biases, left = _placed(change, target, shapes)
             except Unfit as error:
                 unused += [(name, str(error)) for name in change.roles.values()]
@@ -264,12 +266,10 @@ def alternatives(words: Sequence[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def _placed(change: LayerChange, target: Target | None, shapes: Shapes
+def _placed(change: LayerChange, target: Target, shapes: Shapes
             ) -> tuple[list[str], list[str], list[tuple[str, str]]]:
     """Names of the weights and of the biases that a change is for, part by part, and its tensors
     that are of no use. Raises Unfit where it cannot be applied."""
-    if target is None:
-        raise Unfit("the model has no such layer")
     if "reshape_weight" in change.roles:
         raise Unfit("it gives the layer another shape")
     extent, names, biases = change.extent, [], []

@@ -160,14 +160,12 @@ class LayerChange:
         merged *= self._gain(merged)
         return np.float32(strength) * (merged - weight)[rows]
 
-    def bias(self, strength: float, base: Callable[[], Floats], rows: slice) -> Floats | None:
-        """`strength` times what is added to the bias, of `rows` only; None where nothing is.
+    def bias(self, strength: float, base: Callable[[], Floats], rows: slice) -> Floats:
+        """`strength` times what is added to the bias, of `rows` only.
 
-        `base` gives the bias that is changed.
+        `base` gives the bias that is changed. Asked of changes with one of the roles `BIASES`.
         """
-        role = next((role for role in BIASES if role in self.roles), None)
-        if role is None:
-            return None
+        role = next(role for role in BIASES if role in self.roles)
         added = self._read(role).reshape(-1)
         if role == "set_bias":
             added = added - base()

@@ -17,7 +17,8 @@ LISTED_MAX = 5  # names, ranks or kinds in one line of `smalti inspect`
 def adapter_report(path: str | Path) -> str:
     """What the adapter at `path` is and fits. Raises CheckpointError for a file that is none."""
     adapter = AdapterFile.open(path)
-    file, alphas = adapter.file, Counter()
+    file = adapter.file
+    alphas: Counter[str] = Counter()
     for change in adapter.changes:
         try:
             if change.extent and change.rank:

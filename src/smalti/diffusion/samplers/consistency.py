@@ -36,7 +36,8 @@ def tcd(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
         if following > 0:
             timestep = round(float(levels.timestep(following)))
             down = float(levels.sigma(math.floor((1 - TCD_GAMMA) * timestep)))
-            estimated_noise = (x - denoised * levels.alpha(sigma)) * (1 / sigma)
+            estimated_noise = (x - denoised * np.float32(levels.alpha(sigma))) * np.float32(
+                1 / sigma)
             keep = levels.alpha(following) / levels.alpha(down)
             up = math.sqrt(max(0.0, following**2 - (keep * down) ** 2))
             x_next = levels.noised(denoised, estimated_noise, down) * np.float32(keep)

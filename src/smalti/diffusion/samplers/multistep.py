@@ -95,7 +95,7 @@ def _in_log_sigma(levels: Sequence[float], following: float) -> Sequence[float]:
 
 def _quadrature(places: Sequence[float], moments: Sequence[float]) -> Sequence[float]:
     """Weights with which values at `places` integrate every polynomial through them exactly."""
-    return np.linalg.solve(np.vander(places, increasing=True).T, moments)
+    return np.linalg.solve(np.vander(places, increasing=True).T, moments).tolist()
 
 
 SAMPLERS = (

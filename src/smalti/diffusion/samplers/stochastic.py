@@ -117,7 +117,8 @@ def dpmpp_3m_sde(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: No
                 slope = (denoised - before) * (width / width_before)
                 if len(known) > 1:
                     r, r_before = width_before / width, known[1][1] / width
-                    bend = (slope - (before - known[1][0]) * (1 / r_before)) * (1 / (r + r_before))
+                    bend: Floats = slope - (before - known[1][0]) * (1 / r_before)
+                    bend = bend * (1 / (r + r_before))
                     slope = slope + bend * r
                     x = x - bend * phi_3
                 x = x + slope * phi_2
@@ -150,7 +151,7 @@ def er_sde(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,
                 slope = (denoised - before[0][1]) * (1 / (sigma - before[0][0]))
                 x = x + slope * (width + last * float(density.sum()))
                 if slope_before is not None:
-                    bend = (slope - slope_before) * (2 / (sigma - before[1][0]))
+                    bend = (slope - slope_before) * np.float32(2 / (sigma - before[1][0]))
                     moment = float((density * (places - sigma)).sum())
                     x = x + bend * (width**2 / 2 + last * moment)
                 slope_before = slope

@@ -79,7 +79,7 @@ def _weights(places: Sequence[float], width: float, scale: float) -> Sequence[fl
         factorial *= order
         targets.append(phi * factorial / scale)
         phi = phi / width - 1 / (factorial * (order + 1))
-    return np.linalg.solve(np.vander(places, increasing=True).T, targets)
+    return np.linalg.solve(np.vander(places, increasing=True).T, targets).tolist()
 
 
 def _walk(denoise: Denoise, x: Floats, sigmas: Sequence[float], bh2: bool) -> Iterator[SamplerStep]:

@@ -159,7 +159,7 @@ def _flow(walk: Walk, denoise: Denoise, x: Floats, sigmas: Sequence[float], nois
           levels: NoiseLevels) -> Iterator[SamplerStep]:
     odds = _odds(sigmas)
     steps = walk(_Divided(denoise), x * (1 + odds[0]), odds, noise,
-                 NoiseLevels(np.array(_odds(levels.sigmas))))
+                 NoiseLevels(np.array(_odds(levels.sigmas.tolist()), np.float64)))
     for (sigma, following), step in zip(pairs(sigmas), steps, strict=True):
         yield SamplerStep(step.index, sigma, following, step.x * (1 - following), step.denoised)
 
