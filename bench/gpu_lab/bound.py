@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_lab.listing import Line, mix
+from .listing import Line, mix
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,14 @@ import time
 from pathlib import Path
 from typing import IO
 
-from gpu_lab.bound import bound, rates_of
-from gpu_lab.graphs import graph_of
-from gpu_lab.listing import hot_loop, mix, read
-from gpu_lab.pipelines import Compiled, TellingGpu
-from gpu_lab.programs import Compilable, changed, programs_of
 from smalti.errors import SmaltiError
 from smalti.kernel.form import Kernel
+
+from .bound import bound, rates_of
+from .graphs import graph_of
+from .listing import hot_loop, mix, read
+from .pipelines import Compiled, TellingGpu
+from .programs import Compilable, changed, programs_of
 
 SPILLS = ("Spilled VGPRs", "Spilled SGPRs", "Spills", "Spills to memory")
 REGISTERS = ("VGPRs", "Number of GPRs", "Max live registers")

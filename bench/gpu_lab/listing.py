@@ -1,4 +1,4 @@
-"""Reads the assembly that Mesa's compilers print: instructions by class, loops, bounds from them.
+"""Reads the assembly that Mesa's compilers print: instructions by class, and the hottest loop.
 
 Classes: matrix, fma, alu, move, shuffle, scalar, wait, barrier, branch, and for memory "global",
 "shared" or "scratch", "load" or "store", and the bytes of one lane, as in "shared load 16".
@@ -46,7 +46,7 @@ def _amd(text: str) -> list[Line]:
         elif match := re.match(r"\s+([a-z]\w+)(?:\s+(BB\d+))?", line):
             found.append(Line(_amd_kind(match[1]), target=match[2] or "",
                               always=match[1] in ("s_branch", "s_endpgm"),
-                              products=products(match[1])))
+                              products=_products(match[1])))
     return found
 
 
@@ -96,7 +96,7 @@ def _nvidia(text: str) -> list[Line]:
         always = bool(jump) and jump[1].split() in ([], ["pT"]) and operation == code
         found.append(Line(_nvidia_kind(operation.split()[0]), target=jump[2] if jump else "",
                           always=always or operation.startswith("exit"),
-                          cycles=int(delay[1]) if delay else 1, products=products(operation)))
+                          cycles=int(delay[1]) if delay else 1, products=_products(operation)))
     return found
 
 
@@ -136,7 +136,7 @@ def _intel(text: str) -> list[Line]:
             name, lanes = match[1], int(match[2])
             following = lines[number + 1] if number + 1 < len(lines) else ""
             kind = (_intel_message(following, lanes) if name.startswith("send")
-                    else _intel_kind(name))
+                    else _intel_kind(name, re.search(r"<\d+>(\w+)", line)))
             jump = re.search(r"JIP:\s+(LABEL\d+)", line) if name == "while" else None
             deep = re.match(r".*dpas\w*\.(\d+)x(\d+)", line)
             found.append(Line(kind, target=jump[1] if jump else "", products=int(deep[1])
@@ -159,14 +159,18 @@ def _intel_message(text: str, lanes: int) -> str:
     return "barrier" if "fence" in match[2] else "scalar"
 
 
-def _intel_kind(name: str) -> str:
+def _intel_kind(name: str, result: re.Match[str] | None) -> str:
+    """The class of an instruction; `result` is the type of what it writes. Addresses are `mad`s of
+    integers."""
     if name.startswith("dpas"):
         return "matrix"
     if name.startswith("sync"):
         return "barrier" if name == "sync bar" else "wait"
     if name in ("while", "break", "if", "else", "endif", "do", "cont", "halt"):
         return "branch"
-    return "move" if name == "mov" else "fma" if name == "mad" else "alu"
+    if name == "mad" and result is not None and result[1] in ("F", "HF"):
+        return "fma"
+    return "move" if name == "mov" else "alu"
 
 
 # ---------------------------------------------------------------------- loops
@@ -174,20 +178,22 @@ def _intel_kind(name: str) -> str:
 
 def hot_loop(lines: list[Line]) -> tuple[list[Line], list[Line]]:
     """The loop with most matrix instructions (fma without those), the shortest of equal ones, and
-    the longest loop that it is in."""
+    the longest loop that it is in. Where no loop has any, the work was unrolled: all lines, twice.
+    """
     blocks, before = _blocks(lines)
     kind = "matrix" if any(line.kind == "matrix" for line in lines) else "fma"
 
     def span(inside: set[int]) -> list[Line]:
         return [line for each in sorted(inside) for line in blocks[each]]
 
-    def order(inside: set[int]) -> tuple[int, int]:
-        found = span(inside)
-        return sum(line.kind == kind for line in found), -len(found)
+    def work(inside: set[int]) -> int:
+        return sum(line.kind == kind for line in span(inside))
 
-    loops = _loops(set(range(len(blocks))), before)
-    hot = max(loops, key=order, default=set())
-    return span(hot), span(max((each for each in loops if hot <= each), key=len, default=set()))
+    loops = [each for each in _loops(set(range(len(blocks))), before) if work(each)]
+    if not loops:
+        return lines, lines
+    hot = max(loops, key=lambda each: (work(each), -len(span(each))))
+    return span(hot), span(max((each for each in loops if hot <= each), key=len))
 
 
 def _blocks(lines: list[Line]) -> tuple[list[list[Line]], list[list[int]]]:
@@ -244,7 +250,7 @@ def mix(lines: list[Line]) -> dict[str, int]:
     return dict(sorted(counted.items()))
 
 
-def products(name: str) -> int:
+def _products(name: str) -> int:
     """What the matrix instruction `name` multiplies: m x n x k."""
     match = (re.search(r"mma\w*_(\d+)x(\d+)x(\d+)", name)
              or re.search(r"mma\.m(\d+)n(\d+)k(\d+)", name))
