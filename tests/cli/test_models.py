@@ -19,7 +19,7 @@ from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 from safetensors.numpy import save_file
 
-from smalti.cli.arrays import file_names, parse_shapes, read_inputs
+from smalti.cli.arrays import file_names, parse_shapes, read_inputs, write_outputs
 from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.runtime import engine_writer
@@ -188,7 +188,7 @@ def test_engine_files_are_explained_for_devices_that_they_have_code_for(
     (("run", "small.onnx", "x=x.npy", "x=x.npy"), "given twice"),
     (("compile", "small.onnx"), "leaves dimensions open"),
     (("compile", "small.onnx", "--shape", "rows"), "--shape is 'rows'"),
-    (("compile", "small.onnx", "--shape", "rows=3", "--target", "sse"), "known: avx2"),
+    (("compile", "small.onnx", "--shape", "rows=3", "--target", "sse"), "avx2, avx512"),
     (("compile", "small.onnx", "--shape", "rows=3", "--target", ""), "--target is ''; expected"),
     (("compile", "small.onnx", "--shape", "rows=3", "-o", "a.onnx"), "a name that ends in .smalti"),
     (("run", "small.onnx", "x="), "the input is 'x='; expected NAME=FILE.npy"),
@@ -251,6 +251,16 @@ def test_objects_in_array_files_are_never_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", x=np.ones(2), y=np.zeros(3))
     assert {n: a.tolist() for n, a in read_inputs([str(tmp_path / "b.npz")]).items()} == {
         "x": [1, 1], "y": [0, 0, 0]}
+
+
+def test_results_may_have_any_name_in_an_archive(tmp_path: Path) -> None:
+    outputs = {name: np.full(3, number, np.float32)
+               for number, name in enumerate(("file", "allow_pickle", "/model/y"))}
+    path = tmp_path / "out.npz"
+    assert write_outputs(path, outputs) == [path]
+    with np.load(path) as found:
+        assert {name: found[name].tolist() for name in found.files} == {
+            name: array.tolist() for name, array in outputs.items()}
 
 
 @pytest.mark.parametrize("zipped", [False, True])

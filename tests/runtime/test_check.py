@@ -78,9 +78,9 @@ def test_a_report_says_which_form_is_wrong() -> None:
 
 
 def test_what_is_not_here_is_refused_by_name() -> None:
-    with pytest.raises(InputError, match="'sparc'; known: avx2"):
+    with pytest.raises(InputError, match="'sparc'; known: .*avx2"):
         smalti.check_target("sparc")
-    with pytest.raises(InputError, match=r"\['avx2'\]; known: avx2"):
+    with pytest.raises(InputError, match=r"\['avx2'\]; known: .*avx2"):
         smalti.check_target(["avx2"])
     with pytest.raises(InputError, match="'vulkan:99'"):
         smalti.check_device("vulkan:99")

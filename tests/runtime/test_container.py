@@ -25,7 +25,7 @@ def test_what_was_written_is_read(path: Path) -> None:
     assert file.names() == ("first", "empty", "in parts", "last")
     assert [bytes(file.section(name)) for name in file.names()] == [
         b"some bytes", b"", bytes(5000), b"x"]
-    assert file.bytes("in parts") == 5000
+    assert file.size_bytes("in parts") == 5000
     assert list(path.parent.iterdir()) == [path]
 
 

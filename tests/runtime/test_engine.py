@@ -290,7 +290,7 @@ def test_a_file_of_another_program_form_can_only_be_recompiled(path: Path, tmp_p
 @pytest.mark.parametrize("targets", [("sse",), ("avx2", "neon"), (["avx2"],)])
 def test_unknown_targets_are_refused_before_anything_is_written(targets: tuple[str, ...],
                                                                 tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="targets are .*known: avx2"):
+    with pytest.raises(InputError, match="targets are .*known: .*avx2"):
         compile_graph(graph(), threads=1).save(tmp_path / "a.smalti", targets=targets)
     assert not list(tmp_path.iterdir())
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from smalti import machine, nn
 from smalti.compiler.prediction import launches
+from smalti.errors import DeviceError
 from smalti.graph import Graph, Value
 from smalti.machine import cpu
 from smalti.machine.cpu.fitting import Sample, fitted
@@ -185,6 +186,8 @@ def prepared(name: str, build: Callable[[Graph], Value], precision: str, target:
     graph, random = Graph(name), np.random.default_rng(0)
     graph.output("y", build(graph))
     program = compile_graph(graph, precision=precision, threads=threads, target=target)
+    if not isinstance(program, NativeProgram):
+        raise DeviceError(f"this CPU does not run {target}, so no kernels can be measured")
     program.bind(lambda name: random.standard_normal(
         graph.parameters[name].shape, np.float32) * np.float32(0.05))
     return program, {"x": random.standard_normal(graph.inputs["x"].shape, np.float32)}

@@ -185,7 +185,7 @@ def measure(case: Case, precision: str, plan: Plan) -> Measured:
         found = ours.ask("outputs")
         agreement = _agreement(case, found, expected) if expected else None
         alone, duels = [], []
-        if peers:
+        if peers and expected is not None:
             duels = list(_duels(ours, job, peers, plan, expected))
         else:
             (alone,) = alternate([ours], plan.rounds, plan.say, plan.tries_max)
@@ -198,8 +198,8 @@ def _duels(ours: Worker, job: Job, peers: Sequence[str], plan: Plan,
         plan.say(f"{job.case.title}, {job.precision}: {ENGINES[peer].title}")
         with Worker(peer, job) as theirs:
             agreement = _agreement(job.case, theirs.ask("outputs"), expected)
-            seconds = alternate((ours, theirs), plan.rounds, plan.say, plan.tries_max)
-            duel = Duel(peer, *seconds, agreement, theirs.ask("note"))
+            own, others = alternate((ours, theirs), plan.rounds, plan.say, plan.tries_max)
+            duel = Duel(peer, own, others, agreement, theirs.ask("note"))
             plan.say(f"  {duration(statistics.median(duel.ours))} / {duration(duel.median)} = "
                      f"{duel.ratio:.2f}")
             yield duel

@@ -176,7 +176,7 @@ def _torch_with_cuda(job: Job) -> Runner:
 
 def _trial(run: Callable[[], Any]) -> float:
     """Seconds of one run; a short one is repeated, as first runs take longer."""
-    taken = []
+    taken: list[float] = []
     while len(taken) < TRIALS and sum(taken) < TRIALS_SECONDS_MAX:
         started = time.perf_counter()
         run()

@@ -17,6 +17,7 @@ import numpy as np
 
 from smalti.benchmark.tiny_cnn import tiny_cnn_module
 from smalti.benchmark.weights import seeded
+from smalti.errors import InputError
 from smalti.families.keys.renaming import (
     controlnet_renaming,
     internal_shape,
@@ -204,10 +205,10 @@ def peer_flux_double_block(config: FluxConfig, seed: int = 0) -> Peer:
                  f"{name}_attn.proj": ["attn.to_add_out" if stream else "attn.to_out.0"],
                  f"{name}_mlp.0": [f"ff{stream}.net.0.proj"],
                  f"{name}_mlp.2": [f"ff{stream}.net.2"]}
-        for ours, theirs in parts.items():
+        for ours, sources in parts.items():
             for kind in ("weight", "bias"):
                 weights[f"double_blocks.0.{ours}.{kind}"] = _stacked(
-                    separate.module, [f"{part}.{kind}" for part in theirs])
+                    separate.module, [f"{part}.{kind}" for part in sources])
         for ours, theirs in (("query_norm", "q"), ("key_norm", "k")):
             norm = f"attn.norm_{'added_' if stream else ''}{theirs}.weight"
             weights[f"double_blocks.0.{name}_attn.norm.{ours}.scale"] = separate.weights[norm]
@@ -226,10 +227,18 @@ def _stacked(module: Any, names: Sequence[str]) -> np.ndarray:
     return whole.numpy()
 
 
+def sd1_configs(config: ModelConfig) -> tuple[ClipTextConfig, UNetConfig]:
+    """The text encoder and the UNet of a Stable Diffusion 1. Raises InputError for other models."""
+    text, unet = config.texts.get("clip_l"), config.denoiser
+    if not isinstance(text, ClipTextConfig) or not isinstance(unet, UNetConfig):
+        raise InputError(f"{config.family} is no Stable Diffusion 1, which has CLIP-L and a UNet")
+    return text, unet
+
+
 def peer_sd1(config: ModelConfig, seed: int = 0) -> tuple[Peer, Peer, Peer]:
     """Text encoder, UNet and autoencoder of a whole model; merge their weights for a file."""
-    return (peer_clip_text(config.texts["clip_l"], seed), peer_unet(config.denoiser, seed + 1),
-            peer_vae(config.vae, seed + 2))
+    text, unet = sd1_configs(config)
+    return peer_clip_text(text, seed), peer_unet(unet, seed + 1), peer_vae(config.vae, seed + 2)
 
 
 def _peer(build: Callable[[], Any],

@@ -48,7 +48,8 @@ class PeerPipeline:
     def _context(self, *prompts: str) -> Any:
         import torch
 
-        ids = [encode(prompt, self.config.texts["clip_l"].positions).ids for prompt in prompts]
+        text, _ = peers.sd1_configs(self.config)
+        ids = [encode(prompt, text.positions).ids for prompt in prompts]
         return self.text(torch.tensor(ids)).last_hidden_state
 
 

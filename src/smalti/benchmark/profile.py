@@ -88,14 +88,14 @@ def profiled(program: Program, inputs: Mapping[str, np.ndarray], runs: int) -> P
         raise DeviceError(f"{program.name}: only kernels can be profiled, and this CPU runs the "
                           f"numpy reference; a profile needs x86-64 with AVX2")
     program.run(inputs)
-    native = isinstance(program, NativeProgram)
     regions: Sequence[RegionInfo] = program.module.regions
     wholes, each = [], []
     for _ in range(runs):
         started = time.perf_counter()
         program.run(inputs)
         wholes.append(time.perf_counter() - started)
-        each.append(program.kernel_seconds() if native else program.profile(inputs).tolist())
+        each.append(program.profile(inputs).tolist() if isinstance(program, DeviceProgram)
+                    else program.kernel_seconds())
     kernels = tuple(
         KernelTime(region.scope or program.name, region.form, region.schedule, seconds,
                    region.flops, region.bytes)
@@ -106,7 +106,8 @@ def profiled(program: Program, inputs: Mapping[str, np.ndarray], runs: int) -> P
 def seeded_inputs(program: Program) -> dict[str, np.ndarray]:
     """Standard normal inputs for a program, 0 or 1 where they are integers; rows of tables are
     drawn among those it has."""
-    random, found = np.random.default_rng(0), {}
+    random = np.random.default_rng(0)
+    found: dict[str, np.ndarray] = {}
     for name, shape in program.inputs.items():
         found[name] = random.standard_normal(shape, np.float32)
         if isinstance(program, NativeProgram | DeviceProgram):

@@ -25,7 +25,9 @@ from smalti.benchmark.weights import seeded
 from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.models import (
+    CLIP_L,
     FLUX_DEV,
+    SD1_UNET,
     SD15,
     ClipTextConfig,
     FluxConfig,
@@ -205,11 +207,11 @@ _CASES = (
     tiny_cnn("tiny_cnn", "TinyCNN 32x32", 32, bounds={"f32": 1.0}),
     mobilenet_v2("mobilenet_v2", "MobileNetV2 224x224", MobileNetV2Config(), 224, 224,
                  bounds={"f32": 1.0, "bf16": 1.1}),
-    clip_text("clip_l", "CLIP-L text encoder, 77 tokens", SD15.texts["clip_l"], 1, 77,
+    clip_text("clip_l", "CLIP-L text encoder, 77 tokens", CLIP_L, 1, 77,
               bounds={"f32": 0.95, "bf16": 1.0}),
-    unet("unet", "SD 1.5 UNet step 512x512, batch 2", SD15.denoiser, 2, 64, 64, 77,
+    unet("unet", "SD 1.5 UNet step 512x512, batch 2", SD1_UNET, 2, 64, 64, 77,
          bounds={"f32": 0.70, "bf16": 0.85}),
-    unet("unet_1", "SD 1.5 UNet step 512x512, batch 1", SD15.denoiser, 1, 64, 64, 77),
+    unet("unet_1", "SD 1.5 UNet step 512x512, batch 1", SD1_UNET, 1, 64, 64, 77),
     vae_decode("decode_256", "SD 1.5 VAE decode 256x256", SD15.vae, 32, 32),
     vae_decode("decode", "SD 1.5 VAE decode 512x512", SD15.vae, 64, 64,
                bounds={"f32": 0.55, "bf16": 0.75}),

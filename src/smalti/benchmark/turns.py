@@ -49,7 +49,8 @@ class Turn:
 def take_turn(run: Callable[[], object]) -> Turn:
     """Time runs until they fill a turn, with the machine watched."""
     busy, own, started = _busy_seconds(), time.process_time(), time.perf_counter()
-    taken, last = [], started
+    taken: list[float] = []
+    last = started
     while not taken or last - started < TURN_SECONDS_MIN:
         run()
         now = time.perf_counter()

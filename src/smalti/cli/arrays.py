@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -127,10 +127,9 @@ def random_inputs(types: Mapping[str, tuple[tuple[int, ...], str]],
     random, found = np.random.default_rng(0), {}
     for name, (shape, dtype) in types.items():
         if name in rows or dtype not in FLOATS:
-            array = random.integers(0, rows.get(name, 2), shape)
+            found[name] = random.integers(0, rows.get(name, 2), shape).astype(DTYPES[dtype])
         else:
-            array = random.standard_normal(shape, np.float32)
-        found[name] = array.astype(DTYPES[dtype])
+            found[name] = random.standard_normal(shape, np.float32).astype(DTYPES[dtype])
     return found
 
 
@@ -162,7 +161,7 @@ def write_outputs(path: Path, outputs: Mapping[str, np.ndarray]) -> list[Path]:
     return files
 
 
-def file_names(names: Sequence[str]) -> list[str]:
+def file_names(names: Iterable[str]) -> list[str]:
     """Names of files for results, whatever their own: letters, digits, `.`, `-` and `_`.
 
     >>> file_names(["/model/out", "out", "../out"])
@@ -180,10 +179,15 @@ def file_names(names: Sequence[str]) -> list[str]:
 
 
 def _save(path: Path, value: np.ndarray | Mapping[str, np.ndarray]) -> None:
+    import zipfile
+
     import numpy as np
 
     with whole_file(path) as stream:
-        if isinstance(value, Mapping):
-            np.savez(stream, **value)
-        else:
+        if not isinstance(value, Mapping):
             np.save(stream, value, allow_pickle=False)
+            return
+        with zipfile.ZipFile(stream, "w") as archive:  # np.savez takes some names for its own
+            for name, array in value.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asanyarray(array))

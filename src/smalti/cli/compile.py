@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +13,9 @@ from smalti.cli.generate import show_progress
 from smalti.cli.interrupt import ending_at_once
 from smalti.cli.output import check_apart, check_writable
 from smalti.errors import InputError
+
+if TYPE_CHECKING:
+    from smalti.runtime.sources import Weights
 
 ENGINE, ONNX = ".smalti", ".onnx"
 """Endings of names by which commands tell engine files and ONNX models from checkpoints."""
@@ -75,7 +79,7 @@ def compile(model: Path, output: Path | None, target: str | None, precision: str
         file = EngineFile(model)
         recipe = recipe_of(file.graph, precision or file.about.precision, file.about.held, threads,
                            dict(file.about.weights), objective or file.about.objective)
-        own = model if file.has_weights else None
+        own: Weights | None = model if file.has_weights else None
         if with_weights and weights is None and own is None:
             raise InputError(f"{model} holds no weights; give --weights FILE: .safetensors, a "
                              f"folder of them, .onnx or .smalti")

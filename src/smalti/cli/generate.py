@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -26,7 +26,8 @@ def parse_lora(text: str) -> tuple[str, float] | tuple[str, float, float]:
     >>> parse_lora("a.safetensors"), parse_lora("C:/a.safetensors:0.5:-1")
     (('a.safetensors', 1.0), ('C:/a.safetensors', 0.5, -1.0))
     """
-    path, weights = LORA.fullmatch(text).groups()
+    found = cast(re.Match[str], LORA.fullmatch(text))  # any text is a path
+    path, weights = found.groups()
     return (path, *(map(float, weights[1:].split(":")) if weights else (1.0,)))
 
 
@@ -129,7 +130,9 @@ def adapters(given: dict[str, Any], settings: Any) -> dict[str, Any]:
     the text of a picture names."""
     from smalti.diffusion.adapters import file_named
 
-    folder, loras = given.pop("lora_dir"), [parse_lora(text) for text in given.pop("loras")]
+    folder = given.pop("lora_dir")
+    loras: list[tuple[str | Path, float] | tuple[str | Path, float, float]]
+    loras = [parse_lora(text) for text in given.pop("loras")]
     if settings is not None and folder is not None:
         loras += [(file_named(Path(folder), use.name), use.weight, use.text_weight)
                   for use in settings.adapters]
@@ -188,7 +191,7 @@ def watch(steps: Iterator[smalti.Step]) -> smalti.Result:
         bar.update(1, step)
         for step in steps:
             bar.update(1, step)
-    return step.result
+    return cast(smalti.Result, step.result)  # the last step has it
 
 
 def previewed(steps: Iterator[smalti.Step], preview: smalti.Preview, path: Path

@@ -11,10 +11,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
+Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
+"""What the `signal` module takes and gives for a signal."""
 STOPPED = 130
 """The exit code of what Ctrl-C stopped: 128 and the number of the signal, as shells have it."""
 
@@ -45,7 +48,7 @@ def raising() -> Iterator[None]:
 
 
 @contextmanager
-def _handled_by(handler: object) -> Iterator[None]:
+def _handled_by(handler: Handler) -> Iterator[None]:
     """Inside, Ctrl-C is handled so, where this process listens to it."""
     if not _listens():
         yield

@@ -63,10 +63,12 @@ def profile(model: str | None, part: str | None, size: str | None, shapes: tuple
         from smalti.benchmark.suite import CASES
         from smalti.runtime.choice import chosen
         from smalti.runtime.cpu.adapter import best_level
+        from smalti.runtime.cpu.program import NativeProgram
+        from smalti.runtime.gpu.program import DeviceProgram
     count = settings.threads() if threads is None else settings.checked_threads(threads)
     check_writable([trace] if trace else [])
-    device, level = chosen(device), best_level()
-    if device == "cpu" and level is None:
+    device = chosen(device)
+    if device == "cpu" and best_level() is None:
         raise InputError("only kernels can be profiled, and this CPU has no AVX2: it runs the "
                          "numpy reference")
     if model is not None and model not in CASES and not Path(model).exists():
@@ -76,21 +78,22 @@ def profile(model: str | None, part: str | None, size: str | None, shapes: tuple
     if fixed and (part is not None or size is not None):
         what = "an .onnx file" if is_onnx(model) else "a model of the suite at a fixed shape"
         raise InputError(f"{model} is {what}; --part and --size are for checkpoints")
-    if model in CASES:
+    if model is not None and model in CASES:
         programs = of_suite(model, precision, count, device)
-    elif is_onnx(model):
+    elif model is not None and is_onnx(model):
         programs = of_onnx(Path(model), wanted, precision, count, device)
     else:
         programs = of_checkpoint(model, part, size, precision, count, device)
-    roofline, profiles = None, []
+    roofline: peaks.Roofline | None = None
+    profiles = []
     for program, inputs in programs:
         say(f"running {program.name}")
         profiles.append(profiling.profiled(program, inputs, runs))
         before = roofline
-        if device != "cpu":
+        if isinstance(program, DeviceProgram):
             roofline = peaks.published(program.gpu.device, program.module.precision)
-        elif roofline is None:  # when the input is known to be good
-            roofline = peaks.measure(level, precision, count)
+        elif isinstance(program, NativeProgram) and roofline is None:  # the input is good by now
+            roofline = peaks.measure(program.module.target, precision, count)
         if roofline != before:
             click.echo(roofline)
         click.echo(f"\n{profiling.table(profiles[-1], roofline, top)}")

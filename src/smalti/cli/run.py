@@ -145,6 +145,10 @@ def inputs_of(program: Program) -> tuple[dict[str, tuple[tuple[int, ...], str]],
         values = program.recipe.graph.inputs
         types = {name: (value.shape, value.dtype) for name, value in values.items()}
         return types, dict(program.rows)
+    from smalti.runtime.staged import StagedProgram
+
+    if not isinstance(program, StagedProgram):
+        raise InputError(f"{program.name}: of this program no inputs are known")
     found = {}
     for name, type in program.model.inputs.items():
         if type is None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import NoReturn
 
 import click
 
@@ -35,6 +34,7 @@ class Output(io.TextIOWrapper):
             return super().write(text)
         except OSError as error:
             self._lost(error)
+            return 0
 
     def flush(self) -> None:
         """As of any stream."""
@@ -43,7 +43,7 @@ class Output(io.TextIOWrapper):
         except OSError as error:
             self._lost(error)
 
-    def _lost(self, error: OSError) -> NoReturn:
+    def _lost(self, error: OSError) -> None:
         self._discard()
         if isinstance(error, BrokenPipeError):
             raise SystemExit(PIPE_CLOSED) from None

@@ -117,7 +117,10 @@ def tune_one(program: Program, inputs: dict[str, np.ndarray], read: Read, second
 
     say(f"tuning {program.name}")
     end = time.monotonic() + seconds
-    tuner = Tuner(program.trials(), inputs, read)
+    trials = program.trials()
+    if trials is None:
+        raise InputError(f"{program.name}: a model whose shapes depend on data cannot be tuned")
+    tuner = Tuner(trials, inputs, read)
     try:
         while time.monotonic() < end and tuner.turn():
             show_progress(f"tuning {program.name}: {tuner.tried} schedules tried, "

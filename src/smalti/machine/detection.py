@@ -39,13 +39,26 @@ MEMORY_BYTES_A_SECOND, MEMORY_MAX = 20e9, 80e9
 class Processor(Protocol):
     """What a CPU says of itself (see `runtime/cpu/adapter.py`)."""
 
-    name: str
-    features: Collection[str]
-    memory_bytes: int
-    cores: int
-    l1_bytes: int
-    l2_bytes: int
-    l3_bytes: int
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def features(self) -> Collection[str]: ...
+
+    @property
+    def memory_bytes(self) -> int: ...
+
+    @property
+    def cores(self) -> int: ...
+
+    @property
+    def l1_bytes(self) -> int: ...
+
+    @property
+    def l2_bytes(self) -> int: ...
+
+    @property
+    def l3_bytes(self) -> int: ...
 
 
 def detect(found: Processor) -> DeviceModel:

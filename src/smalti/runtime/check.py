@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain
+
+import numpy as np
 
 from smalti.codegen.target import LoweredKernel
 from smalti.compiler.check import Arrays, CheckReport, checked
@@ -25,7 +28,8 @@ def check_target(name: str) -> CheckReport:
     """
     wanted = target(name)
     if wanted.interpret is not None:
-        def execute(low: LoweredKernel, kernel: Kernel, memory: Arrays) -> Arrays:
+        def execute(low: LoweredKernel, kernel: Kernel,
+                    memory: Arrays) -> Mapping[str, np.ndarray]:
             wanted.encode(low.steps, wanted.usual)
             return wanted.interpret(low, kernel, memory)
 

@@ -137,8 +137,8 @@ class Container:
         """Names of the sections, in the order of the file."""
         return tuple(self._entries)
 
-    def bytes(self, name: str) -> int:
-        """Bytes of a section."""
+    def size_bytes(self, name: str) -> int:
+        """How many bytes a section has."""
         return self._entry(name)[1]
 
     def section(self, name: str) -> memoryview:

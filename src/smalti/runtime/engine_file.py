@@ -15,6 +15,7 @@ import json
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +80,7 @@ class About:
 class EngineFile:
     """An engine file. Raises EngineError for anything that `engine.save` did not make."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | PathLike) -> None:
         self.path = Path(path)
         self._container = Container(self.path)
         try:
@@ -95,7 +96,7 @@ class EngineFile:
         return self._container.refusal(why)
 
     def _check_parameters(self) -> None:
-        room = self._container.bytes(WEIGHTS) if self.has_weights else 0
+        room = self._container.size_bytes(WEIGHTS) if self.has_weights else 0
         for entry in self.parameters.values():
             form = FORMATS.get(entry.dtype)
             if form is None and entry.dtype not in DTYPES:
@@ -122,7 +123,7 @@ class EngineFile:
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each section."""
-        return {name: self._container.bytes(name) for name in self._container.names()}
+        return {name: self._container.size_bytes(name) for name in self._container.names()}
 
     @cached_property
     def graph(self) -> Graph:

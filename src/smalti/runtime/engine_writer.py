@@ -104,7 +104,7 @@ def _embedded(recipe: Recipe, parameters: list[Parameter], read: Read,
         array, entry = _dense(given), _parameter(name, given, at, nothing)
         parameters.append(entry)
         padding = -entry.bytes % WEIGHT_ALIGNMENT
-        yield memoryview(array.reshape(-1).view(np.uint8))
+        yield array.reshape(-1).view(np.uint8).data
         yield bytes(padding)
         at += entry.bytes + padding
         done(name)
@@ -125,6 +125,6 @@ def _parameter(name: str, given: np.ndarray | Quantised, offset: int, done: Done
         shape = array.shape
     if dtype is None:
         raise InputError(f"the weight {name!r} is of {array.dtype}; expected {', '.join(DTYPES)}")
-    digest = hashlib.sha256(array.reshape(-1).view(np.uint8)).hexdigest()
+    digest = hashlib.sha256(array.reshape(-1).view(np.uint8).data).hexdigest()
     done(name)
     return Parameter(name, tuple(shape), dtype, digest, offset)

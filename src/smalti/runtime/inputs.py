@@ -88,11 +88,11 @@ def checked_input(name: str, array: object, shape: tuple[int, ...], dtype: str) 
     if kind == DTYPES[dtype]:
         return given
     with np.errstate(all="ignore"):
-        held = given.astype(DTYPES[dtype])
-        wrong = _not_held(given, held, dtype)
+        taken = given.astype(DTYPES[dtype])
+        wrong = _not_held(given, taken, dtype)
     if wrong.any():
-        raise InputError(_refusal(name, given, held, wrong, dtype))
-    return held
+        raise InputError(_refusal(name, given, taken, wrong, dtype))
+    return taken
 
 
 def _not_held(given: np.ndarray, held: np.ndarray, dtype: str) -> np.ndarray:

@@ -27,10 +27,9 @@ class Program(ABC):
     """A compiled graph: bind weights, run, save, ask what it does.
 
     `device` is the id of what it runs on, `inputs` and `outputs` are shapes by name (None where one
-    depends on values). `weights_bytes` are those of all weights as they are bound, `arena_bytes`
-    those of everything between kernels. `recipe` is what it was compiled from, and `targets` and
-    `winograd_sizes` say what was made of that. `bound` says whether it has all weights that it
-    needs to run.
+    depends on values). `weights_bytes` are those of all weights as they are bound. `recipe` is what
+    it was compiled from, and `targets` and `winograd_sizes` say what was made of that. `bound` says
+    whether it has all weights that it needs to run.
     """
 
     name: str
@@ -42,7 +41,6 @@ class Program(ABC):
     """Of inputs whose numbers are rows of tables, how many rows there are."""
     bound: bool = True
     weights_bytes: int = 0
-    arena_bytes: int = 0
     recipe: Recipe | None = None
     targets: tuple[str, ...] = ()
     winograd_sizes: Mapping[str, int] = MappingProxyType({})
@@ -58,6 +56,11 @@ class Program(ABC):
         """How other schedules of its kernels are tried; None where it has no kernels, or several
         modules."""
         return None
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes for everything between kernels."""
+        return 0
 
     @property
     def shared_bytes(self) -> int:

@@ -78,7 +78,7 @@ class Supervisor:
 
     def _forget(self) -> None:
         """Begin anew, for the module that the program has now."""
-        self._image = getattr(self.program, "module", None)
+        self._image = None if self._trials is None else self._trials.module
         self._recent: deque[np.ndarray] = deque(maxlen=REMEMBERED)
         self._usual = np.zeros(0)
         self._entries: list[Entry] | None = None
@@ -129,7 +129,8 @@ class Supervisor:
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs of a run, in which something may be tried."""
-        if self.program.module is not self._image:  # weights that need another one were bound
+        program = self._trials.program
+        if program.module is not self._image:  # weights that need another one were bound
             self._forget()
         started = self._clock()
         trying, left = self._in_place(self._allowed())
@@ -139,10 +140,10 @@ class Supervisor:
                                       for region in entry.regions}}
         begun = self._clock()
         if made is None:
-            outputs = self.program.run(inputs, instead)
+            outputs = program.run(inputs, instead)
         else:
-            outputs, found = self.program.run_beside(inputs, {fresh.region: made}, instead)
-        seconds, judging = self.program.kernel_seconds(), self._clock()
+            outputs, found = program.run_beside(inputs, {fresh.region: made}, instead)
+        seconds, judging = program.kernel_seconds(), self._clock()
         lost = begun - started
         if made is not None:
             lost += max(0.0, judging - begun - float(seconds.sum()))

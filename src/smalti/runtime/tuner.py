@@ -70,7 +70,7 @@ class Entry:
         expected = self._trials.expected(self.kernel, members)
         kept = np.flatnonzero(expected <= self._slowest * expected[0])
         texts = [str(members[n]) for n in kept]
-        return Contest([members[n] for n in kept], expected[kept], {
+        return Contest([members[n] for n in kept], expected[kept].tolist(), {
             n: self._measured[text] / self.before for n, text in enumerate(texts)
             if text in self._measured})
 

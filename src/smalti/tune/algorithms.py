@@ -52,7 +52,8 @@ class Offers:
     def by_rules(self, kernels: Sequence[Kernel | None], growth_max: int,
                  winograd_sizes: Sequence[int]) -> list[Schedule | None]:
         """What the rules choose, one kernel after the other."""
-        left, found = growth_max, []
+        left = growth_max
+        found: list[Schedule | None] = []
         for kernel, most in zip(kernels, winograd_sizes, strict=True):
             if kernel is None:
                 found.append(None)
@@ -68,10 +69,12 @@ class Offers:
         if key not in self._known:
             usual = choose(kernel, self._limits, self._precision, winograd, 0)
             others = algorithms(kernel, self._limits, self._precision, winograd)
-            found = [usual, *(other for other in others if other != usual)]
-            self._known[key] = [(usual, Option(0.0, 0))] if len(found) == 1 else [
-                (one, Option(self._handicapped(kernel, one, usual), self._growth(kernel, one)))
-                for one in found]
+            others = [other for other in others if other != usual]
+            self._known[key] = [(usual, Option(0.0, 0))]
+            if others and isinstance(usual, ContractionSchedule):
+                self._known[key] = [
+                    (one, Option(self._handicapped(kernel, one, usual), self._growth(kernel, one)))
+                    for one in (usual, *others)]
         return self._known[key]
 
     def _handicapped(self, kernel: Kernel, one: ContractionSchedule,

@@ -77,8 +77,8 @@ def _unbeaten(totals: list[_Total]) -> list[_Total]:
 def greedy(things: Sequence[Sequence[Option]], budget: int) -> list[int]:
     """From the cheapest options that take no bytes, step by step: the one that saves the most for a
     byte and still fits."""
-    picks = [min((n for n, option in enumerate(options) if not option.bytes),
-                 key=lambda n, options=options: options[n].cost) for options in things]
+    picks = [min((option.cost, n) for n, option in enumerate(options) if not option.bytes)[1]
+             for options in things]
     left = budget
     while True:
         steps = [((options[pick].cost - option.cost) / (option.bytes - options[pick].bytes), n, to)

@@ -106,25 +106,29 @@ class ScheduleStore:
         choice, by its digest."""
         if not self.path.exists():
             return {}
-        rows = self._using(lambda known: known.execute(
+        rows: list[tuple] = self._using(lambda known: known.execute(
             f"SELECT kernel, schedule, seconds, min(ratio), verified, at FROM measured "
             f"WHERE verified AND ratio <= {RATIO_MAX} AND {WHERE} GROUP BY kernel",
             astuple(scope)).fetchall(), [], "read")
-        return {row[0]: MeasuredSchedule(*row[1:4], bool(row[4]), row[5]) for row in rows}
+        return {kernel: MeasuredSchedule(schedule, seconds, ratio, bool(verified), at)
+                for kernel, schedule, seconds, ratio, verified, at in rows}
 
     def known(self, scope: MeasurementScope, kernel: str) -> list[MeasuredSchedule]:
         """All that was measured of a kernel, by its digest, the fastest first."""
         if not self.path.exists():
             return []
-        rows = self._using(lambda known: known.execute(
+        rows: list[tuple] = self._using(lambda known: known.execute(
             f"SELECT schedule, seconds, ratio, verified, at FROM measured WHERE {WHERE} AND "
             f"kernel = ? ORDER BY ratio, schedule", (*astuple(scope), kernel)).fetchall(), [],
             "read")
-        return [MeasuredSchedule(*row[:3], bool(row[3]), row[4]) for row in rows]
+        return [MeasuredSchedule(schedule, seconds, ratio, bool(verified), at)
+                for schedule, seconds, ratio, verified, at in rows]
 
     def lines(self) -> Iterator[str]:
         """Everything, as JSON: a line for each measurement, with the text of its kernel."""
-        rows = [] if not self.path.exists() else self._using(lambda known: known.execute(
+        if not self.path.exists():
+            return
+        rows: list[tuple] = self._using(lambda known: known.execute(
             f"SELECT text, {', '.join(NAMES[1:])} FROM measured JOIN kernels "
             f"ON kernel = digest ORDER BY {COLUMNS}").fetchall(), [], "read")
         for row in rows:
@@ -222,7 +226,7 @@ class ScheduleStore:
 def _entry(line: str, number: int) -> tuple[str, MeasurementScope, MeasuredSchedule]:
     """A line of an exported store, checked."""
     kinds = {"kernel": str} | {
-        f.name: KINDS[f.type] for record in (MeasurementScope, MeasuredSchedule)
+        f.name: KINDS[str(f.type)] for record in (MeasurementScope, MeasuredSchedule)
         for f in fields(record)}
     try:
         entry = json.loads(line)

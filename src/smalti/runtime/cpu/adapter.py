@@ -190,13 +190,9 @@ def _caches_of_system() -> dict[int, int]:
 def _memory_bytes() -> int:
     """Bytes of main memory."""
     if sys.platform == "win32":
-        return _memory_bytes_windows()
+        status = np.zeros(8, np.uint64)  # MEMORYSTATUSEX: two 32-bit words, then seven of 64 bits
+        status.view(np.uint32)[0] = status.nbytes
+        kernel = ctypes.WinDLL("kernel32")
+        kernel.GlobalMemoryStatusEx(ctypes.c_void_p(status.ctypes.data))
+        return int(status[1])
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _memory_bytes_windows() -> int:
-    status = np.zeros(8, np.uint64)  # MEMORYSTATUSEX: two 32-bit words, then seven of 64 bits
-    status.view(np.uint32)[0] = status.nbytes
-    kernel = ctypes.WinDLL("kernel32")
-    kernel.GlobalMemoryStatusEx(ctypes.c_void_p(status.ctypes.data))
-    return int(status[1])

@@ -21,7 +21,7 @@ from smalti.codegen.x86.lower import lower
 from smalti.codegen.x86.lowered import pointers
 from smalti.codegen.x86.packing import lower_packing
 from smalti.codegen.x86.weights import WeightPanels, weight_panels
-from smalti.compiler.module import Module, WeightSlot
+from smalti.compiler.module import Launch, Module, WeightSlot
 from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import Kernel
@@ -74,12 +74,14 @@ def _other_weights(module: Module, region: int, kernel: Kernel,
                    schedule: Schedule) -> WeightSlot | None:
     """The slot of a weight that `schedule` wants in another layout, or None."""
     before = parse(module.regions[region].schedule)
-    if not isinstance(before, ContractionSchedule) or not weights_bound(kernel):
+    if not (isinstance(before, ContractionSchedule) and isinstance(schedule, ContractionSchedule)
+            and weights_bound(kernel)):
         return None
     if len({_layout(weight_panels(kernel, s, level(module.target)))
             for s in (before, schedule)}) == 1:
         return None
-    launch = next(launch for launch in module.launches if launch.region == region)
+    launch = next(launch for launch in module.launches
+                  if launch.region == region and isinstance(launch, Launch))
     return module.slots[launch.operands[pointers(kernel).index("weight")][1]]
 
 

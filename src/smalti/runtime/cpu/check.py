@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from smalti.codegen.target import LoweredKernel, Target
+from smalti.codegen.target import Target
 from smalti.codegen.x86.block import joined
+from smalti.codegen.x86.lowered import NativeKernel
 from smalti.compiler.check import Arrays
 from smalti.kernel.form import Kernel
 from smalti.runtime.cpu.executable import Executable
@@ -19,10 +20,10 @@ PAGE_BYTES = 4096
 """What scratch memory begins at a multiple of."""
 
 
-def executor(target: Target) -> Callable[[LoweredKernel, Kernel, Arrays], Arrays]:
+def executor(target: Target) -> Callable[[NativeKernel, Kernel, Arrays], Arrays]:
     """What runs kernels of a feature level that this CPU has."""
 
-    def execute(low: LoweredKernel, kernel: Kernel, memory: Arrays) -> Arrays:
+    def execute(low: NativeKernel, kernel: Kernel, memory: Arrays) -> Arrays:
         held = {name: _placed(array) for name, array in memory.items()}
         bound = dict(held)
         if low.packed is not None:

@@ -61,14 +61,16 @@ def _place_unix(code: bytes) -> tuple[int, Callable[[], object]]:
     library.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     pages = len(code) + -len(code) % mmap.PAGESIZE
     if library.mprotect(address, pages, mmap.PROT_READ | mmap.PROT_EXEC):
-        error = ctypes.get_errno()
+        number = ctypes.get_errno()
         memory.close()
         raise DeviceError(f"the operating system refuses executable memory (mprotect: error "
-                          f"{error}). {_ADVICE}")
+                          f"{number}). {_ADVICE}")
     return address, memory.close
 
 
 def _place_windows(code: bytes) -> tuple[int, Callable[[], object]]:
+    if sys.platform != "win32":
+        raise DeviceError(f"VirtualAlloc is a function of Windows, this is {sys.platform}")
     reserve_and_commit, read_write, execute_read, release = 0x3000, 0x04, 0x20, 0x8000
     kernel = ctypes.WinDLL("kernel32", use_last_error=True)
     kernel.VirtualAlloc.restype = ctypes.c_void_p

@@ -64,7 +64,8 @@ def _outputs(f: WinogradTransform, weight: np.ndarray, dtype: type) -> np.ndarra
 def _inputs(f: WinogradTransform, dtype: type) -> np.ndarray:
     """Transformed activations [point, point, channel, block]."""
     shape = (CHANNELS_MAX, BLOCKS, f.window, f.window)
-    activations = np.random.default_rng(0).standard_normal(shape, np.float32).astype(dtype)
+    activations: np.ndarray = np.random.default_rng(0).standard_normal(
+        shape, np.float32).astype(dtype)
     return _both_sides(f.inputs, activations.transpose(2, 3, 0, 1))
 
 

@@ -81,7 +81,7 @@ def bind(module: Module, memory: Sequence[np.ndarray], filled: Container[int], r
         for slot, target in slots:
             if slot.dtype not in FORMATS:
                 values = values.view(DTYPES[slot.dtype])
-            if slot.packing is not None:
+            if isinstance(slot.packing, CodePacking):
                 start = values.ctypes.data + values.itemsize * slot.start
                 pack(slot.packing, start, target.ctypes.data)
                 if guarded and slot.winograd is not None and _error(slot, values) > ERROR_MAX:

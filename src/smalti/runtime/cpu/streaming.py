@@ -112,7 +112,8 @@ def _spread(order: Sequence[int], sizes: Sequence[int], room: int) -> set[int]:
 def _segments(units: Sequence[tuple[int, int, set[int]]], sizes: Sequence[int],
               resident: set[int], half: int) -> Iterator[Segment]:
     """As many units in a row as a half has room for."""
-    first, held, number = 0, set(), 0
+    first, number = 0, 0
+    held: set[int] = set()
     for start, _, slots in units:
         wanted = held | (slots - resident)
         if sum(sizes[n] for n in wanted) > half:

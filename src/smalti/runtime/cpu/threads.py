@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -66,14 +67,17 @@ def context(table: np.ndarray, threads: int, scratch: int = 0, scratch_bytes: in
 def _sleeping_functions() -> tuple[int, int]:
     """Addresses of the system's functions for sleeping on a word and for waking the sleepers."""
     if sys.platform == "win32":
-        library = ctypes.WinDLL("api-ms-win-core-synch-l1-2-0")
-        names = ("WaitOnAddress", "WakeByAddressAll")
-    elif sys.platform == "darwin":
-        library, names = ctypes.CDLL(None), ("__ulock_wait", "__ulock_wake")
-    else:
-        return 0, 0
-    wait, wake = (ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in names)
-    return wait, wake
+        synch = ctypes.WinDLL("api-ms-win-core-synch-l1-2-0")
+        return _address(synch.WaitOnAddress), _address(synch.WakeByAddressAll)
+    if sys.platform == "darwin":
+        system = ctypes.CDLL(None)
+        return _address(system.__ulock_wait), _address(system.__ulock_wake)
+    return 0, 0
+
+
+def _address(function: Any) -> int:
+    """Where the code of a function of ctypes lies."""
+    return ctypes.cast(function, ctypes.c_void_p).value
 
 
 @cache

@@ -23,18 +23,18 @@ class CpuTrials(Trials):
     """Of a program on the CPU."""
 
     def __init__(self, program: Any) -> None:
-        self.program = program
+        self.program, self._threads = program, program.threads
         objective = program.recipe.options.objective if program.recipe else OBJECTIVES[0]
         self.scope = scope(program.module.target, program.threads, program.module.precision,
                            objective)
 
     def candidates(self, kernel: Kernel, first: Any) -> Sequence[Any]:
         chosen = target(self.module.target)
-        return list(chosen.space(kernel, limits_at(chosen.name, self.program.threads), first))
+        return list(chosen.space(kernel, limits_at(chosen.name, self._threads), first))
 
     def expected(self, kernel: Kernel, schedules: Sequence[Any]) -> np.ndarray:
         device = modelled(self.module.target)
-        return np.array([estimate_kernel(device, kernel, schedule, self.program.threads).seconds
+        return np.array([estimate_kernel(device, kernel, schedule, self._threads).seconds
                          for schedule in schedules])
 
     def alternative(self, region: int, kernel: Kernel, schedule: Any,

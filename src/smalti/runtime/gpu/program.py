@@ -83,7 +83,7 @@ class DeviceProgram(Program):
         self.device, self.precision, self.rows = gpu.device.id, module.precision, module.rows
         self.inputs, self.outputs = ({name: place.shape for name, place in ends.items()}
                                      for ends in (module.inputs, module.outputs))
-        self.weights_bytes, self.arena_bytes = module.weights_bytes, module.arena_bytes
+        self.weights_bytes = module.weights_bytes
         self._turn = threading.Lock()
         self._arena: DeviceBuffer | None = None
         self._stage: DeviceBuffer | None = None
@@ -443,6 +443,10 @@ class DeviceProgram(Program):
         with refusals(call.operation), np.errstate(all="ignore"):
             result = OPERATIONS[call.operation].meaning(*operands, **call.attributes)
         self._write(call.result, np.asarray(result))
+
+    @property
+    def arena_bytes(self) -> int:
+        return self.module.arena_bytes
 
     @property
     def shared_bytes(self) -> int:

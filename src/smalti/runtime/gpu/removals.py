@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from smalti.schedule.group import GroupLimits, MatrixShape
 
@@ -96,7 +97,7 @@ def reduced(limits: GroupLimits, removals: Iterable[Removal]) -> GroupLimits:
     return limits
 
 
-FIELDS: Mapping[str, Mapping[str, object]] = {
+FIELDS: Mapping[str, Mapping[str, Any]] = {
     MATRICES: {"matrices": ()},
     SUBGROUP_OPERATIONS: {"subgroup_operations": False},
     SUBGROUP_SIZES: {"subgroup_choice": False, "subgroup_min": GroupLimits().subgroup_min,

@@ -19,18 +19,17 @@ class GpuTrials(Trials):
     """Of a program on a GPU."""
 
     def __init__(self, program: Any) -> None:
-        self.program = program
+        self.program, self._gpu = program, program.gpu
         self.scope = scope_of_gpu(program.gpu.device, program.module.target,
                                   program.module.precision)
 
     def candidates(self, kernel: Kernel, first: Any) -> Sequence[Any]:
-        gpu = self.program.gpu
-        return list(gpu.target.space(kernel, gpu.limits, first))
+        return list(self._gpu.target.space(kernel, self._gpu.limits, first))
 
     def expected(self, kernel: Kernel, schedules: Sequence[Any]) -> np.ndarray:
-        return np.array([expected_clocks(kernel, self.program.gpu.limits, schedule)
+        return np.array([expected_clocks(kernel, self._gpu.limits, schedule)
                          for schedule in schedules])
 
     def alternative(self, region: int, kernel: Kernel, schedule: Any,
                     read: Read | None) -> GpuAlternative:
-        return GpuAlternative(self.program.gpu, self.module, region, kernel, schedule)
+        return GpuAlternative(self._gpu, self.module, region, kernel, schedule)
