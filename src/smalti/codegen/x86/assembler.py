@@ -52,7 +52,7 @@ class Assembler:
         self.arguments: list[Register] = []
         self.pool = bytearray()
         self._pooled: dict[bytes, int] = {}
-        self._tails: dict[int, Register | Address] = {}
+        self._tails: dict[int, Register] = {}
         self._counts = {"g": 0, "v": 0, "k": 0, "label": 0}
         self.fixed: dict[Register, str] = {}
 
@@ -230,18 +230,18 @@ class Assembler:
 
     # ------------------------------------------------------------------ partial vectors
 
-    def tail(self, lanes: int) -> Register | Address:
-        """What selects the first `lanes` lanes: a mask register, or a mask vector in memory."""
+    def tail_mask(self, lanes: int) -> Register:
+        """A mask register that selects the first `lanes` lanes (512 bits only)."""
         if lanes not in self._tails:
-            if not self.level.wide:
-                bits = [-1] * lanes + [0] * (self.level.lanes - lanes)
-                self._tails[lanes] = self.integers(bits)
-            else:
-                mask = self._new("k")
-                with self.once():
-                    self.op("mask_from", mask, self.immediate((1 << lanes) - 1))
-                self._tails[lanes] = mask
+            mask = self._new("k")
+            with self.once():
+                self.op("mask_from", mask, self.immediate((1 << lanes) - 1))
+            self._tails[lanes] = mask
         return self._tails[lanes]
+
+    def tail_vector(self, lanes: int) -> Address:
+        """A vector in memory that has all bits set in the first `lanes` lanes, none in others."""
+        return self.integers([-1] * lanes + [0] * (self.level.lanes - lanes))
 
     def load(self, address: Address, lanes: int | None = None) -> Register:
         """A new vector from memory; with `lanes`, only that many, the others zero."""
@@ -254,9 +254,9 @@ class Assembler:
         if lanes is None or lanes == self.level.lanes:
             self.op("load", register, address)
         elif self.level.wide:
-            self.op("load", register, address, mask=self.tail(lanes), zeroing=True)
+            self.op("load", register, address, mask=self.tail_mask(lanes), zeroing=True)
         else:
-            mask = self.result("load", self.tail(lanes))
+            mask = self.result("load", self.tail_vector(lanes))
             self.op("load_masked", register, mask, address)
 
     def store(self, address: Address, register: Register, lanes: int | None = None) -> None:
@@ -264,9 +264,9 @@ class Assembler:
         if lanes is None or lanes == self.level.lanes:
             self.op("store", address, register)
         elif self.level.wide:
-            self.op("store", address, register, mask=self.tail(lanes))
+            self.op("store", address, register, mask=self.tail_mask(lanes))
         else:
-            mask = self.result("load", self.tail(lanes))
+            mask = self.result("load", self.tail_vector(lanes))
             self.op("store_masked", address, mask, register)
 
     def gather(self, base: Register, index: Register, lanes: int | None = None) -> Register:
@@ -279,12 +279,12 @@ class Assembler:
             self.op("mask_from", mask, self.immediate((1 << lanes) - 1))
             self.lines.append(CodeLine("gather", VECTOR["gather"], (register, address), mask))
         else:
-            bits = [-1] * lanes + [0] * (self.level.lanes - lanes)
-            mask = self.result("load", self.integers(bits))
+            mask = self.result("load", self.tail_vector(lanes))
             self.op("gather", register, address, mask)
         return register
 
-    def where_greater(self, a: Register, b: Register, yes: Register, no: Register) -> Register:
+    def where_greater(self, a: Register, b: Register | Address, yes: Register,
+                      no: Register) -> Register:
         """A new vector: `yes` in the lanes where the integers a > b, `no` elsewhere."""
         if not self.level.wide:
             return self.result("blend", no, yes, self.result("greater_int", a, b))

@@ -47,7 +47,7 @@ from smalti.codegen.x86.operands import Address, Register
 from smalti.codegen.x86.transpose import transpose
 from smalti.errors import IllegalSchedule
 from smalti.kernel.build import LOWEST, MASK_SLACK, TOTAL_MIN
-from smalti.kernel.form import ELEMENT_BYTES, Buffer, Kernel
+from smalti.kernel.form import STORED_BYTES, Buffer, Kernel
 from smalti.schedule.schedule import AttentionSchedule
 
 START = 1.5 * LOWEST
@@ -73,7 +73,7 @@ def staged_bytes(elements: int) -> int:
 
 def row_bytes(buffer: Buffer) -> int:
     """Bytes from one token to the next in memory."""
-    return ELEMENT_BYTES[buffer.dtype] * buffer.strides[1]
+    return STORED_BYTES[buffer.dtype] * buffer.strides[1]
 
 
 class _AttentionLowering:
@@ -113,7 +113,7 @@ class _AttentionLowering:
         first = asm.offset(asm.immediate(0), block, many)
         at = {}
         for name, buffer in zip("qkvo", (self.q, self.k, self.v, self.out)):
-            size = ELEMENT_BYTES[buffer.dtype]
+            size = STORED_BYTES[buffer.dtype]
             base = asm.offset(held[buffer.name], n, size * buffer.strides[0])
             at[name] = asm.offset(base, head, size * buffer.strides[2])
         self.hidden = self._mask_of(held, n, head, first)
@@ -122,7 +122,7 @@ class _AttentionLowering:
         self.keys = self._behind(self.scores, 2 * self.key_rows * self.row_bytes)
         self.values = self._behind(self.keys, s.keys * self.key_bytes)
         left = count_left(asm, first, many, tokens)
-        self.groups = s.groups
+        self.groups: int | Register = s.groups
         if not isinstance(left, int):
             asm.advance(left, self.queries - 1)
             self.groups = asm.divide(left, self.queries)[0]
@@ -140,7 +140,7 @@ class _AttentionLowering:
         """Where the mask of a head's first key and a query is; None without a mask."""
         if self.mask is None:
             return None
-        at, size = held["mask"], ELEMENT_BYTES[self.mask.dtype]
+        at, size = held["mask"], STORED_BYTES[self.mask.dtype]
         for index, stride in zip((n, head, query), (*self.mask.strides[:2], self._query_step())):
             at = self.asm.offset(at, index, size * stride)
         return at
@@ -151,7 +151,7 @@ class _AttentionLowering:
 
     def _mask_row(self) -> int:
         """Bytes of the mask from one key to the next."""
-        return ELEMENT_BYTES[self.mask.dtype] * self.mask.strides[2]
+        return STORED_BYTES[self.mask.dtype] * self.mask.strides[2]
 
     @property
     def masked(self) -> bool:
@@ -215,7 +215,7 @@ class _AttentionLowering:
             self._collect(keys, group)
             asm.advance(group, self.group_bytes)
             if masks is not None:
-                asm.advance(masks, self.queries * ELEMENT_BYTES[self.mask.dtype]
+                asm.advance(masks, self.queries * STORED_BYTES[self.mask.dtype]
                             * self._query_step())
         asm.advance(key, keys)
         if self.hidden is not None:
@@ -241,10 +241,10 @@ class _AttentionLowering:
         with asm.loop(keys):
             for v in range(-(-depth // lanes)):
                 held = min(lanes, depth - v * lanes)
-                at = Address(source, v * lanes * ELEMENT_BYTES[self.k.dtype])
+                at = Address(source, v * lanes * STORED_BYTES[self.k.dtype])
                 value = elements.load(asm, self.k.dtype, at, held)
                 dtype = self.schedule.dtype
-                elements.store(asm, dtype, Address(target, v * lanes * ELEMENT_BYTES[dtype]), value)
+                elements.store(asm, dtype, Address(target, v * lanes * STORED_BYTES[dtype]), value)
             asm.advance(source, row_bytes(self.k))
             asm.advance(target, self.key_bytes)
 
@@ -257,7 +257,7 @@ class _AttentionLowering:
 
         def rows(count: int) -> None:
             for v in range(-(-self.width // lanes)):
-                at = Address(source, v * lanes * ELEMENT_BYTES[self.v.dtype])
+                at = Address(source, v * lanes * STORED_BYTES[self.v.dtype])
                 held = min(lanes, self.width - v * lanes)
                 value = elements.load(asm, self.v.dtype, at, held)
                 if self.pairs:
@@ -300,23 +300,23 @@ class _AttentionLowering:
 
             self._each_block(self.q.shape[3], block)
         first, zero, tokens = self._spread(query), asm.zero(), self.q.shape[1]
-        for v, at in enumerate(self._vectors(group)):
-            number = asm.integers([v * lanes + i for i in range(lanes)])
+        for v, place in enumerate(self._vectors(group)):
+            behind = asm.integers([v * lanes + i for i in range(lanes)])
             for row in (REFERENCE, TOP):
                 start = LOWEST if self.mask is None else START
-                asm.store(at.plus(row * self.row_bytes), asm.load_constant(start))
-            asm.store(at.plus(TOTAL * self.row_bytes), zero)
-            number = asm.result("add_int", first, number)
-            asm.store(at.plus(NUMBER * self.row_bytes), number)
+                asm.store(place.plus(row * self.row_bytes), asm.load_constant(start))
+            asm.store(place.plus(TOTAL * self.row_bytes), zero)
+            number = asm.result("add_int", first, behind)
+            asm.store(place.plus(NUMBER * self.row_bytes), number)
             slack = asm.load_constant(SLACK)
             if tokens % self.queries:
                 last = asm.integers([tokens - 1] * lanes)
                 slack = asm.where_greater(number, last, asm.load_constant(math.inf), slack)
-            asm.store(at.plus(LEEWAY * self.row_bytes), slack)
+            asm.store(place.plus(LEEWAY * self.row_bytes), slack)
         target = self._behind(group, self.sums_at)
         with asm.loop(self.width):
-            for at in self._vectors(target):
-                asm.op("store", at, zero)
+            for place in self._vectors(target):
+                asm.op("store", place, zero)
             asm.advance(target, self.row_bytes)
 
     def _each_block(self, channels: int, block) -> None:
@@ -338,7 +338,7 @@ class _AttentionLowering:
         with asm.loop(count_left(asm, query, self.queries, self.q.shape[1])):
             for v in range(-(-channels // lanes)):
                 count = min(lanes, channels - v * lanes)
-                far = Address(outside, v * lanes * ELEMENT_BYTES[buffer.dtype])
+                far = Address(outside, v * lanes * STORED_BYTES[buffer.dtype])
                 near = Address(inside, v * self.level.bytes)
                 if into_scratch:
                     asm.store(near, elements.load(asm, buffer.dtype, far, count), count)
@@ -410,7 +410,7 @@ class _AttentionLowering:
         """The mask of a key and the queries of a vector, for scores of base 2."""
         asm, dtype = self.asm, self.mask.dtype
         if self._query_step():
-            at = Address(mask, vector * self.level.lanes * ELEMENT_BYTES[dtype])
+            at = Address(mask, vector * self.level.lanes * STORED_BYTES[dtype])
             value = elements.load(asm, dtype, at)
         else:
             value = elements.spread(asm, dtype, Address(mask))

@@ -6,7 +6,7 @@ from smalti.codegen.x86 import elements
 from smalti.codegen.x86.assembler import Assembler, Code
 from smalti.codegen.x86.instructions import FeatureLevel
 from smalti.codegen.x86.operands import Address
-from smalti.kernel.form import ELEMENT_BYTES
+from smalti.kernel.form import STORED_BYTES
 
 BLOCK = 4096
 """Elements that a tile converts."""
@@ -22,7 +22,7 @@ def lower_conversion(source: str, target: str, level: FeatureLevel) -> Code:
     """
     asm = Assembler(level, f"{source}_to_{target}")
     table, tile = asm.argument(), asm.argument()
-    sizes = [ELEMENT_BYTES[dtype] for dtype in (source, target)]
+    sizes = [STORED_BYTES[dtype] for dtype in (source, target)]
     places = []
     for number, size in enumerate(sizes):
         place = asm.general()

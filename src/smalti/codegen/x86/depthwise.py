@@ -33,7 +33,7 @@ from smalti.codegen.x86.packing import lower_packing
 from smalti.codegen.x86.results import RegisterResults
 from smalti.codegen.x86.weights import WeightPanels
 from smalti.errors import IllegalSchedule
-from smalti.kernel.form import Call, Kernel, Load, loads
+from smalti.kernel.form import Call, Kernel, Load, affine, loads
 from smalti.schedule.merge import access, store, weights_bound
 from smalti.schedule.schedule import DepthwiseSchedule
 
@@ -80,20 +80,20 @@ class _DepthwiseLowering:
         (_, self.b), (_, self.y), (_, self.x), (_, self.o) = total.axes
         (_, self.r), (_, self.s) = total.reduced
         weighted = isinstance(total.value, Call)
-        _, row, column, _ = (total.value.arguments[0] if weighted else total.value).index
+        _, row, column, _ = affine(next(loads(total.value)))
         self.stride_y, self.dilation_y = row.coefficient("y"), row.coefficient("r")
         self.stride_x, self.dilation_x = column.coefficient("x"), column.coefficient("s")
         self.guards = {index.terms[0][0]: (index.offset, extent)
                        for index, extent in self.patch.guards}
-        self.read = self.patch.value
+        read = self.patch.value
         self.packed = WeightPanels("weight", self.o, 1, self.r, self.s, level.lanes, 1,
                                    "f32") if weighted else None
         self.maximum = total.reducer == "max"
         self.asm = Assembler(level, kernel.form)
-        if not isinstance(self.read, Load) \
-                or self.o > 1 and access(kernel, self.read).stride("c") != 1:
+        if not isinstance(read, Load) or self.o > 1 and access(kernel, read).stride("c") != 1:
             raise IllegalSchedule(f"the input of a {kernel.form} kernel is stored, its channels "
                                   f"side by side")
+        self.read = read
 
     def lower(self) -> NativeKernel:
         """Emit everything: a tile is rows of one image and vectors of channels."""

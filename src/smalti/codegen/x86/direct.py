@@ -15,7 +15,7 @@ image or row has its own, are packed by a step in front.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from smalti.codegen.x86.assembler import Assembler
@@ -44,7 +44,7 @@ from smalti.codegen.x86.unpacking import pair, registers, unpack
 from smalti.codegen.x86.weights import weight_panels
 from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS, Format
-from smalti.kernel.form import Kernel, Load, Stage, loads
+from smalti.kernel.form import Kernel, Load, Stage, affine, loads
 from smalti.schedule.merge import (
     access,
     contraction_extents,
@@ -205,9 +205,9 @@ class DirectLowering:
         index, y_tile = asm.divide(index, counts[1])
         panel_tile, b_tile = asm.divide(index, counts[2])
         zero = asm.immediate(0)
-        tile = Tile(*(asm.offset(zero, register, step) for register, step in (
-            (b_tile, s.tile_b), (y_tile, s.tile_y), (x_tile, s.tile_x),
-            (panel_tile, s.panels))), s.tile_b, 0, 0)
+        b, y, x, panel = (asm.offset(zero, register, step) for register, step in (
+            (b_tile, s.tile_b), (y_tile, s.tile_y), (x_tile, s.tile_x), (panel_tile, s.panels)))
+        tile = Tile(b, y, x, panel, s.tile_b, 0, 0)
         tile.rows = count_left(asm, tile.y, s.tile_y, e.y)
         tile.panels = count_left(asm, tile.panel, s.panels, self.packed.part_panels)
         narrow, last, end = e.x % s.tile_x, asm.label(), asm.label()
@@ -278,6 +278,7 @@ class DirectLowering:
         zero = asm.immediate(0)
         origins = {"b": tile.b, "y": asm.offset(zero, tile.y, e.stride_y),
                    "x": asm.offset(zero, tile.x, e.stride_x), "c": channel}
+        rows: int | Register
         if isinstance(tile.rows, int):
             rows = (tile.rows - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1
         else:
@@ -286,7 +287,7 @@ class DirectLowering:
         columns = (tile_x - 1) * e.stride_x + (e.s - 1) * e.dilation_x + 1
         self._copy(self.patch, origins, (tile.images, rows, columns), layout, patch)
 
-    def _copy(self, stage: Stage, origins: dict[str, Register | int],
+    def _copy(self, stage: Stage, origins: Mapping[str, Register | int],
               extents: tuple[int | Register, int | Register, int], layout: ScratchLayout,
               patch: Register, clipped: Sequence[str] = ()) -> None:
         """Emit the copy of images, rows and columns of one chunk of `stage` into the patch.
@@ -420,7 +421,7 @@ class DirectLowering:
         for load in dict.fromkeys(loads(self.result.value)):
             if load.buffer == "sum":
                 which = asm.copy(sums)
-                asm.advance(which, load.index[3].offset // self.e.o * s.panels * layout.sum_panel)
+                asm.advance(which, affine(load)[3].offset // self.e.o * s.panels * layout.sum_panel)
                 stream = AccessStream(which, {
                     "panel": layout.sum_panel, "b": s.tile_y * tile_x * self.width * 4,
                     "y": tile_x * self.width * 4, "x": self.width * 4, "o": 4})

@@ -35,11 +35,11 @@ def load(asm: Assembler, dtype: str, address: Address, lanes: int | None = None)
     partial = lanes is not None and lanes != asm.level.lanes
     value, widen = asm.vector(), "widen_f16" if dtype == "f16" else "widen_half"
     if partial and asm.level.wide:
-        asm.op(widen, value, address, mask=asm.tail(lanes), zeroing=True)
+        asm.op(widen, value, address, mask=asm.tail_mask(lanes), zeroing=True)
     else:
         asm.op(widen, value, address)
         if partial:
-            value = asm.result("and", value, asm.tail(lanes))
+            value = asm.result("and", value, asm.tail_vector(lanes))
     return value if dtype == "f16" else asm.result("shift_left_int", value, 16)
 
 
@@ -118,7 +118,7 @@ def store(asm: Assembler, dtype: str, address: Address, value: Register,
     elif dtype == "f16":
         _store_half(asm, address, asm.result("to_f16", value, NEAREST), lanes)
     elif asm.level.wide:
-        mask = None if lanes == asm.level.lanes else asm.tail(lanes)
+        mask = None if lanes == asm.level.lanes else asm.tail_mask(lanes)
         if asm.level.pairs:
             asm.op("store_words", address, asm.result("to_bf16", value), mask=mask)
         else:
@@ -130,21 +130,21 @@ def store(asm: Assembler, dtype: str, address: Address, value: Register,
 def _store_half(asm: Assembler, address: Address, words: Register, lanes: int) -> None:
     """Store the first `lanes` 16-bit integers of the lower half of a vector."""
     if asm.level.wide:
-        mask = None if lanes == asm.level.lanes else asm.tail(lanes)
+        mask = None if lanes == asm.level.lanes else asm.tail_mask(lanes)
         asm.op("store_words", address, words, mask=mask)
         return
     if lanes == asm.level.lanes:
         asm.op("store_half", address, words)
         return
     if lanes > 1:
-        asm.op("store_half_masked", address, asm.result("load", asm.tail(lanes // 2)), words)
+        asm.op("store_half_masked", address, asm.result("load", asm.tail_vector(lanes // 2)), words)
     if lanes % 2:
         asm.op("store_word", address.plus(2 * (lanes - 1)), words, lanes - 1)
 
 
 def copy_bf16(asm: Assembler, source: Address, target: Address, lanes: int, stored: int) -> None:
     """Copy `lanes` elements of bf16 as they are, and zeros up to `stored` (512 bits only)."""
-    mask, kept = (None if n == asm.level.lanes else asm.tail(n) for n in (lanes, stored))
+    mask, kept = (None if n == asm.level.lanes else asm.tail_mask(n) for n in (lanes, stored))
     words = asm.vector()
     asm.op("load_words", words, source, mask=mask, zeroing=mask is not None)
     asm.op("store_words", target, words, mask=kept)

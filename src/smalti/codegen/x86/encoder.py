@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from iced_x86 import (
     BlockEncoder,
@@ -28,6 +29,9 @@ from smalti.codegen.x86.instructions import (
 from smalti.codegen.x86.operands import Address, CodeLine, Register
 from smalti.errors import VerificationError
 
+if TYPE_CHECKING:  # numbers, to which only iced-x86's stubs give types of their own
+    from iced_x86._iced_x86_py import Register as RegisterNumber
+
 OFFSET_MAX = 1 << 31
 """Offsets of addresses have 32 bits, with a sign."""
 STACK_ALIGNMENT = 64
@@ -48,7 +52,7 @@ LOW_LANE = {("store_low", 1): XMM, ("to_bf16", 0): YMM, ("store_words", 1): YMM,
 HALF = {("widen_f16", 1), ("to_f16", 0)}
 """Those that are its lower half, at any level."""
 LOCKED = {"exchange_add"}
-MAKERS = {
+MAKERS: dict[str, Callable[..., Instruction]] = {
     "rr": Instruction.create_reg_reg, "rm": Instruction.create_reg_mem,
     "mr": Instruction.create_mem_reg, "ri": Instruction.create_reg_i32,
     "rrr": Instruction.create_reg_reg_reg,
@@ -63,7 +67,10 @@ MAKERS = {
     "rrrr": Instruction.create_reg_reg_reg_reg,
     "rrmr": Instruction.create_reg_reg_mem_reg,
     "r": Instruction.create_reg, "m": Instruction.create_mem,
+    "mov_immediate": Instruction.create_reg_i64,
 }
+"""What makes an instruction of each kinds of operands: r(egisters), m(emory), i(mmediate numbers);
+and of the one whose number has 64 bits."""
 
 
 def encode(lines: Sequence[CodeLine], level: FeatureLevel, ip: int, frame_bytes: int) -> bytes:
@@ -134,12 +141,13 @@ def instruction_of(line: CodeLine, level: FeatureLevel) -> Instruction:
     if not line.operands:
         return Instruction.create(code)
     vectors = ZMM if wide else YMM
-    kinds, values = "", []
+    kinds = ""
+    values: list[int | RegisterNumber | MemoryOperand] = []
     for position, operand in enumerate(line.operands):
-        if type(operand) is int:
+        if isinstance(operand, int):
             kinds += "i"
             values.append(operand)
-        elif hasattr(operand, "kind"):
+        elif isinstance(operand, Register):
             kinds += "r"
             low = LOW_LANE.get((name, position))
             if (name, position) in HALF:
@@ -148,7 +156,7 @@ def instruction_of(line: CodeLine, level: FeatureLevel) -> Instruction:
         else:
             kinds += "m"
             values.append(address(operand, vectors))
-    maker = Instruction.create_reg_i64 if name == "mov_immediate" else MAKERS[kinds]
+    maker = MAKERS["mov_immediate" if name == "mov_immediate" else kinds]
     instruction = maker(code, *values)
     if line.mask is not None:
         instruction.op_mask = MASKS[line.mask.number]
@@ -158,7 +166,7 @@ def instruction_of(line: CodeLine, level: FeatureLevel) -> Instruction:
     return instruction
 
 
-def physical(register: Register, name: str, vectors: Sequence[int]) -> int:
+def physical(register: Register, name: str, vectors: Sequence[RegisterNumber]) -> RegisterNumber:
     """The machine register of the right width for the instruction `name`."""
     kind, number = register
     if kind == "v":
@@ -170,7 +178,7 @@ def physical(register: Register, name: str, vectors: Sequence[int]) -> int:
     return (GENERAL_32 if name in NARROW else GENERAL_64)[number]
 
 
-def address(memory: Address, vectors: Sequence[int]) -> MemoryOperand:
+def address(memory: Address, vectors: Sequence[RegisterNumber]) -> MemoryOperand:
     """The memory operand; constants are addressed relative to the instruction pointer.
 
     Raises OverflowError for an offset that no instruction holds.
@@ -180,11 +188,11 @@ def address(memory: Address, vectors: Sequence[int]) -> MemoryOperand:
         raise OverflowError(f"an offset of {offset} bytes has more than 32 bits")
     if pool:
         return MemoryOperand(Physical.RIP, displ=offset, displ_size=8)
-    base = physical(base, "", vectors)
+    first = physical(base, "", vectors)
     size = 1 if offset else 0
     if index is None:
-        return MemoryOperand(base, displ=offset, displ_size=size, is_broadcast=spread)
-    return MemoryOperand(base, physical(index, "", vectors), scale, displ=offset, displ_size=size,
+        return MemoryOperand(first, displ=offset, displ_size=size, is_broadcast=spread)
+    return MemoryOperand(first, physical(index, "", vectors), scale, displ=offset, displ_size=size,
                          is_broadcast=spread)
 
 

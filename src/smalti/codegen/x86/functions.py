@@ -354,9 +354,8 @@ def evaluate(asm: Assembler, expr: Expr, load: Callable[[Load], Register],
         result = load(expr)
     elif expr.function == "add" and isinstance(expr.arguments[0], Call) \
             and expr.arguments[0].function == "mul":
-        product, addend = expr.arguments
-        a, b = (evaluate(asm, e, load, known) for e in product.arguments)
-        result = multiply_add(asm, a, b, evaluate(asm, addend, load, known))
+        a, b = (evaluate(asm, e, load, known) for e in expr.arguments[0].arguments)
+        result = multiply_add(asm, a, b, evaluate(asm, expr.arguments[1], load, known))
     elif (bound := _bound(expr)) is not None:
         number, other = (evaluate(asm, e, load, known) for e in bound)
         result = asm.result(expr.function, number, other)  # the second one where one is NaN

@@ -20,7 +20,7 @@ from smalti.codegen.x86.nest import AccessStream, stream_of
 from smalti.codegen.x86.operands import Register
 from smalti.codegen.x86.results import RegisterResults
 from smalti.errors import IllegalSchedule
-from smalti.kernel.form import loads
+from smalti.kernel.form import Load, loads
 from smalti.schedule.merge import access, in_place, store
 
 
@@ -37,9 +37,15 @@ class InPlaceLowering(DirectLowering):
             raise IllegalSchedule(f"a chunk of {s.chunk} in steps of {s.step} is not all "
                                   f"{self.e.c} channels")
 
+    @property
+    def read(self) -> Load:
+        """What the products read, as `check` has found."""
+        assert isinstance(self.patch.value, Load), self.patch
+        return self.patch.value
+
     def layout(self, tile_x: int) -> ScratchLayout:
         """The strides of the input; there are no sums in memory."""
-        pixel, row, image = (self.size * access(self.kernel, self.patch.value).stride(axis)
+        pixel, row, image = (self.size * access(self.kernel, self.read).stride(axis)
                              for axis in "xyb")
         return ScratchLayout(pixel, row, image, 0, 0, 0, self.plain_bytes)
 
@@ -52,7 +58,7 @@ class InPlaceLowering(DirectLowering):
         zero = asm.immediate(0)
         origins = {"b": tile.b, "y": asm.offset(zero, tile.y, e.stride_y),
                    "x": asm.offset(zero, tile.x, e.stride_x)}
-        source = stream_of(asm, access(self.kernel, self.patch.value), self.pointers, origins)
+        source = stream_of(asm, access(self.kernel, self.read), self.pointers, origins)
         source = AccessStream(source.base, {"b": layout.image, "y": e.stride_y * layout.row,
                                             "x": e.stride_x * layout.pixel})
         self._by_panels(tile, lambda panel, panels, channels: self._panels(

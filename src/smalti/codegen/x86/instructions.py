@@ -7,10 +7,14 @@ which encoding serves it at 256 bits (AVX2) and at 512 bits (AVX-512).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from iced_x86 import Code, Register
 
 from smalti.errors import InputError
+
+if TYPE_CHECKING:  # numbers, to which only iced-x86's stubs give types of their own
+    from iced_x86._iced_x86_py import Code as CodeNumber
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,8 @@ class InstructionRow:
     """One instruction: operand use, and its encodings (None where a level has none)."""
 
     use: str
-    narrow: int | None
-    wide: int | None
+    narrow: CodeNumber | None
+    wide: CodeNumber | None
 
 
 def _row(use: str, narrow: str | None, wide: str | None = None) -> InstructionRow:

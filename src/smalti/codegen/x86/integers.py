@@ -24,11 +24,11 @@ def load(asm: Assembler, dtype: str, address: Address, lanes: int | None = None)
     partial = lanes is not None and lanes != asm.level.lanes
     value = asm.vector()
     if partial and asm.level.wide:
-        asm.op(WIDEN[dtype], value, address, mask=asm.tail(lanes), zeroing=True)
+        asm.op(WIDEN[dtype], value, address, mask=asm.tail_mask(lanes), zeroing=True)
     else:
         asm.op(WIDEN[dtype], value, address)
         if partial:
-            value = asm.result("and", value, asm.tail(lanes))
+            value = asm.result("and", value, asm.tail_vector(lanes))
     return asm.result("from_int", value)
 
 

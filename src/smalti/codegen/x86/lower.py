@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from smalti.codegen.x86.attention import lower_attention
 from smalti.codegen.x86.contraction import lower_contraction
 from smalti.codegen.x86.depthwise import lower_depthwise
@@ -14,9 +17,11 @@ from smalti.errors import IllegalSchedule
 from smalti.kernel.form import Kernel
 from smalti.schedule.schedule import Limits, Schedule
 
-FORMS = {"map": lower_map, "reduction": lower_reduction, "contraction": lower_contraction,
-         "depthwise": lower_depthwise, "pooling": lower_depthwise, "attention": lower_attention,
-         "group_scale_shift": lower_group, "layer_scale_shift": lower_layer, "rms_scale": lower_rms}
+FORMS: dict[str, Callable[[Kernel, Any, FeatureLevel], NativeKernel]] = {
+    "map": lower_map, "reduction": lower_reduction, "contraction": lower_contraction,
+    "depthwise": lower_depthwise, "pooling": lower_depthwise, "attention": lower_attention,
+    "group_scale_shift": lower_group, "layer_scale_shift": lower_layer, "rms_scale": lower_rms}
+"""What lowers each form of kernel, by the kind of schedule that is chosen for it."""
 TILES_MAX = (1 << 31) - 1
 """The largest number that `Assembler.divide` takes apart."""
 

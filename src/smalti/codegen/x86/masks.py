@@ -14,11 +14,11 @@ def load(asm: Assembler, address: Address, lanes: int | None = None) -> Register
     partial = lanes is not None and lanes != asm.level.lanes
     value = asm.vector()
     if partial and asm.level.wide:
-        asm.op("widen_byte", value, address, mask=asm.tail(lanes), zeroing=True)
+        asm.op("widen_byte", value, address, mask=asm.tail_mask(lanes), zeroing=True)
     else:
         asm.op("widen_byte", value, address)
         if partial:
-            value = asm.result("and", value, asm.tail(lanes))
+            value = asm.result("and", value, asm.tail_vector(lanes))
     return asm.result("from_int", value)
 
 
@@ -46,7 +46,7 @@ def store(asm: Assembler, address: Address, value: Register, lanes: int) -> None
 def store_bytes(asm: Assembler, address: Address, whole: Register, lanes: int) -> None:
     """Store the lowest bytes of the first `lanes` lanes; below AVX-512, the others are 0."""
     if asm.level.wide:
-        mask = None if lanes == asm.level.lanes else asm.tail(lanes)
+        mask = None if lanes == asm.level.lanes else asm.tail_mask(lanes)
         asm.op("store_low_bytes", address, whole, mask=mask)
         return
     words = asm.result("permute_quads", asm.result("pack_words", whole, whole), 0b1000)

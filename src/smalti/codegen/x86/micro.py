@@ -107,6 +107,7 @@ def _groups(asm: Assembler, shape: Micro, a: Register, b: Register, loop: Reduct
     """The innermost loop where `b` holds groups of words."""
     form, size, pairs = shape.form, asm.level.bytes, shape.factors == "pairs"
     line, here = shape.panel_bytes, asm.copy(a)
+    assert isinstance(loop.count, int), loop
     groups = loop.count * shape.unroll * (2 if pairs else 1) // form.group
     with asm.loop(groups):
         heads = [[asm.load(Address(b, head * line + v * size)) for head in range(form.heads)]

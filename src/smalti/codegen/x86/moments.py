@@ -13,7 +13,7 @@ from smalti.codegen.x86.instructions import FeatureLevel
 from smalti.codegen.x86.lowered import KernelStep, NativeKernel, count_left, load_pointers, pointers
 from smalti.codegen.x86.operands import Address, Register
 from smalti.errors import IllegalSchedule
-from smalti.kernel.form import ELEMENT_BYTES, Buffer, Kernel
+from smalti.kernel.form import STORED_BYTES, Buffer, Kernel
 from smalti.schedule.schedule import MomentsSchedule
 
 BLOCK = 6
@@ -46,7 +46,7 @@ def _sum_parts(kernel: Kernel, schedule: MomentsSchedule, level: FeatureLevel,
     held = load_pointers(asm, table, (*names, "workspace"))
     index = asm.copy(index)
     n, part = asm.divide(index, schedule.parts)
-    size = ELEMENT_BYTES[x.dtype]
+    size = STORED_BYTES[x.dtype]
     step = size * level.lanes
     source = asm.offset(held["x"], n, size * x.strides[0])
     source = asm.offset(source, part, size * x.strides[2] * count)
@@ -178,7 +178,7 @@ def lower_layer(kernel: Kernel, schedule: MomentsSchedule, level: FeatureLevel) 
     table, index = asm.argument(), asm.argument()
     held = load_pointers(asm, table, names)
     origin = asm.offset(asm.immediate(0), index, schedule.grain)
-    pitch = ELEMENT_BYTES[x.dtype] * x.strides[0]
+    pitch = STORED_BYTES[x.dtype] * x.strides[0]
     source = asm.offset(held["x"], origin, pitch)
     scale, shift = (asm.offset(held[name], origin, 4) for name in ("scale", "shift"))
     with asm.loop(count_left(asm, origin, schedule.grain, rows)):
@@ -208,7 +208,7 @@ def lower_rms(kernel: Kernel, schedule: MomentsSchedule, level: FeatureLevel) ->
     """Machine code of an rms_scale: one pass over each row."""
     x = kernel.buffer("x")
     batch, rows, heads, channels = x.shape
-    batch_step, row_step, head_step = (ELEMENT_BYTES[x.dtype] * s for s in x.strides[:3])
+    batch_step, row_step, head_step = (STORED_BYTES[x.dtype] * s for s in x.strides[:3])
     if x.strides[3] != 1 and channels > 1:
         raise IllegalSchedule("the channels of a head must lie side by side")
     asm = Assembler(level, "rms")
@@ -236,7 +236,7 @@ def lower_rms(kernel: Kernel, schedule: MomentsSchedule, level: FeatureLevel) ->
 def _row_sum(asm: Assembler, source: Register, x: Buffer, add) -> Register:
     """The sum over a row of `x` of what `add` adds for each vector, in all lanes."""
     level, ways = asm.level, 4
-    step = ELEMENT_BYTES[x.dtype] * level.lanes
+    step = STORED_BYTES[x.dtype] * level.lanes
     sums, at = _zeros(asm, ways), asm.copy(source)
     full, tail = divmod(x.shape[-1], level.lanes)
     blocks, left = divmod(full, ways)

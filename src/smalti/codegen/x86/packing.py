@@ -22,7 +22,7 @@ from smalti.codegen.x86.winograd_transforms import transform
 from smalti.errors import IllegalSchedule
 from smalti.graph.operation import HALVES
 from smalti.graph.quantised import FORMATS
-from smalti.kernel.form import ELEMENT_BYTES
+from smalti.kernel.form import STORED_BYTES
 
 
 def lower_packing(packed: WeightPanels, strides: tuple[int, ...], level: FeatureLevel,
@@ -49,7 +49,7 @@ class _Packing:
     def __init__(self, packed: WeightPanels, strides: tuple[int, ...], level: FeatureLevel,
                  dtype: str) -> None:
         self.packed, self.level, self.dtype = packed, level, dtype
-        self.size = ELEMENT_BYTES[dtype]
+        self.size = STORED_BYTES[dtype]
         self.o, self.c, self.r, self.s = (self.size * stride for stride in strides)
         self.asm = Assembler(level, "packing")
         self.copied = dtype == packed.dtype in HALVES

@@ -65,6 +65,7 @@ class PlanarLowering(InPlaceLowering):
     def _stage_planes(self, tile: Tile, tile_x: int, layout: ScratchLayout) -> None:
         """Copy rows through the prologue; zeros where the image has none, and beside it."""
         asm, e = self.asm, self.e
+        rows: int | Register
         if isinstance(tile.rows, int):
             rows = (tile.rows - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1
         else:

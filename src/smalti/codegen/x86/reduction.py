@@ -12,7 +12,7 @@ reduced where that does (the sum of a row), in which case they are combined in t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import reduce
 
@@ -24,7 +24,7 @@ from smalti.codegen.x86.nest import AccessStream, stream_of
 from smalti.codegen.x86.operands import Register
 from smalti.codegen.x86.results import RegisterResults, load_lanes
 from smalti.errors import IllegalSchedule
-from smalti.kernel.form import Kernel, Load, loads
+from smalti.kernel.form import Expr, Kernel, Load, loads
 from smalti.schedule.merge import access, reduction_axes, store
 from smalti.schedule.schedule import ReductionSchedule
 
@@ -63,9 +63,9 @@ class _ReductionLowering:
         blocks = -(-whole // self.schedule.grain)
         rest, block = asm.divide(asm.copy(index), blocks + bool(tail))
         origins, tiles = {}, blocks + bool(tail)
-        for axis, count in reversed(outer):
-            rest, origins[axis] = asm.divide(rest, count)
-            tiles *= count
+        for axis, steps in reversed(outer):
+            rest, origins[axis] = asm.divide(rest, steps)
+            tiles *= steps
         first = asm.offset(asm.immediate(0), block, self.schedule.grain)
         origins[name] = asm.offset(asm.immediate(0), first, step)
         results = self._results(origins, name)
@@ -89,13 +89,14 @@ class _ReductionLowering:
         """Streams at the first result of a tile."""
         asm, kernel = self.asm, self.kernel
 
-        def streams(value) -> dict[Load, AccessStream]:
-            return {load: stream_of(asm, access(kernel, load), self.pointers, origins)
-                    for load in dict.fromkeys(loads(value)) if load.buffer != "total"}
+        def streams(value: Expr) -> Iterator[tuple[Load, AccessStream]]:
+            for load in dict.fromkeys(loads(value)):
+                if load.buffer != "total":
+                    yield load, stream_of(asm, access(kernel, load), self.pointers, origins)
 
         out = stream_of(asm, store(kernel, self.out.axes, "out"), self.pointers, origins)
-        return RegisterResults(asm, self.out.value, "total", streams(self.out.value), out, "",
-                               "" if self.axes.across else lane, streams(self.total.value))
+        return RegisterResults(asm, self.out.value, "total", dict(streams(self.out.value)), out, "",
+                               "" if self.axes.across else lane, dict(streams(self.total.value)))
 
     def _one(self, results: RegisterResults, lanes: int | None) -> None:
         """Emit one vector of results of which `lanes` count, or one result."""

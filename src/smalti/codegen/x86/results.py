@@ -41,8 +41,8 @@ class RegisterResults:
     """What is made of sums in registers, and where it is stored.
 
     `loads` are the streams of what `value` reads besides the buffer `sums`; `sources` those that
-    the sums are made from, which move along. Rows of sums lie along the axis `row`, lanes along
-    the axis `lane`.
+    the sums are made from, by what is read there; they move along. Rows of sums lie along the axis
+    `row`, lanes along the axis `lane`.
     """
 
     asm: Assembler
@@ -52,7 +52,7 @@ class RegisterResults:
     out: AccessStream
     row: str
     lane: str
-    sources: Mapping[Load, AccessStream] = field(default_factory=dict)
+    sources: Mapping[Expr, AccessStream] = field(default_factory=dict)
 
     def own(self, axis: str) -> RegisterResults:
         """A copy with pointers of its own, where `axis` moves them."""
@@ -63,7 +63,7 @@ class RegisterResults:
 
         return replace(self, out=copied(self.out),
                        loads={load: copied(s) for load, s in self.loads.items()},
-                       sources={load: copied(s) for load, s in self.sources.items()})
+                       sources={expr: copied(s) for expr, s in self.sources.items()})
 
     def advance(self, axis: str, steps: int = 1) -> None:
         """Move every stream along `axis`."""

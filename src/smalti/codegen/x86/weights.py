@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from smalti.codegen.x86.instructions import FeatureLevel
 from smalti.codegen.x86.winograd_transforms import TRANSFORMS, WinogradTransform
 from smalti.graph.quantised import FORMATS
-from smalti.kernel.form import ELEMENT_BYTES, Kernel
+from smalti.kernel.form import STORED_BYTES, Kernel
 from smalti.schedule.merge import contraction_extents
 from smalti.schedule.schedule import BINDING, ContractionSchedule
 
@@ -84,7 +84,7 @@ class WeightPanels:
         if self.dtype in FORMATS:
             return 4 * self.panels * self.width * FORMATS[self.dtype].words_of(
                 self.chunks * self.chunk * self.taps)
-        size = ELEMENT_BYTES[self.dtype]
+        size = STORED_BYTES[self.dtype]
         points = self.transform.points if self.winograd else self.taps
         return self.panels * self.chunks * points * self.chunk * self.width * size
 

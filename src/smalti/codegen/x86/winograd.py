@@ -113,6 +113,7 @@ class WinogradLowering(DirectLowering):
     @property
     def winograd(self) -> Winograd:
         """The algorithm of the schedule."""
+        assert isinstance(self.schedule.algorithm, Winograd), self.schedule
         return self.schedule.algorithm
 
     # ------------------------------------------------------------------ memory
