@@ -13,7 +13,7 @@ from smalti.cli.interrupt import ending_at_once
 from smalti.cli.output import check_apart, check_writable, replace_file, show_bytes
 
 if TYPE_CHECKING:
-    from smalti.frontend.onnx import Model
+    from smalti.frontend.onnx import OnnxModel
 
 
 @click.group()
@@ -68,7 +68,7 @@ def mlir(model: Path, shapes: tuple[str, ...], output: Path) -> None:
     click.echo(f"{output}  {show_bytes(output.stat().st_size)}")
 
 
-def load(model: Path, shapes: tuple[str, ...]) -> Model:
+def load(model: Path, shapes: tuple[str, ...]) -> OnnxModel:
     """Read the ONNX file `model` with open shapes fixed by the texts of --shape."""
     wanted = parse_shapes(shapes)
     with ending_at_once():

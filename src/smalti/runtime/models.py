@@ -9,14 +9,14 @@ from pathlib import Path
 import onnx
 
 from smalti.errors import DeviceError
-from smalti.frontend.onnx import Model, load
+from smalti.frontend.onnx import OnnxModel, load
 from smalti.frontend.onnx.model import Shapes
 from smalti.runtime.compilation import compile_graph
 from smalti.runtime.interface import Program
 from smalti.runtime.staged import INTERPRETED_MAX, StagedProgram
 
 
-def compile_model(model: str | Path | onnx.ModelProto | Model, *, shapes: Shapes | None = None,
+def compile_model(model: str | Path | onnx.ModelProto | OnnxModel, *, shapes: Shapes | None = None,
                   precision: str = "f32", threads: int | None = None, target: str | None = None,
                   objective: str = "latency",
                   progress: Callable[[int, int], None] | None = None, like: Program | None = None,
@@ -37,7 +37,7 @@ def compile_model(model: str | Path | onnx.ModelProto | Model, *, shapes: Shapes
     >>> program.run({"x": np.array([0, 2, 0, 3], np.float32)})["y"]
     array([[1, 3]])
     """
-    loaded = model if isinstance(model, Model) else load(model, shapes)
+    loaded = model if isinstance(model, OnnxModel) else load(model, shapes)
     compile = partial(compile_graph, precision=precision, threads=threads, target=target,
                       objective=objective, progress=progress, like=like, device=device)
     if not loaded.static:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from smalti.compiler.targets import TARGETS
 from smalti.errors import InputError, UnsupportedError
-from smalti.frontend.onnx import Model, load, read_model
+from smalti.frontend.onnx import OnnxModel, load, read_model
 from smalti.frontend.onnx.tensors import DTYPE_OF
 from smalti.frontend.onnx.weights import ModelTensors
 from smalti.fuse import HostRegion, partition
@@ -78,7 +78,7 @@ def onnx_report(path: Path, shapes: Mapping[str, tuple[int, ...] | int]) -> str:
     return _text(lines)
 
 
-def _stages(model: Model) -> str:
+def _stages(model: OnnxModel) -> str:
     """What waits for values."""
     return "\n".join([f"in stages, while it runs, as {len(model.deferred)} nodes need values:",
                       *(f"{step.name}: {step.node.op_type}" for step in model.deferred)])

@@ -20,9 +20,9 @@ import numpy as np
 from smalti.compiler.kernel_table import wrapped
 from smalti.errors import DeviceError, InputError, UnsupportedError, UnsupportedNode
 from smalti.frontend.onnx.hosted import host_results, is_hosted
-from smalti.frontend.onnx.model import Model, Other, Stage
+from smalti.frontend.onnx.model import ImportedStage, OnnxModel, Other
 from smalti.frontend.onnx.registry import Attributes
-from smalti.frontend.onnx.steps import Step, body_steps, fields_of, inner_scope
+from smalti.frontend.onnx.steps import ScopedNode, body_steps, fields_of, inner_scope
 from smalti.frontend.onnx.weights import is_weight
 from smalti.graph import Graph, evaluate
 from smalti.graph.operation import DTYPES, Type
@@ -45,7 +45,7 @@ class Variant:
 
     done: tuple[int, ...]
     types: dict[str, Any]
-    stage: Stage
+    stage: ImportedStage
     program: Program | None
     rest: Remainder
 
@@ -60,12 +60,12 @@ class Variant:
 class Remainder:
     """Steps that are left, and the stages that were made of them."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[ScopedNode, ...]
     constants: dict[str, np.ndarray]
-    asked: frozenset[Step] = frozenset()
+    asked: frozenset[ScopedNode] = frozenset()
     """Those whose rules needed a value when they were imported last."""
     variants: list[Variant] = field(default_factory=list)
-    bodies: dict[tuple[Step, str], Body] = field(default_factory=dict)
+    bodies: dict[tuple[ScopedNode, str], Body] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -80,7 +80,7 @@ class Body:
 class Machine:
     """Runs steps on arrays, stage by stage."""
 
-    def __init__(self, model: Model, compile: Compile, interpreted_max: int) -> None:
+    def __init__(self, model: OnnxModel, compile: Compile, interpreted_max: int) -> None:
         self.model, self.compile, self.interpreted_max = model, compile, interpreted_max
         self.read: Read = model.tensors.__getitem__
         self.programs: list[Program] = []
@@ -130,7 +130,7 @@ class Machine:
         type = self.model.tensors.type(key)
         return self.model.tensors[key] if type is None or not is_weight(type) else self.read(key)
 
-    def _body(self, place: Remainder, step: Step,
+    def _body(self, place: Remainder, step: ScopedNode,
               arrays: Mapping[str, Any]) -> Callable[[str, Sequence[Any]], list[Any]]:
         """Runs the bodies of `step`; what they read from outside is in `arrays`."""
         captured = {key: arrays[key] for key in step.captured if key in arrays}
@@ -147,7 +147,7 @@ class Machine:
 
         return run
 
-    def _opened(self, step: Step, name: str) -> Body:
+    def _opened(self, step: ScopedNode, name: str) -> Body:
         """A body of a step, ready to run."""
         graph = Attributes(step, fields_of(step), 0).graph(name)
         scope = inner_scope(step, parent=step.scope)
@@ -157,7 +157,7 @@ class Machine:
 
     # ------------------------------------------------------------------ stages
 
-    def _variant(self, place: Remainder, done: tuple[int, ...], steps: Sequence[Step],
+    def _variant(self, place: Remainder, done: tuple[int, ...], steps: Sequence[ScopedNode],
                  arrays: Mapping[str, Any], wanted: Sequence[str]) -> Variant:
         """The stage for these arrays, made when there is none."""
         reads = dict.fromkeys(key for step in steps for key in (*step.reads, *step.captured)
@@ -243,7 +243,7 @@ class StagedProgram(Program):
     first run that needs them.
     """
 
-    def __init__(self, model: Model, compile: Compile,
+    def __init__(self, model: OnnxModel, compile: Compile,
                  interpreted_max: int = INTERPRETED_MAX) -> None:
         self.model, self.name = model, model.name
         self.inputs = {name: () if type is None else type.shape

@@ -18,14 +18,14 @@ DTYPES = {"f32": "f32", "f16": "f32", "bf16": "f32", "bool": "f32", "i32": "i32"
 NUMPY_TYPES = {"f32": np.float32, "i32": np.int32}
 
 
-class Refused(Exception):
+class NotExportable(Exception):
     """A node cannot be expressed; the text says why."""
 
 
-Lowering = Callable[["Builder", Node], Tensor]
+Lowering = Callable[["GgmlBuilder", Node], Tensor]
 
 
-class Builder:
+class GgmlBuilder:
     """Statements for the nodes of a graph, one after the other.
 
     `constants` are arrays that the weights file holds beside the parameters; `swapped` are names of
@@ -44,7 +44,7 @@ class Builder:
                                           DTYPES.get(value.dtype, "f32"))
 
     def lower(self, node: Node, lowering: Lowering) -> None:
-        """Make the tensor of `node`. Raises Refused."""
+        """Make the tensor of `node`. Raises NotExportable."""
         self._scope, name = divided(node.scope)
         tensor = lowering(self, node)
         tensor = self.let(tensor, shape=node.output.shape, hint=name or node.operation.name)
@@ -56,7 +56,8 @@ class Builder:
                                             DTYPES.get(node.output.dtype, "f32"))
 
     def tensor(self, value: Value) -> Tensor:
-        """The tensor that holds `value`, in dimensions of its own. Raises Refused for a dtype."""
+        """The tensor that holds `value`, in dimensions of its own. Raises NotExportable for a
+        dtype that ggml lacks."""
         found = self._tensors.get(value)
         if found is None:
             if value.kind == "parameter":
@@ -68,9 +69,9 @@ class Builder:
 
     @staticmethod
     def dtype(value: Value) -> str:
-        """The dtype that ggml holds `value` in. Raises Refused where there is none."""
+        """The dtype that ggml holds `value` in. Raises NotExportable where there is none."""
         if value.dtype not in DTYPES:
-            raise Refused(f"dtype {value.dtype}; one of {', '.join(DTYPES)} is expected")
+            raise NotExportable(f"dtype {value.dtype}; one of {', '.join(DTYPES)} is expected")
         return DTYPES[value.dtype]
 
     def shaped(self, value: Value, *dims: int) -> Tensor:
@@ -92,7 +93,7 @@ class Builder:
         """An array of the weights file, called `name` in the scope of the node."""
         array = np.asarray(data)
         if dtype == "i32" and array.size and not -2**31 <= array.min() <= array.max() < 2**31:
-            raise Refused("a constant does not fit 32 bits")
+            raise NotExportable("a constant does not fit 32 bits")
         full = unique(".".join(filter(None, [self._scope, name])), self._taken)
         self._taken.add(full)
         dims = layout.dimensions(array.shape)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from smalti.errors import UnsupportedError, UnsupportedNode
-from smalti.export.ggml.builder import DTYPES, Builder, Refused
+from smalti.export.ggml.builder import DTYPES, GgmlBuilder, NotExportable
 from smalti.export.ggml.code import Local, Statement, Tensor, call
 from smalti.export.ggml.lowering import INTEGERS, LOWERINGS, is_depthwise, is_swap
 from smalti.graph import Graph, Node, Value
@@ -30,7 +30,7 @@ WINDOW_AXES = {"conv": (1, 2), "conv_transpose": (1, 2), "max_pool": (2,), "aver
 
 
 @dataclass(frozen=True)
-class Model:
+class GgmlModel:
     """Statements, in order; the variables that are inputs and outputs, in the graph's order.
 
     Of `parameters`, those that are read, the ones in `swapped` are stored with both axes exchanged,
@@ -48,7 +48,7 @@ class Model:
     nodes_max: int
 
 
-def lowered(graph: Graph, parameters: Mapping[str, np.ndarray]) -> Model:
+def lowered(graph: Graph, parameters: Mapping[str, np.ndarray]) -> GgmlModel:
     """`graph` in terms of ggml. Raises UnsupportedError with all nodes that ggml cannot express."""
     graph = _prepared(graph, parameters)
     bad = [UnsupportedNode(name, value.kind, f"dtype {value.dtype}; one of {', '.join(DTYPES)} is "
@@ -56,12 +56,12 @@ def lowered(graph: Graph, parameters: Mapping[str, np.ndarray]) -> Model:
            for leaves in (graph.inputs, graph.parameters) for name, value in leaves.items()
            if value.dtype not in DTYPES]
     swapped, half = _stored(graph)
-    builder = Builder(graph, swapped)
+    builder = GgmlBuilder(graph, swapped)
     for node in graph.nodes:
         try:
             _refuse(node)
             builder.lower(node, LOWERINGS[node.operation.name])
-        except Refused as why:
+        except NotExportable as why:
             builder.stand_in(node)
             bad.append(UnsupportedNode(node.scope or "(top)", node.operation.name, str(why)))
     if bad:
@@ -71,7 +71,7 @@ def lowered(graph: Graph, parameters: Mapping[str, np.ndarray]) -> Model:
     statements = _live(builder.statements, outputs)
     read = {value for node in graph.nodes for value in node.inputs} | {*graph.outputs.values()}
     groups = sum(node.attributes.get("group", 0) for node in graph.nodes if not is_depthwise(node))
-    return Model(
+    return GgmlModel(
         graph, statements, [_local(builder.tensor(v)) for v in graph.inputs.values()],
         outputs, [v for v in graph.parameters.values() if v in read], builder.constants, swapped,
         half, NODES_PER_STATEMENT * len(statements) + NODES_PER_GROUP * groups
@@ -129,15 +129,15 @@ def _fillers(graph: Graph, parameters: Mapping[str, np.ndarray]) -> dict[str, np
 
 
 def _refuse(node: Node) -> None:
-    """Raise Refused for what no lowering looks at by itself."""
+    """Raise NotExportable for what no lowering looks at by itself."""
     name = node.operation.name
     if name not in LOWERINGS:
-        raise Refused("ggml has no operation for it")
+        raise NotExportable("ggml has no operation for it")
     if any(value.type.size == 0 for value in (*node.inputs, node.output)):
-        raise Refused("there is nothing to compute: an extent is 0")
+        raise NotExportable("there is nothing to compute: an extent is 0")
     for value in node.inputs:
         if name not in INTEGERS and DTYPES.get(value.dtype) == "i32":
-            raise Refused(f"dtype {value.dtype}; floats are expected")
+            raise NotExportable(f"dtype {value.dtype}; floats are expected")
 
 
 def _stored(graph: Graph) -> tuple[frozenset[str], frozenset[str]]:
@@ -178,7 +178,7 @@ def _use(value: Value, node: Node, users: Mapping[Value, list[Node]]) -> str:
     return "other"
 
 
-def _outputs(graph: Graph, builder: Builder) -> list[Local]:
+def _outputs(graph: Graph, builder: GgmlBuilder) -> list[Local]:
     """A variable for each output: of its own, and neither an input nor a weight."""
     found: list[Local] = []
     made = {statement.result for statement in builder.statements}

@@ -19,7 +19,7 @@ import numpy as np
 
 from smalti.checkpoint.gguf import FILE_TYPES
 from smalti.errors import InputError, OutputError
-from smalti.export.ggml.model import Model, lowered
+from smalti.export.ggml.model import GgmlModel, lowered
 from smalti.export.ggml.names import comment, identifier
 from smalti.export.ggml.source import model_source
 from smalti.export.ggml.weights import refuse_missing, write_weights
@@ -75,7 +75,7 @@ def _fill(folder: Path, write: Callable[[Path], None]) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _write(folder: Path, model: Model, parameters: Mapping[str, np.ndarray],
+def _write(folder: Path, model: GgmlModel, parameters: Mapping[str, np.ndarray],
            precision: str) -> None:
     sources = files("smalti.export.ggml") / "sources"
     for name in SAME_FOR_ALL:

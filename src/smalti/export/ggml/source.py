@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from smalti.export.ggml.builder import DTYPES
 from smalti.export.ggml.functions import INDENT, Functions
-from smalti.export.ggml.model import Model
+from smalti.export.ggml.model import GgmlModel
 from smalti.export.ggml.names import comment, identifier, literal, unique
 from smalti.export.ggml.outline import Outline
 from smalti.graph import Value
@@ -21,7 +21,7 @@ HEAD = """\
 """
 
 
-def model_source(model: Model) -> str:
+def model_source(model: GgmlModel) -> str:
     """The text of `model.cpp`."""
     outline = Outline(model.statements, model.outputs)
     functions = Functions(outline)
@@ -43,7 +43,7 @@ def model_source(model: Model) -> str:
     return "\n".join([*parts, _tables(model), "\n".join(build)]) + "\n"
 
 
-def _input_names(model: Model) -> dict:
+def _input_names(model: GgmlModel) -> dict:
     names: set[str] = set()
     given = {}
     for local, name in zip(model.inputs, model.graph.inputs, strict=True):
@@ -52,7 +52,7 @@ def _input_names(model: Model) -> dict:
     return given
 
 
-def _tables(model: Model) -> str:
+def _tables(model: GgmlModel) -> str:
     taken: set[str] = set()
 
     def ports(values: Iterable[tuple[str, Value]], written: bool) -> str:

@@ -13,12 +13,12 @@ from smalti.checkpoint.gguf import FILE_TYPES, NAME_BYTES_MAX, GgufTensor, write
 from smalti.errors import InputError
 from smalti.export.ggml import layout
 from smalti.export.ggml.builder import DTYPES, NUMPY_TYPES
-from smalti.export.ggml.model import Model
+from smalti.export.ggml.model import GgmlModel
 from smalti.export.ggml.names import plain
 from smalti.graph import Value
 
 
-def refuse_missing(model: Model, parameters: Mapping[str, np.ndarray]) -> None:
+def refuse_missing(model: GgmlModel, parameters: Mapping[str, np.ndarray]) -> None:
     """Raise InputError where parameters that `model` reads are not there."""
     missing = [value.name for value in model.parameters if value.name not in parameters]
     if missing:
@@ -26,7 +26,7 @@ def refuse_missing(model: Model, parameters: Mapping[str, np.ndarray]) -> None:
                          f"{', '.join(missing[:10])}{' …' if len(missing) > 10 else ''}")
 
 
-def write_weights(stream: BinaryIO, model: Model, parameters: Mapping[str, np.ndarray],
+def write_weights(stream: BinaryIO, model: GgmlModel, parameters: Mapping[str, np.ndarray],
                   precision: str) -> None:
     """Write them as GGUF, what may be so in `precision`, all else as f32 or i32.
 

@@ -9,14 +9,14 @@ import numpy as np
 import onnx
 
 from smalti.errors import InputError, UnsupportedError
-from smalti.frontend.onnx.registry import HOST_RULES, Body, HostCall, rule_for
-from smalti.frontend.onnx.steps import Step, fields_of, operator_of
+from smalti.frontend.onnx.registry import HOST_RULES, Body, HostNodeCall, rule_for
+from smalti.frontend.onnx.steps import ScopedNode, fields_of, operator_of
 
 IMPOSSIBLE = (ArithmeticError, LookupError, MemoryError, ValueError)
 """What numpy raises for sizes and numbers that no array has."""
 
 
-def is_hosted(step: Step, operands: Sequence[Any], asked: bool,
+def is_hosted(step: ScopedNode, operands: Sequence[Any], asked: bool,
               functions: Mapping[tuple[str, str], onnx.FunctionProto]) -> bool:
     """Whether a step is computed on arrays, by a host rule, and not by operations of a graph.
 
@@ -32,11 +32,11 @@ def is_hosted(step: Step, operands: Sequence[Any], asked: bool,
     return rule_for(domain, operator, version) is None or asked or not plain or not given
 
 
-def host_results(step: Step, arrays: Sequence[Any], body: Body | None = None) -> list[Any]:
+def host_results(step: ScopedNode, arrays: Sequence[Any], body: Body | None = None) -> list[Any]:
     """What a host rule makes of arrays; `body` runs bodies. Raises InputError naming the node."""
     domain, operator, version = operator_of(step)
     try:
-        call = HostCall(step, arrays, fields_of(step), version, body)
+        call = HostNodeCall(step, arrays, fields_of(step), version, body)
         results = list(HOST_RULES[domain, operator](call))
     except UnsupportedError:
         raise

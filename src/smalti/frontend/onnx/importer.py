@@ -25,9 +25,9 @@ from smalti.frontend.onnx.hosted import IMPOSSIBLE, host_results
 from smalti.frontend.onnx.reading import Source, opsets_of
 from smalti.frontend.onnx.registry import (
     HOST_RULES,
-    Call,
     Expanded,
     NeedsValue,
+    NodeCall,
     Rule,
     Unsupported,
     rule_for,
@@ -36,7 +36,7 @@ from smalti.frontend.onnx.signatures import check_operands
 from smalti.frontend.onnx.steps import (
     STANDARD,
     Scope,
-    Step,
+    ScopedNode,
     bodies_of,
     body_steps,
     fields_of,
@@ -76,20 +76,20 @@ class Importer:
     """Between the stages of a run: the arrays of those inputs of the stage that are computed."""
     baked: dict[str, np.ndarray] = field(default_factory=dict)
     """Those of them, by name, whose elements decided what the graph is: a shape, a branch."""
-    deferred: list[Step] = field(default_factory=list)
-    asked: set[Step] = field(default_factory=set)
+    deferred: list[ScopedNode] = field(default_factory=list)
+    asked: set[ScopedNode] = field(default_factory=set)
     """Deferred steps whose own rules need the elements of a value; others read what these make."""
     unsupported: list[UnsupportedNode] = field(default_factory=list)
     waiting: set[str] = field(default_factory=set)
     """Keys of values that deferred steps make, or that are no tensors."""
     _poisoned: set[str] = field(default_factory=set)
-    _queue: deque[Step] = field(default_factory=deque)
+    _queue: deque[ScopedNode] = field(default_factory=deque)
     _steps: int = 0
     _known_flops: int = 0
 
     # ------------------------------------------------------------------ steps
 
-    def run(self, steps: Iterable[Step]) -> None:
+    def run(self, steps: Iterable[ScopedNode]) -> None:
         """Import `steps`. Raises UnsupportedError listing all nodes that have no equal here."""
         self._queue.extend(steps)
         while self._queue:
@@ -101,7 +101,7 @@ class Importer:
                 f"{self.source.name} has {len(self.unsupported)} nodes that cannot be compiled:",
                 self.unsupported)
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: ScopedNode) -> None:
         keys = [key for key in (*step.reads, *step.captured) if key]
         if not self._poisoned.isdisjoint(keys):
             self._poisoned.update(step.makes)
@@ -117,16 +117,16 @@ class Importer:
             except Unsupported as error:
                 self._refuse(step, str(error))
 
-    def _defer(self, step: Step) -> None:
+    def _defer(self, step: ScopedNode) -> None:
         self._check(step)
         self.deferred.append(step)
         self.waiting.update(filter(None, step.makes))
 
-    def _refuse(self, step: Step, why: str) -> None:
+    def _refuse(self, step: ScopedNode, why: str) -> None:
         self.unsupported.append(UnsupportedNode(step.name, step.node.op_type, why))
         self._poisoned.update(filter(None, step.makes))
 
-    def _check(self, step: Step) -> None:
+    def _check(self, step: ScopedNode) -> None:
         """List a node that is not looked at now but has no rule at all, and such in its bodies."""
         domain, operator, version = operator_of(step)
         if rule_for(domain, operator, version) is None \
@@ -138,9 +138,9 @@ class Importer:
         for body in bodies_of(step.node):
             scope = inner_scope(step, parent=step.scope)
             for node in body.node:
-                self._check(Step(node, scope, (), ()))
+                self._check(ScopedNode(node, scope, (), ()))
 
-    def _import(self, step: Step) -> None:
+    def _import(self, step: ScopedNode) -> None:
         domain, operator, version = operator_of(step)
         if version < 7 and any(a.name == "broadcast" and a.i for a in step.node.attribute):
             raise Unsupported("operands are broadcast by an attribute, as before version 7")
@@ -151,7 +151,7 @@ class Importer:
         if (domain, operator) in self.functions:
             self._call(step, self.functions[domain, operator])
         elif rule is not None and self._apply(
-                rule, Call(self, step, operands, fields_of(step), version)):
+                rule, NodeCall(self, step, operands, fields_of(step), version)):
             return
         elif (domain, operator) in HOST_RULES:
             self._on_host(step, operands)
@@ -161,14 +161,14 @@ class Importer:
             raise Unsupported(f"no rule for this operator, version {version} of "
                               f"{domain or 'ai.onnx'}")
 
-    def _check_operands(self, step: Step, operands: Sequence[Value | None]) -> None:
+    def _check_operands(self, step: ScopedNode, operands: Sequence[Value | None]) -> None:
         types = [None if value is None else value.type for value in operands]
         try:
             check_operands(*operator_of(step), types)
         except InputError as error:
             raise InputError(f"{step.label}: {error}") from None
 
-    def _apply(self, rule: Rule, call: Call) -> bool:
+    def _apply(self, rule: Rule, call: NodeCall) -> bool:
         """Import a node by its rule; False when the rule leaves it to the body of the standard."""
         step = call.step
         before = len(self.graph.nodes)
@@ -187,21 +187,21 @@ class Importer:
             self._bind(step, (results,) if isinstance(results, Value) else tuple(results))
         return True
 
-    def standard(self, call: Call, operator: str, operands: Sequence[Value | None],
+    def standard(self, call: NodeCall, operator: str, operands: Sequence[Value | None],
                  version: int | None, fields: Mapping[str, Any]) -> list[Value | None]:
-        """See `Call.standard`."""
+        """See `NodeCall.standard`."""
         node = onnx.helper.make_node(operator, [], ["y"], call.step.name, **fields)
-        step = Step(node, STANDARD, (), ("y",))
+        step = ScopedNode(node, STANDARD, (), ("y",))
         version = version or STANDARD.opsets[""]
         rule = rule_for("", operator, version)
-        found = rule and rule(Call(self, step, operands,
-                                   {**fields_of(step), **call.fields, **fields_of(step, False)},
-                                   version))
+        found = rule and rule(NodeCall(self, step, operands,
+                                       {**fields_of(step), **call.fields, **fields_of(step, False)},
+                                       version))
         if found is None or isinstance(found, Expanded):
             raise Unsupported(f"{operator} of such operands")
         return [found] if isinstance(found, Value) else list(found)
 
-    def _bind(self, step: Step, results: Sequence[Value | None]) -> None:
+    def _bind(self, step: ScopedNode, results: Sequence[Value | None]) -> None:
         for i, key in enumerate(step.makes):
             if not key:
                 continue
@@ -209,7 +209,7 @@ class Importer:
                 raise Unsupported(f"its result {i} is not computed")
             self.values[key] = results[i]
 
-    def _on_host(self, step: Step, operands: Sequence[Value | None]) -> None:
+    def _on_host(self, step: ScopedNode, operands: Sequence[Value | None]) -> None:
         """Compute a node whose result has a shape that depends on values, if all is known."""
         if step.captured or any(v is not None and v.kind != "constant" for v in operands):
             raise NeedsValue
@@ -222,7 +222,7 @@ class Importer:
 
     # ------------------------------------------------------------------ values
 
-    def value(self, key: str, step: Step) -> Value:
+    def value(self, key: str, step: ScopedNode) -> Value:
         """The value of a key; a tensor of the file becomes a leaf when it is first read."""
         found = self.values.get(key)
         if found is None and key in self.tensors:
@@ -320,7 +320,7 @@ class Importer:
 
     # ------------------------------------------------------------------ attributes and bodies
 
-    def _standard_body(self, step: Step, operands: Sequence[Value | None],
+    def _standard_body(self, step: ScopedNode, operands: Sequence[Value | None],
                        version: int) -> onnx.FunctionProto | None:
         """The body that the ONNX standard gives for an operator that we have no rule for."""
         domain, operator, _ = operator_of(step)
@@ -341,7 +341,7 @@ class Importer:
         text = schema.get_context_dependent_function(node.SerializeToString(), types)
         return onnx.FunctionProto.FromString(text) if text else None
 
-    def _call(self, step: Step, function: onnx.FunctionProto) -> None:
+    def _call(self, step: ScopedNode, function: onnx.FunctionProto) -> None:
         """Put the body of a function in the place of its call.
 
         Its operators are of the versions that the function imports; of a domain that it does not
@@ -358,8 +358,8 @@ class Importer:
         inner.keys.update(given)
         self.expand(inner, function, zip(function.output, step.makes))
 
-    def body(self, step: Step, graph: onnx.GraphProto,
-             given: Sequence[str]) -> tuple[list[Step], list[str]]:
+    def body(self, step: ScopedNode, graph: onnx.GraphProto,
+             given: Sequence[str]) -> tuple[list[ScopedNode], list[str]]:
         """The nodes of a body of `step`, its inputs being the keys `given`; keys of its results."""
         scope = inner_scope(step, parent=step.scope)
         return body_steps(step, scope, graph, given, self.tensors)
@@ -372,7 +372,7 @@ class Importer:
         self.take_next(steps + [same(scope.key(name, scope.prefix + name), key)
                                 for name, key in results if key])
 
-    def take_next(self, steps: Sequence[Step]) -> None:
+    def take_next(self, steps: Sequence[ScopedNode]) -> None:
         """Import `steps` before all others. Raises InputError when there are too many."""
         self._check_steps(len(self._queue) + len(steps))
         self._queue.extendleft(reversed(steps))

@@ -15,7 +15,7 @@ from smalti.frontend.onnx import rules as rules
 from smalti.frontend.onnx.folding import AXES_MAX, FoldingGraph
 from smalti.frontend.onnx.importer import Importer, dtype_name
 from smalti.frontend.onnx.reading import Source, read_model
-from smalti.frontend.onnx.steps import Scope, Step, steps_of
+from smalti.frontend.onnx.steps import Scope, ScopedNode, steps_of
 from smalti.frontend.onnx.tensors import DTYPE_OF
 from smalti.frontend.onnx.weights import ModelTensors
 from smalti.graph import Graph
@@ -56,7 +56,7 @@ class Other:
 
 
 @dataclass(eq=False)
-class Stage:
+class ImportedStage:
     """Steps that were imported together: a graph of what could be, and the rest.
 
     Inputs and outputs of the graph have keys for names. `baked` are arrays of inputs that it was
@@ -66,13 +66,13 @@ class Stage:
     graph: FoldingGraph
     baked: Mapping[str, np.ndarray]
     constants: Mapping[str, np.ndarray]
-    deferred: tuple[Step, ...]
-    asked: frozenset[Step]
+    deferred: tuple[ScopedNode, ...]
+    asked: frozenset[ScopedNode]
     """Those among them whose own rules need a value."""
     parameters: Mapping[str, np.ndarray]
 
 
-class Model:
+class OnnxModel:
     """What `load` gives.
 
     `inputs` are the types of the inputs by name (None for sequences, strings and the like, which
@@ -101,9 +101,9 @@ class Model:
             raise InputError(f"{source.name} has no outputs")
         self.first = self.stage(self.steps, self.inputs, {}, {}, self.outputs.values())
 
-    def stage(self, steps: Sequence[Step], types: Mapping[str, Type | None],
+    def stage(self, steps: Sequence[ScopedNode], types: Mapping[str, Type | None],
               arrays: Mapping[str, np.ndarray], constants: Mapping[str, np.ndarray],
-              wanted: Iterable[str]) -> Stage:
+              wanted: Iterable[str]) -> ImportedStage:
         """Import `steps`, which read inputs of these types; `arrays` are those that are there.
 
         Outputs are the keys in `wanted` and what deferred steps read. Raises as `load` does.
@@ -134,11 +134,11 @@ class Model:
             else:
                 graph.output(key, value)
         importer.clean(graph.outputs.values())
-        return Stage(graph, importer.baked, fixed, tuple(importer.deferred),
-                     frozenset(importer.asked), Weights(self.tensors, graph.parameters))
+        return ImportedStage(graph, importer.baked, fixed, tuple(importer.deferred),
+                             frozenset(importer.asked), Weights(self.tensors, graph.parameters))
 
     @property
-    def deferred(self) -> tuple[Step, ...]:
+    def deferred(self) -> tuple[ScopedNode, ...]:
         """The nodes that wait for values which only a run tells."""
         return self.first.deferred
 
@@ -175,7 +175,7 @@ class Model:
         return self.first.parameters
 
 
-def load(model: str | Path | onnx.ModelProto, shapes: Shapes | None = None) -> Model:
+def load(model: str | Path | onnx.ModelProto, shapes: Shapes | None = None) -> OnnxModel:
     """An ONNX model, imported: a file, with its external data beside it, or a ModelProto.
 
     `shapes` gives shapes of inputs that the model leaves open, by name of the input
@@ -194,7 +194,7 @@ def load(model: str | Path | onnx.ModelProto, shapes: Shapes | None = None) -> M
       output "y" = %1
     }
     """
-    return Model(read_model(model), shapes or {})
+    return OnnxModel(read_model(model), shapes or {})
 
 
 def functions_of(proto: onnx.ModelProto) -> dict[tuple[str, str], onnx.FunctionProto]:

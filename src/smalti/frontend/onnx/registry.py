@@ -1,11 +1,11 @@
 """What each operator of ONNX becomes: a table of rules, filled by the modules in `rules/`.
 
-A rule is a function of a `Call`: it reads operands and attributes and gives one value for each
+A rule is a function of a `NodeCall`: it reads operands and attributes and gives one value for each
 result, made by `call.apply`. Where a meaning changed between versions of the operators, each
 spelling is a rule of its own, `since` its first version.
 
     @rule("Gelu")
-    def gelu(call: Call) -> Value:
+    def gelu(call: NodeCall) -> Value:
         spelling = "gelu_tanh" if call.text("approximate") == "tanh" else "gelu"
         return call.apply(spelling, call[0])
 
@@ -30,7 +30,7 @@ from smalti.graph.operation import REQUIRED
 
 if TYPE_CHECKING:
     from smalti.frontend.onnx.importer import Importer
-    from smalti.frontend.onnx.steps import Step
+    from smalti.frontend.onnx.steps import ScopedNode
 
 
 class Expanded:
@@ -41,8 +41,8 @@ EXPANDED = Expanded()
 Results = Value | Sequence[Value | None] | Expanded | None
 Body = Callable[[str, Sequence[Any]], list[Any]]
 """Runs the body that an attribute names on arrays."""
-Rule = Callable[["Call"], Results]
-HostRule = Callable[["HostCall"], Sequence[Any]]
+Rule = Callable[["NodeCall"], Results]
+HostRule = Callable[["HostNodeCall"], Sequence[Any]]
 
 RULES: dict[tuple[str, str], list[tuple[int, Rule]]] = {}
 HOST_RULES: dict[tuple[str, str], HostRule] = {}
@@ -96,7 +96,8 @@ class Attributes:
     `where` names the node in messages.
     """
 
-    def __init__(self, step: Step, fields: dict[str, onnx.AttributeProto], version: int) -> None:
+    def __init__(self, step: ScopedNode, fields: dict[str, onnx.AttributeProto],
+                 version: int) -> None:
         self.step, self.fields, self.where = step, fields, step.label
         self.version = version
         """Version of the operators of the node's domain."""
@@ -161,13 +162,13 @@ class Attributes:
         return self._field(name, REQUIRED, onnx.AttributeProto.GRAPH, "g")
 
 
-class Call(Attributes):
+class NodeCall(Attributes):
     """One use of an operator: operands as values of the graph, attributes, number of results.
 
     Attributes are asked for with `integer`, `number`, `text`, `integers`, … .
     """
 
-    def __init__(self, importer: Importer, step: Step, operands: Sequence[Value | None],
+    def __init__(self, importer: Importer, step: ScopedNode, operands: Sequence[Value | None],
                  fields: dict[str, onnx.AttributeProto], version: int) -> None:
         super().__init__(step, fields, version)
         self.importer, self.operands = importer, tuple(operands)
@@ -249,10 +250,10 @@ class Call(Attributes):
         return self.apply("expand", self.constant(number, dtype), shape=tuple(shape))
 
 
-class HostCall(Attributes):
+class HostNodeCall(Attributes):
     """One use of an operator on arrays; None for operands that are left out."""
 
-    def __init__(self, step: Step, operands: Sequence[Any],
+    def __init__(self, step: ScopedNode, operands: Sequence[Any],
                  fields: dict[str, onnx.AttributeProto], version: int,
                  body: Body | None) -> None:
         super().__init__(step, fields, version)

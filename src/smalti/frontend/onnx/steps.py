@@ -61,7 +61,7 @@ class Scope:
 
 
 @dataclass(eq=False)
-class Step:
+class ScopedNode:
     """A node in its scope: `reads` are the keys of its operands, `makes` those of its results, with
     an empty text for what is left out."""
 
@@ -95,7 +95,7 @@ STANDARD = Scope({"": defs.onnx_opset_version()})
 """The scope of nodes that the importer makes itself."""
 
 
-def inner_scope(step: Step, *, parent: Scope | None, opsets: Mapping[str, int] | None = None,
+def inner_scope(step: ScopedNode, *, parent: Scope | None, opsets: Mapping[str, int] | None = None,
                 arguments: Mapping[str, Any] | None = None) -> Scope:
     """A scope for a body of `step`. Raises InputError when bodies nest too deep."""
     outer = step.scope
@@ -107,13 +107,13 @@ def inner_scope(step: Step, *, parent: Scope | None, opsets: Mapping[str, int] |
                  outer.numbers)
 
 
-def operator_of(step: Step) -> tuple[str, str, int]:
+def operator_of(step: ScopedNode) -> tuple[str, str, int]:
     """Domain, name and version of the operator of a step."""
     domain = "" if step.node.domain == "ai.onnx" else step.node.domain
     return domain, step.node.op_type, step.scope.opsets.get(domain, 1)
 
 
-def fields_of(step: Step, defaults: bool = True) -> dict[str, onnx.AttributeProto]:
+def fields_of(step: ScopedNode, defaults: bool = True) -> dict[str, onnx.AttributeProto]:
     """Attributes by name, those of an enclosing function filled in, and the defaults."""
     domain, operator, version = operator_of(step)
     fields = {}
@@ -131,14 +131,14 @@ def fields_of(step: Step, defaults: bool = True) -> dict[str, onnx.AttributeProt
     return fields
 
 
-def same(source: str, target: str) -> Step:
+def same(source: str, target: str) -> ScopedNode:
     """A step that makes the value of one key that of another."""
     node = onnx.NodeProto(op_type="Identity", name=target, input=["x"], output=["y"])
-    return Step(node, STANDARD, (source,), (target,))
+    return ScopedNode(node, STANDARD, (source,), (target,))
 
 
-def body_steps(step: Step, scope: Scope, graph: onnx.GraphProto, given: Sequence[str],
-               tensors: ModelTensors) -> tuple[list[Step], list[str]]:
+def body_steps(step: ScopedNode, scope: Scope, graph: onnx.GraphProto, given: Sequence[str],
+               tensors: ModelTensors) -> tuple[list[ScopedNode], list[str]]:
     """The nodes of a body in `scope`, its inputs being the keys `given`; keys of its results."""
     if len(graph.input) != len(given):
         raise InputError(f"{step.label}: its body takes {len(graph.input)} operands, "
@@ -155,7 +155,7 @@ def body_steps(step: Step, scope: Scope, graph: onnx.GraphProto, given: Sequence
 
 
 def steps_of(nodes: Iterable[onnx.NodeProto], scope: Scope,
-             held: Mapping[str, str]) -> list[Step]:
+             held: Mapping[str, str]) -> list[ScopedNode]:
     """The nodes of a body as steps; their results are defined in `scope`.
 
     Nodes that make the tensors `held`, which gives the key of each by its name, are no steps.
@@ -171,7 +171,7 @@ def steps_of(nodes: Iterable[onnx.NodeProto], scope: Scope,
         outer = dict.fromkeys(scope.key(name, where) for name in free_names(node))
         captured = tuple(filter(None, outer))
         makes = tuple(scope.define(name) if name else "" for name in node.output)
-        steps.append(Step(node, scope, reads, makes, captured))
+        steps.append(ScopedNode(node, scope, reads, makes, captured))
     return steps
 
 

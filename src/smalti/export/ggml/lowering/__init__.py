@@ -1,6 +1,6 @@
 """Each operation of the graph in terms of ggml's; `ops.h` has those that are several of them.
 
-A lowering takes the builder and a node and gives the tensor of its result, or raises Refused.
+A lowering takes the builder and a node and gives the tensor of its result, or raises NotExportable.
 """
 
 from smalti.export.ggml.lowering.movement import INTEGERS, MOVEMENT

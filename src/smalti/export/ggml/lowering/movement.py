@@ -7,17 +7,17 @@ import math
 import numpy as np
 
 from smalti.export.ggml import layout
-from smalti.export.ggml.builder import Builder, Lowering, Refused
+from smalti.export.ggml.builder import GgmlBuilder, Lowering, NotExportable
 from smalti.export.ggml.code import Tensor, call
 from smalti.export.ggml.layout import Shape
 from smalti.graph import Node, Value
 
 
-def _reshape(b: Builder, node: Node) -> Tensor:
+def _reshape(b: GgmlBuilder, node: Node) -> Tensor:
     return b.tensor(node.inputs[0])
 
 
-def _transpose(b: Builder, node: Node) -> Tensor:
+def _transpose(b: GgmlBuilder, node: Node) -> Tensor:
     (x,) = node.inputs
     return b.transposed(b.tensor(x), x.shape, node.attributes["perm"])
 
@@ -30,7 +30,7 @@ def _around(shape: Shape, axis: int) -> tuple[Shape, int]:
     return (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1:])), 1
 
 
-def _concat(b: Builder, node: Node) -> Tensor:
+def _concat(b: GgmlBuilder, node: Node) -> Tensor:
     axis = node.attributes["axis"] % len(node.output.shape)
     dims, dim = _around(node.output.shape, axis)
     parts = [b.shaped(x, *_around(x.shape, axis)[0]) for x in node.inputs]
@@ -42,7 +42,7 @@ def _concat(b: Builder, node: Node) -> Tensor:
     return Tensor(("ops::concat(ctx, {", *listed, f"}}, {dim})"), dims, parts[0].dtype)
 
 
-def _slice(b: Builder, node: Node) -> Tensor:
+def _slice(b: GgmlBuilder, node: Node) -> Tensor:
     (x,), axis = node.inputs, node.attributes["axis"]
     before, dim = _around(x.shape, axis)
     tensor = b.shaped(x, *before)
@@ -50,12 +50,12 @@ def _slice(b: Builder, node: Node) -> Tensor:
     return Tensor(code, _around(node.output.shape, axis)[0], tensor.dtype)
 
 
-def _expand(b: Builder, node: Node) -> Tensor:
+def _expand(b: GgmlBuilder, node: Node) -> Tensor:
     (x,) = node.inputs
     return b.expanded(b.tensor(x), x.shape, node.output.shape)
 
 
-def _resize(b: Builder, node: Node) -> Tensor:
+def _resize(b: GgmlBuilder, node: Node) -> Tensor:
     (x,), result = node.inputs, node.output.shape
     if len(result) <= layout.RANK_MAX:
         inner = [*result[::-1], 1, 1, 1][:4]
@@ -69,10 +69,10 @@ def _resize(b: Builder, node: Node) -> Tensor:
     return tensor
 
 
-def _gather(b: Builder, node: Node) -> Tensor:
+def _gather(b: GgmlBuilder, node: Node) -> Tensor:
     table, indices = node.inputs
     if b.tensor(table).dtype != "f32":
-        raise Refused(f"a table of {table.dtype}; floats are expected")
+        raise NotExportable(f"a table of {table.dtype}; floats are expected")
     count, width = indices.type.size, table.shape[1]
     code = call("ggml_get_rows", "ctx", b.shaped(table, *table.shape), b.shaped(indices, count))
     return Tensor(code, (count, width))
@@ -80,7 +80,7 @@ def _gather(b: Builder, node: Node) -> Tensor:
 
 # ---------------------------------------------------------------------- borders
 
-def _pad(b: Builder, node: Node) -> Tensor:
+def _pad(b: GgmlBuilder, node: Node) -> Tensor:
     (x,), pads, mode = node.inputs, node.attributes["pads"], node.attributes["mode"]
     rank = len(x.shape)
     fronts, backs = pads[:rank], pads[rank:]
@@ -92,14 +92,14 @@ def _pad(b: Builder, node: Node) -> Tensor:
         if not fronts[axis] and not backs[axis]:
             continue
         if mode == "constant":
-            raise Refused(f"constant borders of {rank} axes; at most 4 are expected")
+            raise NotExportable(f"constant borders of {rank} axes; at most 4 are expected")
         places = np.pad(np.arange(now[axis]), (fronts[axis], backs[axis]), mode=mode)
         tensor = b.let(_taken(b, tensor, now, axis, places), hint="pad")
         now[axis] = len(places)
     return tensor
 
 
-def bordered(b: Builder, x: Value, fronts: Shape, backs: Shape, value: float) -> Tensor:
+def bordered(b: GgmlBuilder, x: Value, fronts: Shape, backs: Shape, value: float) -> Tensor:
     """`x`, of at most four axes, with `value` around it."""
     rank = len(x.shape)
     result = tuple(n + f + e for n, f, e in zip(x.shape, fronts, backs, strict=True))
@@ -117,7 +117,8 @@ def bordered(b: Builder, x: Value, fronts: Shape, backs: Shape, value: float) ->
     return Tensor(call("ggml_add", "ctx", padded, constant.shaped(*border.shape)), result)
 
 
-def _taken(b: Builder, tensor: Tensor, shape: list[int], axis: int, places: np.ndarray) -> Tensor:
+def _taken(b: GgmlBuilder, tensor: Tensor, shape: list[int], axis: int,
+           places: np.ndarray) -> Tensor:
     """The elements at `places` along `axis`, a constant list of them."""
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1:])
     rows = b.constant(np.tile(places, (outer, 1)), "places", "i32")

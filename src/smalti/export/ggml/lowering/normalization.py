@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from smalti.export.ggml import layout
-from smalti.export.ggml.builder import Builder, Lowering, Refused
+from smalti.export.ggml.builder import GgmlBuilder, Lowering, NotExportable
 from smalti.export.ggml.code import Tensor, call
 from smalti.graph import Node
 
@@ -15,7 +15,7 @@ REDUCTIONS = {"reduce_sum": "ggml_sum_rows", "reduce_mean": "ggml_mean",
 NORMS = {"layer_normalization": "ops::layer_norm", "rms_normalization": "ops::rms_norm"}
 
 
-def _reduce(b: Builder, node: Node) -> Tensor:
+def _reduce(b: GgmlBuilder, node: Node) -> Tensor:
     (x,) = node.inputs
     rank = len(x.shape)
     axes = sorted(axis % rank for axis in node.attributes["axes"])
@@ -27,7 +27,7 @@ def _reduce(b: Builder, node: Node) -> Tensor:
                   (lines, 1))
 
 
-def along(b: Builder, node: Node, axis: int, function: Callable[[Tensor], Tensor]) -> Tensor:
+def along(b: GgmlBuilder, node: Node, axis: int, function: Callable[[Tensor], Tensor]) -> Tensor:
     """`function`, which leaves the shape, of the input's rows along `axis`."""
     (x,) = node.inputs
     rank = len(x.shape)
@@ -41,19 +41,19 @@ def along(b: Builder, node: Node, axis: int, function: Callable[[Tensor], Tensor
     return b.transposed(made, shape, tuple(order.index(i) for i in range(rank)))
 
 
-def _softmax(b: Builder, node: Node) -> Tensor:
+def _softmax(b: GgmlBuilder, node: Node) -> Tensor:
     axis = node.attributes["axis"] % len(node.output.shape)
     return along(b, node, axis, lambda x: Tensor(call("ggml_soft_max", "ctx", x), x.dims))
 
 
-def _cum_sum(b: Builder, node: Node) -> Tensor:
+def _cum_sum(b: GgmlBuilder, node: Node) -> Tensor:
     if node.attributes["exclusive"] or node.attributes["reverse"]:
-        raise Refused("exclusive and reverse have no equal")
+        raise NotExportable("exclusive and reverse have no equal")
     axis = node.attributes["axis"] % len(node.output.shape)
     return along(b, node, axis, lambda x: Tensor(call("ggml_cumsum", "ctx", x), x.dims))
 
 
-def _row_norm(b: Builder, node: Node) -> Tensor:
+def _row_norm(b: GgmlBuilder, node: Node) -> Tensor:
     """Layer and RMS normalisation."""
     x, *weights = node.inputs
     axis = node.attributes["axis"] % len(x.shape)
@@ -65,7 +65,7 @@ def _row_norm(b: Builder, node: Node) -> Tensor:
     return Tensor(code, dims)
 
 
-def _group_normalization(b: Builder, node: Node) -> Tensor:
+def _group_normalization(b: GgmlBuilder, node: Node) -> Tensor:
     x, scale, bias = node.inputs
     n, c, *size = x.shape
     dims = (n, c, math.prod(size[:-1]), size[-1])

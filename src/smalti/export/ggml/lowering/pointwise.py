@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from smalti.export.ggml import layout
-from smalti.export.ggml.builder import Builder, Lowering, Refused, scalar
+from smalti.export.ggml.builder import GgmlBuilder, Lowering, NotExportable, scalar
 from smalti.export.ggml.code import Tensor, call
 from smalti.graph import Node, Value
 
@@ -37,7 +37,7 @@ LARGEST = float(np.finfo(np.float32).max)
 times infinity would be NaN."""
 
 
-def _unary(b: Builder, node: Node) -> Tensor:
+def _unary(b: GgmlBuilder, node: Node) -> Tensor:
     return _of(UNARY[node.operation.name], b.tensor(node.inputs[0]))
 
 
@@ -48,12 +48,12 @@ def _of(function: str, x: Tensor, *more: Tensor | float) -> Tensor:
 
 # ---------------------------------------------------------------------- two operands
 
-def _binary(b: Builder, node: Node) -> Tensor:
+def _binary(b: GgmlBuilder, node: Node) -> Tensor:
     x, y = node.inputs
     return combined(b, node.operation.name, x, y, node.output.shape)
 
 
-def combined(b: Builder, name: str, x: Value, y: Value, result: layout.Shape) -> Tensor:
+def combined(b: GgmlBuilder, name: str, x: Value, y: Value, result: layout.Shape) -> Tensor:
     """x + y, x - y, x * y or x / y. ggml broadcasts its second operand to the first."""
     by_number = _with_number(b, name, x, y)
     if by_number is not None:
@@ -72,7 +72,7 @@ def combined(b: Builder, name: str, x: Value, y: Value, result: layout.Shape) ->
     return Tensor(code, shapes[2])
 
 
-def _with_number(b: Builder, name: str, x: Value, y: Value) -> Tensor | None:
+def _with_number(b: GgmlBuilder, name: str, x: Value, y: Value) -> Tensor | None:
     """The result where one operand is a constant of one element, as far as ggml can scale by it."""
     left, right = scalar(x), scalar(y)
     if right is not None:
@@ -91,23 +91,23 @@ def _with_number(b: Builder, name: str, x: Value, y: Value) -> Tensor | None:
     return _of("ggml_scale_bias", operand, factor, offset)
 
 
-def _question(b: Builder, node: Node) -> Tensor:
+def _question(b: GgmlBuilder, node: Node) -> Tensor:
     function, turned = QUESTIONS[node.operation.name]
     x, y = reversed(node.inputs) if turned else node.inputs
     return _of(function, b.let(combined(b, "sub", x, y, node.output.shape)))
 
 
-def _or(b: Builder, node: Node) -> Tensor:
+def _or(b: GgmlBuilder, node: Node) -> Tensor:
     x, y = node.inputs
     return _of("ops::above_zero", b.let(combined(b, "add", x, y, node.output.shape)))
 
 
-def _full(b: Builder, node: Node) -> Tensor:
+def _full(b: GgmlBuilder, node: Node) -> Tensor:
     operands = [b.tensor(value) for value in node.inputs]
     return _alike(b, node, FULL[node.operation.name], operands)
 
 
-def _alike(b: Builder, node: Node, function: str, operands: Sequence[Tensor]) -> Tensor:
+def _alike(b: GgmlBuilder, node: Node, function: str, operands: Sequence[Tensor]) -> Tensor:
     """The result of a function whose operands have the shape of the result."""
     result = node.output.shape
     dims = layout.dimensions(result)
@@ -116,7 +116,7 @@ def _alike(b: Builder, node: Node, function: str, operands: Sequence[Tensor]) ->
     return Tensor(call(function, "ctx", *full), dims)
 
 
-def _where(b: Builder, node: Node) -> Tensor:
+def _where(b: GgmlBuilder, node: Node) -> Tensor:
     """ggml multiplies both branches by 0 or 1, so both have to be finite.
 
     Constant infinities become the largest numbers, and a branch that is taken where it is a number
@@ -137,7 +137,7 @@ def _where(b: Builder, node: Node) -> Tensor:
     return _alike(b, node, "ops::where", operands)
 
 
-def _extreme(b: Builder, node: Node) -> Tensor:
+def _extreme(b: GgmlBuilder, node: Node) -> Tensor:
     x, y = node.inputs
     if scalar(x) is not None:
         x, y = y, x
@@ -159,10 +159,10 @@ def _limits(name: str, number: float) -> tuple[float, float]:
     return (number, math.inf) if name == "max" else (-math.inf, number)
 
 
-def _pow(b: Builder, node: Node) -> Tensor:
+def _pow(b: GgmlBuilder, node: Node) -> Tensor:
     x, exponent = b.tensor(node.inputs[0]), scalar(node.inputs[1])
     if exponent is None:
-        raise Refused("the exponent is computed; a constant is expected")
+        raise NotExportable("the exponent is computed; a constant is expected")
     if exponent == 0.5:
         return _of("ggml_sqrt", x)
     whole = exponent == int(exponent) and 0 < exponent <= POWER_MAX
@@ -178,16 +178,16 @@ def _pow(b: Builder, node: Node) -> Tensor:
 
 # ---------------------------------------------------------------------- others
 
-def _reciprocal(b: Builder, node: Node) -> Tensor:
+def _reciprocal(b: GgmlBuilder, node: Node) -> Tensor:
     x = b.tensor(node.inputs[0])
     return _of("ggml_div", _of("ggml_repeat", b.constant(np.ones(1), "one"), x).shaped(*x.dims), x)
 
 
-def _cast(b: Builder, node: Node) -> Tensor:
+def _cast(b: GgmlBuilder, node: Node) -> Tensor:
     (value,), to = node.inputs, node.output.dtype
     x, kind = b.tensor(value), b.dtype(node.output)
     if to not in CASTS:
-        raise Refused(f"to {to}; one of {', '.join(CASTS)} is expected")
+        raise NotExportable(f"to {to}; one of {', '.join(CASTS)} is expected")
     if kind != x.dtype:
         x = Tensor(call("ggml_cast", "ctx", x, f"GGML_TYPE_{kind.upper()}"), x.dims, kind)
     if to == "bool" and value.dtype != "bool":

@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from smalti.export.ggml.builder import Builder, Lowering, Refused
+from smalti.export.ggml.builder import GgmlBuilder, Lowering, NotExportable
 from smalti.export.ggml.code import Tensor, call
 from smalti.export.ggml.lowering.movement import bordered
 from smalti.graph import Node
 
 
-def _pool(b: Builder, node: Node) -> Tensor:
+def _pool(b: GgmlBuilder, node: Node) -> Tensor:
     """Where ggml's own border, the same on both sides, is not enough, one is added before."""
     (x,), attributes = node.inputs, node.attributes
     window, steps = attributes["kernel_shape"], attributes["strides"]
     if len(window) != 2 or set(attributes["dilations"]) != {1}:
-        raise Refused(f"windows of {len(window)} axes with dilations "
-                      f"{list(attributes['dilations'])}; 1 to 3 without are expected")
+        raise NotExportable(f"windows of {len(window)} axes with dilations "
+                            f"{list(attributes['dilations'])}; 1 to 3 without are expected")
     size, result, pads = x.shape[2:], node.output.shape, tuple(attributes["pads"])
     largest = node.operation.name == "max_pool"
     source, by_itself = b.shaped(x, *x.shape), pads[:2]

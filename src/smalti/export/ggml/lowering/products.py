@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from smalti.export.ggml import layout
-from smalti.export.ggml.builder import Builder, Lowering, Refused
+from smalti.export.ggml.builder import GgmlBuilder, Lowering, NotExportable
 from smalti.export.ggml.code import Tensor, braces, call
 from smalti.export.ggml.layout import Shape
 from smalti.graph import Node, Value
@@ -31,7 +31,7 @@ def _swap(rank: int) -> tuple[int, ...]:
 
 # ---------------------------------------------------------------------- matrices
 
-def _columns_first(b: Builder, value: Value) -> Tensor:
+def _columns_first(b: GgmlBuilder, value: Value) -> Tensor:
     """A second factor [..., k, n] as ggml multiplies by it: [..., n, k]."""
     if value.kind == "parameter" and value.name in b.swapped:
         return Tensor(b.tensor(value).code, value.shape[::-1])
@@ -43,7 +43,7 @@ def _columns_first(b: Builder, value: Value) -> Tensor:
     return b.transposed(b.tensor(value), value.shape, _swap(len(value.shape)))
 
 
-def _mat_mul(b: Builder, node: Node) -> Tensor:
+def _mat_mul(b: GgmlBuilder, node: Node) -> Tensor:
     x, y = node.inputs
     batch, (m, n), k = node.output.shape[:-2], node.output.shape[-2:], x.shape[-1]
     second = _columns_first(b, y)
@@ -59,11 +59,11 @@ def _mat_mul(b: Builder, node: Node) -> Tensor:
                        first.shaped(count, m, k)), (count, m, n))
 
 
-def _resample(b: Builder, node: Node) -> Tensor:
+def _resample(b: GgmlBuilder, node: Node) -> Tensor:
     """Along one axis every result is a sum of a few elements: a product with a matrix."""
     x, indices, weights = node.inputs
     if indices.kind != "constant" or weights.kind != "constant":
-        raise Refused("places and weights are computed; constants are expected")
+        raise NotExportable("places and weights are computed; constants are expected")
     rank, axis = len(x.shape), node.attributes["axis"] % len(x.shape)
     extent, count = x.shape[axis], node.output.shape[axis]
     matrix = np.zeros((count, extent), np.float32)
@@ -92,11 +92,11 @@ class _Windows:
 
     @staticmethod
     def of(node: Node) -> _Windows:
-        """Those of `node`. Raises Refused for more than two spatial axes."""
+        """Those of `node`. Raises NotExportable for more than two spatial axes."""
         x, kernel, result = node.inputs[0].shape, node.inputs[1].shape, node.output.shape
         rank = len(x) - 2
         if rank > 2:
-            raise Refused(f"{rank} spatial axes; 1 to 3 are expected")
+            raise NotExportable(f"{rank} spatial axes; 1 to 3 are expected")
         pads, strides, dilations = (
             tuple(node.attributes[name]) for name in ("pads", "strides", "dilations"))
         if rank == 1:
@@ -110,7 +110,7 @@ def is_depthwise(node: Node) -> bool:
     return node.operation.name == "conv" and node.inputs[1].shape[1] == 1
 
 
-def _conv(b: Builder, node: Node) -> Tensor:
+def _conv(b: GgmlBuilder, node: Node) -> Tensor:
     windows, group = _Windows.of(node), node.attributes["group"]
     x, kernel, *bias = node.inputs
     out = windows.kernel[0]
@@ -129,7 +129,7 @@ def _conv(b: Builder, node: Node) -> Tensor:
     return _with_bias(b, node, Tensor(code, windows.result), bias)
 
 
-def _with_bias(b: Builder, node: Node, result: Tensor, bias: Sequence[Value]) -> Tensor:
+def _with_bias(b: GgmlBuilder, node: Node, result: Tensor, bias: Sequence[Value]) -> Tensor:
     if not bias:
         return result
     result = b.let(result, hint=node.operation.name, shape=node.output.shape)
@@ -145,7 +145,7 @@ def _window(pads: Shape, strides: Shape, dilations: Shape) -> list[str]:
     return [braces(map(braces, fields))] if fields else []
 
 
-def _conv_transpose(b: Builder, node: Node) -> Tensor:
+def _conv_transpose(b: GgmlBuilder, node: Node) -> Tensor:
     """A convolution of the image with zeros between its pixels, by the windows turned around."""
     windows, group = _Windows.of(node), node.attributes["group"]
     (_, c, *size), (_, depth, *window) = windows.x, windows.kernel
@@ -175,7 +175,7 @@ def _conv_transpose(b: Builder, node: Node) -> Tensor:
     return _with_bias(b, node, Tensor(code, windows.result), node.inputs[2:])
 
 
-def _spaced(b: Builder, x: Tensor, windows: _Windows) -> Tensor:
+def _spaced(b: GgmlBuilder, x: Tensor, windows: _Windows) -> Tensor:
     """The image with zeros behind each pixel and each row: as many as the steps leave out."""
     (n, c, height, width), (down, right) = windows.x, windows.strides
     if right > 1:
@@ -189,7 +189,7 @@ def _spaced(b: Builder, x: Tensor, windows: _Windows) -> Tensor:
 
 # ---------------------------------------------------------------------- attention
 
-def _attention(b: Builder, node: Node) -> Tensor:
+def _attention(b: GgmlBuilder, node: Node) -> Tensor:
     q, k, v, *given = node.inputs
     heads, scale = node.attributes["num_heads"], node.attributes["scale"]
     (batch, t, width), s = q.shape, k.shape[1]

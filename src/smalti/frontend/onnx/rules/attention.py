@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, rule
+from smalti.frontend.onnx.registry import NodeCall, rule
 from smalti.frontend.onnx.rules.movement import joined, part, taken
 from smalti.graph import Value
 from smalti.graph.graph import CONSTANT_ELEMENTS_MAX
@@ -17,7 +17,7 @@ from smalti.graph.operation import DTYPES
 
 
 @rule("Attention")
-def attention(call: Call) -> list[Value | None] | None:
+def attention(call: NodeCall) -> list[Value | None] | None:
     rank, dtype = len(call[0].shape), call[0].dtype
     if call.wants(3) or call.number("softcap", 0.0) or call.optional(6) is not None \
             or dtype not in ("f16", "f32", "f64") or rank not in (3, 4):
@@ -47,7 +47,7 @@ def attention(call: Call) -> list[Value | None] | None:
     return [y, *present]
 
 
-def heads_apart(call: Call, i: int, count: str) -> Value:
+def heads_apart(call: NodeCall, i: int, count: str) -> Value:
     """Operand `i` as [n, heads, tokens, d]."""
     x, heads = call[i], call.integer(count, 0)
     if len(x.shape) == 4:
@@ -57,7 +57,7 @@ def heads_apart(call: Call, i: int, count: str) -> Value:
     return x.reshape(*x.shape[:2], heads, x.shape[2] // heads).transpose(0, 2, 1, 3)
 
 
-def repeated(call: Call, x: Value, times: int) -> Value:
+def repeated(call: NodeCall, x: Value, times: int) -> Value:
     """Each head [n, heads, tokens, d] several times."""
     if times == 1:
         return x
@@ -66,7 +66,7 @@ def repeated(call: Call, x: Value, times: int) -> Value:
     return apart.reshape(n, heads * times, *rest)
 
 
-def mask_of(call: Call, tokens: int, length: int,
+def mask_of(call: NodeCall, tokens: int, length: int,
             before: int) -> tuple[Value | None, bool | None]:
     """What is added to the scores, and whether each token sees the keys up to its own number
     besides; None for that when a table of scores is too large to be a constant."""
@@ -96,7 +96,7 @@ def mask_of(call: Call, tokens: int, length: int,
 
 
 @rule("RotaryEmbedding")
-def rotary_embedding(call: Call) -> Value:
+def rotary_embedding(call: NodeCall) -> Value:
     x, cos, sin, places = call[0], call[1], call[2], call.optional(3)
     heads = call.integer("num_heads", 0) if len(x.shape) == 3 else 0
     width = x.shape[-1] if len(x.shape) == 4 else x.shape[-1] // max(heads, 1)

@@ -8,14 +8,14 @@ import math
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, Unsupported, rule
+from smalti.frontend.onnx.registry import NodeCall, Unsupported, rule
 from smalti.frontend.onnx.tensors import dtype_of
 from smalti.graph import Value
 from smalti.graph.graph import CONSTANT_ELEMENTS_MAX
 from smalti.graph.operation import DTYPES, FLOATS
 
 
-def generator(call: Call, shape: tuple[int, ...]) -> np.random.Generator:
+def generator(call: NodeCall, shape: tuple[int, ...]) -> np.random.Generator:
     """Numbers from the node's seed, for a result of this shape."""
     if "seed" not in call:
         raise Unsupported("it has no seed: every run would give another result; give it a seed, or "
@@ -28,7 +28,7 @@ def generator(call: Call, shape: tuple[int, ...]) -> np.random.Generator:
 
 
 @rule("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike")
-def random(call: Call) -> Value:
+def random(call: NodeCall) -> Value:
     like = call.operator.endswith("Like")
     shape = call[0].shape if like else call.integers("shape", ())
     to = call.integer("dtype", None)
@@ -45,7 +45,7 @@ def random(call: Call) -> Value:
 
 
 @rule("Bernoulli")
-def bernoulli(call: Call) -> Value:
+def bernoulli(call: NodeCall) -> Value:
     """One as often as the input says. (The standard's function body draws the complement.)"""
     probability = call[0]
     uniform = generator(call, probability.shape).random(probability.shape, np.float32)  # < 1
@@ -57,7 +57,7 @@ def bernoulli(call: Call) -> Value:
 
 
 @rule("Multinomial")
-def multinomial(call: Call) -> Value:
+def multinomial(call: NodeCall) -> Value:
     """Samples [n, samples] of classes by logarithms of weights [n, classes] (Gumbel's trick)."""
     weights, count = call[0], call.integer("sample_size")
     if len(weights.shape) != 2 or count < 1:

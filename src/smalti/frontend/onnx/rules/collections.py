@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import HostCall, host
+from smalti.frontend.onnx.registry import HostNodeCall, host
 
 
-def place(call: HostCall, i: int, count: int) -> int:
+def place(call: HostNodeCall, i: int, count: int) -> int:
     """Operand `i` as a place in a list of `count`. Raises InputError for one outside."""
     at = int(np.asarray(call[i]).reshape(-1)[0])
     if not -count <= at < count:
@@ -19,27 +19,27 @@ def place(call: HostCall, i: int, count: int) -> int:
 
 
 @host("SequenceConstruct")
-def construct(call: HostCall) -> list[Any]:
+def construct(call: HostNodeCall) -> list[Any]:
     return [list(call.operands)]
 
 
 @host("SequenceEmpty")
-def empty(call: HostCall) -> list[Any]:
+def empty(call: HostNodeCall) -> list[Any]:
     return [[]]
 
 
 @host("SequenceLength")
-def length(call: HostCall) -> list[Any]:
+def length(call: HostNodeCall) -> list[Any]:
     return [np.array(len(call[0]), np.int64)]
 
 
 @host("SequenceAt")
-def element(call: HostCall) -> list[Any]:
+def element(call: HostNodeCall) -> list[Any]:
     return [call[0][place(call, 1, len(call[0]))]]
 
 
 @host("SequenceInsert")
-def insert(call: HostCall) -> list[Any]:
+def insert(call: HostNodeCall) -> list[Any]:
     found = list(call[0])
     at = len(found) if call.optional(2) is None else place(call, 2, len(found) + 1)
     if call.optional(2) is not None and int(np.asarray(call[2]).reshape(-1)[0]) < 0:
@@ -49,14 +49,14 @@ def insert(call: HostCall) -> list[Any]:
 
 
 @host("SequenceErase")
-def erase(call: HostCall) -> list[Any]:
+def erase(call: HostNodeCall) -> list[Any]:
     found = list(call[0])
     del found[-1 if call.optional(1) is None else place(call, 1, len(found))]
     return [found]
 
 
 @host("SplitToSequence")
-def split(call: HostCall) -> list[Any]:
+def split(call: HostNodeCall) -> list[Any]:
     x, axis = call[0], call.integer("axis", 0)
     sizes = call.optional(1)
     if sizes is None:
@@ -72,13 +72,13 @@ def split(call: HostCall) -> list[Any]:
 
 
 @host("ConcatFromSequence")
-def concat(call: HostCall) -> list[Any]:
+def concat(call: HostNodeCall) -> list[Any]:
     join = np.stack if call.integer("new_axis", 0) else np.concatenate
     return [join(call[0], axis=call.integer("axis"))]
 
 
 @host("SequenceMap")
-def mapped(call: HostCall) -> list[Any]:
+def mapped(call: HostNodeCall) -> list[Any]:
     body = call.graph("body")
     turns = [call.body("body", [call[0][i], *(
         x[i] if isinstance(x, list) else x for x in call.operands[1:])])
@@ -87,22 +87,22 @@ def mapped(call: HostCall) -> list[Any]:
 
 
 @host("Optional")
-def optional(call: HostCall) -> list[Any]:
+def optional(call: HostNodeCall) -> list[Any]:
     return [call.optional(0)]
 
 
 @host("OptionalHasElement")
-def has_element(call: HostCall) -> list[Any]:
+def has_element(call: HostNodeCall) -> list[Any]:
     return [np.array(call.optional(0) is not None)]
 
 
 @host("OptionalGetElement")
-def get_element(call: HostCall) -> list[Any]:
+def get_element(call: HostNodeCall) -> list[Any]:
     if call.optional(0) is None:
         raise InputError("the optional value is empty")
     return [call[0]]
 
 
 @host("Identity")
-def identity(call: HostCall) -> list[Any]:
+def identity(call: HostNodeCall) -> list[Any]:
     return [call.optional(0)]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, Unsupported, rule
+from smalti.frontend.onnx.registry import NodeCall, Unsupported, rule
 from smalti.graph import Value
 
 STEP_MAX = 1 << 20
 """Strides, dilations, kernels and pads are no larger: addresses in kernels have 32 bits."""
 
 
-def window_pads(call: Call, extents: Sequence[int], kernel: Sequence[int],
+def window_pads(call: NodeCall, extents: Sequence[int], kernel: Sequence[int],
                 strides: Sequence[int], dilations: Sequence[int]) -> tuple[int, ...]:
     """What is added in front of and behind each axis: all fronts, then all backs."""
     mode, rank = call.text("auto_pad", "NOTSET"), len(extents)
@@ -31,7 +31,7 @@ def window_pads(call: Call, extents: Sequence[int], kernel: Sequence[int],
     return (*less, *more) if mode == "SAME_UPPER" else (*more, *less)
 
 
-def window(call: Call, kernel: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def window(call: NodeCall, kernel: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Strides and dilations. Raises InputError when they do not fit the kernel."""
     ones = (1,) * len(kernel)
     strides, dilations = call.integers("strides", ones), call.integers("dilations", ones)
@@ -46,11 +46,11 @@ def window(call: Call, kernel: Sequence[int]) -> tuple[tuple[int, ...], tuple[in
 
 
 @rule("Conv")
-def conv(call: Call) -> Value:
+def conv(call: NodeCall) -> Value:
     return conv_of(call, call[0], call[1], call.optional(2))
 
 
-def conv_of(call: Call, x: Value, w: Value, bias: Value | None) -> Value:
+def conv_of(call: NodeCall, x: Value, w: Value, bias: Value | None) -> Value:
     """A convolution along any number of axes, as the node's attributes say."""
     rank = len(x.shape) - 2
     if rank < 1 or len(w.shape) != len(x.shape):
@@ -72,11 +72,11 @@ def conv_of(call: Call, x: Value, w: Value, bias: Value | None) -> Value:
 
 
 @rule("MatMul")
-def mat_mul(call: Call) -> Value:
+def mat_mul(call: NodeCall) -> Value:
     return product(call, call[0], call[1])
 
 
-def product(call: Call, a: Value, b: Value) -> Value:
+def product(call: NodeCall, a: Value, b: Value) -> Value:
     """numpy.matmul: a vector is a matrix of one row or column."""
     if not a.shape or not b.shape:
         raise InputError(f"{a.type} times {b.type}")
@@ -95,7 +95,7 @@ def product(call: Call, a: Value, b: Value) -> Value:
 
 
 @rule("Gemm")
-def gemm(call: Call) -> Value:
+def gemm(call: NodeCall) -> Value:
     a, b, c = call[0], call[1], call.optional(2)
     if len(a.shape) != 2 or len(b.shape) != 2:
         raise InputError(f"{a.type} times {b.type}; matrices are expected")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, Unsupported, rule
+from smalti.frontend.onnx.registry import NodeCall, Unsupported, rule
 from smalti.frontend.onnx.rules.contraction import product
 from smalti.frontend.onnx.rules.movement import part, taken
 from smalti.frontend.onnx.rules.quantization import cast
@@ -22,7 +22,7 @@ MICROSOFT = "com.microsoft"
 
 
 @rule("Gelu", "BiasGelu", "FastGelu", "QuickGelu", domain=MICROSOFT)
-def gelu(call: Call) -> Value:
+def gelu(call: NodeCall) -> Value:
     x, bias = call[0], call.optional(1)
     x = x if bias is None else x + bias
     if call.operator == "QuickGelu":
@@ -31,12 +31,12 @@ def gelu(call: Call) -> Value:
 
 
 @rule("BiasAdd", domain=MICROSOFT)
-def bias_add(call: Call) -> Value:
+def bias_add(call: NodeCall) -> Value:
     return call[0] + call[1] + call[2]
 
 
 @rule("CDist", domain=MICROSOFT)
-def distances(call: Call) -> Value:
+def distances(call: NodeCall) -> Value:
     """Distances of the rows of a [m, k] to the rows of b [n, k], as [m, n]."""
     a, b = call[0], call[1]
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[1]:
@@ -53,7 +53,7 @@ def distances(call: Call) -> Value:
 # ---------------------------------------------------------------------- products
 
 
-def activated(call: Call, y: Value, numbers: tuple[float, ...]) -> Value:
+def activated(call: NodeCall, y: Value, numbers: tuple[float, ...]) -> Value:
     """`y` through the function that the node names; `numbers` are those it takes."""
     name = call.text("activation", "")
     fields = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "Clip": ()}.get(name, ())
@@ -68,21 +68,21 @@ def activated(call: Call, y: Value, numbers: tuple[float, ...]) -> Value:
 
 
 @rule("FusedConv", domain=MICROSOFT)
-def fused_conv(call: Call) -> Value:
+def fused_conv(call: NodeCall) -> Value:
     (y, *_), addend = call.standard("Conv", *call.operands[:3]), call.optional(3)
     return activated(call, y if addend is None else y + addend,
                      call.numbers("activation_params", ()))
 
 
 @rule("FusedGemm", domain=MICROSOFT)
-def fused_gemm(call: Call) -> Value:
+def fused_gemm(call: NodeCall) -> Value:
     numbers = (call.number(f"activation_{name}", None) for name in ("alpha", "beta", "gamma"))
     return activated(call, call.standard("Gemm", *call.operands)[0],
                      tuple(n for n in numbers if n is not None))
 
 
 @rule("FusedMatMul", "TransposeMatMul", domain=MICROSOFT)
-def fused_mat_mul(call: Call) -> Value:
+def fused_mat_mul(call: NodeCall) -> Value:
     factors = []
     for x, side in ((call[0], "A"), (call[1], "B")):
         axes = list(range(len(x.shape)))
@@ -96,7 +96,7 @@ def fused_mat_mul(call: Call) -> Value:
 
 
 @rule("MatMulNBits", domain=MICROSOFT)
-def packed_mat_mul(call: Call) -> Value:
+def packed_mat_mul(call: NodeCall) -> Value:
     """Weights of 4 or 8 bits in blocks along the summed axis: B [n, blocks, bytes]."""
     a, b, scales, zeros = call[0], call[1], call[2], call.optional(3)
     n, k, bits = (call.integer(name) for name in ("N", "K", "bits"))
@@ -119,7 +119,7 @@ def packed_mat_mul(call: Call) -> Value:
     return y if call.optional(5) is None else y + call[5]
 
 
-def numbers_of(call: Call, packed: Value, bits: int) -> Value:
+def numbers_of(call: NodeCall, packed: Value, bits: int) -> Value:
     """Bytes [n, m, l] as the numbers in them: of 4 bits two each, the lower first."""
     if bits == 8:
         return packed
@@ -133,13 +133,13 @@ def numbers_of(call: Call, packed: Value, bits: int) -> Value:
 
 
 @rule("SimplifiedLayerNormalization")
-def simplified(call: Call) -> Value:
+def simplified(call: NodeCall) -> Value:
     return call.apply("rms_normalization", call[0], call[1], epsilon=call.number("epsilon", 1e-5),
                       axis=call.axis(call[0], call.integer("axis", -1)))
 
 
 @rule("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT)
-def skip_normalization(call: Call) -> list[Value | None]:
+def skip_normalization(call: NodeCall) -> list[Value | None]:
     whole = call.operator == "SkipLayerNormalization"
     x, bias, epsilon = call[0] + call[1], call.optional(4 if whole else 3), \
         call.number("epsilon", 1e-12 if whole else 1e-5)
@@ -150,7 +150,7 @@ def skip_normalization(call: Call) -> list[Value | None]:
     return [normalized(call, x, call[2], call.optional(3), epsilon), None, None, x]
 
 
-def normalized(call: Call, x: Value, scale: Value, bias: Value | None, epsilon: float) -> Value:
+def normalized(call: NodeCall, x: Value, scale: Value, bias: Value | None, epsilon: float) -> Value:
     """The layer normalisation of the last axis."""
     if bias is None:
         bias = call.constant(np.zeros(scale.shape, DTYPES[x.dtype]), x.dtype)
@@ -159,7 +159,7 @@ def normalized(call: Call, x: Value, scale: Value, bias: Value | None, epsilon: 
 
 
 @rule("EmbedLayerNormalization", domain=MICROSOFT)
-def embedding(call: Call) -> list[Value | None]:
+def embedding(call: NodeCall) -> list[Value | None]:
     """Words [n, t], their segments and places; the second result is the length of each text."""
     words, segments, mask, places = call[0], call.optional(1), call.optional(7), call.optional(8)
     tokens = words.shape[-1]
@@ -180,7 +180,7 @@ def embedding(call: Call) -> list[Value | None]:
 
 
 @rule("Attention", domain=MICROSOFT)
-def attention(call: Call) -> list[Value | None]:
+def attention(call: NodeCall) -> list[Value | None]:
     """Queries, keys and values are one product of x [n, t, c]; past [2, n, heads, s, d]."""
     x, w, heads, past = call[0], call[1], call.integer("num_heads", 0), call.optional(4)
     if call.integer("do_rotary", 0) or call.integer("past_present_share_buffer", 0):
@@ -203,7 +203,7 @@ def attention(call: Call) -> list[Value | None]:
 
 
 @rule("MultiHeadAttention", domain=MICROSOFT)
-def multi_head_attention(call: Call) -> list[Value | None]:
+def multi_head_attention(call: NodeCall) -> list[Value | None]:
     """Queries, keys and values [n, t, heads * d], each with a bias."""
     q, k, v, heads = call[0], call.optional(1), call.optional(2), call.integer("num_heads", 0)
     bias, past = call.optional(3), [call.optional(i) for i in (6, 7)]
@@ -220,7 +220,7 @@ def multi_head_attention(call: Call) -> list[Value | None]:
     return list(attended(call, heads, operands, mask, past))
 
 
-def seen(call: Call, i: int, length: int) -> Value | None:
+def seen(call: NodeCall, i: int, length: int) -> Value | None:
     """Operand `i`, which tells what is padding, as what is added to scores [n, heads, t, s].
 
     It is 1 for each key [n, s] or score [n, t, s] that counts, or the number of keys [n] that do.
@@ -241,12 +241,12 @@ def seen(call: Call, i: int, length: int) -> Value | None:
     return scores.reshape(n, 1, -1, length)
 
 
-def added(call: Call, a: Value | None, b: Value | None) -> Value | None:
+def added(call: NodeCall, a: Value | None, b: Value | None) -> Value | None:
     """The sum of two masks, either of which may be missing."""
     return b if a is None else a if b is None else a + b
 
 
-def attended(call: Call, heads: int, operands: list[Value], mask: Value | None,
+def attended(call: NodeCall, heads: int, operands: list[Value], mask: Value | None,
              past: Iterable[Value | None]) -> tuple[Value, ...]:
     """The standard's attention: its result, all keys and all values."""
     scale = call.number("scale", 0.0)

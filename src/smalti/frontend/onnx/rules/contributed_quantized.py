@@ -6,7 +6,7 @@ They are computed on the real numbers that their operands stand for, and rounded
 from __future__ import annotations
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, rule
+from smalti.frontend.onnx.registry import NodeCall, rule
 from smalti.frontend.onnx.rules.contributed import MICROSOFT
 from smalti.frontend.onnx.rules.movement import joined
 from smalti.frontend.onnx.rules.quantization import (
@@ -23,12 +23,12 @@ rule("QuantizeLinear", domain=MICROSOFT)(quantize)
 rule("DequantizeLinear", domain=MICROSOFT)(dequantize)
 
 
-def real(call: Call, i: int) -> Value:
+def real(call: NodeCall, i: int) -> Value:
     """The numbers that operand `i` stands for, by the scale and the zero point behind it."""
     return call.standard("DequantizeLinear", call[i], call[i + 1], call.optional(i + 2))[0]
 
 
-def stored(call: Call, y: Value, i: int) -> Value:
+def stored(call: NodeCall, y: Value, i: int) -> Value:
     """Real numbers as integers, by the scale and the zero point that are operands from `i` on."""
     zero = call.optional(i + 1)
     dtype = call.operands[0].dtype if zero is None else zero.dtype
@@ -37,14 +37,14 @@ def stored(call: Call, y: Value, i: int) -> Value:
 
 
 @rule("QLinearAdd", "QLinearMul", domain=MICROSOFT)
-def two_operands(call: Call) -> Value:
+def two_operands(call: NodeCall) -> Value:
     operation = {"QLinearAdd": "add", "QLinearMul": "mul"}[call.operator]
     return stored(call, call.apply(operation, real(call, 0), real(call, 3)), 6)
 
 
 @rule("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", "QLinearAveragePool",
       "QLinearGlobalAveragePool", domain=MICROSOFT)
-def one_operand(call: Call) -> Value:
+def one_operand(call: NodeCall) -> Value:
     x, last = real(call, 0), bool(call.integer("channels_last", 0))
     axes = list(range(len(x.shape)))
     x = x.transpose(0, axes[-1], *axes[1:-1]) if last else x
@@ -54,7 +54,7 @@ def one_operand(call: Call) -> Value:
 
 
 @rule("QLinearConcat", domain=MICROSOFT)
-def concat(call: Call) -> Value:
+def concat(call: NodeCall) -> Value:
     parts = [real(call, i) for i in range(2, len(call.operands), 3)]
     zero = call[1]
     y = joined(call, parts, call.axis(parts[0], call.integer("axis")))
@@ -62,7 +62,7 @@ def concat(call: Call) -> Value:
 
 
 @rule("QGemm", domain=MICROSOFT)
-def gemm(call: Call) -> Value:
+def gemm(call: NodeCall) -> Value:
     """alpha * a @ b + c, where c is in units of alpha times both scales."""
     a, b, a_zero, b_zero = call[0], call[3], call.optional(2), call.optional(5)
     a = a.transpose(1, 0) if call.integer("transA", 0) else a
@@ -76,13 +76,13 @@ def gemm(call: Call) -> Value:
 
 
 @rule("MatMulIntegerToFloat", domain=MICROSOFT)
-def mat_mul_to_float(call: Call) -> Value:
+def mat_mul_to_float(call: NodeCall) -> Value:
     a, b, a_scale, b_scale, a_zero, b_zero, bias = (call.optional(i) for i in range(7))
     return scaled_product(call, a, b, a_zero, b_zero, a_scale, b_scale, bias)
 
 
 @rule("DynamicQuantizeMatMul", domain=MICROSOFT)
-def dynamic_mat_mul(call: Call) -> Value:
+def dynamic_mat_mul(call: NodeCall) -> Value:
     """The first factor is rounded to 8 bits, between its own least and largest number."""
     x, b, b_scale, b_zero, bias = (call.optional(i) for i in range(5))
     axes, zero = tuple(range(len(x.shape))), call.constant(0.0)
@@ -94,7 +94,7 @@ def dynamic_mat_mul(call: Call) -> Value:
                           b_scale, bias)
 
 
-def scaled_product(call: Call, a: Value, b: Value, a_zero: Value | None, b_zero: Value | None,
+def scaled_product(call: NodeCall, a: Value, b: Value, a_zero: Value | None, b_zero: Value | None,
                    a_scale: Value, b_scale: Value, bias: Value | None) -> Value:
     """A product of integers as real numbers."""
     sums = cast(call, sums_of_products(call, a, b, a_zero, b_zero), "f32")
@@ -104,7 +104,7 @@ def scaled_product(call: Call, a: Value, b: Value, a_zero: Value | None, b_zero:
 
 
 @rule("DynamicQuantizeLSTM", domain=MICROSOFT)
-def lstm(call: Call) -> list[Value | None]:
+def lstm(call: NodeCall) -> list[Value | None]:
     """An LSTM with weights of 8 bits [directions, in, 4 * h]; what they multiply is not rounded,
     as it is in ONNX Runtime, by the largest number of each step."""
     weights = []

@@ -14,16 +14,16 @@ import onnx
 from smalti.errors import InputError
 from smalti.frontend.onnx.registry import (
     EXPANDED,
-    Call,
-    HostCall,
+    HostNodeCall,
     NeedsValue,
+    NodeCall,
     Results,
     Unsupported,
     host,
     rule,
 )
 from smalti.frontend.onnx.rules.movement import joined, part
-from smalti.frontend.onnx.steps import STANDARD, Step, same
+from smalti.frontend.onnx.steps import STANDARD, ScopedNode, same
 from smalti.frontend.onnx.tensors import DTYPE_OF
 from smalti.graph import Value
 from smalti.graph.operation import DTYPES
@@ -38,7 +38,7 @@ OWN = "smalti.import"
 
 
 @rule("If")
-def branch(call: Call) -> Results:
+def branch(call: NodeCall) -> Results:
     condition = call.known(0)
     if condition.size != 1:
         raise InputError(f"the condition is {call[0].type}")
@@ -48,7 +48,7 @@ def branch(call: Call) -> Results:
     return EXPANDED
 
 
-def aliases(call: Call, results: list[str]) -> list[Step]:
+def aliases(call: NodeCall, results: list[str]) -> list[ScopedNode]:
     """Steps that make the results of a call those of its body."""
     makes = call.step.makes
     if len(results) < len(makes):
@@ -57,7 +57,7 @@ def aliases(call: Call, results: list[str]) -> list[Step]:
 
 
 @rule("Loop")
-def loop(call: Call) -> Results:
+def loop(call: NodeCall) -> Results:
     body = call.graph("body")
     if call.optional(0) is None or not goes_on(body):
         raise NeedsValue
@@ -69,7 +69,7 @@ def loop(call: Call) -> Results:
     if times == 0 and len(body.output) > 1 + count \
             or times * max(1, len(body.node)) > UNROLLED_STEPS_MAX:
         raise NeedsValue
-    steps: list[Step] = []
+    steps: list[ScopedNode] = []
     scanned: list[list[str]] = [[] for _ in body.output[1 + count:]]
     for i in range(times):
         given = [number(call, f"{i}", np.array(i, np.int64)), number(call, "on", np.array(True))]
@@ -84,7 +84,7 @@ def loop(call: Call) -> Results:
     return EXPANDED
 
 
-def number(call: Call, name: str, array: np.ndarray) -> str:
+def number(call: NodeCall, name: str, array: np.ndarray) -> str:
     """The key of a constant."""
     key = f"{call.step.name}#{name}"
     call.importer.values[key] = call.constant(array)
@@ -108,22 +108,22 @@ def goes_on(body: onnx.GraphProto) -> bool:
         and bool(tensors[0].raw_data.strip(b"\0") or any(tensors[0].int32_data))
 
 
-def stack(call: Call, keys: list[str], i: int, axis: int = 0) -> Step:
+def stack(call: NodeCall, keys: list[str], i: int, axis: int = 0) -> ScopedNode:
     """A step that lays values side by side along a new axis."""
     node = onnx.helper.make_node("Stack", ["x"], ["y"], domain=OWN, axis=axis,
                                  name=f"{call.step.name}#{i}")
-    return Step(node, STANDARD, tuple(keys), (f"{keys[0]}#stacked{i}",))
+    return ScopedNode(node, STANDARD, tuple(keys), (f"{keys[0]}#stacked{i}",))
 
 
-def row(call: Call, key: str, i: int, axis: int) -> Step:
+def row(call: NodeCall, key: str, i: int, axis: int) -> ScopedNode:
     """A step that takes what lies at `i` along an axis."""
     node = onnx.helper.make_node("Row", ["x"], ["y"], domain=OWN, axis=axis, at=i,
                                  name=f"{call.step.name}#{i}")
-    return Step(node, STANDARD, (key,), (f"{key}#{call.step.name}#{axis}#{i}",))
+    return ScopedNode(node, STANDARD, (key,), (f"{key}#{call.step.name}#{axis}#{i}",))
 
 
 @rule("Stack", domain=OWN)
-def stacked(call: Call) -> Value:
+def stacked(call: NodeCall) -> Value:
     values = [call[i] for i in range(len(call.operands))]
     rank = len(values[0].shape) + 1
     axis = call.integer("axis")
@@ -134,14 +134,14 @@ def stacked(call: Call) -> Value:
 
 
 @rule("Row", domain=OWN)
-def taken_row(call: Call) -> Value:
+def taken_row(call: NodeCall) -> Value:
     x, i = call[0], call.integer("at")
     axis = call.axis(x, call.integer("axis"))
     found = part(call, x, axis, i, i + 1)
     return found.reshape(*x.shape[:axis], *x.shape[axis + 1:])
 
 
-def scan_plan(call: Call | HostCall, body: onnx.GraphProto) -> tuple:
+def scan_plan(call: NodeCall | HostNodeCall, body: onnx.GraphProto) -> tuple:
     """Counts of states and scanned operands, then axes and directions of operands and results."""
     if call.version < 9:
         raise Unsupported("version 8 has a batch and lengths")
@@ -158,7 +158,7 @@ def scan_plan(call: Call | HostCall, body: onnx.GraphProto) -> tuple:
 
 
 @rule("Scan")
-def scan(call: Call) -> Results:
+def scan(call: NodeCall) -> Results:
     body = call.graph("body")
     states, rows, axes, places, directions, ways = scan_plan(call, body)
     values = [call[states + i] for i in range(rows)]
@@ -189,7 +189,7 @@ def scan(call: Call) -> Results:
 class Piles:
     """What the turns of a loop give, one behind the other."""
 
-    def __init__(self, call: HostCall, values: list[onnx.ValueInfoProto]) -> None:
+    def __init__(self, call: HostNodeCall, values: list[onnx.ValueInfoProto]) -> None:
         self.call, self.values = call, values
         self.arrays: list[list[np.ndarray]] = [[] for _ in values]
         self.bytes = 0
@@ -213,7 +213,7 @@ class Piles:
 
 
 @host("Loop")
-def run_loop(call: HostCall) -> list[Any]:
+def run_loop(call: HostNodeCall) -> list[Any]:
     body = call.graph("body")
     most, on = call.optional(0), call.optional(1)
     times = None if most is None else int(np.asarray(most).reshape(-1)[0])
@@ -230,7 +230,7 @@ def run_loop(call: HostCall) -> list[Any]:
 
 
 @host("Scan")
-def run_scan(call: HostCall) -> list[Any]:
+def run_scan(call: HostNodeCall) -> list[Any]:
     body = call.graph("body")
     states, rows, axes, places, directions, ways = scan_plan(call, body)
     carried = list(call.operands[:states])

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, rule
+from smalti.frontend.onnx.registry import NodeCall, rule
 from smalti.frontend.onnx.rules.movement import taken_at
 from smalti.graph import Value
 
@@ -20,7 +20,7 @@ Term = tuple[Value, tuple[str, ...]]
 
 
 @rule("Einsum")
-def einsum(call: Call) -> Value:
+def einsum(call: NodeCall) -> Value:
     values = [call[i] for i in range(len(call.operands))]
     sources, target = labels_of(call.text("equation", ""), [len(v.shape) for v in values])
     terms = [diagonal(call, value, labels) for value, labels in zip(values, sources, strict=True)]
@@ -72,7 +72,7 @@ def labels_of(equation: str, ranks: list[int]) -> tuple[list[tuple[str, ...]], t
     return sources, target
 
 
-def diagonal(call: Call, value: Value, labels: tuple[str, ...]) -> Term:
+def diagonal(call: NodeCall, value: Value, labels: tuple[str, ...]) -> Term:
     """A term in which each label stands once: x[i, i] is the diagonal of x."""
     for label in labels:
         while labels.count(label) > 1:
@@ -89,7 +89,7 @@ def diagonal(call: Call, value: Value, labels: tuple[str, ...]) -> Term:
     return value, labels
 
 
-def spread(call: Call, term: Term, extents: dict[str, int]) -> Term:
+def spread(call: NodeCall, term: Term, extents: dict[str, int]) -> Term:
     """A term with the full extents; axes of `...` may be of 1."""
     value, labels = term
     shape = tuple(extents[label] for label in labels)
@@ -98,7 +98,7 @@ def spread(call: Call, term: Term, extents: dict[str, int]) -> Term:
     return call.apply("expand", value, shape=shape), labels
 
 
-def summed(call: Call, term: Term, needed: set[str]) -> Term:
+def summed(call: NodeCall, term: Term, needed: set[str]) -> Term:
     """A term without the labels that nothing needs."""
     value, labels = term
     axes = tuple(i for i, label in enumerate(labels) if label not in needed)
@@ -115,7 +115,7 @@ def arranged(term: Term, labels: tuple[str, ...]) -> Value:
     return value if perm == list(range(len(perm))) else value.transpose(*perm)
 
 
-def product(call: Call, a: Term, b: Term, needed: set[str]) -> Term:
+def product(call: NodeCall, a: Term, b: Term, needed: set[str]) -> Term:
     """The product of two terms, summed over what nothing needs behind it."""
     a = summed(call, a, needed | set(b[1]))
     b = summed(call, b, needed | set(a[1]))

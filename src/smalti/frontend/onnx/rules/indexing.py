@@ -5,35 +5,35 @@ from __future__ import annotations
 import math
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, rule
+from smalti.frontend.onnx.registry import NodeCall, rule
 from smalti.frontend.onnx.rules.movement import part
 from smalti.graph import Value
 
 
 @rule("GatherElements")
-def gather_elements(call: Call) -> Value:
+def gather_elements(call: NodeCall) -> Value:
     return call.apply("gather_elements", call[0], call[1], axis=call.integer("axis", 0))
 
 
 @rule("GatherND")
-def gather_nd(call: Call) -> Value:
+def gather_nd(call: NodeCall) -> Value:
     return call.apply("gather_nd", call[0], call[1], batch_dims=call.integer("batch_dims", 0))
 
 
 @rule("ScatterElements", "Scatter")
-def scatter_elements(call: Call) -> Value:
+def scatter_elements(call: NodeCall) -> Value:
     return call.apply("scatter_elements", call[0], call[1], call[2], axis=call.integer("axis", 0),
                       reduction=call.text("reduction", "none"))
 
 
 @rule("ScatterND")
-def scatter_nd(call: Call) -> Value:
+def scatter_nd(call: NodeCall) -> Value:
     return call.apply("scatter_nd", call[0], call[1], call[2],
                       reduction=call.text("reduction", "none"))
 
 
 @rule("TensorScatter")
-def tensor_scatter(call: Call) -> Value:
+def tensor_scatter(call: NodeCall) -> Value:
     """Rows of a cache [batch, …, rows, …] are replaced from row `start` of each batch on."""
     cache, update, start = call[0], call[1], call.optional(2)
     axis, mode = call.axis(cache, call.integer("axis", -2)), call.text("mode", "linear")
@@ -57,18 +57,18 @@ def tensor_scatter(call: Call) -> Value:
 
 
 @rule("ReverseSequence")
-def reverse_sequence(call: Call) -> Value:
+def reverse_sequence(call: NodeCall) -> Value:
     return call.apply("reverse_sequence", call[0], call[1], batch_axis=call.integer("batch_axis"),
                       time_axis=call.integer("time_axis"))
 
 
-def counted(call: Call, count: int, behind: int) -> Value:
+def counted(call: NodeCall, count: int, behind: int) -> Value:
     """0, 1, … along an axis that has `behind` axes behind it."""
     return call.constant(call.counted(count).reshape(count, *(1,) * behind), "i64")
 
 
 @rule("OneHot")
-def one_hot(call: Call) -> Value:
+def one_hot(call: NodeCall) -> Value:
     indices, values = call[0], call[2]
     depth = call.known_integers(1)
     rank, axis = len(indices.shape) + 1, call.integer("axis")
@@ -87,19 +87,19 @@ def one_hot(call: Call) -> Value:
 
 
 @rule("ArgMax", "ArgMin")
-def extreme(call: Call) -> Value:
+def extreme(call: NodeCall) -> Value:
     return call.apply("arg_max" if call.operator == "ArgMax" else "arg_min", call[0],
                       axis=call.integer("axis"), keepdims=call.integer("keepdims"),
                       select_last_index=call.integer("select_last_index", 0))
 
 
 @rule("Hardmax", since=13)
-def hardmax(call: Call) -> Value:
+def hardmax(call: NodeCall) -> Value:
     return first_best(call, call[0], call.axis(call[0], call.integer("axis")))
 
 
 @rule("Hardmax")
-def flat_hardmax(call: Call) -> Value:
+def flat_hardmax(call: NodeCall) -> Value:
     """Before version 13 all axes from `axis` on are one."""
     x = call[0]
     axis = call.axis(x, call.integer("axis", 1))
@@ -107,7 +107,7 @@ def flat_hardmax(call: Call) -> Value:
     return first_best(call, flat, 1).reshape(*x.shape)
 
 
-def first_best(call: Call, x: Value, axis: int) -> Value:
+def first_best(call: NodeCall, x: Value, axis: int) -> Value:
     """1 where the largest element along `axis` comes first, else 0."""
     best = call.apply("arg_max", x, axis=axis, keepdims=1)
     hit = call.apply("equal", best, counted(call, x.shape[axis], len(x.shape) - 1 - axis))
@@ -115,7 +115,7 @@ def first_best(call: Call, x: Value, axis: int) -> Value:
 
 
 @rule("TopK")
-def top_k(call: Call) -> list[Value]:
+def top_k(call: NodeCall) -> list[Value]:
     x = call[0]
     k = call.integer("k") if "k" in call else call.known_integer(1)
     axis = call.axis(x, call.integer("axis"))
@@ -124,7 +124,7 @@ def top_k(call: Call) -> list[Value]:
 
 
 @rule("CumSum", "CumProd")
-def running(call: Call) -> Value:
+def running(call: NodeCall) -> Value:
     axis = call.known_integer(1)
     return call.apply("cum_sum" if call.operator == "CumSum" else "cum_prod", call[0], axis=axis,
                       exclusive=call.integer("exclusive"), reverse=call.integer("reverse"))

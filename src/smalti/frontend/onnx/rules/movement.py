@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, rule
+from smalti.frontend.onnx.registry import NodeCall, rule
 from smalti.graph import Value
 from smalti.graph.operation import DTYPES
 
@@ -15,12 +15,12 @@ CONCAT_MAX = 64
 """Values that one operation joins; more are joined in groups of this many, and these in turn."""
 
 
-def empty(call: Call, shape: tuple[int, ...], dtype: str) -> Value:
+def empty(call: NodeCall, shape: tuple[int, ...], dtype: str) -> Value:
     """A value without elements."""
     return call.constant(np.zeros(shape, DTYPES[dtype]), dtype)
 
 
-def part(call: Call, x: Value, axis: int, start: int, end: int) -> Value:
+def part(call: NodeCall, x: Value, axis: int, start: int, end: int) -> Value:
     """Elements `start` to `end` of one axis."""
     if (start, end) == (0, x.shape[axis]):
         return x
@@ -30,7 +30,7 @@ def part(call: Call, x: Value, axis: int, start: int, end: int) -> Value:
     return call.apply("slice", x, axis=axis, start=start, end=end)
 
 
-def taken(call: Call, x: Value, axis: int, indices: Value) -> Value:
+def taken(call: NodeCall, x: Value, axis: int, indices: Value) -> Value:
     """numpy.take: rows of a matrix that has `axis` as its rows; negative ones count from behind."""
     rest = [i for i in range(len(x.shape)) if i != axis]
     extents = [x.shape[i] for i in rest]
@@ -52,7 +52,7 @@ def taken(call: Call, x: Value, axis: int, indices: Value) -> Value:
     return found.transpose(*perm)
 
 
-def taken_at(call: Call, x: Value, axis: int, indices: np.ndarray) -> Value:
+def taken_at(call: NodeCall, x: Value, axis: int, indices: np.ndarray) -> Value:
     """As `taken`, of known indices; neighbours are a slice."""
     extent = x.shape[axis]
     if indices.size and not -extent <= indices.min() <= indices.max() < extent:
@@ -68,7 +68,7 @@ def taken_at(call: Call, x: Value, axis: int, indices: np.ndarray) -> Value:
 
 
 @rule("Reshape")
-def reshape(call: Call) -> Value:
+def reshape(call: NodeCall) -> Value:
     x = call[0]
     shape = list(call.integers_of("shape", 1))
     if not call.integer("allowzero", 0):
@@ -81,7 +81,7 @@ def reshape(call: Call) -> Value:
 
 
 @rule("Flatten")
-def flatten(call: Call) -> Value:
+def flatten(call: NodeCall) -> Value:
     x, axis = call[0], call.integer("axis")
     if not -len(x.shape) <= axis <= len(x.shape):
         raise InputError(f"axis {axis} does not exist in {x.type}")
@@ -90,7 +90,7 @@ def flatten(call: Call) -> Value:
 
 
 @rule("Squeeze")
-def squeeze(call: Call) -> Value:
+def squeeze(call: NodeCall) -> Value:
     x = call[0]
     axes = call.integers_of("axes", 1, None)
     if axes is None:
@@ -102,7 +102,7 @@ def squeeze(call: Call) -> Value:
 
 
 @rule("Unsqueeze")
-def unsqueeze(call: Call) -> Value:
+def unsqueeze(call: NodeCall) -> Value:
     x, axes = call[0], call.integers_of("axes", 1)
     rank = len(x.shape) + len(axes)
     if any(not -rank <= axis < rank for axis in axes) \
@@ -114,13 +114,13 @@ def unsqueeze(call: Call) -> Value:
 
 
 @rule("Transpose")
-def transpose(call: Call) -> Value:
+def transpose(call: NodeCall) -> Value:
     rank = len(call[0].shape)
     return call[0].transpose(*call.integers("perm", tuple(reversed(range(rank)))))
 
 
 @rule("Concat")
-def concat(call: Call) -> Value:
+def concat(call: NodeCall) -> Value:
     values = [call[i] for i in range(len(call.operands))]
     if not values:
         raise InputError("there is nothing to concatenate")
@@ -128,7 +128,7 @@ def concat(call: Call) -> Value:
     return joined(call, values, axis)
 
 
-def joined(call: Call, values: list[Value], axis: int) -> Value:
+def joined(call: NodeCall, values: list[Value], axis: int) -> Value:
     """Values one behind the other along `axis`."""
     full = [v for v in values if v.type.size] or values[:1]
     while len(full) > CONCAT_MAX:
@@ -138,7 +138,7 @@ def joined(call: Call, values: list[Value], axis: int) -> Value:
 
 
 @rule("Split")
-def split(call: Call) -> list[Value]:
+def split(call: NodeCall) -> list[Value]:
     x = call[0]
     axis = call.axis(x, call.integer("axis"))
     sizes = call.integers_of("split", 1, None)
@@ -155,7 +155,7 @@ def split(call: Call) -> list[Value]:
 
 
 @rule("Slice")
-def cut(call: Call) -> Value:
+def cut(call: NodeCall) -> Value:
     x = call[0]
     starts, ends = call.integers_of("starts", 1), call.integers_of("ends", 2)
     axes = call.integers_of("axes", 3, tuple(range(len(starts))))
@@ -175,7 +175,7 @@ def cut(call: Call) -> Value:
 
 
 @rule("Gather")
-def gather(call: Call) -> Value:
+def gather(call: NodeCall) -> Value:
     x, indices = call[0], call[1]
     axis = call.axis(x, call.integer("axis"))
     if indices.dtype not in ("i32", "i64"):
@@ -186,7 +186,7 @@ def gather(call: Call) -> Value:
 
 
 @rule("Expand")
-def expand(call: Call) -> Value:
+def expand(call: NodeCall) -> Value:
     x = call[0]
     wanted = call.known_integers(1)
     try:
@@ -197,7 +197,7 @@ def expand(call: Call) -> Value:
 
 
 @rule("Tile")
-def tile(call: Call) -> Value:
+def tile(call: NodeCall) -> Value:
     x, repeats = call[0], call.known_integers(1)
     if len(repeats) != len(x.shape) or any(n < 0 for n in repeats):
         raise InputError(f"{x.type} cannot be repeated {list(repeats)} times")
@@ -212,7 +212,7 @@ def tile(call: Call) -> Value:
 
 
 @rule("DepthToSpace")
-def depth_to_space(call: Call) -> Value:
+def depth_to_space(call: NodeCall) -> Value:
     x, size = call[0], call.integer("blocksize")
     if len(x.shape) != 4 or size < 1 or x.shape[1] % size ** 2:
         raise InputError(f"{x.type} cannot be spread to blocks of {size} x {size}")
@@ -226,7 +226,7 @@ def depth_to_space(call: Call) -> Value:
 
 
 @rule("SpaceToDepth")
-def space_to_depth(call: Call) -> Value:
+def space_to_depth(call: NodeCall) -> Value:
     x, size = call[0], call.integer("blocksize")
     if len(x.shape) != 4 or size < 1 or x.shape[2] % size or x.shape[3] % size:
         raise InputError(f"{x.type} cannot be gathered from blocks of {size} x {size}")
@@ -237,7 +237,7 @@ def space_to_depth(call: Call) -> Value:
 
 
 @rule("Pad")
-def pad(call: Call) -> Value:
+def pad(call: NodeCall) -> Value:
     x, mode = call[0], call.text("mode")
     pads = call.integers_of("pads", 1)
     axes = call.known_integers(3, tuple(range(len(x.shape))))

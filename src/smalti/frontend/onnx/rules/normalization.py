@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, rule
+from smalti.frontend.onnx.registry import NodeCall, rule
 from smalti.graph import Value
 
 
@@ -15,7 +15,7 @@ def column(x: Value, value: Value) -> Value:
 
 
 @rule("BatchNormalization")
-def batch_normalization(call: Call) -> list[Value]:
+def batch_normalization(call: NodeCall) -> list[Value]:
     """With `training_mode` by statistics of the batch, which are mixed into the given ones."""
     x, scale, bias, mean, variance = (call[i] for i in range(5))
     if len(x.shape) < 2 or any(v.shape != x.shape[1:2] for v in (scale, bias, mean, variance)):
@@ -35,21 +35,21 @@ def batch_normalization(call: Call) -> list[Value]:
 
 
 @rule("InstanceNormalization")
-def instance_normalization(call: Call) -> Value:
+def instance_normalization(call: NodeCall) -> Value:
     x, scale, bias = (call[i] for i in range(3))
     return call.apply("group_normalization", x, scale, bias, num_groups=x.shape[1],
                       epsilon=call.number("epsilon"))
 
 
 @rule("GroupNormalization", since=21)
-def group_normalization(call: Call) -> Value:
+def group_normalization(call: NodeCall) -> Value:
     x, scale, bias = (call[i] for i in range(3))
     return call.apply("group_normalization", x, scale, bias,
                       num_groups=call.integer("num_groups"), epsilon=call.number("epsilon"))
 
 
 @rule("GroupNormalization", since=18)
-def grouped_scale(call: Call) -> Value:
+def grouped_scale(call: NodeCall) -> Value:
     """Before version 21 scale and bias are of groups, not of channels."""
     x, groups = call[0], call.integer("num_groups")
     if len(x.shape) < 2 or groups < 1 or x.shape[1] % groups:
@@ -63,7 +63,7 @@ def grouped_scale(call: Call) -> Value:
 
 
 @rule("LayerNormalization")
-def layer_normalization(call: Call) -> list[Value | None]:
+def layer_normalization(call: NodeCall) -> list[Value | None]:
     x, scale, bias = call[0], call[1], call.optional(2)
     axis, epsilon = call.axis(x, call.integer("axis")), call.number("epsilon")
     shape = x.shape[axis:]
@@ -84,7 +84,7 @@ def layer_normalization(call: Call) -> list[Value | None]:
 
 
 @rule("RMSNormalization")
-def rms_normalization(call: Call) -> Value:
+def rms_normalization(call: NodeCall) -> Value:
     x, scale = call[0], call[1]
     axis = call.axis(x, call.integer("axis"))
     if scale.shape != x.shape[axis:]:
@@ -93,7 +93,7 @@ def rms_normalization(call: Call) -> Value:
 
 
 @rule("LpNormalization")
-def unit_norm(call: Call) -> Value:
+def unit_norm(call: NodeCall) -> Value:
     """Each vector along the axis divided by its 1- or 2-norm; one of zeros stays."""
     x, p = call[0], call.integer("p")
     axis = call.axis(x, call.integer("axis"))
@@ -106,7 +106,7 @@ def unit_norm(call: Call) -> Value:
 
 
 @rule("LRN")
-def local_response(call: Call) -> Value:
+def local_response(call: NodeCall) -> Value:
     """x / (bias + alpha * mean of squares over `size` neighbouring channels) ** beta."""
     x, size = call[0], call.integer("size")
     if len(x.shape) < 3 or size is None or size < 1:

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import HostCall, host
+from smalti.frontend.onnx.registry import HostNodeCall, host
 
 FORMATS = ("BMP", "JPEG", "JPEG2000", "TIFF", "PNG", "WEBP", "PPM")
 MODES = {"RGB": ("RGB", slice(None)), "BGR": ("RGB", slice(None, None, -1)),
@@ -16,7 +16,7 @@ MODES = {"RGB": ("RGB", slice(None)), "BGR": ("RGB", slice(None, None, -1)),
 
 
 @host("ImageDecoder")
-def decoded(call: HostCall) -> list[np.ndarray]:
+def decoded(call: HostNodeCall) -> list[np.ndarray]:
     """The bytes of a file as [h, w, channels]; without elements where it holds no picture."""
     order = call.text("pixel_format")
     if order not in MODES or call[0].dtype != np.uint8:

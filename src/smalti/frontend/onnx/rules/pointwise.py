@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, Unsupported, rule
+from smalti.frontend.onnx.registry import NodeCall, Unsupported, rule
 from smalti.frontend.onnx.tensors import dtype_of
 from smalti.graph import Value
 from smalti.graph.operation import FLOATS
@@ -29,12 +29,12 @@ SAME = {
 
 
 @rule(*SAME)
-def same(call: Call) -> Value:
+def same(call: NodeCall) -> Value:
     return call.apply(SAME[call.operator], *(call[i] for i in range(len(call.operands))))
 
 
 @rule("Max", "Min", "Sum", "Mean")
-def variadic(call: Call) -> Value:
+def variadic(call: NodeCall) -> Value:
     operation = {"Max": "max", "Min": "min"}.get(call.operator, "add")
     values = [call[i] for i in range(max(1, len(call.operands)))]
     total = functools.reduce(lambda a, b: call.apply(operation, a, b), values)
@@ -42,7 +42,7 @@ def variadic(call: Call) -> Value:
 
 
 @rule("Pow")
-def power(call: Call) -> Value:
+def power(call: NodeCall) -> Value:
     x, y = call[0], call[1]
     if y.kind == "constant" and y.data.size == 1 and x.dtype in FLOATS \
             and len(y.shape) <= len(x.shape):
@@ -60,12 +60,12 @@ def power(call: Call) -> Value:
 
 
 @rule("Mod")
-def modulo(call: Call) -> Value:
+def modulo(call: NodeCall) -> Value:
     return call.apply("fmod" if call.integer("fmod") else "mod", call[0], call[1])
 
 
 @rule("IsInf")
-def is_infinite(call: Call) -> Value:
+def is_infinite(call: NodeCall) -> Value:
     found = call.apply("is_inf", call[0])
     for name, side in (("detect_negative", "less"), ("detect_positive", "greater")):
         if not call.integer(name):
@@ -76,7 +76,7 @@ def is_infinite(call: Call) -> Value:
 
 
 @rule("BitShift")
-def bit_shift(call: Call) -> Value:
+def bit_shift(call: NodeCall) -> Value:
     direction = call.text("direction")
     if direction not in ("LEFT", "RIGHT"):
         raise InputError(f"direction {direction!r}; LEFT or RIGHT is expected")
@@ -84,7 +84,7 @@ def bit_shift(call: Call) -> Value:
 
 
 @rule("Clip")
-def clip(call: Call) -> Value:
+def clip(call: NodeCall) -> Value:
     x = call[0]
     for i, (name, operation) in enumerate((("min", "max"), ("max", "min")), 1):
         bound = call.optional(i)
@@ -96,13 +96,13 @@ def clip(call: Call) -> Value:
 
 
 @rule("Gelu")
-def gelu(call: Call) -> Value:
+def gelu(call: NodeCall) -> Value:
     spelling = call.text("approximate")
     return call.apply("gelu_tanh" if spelling == "tanh" else "gelu", call[0])
 
 
 @rule("Swish")
-def swish(call: Call) -> Value:
+def swish(call: NodeCall) -> Value:
     alpha = call.number("alpha", 1.0)
     if alpha == 1:
         return call.apply("silu", call[0])
@@ -110,7 +110,7 @@ def swish(call: Call) -> Value:
 
 
 @rule("LeakyRelu", "PRelu")
-def leaky_relu(call: Call) -> Value:
+def leaky_relu(call: NodeCall) -> Value:
     x = call[0]
     zero = call.constant(0, x.dtype)
     slope = call[1] if call.operator == "PRelu" else call.constant(call.number("alpha"), x.dtype)
@@ -121,18 +121,18 @@ def leaky_relu(call: Call) -> Value:
     return call.apply("relu", x) + call.apply("min", x, zero) * slope
 
 
-def wide(call: Call, x: Value) -> Value:
+def wide(call: NodeCall, x: Value) -> Value:
     """`x` as f32 where it is shorter: what several operations compute is rounded once."""
     return call.apply("cast", x, to="f32") if x.dtype in ("f16", "bf16") else x
 
 
-def narrow(call: Call, y: Value) -> Value:
+def narrow(call: NodeCall, y: Value) -> Value:
     """`y` in the dtype of the operand."""
     return y if y.dtype == call[0].dtype else call.apply("cast", y, to=call[0].dtype)
 
 
 @rule("Elu", "Selu", "Celu")
-def elu(call: Call) -> Value:
+def elu(call: NodeCall) -> Value:
     x, alpha = wide(call, call[0]), call.number("alpha", 1.0)
     inner = x / alpha if call.operator == "Celu" else x
     below = call.apply("exp", call.apply("min", inner, call.constant(0, x.dtype))) - 1.0
@@ -141,7 +141,7 @@ def elu(call: Call) -> Value:
 
 
 @rule("HardSigmoid", "HardSwish")
-def hard_sigmoid(call: Call) -> Value:
+def hard_sigmoid(call: NodeCall) -> Value:
     x = wide(call, call[0])
     alpha, beta = call.number("alpha", 1 / 6), call.number("beta", 0.5)
     line = call.apply("max", x * alpha + beta, call.constant(0, x.dtype))
@@ -149,33 +149,33 @@ def hard_sigmoid(call: Call) -> Value:
     return narrow(call, x * gate if call.operator == "HardSwish" else gate)
 
 
-def softplus_of(call: Call, x: Value) -> Value:
+def softplus_of(call: NodeCall, x: Value) -> Value:
     """log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)), without overflow."""
     small = call.apply("exp", call.apply("neg", call.apply("abs", x)))
     return call.apply("relu", x) + call.apply("log", small + 1.0)
 
 
 @rule("Softplus", "Mish")
-def softplus(call: Call) -> Value:
+def softplus(call: NodeCall) -> Value:
     x = wide(call, call[0])
     result = softplus_of(call, x)
     return narrow(call, x * call.apply("tanh", result) if call.operator == "Mish" else result)
 
 
 @rule("Softsign")
-def softsign(call: Call) -> Value:
+def softsign(call: NodeCall) -> Value:
     return call[0] / (call.apply("abs", call[0]) + 1.0)
 
 
 @rule("ThresholdedRelu")
-def thresholded_relu(call: Call) -> Value:
+def thresholded_relu(call: NodeCall) -> Value:
     x = call[0]
     above = call.apply("greater", x, call.constant(call.number("alpha"), x.dtype))
     return call.apply("where", above, x, call.constant(0, x.dtype))
 
 
 @rule("Shrink")
-def shrink(call: Call) -> Value:
+def shrink(call: NodeCall) -> Value:
     x, bias, edge = call[0], call.number("bias"), call.number("lambd")
     if x.dtype not in FLOATS and (bias != int(bias) or edge != int(edge)):
         raise Unsupported(f"bias {bias} and lambd {edge} are no whole numbers, as {x.dtype} are")
@@ -186,7 +186,7 @@ def shrink(call: Call) -> Value:
 
 
 @rule("Identity", "Dropout")
-def identity(call: Call) -> list[Value | None]:
+def identity(call: NodeCall) -> list[Value | None]:
     training = call.operator == "Dropout" and call.version >= 12 \
         and bool(np.any(call.known_or(2, False)))
     if training and float(np.max(call.known_or(1, 0.5))) != 0:
@@ -198,7 +198,7 @@ def identity(call: Call) -> list[Value | None]:
 
 
 @rule("Cast", "CastLike")
-def cast(call: Call) -> Value:
+def cast(call: NodeCall) -> Value:
     to = call[1].dtype if call.operator == "CastLike" else dtype_of(call.integer("to"), call.where)
     if call[0].dtype == to:
         return call[0]
@@ -207,12 +207,12 @@ def cast(call: Call) -> Value:
 
 
 @rule("BitCast")
-def bit_cast(call: Call) -> Value:
+def bit_cast(call: NodeCall) -> Value:
     return call.apply("bit_cast", call[0], to=dtype_of(call.integer("to"), call.where))
 
 
 @rule("Trilu")
-def triangle(call: Call) -> Value:
+def triangle(call: NodeCall) -> Value:
     x = call[0]
     if len(x.shape) < 2:
         raise InputError(f"{x.type} is no matrix")

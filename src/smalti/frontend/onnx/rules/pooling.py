@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, rule
+from smalti.frontend.onnx.registry import NodeCall, rule
 from smalti.frontend.onnx.rules.contraction import window, window_pads
 from smalti.graph import Value
 from smalti.graph.operations.pooling import pool_extent
 
 
 @rule("GlobalAveragePool", "GlobalMaxPool")
-def global_pool(call: Call) -> Value:
+def global_pool(call: NodeCall) -> Value:
     x = call[0]
     if len(x.shape) < 3:
         raise InputError(f"{x.type} has no positions")
@@ -21,7 +21,7 @@ def global_pool(call: Call) -> Value:
 
 
 @rule("MaxPool", "AveragePool")
-def pool(call: Call) -> Value | list[Value]:
+def pool(call: NodeCall) -> Value | list[Value]:
     x, kernel = call[0], call.integers("kernel_shape")
     if kernel is None or len(kernel) != len(x.shape) - 2 or not kernel:
         raise InputError(f"a window of {kernel} over {x.type}")
@@ -39,7 +39,7 @@ def pool(call: Call) -> Value | list[Value]:
                       count_include_pad=call.integer("count_include_pad"))
 
 
-def power(call: Call, x: Value, exponent: float) -> Value:
+def power(call: NodeCall, x: Value, exponent: float) -> Value:
     """x to the power of a number; x is not negative."""
     known = {1.0: lambda: x, 2.0: lambda: x * x, 0.5: lambda: call.apply("sqrt", x)}
     if exponent in known:
@@ -48,7 +48,7 @@ def power(call: Call, x: Value, exponent: float) -> Value:
 
 
 @rule("LpPool")
-def norm_pool(call: Call) -> Value:
+def norm_pool(call: NodeCall) -> Value:
     """The p-norm of each window: the mean of powers, times its elements, borders being zeros."""
     x, kernel, p = call[0], call.integers("kernel_shape"), call.integer("p", 2)
     if kernel is None or len(kernel) != len(x.shape) - 2 or not kernel or p < 1:
@@ -65,7 +65,7 @@ def norm_pool(call: Call) -> Value:
 
 
 @rule("GlobalLpPool")
-def global_norm(call: Call) -> Value:
+def global_norm(call: NodeCall) -> Value:
     x, p = call[0], call.integer("p", 2)
     if len(x.shape) < 3 or p < 1:
         raise InputError(f"the {p}-norm of the positions of {x.type}")

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, rule
+from smalti.frontend.onnx.registry import NodeCall, rule
 from smalti.frontend.onnx.rules.contraction import conv_of, product
 from smalti.frontend.onnx.rules.movement import part
 from smalti.frontend.onnx.tensors import dtype_of
@@ -21,12 +21,12 @@ from smalti.graph.operation import DTYPES
 INTEGERS = ("u2", "i2", "u4", "i4", "u8", "i8", "u16", "i16", "i32")
 
 
-def cast(call: Call, x: Value, dtype: str) -> Value:
+def cast(call: NodeCall, x: Value, dtype: str) -> Value:
     """`x` in `dtype`."""
     return x if x.dtype == dtype else call.apply("cast", x, to=dtype)
 
 
-def spread(call: Call, x: Value, numbers: Value, axis: int, block: int) -> Value:
+def spread(call: NodeCall, x: Value, numbers: Value, axis: int, block: int) -> Value:
     """Scales or zero points of `x` shaped to lie along it: one, one for each place of `axis`, or
     one for each block along it."""
     if numbers.type.size == 1 and len(numbers.shape) <= 1:
@@ -47,7 +47,8 @@ def spread(call: Call, x: Value, numbers: Value, axis: int, block: int) -> Value
     return part(call, each, axis, 0, x.shape[axis])
 
 
-def rounded(call: Call, x: Value, zero: Value | None, dtype: str, saturate: bool = True) -> Value:
+def rounded(call: NodeCall, x: Value, zero: Value | None, dtype: str,
+            saturate: bool = True) -> Value:
     """Real numbers as the nearest `dtype`, behind the addition of a zero point."""
     if dtype not in INTEGERS:
         x = x if zero is None else x + cast(call, zero, x.dtype)
@@ -61,7 +62,7 @@ def rounded(call: Call, x: Value, zero: Value | None, dtype: str, saturate: bool
 
 
 @rule("QuantizeLinear")
-def quantize(call: Call) -> Value:
+def quantize(call: NodeCall) -> Value:
     x, scale, zero = call[0], call[1], call.optional(2)
     to = call.integer("output_dtype", 0)
     dtype = zero.dtype if zero is not None else dtype_of(to, call.where) if to else "u8"
@@ -81,7 +82,7 @@ def quantize(call: Call) -> Value:
 
 
 @rule("DequantizeLinear")
-def dequantize(call: Call) -> Value:
+def dequantize(call: NodeCall) -> Value:
     x, scale, zero = call[0], call[1], call.optional(2)
     to = call.integer("output_dtype", 0)
     dtype = dtype_of(to, call.where) if to else scale.dtype
@@ -109,7 +110,7 @@ def exact(a: Value, a_zero: Value | None, b: Value, b_zero: Value | None, terms:
     return "f32" if terms * largest(a, a_zero) * largest(b, b_zero) <= 1 << 24 else "f64"
 
 
-def centred(call: Call, x: Value, zero: Value | None, axis: int, dtype: str) -> Value:
+def centred(call: NodeCall, x: Value, zero: Value | None, axis: int, dtype: str) -> Value:
     """Integers less their zero points."""
     wide = cast(call, x, dtype)
     if zero is None:
@@ -119,7 +120,7 @@ def centred(call: Call, x: Value, zero: Value | None, axis: int, dtype: str) -> 
     return wide - cast(call, spread(call, x, zero, axis, 0), dtype)
 
 
-def sums_of_products(call: Call, a: Value, b: Value, a_zero: Value | None,
+def sums_of_products(call: NodeCall, a: Value, b: Value, a_zero: Value | None,
                      b_zero: Value | None) -> Value:
     """Zero points of the first factor are of its rows, those of the second of its columns."""
     dtype = exact(a, a_zero, b, b_zero, a.shape[-1] if a.shape else 1)
@@ -127,7 +128,7 @@ def sums_of_products(call: Call, a: Value, b: Value, a_zero: Value | None,
                    centred(call, b, b_zero, len(b.shape) - 1, dtype))
 
 
-def convolved(call: Call, x: Value, w: Value, x_zero: Value | None,
+def convolved(call: NodeCall, x: Value, w: Value, x_zero: Value | None,
               w_zero: Value | None) -> Value:
     """The convolution of integers less their zero points, those of weights one a channel."""
     dtype = exact(x, x_zero, w, w_zero, math.prod(w.shape[1:]))
@@ -136,19 +137,19 @@ def convolved(call: Call, x: Value, w: Value, x_zero: Value | None,
 
 
 @rule("MatMulInteger")
-def mat_mul_integer(call: Call) -> Value:
+def mat_mul_integer(call: NodeCall) -> Value:
     sums = sums_of_products(call, call[0], call[1], call.optional(2), call.optional(3))
     return cast(call, sums, "i32")
 
 
 @rule("ConvInteger")
-def conv_integer(call: Call) -> Value:
+def conv_integer(call: NodeCall) -> Value:
     sums = convolved(call, call[0], call[1], call.optional(2), call.optional(3))
     return cast(call, sums, "i32")
 
 
 @rule("QLinearMatMul")
-def quantized_mat_mul(call: Call) -> Value:
+def quantized_mat_mul(call: NodeCall) -> Value:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (call[i] for i in range(8))
     left, right = max(0, len(a.shape) - 2), len(b.shape) - 1
     sums = sums_of_products(call, a, b, a_zero, b_zero)
@@ -159,7 +160,7 @@ def quantized_mat_mul(call: Call) -> Value:
 
 
 @rule("QLinearConv")
-def quantized_conv(call: Call) -> Value:
+def quantized_conv(call: NodeCall) -> Value:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (call[i] for i in range(8))
     column = (-1,) + (1,) * (len(x.shape) - 2)
     sums = convolved(call, x, w, x_zero, w_zero)

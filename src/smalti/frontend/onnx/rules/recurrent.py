@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, rule
+from smalti.frontend.onnx.registry import NodeCall, rule
 from smalti.frontend.onnx.rules.movement import part
 from smalti.graph import Value
 from smalti.graph.operations.recurrent import DIRECTIONS
@@ -15,7 +15,7 @@ ALPHAS = {"leakyrelu": 0.01, "thresholdedrelu": 1.0, "hardsigmoid": 0.2, "elu": 
 BETAS = {"hardsigmoid": 0.5, "affine": 0.0, "scaledtanh": 1.0}
 
 
-def activations(call: Call) -> dict[str, tuple]:
+def activations(call: NodeCall) -> dict[str, tuple]:
     """Names and numbers for each direction and gate; numbers are used up in their order."""
     usual = USUAL[call.operator] * DIRECTIONS.get(call.text("direction"), 1)
     names = tuple(name.lower() for name in call.texts("activations", usual))
@@ -30,7 +30,7 @@ def activations(call: Call) -> dict[str, tuple]:
 
 
 @rule("RNN", "GRU", "LSTM")
-def layer(call: Call) -> list[Value | None]:
+def layer(call: NodeCall) -> list[Value | None]:
     x, w, r, cells = call[0], call[1], call[2], call.operator == "LSTM"
     if len(x.shape) != 3 or len(r.shape) != 3 or r.shape[1] != GATES[call.operator] * r.shape[2]:
         raise InputError(f"{x.type} with recurrent weights {r.type}")
@@ -68,7 +68,7 @@ def layer(call: Call) -> list[Value | None]:
     return [y, *last]
 
 
-def last_state(call: Call, states: Value, lengths: Value | None) -> Value:
+def last_state(call: NodeCall, states: Value, lengths: Value | None) -> Value:
     """The state after the last step of each sequence: [time, d, batch, h] -> [d, batch, h]."""
     time, d, batch, hidden = states.shape
     first = part(call, states, 0, 0, 1).reshape(d, batch, hidden)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, rule
+from smalti.frontend.onnx.registry import NodeCall, rule
 from smalti.graph import Value
 from smalti.graph.operation import DTYPES, FLOATS
 
@@ -18,7 +18,7 @@ NEUTRAL = {"sum": 0, "prod": 1, "max": -math.inf, "min": math.inf, "mean": math.
 
 @rule("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
       "ReduceSumSquare", "ReduceLogSum")
-def reduction(call: Call) -> Value:
+def reduction(call: NodeCall) -> Value:
     x, kind = call[0], KIND.get(call.operator, "sum")
     axes = axes_of(call, x)
     if axes is None:
@@ -32,7 +32,7 @@ def reduction(call: Call) -> Value:
 
 
 @rule("ReduceLogSumExp")
-def log_sum_exp(call: Call) -> Value:
+def log_sum_exp(call: NodeCall) -> Value:
     x, axes, keep = call[0], axes_of(call, call[0]), bool(call.integer("keepdims"))
     if axes is None:
         return x
@@ -44,7 +44,7 @@ def log_sum_exp(call: Call) -> Value:
     return y if keep else y.reshape(*(n for i, n in enumerate(x.shape) if i not in axes))
 
 
-def axes_of(call: Call, x: Value) -> tuple[int, ...] | None:
+def axes_of(call: NodeCall, x: Value) -> tuple[int, ...] | None:
     """The axes to reduce, from the front; None when nothing is reduced."""
     axes = call.integers_of("axes", 1, ())
     if not axes and call.integer("noop_with_empty_axes", 0):
@@ -52,7 +52,7 @@ def axes_of(call: Call, x: Value) -> tuple[int, ...] | None:
     return tuple(sorted({call.axis(x, axis) for axis in axes or range(len(x.shape))}))
 
 
-def reduced(call: Call, x: Value, kind: str, axes: tuple[int, ...], keep: bool) -> Value:
+def reduced(call: NodeCall, x: Value, kind: str, axes: tuple[int, ...], keep: bool) -> Value:
     """A reduction; of nothing it is what changes nothing."""
     if not axes:
         return x
@@ -78,17 +78,17 @@ def reduced(call: Call, x: Value, kind: str, axes: tuple[int, ...], keep: bool) 
 
 
 @rule("Softmax", since=13)
-def softmax(call: Call) -> Value:
+def softmax(call: NodeCall) -> Value:
     return call.apply("softmax", call[0], axis=call.axis(call[0], call.integer("axis")))
 
 
 @rule("LogSoftmax", since=13)
-def log_softmax(call: Call) -> Value:
+def log_softmax(call: NodeCall) -> Value:
     return log_share(call, call[0], call.axis(call[0], call.integer("axis")))
 
 
 @rule("Softmax", "LogSoftmax")
-def flat_softmax(call: Call) -> Value:
+def flat_softmax(call: NodeCall) -> Value:
     """Before version 13 all axes from `axis` on are one."""
     x = call[0]
     axis = call.axis(x, call.integer("axis", 1))
@@ -98,7 +98,7 @@ def flat_softmax(call: Call) -> Value:
     return y.reshape(*x.shape)
 
 
-def log_share(call: Call, x: Value, axis: int) -> Value:
+def log_share(call: NodeCall, x: Value, axis: int) -> Value:
     """The logarithm of softmax, which does not vanish where that does."""
     centred = x - call.apply("reduce_max", x, axes=(axis,))
     total = call.apply("reduce_sum", call.apply("exp", centred), axes=(axis,))

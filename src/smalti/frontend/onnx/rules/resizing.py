@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, Unsupported, rule
+from smalti.frontend.onnx.registry import NodeCall, Unsupported, rule
 from smalti.frontend.onnx.rules.movement import taken_at
 from smalti.graph import Value
 from smalti.graph.graph import CONSTANT_ELEMENTS_MAX
@@ -89,7 +89,7 @@ def weights(position: np.ndarray, side: Side, reach: int, kernel: Callable[..., 
     return np.clip(places, 0, side.before - 1).astype(np.int64), found
 
 
-def sides_of(call: Call, x: Value) -> list[Side]:
+def sides_of(call: NodeCall, x: Value) -> list[Side]:
     """The axes that change, from scales or sizes."""
     axes = [call.axis(x, a) for a in call.integers("axes", tuple(range(len(x.shape))))]
     scales = [float(s) for s in call.known_or(2, np.zeros(0)).reshape(-1)]
@@ -125,7 +125,7 @@ def sides_of(call: Call, x: Value) -> list[Side]:
 
 
 @rule("Resize", since=11)
-def resize(call: Call) -> Value:
+def resize(call: NodeCall) -> Value:
     x, mode, place = call[0], call.text("mode"), call.text("coordinate_transformation_mode")
     sides = sides_of(call, x)
     if mode == "nearest":
@@ -149,7 +149,7 @@ def resize(call: Call) -> Value:
     return y
 
 
-def nearest(call: Call, x: Value, sides: Sequence[Side], places: Sequence[np.ndarray]) -> Value:
+def nearest(call: NodeCall, x: Value, sides: Sequence[Side], places: Sequence[np.ndarray]) -> Value:
     """Elements taken along each axis; where each is just repeated, it is an enlargement."""
     repeats = [1] * len(x.shape)
     rows = []
@@ -165,7 +165,7 @@ def nearest(call: Call, x: Value, sides: Sequence[Side], places: Sequence[np.nda
     return x if max(repeats, default=1) == 1 else call.apply("resize", x, scales=tuple(repeats))
 
 
-def interpolated(call: Call, x: Value, sides: Sequence[Side], mode: str, place: str) -> Value:
+def interpolated(call: NodeCall, x: Value, sides: Sequence[Side], mode: str, place: str) -> Value:
     """Weighted neighbours, one axis after the other, in f32 or wider."""
     a = call.number("cubic_coeff_a", -0.75)
     kernel = linear if mode == "linear" else lambda distance: cubic(distance, a)
@@ -182,7 +182,7 @@ def interpolated(call: Call, x: Value, sides: Sequence[Side], mode: str, place: 
 
 @rule("Upsample")
 @rule("Resize", since=10)
-def upsample(call: Call) -> Value:
+def upsample(call: NodeCall) -> Value:
     """Before version 11 places are y / scale, the nearest the one in front."""
     x = call[0]
     scales = call.numbers("scales", ()) or [float(s) for s in call.known(1).reshape(-1)]

@@ -7,14 +7,14 @@ import math
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, rule
+from smalti.frontend.onnx.registry import NodeCall, rule
 from smalti.frontend.onnx.rules.contraction import window
 from smalti.graph import Value
 from smalti.graph.operation import DTYPES
 
 
 @rule("GridSample")
-def grid_sample(call: Call) -> Value:
+def grid_sample(call: NodeCall) -> Value:
     """Before version 20 the modes are named bilinear and bicubic."""
     mode = call.text("mode")
     return call.apply("grid_sample", call[0], call[1],
@@ -24,7 +24,7 @@ def grid_sample(call: Call) -> Value:
 
 
 @rule("RoiAlign")
-def roi_align(call: Call) -> Value:
+def roi_align(call: NodeCall) -> Value:
     """Before version 16 corners are not moved by half a pixel."""
     corners, mode = call.text("coordinate_transformation_mode", "output_half_pixel"), \
         call.text("mode").lower()
@@ -39,7 +39,7 @@ def roi_align(call: Call) -> Value:
 
 
 @rule("MaxRoiPool")
-def max_roi_pool(call: Call) -> Value:
+def max_roi_pool(call: NodeCall) -> Value:
     shape = call.integers("pooled_shape")
     if shape is None or len(shape) != 2:
         raise InputError(f"pooled_shape {shape}; height and width are expected")
@@ -48,7 +48,7 @@ def max_roi_pool(call: Call) -> Value:
 
 
 @rule("DeformConv")
-def deform_conv(call: Call) -> Value:
+def deform_conv(call: NodeCall) -> Value:
     x, w, offset, bias, mask = (call.optional(i) for i in range(5))
     if x is None or w is None or offset is None or len(offset.shape) != 4 or len(w.shape) != 4:
         raise InputError("an image, weights and offsets are expected")
@@ -65,7 +65,7 @@ def deform_conv(call: Call) -> Value:
 
 
 @rule("ConvTranspose")
-def conv_transpose(call: Call) -> Value:
+def conv_transpose(call: NodeCall) -> Value:
     x, w, bias = call[0], call[1], call.optional(2)
     rank = len(x.shape) - 2
     if rank < 1 or len(w.shape) != len(x.shape):
@@ -99,7 +99,7 @@ def conv_transpose(call: Call) -> Value:
 
 
 @rule("Col2Im")
-def col2im(call: Call) -> Value:
+def col2im(call: NodeCall) -> Value:
     image, block = call.known_integers(1), call.known_integers(2)
     strides, dilations = window(call, block)
     return call.apply("col2im", call[0], image_shape=image, block_shape=block, strides=strides,
@@ -107,7 +107,7 @@ def col2im(call: Call) -> Value:
 
 
 @rule("MaxUnpool")
-def max_unpool(call: Call) -> Value:
+def max_unpool(call: NodeCall) -> Value:
     """Elements go to where a maximum was; places count through the image that was pooled."""
     x, places = call[0], call[1]
     kernel = call.integers("kernel_shape")
@@ -132,5 +132,5 @@ def max_unpool(call: Call) -> Value:
 
 
 @rule("Det")
-def determinant(call: Call) -> Value:
+def determinant(call: NodeCall) -> Value:
     return call.apply("det", call[0])

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import HostCall, host
+from smalti.frontend.onnx.registry import HostNodeCall, host
 
 
 @host("NonZero")
-def non_zero(call: HostCall) -> list[np.ndarray]:
+def non_zero(call: HostNodeCall) -> list[np.ndarray]:
     return [np.stack(np.nonzero(np.atleast_1d(call[0]))).astype(np.int64)]
 
 
 @host("Compress")
-def compress(call: HostCall) -> list[np.ndarray]:
+def compress(call: HostNodeCall) -> list[np.ndarray]:
     x, axis = call[0], call.integer("axis", None)
     condition = np.asarray(call[1], bool).reshape(-1)
     if axis is not None and not -x.ndim <= axis < x.ndim:
@@ -26,7 +26,7 @@ def compress(call: HostCall) -> list[np.ndarray]:
 
 
 @host("Unique")
-def unique(call: HostCall) -> list[np.ndarray]:
+def unique(call: HostNodeCall) -> list[np.ndarray]:
     x, axis = call[0], call.integer("axis", None)
     if axis is not None and not -x.ndim <= axis < x.ndim:
         raise InputError(f"axis {axis} does not exist in {list(x.shape)}")
@@ -42,7 +42,7 @@ def unique(call: HostCall) -> list[np.ndarray]:
 
 
 @host("NonMaxSuppression")
-def non_max_suppression(call: HostCall) -> list[np.ndarray]:
+def non_max_suppression(call: HostNodeCall) -> list[np.ndarray]:
     """Boxes by falling score, each kept unless it overlaps one that is (Girshick et al. 2014)."""
     boxes, scores = call[0], call[1]
     if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape[2] != 4 \

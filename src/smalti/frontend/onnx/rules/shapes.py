@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, Unsupported, rule
+from smalti.frontend.onnx.registry import NodeCall, Unsupported, rule
 from smalti.frontend.onnx.tensors import dtype_of, read
 from smalti.graph import Value
 from smalti.graph.graph import CONSTANT_ELEMENTS_MAX
@@ -15,7 +15,7 @@ from smalti.graph.operation import DTYPES
 
 
 @rule("Constant")
-def constant(call: Call) -> Value:
+def constant(call: NodeCall) -> Value:
     name, field = next(iter(call.fields.items()), ("nothing", None))
     if len(call.fields) != 1:
         raise InputError(f"one value is expected, {len(call.fields)} are given")
@@ -30,18 +30,18 @@ def constant(call: Call) -> Value:
 
 
 @rule("Shape")
-def shape(call: Call) -> Value:
+def shape(call: NodeCall) -> Value:
     extents = call[0].shape[slice(call.integer("start", 0), call.integer("end", None))]
     return call.constant(np.array(extents, np.int64), "i64")
 
 
 @rule("Size")
-def size(call: Call) -> Value:
+def size(call: NodeCall) -> Value:
     return call.constant(np.array(call[0].type.size, np.int64), "i64")
 
 
 @rule("ConstantOfShape")
-def constant_of_shape(call: Call) -> Value:
+def constant_of_shape(call: NodeCall) -> Value:
     extents = call.known_integers(0)
     if any(n < 0 for n in extents):
         raise InputError(f"the shape {list(extents)} has negative extents")
@@ -57,7 +57,7 @@ def constant_of_shape(call: Call) -> Value:
 
 
 @rule("Range")
-def sequence(call: Call) -> Value:
+def sequence(call: NodeCall) -> Value:
     start, limit, delta = (call.known(i).reshape(-1)[0] for i in range(3))
     if delta == 0:
         raise InputError("the step is 0")
@@ -67,7 +67,7 @@ def sequence(call: Call) -> Value:
 
 
 @rule("EyeLike")
-def eye(call: Call) -> Value:
+def eye(call: NodeCall) -> Value:
     x = call[0]
     if len(x.shape) != 2:
         raise InputError(f"{x.type} is no matrix")

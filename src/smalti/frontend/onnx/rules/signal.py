@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import Call, Unsupported, rule
+from smalti.frontend.onnx.registry import NodeCall, Unsupported, rule
 from smalti.frontend.onnx.rules.movement import taken_at
 from smalti.frontend.onnx.tensors import dtype_of
 from smalti.graph import Value
@@ -14,7 +14,7 @@ from smalti.graph.operation import DTYPES
 
 
 @rule("DFT")
-def dft(call: Call) -> Value:
+def dft(call: NodeCall) -> Value:
     """Before version 20 the axis is an attribute."""
     x = call[0]
     axis = call.known_integers(2, (-2,))[0] if call.version >= 20 else call.integer("axis")
@@ -25,7 +25,7 @@ def dft(call: Call) -> Value:
 
 
 @rule("STFT")
-def stft(call: Call) -> Value:
+def stft(call: NodeCall) -> Value:
     """The signal [n, length, parts] in overlapping frames, each weighted, then transformed.
 
     A real one may lack the last axis.
@@ -52,7 +52,7 @@ def stft(call: Call) -> Value:
 
 
 @rule("MelWeightMatrix")
-def mel_weights(call: Call) -> Value:
+def mel_weights(call: NodeCall) -> Value:
     """Triangles that are evenly spaced in mel = 2595 log10(1 + hertz / 700)."""
     bins, length, rate = (call.known_integers(i)[0] for i in range(3))
     low, high = (float(call.known(i).reshape(-1)[0]) for i in (3, 4))

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import InputError
-from smalti.frontend.onnx.registry import HostCall, host
+from smalti.frontend.onnx.registry import HostNodeCall, host
 
 WIDTH_MAX = 1 << 24
 """Columns that the counts of a text may have; vocabularies have up to some 10^6 entries."""
 
 
 @host("StringConcat")
-def concat(call: HostCall) -> list[Any]:
+def concat(call: HostNodeCall) -> list[Any]:
     return [np.asarray(np.asarray(call[0], object) + np.asarray(call[1], object), object)]
 
 
 @host("StringSplit")
-def split(call: HostCall) -> list[Any]:
+def split(call: HostNodeCall) -> list[Any]:
     x, delimiter = np.asarray(call[0], object), call.text("delimiter", None) or None
     most = call.integer("maxsplit", -1)
     parts = [text.split(delimiter, most) for text in x.reshape(-1)]
@@ -33,7 +33,7 @@ def split(call: HostCall) -> list[Any]:
 
 
 @host("StringNormalizer")
-def normalize(call: HostCall) -> list[Any]:
+def normalize(call: HostNodeCall) -> list[Any]:
     x = np.asarray(call[0], object)
     if x.ndim not in (1, 2) or x.ndim == 2 and x.shape[0] != 1:
         raise InputError(f"strings [c] or [1, c] are expected, got {list(x.shape)}")
@@ -46,12 +46,12 @@ def normalize(call: HostCall) -> list[Any]:
 
 
 @host("Equal")
-def equal(call: HostCall) -> list[Any]:
+def equal(call: HostNodeCall) -> list[Any]:
     return [np.equal(np.asarray(call[0], object), np.asarray(call[1], object)).astype(bool)]
 
 
 @host("TfIdfVectorizer")
-def counted(call: HostCall) -> list[Any]:
+def counted(call: HostNodeCall) -> list[Any]:
     """How often each row [n, c] has the words or numbers of each entry of a pool, one behind the
     other or with up to `max_skip_count` others between each two."""
     x = np.asarray(call[0])
