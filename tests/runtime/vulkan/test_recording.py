@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from gpu_devices import chain, filled, increment
 from interpreted_gpu import InterpretedGpu
+from slow_device import SlowDevice
 
 from smalti.codegen.shader import BufferUse
 from smalti.codegen.spirv import emit
 from smalti.errors import DeviceError, InputError
 from smalti.runtime.gpu.interface import Copy, DeviceBuffer, Dispatch, Gpu
-from smalti.runtime.vulkan import VulkanGpu, recording
+from smalti.runtime.gpu.pacing import DISPATCH_SECONDS_MAX, SUBMISSION_SECONDS
+from smalti.runtime.vulkan import VulkanAdapter, VulkanGpu, commands, recording
 
 
 def values(gpu: Gpu, buffer: DeviceBuffer, offset: int, count: int) -> np.ndarray:
@@ -46,16 +48,63 @@ def test_launches_that_depend_wait_for_each_other(vulkan: Gpu) -> None:
     assert np.all(values(vulkan, buffer, 0, n) == 200)
 
 
-@pytest.mark.parametrize("length,seconds,submissions", [
-    (1, 0.0, 1), (recording.SUBMISSION_LAUNCHES + 1, 0.0, 2), (10, 0.09, 5), (3, 9.0, 3)])
-def test_long_programs_are_cut_where_a_watchdog_would_mind(
-        vulkan: Gpu, length: int, seconds: float, submissions: int) -> None:
+@pytest.fixture
+def slow(adapter: VulkanAdapter, monkeypatch: pytest.MonkeyPatch) -> SlowDevice:
+    """A device on which time is told by how many work-groups run."""
+    device = SlowDevice(0.02)
+    monkeypatch.setattr(recording, "perf_counter", device.clock)
+    return device
+
+
+GROUPS = 1000
+
+
+@pytest.mark.parametrize("predicted", [0.0, 0.2, 20.0, 2000.0])
+def test_no_launch_is_longer_than_a_watchdog_allows_nor_the_first(
+        slow: SlowDevice, predicted: float) -> None:
+    n = 64 * GROUPS  # 20 s a launch; the second prediction is a hundredth of that
+    with VulkanGpu(slow.adapter()) as gpu:
+        buffer = filled(gpu, np.zeros(2 * n, np.float32))
+        made = gpu.record(chain(gpu.pipeline(increment(n)), buffer, 2, predicted))
+        for run in range(1, 4):
+            gpu.run(made)
+            assert np.all(values(gpu, buffer, 0, n) == 2 * run)
+            assert sum(slow.launches) == pytest.approx(run * 2 * GROUPS * slow.group_seconds)
+        assert max(slow.submissions) <= SUBMISSION_SECONDS + 1e-9
+        assert made.submissions == 200
+
+
+def test_a_device_that_slows_down_is_cut_anew(slow: SlowDevice) -> None:
+    n = 64 * GROUPS
+    with VulkanGpu(slow.adapter()) as gpu:
+        buffer = filled(gpu, np.zeros(2 * n, np.float32))
+        made = gpu.record(chain(gpu.pipeline(increment(n)), buffer, 2))
+        for seconds in (1e-3, 1e-3, 5e-3):
+            slow.group_seconds = seconds
+            gpu.run(made)
+            gpu.wait()
+        slow.submissions.clear()
+        for run in (4, 5):
+            gpu.run(made)
+            assert np.all(values(gpu, buffer, 0, n) == 2 * run)
+        assert max(slow.submissions) <= DISPATCH_SECONDS_MAX
+
+
+def test_short_launches_share_a_submission(vulkan: Gpu) -> None:
     buffer = filled(vulkan, np.zeros(128, np.float32))
-    made = vulkan.record(chain(vulkan.pipeline(increment(64)), buffer, length, seconds))
-    assert len(made.submissions) == submissions
-    vulkan.run(made)
-    vulkan.run(made)
-    assert values(vulkan, buffer, 0, 128).max() == 2 * length - length % 2
+    made = vulkan.record(chain(vulkan.pipeline(increment(64)), buffer, 400))
+    for run in range(1, 4):
+        vulkan.run(made)
+        assert np.all(values(vulkan, buffer, 0, 64) == 400 * run)
+    assert made.submissions <= 2
+
+
+def test_long_copies_are_cut(vulkan: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "COPY_BYTES_MAX", 100)
+    data = np.arange(256, dtype=np.float32)
+    source, target = filled(vulkan, data), filled(vulkan, np.zeros(256, np.float32))
+    vulkan.run(vulkan.record([Copy(source, 4, target, 8, 1016)]))
+    assert np.array_equal(values(vulkan, target, 8, 254), data[1:255])
 
 
 def test_an_empty_recording_does_nothing(vulkan: Gpu) -> None:
@@ -79,8 +128,7 @@ def test_launches_are_timed(vulkan: VulkanGpu) -> None:
     buffer = filled(vulkan, np.zeros(2 * n, np.float32))
     timed = vulkan.record([launch for _ in range(300) for launch in (
         *chain(small, buffer, 1), *chain(large, buffer, 1))], timed=True)
-    assert len(timed.submissions) == 5
-    for _ in range(2):
+    for _ in range(3):
         vulkan.run(timed)
         seconds = np.array(timed.seconds())
         assert seconds.shape == (600,) and np.all(seconds >= 0) and seconds.max() < 1

@@ -24,6 +24,7 @@ from smalti.codegen.gpu.form import GroupProgram
 from smalti.codegen.shader import BufferUse, Shader
 from smalti.codegen.target import Target
 from smalti.runtime.device import Device
+from smalti.runtime.gpu.pacing import Pace
 from smalti.schedule.group import GroupLimits
 
 
@@ -43,12 +44,13 @@ class DeviceBuffer(ABC):
 class ComputePipeline(ABC):
     """A program that the driver has compiled.
 
-    `groups` are the work-groups of a launch along x, y and z.
+    `groups` are the work-groups of a launch along x, y and z, `pace` is how long they take.
     """
 
     name: str
     bindings: tuple[BufferUse, ...]
     groups: tuple[int, int, int]
+    pace: Pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,8 @@ class Dispatch:
 
     An offset is a multiple of the size of the binding's elements.
 
-    `seconds` is how long it takes by prediction, 0 where nobody knows: no submission is made longer
-    than a driver's watchdog allows.
+    `seconds` is how long it takes by prediction, 0 where nobody knows. It counts until the program
+    has run: then its time is known, and no submission is made longer than a watchdog allows.
     """
 
     pipeline: ComputePipeline

@@ -52,9 +52,8 @@ NONE: Mapping[int, GpuAlternative] = MappingProxyType({})
 SMALL_BYTES, ALIGNMENT = 1 << 20, 256
 """Weights below this size share a buffer, in which each begins at a multiple of the other."""
 
-SLOW_FLOPS, SLOW_UNITS = 100e9, 8
-"""Operations a second that any GPU reaches, and with how many compute units: no watchdog bites what
-is submitted on their strength."""
+SLOW_FLOPS, SLOW_BANDWIDTH, SLOW_UNITS = 100e9, 10e9, 8
+"""Operations and bytes a second that any GPU reaches, and with how many compute units."""
 SLOW_SHARE = 0.1
 """Of the peaks of a GPU that the library of the timing model knows, what each kernel reaches."""
 
@@ -426,11 +425,11 @@ class DeviceProgram(Program):
         return held.buffer, held.offset + at
 
     def _seconds_max(self, number: int) -> float:
-        """How long a kernel takes at most, roughly."""
+        """How long a kernel takes at most, roughly, for the first time that it is launched."""
         region = self.module.regions[number]
         if self._model is None:
             units = max(1, self.gpu.limits.units / SLOW_UNITS)
-            return region.flops / (SLOW_FLOPS * units)
+            return max(region.flops / SLOW_FLOPS, region.bytes / SLOW_BANDWIDTH) / units
         return max(region.flops / self._model.vector["f32"],
                    region.bytes / self._model.bandwidth) / SLOW_SHARE
 

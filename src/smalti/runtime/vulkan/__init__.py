@@ -3,7 +3,8 @@
     structures → library → instance     the loader, and the connection to its drivers
     adapter → matrices                  what there is: devices, their limits and matrix units
     logical → memory → transfers        a device that is open: queues, buffers, data in and out
-    pipelines, hazards → recording      programs, and launches of them as commands
+    pipelines, hazards → commands       programs, and launches of them, cut by their time
+    recording                           what is submitted, again and again
     gpu                                 all of it as a `Gpu`
 
 docs/vulkan.md tells in which order things happen, docs/decisions.md why the binding is our own.

@@ -105,9 +105,7 @@ class VulkanGpu(gpu.Gpu):
                 raise InputError("the recording is of another device")
             recording.check(logical)
             self._transfers.flush()
-            after = logical.transfer.value
-            for submission in recording.submissions:
-                recording.use.last = logical.compute.submit(submission, after)
+            recording.run(logical.transfer.value)
 
     def wait(self) -> None:
         self._logical.check()

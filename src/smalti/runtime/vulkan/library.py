@@ -74,6 +74,7 @@ DEVICE = {
     "vkCmdBindDescriptorSets": "-puquupup",
     "vkCmdPushConstants": "-pquuup",
     "vkCmdDispatch": "-puuu",
+    "vkCmdDispatchBase": "-puuuuuu",
     "vkCmdCopyBuffer": "-pqqup",
     "vkCmdPipelineBarrier": "-puuuupupup",
     "vkCmdResetQueryPool": "-pquu",

@@ -16,6 +16,7 @@ from smalti.codegen.shader import BufferUse
 from smalti.errors import DeviceError
 from smalti.runtime import cache
 from smalti.runtime.gpu import interface as gpu
+from smalti.runtime.gpu.pacing import Pace
 from smalti.runtime.vulkan import structures as vk
 from smalti.runtime.vulkan.library import SUCCESS
 from smalti.runtime.vulkan.logical import LogicalDevice
@@ -23,6 +24,8 @@ from smalti.runtime.vulkan.logical import LogicalDevice
 STORAGE_BUFFER = 7
 COMPUTE_STAGE = 0x20
 FULL_SUBGROUPS = 2
+DISPATCH_BASE = 0x10
+"""Of pipelines whose launches may begin at any work-group."""
 ENTRY = b"main\0"
 
 
@@ -31,7 +34,7 @@ class VulkanPipeline(gpu.ComputePipeline):
 
     def __init__(self, logical: LogicalDevice, name: str, bindings: tuple[BufferUse, ...],
                  groups: tuple[int, int, int], handle: int, layout: int, sets: int) -> None:
-        self.name, self.bindings, self.groups = name, bindings, groups
+        self.name, self.bindings, self.groups, self.pace = name, bindings, groups, Pace()
         self.handle, self.layout, self.sets = handle, layout, sets
         self.logical = logical
         functions, device = logical.functions, logical.handle
@@ -159,8 +162,8 @@ class Pipelines:
                 pName=ENTRY)
             handle = vk.word()
             functions.vkCreateComputePipelines(
-                device, self._cache, 1, vk.ComputePipelineCreateInfo(stage=stage, layout=layout),
-                None, handle)
+                device, self._cache, 1, vk.ComputePipelineCreateInfo(
+                    flags=DISPATCH_BASE, stage=stage, layout=layout), None, handle)
         finally:
             functions.vkDestroyShaderModule(device, module, None)
         return handle[0]

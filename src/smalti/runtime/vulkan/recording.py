@@ -1,21 +1,32 @@
-"""Launches as command buffers that are submitted again and again."""
+"""Launches as command buffers that are submitted again and again.
+
+A recording runs in one of two ways. While it has programs of which nobody knows how long they take,
+it explores: launch by launch, those first in small boxes of their grid, waiting for each. From then
+on, its command buffers are made once, cut by what was measured; should one of them take longer than
+a watchdog may allow, it is cut anew.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 
 from smalti.errors import DeviceError, InputError
 from smalti.runtime.gpu import interface as gpu
+from smalti.runtime.gpu.pacing import SUBMISSION_SECONDS, Probe
 from smalti.runtime.vulkan import structures as vk
-from smalti.runtime.vulkan.hazards import Hazards, Range
+from smalti.runtime.vulkan.commands import Descriptors, Piece, VulkanCommand, command, parts, pieces
+from smalti.runtime.vulkan.hazards import Hazards
 from smalti.runtime.vulkan.logical import (
     COMPUTE_STAGE as COMPUTED,
 )
 from smalti.runtime.vulkan.logical import (
     HOST_STAGE,
+    RESETTABLE,
     SEEN,
     SHADED,
     SIMULTANEOUS,
@@ -24,135 +35,78 @@ from smalti.runtime.vulkan.logical import (
     LogicalDevice,
     Submission,
 )
-from smalti.runtime.vulkan.memory import DeviceMemory, Use, VulkanBuffer
-from smalti.runtime.vulkan.pipelines import COMPUTE_STAGE, STORAGE_BUFFER, VulkanPipeline
+from smalti.runtime.vulkan.memory import DeviceMemory, Use
+from smalti.runtime.vulkan.pipelines import COMPUTE_STAGE, STORAGE_BUFFER
 
-WORD_BYTES = 4
-SUBMISSION_SECONDS = 0.2
-"""Of a submission by prediction, a tenth of what the watchdog of Windows allows."""
-SUBMISSION_LAUNCHES = 128
-"""Of a submission at most, for launches of which nobody knows how long they take: 15 ms each would
-be within the time that Windows allows."""
 COMPUTE_POINT = 1
 TIMESTAMP, BOTTOM_OF_PIPE = 2, 0x2000
 RESULT_64, RESULT_WAIT = 1, 2
-
-Descriptors = tuple[int, tuple[tuple[int, int, int], ...]]
-"""The layout of a set, and a buffer, offset and range for each of its bindings."""
+SLOW_SECONDS = 2 * SUBMISSION_SECONDS
+"""A submission that takes longer was cut by a time that no longer holds."""
+REVIEWS_MAX = 4
+"""Times that a recording is cut anew."""
 
 
 @dataclass(slots=True)
-class VulkanCommand:
-    """A launch as it is recorded: the buffers that it uses, its pipeline (None for a copy), its set
-    of descriptors and its push constants."""
+class Stamps:
+    """Where in a set of queries the times of a submission are: that before it is `first`, those
+    after its pieces follow, or one after all of them where nobody asked for more."""
 
-    launch: gpu.Launch
-    buffers: list[VulkanBuffer]
-    pipeline: VulkanPipeline | None
-    descriptors: Descriptors | None
-    constants: ctypes.Array | None
-    reads: list[Range]
-    writes: list[Range]
-
-
-def command(launch: gpu.Launch, memory: DeviceMemory) -> VulkanCommand:
-    """How `launch` is recorded.
-
-    Raises InputError when its operands are not what its pipeline binds, DeviceError when one is
-    larger than the device can bind.
-    """
-    if isinstance(launch, gpu.Copy):
-        size = launch.bytes
-        source = memory.checked(launch.source, launch.source_offset, size)
-        target = memory.checked(launch.target, launch.target_offset, size)
-        return VulkanCommand(
-            launch, [source, target], None, None, None,
-            [(source.handle, launch.source_offset, launch.source_offset + size)],
-            [(target.handle, launch.target_offset, launch.target_offset + size)])
-    pipeline, limits = launch.pipeline, memory.logical.adapter.limits
-    if not isinstance(pipeline, VulkanPipeline) or pipeline.logical is not memory.logical:
-        raise InputError(f"{pipeline.name}: the pipeline is of another device")
-    if len(launch.operands) != len(pipeline.bindings):
-        raise InputError(f"{pipeline.name}: {len(launch.operands)} operands for "
-                         f"{len(pipeline.bindings)} bindings")
-    constants = (ctypes.c_uint32 * max(len(launch.operands), 1))()
-    made = VulkanCommand(launch, [], pipeline, None, constants, [], [])
-    bound = []
-    for number, ((operand, offset), binding) in enumerate(zip(launch.operands, pipeline.bindings)):
-        buffer = memory.checked(operand, offset, binding.bytes)
-        made.buffers.append(buffer)
-        rest = offset % limits.offset_alignment
-        if rest % binding.item_bytes:
-            raise InputError(f"{pipeline.name}: operand {number} begins at byte {offset}, which "
-                             f"is no multiple of {binding.item_bytes}")
-        if rest + binding.bytes > limits.buffer_range:
-            raise DeviceError(f"{pipeline.name}: operand {number} has {binding.bytes:,} bytes; "
-                              f"a binding sees {limits.buffer_range:,} at most")
-        seen = -(-(rest + binding.bytes) // WORD_BYTES) * WORD_BYTES  # bytes are read in words
-        bound.append((buffer.handle, offset - rest, max(seen, WORD_BYTES)))
-        constants[number] = rest // binding.item_bytes
-        touched = (buffer.handle, offset, offset + binding.bytes)
-        if binding.reads:
-            made.reads.append(touched)
-        if binding.writes:
-            made.writes.append(touched)
-    made.descriptors = pipeline.sets, tuple(bound)
-    return made
-
-
-def parts(commands: Sequence[VulkanCommand]) -> Iterator[list[VulkanCommand]]:
-    """`commands` in submissions that no watchdog minds."""
-    part: list[VulkanCommand] = []
-    seconds = 0.0
-    for each in commands:
-        more = each.launch.seconds if isinstance(each.launch, gpu.Dispatch) else 0.0
-        if part and (seconds + more > SUBMISSION_SECONDS or len(part) == SUBMISSION_LAUNCHES):
-            yield part
-            part, seconds = [], 0.0
-        part.append(each)
-        seconds += more
-    yield part
+    part: list[Piece]
+    first: int
+    count: int
 
 
 class VulkanRecording(gpu.Recording):
-    """Command buffers, one a submission; `use` tells when they ran last."""
+    """Launches of a device; `use` tells when they ran last."""
 
     def __init__(self, memory: DeviceMemory, launches: Sequence[gpu.Launch], timed: bool) -> None:
         logical = memory.logical
-        commands = [command(launch, memory) for launch in launches]
+        if timed and not logical.compute.family.timestamp_bits:
+            raise DeviceError(f"{logical.adapter.name} does not tell the time of launches")
+        self._commands = [command(launch, memory) for launch in launches]
         self.launches, self.use, self._logical = tuple(launches), Use(), logical
+        self._timed = timed
         self._handles: list[tuple[str, int]] = []
         self._token = logical.own(partial(destroy, logical, self._handles))
-        self._queries = 0
-        cut = list(parts(commands))
-        if timed:
-            self._queries = self._query_pool(len(commands) + len(cut))
-        sets = self._sets(commands)
-        pool = self._made("CommandPool", vk.CommandPoolCreateInfo(
-            queueFamilyIndex=logical.compute.family.index))
-        self.submissions = []
-        self._stamps_of: list[int] = []
-        """For each launch the number of the time stamp after it; that before it is one less."""
-        for part, handle in zip(cut, logical.commands(pool, len(cut))):
-            self._record(handle, part, sets)
-            self.submissions.append(Submission([handle], logical.compute, logical.transfer))
-        for buffer in {buffer for each in commands for buffer in each.buffers}:
+        self._sets = self._described()
+        self._made: Made | None = None
+        self._reviews = 0
+        self._explored: tuple[float, ...] | None = None
+        for buffer in {buffer for each in self._commands for buffer in each.buffers}:
             buffer.used_by(self.use)
+
+    @property
+    def submissions(self) -> int:
+        """How many a run is cut into; 0 before that is known."""
+        return len(self._made.submissions) if self._made else 0
+
+    def run(self, after: int) -> None:
+        """Submit the launches, behind submission number `after` of the queue for copies. The lock
+        of the device must be held."""
+        self._review()
+        if self._made is None and not all(
+                each.pipeline is None or each.pipeline.pace.known for each in self._commands):
+            self._explore(after)
+            return
+        if self._made is None:
+            self._made = Made(self._logical, self._sets, self._commands, self._timed)
+        self._explored = None
+        for submission in self._made.submissions:
+            self.use.last = self._logical.compute.submit(submission, after)
 
     def seconds(self) -> tuple[float, ...]:
         logical = self._logical
         logical.check()
-        if not self._queries or not self.use.last:
+        if not self._timed or not self.use.last:
             raise DeviceError("no times of launches: record with timed=True, and run")
         logical.compute.wait(self.use.last)
-        count = len(self.launches) + len(self.submissions)
-        stamps = (ctypes.c_uint64 * count)()
-        logical.functions.vkGetQueryPoolResults(
-            logical.handle, self._queries, 0, count, ctypes.sizeof(stamps), stamps, 8,
-            RESULT_64 | RESULT_WAIT)
-        mask = (1 << logical.compute.family.timestamp_bits) - 1
-        return tuple((stamps[after] - stamps[after - 1] & mask) * logical.adapter.timestamp_seconds
-                     for after in self._stamps_of)
+        if self._explored is not None:
+            return self._explored
+        found = [0.0] * len(self.launches)
+        for number, took in self._made.seconds():
+            found[number] += took
+        return tuple(found)
 
     def check(self, logical: LogicalDevice) -> None:
         """Raises InputError when this or a buffer was closed, or it is of another device."""
@@ -165,36 +119,78 @@ class VulkanRecording(gpu.Recording):
         token, self._token = self._token, -1
         if token >= 0:
             self.use.over = True
+            self._forget()
             self._logical.give_back(token)
 
     def __del__(self) -> None:
         if hasattr(self, "_token"):
             self.close()
 
+    # ------------------------------------------------------------------ pace
+
+    def _explore(self, after: int) -> None:
+        """Run the launches one by one, and learn how long programs take that are new."""
+        logical = self._logical
+        once, found = Once(logical, self._sets, self._timed), [0.0] * len(self.launches)
+
+        def ran(part: list[Piece]) -> float:
+            seconds, each = once.run(part, after, self.use)
+            for piece, took in zip(part, each):
+                found[piece.number] += took
+            return seconds
+
+        waiting: list[Piece] = []
+        try:
+            for number, each in enumerate(self._commands):
+                if each.pipeline is None or each.pipeline.pace.known:
+                    for piece in pieces(number, each):
+                        if sum(one.seconds for one in waiting) + piece.seconds > SUBMISSION_SECONDS:
+                            ran(waiting)
+                            waiting = []
+                        waiting.append(piece)
+                    continue
+                ran(waiting)
+                waiting = []
+                each.pipeline.pace.note(measured(number, each, ran))
+            ran(waiting)
+        finally:
+            once.close()
+        self._explored = tuple(found)
+
+    def _review(self) -> None:
+        """Where a submission of the last run took too long, its programs are unknown again: this
+        run explores them. Some devices have clocks that lie, so that ends after some times."""
+        if (self._made is None or self._reviews == REVIEWS_MAX
+                or self._logical.compute.done() < self.use.last):
+            return
+        slow = [piece.command.pipeline for part, took in self._made.took() if took > SLOW_SECONDS
+                for piece in part if piece.command.pipeline and piece.box.count > 1]
+        for pipeline in slow:
+            pipeline.pace.forget()
+        if slow:
+            self._reviews += 1
+            self._forget()
+
+    def _forget(self) -> None:
+        if self._made is not None:
+            self._made.close()
+            self._made = None
+
     # ------------------------------------------------------------------ making
 
-    def _made(self, kind: str, info: vk.Chained) -> int:
-        handle = self._logical.functions.made(f"vkCreate{kind}", self._logical.handle, info)
-        self._handles.append((kind, handle))
-        return handle
-
-    def _query_pool(self, count: int) -> int:
-        if not self._logical.compute.family.timestamp_bits:
-            raise DeviceError(f"{self._logical.adapter.name} does not tell the time of launches")
-        return self._made("QueryPool", vk.QueryPoolCreateInfo(queryType=TIMESTAMP,
-                                                              queryCount=count))
-
-    def _sets(self, commands: Sequence[VulkanCommand]) -> dict[Descriptors, int]:
+    def _described(self) -> dict[Descriptors, int]:
         """A set for each kind of descriptors."""
         logical = self._logical
-        wanted = list(dict.fromkeys(each.descriptors for each in commands
+        wanted = list(dict.fromkeys(each.descriptors for each in self._commands
                                     if each.descriptors and each.descriptors[1]))
         if not wanted:
             return {}
         size = vk.DescriptorPoolSize(type=STORAGE_BUFFER,
                                      descriptorCount=sum(len(bound) for _, bound in wanted))
-        pool = self._made("DescriptorPool", vk.DescriptorPoolCreateInfo(
-            maxSets=len(wanted), poolSizeCount=1, pPoolSizes=size))
+        pool = logical.functions.made(
+            "vkCreateDescriptorPool", logical.handle, vk.DescriptorPoolCreateInfo(
+                maxSets=len(wanted), poolSizeCount=1, pPoolSizes=size))
+        self._handles.append(("DescriptorPool", pool))
         made = (ctypes.c_uint64 * len(wanted))()
         layouts = vk.array(ctypes.c_uint64, [layout for layout, _ in wanted])
         logical.functions.vkAllocateDescriptorSets(logical.handle, vk.DescriptorSetAllocateInfo(
@@ -211,49 +207,167 @@ class VulkanRecording(gpu.Recording):
             logical.handle, len(writes), vk.array(vk.WriteDescriptorSet, writes), 0, None)
         return dict(zip(wanted, made))
 
-    def _record(self, handle: int, part: list[VulkanCommand], sets: dict[Descriptors, int]) -> None:
+
+def measured(number: int, each: VulkanCommand, ran: Callable[[list[Piece]], float]) -> float:
+    """What a work-group of a launch takes; `ran` runs a piece of it and gives its seconds."""
+    pipeline = each.pipeline
+    if pipeline.pace.group_seconds:
+        cut = list(pieces(number, each))
+        return sum(ran([piece]) for piece in cut) / sum(piece.box.count for piece in cut)
+    probe = Probe(pipeline.groups, each.launch.seconds)
+    while (box := probe.box()) is not None:
+        probe.took(ran([Piece(number, each, 0.0, box)]))
+    return probe.group_seconds
+
+
+class CommandWriter:
+    """Command buffers of a pool, and times that they write; `close` gives all of them back."""
+
+    def __init__(self, logical: LogicalDevice, sets: dict[Descriptors, int], flags: int,
+                 queries: int) -> None:
+        self._logical, self._sets, self._queries = logical, sets, 0
+        self._handles: list[tuple[str, int]] = []
+        self._token = logical.own(partial(destroy, logical, self._handles))
+        self.pool = self._new("CommandPool", vk.CommandPoolCreateInfo(
+            flags=flags, queueFamilyIndex=logical.compute.family.index))
+        if queries:
+            self._queries = self._new("QueryPool", vk.QueryPoolCreateInfo(
+                queryType=TIMESTAMP, queryCount=queries))
+
+    def close(self) -> None:
+        """Give back what the commands occupy, once they have run."""
+        self._logical.give_back(self._token)
+
+    def write(self, handle: int, part: list[Piece], first: int, each: bool, flags: int) -> Stamps:
         """The commands of one submission. It waits for all before it, and shows what it writes to
-        all after it."""
+        all after it. Times are written from query `first` on, after every piece where `each` says
+        so, which then wait for each other."""
         logical, functions = self._logical, self._logical.functions
-        functions.vkBeginCommandBuffer(handle, vk.CommandBufferBeginInfo(flags=SIMULTANEOUS))
+        functions.vkBeginCommandBuffer(handle, vk.CommandBufferBeginInfo(flags=flags))
         logical.barrier(handle, WRITTEN, WORK, WORK)
-        if self._queries:
-            first = len(self._stamps_of) + len(self.submissions)
-            functions.vkCmdResetQueryPool(handle, self._queries, first, len(part) + 1)
+        stamps = Stamps(part, first, (len(part) if each else 1) + 1 if self._queries else 0)
+        if stamps.count:
+            functions.vkCmdResetQueryPool(handle, self._queries, first, stamps.count)
             functions.vkCmdWriteTimestamp(handle, BOTTOM_OF_PIPE, self._queries, first)
         hazards, current = Hazards(), 0
-        copies = any(isinstance(each.launch, gpu.Copy) for each in part)
+        copies = any(piece.box is None for piece in part)
         memory, stages = (WRITTEN, WORK) if copies else (SHADED, COMPUTED)
-        for number, each in enumerate(part, 1):
-            if hazards.add(each.reads, each.writes) or self._queries:
+        for number, piece in enumerate(part, 1):
+            if hazards.add(piece.command.reads, piece.command.writes) or each:
                 logical.barrier(handle, memory, stages, stages)
-            current = self._launch(handle, each, sets, current)
-            if self._queries:
+            current = self._launch(handle, piece, current)
+            if stamps.count and (each or number == len(part)):
                 functions.vkCmdWriteTimestamp(handle, BOTTOM_OF_PIPE, self._queries,
-                                              first + number)
-                self._stamps_of.append(first + number)
+                                              first + (number if each else 1))
+        if stamps.count and not part:
+            functions.vkCmdWriteTimestamp(handle, BOTTOM_OF_PIPE, self._queries, first + 1)
         logical.barrier(handle, SEEN, WORK, HOST_STAGE)
         functions.vkEndCommandBuffer(handle)
+        return stamps
 
-    def _launch(self, handle: int, each: VulkanCommand, sets: dict[Descriptors, int],
-                current: int) -> int:
-        """Record one launch where pipeline `current` is bound; the pipeline bound after it."""
-        functions, pipeline = self._logical.functions, each.pipeline
+    def times(self, stamps: Stamps) -> list[float]:
+        """Seconds between the times of a submission, which has run."""
+        if not stamps.count:
+            return []
+        logical, found = self._logical, (ctypes.c_uint64 * stamps.count)()
+        logical.functions.vkGetQueryPoolResults(
+            logical.handle, self._queries, stamps.first, stamps.count, ctypes.sizeof(found), found,
+            8, RESULT_64 | RESULT_WAIT)
+        mask = (1 << logical.compute.family.timestamp_bits) - 1
+        return [(after - before & mask) * logical.adapter.timestamp_seconds
+                for before, after in zip(found, found[1:])]
+
+    def _new(self, kind: str, info: vk.Chained) -> int:
+        handle = self._logical.functions.made(f"vkCreate{kind}", self._logical.handle, info)
+        self._handles.append((kind, handle))
+        return handle
+
+    def _launch(self, handle: int, piece: Piece, current: int) -> int:
+        """Record one piece where pipeline `current` is bound; the pipeline bound after it."""
+        functions, each, launch = self._logical.functions, piece.command, piece.command.launch
+        pipeline = each.pipeline
         if pipeline is None:
-            source, target = each.reads[0], each.writes[0]
+            source, target = each.buffers
             functions.vkCmdCopyBuffer(
-                handle, source[0], target[0], 1, vk.BufferCopy(
-                    srcOffset=source[1], dstOffset=target[1], size=source[2] - source[1]))
+                handle, source.handle, target.handle, 1, vk.BufferCopy(
+                    srcOffset=launch.source_offset + piece.begin,
+                    dstOffset=launch.target_offset + piece.begin, size=piece.bytes))
             return current
         if pipeline.handle != current:
             functions.vkCmdBindPipeline(handle, COMPUTE_POINT, pipeline.handle)
-        if each.descriptors in sets:
+        if each.descriptors in self._sets:
             functions.vkCmdBindDescriptorSets(handle, COMPUTE_POINT, pipeline.layout, 0, 1,
-                                              vk.word(sets[each.descriptors]), 0, None)
+                                              vk.word(self._sets[each.descriptors]), 0, None)
             functions.vkCmdPushConstants(handle, pipeline.layout, COMPUTE_STAGE, 0,
                                          ctypes.sizeof(each.constants), each.constants)
-        functions.vkCmdDispatch(handle, *pipeline.groups)
+        if any(piece.box.base):
+            functions.vkCmdDispatchBase(handle, *piece.box.base, *piece.box.groups)
+        else:
+            functions.vkCmdDispatch(handle, *piece.box.groups)
         return pipeline.handle
+
+
+class Once(CommandWriter):
+    """A command buffer that is written anew for each submission, which is waited for."""
+
+    def __init__(self, logical: LogicalDevice, sets: dict[Descriptors, int], timed: bool) -> None:
+        super().__init__(logical, sets, RESETTABLE, 0)
+        self._timed = timed
+        self._handle, = logical.commands(self.pool, 1)
+        self._submission = Submission([self._handle], logical.compute, logical.transfer)
+
+    def run(self, part: list[Piece], after: int, use: Use) -> tuple[float, list[float]]:
+        """Seconds that pieces take, as the host sees it, and those of each by the device's clock,
+        where they are timed."""
+        if not part:
+            return 0.0, []
+        logical = self._logical
+        if self._timed:
+            self._need_queries(len(part) + 1)
+        logical.compute.wait(logical.compute.value)  # of others, and of a run that was broken off
+        logical.transfer.wait(after)
+        stamps = self.write(self._handle, part, 0, self._timed, 0)
+        begin = perf_counter()
+        use.last = logical.compute.submit(self._submission, after)
+        logical.compute.wait(use.last)
+        return perf_counter() - begin, self.times(stamps)
+
+    def _need_queries(self, count: int) -> None:
+        """Room for so many times."""
+        if count > getattr(self, "_room", 0):
+            self._room = max(count, 64)
+            self._queries = self._new("QueryPool", vk.QueryPoolCreateInfo(
+                queryType=TIMESTAMP, queryCount=self._room))
+
+
+class Made(CommandWriter):
+    """The command buffers of a recording, cut by what is known of its programs; they can run any
+    number of times, and write when each began and ended, where the device has a clock."""
+
+    def __init__(self, logical: LogicalDevice, sets: dict[Descriptors, int],
+                 commands: Sequence[VulkanCommand], timed: bool) -> None:
+        cut = list(parts(commands))
+        clock = bool(logical.compute.family.timestamp_bits)
+        super().__init__(logical, sets, 0, clock * sum(
+            (len(part) if timed else 1) + 1 for part in cut))
+        self._timed, self.submissions, self._stamps = timed, [], []
+        first = 0
+        for part, handle in zip(cut, logical.commands(self.pool, len(cut))):
+            stamps = self.write(handle, part, first, timed, SIMULTANEOUS)
+            first += stamps.count
+            self._stamps.append(stamps)
+            self.submissions.append(Submission([handle], logical.compute, logical.transfer))
+
+    def took(self) -> Iterator[tuple[list[Piece], float]]:
+        """How long each submission of the last run took, which has ended."""
+        for stamps in self._stamps:
+            yield stamps.part, math.fsum(self.times(stamps))
+
+    def seconds(self) -> Iterator[tuple[int, float]]:
+        """How long the pieces of the last run took, each with the number of its launch."""
+        for stamps in self._stamps:
+            for piece, took in zip(stamps.part, self.times(stamps)):
+                yield piece.number, took
 
 
 def destroy(logical: LogicalDevice, handles: list[tuple[str, int]]) -> None:

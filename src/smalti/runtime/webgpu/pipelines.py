@@ -6,6 +6,7 @@ from typing import Any
 
 from smalti.codegen.shader import Shader
 from smalti.runtime.gpu.interface import ComputePipeline
+from smalti.runtime.gpu.pacing import Pace
 
 
 class WebPipeline(ComputePipeline):
@@ -13,4 +14,4 @@ class WebPipeline(ComputePipeline):
 
     def __init__(self, shader: Shader, handle: Any, layout: Any) -> None:
         self.name, self.groups, self.bindings = shader.name, shader.groups, shader.bindings
-        self.handle, self.layout = handle, layout
+        self.handle, self.layout, self.pace = handle, layout, Pace()
