@@ -101,6 +101,7 @@ def test_an_adapter_binds_what_it_changes(model_path: Path, tmp_path: Path, devi
     np.testing.assert_array_equal(pixels(here), plain)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("precision", ["q8_0", "q4_0"])
 def test_an_adapter_for_quantised_weights_compiles_nothing(
         tmp_path: Path, device: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:

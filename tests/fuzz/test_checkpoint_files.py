@@ -18,16 +18,34 @@ def allowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_files_made_to_harm_are_refused_or_inert(allowed: Path, tmp_path: Path) -> None:
-    canary, found = tmp_path / "canary", Counter()
-    folder = tmp_path / "files"
-    folder.mkdir()
+KINDS = ("pickle", "folder", "bomb", "headers", "gguf", "tensors", "archives", "indices", "scales")
+"""Of hostile files: the first word of their names."""
+
+
+def judged(kinds: tuple[str, ...], folder: Path) -> Counter[tuple[str, str]]:
+    """How often what happened to the hostile files of these kinds."""
+    canary, found = folder / "canary", Counter()
+    (folder / "files").mkdir()
     for name, files in cases.hostile(str(canary)):
-        found[name.split()[0], cases.judge(files, folder, ())] += 1
-        assert not canary.exists(), f"{name} was executed"
+        kind = name.split()[0]
+        assert kind in KINDS, name
+        if kind in kinds:
+            found[kind, cases.judge(files, folder / "files", ())] += 1
+            assert not canary.exists(), f"{name} was executed"
+    return found
+
+
+def test_files_made_to_harm_are_refused_or_inert(allowed: Path, tmp_path: Path) -> None:
+    found = judged(tuple(set(KINDS) - {"bomb"}), tmp_path)
     assert sum(found.values()) >= 300 and found["pickle", "reads"] > 50
     for kind in ("folder", "tensors", "archives", "headers", "gguf", "indices", "scales"):
         assert found[kind, "refused"] > 0.7 * sum(n for (k, _), n in found.items() if k == kind)
+
+
+@pytest.mark.sweep
+def test_bombs_take_no_more_memory_and_time_than_their_size_allows(allowed: Path, tmp_path: Path
+                                                                  ) -> None:
+    assert sum(judged(("bomb",), tmp_path).values()) >= 50
 
 
 def test_changed_files_are_refused_or_read(allowed: Path, tmp_path: Path) -> None:

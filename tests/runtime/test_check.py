@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import smalti
 from smalti.cli.main import root
 from smalti.codegen.gpu.lower import FORMS as GPU_FORMS
 from smalti.codegen.x86.lower import FORMS as X86_FORMS
+from smalti.compiler import check
 from smalti.compiler.check import CheckReport, FormCheck, checked, error_of, kernels
 from smalti.compiler.targets import TARGETS
 from smalti.errors import InputError
@@ -30,7 +32,9 @@ def test_every_form_on_each_feature_level(name: str) -> None:
     assert {check.dtype for check in report.checks} == {"f32", "bf16"}
 
 
-@pytest.mark.parametrize("name", [name for name, each in TARGETS.items() if each.interpret])
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[] if name == "spirv" else pytest.mark.sweep)  # numpy runs the same
+    for name, each in TARGETS.items() if each.interpret])
 def test_every_form_of_targets_of_gpus_in_numpy(name: str) -> None:
     report = smalti.check_target(name)
     assert report.ok, report
@@ -46,12 +50,14 @@ def test_every_form_on_a_driver(device: str, request: pytest.FixtureRequest) -> 
     assert {check.form for check in report.checks} == set(GPU_FORMS)
 
 
-def test_the_cpu_is_checked_at_all_of_its_levels() -> None:
+def test_the_cpu_is_checked_at_all_of_its_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "SAMPLES", dict(islice(check.SAMPLES.items(), 2)))  # few of them
     result = CliRunner().invoke(root, ["devices", "--check", "cpu"])
     assert result.exit_code == 0, result.output
     found = re.findall(r"^(\w+) on .*: all forms compute what they mean$", result.output, re.M)
     assert found == available_levels()
-    assert re.search(r"^    map +f32 +\d+ kernels  off by \S+ of 1e-05  ok$", result.output, re.M)
+    line = r"^    contraction +f32 +\d+ kernels  off by \S+ of 1e-05  ok$"
+    assert re.search(line, result.output, re.M)
 
 
 @pytest.mark.parametrize("damage", [

@@ -81,6 +81,7 @@ def small_graph() -> Graph:
 SMALL_INPUTS = {"x": RNG.standard_normal((9, 24), np.float32)}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("precision", ["f32", "f16"])
 def test_a_kernel_under_another_schedule_gives_the_same_bytes(gpu: Gpu, precision: str) -> None:
     program = compiled(gpu, precision)

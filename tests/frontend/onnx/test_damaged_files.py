@@ -18,15 +18,14 @@ from smalti.graph.folding import FOLDED_FLOPS_SUM
 from smalti.runtime.models import compile_model
 from smalti.runtime.report import onnx_report
 
-TRIALS = 400
-
-
-def test_damaged_models_are_refused_or_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("numbers", [
+    range(150), pytest.param(range(150, 500), marks=pytest.mark.sweep)], ids=str)
+def test_damaged_models_are_refused_or_run(numbers: range, tmp_path: Path) -> None:
     outcomes: Counter[str] = Counter()
     path, (models,) = tmp_path / "model.onnx", fuzz.seeds()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for number in range(TRIALS):
+        for number in numbers:
             rng = random.Random(number)
             data = fuzz.damaged(rng.choice(models), rng)
             if data is not None:
@@ -34,7 +33,7 @@ def test_damaged_models_are_refused_or_run(tmp_path: Path) -> None:
                 outcomes[fuzz.trial(path, rng, fuzz.no_limits)] += 1
     refused = {error.__name__ for error in _all(SmaltiError)}
     assert set(outcomes) <= {"runs", fuzz.TOO_MUCH} | refused
-    assert outcomes["runs"] > TRIALS // 10 and outcomes["InputError"] > TRIALS // 10
+    assert outcomes["runs"] > len(numbers) // 10 and outcomes["InputError"] > len(numbers) // 10
 
 
 def _all(error: type[SmaltiError]) -> list[type[SmaltiError]]:
