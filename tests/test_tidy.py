@@ -287,22 +287,13 @@ def test_every_module_has_a_home_of_its_own() -> None:
     assert not wrong, f"modules whose names say nothing: {wrong}"
 
 
-# Names that still mean several classes: this list only gets shorter.
-HOMONYMS = frozenset("""
-Load
-Memory
-Type
-""".split())
-
-
 def test_a_class_name_means_one_class() -> None:
     homes = defaultdict(list)
     for module, path in MODULES.items():
         for node in tree(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].append(module)
-    several = {name: found for name, found in homes.items()
-               if len(found) > 1 and name not in HOMONYMS}
+    several = {name: found for name, found in homes.items() if len(found) > 1}
     assert not several, f"names of more than one class: {several}"
 
 

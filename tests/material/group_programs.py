@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.form import GroupProgram, Number, Op, op, select, vector
 from smalti.codegen.gpu.instructions import INSTRUCTIONS
-from smalti.codegen.gpu.types import FLOATS, Matrix, Type
+from smalti.codegen.gpu.types import FLOATS, Matrix, VectorType
 
 SIZE = 64
 ARITHMETIC = ("f32", "f16", "i32", "u32")
@@ -91,7 +91,7 @@ def control() -> GroupProgram:
     b = Builder("control", SIZE)
     n, y = b.binding("n", "u32", 3 * SIZE, "read"), b.binding("y", "i32", 3 * SIZE, "write")
     i = b.let(b.group[0] * SIZE + b.invocation)
-    total, turns = b.variable(0, type=Type("i32")), b.load(n, i)
+    total, turns = b.variable(0, type=VectorType("i32")), b.load(n, i)
     with b.loop(turns) as k:
         with b.branch((k & 1).equals(0)):
             with b.loop(k + 3, k, 2) as j:
@@ -134,7 +134,7 @@ def exchanges(scalar: str, lanes: int, subgroup: int) -> GroupProgram:
     value = b.let(b.load(x, index, lanes, scalar=scalar))
     results = [*(op(f"subgroup_{name}", value) for name in ("add", "max", "min")),
                op("subgroup_shuffle", value, (b.lane + 3) % subgroup),
-               op("subgroup_shuffle_xor", value, Number(2, Type("u32")))]
+               op("subgroup_shuffle_xor", value, Number(2, VectorType("u32")))]
     for number, result in enumerate(results):
         b.store(y, index + number * elements, result)
     total = op("subgroup_add", value)  # which all have to make that one can store it
@@ -198,9 +198,10 @@ def constants() -> GroupProgram:
     y = b.binding("y", "f32", 2 * len(numbers), "write", 2)
     z = b.binding("z", "i32", 2, "write")
     for place, value in enumerate(numbers):
-        b.store(y, 2 * place, vector(Number(value, Type("f32")), Number(value, Type("f32"))))
-    b.store(z, 0, Number(-1, Type("i32")))
-    b.store(z, 1, Number(1, Type("i32")))
+        both = Number(value, VectorType("f32"))
+        b.store(y, 2 * place, vector(both, both))
+    b.store(z, 0, Number(-1, VectorType("i32")))
+    b.store(z, 1, Number(1, VectorType("i32")))
     return b.finish((1, 1, 1))
 
 

@@ -19,7 +19,7 @@ from smalti.codegen.gpu.instructions import INSTRUCTIONS
 from smalti.codegen.gpu.interpreter import run
 from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.codegen.gpu.text import show
-from smalti.codegen.gpu.types import FLOATS, Type
+from smalti.codegen.gpu.types import FLOATS, VectorType
 from smalti.runtime.gpu.check import launched
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.vulkan import VulkanAdapter, VulkanGpu
@@ -149,7 +149,7 @@ ASKING = [name for name, entry in INSTRUCTIONS.items() if entry.asks]
 
 
 @st.composite
-def whole(draw: st.DrawFn, type: Type, known: list[Expr], depth: int = 3) -> Expr:
+def whole(draw: st.DrawFn, type: VectorType, known: list[Expr], depth: int = 3) -> Expr:
     """An expression of integers, which every device computes alike."""
     leaves = [expr for expr in known if expr.type == type]
     kind = draw(st.sampled_from(("leaf", "unary", "binary", "select", "convert"))) if depth else (
@@ -165,7 +165,7 @@ def whole(draw: st.DrawFn, type: Type, known: list[Expr], depth: int = 3) -> Exp
     if kind == "select":
         return select(op(draw(st.sampled_from(ASKING[2:])), below(), below()), below(), below())
     if kind == "convert":
-        other = Type("u32" if type.scalar == "i32" else "i32", type.lanes)
+        other = VectorType("u32" if type.scalar == "i32" else "i32", type.lanes)
         return draw(whole(other, known, depth - 1)).to(type.scalar)
     if leaves and draw(st.booleans()):
         return draw(st.sampled_from(leaves))
@@ -176,7 +176,7 @@ def whole(draw: st.DrawFn, type: Type, known: list[Expr], depth: int = 3) -> Exp
 def whole_programs(draw: st.DrawFn) -> GroupProgram:
     """Loops, branches and shared memory around integers."""
     size, lanes = draw(st.sampled_from((1, 8, 24))), draw(st.sampled_from((1, 2, 4)))
-    kind = Type(draw(st.sampled_from(("i32", "u32"))), lanes)
+    kind = VectorType(draw(st.sampled_from(("i32", "u32"))), lanes)
     b, count = Builder("drawn", size), size * 2
     x = b.binding("x", kind.scalar, count * lanes, "read", lanes)
     bytes = b.binding("bytes", draw(st.sampled_from(("i8", "u8"))), count * lanes, "read", lanes)

@@ -28,7 +28,7 @@ from smalti.codegen.gpu.form import (
     spread,
 )
 from smalti.codegen.gpu.memory import STORED_DTYPES
-from smalti.codegen.gpu.types import Matrix, Type
+from smalti.codegen.gpu.types import Matrix, VectorType
 from smalti.codegen.wgsl import emit
 from smalti.errors import IllegalSchedule, VerificationError
 from smalti.runtime.gpu.check import launched
@@ -112,7 +112,7 @@ def test_halves_of_half_the_reach(webgpu: WebGpu) -> None:  # noqa: F811
     b = Builder("half", 4)
     y = b.binding("y", "f16", 4, "write")
     for place, value in enumerate((0.1, float("inf"), float("-inf"), 6e-8)):
-        b.store(y, place, Number(value, Type("f16")), where=b.invocation.equals(0))
+        b.store(y, place, Number(value, VectorType("f16")), where=b.invocation.equals(0))
     found = launched(webgpu, b.finish((1, 1, 1)), {})["y"]
     assert np.array_equal(found, np.array([0.1, np.inf, -np.inf, 6e-8], np.float16))
 

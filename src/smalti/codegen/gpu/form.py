@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from smalti.codegen.gpu.instructions import result_type
-from smalti.codegen.gpu.types import Matrix, Type, vector_type
+from smalti.codegen.gpu.types import Matrix, VectorType, vector_type
 
 BUILTINS = ("group_x", "group_y", "group_z", "invocation", "subgroup", "lane")
 """u32: the work-group's place in the grid, the invocation's number in its group, the number of its
@@ -33,7 +33,7 @@ STORED = ("f32", "f16", "bf16", "i32", "u32", "i8", "u8")
 FOLDED = {"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.floordiv,
           "rem": operator.mod}
 """What is done at once on constants of u32."""
-U32, I32, F32, F16, BOOL = Type("u32"), Type("i32"), Type("f32"), Type("f16"), Type("bool")
+U32, I32, F32, F16, BOOL = map(VectorType, ("u32", "i32", "f32", "f16", "bool"))
 
 
 class Arithmetic:
@@ -112,13 +112,13 @@ class Arithmetic:
         """The value as another scalar type: rounded to even, or, to integers, towards 0."""
         assert isinstance(self, Expr), self
         return self if self.type.scalar == scalar else Op(
-            "convert", (self,), Type(scalar, vector_type(self.type).lanes))
+            "convert", (self,), VectorType(scalar, vector_type(self.type).lanes))
 
     def bits(self, scalar: str):
         """The same bits read as another scalar type of 32 bits."""
         assert isinstance(self, Expr), self
         return self if self.type.scalar == scalar else Op(
-            "bits", (self,), Type(scalar, vector_type(self.type).lanes))
+            "bits", (self,), VectorType(scalar, vector_type(self.type).lanes))
 
     def lane(self, number: int):
         """A scalar of a vector."""
@@ -131,7 +131,7 @@ class Number(Arithmetic):
     """A constant: in all lanes of a vector, in all elements of a matrix."""
 
     value: float | int | bool
-    type: Type | Matrix
+    type: VectorType | Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Name(Arithmetic):
     """A value that a `Let`, `Variable` or `Loop` has named."""
 
     name: str
-    type: Type | Matrix
+    type: VectorType | Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Builtin(Arithmetic):
     name: str
 
     @property
-    def type(self) -> Type:
+    def type(self) -> VectorType:
         """u32."""
         return U32
 
@@ -160,11 +160,11 @@ class Op(Arithmetic):
 
     instruction: str
     arguments: tuple[Expr, ...]
-    type: Type | Matrix
+    type: VectorType | Matrix
 
 
 @dataclass(frozen=True, slots=True)
-class Load(Arithmetic):
+class GroupLoad(Arithmetic):
     """Element `index` of a buffer; as many as the type has lanes, from a multiple of that number.
 
     What is stored as f16 or bf16 is read as f32, or f16 as f16; 8-bit integers as i32 or u32. Where
@@ -173,7 +173,7 @@ class Load(Arithmetic):
 
     buffer: str
     index: Expr
-    type: Type
+    type: VectorType
     where: Expr | None = None
 
 
@@ -189,7 +189,7 @@ class MatrixLoad(Arithmetic):
     by_columns: bool = False
 
 
-Expr = Number | Name | Builtin | Op | Load | MatrixLoad
+Expr = Number | Name | Builtin | Op | GroupLoad | MatrixLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,9 +336,9 @@ class GroupProgram:
         return show(self)
 
 
-def number(value: float | int | bool, like: Type | Matrix) -> Number:
+def number(value: float | int | bool, like: VectorType | Matrix) -> Number:
     """A constant of the type `like`."""
-    if isinstance(like, Type) and like.scalar in ("u32", "i32"):
+    if isinstance(like, VectorType) and like.scalar in ("u32", "i32"):
         value = int(value)
         if like.scalar == "u32":
             value &= 0xFFFFFFFF
@@ -351,7 +351,7 @@ def op(instruction: str, *arguments: Expr | float) -> Expr:
     Index arithmetic on constants is done at once. Raises TypeError where the types do not fit.
 
     >>> op("mul", Builtin("lane"), 4).type, op("add", Number(2, U32), 3)
-    (Type(scalar='u32', lanes=1), Number(value=5, type=Type(scalar='u32', lanes=1)))
+    (VectorType(scalar='u32', lanes=1), Number(value=5, type=VectorType(scalar='u32', lanes=1)))
     """
     types = [a.type for a in arguments if isinstance(a, Arithmetic)]
     like = next((type for type in types if type.scalar != "bool"), types[-1])
@@ -398,7 +398,7 @@ def constant(expr: Expr) -> int:
 
 def vector(*scalars: Expr) -> Op:
     """A vector of 2 or 4 scalars of one type."""
-    return Op("vector", scalars, Type(scalars[0].type.scalar, len(scalars)))
+    return Op("vector", scalars, VectorType(scalars[0].type.scalar, len(scalars)))
 
 
 def spread(scalar: Expr, lanes: int) -> Expr:
@@ -434,7 +434,7 @@ def _value(node: Let | Variable | Set) -> tuple[Expr, ...]:
 
 OPERANDS = {
     Op: lambda node: node.arguments,
-    Load: lambda node: (node.index,) if node.where is None else (node.index, node.where),
+    GroupLoad: lambda node: (node.index,) if node.where is None else (node.index, node.where),
     Store: lambda node: (node.index, node.value) if node.where is None else (
         node.index, node.value, node.where),
     MatrixLoad: lambda node: (node.index,),

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from smalti.codegen.gpu.types import FLOATS, INTEGERS, Matrix, Type, vector_type
+from smalti.codegen.gpu.types import FLOATS, INTEGERS, Matrix, VectorType, vector_type
 
 ARITHMETIC = (*FLOATS, *INTEGERS)
 BITS = (*INTEGERS, "bool")
@@ -101,11 +101,11 @@ INSTRUCTIONS = {
 SUBGROUP = tuple(name for name in INSTRUCTIONS if name.startswith("subgroup_"))
 
 
-def result_type(name: str, types: Sequence[Type | Matrix]) -> Type | Matrix:
+def result_type(name: str, types: Sequence[VectorType | Matrix]) -> VectorType | Matrix:
     """The type of an instruction's result; those of "convert", "bits" and "vector" are said where
     they are made. Raises TypeError where operands do not fit.
 
-    >>> str(result_type("less", [Type("f32", 4), Type("f32", 4)]))
+    >>> str(result_type("less", [VectorType("f32", 4), VectorType("f32", 4)]))
     'boolx4'
     """
     entry = INSTRUCTIONS[name]
@@ -121,14 +121,14 @@ def result_type(name: str, types: Sequence[Type | Matrix]) -> Type | Matrix:
     values = types[1:] if name == "select" else types
     if name == "select":
         lanes = vector_type(types[1]).lanes
-        if types[0] not in (Type("bool"), Type("bool", lanes)):
+        if types[0] not in (VectorType("bool"), VectorType("bool", lanes)):
             raise TypeError(f"select asks {types[0]}")
     if name in ("component", "subgroup_shuffle", "subgroup_shuffle_xor"):
         values = types[:1]
     first = values[0]
     if any(t != first for t in values) or (
-            isinstance(first, Type) and first.scalar not in entry.takes):
+            isinstance(first, VectorType) and first.scalar not in entry.takes):
         raise TypeError(f"{name} of {', '.join(map(str, types))}")
     if name == "component":
-        return Type(vector_type(first).scalar)
-    return Type("bool", vector_type(first).lanes) if entry.asks else first
+        return VectorType(vector_type(first).scalar)
+    return VectorType("bool", vector_type(first).lanes) if entry.asks else first

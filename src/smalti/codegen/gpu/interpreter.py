@@ -16,9 +16,9 @@ from smalti.codegen.gpu.form import (
     Branch,
     Builtin,
     Expr,
+    GroupLoad,
     GroupProgram,
     Let,
-    Load,
     Loop,
     MatrixLoad,
     MatrixStore,
@@ -32,9 +32,9 @@ from smalti.codegen.gpu.form import (
     constant,
 )
 from smalti.codegen.gpu.instructions import INSTRUCTIONS, SUBGROUP
-from smalti.codegen.gpu.memory import EPOCH, STORED_DTYPES, Agents, Memory
+from smalti.codegen.gpu.memory import EPOCH, STORED_DTYPES, Agents, TrackedMemory
 from smalti.codegen.gpu.text import show_statement
-from smalti.codegen.gpu.types import Matrix, Type, vector_type
+from smalti.codegen.gpu.types import Matrix, VectorType, vector_type
 from smalti.errors import InputError, VerificationError
 
 Mask = np.ndarray | None
@@ -82,7 +82,7 @@ class _Launch:
         self.program, self.subgroup = program, subgroup
         self.agents = Agents(program.groups, program.size, subgroup)
         self.statement: Statement | None = None
-        self.memory = {b.name: Memory(b, _bound(b, arrays), self.agents, self.fail)
+        self.memory = {b.name: TrackedMemory(b, _bound(b, arrays), self.agents, self.fail)
                        for b in program.bindings}
 
     def fail(self, why: str) -> None:
@@ -140,7 +140,7 @@ class _Batch:
         for array in program.shared:
             values = np.full(array.elements * self.groups, POISON[array.dtype],
                              STORED_DTYPES[array.dtype])
-            self.memory[array.name] = Memory(array, values, agents, self.fail)
+            self.memory[array.name] = TrackedMemory(array, values, agents, self.fail)
 
     # ------------------------------------------------------------------ statements
 
@@ -222,7 +222,7 @@ class _Batch:
 
     # ------------------------------------------------------------------ who touches what
 
-    def accesses(self, access: Load | Store, lanes: int):
+    def accesses(self, access: GroupLoad | Store, lanes: int):
         """Of those who take part: their places in the batch [accesses], the elements that they
         touch [accesses, lanes], who they are, and how many barriers they have passed."""
         active = self.mask
@@ -292,7 +292,7 @@ class _Batch:
                 return self.names[name]
             case Builtin(name):
                 return self.builtins[name]
-            case Load():
+            case GroupLoad():
                 return self.load(expr)
             case MatrixLoad():
                 return self.load_matrix(expr)
@@ -310,7 +310,7 @@ class _Batch:
             arguments[0] = arguments[0][..., None]
         return _rounded(np.asarray(entry.meaning(*arguments)).astype(dtype, copy=False), expr.type)
 
-    def load(self, load: Load) -> np.ndarray:
+    def load(self, load: GroupLoad) -> np.ndarray:
         """Elements of memory, 0 for those who read nothing."""
         memory, lanes = self.memory[load.buffer], load.type.lanes
         at, index, who, epoch = self.accesses(load, lanes)
@@ -380,7 +380,7 @@ def _convert(expr: Op, arguments: Sequence[np.ndarray], dtype: np.dtype) -> np.n
     return _rounded((a @ b + total).astype(dtype), expr.type)
 
 
-def _rounded(value: np.ndarray, type: Type | Matrix) -> np.ndarray:
+def _rounded(value: np.ndarray, type: VectorType | Matrix) -> np.ndarray:
     """Values of bf16 matrices, which are kept as f32."""
     return value.astype(STORED_DTYPES["bf16"]).astype(value.dtype) if (
         type.scalar == "bf16") else value

@@ -8,9 +8,9 @@ from dataclasses import replace
 from smalti.codegen.gpu.form import (
     Branch,
     Expr,
+    GroupLoad,
     GroupProgram,
     Let,
-    Load,
     Loop,
     MatrixStore,
     Op,
@@ -20,7 +20,7 @@ from smalti.codegen.gpu.form import (
     Variable,
     vector,
 )
-from smalti.codegen.gpu.types import Type, vector_type
+from smalti.codegen.gpu.types import VectorType, vector_type
 
 
 def scalarised(program: GroupProgram, names: Collection[str]) -> GroupProgram:
@@ -77,12 +77,12 @@ def _expr(expr: Expr, names: frozenset[str]) -> Expr:
     match expr:
         case Op():
             return replace(expr, arguments=tuple(_expr(a, names) for a in expr.arguments))
-        case Load():
+        case GroupLoad():
             index = _expr(expr.index, names)
             where = expr.where and _expr(expr.where, names)
             if expr.buffer not in names or expr.type.lanes == 1:
-                return Load(expr.buffer, index, expr.type, where)
-            scalar = Type(expr.type.scalar)
-            return vector(*(Load(expr.buffer, index + lane, scalar, where)
+                return GroupLoad(expr.buffer, index, expr.type, where)
+            scalar = VectorType(expr.type.scalar)
+            return vector(*(GroupLoad(expr.buffer, index + lane, scalar, where)
                             for lane in range(expr.type.lanes)))
     return expr

@@ -9,11 +9,11 @@ from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.factors import PackedWeight
 from smalti.codegen.gpu.form import Expr, Shared, op, spread
 from smalti.codegen.gpu.product import ZERO, Product
-from smalti.codegen.gpu.types import Matrix, Type
+from smalti.codegen.gpu.types import Matrix, VectorType
 from smalti.schedule.group import MATRIX_PAD, GroupContraction
 
 VECTOR = 4
-VECTORS = Type("f32", VECTOR)
+VECTORS = VectorType("f32", VECTOR)
 Write = Callable[[Expr, Expr, Sequence[Expr]], None]
 """Takes a row and the first of four columns of the tile, and their sums, a vector for each part."""
 

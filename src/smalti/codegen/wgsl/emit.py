@@ -12,9 +12,9 @@ from smalti.codegen.gpu.form import (
     Branch,
     Builtin,
     Expr,
+    GroupLoad,
     GroupProgram,
     Let,
-    Load,
     Loop,
     MatrixStore,
     Name,
@@ -30,7 +30,7 @@ from smalti.codegen.gpu.form import (
 from smalti.codegen.gpu.instructions import SUBGROUP
 from smalti.codegen.gpu.types import Matrix, vector_type
 from smalti.codegen.wgsl.instructions import constant, instruction, is_constant, type_name
-from smalti.codegen.wgsl.memory import Memory, access_functions, memories
+from smalti.codegen.wgsl.memory import WgslArray, access_functions, memories
 from smalti.errors import IllegalSchedule
 from smalti.schedule.group import GroupLimits
 
@@ -103,7 +103,7 @@ def _check(program: GroupProgram, limits: GroupLimits, parts: list[Expr],
 class _Function:
     """Statements of a program as lines of WGSL."""
 
-    def __init__(self, found: dict[str, Memory], memory_is_shared: bool) -> None:
+    def __init__(self, found: dict[str, WgslArray], memory_is_shared: bool) -> None:
         self.lines: list[str] = []
         self.memory, self.memory_is_shared = found, memory_is_shared
         self._depth = self._made = 0
@@ -178,7 +178,7 @@ class _Function:
                 return _name(name)
             case Builtin(name):
                 return BUILTINS[name]
-            case Load():
+            case GroupLoad():
                 reader = self.memory[expr.buffer].reader(expr.type, expr.where is not None)
                 parts = [expr.index, *([] if expr.where is None else [expr.where])]
                 return f"{reader}({', '.join(map(self._text, parts))})"

@@ -14,7 +14,7 @@ import numpy as np
 
 from smalti.codegen.gpu.form import Expr, Number, Op
 from smalti.codegen.gpu.instructions import SUBGROUP
-from smalti.codegen.gpu.types import FLOATS, Type, vector_type
+from smalti.codegen.gpu.types import FLOATS, VectorType, vector_type
 
 TEMPLATES = {
     "add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "div": "({} / {})",
@@ -40,21 +40,22 @@ SUFFIX = {"f32": "f", "f16": "h", "i32": "i", "u32": "u"}
 NUMPY: dict[str, type[np.floating]] = {"f32": np.float32, "f16": np.float16}
 
 
-def type_name(type: Type) -> str:
+def type_name(type: VectorType) -> str:
     """A type as WGSL writes it.
 
-    >>> type_name(Type("f32", 4)), type_name(Type("bool"))
+    >>> type_name(VectorType("f32", 4)), type_name(VectorType("bool"))
     ('vec4<f32>', 'bool')
     """
     return type.scalar if type.lanes == 1 else f"vec{type.lanes}<{type.scalar}>"
 
 
-def constant(value: float | int | bool, type: Type) -> str:
+def constant(value: float | int | bool, type: VectorType) -> str:
     """A constant, in all lanes of its type.
 
-    >>> constant(-1.5, Type("f32")), constant(3, Type("u32", 2)), constant(-1, Type("i32"))
+    >>> f32, i32 = VectorType("f32"), VectorType("i32")
+    >>> constant(-1.5, f32), constant(3, VectorType("u32", 2)), constant(-1, i32)
     ('(-1.5f)', 'vec2<u32>(3u)', '(-1i)')
-    >>> constant(float("inf"), Type("f32"))
+    >>> constant(float("inf"), f32)
     'bitcast<f32>(0x7f800000u | offsets.zero)'
     """
     text = _scalar(value, type.scalar)
@@ -103,19 +104,19 @@ def instruction(expr: Op, arguments: list[str]) -> str:
     template = TEMPLATES[name]
     if given.scalar == "bool":
         template = OF_BOOL.get(name, template)
-    amount = type_name(Type("u32", given.lanes))
+    amount = type_name(VectorType("u32", given.lanes))
     return template.format(*arguments, result=result, amount=amount)
 
 
-def _bits(type: Type, value: str) -> str:
+def _bits(type: VectorType, value: str) -> str:
     """The bits of f32 values, in a way that compilers do not see through: they take for granted
     that no number is NaN, and rearrange sums."""
-    words = type_name(Type("u32", type.lanes))
+    words = type_name(VectorType("u32", type.lanes))
     return f"(bitcast<{words}>({value}) ^ {words}(offsets.zero))"
 
 
-def _is_nan(type: Type, value: str, negated: bool) -> str:
+def _is_nan(type: VectorType, value: str, negated: bool) -> str:
     """Whether a value is NaN, asked of its bits."""
-    words = Type("u32", type.lanes)
+    words = VectorType("u32", type.lanes)
     return (f"(({_bits(type, value)} & {constant(0x7FFFFFFF, words)}) "
             f"{'<=' if negated else '>'} {constant(INFINITY_BITS, words)})")

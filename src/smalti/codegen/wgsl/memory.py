@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from smalti.codegen.gpu.form import Binding, Expr, Load, Shared, Statement, Store
-from smalti.codegen.gpu.types import Type, vector_type
+from smalti.codegen.gpu.form import Binding, Expr, GroupLoad, Shared, Statement, Store
+from smalti.codegen.gpu.types import VectorType, vector_type
 from smalti.codegen.wgsl.instructions import type_name
 from smalti.errors import VerificationError
 
@@ -32,7 +32,7 @@ fn bf16_bits(x: f32) -> u32 {
 
 
 @dataclass(frozen=True)
-class Memory:
+class WgslArray:
     """A binding, or an array of the work-group, as WGSL declares it under `name`.
 
     `words`: elements of fewer bits than 32 lie in words; `atomic`: halves of words are written;
@@ -66,7 +66,7 @@ class Memory:
     def declaration(self, number: int) -> str:
         """The variable. Every binding may be written: memory between kernels is one buffer, and no
         buffer is bound both to be read and to be written in one launch."""
-        element = type_name(Type(self.scalar, self.width))
+        element = type_name(VectorType(self.scalar, self.width))
         element = "atomic<u32>" if self.atomic else element
         if isinstance(self.buffer, Shared):
             count = -(-self.buffer.elements // (self.packed * self.width))
@@ -76,15 +76,15 @@ class Memory:
 
     # ------------------------------------------------------------------ accesses
 
-    def reader(self, type: Type, masked: bool) -> str:
+    def reader(self, type: VectorType, masked: bool) -> str:
         """The name of the function that reads a value of `type`."""
         return f"read_{self.name}_{type.scalar}x{type.lanes}{'_where' if masked else ''}"
 
-    def writer(self, type: Type) -> str:
+    def writer(self, type: VectorType) -> str:
         """The name of the function that writes a value of `type`."""
         return f"write_{self.name}_{type.scalar}x{type.lanes}"
 
-    def reading(self, type: Type, masked: bool) -> str:
+    def reading(self, type: VectorType, masked: bool) -> str:
         """The function that reads a value of `type`, or 0 where the last argument is false."""
         result, parameter, index = type_name(type), "", "i"
         if masked:
@@ -98,7 +98,7 @@ class Memory:
                 f"    let e = {self._place(index)};\n"
                 f"    let w = {self._whole(type.lanes)};\n    return {value};\n}}\n")
 
-    def writing(self, type: Type) -> str:
+    def writing(self, type: VectorType) -> str:
         """The function that writes a value of `type`."""
         lines = "".join(f"    {line}\n" for line in self._stored(type))
         return (f"fn {self.writer(type)}(i: u32, v: {type_name(type)}) {{\n"
@@ -129,7 +129,7 @@ class Memory:
             parts = [f"atomicLoad(&{part})" for part in parts]
         if count == 1:
             return parts[0]
-        return f"{type_name(Type(self.scalar, count))}({', '.join(parts)})"
+        return f"{type_name(VectorType(self.scalar, count))}({', '.join(parts)})"
 
     def _loaded(self, lanes: int) -> tuple[str, str]:
         """The scalar type that comes from memory, and the value, from what is read as `w`."""
@@ -158,10 +158,10 @@ class Memory:
                  for part in range(lanes)]
         return scalar, parts[0] if lanes == 1 else f"vec2<{scalar}>({', '.join(parts)})"
 
-    def _stored(self, type: Type) -> list[str]:
+    def _stored(self, type: VectorType) -> list[str]:
         """The statements that write `v`."""
         scalar = "f32" if self.words else self.buffer.dtype
-        value = "v" if type.scalar == scalar else f"{type_name(Type(scalar, type.lanes))}(v)"
+        value = "v" if type.scalar == scalar else f"{type_name(VectorType(scalar, type.lanes))}(v)"
         if self.words and type.lanes == 1:
             return ["let s = (e & 1u) * 16u;", f"let bits = {self._bits(value)} << s;",
                     f"atomicAnd(&{self._element()}, ~(0xffffu << s));",
@@ -190,7 +190,7 @@ def log2(count: int) -> int:
 
 
 def memories(buffers: Iterable[tuple[str, Binding | Shared]], steps: Iterable[Statement],
-             f16: bool) -> dict[str, Memory]:
+             f16: bool) -> dict[str, WgslArray]:
     """How each buffer of a program is declared. `f16`: WGSL's type of that name may be used.
 
     Raises VerificationError where single bytes are written.
@@ -203,16 +203,16 @@ def memories(buffers: Iterable[tuple[str, Binding | Shared]], steps: Iterable[St
             raise VerificationError(f"{buffer.name} of {buffer.dtype} is written; 8-bit integers "
                                     "are only read")
         whole = all(lanes >= buffer.lanes for b, lanes in written if b == buffer.name)
-        found[buffer.name] = Memory(name, buffer, words, words and (buffer.name, 1) in written,
-                                    whole)
+        found[buffer.name] = WgslArray(name, buffer, words, words and (buffer.name, 1) in written,
+                                       whole)
     return found
 
 
-def access_functions(found: dict[str, Memory], parts: Iterable[Expr],
+def access_functions(found: dict[str, WgslArray], parts: Iterable[Expr],
                      steps: Iterable[Statement]) -> list[str]:
     """The functions of every kind of access in a program, each once."""
     reads = {(part.buffer, part.type, part.where is not None): None for part in parts
-             if isinstance(part, Load)}
+             if isinstance(part, GroupLoad)}
     writes = {(step.buffer, vector_type(step.value.type)): None for step in steps
               if isinstance(step, Store)}
     functions = [*(found[name].reading(type, masked) for name, type, masked in reads),
