@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from smalti.codegen.target import Limits, Target
@@ -31,7 +31,8 @@ class Driver:
     `precisions` are those that its programs may have, `wide_range(id, precision)` the one for what
     overflows in f16. `runs(id)` lists the targets that a device runs. `computes_in_main_memory`
     says whether programs take memory of this process. `opened(id)` is the GPU itself, which drivers
-    of GPUs have.
+    of GPUs have; `bare(id, names)` is the GPU opened anew for a check, whatever was found of it
+    before, and without what has these names among removals. `refresh()` lets `found` ask again.
     """
 
     found: Callable[[], tuple[Device | str, ...]]
@@ -42,3 +43,5 @@ class Driver:
     runs: Callable[[str], list[Runnable]]
     computes_in_main_memory: bool = False
     opened: Callable[[str], Gpu] | None = None
+    bare: Callable[[str, Collection[str]], Gpu] | None = None
+    refresh: Callable[[], None] = lambda: None

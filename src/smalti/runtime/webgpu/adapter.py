@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -41,6 +42,13 @@ class WebAdapter:
     limits: GroupLimits
     removals: tuple[Removal, ...] = ()
 
+    @property
+    def identity(self) -> str:
+        """Names device and driver, as far as WebGPU tells of them."""
+        info = self.handle.info
+        return " ".join(map(str, ("wgpu", self.backend, info["vendor_id"], info["device_id"],
+                                  self.name, self.driver)))
+
 
 @lru_cache(maxsize=1)
 def adapters() -> tuple[WebAdapter, ...]:
@@ -73,6 +81,13 @@ def described(handle: Any) -> WebAdapter:
     limits = group_limits(info["device"], handle.limits, features, kind)
     return WebAdapter(handle, info["device"], kind, info["backend_type"], info["description"],
                       features, reduced(limits, removals), removals)
+
+
+def judged(adapter: WebAdapter, found: Iterable[Removal]) -> WebAdapter:
+    """An adapter without what a check of this machine has found."""
+    gone = tuple(found)
+    return replace(adapter, removals=(*adapter.removals, *gone),
+                   limits=reduced(adapter.limits, gone))
 
 
 def group_limits(name: str, limits: dict[str, int], features: frozenset[str],
