@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from smalti.runtime.doctor.examination import Finding, examined
-from smalti.runtime.doctor.probe import Outcome, Probe
+from smalti.runtime.doctor.probe import DeviceProbe, Outcome
 
 SMALL, LARGE = "matrices 8x8x8 f16 to f32", "matrices 16x16x16 f16 to f32"
 SUSPECTS = (LARGE, SMALL, "matrices", "subgroup sizes", "f16", "storage16")
-PRODUCT, SUM = Probe("product", lambda *_: None), Probe("sum", lambda *_: None)
+PRODUCT, SUM = DeviceProbe("product", lambda *_: None), DeviceProbe("sum", lambda *_: None)
 
 
 def attempts(broken: dict[str, set[str]], asked: list | None = None):
     """A device on which a probe fails as long as it has something that is broken for it. Of
     matrices the largest are used, and none without subgroups of known sizes or f16."""
 
-    def attempt(probe: Probe, removed: tuple[str, ...]) -> Outcome:
+    def attempt(probe: DeviceProbe, removed: tuple[str, ...]) -> Outcome:
         if asked is not None:
             asked.append((probe.name, removed))
         used = [name for name in SUSPECTS if name not in removed]

@@ -10,7 +10,7 @@ from smalti.codegen.target import Target
 from smalti.errors import DeviceError, DeviceLostError, DeviceMemoryError, IllegalSchedule
 from smalti.runtime.doctor import kernels, programs, traffic
 from smalti.runtime.doctor.bench import Bench
-from smalti.runtime.doctor.probe import Outcome, Probe, ProbeCase
+from smalti.runtime.doctor.probe import DeviceProbe, Outcome, ProbeCase
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.gpu.removals import TRANSFER_QUEUE, reduced, unexplained
 from smalti.schedule.group import GroupLimits
@@ -19,7 +19,7 @@ Key = tuple[str, tuple[str, ...]]
 """The name of a probe, and the names of what is removed."""
 
 
-def all_probes(target: Target, limits: GroupLimits) -> Iterator[Probe]:
+def all_probes(target: Target, limits: GroupLimits) -> Iterator[DeviceProbe]:
     """Every probe of a device of these limits: the simplest first, as others rely on them."""
     return chain(traffic.probes(target, limits), programs.probes(target, limits),
                  kernels.probes(target, limits))
@@ -50,7 +50,7 @@ class Attempts:
             self._gpus[needed] = self.opened(needed)
         return self._gpus[needed]
 
-    def __call__(self, probe: Probe, removed: tuple[str, ...]) -> Outcome:
+    def __call__(self, probe: DeviceProbe, removed: tuple[str, ...]) -> Outcome:
         """What comes of a probe. Raises DeviceMemoryError where memory is too full to tell."""
         gpu, removals = self.gpu(removed), [unexplained(name) for name in removed]
         case = cased(probe, gpu.target, reduced(gpu.limits, removals))
@@ -83,7 +83,7 @@ class Attempts:
             return Outcome(f"its driver refuses: {error}", case.suspects)
 
 
-def cased(probe: Probe, target: Target, limits: GroupLimits) -> ProbeCase | None:
+def cased(probe: DeviceProbe, target: Target, limits: GroupLimits) -> ProbeCase | None:
     """What a probe tries under these limits; None where that is nothing, or no schedule fits, so
     that programs are refused, too."""
     try:

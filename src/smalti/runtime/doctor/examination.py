@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from smalti.runtime.doctor.probe import Outcome, Probe
+from smalti.runtime.doctor.probe import DeviceProbe, Outcome
 from smalti.runtime.gpu.removals import DEVICE
 
-Attempt = Callable[[Probe, tuple[str, ...]], Outcome]
+Attempt = Callable[[DeviceProbe, tuple[str, ...]], Outcome]
 """What comes of a probe on a device without some things, by the names of removals."""
 
 
@@ -27,7 +27,7 @@ class Finding:
     removed: tuple[str, ...]
 
 
-def examined(probes: Sequence[Probe], attempt: Attempt,
+def examined(probes: Sequence[DeviceProbe], attempt: Attempt,
              known: Sequence[Finding] = ()) -> tuple[Finding, ...]:
     """What is wrong with a device, and what has to be removed; `known` is what was found before."""
     findings = list(known)
@@ -44,7 +44,7 @@ def examined(probes: Sequence[Probe], attempt: Attempt,
                                 cure(probe, outcome, removed, attempt)))
 
 
-def cure(probe: Probe, outcome: Outcome, removed: tuple[str, ...],
+def cure(probe: DeviceProbe, outcome: Outcome, removed: tuple[str, ...],
          attempt: Attempt) -> tuple[str, ...]:
     """The removals without which a probe is right: of one kind where that is enough."""
     for kind in dict.fromkeys(map(kind_of, outcome.suspects)):
@@ -53,7 +53,7 @@ def cure(probe: Probe, outcome: Outcome, removed: tuple[str, ...],
     return removing(probe, outcome, removed, attempt, None) or (DEVICE,)
 
 
-def removing(probe: Probe, outcome: Outcome, removed: tuple[str, ...], attempt: Attempt,
+def removing(probe: DeviceProbe, outcome: Outcome, removed: tuple[str, ...], attempt: Attempt,
              kind: str | None) -> tuple[str, ...]:
     """The fewest suspects of a kind, or of all, that help when they are removed one after the
     other; none where they do not."""

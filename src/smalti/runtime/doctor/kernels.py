@@ -29,7 +29,7 @@ from smalti.graph import Graph
 from smalti.kernel import interpreter
 from smalti.kernel.form import Kernel
 from smalti.runtime.doctor.bench import Arrays, Bench, Guarded
-from smalti.runtime.doctor.probe import Probe, ProbeCase, suspects_of
+from smalti.runtime.doctor.probe import DeviceProbe, ProbeCase, suspects_of
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupLimits
 
@@ -61,7 +61,7 @@ STORING = TARGETS["spirv"]
 """How values are stored: targets of GPUs do so alike."""
 
 
-def probes(target: Target, limits: GroupLimits) -> Iterator[Probe]:
+def probes(target: Target, limits: GroupLimits) -> Iterator[DeviceProbe]:
     """All probes of kernels, those of f32 first."""
     by_form: dict[str, list[Kernel]] = {}
     for kernel in kernels(target, limits, SAMPLES):
@@ -77,9 +77,9 @@ def probes(target: Target, limits: GroupLimits) -> Iterator[Probe]:
     yield probe("NaN in, NaN out", by_form["map"][:2] + by_form["reduction"], "f32", holes=True)
 
 
-def probe(name: str, found: Sequence[Kernel], precision: str, holes: bool = False) -> Probe:
+def probe(name: str, found: Sequence[Kernel], precision: str, holes: bool = False) -> DeviceProbe:
     """A probe of some kernels in a precision; with `holes`, some of their operands are NaN."""
-    return Probe(name, lambda target, limits: case(
+    return DeviceProbe(name, lambda target, limits: case(
         [narrowed(kernel, precision) for kernel in found], precision, target, limits, holes))
 
 

@@ -53,7 +53,7 @@ class ProbeCase:
 
 
 @dataclass(frozen=True)
-class Probe:
+class DeviceProbe:
     """One thing that programs rely on. `case` gives None where a device of these limits is not
     asked for it."""
 

@@ -18,7 +18,7 @@ from smalti.errors import DeviceError, DeviceMemoryError
 from smalti.runtime.doctor.attempts import Attempts, Key, all_probes
 from smalti.runtime.doctor.bench import Bench
 from smalti.runtime.doctor.examination import examined
-from smalti.runtime.doctor.probe import Outcome, Probe
+from smalti.runtime.doctor.probe import DeviceProbe, Outcome
 from smalti.runtime.doctor.rates import measured
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.gpu.removals import DEVICE, unexplained
@@ -40,7 +40,7 @@ def told(question: Mapping[str, Any], say: Say) -> None:
 
 
 def check(opened: Callable[[tuple[str, ...]], Gpu], known: Iterable[list], say: Say,
-          probes: Callable[..., Iterable[Probe]] = all_probes, **options: Any) -> None:
+          probes: Callable[..., Iterable[DeviceProbe]] = all_probes, **options: Any) -> None:
     """Try `probes` on a device that `opened` opens, and measure it."""
     def begin(key: Key, suspects: tuple[str, ...]) -> None:
         say({"begin": key, "suspects": suspects})

@@ -21,7 +21,7 @@ from smalti.codegen.gpu.types import Matrix, Type
 from smalti.codegen.target import Target
 from smalti.runtime.doctor.bench import Arrays, Bench, Guarded
 from smalti.runtime.doctor.kernels import BESIDE, wrong
-from smalti.runtime.doctor.probe import GROUPS_OF_MOST, Probe, ProbeCase, suspects_of
+from smalti.runtime.doctor.probe import GROUPS_OF_MOST, DeviceProbe, ProbeCase, suspects_of
 from smalti.runtime.gpu.removals import BINDINGS, GRIDS, KEPT_NAN, above
 from smalti.schedule.choose_group import subgroup_size
 from smalti.schedule.group import GroupLimits, MatrixShape
@@ -46,7 +46,7 @@ EXACT, ROUNDED, HALVED = 0.0, 1e-6, 2e-3
 """What a result may be off by: not at all, by the order of sums, by rounding to f16."""
 
 
-def probes(target: Target, limits: GroupLimits) -> Iterator[Probe]:
+def probes(target: Target, limits: GroupLimits) -> Iterator[DeviceProbe]:
     """All probes of programs, for a device of these limits."""
     yield probe("whole numbers", lambda has: [integers()])
     yield probe("f16, as it is stored", lambda has: [stored("f16")] if has.storage16 else [])
@@ -77,7 +77,7 @@ def smaller(what: str, sizes: Sequence[int], has: int) -> list[str]:
 
 
 def probe(name: str, build: Callable[[GroupLimits], list[Made]], tolerance: float = EXACT,
-          more: Callable[[GroupLimits], list[str]] = lambda has: []) -> Probe:
+          more: Callable[[GroupLimits], list[str]] = lambda has: []) -> DeviceProbe:
     """A probe of programs that `build` makes for limits, none where they do not have what it is
     about; `more` are suspects that do not show in the programs."""
 
@@ -97,7 +97,7 @@ def probe(name: str, build: Callable[[GroupLimits], list[Made]], tolerance: floa
         used = limits.f16, limits.bf16, limits.storage8, limits.keeps_nan
         return ProbeCase((*programs, *used), tuple(suspects), run) if made else None
 
-    return Probe(name, case)
+    return DeviceProbe(name, case)
 
 
 def program_trouble(guarded: Guarded, program: GroupProgram, arrays: Arrays,

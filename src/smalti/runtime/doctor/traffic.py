@@ -16,7 +16,7 @@ from smalti.codegen.gpu.form import GroupProgram
 from smalti.codegen.target import Target
 from smalti.errors import IllegalSchedule
 from smalti.runtime.doctor.bench import Bench
-from smalti.runtime.doctor.probe import Probe, ProbeCase
+from smalti.runtime.doctor.probe import DeviceProbe, ProbeCase
 from smalti.runtime.doctor.rates import SPENT_SECONDS, product_programs, run_seconds
 from smalti.runtime.gpu.interface import ComputePipeline, Copy, DeviceBuffer, Dispatch
 from smalti.runtime.gpu.removals import (
@@ -54,7 +54,7 @@ NO_FASTER = 1.25
 lies between is noise."""
 
 
-def probes(target: Target, limits: GroupLimits) -> Iterator[Probe]:
+def probes(target: Target, limits: GroupLimits) -> Iterator[DeviceProbe]:
     """All of these probes, for a device of these limits."""
     yield plain("writing and reading", written_and_read, (TRANSFER_QUEUE,))
     yield plain("launches that depend on each other", chained)
@@ -62,16 +62,16 @@ def probes(target: Target, limits: GroupLimits) -> Iterator[Probe]:
     yield plain("copies between launches", copied)
     yield plain("views that begin anywhere", anywhere)
     for far in FAR:
-        yield Probe(f"beyond {far >> 30} GiB", partial(beyond, far))
+        yield DeviceProbe(f"beyond {far >> 30} GiB", partial(beyond, far))
     yield plain("the device's clock", clocked, (TIMES,))
     for precision in target.precisions:
         if best_matrix(limits, precision) is not None:
-            yield Probe(f"speed of matrices, {precision}", partial(faster, precision))
+            yield DeviceProbe(f"speed of matrices, {precision}", partial(faster, precision))
 
 
-def plain(name: str, run: Callable[[Bench], str], suspects: tuple[str, ...] = ()) -> Probe:
+def plain(name: str, run: Callable[[Bench], str], suspects: tuple[str, ...] = ()) -> DeviceProbe:
     """A probe of what is the same under all limits."""
-    return Probe(name, lambda target, limits: ProbeCase((name, limits.keeps_nan), suspects, run))
+    return DeviceProbe(name, lambda target, limits: ProbeCase((name, limits.keeps_nan), suspects, run))
 
 
 def increment(elements: int = ELEMENTS) -> GroupProgram:
