@@ -71,7 +71,7 @@ def probes(target: Target, limits: GroupLimits) -> Iterator[DeviceProbe]:
 
 def plain(name: str, run: Callable[[Bench], str], suspects: tuple[str, ...] = ()) -> DeviceProbe:
     """A probe of what is the same under all limits."""
-    return DeviceProbe(name, lambda target, limits: ProbeCase((name, limits.keeps_nan), suspects, run))
+    return DeviceProbe(name, lambda target, has: ProbeCase((name, has.keeps_nan), suspects, run))
 
 
 def increment(elements: int = ELEMENTS) -> GroupProgram:
