@@ -17,7 +17,7 @@ from smalti.codegen.gpu.form import U32, Expr, GroupProgram, number, op
 from smalti.codegen.gpu.interpreter import run as interpreted
 from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.codegen.gpu.totals import place
-from smalti.codegen.gpu.types import Matrix, ValueType
+from smalti.codegen.gpu.types import Matrix, VectorType
 from smalti.codegen.target import Target
 from smalti.runtime.doctor.bench import Arrays, Bench, Guarded
 from smalti.runtime.doctor.kernels import BESIDE, wrong
@@ -207,7 +207,7 @@ def comparisons() -> Made:
     nan = (value.bits("u32") & 0x7FFFFFFF) > 0x7F800000
     size = op("abs", value)
     results = [value, value + 1.0, value * 0.5, -value, size, op("sqrt", size),
-               op("select", nan, number(7.0, ValueType("f32")), value)]
+               op("select", nan, number(7.0, VectorType("f32")), value)]
     asked = [value < 1.0, value > 1.0, value.equals(value + 0.0), nan]
     out = b.binding("out", "f32", n * len(results), "write")
     truth = b.binding("truth", "u32", n * len(asked), "write")
