@@ -50,7 +50,7 @@ def _record(call: ast.expr, kinds: dict[str, type]):
     given = {each.arg: _value(each.value) for each in call.keywords}
     if call.args or len(given) < len(call.keywords):
         raise _NoRecord
-    known = {field.name: field.type for field in fields(kinds[name])}
+    known = {field.name: str(field.type) for field in fields(kinds[name])}
     for field, value in given.items():
         if not _fits(value, known.get(field)):
             raise InputError(f"{name} has no {field}={value!r}; its fields are "

@@ -62,8 +62,9 @@ def walk(kernel: Kernel, schedule: Schedule) -> TileWalk | None:
     first = {name: place * tile
              for name, place, tile in zip("byx", places, (s.tile_b, s.tile_y, s.tile_x))}
     first.setdefault("x", 0 * number)
-    last = {name: np.minimum(first[name] + tile, extent) - 1 for name, tile, extent in (
-        ("b", s.tile_b, e.b), ("y", s.tile_y, e.y), ("x", e.x if tiles > 1 else s.tile_x, e.x))}
+    last: dict[str, np.ndarray | int] = {
+        name: np.minimum(first[name] + tile, extent) - 1 for name, tile, extent in (
+            ("b", s.tile_b, e.b), ("y", s.tile_y, e.y), ("x", e.x if tiles > 1 else s.tile_x, e.x))}
     last["o"] = e.o - 1
     begin = {**first, "y": first["y"] * e.stride_y, "x": first["x"] * e.stride_x}
     read: dict[str, np.ndarray] = {}
