@@ -159,4 +159,4 @@ def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
     if not np.array_equal(np.isnan(found), np.isnan(expected)):
         return float("inf")
     found, expected = np.nan_to_num(found), np.nan_to_num(expected)
-    return float(np.linalg.norm(found - expected) / max(np.linalg.norm(expected), 1e-30))
+    return float(np.linalg.norm(found - expected) / max(float(np.linalg.norm(expected)), 1e-30))

@@ -225,7 +225,7 @@ class Module:
         """Whether some of the launches from `first` to `last` may read where one writes a result.
         """
         return sum(kind == ARENA and place.offset <= at < place.offset + max(1, place.bytes)
-                   for launch in self.launches[first:last]
+                   for launch in self.launches[first:last] if isinstance(launch, Launch)
                    for kind, _, at in launch.operands) > 1
 
     def layout_of(self, slot: WeightSlot) -> tuple:

@@ -187,11 +187,13 @@ def lowered(orders: Sequence[LaunchOrder], selection: Selection,
             progress: Progress | None) -> Orders:
     """Each order with the code of its kernels. Raises UnsupportedError where the target has no room
     for one."""
-    count, done, found = sum(len(each.partition.regions) for each in orders), 0, []
+    count, done = sum(len(each.partition.regions) for each in orders), 0
+    found: list[tuple[LaunchOrder, list[LoweredKernel | None]]] = []
     for each in orders:
-        codes = []
+        codes: list[LoweredKernel | None] = []
         for region, schedule in zip(each.partition.regions, each.schedules, strict=True):
-            codes.append(schedule and selection.lowered(region, schedule))
+            codes.append(None if schedule is None or isinstance(region, HostRegion) else
+                         selection.lowered(region, schedule))
             done += 1
             if progress is not None:
                 progress(done, count)

@@ -66,8 +66,8 @@ def _faults(module: Module) -> Iterator[str]:
               *((f"region {number}", region.results)
                 for number, region in enumerate(module.regions))]
     for what, found in places:
-        for place in found:
-            if fault := _place_fault(place, module.arena_bytes):
+        for each in found:
+            if fault := _place_fault(each, module.arena_bytes):
                 yield f"{what}: {fault}"
 
 

@@ -10,6 +10,8 @@ from smalti.errors import InputError
 from smalti.schedule.group import GroupSchedule
 from smalti.schedule.schedule import TRANSFORMED, Algorithm, Schedule
 
+AnySchedule = Schedule | GroupSchedule
+"""The decisions for a kernel, on a CPU or on a GPU."""
 KINDS = {kind.__name__: kind for kind in (*get_args(Schedule), *get_args(GroupSchedule))}
 ALGORITHMS = {kind.__name__: kind for kind in get_args(Algorithm)}
 TYPES = {"int": int, "bool": bool, "str": str}
@@ -21,7 +23,7 @@ NUMBER_MAX = 1 << 31
 """The largest number of a field: those of instructions have 32 bits."""
 
 
-def parse(text: str) -> Schedule | GroupSchedule:
+def parse(text: str) -> AnySchedule:
     """The schedule, of a CPU or a GPU, whose text is `text`. Raises InputError for anything else.
 
     >>> from smalti.schedule import MapSchedule

@@ -16,7 +16,8 @@ import numpy as np
 
 from smalti.kernel.form import Kernel, loads
 from smalti.schedule.merge import Access, access, contraction_extents, store
-from smalti.schedule.schedule import ContractionSchedule, Schedule
+from smalti.schedule.schedule import ContractionSchedule
+from smalti.schedule.text import AnySchedule
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class TileWalk:
     written: np.ndarray
 
 
-def walk(kernel: Kernel, schedule: Schedule) -> TileWalk | None:
+def walk(kernel: Kernel, schedule: AnySchedule) -> TileWalk | None:
     """The walk of a kernel, or None where its tiles do not go through its operands in order.
 
     >>> from smalti.kernel.build import Window, contraction
