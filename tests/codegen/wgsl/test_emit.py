@@ -215,7 +215,7 @@ def test_text_of_a_program() -> None:
     value = b.load(x, i * 4, 4, where=i < 50)
     b.store(y, i * 4, value * spread(Number(0.5, F32), 4), where=i < 64)
     assert emit(b.finish((1, 1, 1)), CAPABLE) == '''\
-struct Offsets { b0: u32, b1: u32, zero: u32 }
+struct Offsets { b0: u32, b1: u32, zero: u32, x: u32, y: u32, z: u32 }
 var<immediate> offsets: Offsets;
 @group(0) @binding(0) var<storage, read_write> b0: array<vec2<u32>>;
 @group(0) @binding(1) var<storage, read_write> b1: array<vec4<f32>>;
@@ -236,7 +236,7 @@ fn write_b1_f32x4(i: u32, v: vec4<f32>) {
 @compute
 @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) invocation: u32) {
-    let t1_ = ((group.x * 64u) + invocation);
+    let t1_ = (((group.x + offsets.x) * 64u) + invocation);
     let x1 = (read_b0_f32x4_where((t1_ * 4u), (t1_ < 50u)) * vec4<f32>(0.5f, 0.5f, 0.5f, 0.5f));
     if (t1_ < 64u) { write_b1_f32x4((t1_ * 4u), x1); }
 }

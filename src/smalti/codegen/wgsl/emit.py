@@ -1,8 +1,9 @@
 """Group programs as WGSL.
 
 Bindings are storage buffers of group 0, in the order of the program. Each begins, in elements, at a
-word of the struct `offsets`, whose last word is 0: an immediate, or where the device has none, a
-uniform buffer that comes after the bindings.
+word of the struct `offsets`: an immediate, or where the device has none, a uniform buffer that
+comes after the bindings. Behind these words there is a 0, and the number of the first work-group
+along x, y and z: WebGPU launches only from 0 on, and long launches are cut into several.
 """
 
 from __future__ import annotations
@@ -35,9 +36,12 @@ from smalti.errors import IllegalSchedule
 from smalti.schedule.group import GroupLimits
 
 ENTRY = "main"
+OWN_WORDS = 4
+"""Of the offsets, behind those of the bindings."""
 BUILTINS = {
-    "group_x": "group.x", "group_y": "group.y", "group_z": "group.z", "invocation": "invocation",
-    "subgroup": "subgroup", "lane": "lane",
+    "group_x": "(group.x + offsets.x)", "group_y": "(group.y + offsets.y)",
+    "group_z": "(group.z + offsets.z)", "invocation": "invocation", "subgroup": "subgroup",
+    "lane": "lane",
 }
 PARAMETERS = {
     "group": "@builtin(workgroup_id) group: vec3<u32>",
@@ -72,7 +76,8 @@ def emit(program: GroupProgram, limits: GroupLimits, *, immediates: bool = True)
         f"@group(0) @binding({len(program.bindings)}) var<uniform>")
     uses = {part.type.scalar for part in parts} | {memory.scalar for memory in found.values()}
     head = [*(["enable f16;"] if "f16" in uses else []),
-            f"struct Offsets {{ {fields}zero: u32 }}", f"{place} offsets: Offsets;",
+            f"struct Offsets {{ {fields}zero: u32, x: u32, y: u32, z: u32 }}",
+            f"{place} offsets: Offsets;",
             *[memory.declaration(n) for n, memory in enumerate(found.values())], ""]
     function = _Function(found, any(b.access == "read_write" for b in program.bindings))
     function.block(program.body)

@@ -14,9 +14,9 @@ from smalti.runtime.known import knowledge_of_gpu
 from smalti.runtime.recipe import Recipe
 from smalti.schedule.group import GroupLimits
 
-ANYWHERE = GroupLimits(push_bytes=124)
+ANYWHERE = GroupLimits(push_bytes=112)
 """What every device of Vulkan 1.2 and of WebGPU has. Of the 128 bytes of push constants that all of
-them have, WGSL keeps a word for itself."""
+them have, WGSL keeps four words for itself."""
 
 
 def recipe_for(gpu: Gpu, graph: Graph, *, precision: str = "auto", held: Collection[str] = (),

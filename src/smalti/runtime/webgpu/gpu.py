@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from smalti.codegen.shader import Shader
-from smalti.codegen.wgsl.emit import ENTRY
+from smalti.codegen.wgsl.emit import ENTRY, OWN_WORDS
 from smalti.compiler.targets import TARGETS
 from smalti.errors import DeviceError, DeviceMemoryError, InputError
 from smalti.runtime.cpu.adapter import cpu
@@ -94,7 +94,7 @@ class WebGpu(Gpu):
                         for n, kind in enumerate(kinds)])
                     self._layouts[count] = layout, self.native.create_pipeline_layout(
                         bind_group_layouts=[layout],
-                        immediate_size=WORD * (count + 1) if self.immediates else 0)
+                        immediate_size=WORD * (count + OWN_WORDS) if self.immediates else 0)
             return self._layouts[count]
 
     # ------------------------------------------------------------------ memory
