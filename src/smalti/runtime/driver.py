@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from smalti.codegen.target import Limits, Target
 from smalti.compiler.check import Execute
+from smalti.machine import DeviceModel
 from smalti.runtime.device import Device
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.interface import Program
@@ -33,6 +34,8 @@ class Driver:
     says whether programs take memory of this process. `opened(id)` is the GPU itself, which drivers
     of GPUs have; `bare(id, names)` is the GPU opened anew for a check, whatever was found of it
     before, and without what has these names among removals. `refresh()` lets `found` ask again.
+    `model(device)` is what the timing model knows of a device, None where that is nothing;
+    `about(device)` is what else a user is told of one: titles and texts. Neither opens it.
     """
 
     found: Callable[[], tuple[Device | str, ...]]
@@ -41,7 +44,14 @@ class Driver:
     precisions: tuple[str, ...]
     wide_range: Callable[[str, str], str]
     runs: Callable[[str], list[Runnable]]
+    model: Callable[[Device], DeviceModel | None]
+    about: Callable[[Device], Sequence[tuple[str, str]]]
     computes_in_main_memory: bool = False
     opened: Callable[[str], Gpu] | None = None
     bare: Callable[[str, Collection[str]], Gpu] | None = None
     refresh: Callable[[], None] = lambda: None
+
+    @property
+    def of_gpus(self) -> bool:
+        """Whether its devices are GPUs, or are reached as if they were."""
+        return self.opened is not None

@@ -32,6 +32,9 @@ from smalti.schedule.group import GroupLimits
 USUAL = GroupLimits(shared_bytes=32 << 10, invocations=256, subgroup_min=8, subgroup_max=32,
                     storage16=True, f16=True, bindings=16)
 """What nearly every GPU of the last ten years has, without its matrix unit."""
+LEAST = GroupLimits(push_bytes=112)
+"""What every device of Vulkan 1.2 and of WebGPU has. Of the 128 bytes of push constants that all of
+them have, WGSL keeps four words for itself."""
 Emit = Callable[[GroupProgram, GroupLimits], bytes]
 """A program as code for a device of these limits."""
 
@@ -60,7 +63,8 @@ def group_target(name: str, driver: str, emit: Emit, text: Callable[[bytes], str
                         "{error}; choose smaller sizes or device='cpu'"),
         automatic="f16", halves=lambda limits: limits.storage16, lacks=lacks or {},
         stored=STORED_AS, stored_parameters=RAW,
-        whole_parameters=True, placed=placed, interpret=interpreted, usual=USUAL, driver=driver)
+        whole_parameters=True, placed=placed, interpret=interpreted, usual=USUAL, least=LEAST,
+        driver=driver, alias=driver)
 
 
 def interpreted(low: GroupSteps, kernel: Kernel, memory: dict[str, np.ndarray]

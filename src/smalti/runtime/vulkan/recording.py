@@ -260,7 +260,7 @@ class CommandWriter:
         """Record one piece where pipeline `current` is bound; the pipeline bound after it."""
         functions, each = self._logical.functions, self._commands[piece.number]
         pipeline, launch = each.pipeline, each.launch
-        if pipeline is None:
+        if isinstance(launch, gpu.Copy):
             source, target = each.buffers
             functions.vkCmdCopyBuffer(
                 handle, source.handle, target.handle, 1, vk.BufferCopy(

@@ -13,7 +13,7 @@ from smalti.runtime.driver import Driver, Runnable
 from smalti.runtime.gpu.check import executor
 from smalti.runtime.gpu.compilation import PRECISIONS, compile_for
 from smalti.runtime.gpu.interface import Gpu
-from smalti.runtime.gpu.model import rate
+from smalti.runtime.gpu.model import rate, recorded
 from smalti.runtime.gpu.opened import kept_open, wide_range
 from smalti.runtime.gpu.removals import unexplained
 from smalti.runtime.interface import Program
@@ -58,6 +58,13 @@ def runs(device: str) -> list[Runnable]:
     return [Runnable(gpu.target, gpu.limits, executor(gpu))]
 
 
+def about(device: Device) -> tuple[tuple[str, str], ...]:
+    """The code that a GPU takes, and its driver."""
+    return (("code", "WGSL, through wgpu"), ("driver", device.driver),
+            ("matrix unit", "out of reach of WGSL"))
+
+
 DRIVER = Driver(found, rate, compiled, PRECISIONS,
                 lambda device, precision: wide_range(opened(device), precision), runs,
+                recorded, about,
                 opened=opened, bare=bare, refresh=found.cache_clear)

@@ -77,7 +77,8 @@ class WebRecording(Recording):
         self._offsets = self._uniforms()
         self._commands = [self._prepared(n, launch) for n, launch in enumerate(self.launches)]
         self._cut: list[list[Piece]] = []
-        self._timed, self._times = timed, None
+        self._timed = timed
+        self._times: Times | None = None
         self._seconds: tuple[float, ...] | None = None
         self._has_run = False
 
