@@ -113,7 +113,8 @@ def _packing_faults(module: Module, slot: WeightSlot, size: int) -> Iterator[str
         yield f"packing of {packing.shape}, {packing.strides}"
     elif layout.dtype not in DTYPES or layout.bytes != slot.bytes \
             or math.prod(extents[:4]) != math.prod(packing.shape) \
-            or layout.taps * layout.c > layout.rows or layout.o > layout.columns:
+            or layout.taps * layout.c > layout.rows or layout.o > layout.columns \
+            or layout.block < 1 or layout.rows % layout.block:
         yield f"packing to {layout}"
 
 

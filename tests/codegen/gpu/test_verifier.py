@@ -41,6 +41,7 @@ def start(subgroup: int = 0) -> Builder:
     b = Builder("checked", 64, subgroup)
     b.binding("x", "f32", 64, "read", 4)
     b.binding("y", "f32", 64, "write")
+    b.binding("h", "bf16", 64, "read_write")
     b.shared("part", "f32", 64, 4)
     return b
 
@@ -81,6 +82,10 @@ BROKEN = {
         Let("t", GroupLoad("x", op("add", op("mul", op("add", Op("select", (
             Number(True, VectorType("bool")), WHOLE, WHOLE), U32), 0), 4), 2),
             VectorType("f32", 4))),
+    "at most 1 elements of h at once, found 2": Store("h", WHOLE * 2, WHOLE),
+    "bf16 read as f32 or u32, found i32": Let("t", GroupLoad("h", WHOLE, I32)),
+    "an instruction and its operands .widen_f16., found widen_f16 of u32x4":
+        Let("t", Op("widen_f16", (Number(1, VectorType("u32", 4)),), VectorType("f32", 4))),
     "a question after where": Store("y", WHOLE, ONE, WHOLE),
     "add to give f32, found u32": Let("t", Op("add", (ONE, ONE), U32)),
     "an instruction and its operands .sine., found 'sine'": Let("t", Op("sine", (ONE,), F32)),

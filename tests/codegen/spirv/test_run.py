@@ -18,6 +18,7 @@ from smalti.codegen.gpu.form import I32, U32, Expr, GroupProgram, Number, op, se
 from smalti.codegen.gpu.instructions import INSTRUCTIONS
 from smalti.codegen.gpu.interpreter import run
 from smalti.codegen.gpu.memory import STORED_DTYPES
+from smalti.codegen.gpu.scalars import scalarised
 from smalti.codegen.gpu.text import show
 from smalti.codegen.gpu.types import FLOATS, VectorType
 from smalti.runtime.gpu.check import launched
@@ -105,6 +106,16 @@ def test_every_storage(vulkan: Gpu, plain: Gpu, stored: str) -> None:
                     program = programs.copy(stored, scalar, lanes, seen)
                     for gpu in (vulkan, plain) if scalar != "f16" else (vulkan,):
                         compare(gpu, program, arrays(program))
+
+
+@pytest.mark.parametrize("stored", ("f16", "bf16"))
+@pytest.mark.parametrize("lanes", (1, 2, 4))
+def test_halves_in_words(vulkan: Gpu, plain: Gpu, stored: str, lanes: int) -> None:
+    program = programs.words(stored, lanes)
+    for gpu in (vulkan, plain):
+        compare(gpu, program, arrays(program))
+        single = scalarised(program, ("x", "y"))
+        compare(gpu, single, arrays(single))
 
 
 @pytest.mark.parametrize("stored", ("f16", "bf16"))
@@ -228,3 +239,7 @@ def test_products_of_the_matrix_unit(vulkan: Gpu, shared: bool) -> None:
                                     shape.sums, shared, vulkan.limits.subgroup_max)
         tolerance = 1e-4 if shape.sums == "f32" else 0.5  # of sums to 256
         compare(vulkan, program, arrays(program), atol=tolerance)
+        if shared and shape.sums == "f32":
+            program = programs.products_in_words(shape.rows, shape.columns, shape.depth,
+                                                 shape.factors, vulkan.limits.subgroup_max)
+            compare(vulkan, program, arrays(program), atol=tolerance)

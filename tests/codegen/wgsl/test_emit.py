@@ -28,6 +28,7 @@ from smalti.codegen.gpu.form import (
     spread,
 )
 from smalti.codegen.gpu.memory import STORED_DTYPES
+from smalti.codegen.gpu.scalars import scalarised
 from smalti.codegen.gpu.types import Matrix, VectorType
 from smalti.codegen.wgsl import emit
 from smalti.errors import IllegalSchedule, VerificationError
@@ -128,6 +129,17 @@ def test_every_storage(webgpu: WebGpu, plain_webgpu: WebGpu, stored: str) -> Non
             compare(webgpu, program, drawn(program))
             if scalar != "f16" and (stored == "f16" or lanes == 1):
                 compare(plain_webgpu, program, drawn(program))
+
+
+@pytest.mark.parametrize("stored", ("f16", "bf16"))
+@pytest.mark.parametrize("lanes", (1, 2, 4))
+def test_halves_in_words(webgpu: WebGpu, plain_webgpu: WebGpu,  # noqa: F811
+                         stored: str, lanes: int) -> None:
+    program = programs.words(stored, lanes)
+    for gpu in (webgpu, plain_webgpu):
+        compare(gpu, program, drawn(program))
+        single = scalarised(program, ("x", "y"))
+        compare(gpu, single, drawn(single))
 
 
 def test_bf16_rounds_to_even_and_keeps_nan(webgpu: WebGpu) -> None:  # noqa: F811

@@ -33,6 +33,8 @@ STORED = ("f32", "f16", "bf16", "i32", "u32", "i8", "u8")
 FOLDED = {"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.floordiv,
           "rem": operator.mod}
 """What is done at once on constants of u32."""
+HALVES = ("f16", "bf16")
+"""Those of 16 bits: two of them are a word."""
 U32, I32, F32, F16, BOOL = map(VectorType, ("u32", "i32", "f32", "f16", "bool"))
 
 
@@ -167,8 +169,8 @@ class Op(Arithmetic):
 class GroupLoad(Arithmetic):
     """Element `index` of a buffer; as many as the type has lanes, from a multiple of that number.
 
-    What is stored as f16 or bf16 is read as f32, or f16 as f16; 8-bit integers as i32 or u32. Where
-    `where` is false nothing is read, and the value is 0.
+    What is stored as f16 or bf16 is read as f32, or f16 as f16, or two at a time as the bits of a
+    u32; 8-bit integers as i32 or u32. Where `where` is false nothing is read, and the value is 0.
     """
 
     buffer: str
@@ -180,7 +182,10 @@ class GroupLoad(Arithmetic):
 @dataclass(frozen=True, slots=True)
 class MatrixLoad(Arithmetic):
     """A matrix of the matrix unit: element [r, c] is element index + r * stride + c of a buffer
-    (index + c * stride + r where it lies `by_columns`), all of it inside. A subgroup loads it."""
+    (index + c * stride + r where it lies `by_columns`), all of it inside. A subgroup loads it.
+
+    In a buffer of u32 are its bits: index and stride count words, two of its halves to each.
+    """
 
     buffer: str
     index: Expr
@@ -218,7 +223,8 @@ class Set:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """buffer[index ...] = value, where `where` holds; rounded to what the buffer stores."""
+    """buffer[index ...] = value, where `where` holds; rounded to what the buffer stores. For a
+    buffer of halves, a u32 holds the bits of two elements."""
 
     buffer: str
     index: Expr
@@ -275,7 +281,7 @@ Statement = Let | Variable | Set | Store | MatrixStore | Barrier | Loop | Branch
 class Binding:
     """Memory of the device: `elements` of a stored dtype. `access` is "read", "write" or
     "read_write"; nobody else writes what is only read. It begins at a multiple of `lanes`
-    elements, of which at most so many are read or written at once."""
+    elements, of which at most so many are read or written at once: 4, or 8 halves."""
 
     name: str
     dtype: str
@@ -394,6 +400,16 @@ def constant(expr: Expr) -> int:
     if not isinstance(expr, Number):
         raise TypeError(f"expected a constant, found {expr}")
     return int(expr.value)
+
+
+def covered(dtype: str, type: VectorType | Matrix) -> int:
+    """Elements of a buffer of `dtype` that a value of `type` is made of.
+
+    >>> covered("f16", VectorType("f32", 4)), covered("f16", VectorType("u32", 4))
+    (4, 8)
+    """
+    lanes = vector_type(type).lanes
+    return 2 * lanes if dtype in HALVES and type.scalar == "u32" else lanes
 
 
 def vector(*scalars: Expr) -> Op:

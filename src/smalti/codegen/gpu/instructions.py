@@ -89,6 +89,10 @@ INSTRUCTIONS = {
     "select": Instruction(3, (*ARITHMETIC, "bool"), np.where),  # (question, yes, no)
     "convert": Instruction(1, (*ARITHMETIC, "bool"), None),
     "bits": Instruction(1, ("f32", *INTEGERS), None),
+    "widen_f16": Instruction(1, ("u32",), None),        # words, each of two halves, as f32
+    "widen_bf16": Instruction(1, ("u32",), None),
+    "narrow_f16": Instruction(1, ("f32",), None),       # back, rounded to even
+    "narrow_bf16": Instruction(1, ("f32",), None),
     "vector": Instruction(-1, ARITHMETIC, None),
     "component": Instruction(2, ARITHMETIC, None),      # (vector, constant)
     "subgroup_add": Instruction(1, ARITHMETIC, None),
@@ -98,6 +102,9 @@ INSTRUCTIONS = {
     "subgroup_shuffle_xor": Instruction(2, ARITHMETIC, None),  # (value, constant mask of lanes)
     "matrix_multiply_add": Instruction(3, (), None),           # (a, b, sum)
 }
+WIDENING = {"widen_f16": "f16", "widen_bf16": "bf16"}
+NARROWING = {"narrow_f16": "f16", "narrow_bf16": "bf16"}
+"""What the halves of words are, of which the one in the lower bits comes first."""
 SUBGROUP = tuple(name for name in INSTRUCTIONS if name.startswith("subgroup_"))
 
 
@@ -131,4 +138,15 @@ def result_type(name: str, types: Sequence[VectorType | Matrix]) -> VectorType |
         raise TypeError(f"{name} of {', '.join(map(str, types))}")
     if name == "component":
         return VectorType(vector_type(first).scalar)
+    if name in WIDENING or name in NARROWING:
+        return _of_halves(name, vector_type(first))
     return VectorType("bool", vector_type(first).lanes) if entry.asks else first
+
+
+def _of_halves(name: str, given: VectorType) -> VectorType:
+    """The type of words as floats, or of floats as words."""
+    if name in WIDENING and given.lanes <= 2:
+        return VectorType("f32", 2 * given.lanes)
+    if name in NARROWING and given.lanes >= 2:
+        return VectorType("u32", given.lanes // 2)
+    raise TypeError(f"{name} of {given}")

@@ -15,6 +15,7 @@ from enum import IntEnum
 from smalti.codegen.gpu.form import (
     BOOL,
     BUILTINS,
+    HALVES,
     STORED,
     U32,
     Barrier,
@@ -37,6 +38,7 @@ from smalti.codegen.gpu.form import (
     Store,
     Variable,
     constant,
+    covered,
     expressions,
     operands,
     statements,
@@ -48,11 +50,11 @@ from smalti.codegen.gpu.types import SCALARS, Matrix, VectorType, vector_type
 from smalti.errors import IllegalSchedule, VerificationError
 from smalti.schedule.group import GroupLimits, MatrixShape
 
-READS = {"f32": ("f32",), "f16": ("f32", "f16"), "bf16": ("f32",), "i32": ("i32",),
+READS = {"f32": ("f32",), "f16": ("f32", "f16", "u32"), "bf16": ("f32", "u32"), "i32": ("i32",),
          "u32": ("u32",), "i8": ("i32", "u32"), "u8": ("i32", "u32")}
 """What scalars an element of each stored dtype is read as."""
-WRITES = {"f32": ("f32",), "f16": ("f32", "f16"), "bf16": ("f32",), "i32": ("i32",),
-          "u32": ("u32",)}
+WRITES = {"f32": ("f32",), "f16": ("f32", "f16", "u32"), "bf16": ("f32", "u32"),
+          "i32": ("i32",), "u32": ("u32",)}
 """What scalars are stored as each dtype."""
 VALID = {VectorType(scalar, lanes) for scalar in SCALARS for lanes in (1, 2, 4)}
 MATRIX_SCALARS = ("f32", "f16", "bf16")
@@ -129,8 +131,9 @@ class _Verifier:
                    buffer.dtype)
         self.check(buffer.dtype in WRITES or not written, f"{name} to be only read",
                    f"{buffer.dtype}, which is not written")
-        self.check(1 <= buffer.elements < 1 << 32 and buffer.lanes in (1, 2, 4),
-                   f"elements that u32 counts, and 1, 2 or 4 at once in {name}",
+        lanes = (1, 2, 4, 8) if buffer.dtype in HALVES else (1, 2, 4)
+        self.check(1 <= buffer.elements < 1 << 32 and buffer.lanes in lanes,
+                   f"elements that u32 counts, and {', '.join(map(str, lanes))} at once in {name}",
                    (buffer.elements, buffer.lanes))
         if isinstance(buffer, Binding):
             self.check(buffer.access in ("read", "write", "read_write"),
@@ -203,11 +206,12 @@ class _Verifier:
         return buffer
 
     def _lanes(self, access: GroupLoad | Store, type: VectorType, buffer: Binding | Shared) -> None:
-        self.check(buffer.lanes % type.lanes == 0,
-                   f"at most {buffer.lanes} elements of {buffer.name} at once", type.lanes)
+        count = covered(buffer.dtype, type)
+        self.check(buffer.lanes % count == 0,
+                   f"at most {buffer.lanes} elements of {buffer.name} at once", count)
         factor, rest = residue(access.index)
-        known = math.gcd(factor, type.lanes)
-        self.check(rest % known == 0, f"an index that is a multiple of {type.lanes}",
+        known = math.gcd(factor, count)
+        self.check(rest % known == 0, f"an index that is a multiple of {count}",
                    f"one that is {rest % known} more than a multiple of {known}")
 
     def _store(self, store: Store) -> None:
@@ -219,12 +223,15 @@ class _Verifier:
     def _matrix(self, access: MatrixLoad | MatrixStore, type: VectorType | Matrix, reads: bool,
                 control: Level) -> None:
         buffer = self._accessed(access, reads)
-        self.check(isinstance(type, Matrix) and type.scalar == buffer.dtype,
+        self.check(isinstance(type, Matrix) and buffer.dtype in (type.scalar, "u32"),
                    f"a matrix of {buffer.dtype}", type)
         self._reached(control, Level.SUBGROUP)
         self._reached(level(access.index, self.program, self.levels), Level.SUBGROUP)
         assert isinstance(type, Matrix), type
         least = type.rows if access.by_columns else type.columns
+        if buffer.dtype == "u32" and type.scalar in HALVES:
+            self.check(least % 2 == 0, "a line of whole words", least)
+            least //= 2
         self.check(access.stride >= least, f"a stride of {least} or more", access.stride)
 
     # ------------------------------------------------------------------ expressions

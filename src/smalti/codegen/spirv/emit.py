@@ -32,6 +32,7 @@ from smalti.codegen.gpu.form import (
     constant,
     statements,
 )
+from smalti.codegen.gpu.instructions import NARROWING, WIDENING
 from smalti.codegen.gpu.types import FLOATS, VectorType, vector_type
 from smalti.codegen.spirv.assembler import ModuleAssembler
 from smalti.codegen.spirv.instructions import (
@@ -88,7 +89,8 @@ class Emitter:
             Branch: self._branch}
         self._special = {
             "convert": self._convert, "vector": self._vector, "component": self._component,
-            "select": self._select, **dict.fromkeys(REDUCTIONS, self._reduction),
+            "select": self._select, **dict.fromkeys(WIDENING, self._widen),
+            **dict.fromkeys(NARROWING, self._narrow), **dict.fromkeys(REDUCTIONS, self._reduction),
             **dict.fromkeys(SHUFFLES, self._shuffle)}
 
     def module(self) -> bytes:
@@ -193,6 +195,18 @@ class Emitter:
         if near is not None:
             value = a.op("FClamp", a.type(given), value, *(a.constant(end, given) for end in near))
         return a.op(CONVERSIONS[given.scalar, wanted.scalar], kind, value)
+
+    def _widen(self, expr: Op) -> int:
+        if self.limits.f16 and expr.instruction == "widen_f16":
+            self.assembler.need("Float16")
+        return self.memory.widened(self.value(expr.arguments[0]), WIDENING[expr.instruction],
+                                   vector_type(expr.type))
+
+    def _narrow(self, expr: Op) -> int:
+        if self.limits.f16 and expr.instruction == "narrow_f16":
+            self.assembler.need("Float16")
+        return self.memory.narrowed(self.value(expr.arguments[0]), NARROWING[expr.instruction],
+                                    vector_type(expr.type))
 
     def _vector(self, expr: Op) -> int:
         a = self.assembler

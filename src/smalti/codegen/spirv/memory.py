@@ -8,6 +8,7 @@ or four elements of bf16 or 8 bits no more than a word or two.
     f32 …       f32, f32x2, f32x4          itself
     f16         f16, f16x2, f16x4          f32 by conversion
     bf16        u16, u32, u32x2            f32: its bits are the upper half
+    f16, bf16   u32, u32x2, u32x4          the bits of 2, 4 or 8
     i8, u8      u8, u8x2, u32              i32 or u32: bits of the word, where there are four
 
 A shared array is one variable, of vectors where it has lanes.
@@ -15,7 +16,7 @@ A shared array is one variable, of vectors where it has lanes.
 
 from __future__ import annotations
 
-from smalti.codegen.gpu.form import Binding, Shared
+from smalti.codegen.gpu.form import Binding, Shared, covered
 from smalti.codegen.gpu.types import VectorType
 from smalti.codegen.spirv.assembler import ModuleAssembler
 from smalti.codegen.spirv.instructions import CONVERSIONS
@@ -24,7 +25,7 @@ from smalti.errors import VerificationError
 from smalti.schedule.group import GroupLimits
 
 BYTES = {"f32": 4, "i32": 4, "u32": 4, "f16": 2, "bf16": 2, "u16": 2, "u8": 1}
-LOG2 = {1: 0, 2: 1, 4: 2}
+LOG2 = {1: 0, 2: 1, 4: 2, 8: 3}
 TO_EVEN = 0  # of FPRoundingMode
 BF16_QUIET, BF16_HALF, BF16_UPPER = 0x400000, 0x7FFF, 0xFFFF0000
 
@@ -58,6 +59,8 @@ class SpirvMemory:
         dtype = self._bindings[name][0].dtype
         if dtype in ("i8", "u8"):
             return self._load_bytes(name, index, type)
+        if covered(dtype, type) > lanes:
+            return self._read(name, index, type, 2 * lanes)
         if dtype == "bf16" and lanes > 1:
             pairs = self._read(name, index, VectorType("u32", lanes // 2), lanes)
             return self._from_pairs(pairs, lanes)
@@ -75,6 +78,8 @@ class SpirvMemory:
         dtype = self._bindings[name][0].dtype
         if dtype in ("i8", "u8"):
             raise VerificationError(f"{name} holds 8-bit integers, which are only read")
+        if covered(dtype, type) > lanes:
+            return [(self._pointer(name, self._place(name, index, 2 * lanes), type), value)]
         if dtype == "bf16" and lanes > 1:
             seen = VectorType("u32", lanes // 2)
             value = self._to_pairs(self._rounded(value, lanes), lanes)
@@ -99,6 +104,39 @@ class SpirvMemory:
             return pointer, stride // element.lanes
         seen = VectorType(self._bindings[name][0].dtype)
         return self._pointer(name, self._place(name, index, 1), seen), stride
+
+    def widened(self, words: int, dtype: str, type: VectorType) -> int:
+        """The halves in words, as f32 values of `type`."""
+        a = self.assembler
+        if dtype == "bf16":
+            return self._from_pairs(words, type.lanes)
+        if self.limits.f16:
+            halves = a.op("Bitcast", a.type(VectorType("f16", type.lanes)), words)
+            return a.op("FConvert", a.type(type), halves)
+        single, pair, scalars = a.type(VectorType("f32")), a.type(VectorType("f32", 2)), []
+        for word in self._words(words, type.lanes // 2):
+            both = a.op("UnpackHalf2x16", pair, word)
+            scalars += [a.op("CompositeExtract", single, both, n) for n in (0, 1)]
+        return self._vector(scalars, type)
+
+    def narrowed(self, value: int, dtype: str, type: VectorType) -> int:
+        """The words, of `type`, in which f32 values are halves."""
+        a, lanes = self.assembler, 2 * type.lanes
+        if dtype == "bf16":
+            return self._to_pairs(self._rounded(value, lanes), lanes)
+        if self.limits.f16:
+            halves = a.op("FConvert", a.type(VectorType("f16", lanes)), value)
+            return a.op("Bitcast", a.type(type), halves)
+        single = a.type(VectorType("f32"))
+        scalars = [a.op("CompositeExtract", single, value, n) for n in range(lanes)]
+        pairs = [a.op("CompositeConstruct", a.type(VectorType("f32", 2)), *scalars[n:n + 2])
+                 for n in range(0, lanes, 2)]
+        return self._vector([a.op("PackHalf2x16", a.u32, pair) for pair in pairs], type)
+
+    def _words(self, words: int, count: int) -> list[int]:
+        a = self.assembler
+        return [words] if count == 1 else [a.op("CompositeExtract", a.u32, words, n)
+                                           for n in range(count)]
 
     def operands(self, name: str) -> tuple[int, ...]:
         """What accesses say under the Vulkan memory model, where others may see them."""
@@ -193,8 +231,7 @@ class SpirvMemory:
         """f32 values of the bf16 pairs in one or two words."""
         a = self.assembler
         bits = []
-        for pair in range(lanes // 2):
-            word = words if lanes == 2 else a.op("CompositeExtract", a.u32, words, pair)
+        for word in self._words(words, lanes // 2):
             bits += [a.op("ShiftLeftLogical", a.u32, word, a.number(16)),
                      a.op("BitwiseAnd", a.u32, word, a.number(BF16_UPPER))]
         value = a.op("Bitcast", a.type(VectorType("f32", lanes)),

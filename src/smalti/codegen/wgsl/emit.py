@@ -70,7 +70,8 @@ def emit(program: GroupProgram, limits: GroupLimits, *, immediates: bool = True)
     parts, steps = list(expressions(program.body)), list(statements(program.body))
     _check(program, limits, parts, steps)
     found = memories([(f"b{n}", b) for n, b in enumerate(program.bindings)] +
-                     [(f"s{n}", s) for n, s in enumerate(program.shared)], steps, limits.f16)
+                     [(f"s{n}", s) for n, s in enumerate(program.shared)], parts, steps,
+                     limits.f16)
     fields = "".join(f"b{n}: u32, " for n in range(len(program.bindings)))
     place = "var<immediate>" if immediates else (
         f"@group(0) @binding({len(program.bindings)}) var<uniform>")

@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from smalti.codegen.gpu.form import Expr, Number, Op
-from smalti.codegen.gpu.instructions import SUBGROUP
+from smalti.codegen.gpu.instructions import NARROWING, SUBGROUP, WIDENING
 from smalti.codegen.gpu.types import FLOATS, VectorType, vector_type
 
 TEMPLATES = {
@@ -101,11 +101,37 @@ def instruction(expr: Op, arguments: list[str]) -> str:
         return _is_nan(given, arguments[0], negated=name == "equal")
     if name == "bits" and given.scalar == "f32":
         return f"bitcast<{result}>({_bits(given, arguments[0])})"
+    if name in WIDENING:
+        return _widened(arguments[0], WIDENING[name], given.lanes)
+    if name in NARROWING:
+        return _narrowed(arguments[0], NARROWING[name], vector_type(expr.type).lanes)
     template = TEMPLATES[name]
     if given.scalar == "bool":
         template = OF_BOOL.get(name, template)
     amount = type_name(VectorType("u32", given.lanes))
     return template.format(*arguments, result=result, amount=amount)
+
+
+def _widened(words: str, dtype: str, count: int) -> str:
+    """The halves in words, as f32."""
+    parts = [words] if count == 1 else [f"{words}[{n}]" for n in range(count)]
+    if dtype == "f16":
+        pairs = [f"unpack2x16float({part})" for part in parts]
+    else:
+        pairs = [f"bitcast<vec2<f32>>(vec2<u32>({part} << 16u, {part} & 0xffff0000u))"
+                 for part in parts]
+    return pairs[0] if count == 1 else f"vec4<f32>({', '.join(pairs)})"
+
+
+def _narrowed(value: str, dtype: str, count: int) -> str:
+    """f32 values as halves in words."""
+    if dtype == "f16":
+        parts = [f"pack2x16float({value})"] if count == 1 else [
+            f"pack2x16float({value}.{half})" for half in ("xy", "zw")]
+    else:
+        parts = [f"(bf16_bits({value}[{n}]) | (bf16_bits({value}[{n + 1}]) << 16u))"
+                 for n in range(0, 2 * count, 2)]
+    return parts[0] if count == 1 else f"vec2<u32>({', '.join(parts)})"
 
 
 def _bits(type: VectorType, value: str) -> str:
