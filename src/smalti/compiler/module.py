@@ -207,6 +207,12 @@ class Module:
     constants: bytes = b""
 
     @property
+    def segment_bytes(self) -> int:
+        """The arena is in segments of so many bytes, the last of which may be smaller; 0 where it
+        is one."""
+        return 0 if self.limits is None else self.limits.segment_bytes
+
+    @property
     def weights_bytes(self) -> int:
         """Bytes of all weights as kernels read them."""
         return sum(slot.bytes for slot in self.slots if not slot.host)

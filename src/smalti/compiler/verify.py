@@ -138,6 +138,17 @@ def _launch_faults(module: Module, launch: Launch | HostCall) -> Iterator[str]:
             end = module.arena_bytes if (kind, number) == (ARENA, 0) else -1
         if not 0 <= at <= end:
             yield f"operand at {kind} {number}, {at}"
+    yield from _segment_faults(module, launch)
+
+
+def _segment_faults(module: Module, launch: Launch) -> Iterator[str]:
+    """Where a launch of a GPU reads across the end of a buffer."""
+    segment = module.segment_bytes
+    if not segment or not 0 <= launch.function < len(module.shaders):
+        return
+    for (kind, _, at), use in zip(launch.operands, module.shaders[launch.function].bindings):
+        if kind == ARENA and use.bytes and at // segment != (at + use.bytes - 1) // segment:
+            yield f"{use.bytes} bytes at {at} lie in two segments of {segment}"
 
 
 def _barrier_faults(module: Module) -> Iterator[str]:

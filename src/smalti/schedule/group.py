@@ -24,6 +24,11 @@ class MatrixShape:
         return f"{self.rows}x{self.columns}x{self.depth} {self.factors} to {self.sums}"
 
 
+SEGMENT_ALIGNMENT = 256
+"""Bytes, of which segments are whole multiples: the most that devices ask of where bindings begin.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
     """What a device lets a work-group do and have.
@@ -77,6 +82,15 @@ class GroupLimits:
     """Compute units (streaming multiprocessors, execution units); 0 where the driver is silent."""
     unified: bool = False
     """True if the device computes in main memory."""
+
+    @property
+    def segment_bytes(self) -> int:
+        """What lies between kernels is in segments, buffers of so many bytes; a value is in one.
+
+        >>> GroupLimits(buffer_bytes=(2 << 30) - 1).segment_bytes == (2 << 30) - SEGMENT_ALIGNMENT
+        True
+        """
+        return self.buffer_bytes // SEGMENT_ALIGNMENT * SEGMENT_ALIGNMENT
 
     def covers(self, needed: GroupLimits) -> bool:
         """Whether a device of these limits runs what was made for `needed`: it has no less of
