@@ -44,12 +44,12 @@ class Driver:
     precisions: tuple[str, ...]
     wide_range: Callable[[str, str], str]
     runs: Callable[[str], list[Runnable]]
-    model: Callable[[Device], DeviceModel | None]
-    about: Callable[[Device], Sequence[tuple[str, str]]]
     computes_in_main_memory: bool = False
     opened: Callable[[str], Gpu] | None = None
     bare: Callable[[str, Collection[str]], Gpu] | None = None
     refresh: Callable[[], None] = lambda: None
+    model: Callable[[Device], DeviceModel | None] = lambda device: None
+    about: Callable[[Device], Sequence[tuple[str, str]]] = lambda device: ()
 
     @property
     def of_gpus(self) -> bool:

@@ -35,4 +35,4 @@ def about(device: Device) -> tuple[tuple[str, str], ...]:
 
 
 DRIVER = Driver(lambda: (cpu(),), rate, compile_here, ("auto", "f32", "bf16"), wide_range, runs,
-                lambda device: modelled(), about, computes_in_main_memory=True)
+                computes_in_main_memory=True, model=lambda device: modelled(), about=about)

@@ -72,5 +72,5 @@ def about(device: Device) -> tuple[tuple[str, str], ...]:
 
 DRIVER = Driver(found, rate, compiled, PRECISIONS,
                 lambda device, precision: wide_range(opened(device), precision), runs,
-                recorded, about,
-                opened=opened, bare=bare, refresh=found.cache_clear)
+                opened=opened, bare=bare, refresh=found.cache_clear,
+                model=recorded, about=about)
