@@ -18,7 +18,7 @@ FOLDER = "GPU_LAB"
 @dataclass(frozen=True)
 class Chip:
     """A chip, the driver that compiles for it, the variables that choose it there, and its
-    architecture by the name that `smalti.machine.compute_units` has."""
+    architecture by the name that `smalti.schedule.compute_units` has."""
 
     name: str
     driver: str

@@ -22,7 +22,7 @@ from typing import IO
 from smalti.codegen.gpu.registers import kept, shared_bytes
 from smalti.errors import SmaltiError
 from smalti.kernel.form import Kernel
-from smalti.machine.compute_units import compute_unit
+from smalti.schedule.compute_units import compute_unit
 from smalti.schedule.group import GroupContraction, GroupLimits
 from smalti.schedule.space_group import GroupWork
 
@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--push", type=int, default=128)
     parser.add_argument("--constants", default="")
     given = parser.parse_args()
-    gpu = TellingGpu(matrices=not given.no_matrices)
+    gpu = TellingGpu(CHIPS[given.chip].architecture, not given.no_matrices)
     if given.texts:
         given.texts.mkdir(parents=True, exist_ok=True)
     with open(given.out, "w", encoding="utf-8") as out:

@@ -1,7 +1,7 @@
 """How well registers, spills and occupancy of programs are predicted, and better constants.
 
 A prediction is what `smalti.codegen.gpu.registers` finds kept alive, and what the unit of the chip
-(`smalti.machine.compute_units`) makes of that; what is compared with it are reports of `table`.
+(`smalti.schedule.compute_units`) makes of that; what is compared with it are reports of `table`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from smalti.machine.compute_units import compute_unit
-from smalti.schedule.residency import CompilerNeeds, ComputeUnit, Kept
+from smalti.schedule.compute_units import compute_unit
+from smalti.schedule.residency import CompilerNeeds, ComputeUnit, KeptWords
 
 from .chips import CHIPS
 
@@ -63,9 +63,9 @@ def needed(report: Report, unit: ComputeUnit) -> float:
     return report["needed"]
 
 
-def points(report: Report) -> list[Kept]:
+def points(report: Report) -> list[KeptWords]:
     """What is alive in a program where most is."""
-    return [Kept(*each) for each in report["kept"]]
+    return [KeptWords(*each) for each in report["kept"]]
 
 
 def compared(report: Report, unit: ComputeUnit, needs: CompilerNeeds) -> Comparison:

@@ -17,7 +17,7 @@ from bench.gpu_lab.programs import changed
 from bench.gpu_lab.report import line, summary, table
 from smalti.errors import InputError
 from smalti.schedule.group import GroupContraction, GroupMap
-from smalti.schedule.residency import CompilerNeeds, Kept
+from smalti.schedule.residency import CompilerNeeds, KeptWords
 
 AMD = """\
 BB0:
@@ -226,7 +226,7 @@ def test_constants_are_fitted() -> None:
     known = CompilerNeeds(1.1, 2.5, 0.7, 0.9, 0.3, 6.0)
     reports = []
     for kept in rng.integers(0, 64, (60, 5)).astype(float):
-        reports.append(needing(known.registers(Kept(*kept)), tuple(kept)))
+        reports.append(needing(known.registers(KeptWords(*kept)), tuple(kept)))
     found = fitted(reports, unit)
     assert np.allclose(astuple(found), astuple(known), atol=0.05)
     graphs = {"a": reports[:30], "b": reports[30:]}

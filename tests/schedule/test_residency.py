@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from smalti.machine.compute_units import compute_unit
-from smalti.schedule.residency import CompilerNeeds, Kept
+from smalti.schedule.compute_units import compute_unit
+from smalti.schedule.residency import CompilerNeeds, KeptWords
 
 # architecture, registers, subgroup, invocations, bytes of shared memory; subgroups that RADV and
 # NVK of Mesa 26.1.6 say run at a time (of a SIMD unit, in subgroups of 32; of a multiprocessor)
@@ -55,4 +55,4 @@ def test_spills_begin_above_the_capacity() -> None:
 
 def test_needs_are_a_register_for_each_word_and_some_more() -> None:
     needs = CompilerNeeds(1.0, 2.0, 0.5, 1.0, 0.0, 8.0)
-    assert needs.registers(Kept(64, 16, 32, 10, 5)) == 64 + 32 + 16 + 10 + 8
+    assert needs.registers(KeptWords(64, 16, 32, 10, 5)) == 64 + 32 + 16 + 10 + 8

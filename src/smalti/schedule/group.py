@@ -82,6 +82,8 @@ class GroupLimits:
     """Compute units (streaming multiprocessors, execution units); 0 where the driver is silent."""
     unified: bool = False
     """True if the device computes in main memory."""
+    architecture: str = ""
+    """What its units are, by a name of `compute_units.py`; "" where that is not known."""
 
     @property
     def segment_bytes(self) -> int:

@@ -4,7 +4,7 @@
     unit.held(kept, 32)                      registers that a compiler makes of what is kept alive
     unit.capacity(32, 256)                   registers that an invocation may have before it spills
 
-A `ComputeUnit` is data of an architecture (`machine/compute_units.py`); nothing here is measured.
+A `ComputeUnit` is data of an architecture (`compute_units.py`); nothing here is measured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WORD = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptWords:
     """Words that an invocation keeps alive at a point of a program, by what they are.
 
     `sums` and `factors` are its share of matrices, `values` are numbers that it computes with,
@@ -34,7 +34,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class CompilerNeeds:
-    """Registers that a compiler takes for each word of `Kept`, and `base` for everything else.
+    """Registers that a compiler takes for each word of `KeptWords`, and `base` for everything else.
 
     Less than one means that it keeps them elsewhere or for a shorter time, more that it keeps
     copies or loads ahead. They are fitted to what the compiler says of Smalti's programs.
@@ -47,7 +47,7 @@ class CompilerNeeds:
     uniform: float
     base: float
 
-    def registers(self, kept: Kept) -> float:
+    def registers(self, kept: KeptWords) -> float:
         """Registers for what is kept alive at one point."""
         return (self.base + self.sums * kept.sums + self.factors * kept.factors
                 + self.values * kept.values + self.places * kept.places
@@ -91,7 +91,7 @@ class ComputeUnit:
     needs: CompilerNeeds = CompilerNeeds(1.0, 1.0, 1.0, 1.0, 0.0, 0.0)
     source: str = ""
 
-    def held(self, kept: Kept) -> int:
+    def held(self, kept: KeptWords) -> int:
         """Registers that the compiler takes for what is kept alive."""
         return max(1, round(self.needs.registers(kept)))
 

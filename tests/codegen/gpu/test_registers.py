@@ -6,8 +6,8 @@ from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.form import Number
 from smalti.codegen.gpu.registers import kept, registers, shared_bytes
 from smalti.codegen.gpu.types import Matrix
-from smalti.machine.compute_units import compute_unit
-from smalti.schedule.residency import Kept
+from smalti.schedule.compute_units import compute_unit
+from smalti.schedule.residency import KeptWords
 
 
 def test_values_are_alive_to_their_last_use() -> None:
@@ -16,7 +16,7 @@ def test_values_are_alive_to_their_last_use() -> None:
     at = b.let(b.invocation * 4)
     first, second = b.let(b.load(x, at, 4)), b.let(b.load(x, at, 4))
     b.store(y, at, first + second)
-    assert kept(b.finish((1, 1, 1))) == (Kept(values=8, places=1),)
+    assert kept(b.finish((1, 1, 1))) == (KeptWords(values=8, places=1),)
 
 
 def test_what_a_turn_leaves_to_the_next_is_alive_in_all_of_the_loop() -> None:
@@ -27,7 +27,7 @@ def test_what_a_turn_leaves_to_the_next_is_alive_in_all_of_the_loop() -> None:
         b.set(total, total + b.let(b.load(x, k * 64 + b.invocation)))
     b.store(y, b.invocation, total)
     (most,) = kept(b.finish((1, 1, 1)))
-    assert most == Kept(values=2, uniform=1)
+    assert most == KeptWords(values=2, uniform=1)
 
 
 def test_branches_are_alive_one_or_the_other() -> None:
@@ -38,7 +38,7 @@ def test_branches_are_alive_one_or_the_other() -> None:
         b.store(y, b.invocation, b.let(wide + 1.0))
     with b.otherwise():
         b.store(y, b.invocation, b.let(wide + 2.0) + wide)
-    assert kept(b.finish((1, 1, 1))) == (Kept(values=2),)
+    assert kept(b.finish((1, 1, 1))) == (KeptWords(values=2),)
 
 
 def matrices() -> Builder:
@@ -57,11 +57,11 @@ def matrices() -> Builder:
 
 def test_a_subgroup_shares_matrices() -> None:
     program = matrices().finish((1, 1, 1))
-    assert kept(program) == (Kept(sums=8, factors=8, uniform=1),
-                             Kept(sums=8, factors=4, uniform=2))
+    assert kept(program) == (KeptWords(sums=8, factors=8, uniform=1),
+                             KeptWords(sums=8, factors=4, uniform=2))
     assert shared_bytes(program) == 512 * 2 + 512 * 4
 
 
 def test_compilers_take_what_their_unit_says() -> None:
     program, unit = matrices().finish((1, 1, 1)), compute_unit("rdna3_big")
-    assert registers(program, unit) == unit.held(Kept(sums=8, factors=8, uniform=1))
+    assert registers(program, unit) == unit.held(KeptWords(sums=8, factors=8, uniform=1))

@@ -16,9 +16,9 @@ from smalti.codegen.gpu.form import (
     Branch,
     Builtin,
     Expr,
+    GroupLoad,
     GroupProgram,
     Let,
-    Load,
     Loop,
     MatrixLoad,
     Name,
@@ -29,8 +29,8 @@ from smalti.codegen.gpu.form import (
     operands,
 )
 from smalti.codegen.gpu.memory import STORED_DTYPES
-from smalti.codegen.gpu.types import INTEGERS, Matrix, Type
-from smalti.schedule.residency import LANES, ComputeUnit, Kept
+from smalti.codegen.gpu.types import INTEGERS, Matrix, VectorType
+from smalti.schedule.residency import LANES, ComputeUnit, KeptWords
 
 UNIFORM = ("group_x", "group_y", "group_z", "subgroup")
 """What all invocations of a subgroup have in common."""
@@ -38,7 +38,7 @@ WORDS = {"f32": 1.0, "i32": 1.0, "u32": 1.0, "f16": 0.5, "bf16": 0.5, "bool": 0.
 """Words of a scalar; compilers keep a truth value as a bit of a mask."""
 
 
-def kept(program: GroupProgram) -> tuple[Kept, ...]:
+def kept(program: GroupProgram) -> tuple[KeptWords, ...]:
     """What is alive at the points of a program, but for points where less of everything is."""
     return tuple(_most(set(_Liveness(program).points())))
 
@@ -60,10 +60,10 @@ class _Liveness:
         self._program, self._lanes = program, program.subgroup or LANES
         self._read = {each.name for each in program.bindings if each.access == "read"}
         self._kinds: dict[str, tuple[str, float]] = {}
-        self._found: list[Kept] = []
+        self._found: list[KeptWords] = []
         self._name(program.body)
 
-    def points(self) -> list[Kept]:
+    def points(self) -> list[KeptWords]:
         """What is alive behind each statement, and before the first."""
         self._note(self._block(self._program.body, frozenset(), note=True))
         return self._found
@@ -77,14 +77,14 @@ class _Liveness:
             elif isinstance(statement, Variable):
                 self._add(statement.name, statement.value.type, False)
             elif isinstance(statement, Loop):
-                self._add(statement.counter, Type("u32"),
+                self._add(statement.counter, VectorType("u32"),
                           self._same(statement.start) and self._same(statement.stop))
                 self._name(statement.body)
             elif isinstance(statement, Branch):
                 self._name(statement.then)
                 self._name(statement.otherwise)
 
-    def _add(self, name: str, type: Type | Matrix, same: bool) -> None:
+    def _add(self, name: str, type: VectorType | Matrix, same: bool) -> None:
         if isinstance(type, Matrix):
             words = type.rows * type.columns * WORDS[type.scalar] / self._lanes
             self._kinds[name] = ("sums" if type.role == "sum" else "factors"), words
@@ -102,7 +102,7 @@ class _Liveness:
             return self._kinds[expr.name][0] == "uniform"
         if isinstance(expr, MatrixLoad) or isinstance(expr.type, Matrix):
             return False
-        if isinstance(expr, Load) and expr.buffer not in self._read:
+        if isinstance(expr, GroupLoad) and expr.buffer not in self._read:
             return False
         return all(map(self._same, operands(expr)))
 
@@ -140,7 +140,7 @@ class _Liveness:
         for name in live:
             kind, size = self._kinds[name]
             words[kind] += size
-        self._found.append(Kept(**words))
+        self._found.append(KeptWords(**words))
 
 
 def _names(expr: Expr) -> Iterator[str]:
@@ -152,13 +152,13 @@ def _names(expr: Expr) -> Iterator[str]:
             yield from _names(part)
 
 
-def _most(found: set[Kept]) -> Iterator[Kept]:
+def _most(found: set[KeptWords]) -> Iterator[KeptWords]:
     """Those of which no other has as much of everything."""
-    def words(each: Kept) -> tuple[float, ...]:
+    def words(each: KeptWords) -> tuple[float, ...]:
         return each.sums, each.factors, each.values, each.places, each.uniform
 
     most: list[tuple[float, ...]] = []
     for each in sorted(map(words, found), reverse=True):
         if not any(all(x >= y for x, y in zip(other, each)) for other in most):
             most.append(each)
-            yield Kept(*each)
+            yield KeptWords(*each)

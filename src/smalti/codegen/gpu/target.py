@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from smalti import settings
+from smalti.codegen.gpu.fitting import first_that_fits
 from smalti.codegen.gpu.form import Binding, GroupProgram
 from smalti.codegen.gpu.functions import FUNCTIONS
 from smalti.codegen.gpu.interpreter import run
@@ -26,7 +27,6 @@ from smalti.schedule.candidates_group import (
     candidates,
     expected_clocks,
 )
-from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupLimits
 
 USUAL = GroupLimits(shared_bytes=32 << 10, invocations=256, subgroup_min=8, subgroup_max=32,
@@ -57,7 +57,7 @@ def group_target(name: str, driver: str, emit: Emit, text: Callable[[bytes], str
         return EncodedFunctions(bytes(code), entries, list(map(shader_of, programs)))
 
     return Target(
-        name, frozenset(FUNCTIONS), precisions, HALVES, first=choose_group, space=candidates,
+        name, frozenset(FUNCTIONS), precisions, HALVES, first=first_that_fits, space=candidates,
         arithmetic=arithmetic, lower=lower, encode=encode, cost=expected_clocks, listing=str,
         refusal=Refusal((IllegalSchedule, OverflowError), "the device has no room for:",
                         "{error}; choose smaller sizes or device='cpu'"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from smalti.errors import DeviceError
 from smalti.runtime.gpu import quirks
+from smalti.runtime.gpu.architecture import architecture_of
 from smalti.runtime.gpu.removals import MATRICES, Removal, reduced, removal_of
 from smalti.runtime.vulkan import structures as vk
 from smalti.runtime.vulkan.instance import ASKED, Instance, instance, text, unpacked
@@ -213,6 +214,9 @@ def detailed(functions: VulkanFunctions, plain: VulkanAdapter,
     facts = facts_of(core, since_1_2.driverID, plain, limits, products)
     if plain.vendor == "Intel":
         limits = replace(limits, registers=128)
+    limits = replace(limits, architecture=architecture_of(
+        plain.name, facts.architecture, plain.vendor, bf16=limits.bf16,
+        warps=nvidia.shaderWarpsPerSM))
     heaps = memory(functions, plain.handle).memoryProperties
     own = [heap.size for heap in heaps.memoryHeaps[:heaps.memoryHeapCount]
            if heap.flags & DEVICE_LOCAL]

@@ -2,7 +2,7 @@
 
     compute_unit("rdna3_big").resident(96, 32, 256, 18432)
 
-Names are those of the column `architecture` of devices.csv. Facts are as Mesa's drivers and
+Names are those of the column `architecture` of machine/devices.csv. Facts are as Mesa's drivers and
 compilers have them and the vendors write; `needs` are fitted to what these compilers say of
 Smalti's programs (docs/gpu-compilers.md says when, and how well they fit).
 """

@@ -6,7 +6,7 @@ import pytest
 
 from smalti.errors import UnknownDeviceError
 from smalti.machine import devices
-from smalti.machine.compute_units import LIKE, UNITS, compute_unit
+from smalti.schedule.compute_units import LIKE, UNITS, compute_unit
 
 DESCRIBED = [device for device in devices() if device.architecture in (*UNITS, *LIKE)]
 
