@@ -12,8 +12,9 @@ from tiny_adapters import write_adapter
 
 from smalti import checkpoint
 from smalti.checkpoint import convert
-from smalti.checkpoint.adapters import AdapterFile, WeightedAdapter
+from smalti.checkpoint.adapters import Adapted, AdapterFile, WeightedAdapter
 from smalti.checkpoint.blocks import FORMATS
+from smalti.codegen.x86 import target
 from smalti.diffusion.submodels import Submodels
 from smalti.graph.quantised import FORMATS as HELD
 from smalti.graph.quantised import quantised
@@ -97,4 +98,40 @@ def test_adapters_come_and_go_on_four_bits(whole: Path, tmp_path: Path) -> None:
         assert not np.array_equal(found[name], before[name])
     parts = parts.using(parts.adapted([]))
     after = parts.run("unet", SHAPE, **inputs())
+    assert all(np.array_equal(after[name], before[name]) for name in before)
+
+
+def test_an_adapter_on_four_bits_costs_what_it_changes(
+        whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of other weights are not lowered again, other weights not read again."""
+    monkeypatch.setenv("SMALTI_CACHE", str(tmp_path / "cache"))
+    opened = checkpoint.load(converted(whole, tmp_path, "q4_k"))
+    adapter = AdapterFile.open(write_adapter(tmp_path / "style.safetensors", WIDE))
+    plain = Submodels(opened, threads=1)
+    before = plain.run("unet", SHAPE, **inputs())
+    lowered, read = [], []
+    lower, given = target.lower, Adapted.given
+    monkeypatch.setattr(target, "lower", lambda kernel, *rest: (
+        lowered.append(kernel), lower(kernel, *rest))[1])
+    monkeypatch.setattr(Adapted, "given", lambda self, name: (
+        read.append(name), given(self, name))[1])
+
+    changed = plain.adapted([WeightedAdapter(adapter, 0.5)])
+    parts = plain.using(changed)
+    program = parts.bound("unet", SHAPE)
+    assert 0 < len(lowered) < len(program.module.kernels)
+    assert all("q8_min" in {buffer.dtype for buffer in kernel.buffers} for kernel in lowered)
+    assert read and set(read) <= changed.changed
+    found = parts.run("unet", SHAPE, **inputs())
+    fresh = Submodels(opened, threads=1).using(changed).run("unet", SHAPE, **inputs())
+    monkeypatch.setenv("SMALTI_CACHE", str(tmp_path / "another"))
+    anew = Submodels(opened, threads=1).using(changed).run("unet", SHAPE, **inputs())
+    for name, expected in anew.items():
+        np.testing.assert_array_equal(found[name], expected)
+        np.testing.assert_array_equal(fresh[name], expected)
+    monkeypatch.setenv("SMALTI_CACHE", str(tmp_path / "cache"))
+    lowered.clear()
+    read.clear()
+    after = parts.using(parts.adapted([])).run("unet", SHAPE, **inputs())
+    assert not lowered and set(read) <= changed.changed
     assert all(np.array_equal(after[name], before[name]) for name in before)

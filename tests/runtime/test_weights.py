@@ -208,6 +208,25 @@ def test_programs_of_two_shapes_share_what_they_pack_the_same_way() -> None:
         np.testing.assert_array_equal(found, run_with(side, 0))
 
 
+def test_weights_that_differ_are_read_and_all_others_shared() -> None:
+    first, values = of_side(4), {**sized_weights(0), "bias": sized_weights(1)["bias"]}
+    first.bind(sized_weights(0))
+    second, read = of_side(6, first), Counter()
+
+    def reading(name: str) -> np.ndarray:
+        read[name] += 1
+        return values[name]
+
+    second.bind(reading, like=first, differing=["bias"])
+    assert read["bias"] == 1 and not read["large"]
+    alone = of_side(6)
+    alone.bind(values)
+    inputs = {"x": np.ones((1, 16, 6, 6), np.float32)}
+    np.testing.assert_array_equal(second.run(inputs)["y"], alone.run(inputs)["y"])
+    found = first.run({"x": np.ones((1, 16, 4, 4), np.float32)})["y"]
+    np.testing.assert_array_equal(found, run_with(4, 0))
+
+
 def test_other_weights_in_one_program_leave_those_of_the_other() -> None:
     first, second = of_side(4), of_side(6)
     first.bind(sized_weights(0))

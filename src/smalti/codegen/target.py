@@ -118,6 +118,9 @@ class Target:
     listing: Callable[[Any], str]
     """A step as text."""
     refusal: Refusal
+    lowered: type | None = None
+    """The record that `lower` gives, where it is plain data: such are kept, so that a program need
+    not lower the kernels again that it has in common with an earlier one."""
     automatic: str = "f32"
     """The precision that "auto" means, where 16 bits are stored."""
     halves: Callable[[Limits], bool] = lambda limits: True
@@ -147,16 +150,11 @@ class Target:
     only a device can."""
     usual: Limits = None
     """Limits that devices have which are neither the least nor the best."""
-    least: Limits = None
-    """Limits that every device has, for code that is made for none in particular; None where they
-    are those of this computer, as of CPUs."""
     needs: frozenset[str] = frozenset()
     """Features that a CPU must have."""
     driver: str = "cpu"
     """What devices of this target are reached through, as their ids begin: "cpu", "vulkan", "wgpu".
     """
-    alias: str = ""
-    """What users may call it besides: of the targets with an alias, the first one is meant."""
 
     def __repr__(self) -> str:
         return f"<Target {self.name}>"

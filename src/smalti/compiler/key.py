@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+from typing import NamedTuple
 
 from smalti.codegen.target import Limits, Target
 from smalti.compiler.options import Options
 from smalti.graph import Graph, show
 
 
-def module_key(graph: Graph, target: Target, limits: Limits, options: Options) -> str:
+class ModuleKey(NamedTuple):
     """The key of the module of a graph, but for what is known of schedules (`Knowledge.key`).
 
-    The objective is part of that knowledge; threads are among the limits where they matter.
+    `kernels` is that of the kernels that it has in common with modules of the same graph for
+    weights of other dtypes. The objective is part of what is known; threads are among the limits
+    where they matter.
     """
-    text = f"{show(graph)} {options.weights}"
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    return (f"{digest} {target.name} {limits} {options.precision} {sorted(options.held)} "
-            f"{sorted(options.winograd_sizes)}")
+
+    module: str
+    kernels: str
+
+
+def module_key(graph: Graph, target: Target, limits: Limits, options: Options) -> ModuleKey:
+    """What a module of a graph and its kernels are filed under."""
+    kernels = (f"{_digest(show(graph))} {target.name} {limits} {options.precision} "
+               f"{sorted(options.held)}")
+    weights = _digest(f"{options.weights} {sorted(options.winograd_sizes)}")
+    return ModuleKey(f"{kernels} {weights}", kernels)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -8,16 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from smalti.codegen.gpu.lowered import Packed
-from smalti.codegen.target import (
-    ARENA,
-    SLOT,
-    WORKSPACE,
-    LoweredKernel,
-    PackedLayout,
-    Reference,
-    Target,
-)
+from smalti.codegen.target import ARENA, SLOT, WORKSPACE, LoweredKernel, Reference, Target
 from smalti.compiler.arena import Arena
 from smalti.compiler.module import (
     ArrayPacking,
@@ -62,7 +53,7 @@ class Linker:
         self.partition = chosen.partition
         self.functions: dict[Hashable, int] = {}
         self.packing: list[Hashable] = []
-        self._packers: dict[tuple, CodePacking] = {}
+        self._packers: dict[tuple, int] = {}
         self._slots: dict[tuple, int] = {}
         self._texts: dict[Kernel, int] = {}
         self._constants = bytearray()
@@ -119,13 +110,13 @@ class Linker:
         """Bytes of what a kernel reads and writes, each once; weights as they are packed."""
         whole = {low.packed.buffer: low.packed.bytes} if low.packed else {}
 
-        def plain(name: str, count: int) -> int:
+        def element(name: str) -> int:
             buffer = region.kernel.buffer(name)
             kept = (self.target.stored_parameters if buffer.role == "parameter" else
                     self.target.stored)
-            return int(ELEMENT_BYTES[kept.get(buffer.dtype, buffer.dtype)] * count)
+            return ELEMENT_BYTES[kept.get(buffer.dtype, buffer.dtype)]
 
-        return sum(whole[name] if name in whole else plain(name, count)
+        return sum(whole.get(name, element(name) * count)
                    for name, count in touched(region.kernel).items())
 
     def _text(self, kernel: Kernel) -> int:
@@ -139,15 +130,13 @@ class Linker:
 
     def _launches(self, group: RegionGroup) -> list[Launch | HostCall]:
         """The launches of a group: all steps whole, or the last ones strip by strip."""
-        whole: list[Launch | HostCall] = []
-        last: list[Launch] = []
+        whole, last = [], []
         for number in group.regions:
             if self.lowered[number] is None:
                 return [self._call(number)]
-            steps = self._steps(number)
+            whole += self._steps(number)
             if group.strips:
-                last.append(steps.pop())
-            whole += steps
+                last.append(whole.pop())
         for strip in range(group.strips.count if group.strips else 0):
             parts = []
             for number, launch in enumerate(last):
@@ -160,9 +149,7 @@ class Linker:
 
     def _steps(self, number: int) -> list[Launch]:
         """A launch for each step of a kernel."""
-        region, low = self.partition.regions[number], self.lowered[number]
-        assert isinstance(region, Region), region
-        launches = []
+        region, low, launches = self.partition.regions[number], self.lowered[number], []
         for step in low.steps:
             names = low.operands(step)
             references = {name: self._reference(number, region, name, low) for name in names}
@@ -193,7 +180,6 @@ class Linker:
     def _call(self, number: int) -> HostCall:
         """A call of the host."""
         region, operands = self.partition.regions[number], []
-        assert isinstance(region, HostRegion), region
         for view in region.operands:
             if view.storage in self.arena.storages:
                 operands.append(Operand(-1, self._place(view)))
@@ -228,7 +214,6 @@ class Linker:
         if storage.dtype in FORMATS:
             start = FORMATS[storage.dtype].words_of(start)
         if self.target.pack is None:
-            assert isinstance(packed, Packed), packed
             slot = WeightSlot(storage.name, storage.dtype, packed.bytes, start, packed.dtype,
                               ArrayPacking(packed, view.shape, view.strides))
         else:
@@ -238,16 +223,16 @@ class Linker:
             slot = replace(slot, winograd=WinogradWeight(*low.winograd, view.shape, view.strides))
         return self._slot(key, slot, storage)
 
-    def _packer(self, view: View, packed: PackedLayout) -> CodePacking:
+    def _packer(self, view: View, packed) -> CodePacking:
         """The function that packs a weight, by its number among those that do."""
         storage, key = view.storage, (packed, view.strides, view.storage.dtype)
         if key not in self._packers:
+            self._packers[key] = len(self.packing)
             step = self.target.pack(packed, view.strides, storage.dtype)
-            self._packers[key] = CodePacking(len(self.packing), step.tiles)
             self.packing.append(self.target.placed(step, {}))
             text = f"{packed} from {storage.dtype}, {view.strides}"
-            self.module.layouts[text] = self._packers[key].function
-        return self._packers[key]
+            self.module.layouts[text] = self._packers[key]
+        return CodePacking(self._packers[key], packed.panels)
 
     def _raw_slot(self, view: View) -> Reference:
         """Where a weight that is as it is given begins."""
@@ -267,5 +252,5 @@ class Linker:
         if self.target.whole_parameters:
             slot = WeightSlot(storage.name, storage.dtype, storage.bytes, host=True)
             return self._slot((storage, True), slot, storage), storage.element_bytes * view.offset
-        _, number, start = self._raw_slot(view)
-        return number, start
+        _, slot, start = self._raw_slot(view)
+        return slot, start

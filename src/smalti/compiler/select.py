@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 
 from smalti import settings
 from smalti.codegen.target import Limits, LoweredKernel, Target
+from smalti.compiler.kernel_cache import KernelCache
 from smalti.compiler.options import Options
 from smalti.errors import IllegalSchedule, UnsupportedError, UnsupportedNode
 from smalti.fuse import HostRegion, Partition, Region
 from smalti.kernel import verify
 from smalti.kernel.form import Kernel
 from smalti.machine.cpu import constants_of
-from smalti.schedule import AnySchedule, ContractionSchedule, Schedule, parse
+from smalti.schedule import Schedule, parse
 from smalti.schedule.choose import WINOGRAD_MAX
 from smalti.schedule.winograd import growth_of
 from smalti.tune.algorithms import Cost, planned
@@ -32,13 +33,14 @@ class Knowledge:
     `objective`, where there is one.
 
     `usual` is the same objective on the device as it says of itself: what the bytes of results
-    depend on is chosen by that, so that calibrating changes none. `asked` has the kernels that were
-    asked for, and their digests.
+    depend on is chosen by that, so that calibrating changes none. `kernels` are those of earlier
+    programs, where such are kept. `asked` has the kernels that were asked for, and their digests.
     """
 
     best: Mapping[str, str] = field(default_factory=dict)
     objective: Objective | None = None
     usual: Objective | None = None
+    kernels: KernelCache | None = None
     asked: dict[Kernel, str] = field(default_factory=dict)
     _preferred: dict[tuple[Kernel, Schedule], Schedule] = field(default_factory=dict)
 
@@ -47,20 +49,30 @@ class Knowledge:
         """What algorithms are chosen by."""
         return self.usual.cost if self.usual else None
 
-    def schedules(self, kernel: Kernel, limits: Limits,
-                  first: AnySchedule) -> Iterator[AnySchedule]:
+    def schedules(self, kernel: Kernel, limits: Limits, first: Schedule) -> Iterator[Schedule]:
         """Schedules to use instead of the first choice, where they can be applied."""
-        if kernel not in self.asked:
-            self.asked[kernel] = digest(str(kernel))
-        found = self.best.get(self.asked[kernel])
+        found = self.best.get(self.digest(kernel))
         if found is not None:
             yield parse(found)
         if self.objective is not None:
-            assert isinstance(first, Schedule), f"the timing model knows CPUs, not {first}"
             if (kernel, first) not in self._preferred:
-                self._preferred[kernel, first] = preferred(
-                    kernel, limits, first, lambda s: self.objective.cost(kernel, s))
+                self._preferred[kernel, first] = self._chosen(kernel, limits, first)
             yield self._preferred[kernel, first]
+
+    def _chosen(self, kernel: Kernel, limits: Limits, first: Schedule) -> Schedule:
+        """What the timing model prefers to the first schedule of a kernel, or that itself."""
+        def choose() -> Schedule:
+            return preferred(kernel, limits, first, lambda s: self.objective.cost(kernel, s))
+
+        if self.kernels is None:
+            return choose()
+        return self.kernels.preferred(self.digest(kernel), first, choose)
+
+    def digest(self, kernel: Kernel) -> str:
+        """What the text of a kernel is filed under."""
+        if kernel not in self.asked:
+            self.asked[kernel] = digest(str(kernel))
+        return self.asked[kernel]
 
     def key(self, kernels: Iterable[str]) -> str:
         """What of all that is known matters to a module of these kernels, by their digests."""
@@ -82,23 +94,23 @@ class Selection:
         self._target, self._limits, self._options = target, limits, options
         self._known, self._growth_max = known, growth_max
         self._sizes = dict(options.winograd_sizes)
-        self._firsts: dict[Kernel, AnySchedule] = {}
-        self._lowered: dict[tuple[Kernel, AnySchedule], LoweredKernel] = {}
+        self._firsts: dict[Kernel, Schedule] = {}
+        self._lowered: dict[tuple[Kernel, Schedule], LoweredKernel] = {}
 
-    def schedules(self, found: Partition) -> list[AnySchedule | None]:
+    def schedules(self, found: Partition) -> list[Schedule | None]:
         """The schedules of the regions of a partition, in order; None for calls of the host."""
-        firsts: list[AnySchedule | None] = list(
-            self._by_costs(found) if self._target.winograd else map(self._first, found.regions))
+        firsts = self._by_costs(found) if self._target.winograd else [
+            self._first(region) for region in found.regions]
         left = self._growth_max - sum(
             self._growth(region, first) for region, first in zip(found.regions, firsts))
         for number, (region, first) in enumerate(zip(found.regions, firsts)):
-            if first is not None and isinstance(region, Region):
+            if first is not None:
                 left += self._growth(region, first)
                 firsts[number] = self._better(region, first, left)
                 left -= self._growth(region, firsts[number])
         return firsts
 
-    def lowered(self, region: Region, schedule: AnySchedule) -> LoweredKernel:
+    def lowered(self, region: Region, schedule: Schedule) -> LoweredKernel:
         """Code of a kernel. Raises UnsupportedError where the target has no room for it."""
         with self._refusals(region):
             return self._code(region.kernel, schedule)
@@ -114,7 +126,7 @@ class Selection:
         return planned(kernels, self._limits, self._options.precision, self._growth_max,
                        winograd_sizes, self._known.cost)
 
-    def _first(self, region: Region | HostRegion) -> AnySchedule | None:
+    def _first(self, region: Region | HostRegion) -> Schedule | None:
         """The first schedule of a kernel by itself."""
         if isinstance(region, HostRegion):
             return None
@@ -125,15 +137,14 @@ class Selection:
                                                           self._options.precision)
         return self._firsts[kernel]
 
-    def _growth(self, region: Region | HostRegion, schedule: AnySchedule | None) -> int:
+    def _growth(self, region: Region | HostRegion, schedule: Schedule | None) -> int:
         """Bytes that the weights of a kernel take beyond the plain ones."""
         if not self._target.winograd or isinstance(region, HostRegion) \
                 or region.kernel.form != "contraction":
             return 0
-        assert isinstance(schedule, ContractionSchedule), schedule
         return growth_of(region.kernel, schedule, self._options.precision)
 
-    def _better(self, region: Region, first: AnySchedule, left: int) -> AnySchedule:
+    def _better(self, region: Region, first: Schedule, left: int) -> Schedule:
         """The schedule that was measured to be best, or is expected to be better by far, where it
         gives the same bytes as the first one and its weights take no more than `left` bytes beyond
         the plain ones."""
@@ -150,12 +161,11 @@ class Selection:
             return other
         return first
 
-    def _code(self, kernel: Kernel, schedule: AnySchedule) -> LoweredKernel:
+    def _code(self, kernel: Kernel, schedule: Schedule) -> LoweredKernel:
         """Code of a kernel, made once for those that are equal."""
         if (kernel, schedule) not in self._lowered:
             verify(kernel, "the partition")
-            low = self._target.lower(kernel, schedule, self._limits)
-            self._lowered[kernel, schedule] = low
+            low = self._lowered[kernel, schedule] = self._lower(kernel, schedule)
             for stage, text in (("kernel", kernel), ("schedule", schedule)):
                 if settings.show(stage):
                     print(text)
@@ -163,6 +173,16 @@ class Selection:
                 for step in low.steps:
                     print(self._target.listing(step))
         return self._lowered[kernel, schedule]
+
+    def _lower(self, kernel: Kernel, schedule: Schedule) -> LoweredKernel:
+        """Code of a kernel, that of an earlier program where it has an equal one."""
+        def lower() -> LoweredKernel:
+            return self._target.lower(kernel, schedule, self._limits)
+
+        kept = self._known.kernels
+        if kept is None or self._target.lowered is None:
+            return lower()
+        return kept.lowered(self._known.digest(kernel), schedule, self._target.lowered, lower)
 
     @contextmanager
     def _refusals(self, region: Region) -> Iterator[None]:

@@ -236,7 +236,7 @@ class Controls:
 
         return self.residents.ready(Wanted(
             _key(net), "the ControlNet", (*shape, self.tiling), weights, build, weights.differing,
-            self.user, self.progress, self.say)).program
+            user=self.user, progress=self.progress, say=self.say)).program
 
     def end(self) -> None:
         """The nets are not needed for a while."""

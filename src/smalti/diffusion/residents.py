@@ -72,9 +72,10 @@ class Wanted:
     """A program that somebody wants to run: of what (`key`), for which `shape` and `weights`.
 
     `build(like)` compiles it, beside a program of the same weights. `differing(resident)` names the
-    weights that a resident has bound otherwise; None where it was compiled for others, so that it
-    cannot take these. `user` is the picture that it is for, None for a single run. `progress` hears
-    what takes long, `say` what was done because memory was short.
+    weights that a resident has bound otherwise, None where that cannot be told;
+    `takes(resident, names)` tells whether its program can be given those of these names. `user` is
+    the picture that it is for, None for a single run. `progress` hears what takes long, `say` what
+    was done because memory was short.
     """
 
     key: Hashable
@@ -83,6 +84,7 @@ class Wanted:
     weights: Readable
     build: Callable[[Program | None], Program]
     differing: Callable[[Resident], frozenset[str] | None] = lambda resident: UNCHANGED
+    takes: Callable[[Resident, frozenset[str]], bool] = lambda resident, names: True
     user: Hashable = None
     progress: Callable[[str], None] = ignore
     say: Callable[[str], None] = ignore
@@ -134,7 +136,8 @@ class Residents:
         with self.turn:
             known = [(each, names) for each in self.all(wanted.key)
                      if (names := wanted.differing(each)) is not None]
-            same = [each for each in known if each[0].shape == wanted.shape]
+            same = [each for each in known
+                    if each[0].shape == wanted.shape and wanted.takes(*each)]
             found = next((each for each, names in same if not names), None)
             if found is None:
                 free = [each for each in same if not each[0].users - {wanted.user}]
@@ -160,6 +163,8 @@ class Residents:
         if known:
             like, names = min(known, key=lambda each: len(each[1]))
         program = wanted.build(None if like is None else like.program)
+        if names & program.winograd_sizes.keys():  # chosen for weights that are not wanted
+            program = wanted.build(None)
         wanted.progress(f"loading {wanted.title}")
         budget = self._budget_for(wanted.key, program)
         if budget is not None and budget < program.weights_bytes:
@@ -167,17 +172,9 @@ class Residents:
                        f"{program.weights_bytes / 1e9:.1f} GB of its weights were there at a time, "
                        f"the rest was read while it ran")
         if like is not None and like not in self.all(wanted.key):
-            like, names = None, UNCHANGED  # evicted
-        first = wanted.weights
-        if names and like is not None and like.weights is not None:
-            first = like.weights  # those that differ are bound below
-        program.bind(first.given, first.drop, bytes_max=budget,
-                     like=None if like is None else like.program)
-        if names & program.winograd_sizes.keys():  # chosen for weights that are not wanted
-            program = wanted.build(None)
-            program.bind(wanted.weights.given, wanted.weights.drop, bytes_max=budget)
-        elif names:
-            program.bind(wanted.weights.given, wanted.weights.drop, only=names)
+            like = None  # evicted
+        program.bind(wanted.weights.given, wanted.weights.drop, bytes_max=budget,
+                     like=None if like is None else like.program, differing=names)
         return Resident(program, wanted.shape, wanted.weights)
 
     def free_bytes(self, held_bytes: int = 0) -> int | None:

@@ -124,7 +124,8 @@ class Submodels:
         """The program of `part` that `residents` hold."""
         return self.residents.ready(Wanted(
             self.key(part), self._title(part), shape, self.weights,
-            partial(self._built, part, shape), self._differing, self.user, self.progress, self.say))
+            partial(self._built, part, shape), self._differing, self._takes, self.user,
+            self.progress, self.say))
 
     def _built(self, part: str, shape: Shape, like: Program | None) -> Program:
         """The program of `part` for `shape`, without weights."""
@@ -137,24 +138,30 @@ class Submodels:
         return self.parts[part].title
 
     def _differing(self, resident: Resident) -> frozenset[str] | None:
-        """The weights of a program that are bound otherwise than this picture wants them.
-
-        None where the guard chose another Winograd size for one of these: another weight may not
-        need it, and pictures do not depend on what was bound before; and None where some are to be
-        held as another dtype.
-        """
-        program, recipe = resident.program, resident.program.recipe
+        """The weights of a program that are bound otherwise than this picture wants them; None
+        where that cannot be told."""
+        recipe = resident.program.recipe
         if resident.weights is self.weights:
             return UNCHANGED
         if recipe is None or not isinstance(resident.weights, Adapted):
             return None
-        parameters = recipe.graph.parameters
-        names = changed(resident.weights, self.weights) & parameters.keys()
-        if names & program.winograd_sizes.keys():
-            return None
+        return changed(resident.weights, self.weights) & recipe.graph.parameters.keys()
+
+    def _takes(self, resident: Resident, names: frozenset[str]) -> bool:
+        """Whether a program can be given the weights of these `names` that this picture wants.
+
+        It cannot where the guard chose another Winograd size for one of them: another weight may
+        not need it, and pictures do not depend on what was bound before; nor where some are to be
+        held as another dtype.
+        """
+        program, recipe = resident.program, resident.program.recipe
+        if not names:
+            return True
+        if recipe is None or names & program.winograd_sizes.keys():
+            return False
         held, wanted = dict(recipe.options.weights), self._held(names, self.weights)
         rounded = {name for name in names if held.get(name) in FORMATS}  # on the CPU only
-        return None if any(held[name] != wanted[name] for name in rounded) else names
+        return all(held[name] == wanted[name] for name in rounded)
 
     def graph(self, part: str, shape: Shape) -> Graph:
         """What `part` computes for `shape`. Raises InputError for an unknown part."""

@@ -84,21 +84,21 @@ class Program(ABC):
 
     @abstractmethod
     def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
-             like: Program | None = None, only: Collection[str] | None = None,
-             bytes_max: int | None = None) -> None:
+             like: Program | None = None, differing: Collection[str] = (),
+             only: Collection[str] | None = None, bytes_max: int | None = None) -> None:
         """Take the parameters from `weights`; may be called again with others, at any time.
 
         `weights` is a .safetensors, .onnx or .smalti file, a folder of .safetensors files, a
         mapping of arrays, or a function `read(name) -> array`. Nothing of the arrays is kept;
         `done(name)` says when one is no longer needed. `like` is a program that has the very same
-        weights bound, say for another shape: what both hold in the same layout is shared, and not
-        read again. With `only`, a program that has weights takes these parameters, those of them
-        that it has, and keeps all others. Where they take more than `bytes_max` bytes, some are
-        read again in each run, just before they are needed (see streaming.py): `weights` must stay
-        readable then. Raises InputError where that is too little for a single kernel, for weights
-        that are missing, of another shape or, where that is `strict`, unknown, listing all, and
-        where `only` is given to a program without weights; NumericsError naming one with NaN or
-        Inf. After an error nothing is bound.
+        weights bound, say for another shape, but for those that are named as `differing`: what both
+        hold in the same layout is shared, and not read again. With `only`, a program that has
+        weights takes these parameters, those of them that it has, and keeps all others. Where they
+        take more than `bytes_max` bytes, some are read again in each run, just before they are
+        needed (see streaming.py): `weights` must stay readable then. Raises InputError where that
+        is too little for a single kernel, for weights that are missing, of another shape or, where
+        that is `strict`, unknown, listing all, and where `only` is given to a program without
+        weights; NumericsError naming one with NaN or Inf. After an error nothing is bound.
         """
 
     def save(self, path: str | PathLike, *, targets: Sequence[str] = (),

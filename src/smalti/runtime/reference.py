@@ -32,8 +32,8 @@ class ReferenceProgram(Program):
                           "reference, which is many times slower", RuntimeWarning, stacklevel=3)
 
     def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
-             like: Program | None = None, only: Collection[str] | None = None,
-             bytes_max: int | None = None) -> None:
+             like: Program | None = None, differing: Collection[str] = (),
+             only: Collection[str] | None = None, bytes_max: int | None = None) -> None:
         shapes = {name: value.shape for name, value in self.graph.parameters.items()}
         needed = self._asked(shapes, only)
         read, done = reading(weights, done, needed, shapes, self.name, strict)

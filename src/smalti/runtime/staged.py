@@ -212,8 +212,8 @@ class Interpreted(Program):
         self.parameters: dict[str, np.ndarray] = {}
 
     def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
-             like: Program | None = None, only: Collection[str] | None = None,
-             bytes_max: int | None = None) -> None:
+             like: Program | None = None, differing: Collection[str] = (),
+             only: Collection[str] | None = None, bytes_max: int | None = None) -> None:
         shapes = {name: value.shape for name, value in self.graph.parameters.items()}
         needed = self._asked(shapes, only)
         read, done = reading(weights, done, needed, shapes, self.name, strict)
@@ -254,8 +254,8 @@ class StagedProgram(Program):
         self._turn = threading.Lock()
 
     def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
-             like: Program | None = None, only: Collection[str] | None = None,
-             bytes_max: int | None = None) -> None:
+             like: Program | None = None, differing: Collection[str] = (),
+             only: Collection[str] | None = None, bytes_max: int | None = None) -> None:
         """As `Program.bind`; `weights` are kept, for stages that are compiled later, and nothing is
         shared with `like`, or read again to keep below `bytes_max`."""
         read, _ = reading(weights, done, {}, self.model.tensors, self.name, strict)

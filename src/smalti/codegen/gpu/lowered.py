@@ -30,8 +30,7 @@ class Packed:
 
         from [part][o of the part][c][tap]      to [row][part][column] of `dtype`
 
-    Rows are taps times c, columns are o of the part; those beyond are 0. In blocks of `block` rows
-    it is [row / block][part][column][row in the block].
+    Rows are taps times c, columns are o of the part; those beyond are 0.
     """
 
     buffer: str
@@ -42,7 +41,6 @@ class Packed:
     taps: int
     rows: int
     columns: int
-    block: int = 1
 
     @property
     def elements(self) -> int:
@@ -64,10 +62,7 @@ class Packed:
                                   range(0, self.c, BLOCK)):
             block = values[part, o:o + BLOCK, c:c + BLOCK].astype(packed.dtype)
             target[:, c:c + BLOCK, part, o:o + len(block)] = block.transpose(2, 1, 0)
-        if self.block == 1:
-            return packed
-        blocks = packed.reshape(-1, self.block, self.parts, self.columns)
-        return np.ascontiguousarray(blocks.transpose(0, 2, 3, 1))
+        return packed
 
 
 @dataclass(frozen=True)

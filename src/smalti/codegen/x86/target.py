@@ -10,7 +10,7 @@ from smalti.codegen.x86.encoder import disassembly
 from smalti.codegen.x86.functions import FUNCTIONS
 from smalti.codegen.x86.instructions import LEVELS, FeatureLevel
 from smalti.codegen.x86.lower import limits, lower
-from smalti.codegen.x86.lowered import KernelStep
+from smalti.codegen.x86.lowered import KernelStep, NativeKernel
 from smalti.codegen.x86.packing import lower_packing
 from smalti.graph.operation import HALVES
 from smalti.graph.quantised import FORMATS
@@ -25,7 +25,7 @@ def target_of(level: FeatureLevel) -> Target:
         level.name, frozenset(FUNCTIONS), ("f32", "bf16"), (*HALVES, *FORMATS),
         first=choose, space=space, arithmetic=arithmetic,
         lower=lambda kernel, schedule, _: lower(kernel, schedule, level),
-        encode=encoded, cost=None, listing=listed,
+        encode=encoded, cost=None, listing=listed, lowered=NativeKernel,
         refusal=Refusal((OverflowError,), "too large for the addresses of one kernel:",
                         "choose smaller sizes"),
         placed=lambda step, references: _Code(step),

@@ -86,8 +86,8 @@ class NativeProgram(Program):
         self._held: dict[str, np.ndarray] = {}
 
     def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
-             like: Program | None = None, only: Collection[str] | None = None,
-             bytes_max: int | None = None) -> None:
+             like: Program | None = None, differing: Collection[str] = (),
+             only: Collection[str] | None = None, bytes_max: int | None = None) -> None:
         """Read, check and pack every parameter, or those of `only`.
 
         All are read again where the numeric guard finds that some need another program. Raises
@@ -104,7 +104,8 @@ class NativeProgram(Program):
                 self._stop_streaming()
                 self._bytes_max = bytes_max
             found = source(needed)
-            wanting = self._bind(*found, like) if only is None else self._rebind(*found, needed)
+            wanting = (self._bind(*found, like, differing) if only is None
+                       else self._rebind(*found, needed))
             while wanting:
                 if self.recipe is None:
                     raise NumericsError(f"{self.name}: Winograd is too imprecise for the "
@@ -112,17 +113,18 @@ class NativeProgram(Program):
                                         f"model again with them")
                 winograd_sizes = {**self.winograd_sizes, **wanting}
                 self._take(self.recipe.module(TARGETS[self.module.target], winograd_sizes))
-                wanting = self._bind(*source(self.module.parameters), like)
+                wanting = self._bind(*source(self.module.parameters), like, differing)
             self.bound, self._settled = True, False
 
-    def _bind(self, read: Read, done: Done, like: Program | None) -> dict[str, int]:
+    def _bind(self, read: Read, done: Done, like: Program | None,
+              differing: Collection[str]) -> dict[str, int]:
         """Bind all; the weights that need a smaller F(m), and which."""
         self.bound, module = False, self.module
         if self._bytes_max is not None and (plan := planned(module, self._bytes_max)) is not None:
             return self._bind_streamed(plan, read, done)
         found = like._kept() if isinstance(like, NativeProgram) and like is not self else {}
         shared = {number: found[key] for number, slot in enumerate(module.slots)
-                  if (key := module.layout_of(slot)) in found}
+                  if slot.name not in differing and (key := module.layout_of(slot)) in found}
         if self._weights is None or shared or self._shared:
             own = {} if self._weights is None else {
                 number: memory for number, memory in enumerate(self._weights)
