@@ -5,6 +5,7 @@
     python bench/gpu_compilers.py run --chip navi31 --graph mm:4096 --schedule block_n=32,buffers=1
     python bench/gpu_compilers.py run --chip navi31 --graph FILE.spv --bindings 3 --subgroup 64
     python bench/gpu_compilers.py table [--chips navi31,dg2] [--graphs unet,decoder] [--json DIR]
+    python bench/gpu_compilers.py model DIR [--fit]    how well registers of those are predicted
 
 FOLDER is named by --folder or by the variable GPU_LAB.
 """
@@ -24,7 +25,7 @@ from typing import Any
 OWN = Path(__file__).resolve().parent
 sys.path[:0] = [str(OWN), str(OWN.parent / "src")]
 
-from gpu_lab import chips, graphs, programs, report  # noqa: E402
+from gpu_lab import chips, graphs, model, programs, report  # noqa: E402
 
 from smalti.errors import InputError  # noqa: E402
 
@@ -56,6 +57,7 @@ def run(given: argparse.Namespace) -> None:
     options = ["--precision", given.precision, "--schedule", given.schedule,
                *(["--no-matrices"] if given.no_matrices else []),
                "--bindings", str(given.bindings), "--subgroup", str(given.subgroup),
+               "--shared", str(given.shared),
                "--push", str(given.push), "--constants", given.constants]
     programs.changed(given.schedule)  # so that a wrong field is told before anything starts
     kept = []
@@ -88,12 +90,33 @@ def table(given: argparse.Namespace) -> None:
                                             "reports": found}, indent=0), encoding="utf-8")
 
 
+def predicted(given: argparse.Namespace) -> None:
+    """How well the reports of a folder are predicted; with --fit constants that fit them better,
+    and how well such constants predict graphs that they were not fitted to."""
+    kept: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for path in sorted(given.reports.glob("*.json")):
+        told = json.loads(path.read_text(encoding="utf-8"))
+        kept.setdefault(told["chip"], {})[told["graph"]] = model.usable(told["reports"])
+    rows = []
+    for chip, found in kept.items():
+        unit, reports = model.unit_of(chip), [each for some in found.values() for each in some]
+        rows.append(model.row(chip, [model.compared(each, unit, unit.needs) for each in reports]))
+        if given.fit:
+            print(f"{chip}: {model.fitted(reports, unit)}", flush=True)
+            rows.append(model.row(f"{chip}, other graphs' fit", model.across(found, unit)))
+    print(report.markdown(model.COLUMNS, rows))
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = made.add_subparsers(dest="command", required=True)
     setup = commands.add_parser("setup", help="fetch the compilers, once")
     setup.add_argument("folder", type=Path)
+    fit = commands.add_parser("model", help="how well registers are predicted")
+    fit.set_defaults(function=predicted)
+    fit.add_argument("reports", type=Path, help="the folder that table --json has filled")
+    fit.add_argument("--fit", action="store_true")
     for name, function in (("run", run), ("table", table)):
         each = commands.add_parser(name, help=str(function.__doc__))
         each.set_defaults(function=function)
@@ -110,6 +133,7 @@ def parser() -> argparse.ArgumentParser:
             each.add_argument("--rows", type=int, default=12)
             each.add_argument("--bindings", type=int, default=3)
             each.add_argument("--subgroup", type=int, default=0)
+            each.add_argument("--shared", type=int, default=0, help="bytes, of a FILE.spv")
             each.add_argument("--push", type=int, default=128)
             each.add_argument("--constants", default="")
         else:
@@ -124,11 +148,12 @@ def main() -> None:
     if given.command == "setup":
         sys.exit(subprocess.run([str(OWN / "gpu_lab" / "setup"), str(given.folder)],
                                 check=False).returncode)
-    if given.folder is None:
-        sys.exit(f"name the folder that setup has filled: --folder, or the variable {chips.FOLDER}")
-    if lacking := chips.ready(Path(given.folder)):
-        sys.exit(lacking)
-    given.folder = Path(given.folder).resolve()
+    if given.command != "model":
+        if given.folder is None:
+            sys.exit(f"name the folder that setup has filled: --folder, or {chips.FOLDER}")
+        if lacking := chips.ready(Path(given.folder)):
+            sys.exit(lacking)
+        given.folder = Path(given.folder).resolve()
     try:
         given.function(given)
     except InputError as error:

@@ -17,37 +17,43 @@ FOLDER = "GPU_LAB"
 
 @dataclass(frozen=True)
 class Chip:
-    """A chip, the driver that compiles for it, and the variables that choose it there."""
+    """A chip, the driver that compiles for it, the variables that choose it there, and its
+    architecture by the name that `smalti.schedule.compute_units` has."""
 
     name: str
-    vendor: str
     driver: str
     variables: dict[str, str]
+    architecture: str
 
 
-def _amd(name: str) -> Chip:
-    return Chip(name, "AMD", "radeon", {"AMDGPU_GPU_ID": name})
+def _amd(architecture: str, *names: str) -> list[Chip]:
+    return [Chip(name, "radeon", {"AMDGPU_GPU_ID": name}, architecture) for name in names]
 
 
-def _intel(name: str) -> Chip:
-    return Chip(name, "Intel", "intel",
-                {"INTEL_STUB_GPU_PLATFORM": name, "INTEL_FORCE_PROBE": "*"})
+def _intel(architecture: str, *names: str) -> list[Chip]:
+    return [Chip(name, "intel", {"INTEL_STUB_GPU_PLATFORM": name, "INTEL_FORCE_PROBE": "*"},
+                 architecture) for name in names]
 
 
-def _nvidia(name: str, number: str) -> Chip:
-    return Chip(name, "NVIDIA", "nouveau", {"NOUVEAU_CHIPSET": number})
+def _nvidia(architecture: str, **numbers: str) -> list[Chip]:
+    return [Chip(name, "nouveau", {"NOUVEAU_CHIPSET": number}, architecture)
+            for name, number in numbers.items()]
 
 
 CHIPS = {chip.name: chip for chip in (
-    *map(_amd, ("navi10", "vangogh", "navi21", "navi22", "navi23", "navi31", "navi32", "navi33",
-                "gfx1150", "gfx1151", "gfx1200", "gfx1201")),
-    *map(_intel, ("tgl", "mtl", "dg2", "lnl", "bmg", "ptl")),
-    *(_nvidia(*pair) for pair in (
-        ("tu102", "162"), ("tu104", "164"), ("tu106", "166"), ("ga100", "170"), ("ga102", "172"),
-        ("ga104", "174"), ("ga106", "176"), ("ad102", "192"), ("ad103", "193"), ("ad104", "194"),
-        ("ad106", "196"), ("ad107", "197"), ("gb202", "1b2"), ("gb203", "1b3"), ("gb205", "1b5"))),
+    *_amd("rdna2", "vangogh", "navi21", "navi22", "navi23"),
+    *_amd("rdna3_big", "navi31", "navi32", "gfx1151"),
+    *_amd("rdna3_small", "navi33", "gfx1150"),
+    *_amd("rdna4", "gfx1200", "gfx1201"),
+    *_intel("xe_hpg", "dg2"), *_intel("xe2_hpg", "lnl", "bmg"),
+    *_nvidia("turing_rtx", tu102="162", tu104="164", tu106="166"),
+    *_nvidia("ampere_ga100", ga100="170"),
+    *_nvidia("ampere_ga10x", ga102="172", ga104="174", ga106="176"),
+    *_nvidia("ada", ad102="192", ad103="193", ad104="194", ad106="196", ad107="197"),
+    *_nvidia("blackwell_gb20x", gb202="1b2", gb203="1b3", gb205="1b5"),
 )}
-"""All chips that were tried: their devices are listed, and tell what they have."""
+"""All chips that were tried: their devices are listed, and tell what they have. The drivers also
+know navi10, tgl, mtl and ptl, of whose units the library has no facts."""
 TABLE = ("navi21", "navi31", "gfx1201", "dg2", "bmg", "ga102", "ad104")
 """Chips of the table: RDNA 2 (no matrix unit), 3, 4; Xe-HPG, Xe2; Ampere, Ada."""
 

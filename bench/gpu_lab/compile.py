@@ -15,27 +15,32 @@ import os
 import re
 import sys
 import time
+from dataclasses import astuple
 from pathlib import Path
 from typing import IO
 
+from smalti.codegen.gpu.registers import kept, shared_bytes
 from smalti.errors import SmaltiError
 from smalti.kernel.form import Kernel
+from smalti.schedule.compute_units import compute_unit
+from smalti.schedule.group import GroupContraction, GroupLimits
+from smalti.schedule.space_group import GroupWork
 
 from .bound import bound, rates_of
+from .chips import CHIPS
 from .graphs import graph_of
-from .listing import hot_loop, mix, read
+from .listing import Line, hot_loop, mix, read
 from .pipelines import Compiled, TellingGpu
 from .programs import Compilable, changed, programs_of
 
 SPILLS = ("Spilled VGPRs", "Spilled SGPRs", "Spills", "Spills to memory")
 REGISTERS = ("VGPRs", "Number of GPRs", "Max live registers")
-OCCUPANCY = ("Subgroups per SIMD", "Max warps/SM")
 SHARED = ("LDS size", "Workgroup Memory Size")
 """What the drivers call their statistics."""
-ENGINES = {"tgl": 16, "mtl": 16, "dg2": 16, "lnl": 8, "bmg": 8, "ptl": 8}
-"""Vector engines of a core of Intel's, which has 128 KiB of shared memory and runs 8 threads an
-engine."""
-CORE_SHARED, ENGINE_THREADS = 128 << 10, 8
+NEEDED = "Pre-Sched VGPRs"
+"""What a program of AMD's needs; its scheduler then fills what the number of subgroups leaves."""
+TOLD = "Subgroups per SIMD"
+"""How many subgroups run at a time, where the driver counts shared memory, too."""
 
 
 def first(statistics: dict[str, int | float], names: tuple[str, ...]) -> int:
@@ -43,35 +48,37 @@ def first(statistics: dict[str, int | float], names: tuple[str, ...]) -> int:
     return next((int(statistics[name]) for name in names if name in statistics), 0)
 
 
-def occupancy(statistics: dict[str, int | float], chip: str, threads: int) -> int:
-    """Subgroups that one SIMD unit (AMD), multiprocessor (NVIDIA, by registers alone) or vector
-    engine (Intel, by shared memory alone) runs at a time, of work-groups of `threads` of them."""
-    if chip not in ENGINES:
-        return first(statistics, OCCUPANCY)
-    shared = first(statistics, SHARED)
-    groups = CORE_SHARED // shared if shared else threads * ENGINES[chip]
-    return min(ENGINE_THREADS, max(groups, 1) * threads // ENGINES[chip])
+def occupancy(statistics: dict[str, int | float], chip: str, subgroup: int, size: int,
+              shared: int) -> int:
+    """Subgroups that a SIMD unit, a multiprocessor or a vector engine runs at a time, of
+    work-groups of `size`: as AMD's driver says, by the facts of the others' units."""
+    if TOLD in statistics:
+        return int(statistics[TOLD])
+    unit = compute_unit(CHIPS[chip].architecture)
+    return unit.resident(first(statistics, REGISTERS), max(subgroup, 1), max(size, 1), shared)
 
 
-def told(made: Compiled, chip: str, size: int) -> dict[str, object]:
-    """What is reported of a program of work-groups of `size` that the driver compiled."""
+def told(made: Compiled, chip: str, size: int, shared: int) -> dict[str, object]:
+    """What is reported of a program of work-groups of `size`, with so many bytes of shared memory,
+    that the driver compiled."""
     lines = read(made.assembly)
     hot, around = hot_loop(lines)
     found: dict[str, object] = {
         "subgroup": made.subgroup,
         "registers": first(made.statistics, REGISTERS),
+        "needed": first(made.statistics, (NEEDED, *REGISTERS)),
         "spills": sum(int(made.statistics.get(name, 0)) for name in SPILLS),
         "scratch": sum(count for kind, count in mix(around).items()
                        if kind.startswith("scratch")),
-        "occupancy": occupancy(made.statistics, chip, -(-size // max(made.subgroup, 1))),
+        "occupancy": occupancy(made.statistics, chip, made.subgroup, size, shared),
         "loop": mix(hot), "all": mix(lines), "statistics": made.statistics}
     if hot:
         part, unit = bound(hot, rates_of(chip), made.subgroup)
-        found |= {"bound": part, "unit": unit, "driver": estimate(made, chip, hot)}
+        found |= {"bound": part, "unit": unit, "driver": estimate(made, hot)}
     return found
 
 
-def estimate(made: Compiled, chip: str, hot: list) -> float:
+def estimate(made: Compiled, hot: list[Line]) -> float:
     """The driver's own estimate of clocks for a matrix instruction of the hot loop (a multiply-add
     where there is none), as far as it tells one: of the whole program but for NVIDIA's.
 
@@ -84,7 +91,7 @@ def estimate(made: Compiled, chip: str, hot: list) -> float:
         return 0.0
     if "Inverse Throughput" in made.statistics:
         return made.statistics["Inverse Throughput"] * made.subgroup / 64 / 8 / work
-    if chip in ENGINES:
+    if "Cycles" in made.statistics:
         return made.statistics["Cycles"] / 10 / work
     return sum(line.cycles for line in hot) / work
 
@@ -98,6 +105,20 @@ def described(kernel: Kernel) -> str:
     return f"{kernel.form} {axes}" + (f" over {reduced}" if reduced else "")
 
 
+def chooser(each: Compilable, limits: GroupLimits) -> dict[str, float]:
+    """What the chooser of schedules thinks of a program: registers of an invocation, and
+    work-groups of a unit at a time. Empty where it does not think of them."""
+    if not isinstance(each.schedule, GroupContraction) or each.step != main_step(each.schedule):
+        return {}
+    work = GroupWork.of(each.kernel, limits)
+    return {"registers": work.held(each.schedule), "groups": work.resident(each.schedule)}
+
+
+def main_step(schedule: GroupContraction) -> int:
+    """Which step of a contraction multiplies: a prepared patch is written by one in front."""
+    return int(schedule.prepared)
+
+
 def report_of(gpu: TellingGpu, chip: str, number: int, each: Compilable,
               texts: Path | None) -> dict[str, object]:
     """The report of a program; its texts are written to a folder."""
@@ -105,13 +126,15 @@ def report_of(gpu: TellingGpu, chip: str, number: int, each: Compilable,
     report: dict[str, object] = {
         "number": number, "name": shader.name, "form": each.kernel.form, "step": each.step,
         "kernel": described(each.kernel), "schedule": str(each.schedule), "count": each.count,
-        "groups": shader.groups, "size": shader.size}
+        "groups": shader.groups, "size": shader.size, "shared": shared_bytes(each.program),
+        "kept": [astuple(point) for point in kept(each.program)],
+        "chooser": chooser(each, gpu.limits)}
     began = time.monotonic()
     try:
         made = gpu.told(shader, each.code)
     except SmaltiError as error:
         return report | {"error": str(error)}
-    report |= told(made, chip, shader.size)
+    report |= told(made, chip, shader.size, shared_bytes(each.program))
     if texts:
         written = {"kernel": f"{each.schedule}\n\n{each.kernel}\n", "program": str(each.program),
                    **made.texts}
@@ -139,10 +162,11 @@ def main() -> None:
     parser.add_argument("--texts", type=Path)
     parser.add_argument("--bindings", type=int, default=3)
     parser.add_argument("--subgroup", type=int, default=0)
+    parser.add_argument("--shared", type=int, default=0)
     parser.add_argument("--push", type=int, default=128)
     parser.add_argument("--constants", default="")
     given = parser.parse_args()
-    gpu = TellingGpu(matrices=not given.no_matrices)
+    gpu = TellingGpu(CHIPS[given.chip].architecture, not given.no_matrices)
     if given.texts:
         given.texts.mkdir(parents=True, exist_ok=True)
     with open(given.out, "w", encoding="utf-8") as out:
@@ -153,7 +177,7 @@ def main() -> None:
             made = gpu.told_of(Path(given.what).read_bytes(), given.bindings, given.subgroup,
                                constants, given.push)
             write(out, {"number": 0, "name": Path(given.what).stem, "form": "shader", "count": 1,
-                        **told(made, given.chip, constants.get(0, 0))})
+                        **told(made, given.chip, constants.get(0, 1), given.shared)})
         else:
             programs = programs_of(gpu, graph_of(given.what), given.precision,
                                    changed(given.schedule))

@@ -61,16 +61,17 @@ class TellingGpu(VulkanGpu):
     """A device whose driver tells what it makes of programs; they need not run.
 
     Its matrix unit counts as one that the check of a machine has proven, unless `matrices` is
-    false: then programs do without it, as where it is not trusted.
+    false: then programs do without it, as where it is not trusted. Its units are those of an
+    `architecture`, as drivers without a device do not tell its name.
     """
 
-    def __init__(self, number: int = 0, matrices: bool = True) -> None:
+    def __init__(self, architecture: str, matrices: bool = True, number: int = 0) -> None:
         functions = instance().functions
         create = functions.vkCreateDevice
         functions.vkCreateDevice = lambda adapter, info, *others: create(
             adapter, _with_extension(info), *others)
         try:
-            super().__init__(_proven(adapters()[number], matrices), number)
+            super().__init__(_proven(adapters()[number], architecture, matrices), number)
         finally:
             functions.vkCreateDevice = create
         compiled = self._logical.functions.vkCreateComputePipelines
@@ -155,11 +156,11 @@ class TellingGpu(VulkanGpu):
         return made
 
 
-def _proven(adapter: VulkanAdapter, matrices: bool) -> VulkanAdapter:
+def _proven(adapter: VulkanAdapter, architecture: str, matrices: bool) -> VulkanAdapter:
     """An adapter with all shapes that its driver lists for the matrix unit, or with none."""
     shapes = told(adapter) if matrices and "cooperativeMatrix" in adapter.features else ()
-    return replace(adapter, limits=replace(adapter.limits, matrices=shapes),
-                   offers_matrices=bool(shapes))
+    limits = replace(adapter.limits, matrices=shapes, architecture=architecture)
+    return replace(adapter, limits=limits, offers_matrices=bool(shapes))
 
 
 def _with_extension(info: vk.Chained) -> vk.Chained:

@@ -84,5 +84,10 @@ def row(found: Mapping[str, Any]) -> tuple[str, ...]:
 
 def table(found: Sequence[Mapping[str, Any]]) -> str:
     """Summaries as a table in Markdown."""
-    rows = [COLUMNS, tuple("---" for _ in COLUMNS), *map(row, found)]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
+    return markdown(COLUMNS, [row(each) for each in found])
+
+
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    every = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in every)

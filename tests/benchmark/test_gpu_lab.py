@@ -3,16 +3,21 @@ made of them. Nothing here needs the compilers."""
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
+import numpy as np
 import pytest
 
 from bench.gpu_lab.bound import RATES, bound, busy, rates_of
 from bench.gpu_lab.chips import CHIPS, TABLE
 from bench.gpu_lab.graphs import graph_of
 from bench.gpu_lab.listing import hot_loop, mix, read
+from bench.gpu_lab.model import across, compared, fitted, row, unit_of
 from bench.gpu_lab.programs import changed
 from bench.gpu_lab.report import line, summary, table
 from smalti.errors import InputError
 from smalti.schedule.group import GroupContraction, GroupMap
+from smalti.schedule.residency import CompilerNeeds, KeptWords
 
 AMD = """\
 BB0:
@@ -192,3 +197,37 @@ def test_graphs_are_summed_up() -> None:
         "| unet | navi31 | 6 | 1 | 1 (most 5) | 1 | 2, 8 | 90 / 90 % | 50 / 50 % |"
     assert line(reports[-1]).endswith("REJECTED: no")
     assert "spills 5, scratch in loop 2, occupancy 2, at most 90%" in line(reports[0])
+
+
+def needing(registers: int, kept: tuple[float, ...], **fields: object) -> dict[str, object]:
+    """A report with what is alive in the program."""
+    return program("x", needed=registers, registers=registers, kept=[kept], shared=0, size=128,
+                   **fields)
+
+
+def test_predictions_are_compared() -> None:
+    unit = unit_of("navi31")
+    needs = CompilerNeeds(1, 1, 1, 1, 0, 10)
+    right = compared(needing(100, (64, 16, 0, 10, 7)), unit, needs)
+    assert (right.predicted, right.error(right.predicted)) == (100, 0)
+    assert right.spills == (False, False) and right.occupancy == (8, 12)
+    wrong = compared(needing(300, (64, 0, 0, 0, 0), spills=44), unit, needs)
+    assert wrong.spills == (True, False) and wrong.error(74) == 226 / 300
+    assert row("navi31", [right, wrong])[:6] == ("navi31", "2", "37.7 %", "50.0 %", "50.0 %", "1")
+
+
+def test_intel_counts_registers_of_32_bytes() -> None:
+    assert compared(needing(200, (64, 0, 0, 0, 0), subgroup=16), unit_of("bmg"),
+                    CompilerNeeds(1, 1, 1, 1, 0, 36)).error(100) == 0
+
+
+def test_constants_are_fitted() -> None:
+    rng, unit = np.random.default_rng(0), unit_of("navi31")
+    known = CompilerNeeds(1.1, 2.5, 0.7, 0.9, 0.3, 6.0)
+    reports = []
+    for kept in rng.integers(0, 64, (60, 5)).astype(float):
+        reports.append(needing(known.registers(KeptWords(*kept)), tuple(kept)))
+    found = fitted(reports, unit)
+    assert np.allclose(astuple(found), astuple(known), atol=0.05)
+    graphs = {"a": reports[:30], "b": reports[30:]}
+    assert max(each.error(each.predicted) for each in across(graphs, unit)) < 0.05

@@ -235,6 +235,13 @@ def test_a_model_is_profiled_and_tuned(model: Path) -> None:
     refused(run("profile", model, "--part", "vae"), "is an .onnx file; --part and --size are for")
 
 
+@pytest.mark.parametrize("command", ["profile", "tune"])
+def test_a_cpu_without_a_feature_level_has_no_kernels_to_measure(
+        command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smalti.runtime.cpu.driver.available_levels", lambda: ())
+    refused(run(command, "tiny_cnn"), "this CPU has no AVX2")
+
+
 def test_a_damaged_engine_file_is_one_message(model: Path, tmp_path: Path) -> None:
     engine = tmp_path / "small.smalti"
     run("compile", model, "-o", engine, "--shape", "rows=3")

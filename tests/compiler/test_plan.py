@@ -41,6 +41,23 @@ def test_what_lives_together_does_not_overlap(intervals: list[Interval], alignme
     assert bound <= total <= everything
 
 
+@given(INTERVALS, st.sampled_from([5120, 5248, 8192]))
+def test_each_buffer_lies_in_one_segment(intervals: list[Interval], segment: int) -> None:
+    offsets, total = plan(intervals, 128, segment_bytes=segment)
+    for number, (one, start) in enumerate(zip(intervals, offsets)):
+        last = start + max(one.size_bytes, 1) - 1
+        assert start // segment == last // segment and last < max(total, start + 1)
+        for other, other_start in list(zip(intervals, offsets))[:number]:
+            if one.first <= other.last and other.first <= one.last:
+                assert (start + one.size_bytes <= other_start
+                        or other_start + other.size_bytes <= start)
+
+
+def test_a_segment_that_is_too_small_is_refused() -> None:
+    with pytest.raises(ValueError, match="384 bytes is larger than a segment of 256"):
+        plan([Interval(300, 0, 1)], 128, segment_bytes=256)
+
+
 @given(INTERVALS, st.sampled_from([1, 64, 128]), st.data())
 def test_chains_lie_at_their_distances(intervals: list[Interval], alignment: int,
                                        data: st.DataObject) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from smalti import nn
 from smalti.compiler.prediction import launches, predicted
+from smalti.errors import InputError
 from smalti.graph import Graph
 from smalti.machine import cpu
 from smalti.machine.device import GUESSED, MEASURED
 from smalti.runtime.compilation import compile_graph
 from smalti.runtime.cpu.model import calibration, calibration_path, modelled, modelled_code
+from smalti.schedule.group import GroupMap
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +44,13 @@ def test_kernels_of_an_image_are_known_again_from_their_texts() -> None:
         assert str(one.schedule) == image.regions[number].schedule
         outside = {b.name for b in one.kernel.buffers if b.role != "local"}
         assert outside <= set(one.places) <= outside | {cpu.WORKSPACE}
+
+
+def test_kernels_of_a_gpu_are_refused() -> None:
+    module = compile_graph(small(), threads=1).module
+    module.regions[0] = replace(module.regions[0], schedule=str(GroupMap(64)))
+    with pytest.raises(InputError, match="region 0 has the schedule GroupMap.*expected.* a CPU"):
+        launches(module)
 
 
 def test_what_one_kernel_writes_lies_where_the_next_reads() -> None:

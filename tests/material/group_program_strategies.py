@@ -19,7 +19,7 @@ from smalti.codegen.gpu.form import (
     vector,
 )
 from smalti.codegen.gpu.instructions import INSTRUCTIONS
-from smalti.codegen.gpu.types import Type
+from smalti.codegen.gpu.types import VectorType
 
 SIZE = 8
 LANES = (1, 2, 4)
@@ -31,7 +31,7 @@ CONVERTED = {"f32": ("f16", "i32", "u32"), "f16": ("f32",), "i32": ("f32", "u32"
 
 
 @st.composite
-def numbers(draw: st.DrawFn, type: Type) -> Number:
+def numbers(draw: st.DrawFn, type: VectorType) -> Number:
     """A constant of a type."""
     match type.scalar:
         case "bool":
@@ -45,7 +45,7 @@ def numbers(draw: st.DrawFn, type: Type) -> Number:
 
 
 @st.composite
-def values(draw: st.DrawFn, type: Type, known: tuple[Expr, ...], depth: int = 3) -> Expr:
+def values(draw: st.DrawFn, type: VectorType, known: tuple[Expr, ...], depth: int = 3) -> Expr:
     """An expression of a type, of names, loads and constants."""
     leaves = [expr for expr in known if expr.type == type]
     if depth == 0 or draw(st.integers(0, 3)) == 0:
@@ -57,22 +57,22 @@ def values(draw: st.DrawFn, type: Type, known: tuple[Expr, ...], depth: int = 3)
     kinds += ["vector"] if type.lanes > 1 and type.scalar != "bool" else ["component"]
     kind = draw(st.sampled_from(kinds))
     if kind == "select":
-        return select(below(Type("bool", draw(st.sampled_from((1, type.lanes))))), below(type),
-                      below(type))
+        condition = VectorType("bool", draw(st.sampled_from((1, type.lanes))))
+        return select(below(condition), below(type), below(type))
     if kind == "pure":
         name = draw(st.sampled_from([n for n in PURE if type.scalar in INSTRUCTIONS[n].takes]))
         return op(name, *(below(type) for _ in range(INSTRUCTIONS[name].arity)))
     if kind == "question":
-        of = Type(draw(st.sampled_from(("f32", "f16", "i32", "u32"))), type.lanes)
+        of = VectorType(draw(st.sampled_from(("f32", "f16", "i32", "u32"))), type.lanes)
         return op(draw(st.sampled_from(QUESTIONS)), below(of), below(of))
     if kind == "convert":
         scalar = draw(st.sampled_from([s for s, to in CONVERTED.items() if type.scalar in to]))
-        return Op("convert", (below(Type(scalar, type.lanes)),), type)
+        return Op("convert", (below(VectorType(scalar, type.lanes)),), type)
     if kind == "vector":
-        return vector(*(below(Type(type.scalar)) for _ in range(type.lanes)))
+        return vector(*(below(VectorType(type.scalar)) for _ in range(type.lanes)))
     if kind == "component" and type.scalar != "bool":
         lanes = draw(st.sampled_from((2, 4)))
-        return op("component", below(Type(type.scalar, lanes)),
+        return op("component", below(VectorType(type.scalar, lanes)),
                   Number(draw(st.integers(0, lanes - 1)), U32))
     return draw(numbers(type))
 
@@ -88,7 +88,7 @@ def programs(draw: st.DrawFn) -> GroupProgram:
     place = b.let(b.group[1] * SIZE + b.invocation)
     known = [place, b.lane, b.load(x, place), b.load(x, place, where=b.invocation < 3)]
     for type in draw(st.lists(st.sampled_from([
-            Type(s, lanes) for s in ("f32", "f16", "i32", "u32", "bool") for lanes in LANES]),
+            VectorType(s, lanes) for s in ("f32", "f16", "i32", "u32", "bool") for lanes in LANES]),
             max_size=4)):
         known.append(b.let(draw(values(type, tuple(known)))))
     total = b.variable(draw(values(F32, tuple(known))))
@@ -104,6 +104,6 @@ def programs(draw: st.DrawFn) -> GroupProgram:
         known.append(total)
         b.set(total, total + b.load(part, SIZE - 1 - b.invocation))
         b.barrier()
-    whole = draw(values(Type("f32", 4), (*known, spread(total, 4))))
+    whole = draw(values(VectorType("f32", 4), (*known, spread(total, 4))))
     b.store(y, place * 4, whole, where=draw(values(BOOL, tuple(known))))
     return b.finish((1, 3, 1))

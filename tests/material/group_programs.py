@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.form import GroupProgram, Number, Op, op, select, vector
 from smalti.codegen.gpu.instructions import INSTRUCTIONS
-from smalti.codegen.gpu.types import FLOATS, Matrix, Type
+from smalti.codegen.gpu.types import FLOATS, Matrix, VectorType
 
 SIZE = 64
 ARITHMETIC = ("f32", "f16", "i32", "u32")
@@ -86,12 +86,32 @@ def copy(stored: str, scalar: str, lanes: int, seen: int) -> GroupProgram:
     return b.finish((1, 1, 1))
 
 
+def words(stored: str, lanes: int) -> GroupProgram:
+    """Halves that are moved and computed with as the bits of words, `lanes` words at once."""
+    b, elements = Builder("words", SIZE), 2 * SIZE * lanes
+    x = b.binding("x", stored, elements, "read", 2 * lanes)
+    y = b.binding("y", stored, elements, "write", 2 * lanes)
+    array = b.shared("array", "u32", SIZE * lanes, lanes)
+    index = b.let(b.invocation * lanes)
+    b.store(array, (SIZE - 1) * lanes - index,
+            b.load(x, index * 2, lanes, where=b.invocation < 61, scalar="u32"))
+    b.barrier()
+    value = b.let(b.load(array, (SIZE - 1) * lanes - index, lanes))
+    parts = [value.lane(lane) for lane in range(lanes)] if lanes > 1 else [value]
+    pairs = [vector(*parts[n:n + 2]) for n in range(0, lanes, 2)] if lanes > 1 else parts
+    made = [b.let(op(f"narrow_{stored}", op(f"widen_{stored}", pair) * 3.0)) for pair in pairs]
+    parts = [pair.lane(half) for pair in made for half in (0, 1)] if lanes > 1 else made
+    b.store(y, index * 2, vector(*parts) if lanes > 1 else parts[0],
+            where=op("not_equal", b.invocation, 5))
+    return b.finish((1, 1, 1))
+
+
 def control() -> GroupProgram:
     """Loops in loops and branches, of which some never run, with registers that they set."""
     b = Builder("control", SIZE)
     n, y = b.binding("n", "u32", 3 * SIZE, "read"), b.binding("y", "i32", 3 * SIZE, "write")
     i = b.let(b.group[0] * SIZE + b.invocation)
-    total, turns = b.variable(0, type=Type("i32")), b.load(n, i)
+    total, turns = b.variable(0, type=VectorType("i32")), b.load(n, i)
     with b.loop(turns) as k:
         with b.branch((k & 1).equals(0)):
             with b.loop(k + 3, k, 2) as j:
@@ -134,7 +154,7 @@ def exchanges(scalar: str, lanes: int, subgroup: int) -> GroupProgram:
     value = b.let(b.load(x, index, lanes, scalar=scalar))
     results = [*(op(f"subgroup_{name}", value) for name in ("add", "max", "min")),
                op("subgroup_shuffle", value, (b.lane + 3) % subgroup),
-               op("subgroup_shuffle_xor", value, Number(2, Type("u32")))]
+               op("subgroup_shuffle_xor", value, Number(2, VectorType("u32")))]
     for number, result in enumerate(results):
         b.store(y, index + number * elements, result)
     total = op("subgroup_add", value)  # which all have to make that one can store it
@@ -191,6 +211,33 @@ def products(rows: int, columns: int, depth: int, factors: str, sums: str, share
     return b.finish((1, 1, 1))
 
 
+def products_in_words(rows: int, columns: int, depth: int, factors: str,
+                      subgroup: int = 32) -> GroupProgram:
+    """c = a b, where both factors and then the sums take their turns in one array of words: the
+    left factor by rows, the right one by columns, sums by columns."""
+    b = Builder("words", subgroup, subgroup)
+    a, w = (b.binding(name, factors, extent, "read", 8) for name, extent in
+            (("a", rows * depth), ("b", depth * columns)))
+    c = b.binding("c", "f32", rows * columns, "write", 4)
+    first, second, sums = rows * depth // 2, columns * depth // 2, rows * columns
+    array = b.shared("array", "u32", max(first + second, sums), 4)
+    for buffer, count, at in ((a, first, 0), (w, second, first)):
+        with b.loop(count // 4, b.invocation, subgroup) as i:
+            b.store(array, at + i * 4, b.load(buffer, i * 8, 4, scalar="u32"))
+    b.barrier()
+    left = b.let(b.matrix(array, 0, depth // 2, Matrix("a", rows, depth, factors)))
+    right = b.let(b.matrix(array, first, depth // 2, Matrix("b", depth, columns, factors),
+                           by_columns=True))
+    total = b.variable(0.0, type=Matrix("sum", rows, columns, "f32"))
+    b.set(total, op("matrix_multiply_add", left, right, total))
+    b.barrier()
+    b.store_matrix(array, 0, rows, total, by_columns=True)
+    b.barrier()
+    with b.loop(sums // 4, b.invocation, subgroup) as i:
+        b.store(c, i * 4, b.load(array, i * 4, 4).bits("f32"))
+    return b.finish((1, 1, 1))
+
+
 def constants() -> GroupProgram:
     """Numbers that are easily taken for one another."""
     numbers = [0.0, -0.0, 1.0, float("nan"), float("inf"), -float("inf"), 1e39, 2**-149, 0.1]
@@ -198,9 +245,10 @@ def constants() -> GroupProgram:
     y = b.binding("y", "f32", 2 * len(numbers), "write", 2)
     z = b.binding("z", "i32", 2, "write")
     for place, value in enumerate(numbers):
-        b.store(y, 2 * place, vector(Number(value, Type("f32")), Number(value, Type("f32"))))
-    b.store(z, 0, Number(-1, Type("i32")))
-    b.store(z, 1, Number(1, Type("i32")))
+        both = Number(value, VectorType("f32"))
+        b.store(y, 2 * place, vector(both, both))
+    b.store(z, 0, Number(-1, VectorType("i32")))
+    b.store(z, 1, Number(1, VectorType("i32")))
     return b.finish((1, 1, 1))
 
 
@@ -216,4 +264,5 @@ def all_without_matrices(f16: bool) -> Iterator[GroupProgram]:
         for stored in LOADS:
             yield from (copy(stored, scalar, lanes, seen) for scalar in LOADS[stored]
                         for seen in (1, 2, 4) if seen >= lanes and scalar in scalars)
+        yield from (words(stored, lanes) for stored in ("f16", "bf16"))
     yield from (control(), sums(), meeting(), constants())

@@ -10,13 +10,13 @@ import pytest
 from webgpu_devices import plain_webgpu, webgpu  # noqa: F401
 
 import smalti
+from smalti.codegen.gpu.target import LEAST
 from smalti.errors import EngineError, InputError
 from smalti.graph import Graph, evaluate
 from smalti.runtime import compile_graph, engine
 from smalti.runtime.cpu.adapter import available_levels
 from smalti.runtime.drivers import driver_of
 from smalti.runtime.engine_file import EngineFile
-from smalti.runtime.gpu.recipe import ANYWHERE
 from smalti.runtime.vulkan import VulkanAdapter
 from smalti.runtime.webgpu import WebGpu
 from smalti.schedule.group import GroupLimits, MatrixShape
@@ -50,7 +50,7 @@ def test_a_file_of_the_cpu_holds_code_that_runs_on_any_gpu(tmp_path: Path, devic
                                            weights=WEIGHTS, with_weights=True)
     file = EngineFile(path)
     assert file.targets == (*LEVEL, "spirv", "wgsl")
-    assert file.module("spirv").limits == file.module("wgsl").limits == ANYWHERE
+    assert file.module("spirv").limits == file.module("wgsl").limits == LEAST
     wanted = evaluate(graph(), INPUTS, WEIGHTS)["y"]
     for asked in (device, "cpu"):
         program = smalti.load(path, device=asked)

@@ -24,6 +24,7 @@ from smalti.benchmark.table import Row, columns, duration
 from smalti.benchmark.turns import TRIES_MAX, Worker, alternate, in_fresh_process
 from smalti.errors import InputError
 from smalti.runtime.choice import described
+from smalti.runtime.drivers import driver_of
 
 ERROR_MAX = {"f32": 1e-4, "f16": 1e-2, "bf16": 2e-2}
 """The largest relative L2 against PyTorch in f32 that passes: f32 sums in another order, f16 keeps
@@ -81,7 +82,7 @@ class Measured:
     @property
     def bound(self) -> float | None:
         """What is asked of our time over that of the fastest peer, on the CPU."""
-        return self.case.bounds.get(self.precision) if self.device == "cpu" else None
+        return None if driver_of(self.device).of_gpus else self.case.bounds.get(self.precision)
 
     @property
     def ours(self) -> float:
@@ -157,7 +158,8 @@ def installed(peers: Sequence[str], say: Callable[[str], None],
         elif missing:
             say(f"{ENGINES[name].title} is left out: {', '.join(missing)} not installed; "
                 f'pip install "smalti[peers]"')
-        elif device != "cpu" and name == "torch" and (why := absence(described(device).name)):
+        elif driver_of(device).of_gpus and name == "torch" and (
+                why := absence(described(device).name)):
             say(f"{ENGINES[name].title} is left out: {why}")
         else:
             found.append(name)
@@ -177,7 +179,7 @@ def measure(case: Case, precision: str, plan: Plan) -> Measured:
     expected = None
     if peers:
         expected = expected_outputs(job)
-    elif plan.device != "cpu":
+    elif driver_of(plan.device).of_gpus:
         plan.say(f"{case.title}: Smalti on the CPU, to compare with")
         expected = in_fresh_process(outputs_on_cpu, job)
     plan.say(f"{case.title}, {precision}: Smalti")

@@ -21,6 +21,7 @@ from smalti.benchmark import cuda
 from smalti.benchmark.suite import Case
 from smalti.frontend.onnx import load
 from smalti.runtime import compile_graph
+from smalti.runtime.drivers import driver_of
 
 TRIALS, TRIALS_SECONDS_MAX = 4, 1.0
 """Runs, and seconds at most, by which the faster of two ways to run PyTorch is found."""
@@ -84,7 +85,7 @@ class Engine:
 
     def precisions(self, device: str) -> tuple[str, ...]:
         """Those that it has on a device."""
-        return self.on_cpu if device == "cpu" else self.on_gpu
+        return self.on_gpu if driver_of(device).of_gpus else self.on_cpu
 
 
 def smalti(job: Job) -> Runner:
@@ -112,7 +113,7 @@ def torch(job: Job) -> Runner:
     """PyTorch, in the fastest of its ways on the CPU, or on its GPU."""
     import torch
 
-    if job.device != "cpu":
+    if driver_of(job.device).of_gpus:
         return _torch_with_cuda(job)
     torch.set_num_threads(job.threads)
     module = job.case.module()

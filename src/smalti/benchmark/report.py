@@ -14,6 +14,7 @@ from smalti.benchmark.comparison import Measured
 from smalti.benchmark.engines import ENGINES
 from smalti.runtime.choice import described
 from smalti.runtime.cpu.adapter import cpu
+from smalti.runtime.drivers import driver_of
 
 VERSIONS = ("numpy", "torch", "diffusers", "transformers", "onnxruntime", "openvino")
 
@@ -56,7 +57,7 @@ def versions() -> dict[str, str]:
 def drawing(results: Sequence[Measured], threads: int, ran_on: str = "cpu") -> Drawing:
     """The chart of median times."""
     machine = described(ran_on).name
-    if ran_on == "cpu":
+    if not driver_of(ran_on).of_gpus:
         machine += f", {threads} thread{'s' if threads > 1 else ''}"
     groups = []
     for result in results:

@@ -11,10 +11,6 @@ from smalti.cli.interrupt import ending_at_once
 
 if TYPE_CHECKING:
     from smalti.machine import DeviceModel
-    from smalti.runtime.device import Device
-
-
-CODE = {"vulkan": "SPIR-V, through Vulkan", "wgpu": "WGSL, through wgpu"}
 
 
 @click.command()
@@ -32,8 +28,8 @@ def devices(name: str | None, check: bool) -> None:
         return
     with ending_at_once():
         from smalti import machine
-        from smalti.runtime.cpu.model import calibration, modelled
         from smalti.runtime.devices import absences
+        from smalti.runtime.drivers import driver_of
     if name is not None:
         click.echo(record(machine.device(name)))
         return
@@ -41,28 +37,15 @@ def devices(name: str | None, check: bool) -> None:
         click.echo(f"{device.id}  {device.name}  ({device.kind}, "
                    f"{device.memory_bytes / 2**30:.1f} GiB)")
         click.echo(f"    {' '.join(device.features) or 'no features'}")
-        if device.id == "cpu":
-            click.echo(record(modelled()))
-            measured = calibration()
-            click.echo(f"    calibrated {measured.date}" if measured else
-                       "    not calibrated: `smalti calibrate` measures what is guessed")
-            continue
-        target = device.id.partition(":")[0]
-        click.echo(f"    {'code':<12}{CODE[target]}\n    {'driver':<12}{device.driver}\n"
-                   f"    {'matrix unit':<12}{matrix_unit(device)}")
+        driver = driver_of(device.id)
+        if (model := driver.model(device)) is not None:
+            click.echo(record(model))
+        for title, what in driver.about(device):
+            click.echo(f"    {title:<12}{what}")
         for removal in device.removals:
             click.echo(f"    {'not used':<12}{removal.what}: {removal.why} {removal.instead}")
     for text in absences():
         click.echo(text)
-
-
-def matrix_unit(device: Device) -> str:
-    """What is known of the matrix unit of a GPU, without asking its driver."""
-    if device.id.startswith("wgpu"):
-        return "out of reach of WGSL"
-    if "matrices" in device.features and not device.matrices:
-        return "asked for when the device is used first"
-    return ", ".join(device.matrices) or "none"
 
 
 def check_all(names: list[str]) -> None:

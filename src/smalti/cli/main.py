@@ -23,6 +23,7 @@ from smalti.cli.calibrate import calibrate
 from smalti.cli.compile import compile
 from smalti.cli.convert import convert
 from smalti.cli.devices import devices
+from smalti.cli.doctor import doctor
 from smalti.cli.dojo import dojo
 from smalti.cli.explain import explain
 from smalti.cli.export import export
@@ -68,7 +69,7 @@ def root() -> None:
 
 
 for command in (generate, upscale, compile, run, inspect, convert, explain, export, devices, bench,
-                profile, tune, dojo, calibrate):
+                profile, tune, dojo, calibrate, doctor):
     root.add_command(command)
 
 

@@ -62,13 +62,13 @@ def profile(model: str | None, part: str | None, size: str | None, shapes: tuple
         from smalti.benchmark import roofline as peaks
         from smalti.benchmark.suite import CASES
         from smalti.runtime.choice import chosen
-        from smalti.runtime.cpu.adapter import best_level
         from smalti.runtime.cpu.program import NativeProgram
+        from smalti.runtime.drivers import driver_of
         from smalti.runtime.gpu.program import DeviceProgram
     count = settings.threads() if threads is None else settings.checked_threads(threads)
     check_writable([trace] if trace else [])
     device = chosen(device)
-    if device == "cpu" and best_level() is None:
+    if not driver_of(device).runs(device):
         raise InputError("only kernels can be profiled, and this CPU has no AVX2: it runs the "
                          "numpy reference")
     if model is not None and model not in CASES and not Path(model).exists():

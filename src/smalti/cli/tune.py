@@ -71,9 +71,9 @@ def tune(model: str | None, budget: float, part: str | None, size: str | None,
     if model is not None:
         with ending_at_once():
             from smalti.runtime.choice import chosen
-            from smalti.runtime.cpu.adapter import best_level
+            from smalti.runtime.drivers import driver_of
         device = chosen(device)
-        if device == "cpu" and best_level() is None:
+        if not driver_of(device).runs(device):
             raise InputError("only kernels can be tuned, and this CPU has no AVX2: it runs the "
                              "numpy reference")
         left, programs = programs_of(model, part, size, wanted, device, precision, count)

@@ -150,11 +150,16 @@ class Target:
     only a device can."""
     usual: Limits = None
     """Limits that devices have which are neither the least nor the best."""
+    least: Limits = None
+    """Limits that every device has, for code that is made for none in particular; None where they
+    are those of this computer, as of CPUs."""
     needs: frozenset[str] = frozenset()
     """Features that a CPU must have."""
     driver: str = "cpu"
     """What devices of this target are reached through, as their ids begin: "cpu", "vulkan", "wgpu".
     """
+    alias: str = ""
+    """What users may call it besides: of the targets with an alias, the first one is meant."""
 
     def __repr__(self) -> str:
         return f"<Target {self.name}>"

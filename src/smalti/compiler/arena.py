@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from smalti.compiler.module import Place
 from smalti.compiler.plan import Interval, plan
 from smalti.compiler.strips import LaunchOrder
-from smalti.fuse import View
+from smalti.errors import UnsupportedError, UnsupportedNode
+from smalti.fuse import HostRegion, View
 from smalti.fuse.view import Storage
 
 ALIGNMENT = 128
@@ -29,9 +30,14 @@ class Arena:
                      tuple(size * s for s in view.strides), view.storage.dtype)
 
 
-def arranged(found: LaunchOrder, workspaces: Sequence[int]) -> Arena:
+def arranged(found: LaunchOrder, workspaces: Sequence[int], segment_bytes: int = 0) -> Arena:
     """The arena of a launch order whose regions need `workspaces` bytes besides, each while it
-    runs."""
+    runs; in segments of `segment_bytes`, unless that is 0.
+
+    Raises UnsupportedError where a value, or a workspace, is larger than a segment.
+    """
+    if segment_bytes:
+        _check_sizes(found, workspaces, segment_bytes)
     lives = found.lives
     numbers = {storage: number for number, storage in enumerate(lives.roots)}
     intervals = [Interval(s.bytes + ALIGNMENT, *lives[s]) for s in lives.roots]
@@ -43,6 +49,23 @@ def arranged(found: LaunchOrder, workspaces: Sequence[int]) -> Arena:
                 intervals.append(Interval(workspaces[region], time, time))
     behind = {numbers[group.strips.operand]: (numbers[group.strips.result], group.strips.distance)
               for group in found.groups if group.strips}
-    offsets, size = plan(intervals, ALIGNMENT, behind)
+    offsets, size = plan(intervals, ALIGNMENT, behind, segment_bytes)
     return Arena(size, {storage: offsets[numbers[lives.root(storage)]] for storage in lives},
                  dict(zip(working, offsets[len(numbers):], strict=True)))
+
+
+def _check_sizes(found: LaunchOrder, workspaces: Sequence[int], segment_bytes: int) -> None:
+    """Raise UnsupportedError naming the kernels that have a value or a workspace that is larger
+    than a segment."""
+    large = []
+    for number, region in enumerate(found.partition.regions):
+        size = max([workspaces[number], *(view.storage.bytes + ALIGNMENT
+                                          for view in region.views.values()
+                                          if view is not None and view.storage in found.lives)])
+        if size > segment_bytes:
+            form = region.operation if isinstance(region, HostRegion) else region.kernel.form
+            large.append(UnsupportedNode(region.scope or "-", form, f"{size:,} bytes in one value"))
+    if large:
+        raise UnsupportedError(
+            f"the device has buffers of {segment_bytes:,} bytes, and these have larger values; a "
+            f"smaller picture, decoding in tiles, or a smaller precision has smaller ones:", large)

@@ -22,6 +22,7 @@ from smalti.compiler.passes import divided, prepared
 from smalti.compiler.samples import SAMPLES
 from smalti.compiler.select import Knowledge
 from smalti.fuse import HostRegion
+from smalti.graph import Graph
 from smalti.graph.operation import DTYPES
 from smalti.kernel import interpreter
 from smalti.kernel.form import Buffer, Kernel
@@ -93,10 +94,11 @@ def checked(title: str, target: Target, limits: Limits, execute: Execute) -> Che
         for (form, dtype), errors in sorted(found.items())))
 
 
-def kernels(target: Target, limits: Limits) -> Iterator[Kernel]:
-    """The kernels that a target's partition makes of the samples, each once."""
+def kernels(target: Target, limits: Limits,
+            samples: Mapping[str, Callable[[], Graph]] = SAMPLES) -> Iterator[Kernel]:
+    """The kernels that a target's partition makes of small graphs, each once."""
     seen = set()
-    for build in SAMPLES.values():
+    for build in samples.values():
         graph, halves = prepared(build(), target)
         for region in divided(graph, halves, target, limits, Options(), Knowledge()).regions:
             if not isinstance(region, HostRegion) and region.kernel not in seen:
@@ -122,10 +124,10 @@ def error_of(kernel: Kernel, target: Target, limits: Limits, execute: Execute,
                for name, array in expected.items())
 
 
-def operands(kernel: Kernel, target: Target) -> tuple[Arrays, Arrays]:
+def operands(kernel: Kernel, target: Target, seed: int = 0) -> tuple[Arrays, Arrays]:
     """Memory for the buffers of a kernel, flat and as a target stores them, with normal numbers in
     its operands, row numbers of any table in those of integers; and the same operands as arrays."""
-    rng, memory, given = np.random.default_rng(0), {}, {}
+    rng, memory, given = np.random.default_rng(seed), {}, {}
     for buffer in kernel.buffers:
         if buffer.role == "local":
             continue
@@ -157,4 +159,4 @@ def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
     if not np.array_equal(np.isnan(found), np.isnan(expected)):
         return float("inf")
     found, expected = np.nan_to_num(found), np.nan_to_num(expected)
-    return float(np.linalg.norm(found - expected) / max(np.linalg.norm(expected), 1e-30))
+    return float(np.linalg.norm(found - expected) / max(float(np.linalg.norm(expected)), 1e-30))

@@ -30,7 +30,7 @@ def decoded(kind: type[Record], value: Any) -> Record:
         ...
     ValueError: True is no int
     """
-    return _decoder(kind)(value)
+    return _decoder(kind)(value)  # type: ignore[arg-type]  # every class is hashable
 
 
 def _refuse(value: Any, kind: Any) -> ValueError:

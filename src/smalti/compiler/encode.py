@@ -18,7 +18,7 @@ from smalti.errors import InputError
 
 HEADER = struct.Struct("<8s32sQQQ")
 """Magic, SHA-256 of all that follows it, and the bytes of text, code and constants."""
-MAGIC = b"SMALTI\0\x08"
+MAGIC = b"SMALTI\0\x0a"
 DIGEST_END = 40
 
 

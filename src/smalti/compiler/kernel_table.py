@@ -93,14 +93,15 @@ class KernelTable:
 
     def _limits(self, rows: Iterable[KernelRow]) -> str:
         """What limits some kernels, with the share of their time that each limit has."""
-        shares: Counter[str] = Counter()
+        shares: dict[str, float] = {}
         for row in rows:
             if row.limit:
-                shares[row.limit] += self._seconds(row)
+                shares[row.limit] = shares.get(row.limit, 0.0) + self._seconds(row)
         total = sum(shares.values())
         if len(shares) == 1 or not total:
             return next(iter(shares), "")
-        return ", ".join(f"{limit} {share / total:.0%}" for limit, share in shares.most_common()
+        most_first = sorted(shares.items(), key=lambda item: -item[1])
+        return ", ".join(f"{limit} {share / total:.0%}" for limit, share in most_first
                          if share >= 0.005 * total)  # what would be shown as 0 % is left out
 
     def _longest(self, rows: Sequence[KernelRow], columns: int) -> list[str]:

@@ -8,7 +8,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from smalti.codegen.target import ARENA, SLOT, WORKSPACE, LoweredKernel, Reference, Target
+from smalti.codegen.gpu.lowered import Packed
+from smalti.codegen.target import (
+    ARENA,
+    SLOT,
+    WORKSPACE,
+    LoweredKernel,
+    PackedLayout,
+    Reference,
+    Target,
+)
 from smalti.compiler.arena import Arena
 from smalti.compiler.module import (
     ArrayPacking,
@@ -53,7 +62,7 @@ class Linker:
         self.partition = chosen.partition
         self.functions: dict[Hashable, int] = {}
         self.packing: list[Hashable] = []
-        self._packers: dict[tuple, int] = {}
+        self._packers: dict[tuple, CodePacking] = {}
         self._slots: dict[tuple, int] = {}
         self._texts: dict[Kernel, int] = {}
         self._constants = bytearray()
@@ -110,13 +119,13 @@ class Linker:
         """Bytes of what a kernel reads and writes, each once; weights as they are packed."""
         whole = {low.packed.buffer: low.packed.bytes} if low.packed else {}
 
-        def element(name: str) -> int:
+        def plain(name: str, count: int) -> int:
             buffer = region.kernel.buffer(name)
             kept = (self.target.stored_parameters if buffer.role == "parameter" else
                     self.target.stored)
-            return ELEMENT_BYTES[kept.get(buffer.dtype, buffer.dtype)]
+            return int(ELEMENT_BYTES[kept.get(buffer.dtype, buffer.dtype)] * count)
 
-        return sum(whole.get(name, element(name) * count)
+        return sum(whole[name] if name in whole else plain(name, count)
                    for name, count in touched(region.kernel).items())
 
     def _text(self, kernel: Kernel) -> int:
@@ -130,13 +139,15 @@ class Linker:
 
     def _launches(self, group: RegionGroup) -> list[Launch | HostCall]:
         """The launches of a group: all steps whole, or the last ones strip by strip."""
-        whole, last = [], []
+        whole: list[Launch | HostCall] = []
+        last: list[Launch] = []
         for number in group.regions:
             if self.lowered[number] is None:
                 return [self._call(number)]
-            whole += self._steps(number)
+            steps = self._steps(number)
             if group.strips:
-                last.append(whole.pop())
+                last.append(steps.pop())
+            whole += steps
         for strip in range(group.strips.count if group.strips else 0):
             parts = []
             for number, launch in enumerate(last):
@@ -149,7 +160,9 @@ class Linker:
 
     def _steps(self, number: int) -> list[Launch]:
         """A launch for each step of a kernel."""
-        region, low, launches = self.partition.regions[number], self.lowered[number], []
+        region, low = self.partition.regions[number], self.lowered[number]
+        assert isinstance(region, Region), region
+        launches = []
         for step in low.steps:
             names = low.operands(step)
             references = {name: self._reference(number, region, name, low) for name in names}
@@ -180,6 +193,7 @@ class Linker:
     def _call(self, number: int) -> HostCall:
         """A call of the host."""
         region, operands = self.partition.regions[number], []
+        assert isinstance(region, HostRegion), region
         for view in region.operands:
             if view.storage in self.arena.storages:
                 operands.append(Operand(-1, self._place(view)))
@@ -214,6 +228,7 @@ class Linker:
         if storage.dtype in FORMATS:
             start = FORMATS[storage.dtype].words_of(start)
         if self.target.pack is None:
+            assert isinstance(packed, Packed), packed
             slot = WeightSlot(storage.name, storage.dtype, packed.bytes, start, packed.dtype,
                               ArrayPacking(packed, view.shape, view.strides))
         else:
@@ -223,16 +238,16 @@ class Linker:
             slot = replace(slot, winograd=WinogradWeight(*low.winograd, view.shape, view.strides))
         return self._slot(key, slot, storage)
 
-    def _packer(self, view: View, packed) -> CodePacking:
+    def _packer(self, view: View, packed: PackedLayout) -> CodePacking:
         """The function that packs a weight, by its number among those that do."""
         storage, key = view.storage, (packed, view.strides, view.storage.dtype)
         if key not in self._packers:
-            self._packers[key] = len(self.packing)
             step = self.target.pack(packed, view.strides, storage.dtype)
+            self._packers[key] = CodePacking(len(self.packing), step.tiles)
             self.packing.append(self.target.placed(step, {}))
             text = f"{packed} from {storage.dtype}, {view.strides}"
-            self.module.layouts[text] = self._packers[key]
-        return CodePacking(self._packers[key], packed.panels)
+            self.module.layouts[text] = self._packers[key].function
+        return self._packers[key]
 
     def _raw_slot(self, view: View) -> Reference:
         """Where a weight that is as it is given begins."""
@@ -252,5 +267,5 @@ class Linker:
         if self.target.whole_parameters:
             slot = WeightSlot(storage.name, storage.dtype, storage.bytes, host=True)
             return self._slot((storage, True), slot, storage), storage.element_bytes * view.offset
-        _, slot, start = self._raw_slot(view)
-        return slot, start
+        _, number, start = self._raw_slot(view)
+        return number, start

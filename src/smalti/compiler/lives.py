@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from smalti.fuse import HostRegion, Partition, Region, View
 from smalti.fuse.support import When
 from smalti.fuse.view import Storage
-from smalti.kernel.form import loads
+from smalti.kernel.form import Index, loads
 
 
 class Lives:
@@ -104,7 +104,8 @@ def _overwritable(region: Region, out: View, lives: dict[Storage, list[int]],
             continue
         at = {}
         for index, stride, extent in zip(load.index, view.strides, view.shape):
-            if getattr(index, "divisor", 0) != 1 or index.offset or len(index.terms) > 1:
+            if not isinstance(index, Index) or index.divisor != 1 or index.offset \
+                    or len(index.terms) > 1:
                 break
             for name, coefficient in index.terms:
                 if extent > 1:

@@ -207,6 +207,12 @@ class Module:
     constants: bytes = b""
 
     @property
+    def segment_bytes(self) -> int:
+        """The arena is in segments of so many bytes, the last of which may be smaller; 0 where it
+        is one."""
+        return 0 if self.limits is None else self.limits.segment_bytes
+
+    @property
     def weights_bytes(self) -> int:
         """Bytes of all weights as kernels read them."""
         return sum(slot.bytes for slot in self.slots if not slot.host)
@@ -225,7 +231,7 @@ class Module:
         """Whether some of the launches from `first` to `last` may read where one writes a result.
         """
         return sum(kind == ARENA and place.offset <= at < place.offset + max(1, place.bytes)
-                   for launch in self.launches[first:last]
+                   for launch in self.launches[first:last] if isinstance(launch, Launch)
                    for kind, _, at in launch.operands) > 1
 
     def layout_of(self, slot: WeightSlot) -> tuple:

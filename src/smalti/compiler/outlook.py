@@ -89,7 +89,8 @@ def on_cpu(found: Partition, growth: int, precision: str, aim: Objective) -> Ite
                for region in found.regions]
     schedules = planned(kernels, limits_of(aim.device, aim.threads), precision, growth,
                         [WINOGRAD_MAX] * len(kernels), aim.cost)
-    course = LaunchOrder(found, schedules, [RegionGroup((n,)) for n in range(len(found.regions))])
+    course = LaunchOrder(found, list(schedules),
+                         [RegionGroup((n,)) for n in range(len(found.regions))])
     arena = arranged(course, [0] * len(found.regions))
     running = [(region, schedule) for region, schedule in zip(found.regions, schedules, strict=True)
                if isinstance(region, Region) and region.when == When.RUN]

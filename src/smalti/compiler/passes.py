@@ -187,11 +187,13 @@ def lowered(orders: Sequence[LaunchOrder], selection: Selection,
             progress: Progress | None) -> Orders:
     """Each order with the code of its kernels. Raises UnsupportedError where the target has no room
     for one."""
-    count, done, found = sum(len(each.partition.regions) for each in orders), 0, []
+    count, done = sum(len(each.partition.regions) for each in orders), 0
+    found: list[tuple[LaunchOrder, list[LoweredKernel | None]]] = []
     for each in orders:
-        codes = []
+        codes: list[LoweredKernel | None] = []
         for region, schedule in zip(each.partition.regions, each.schedules, strict=True):
-            codes.append(schedule and selection.lowered(region, schedule))
+            codes.append(None if schedule is None or isinstance(region, HostRegion) else
+                         selection.lowered(region, schedule))
             done += 1
             if progress is not None:
                 progress(done, count)
@@ -199,11 +201,14 @@ def lowered(orders: Sequence[LaunchOrder], selection: Selection,
     return found
 
 
-def placed(orders: Orders) -> tuple[LaunchOrder, list[LoweredKernel | None], Arena]:
-    """The plain order, or one that saves much memory, its code, and where its values lie."""
-    best = None
+def placed(orders: Orders, limits: Limits
+           ) -> tuple[LaunchOrder, list[LoweredKernel | None], Arena]:
+    """The plain order, or one that saves much memory, its code, and where its values lie. Raises
+    UnsupportedError for a value that is larger than a buffer of the device."""
+    best, segment_bytes = None, limits.segment_bytes if isinstance(limits, GroupLimits) else 0
     for each, codes in orders:
-        arena = arranged(each, [low.workspace_bytes if low else 0 for low in codes])
+        arena = arranged(each, [low.workspace_bytes if low else 0 for low in codes],
+                         segment_bytes)
         if best is None or saves_much(best[2].bytes, arena.bytes):
             best = each, codes, arena
     return best
@@ -266,7 +271,7 @@ PASSES = (
     Pass("lower", lowered, ("orders", "selection", "progress"), ("lowered",),
          "before memory is planned, as kernels say what they need beside their operands",
          lambda found: f"{sum(low is not None for low in found[0][1])} kernels as code"),
-    Pass("place", placed, ("lowered",), ("chosen", "code", "arena"),
+    Pass("place", placed, ("lowered", "limits"), ("chosen", "code", "arena"),
          "after lowering, to choose the order by the memory that it takes",
          lambda chosen, code, arena: f"an arena of {arena.bytes} bytes"),
     Pass("link", linked, ("graph", "target", "options", "chosen", "code", "arena", "known_as"),

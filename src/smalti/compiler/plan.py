@@ -2,7 +2,8 @@
 
 Greedy by size (Pisarchyk & Lee 2020, arXiv:2001.03288): the largest goes first, each into the
 smallest gap between those that live at the same time. Buffers that are written over one another
-strip by strip lie at fixed distances, and are placed as one.
+strip by strip lie at fixed distances, and are placed as one. Where memory comes in segments, such
+as buffers of a GPU, each buffer lies in one of them.
 """
 
 from __future__ import annotations
@@ -26,18 +27,22 @@ class Interval:
 
 
 def plan(intervals: Sequence[Interval], alignment: int = ALIGNMENT_BYTES,
-         behind: Mapping[int, tuple[int, int]] = NONE_BEHIND) -> tuple[list[int], int]:
+         behind: Mapping[int, tuple[int, int]] = NONE_BEHIND,
+         segment_bytes: int = 0) -> tuple[list[int], int]:
     """The offset of each buffer in bytes, and the bytes of the arena.
 
     Two buffers that live at the same time do not overlap; offsets are multiples of `alignment`.
     Where `behind[i]` is (j, distance), buffer i begins `distance` bytes behind the beginning of
     buffer j, rounded up to `alignment`, and these two may overlap. No two are behind the same one.
-    Raises ValueError for a negative size or a life that ends before it starts.
+    None lies across a multiple of `segment_bytes`, unless that is 0. Raises ValueError for a
+    negative size, a life that ends before it starts, and what is larger than a segment.
 
     >>> plan([Interval(100, 0, 1), Interval(300, 1, 2), Interval(100, 2, 3)])
     ([384, 0, 384], 512)
     >>> plan([Interval(1024, 0, 1), Interval(1024, 1, 2)], behind={0: (1, 256)})
     ([256, 0], 1280)
+    >>> plan([Interval(512, 0, 0), Interval(384, 0, 0), Interval(128, 0, 0)], segment_bytes=640)
+    ([0, 640, 512], 1024)
     """
     for interval in intervals:
         if interval.size_bytes < 0 or interval.last < interval.first:
@@ -46,6 +51,9 @@ def plan(intervals: Sequence[Interval], alignment: int = ALIGNMENT_BYTES,
     sizes = [i.size_bytes + -i.size_bytes % alignment for i in intervals]
     chains = _chains(count, alignment, behind)
     spans = {number: max(at + sizes[i] for i, at in chain) for number, chain in chains.items()}
+    if segment_bytes and max(spans.values(), default=0) > segment_bytes:
+        raise ValueError(f"a buffer of {max(spans.values())} bytes is larger than a segment of "
+                         f"{segment_bytes}")
     offsets = [0] * count
     # those placed so far, in order of their offsets
     placed, (starts, ends, firsts, lasts) = 0, np.zeros((4, count), np.int64)
@@ -57,7 +65,7 @@ def plan(intervals: Sequence[Interval], alignment: int = ALIGNMENT_BYTES,
                          ends[:placed][alive] - at))
         begins, stops = np.concatenate(seen, axis=1)
         order = np.argsort(begins, kind="stable")
-        start = _gap(begins[order], stops[order], span)
+        start = _gap(begins[order], stops[order], span, segment_bytes)
         for i, at in chain:
             offsets[i] = start + at
             place = int(np.searchsorted(starts[:placed], offsets[i]))
@@ -82,16 +90,21 @@ def _chains(count: int, alignment: int,
     return chains
 
 
-def _gap(starts: np.ndarray, ends: np.ndarray, size: int) -> int:
-    """Where the smallest gap of at least `size` begins; behind everything when there is none."""
-    if not len(starts):
+def _gap(starts: np.ndarray, ends: np.ndarray, size: int, segment_bytes: int) -> int:
+    """Where in the smallest gap with room for `size` bytes in a segment to begin; behind everything
+    when there is none."""
+    if not len(starts) or not size:
         return 0
     reached = np.maximum.accumulate(np.concatenate([[0], ends]))
+    begins = reached
+    if segment_bytes:  # from the next segment on, where this one has no room
+        left = -reached % segment_bytes
+        begins = np.where((left > 0) & (left < size), reached + left, reached)
     gaps = starts - reached[:-1]
-    fitting = np.flatnonzero(gaps >= size)
-    if not len(fitting) or size == 0:
-        return int(reached[-1]) if size else 0
-    return int(reached[fitting[np.argmin(gaps[fitting])]])
+    fitting = np.flatnonzero(starts - begins[:-1] >= size)
+    if not len(fitting):
+        return int(begins[-1])
+    return int(begins[fitting[np.argmin(gaps[fitting])]])
 
 
 def lower_bound(intervals: Sequence[Interval], alignment: int = ALIGNMENT_BYTES) -> int:

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from smalti.codegen.target import ARENA
 from smalti.compiler.module import HostCall, Launch, Module
+from smalti.errors import InputError
 from smalti.kernel.form import Kernel
 from smalti.kernel.text import parse
 from smalti.machine import cpu
 from smalti.machine.device import DeviceModel
+from smalti.schedule import Schedule
 from smalti.schedule import parse as parse_schedule
 
 
 def launches(module: Module) -> dict[int, cpu.TimedLaunch]:
-    """The kernels of a run, in order, by the numbers of their regions."""
+    """The kernels of a run on a CPU, in order, by the numbers of their regions. Raises InputError
+    for a module of a GPU."""
     kernels = [parse(text) for text in module.kernels]
     found: dict[int, cpu.TimedLaunch] = {}
     for launch in module.launches[module.changing:]:
         if not isinstance(launch, HostCall) and launch.region not in found:
             region = module.regions[launch.region]
             kernel = kernels[region.kernel]
-            found[launch.region] = cpu.TimedLaunch(kernel, parse_schedule(region.schedule),
-                                             _places(kernel, launch))
+            schedule = parse_schedule(region.schedule)
+            if not isinstance(schedule, Schedule):
+                raise InputError(f"region {launch.region} has the schedule {schedule}; expected "
+                                 f"that of a CPU, whose kernels the timing model knows")
+            found[launch.region] = cpu.TimedLaunch(kernel, schedule, _places(kernel, launch))
     return found
 
 

@@ -17,7 +17,7 @@ from smalti.fuse import HostRegion, Partition, Region
 from smalti.kernel import verify
 from smalti.kernel.form import Kernel
 from smalti.machine.cpu import constants_of
-from smalti.schedule import Schedule, parse
+from smalti.schedule import AnySchedule, ContractionSchedule, Schedule, parse
 from smalti.schedule.choose import WINOGRAD_MAX
 from smalti.schedule.winograd import growth_of
 from smalti.tune.algorithms import Cost, planned
@@ -49,12 +49,14 @@ class Knowledge:
         """What algorithms are chosen by."""
         return self.usual.cost if self.usual else None
 
-    def schedules(self, kernel: Kernel, limits: Limits, first: Schedule) -> Iterator[Schedule]:
+    def schedules(self, kernel: Kernel, limits: Limits,
+                  first: AnySchedule) -> Iterator[AnySchedule]:
         """Schedules to use instead of the first choice, where they can be applied."""
         found = self.best.get(self.digest(kernel))
         if found is not None:
             yield parse(found)
         if self.objective is not None:
+            assert isinstance(first, Schedule), f"the timing model knows CPUs, not {first}"
             if (kernel, first) not in self._preferred:
                 self._preferred[kernel, first] = self._chosen(kernel, limits, first)
             yield self._preferred[kernel, first]
@@ -94,23 +96,23 @@ class Selection:
         self._target, self._limits, self._options = target, limits, options
         self._known, self._growth_max = known, growth_max
         self._sizes = dict(options.winograd_sizes)
-        self._firsts: dict[Kernel, Schedule] = {}
-        self._lowered: dict[tuple[Kernel, Schedule], LoweredKernel] = {}
+        self._firsts: dict[Kernel, AnySchedule] = {}
+        self._lowered: dict[tuple[Kernel, AnySchedule], LoweredKernel] = {}
 
-    def schedules(self, found: Partition) -> list[Schedule | None]:
+    def schedules(self, found: Partition) -> list[AnySchedule | None]:
         """The schedules of the regions of a partition, in order; None for calls of the host."""
-        firsts = self._by_costs(found) if self._target.winograd else [
-            self._first(region) for region in found.regions]
+        firsts: list[AnySchedule | None] = list(
+            self._by_costs(found) if self._target.winograd else map(self._first, found.regions))
         left = self._growth_max - sum(
             self._growth(region, first) for region, first in zip(found.regions, firsts))
         for number, (region, first) in enumerate(zip(found.regions, firsts)):
-            if first is not None:
+            if first is not None and isinstance(region, Region):
                 left += self._growth(region, first)
                 firsts[number] = self._better(region, first, left)
                 left -= self._growth(region, firsts[number])
         return firsts
 
-    def lowered(self, region: Region, schedule: Schedule) -> LoweredKernel:
+    def lowered(self, region: Region, schedule: AnySchedule) -> LoweredKernel:
         """Code of a kernel. Raises UnsupportedError where the target has no room for it."""
         with self._refusals(region):
             return self._code(region.kernel, schedule)
@@ -126,7 +128,7 @@ class Selection:
         return planned(kernels, self._limits, self._options.precision, self._growth_max,
                        winograd_sizes, self._known.cost)
 
-    def _first(self, region: Region | HostRegion) -> Schedule | None:
+    def _first(self, region: Region | HostRegion) -> AnySchedule | None:
         """The first schedule of a kernel by itself."""
         if isinstance(region, HostRegion):
             return None
@@ -137,14 +139,15 @@ class Selection:
                                                           self._options.precision)
         return self._firsts[kernel]
 
-    def _growth(self, region: Region | HostRegion, schedule: Schedule | None) -> int:
+    def _growth(self, region: Region | HostRegion, schedule: AnySchedule | None) -> int:
         """Bytes that the weights of a kernel take beyond the plain ones."""
         if not self._target.winograd or isinstance(region, HostRegion) \
                 or region.kernel.form != "contraction":
             return 0
+        assert isinstance(schedule, ContractionSchedule), schedule
         return growth_of(region.kernel, schedule, self._options.precision)
 
-    def _better(self, region: Region, first: Schedule, left: int) -> Schedule:
+    def _better(self, region: Region, first: AnySchedule, left: int) -> AnySchedule:
         """The schedule that was measured to be best, or is expected to be better by far, where it
         gives the same bytes as the first one and its weights take no more than `left` bytes beyond
         the plain ones."""
@@ -161,7 +164,7 @@ class Selection:
             return other
         return first
 
-    def _code(self, kernel: Kernel, schedule: Schedule) -> LoweredKernel:
+    def _code(self, kernel: Kernel, schedule: AnySchedule) -> LoweredKernel:
         """Code of a kernel, made once for those that are equal."""
         if (kernel, schedule) not in self._lowered:
             verify(kernel, "the partition")

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from smalti.compiler.lives import Lives
-from smalti.fuse import Partition, Storage
+from smalti.fuse import HostRegion, Partition, Storage
 from smalti.fuse.siblings import siblings, side_by_side
 from smalti.fuse.support import When
-from smalti.schedule import Schedule
+from smalti.schedule import AnySchedule
 from smalti.schedule.walk import TileWalk, walk
 
 STRIPS_MAX = 16
@@ -33,7 +33,7 @@ STRIP_TILES_PER_THREAD = 12
 SAVED_BYTES_MIN, SAVED_SHARE_MIN = 64 << 20, 1 / 8
 """What strips have to save of all that lives between kernels."""
 
-Pick = Callable[[Partition], list[Schedule | None]]
+Pick = Callable[[Partition], list[AnySchedule | None]]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class LaunchOrder:
     turns in which they run, in order."""
 
     partition: Partition
-    schedules: list[Schedule | None]
+    schedules: list[AnySchedule | None]
     groups: list[RegionGroup]
 
     @cached_property
@@ -163,10 +163,15 @@ def _strips(one: LaunchOrder, time: int, threads: int) -> Strips | None:
     """The strips that save the most of a group, or None where there are none."""
     numbers = one.groups[time].regions
     regions = [one.partition.regions[n] for n in numbers]
-    walks = [walk(region.kernel, schedule) if schedule and region.when == When.RUN else None
-             for schedule, region in zip((one.schedules[n] for n in numbers), regions, strict=True)]
-    if None in walks:
-        return None
+    walks: list[TileWalk] = []
+    for n, region in zip(numbers, regions, strict=True):
+        schedule = one.schedules[n]
+        if schedule is None or isinstance(region, HostRegion) or region.when != When.RUN:
+            return None
+        tiled = walk(region.kernel, schedule)
+        if tiled is None:
+            return None
+        walks.append(tiled)
     results = {one.lives.root(region.views["out"].storage) for region in regions}
     result = results.pop()
     if results or one.lives[result][0] != time:

@@ -23,22 +23,17 @@ def _found() -> Iterator[Target]:
 
 
 TARGETS = {each.name: each for each in _found()}
-NAMES = tuple(dict.fromkeys((*TARGETS, *(each.driver for each in TARGETS.values()
-                                         if each.driver != "cpu"))))
-"""What targets may be called: their own names, or those of the drivers that take them."""
+NAMES = tuple(dict.fromkeys((*TARGETS, *(each.alias for each in TARGETS.values() if each.alias))))
+"""What targets may be called: their own names, or their aliases."""
 
 
 def target(name: str) -> Target:
-    """The target called `name`, or the first one that the driver of this name takes. Raises
-    InputError listing the known ones.
+    """The target called `name`, or the first one with this alias. Raises InputError listing the
+    known ones.
 
     >>> target("avx2").name, target("vulkan").name
     ('avx2', 'spirv')
     """
-    found = TARGETS.get(name) if isinstance(name, str) else None
-    if found is not None:
-        return found
-    for each in TARGETS.values():
-        if each.driver == name != "cpu":
-            return each
+    if isinstance(name, str) and name in NAMES:
+        return TARGETS.get(name) or next(each for each in TARGETS.values() if each.alias == name)
     raise InputError(f"no target is named {name!r}; known: {', '.join(NAMES)}")

@@ -66,8 +66,8 @@ def _faults(module: Module) -> Iterator[str]:
               *((f"region {number}", region.results)
                 for number, region in enumerate(module.regions))]
     for what, found in places:
-        for place in found:
-            if fault := _place_fault(place, module.arena_bytes):
+        for each in found:
+            if fault := _place_fault(each, module.arena_bytes):
                 yield f"{what}: {fault}"
 
 
@@ -113,7 +113,8 @@ def _packing_faults(module: Module, slot: WeightSlot, size: int) -> Iterator[str
         yield f"packing of {packing.shape}, {packing.strides}"
     elif layout.dtype not in DTYPES or layout.bytes != slot.bytes \
             or math.prod(extents[:4]) != math.prod(packing.shape) \
-            or layout.taps * layout.c > layout.rows or layout.o > layout.columns:
+            or layout.taps * layout.c > layout.rows or layout.o > layout.columns \
+            or layout.block < 1 or layout.rows % layout.block:
         yield f"packing to {layout}"
 
 
@@ -137,6 +138,17 @@ def _launch_faults(module: Module, launch: Launch | HostCall) -> Iterator[str]:
             end = module.arena_bytes if (kind, number) == (ARENA, 0) else -1
         if not 0 <= at <= end:
             yield f"operand at {kind} {number}, {at}"
+    yield from _segment_faults(module, launch)
+
+
+def _segment_faults(module: Module, launch: Launch) -> Iterator[str]:
+    """Where a launch of a GPU reads across the end of a buffer."""
+    segment = module.segment_bytes
+    if not segment or not 0 <= launch.function < len(module.shaders):
+        return
+    for (kind, _, at), use in zip(launch.operands, module.shaders[launch.function].bindings):
+        if kind == ARENA and use.bytes and at // segment != (at + use.bytes - 1) // segment:
+            yield f"{use.bytes} bytes at {at} lie in two segments of {segment}"
 
 
 def _barrier_faults(module: Module) -> Iterator[str]:

@@ -94,7 +94,7 @@ def stored_in(found: Partition, storages: Mapping[Storage, Storage]) -> Partitio
         return {name: replace(view, storage=storages.get(view.storage, view.storage))
                 for name, view in views.items()}
 
-    regions = []
+    regions: list[Region | HostRegion] = []
     for region in found.regions:
         views = moved(region.views)
         if isinstance(region, HostRegion):

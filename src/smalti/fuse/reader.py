@@ -11,7 +11,7 @@ from smalti.fuse.region import buffer_of
 from smalti.fuse.support import INTEGERS, STORED
 from smalti.fuse.view import Storage, View, row_major
 from smalti.graph import Node, Value
-from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Load
+from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Load, affine
 
 At = tuple[Index, ...]
 """The index of an element, one for each axis, in terms of the axes of a kernel."""
@@ -55,7 +55,8 @@ class Reader:
             if anchor is None or anchor.output is not value:
                 return expr
             channel = at[1] if anchor.operation.name == "conv" else at[-1]
-            moved = channel.plus(expr.index[3].offset)  # by slices, and to a group's first
+            assert isinstance(expr, Load), expr
+            moved = channel.plus(affine(expr)[3].offset)  # by slices, and to a group's first
             expr = Load(expr.buffer, (*expr.index[:3], moved))
             if len(anchor.inputs) == 3:
                 expr = Call("add", (expr, self.load(self.placement.view(anchor.inputs[2]),
@@ -143,8 +144,8 @@ def _reshaped(at: At, shape: Sequence[int], old: Sequence[int],
     inner = [(i, n) for i, n in zip(at, shape) if n != 1]
     wanted = [n for n in old if n != 1]
     if [n for _, n in inner] == wanted:
-        places = iter(i for i, _ in inner)
-        return tuple(Index() if n == 1 else next(places) for n in old)
+        left = iter(i for i, _ in inner)
+        return tuple(Index() if n == 1 else next(left) for n in old)
     flat, stride = Index(), 1
     for index, extent in reversed(inner):
         terms = tuple((name, stride * c) for name, c in index.terms)

@@ -17,9 +17,9 @@ def conv_window(node: Node) -> build.Window:
     (batch, channels, height, width), out = node.inputs[0].shape, node.output.shape
     groups = node.attributes["group"]
     parts = 1 if groups == channels == out[1] else groups
+    rows, columns = node.inputs[1].shape[2:]
     return build.Window(batch, height, width, channels // parts, out[2], out[3], out[1] // parts,
-                        *node.inputs[1].shape[2:], tuple(node.attributes["strides"]),
-                        tuple(node.attributes["dilations"]), tuple(node.attributes["pads"][:2]))
+                        rows, columns, *_steps(node))
 
 
 def matrix_window(node: Node) -> build.Window:
@@ -31,10 +31,16 @@ def matrix_window(node: Node) -> build.Window:
 def pool_window(node: Node) -> build.Window:
     """The window of a pooling."""
     (batch, channels, height, width), out = node.inputs[0].shape, node.output.shape
-    attributes = node.attributes
-    return build.Window(batch, height, width, channels, out[2], out[3], channels,
-                        *attributes["kernel_shape"], tuple(attributes["strides"]),
-                        tuple(attributes["dilations"]), tuple(attributes["pads"][:2]))
+    rows, columns = node.attributes["kernel_shape"]
+    return build.Window(batch, height, width, channels, out[2], out[3], channels, rows, columns,
+                        *_steps(node))
+
+
+def _steps(node: Node) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+    """Strides, dilations and leading pads, for rows and columns."""
+    (down, right), (below, beside) = node.attributes["strides"], node.attributes["dilations"]
+    top, left, *_ = node.attributes["pads"]
+    return (down, right), (below, beside), (top, left)
 
 
 def pool_counts(node: Node) -> np.ndarray:
@@ -52,7 +58,8 @@ def matrices(weight: View, outer: Sequence[int]) -> View:
     """Matrices [..., c, o] as a weight [o, c, 1, 1], or [b, y, o, c, 1, 1] where there are several
     for the axes `outer` of a result."""
     (*_, c, o), (*_, down, right) = weight.shape, weight.strides
-    shape, strides = (o, c, 1, 1), (right, down, 0, 0)
+    shape: tuple[int, ...] = o, c, 1, 1
+    strides: tuple[int, ...] = right, down, 0, 0
     if math.prod(weight.shape[:-2]) > 1:
         wide = weight.expand((*outer, c, o))
         missing = 2 - len(outer)

@@ -69,7 +69,7 @@ class Cache:
         header = HEADER.pack(MAGIC, _digest(key), len(payload), hashlib.sha256(payload).digest())
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            _write(self.path(key), header, payload)
+            write_whole(self.path(key), header, payload)
             if self._bytes is not None:
                 self._bytes += size
             if self._bytes is None or self._bytes > self.bytes_max:
@@ -129,8 +129,8 @@ def _checked(data: bytes, key: str) -> bytes | None:
     return payload if hashlib.sha256(payload).digest() == payload_digest else None
 
 
-def _write(path: Path, *parts: bytes) -> None:
-    """Write a file as a whole or not at all."""
+def write_whole(path: Path, *parts: bytes) -> None:
+    """Write a file as a whole or not at all. Raises OSError."""
     handle, name = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -7,7 +7,7 @@ from smalti.errors import InputError
 from smalti.runtime.device import Device
 from smalti.runtime.devices import devices, found
 from smalti.runtime.drivers import HOMES, driver_of, gpus
-from smalti.runtime.gpu.removals import AUTOMATIC, removal_of
+from smalti.runtime.gpu.removals import AUTOMATIC, DEVICE, removal_of
 
 
 def chosen(asked: str) -> str:
@@ -22,7 +22,8 @@ def chosen(asked: str) -> str:
         asked = settings.device() or "auto"
     if asked == "auto":
         others = next(filter(None, map(found, gpus())), [])  # all of them reach the same
-        usual = [each for each in others if removal_of(AUTOMATIC, each.removals) is None]
+        usual = [each for each in others if not any(
+            removal_of(what, each.removals) for what in (AUTOMATIC, DEVICE))]
         return max([*found("cpu"), *usual], key=rate).id
     return described(asked).id
 

@@ -35,3 +35,4 @@ class Device:
     driver: str = field(default="", repr=False)
     matrices: tuple[str, ...] = field(default=(), repr=False)
     removals: tuple[Removal, ...] = field(default=(), repr=False)
+    identity: str = field(default="", repr=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from smalti.runtime.device import Device
-from smalti.runtime.drivers import driver, gpus
+from smalti.runtime.drivers import HOMES, driver, gpus
 
 
 def devices() -> list[Device]:
@@ -12,7 +12,7 @@ def devices() -> list[Device]:
     >>> devices()[0].id
     'cpu'
     """
-    return [each for name in ("cpu", *gpus()) for each in found(name)]
+    return [each for name in HOMES for each in found(name)]
 
 
 def found(name: str) -> list[Device]:

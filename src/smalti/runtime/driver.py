@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from smalti.codegen.target import Limits, Target
 from smalti.compiler.check import Execute
+from smalti.machine import DeviceModel
 from smalti.runtime.device import Device
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.interface import Program
@@ -31,7 +32,10 @@ class Driver:
     `precisions` are those that its programs may have, `wide_range(id, precision)` the one for what
     overflows in f16. `runs(id)` lists the targets that a device runs. `computes_in_main_memory`
     says whether programs take memory of this process. `opened(id)` is the GPU itself, which drivers
-    of GPUs have.
+    of GPUs have; `bare(id, names)` is the GPU opened anew for a check, whatever was found of it
+    before, and without what has these names among removals. `refresh()` lets `found` ask again.
+    `model(device)` is what the timing model knows of a device, None where that is nothing;
+    `about(device)` is what else a user is told of one: titles and texts. Neither opens it.
     """
 
     found: Callable[[], tuple[Device | str, ...]]
@@ -42,3 +46,12 @@ class Driver:
     runs: Callable[[str], list[Runnable]]
     computes_in_main_memory: bool = False
     opened: Callable[[str], Gpu] | None = None
+    bare: Callable[[str, Collection[str]], Gpu] | None = None
+    refresh: Callable[[], None] = lambda: None
+    model: Callable[[Device], DeviceModel | None] = lambda device: None
+    about: Callable[[Device], Sequence[tuple[str, str]]] = lambda device: ()
+
+    @property
+    def of_gpus(self) -> bool:
+        """Whether its devices are GPUs, or are reached as if they were."""
+        return self.opened is not None

@@ -28,7 +28,7 @@ from smalti.runtime.drivers import driver_of
 from smalti.runtime.engine_file import ANEW, EngineFile
 from smalti.runtime.gpu.compilation import program_of
 from smalti.runtime.gpu.interface import Gpu
-from smalti.runtime.gpu.recipe import ANYWHERE, recipe_for
+from smalti.runtime.gpu.recipe import recipe_for
 from smalti.runtime.inputs import checked_path
 from smalti.runtime.interface import Program
 
@@ -92,7 +92,7 @@ def _gpu_here(file: EngineFile, device: str) -> tuple[Gpu, Module] | None:
     gpu = opened(device)
     name = gpu.target.name
     module = file.module(name) if name in file.targets else None
-    if module is not None and gpu.limits.covers(module.limits or ANYWHERE):
+    if module is not None and gpu.limits.covers(module.limits or gpu.target.least):
         return gpu, module
     if asked == "auto":
         return None

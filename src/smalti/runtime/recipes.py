@@ -9,15 +9,15 @@ from smalti.runtime.recipe import Recipe
 
 
 def suited(recipe: Recipe, target: Target) -> Recipe:
-    """`recipe`, where it is for a target; else one for it of the same graph and options: for the
-    CPU, or for any GPU of that kind, with the limits that all of them have.
+    """`recipe`, where it is for a target; else one for it of the same graph and options: for this
+    CPU, or for any device of that kind, with the limits that all of them have.
 
     Raises InputError where such a device has not the precision of the recipe.
     """
     options = recipe.options
     if target in recipe.targets:
         return recipe
-    if target.driver != "cpu":
+    if target.least is not None:
         return recipe_anywhere(target, recipe.graph, options)
     return recipe_of(recipe.graph, options.precision, options.held, options.threads,
                      dict(options.weights), options.objective, target.name)

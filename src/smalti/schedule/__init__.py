@@ -19,9 +19,9 @@ from smalti.schedule.schedule import (
     Schedule,
     Winograd,
 )
-from smalti.schedule.text import parse
+from smalti.schedule.text import AnySchedule, parse
 
-__all__ = ["Algorithm", "AttentionSchedule", "ContractionSchedule", "DepthwiseSchedule", "Direct",
-           "GroupLimits", "GroupSchedule", "InPlace", "Limits", "MapSchedule", "MomentsSchedule",
-           "Planar", "ReductionSchedule", "Schedule", "Winograd", "arithmetic", "choose",
-           "choose_group", "parse"]
+__all__ = ["Algorithm", "AnySchedule", "AttentionSchedule", "ContractionSchedule",
+           "DepthwiseSchedule", "Direct", "GroupLimits", "GroupSchedule", "InPlace", "Limits",
+           "MapSchedule", "MomentsSchedule", "Planar", "ReductionSchedule", "Schedule", "Winograd",
+           "arithmetic", "choose", "choose_group", "parse"]

@@ -24,6 +24,8 @@ from smalti.schedule.group import (
     GroupLimits,
     GroupMap,
     GroupMatrixAttention,
+    GroupMoments,
+    GroupReduction,
     GroupSchedule,
     GroupTotals,
     GroupTransposition,
@@ -137,7 +139,8 @@ def _maps(kernel: Kernel, limits: GroupLimits,
             yield GroupTransposition(size, tile)
 
 
-def _totals(kernel: Kernel, limits: GroupLimits, first: GroupTotals) -> Iterator[GroupSchedule]:
+def _totals(kernel: Kernel, limits: GroupLimits,
+            first: GroupReduction | GroupMoments) -> Iterator[GroupSchedule]:
     return (replace(first, size=size) for size in SIZES)
 
 
@@ -175,7 +178,8 @@ def _contractions(kernel: Kernel, limits: GroupLimits,
 VARIANTS: dict[type, Callable[..., Iterator[GroupSchedule]]] = {
     GroupMap: _maps,
     GroupTransposition: _maps,
-    **dict.fromkeys(GroupTotals.__subclasses__(), _totals),
+    GroupReduction: _totals,
+    GroupMoments: _totals,
     GroupDepthwise: _depthwise,
     GroupAttention: _attention,
     GroupMatrixAttention: _matrix_attention,

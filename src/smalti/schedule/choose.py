@@ -12,10 +12,11 @@ Rules, each with its reason:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from smalti.graph.quantised import FORMATS
-from smalti.kernel.form import ELEMENT_BYTES, Kernel, functions, loads
+from smalti.kernel.form import ELEMENT_BYTES, Kernel, Load, functions, loads
 from smalti.schedule.merge import (
     access,
     contraction_extents,
@@ -195,6 +196,7 @@ def unstaged(kernel: Kernel, direct: ContractionSchedule,
     pair = 2 if "bf16" in (direct.weights, direct.dtype) else 1
     if not in_place(kernel, direct.dtype) or e.parts > 1 or e.c % pair:
         return None
+    assert isinstance(patch.value, Load), patch
     rows = min(direct.rows, (limits.vectors - registers(kernel, limits)) // direct.vectors)
     size = 2 if direct.dtype == "bf16" else 4
     step = size * e.stride_x * access(kernel, patch.value).stride("x")
@@ -405,6 +407,7 @@ def _attention(kernel: Kernel, limits: Limits, precision: str) -> AttentionSched
     return AttentionSchedule(vectors, block, rows, max(1, groups), products)
 
 
-_FORMS = {"depthwise": _depthwise, "pooling": _depthwise, "reduction": _reduction,
-          "map": _map, "group_scale_shift": _group, "layer_scale_shift": _layer,
-          "rms_scale": _rms, "attention": _attention}
+_FORMS: dict[str, Callable[[Kernel, Limits, str], Schedule]] = {
+    "depthwise": _depthwise, "pooling": _depthwise, "reduction": _reduction, "map": _map,
+    "group_scale_shift": _group, "layer_scale_shift": _layer, "rms_scale": _rms,
+    "attention": _attention}

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 
 from smalti.errors import IllegalSchedule
-from smalti.kernel.form import Kernel, loads
+from smalti.kernel.form import Kernel, affine, loads
 from smalti.schedule.group import (
     HELD,
     LANES,
@@ -193,7 +193,7 @@ def _group_in_parts(batch: int, channels: int, pixels: int, limits: GroupLimits)
 def _depthwise(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupDepthwise:
     """Several channels, then several pixels where windows overlap, as long as all are busy."""
     _, total, _ = kernel.stages
-    read = next(loads(total.value)).index[2]
+    read = affine(next(loads(total.value)))[2]
     (_, b), (_, y), (_, x), (_, o) = total.axes
     size, columns = group_size(limits), total.reduced[1][1]
     lanes = max(n for n in LANES if o % n == 0)
@@ -237,11 +237,11 @@ def _attention(kernel: Kernel, limits: GroupLimits,
     (batch, tokens, heads, depth), width = q.shape, v.shape[3]
     shape = best_matrix(limits, precision)
     if shape is not None and tokens >= shape.rows and subgroup_size(limits):
-        found = _matrix_attentions(kernel, limits, shape)
+        fitting = _matrix_attentions(kernel, limits, shape)
         least = -(-(limits.units or UNITS) // (batch * heads))
-        if found:
-            return next((each for each in found
-                         if each.slices * -(-tokens // each.queries) >= least), found[-1])
+        if fitting:
+            return next((made for made in fitting
+                         if made.slices * -(-tokens // made.queries) >= least), fitting[-1])
     halves = limits.f16 and all(kernel.buffer(name).dtype == "f16" for name in "qkv")
     widest, subgroup = max(depth, width), subgroup_size(limits)
     parts = -(-widest // STAGED)

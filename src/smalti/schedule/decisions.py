@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 
-from smalti.schedule.group import GroupSchedule
-from smalti.schedule.schedule import Schedule
+from smalti.schedule.text import AnySchedule
 
 
-def decisions(schedule: Schedule | GroupSchedule) -> dict[str, int | bool | str]:
+def decisions(schedule: AnySchedule) -> dict[str, int | bool | str]:
     """The fields of a schedule by name. Of a field that is a record itself, as a contraction's
     algorithm is, the record's name, and then its fields.
 
@@ -29,7 +28,7 @@ def decisions(schedule: Schedule | GroupSchedule) -> dict[str, int | bool | str]
     return found
 
 
-def numbered(schedules: Sequence[Schedule | GroupSchedule]) -> list[dict[str, int]]:
+def numbered(schedules: Sequence[AnySchedule]) -> list[dict[str, int]]:
     """The decisions of schedules of one kind as whole numbers, all with the same names: words by
     their place in the alphabet of those that occur, 0 for what a schedule does not decide.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from smalti.errors import IllegalSchedule
@@ -23,6 +22,11 @@ class MatrixShape:
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.columns}x{self.depth} {self.factors} to {self.sums}"
+
+
+SEGMENT_ALIGNMENT = 256
+"""Bytes, of which segments are whole multiples: the most that devices ask of where bindings begin.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,17 @@ class GroupLimits:
     """Compute units (streaming multiprocessors, execution units); 0 where the driver is silent."""
     unified: bool = False
     """True if the device computes in main memory."""
+    architecture: str = ""
+    """What its units are, by a name of `compute_units.py`; "" where that is not known."""
+
+    @property
+    def segment_bytes(self) -> int:
+        """What lies between kernels is in segments, buffers of so many bytes; a value is in one.
+
+        >>> GroupLimits(buffer_bytes=(2 << 30) - 1).segment_bytes == (2 << 30) - SEGMENT_ALIGNMENT
+        True
+        """
+        return self.buffer_bytes // SEGMENT_ALIGNMENT * SEGMENT_ALIGNMENT
 
     def covers(self, needed: GroupLimits) -> bool:
         """Whether a device of these limits runs what was made for `needed`: it has no less of
@@ -425,21 +440,30 @@ class GroupContraction:
         rows, columns, depth = map(int, self.matrix.split("x"))
         return rows, columns, depth
 
-    @property
-    def region(self) -> int:
-        """Columns of sums of each part that a subgroup writes at a time."""
+    def region(self, parts: int = 1) -> int:
+        """Columns of sums of each part that a subgroup writes at a time: as many as fit where the
+        factors were, and divide its block."""
         columns = self.shape[1]
-        return columns * math.gcd(self.block_n // columns, max(1, WRITTEN_COLUMNS // columns))
+        blocks = self.block_n // columns
+        return columns * max(n for n in range(1, blocks + 1) if blocks % n == 0 and (
+            n == 1 or self._written_bytes(parts, n * columns) <= self._staged_bytes(parts)))
+
+    def _staged_bytes(self, parts: int) -> int:
+        """Bytes of both factors."""
+        columns, line = parts * self.tile_n, self.tile_k + self.pad
+        right = columns * line if self.matrix else self.tile_k * (columns + self.pad)
+        staged = self.tile_m * line + (0 if self.direct else right)
+        return self.buffers * staged * (4 if self.dtype == "f32" else 2)
+
+    def _written_bytes(self, parts: int, columns: int) -> int:
+        """Bytes of a row of matrices of so many columns, of each subgroup, as f32."""
+        return 4 * self.blocks * self.shape[0] * (parts * columns + MATRIX_PAD)
 
     def shared_bytes(self, parts: int = 1) -> int:
         """Bytes of shared memory, where a result is made of `parts` sums."""
-        columns = parts * self.tile_n
-        staged = self.tile_m * (self.tile_k + self.pad)
-        staged += 0 if self.direct else self.tile_k * (columns + self.pad)
-        size = self.buffers * staged * (4 if self.dtype == "f32" else 2)
+        size, columns = self._staged_bytes(parts), parts * self.tile_n
         if self.matrix:
-            rows = self.blocks * self.shape[0]
-            return size + 4 * rows * (parts * self.region + MATRIX_PAD)
+            return max(size, self._written_bytes(parts, self.shape[1]))
         return size + 4 * (self.ways - 1) * self.tile_m * columns
 
     def check(self, limits: GroupLimits) -> None:
@@ -480,8 +504,8 @@ class GroupContraction:
                                   f"{sizes[0]} to {sizes[1]} invocations")
 
 
-MATRIX_PAD, WRITTEN_COLUMNS = 4, 32
-"""f32 between rows of sums that matrices are written to, and columns of each part at a time."""
+MATRIX_PAD = 4
+"""f32 between rows of sums that matrices are written to."""
 
 GroupSchedule = (GroupMap | GroupTransposition | GroupReduction | GroupMoments | GroupDepthwise
                  | GroupContraction | GroupAttention | GroupMatrixAttention)

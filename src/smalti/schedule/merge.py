@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from smalti.kernel.form import Call, Expr, Index, Kernel, Load, Stage, loads
+from smalti.kernel.form import Call, Expr, Index, Kernel, Load, Stage, affine, loads
 
 ROW_MIN, LONG_MIN = 256, 1 << 15
 """Elements of a row of a map, and of all that is worth being cut into several tiles."""
@@ -99,7 +99,7 @@ def contraction_extents(kernel: Kernel) -> Extents:
     patch, total, out = kernel.stages
     (_, b), (_, y), (_, x), (_, o) = total.axes
     (_, r), (_, s), (_, c) = total.reduced
-    read = total.value.arguments[0].index
+    read = affine(next(loads(total.value)))
     steps = (read[1].coefficient("y"), read[2].coefficient("x"),
              read[1].coefficient("r"), read[2].coefficient("s"))
     if r == s == 1 and steps[:2] == (1, 1) and not patch.guards and not weights_batched(kernel):
@@ -136,14 +136,16 @@ def halved(patch: Stage) -> Stage | None:
             guards[half[n]] != extents[n] - 2 for n in "yx"):
         return None
 
-    def index_of(index: Index | Load) -> Index | Load:
-        if isinstance(index, Load):
-            return Load(index.buffer, tuple(map(index_of, index.index)))
+    def load_of(load: Load) -> Load:
+        return Load(load.buffer, tuple(
+            load_of(index) if isinstance(index, Load) else index_of(index) for index in load.index))
+
+    def index_of(index: Index) -> Index:
         return next((half[name] for name, divided in whole.items() if index == divided), index)
 
     def value_of(expr: Expr) -> Expr:
         if isinstance(expr, Load):
-            return index_of(expr)
+            return load_of(expr)
         if isinstance(expr, Call):
             return Call(expr.function, tuple(map(value_of, expr.arguments)))
         return expr
@@ -229,7 +231,8 @@ def crossed(kernel: Kernel) -> tuple[str, tuple[Load, ...]] | None:
     (stage,) = kernel.stages
     axes, _ = map_axes(kernel)
     out, last = store(kernel, stage.axes, "out"), axes[-1][0]
-    outer = {load for load in loads(stage.value) for load in load.index if isinstance(load, Load)}
+    outer = {index for load in loads(stage.value) for index in load.index
+             if isinstance(index, Load)}
     found: dict[str, list[Load]] = {}
     for load in dict.fromkeys(loads(stage.value)):
         read = access(kernel, load)
@@ -268,7 +271,7 @@ def reduction_axes(kernel: Kernel) -> ReductionAxes:
     behind = [access(kernel, load) for load in dict.fromkeys(loads(out.value))
               if load.buffer != "total"]
     every = [*read, *behind, store(kernel, out.axes, "out")]
-    kept, reduced = (_merged(axes, every) for axes in (total.axes, total.reduced))
+    kept, reduced = (tuple(_merged(axes, every)) for axes in (total.axes, total.reduced))
     side_by_side = {name: sum(a.stride(name) == 1 for a in read) for name, _ in (*kept, *reduced)}
     lanes = max(side_by_side, key=side_by_side.__getitem__, default="")
     kept, reduced = (tuple(sorted(axes, key=lambda a: a[0] == lanes)) for axes in (kept, reduced))

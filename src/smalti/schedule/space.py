@@ -8,12 +8,13 @@ ways and orders of adding belong to it; without, all give the same bytes (see ar
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, product
+from typing import Any
 
 from smalti.errors import IllegalSchedule
-from smalti.kernel.form import ELEMENT_BYTES, Kernel
+from smalti.kernel.form import STORED_BYTES, Kernel
 from smalti.schedule.arithmetic import arithmetic
 from smalti.schedule.choose import choose, planar, unstaged
 from smalti.schedule.merge import Extents, contraction_extents, map_axes, weights_batched
@@ -57,6 +58,7 @@ def space(kernel: Kernel, limits: Limits, first: Schedule,
     >>> found[0], MapSchedule(4) in found, MapSchedule(8, unroll=4) in found
     (MapSchedule(grain=8, unroll=2, inner=1), True, True)
     """
+    every: Iterable[Schedule]
     if isinstance(first, ContractionSchedule):
         every = _contractions(kernel, limits, first, algorithms)
     else:
@@ -117,6 +119,7 @@ def _contractions(kernel: Kernel, limits: Limits, first: ContractionSchedule,
         precision = "bf16" if "bf16" in (first.weights, first.dtype) else "f32"
         for size in (0, 2, 4):
             other = choose(kernel, limits, precision, size)
+            assert isinstance(other, ContractionSchedule), other
             known.setdefault(other.winograd_size, other)
     for now in known.values():
         if now.winograd:
@@ -184,7 +187,7 @@ def _staged_bytes(e: Extents, s: ContractionSchedule, limits: Limits) -> int:
     patch = s.tile_b * ((s.tile_y - 1) * e.stride_y + (e.r - 1) * e.dilation_y + 1) * (
         (s.tile_x - 1) * e.stride_x + (e.s - 1) * e.dilation_x + 1)
     sums = s.tile_b * s.tile_y * s.tile_x * s.panels * s.vectors * limits.lanes * e.parts
-    return patch * s.chunk * ELEMENT_BYTES[s.dtype] + 4 * sums
+    return patch * s.chunk * STORED_BYTES[s.dtype] + 4 * sums
 
 
 def _winograd(e: Extents, limits: Limits, now: ContractionSchedule,
@@ -279,5 +282,7 @@ def _moments(kernel: Kernel, limits: Limits,
     return (replace(first, grain=grain) for grain in _grains(first.grain, rows))
 
 
-_SPACES = {AttentionSchedule: _attentions, MapSchedule: _maps, DepthwiseSchedule: _depthwises,
-           ReductionSchedule: _reductions, MomentsSchedule: _moments}
+_SPACES: dict[type, Callable[[Kernel, Limits, Any], Iterable[Schedule]]] = {
+    AttentionSchedule: _attentions, MapSchedule: _maps, DepthwiseSchedule: _depthwises,
+    ReductionSchedule: _reductions, MomentsSchedule: _moments}
+"""The schedules of each kind besides one of that kind."""

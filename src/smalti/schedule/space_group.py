@@ -26,6 +26,10 @@ BLOCKS = ((8, 8), (4, 8), (8, 4), (4, 4), (2, 4), (1, 4))
 """Rows and columns of the register tile of an invocation."""
 MATRIX_BLOCKS = ((64, 64), (64, 32), (32, 64), (32, 32), (16, 32), (32, 16), (16, 16))
 """Rows and columns of the sums of a subgroup of matrix units."""
+SUMS_SHARE = 1 / 4
+"""Share of the registers of an invocation that sums of matrices take at most. The rest is for
+factors, of which compilers load many ahead of the products, for the next chunk and for places: with
+half as sums, the compilers of AMD and Intel spill."""
 INVOCATIONS = (32, 256)
 """Invocations of a work-group, at least and at most: a subgroup, and what every device runs."""
 SUMS_MAX = 64
@@ -63,7 +67,7 @@ def schedules(kernel: Kernel, limits: GroupLimits, precision: str = "f32"
     e, bound = contraction_extents(kernel), weights_bound(kernel)
     weights = weights_dtype(kernel, precision)
     shape = best_matrix(limits, precision)
-    found = [] if shape is None else [
+    found = [] if shape is None or e.c % 2 else [  # factors are staged in words of two halves
         s for s in _matrices(e, shape, weights, limits) if allowed(s, limits)]
     if not found:
         halves = precision == "f16" and limits.f16
@@ -145,16 +149,17 @@ def _direct(e: Extents, weights: str) -> Iterator[GroupContraction]:
 def _matrices(e: Extents, shape: MatrixShape, weights: str,
               limits: GroupLimits) -> Iterator[GroupContraction]:
     text = f"{shape.rows}x{shape.columns}x{shape.depth}"
-    subgroup, sums = matrix_subgroup(shape, limits), limits.registers // 2
-    for tile_m, tile_n, (block_m, block_n), buffers in product(
-            MATRIX_TILES, MATRIX_TILES, MATRIX_BLOCKS, (1, 2)):
+    subgroup, sums = matrix_subgroup(shape, limits), limits.registers * SUMS_SHARE
+    chunks = dict.fromkeys((max(32, shape.depth), shape.depth))
+    for tile_m, tile_n, (block_m, block_n), tile_k in product(
+            MATRIX_TILES, MATRIX_TILES, MATRIX_BLOCKS, chunks):
         blocks = tile_m * tile_n // (block_m * block_n)
         if not tile_m % block_m and not tile_n % block_n and (
                 blocks * subgroup <= INVOCATIONS[1]
                 and block_m * block_n * e.parts <= sums * subgroup):
             yield GroupContraction(
-                tile_m, tile_n, max(32, shape.depth), block_m, block_n, pad=8, dtype=shape.factors,
-                weights=weights, ahead=True, buffers=buffers, matrix=text, subgroup=subgroup)
+                tile_m, tile_n, tile_k, block_m, block_n, pad=8, dtype=shape.factors,
+                weights=weights, ahead=True, matrix=text, subgroup=subgroup)
 
 
 def _split(s: GroupContraction, e: Extents) -> Iterator[GroupContraction]:
@@ -247,8 +252,8 @@ class GroupWork:
         sums = s.block_m * s.block_n * self.parts / (s.subgroup if s.matrix else 1)
         word = ELEMENT_BYTES[s.dtype] / 4
         if s.matrix:
-            depth = s.shape[2]
-            factors = word * depth * (s.block_m + s.shape[1]) / s.subgroup
+            depth = min(s.tile_k, 2 * s.shape[2])
+            factors = word * depth * (s.block_m + s.block_n * self.parts) / s.subgroup
         else:
             factors = 4 * s.block_m + s.block_n * self.parts
         staged = 0.0

@@ -10,6 +10,8 @@ from smalti.errors import InputError
 from smalti.schedule.group import GroupSchedule
 from smalti.schedule.schedule import TRANSFORMED, Algorithm, Schedule
 
+AnySchedule = Schedule | GroupSchedule
+"""The decisions for a kernel, on a CPU or on a GPU."""
 KINDS = {kind.__name__: kind for kind in (*get_args(Schedule), *get_args(GroupSchedule))}
 ALGORITHMS = {kind.__name__: kind for kind in get_args(Algorithm)}
 TYPES = {"int": int, "bool": bool, "str": str}
@@ -21,7 +23,7 @@ NUMBER_MAX = 1 << 31
 """The largest number of a field: those of instructions have 32 bits."""
 
 
-def parse(text: str) -> Schedule | GroupSchedule:
+def parse(text: str) -> AnySchedule:
     """The schedule, of a CPU or a GPU, whose text is `text`. Raises InputError for anything else.
 
     >>> from smalti.schedule import MapSchedule
@@ -50,7 +52,7 @@ def _record(call: ast.expr, kinds: dict[str, type]):
     given = {each.arg: _value(each.value) for each in call.keywords}
     if call.args or len(given) < len(call.keywords):
         raise _NoRecord
-    known = {field.name: field.type for field in fields(kinds[name])}
+    known = {field.name: str(field.type) for field in fields(kinds[name])}
     for field, value in given.items():
         if not _fits(value, known.get(field)):
             raise InputError(f"{name} has no {field}={value!r}; its fields are "

@@ -16,7 +16,8 @@ import numpy as np
 
 from smalti.kernel.form import Kernel, loads
 from smalti.schedule.merge import Access, access, contraction_extents, store
-from smalti.schedule.schedule import ContractionSchedule, Schedule
+from smalti.schedule.schedule import ContractionSchedule
+from smalti.schedule.text import AnySchedule
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class TileWalk:
     written: np.ndarray
 
 
-def walk(kernel: Kernel, schedule: Schedule) -> TileWalk | None:
+def walk(kernel: Kernel, schedule: AnySchedule) -> TileWalk | None:
     """The walk of a kernel, or None where its tiles do not go through its operands in order.
 
     >>> from smalti.kernel.build import Window, contraction
@@ -62,8 +63,9 @@ def walk(kernel: Kernel, schedule: Schedule) -> TileWalk | None:
     first = {name: place * tile
              for name, place, tile in zip("byx", places, (s.tile_b, s.tile_y, s.tile_x))}
     first.setdefault("x", 0 * number)
-    last = {name: np.minimum(first[name] + tile, extent) - 1 for name, tile, extent in (
-        ("b", s.tile_b, e.b), ("y", s.tile_y, e.y), ("x", e.x if tiles > 1 else s.tile_x, e.x))}
+    last: dict[str, np.ndarray | int] = {
+        name: np.minimum(first[name] + tile, extent) - 1 for name, tile, extent in (
+            ("b", s.tile_b, e.b), ("y", s.tile_y, e.y), ("x", e.x if tiles > 1 else s.tile_x, e.x))}
     last["o"] = e.o - 1
     begin = {**first, "y": first["y"] * e.stride_y, "x": first["x"] * e.stride_x}
     read: dict[str, np.ndarray] = {}

@@ -128,7 +128,7 @@ def carried_rows(limits: Limits, vectors: int) -> int:
 
 def weights_growth(e: Extents, plain: str, size: int, folded: bool) -> int:
     """How many more bytes transformed weights take than plain ones of the dtype `plain`."""
-    return e.c * e.o * (4 * points(size, folded) - 9 * ELEMENT_BYTES[plain])
+    return 4 * e.c * e.o * points(size, folded) - int(9 * e.c * e.o * ELEMENT_BYTES[plain])
 
 
 def weights_dtype(kernel: Kernel, precision: str) -> str:

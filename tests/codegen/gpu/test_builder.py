@@ -19,7 +19,7 @@ from smalti.codegen.gpu.form import (
     spread,
     statements,
 )
-from smalti.codegen.gpu.types import Matrix, Type
+from smalti.codegen.gpu.types import Matrix, VectorType
 
 
 def test_a_loop_that_runs_once_is_none() -> None:
@@ -53,8 +53,8 @@ def test_index_arithmetic_on_constants_is_done() -> None:
 
 
 def test_types_follow() -> None:
-    x = Name("x", Type("f32", 4))
-    assert (x < 0).type == Type("bool", 4)
+    x = Name("x", VectorType("f32", 4))
+    assert (x < 0).type == VectorType("bool", 4)
     assert select(Name("c", BOOL), x, 0.0).type == x.type
     assert spread(x.lane(2), 4).type == x.type
     a, c = Matrix("a", 16, 8, "f16"), Matrix("sum", 16, 16, "f32")

@@ -11,7 +11,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from smalti.codegen.gpu import lower
-from smalti.codegen.gpu.form import Load, Loop, expressions, statements
+from smalti.codegen.gpu.form import GroupLoad, Loop, expressions, statements
 from smalti.errors import IllegalSchedule
 from smalti.graph import Graph
 from smalti.kernel.form import Call, Kernel
@@ -148,7 +148,7 @@ def test_columns_are_read_once_for_all_pixels_that_see_them() -> None:
     reads = []
     for pixels in (1, 2, 3):
         body = lower(kernel, GroupDepthwise(32, 4, pixels), LIMITS).steps[0].body
-        reads.append(sum(isinstance(e, Load) and e.buffer == "x0" for e in expressions(body)))
+        reads.append(sum(isinstance(e, GroupLoad) and e.buffer == "x0" for e in expressions(body)))
     assert reads == [9, 12, 15]
 
 

@@ -11,8 +11,7 @@ from group_kernels import LIMITS, check_kernel
 from smalti.codegen.gpu import lower, run
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, bind_all, together, unravel, work_groups
-from smalti.codegen.gpu.form import Load as GroupLoad
-from smalti.codegen.gpu.form import Op, expressions
+from smalti.codegen.gpu.form import GroupLoad, Op, expressions
 from smalti.kernel.build import map_over
 from smalti.kernel.form import Buffer, Call, Const, Index, Kernel, Load, axis
 from smalti.schedule.group import GroupMap

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import group_programs as programs
 import ml_dtypes
 import numpy as np
 import pytest
@@ -209,6 +210,15 @@ def test_matrices_of_subgroups(scalar: str, tolerance: float) -> None:
     found = run(b.finish((1, 1, 1)), {"x": values.ravel(), "w": weights.ravel()})["y"]
     expected = 2 * values.astype(np.float32) @ weights.astype(np.float32).T
     assert np.allclose(found.reshape(32, 16), expected, atol=tolerance, rtol=tolerance)
+
+
+def test_matrices_in_words() -> None:
+    """Factors and sums in one array of words, where a matrix by columns is read along them."""
+    program = programs.products_in_words(16, 8, 16, "bf16", 8)
+    a, w = (random(n, 16).astype(ml_dtypes.bfloat16) for n in (16, 8))
+    found = run(program, {"a": a.ravel(), "b": w.ravel()})["c"]
+    expected = a.astype(np.float32) @ w.astype(np.float32).T
+    assert np.allclose(found.reshape(8, 16).T, expected, atol=1e-5, rtol=1e-5)
 
 
 # ---------------------------------------------------------------------- what is found

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smalti.codegen.gpu import lower
-from smalti.codegen.gpu.form import Load as GroupLoad
-from smalti.codegen.gpu.form import Store, expressions, statements
+from smalti.codegen.gpu.form import GroupLoad, Store, expressions, statements
 from smalti.errors import IllegalSchedule
 from smalti.graph import Graph, Value
 from smalti.kernel.build import map_over

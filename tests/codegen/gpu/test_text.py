@@ -19,7 +19,7 @@ from smalti.codegen.gpu.form import (
     vector,
 )
 from smalti.codegen.gpu.text import parse, show
-from smalti.codegen.gpu.types import Matrix, Type
+from smalti.codegen.gpu.types import Matrix, VectorType
 from smalti.errors import InputError
 
 SHOWN = """\
@@ -81,10 +81,11 @@ def test_text_reads_back(program: GroupProgram) -> None:
 
 @pytest.mark.parametrize("value", [
     -Number(2.0, F32), Number(-2.0, F32), Number(2.0, F16), Number(-2, I32), -Number(2, I32),
-    spread(Number(-2.0, F16), 4), Number(-0.5, Type("f16", 4)), Number(True, Type("bool", 2)),
+    spread(Number(-2.0, F16), 4), Number(-0.5, VectorType("f16", 4)),
+    Number(True, VectorType("bool", 2)),
     Number(1.5, F32).to("f16"), Number(1.5, F32).bits("u32"), Number(float("-inf"), F16),
     Op("convert", (Number(0.0, Matrix("sum", 8, 8, "f32")),), Matrix("sum", 8, 8, "f16")),
-    select(Number(True, Type("bool")), Number(1, I32), 2) << 3, -(Number(1.0, F32) * 2.0)])
+    select(Number(True, VectorType("bool")), Number(1, I32), 2) << 3, -(Number(1.0, F32) * 2.0)])
 def test_values_read_back(value: Op) -> None:
     b = Builder("value", 1)
     b.add(Let("t", value))

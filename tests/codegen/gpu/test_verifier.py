@@ -15,8 +15,8 @@ from smalti.codegen.gpu.form import (
     U32,
     Barrier,
     Branch,
+    GroupLoad,
     Let,
-    Load,
     Loop,
     Name,
     Number,
@@ -26,7 +26,7 @@ from smalti.codegen.gpu.form import (
     Variable,
     op,
 )
-from smalti.codegen.gpu.types import Matrix, Type
+from smalti.codegen.gpu.types import Matrix, VectorType
 from smalti.codegen.gpu.verifier import verify
 from smalti.errors import IllegalSchedule, VerificationError
 from smalti.schedule.group import GroupLimits, MatrixShape
@@ -41,6 +41,7 @@ def start(subgroup: int = 0) -> Builder:
     b = Builder("checked", 64, subgroup)
     b.binding("x", "f32", 64, "read", 4)
     b.binding("y", "f32", 64, "write")
+    b.binding("h", "bf16", 64, "read_write")
     b.shared("part", "f32", 64, 4)
     return b
 
@@ -63,7 +64,7 @@ BROKEN = {
     "each name given once": (Let("t", ONE), Let("t", ONE)),
     "t to be known here, of f32, found nothing": Let("u", Name("t", F32)),
     "t to be known here, of f32, found u32": (Let("t", WHOLE), Let("u", Name("t", F32))),
-    "w to be known here": (Branch(Number(True, Type("bool")), (Let("w", ONE),)),
+    "w to be known here": (Branch(Number(True, VectorType("bool")), (Let("w", ONE),)),
                            Let("u", Name("w", F32))),
     "a variable that is known here, found t": (Let("t", ONE), Set("t", ONE)),
     "a value of f32, found u32": (Variable("v", ONE), Set("v", WHOLE)),
@@ -73,28 +74,34 @@ BROKEN = {
     "an index of u32, found i32": Store("y", Number(1, I32), ONE),
     "a value that is stored as f32, found f16": Store("y", WHOLE, Number(1.0, F16)),
     "x to be write, found read": Store("x", WHOLE, ONE),
-    "y to be read, found write": Let("t", Load("y", WHOLE, F32)),
-    "f32 read as f32, found i32": Let("t", Load("x", WHOLE, I32)),
-    "at most 1 elements of y at once, found 4": Store("y", WHOLE * 4, Number(1.0, Type("f32", 4))),
+    "y to be read, found write": Let("t", GroupLoad("y", WHOLE, F32)),
+    "f32 read as f32, found i32": Let("t", GroupLoad("x", WHOLE, I32)),
+    "at most 1 elements of y at once, found 4":
+        Store("y", WHOLE * 4, Number(1.0, VectorType("f32", 4))),
     "one that is 2 more than a multiple of 4":
-        Let("t", Load("x", op("add", op("mul", op("add", Op("select", (
-            Number(True, Type("bool")), WHOLE, WHOLE), U32), 0), 4), 2), Type("f32", 4))),
+        Let("t", GroupLoad("x", op("add", op("mul", op("add", Op("select", (
+            Number(True, VectorType("bool")), WHOLE, WHOLE), U32), 0), 4), 2),
+            VectorType("f32", 4))),
+    "at most 1 elements of h at once, found 2": Store("h", WHOLE * 2, WHOLE),
+    "bf16 read as f32 or u32, found i32": Let("t", GroupLoad("h", WHOLE, I32)),
+    "an instruction and its operands .widen_f16., found widen_f16 of u32x4":
+        Let("t", Op("widen_f16", (Number(1, VectorType("u32", 4)),), VectorType("f32", 4))),
     "a question after where": Store("y", WHOLE, ONE, WHOLE),
     "add to give f32, found u32": Let("t", Op("add", (ONE, ONE), U32)),
     "an instruction and its operands .sine., found 'sine'": Let("t", Op("sine", (ONE,), F32)),
     "an instruction and its operands .add., found add of f32, u32":
         Let("t", Op("add", (ONE, WHOLE), F32)),
     "vector to fit, found f32x4 of f32, u32":
-        Let("t", Op("vector", (ONE, WHOLE), Type("f32", 4))),
+        Let("t", Op("vector", (ONE, WHOLE), VectorType("f32", 4))),
     "bits to fit, found u32 of f16": Let("t", Op("bits", (Number(1.0, F16),), U32)),
     "a constant as second operand of subgroup_shuffle_xor":
         Let("t", Op("subgroup_shuffle_xor", (ONE, op("add", Name("t", U32), 1)), F32)),
     "an instruction and its operands .matrix_multiply_add., found .* of f32, f32 and f32":
         Let("t", Op("matrix_multiply_add", (ONE, ONE, ONE), F32)),
     "an instruction and its operands .less., found .* the matrix sum:f32.8, 8.":
-        Let("t", Op("less", (ZEROS, ZEROS), Type("bool"))),
+        Let("t", Op("less", (ZEROS, ZEROS), VectorType("bool"))),
     "a lane of the vector, found 4":
-        Let("t", Op("component", (Number(1.0, Type("f32", 4)), Number(4, U32)), F32)),
+        Let("t", Op("component", (Number(1.0, VectorType("f32", 4)), Number(4, U32)), F32)),
 }
 
 

@@ -18,8 +18,9 @@ from smalti.codegen.gpu.form import I32, U32, Expr, GroupProgram, Number, op, se
 from smalti.codegen.gpu.instructions import INSTRUCTIONS
 from smalti.codegen.gpu.interpreter import run
 from smalti.codegen.gpu.memory import STORED_DTYPES
+from smalti.codegen.gpu.scalars import scalarised
 from smalti.codegen.gpu.text import show
-from smalti.codegen.gpu.types import FLOATS, Type
+from smalti.codegen.gpu.types import FLOATS, VectorType
 from smalti.runtime.gpu.check import launched
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.vulkan import VulkanAdapter, VulkanGpu
@@ -109,6 +110,16 @@ def test_every_storage(vulkan: Gpu, plain: Gpu, stored: str) -> None:
 
 @pytest.mark.parametrize("stored", ("f16", "bf16"))
 @pytest.mark.parametrize("lanes", (1, 2, 4))
+def test_halves_in_words(vulkan: Gpu, plain: Gpu, stored: str, lanes: int) -> None:
+    program = programs.words(stored, lanes)
+    for gpu in (vulkan, plain):
+        compare(gpu, program, arrays(program))
+        single = scalarised(program, ("x", "y"))
+        compare(gpu, single, arrays(single))
+
+
+@pytest.mark.parametrize("stored", ("f16", "bf16"))
+@pytest.mark.parametrize("lanes", (1, 2, 4))
 def test_halves_round_to_even_and_keep_nan(vulkan: Gpu, stored: str, lanes: int) -> None:
     words = np.random.default_rng(lanes).integers(0, 2**32, 4096, np.uint32)
     words[:8] = [0x3F808000, 0x3F818000, 0x7F7FFFFF, 0x7F800001, 0xFF800000, 0xFFFFFFFF, 0x33000000,
@@ -149,7 +160,7 @@ ASKING = [name for name, entry in INSTRUCTIONS.items() if entry.asks]
 
 
 @st.composite
-def whole(draw: st.DrawFn, type: Type, known: list[Expr], depth: int = 3) -> Expr:
+def whole(draw: st.DrawFn, type: VectorType, known: list[Expr], depth: int = 3) -> Expr:
     """An expression of integers, which every device computes alike."""
     leaves = [expr for expr in known if expr.type == type]
     kind = draw(st.sampled_from(("leaf", "unary", "binary", "select", "convert"))) if depth else (
@@ -165,7 +176,7 @@ def whole(draw: st.DrawFn, type: Type, known: list[Expr], depth: int = 3) -> Exp
     if kind == "select":
         return select(op(draw(st.sampled_from(ASKING[2:])), below(), below()), below(), below())
     if kind == "convert":
-        other = Type("u32" if type.scalar == "i32" else "i32", type.lanes)
+        other = VectorType("u32" if type.scalar == "i32" else "i32", type.lanes)
         return draw(whole(other, known, depth - 1)).to(type.scalar)
     if leaves and draw(st.booleans()):
         return draw(st.sampled_from(leaves))
@@ -176,7 +187,7 @@ def whole(draw: st.DrawFn, type: Type, known: list[Expr], depth: int = 3) -> Exp
 def whole_programs(draw: st.DrawFn) -> GroupProgram:
     """Loops, branches and shared memory around integers."""
     size, lanes = draw(st.sampled_from((1, 8, 24))), draw(st.sampled_from((1, 2, 4)))
-    kind = Type(draw(st.sampled_from(("i32", "u32"))), lanes)
+    kind = VectorType(draw(st.sampled_from(("i32", "u32"))), lanes)
     b, count = Builder("drawn", size), size * 2
     x = b.binding("x", kind.scalar, count * lanes, "read", lanes)
     bytes = b.binding("bytes", draw(st.sampled_from(("i8", "u8"))), count * lanes, "read", lanes)
@@ -228,3 +239,7 @@ def test_products_of_the_matrix_unit(vulkan: Gpu, shared: bool) -> None:
                                     shape.sums, shared, vulkan.limits.subgroup_max)
         tolerance = 1e-4 if shape.sums == "f32" else 0.5  # of sums to 256
         compare(vulkan, program, arrays(program), atol=tolerance)
+        if shared and shape.sums == "f32":
+            program = programs.products_in_words(shape.rows, shape.columns, shape.depth,
+                                                 shape.factors, vulkan.limits.subgroup_max)
+            compare(vulkan, program, arrays(program), atol=tolerance)

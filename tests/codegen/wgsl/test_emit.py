@@ -28,7 +28,8 @@ from smalti.codegen.gpu.form import (
     spread,
 )
 from smalti.codegen.gpu.memory import STORED_DTYPES
-from smalti.codegen.gpu.types import Matrix, Type
+from smalti.codegen.gpu.scalars import scalarised
+from smalti.codegen.gpu.types import Matrix, VectorType
 from smalti.codegen.wgsl import emit
 from smalti.errors import IllegalSchedule, VerificationError
 from smalti.runtime.gpu.check import launched
@@ -112,7 +113,7 @@ def test_halves_of_half_the_reach(webgpu: WebGpu) -> None:  # noqa: F811
     b = Builder("half", 4)
     y = b.binding("y", "f16", 4, "write")
     for place, value in enumerate((0.1, float("inf"), float("-inf"), 6e-8)):
-        b.store(y, place, Number(value, Type("f16")), where=b.invocation.equals(0))
+        b.store(y, place, Number(value, VectorType("f16")), where=b.invocation.equals(0))
     found = launched(webgpu, b.finish((1, 1, 1)), {})["y"]
     assert np.array_equal(found, np.array([0.1, np.inf, -np.inf, 6e-8], np.float16))
 
@@ -128,6 +129,17 @@ def test_every_storage(webgpu: WebGpu, plain_webgpu: WebGpu, stored: str) -> Non
             compare(webgpu, program, drawn(program))
             if scalar != "f16" and (stored == "f16" or lanes == 1):
                 compare(plain_webgpu, program, drawn(program))
+
+
+@pytest.mark.parametrize("stored", ("f16", "bf16"))
+@pytest.mark.parametrize("lanes", (1, 2, 4))
+def test_halves_in_words(webgpu: WebGpu, plain_webgpu: WebGpu,  # noqa: F811
+                         stored: str, lanes: int) -> None:
+    program = programs.words(stored, lanes)
+    for gpu in (webgpu, plain_webgpu):
+        compare(gpu, program, drawn(program))
+        single = scalarised(program, ("x", "y"))
+        compare(gpu, single, drawn(single))
 
 
 def test_bf16_rounds_to_even_and_keeps_nan(webgpu: WebGpu) -> None:  # noqa: F811
@@ -215,7 +227,7 @@ def test_text_of_a_program() -> None:
     value = b.load(x, i * 4, 4, where=i < 50)
     b.store(y, i * 4, value * spread(Number(0.5, F32), 4), where=i < 64)
     assert emit(b.finish((1, 1, 1)), CAPABLE) == '''\
-struct Offsets { b0: u32, b1: u32, zero: u32 }
+struct Offsets { b0: u32, b1: u32, zero: u32, x: u32, y: u32, z: u32 }
 var<immediate> offsets: Offsets;
 @group(0) @binding(0) var<storage, read_write> b0: array<vec2<u32>>;
 @group(0) @binding(1) var<storage, read_write> b1: array<vec4<f32>>;
@@ -236,7 +248,7 @@ fn write_b1_f32x4(i: u32, v: vec4<f32>) {
 @compute
 @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) invocation: u32) {
-    let t1_ = ((group.x * 64u) + invocation);
+    let t1_ = (((group.x + offsets.x) * 64u) + invocation);
     let x1 = (read_b0_f32x4_where((t1_ * 4u), (t1_ < 50u)) * vec4<f32>(0.5f, 0.5f, 0.5f, 0.5f));
     if (t1_ < 64u) { write_b1_f32x4((t1_ * 4u), x1); }
 }

@@ -18,6 +18,7 @@ from smalti.graph.folding import FOLDED_FLOPS_SUM
 from smalti.runtime.models import compile_model
 from smalti.runtime.report import onnx_report
 
+
 @pytest.mark.parametrize("numbers", [
     range(150), pytest.param(range(150, 500), marks=pytest.mark.sweep)], ids=str)
 def test_damaged_models_are_refused_or_run(numbers: range, tmp_path: Path) -> None:

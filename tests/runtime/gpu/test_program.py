@@ -14,7 +14,15 @@ from smalti import machine
 from smalti.compiler.encode import from_bytes, to_bytes
 from smalti.compiler.module import HostCall, Launch
 from smalti.compiler.select import Selection
-from smalti.errors import DeviceLostError, DeviceMemoryError, InputError, NumericsError
+from smalti.compiler.verify import verify
+from smalti.errors import (
+    DeviceLostError,
+    DeviceMemoryError,
+    InputError,
+    NumericsError,
+    UnsupportedError,
+    VerificationError,
+)
 from smalti.graph import Graph, evaluate
 from smalti.runtime import choice
 from smalti.runtime.device import Device
@@ -76,6 +84,48 @@ def test_submissions_are_told_how_long_launches_may_take() -> None:
     launches = [launch for parts in program._parts.values() for part in parts
                 for launch in part.recording.launches]
     assert sum(launch.seconds for launch in launches) == pytest.approx(2 * 64 * 80 * 96 / 100e9)
+
+
+def branching() -> Graph:
+    """Six values of 24 KiB, all of which live until the last one is there."""
+    g = Graph("branching")
+    x = g.input("x", (6, 1024))
+    found = [g.apply("softmax", x * float(n), axis=-1) for n in range(1, 6)]
+    g.output("y", sum(found[1:], found[0]))
+    g.output("z", found[0] - found[4])
+    return g
+
+
+@pytest.mark.parametrize("kind", ["interpreted", "vulkan", "staged"])
+def test_what_lies_between_kernels_may_be_larger_than_a_buffer(
+        kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = InterpretedGpu() if kind == "interpreted" else request.getfixturevalue(kind)
+    monkeypatch.setattr(gpu, "limits", replace(gpu.limits, buffer_bytes=40_000))
+    asked, buffer = [], gpu.buffer
+    monkeypatch.setattr(gpu, "buffer", lambda bytes, **more: asked.append(bytes) or buffer(
+        bytes, **more))
+    program = compile_for(gpu, branching(), precision="f32")
+    x = np.random.default_rng(5).standard_normal((6, 1024)).astype(np.float32)
+    expected = evaluate(branching(), {"x": x}, {})
+    for _ in range(3):
+        for name, found in program.run({"x": x}).items():
+            np.testing.assert_allclose(found, expected[name], atol=1e-6)
+    assert program.arena_bytes > 80_000 and len(program._arena) >= 3
+    assert max(asked) <= 40_000 and all(each.bytes % 256 == 0 for each in program._arena[:-1])
+    assert program.first_nonfinite({"x": x}) is None
+    module = from_bytes(to_bytes(program.module))
+    assert module.segment_bytes == 39_936
+    module.limits = replace(module.limits, buffer_bytes=30_000)
+    with pytest.raises(VerificationError, match="24576 bytes at .* lie in two segments of 29952"):
+        verify(module)
+
+
+def test_a_value_that_is_larger_than_a_buffer_is_named() -> None:
+    gpu = InterpretedGpu()
+    gpu.limits = replace(gpu.limits, buffer_bytes=20_000)
+    with pytest.raises(UnsupportedError, match="buffers of 19,968 bytes.*smaller picture") as error:
+        compile_for(gpu, branching(), precision="f32")
+    assert "24,704 bytes in one value" in str(error.value)
 
 
 def test_other_weights_and_some_of_them() -> None:
@@ -341,6 +391,7 @@ def test_a_lost_device_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     assert program.lost
     fresh = InterpretedGpu()
     monkeypatch.setattr(driver, "adapters", lambda: [None] * 8)  # the driver is asked again
+    monkeypatch.setattr(driver, "checked", lambda adapter: adapter)
     monkeypatch.setattr(driver, "VulkanGpu", lambda adapter, number: fresh)
     assert driver.opened("vulkan:7") is fresh
 

@@ -13,9 +13,10 @@ from slow_device import SlowDevice
 from smalti.codegen.shader import BufferUse
 from smalti.codegen.spirv import emit
 from smalti.errors import DeviceError, InputError
+from smalti.runtime.gpu import pieces
 from smalti.runtime.gpu.interface import Copy, DeviceBuffer, Dispatch, Gpu
 from smalti.runtime.gpu.pacing import DISPATCH_SECONDS_MAX, SUBMISSION_SECONDS
-from smalti.runtime.vulkan import VulkanAdapter, VulkanGpu, commands, recording
+from smalti.runtime.vulkan import VulkanAdapter, VulkanGpu, recording
 
 
 def values(gpu: Gpu, buffer: DeviceBuffer, offset: int, count: int) -> np.ndarray:
@@ -100,7 +101,7 @@ def test_short_launches_share_a_submission(vulkan: Gpu) -> None:
 
 
 def test_long_copies_are_cut(vulkan: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "COPY_BYTES_MAX", 100)
+    monkeypatch.setattr(pieces, "COPY_BYTES_MAX", 100)
     data = np.arange(256, dtype=np.float32)
     source, target = filled(vulkan, data), filled(vulkan, np.zeros(256, np.float32))
     vulkan.run(vulkan.record([Copy(source, 4, target, 8, 1016)]))

@@ -24,8 +24,10 @@ from smalti.errors import (
     VerificationError,
 )
 from smalti.runtime.gpu.interface import Copy, DeviceBuffer, Dispatch, Gpu, Recording
+from smalti.runtime.gpu.pacing import SUBMISSION_SECONDS
 from smalti.runtime.webgpu import WebGpu, adapters, open_device
 from smalti.runtime.webgpu import library as wgpu_library
+from smalti.runtime.webgpu import recording as web_recording
 
 
 def busy(turns: int) -> GroupProgram:
@@ -136,21 +138,37 @@ def test_a_recording_runs_again_and_again(webgpu: WebGpu,  # noqa: F811
             assert (numbers(gpu, arena, 0) == 30 * times).all()
 
 
-def test_long_recordings_are_submitted_in_parts(webgpu: WebGpu,  # noqa: F811
-                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    recording, arena = recorded(webgpu, 6, seconds=0.2)
-    native, submissions = webgpu.library.native, []
+@pytest.mark.parametrize("kind", ["webgpu", "plain_webgpu"])
+def test_no_launch_is_longer_than_a_watchdog_allows(
+        kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device that takes 20 ms for a work-group, and is 100 times slower than predicted."""
+    gpu, groups, now, launched = request.getfixturevalue(kind), 700, [0.0], []
+    native = gpu.library.native
 
-    class Counting:
+    def dispatch(work: object, x: int, y: int, z: int) -> None:
+        launched.append(0.02 * x * y * z)
+        now[0] += launched[-1]
+        native.wgpuComputePassEncoderDispatchWorkgroups(work, x, y, z)
+
+    class Slow:
+        wgpuComputePassEncoderDispatchWorkgroups = staticmethod(dispatch)
+
         def __getattr__(self, name: str) -> object:
-            if name == "wgpuQueueSubmit":
-                submissions.append(name)
             return getattr(native, name)
 
-    monkeypatch.setattr(webgpu, "library", webgpu.library._replace(native=Counting()))
-    webgpu.run(recording)
-    assert len(submissions) == 3
-    assert (numbers(webgpu, arena, 0) == 6).all()
+    monkeypatch.setattr(gpu, "library", gpu.library._replace(native=Slow()))
+    monkeypatch.setattr(web_recording, "perf_counter", lambda: now[0])
+    arena = gpu.buffer(2 * 256 * groups)
+    gpu.write(arena, 0, np.zeros(128 * groups, np.float32))
+    pipeline = gpu.pipeline(increment(64 * groups, 1.25))
+    half = 256 * groups
+    there = gpu.record([Dispatch(pipeline, ((arena, 0), (arena, half)), 0.14),
+                        Dispatch(pipeline, ((arena, half), (arena, 0)), 0.14)])
+    for times in (1, 2, 3):
+        gpu.run(there)
+        assert (gpu.read(arena, 0, half).view(np.float32) == 2.5 * times).all()
+        assert sum(launched) == pytest.approx(times * 2 * groups * 0.02)
+    assert max(launched) <= SUBMISSION_SECONDS + 1e-9 and len(launched) > 200
 
 
 def test_copies_stand_in_their_place(webgpu: WebGpu) -> None:  # noqa: F811

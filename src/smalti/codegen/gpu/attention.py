@@ -20,12 +20,12 @@ from smalti.codegen.gpu.form import U32, Expr, GroupProgram, number, op, spread,
 from smalti.codegen.gpu.heads import LOG2_E, WIDE, Heads
 from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.codegen.gpu.matrix_attention import matrix_attention
-from smalti.codegen.gpu.types import Type, vector_type
+from smalti.codegen.gpu.types import VectorType, vector_type
 from smalti.kernel.build import LOWEST, TOTAL_MIN
 from smalti.kernel.form import Kernel
 from smalti.schedule.group import QUERIES, GroupAttention, GroupLimits, GroupMatrixAttention
 
-ROW = Type("f32", QUERIES)
+ROW = VectorType("f32", QUERIES)
 """A number for each query of an invocation."""
 
 
@@ -57,7 +57,7 @@ class _Attention(Heads[GroupAttention]):
         self.stage(self.arrays["query"], s.stride(depth), "q", self.first, s.queries, 0, depth)
         self.top, self.total = (b.variable(value, name, ROW)
                                 for value, name in ((LOWEST, "top"), (0.0, "total")))
-        self.sums = [[[b.variable(0.0, "sum", Type("f32", WIDE)) for _ in range(QUERIES)]
+        self.sums = [[[b.variable(0.0, "sum", VectorType("f32", WIDE)) for _ in range(QUERIES)]
                       for _ in range(s.vectors)] for _ in range(-(-self.width // s.channels))]
         with b.loop(self.stop(), step=s.keys, name="key") as key:
             self.weigh(self.scores(key))

@@ -15,9 +15,9 @@ from smalti.codegen.gpu.form import (
     Branch,
     Builtin,
     Expr,
+    GroupLoad,
     GroupProgram,
     Let,
-    Load,
     Loop,
     MatrixLoad,
     MatrixStore,
@@ -30,7 +30,7 @@ from smalti.codegen.gpu.form import (
     Variable,
     number,
 )
-from smalti.codegen.gpu.types import Matrix, Type
+from smalti.codegen.gpu.types import Matrix, VectorType
 
 
 class Builder:
@@ -71,7 +71,8 @@ class Builder:
         self.add(Let(made.name, value))
         return made
 
-    def variable(self, value: Expr | float, name: str = "v", type: Type | Matrix = F32) -> Name:
+    def variable(self, value: Expr | float, name: str = "v",
+                 type: VectorType | Matrix = F32) -> Name:
         """A register that begins with `value`; a plain number is of `type`."""
         value = value if isinstance(value, Arithmetic) else number(value, type)
         made = self._name(name, value.type)
@@ -83,11 +84,11 @@ class Builder:
         self.add(Set(variable.name, value))
 
     def load(self, buffer: Binding | Shared, index: Expr | int, lanes: int = 1, *,
-             where: Expr | None = None, scalar: str | None = None) -> Load:
+             where: Expr | None = None, scalar: str | None = None) -> GroupLoad:
         """Elements of a buffer; of halves as f32, of 8 bits as i32, or as `scalar` says."""
         usual = {"f16": "f32", "bf16": "f32", "i8": "i32", "u8": "i32"}
         scalar = scalar or usual.get(buffer.dtype, buffer.dtype)
-        return Load(buffer.name, _index(index), Type(scalar, lanes), where)
+        return GroupLoad(buffer.name, _index(index), VectorType(scalar, lanes), where)
 
     def store(self, buffer: Binding | Shared, index: Expr | int, value: Expr, *,
               where: Expr | None = None) -> None:
@@ -150,7 +151,7 @@ class Builder:
         return GroupProgram(self.name, groups, self.size, tuple(self.bindings),
                             tuple(self.arrays), tuple(body), self.subgroup_size)
 
-    def _name(self, name: str, type: Type | Matrix) -> Name:
+    def _name(self, name: str, type: VectorType | Matrix) -> Name:
         self._names += 1
         return Name(f"{name}{self._names}", type)
 

@@ -8,7 +8,8 @@ A work-group computes a tile of the result. Chunk by chunk of the depth it stage
 patch, prologue applied and zeros beyond borders, and its columns of the weight:
 
     for each chunk of the depth:
-        a [row][depth], b [depth][column] = patch, weight        shared memory
+        a [row][depth], b [depth][column] = patch, weight        shared memory; for the matrix unit
+                                                                 b is [column][depth]
         sums += a b                                              registers, or the matrix unit
     out = result of sums
 
@@ -25,13 +26,21 @@ from dataclasses import replace
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, bind_for, unravel, work_groups
-from smalti.codegen.gpu.factors import ComputedWeight, PackedWeight, Patch
-from smalti.codegen.gpu.form import Binding, Expr, GroupProgram, op, select
+from smalti.codegen.gpu.factors import (
+    Area,
+    ComputedColumns,
+    ComputedWeight,
+    Factor,
+    PackedColumns,
+    PackedWeight,
+    Patch,
+)
+from smalti.codegen.gpu.form import HALVES, Binding, Expr, GroupProgram, op, select
 from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.codegen.gpu.product import ZERO, Place, Product, reads, vector_lanes
 from smalti.codegen.gpu.results import Results
 from smalti.codegen.gpu.sums import VECTORS, Matrices, Registers
-from smalti.codegen.gpu.weights import VECTOR, packed_weight, padded
+from smalti.codegen.gpu.weights import VECTOR, WIDE, packed_weight, padded
 from smalti.codegen.target import WORKSPACE
 from smalti.errors import IllegalSchedule
 from smalti.kernel.form import STORED_BYTES, Buffer, Kernel, Load, axis, loads
@@ -61,6 +70,9 @@ class _Contraction:
         self.each = -(-self.chunks // schedule.split)
         if schedule.direct and not self.bound:
             raise IllegalSchedule("only packed weights are read where they are")
+        if schedule.matrix and self.product.extents.c % 2:
+            raise IllegalSchedule("matrices are staged in words of two halves, and channels of the "
+                                  f"patch are {self.product.extents.c}")
         if kernel.stages[0].outside:
             raise IllegalSchedule("beyond the borders of a contraction are zeros")
         if (schedule.split - 1) * self.each >= self.chunks:
@@ -84,17 +96,21 @@ class _Contraction:
         s, product, kernel = self.s, self.product, self.kernel
         b = Builder("contraction", s.invocations, s.subgroup if s.matrix else 0)
         patch = kernel.stages[0]
-        lanes = vector_lanes(product.extents.c)
-        uses = [(access(kernel, load), "c", lanes) for load in reads(patch.value)]
+        uses = [(access(kernel, load), "c") for load in reads(patch.value)]
         if not self.bound:
             _, weight = loads(kernel.stages[1].value)
-            uses.append((access(kernel, weight), "o", vector_lanes(product.columns)))
+            uses.append((access(kernel, weight), "c" if s.matrix else "o"))
+        extents = {"c": product.extents.c, "o": product.columns}
+        vectors = [(found, lane, vector_lanes(extents[lane], most)) for found, lane in uses
+                   for most in ((VECTOR, WIDE) if s.matrix and found.dtype in HALVES
+                                else (VECTOR,))]
         if s.split == 1:
-            uses += [(found, "o", self.results.lanes) for found in self.results.accesses]
-        bindings = bind_for(b, kernel, uses)
+            vectors += [(found, "o", self.results.lanes) for found in self.results.accesses]
+        bindings = bind_for(b, kernel, vectors)
         if self.packed is not None:
             p = self.packed
-            bindings["weight"] = b.binding("weight", p.dtype, p.elements, "read", VECTOR)
+            lanes = p.block if p.dtype in HALVES and p.block > 1 else VECTOR
+            bindings["weight"] = b.binding("weight", p.dtype, p.elements, "read", lanes)
         if s.split > 1:
             bindings[WORKSPACE] = self._workspace(b, "write")
         which, outer, start, stop = self._place(b)
@@ -132,13 +148,9 @@ class _Contraction:
                 span: tuple[Expr, Expr], sums: Registers | Matrices) -> None:
         """Add up the products of all chunks of `span`."""
         s, product = self.s, self.product
-        own_a = s.tile_m * (s.tile_k + s.pad)
-        own_b = s.tile_k * (product.parts * s.tile_n + s.pad)
-        a = b.shared("a", s.dtype, s.buffers * own_a, VECTOR)
-        right = None if s.direct else b.shared("b", s.dtype, s.buffers * own_b, VECTOR)
+        a, right, (own_a, own_b) = self._areas(b)
         patch = Patch(b, product, s, bindings, row, outer, a)
-        weight = (PackedWeight(b, product, s, bindings, column, right) if self.bound else
-                  ComputedWeight(b, product, s, bindings, column, outer, right))
+        weight = self._weight(b, bindings, column, outer, right)
         start, stop = span
         last = b.let(stop - 1)
 
@@ -147,8 +159,9 @@ class _Contraction:
 
         if not s.ahead:
             with b.loop(stop, start) as chunk:
-                for factor in (patch, weight):
-                    factor.put(factor.fetch(chunk), ZERO)
+                loaded = [(factor, factor.fetch(chunk)) for factor in (patch, weight)]
+                for factor, values in loaded:
+                    factor.put(values, ZERO)
                 b.barrier()
                 sums.multiply(a, weight, chunk, ZERO, ZERO)
                 b.barrier()
@@ -175,6 +188,31 @@ class _Contraction:
                 for factor, values, size in fetched:
                     factor.put(values, b.let((this ^ 1) * size))
                 b.barrier()
+
+    def _weight(self, b: Builder, bindings: dict, column: Expr, outer: Place,
+                area: Area | None) -> Factor:
+        """The right factor, as the products take it."""
+        s, product = self.s, self.product
+        if self.bound:
+            packed = PackedColumns if s.matrix else PackedWeight
+            return packed(b, product, s, bindings, column, area)
+        computed = ComputedColumns if s.matrix else ComputedWeight
+        return computed(b, product, s, bindings, column, outer, area)
+
+    def _areas(self, b: Builder) -> tuple[Area, Area | None, tuple[int, int]]:
+        """Where both factors are staged, and how much one chunk of each takes there."""
+        s, parts = self.s, self.product.parts
+        line = s.tile_k + s.pad
+        if s.matrix:
+            own = s.tile_m * line // 2, parts * s.tile_n * line // 2
+            tile = b.shared("tile", "u32", s.shared_bytes(parts) // 4, VECTOR)
+            return Area(tile, line), Area(tile, line, s.buffers * own[0]), own
+        other = parts * s.tile_n + s.pad
+        own = s.tile_m * line, s.tile_k * other
+        a = Area(b.shared("a", s.dtype, s.buffers * own[0], VECTOR), line)
+        if s.direct:
+            return a, None, own
+        return a, Area(b.shared("b", s.dtype, s.buffers * own[1], VECTOR), other), own
 
     # ------------------------------------------------------------------ sums of a split depth
 

@@ -10,7 +10,7 @@ from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.form import BOOL, U32, Binding, Expr, Number, number, spread, vector
 from smalti.codegen.gpu.functions import FUNCTIONS, multiply_add
 from smalti.codegen.gpu.lowered import bind
-from smalti.codegen.gpu.types import Type
+from smalti.codegen.gpu.types import VectorType
 from smalti.kernel import form
 from smalti.kernel.form import Const, Index, Kernel
 from smalti.schedule.group import GroupLimits
@@ -97,7 +97,7 @@ class Values:
     places: dict[Access, Expr] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.type = Type("f32", self.lanes)
+        self.type = VectorType("f32", self.lanes)
 
     def value(self, expr: form.Expr) -> Expr:
         """The value of an expression, as f32."""

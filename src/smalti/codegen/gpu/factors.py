@@ -2,6 +2,9 @@
 
     a [row][depth]         the patch: prologue applied, zeros beyond its borders
     b [depth][column]      the weight: packed, or a value that is read through its strides
+    b [column][depth]      the same for the matrix unit, which takes both factors along the depth
+
+For the matrix unit both are halves in words of one shared array, which are stored four at a time.
 
 Neighbouring invocations take what lies side by side in memory. What is loaded can wait in registers
 (`fetch`) until the shared array is free (`put`). Rows and columns behind the last are read as if
@@ -15,12 +18,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from smalti.codegen.gpu.builder import Builder
-from smalti.codegen.gpu.expressions import Values, both
-from smalti.codegen.gpu.form import Binding, Expr, Name, Shared, op, select
+from smalti.codegen.gpu.expressions import Values, both, together
+from smalti.codegen.gpu.form import HALVES, Binding, Expr, Name, Shared, op, select, vector
 from smalti.codegen.gpu.product import ZERO, Place, Product, reads, vector_lanes
-from smalti.codegen.gpu.weights import VECTOR, padded
+from smalti.codegen.gpu.types import vector_type
+from smalti.codegen.gpu.weights import VECTOR, WIDE, padded
 from smalti.kernel.form import Expr as KernelExpr
-from smalti.kernel.form import Load, loads
+from smalti.kernel.form import Index, Load, loads
 from smalti.schedule.group import GroupContraction
 from smalti.schedule.merge import Access, access
 
@@ -85,10 +89,35 @@ def _sum(found: Access, at: Place) -> Expr:
 
 
 @dataclass(frozen=True)
+class Area:
+    """Where a factor lies in a shared array: lines of so many elements, `stride` apart, from `at`
+    on; counted in words of two halves where `words`."""
+
+    shared: Shared
+    stride: int
+    at: int = 0
+
+    @property
+    def words(self) -> bool:
+        """Whether the array holds words."""
+        return self.shared.dtype == "u32"
+
+    def place(self, line: Expr, inner: Expr, lanes: int) -> Expr:
+        """The element, or word, at `inner` vectors of `lanes` of a line."""
+        each = 2 if self.words else 1
+        return line * (self.stride // each) + inner * (lanes // each) + self.at
+
+
+WORDS = -1
+Key = tuple[Load, int]
+"""A load, and the first of the elements of a spot that it read, or `WORDS` for the bits of all."""
+
+
+@dataclass(frozen=True)
 class Fetched:
     """What was loaded for a spot, and whether it counts."""
 
-    values: Mapping[KernelExpr, Expr]
+    values: Mapping[Key, Expr]
     inside: Expr | None
 
 
@@ -96,7 +125,7 @@ class Fetched:
 class Kept(Fetched):
     """Registers that hold what was loaded for a spot."""
 
-    values: Mapping[KernelExpr, Name]
+    values: Mapping[Key, Name]
     inside: Name | None
 
 
@@ -110,8 +139,9 @@ class Factor(ABC):
     spots: list[Spot]
 
     def __init__(self, b: Builder, product: Product, schedule: GroupContraction,
-                 bindings: Mapping[str, Binding]) -> None:
+                 bindings: Mapping[str, Binding], area: Area | None) -> None:
         self.b, self.product, self.schedule, self.bindings = b, product, schedule, bindings
+        self.area = area
         self.held = "f16" if schedule.dtype == "f16" else None
 
     @abstractmethod
@@ -120,7 +150,7 @@ class Factor(ABC):
 
     @abstractmethod
     def put(self, fetched: Sequence[Fetched], buffer: Expr) -> None:
-        """Store it in the shared array, `buffer` elements from its start."""
+        """Store it in the shared array, `buffer` elements of that from its start."""
 
     def keep(self, fetched: list[Fetched]) -> list[Kept]:
         """Registers with these values."""
@@ -136,42 +166,71 @@ class Factor(ABC):
             if old.inside is not None:
                 self.b.set(old.inside, new.inside)
 
+    def store(self, spot: Spot, buffer: Expr, line: Expr, inner: Expr, lanes: int,
+              parts: Sequence[Expr]) -> None:
+        """Store the elements of a spot: f32 in vectors, or words of the dtype of the products."""
+        area = self.area
+        if area.words and parts[0].type.scalar != "u32":
+            parts = self._words(parts)
+        value = parts[0] if len(parts) == 1 else vector(*parts)
+        self.b.store(area.shared, area.place(line, inner, lanes) + buffer, value, where=spot.where)
 
-class Patch(Factor):
-    """The left factor: rows of the patch from `first` on, of the image and row `outer`."""
+    def _words(self, parts: Sequence[Expr]) -> list[Expr]:
+        """f32 vectors as words, one by one."""
+        b, found = self.b, []
+        for part in parts:
+            words = b.let(op(f"narrow_{self.schedule.dtype}", part))
+            lanes = vector_type(words.type).lanes
+            found += [words.lane(n) for n in range(lanes)] if lanes > 1 else [words]
+        return found
+
+    def widened(self, words: Expr, dtype: str) -> list[Expr]:
+        """The halves of four words, as two vectors of f32."""
+        return [self.b.let(op(f"widen_{dtype}", vector(words.lane(n), words.lane(n + 1))))
+                for n in (0, 2)]
+
+
+class Lines(Factor):
+    """Lines along the depth: rows of the patch, or columns of a weight that is a value.
+
+    `value` is what is staged at the place of a line and a step along the depth, where `guards`
+    hold; elsewhere zeros.
+    """
 
     def __init__(self, b: Builder, product: Product, schedule: GroupContraction,
-                 bindings: Mapping[str, Binding], first: Expr, outer: Place,
-                 shared: Shared) -> None:
-        super().__init__(b, product, schedule, bindings)
-        self.shared, self.stage = shared, product.kernel.stages[0]
-        self.lanes = vector_lanes(product.extents.c)
+                 bindings: Mapping[str, Binding], area: Area, value: KernelExpr,
+                 guards: Sequence[tuple[Index, int]] = ()) -> None:
+        super().__init__(b, product, schedule, bindings, area)
+        self.value, self.guards = value, guards
         self.loads = {load: access(product.kernel, load) for load in
-                      dict.fromkeys(reads(self.stage.value))}
-        vectors, rows = schedule.tile_k // self.lanes, schedule.tile_m
-        if self.by_rows:
-            turned = spots(b, schedule.invocations, vectors, rows)
+                      dict.fromkeys(reads(value))}
+        self.lanes = vector_lanes(product.extents.c, WIDE if area.words else VECTOR)
+        self.origins: list[Place] = []
+        self.walks: list[list[Walk]] = []
+
+    def begin(self, lines: int, across: bool) -> None:
+        """Say who brings what of so many lines; neighbours along the lines, or `across` them."""
+        vectors, size = self.schedule.tile_k // self.lanes, self.schedule.invocations
+        if across:
+            turned = spots(self.b, size, vectors, lines)
             self.spots = [Spot(s.inner, s.outer, s.where) for s in turned]
         else:
-            self.spots = spots(b, schedule.invocations, rows, vectors)
-        self.origins, self.walks = [], []
-        for spot in self.spots:
-            row = clamped(b, b.let(first + spot.outer), rows, product.rows)
-            origin = {n: b.let(at) for n, at in
-                      product.origin(product.pixel(b, row, outer)).items()}
-            self.origins.append(origin)
-            self.walks.append([Walk.begin(b, found, origin) for found in self.loads.values()])
+            self.spots = spots(self.b, size, lines, vectors)
 
-    @property
-    def by_rows(self) -> bool:
-        """Whether neighbours along the rows lie side by side, and those along c do not."""
-        strides = [(a.stride("c"), a.stride("x")) for a in self.loads.values()]
-        return all(c != 1 for c, _ in strides) and any(x == 1 for _, x in strides)
+    def add(self, origin: Place) -> None:
+        """Say where the line of the next spot begins."""
+        self.origins.append(origin)
+        self.walks.append([Walk.begin(self.b, found, origin) for found in self.loads.values()])
 
     @property
     def plain(self) -> bool:
         """Whether there is no prologue: 0 is what a load gives beyond the borders."""
-        return isinstance(self.stage.value, Load)
+        return isinstance(self.value, Load)
+
+    @property
+    def each(self) -> int:
+        """Elements of a spot that are computed at once."""
+        return min(self.lanes, VECTOR)
 
     def fetch(self, chunk: Expr) -> list[Fetched]:
         b, product, tile = self.b, self.product, self.schedule.tile_k
@@ -183,54 +242,178 @@ class Patch(Factor):
                 inside = None
                 if product.depth % tile:
                     inside = b.let(chunk * tile + spot.inner * self.lanes < product.depth)
-                step = {name: b.let(value) for name, value in product.step(at).items()}
+                step = {name: b.let(value) for name, value in self.step(at).items()}
                 steps[spot.inner] = step, inside, {}
             step, inside, known = steps[spot.inner]
             found.append(self._fetched(spot, origin, walks, step, both(spot.where, inside), known))
         return found
 
+    @abstractmethod
+    def step(self, at: Place) -> Place:
+        """How far along each axis r, s and c are from where a line begins."""
+
     def _fetched(self, spot: Spot, origin: Place, walks: list[Walk], step: Place,
                  inside: Expr | None, known: dict) -> Fetched:
         b, kernel = self.b, self.product.kernel
-        at = {"b": origin["b"], "y": b.let(origin["y"] + step["y"]),
-              "x": b.let(origin["x"] + step["x"]), "c": step["c"]}
-        guards = Values(b, kernel, self.bindings, at).inside(self.stage.guards)
+        at = {name: b.let(origin[name] + step[name]) if name in origin and name in step else
+              origin.get(name, step.get(name)) for name in (*origin, *step)}
+        guards = Values(b, kernel, self.bindings, at).inside(self.guards)
         inside = both(inside, guards)
         if inside is not None:
             inside = b.let(inside)
         places: dict[Access, Expr] = {}
         for walk in walks:
             places |= walk.place(b, step, known)
+        found: dict[Key, Expr] = {}
+        whole = [load for load, a in self.loads.items() if self._whole(a)]
+        for n in range(0, self.lanes, self.each):
+            there = {**at, "c": b.let(at["c"] + n)}
+            moved = {a: b.let(place + n * a.stride("c")) for a, place in places.items()}
+            values = Values(b, kernel, self.bindings, there, "c", self.each, where=inside,
+                            places=moved)
+            for load, a in self.loads.items():
+                if load in whole:
+                    continue
+                held = self.held if self.plain and self.held == a.dtype else None
+                raw = values.load(a, held)
+                found[load, n] = b.let(raw if held and not self.area.words else raw.to("f32"))
         values = Values(b, kernel, self.bindings, at, "c", self.lanes, where=inside, places=places)
-        if self.plain:
-            (found,) = self.loads.values()
-            held = self.held if self.held == found.dtype else None
-            raw = values.load(found, held)
-            return Fetched({self.stage.value: b.let(raw if held else raw.to("f32"))}, None)
-        return Fetched({load: values.value(load) for load in self.loads}, inside)
+        for load in whole:
+            a = self.loads[load]
+            found[load, WORDS] = b.let(b.load(self.bindings[a.buffer], values.place(a),
+                                                self.lanes // 2, where=inside, scalar="u32"))
+        return Fetched(found, None if self.plain else inside)
+
+    def _whole(self, found: Access) -> bool:
+        """Whether the elements of a spot are read as words, all at once."""
+        kernel, binding = self.product.kernel, self.bindings[found.buffer]
+        plain = self.plain and found.dtype == self.schedule.dtype
+        return (self.area.words and binding.dtype in HALVES and binding.lanes % self.lanes == 0
+                and (plain and self.lanes > 1 or self.lanes == WIDE)
+                and kernel.buffer(found.buffer).dtype in HALVES
+                and together(found, "c", self.lanes))
 
     def put(self, fetched: Sequence[Fetched], buffer: Expr) -> None:
-        b, stride = self.b, self.schedule.tile_k + self.schedule.pad
         for spot, each in zip(self.spots, fetched):
-            value = Values(b, self.product.kernel, self.bindings, {}, "c", self.lanes,
-                           known=dict(each.values)).value(self.stage.value)
-            if each.inside is not None:
-                value = select(each.inside, value, 0.0)
-            at = spot.outer * stride + spot.inner * self.lanes + buffer
-            b.store(self.shared, at, value, where=spot.where)
+            parts = self._parts(each)
+            self.store(spot, buffer, spot.outer, spot.inner, self.lanes, parts)
+
+    def _parts(self, fetched: Fetched) -> list[Expr]:
+        """What is staged of a spot: words as they are, or vectors of f32."""
+        b, kernel, values = self.b, self.product.kernel, dict(fetched.values)
+        for load, a in self.loads.items():
+            words = values.get((load, WORDS))
+            if words is not None and self.plain and a.dtype == self.schedule.dtype:
+                return [words]
+            if words is not None:
+                first, second = self.widened(words, a.dtype)
+                values |= {(load, 0): first, (load, VECTOR): second}
+        found = []
+        for n in range(0, self.lanes, self.each):
+            known: dict[KernelExpr, Expr] = {load: values[load, n] for load in self.loads}
+            value = Values(b, kernel, self.bindings, {}, "c", self.each,
+                           known=known).value(self.value)
+            if fetched.inside is not None:
+                value = select(fetched.inside, value, 0.0)
+            found.append(value)
+        return found
+
+
+class Patch(Lines):
+    """The left factor: rows of the patch from `first` on, of the image and row `outer`."""
+
+    def __init__(self, b: Builder, product: Product, schedule: GroupContraction,
+                 bindings: Mapping[str, Binding], first: Expr, outer: Place, area: Area) -> None:
+        stage, rows = product.kernel.stages[0], schedule.tile_m
+        super().__init__(b, product, schedule, bindings, area, stage.value, stage.guards)
+        self.begin(rows, self.by_rows)
+        for spot in self.spots:
+            row = clamped(b, b.let(first + spot.outer), rows, product.rows)
+            self.add({n: b.let(at) for n, at in
+                      product.origin(product.pixel(b, row, outer)).items()})
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether neighbours along the rows lie side by side, and those along c do not."""
+        strides = [(a.stride("c"), a.stride("x")) for a in self.loads.values()]
+        return all(c != 1 for c, _ in strides) and any(x == 1 for _, x in strides)
+
+    def step(self, at: Place) -> Place:
+        return self.product.step(at)
+
+
+class ComputedColumns(Lines):
+    """The right factor of the matrix unit where it is a value like others: its columns."""
+
+    def __init__(self, b: Builder, product: Product, schedule: GroupContraction,
+                 bindings: Mapping[str, Binding], first: Expr, outer: Place, area: Area) -> None:
+        _, value = loads(product.kernel.stages[1].value)
+        super().__init__(b, product, schedule, bindings, area, value)
+        e, tile = product.extents, schedule.tile_n
+        (found,) = self.loads.values()
+        self.begin(product.parts * tile, found.stride("c") != 1)
+        for spot in self.spots:
+            column = clamped(b, b.let(first + spot.outer % tile), tile, e.o)
+            part = spot.outer // tile * e.o if product.parts > 1 else ZERO
+            self.add({**outer, "o": b.let(column + part)})
+
+    def step(self, at: Place) -> Place:
+        return at
+
+
+class PackedColumns(Factor):
+    """The right factor of the matrix unit, packed when it was bound: blocks of the depth of
+    columns from `first` on."""
+
+    def __init__(self, b: Builder, product: Product, schedule: GroupContraction,
+                 bindings: Mapping[str, Binding], first: Expr, area: Area) -> None:
+        super().__init__(b, product, schedule, bindings, area)
+        self.binding, tile = bindings["weight"], schedule.tile_n
+        part = padded(product.columns)
+        self.line = product.parts * part * WIDE
+        self.spots = spots(b, schedule.invocations, schedule.tile_k // WIDE, product.parts * tile)
+        columns = {}
+        for inner in dict.fromkeys(spot.inner for spot in self.spots):
+            column = clamped(b, b.let(first + inner % tile if product.parts > 1 else first + inner),
+                             tile, part)
+            columns[inner] = b.let(column + inner // tile * part if product.parts > 1 else column)
+        self.bases = [b.let(spot.outer * self.line + columns[spot.inner] * WIDE)
+                      for spot in self.spots]
+
+    def fetch(self, chunk: Expr) -> list[Fetched]:
+        b = self.b
+        start = b.let(chunk * (self.schedule.tile_k // WIDE * self.line))
+        halves = self.binding.dtype in HALVES
+        found = []
+        for spot, base in zip(self.spots, self.bases):
+            at = b.let(start + base)
+            pieces = (WORDS,) if halves else (0, VECTOR)
+            found.append(Fetched({
+                (WEIGHT, n): b.let(b.load(self.binding, at + max(n, 0), VECTOR, where=spot.where,
+                                          scalar="u32" if halves else "f32"))
+                for n in pieces}, None))
+        return found
+
+    def put(self, fetched: Sequence[Fetched], buffer: Expr) -> None:
+        dtype = self.binding.dtype
+        for spot, each in zip(self.spots, fetched):
+            parts = list(each.values.values())
+            if dtype in HALVES and dtype != self.schedule.dtype:
+                parts = self.widened(parts[0], dtype)
+            self.store(spot, buffer, spot.inner, spot.outer, WIDE, parts)
 
 
 class PackedWeight(Factor):
     """The right factor, packed when it was bound: columns from `first` on."""
 
     def __init__(self, b: Builder, product: Product, schedule: GroupContraction,
-                 bindings: Mapping[str, Binding], first: Expr, shared: Shared | None) -> None:
-        super().__init__(b, product, schedule, bindings)
-        self.shared, self.first, self.binding = shared, first, bindings["weight"]
+                 bindings: Mapping[str, Binding], first: Expr, area: Area | None) -> None:
+        super().__init__(b, product, schedule, bindings, area)
+        self.first, self.binding = first, bindings["weight"]
         self.part = padded(product.columns)
         self.line = product.parts * self.part
         self.lanes, self.bases, each = VECTOR, [], schedule.tile_n // VECTOR
-        self.spots = [] if shared is None else spots(
+        self.spots = [] if area is None else spots(
             b, schedule.invocations, schedule.tile_k, product.parts * each)
         columns = {}
         for inner in dict.fromkeys(spot.inner for spot in self.spots):
@@ -258,25 +441,22 @@ class PackedWeight(Factor):
     def fetch(self, chunk: Expr) -> list[Fetched]:
         b = self.b
         start = b.let(chunk * (self.schedule.tile_k * self.line))
-        return [Fetched({WEIGHT: b.let(b.load(self.binding, start + base, VECTOR, where=spot.where,
-                                              scalar=self._scalar))}, None)
+        return [Fetched({(WEIGHT, 0): b.let(b.load(self.binding, start + base, VECTOR,
+                                                   where=spot.where, scalar=self._scalar))}, None)
                 for spot, base in zip(self.spots, self.bases)]
 
     def put(self, fetched: Sequence[Fetched], buffer: Expr) -> None:
-        stride = self.product.parts * self.schedule.tile_n + self.schedule.pad
         for spot, each in zip(self.spots, fetched):
-            self.b.store(self.shared, spot.outer * stride + spot.inner * self.lanes + buffer,
-                         each.values[WEIGHT], where=spot.where)
+            self.store(spot, buffer, spot.outer, spot.inner, self.lanes, [each.values[WEIGHT, 0]])
 
 
 class ComputedWeight(PackedWeight):
     """The right factor where it is a value like others, read through its strides."""
 
     def __init__(self, b: Builder, product: Product, schedule: GroupContraction,
-                 bindings: Mapping[str, Binding], first: Expr, outer: Place,
-                 shared: Shared) -> None:
-        Factor.__init__(self, b, product, schedule, bindings)
-        self.shared, self.outer, e = shared, outer, product.extents
+                 bindings: Mapping[str, Binding], first: Expr, outer: Place, area: Area) -> None:
+        Factor.__init__(self, b, product, schedule, bindings, area)
+        self.outer, e = outer, product.extents
         _, self.read = loads(product.kernel.stages[1].value)
         self.found = access(product.kernel, self.read)
         self.lanes = vector_lanes(e.o)
@@ -310,5 +490,5 @@ class ComputedWeight(PackedWeight):
                             where=spot.where, places=walk.place(b, step, known))
             held = self.held if self.held == self.found.dtype else None
             raw = values.load(self.found, held)
-            found.append(Fetched({WEIGHT: b.let(raw if held else raw.to("f32"))}, None))
+            found.append(Fetched({(WEIGHT, 0): b.let(raw if held else raw.to("f32"))}, None))
         return found

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from smalti.codegen.gpu.instructions import result_type
-from smalti.codegen.gpu.types import Matrix, Type, vector_type
+from smalti.codegen.gpu.types import Matrix, VectorType, vector_type
 
 BUILTINS = ("group_x", "group_y", "group_z", "invocation", "subgroup", "lane")
 """u32: the work-group's place in the grid, the invocation's number in its group, the number of its
@@ -33,7 +33,9 @@ STORED = ("f32", "f16", "bf16", "i32", "u32", "i8", "u8")
 FOLDED = {"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.floordiv,
           "rem": operator.mod}
 """What is done at once on constants of u32."""
-U32, I32, F32, F16, BOOL = Type("u32"), Type("i32"), Type("f32"), Type("f16"), Type("bool")
+HALVES = ("f16", "bf16")
+"""Those of 16 bits: two of them are a word."""
+U32, I32, F32, F16, BOOL = map(VectorType, ("u32", "i32", "f32", "f16", "bool"))
 
 
 class Arithmetic:
@@ -112,13 +114,13 @@ class Arithmetic:
         """The value as another scalar type: rounded to even, or, to integers, towards 0."""
         assert isinstance(self, Expr), self
         return self if self.type.scalar == scalar else Op(
-            "convert", (self,), Type(scalar, vector_type(self.type).lanes))
+            "convert", (self,), VectorType(scalar, vector_type(self.type).lanes))
 
     def bits(self, scalar: str):
         """The same bits read as another scalar type of 32 bits."""
         assert isinstance(self, Expr), self
         return self if self.type.scalar == scalar else Op(
-            "bits", (self,), Type(scalar, vector_type(self.type).lanes))
+            "bits", (self,), VectorType(scalar, vector_type(self.type).lanes))
 
     def lane(self, number: int):
         """A scalar of a vector."""
@@ -131,7 +133,7 @@ class Number(Arithmetic):
     """A constant: in all lanes of a vector, in all elements of a matrix."""
 
     value: float | int | bool
-    type: Type | Matrix
+    type: VectorType | Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ class Name(Arithmetic):
     """A value that a `Let`, `Variable` or `Loop` has named."""
 
     name: str
-    type: Type | Matrix
+    type: VectorType | Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ class Builtin(Arithmetic):
     name: str
 
     @property
-    def type(self) -> Type:
+    def type(self) -> VectorType:
         """u32."""
         return U32
 
@@ -160,27 +162,30 @@ class Op(Arithmetic):
 
     instruction: str
     arguments: tuple[Expr, ...]
-    type: Type | Matrix
+    type: VectorType | Matrix
 
 
 @dataclass(frozen=True, slots=True)
-class Load(Arithmetic):
+class GroupLoad(Arithmetic):
     """Element `index` of a buffer; as many as the type has lanes, from a multiple of that number.
 
-    What is stored as f16 or bf16 is read as f32, or f16 as f16; 8-bit integers as i32 or u32. Where
-    `where` is false nothing is read, and the value is 0.
+    What is stored as f16 or bf16 is read as f32, or f16 as f16, or two at a time as the bits of a
+    u32; 8-bit integers as i32 or u32. Where `where` is false nothing is read, and the value is 0.
     """
 
     buffer: str
     index: Expr
-    type: Type
+    type: VectorType
     where: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixLoad(Arithmetic):
     """A matrix of the matrix unit: element [r, c] is element index + r * stride + c of a buffer
-    (index + c * stride + r where it lies `by_columns`), all of it inside. A subgroup loads it."""
+    (index + c * stride + r where it lies `by_columns`), all of it inside. A subgroup loads it.
+
+    In a buffer of u32 are its bits: index and stride count words, two of its halves to each.
+    """
 
     buffer: str
     index: Expr
@@ -189,7 +194,7 @@ class MatrixLoad(Arithmetic):
     by_columns: bool = False
 
 
-Expr = Number | Name | Builtin | Op | Load | MatrixLoad
+Expr = Number | Name | Builtin | Op | GroupLoad | MatrixLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +223,8 @@ class Set:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """buffer[index ...] = value, where `where` holds; rounded to what the buffer stores."""
+    """buffer[index ...] = value, where `where` holds; rounded to what the buffer stores. For a
+    buffer of halves, a u32 holds the bits of two elements."""
 
     buffer: str
     index: Expr
@@ -275,7 +281,7 @@ Statement = Let | Variable | Set | Store | MatrixStore | Barrier | Loop | Branch
 class Binding:
     """Memory of the device: `elements` of a stored dtype. `access` is "read", "write" or
     "read_write"; nobody else writes what is only read. It begins at a multiple of `lanes`
-    elements, of which at most so many are read or written at once."""
+    elements, of which at most so many are read or written at once: 4, or 8 halves."""
 
     name: str
     dtype: str
@@ -336,9 +342,9 @@ class GroupProgram:
         return show(self)
 
 
-def number(value: float | int | bool, like: Type | Matrix) -> Number:
+def number(value: float | int | bool, like: VectorType | Matrix) -> Number:
     """A constant of the type `like`."""
-    if isinstance(like, Type) and like.scalar in ("u32", "i32"):
+    if isinstance(like, VectorType) and like.scalar in ("u32", "i32"):
         value = int(value)
         if like.scalar == "u32":
             value &= 0xFFFFFFFF
@@ -351,7 +357,7 @@ def op(instruction: str, *arguments: Expr | float) -> Expr:
     Index arithmetic on constants is done at once. Raises TypeError where the types do not fit.
 
     >>> op("mul", Builtin("lane"), 4).type, op("add", Number(2, U32), 3)
-    (Type(scalar='u32', lanes=1), Number(value=5, type=Type(scalar='u32', lanes=1)))
+    (VectorType(scalar='u32', lanes=1), Number(value=5, type=VectorType(scalar='u32', lanes=1)))
     """
     types = [a.type for a in arguments if isinstance(a, Arithmetic)]
     like = next((type for type in types if type.scalar != "bool"), types[-1])
@@ -396,9 +402,19 @@ def constant(expr: Expr) -> int:
     return int(expr.value)
 
 
+def covered(dtype: str, type: VectorType | Matrix) -> int:
+    """Elements of a buffer of `dtype` that a value of `type` is made of.
+
+    >>> covered("f16", VectorType("f32", 4)), covered("f16", VectorType("u32", 4))
+    (4, 8)
+    """
+    lanes = vector_type(type).lanes
+    return 2 * lanes if dtype in HALVES and type.scalar == "u32" else lanes
+
+
 def vector(*scalars: Expr) -> Op:
     """A vector of 2 or 4 scalars of one type."""
-    return Op("vector", scalars, Type(scalars[0].type.scalar, len(scalars)))
+    return Op("vector", scalars, VectorType(scalars[0].type.scalar, len(scalars)))
 
 
 def spread(scalar: Expr, lanes: int) -> Expr:
@@ -434,7 +450,7 @@ def _value(node: Let | Variable | Set) -> tuple[Expr, ...]:
 
 OPERANDS = {
     Op: lambda node: node.arguments,
-    Load: lambda node: (node.index,) if node.where is None else (node.index, node.where),
+    GroupLoad: lambda node: (node.index,) if node.where is None else (node.index, node.where),
     Store: lambda node: (node.index, node.value) if node.where is None else (
         node.index, node.value, node.where),
     MatrixLoad: lambda node: (node.index,),

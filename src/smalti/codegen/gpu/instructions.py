@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from smalti.codegen.gpu.types import FLOATS, INTEGERS, Matrix, Type, vector_type
+from smalti.codegen.gpu.types import FLOATS, INTEGERS, Matrix, VectorType, vector_type
 
 ARITHMETIC = (*FLOATS, *INTEGERS)
 BITS = (*INTEGERS, "bool")
@@ -89,6 +89,10 @@ INSTRUCTIONS = {
     "select": Instruction(3, (*ARITHMETIC, "bool"), np.where),  # (question, yes, no)
     "convert": Instruction(1, (*ARITHMETIC, "bool"), None),
     "bits": Instruction(1, ("f32", *INTEGERS), None),
+    "widen_f16": Instruction(1, ("u32",), None),        # words, each of two halves, as f32
+    "widen_bf16": Instruction(1, ("u32",), None),
+    "narrow_f16": Instruction(1, ("f32",), None),       # back, rounded to even
+    "narrow_bf16": Instruction(1, ("f32",), None),
     "vector": Instruction(-1, ARITHMETIC, None),
     "component": Instruction(2, ARITHMETIC, None),      # (vector, constant)
     "subgroup_add": Instruction(1, ARITHMETIC, None),
@@ -98,14 +102,17 @@ INSTRUCTIONS = {
     "subgroup_shuffle_xor": Instruction(2, ARITHMETIC, None),  # (value, constant mask of lanes)
     "matrix_multiply_add": Instruction(3, (), None),           # (a, b, sum)
 }
+WIDENING = {"widen_f16": "f16", "widen_bf16": "bf16"}
+NARROWING = {"narrow_f16": "f16", "narrow_bf16": "bf16"}
+"""What the halves of words are, of which the one in the lower bits comes first."""
 SUBGROUP = tuple(name for name in INSTRUCTIONS if name.startswith("subgroup_"))
 
 
-def result_type(name: str, types: Sequence[Type | Matrix]) -> Type | Matrix:
+def result_type(name: str, types: Sequence[VectorType | Matrix]) -> VectorType | Matrix:
     """The type of an instruction's result; those of "convert", "bits" and "vector" are said where
     they are made. Raises TypeError where operands do not fit.
 
-    >>> str(result_type("less", [Type("f32", 4), Type("f32", 4)]))
+    >>> str(result_type("less", [VectorType("f32", 4), VectorType("f32", 4)]))
     'boolx4'
     """
     entry = INSTRUCTIONS[name]
@@ -121,14 +128,25 @@ def result_type(name: str, types: Sequence[Type | Matrix]) -> Type | Matrix:
     values = types[1:] if name == "select" else types
     if name == "select":
         lanes = vector_type(types[1]).lanes
-        if types[0] not in (Type("bool"), Type("bool", lanes)):
+        if types[0] not in (VectorType("bool"), VectorType("bool", lanes)):
             raise TypeError(f"select asks {types[0]}")
     if name in ("component", "subgroup_shuffle", "subgroup_shuffle_xor"):
         values = types[:1]
     first = values[0]
     if any(t != first for t in values) or (
-            isinstance(first, Type) and first.scalar not in entry.takes):
+            isinstance(first, VectorType) and first.scalar not in entry.takes):
         raise TypeError(f"{name} of {', '.join(map(str, types))}")
     if name == "component":
-        return Type(vector_type(first).scalar)
-    return Type("bool", vector_type(first).lanes) if entry.asks else first
+        return VectorType(vector_type(first).scalar)
+    if name in WIDENING or name in NARROWING:
+        return _of_halves(name, vector_type(first))
+    return VectorType("bool", vector_type(first).lanes) if entry.asks else first
+
+
+def _of_halves(name: str, given: VectorType) -> VectorType:
+    """The type of words as floats, or of floats as words."""
+    if name in WIDENING and given.lanes <= 2:
+        return VectorType("f32", 2 * given.lanes)
+    if name in NARROWING and given.lanes >= 2:
+        return VectorType("u32", given.lanes // 2)
+    raise TypeError(f"{name} of {given}")

@@ -16,9 +16,9 @@ from smalti.codegen.gpu.form import (
     Branch,
     Builtin,
     Expr,
+    GroupLoad,
     GroupProgram,
     Let,
-    Load,
     Loop,
     MatrixLoad,
     MatrixStore,
@@ -30,11 +30,12 @@ from smalti.codegen.gpu.form import (
     Store,
     Variable,
     constant,
+    covered,
 )
-from smalti.codegen.gpu.instructions import INSTRUCTIONS, SUBGROUP
-from smalti.codegen.gpu.memory import EPOCH, STORED_DTYPES, Agents, Memory
+from smalti.codegen.gpu.instructions import INSTRUCTIONS, NARROWING, SUBGROUP, WIDENING
+from smalti.codegen.gpu.memory import EPOCH, STORED_DTYPES, Agents, TrackedMemory
 from smalti.codegen.gpu.text import show_statement
-from smalti.codegen.gpu.types import Matrix, Type, vector_type
+from smalti.codegen.gpu.types import Matrix, VectorType, vector_type
 from smalti.errors import InputError, VerificationError
 
 Mask = np.ndarray | None
@@ -82,7 +83,7 @@ class _Launch:
         self.program, self.subgroup = program, subgroup
         self.agents = Agents(program.groups, program.size, subgroup)
         self.statement: Statement | None = None
-        self.memory = {b.name: Memory(b, _bound(b, arrays), self.agents, self.fail)
+        self.memory = {b.name: TrackedMemory(b, _bound(b, arrays), self.agents, self.fail)
                        for b in program.bindings}
 
     def fail(self, why: str) -> None:
@@ -140,7 +141,7 @@ class _Batch:
         for array in program.shared:
             values = np.full(array.elements * self.groups, POISON[array.dtype],
                              STORED_DTYPES[array.dtype])
-            self.memory[array.name] = Memory(array, values, agents, self.fail)
+            self.memory[array.name] = TrackedMemory(array, values, agents, self.fail)
 
     # ------------------------------------------------------------------ statements
 
@@ -207,9 +208,11 @@ class _Batch:
         """Elements to memory."""
         lanes = vector_type(store.value.type).lanes
         memory, value = self.memory[store.buffer], self.full(self.value(store.value), lanes)
-        at, index, who, epoch = self.accesses(store, lanes)
+        count = covered(memory.buffer.dtype, store.value.type)
+        at, index, who, epoch = self.accesses(store, count)
         cells = memory.cells(index, at // self.size, who)
-        memory.write(cells, value.reshape(-1, lanes)[at].astype(memory.values.dtype), who, epoch)
+        memory.write(cells, _stored(value.reshape(-1, lanes)[at], memory, count > lanes), who,
+                     epoch)
 
     def store_matrix(self, store: MatrixStore) -> None:
         """Matrices of subgroups to memory."""
@@ -217,12 +220,17 @@ class _Batch:
         assert isinstance(store.value.type, Matrix), store
         index, group, who, epoch = self.matrix_accesses(store, store.value.type)
         flat = np.broadcast_to(value, (self.groups, len(self.starts), *value.shape[2:]))
-        flat = flat.reshape(-1, index.shape[1])[group * len(self.starts) + self.unit(who)]
-        memory.write(memory.cells(index, group, who), flat.astype(memory.values.dtype), who, epoch)
+        if store.by_columns:
+            flat = flat.swapaxes(2, 3)
+        flat = flat.reshape(self.groups * len(self.starts), -1)[
+            group * len(self.starts) + self.unit(who)]
+        words = memory.buffer.dtype == "u32"
+        flat = flat.astype(STORED_DTYPES[store.value.type.scalar]) if words else flat
+        memory.write(memory.cells(index, group, who), _stored(flat, memory, words), who, epoch)
 
     # ------------------------------------------------------------------ who touches what
 
-    def accesses(self, access: Load | Store, lanes: int):
+    def accesses(self, access: GroupLoad | Store, lanes: int):
         """Of those who take part: their places in the batch [accesses], the elements that they
         touch [accesses, lanes], who they are, and how many barriers they have passed."""
         active = self.mask
@@ -239,8 +247,8 @@ class _Batch:
         return at, index[:, None] + np.arange(lanes), who, self.epoch[at // self.size]
 
     def matrix_accesses(self, access: MatrixLoad | MatrixStore, type: Matrix):
-        """Of subgroups that take part: the elements of their matrices [accesses, elements], their
-        groups in the batch, who they are, and how many barriers they have passed."""
+        """Of subgroups that take part: the elements of their matrices [accesses, elements], line by
+        line, their groups in the batch, who they are, and how many barriers they have passed."""
         active = self.whole_subgroups(self.mask)
         index = self.full(self.value(access.index), 1)
         first = index[:, self.starts]
@@ -248,9 +256,10 @@ class _Batch:
         if (differ & np.repeat(active, self.lengths(), axis=1)).any():
             self.fail("the index of a matrix differs inside of a subgroup")
         group, unit = np.nonzero(active)
-        rows, columns = np.indices((type.rows, type.columns))
-        step = (1, access.stride) if access.by_columns else (access.stride, 1)
-        elements = (rows * step[0] + columns * step[1]).reshape(-1)
+        lines, each = (type.columns, type.rows) if access.by_columns else (type.rows, type.columns)
+        if self.memory[access.buffer].buffer.dtype == "u32":
+            each = each * STORED_DTYPES[type.scalar].itemsize // STORED_DTYPES["u32"].itemsize
+        elements = (np.arange(lines)[:, None] * access.stride + np.arange(each)).reshape(-1)
         who = self.who[group, 0] + self.size + unit
         touched = first[group, unit].astype(np.int64)[:, None] + elements
         return touched, group, who, self.epoch[group]
@@ -292,7 +301,7 @@ class _Batch:
                 return self.names[name]
             case Builtin(name):
                 return self.builtins[name]
-            case Load():
+            case GroupLoad():
                 return self.load(expr)
             case MatrixLoad():
                 return self.load_matrix(expr)
@@ -310,23 +319,28 @@ class _Batch:
             arguments[0] = arguments[0][..., None]
         return _rounded(np.asarray(entry.meaning(*arguments)).astype(dtype, copy=False), expr.type)
 
-    def load(self, load: Load) -> np.ndarray:
+    def load(self, load: GroupLoad) -> np.ndarray:
         """Elements of memory, 0 for those who read nothing."""
         memory, lanes = self.memory[load.buffer], load.type.lanes
-        at, index, who, epoch = self.accesses(load, lanes)
+        count = covered(memory.buffer.dtype, load.type)
+        at, index, who, epoch = self.accesses(load, count)
         read = memory.read(memory.cells(index, at // self.size, who), who, epoch)
         found = np.zeros((self.groups * self.size, lanes), VALUES[load.type.scalar])
-        found[at] = read.astype(found.dtype)
+        found[at] = read.view(found.dtype) if count > lanes else read.astype(found.dtype)
         return found.reshape(self.shape if lanes == 1 else (*self.shape, lanes))
 
     def load_matrix(self, load: MatrixLoad) -> np.ndarray:
         """Matrices of subgroups from memory."""
-        memory, units = self.memory[load.buffer], len(self.starts)
-        index, group, who, epoch = self.matrix_accesses(load, load.type)
-        found = np.zeros((self.groups * units, index.shape[1]), VALUES[load.type.scalar])
+        memory, units, type = self.memory[load.buffer], len(self.starts), load.type
+        index, group, who, epoch = self.matrix_accesses(load, type)
+        found = np.zeros((self.groups * units, type.rows * type.columns), VALUES[type.scalar])
         read = memory.read(memory.cells(index, group, who), who, epoch)
+        if memory.buffer.dtype == "u32":
+            read = read.view(STORED_DTYPES[type.scalar])
         found[group * units + self.unit(who)] = read.astype(found.dtype)
-        return found.reshape(self.groups, units, load.type.rows, load.type.columns)
+        if load.by_columns:
+            return found.reshape(self.groups, units, type.columns, type.rows).swapaxes(2, 3)
+        return found.reshape(self.groups, units, type.rows, type.columns)
 
     def subgroup_operation(self, expr: Op) -> np.ndarray:
         """Values of the other invocations of a subgroup."""
@@ -375,12 +389,26 @@ def _convert(expr: Op, arguments: Sequence[np.ndarray], dtype: np.dtype) -> np.n
             return np.stack(np.broadcast_arrays(*arguments), axis=-1)
         case "component":
             return first[..., constant(expr.arguments[1])]
+        case "widen_f16" | "widen_bf16":
+            halves = STORED_DTYPES[WIDENING[expr.instruction]]
+            words = first if vector_type(expr.arguments[0].type).lanes > 1 else first[..., None]
+            return np.ascontiguousarray(words).view(halves).astype(dtype)
+        case "narrow_f16" | "narrow_bf16":
+            rounded = first.astype(STORED_DTYPES[NARROWING[expr.instruction]])
+            words = np.ascontiguousarray(rounded).view(dtype)
+            return words if vector_type(expr.type).lanes > 1 else words[..., 0]
     assert expr.instruction == "matrix_multiply_add", expr.instruction
     a, b, total = (argument.astype(np.float32) for argument in arguments)
     return _rounded((a @ b + total).astype(dtype), expr.type)
 
 
-def _rounded(value: np.ndarray, type: Type | Matrix) -> np.ndarray:
+def _stored(values: np.ndarray, memory: TrackedMemory, bits: bool) -> np.ndarray:
+    """Values [accesses, each] as memory holds them: rounded, or their bits."""
+    kind = memory.values.dtype
+    return np.ascontiguousarray(values).view(kind) if bits else values.astype(kind)
+
+
+def _rounded(value: np.ndarray, type: VectorType | Matrix) -> np.ndarray:
     """Values of bf16 matrices, which are kept as f32."""
     return value.astype(STORED_DTYPES["bf16"]).astype(value.dtype) if (
         type.scalar == "bf16") else value

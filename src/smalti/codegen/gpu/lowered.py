@@ -30,7 +30,8 @@ class Packed:
 
         from [part][o of the part][c][tap]      to [row][part][column] of `dtype`
 
-    Rows are taps times c, columns are o of the part; those beyond are 0.
+    Rows are taps times c, columns are o of the part; those beyond are 0. In blocks of `block` rows
+    it is [row / block][part][column][row in the block].
     """
 
     buffer: str
@@ -41,6 +42,7 @@ class Packed:
     taps: int
     rows: int
     columns: int
+    block: int = 1
 
     @property
     def elements(self) -> int:
@@ -62,7 +64,10 @@ class Packed:
                                   range(0, self.c, BLOCK)):
             block = values[part, o:o + BLOCK, c:c + BLOCK].astype(packed.dtype)
             target[:, c:c + BLOCK, part, o:o + len(block)] = block.transpose(2, 1, 0)
-        return packed
+        if self.block == 1:
+            return packed
+        blocks = packed.reshape(-1, self.block, self.parts, self.columns)
+        return np.ascontiguousarray(blocks.transpose(0, 2, 3, 1))
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class Agents:
         return f"subgroup {own} of {place}" if own < self.subgroups else f"several of {place}"
 
 
-class Memory:
+class TrackedMemory:
     """A binding, or the shared arrays of one name in a batch of work-groups.
 
     `fail` raises an error with the message that it is given.

@@ -100,6 +100,7 @@ def reads(expr: Expr) -> Iterator[Load]:
             yield from reads(argument)
 
 
-def vector_lanes(extent: int) -> int:
-    """Elements that are loaded at once, so that `extent` has no rest: 4, 2 or 1."""
-    return math.gcd(extent, 4)
+def vector_lanes(extent: int, most: int = 4) -> int:
+    """Elements that are loaded at once, so that `extent` has no rest: `most`, a power of two, or
+    less."""
+    return math.gcd(extent, most)

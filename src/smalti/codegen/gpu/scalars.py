@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from smalti.codegen.gpu.form import (
     Branch,
     Expr,
+    GroupLoad,
     GroupProgram,
     Let,
-    Load,
     Loop,
     MatrixStore,
     Op,
@@ -18,9 +18,11 @@ from smalti.codegen.gpu.form import (
     Statement,
     Store,
     Variable,
+    covered,
+    op,
     vector,
 )
-from smalti.codegen.gpu.types import Type, vector_type
+from smalti.codegen.gpu.types import VectorType, vector_type
 
 
 def scalarised(program: GroupProgram, names: Collection[str]) -> GroupProgram:
@@ -37,14 +39,15 @@ def scalarised(program: GroupProgram, names: Collection[str]) -> GroupProgram:
     [4, 1]
     """
     bindings = tuple(replace(b, lanes=1) if b.name in names else b for b in program.bindings)
-    return replace(program, bindings=bindings, body=_block(program.body, frozenset(names)))
+    dtypes = {b.name: b.dtype for b in bindings if b.name in names}
+    return replace(program, bindings=bindings, body=_block(program.body, dtypes))
 
 
-def _block(body: tuple[Statement, ...], names: frozenset[str]) -> tuple[Statement, ...]:
+def _block(body: tuple[Statement, ...], names: Mapping[str, str]) -> tuple[Statement, ...]:
     return tuple(part for statement in body for part in _statement(statement, names))
 
 
-def _statement(statement: Statement, names: frozenset[str]) -> tuple[Statement, ...]:
+def _statement(statement: Statement, names: Mapping[str, str]) -> tuple[Statement, ...]:
     match statement:
         case Let() | Variable() | Set():
             return (replace(statement, value=_expr(statement.value, names)),)
@@ -63,26 +66,37 @@ def _statement(statement: Statement, names: frozenset[str]) -> tuple[Statement, 
     return (statement,)
 
 
-def _stores(store: Store, names: frozenset[str]) -> tuple[Statement, ...]:
+def _stores(store: Store, names: Mapping[str, str]) -> tuple[Statement, ...]:
     index, value = _expr(store.index, names), _expr(store.value, names)
     where = store.where and _expr(store.where, names)
-    lanes = vector_type(value.type).lanes
-    if store.buffer not in names or lanes == 1:
+    dtype, lanes = names.get(store.buffer), vector_type(value.type).lanes
+    if dtype is None or covered(dtype, value.type) == 1:
         return (Store(store.buffer, index, value, where),)
-    return tuple(Store(store.buffer, index + lane, value.lane(lane), where)
-                 for lane in range(lanes))
+    single = [value.lane(lane) if lanes > 1 else value for lane in range(lanes)]
+    if covered(dtype, value.type) > lanes:
+        single = [op(f"widen_{dtype}", word).lane(half) for word in single for half in (0, 1)]
+    return tuple(Store(store.buffer, index + lane, part, where)
+                 for lane, part in enumerate(single))
 
 
-def _expr(expr: Expr, names: frozenset[str]) -> Expr:
+def _expr(expr: Expr, names: Mapping[str, str]) -> Expr:
     match expr:
         case Op():
             return replace(expr, arguments=tuple(_expr(a, names) for a in expr.arguments))
-        case Load():
+        case GroupLoad():
             index = _expr(expr.index, names)
             where = expr.where and _expr(expr.where, names)
-            if expr.buffer not in names or expr.type.lanes == 1:
-                return Load(expr.buffer, index, expr.type, where)
-            scalar = Type(expr.type.scalar)
-            return vector(*(Load(expr.buffer, index + lane, scalar, where)
-                            for lane in range(expr.type.lanes)))
+            dtype = names.get(expr.buffer)
+            if dtype is None:
+                return GroupLoad(expr.buffer, index, expr.type, where)
+            count = covered(dtype, expr.type)
+            if count == 1:
+                return GroupLoad(expr.buffer, index, expr.type, where)
+            scalar = VectorType("f32" if count > expr.type.lanes else expr.type.scalar)
+            single: list[Expr] = [GroupLoad(expr.buffer, index + lane, scalar, where)
+                                  for lane in range(count)]
+            if count > expr.type.lanes:
+                single = [op(f"narrow_{dtype}", vector(*pair)) for pair in
+                          zip(single[::2], single[1::2], strict=True)]
+            return vector(*single) if len(single) > 1 else single[0]
     return expr

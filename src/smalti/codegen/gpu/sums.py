@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 from smalti.codegen.gpu.builder import Builder
-from smalti.codegen.gpu.factors import PackedWeight
+from smalti.codegen.gpu.factors import Area, Factor, PackedWeight
 from smalti.codegen.gpu.form import Expr, Shared, op, spread
 from smalti.codegen.gpu.product import ZERO, Product
-from smalti.codegen.gpu.types import Matrix, Type
+from smalti.codegen.gpu.types import Matrix, VectorType
 from smalti.schedule.group import MATRIX_PAD, GroupContraction
 
 VECTOR = 4
-VECTORS = Type("f32", VECTOR)
+VECTORS = VectorType("f32", VECTOR)
 Write = Callable[[Expr, Expr, Sequence[Expr]], None]
 """Takes a row and the first of four columns of the tile, and their sums, a vector for each part."""
 
@@ -47,26 +47,25 @@ class Registers:
         """The first column of vector `j`."""
         return self.column + j * self.across * VECTOR
 
-    def multiply(self, a: Shared, weight: PackedWeight, chunk: Expr, at_a: Expr,
-                 at_b: Expr) -> None:
+    def multiply(self, a: Area, weight: Factor, chunk: Expr, at_a: Expr, at_b: Expr) -> None:
         """Add the products of a chunk; `at_a` and `at_b` are where it begins in shared memory."""
         b, s = self.b, self.s
         row = b.let(self.row * (s.tile_k + s.pad) + at_a)
         direct = {}
-        if s.direct:
+        if isinstance(weight, PackedWeight) and s.direct:
             direct = {(part, j): b.let(weight.column(part, self.columns(j)))
                       for part in range(self.product.parts) for j in range(self.vectors)}
         with b.loop(s.tile_k // VECTOR // s.ways) as step:
             k = b.let((step * s.ways + self.way) * VECTOR)
-            rows = [b.let(b.load(a, row + k + i * self.down * (s.tile_k + s.pad), VECTOR))
+            rows = [b.let(b.load(a.shared, row + k + i * self.down * (s.tile_k + s.pad), VECTOR))
                     for i in range(s.block_m)]
-            if s.direct:
+            if isinstance(weight, PackedWeight) and s.direct:
                 first = b.let(chunk * s.tile_k + k)
                 lines = [{key: b.let(weight.load(first + n, at).to("f32"))
                           for key, at in direct.items()} for n in range(VECTOR)]
             else:
                 at_b = b.let(k * weight_stride(self.product, s) + self.column + at_b)
-                lines = [self._line(weight.shared, at_b, n) for n in range(VECTOR)]
+                lines = [self._line(weight.area.shared, at_b, n) for n in range(VECTOR)]
             for n, line in enumerate(lines):
                 for i, value in enumerate(rows):
                     factor = b.let(spread(value.lane(n), VECTOR))
@@ -113,13 +112,15 @@ class Registers:
 class Matrices:
     """Blocks of sums in the matrix unit: `block_m` by `block_n` of each subgroup.
 
-    They reach the invocations through shared memory, a row of matrices at a time.
+    They reach the invocations through shared memory, a row of matrices at a time: where the factors
+    were.
     """
 
     def __init__(self, b: Builder, product: Product, schedule: GroupContraction,
                  by_rows: bool) -> None:
         self.b, self.product, self.s, self.by_rows = b, product, schedule, by_rows
         s = schedule
+        self.tile: Shared | None = None
         rows, columns, depth = s.shape
         self.a, self.right = Matrix("a", rows, depth, s.dtype), Matrix("b", depth, columns, s.dtype)
         across = s.tile_n // s.block_n
@@ -129,21 +130,20 @@ class Matrices:
                      for part in range(product.parts) for i in range(s.block_m // rows)
                      for j in range(s.block_n // columns)}
 
-    def multiply(self, a: Shared, weight: PackedWeight, chunk: Expr, at_a: Expr,
-                 at_b: Expr) -> None:
+    def multiply(self, a: Area, weight: Factor, chunk: Expr, at_a: Expr, at_b: Expr) -> None:
         """Add the products of a chunk; `at_a` and `at_b` are where it begins in shared memory."""
         b, s = self.b, self.s
         rows, columns, depth = s.shape
-        line, other = s.tile_k + s.pad, weight_stride(self.product, s)
-        first_a = b.let(self.row * line + at_a)
-        first_b = b.let(self.column + at_b)
-        with b.loop(s.tile_k, step=depth) as k:
-            left = [b.let(b.matrix(a, first_a + k + i * rows * line, line, self.a))
+        self.tile, words = a.shared, a.stride // 2
+        first_a = b.let(self.row * words + (at_a + a.at))
+        first_b = b.let(self.column * words + (at_b + weight.area.at))
+        with b.loop(s.tile_k // 2, step=depth // 2) as k:
+            left = [b.let(b.matrix(self.tile, first_a + k + i * rows * words, words, self.a))
                     for i in range(s.block_m // rows)]
             for part in range(self.product.parts):
                 for j in range(s.block_n // columns):
-                    at = first_b + k * other + (part * s.tile_n + j * columns)
-                    right = b.let(b.matrix(weight.shared, at, other, self.right))
+                    at = first_b + k + (part * s.tile_n + j * columns) * words
+                    right = b.let(b.matrix(self.tile, at, words, self.right, by_columns=True))
                     for i, value in enumerate(left):
                         total = self.sums[part, i, j]
                         b.set(total, op("matrix_multiply_add", value, right, total))
@@ -152,13 +152,12 @@ class Matrices:
         """Write the sums, a region of a row of matrices of each subgroup at a time."""
         b, s, parts = self.b, self.s, self.product.parts
         rows, columns, _ = s.shape
-        width = s.region
+        width, shared = s.region(parts), self.tile
         stride = parts * width + MATRIX_PAD
-        shared = b.shared("sums", "f32", s.blocks * rows * stride, VECTOR)
         first = b.let(b.subgroup * (rows * stride))
         for i in range(s.block_m // rows):
             for start in range(0, s.block_n, width):
-                if i or start:
+                if i or start:  # the chunks end with a barrier: nobody reads factors any more
                     b.barrier()
                 for part in range(parts):
                     for j in range(0, width, columns):
@@ -170,7 +169,8 @@ class Matrices:
     def _piece(self, write: Write, shared: Shared, first: Expr, at: tuple[int, int]) -> None:
         """Write the results of a region that begins `at` a row and a column of the block."""
         b, s, parts = self.b, self.s, self.product.parts
-        rows, each = s.shape[0], s.region // VECTOR
+        rows, width = s.shape[0], s.region(parts)
+        each = width // VECTOR
         total = rows * each
         with b.loop(-(-total // s.subgroup)) as turn:
             n = b.let(turn * s.subgroup + b.lane)
@@ -178,9 +178,9 @@ class Matrices:
             if self.by_rows:
                 row, vector = n % rows, n // rows
             row, column = b.let(row), b.let(vector * VECTOR)
-            line = b.let(first + row * (parts * s.region + MATRIX_PAD) + column)
+            line = b.let(first + row * (parts * width + MATRIX_PAD) + column)
             inside = n < total if total % s.subgroup else None
-            sums = [b.let(b.load(shared, line + part * s.region, VECTOR, where=inside))
+            sums = [b.let(b.load(shared, line + part * width, VECTOR, where=inside).bits("f32"))
                     for part in range(parts)]
             with b.branch(inside) if inside is not None else nullcontext():
                 write(b.let(self.row + row + at[0]), b.let(self.column + column + at[1]), sums)

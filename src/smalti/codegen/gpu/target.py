@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from smalti import settings
+from smalti.codegen.gpu.fitting import first_that_fits
 from smalti.codegen.gpu.form import Binding, GroupProgram
 from smalti.codegen.gpu.functions import FUNCTIONS
 from smalti.codegen.gpu.interpreter import run
@@ -26,12 +27,14 @@ from smalti.schedule.candidates_group import (
     candidates,
     expected_clocks,
 )
-from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupLimits
 
 USUAL = GroupLimits(shared_bytes=32 << 10, invocations=256, subgroup_min=8, subgroup_max=32,
                     storage16=True, f16=True, bindings=16)
 """What nearly every GPU of the last ten years has, without its matrix unit."""
+LEAST = GroupLimits(push_bytes=112)
+"""What every device of Vulkan 1.2 and of WebGPU has. Of the 128 bytes of push constants that all of
+them have, WGSL keeps four words for itself."""
 Emit = Callable[[GroupProgram, GroupLimits], bytes]
 """A program as code for a device of these limits."""
 
@@ -54,13 +57,14 @@ def group_target(name: str, driver: str, emit: Emit, text: Callable[[bytes], str
         return EncodedFunctions(bytes(code), entries, list(map(shader_of, programs)))
 
     return Target(
-        name, frozenset(FUNCTIONS), precisions, HALVES, first=choose_group, space=candidates,
+        name, frozenset(FUNCTIONS), precisions, HALVES, first=first_that_fits, space=candidates,
         arithmetic=arithmetic, lower=lower, encode=encode, cost=expected_clocks, listing=str,
         refusal=Refusal((IllegalSchedule, OverflowError), "the device has no room for:",
                         "{error}; choose smaller sizes or device='cpu'"),
         automatic="f16", halves=lambda limits: limits.storage16, lacks=lacks or {},
         stored=STORED_AS, stored_parameters=RAW,
-        whole_parameters=True, placed=placed, interpret=interpreted, usual=USUAL, driver=driver)
+        whole_parameters=True, placed=placed, interpret=interpreted, usual=USUAL, least=LEAST,
+        driver=driver, alias=driver)
 
 
 def interpreted(low: GroupSteps, kernel: Kernel, memory: dict[str, np.ndarray]

@@ -28,9 +28,9 @@ from smalti.codegen.gpu.form import (
     Branch,
     Builtin,
     Expr,
+    GroupLoad,
     GroupProgram,
     Let,
-    Load,
     Loop,
     MatrixLoad,
     MatrixStore,
@@ -44,7 +44,7 @@ from smalti.codegen.gpu.form import (
     Variable,
 )
 from smalti.codegen.gpu.instructions import INSTRUCTIONS, result_type
-from smalti.codegen.gpu.types import SCALARS, Matrix, Type
+from smalti.codegen.gpu.types import SCALARS, Matrix, VectorType
 from smalti.errors import InputError
 
 INFIX = {
@@ -57,7 +57,8 @@ INFIX = {
 READ_AS = {"f16": "f32", "bf16": "f32", "i8": "i32", "u8": "i32"}
 """What a load without a type gives, where that is not the stored dtype."""
 NAME = re.compile(r"[A-Za-z_]\w*$")
-TYPES = {str(Type(scalar, lanes)): Type(scalar, lanes) for scalar in SCALARS for lanes in (1, 2, 4)}
+TYPES = {str(type): type for type in (
+    VectorType(scalar, lanes) for scalar in SCALARS for lanes in (1, 2, 4))}
 WORDS = {"true": True, "false": False, "inf": float("inf"), "nan": float("nan"),
          "infh": float("inf"), "nanh": float("nan")}
 """Numbers that are written as words."""
@@ -149,7 +150,7 @@ class _Writer:
                 return _number(expr)
             case Name() | Builtin():
                 return expr.name
-            case Load():
+            case GroupLoad():
                 return self.load(expr)
             case MatrixLoad():
                 return f"{self.matrix_at(expr)} as {expr.type}]"
@@ -166,10 +167,10 @@ class _Writer:
             expr.instruction, expr.instruction)
         return f"{function}({', '.join(map(self.expr, expr.arguments))})"
 
-    def load(self, load: Load) -> str:
+    def load(self, load: GroupLoad) -> str:
         """A load; its type only where it is not the usual one."""
         stored = self.stored.get(load.buffer, "")
-        usual = load.type == Type(READ_AS.get(stored, stored))
+        usual = load.type == VectorType(READ_AS.get(stored, stored))
         type_ = "" if usual else f" as {load.type}"
         where = "" if load.where is None else f" where {self.expr(load.where)}"
         return f"{load.buffer}[{self.expr(load.index)}{type_}{where}]"
@@ -195,7 +196,7 @@ def _number(number: Number) -> str:
 TOKEN = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|\d+(?:\.\d+)?(?:e[+-]?\d+)?[hi]?|[A-Za-z_]\w*|"""
                    r"""<<|>>|<=|>=|==|!=|[-+*/%&^|<>=()\[\]{},:])""")
 SIGNS = {sign: (instruction, binding) for instruction, (sign, binding) in INFIX.items()}
-Scope = dict[str, Type | Matrix]
+Scope = dict[str, VectorType | Matrix]
 
 
 def parse(text: str) -> GroupProgram:
@@ -358,7 +359,7 @@ class _Parser:
 
     # ------------------------------------------------------------------ expressions
 
-    def type(self) -> Type | Matrix:
+    def type(self) -> VectorType | Matrix:
         if self.peek() in TYPES:
             return TYPES[self.name()]
         role = self.name()
@@ -375,7 +376,7 @@ class _Parser:
         """An instruction, whose operands say its type."""
         types = [argument.type for argument in arguments]
         if instruction == "vector" and types:
-            return Op(instruction, arguments, Type(types[0].scalar, len(arguments)))
+            return Op(instruction, arguments, VectorType(types[0].scalar, len(arguments)))
         try:
             return Op(instruction, arguments, result_type(instruction, types))
         except TypeError as error:
@@ -434,7 +435,8 @@ class _Parser:
         value = self.expr(scope)
         self.expect(")")
         many = isinstance(type, Matrix) or type.lanes > 1
-        if many and isinstance(value, Number) and value.type in (Type(type.scalar), TYPES["f32"]):
+        if many and isinstance(value, Number) and value.type in (
+                VectorType(type.scalar), TYPES["f32"]):
             return Number(value.value, type)
         return Op("convert", (value,), type)
 
@@ -458,7 +460,7 @@ class _Parser:
             items.append(item())
         return tuple(items)
 
-    def load(self, scope: Scope) -> Load | MatrixLoad:
+    def load(self, scope: Scope) -> GroupLoad | MatrixLoad:
         buffer = self.name()
         if buffer not in self.stored:
             self.fail(f"a buffer; {buffer!r} is none")
@@ -474,7 +476,7 @@ class _Parser:
             self.expect("]")
             return MatrixLoad(buffer, index, stride, type, by_columns)
         stored = self.stored[buffer]
-        usual: Type | Matrix = Type(READ_AS.get(stored, stored))
+        usual: VectorType | Matrix = VectorType(READ_AS.get(stored, stored))
         type, at = usual, self.position + 1
         if self.take("as"):
             type = self.type()
@@ -483,4 +485,4 @@ class _Parser:
             self.fail("the type of a scalar or a vector")
         where = self.expr(scope) if self.take("where") else None
         self.expect("]")
-        return Load(buffer, index, type, where)
+        return GroupLoad(buffer, index, type, where)

@@ -14,7 +14,7 @@ from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import both
 from smalti.codegen.gpu.form import U32, Expr, Number, Shared, number, op
 from smalti.codegen.gpu.functions import larger
-from smalti.codegen.gpu.types import Type, vector_type
+from smalti.codegen.gpu.types import VectorType, vector_type
 
 Combine = Callable[[Builder, Expr, Expr], Expr]
 COMBINE: dict[str, Combine] = {"sum": lambda b, x, y: x + y, "max": larger}
@@ -85,7 +85,7 @@ class Totals:
 
 def start(reducer: str, lanes: int) -> Number:
     """What changes no total."""
-    return number(LEAST[reducer], Type("f32", lanes))
+    return number(LEAST[reducer], VectorType("f32", lanes))
 
 
 def over_lanes(b: Builder, value: Expr, reducer: str) -> Expr:

@@ -9,7 +9,7 @@ FLOATS, INTEGERS = ("f32", "f16"), ("i32", "u32")
 
 
 @dataclass(frozen=True, slots=True)
-class Type:
+class VectorType:
     """A scalar, or a vector of 2 or 4 of them."""
 
     scalar: str
@@ -33,7 +33,7 @@ class Matrix:
         return f"{self.role}:{self.scalar}[{self.rows}, {self.columns}]"
 
 
-def vector_type(type: Type | Matrix) -> Type:
+def vector_type(type: VectorType | Matrix) -> VectorType:
     """`type`, as that of a scalar or vector. Raises TypeError for a matrix, which no invocation
     holds by itself."""
     if isinstance(type, Matrix):

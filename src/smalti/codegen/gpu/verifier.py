@@ -15,6 +15,7 @@ from enum import IntEnum
 from smalti.codegen.gpu.form import (
     BOOL,
     BUILTINS,
+    HALVES,
     STORED,
     U32,
     Barrier,
@@ -22,9 +23,9 @@ from smalti.codegen.gpu.form import (
     Branch,
     Builtin,
     Expr,
+    GroupLoad,
     GroupProgram,
     Let,
-    Load,
     Loop,
     MatrixLoad,
     MatrixStore,
@@ -37,6 +38,7 @@ from smalti.codegen.gpu.form import (
     Store,
     Variable,
     constant,
+    covered,
     expressions,
     operands,
     statements,
@@ -44,17 +46,17 @@ from smalti.codegen.gpu.form import (
 from smalti.codegen.gpu.instructions import SUBGROUP, result_type
 from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.codegen.gpu.text import NAME, RESERVED, show_statement
-from smalti.codegen.gpu.types import SCALARS, Matrix, Type, vector_type
+from smalti.codegen.gpu.types import SCALARS, Matrix, VectorType, vector_type
 from smalti.errors import IllegalSchedule, VerificationError
 from smalti.schedule.group import GroupLimits, MatrixShape
 
-READS = {"f32": ("f32",), "f16": ("f32", "f16"), "bf16": ("f32",), "i32": ("i32",),
+READS = {"f32": ("f32",), "f16": ("f32", "f16", "u32"), "bf16": ("f32", "u32"), "i32": ("i32",),
          "u32": ("u32",), "i8": ("i32", "u32"), "u8": ("i32", "u32")}
 """What scalars an element of each stored dtype is read as."""
-WRITES = {"f32": ("f32",), "f16": ("f32", "f16"), "bf16": ("f32",), "i32": ("i32",),
-          "u32": ("u32",)}
+WRITES = {"f32": ("f32",), "f16": ("f32", "f16", "u32"), "bf16": ("f32", "u32"),
+          "i32": ("i32",), "u32": ("u32",)}
 """What scalars are stored as each dtype."""
-VALID = {Type(scalar, lanes) for scalar in SCALARS for lanes in (1, 2, 4)}
+VALID = {VectorType(scalar, lanes) for scalar in SCALARS for lanes in (1, 2, 4)}
 MATRIX_SCALARS = ("f32", "f16", "bf16")
 
 
@@ -129,8 +131,9 @@ class _Verifier:
                    buffer.dtype)
         self.check(buffer.dtype in WRITES or not written, f"{name} to be only read",
                    f"{buffer.dtype}, which is not written")
-        self.check(1 <= buffer.elements < 1 << 32 and buffer.lanes in (1, 2, 4),
-                   f"elements that u32 counts, and 1, 2 or 4 at once in {name}",
+        lanes = (1, 2, 4, 8) if buffer.dtype in HALVES else (1, 2, 4)
+        self.check(1 <= buffer.elements < 1 << 32 and buffer.lanes in lanes,
+                   f"elements that u32 counts, and {', '.join(map(str, lanes))} at once in {name}",
                    (buffer.elements, buffer.lanes))
         if isinstance(buffer, Binding):
             self.check(buffer.access in ("read", "write", "read_write"),
@@ -138,7 +141,7 @@ class _Verifier:
 
     # ------------------------------------------------------------------ statements
 
-    def _block(self, body: tuple[Statement, ...], outer: dict[str, Type | Matrix],
+    def _block(self, body: tuple[Statement, ...], outer: dict[str, VectorType | Matrix],
                variables: set[str], control: Level) -> None:
         """`outer` are the types of names that are known, `variables` those of them that change."""
         scope, variables = dict(outer), set(variables)
@@ -177,7 +180,7 @@ class _Verifier:
         self.check(name not in self.defined, "each name given once", name)
         self.defined.add(name)
 
-    def _loop(self, loop: Loop, scope: dict[str, Type | Matrix], variables: set[str],
+    def _loop(self, loop: Loop, scope: dict[str, VectorType | Matrix], variables: set[str],
               control: Level) -> None:
         self._define(loop.counter)
         self.check(loop.start.type == loop.stop.type == U32 and loop.step >= 1,
@@ -191,45 +194,49 @@ class _Verifier:
 
     # ------------------------------------------------------------------ memory
 
-    def _accessed(self, access: Load | Store | MatrixLoad | MatrixStore, reads: bool):
+    def _accessed(self, access: GroupLoad | Store | MatrixLoad | MatrixStore, reads: bool):
         buffer = self.buffers.get(access.buffer)
         self.check(buffer is not None, "a buffer that is listed", access.buffer)
         self.check(access.index.type == U32, "an index of u32", access.index.type)
         if isinstance(buffer, Binding):
             ways = ("read", "read_write") if reads else ("write", "read_write")
             self.check(buffer.access in ways, f"{buffer.name} to be {ways[0]}", buffer.access)
-        if isinstance(access, Load | Store) and access.where is not None:
+        if isinstance(access, GroupLoad | Store) and access.where is not None:
             self.check(access.where.type == BOOL, "a question after where", access.where.type)
         return buffer
 
-    def _lanes(self, access: Load | Store, type: Type, buffer: Binding | Shared) -> None:
-        self.check(buffer.lanes % type.lanes == 0,
-                   f"at most {buffer.lanes} elements of {buffer.name} at once", type.lanes)
+    def _lanes(self, access: GroupLoad | Store, type: VectorType, buffer: Binding | Shared) -> None:
+        count = covered(buffer.dtype, type)
+        self.check(buffer.lanes % count == 0,
+                   f"at most {buffer.lanes} elements of {buffer.name} at once", count)
         factor, rest = residue(access.index)
-        known = math.gcd(factor, type.lanes)
-        self.check(rest % known == 0, f"an index that is a multiple of {type.lanes}",
+        known = math.gcd(factor, count)
+        self.check(rest % known == 0, f"an index that is a multiple of {count}",
                    f"one that is {rest % known} more than a multiple of {known}")
 
     def _store(self, store: Store) -> None:
         buffer, type = self._accessed(store, reads=False), store.value.type
-        self.check(isinstance(type, Type) and type.scalar in WRITES[buffer.dtype],
+        self.check(isinstance(type, VectorType) and type.scalar in WRITES[buffer.dtype],
                    f"a value that is stored as {buffer.dtype}", type)
         self._lanes(store, vector_type(type), buffer)
 
-    def _matrix(self, access: MatrixLoad | MatrixStore, type: Type | Matrix, reads: bool,
+    def _matrix(self, access: MatrixLoad | MatrixStore, type: VectorType | Matrix, reads: bool,
                 control: Level) -> None:
         buffer = self._accessed(access, reads)
-        self.check(isinstance(type, Matrix) and type.scalar == buffer.dtype,
+        self.check(isinstance(type, Matrix) and buffer.dtype in (type.scalar, "u32"),
                    f"a matrix of {buffer.dtype}", type)
         self._reached(control, Level.SUBGROUP)
         self._reached(level(access.index, self.program, self.levels), Level.SUBGROUP)
         assert isinstance(type, Matrix), type
         least = type.rows if access.by_columns else type.columns
+        if buffer.dtype == "u32" and type.scalar in HALVES:
+            self.check(least % 2 == 0, "a line of whole words", least)
+            least //= 2
         self.check(access.stride >= least, f"a stride of {least} or more", access.stride)
 
     # ------------------------------------------------------------------ expressions
 
-    def _expr(self, expr: Expr, scope: dict[str, Type | Matrix], control: Level) -> None:
+    def _expr(self, expr: Expr, scope: dict[str, VectorType | Matrix], control: Level) -> None:
         if type(expr) is Name:
             known = scope.get(expr.name)
             if known != expr.type:
@@ -244,9 +251,9 @@ class _Verifier:
                 self._op(expr, control)
             case Builtin(name):
                 self.check(name in BUILTINS, f"one of {', '.join(BUILTINS)}", name)
-            case Load():
+            case GroupLoad():
                 buffer = self._accessed(expr, reads=True)
-                self.check(isinstance(expr.type, Type) and
+                self.check(isinstance(expr.type, VectorType) and
                            expr.type.scalar in READS[buffer.dtype],
                            f"{buffer.dtype} read as {' or '.join(READS[buffer.dtype])}", expr.type)
                 self._lanes(expr, expr.type, buffer)
@@ -255,7 +262,7 @@ class _Verifier:
             case _:
                 self.check(isinstance(expr, Number), "an expression", repr(expr))
 
-    def _type(self, type: Type | Matrix) -> None:
+    def _type(self, type: VectorType | Matrix) -> None:
         if type in VALID:
             return
         if isinstance(type, Matrix):
@@ -287,12 +294,12 @@ class _Verifier:
         if op.instruction in SUBGROUP or isinstance(op.type, Matrix):
             self._reached(control, Level.SUBGROUP)
 
-    def _shaped(self, op: Op, types: list[Type | Matrix]) -> bool:
+    def _shaped(self, op: Op, types: list[VectorType | Matrix]) -> bool:
         """Whether operands fit an instruction that says its own type."""
         first = types[0]
         if op.instruction == "vector":
-            return len(set(types)) == 1 and isinstance(first, Type) and first.lanes == 1 and (
-                op.type == Type(first.scalar, len(types)))
+            return len(set(types)) == 1 and isinstance(first, VectorType) and first.lanes == 1 and (
+                op.type == VectorType(first.scalar, len(types)))
         if len(types) != 1:
             return False
         if isinstance(op.type, Matrix):
@@ -301,7 +308,7 @@ class _Verifier:
                     op.type.role, op.type.rows, op.type.columns))
         plain = op.instruction == "convert" or {first.scalar, op.type.scalar} <= {
             "f32", "i32", "u32"}
-        return isinstance(first, Type) and first.lanes == op.type.lanes and plain
+        return isinstance(first, VectorType) and first.lanes == op.type.lanes and plain
 
 
 # ---------------------------------------------------------------------- what is the same for all
@@ -318,7 +325,7 @@ def level(expr: Expr, program: GroupProgram, known: dict[str, Level]) -> Level:
     inside = Level.GROUP
     for part in operands(expr):
         inside = min(inside, level(part, program, known))
-    if isinstance(expr, Load):
+    if isinstance(expr, GroupLoad):
         constant = any(b.name == expr.buffer and b.access == "read" for b in program.bindings)
         return inside if constant else Level.INVOCATION
     if isinstance(expr, MatrixLoad) or isinstance(expr.type, Matrix):
@@ -408,7 +415,7 @@ def _check_limits(program: GroupProgram, limits: GroupLimits) -> None:
 def _check_subgroups(program: GroupProgram, limits: GroupLimits, within) -> None:
     """The part that concerns types, subgroups and matrices."""
     found = list(expressions(program.body))
-    halves = any(e.type.scalar == "f16" for e in found if isinstance(e.type, Type))
+    halves = any(e.type.scalar == "f16" for e in found if isinstance(e.type, VectorType))
     within(limits.f16 or not halves, "arithmetic in f16", "used", "none")
     used = sorted({e.instruction for e in found if isinstance(e, Op) and e.instruction in SUBGROUP})
     within(limits.subgroup_operations or not used, "operations of subgroups", used, "none")

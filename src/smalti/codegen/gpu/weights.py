@@ -1,8 +1,11 @@
 """Weights as products want them in memory of the device.
 
     from [o][c][r][s]      to [r][s][c][part][o of the part]
+                           or [r][s][c / 8][part][o of the part][8 of c]   for the matrix unit
 
-o is padded to vectors of 4, and the depth to whole chunks, with zeros.
+o is padded to vectors of 4, and the depth to whole chunks, with zeros. The matrix unit takes both
+factors along the depth: 8 halves of it are 16 bytes, which an invocation reads at once, and next to
+them those of the next column.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from smalti.codegen.gpu.product import Product
 from smalti.schedule.group import GroupContraction
 
 VECTOR = 4
+WIDE = 8
+"""Halves that are read and staged at once for the matrix unit: 16 bytes, the most of any device."""
 
 
 def padded(columns: int) -> int:
@@ -23,4 +28,4 @@ def packed_weight(work: Product, schedule: GroupContraction) -> Packed:
     """How the weight of a contraction is laid out under a schedule."""
     e, chunk = work.extents, schedule.tile_k
     return Packed("weight", schedule.weights, e.parts, e.o, e.c, e.r * e.s,
-                  -(-work.depth // chunk) * chunk, padded(e.o))
+                  -(-work.depth // chunk) * chunk, padded(e.o), WIDE if schedule.matrix else 1)

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterable
 from math import copysign
 
-from smalti.codegen.gpu.types import Matrix, Type
+from smalti.codegen.gpu.types import Matrix, VectorType
 from smalti.codegen.spirv.opcodes import (
     CAPABILITIES,
     DECORATIONS,
@@ -48,7 +48,7 @@ class ModuleAssembler:
         self._known: dict[object, int] = {}
         self.ids = GLSL_ID
         self.main = self.id()
-        self.u32 = self.type(Type("u32"))
+        self.u32 = self.type(VectorType("u32"))
 
     def id(self) -> int:
         """An id of its own."""
@@ -88,7 +88,7 @@ class ModuleAssembler:
 
     # ------------------------------------------------------------------ what is declared once
 
-    def type(self, type: Type | Matrix) -> int:
+    def type(self, type: VectorType | Matrix) -> int:
         """The type of a value."""
         found = self._known.get(type)
         if found is not None:
@@ -100,10 +100,10 @@ class ModuleAssembler:
             if type.scalar == "bf16":
                 self.need("BFloat16CooperativeMatrixKHR")
             made = self.declare(
-                "TypeCooperativeMatrixKHR", self.type(Type(type.scalar)),
+                "TypeCooperativeMatrixKHR", self.type(VectorType(type.scalar)),
                 *map(self.number, (SCOPES["Subgroup"], type.rows, type.columns, ROLES[type.role])))
         elif type.lanes > 1:
-            made = self.declare("TypeVector", self.type(Type(type.scalar)), type.lanes)
+            made = self.declare("TypeVector", self.type(VectorType(type.scalar)), type.lanes)
         elif type.scalar in INTEGERS:
             made = self.declare("TypeInt", *INTEGERS[type.scalar])
         elif type.scalar == "bool":
@@ -153,7 +153,7 @@ class ModuleAssembler:
             found = self._known[value] = self._constant(self.u32, value & 0xFFFFFFFF)
         return found
 
-    def constant(self, value: float | int | bool, type: Type | Matrix) -> int:
+    def constant(self, value: float | int | bool, type: VectorType | Matrix) -> int:
         """A constant: in all lanes of a vector, in all elements of a matrix."""
         distinct = value if value and value == value else repr(value)  # 0.0 == -0.0, NaN != NaN
         key = (type.scalar, type if isinstance(type, Matrix) else type.lanes, distinct)
@@ -161,9 +161,9 @@ class ModuleAssembler:
         if found is not None:
             return found
         if isinstance(type, Matrix):
-            parts = [self.constant(value, Type(type.scalar))]
+            parts = [self.constant(value, VectorType(type.scalar))]
         elif type.lanes > 1:
-            parts = [self.constant(value, Type(type.scalar))] * type.lanes
+            parts = [self.constant(value, VectorType(type.scalar))] * type.lanes
         else:
             made = self._scalar(value, type.scalar)
             self._known[key] = made
@@ -186,7 +186,7 @@ class ModuleAssembler:
     def _scalar(self, value: float | int | bool, scalar: str) -> int:
         if scalar == "u32":
             return self.number(int(value))
-        type = self.type(Type(scalar))
+        type = self.type(VectorType(scalar))
         if scalar == "bool":
             made = self.id()
             name = "ConstantTrue" if value else "ConstantFalse"

@@ -16,9 +16,9 @@ from smalti.codegen.gpu.form import (
     Branch,
     Builtin,
     Expr,
+    GroupLoad,
     GroupProgram,
     Let,
-    Load,
     Loop,
     MatrixLoad,
     MatrixStore,
@@ -32,7 +32,8 @@ from smalti.codegen.gpu.form import (
     constant,
     statements,
 )
-from smalti.codegen.gpu.types import FLOATS, Type, vector_type
+from smalti.codegen.gpu.instructions import NARROWING, WIDENING
+from smalti.codegen.gpu.types import FLOATS, VectorType, vector_type
 from smalti.codegen.spirv.assembler import ModuleAssembler
 from smalti.codegen.spirv.instructions import (
     CONVERSIONS,
@@ -41,12 +42,12 @@ from smalti.codegen.spirv.instructions import (
     SHUFFLES,
     SPELLINGS,
 )
-from smalti.codegen.spirv.memory import Memory
+from smalti.codegen.spirv.memory import SpirvMemory
 from smalti.codegen.spirv.opcodes import BUILTINS, OPCODES, SCOPES, SEMANTICS
 from smalti.errors import IllegalSchedule
 from smalti.schedule.group import GroupLimits
 
-BOOL, U32 = Type("bool"), Type("u32")
+BOOL, U32 = VectorType("bool"), VectorType("u32")
 BUILTIN_OF = {"invocation": "LocalInvocationIndex", "subgroup": "SubgroupId",
               "lane": "SubgroupLocalInvocationId"}
 MINOR, MINOR_OF_MATRICES = 3, 6
@@ -74,21 +75,22 @@ class Emitter:
         self.assembler = a = ModuleAssembler(MINOR_OF_MATRICES if self.matrices else MINOR)
         if self.matrices:
             a.need("VulkanMemoryModel")
-        self.memory = Memory(a, program.bindings, program.shared, limits, self.matrices)
+        self.memory = SpirvMemory(a, program.bindings, program.shared, limits, self.matrices)
         self._names: dict[str, int] = {}
         self._registers: dict[str, int] = {}
         self._builtins: dict[str, int] = {}
         self._entry = self._block = a.id()
         self._values: dict[type, Callable[[Any], int]] = {
             Number: self._number, Name: self._name, Builtin: self._builtin, Op: self._op,
-            Load: self._load, MatrixLoad: self._matrix_load}
+            GroupLoad: self._load, MatrixLoad: self._matrix_load}
         self._statements: dict[type, Callable[[Any], None]] = {
             Let: self._let, Variable: self._variable, Set: self._set, Store: self._store,
             MatrixStore: self._matrix_store, Barrier: self._barrier, Loop: self._loop,
             Branch: self._branch}
         self._special = {
             "convert": self._convert, "vector": self._vector, "component": self._component,
-            "select": self._select, **dict.fromkeys(REDUCTIONS, self._reduction),
+            "select": self._select, **dict.fromkeys(WIDENING, self._widen),
+            **dict.fromkeys(NARROWING, self._narrow), **dict.fromkeys(REDUCTIONS, self._reduction),
             **dict.fromkeys(SHUFFLES, self._shuffle)}
 
     def module(self) -> bytes:
@@ -133,7 +135,7 @@ class Emitter:
         if found is None:
             a = self.assembler
             if expr.name.startswith("group_"):
-                groups = self._input("WorkgroupId", Type("u32", 3))
+                groups = self._input("WorkgroupId", VectorType("u32", 3))
                 found = a.begin("CompositeExtract", a.u32, groups, "xyz".index(expr.name[-1]))
             else:
                 if expr.name != "invocation":
@@ -142,7 +144,7 @@ class Emitter:
             self._builtins[expr.name] = found
         return found
 
-    def _input(self, name: str, type: Type) -> int:
+    def _input(self, name: str, type: VectorType) -> int:
         """What the device says to each invocation."""
         found = self._builtins.get(name)
         if found is None:
@@ -170,11 +172,11 @@ class Emitter:
             condition = self._wide(condition, vector_type(expr.type))
         return a.op("Select", a.type(expr.type), condition, yes, no)
 
-    def _wide(self, condition: int, type: Type) -> int:
+    def _wide(self, condition: int, type: VectorType) -> int:
         """A condition for each lane of a type."""
         a = self.assembler
         return condition if type.lanes == 1 else a.op(
-            "CompositeConstruct", a.type(Type("bool", type.lanes)), *[condition] * type.lanes)
+            "CompositeConstruct", a.type(VectorType("bool", type.lanes)), *[condition] * type.lanes)
 
     def _convert(self, expr: Op) -> int:
         a, (argument,) = self.assembler, expr.arguments
@@ -193,6 +195,18 @@ class Emitter:
         if near is not None:
             value = a.op("FClamp", a.type(given), value, *(a.constant(end, given) for end in near))
         return a.op(CONVERSIONS[given.scalar, wanted.scalar], kind, value)
+
+    def _widen(self, expr: Op) -> int:
+        if self.limits.f16 and expr.instruction == "widen_f16":
+            self.assembler.need("Float16")
+        return self.memory.widened(self.value(expr.arguments[0]), WIDENING[expr.instruction],
+                                   vector_type(expr.type))
+
+    def _narrow(self, expr: Op) -> int:
+        if self.limits.f16 and expr.instruction == "narrow_f16":
+            self.assembler.need("Float16")
+        return self.memory.narrowed(self.value(expr.arguments[0]), NARROWING[expr.instruction],
+                                    vector_type(expr.type))
 
     def _vector(self, expr: Op) -> int:
         a = self.assembler
@@ -222,17 +236,17 @@ class Emitter:
                      self._converted(value, own, type), lane)
         return self._converted(value, type, own)
 
-    def _exchanged(self, type: Type) -> Type:
+    def _exchanged(self, type: VectorType) -> VectorType:
         """What subgroups exchange for values of a type: few devices know halves there."""
-        return Type("f32", type.lanes) if type.scalar == "f16" else type
+        return VectorType("f32", type.lanes) if type.scalar == "f16" else type
 
-    def _converted(self, value: int, given: Type, wanted: Type) -> int:
+    def _converted(self, value: int, given: VectorType, wanted: VectorType) -> int:
         return value if given == wanted else self.assembler.op(
             CONVERSIONS[given.scalar, wanted.scalar], self.assembler.type(wanted), value)
 
     # ------------------------------------------------------------------ memory
 
-    def _load(self, expr: Load) -> int:
+    def _load(self, expr: GroupLoad) -> int:
         a, type, index = self.assembler, expr.type, self.value(expr.index)
         if type.scalar == "f16":
             a.need("Float16")

@@ -8,6 +8,7 @@ or four elements of bf16 or 8 bits no more than a word or two.
     f32 …       f32, f32x2, f32x4          itself
     f16         f16, f16x2, f16x4          f32 by conversion
     bf16        u16, u32, u32x2            f32: its bits are the upper half
+    f16, bf16   u32, u32x2, u32x4          the bits of 2, 4 or 8
     i8, u8      u8, u8x2, u32              i32 or u32: bits of the word, where there are four
 
 A shared array is one variable, of vectors where it has lanes.
@@ -15,8 +16,8 @@ A shared array is one variable, of vectors where it has lanes.
 
 from __future__ import annotations
 
-from smalti.codegen.gpu.form import Binding, Shared
-from smalti.codegen.gpu.types import Type
+from smalti.codegen.gpu.form import Binding, Shared, covered
+from smalti.codegen.gpu.types import VectorType
 from smalti.codegen.spirv.assembler import ModuleAssembler
 from smalti.codegen.spirv.instructions import CONVERSIONS
 from smalti.codegen.spirv.opcodes import NON_PRIVATE_POINTER
@@ -24,12 +25,12 @@ from smalti.errors import VerificationError
 from smalti.schedule.group import GroupLimits
 
 BYTES = {"f32": 4, "i32": 4, "u32": 4, "f16": 2, "bf16": 2, "u16": 2, "u8": 1}
-LOG2 = {1: 0, 2: 1, 4: 2}
+LOG2 = {1: 0, 2: 1, 4: 2, 8: 3}
 TO_EVEN = 0  # of FPRoundingMode
 BF16_QUIET, BF16_HALF, BF16_UPPER = 0x400000, 0x7FFF, 0xFFFF0000
 
 
-class Memory:
+class SpirvMemory:
     """The bindings and shared arrays of a program; `vulkan`: under the memory model of that name.
 
     Indices are ids of u32 and count scalars.
@@ -42,14 +43,14 @@ class Memory:
                           for number, binding in enumerate(bindings)}
         self._offsets: dict[str, int] = {}
         self._pushed = 0
-        self._views: dict[str, dict[Type, int]] = {name: {} for name in self._bindings}
+        self._views: dict[str, dict[VectorType, int]] = {name: {} for name in self._bindings}
         self._arrays = {array.name: array for array in shared}
         self._elements = {array.name: self._element(array) for array in shared}
         self.halves: set[int] = set()
         """Values of f32 that are bf16, and need not be rounded to be stored as that."""
         self._variables = {array.name: self._shared(array) for array in shared}
 
-    def load(self, name: str, index: int, type: Type) -> int:
+    def load(self, name: str, index: int, type: VectorType) -> int:
         """Elements from `index` on, as many as the type has lanes, as values of it."""
         lanes = type.lanes
         if name in self._arrays:
@@ -58,12 +59,15 @@ class Memory:
         dtype = self._bindings[name][0].dtype
         if dtype in ("i8", "u8"):
             return self._load_bytes(name, index, type)
+        if covered(dtype, type) > lanes:
+            return self._read(name, index, type, 2 * lanes)
         if dtype == "bf16" and lanes > 1:
-            return self._from_pairs(self._read(name, index, Type("u32", lanes // 2), lanes), lanes)
-        seen = Type("u16" if dtype == "bf16" else dtype, lanes)
+            pairs = self._read(name, index, VectorType("u32", lanes // 2), lanes)
+            return self._from_pairs(pairs, lanes)
+        seen = VectorType("u16" if dtype == "bf16" else dtype, lanes)
         return self._widen(self._read(name, index, seen, lanes), dtype, seen.scalar, type)
 
-    def stores(self, name: str, index: int, value: int, type: Type) -> list[tuple[int, int]]:
+    def stores(self, name: str, index: int, value: int, type: VectorType) -> list[tuple[int, int]]:
         """What writes a value of `type` to the elements from `index` on: what goes to which
         pointer."""
         a, lanes = self.assembler, type.lanes
@@ -74,11 +78,13 @@ class Memory:
         dtype = self._bindings[name][0].dtype
         if dtype in ("i8", "u8"):
             raise VerificationError(f"{name} holds 8-bit integers, which are only read")
+        if covered(dtype, type) > lanes:
+            return [(self._pointer(name, self._place(name, index, 2 * lanes), type), value)]
         if dtype == "bf16" and lanes > 1:
-            seen = Type("u32", lanes // 2)
+            seen = VectorType("u32", lanes // 2)
             value = self._to_pairs(self._rounded(value, lanes), lanes)
         else:
-            seen = Type("u16" if dtype == "bf16" else dtype, lanes)
+            seen = VectorType("u16" if dtype == "bf16" else dtype, lanes)
             value = self._narrow(value, type, dtype, seen.scalar)
             if dtype == "f16" and type.scalar != "f16":
                 a.decorate(value, "FPRoundingMode", TO_EVEN)
@@ -96,8 +102,41 @@ class Memory:
             pointer = a.op("AccessChain", a.pointer("Workgroup", a.type(element)),
                            self._variables[name], at)
             return pointer, stride // element.lanes
-        seen = Type(self._bindings[name][0].dtype)
+        seen = VectorType(self._bindings[name][0].dtype)
         return self._pointer(name, self._place(name, index, 1), seen), stride
+
+    def widened(self, words: int, dtype: str, type: VectorType) -> int:
+        """The halves in words, as f32 values of `type`."""
+        a = self.assembler
+        if dtype == "bf16":
+            return self._from_pairs(words, type.lanes)
+        if self.limits.f16:
+            halves = a.op("Bitcast", a.type(VectorType("f16", type.lanes)), words)
+            return a.op("FConvert", a.type(type), halves)
+        single, pair, scalars = a.type(VectorType("f32")), a.type(VectorType("f32", 2)), []
+        for word in self._words(words, type.lanes // 2):
+            both = a.op("UnpackHalf2x16", pair, word)
+            scalars += [a.op("CompositeExtract", single, both, n) for n in (0, 1)]
+        return self._vector(scalars, type)
+
+    def narrowed(self, value: int, dtype: str, type: VectorType) -> int:
+        """The words, of `type`, in which f32 values are halves."""
+        a, lanes = self.assembler, 2 * type.lanes
+        if dtype == "bf16":
+            return self._to_pairs(self._rounded(value, lanes), lanes)
+        if self.limits.f16:
+            halves = a.op("FConvert", a.type(VectorType("f16", lanes)), value)
+            return a.op("Bitcast", a.type(type), halves)
+        single = a.type(VectorType("f32"))
+        scalars = [a.op("CompositeExtract", single, value, n) for n in range(lanes)]
+        pairs = [a.op("CompositeConstruct", a.type(VectorType("f32", 2)), *scalars[n:n + 2])
+                 for n in range(0, lanes, 2)]
+        return self._vector([a.op("PackHalf2x16", a.u32, pair) for pair in pairs], type)
+
+    def _words(self, words: int, count: int) -> list[int]:
+        a = self.assembler
+        return [words] if count == 1 else [a.op("CompositeExtract", a.u32, words, n)
+                                           for n in range(count)]
 
     def operands(self, name: str) -> tuple[int, ...]:
         """What accesses say under the Vulkan memory model, where others may see them."""
@@ -138,7 +177,7 @@ class Memory:
             found = self._offsets[name] = a.begin("Load", a.u32, pointer)
         return found
 
-    def _read(self, name: str, index: int, seen: Type, elements: int) -> int:
+    def _read(self, name: str, index: int, seen: VectorType, elements: int) -> int:
         """What lies at `index` in a view of a binding, `elements` of it at once."""
         pointer = self._pointer(name, self._place(name, index, elements), seen)
         return self.assembler.op("Load", self.assembler.type(seen), pointer, *self.operands(name))
@@ -153,7 +192,7 @@ class Memory:
         return index if lanes == 1 else a.op("ShiftRightLogical", a.u32, index,
                                              a.number(LOG2[lanes]))
 
-    def _pointer(self, name: str, place: int, seen: Type) -> int:
+    def _pointer(self, name: str, place: int, seen: VectorType) -> int:
         """A pointer to an element of a view of a binding."""
         a = self.assembler
         view = self._views[name].get(seen)
@@ -166,16 +205,16 @@ class Memory:
         return a.op("AccessChain", a.pointer("StorageBuffer", a.type(seen)), view, a.number(0),
                     place)
 
-    def _load_bytes(self, name: str, index: int, type: Type) -> int:
+    def _load_bytes(self, name: str, index: int, type: VectorType) -> int:
         """8-bit integers, by themselves or out of a word."""
         a, lanes = self.assembler, type.lanes
         signed = self._bindings[name][0].dtype == "i8"
-        whole = Type("i32" if signed else "u32", lanes)
+        whole = VectorType("i32" if signed else "u32", lanes)
         if lanes < 4 and self.limits.storage8:
-            value = self._read(name, index, Type("u8", lanes), lanes)
+            value = self._read(name, index, VectorType("u8", lanes), lanes)
             value = a.op("SConvert" if signed else "UConvert", a.type(whole), value)
         else:
-            single = Type(whole.scalar)
+            single = VectorType(whole.scalar)
             word = self._read(name, index, single, 4)
             shift = a.number(0)
             if lanes < 4:
@@ -192,11 +231,11 @@ class Memory:
         """f32 values of the bf16 pairs in one or two words."""
         a = self.assembler
         bits = []
-        for pair in range(lanes // 2):
-            word = words if lanes == 2 else a.op("CompositeExtract", a.u32, words, pair)
+        for word in self._words(words, lanes // 2):
             bits += [a.op("ShiftLeftLogical", a.u32, word, a.number(16)),
                      a.op("BitwiseAnd", a.u32, word, a.number(BF16_UPPER))]
-        value = a.op("Bitcast", a.type(Type("f32", lanes)), self._vector(bits, Type("u32", lanes)))
+        value = a.op("Bitcast", a.type(VectorType("f32", lanes)),
+                     self._vector(bits, VectorType("u32", lanes)))
         self.halves.add(value)
         return value
 
@@ -209,14 +248,14 @@ class Memory:
             low = a.op("ShiftRightLogical", a.u32, low, a.number(16))
             words.append(a.op("BitwiseOr", a.u32, low,
                               a.op("BitwiseAnd", a.u32, high, a.number(BF16_UPPER))))
-        return self._vector(words, Type("u32", lanes // 2))
+        return self._vector(words, VectorType("u32", lanes // 2))
 
     # ------------------------------------------------------------------ shared arrays
 
-    def _element(self, array: Shared) -> Type:
+    def _element(self, array: Shared) -> VectorType:
         """What a shared array is made of: 16-bit floats that the device does not know, of bits."""
         known = {"f16": self.limits.f16, "bf16": self.limits.bf16}.get(array.dtype, True)
-        return Type(array.dtype if known else "u16", array.lanes)
+        return VectorType(array.dtype if known else "u16", array.lanes)
 
     def _shared(self, array: Shared) -> int:
         """The variable of a shared array."""
@@ -234,7 +273,7 @@ class Memory:
         variable, at = self._variables[name], self._shifted(index, element.lanes)
         if lanes == element.lanes:
             return [a.op("AccessChain", a.pointer("Workgroup", a.type(element)), variable, at)]
-        pointer = a.pointer("Workgroup", a.type(Type(element.scalar)))
+        pointer = a.pointer("Workgroup", a.type(VectorType(element.scalar)))
         first = a.op("BitwiseAnd", a.u32, index, a.number(element.lanes - 1))
         return [a.op("AccessChain", pointer, variable, at,
                      a.op("IAdd", a.u32, first, a.number(lane))) for lane in range(lanes)]
@@ -242,14 +281,14 @@ class Memory:
     def _shared_load(self, name: str, index: int, lanes: int) -> int:
         a, scalar = self.assembler, self._elements[name].scalar
         pointers = self._shared_pointers(name, index, lanes)
-        kind = a.type(Type(scalar, lanes // len(pointers)))
+        kind = a.type(VectorType(scalar, lanes // len(pointers)))
         return self._vector([a.op("Load", kind, pointer, *self.operands(name))
-                             for pointer in pointers], Type(scalar, lanes))
+                             for pointer in pointers], VectorType(scalar, lanes))
 
     def _shared_stores(self, name: str, index: int, value: int,
                        lanes: int) -> list[tuple[int, int]]:
         a = self.assembler
-        scalar = a.type(Type(self._elements[name].scalar))
+        scalar = a.type(VectorType(self._elements[name].scalar))
         pointers = self._shared_pointers(name, index, lanes)
         if len(pointers) == 1:
             return [(pointers[0], value)]
@@ -258,37 +297,37 @@ class Memory:
 
     # ------------------------------------------------------------------ stored and computed with
 
-    def _vector(self, scalars: list[int], type: Type) -> int:
+    def _vector(self, scalars: list[int], type: VectorType) -> int:
         a = self.assembler
         return scalars[0] if len(scalars) == 1 else a.op("CompositeConstruct", a.type(type),
                                                          *scalars)
 
-    def _widen(self, value: int, dtype: str, component: str, type: Type) -> int:
+    def _widen(self, value: int, dtype: str, component: str, type: VectorType) -> int:
         """What lies in memory, `component` by component, as values of `type`."""
         a, lanes = self.assembler, type.lanes
         if component not in ("u16", "bf16"):
             return value if dtype == type.scalar else a.op(CONVERSIONS[dtype, type.scalar],
                                                            a.type(type), value)
         if component == "bf16":
-            value = a.op("Bitcast", a.type(Type("u16", lanes)), value)
-        words = Type("u32", lanes)
+            value = a.op("Bitcast", a.type(VectorType("u16", lanes)), value)
+        words = VectorType("u32", lanes)
         value = a.op("UConvert", a.type(words), value)
         if dtype == "bf16":
             value = a.op("ShiftLeftLogical", a.type(words), value, a.constant(16, words))
             value = a.op("Bitcast", a.type(type), value)
             self.halves.add(value)
             return value
-        pair, halves = a.type(Type("f32", 2)), []
+        pair, halves = a.type(VectorType("f32", 2)), []
         for lane in range(lanes):
             word = value if lanes == 1 else a.op("CompositeExtract", a.u32, value, lane)
-            halves.append(a.op("CompositeExtract", a.type(Type("f32")),
+            halves.append(a.op("CompositeExtract", a.type(VectorType("f32")),
                                a.op("UnpackHalf2x16", pair, word), 0))
         return self._vector(halves, type)
 
-    def _narrow(self, value: int, type: Type, dtype: str, component: str) -> int:
+    def _narrow(self, value: int, type: VectorType, dtype: str, component: str) -> int:
         """A value of `type` as it lies in memory, `component` by component."""
         a, lanes = self.assembler, type.lanes
-        stored, words = a.type(Type(component, lanes)), Type("u32", lanes)
+        stored, words = a.type(VectorType(component, lanes)), VectorType("u32", lanes)
         if component not in ("u16", "bf16"):
             return value if dtype == type.scalar else a.op(CONVERSIONS[type.scalar, dtype], stored,
                                                            value)
@@ -296,19 +335,19 @@ class Memory:
             value = a.op("ShiftRightLogical", a.type(words), self._rounded(value, lanes),
                          a.constant(16, words))
         else:
-            pair, packed, zero = a.type(Type("f32", 2)), [], a.constant(0.0, Type("f32"))
+            one, packed = VectorType("f32"), []
+            pair, zero = a.type(VectorType("f32", 2)), a.constant(0.0, one)
             for lane in range(lanes):
-                part = value if lanes == 1 else a.op("CompositeExtract", a.type(Type("f32")), value,
-                                                     lane)
+                part = value if lanes == 1 else a.op("CompositeExtract", a.type(one), value, lane)
                 packed.append(a.op("PackHalf2x16", a.u32,
                                    a.op("CompositeConstruct", pair, part, zero)))
             value = self._vector(packed, words)
-        bits = a.op("UConvert", a.type(Type("u16", lanes)), value)
+        bits = a.op("UConvert", a.type(VectorType("u16", lanes)), value)
         return bits if component == "u16" else a.op("Bitcast", stored, bits)
 
     def _rounded(self, value: int, lanes: int) -> int:
         """Bits of f32 values whose upper halves are the nearest bf16, ties to even; NaN stays."""
-        a, words = self.assembler, Type("u32", lanes)
+        a, words = self.assembler, VectorType("u32", lanes)
         kind = a.type(words)
         bits = a.op("Bitcast", kind, value)
         if value in self.halves:
@@ -317,4 +356,5 @@ class Memory:
         odd = a.op("BitwiseAnd", kind, upper, a.constant(1, words))
         near = a.op("IAdd", kind, a.op("IAdd", kind, bits, a.constant(BF16_HALF, words)), odd)
         quiet = a.op("BitwiseOr", kind, bits, a.constant(BF16_QUIET, words))
-        return a.op("Select", kind, a.op("IsNan", a.type(Type("bool", lanes)), value), quiet, near)
+        nan = a.op("IsNan", a.type(VectorType("bool", lanes)), value)
+        return a.op("Select", kind, nan, quiet, near)

@@ -1,8 +1,9 @@
 """Group programs as WGSL.
 
 Bindings are storage buffers of group 0, in the order of the program. Each begins, in elements, at a
-word of the struct `offsets`, whose last word is 0: an immediate, or where the device has none, a
-uniform buffer that comes after the bindings.
+word of the struct `offsets`: an immediate, or where the device has none, a uniform buffer that
+comes after the bindings. Behind these words there is a 0, and the number of the first work-group
+along x, y and z: WebGPU launches only from 0 on, and long launches are cut into several.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from smalti.codegen.gpu.form import (
     Branch,
     Builtin,
     Expr,
+    GroupLoad,
     GroupProgram,
     Let,
-    Load,
     Loop,
     MatrixStore,
     Name,
@@ -30,14 +31,17 @@ from smalti.codegen.gpu.form import (
 from smalti.codegen.gpu.instructions import SUBGROUP
 from smalti.codegen.gpu.types import Matrix, vector_type
 from smalti.codegen.wgsl.instructions import constant, instruction, is_constant, type_name
-from smalti.codegen.wgsl.memory import Memory, access_functions, memories
+from smalti.codegen.wgsl.memory import WgslArray, access_functions, memories
 from smalti.errors import IllegalSchedule
 from smalti.schedule.group import GroupLimits
 
 ENTRY = "main"
+OWN_WORDS = 4
+"""Of the offsets, behind those of the bindings."""
 BUILTINS = {
-    "group_x": "group.x", "group_y": "group.y", "group_z": "group.z", "invocation": "invocation",
-    "subgroup": "subgroup", "lane": "lane",
+    "group_x": "(group.x + offsets.x)", "group_y": "(group.y + offsets.y)",
+    "group_z": "(group.z + offsets.z)", "invocation": "invocation", "subgroup": "subgroup",
+    "lane": "lane",
 }
 PARAMETERS = {
     "group": "@builtin(workgroup_id) group: vec3<u32>",
@@ -66,13 +70,15 @@ def emit(program: GroupProgram, limits: GroupLimits, *, immediates: bool = True)
     parts, steps = list(expressions(program.body)), list(statements(program.body))
     _check(program, limits, parts, steps)
     found = memories([(f"b{n}", b) for n, b in enumerate(program.bindings)] +
-                     [(f"s{n}", s) for n, s in enumerate(program.shared)], steps, limits.f16)
+                     [(f"s{n}", s) for n, s in enumerate(program.shared)], parts, steps,
+                     limits.f16)
     fields = "".join(f"b{n}: u32, " for n in range(len(program.bindings)))
     place = "var<immediate>" if immediates else (
         f"@group(0) @binding({len(program.bindings)}) var<uniform>")
     uses = {part.type.scalar for part in parts} | {memory.scalar for memory in found.values()}
     head = [*(["enable f16;"] if "f16" in uses else []),
-            f"struct Offsets {{ {fields}zero: u32 }}", f"{place} offsets: Offsets;",
+            f"struct Offsets {{ {fields}zero: u32, x: u32, y: u32, z: u32 }}",
+            f"{place} offsets: Offsets;",
             *[memory.declaration(n) for n, memory in enumerate(found.values())], ""]
     function = _Function(found, any(b.access == "read_write" for b in program.bindings))
     function.block(program.body)
@@ -103,7 +109,7 @@ def _check(program: GroupProgram, limits: GroupLimits, parts: list[Expr],
 class _Function:
     """Statements of a program as lines of WGSL."""
 
-    def __init__(self, found: dict[str, Memory], memory_is_shared: bool) -> None:
+    def __init__(self, found: dict[str, WgslArray], memory_is_shared: bool) -> None:
         self.lines: list[str] = []
         self.memory, self.memory_is_shared = found, memory_is_shared
         self._depth = self._made = 0
@@ -178,7 +184,7 @@ class _Function:
                 return _name(name)
             case Builtin(name):
                 return BUILTINS[name]
-            case Load():
+            case GroupLoad():
                 reader = self.memory[expr.buffer].reader(expr.type, expr.where is not None)
                 parts = [expr.index, *([] if expr.where is None else [expr.where])]
                 return f"{reader}({', '.join(map(self._text, parts))})"

@@ -13,8 +13,8 @@ import math
 import numpy as np
 
 from smalti.codegen.gpu.form import Expr, Number, Op
-from smalti.codegen.gpu.instructions import SUBGROUP
-from smalti.codegen.gpu.types import FLOATS, Type, vector_type
+from smalti.codegen.gpu.instructions import NARROWING, SUBGROUP, WIDENING
+from smalti.codegen.gpu.types import FLOATS, VectorType, vector_type
 
 TEMPLATES = {
     "add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "div": "({} / {})",
@@ -40,21 +40,22 @@ SUFFIX = {"f32": "f", "f16": "h", "i32": "i", "u32": "u"}
 NUMPY: dict[str, type[np.floating]] = {"f32": np.float32, "f16": np.float16}
 
 
-def type_name(type: Type) -> str:
+def type_name(type: VectorType) -> str:
     """A type as WGSL writes it.
 
-    >>> type_name(Type("f32", 4)), type_name(Type("bool"))
+    >>> type_name(VectorType("f32", 4)), type_name(VectorType("bool"))
     ('vec4<f32>', 'bool')
     """
     return type.scalar if type.lanes == 1 else f"vec{type.lanes}<{type.scalar}>"
 
 
-def constant(value: float | int | bool, type: Type) -> str:
+def constant(value: float | int | bool, type: VectorType) -> str:
     """A constant, in all lanes of its type.
 
-    >>> constant(-1.5, Type("f32")), constant(3, Type("u32", 2)), constant(-1, Type("i32"))
+    >>> f32, i32 = VectorType("f32"), VectorType("i32")
+    >>> constant(-1.5, f32), constant(3, VectorType("u32", 2)), constant(-1, i32)
     ('(-1.5f)', 'vec2<u32>(3u)', '(-1i)')
-    >>> constant(float("inf"), Type("f32"))
+    >>> constant(float("inf"), f32)
     'bitcast<f32>(0x7f800000u | offsets.zero)'
     """
     text = _scalar(value, type.scalar)
@@ -100,22 +101,48 @@ def instruction(expr: Op, arguments: list[str]) -> str:
         return _is_nan(given, arguments[0], negated=name == "equal")
     if name == "bits" and given.scalar == "f32":
         return f"bitcast<{result}>({_bits(given, arguments[0])})"
+    if name in WIDENING:
+        return _widened(arguments[0], WIDENING[name], given.lanes)
+    if name in NARROWING:
+        return _narrowed(arguments[0], NARROWING[name], vector_type(expr.type).lanes)
     template = TEMPLATES[name]
     if given.scalar == "bool":
         template = OF_BOOL.get(name, template)
-    amount = type_name(Type("u32", given.lanes))
+    amount = type_name(VectorType("u32", given.lanes))
     return template.format(*arguments, result=result, amount=amount)
 
 
-def _bits(type: Type, value: str) -> str:
+def _widened(words: str, dtype: str, count: int) -> str:
+    """The halves in words, as f32."""
+    parts = [words] if count == 1 else [f"{words}[{n}]" for n in range(count)]
+    if dtype == "f16":
+        pairs = [f"unpack2x16float({part})" for part in parts]
+    else:
+        pairs = [f"bitcast<vec2<f32>>(vec2<u32>({part} << 16u, {part} & 0xffff0000u))"
+                 for part in parts]
+    return pairs[0] if count == 1 else f"vec4<f32>({', '.join(pairs)})"
+
+
+def _narrowed(value: str, dtype: str, count: int) -> str:
+    """f32 values as halves in words."""
+    if dtype == "f16":
+        parts = [f"pack2x16float({value})"] if count == 1 else [
+            f"pack2x16float({value}.{half})" for half in ("xy", "zw")]
+    else:
+        parts = [f"(bf16_bits({value}[{n}]) | (bf16_bits({value}[{n + 1}]) << 16u))"
+                 for n in range(0, 2 * count, 2)]
+    return parts[0] if count == 1 else f"vec2<u32>({', '.join(parts)})"
+
+
+def _bits(type: VectorType, value: str) -> str:
     """The bits of f32 values, in a way that compilers do not see through: they take for granted
     that no number is NaN, and rearrange sums."""
-    words = type_name(Type("u32", type.lanes))
+    words = type_name(VectorType("u32", type.lanes))
     return f"(bitcast<{words}>({value}) ^ {words}(offsets.zero))"
 
 
-def _is_nan(type: Type, value: str, negated: bool) -> str:
+def _is_nan(type: VectorType, value: str, negated: bool) -> str:
     """Whether a value is NaN, asked of its bits."""
-    words = Type("u32", type.lanes)
+    words = VectorType("u32", type.lanes)
     return (f"(({_bits(type, value)} & {constant(0x7FFFFFFF, words)}) "
             f"{'<=' if negated else '>'} {constant(INFINITY_BITS, words)})")

@@ -13,11 +13,21 @@ Indices count scalars. To those of a binding its offset is added, which the laun
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from smalti.codegen.gpu.form import Binding, Expr, Load, Shared, Statement, Store
-from smalti.codegen.gpu.types import Type, vector_type
+from smalti.codegen.gpu.form import (
+    HALVES,
+    Binding,
+    Expr,
+    GroupLoad,
+    Op,
+    Shared,
+    Statement,
+    Store,
+    covered,
+)
+from smalti.codegen.gpu.types import VectorType, vector_type
 from smalti.codegen.wgsl.instructions import type_name
 from smalti.errors import VerificationError
 
@@ -32,7 +42,7 @@ fn bf16_bits(x: f32) -> u32 {
 
 
 @dataclass(frozen=True)
-class Memory:
+class WgslArray:
     """A binding, or an array of the work-group, as WGSL declares it under `name`.
 
     `words`: elements of fewer bits than 32 lie in words; `atomic`: halves of words are written;
@@ -51,7 +61,7 @@ class Memory:
         if not self.words:
             return self.buffer.lanes if self.whole else 1
         halves = self.buffer.dtype in WORDS_16 and self.whole
-        return 2 if halves and self.buffer.lanes == 4 else 1
+        return self.buffer.lanes // 2 if halves and self.buffer.lanes > 2 else 1
 
     @property
     def packed(self) -> int:
@@ -66,7 +76,7 @@ class Memory:
     def declaration(self, number: int) -> str:
         """The variable. Every binding may be written: memory between kernels is one buffer, and no
         buffer is bound both to be read and to be written in one launch."""
-        element = type_name(Type(self.scalar, self.width))
+        element = type_name(VectorType(self.scalar, self.width))
         element = "atomic<u32>" if self.atomic else element
         if isinstance(self.buffer, Shared):
             count = -(-self.buffer.elements // (self.packed * self.width))
@@ -76,29 +86,30 @@ class Memory:
 
     # ------------------------------------------------------------------ accesses
 
-    def reader(self, type: Type, masked: bool) -> str:
+    def reader(self, type: VectorType, masked: bool) -> str:
         """The name of the function that reads a value of `type`."""
         return f"read_{self.name}_{type.scalar}x{type.lanes}{'_where' if masked else ''}"
 
-    def writer(self, type: Type) -> str:
+    def writer(self, type: VectorType) -> str:
         """The name of the function that writes a value of `type`."""
         return f"write_{self.name}_{type.scalar}x{type.lanes}"
 
-    def reading(self, type: Type, masked: bool) -> str:
+    def reading(self, type: VectorType, masked: bool) -> str:
         """The function that reads a value of `type`, or 0 where the last argument is false."""
         result, parameter, index = type_name(type), "", "i"
         if masked:
             parameter, index = ", mask: bool", "select(0u, i, mask)"
-        scalar, value = self._loaded(type.lanes)
+        scalar, value = self._loaded(type)
         if scalar != type.scalar:
             value = f"{result}({value})"
         if masked:
             value = f"select({result}(), {value}, mask)"
         return (f"fn {self.reader(type, masked)}(i: u32{parameter}) -> {result} {{\n"
                 f"    let e = {self._place(index)};\n"
-                f"    let w = {self._whole(type.lanes)};\n    return {value};\n}}\n")
+                f"    let w = {self._whole(covered(self.buffer.dtype, type))};\n"
+                f"    return {value};\n}}\n")
 
-    def writing(self, type: Type) -> str:
+    def writing(self, type: VectorType) -> str:
         """The function that writes a value of `type`."""
         lines = "".join(f"    {line}\n" for line in self._stored(type))
         return (f"fn {self.writer(type)}(i: u32, v: {type_name(type)}) {{\n"
@@ -129,12 +140,15 @@ class Memory:
             parts = [f"atomicLoad(&{part})" for part in parts]
         if count == 1:
             return parts[0]
-        return f"{type_name(Type(self.scalar, count))}({', '.join(parts)})"
+        return f"{type_name(VectorType(self.scalar, count))}({', '.join(parts)})"
 
-    def _loaded(self, lanes: int) -> tuple[str, str]:
+    def _loaded(self, type: VectorType) -> tuple[str, str]:
         """The scalar type that comes from memory, and the value, from what is read as `w`."""
+        lanes = type.lanes
         if not self.words:
             return self.buffer.dtype, "w"
+        if covered(self.buffer.dtype, type) > lanes:
+            return "u32", "w"
         if self.buffer.dtype in WORDS_8:
             return self._bytes(lanes)
         if lanes == 1:
@@ -158,21 +172,22 @@ class Memory:
                  for part in range(lanes)]
         return scalar, parts[0] if lanes == 1 else f"vec2<{scalar}>({', '.join(parts)})"
 
-    def _stored(self, type: Type) -> list[str]:
+    def _stored(self, type: VectorType) -> list[str]:
         """The statements that write `v`."""
-        scalar = "f32" if self.words else self.buffer.dtype
-        value = "v" if type.scalar == scalar else f"{type_name(Type(scalar, type.lanes))}(v)"
-        if self.words and type.lanes == 1:
+        bits = covered(self.buffer.dtype, type) > type.lanes
+        scalar = "u32" if bits else "f32" if self.words else self.buffer.dtype
+        value = "v" if type.scalar == scalar else f"{type_name(VectorType(scalar, type.lanes))}(v)"
+        if self.words and type.lanes == 1 and not bits:
             return ["let s = (e & 1u) * 16u;", f"let bits = {self._bits(value)} << s;",
                     f"atomicAnd(&{self._element()}, ~(0xffffu << s));",
                     f"atomicOr(&{self._element()}, bits);"]
         parts = [f"x[{part}]" for part in range(type.lanes)] if type.lanes > 1 else ["x"]
-        if self.words:
+        if self.words and not bits:
             parts = [f"({self._bits(low)} | ({self._bits(high)} << 16u))"
                      for low, high in zip(parts[::2], parts[1::2])]
         lines = [f"let x = {value};"]
         if len(parts) == self.width > 1:
-            whole = f"vec2<u32>({', '.join(parts)})" if self.words else "x"
+            whole = f"vec{self.width}<u32>({', '.join(parts)})" if self.words else "x"
             return [*lines, f"{self._wide()} = {whole};"]
         form = "atomicStore(&{}, {});" if self.atomic else "{} = {};"
         return lines + [form.format(self._element(k), part) for k, part in enumerate(parts)]
@@ -189,33 +204,46 @@ def log2(count: int) -> int:
     return count.bit_length() - 1
 
 
-def memories(buffers: Iterable[tuple[str, Binding | Shared]], steps: Iterable[Statement],
-             f16: bool) -> dict[str, Memory]:
+def accesses(parts: Iterable[Expr],
+             steps: Iterable[Statement]) -> Iterator[tuple[GroupLoad | Store, VectorType]]:
+    """Every load and store, with the type of its value."""
+    yield from ((part, part.type) for part in parts if isinstance(part, GroupLoad))
+    yield from ((step, vector_type(step.value.type)) for step in steps if isinstance(step, Store))
+
+
+def memories(buffers: Sequence[tuple[str, Binding | Shared]], parts: Sequence[Expr],
+             steps: Sequence[Statement], f16: bool) -> dict[str, WgslArray]:
     """How each buffer of a program is declared. `f16`: WGSL's type of that name may be used.
 
     Raises VerificationError where single bytes are written.
     """
-    written = {(s.buffer, vector_type(s.value.type).lanes) for s in steps if isinstance(s, Store)}
+    dtypes = {buffer.name: buffer.dtype for _, buffer in buffers}
+    written = {(s.buffer, covered(dtypes[s.buffer], s.value.type))
+               for s in steps if isinstance(s, Store)}
+    moved = {access.buffer for access, type in accesses(parts, steps)
+             if dtypes[access.buffer] in HALVES and type.scalar == "u32"}
     found = {}
     for name, buffer in buffers:
-        words = buffer.dtype in ("bf16", *WORDS_8) or buffer.dtype == "f16" and not f16
+        words = (buffer.dtype in ("bf16", *WORDS_8) or buffer.dtype == "f16" and not f16
+                 or buffer.name in moved)
         if buffer.dtype in WORDS_8 and any(b == buffer.name for b, _ in written):
             raise VerificationError(f"{buffer.name} of {buffer.dtype} is written; 8-bit integers "
                                     "are only read")
         whole = all(lanes >= buffer.lanes for b, lanes in written if b == buffer.name)
-        found[buffer.name] = Memory(name, buffer, words, words and (buffer.name, 1) in written,
-                                    whole)
+        found[buffer.name] = WgslArray(name, buffer, words, words and (buffer.name, 1) in written,
+                                       whole)
     return found
 
 
-def access_functions(found: dict[str, Memory], parts: Iterable[Expr],
-                     steps: Iterable[Statement]) -> list[str]:
+def access_functions(found: dict[str, WgslArray], parts: Sequence[Expr],
+                     steps: Sequence[Statement]) -> list[str]:
     """The functions of every kind of access in a program, each once."""
     reads = {(part.buffer, part.type, part.where is not None): None for part in parts
-             if isinstance(part, Load)}
+             if isinstance(part, GroupLoad)}
     writes = {(step.buffer, vector_type(step.value.type)): None for step in steps
               if isinstance(step, Store)}
     functions = [*(found[name].reading(type, masked) for name, type, masked in reads),
                  *(found[name].writing(type) for name, type in writes)]
-    rounds = any("bf16_bits" in text for text in functions)
+    rounds = any("bf16_bits" in text for text in functions) or any(
+        isinstance(part, Op) and part.instruction == "narrow_bf16" for part in parts)
     return [*([BF16_BITS] if rounds else []), *functions]

@@ -6,7 +6,7 @@ import numpy as np
 
 from smalti.fuse.emit.map import add_map
 from smalti.fuse.placement import Placement
-from smalti.fuse.reader import Reader
+from smalti.fuse.reader import At, Reader
 from smalti.graph import Node
 from smalti.kernel.form import Call, Index, axis
 
@@ -28,7 +28,7 @@ def emit_rotary(placement: Placement, node: Node) -> None:
     if heads:
         axes = [("n", x.shape[0]), ("t", x.shape[1]), ("h", heads), *pair]
         head = (("h", 2 * half),) if heads > 1 else ()
-        places = [(n, t, Index((*head, *at.terms), at.offset)) for at in (channel, other)]
+        places: list[At] = [(n, t, Index((*head, *at.terms), at.offset)) for at in (channel, other)]
     else:
         axes = [("n", x.shape[0]), ("h", x.shape[1]), ("t", x.shape[2]), *pair]
         places = [(n, h, t, at) for at in (channel, other)]

@@ -6,7 +6,7 @@ from smalti.compiler.targets import TARGETS
 from smalti.runtime.cpu.adapter import available_levels, cpu, limits_at
 from smalti.runtime.cpu.check import executor
 from smalti.runtime.cpu.compilation import compile_here
-from smalti.runtime.cpu.model import modelled
+from smalti.runtime.cpu.model import calibration, modelled
 from smalti.runtime.device import Device
 from smalti.runtime.driver import Driver, Runnable
 
@@ -27,5 +27,12 @@ def runs(device: str) -> list[Runnable]:
             for name in available_levels()]
 
 
+def about(device: Device) -> tuple[tuple[str, str], ...]:
+    """Whether what the timing model knows of this CPU was measured."""
+    measured = calibration()
+    return (("measured", measured.date if measured else
+             "not calibrated: `smalti calibrate` measures what is guessed"),)
+
+
 DRIVER = Driver(lambda: (cpu(),), rate, compile_here, ("auto", "f32", "bf16"), wide_range, runs,
-                computes_in_main_memory=True)
+                computes_in_main_memory=True, model=lambda device: modelled(), about=about)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from smalti import machine
 from smalti.errors import UnknownDeviceError
 from smalti.runtime.device import Device
+from smalti.runtime.gpu.architecture import library_name
 
-BRAND = re.compile(r"\((?:R|TM)\)|\(.*|Graphics$|/.*", re.I)
-"""What drivers say besides the name of a GPU."""
 GUESSED_RATE = 0.3e12
 """Multiplications and additions a second of a compute unit of a GPU that the library does not know.
 """
@@ -28,7 +26,7 @@ def recorded(found: Device) -> machine.DeviceModel | None:
     if found.kind == "cpu":
         return None
     try:
-        known = machine.device(BRAND.sub("", found.name).strip())
+        known = machine.device(library_name(found.name))
     except UnknownDeviceError:
         return None
     usable = found.matrices or "matrices" in found.features

@@ -32,6 +32,10 @@ COPIED_BYTES = 1e9
 
 MEASURED = 2
 """Times that a program is measured: the first launch of some drivers compiles, or brings memory."""
+SLOW_SECONDS = 2 * SUBMISSION_SECONDS
+"""A submission that takes longer was cut by a time that no longer holds."""
+REVIEWS_MAX = 4
+"""Times that a recording is cut anew."""
 LEAST_SECONDS = 1e-12
 """Of a work-group whose time is known."""
 

@@ -84,7 +84,7 @@ class DeviceProgram(Program):
                                      for ends in (module.inputs, module.outputs))
         self.weights_bytes = module.weights_bytes
         self._turn = threading.Lock()
-        self._arena: DeviceBuffer | None = None
+        self._arena: list[DeviceBuffer] = []
         self._stage: DeviceBuffer | None = None
         self._weights: list[Held] | None = None
         self._shared: set[int] = set()
@@ -212,9 +212,13 @@ class DeviceProgram(Program):
         return Held(self.gpu.buffer(aligned(size), kind="host"), outside=True)
 
     def _need_arena(self) -> None:
-        """Memory for what is computed, which weights must not take."""
-        if self._arena is None:
-            self._arena = self.gpu.buffer(max(self.module.arena_bytes, ALIGNMENT))
+        """Memory for what is computed, which weights must not take: in segments, as a buffer may be
+        smaller than all of it."""
+        if not self._arena:
+            size = max(self.module.arena_bytes, ALIGNMENT)
+            segment = self.module.segment_bytes or size
+            self._arena = [self.gpu.buffer(min(segment, size - begin))
+                           for begin in range(0, size, segment)]
             self._settled = False
 
     def _need_stage(self) -> None:
@@ -299,16 +303,16 @@ class DeviceProgram(Program):
         memory = np.zeros(place.bytes, np.uint8)
         target = array_at(memory, replace(place, offset=0))
         if memory.size > target.nbytes:  # others may lie in between
-            memory[:] = self.gpu.read(self._arena, place.offset, place.bytes)
+            memory[:] = self._span(place)
         np.copyto(target, _fitting(array, target.dtype), casting="unsafe")
-        self.gpu.write(self._arena, place.offset, memory)
+        self.gpu.write(*self._in_arena(place.offset), memory)
 
     def _read(self, place: Place) -> np.ndarray:
         """A value of the device, as the host knows it."""
         kind = DTYPES[place.known_as]
         if not place.bytes:
             return np.zeros(place.shape, kind)
-        memory = self.gpu.read(self._arena, place.offset, place.bytes)
+        memory = self._span(place)
         found = array_at(memory, replace(place, offset=0))
         return np.array(found.astype(kind, copy=False), order="C")
 
@@ -367,7 +371,7 @@ class DeviceProgram(Program):
                 memory = memory.copy()
                 array = array_at(memory, replace(place, offset=0))
                 array.view(f"i{array.itemsize}")[...] = -1
-            self.gpu.write(self._arena, place.offset, memory)
+            self.gpu.write(*self._in_arena(place.offset), memory)
         self._launch_timed(first, last, {**instead, region: other})
         seconds, self._seconds[region] = float(self._seconds[region] - own), own
         found = self._spans(places)
@@ -375,12 +379,22 @@ class DeviceProgram(Program):
                    == array_at(two, replace(place, offset=0)).tobytes()
                    for place, one, two in zip(places, expected, found, strict=True))
         for place, memory in zip(places, expected, strict=True):
-            self.gpu.write(self._arena, place.offset, memory)
+            self.gpu.write(*self._in_arena(place.offset), memory)
         return Beside(float(own), seconds, same)
 
     def _spans(self, places: Sequence[Place]) -> list[np.ndarray]:
         """The bytes of the arena from the first to the last element of each of these tensors."""
-        return [self.gpu.read(self._arena, place.offset, place.bytes) for place in places]
+        return [self._span(place) for place in places]
+
+    def _span(self, place: Place) -> np.ndarray:
+        """The bytes of the arena from the first to the last element of a tensor."""
+        return self.gpu.read(*self._in_arena(place.offset), place.bytes)
+
+    def _in_arena(self, at: int) -> tuple[DeviceBuffer, int]:
+        """The segment that byte number `at` of the arena is in, and where in it."""
+        segment = self.module.segment_bytes
+        number = min(at // segment, len(self._arena) - 1) if segment else 0
+        return self._arena[number], at - number * segment
 
     def _recorded(self, first: int, last: int, timed: bool = False,
                   instead: Mapping[int, GpuAlternative] = NONE) -> Iterable[RecordedPart]:
@@ -422,7 +436,7 @@ class DeviceProgram(Program):
         """The buffer and the byte offset in it that a launch means."""
         kind, number, at = reference
         if kind == ARENA:
-            return self._arena, at
+            return self._in_arena(at)
         held = self._weights[number]
         return held.buffer, held.offset + at
 
@@ -458,7 +472,7 @@ class DeviceProgram(Program):
         self._forget_parts()
         if self.module.parameters:
             self._weights, self._shared, self.bound = None, set(), False
-        self._arena, self._stage, self._settled = None, None, False
+        self._arena, self._stage, self._settled = [], None, False
         self._held.clear()
 
     def _forget_parts(self) -> None:
@@ -480,8 +494,8 @@ class DeviceProgram(Program):
                 for part in self._recorded(number, number + 1):
                     part()
                 region = self.module.regions[self.module.launches[number].region]
-                memory = self.gpu.read(self._arena, 0, self.module.arena_bytes)
-                if not all(finite_at(memory, place) for place in region.results):
+                if not all(finite_at(self._span(place), replace(place, offset=0))
+                           for place in region.results if place.bytes):
                     return f"the {region.form} of {region.scope or self.name}"
         return None
 

@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 
 from smalti.runtime.gpu.removals import (
     AUTOMATIC,
+    GROUPS,
     MATRICES,
     SUBGROUP_OPERATIONS,
     SUBGROUP_SIZES,
     Removal,
-    large_groups,
+    above,
 )
 
 AMD, APPLE, INTEL, MICROSOFT, NVIDIA, QUALCOMM = 0x1002, 0x106B, 0x8086, 0x1414, 0x10DE, 0x5143
@@ -125,8 +126,8 @@ QUIRKS = (
     Quirk(Removal(MATRICES, "Matrices that Adreno loads by strided rows from shared memory are "
                   "wrong.", "Products are computed without the matrix unit.", "ncnn #6972"),
           vendor=QUALCOMM),
-    Quirk(Removal(large_groups(256), "Work-groups that a pipeline of Metal has no registers for do "
-                  "nothing, and nobody says so.", "Work-groups have 256 invocations at most.",
+    Quirk(Removal(above(GROUPS, 256), "Work-groups that a pipeline of Metal has no registers for "
+                  "do nothing, and nobody says so.", "Work-groups have 256 invocations at most.",
                   "wgpu #9176, #7429, gpuweb #5315"),
           backend="Metal"),
     Quirk(NOT_CHOSEN, drivers=(SWIFTSHADER, LLVMPIPE, DOZEN)),

@@ -12,11 +12,6 @@ from smalti.graph import Graph
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.known import knowledge_of_gpu
 from smalti.runtime.recipe import Recipe
-from smalti.schedule.group import GroupLimits
-
-ANYWHERE = GroupLimits(push_bytes=124)
-"""What every device of Vulkan 1.2 and of WebGPU has. Of the 128 bytes of push constants that all of
-them have, WGSL keeps a word for itself."""
 
 
 def recipe_for(gpu: Gpu, graph: Graph, *, precision: str = "auto", held: Collection[str] = (),
@@ -35,8 +30,8 @@ def recipe_anywhere(target: Target, graph: Graph, options: Options) -> Recipe:
     """A recipe for every device of a target. Raises InputError where some have not the precision
     of `options`."""
     checked = all_options.checked(
-        graph, target, ANYWHERE, f"any device of {target.driver}", precision=options.precision,
+        graph, target, target.least, f"any device of {target.driver}", precision=options.precision,
         held=options.held, threads=options.threads, weights=dict(options.weights),
         objective=options.objective)
-    return Recipe(graph, checked, target, (target,), lambda target, options: ANYWHERE,
+    return Recipe(graph, checked, target, (target,), lambda target, options: target.least,
                   lambda target, options: Knowledge())

@@ -28,21 +28,28 @@ SUBGROUP_SIZES = "subgroup sizes"
 F16, BF16, STORAGE8, STORAGE16 = "f16", "bf16", "storage8", "storage16"
 TRANSFER_QUEUE = "transfer queue"
 """The queue that only copies: copies go to that of programs."""
-LARGE_GROUPS = "work-groups above"
-"""Larger ones than the number of invocations that follows: "work-groups above 256"."""
+KEPT_NAN = "kept NaN"
+"""The promise of a driver that NaN, infinities and signs of zero stay what they are."""
+TIMES = "times"
+"""What the device's clock says."""
 NAMES = (DEVICE, AUTOMATIC, MATRICES, SUBGROUP_OPERATIONS, SUBGROUP_SIZES, F16, BF16, STORAGE8,
-         STORAGE16, TRANSFER_QUEUE)
+         STORAGE16, TRANSFER_QUEUE, KEPT_NAN, TIMES)
+GROUPS, SHARED, BINDINGS, GRIDS, BUFFERS = (
+    "work-groups", "shared memory", "buffers of a program", "grids", "buffers")
+"""Larger ones than the number that follows, of invocations, bytes, buffers, work-groups along an
+axis, and bytes: "work-groups above 256"."""
 SHAPE = re.compile(rf"{MATRICES} (\d+)x(\d+)x(\d+) (\w+) to (\w+)")
-SIZE = re.compile(rf"{LARGE_GROUPS} (\d+)")
+SIZE = re.compile(rf"({GROUPS}|{SHARED}|{BINDINGS}|{GRIDS}|{BUFFERS}) above (\d+)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Removal:
     """Something that a device is not used for.
 
-    `what` is one of `NAMES`, "matrices ROWSxCOLUMNSxDEPTH FACTORS to SUMS" or "work-groups above
-    NUMBER". `why` and `instead` are sentences for the user: what goes wrong, and what is done.
-    `source` is where that is known from: a thread, or the check of this machine.
+    `what` is one of `NAMES`, "matrices ROWSxCOLUMNSxDEPTH FACTORS to SUMS" or, as `above` gives it,
+    "work-groups above NUMBER" and the like. `why` and `instead` are sentences for the user: what
+    goes wrong, and what is done. `source` is where that is known from: a thread, or the check of
+    this machine.
 
     >>> Removal("f32", "it is slow.", "nothing", "nobody")
     Traceback (most recent call last):
@@ -67,6 +74,11 @@ class Removal:
         return asdict(self)
 
 
+def unexplained(what: str) -> Removal:
+    """A removal by its name, as a check tries it."""
+    return Removal(what, "", "", "")
+
+
 def matrix_shape(shape: MatrixShape) -> str:
     """What a removal of one shape is called.
 
@@ -76,13 +88,13 @@ def matrix_shape(shape: MatrixShape) -> str:
     return f"{MATRICES} {shape}"
 
 
-def large_groups(invocations: int) -> str:
-    """What a removal of work-groups of more invocations than these is called.
+def above(what: str, most: int) -> str:
+    """What a removal of everything larger than `most` is called, of `GROUPS` and the others.
 
-    >>> large_groups(256)
+    >>> above(GROUPS, 256)
     'work-groups above 256'
     """
-    return f"{LARGE_GROUPS} {invocations}"
+    return f"{what} above {most}"
 
 
 def reduced(limits: GroupLimits, removals: Iterable[Removal]) -> GroupLimits:
@@ -106,8 +118,14 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
     BF16: {"bf16": False},
     STORAGE8: {"storage8": False},
     STORAGE16: {"storage16": False},
+    KEPT_NAN: {"keeps_nan": False},
 }
-"""What of the limits each name means. The device, its choice and its queues are not among them."""
+"""What of the limits each name means. The device, its choice, queues and clock are not among them.
+"""
+MOST: Mapping[str, tuple[str, ...]] = {
+    GROUPS: ("invocations",), SHARED: ("shared_bytes",), BINDINGS: ("bindings",),
+    BUFFERS: ("buffer_bytes", "buffer_range")}
+"""The limits that are bounded by each kind of size; `GRIDS` bounds all axes."""
 
 
 def _without(limits: GroupLimits, what: str) -> GroupLimits:
@@ -117,7 +135,12 @@ def _without(limits: GroupLimits, what: str) -> GroupLimits:
         gone = MatrixShape(rows, columns, depth, *shape.groups()[3:])
         return replace(limits, matrices=tuple(m for m in limits.matrices if m != gone))
     if size := SIZE.fullmatch(what):
-        return replace(limits, invocations=min(limits.invocations, int(size[1])))
+        most = int(size[2])
+        if size[1] == GRIDS:
+            x, y, z = (min(n, most) for n in limits.grid)
+            return replace(limits, grid=(x, y, z))
+        return replace(limits, **{name: min(getattr(limits, name), most)
+                                  for name in MOST[size[1]]})
     if what in (F16, BF16):
         limits = replace(limits, matrices=tuple(
             m for m in limits.matrices if what not in (m.factors, m.sums)))

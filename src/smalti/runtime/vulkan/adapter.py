@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from smalti.errors import DeviceError
 from smalti.runtime.gpu import quirks
+from smalti.runtime.gpu.architecture import architecture_of
 from smalti.runtime.gpu.removals import MATRICES, Removal, reduced, removal_of
 from smalti.runtime.vulkan import structures as vk
 from smalti.runtime.vulkan.instance import ASKED, Instance, instance, text, unpacked
@@ -210,18 +212,29 @@ def detailed(functions: VulkanFunctions, plain: VulkanAdapter,
             limits, subgroup_min=sizes.minSubgroupSize, subgroup_max=sizes.maxSubgroupSize,
             subgroup_choice=bool(sizes.requiredSubgroupSizeStages & COMPUTE_STAGE))
     facts = facts_of(core, since_1_2.driverID, plain, limits, products)
-    has_unit = {"cooperativeMatrix", "vulkanMemoryModel"} <= features and plain.version >= ASKED
-    removals = tuple(each for each in quirks.removals_for(facts)
-                     if has_unit or each.what != MATRICES)
-    offers = has_unit and removal_of(MATRICES, removals) is None
     if plain.vendor == "Intel":
         limits = replace(limits, registers=128)
+    limits = replace(limits, architecture=architecture_of(
+        plain.name, facts.architecture, plain.vendor, bf16=limits.bf16,
+        warps=nvidia.shaderWarpsPerSM))
     heaps = memory(functions, plain.handle).memoryProperties
     own = [heap.size for heap in heaps.memoryHeaps[:heaps.memoryHeapCount]
            if heap.flags & DEVICE_LOCAL]
-    return replace(plain, driver=driver, identity=identity, memory_bytes=max(own, default=0),
-                   features=features, extensions=extensions, limits=reduced(limits, removals),
-                   facts=facts, removals=removals, offers_matrices=offers)
+    return judged(replace(
+        plain, driver=driver, identity=identity, memory_bytes=max(own, default=0),
+        features=features, extensions=extensions, limits=limits, facts=facts))
+
+
+def judged(adapter: VulkanAdapter, found: Iterable[Removal] = (),
+           proven: Collection[str] = ()) -> VulkanAdapter:
+    """An adapter without what is known of its driver, and without what a check of this machine has
+    `found`; what that has `proven` needs no row of the table."""
+    has_unit = ({"cooperativeMatrix", "vulkanMemoryModel"} <= adapter.features
+                and adapter.version >= ASKED)
+    removals = (*(each for each in quirks.removals_for(adapter.facts, proven)
+                  if has_unit or each.what != MATRICES), *found)
+    return replace(adapter, removals=removals, limits=reduced(adapter.limits, removals),
+                   offers_matrices=has_unit and removal_of(MATRICES, removals) is None)
 
 
 def facts_of(core: vk.PhysicalDeviceProperties, driver: int, plain: VulkanAdapter,

@@ -1,20 +1,17 @@
-"""Launches as a driver takes them, and as they are cut into submissions that no watchdog minds."""
+"""Launches as a driver of Vulkan takes them."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from smalti.errors import DeviceError, InputError
 from smalti.runtime.gpu import interface as gpu
-from smalti.runtime.gpu.pacing import COPIED_BYTES, SUBMISSION_SECONDS, GridBox, boxes
 from smalti.runtime.vulkan.hazards import Range
 from smalti.runtime.vulkan.memory import DeviceMemory, VulkanBuffer
 from smalti.runtime.vulkan.pipelines import VulkanPipeline
 
 WORD_BYTES = 4
-COPY_BYTES_MAX = int(COPIED_BYTES * SUBMISSION_SECONDS) // WORD_BYTES * WORD_BYTES
 
 Descriptors = tuple[int, tuple[tuple[int, int, int], ...]]
 """The layout of a set, and a buffer, offset and range for each of its bindings."""
@@ -77,46 +74,3 @@ def command(launch: gpu.Launch, memory: DeviceMemory) -> VulkanCommand:
             made.writes.append(touched)
     made.descriptors = pipeline.sets, tuple(bound)
     return made
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of a launch as one command: a box of its grid, or of a copy a range of bytes.
-
-    `number` is that of the launch, `seconds` how long it takes, as far as that is known.
-    """
-
-    number: int
-    command: VulkanCommand
-    seconds: float
-    box: GridBox | None = None
-    begin: int = 0
-    bytes: int = 0
-
-
-def pieces(number: int, command: VulkanCommand) -> Iterator[Piece]:
-    """A launch, in pieces that take no longer than a submission may, as it was measured."""
-    launch = command.launch
-    if isinstance(launch, gpu.Copy):
-        for begin in range(0, launch.bytes, COPY_BYTES_MAX):
-            bytes = min(COPY_BYTES_MAX, launch.bytes - begin)
-            yield Piece(number, command, bytes / COPIED_BYTES, None, begin, bytes)
-        return
-    each = launch.pipeline.pace.group_seconds
-    groups = launch.pipeline.groups
-    for box in boxes(groups, each * groups[0] * groups[1] * groups[2]):
-        yield Piece(number, command, each * box.count, box)
-
-
-def parts(commands: Sequence[VulkanCommand]) -> Iterator[list[Piece]]:
-    """All of `commands`, in submissions that no watchdog minds."""
-    part: list[Piece] = []
-    seconds = 0.0
-    for number, command in enumerate(commands):
-        for piece in pieces(number, command):
-            if part and seconds + piece.seconds > SUBMISSION_SECONDS:
-                yield part
-                part, seconds = [], 0.0
-            part.append(piece)
-            seconds += piece.seconds
-    yield part

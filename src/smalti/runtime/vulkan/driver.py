@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import lru_cache
 
 from smalti.errors import DeviceError
 from smalti.graph import Graph
 from smalti.runtime.device import Device
+from smalti.runtime.doctor.verdict import kept
 from smalti.runtime.driver import Driver, Runnable
 from smalti.runtime.gpu.check import executor
 from smalti.runtime.gpu.compilation import PRECISIONS, compile_for
 from smalti.runtime.gpu.interface import Gpu
-from smalti.runtime.gpu.model import rate
+from smalti.runtime.gpu.model import rate, recorded
 from smalti.runtime.gpu.opened import kept_open, wide_range
+from smalti.runtime.gpu.removals import MATRICES, unexplained
 from smalti.runtime.interface import Program
-from smalti.runtime.vulkan.adapter import adapters
+from smalti.runtime.vulkan.adapter import VulkanAdapter, adapters, judged
 from smalti.runtime.vulkan.gpu import VulkanGpu, device_of
 from smalti.runtime.vulkan.matrices import listed_with_matrices
 
@@ -24,7 +27,8 @@ def found() -> tuple[Device | str, ...]:
     """GPUs, and texts that say why others are missing."""
     try:
         return tuple(f"vulkan:{number}: {adapter.name} cannot be used: {adapter.unusable}"
-                     if adapter.unusable else device_of(listed_with_matrices(adapter), number)
+                     if adapter.unusable else
+                     device_of(listed_with_matrices(checked(adapter)), number)
                      for number, adapter in enumerate(adapters()))
     except DeviceError as error:
         return (f"vulkan: {error}",)
@@ -32,7 +36,20 @@ def found() -> tuple[Device | str, ...]:
 
 def opened(device: str) -> Gpu:
     """The GPU of this id, opened once in a process. Raises DeviceError where its driver refuses."""
-    return kept_open(device, lambda number: VulkanGpu(adapters()[number], number))
+    return kept_open(device, lambda number: VulkanGpu(checked(adapters()[number]), number))
+
+
+def bare(device: str, names: Collection[str]) -> Gpu:
+    """The GPU of this id for a check: with its matrix unit, which that is to prove, and without
+    what has these names."""
+    number = int(device.partition(":")[2])
+    return VulkanGpu(judged(adapters()[number], map(unexplained, names), (MATRICES,)), number)
+
+
+def checked(adapter: VulkanAdapter) -> VulkanAdapter:
+    """An adapter as the check of this machine has left it, if there was one."""
+    verdict = kept(adapter.identity)
+    return adapter if verdict is None else judged(adapter, verdict.removals, verdict.proven)
 
 
 def compiled(device: str, graph: Graph, **options) -> Program:
@@ -46,6 +63,14 @@ def runs(device: str) -> list[Runnable]:
     return [Runnable(gpu.target, gpu.limits, executor(gpu))]
 
 
+def about(device: Device) -> tuple[tuple[str, str], ...]:
+    """The code that a GPU takes, its driver, and what is known of its matrix unit."""
+    unit = ", ".join(device.matrices) or (
+        "asked for when the device is used first" if "matrices" in device.features else "none")
+    return (("code", "SPIR-V, through Vulkan"), ("driver", device.driver), ("matrix unit", unit))
+
+
 DRIVER = Driver(found, rate, compiled, PRECISIONS,
                 lambda device, precision: wide_range(opened(device), precision), runs,
-                opened=opened)
+                opened=opened, bare=bare, refresh=found.cache_clear,
+                model=recorded, about=about)

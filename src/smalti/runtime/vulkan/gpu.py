@@ -31,7 +31,8 @@ def device_of(adapter: VulkanAdapter, number: int) -> Device:
         ("matrices", limits.matrices or adapter.offers_matrices)) if has]
     return Device(f"vulkan:{number}", adapter.name, adapter.kind, adapter.memory_bytes,
                   tuple(features), max(limits.units, 1), driver=adapter.driver,
-                  matrices=tuple(map(str, limits.matrices)), removals=adapter.removals)
+                  matrices=tuple(map(str, limits.matrices)), removals=adapter.removals,
+                  identity=adapter.identity)
 
 
 class VulkanGpu(gpu.Gpu):

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from smalti.errors import DeviceError, DeviceLostError
+from smalti.runtime.gpu.removals import TRANSFER_QUEUE, removal_of
 from smalti.runtime.vulkan import adapter as adapters
 from smalti.runtime.vulkan import structures as vk
 from smalti.runtime.vulkan.adapter import COMPUTE, GRAPHICS, SPARSE, TRANSFER, Family, VulkanAdapter
@@ -46,6 +47,8 @@ class LogicalDevice:
         instance = adapter.instance
         self.adapter = adapter
         compute, transfer = compute_family(adapter.families), transfer_family(adapter.families)
+        if removal_of(TRANSFER_QUEUE, adapter.removals):
+            transfer = compute
         self.families = tuple(dict.fromkeys((compute.index, transfer.index)))
         asked, _ = adapters.wanted(adapters.features_of(
             instance.functions, adapter.handle, adapter.extensions, adapter.version))

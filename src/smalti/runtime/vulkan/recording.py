@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
 from smalti.errors import DeviceError, InputError
 from smalti.runtime.gpu import interface as gpu
-from smalti.runtime.gpu.pacing import SUBMISSION_SECONDS, Probe
+from smalti.runtime.gpu.pacing import REVIEWS_MAX, SLOW_SECONDS
+from smalti.runtime.gpu.pieces import Piece, explore, known, parts, slow
 from smalti.runtime.vulkan import structures as vk
-from smalti.runtime.vulkan.commands import Descriptors, Piece, VulkanCommand, command, parts, pieces
+from smalti.runtime.vulkan.commands import Descriptors, VulkanCommand, command
 from smalti.runtime.vulkan.hazards import Hazards
 from smalti.runtime.vulkan.logical import (
     COMPUTE_STAGE as COMPUTED,
@@ -41,10 +42,6 @@ from smalti.runtime.vulkan.pipelines import COMPUTE_STAGE, STORAGE_BUFFER
 COMPUTE_POINT = 1
 TIMESTAMP, BOTTOM_OF_PIPE = 2, 0x2000
 RESULT_64, RESULT_WAIT = 1, 2
-SLOW_SECONDS = 2 * SUBMISSION_SECONDS
-"""A submission that takes longer was cut by a time that no longer holds."""
-REVIEWS_MAX = 4
-"""Times that a recording is cut anew."""
 
 
 @dataclass(slots=True)
@@ -85,12 +82,11 @@ class VulkanRecording(gpu.Recording):
         """Submit the launches, behind submission number `after` of the queue for copies. The lock
         of the device must be held."""
         self._review()
-        if self._made is None and not all(
-                each.pipeline is None or each.pipeline.pace.known for each in self._commands):
+        if self._made is None and not known(self.launches):
             self._explore(after)
             return
         if self._made is None:
-            self._made = Made(self._logical, self._sets, self._commands, self._timed)
+            self._made = Made(self._logical, self._commands, self._sets, self._timed)
         self._explored = None
         for submission in self._made.submissions:
             self.use.last = self._logical.compute.submit(submission, after)
@@ -130,8 +126,8 @@ class VulkanRecording(gpu.Recording):
 
     def _explore(self, after: int) -> None:
         """Run the launches one by one, and learn how long programs take that are new."""
-        logical = self._logical
-        once, found = Once(logical, self._sets, self._timed), [0.0] * len(self.launches)
+        once = Once(self._logical, self._commands, self._sets, self._timed)
+        found = [0.0] * len(self.launches)
 
         def ran(part: list[Piece]) -> float:
             seconds, each = once.run(part, after, self.use)
@@ -139,20 +135,8 @@ class VulkanRecording(gpu.Recording):
                 found[piece.number] += took
             return seconds
 
-        waiting: list[Piece] = []
         try:
-            for number, each in enumerate(self._commands):
-                if each.pipeline is None or each.pipeline.pace.known:
-                    for piece in pieces(number, each):
-                        if sum(one.seconds for one in waiting) + piece.seconds > SUBMISSION_SECONDS:
-                            ran(waiting)
-                            waiting = []
-                        waiting.append(piece)
-                    continue
-                ran(waiting)
-                waiting = []
-                each.pipeline.pace.note(measured(number, each, ran))
-            ran(waiting)
+            explore(self.launches, ran)
         finally:
             once.close()
         self._explored = tuple(found)
@@ -163,11 +147,11 @@ class VulkanRecording(gpu.Recording):
         if (self._made is None or self._reviews == REVIEWS_MAX
                 or self._logical.compute.done() < self.use.last):
             return
-        slow = [piece.command.pipeline for part, took in self._made.took() if took > SLOW_SECONDS
-                for piece in part if piece.command.pipeline and piece.box.count > 1]
-        for pipeline in slow:
-            pipeline.pace.forget()
-        if slow:
+        found = [launch for part, took in self._made.took() if took > SLOW_SECONDS
+                 for launch in slow(part, self.launches)]
+        for launch in found:
+            launch.pipeline.pace.forget()
+        if found:
             self._reviews += 1
             self._forget()
 
@@ -208,24 +192,13 @@ class VulkanRecording(gpu.Recording):
         return dict(zip(wanted, made))
 
 
-def measured(number: int, each: VulkanCommand, ran: Callable[[list[Piece]], float]) -> float:
-    """What a work-group of a launch takes; `ran` runs a piece of it and gives its seconds."""
-    pipeline = each.pipeline
-    if pipeline.pace.group_seconds:
-        cut = list(pieces(number, each))
-        return sum(ran([piece]) for piece in cut) / sum(piece.box.count for piece in cut)
-    probe = Probe(pipeline.groups, each.launch.seconds)
-    while (box := probe.box()) is not None:
-        probe.took(ran([Piece(number, each, 0.0, box)]))
-    return probe.group_seconds
-
-
 class CommandWriter:
     """Command buffers of a pool, and times that they write; `close` gives all of them back."""
 
-    def __init__(self, logical: LogicalDevice, sets: dict[Descriptors, int], flags: int,
-                 queries: int) -> None:
-        self._logical, self._sets, self._queries = logical, sets, 0
+    def __init__(self, logical: LogicalDevice, commands: Sequence[VulkanCommand],
+                 sets: dict[Descriptors, int], flags: int, queries: int) -> None:
+        self._logical, self._commands, self._sets = logical, commands, sets
+        self._queries = 0
         self._handles: list[tuple[str, int]] = []
         self._token = logical.own(partial(destroy, logical, self._handles))
         self.pool = self._new("CommandPool", vk.CommandPoolCreateInfo(
@@ -250,10 +223,11 @@ class CommandWriter:
             functions.vkCmdResetQueryPool(handle, self._queries, first, stamps.count)
             functions.vkCmdWriteTimestamp(handle, BOTTOM_OF_PIPE, self._queries, first)
         hazards, current = Hazards(), 0
-        copies = any(piece.box is None for piece in part)
+        copies = any(self._commands[piece.number].pipeline is None for piece in part)
         memory, stages = (WRITTEN, WORK) if copies else (SHADED, COMPUTED)
         for number, piece in enumerate(part, 1):
-            if hazards.add(piece.command.reads, piece.command.writes) or each:
+            touched = self._commands[piece.number]
+            if hazards.add(touched.reads, touched.writes) or each:
                 logical.barrier(handle, memory, stages, stages)
             current = self._launch(handle, piece, current)
             if stamps.count and (each or number == len(part)):
@@ -284,9 +258,9 @@ class CommandWriter:
 
     def _launch(self, handle: int, piece: Piece, current: int) -> int:
         """Record one piece where pipeline `current` is bound; the pipeline bound after it."""
-        functions, each, launch = self._logical.functions, piece.command, piece.command.launch
-        pipeline = each.pipeline
-        if pipeline is None:
+        functions, each = self._logical.functions, self._commands[piece.number]
+        pipeline, launch = each.pipeline, each.launch
+        if isinstance(launch, gpu.Copy):
             source, target = each.buffers
             functions.vkCmdCopyBuffer(
                 handle, source.handle, target.handle, 1, vk.BufferCopy(
@@ -310,8 +284,9 @@ class CommandWriter:
 class Once(CommandWriter):
     """A command buffer that is written anew for each submission, which is waited for."""
 
-    def __init__(self, logical: LogicalDevice, sets: dict[Descriptors, int], timed: bool) -> None:
-        super().__init__(logical, sets, RESETTABLE, 0)
+    def __init__(self, logical: LogicalDevice, commands: Sequence[VulkanCommand],
+                 sets: dict[Descriptors, int], timed: bool) -> None:
+        super().__init__(logical, commands, sets, RESETTABLE, 0)
         self._timed = timed
         self._handle, = logical.commands(self.pool, 1)
         self._submission = Submission([self._handle], logical.compute, logical.transfer)
@@ -319,8 +294,6 @@ class Once(CommandWriter):
     def run(self, part: list[Piece], after: int, use: Use) -> tuple[float, list[float]]:
         """Seconds that pieces take, as the host sees it, and those of each by the device's clock,
         where they are timed."""
-        if not part:
-            return 0.0, []
         logical = self._logical
         if self._timed:
             self._need_queries(len(part) + 1)
@@ -344,11 +317,11 @@ class Made(CommandWriter):
     """The command buffers of a recording, cut by what is known of its programs; they can run any
     number of times, and write when each began and ended, where the device has a clock."""
 
-    def __init__(self, logical: LogicalDevice, sets: dict[Descriptors, int],
-                 commands: Sequence[VulkanCommand], timed: bool) -> None:
-        cut = list(parts(commands))
+    def __init__(self, logical: LogicalDevice, commands: Sequence[VulkanCommand],
+                 sets: dict[Descriptors, int], timed: bool) -> None:
+        cut = list(parts([each.launch for each in commands]))
         clock = bool(logical.compute.family.timestamp_bits)
-        super().__init__(logical, sets, 0, clock * sum(
+        super().__init__(logical, commands, sets, 0, clock * sum(
             (len(part) if timed else 1) + 1 for part in cut))
         self._timed, self.submissions, self._stamps = timed, [], []
         first = 0

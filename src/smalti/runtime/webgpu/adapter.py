@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from smalti.codegen.wgsl.emit import OWN_WORDS
 from smalti.errors import DeviceError
 from smalti.runtime.gpu.quirks import AdapterFacts, removals_for
 from smalti.runtime.gpu.removals import Removal, reduced
@@ -23,6 +25,7 @@ FEATURES = (F16, SUBGROUP, IMMEDIATES, TIMES, MAPPABLE)
 # Sizes of subgroups, by what a name begins with; the package tells of none. Others: WebGPU's range.
 SUBGROUPS = {"Apple": (32, 32), "NVIDIA": (32, 32), "AMD": (32, 64), "Intel": (8, 32)}
 ANY_SUBGROUP = (4, 128)
+WORD_BYTES = 4
 UNIFORM_BYTES = 256  # of what stands for immediates where a device has none
 GRANULE = 16  # bytes; of the widest element that WGSL declares, of which a binding holds whole ones
 
@@ -40,6 +43,13 @@ class WebAdapter:
     features: frozenset[str]
     limits: GroupLimits
     removals: tuple[Removal, ...] = ()
+
+    @property
+    def identity(self) -> str:
+        """Names device and driver, as far as WebGPU tells of them."""
+        info = self.handle.info
+        return " ".join(map(str, ("wgpu", self.backend, info["vendor_id"], info["device_id"],
+                                  self.name, self.driver)))
 
 
 @lru_cache(maxsize=1)
@@ -75,10 +85,17 @@ def described(handle: Any) -> WebAdapter:
                       features, reduced(limits, removals), removals)
 
 
+def judged(adapter: WebAdapter, found: Iterable[Removal]) -> WebAdapter:
+    """An adapter without what a check of this machine has found."""
+    gone = tuple(found)
+    return replace(adapter, removals=(*adapter.removals, *gone),
+                   limits=reduced(adapter.limits, gone))
+
+
 def group_limits(name: str, limits: dict[str, int], features: frozenset[str],
                  kind: str) -> GroupLimits:
-    """What WebGPU's limits, by their names there, let a work-group have. Of what can be pushed a
-    word is WGSL's own.
+    """What WebGPU's limits, by their names there, let a work-group have. Of what can be pushed
+    some words are WGSL's own.
 
     >>> limits = {"max-compute-workgroup-storage-size": 32768, "max-buffer-size": 2**31 - 1,
     ...           "max-compute-invocations-per-workgroup": 1024, "max-immediate-size": 128,
@@ -88,7 +105,7 @@ def group_limits(name: str, limits: dict[str, int], features: frozenset[str],
     ...           "max-storage-buffers-per-shader-stage": 8}
     >>> found = group_limits("Apple M3", limits, frozenset([SUBGROUP]), "integrated")
     >>> found.invocations, found.subgroup_min, found.push_bytes, found.buffer_bytes
-    (256, 32, 252, 2147483632)
+    (256, 32, 240, 2147483632)
     """
     sizes = next((s for maker, s in SUBGROUPS.items() if name.startswith(maker)), ANY_SUBGROUP)
     f16 = F16 in features
@@ -103,5 +120,6 @@ def group_limits(name: str, limits: dict[str, int], features: frozenset[str],
         buffer_range=limits["max-storage-buffer-binding-size"] // GRANULE * GRANULE,
         offset_alignment=max(GRANULE, limits["min-storage-buffer-offset-alignment"]),
         bindings=limits["max-storage-buffers-per-shader-stage"],
-        push_bytes=(limits["max-immediate-size"] if IMMEDIATES in features else UNIFORM_BYTES) - 4,
+        push_bytes=(limits["max-immediate-size"] if IMMEDIATES in features else UNIFORM_BYTES)
+        - WORD_BYTES * OWN_WORDS,
         f16=f16, storage16=f16, unified=kind in ("integrated", "cpu"))

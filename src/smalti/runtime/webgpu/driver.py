@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import lru_cache
 
 from smalti.errors import DeviceError
 from smalti.graph import Graph
 from smalti.runtime.device import Device
+from smalti.runtime.doctor.verdict import kept
 from smalti.runtime.driver import Driver, Runnable
 from smalti.runtime.gpu.check import executor
 from smalti.runtime.gpu.compilation import PRECISIONS, compile_for
 from smalti.runtime.gpu.interface import Gpu
-from smalti.runtime.gpu.model import rate
+from smalti.runtime.gpu.model import rate, recorded
 from smalti.runtime.gpu.opened import kept_open, wide_range
+from smalti.runtime.gpu.removals import unexplained
 from smalti.runtime.interface import Program
-from smalti.runtime.webgpu.adapter import adapters
+from smalti.runtime.webgpu.adapter import WebAdapter, adapters, judged
 from smalti.runtime.webgpu.gpu import device_of, open_device
 
 
@@ -22,14 +25,26 @@ from smalti.runtime.webgpu.gpu import device_of, open_device
 def found() -> tuple[Device | str, ...]:
     """GPUs, and texts that say why others are missing."""
     try:
-        return tuple(device_of(adapter, number) for number, adapter in enumerate(adapters()))
+        return tuple(device_of(checked(adapter), number)
+                     for number, adapter in enumerate(adapters()))
     except DeviceError as error:
         return (f"wgpu: {error}",)
 
 
 def opened(device: str) -> Gpu:
     """The GPU of this id, opened once in a process. Raises DeviceError where its driver refuses."""
-    return kept_open(device, lambda number: open_device(f"wgpu:{number}"))
+    return kept_open(device, lambda number: open_device(device, checked))
+
+
+def bare(device: str, names: Collection[str]) -> Gpu:
+    """The GPU of this id for a check, without what has these names."""
+    return open_device(device, lambda adapter: judged(adapter, map(unexplained, names)))
+
+
+def checked(adapter: WebAdapter) -> WebAdapter:
+    """An adapter as the check of this machine has left it, if there was one."""
+    verdict = kept(adapter.identity)
+    return adapter if verdict is None else judged(adapter, verdict.removals)
 
 
 def compiled(device: str, graph: Graph, **options) -> Program:
@@ -43,6 +58,13 @@ def runs(device: str) -> list[Runnable]:
     return [Runnable(gpu.target, gpu.limits, executor(gpu))]
 
 
+def about(device: Device) -> tuple[tuple[str, str], ...]:
+    """The code that a GPU takes, and its driver."""
+    return (("code", "WGSL, through wgpu"), ("driver", device.driver),
+            ("matrix unit", "out of reach of WGSL"))
+
+
 DRIVER = Driver(found, rate, compiled, PRECISIONS,
                 lambda device, precision: wide_range(opened(device), precision), runs,
-                opened=opened)
+                opened=opened, bare=bare, refresh=found.cache_clear,
+                model=recorded, about=about)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from smalti.codegen.shader import Shader
-from smalti.codegen.wgsl.emit import ENTRY
+from smalti.codegen.wgsl.emit import ENTRY, OWN_WORDS
 from smalti.compiler.targets import TARGETS
 from smalti.errors import DeviceError, DeviceMemoryError, InputError
 from smalti.runtime.cpu.adapter import cpu
@@ -94,7 +94,7 @@ class WebGpu(Gpu):
                         for n, kind in enumerate(kinds)])
                     self._layouts[count] = layout, self.native.create_pipeline_layout(
                         bind_group_layouts=[layout],
-                        immediate_size=WORD * (count + 1) if self.immediates else 0)
+                        immediate_size=WORD * (count + OWN_WORDS) if self.immediates else 0)
             return self._layouts[count]
 
     # ------------------------------------------------------------------ memory
@@ -189,15 +189,16 @@ class WebGpu(Gpu):
             self._native = None
 
 
-def open_device(name: str) -> WebGpu:
-    """The device that is called "wgpu:0", "wgpu:1" ….
+def open_device(name: str, changed: Callable[[WebAdapter], WebAdapter] = lambda adapter: adapter
+                ) -> WebGpu:
+    """The device that is called "wgpu:0", "wgpu:1" …, its adapter `changed` before.
 
     Raises DeviceError for one that is not here, or that its driver does not open.
     """
     number, found = int(name.removeprefix("wgpu:")), adapters()
     if number >= len(found):
         raise DeviceError(f"no device {name}: wgpu finds {len(found)}")
-    return WebGpu(found[number], number)
+    return WebGpu(changed(found[number]), number)
 
 
 def device_of(adapter: WebAdapter, number: int) -> Device:
@@ -208,4 +209,4 @@ def device_of(adapter: WebAdapter, number: int) -> Device:
                                        ("subgroups", limits.subgroup_operations)) if has]
     return Device(f"wgpu:{number}", adapter.name, adapter.kind, cpu().memory_bytes,
                   tuple(features), driver=f"{adapter.backend}, {adapter.driver}".rstrip(", "),
-                  removals=adapter.removals)
+                  removals=adapter.removals, identity=adapter.identity)

@@ -2,41 +2,39 @@
 
 A command buffer of WebGPU is used up by its submission, so each run encodes anew: calls of the
 native library with arguments that stand ready. All dispatches between two copies are one pass. The
-library itself puts barriers between dispatches.
+library itself puts barriers between dispatches. While it is not known how long launches take, they
+run one by one, in pieces (`pieces.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from smalti.codegen.wgsl.emit import OWN_WORDS
 from smalti.errors import DeviceError, InputError, VerificationError
 from smalti.runtime.gpu.interface import Copy, Dispatch, Launch, Recording
+from smalti.runtime.gpu.pieces import Piece, explore, known, parts
 from smalti.runtime.webgpu.adapter import GRANULE, UNIFORM_BYTES
 from smalti.runtime.webgpu.library import caught, load, refusals
-from smalti.runtime.webgpu.memory import WebBuffer, own
+from smalti.runtime.webgpu.memory import WORD, WebBuffer, own
 from smalti.runtime.webgpu.pipelines import WebPipeline
 from smalti.schedule.group import GroupLimits
 
-SUBMISSION_SECONDS = 0.5
-"""A driver's watchdog ends what takes some seconds; predictions err."""
-UNKNOWN_SECONDS = 5e-3
-"""Of a launch that nobody has predicted."""
 SLOT = UNIFORM_BYTES  # also where a binding of a uniform buffer may begin, on every device
 TIMED_MAX = 2048  # launches; a set of queries holds twice as many times
 
 
 class WebCommand(NamedTuple):
-    """A dispatch: native handles, immediates (None where they are in a buffer), work-groups."""
+    """A dispatch: native handles, and the words of its offsets."""
 
     pipeline: Any
     group: Any
-    immediates: Any
-    bytes: int
-    groups: tuple[int, int, int]
+    words: Any
 
 
 class Move(NamedTuple):
@@ -78,8 +76,10 @@ class WebRecording(Recording):
         self._buffers = list({buffer for launch in self.launches for buffer in touched(launch)})
         self._offsets = self._uniforms()
         self._commands = [self._prepared(n, launch) for n, launch in enumerate(self.launches)]
-        self._parts = parts(self.launches)
-        self._times = Times(gpu, len(self.launches)) if timed else None
+        self._cut: list[list[Piece]] = []
+        self._timed = timed
+        self._times: Times | None = None
+        self._seconds: tuple[float, ...] | None = None
         self._has_run = False
 
     def run(self) -> None:
@@ -88,23 +88,55 @@ class WebRecording(Recording):
             raise DeviceError("the recording is closed")
         if any(buffer.handle is None for buffer in self._buffers):
             raise DeviceError("a buffer of the recording is closed")
-        for first, stop in self._parts:
-            with self._encoder("running a program") as encoder:
-                if self._times is None:
-                    self._encode(encoder, first, stop)
-                else:
-                    self._times.encode(encoder, self._encode, self._commands, first, stop)
+        self._seconds, self._has_run = None, True
+        if not known(self.launches):
+            self._explore()
+            return
+        if not self._cut:
+            self._cut = list(parts(self.launches))
+            if self._timed:
+                self._times = Times(self._gpu, sum(map(len, self._cut)))
+        begun = 0
+        for part in self._cut:
+            self._submit(part, self._times, begun)
+            begun += len(part)
         if self._times is not None:
             with self._encoder("asking for times") as encoder:
                 self._times.resolve(encoder)
-        self._has_run = True
 
     def seconds(self) -> tuple[float, ...]:
-        if self._times is None or not self._has_run:
+        if not self._timed or not self._has_run:
             raise DeviceError("no times: the launches were not recorded with timed=True, or have "
                               "not run")
-        self._gpu.wait()
-        return self._times.read()
+        if self._seconds is None:
+            self._gpu.wait()
+            found = [0.0] * len(self.launches)
+            for piece, took in zip((p for part in self._cut for p in part), self._times.read(),
+                                   strict=True):
+                found[piece.number] += took
+            self._seconds = tuple(found)
+        return self._seconds
+
+    def _explore(self) -> None:
+        """Run the launches one by one, and learn how long programs take that are new."""
+        found = [0.0] * len(self.launches)
+
+        def ran(part: list[Piece]) -> float:
+            times = Times(self._gpu, len(part)) if self._timed else None
+            self._gpu.wait()
+            begun = perf_counter()
+            self._submit(part, times, 0)
+            self._gpu.wait()
+            seconds = perf_counter() - begun
+            if times is not None:
+                with self._encoder("asking for times") as encoder:
+                    times.resolve(encoder)
+                for piece, took in zip(part, times.read(), strict=True):
+                    found[piece.number] += took
+            return seconds
+
+        explore(self.launches, ran)
+        self._seconds = tuple(found)
 
     def close(self) -> None:
         self._commands, self._kept, self._groups, self._times = [], [], {}, None
@@ -138,19 +170,21 @@ class WebRecording(Recording):
             size = -(-(offset - start + binding.bytes) // GRANULE) * GRANULE
             places.append((own(buffer).handle, start, size))
             words.append((offset - start) // binding.item_bytes)
-        data = np.array([*words, 0], np.uint32)
         group = self._bind_group(pipeline, places, number)
-        if self._offsets is None:
-            immediates = self._ffi.new("uint32_t[]", data.tolist())
-            return WebCommand(pipeline.handle._internal, group._internal, immediates, data.nbytes,
-                           pipeline.groups)
+        data = self._ffi.new("uint32_t[]", [*words, *[0] * OWN_WORDS])
+        if self._offsets is not None:
+            self._write_offsets(number, data)
+        return WebCommand(pipeline.handle._internal, group._internal, data)
+
+    def _write_offsets(self, number: int, words: Any) -> None:
+        """Put the offsets of a launch where it finds them, on a device without immediates."""
         with refusals("writing offsets"):
-            self._gpu.native.queue.write_buffer(self._offsets, SLOT * number, data)
-        return WebCommand(pipeline.handle._internal, group._internal, None, 0, pipeline.groups)
+            self._gpu.native.queue.write_buffer(self._offsets, SLOT * number,
+                                                self._ffi.buffer(words))
 
     def _bind_group(self, pipeline: WebPipeline, places: list[tuple], number: int) -> Any:
         slot = [] if self._offsets is None else [
-            (self._offsets, SLOT * number, -(-4 * (len(places) + 1) // GRANULE) * GRANULE)]
+            (self._offsets, SLOT * number, -(-4 * (len(places) + OWN_WORDS) // GRANULE) * GRANULE)]
         key = (pipeline.layout, *[(id(handle), *rest) for handle, *rest in (*places, *slot)])
         if key not in self._groups:
             entries = [{"binding": n, "resource": {"buffer": b, "offset": o, "size": s}}
@@ -188,20 +222,42 @@ class WebRecording(Recording):
                                ffi.new("WGPUCommandBuffer[]", [commands]))
         native.wgpuCommandBufferRelease(commands)
 
-    def _encode(self, encoder: Any, first: int, stop: int, descriptor: Any = None) -> None:
-        """Commands number `first` to `stop`, in passes that `descriptor` describes."""
+    def _submit(self, part: Sequence[Piece], times: Times | None, begun: int) -> None:
+        """Pieces as a submission, whose times are those from number `begun` on."""
+        if self._offsets is not None:
+            for piece in part:
+                self._place(piece)
+        with self._encoder("running a program") as encoder:
+            if times is None:
+                self._encode(encoder, part)
+            for number, piece in enumerate(part if times is not None else (), begun):
+                copies = not isinstance(self._commands[piece.number], WebCommand)
+                times.encode(encoder, self._encode, piece, number, copies)
+
+    def _place(self, piece: Piece) -> None:
+        """Where the work-groups of a piece begin, on a device without immediates."""
+        command = self._commands[piece.number]
+        if isinstance(command, WebCommand) and tuple(command.words)[-3:] != piece.box.base:
+            command.words[len(command.words) - 3:len(command.words)] = piece.box.base
+            self._write_offsets(piece.number, command.words)
+
+    def _encode(self, encoder: Any, part: Sequence[Piece], descriptor: Any = None) -> None:
+        """Pieces in passes that `descriptor` describes."""
         native, null = self._gpu.library.native, self._ffi.NULL
         set_pipeline = native.wgpuComputePassEncoderSetPipeline
         set_group, set_immediates = (native.wgpuComputePassEncoderSetBindGroup,
                                      native.wgpuComputePassEncoderSetImmediates)
         dispatch = native.wgpuComputePassEncoderDispatchWorkgroups
         work, pipeline = None, None
-        for command in self._commands[first:stop]:
+        for piece in part:
+            command = self._commands[piece.number]
             if not isinstance(command, WebCommand):
                 self._end(work)
                 work = None
-                for move in command:
-                    native.wgpuCommandEncoderCopyBufferToBuffer(encoder, *move)
+                for source, offset, target, place, _ in command:
+                    native.wgpuCommandEncoderCopyBufferToBuffer(
+                        encoder, source, offset + piece.begin, target, place + piece.begin,
+                        piece.bytes)
                 continue
             if work is None:
                 work = native.wgpuCommandEncoderBeginComputePass(encoder, descriptor or null)
@@ -210,9 +266,11 @@ class WebRecording(Recording):
                 pipeline = command.pipeline
                 set_pipeline(work, pipeline)
             set_group(work, 0, command.group, 0, null)
-            if command.immediates is not None:
-                set_immediates(work, 0, command.immediates, command.bytes)
-            dispatch(work, *command.groups)
+            if self._offsets is None:
+                words = command.words
+                words[len(words) - 3:len(words)] = piece.box.base
+                set_immediates(work, 0, words, WORD * len(words))
+            dispatch(work, *piece.box.groups)
         self._end(work)
 
     def _end(self, work: Any) -> None:
@@ -222,31 +280,30 @@ class WebRecording(Recording):
 
 
 class Times:
-    """When each launch of a recording begins and ends, by queries of the device."""
+    """When each of `pieces` begins and ends, by queries of the device."""
 
-    def __init__(self, gpu: Owner, launches: int) -> None:
-        library, self._gpu, self._launches = gpu.library, gpu, launches
+    def __init__(self, gpu: Owner, pieces: int) -> None:
+        library, self._gpu = gpu.library, gpu
         usage = library.package.BufferUsage
         self._sets, self._results = [], []
         with refusals("making queries of times"):
-            for first in range(0, launches, TIMED_MAX):
-                count = 2 * min(TIMED_MAX, launches - first)
+            for first in range(0, pieces, TIMED_MAX):
+                count = 2 * min(TIMED_MAX, pieces - first)
                 self._sets.append(gpu.native.create_query_set(type="timestamp", count=count))
                 self._results.append(gpu.native.create_buffer(
                     size=8 * count, usage=usage.QUERY_RESOLVE | usage.COPY_SRC))
         self._tick = 1e-9 * library.native.wgpuQueueGetTimestampPeriod(gpu.native.queue._internal)
 
-    def encode(self, encoder: Any, encode: Any, commands: list, first: int, stop: int) -> None:
-        """Commands number `first` to `stop`, each between two times: those of its own pass, or of
-        empty ones around a copy."""
-        for number in range(first, stop):
-            part, query = divmod(number, TIMED_MAX)
-            if isinstance(commands[number], WebCommand):
-                encode(encoder, number, number + 1, self._pass(part, 2 * query, 2 * query + 1))
-            else:
-                self._empty(encoder, self._pass(part, 2 * query, None))
-                encode(encoder, number, number + 1)
-                self._empty(encoder, self._pass(part, None, 2 * query + 1))
+    def encode(self, encoder: Any, encode: Any, piece: Piece, number: int, copies: bool) -> None:
+        """A piece between times number `number`: those of its own pass, or of empty ones around
+        what `copies`."""
+        part, query = divmod(number, TIMED_MAX)
+        if not copies:
+            encode(encoder, [piece], self._pass(part, 2 * query, 2 * query + 1))
+        else:
+            self._empty(encoder, self._pass(part, 2 * query, None))
+            encode(encoder, [piece])
+            self._empty(encoder, self._pass(part, None, 2 * query + 1))
 
     def resolve(self, encoder: Any) -> None:
         """Put all times where they can be read."""
@@ -255,7 +312,7 @@ class Times:
                 encoder, queries._internal, 0, queries.count, result._internal, 0)
 
     def read(self) -> tuple[float, ...]:
-        """Seconds of each launch."""
+        """Seconds of each piece."""
         times = [np.frombuffer(self._gpu.native.queue.read_buffer(buffer), np.uint64)
                  for buffer in self._results]
         ticks = np.concatenate([np.zeros(0, np.uint64), *times]).reshape(-1, 2)
@@ -285,20 +342,3 @@ def touched(launch: Launch) -> list[WebBuffer]:
     if isinstance(launch, Copy):
         return [own(launch.source), own(launch.target)]
     return [own(buffer) for buffer, _ in launch.operands]
-
-
-def parts(launches: Sequence[Launch]) -> list[tuple[int, int]]:
-    """Which launches (first, stop) are submitted together, so that no driver thinks that they hang.
-
-    >>> from smalti.runtime.gpu.interface import ComputePipeline
-    >>> parts([Dispatch(None, (), seconds) for seconds in (0.3, 0.1, 0.4, 2.0, 0.1)])
-    [(0, 2), (2, 3), (3, 4), (4, 5)]
-    """
-    found, first, total = [], 0, 0.0
-    for number, launch in enumerate(launches):
-        seconds = getattr(launch, "seconds", 0.0) or UNKNOWN_SECONDS
-        if number > first and total + seconds > SUBMISSION_SECONDS:
-            found.append((first, number))
-            first, total = number, 0.0
-        total += seconds
-    return [*found, (first, len(launches))] if launches else []

@@ -1,0 +1,149 @@
+"""How well registers, spills and occupancy of programs are predicted, and better constants.
+
+A prediction is what `smalti.codegen.gpu.registers` finds kept alive, and what the unit of the chip
+(`smalti.schedule.compute_units`) makes of that; what is compared with it are reports of `table`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import numpy as np
+
+from smalti.schedule.compute_units import compute_unit
+from smalti.schedule.residency import CompilerNeeds, ComputeUnit, KeptWords
+
+from .chips import CHIPS
+
+Report = Mapping[str, Any]
+
+REGISTER_BYTES = 32
+"""Intel's compiler counts registers of so many bytes, whatever a subgroup's invocations take."""
+CLOSE = 0.15
+"""Errors of registers that count as close."""
+FEWEST = 16
+"""Errors of programs of fewer registers are taken of so many: they never bound anything."""
+ROUNDS, SWEEPS = 30, 60
+"""Rounds of a fit, each of which looks anew where most is alive, and sweeps of one."""
+START, LEAST = (1.0, 1.0, 1.0, 1.0, 0.5, 8.0), (0.9, 0.5, 0.0, 0.0, 0.0, 0.0)
+"""Constants that a fit begins with, and the least ones: a sum is a register for all of a loop."""
+COLUMNS = ("chip", "programs", "registers: mean error", "within 15 %", "spills right", "missed",
+           "occupancy exact", "chooser's registers", "within 15 %")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A program: registers of a lane that its compiler needed and those that were predicted.
+
+    `spills` and `occupancy` are each as it is and as predicted; `chooser` is what the chooser of
+    schedules thought of its registers, 0 where it did not. A compiler that tells what it gave, not
+    what it wanted, is `capped` where that was all there is.
+    """
+
+    needed: float
+    predicted: int
+    spills: tuple[bool, bool]
+    occupancy: tuple[int, int]
+    chooser: float
+    capped: bool
+
+    def error(self, registers: float) -> float:
+        """Of so many predicted registers, relative to those that were needed."""
+        off = registers - self.needed
+        return max(-off, 0.0 if self.capped else off) / max(self.needed, FEWEST)
+
+
+def needed(report: Report, unit: ComputeUnit) -> float:
+    """Registers of a lane that the compiler says a program needs."""
+    if unit.fixed_bytes:
+        return report["needed"] * REGISTER_BYTES / (4 * report["subgroup"])
+    return report["needed"]
+
+
+def points(report: Report) -> list[KeptWords]:
+    """What is alive in a program where most is."""
+    return [KeptWords(*each) for each in report["kept"]]
+
+
+def compared(report: Report, unit: ComputeUnit, needs: CompilerNeeds) -> Comparison:
+    """A report beside what is predicted with these constants."""
+    subgroup, size = report["subgroup"], report["size"]
+    predicted = max(1, round(max(needs.registers(each) for each in points(report))))
+    return Comparison(
+        needed(report, unit), predicted,
+        (report["spills"] > 0, predicted > unit.capacity(subgroup, size)),
+        (report["occupancy"], unit.resident(predicted, subgroup, size, report["shared"])),
+        report.get("chooser", {}).get("registers", 0.0), capped(report, unit))
+
+
+def capped(report: Report, unit: ComputeUnit) -> bool:
+    """Whether a compiler tells what it gave of too few registers, not what it wanted."""
+    return (not unit.fixed_bytes and not unit.double and report["spills"] > 0)
+
+
+def usable(reports: Sequence[Report]) -> list[Report]:
+    """Reports of programs that were compiled, and of which something is known to be kept."""
+    return [each for each in reports if "error" not in each and each.get("kept")]
+
+
+def row(chip: str, found: Sequence[Comparison]) -> tuple[str, ...]:
+    """The comparisons of a chip as cells of `COLUMNS`."""
+    def share(values: Sequence[bool]) -> str:
+        return f"{100 * statistics.fmean(values):.1f} %" if values else "-"
+
+    errors = [each.error(each.predicted) for each in found]
+    chosen = [each.error(each.chooser) for each in found if each.chooser]
+    return (chip, str(len(found)), f"{100 * statistics.fmean(errors):.1f} %",
+            share([error <= CLOSE for error in errors]),
+            share([each.spills[0] == each.spills[1] for each in found]),
+            str(sum(each.spills[0] and not each.spills[1] for each in found)),
+            share([each.occupancy[0] == each.occupancy[1] for each in found]),
+            f"{100 * statistics.fmean(chosen):.1f} %" if chosen else "-",
+            share([error <= CLOSE for error in chosen]))
+
+
+def fitted(reports: Sequence[Report], unit: ComputeUnit) -> CompilerNeeds:
+    """Constants that fit reports of one chip best, by squares of relative errors."""
+    reports = [each for each in reports if not capped(each, unit)]
+    rows = [np.array([(*astuple(each), 1.0) for each in points(report)]) for report in reports]
+    wanted = np.array([needed(report, unit) for report in reports])
+    weights = 1 / np.maximum(wanted, FEWEST)
+    found, least = np.array(START), np.array(LEAST)
+    best = (np.inf, found)
+    for _ in range(ROUNDS):
+        worst = np.array([each[np.argmax(each @ found)] for each in rows])
+        solved = _bounded(worst * weights[:, None], wanted * weights, found, least)
+        found = 0.5 * found + 0.5 * solved
+        error = np.abs([np.max(each @ found) for each in rows] - wanted) @ weights
+        best = min(best, (error, found), key=lambda pair: pair[0])
+    return CompilerNeeds(*(round(float(value), 2) for value in best[1]))
+
+
+def _bounded(rows: np.ndarray, wanted: np.ndarray, start: np.ndarray,
+             least: np.ndarray) -> np.ndarray:
+    """Least squares with lower bounds, coordinate by coordinate."""
+    found, squares = np.maximum(start, least), np.einsum("ij,ij->j", rows, rows)
+    for _ in range(SWEEPS):
+        for column in np.flatnonzero(squares):
+            rest = wanted - rows @ found + rows[:, column] * found[column]
+            found[column] = max(least[column], rows[:, column] @ rest / squares[column])
+    return found
+
+
+def across(graphs: Mapping[str, Sequence[Report]], unit: ComputeUnit) -> list[Comparison]:
+    """Comparisons of each graph with constants that were fitted to all others."""
+    found = []
+    for name, reports in graphs.items():
+        others = [report for other, each in graphs.items() if other != name for report in each]
+        if others:
+            needs = fitted(others, unit)
+            found += [compared(report, unit, needs) for report in reports]
+    return found
+
+
+def unit_of(chip: str) -> ComputeUnit:
+    """The unit of a chip."""
+    return compute_unit(CHIPS[chip].architecture)

@@ -1,0 +1,164 @@
+"""What an invocation of a group program keeps alive: words of registers, before any compiler.
+
+    kept(program)                           what is alive at the points where most is
+    registers(program, unit)                what a compiler takes for it on a chip with such units
+
+A name is alive from where it is given to its last use, a variable also from its use in one turn of
+a loop to the next. A subgroup shares a matrix; what is the same for all of its invocations is
+uniform, which compilers keep apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from smalti.codegen.gpu.form import (
+    Branch,
+    Builtin,
+    Expr,
+    GroupLoad,
+    GroupProgram,
+    Let,
+    Loop,
+    MatrixLoad,
+    Name,
+    Number,
+    Set,
+    Statement,
+    Variable,
+    operands,
+)
+from smalti.codegen.gpu.memory import STORED_DTYPES
+from smalti.codegen.gpu.types import INTEGERS, Matrix, VectorType
+from smalti.schedule.residency import LANES, ComputeUnit, KeptWords
+
+UNIFORM = ("group_x", "group_y", "group_z", "subgroup")
+"""What all invocations of a subgroup have in common."""
+WORDS = {"f32": 1.0, "i32": 1.0, "u32": 1.0, "f16": 0.5, "bf16": 0.5, "bool": 0.0}
+"""Words of a scalar; compilers keep a truth value as a bit of a mask."""
+
+
+def kept(program: GroupProgram) -> tuple[KeptWords, ...]:
+    """What is alive at the points of a program, but for points where less of everything is."""
+    return tuple(_most(set(_Liveness(program).points())))
+
+
+def registers(program: GroupProgram, unit: ComputeUnit) -> int:
+    """Registers that an invocation takes on a device with such units."""
+    return max(unit.held(each) for each in kept(program))
+
+
+def shared_bytes(program: GroupProgram) -> int:
+    """Bytes of the shared arrays of a work-group."""
+    return sum(each.elements * STORED_DTYPES[each.dtype].itemsize for each in program.shared)
+
+
+class _Liveness:
+    """The names of a program: what they are, how large, and where they are alive."""
+
+    def __init__(self, program: GroupProgram) -> None:
+        self._program, self._lanes = program, program.subgroup or LANES
+        self._read = {each.name for each in program.bindings if each.access == "read"}
+        self._kinds: dict[str, tuple[str, float]] = {}
+        self._found: list[KeptWords] = []
+        self._name(program.body)
+
+    def points(self) -> list[KeptWords]:
+        """What is alive behind each statement, and before the first."""
+        self._note(self._block(self._program.body, frozenset(), note=True))
+        return self._found
+
+    # ------------------------------------------------------------------ names
+
+    def _name(self, body: tuple[Statement, ...]) -> None:
+        for statement in body:
+            if isinstance(statement, Let):
+                self._add(statement.name, statement.value.type, self._same(statement.value))
+            elif isinstance(statement, Variable):
+                self._add(statement.name, statement.value.type, False)
+            elif isinstance(statement, Loop):
+                self._add(statement.counter, VectorType("u32"),
+                          self._same(statement.start) and self._same(statement.stop))
+                self._name(statement.body)
+            elif isinstance(statement, Branch):
+                self._name(statement.then)
+                self._name(statement.otherwise)
+
+    def _add(self, name: str, type: VectorType | Matrix, same: bool) -> None:
+        if isinstance(type, Matrix):
+            words = type.rows * type.columns * WORDS[type.scalar] / self._lanes
+            self._kinds[name] = ("sums" if type.role == "sum" else "factors"), words
+        else:
+            kind = "places" if type.scalar in INTEGERS else "values"
+            self._kinds[name] = ("uniform" if same else kind), type.lanes * WORDS[type.scalar]
+
+    def _same(self, expr: Expr) -> bool:
+        """Whether a value is the same for all invocations of a subgroup."""
+        if isinstance(expr, Number):
+            return True
+        if isinstance(expr, Builtin):
+            return expr.name in UNIFORM
+        if isinstance(expr, Name):
+            return self._kinds[expr.name][0] == "uniform"
+        if isinstance(expr, MatrixLoad) or isinstance(expr.type, Matrix):
+            return False
+        if isinstance(expr, GroupLoad) and expr.buffer not in self._read:
+            return False
+        return all(map(self._same, operands(expr)))
+
+    # ------------------------------------------------------------------ points
+
+    def _block(self, body: tuple[Statement, ...], after: frozenset[str], *,
+               note: bool) -> frozenset[str]:
+        """What is alive before a block, where `after` is behind it."""
+        live = set(after)
+        for statement in reversed(body):
+            if note:
+                self._note(live)
+            if isinstance(statement, Let | Variable | Set):
+                live.discard(statement.name)
+            elif isinstance(statement, Loop):
+                live = self._loop(statement, frozenset(live), note)
+            elif isinstance(statement, Branch):
+                behind = frozenset(live)
+                live = {*self._block(statement.then, behind, note=note),
+                        *self._block(statement.otherwise, behind, note=note)}
+            live.update(*map(_names, operands(statement)))
+        return frozenset(live)
+
+    def _loop(self, loop: Loop, after: frozenset[str], note: bool) -> set[str]:
+        """What is alive before a loop: what a turn reads of the one before is alive at its end."""
+        end = after | {loop.counter}
+        while not (entry := self._block(loop.body, end, note=False)) <= end:
+            end |= entry
+        if note:
+            self._block(loop.body, end, note=True)
+        return {*entry, *after} - {loop.counter}
+
+    def _note(self, live: Iterable[str]) -> None:
+        words = dict.fromkeys(("sums", "factors", "values", "places", "uniform"), 0.0)
+        for name in live:
+            kind, size = self._kinds[name]
+            words[kind] += size
+        self._found.append(KeptWords(**words))
+
+
+def _names(expr: Expr) -> Iterator[str]:
+    """Names that an expression reads."""
+    if isinstance(expr, Name):
+        yield expr.name
+    else:
+        for part in operands(expr):
+            yield from _names(part)
+
+
+def _most(found: set[KeptWords]) -> Iterator[KeptWords]:
+    """Those of which no other has as much of everything."""
+    def words(each: KeptWords) -> tuple[float, ...]:
+        return each.sums, each.factors, each.values, each.places, each.uniform
+
+    most: list[tuple[float, ...]] = []
+    for each in sorted(map(words, found), reverse=True):
+        if not any(all(x >= y for x, y in zip(other, each)) for other in most):
+            most.append(each)
+            yield KeptWords(*each)

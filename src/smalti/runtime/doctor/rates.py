@@ -1,0 +1,158 @@
+"""How fast a GPU is: measured by the host's clock, in some tenths of a second.
+
+Sizes grow until a run takes long enough to be timed, so that a slow device is never kept busy for
+long: a driver may reset it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from smalti.codegen.gpu.builder import Builder
+from smalti.codegen.gpu.form import GroupProgram
+from smalti.codegen.gpu.lower import lower
+from smalti.codegen.target import Target
+from smalti.compiler.check import kernels, narrowed
+from smalti.compiler.samples import product
+from smalti.errors import DeviceMemoryError
+from smalti.runtime.doctor.bench import Bench, Guarded
+from smalti.runtime.gpu.interface import Dispatch
+from smalti.schedule.choose_group import choose_group
+from smalti.schedule.group import GroupLimits
+
+SPENT_SECONDS = 4e-3
+"""A run that takes so long is timed well: a hundred times what a submission costs."""
+TURNS = 3
+"""Runs of which the fastest counts: what disturbs only slows down."""
+EXTENT_MIN, EXTENT_MAX = 256, 4096
+"""Rows, columns and depth of products."""
+MOVED_MIN, MOVED_MAX = 4 << 20, 256 << 20
+"""Bytes that a copy on the device reads; it writes as many."""
+LAUNCHES = 128
+"""Launches of which each depends on the one before."""
+SENT_BYTES = 32 << 20
+"""Bytes that go to the device, and back."""
+
+
+@dataclass(frozen=True)
+class GpuRates:
+    """What a GPU was measured to do.
+
+    `products` are FLOP/s of a product of f32, f16 or bf16 as programs would compute it, a
+    multiply-add counting two. `memory` is bytes a second that are read or written, `launch` the
+    seconds from one small launch to the next that depends on it, `submission` those of a run of one
+    such launch, `upload` and `download` bytes a second between host and device.
+    """
+
+    products: dict[str, float]
+    memory: float
+    launch: float
+    submission: float
+    upload: float
+    download: float
+
+    def record(self) -> dict[str, Any]:
+        """Its fields, as they are kept in a file; `GpuRates(**record)` is the same again."""
+        return asdict(self)
+
+
+def measured(bench: Bench, target: Target) -> GpuRates:
+    """The rates of a device. Raises DeviceError where it fails."""
+    precisions = target.precisions if target.halves(bench.limits) else ("f32",)
+    products = {precision: product_rate(bench, target, precision) for precision in precisions}
+    launch, submission = launch_seconds(bench)
+    upload, download = link_rates(bench)
+    return GpuRates(products, memory_rate(bench), launch, submission, upload, download)
+
+
+def product_programs(target: Target, limits: GroupLimits, precision: str, extent: int
+                     ) -> tuple[GroupProgram, ...]:
+    """A product of `extent` rows, columns and depth as programs would compute it."""
+    graph = {"product": lambda: product((extent,), extent, extent)}
+    (kernel,) = [each for each in kernels(target, limits, graph) if each.form == "contraction"]
+    kernel = narrowed(kernel, precision)
+    return lower(kernel, choose_group(kernel, limits, precision), limits).steps
+
+
+def product_rate(bench: Bench, target: Target, precision: str) -> float:
+    """FLOP/s of products, at a size that keeps the device busy."""
+    def seconds(extent: int) -> float:
+        return run_seconds(bench, product_programs(target, bench.limits, precision, extent))
+
+    extent, took = grown(seconds, EXTENT_MIN, EXTENT_MAX)
+    return 2 * extent ** 3 / took
+
+
+def memory_rate(bench: Bench) -> float:
+    """Bytes a second that a copy on the device reads and writes."""
+    def seconds(size: int) -> float:
+        return run_seconds(bench, [copying(size // 4, min(256, bench.limits.invocations))])
+
+    most = min(MOVED_MAX, bench.limits.buffer_range, bench.limits.buffer_bytes // 4,
+               bench.gpu.free_bytes() // 8)
+    size, took = grown(seconds, min(MOVED_MIN, most), most)
+    return 2 * size / took
+
+
+def grown(seconds: Callable[[int], float], first: int, last: int) -> tuple[int, float]:
+    """The first size, doubled until a run takes long enough, and what that takes."""
+    size, took = first, seconds(first)
+    while took < SPENT_SECONDS and 2 * size <= last:
+        size *= 2
+        try:
+            took = seconds(size)
+        except DeviceMemoryError:
+            return size // 2, seconds(size // 2)
+    return size, took
+
+
+def run_seconds(bench: Bench, programs: Sequence[GroupProgram]) -> float:
+    """How long programs take, one after the other, on a device that has run them before."""
+    with Guarded(bench, programs) as guarded:
+        bench.gpu.run(guarded.recording)
+        return min(bench.seconds(lambda: bench.gpu.run(guarded.recording)) for _ in range(TURNS))
+
+
+def copying(elements: int, size: int) -> GroupProgram:
+    """y = x, four elements at once."""
+    b = Builder("copying", size)
+    x = b.binding("x", "f32", elements, "read", 4)
+    y = b.binding("y", "f32", elements, "write", 4)
+    groups = -(-elements // (4 * size))
+    across = min(groups, 1 << 15)
+    i = b.let(((b.group[1] * across + b.group[0]) * size + b.invocation) * 4)
+    b.store(y, i, b.load(x, i, 4, where=i < elements), where=i < elements)
+    return b.finish((across, -(-groups // across), 1))
+
+
+def launch_seconds(bench: Bench) -> tuple[float, float]:
+    """Seconds from a small launch to the next, and of a run of a single one."""
+    (pipeline,) = bench.pipelines([copying(256, 64)])
+    buffer = bench.gpu.buffer(4096)
+    found = []
+    for count in (LAUNCHES + 1, 1):
+        recording = bench.gpu.record([Dispatch(pipeline, (
+            (buffer, 2048 * (turn % 2)), (buffer, 2048 * (1 - turn % 2))))
+            for turn in range(count)])
+        bench.gpu.run(recording)
+        run = partial(bench.gpu.run, recording)
+        found.append(min(bench.seconds(run) for _ in range(TURNS)))
+        recording.close()
+    buffer.close()
+    return max((found[0] - found[1]) / LAUNCHES, 0.0), found[1]
+
+
+def link_rates(bench: Bench) -> tuple[float, float]:
+    """Bytes a second to the device, and back."""
+    gpu, data = bench.gpu, np.zeros(SENT_BYTES, np.uint8)
+    buffer = gpu.buffer(SENT_BYTES)
+    gpu.write(buffer, 0, data)
+    upload = min(bench.seconds(lambda: gpu.write(buffer, 0, data)) for _ in range(TURNS))
+    download = min(bench.seconds(lambda: gpu.read(buffer, 0, SENT_BYTES)) for _ in range(TURNS))
+    buffer.close()
+    return SENT_BYTES / max(upload, 1e-9), SENT_BYTES / max(download, 1e-9)

@@ -1,0 +1,119 @@
+"""A check of a device, in processes that may end with its driver: one after the other, until all
+probes are tried.
+
+What a process tried last when it ended, or fell silent, is what ended it; the next one is told, and
+goes on behind that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import date
+from typing import Any
+
+from smalti.errors import DeviceError
+from smalti.runtime.device import Device
+from smalti.runtime.doctor.examination import Finding
+from smalti.runtime.doctor.probe import Outcome
+from smalti.runtime.doctor.process import OPENING
+from smalti.runtime.doctor.rates import GpuRates
+from smalti.runtime.doctor.verdict import Verdict, emitters, without_places
+from smalti.runtime.gpu.child import Talk
+from smalti.runtime.gpu.removals import DEVICE, MATRICES
+
+SILENCE_SECONDS = 30.0
+"""What one attempt may take: drivers compile for seconds when they see programs first, and those
+that reset a device do so after two to ten."""
+ALL_SECONDS = 180.0
+"""What a check may take in all."""
+ENDS_MAX = 12
+"""Processes that a driver may end before it is not asked any more."""
+HOME = "smalti.runtime.doctor.process"
+
+Start = Callable[[Mapping[str, Any]], Talk]
+Progress = Callable[[str], None]
+
+
+@dataclass
+class Course:
+    """What has been heard so far: outcomes, by what was attempted; what is being attempted now."""
+
+    known: list[list] = field(default_factory=list)
+    now: tuple[str, tuple[str, ...]] = (OPENING, ())
+    suspects: tuple[str, ...] = ()
+    ends: int = 0
+    rates: GpuRates | None = None
+
+    def heard(self, message: Mapping[str, Any], progress: Progress) -> None:
+        """Take in a message."""
+        if "begin" in message:
+            probe, removed = message["begin"]
+            self.now, self.suspects = (probe, tuple(removed)), tuple(message["suspects"])
+            progress(probe)
+        elif "end" in message:
+            self.note(message["end"])
+        elif "rates" in message:
+            self.rates = GpuRates(**message["rates"])
+
+    def note(self, outcome: Mapping[str, Any]) -> None:
+        """What came of the attempt that is being made."""
+        probe, removed = self.now
+        self.known.append([probe, list(removed), dict(outcome)])
+
+    def ended(self, how: str) -> None:
+        """A process has ended with what it tried last."""
+        self.ends += 1
+        self.note(asdict(Outcome(how, self.suspects, fatal=True)))
+
+
+def supervised(device: Device, progress: Progress = lambda text: None, start: Start | None = None,
+               silence_seconds: float = SILENCE_SECONDS) -> Verdict:
+    """The verdict on a device. `start` starts a process, which is asked as `process.told` is."""
+    begun, course = time.monotonic(), Course()
+    start = start or (lambda question: Talk(HOME, question))
+    while True:
+        last = outcome_of_process(device, course, progress, start, silence_seconds)
+        took = time.monotonic() - begun
+        verdict = Verdict(device.name, without_places(device.driver), device.identity, emitters(),
+                          date.today().isoformat(), 0, round(took, 1), rates=course.rates)
+        if "findings" in last:
+            return concluded(verdict, last)
+        if "unfinished" in last:
+            return replace(verdict, unfinished=without_places(last["unfinished"]))
+        probe, _, outcome = course.known[-1] if course.known else (OPENING, (), {})
+        if outcome.get("trouble") and (probe == OPENING or course.ends > ENDS_MAX):
+            trouble = without_places(outcome["trouble"])
+            return concluded(verdict, {"probes": len(course.known), "findings": [
+                {"probe": probe, "trouble": trouble, "removed": [DEVICE]}]})
+        if took > ALL_SECONDS:
+            return replace(verdict, unfinished=f"it took longer than {ALL_SECONDS:.0f} s")
+
+
+def outcome_of_process(device: Device, course: Course, progress: Progress, start: Start,
+                       silence_seconds: float) -> Mapping[str, Any]:
+    """What a process says last; nothing where it did not come to the end."""
+    before = len(course.known)
+    try:
+        with start({"device": device.id, "known": course.known}) as talk:
+            while (message := talk.hear(silence_seconds)) is not None:
+                course.heard(message, progress)
+                if "findings" in message or "unfinished" in message:
+                    return message
+        if len(course.known) > before and course.known[-1][2]["fatal"]:
+            course.ends += 1
+        elif len(course.known) == before:
+            course.ended("its process said nothing")
+    except DeviceError as error:
+        course.ended(str(error))
+    return {}
+
+
+def concluded(verdict: Verdict, last: Mapping[str, Any]) -> Verdict:
+    """A verdict with what a check has found at its end."""
+    findings = tuple(Finding(each["probe"], without_places(each["trouble"]),
+                             tuple(each["removed"])) for each in last["findings"])
+    removed = {name for finding in findings for name in finding.removed}
+    proven = () if removed & {MATRICES, DEVICE} else (MATRICES,)
+    return replace(verdict, findings=findings, probes=last["probes"], proven=proven)

@@ -1,0 +1,76 @@
+"""What the units of each architecture have for subgroups, and how much of it their compilers take.
+
+    compute_unit("rdna3_big").resident(96, 32, 256, 18432)
+
+Names are those of the column `architecture` of machine/devices.csv. Facts are as Mesa's drivers and
+compilers have them and the vendors write; `needs` are fitted to what these compilers say of
+Smalti's programs (docs/gpu-compilers.md says when, and how well they fit).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from smalti.errors import UnknownDeviceError
+from smalti.schedule.residency import CompilerNeeds, ComputeUnit
+
+KIB = 1 << 10
+
+ACO = ("Mesa, src/amd/compiler/aco_ir.cpp (registers, granules, subgroups, shared memory), "
+       "aco_live_var_analysis.cpp (max_suitable_waves)")
+NAK = ("Mesa, src/nouveau/compiler/nak (253 registers, warps in fours); CUDA C++ Programming "
+       "Guide, table of compute capabilities")
+BRW = ("Mesa, src/intel/common/intel_compute_slm.c (sizes of shared memory), "
+       "src/intel/dev/intel_device_info.c (engines, threads)")
+
+RDNA2 = ComputeUnit(
+    "rdna2", 128 * KIB, registers_max=256, granule=16, subgroups=16, sharers=2,
+    shared_bytes=64 * KIB, shared_granule=KIB, groups=16, double=True, source=ACO,
+    needs=CompilerNeeds(1.0, 1.0, 0.82, 0.59, 0.0, 1.8))
+RDNA3 = replace(
+    RDNA2, architecture="rdna3_big", file_bytes=192 * KIB, granule=24,
+    needs=CompilerNeeds(0.9, 2.9, 0.72, 0.95, 0.77, 2.1))
+"""Its factors are twice in the registers of a subgroup of 32."""
+XE_HPG = ComputeUnit(
+    "xe_hpg", 32 * KIB, fixed_bytes=4 * KIB, subgroups=8, sharers=16, shared_bytes=128 * KIB,
+    shared_sizes=tuple(KIB << n for n in range(7)), source=BRW,
+    needs=CompilerNeeds(1.3, 1.6, 0.81, 1.6, 1.0, 10.0))
+XE2 = ComputeUnit(
+    "xe2_hpg", 64 * KIB, fixed_bytes=8 * KIB, subgroups=8, sharers=8, shared_bytes=128 * KIB,
+    shared_sizes=tuple(KIB * n for n in (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)), source=BRW,
+    needs=CompilerNeeds(1.3, 1.6, 0.79, 1.17, 1.0, 10.0))
+AMPERE = ComputeUnit(
+    "ampere_ga10x", 256 * KIB, registers_max=253, granule=8, subgroups=48, step=4,
+    shared_bytes=100 * KIB, shared_granule=128, shared_reserved=KIB, groups=16, source=NAK,
+    needs=CompilerNeeds(1.2, 1.25, 0.45, 0.5, 0.97, 19.0))
+
+UNITS = {unit.architecture: unit for unit in (
+    RDNA2, RDNA3,
+    replace(RDNA2, architecture="rdna3_small", needs=RDNA3.needs),
+    replace(RDNA3, architecture="rdna4", needs=CompilerNeeds(1.0, 1.6, 0.73, 0.76, 0.81, 2.7)),
+    XE_HPG, XE2, AMPERE,
+    replace(AMPERE, architecture="turing_rtx", subgroups=32, shared_bytes=64 * KIB,
+            shared_reserved=0),
+    replace(AMPERE, architecture="ampere_ga100", subgroups=64, shared_bytes=164 * KIB, groups=32),
+    replace(AMPERE, architecture="ada", groups=24),
+    replace(AMPERE, architecture="hopper", subgroups=64, shared_bytes=228 * KIB, groups=32),
+    replace(AMPERE, architecture="blackwell_gb20x", groups=24),
+)}
+"""The units of the architectures that are known, by name."""
+LIKE = {"turing_gtx": "turing_rtx", "turing_pro": "turing_rtx", "ampere_ga10x_pro": "ampere_ga10x",
+        "ada_pro": "ada", "blackwell_gb20x_pro": "blackwell_gb20x"}
+"""Architectures whose units are those of another."""
+
+
+def compute_unit(architecture: str) -> ComputeUnit:
+    """The unit of an architecture. Raises UnknownDeviceError for one whose units nobody has
+    described.
+
+    >>> compute_unit("ada").resident(96, 32, 128, 0)
+    20
+    """
+    found = UNITS.get(LIKE.get(architecture, architecture))
+    if found is None:
+        raise UnknownDeviceError(f"no facts of the units of {architecture!r}; there are those of "
+                                 f"{', '.join((*UNITS, *LIKE))}")
+    return found

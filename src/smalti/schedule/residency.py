@@ -1,0 +1,141 @@
+"""How many subgroups a unit of a GPU runs at a time, and whether their registers suffice.
+
+    unit.resident(96, 32, 256, 18432)        subgroups, by registers, groups and shared memory
+    unit.held(kept, 32)                      registers that a compiler makes of what is kept alive
+    unit.capacity(32, 256)                   registers that an invocation may have before it spills
+
+A `ComputeUnit` is data of an architecture (`compute_units.py`); nothing here is measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LANES = 32
+"""Lanes that registers are counted for; a subgroup of 64 takes two such registers for one."""
+WORD = 4
+"""Bytes of a register of a lane."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptWords:
+    """Words that an invocation keeps alive at a point of a program, by what they are.
+
+    `sums` and `factors` are its share of matrices, `values` are numbers that it computes with,
+    `places` are integers that differ between invocations, and `uniform` those of a whole subgroup.
+    """
+
+    sums: float = 0.0
+    factors: float = 0.0
+    values: float = 0.0
+    places: float = 0.0
+    uniform: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CompilerNeeds:
+    """Registers that a compiler takes for each word of `KeptWords`, and `base` for everything else.
+
+    Less than one means that it keeps them elsewhere or for a shorter time, more that it keeps
+    copies or loads ahead. They are fitted to what the compiler says of Smalti's programs.
+    """
+
+    sums: float
+    factors: float
+    values: float
+    places: float
+    uniform: float
+    base: float
+
+    def registers(self, kept: KeptWords) -> float:
+        """Registers for what is kept alive at one point."""
+        return (self.base + self.sums * kept.sums + self.factors * kept.factors
+                + self.values * kept.values + self.places * kept.places
+                + self.uniform * kept.uniform)
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeUnit:
+    """What runs subgroups: a SIMD unit (AMD), a multiprocessor (NVIDIA), a vector engine (Intel).
+
+    `file_bytes` are its registers. Where each subgroup has an equal part of them whatever it needs,
+    that is `fixed_bytes`, else 0, and they are given out `granule` registers of `LANES` lanes at a
+    time, `registers_max` to an invocation at most. `subgroups` run at a time at most, `step` more
+    at a time. `sharers` units have `shared_bytes` together, of which a work-group takes a multiple
+    of `shared_granule`, or the next of `shared_sizes`, and `shared_reserved` besides; `groups` of
+    more than one subgroup they run at most (0: nobody says). `source` is where this is from.
+
+    >>> rdna3 = ComputeUnit("rdna3", 192 << 10, registers_max=256, granule=24, subgroups=16,
+    ...                     sharers=2, shared_bytes=64 << 10, shared_granule=1024, groups=16)
+    >>> rdna3.resident(192, 32, 256, 0), rdna3.resident(193, 32, 256, 0)
+    (8, 4)
+    >>> rdna3.resident(96, 32, 256, 33 << 10)  # one group, of eight subgroups, on two units
+    4
+    """
+
+    architecture: str
+    file_bytes: int
+    registers_max: int = 0
+    fixed_bytes: int = 0
+    granule: int = 1
+    subgroups: int = 16
+    step: int = 1
+    sharers: int = 1
+    shared_bytes: int = 64 << 10
+    shared_granule: int = 1
+    shared_sizes: tuple[int, ...] = ()
+    shared_reserved: int = 0
+    groups: int = 0
+    double: bool = False
+    """True if a subgroup of 64 counts as two of 32, as drivers of AMD tell it."""
+    needs: CompilerNeeds = CompilerNeeds(1.0, 1.0, 1.0, 1.0, 0.0, 0.0)
+    source: str = ""
+
+    def held(self, kept: KeptWords) -> int:
+        """Registers that the compiler takes for what is kept alive."""
+        return max(1, round(self.needs.registers(kept)))
+
+    def capacity(self, subgroup: int, invocations: int) -> int:
+        """Registers that an invocation may have in work-groups of so many; above, it spills."""
+        if self.fixed_bytes:
+            return self.fixed_bytes // (WORD * subgroup)
+        words = self.file_bytes // (WORD * subgroup)
+        beside = -(-subgroups_of(invocations, subgroup) // self.sharers)
+        granule = max(1, self.granule * LANES // subgroup)
+        return min(self.registers_max, words // beside // granule * granule)
+
+    def resident(self, registers: int, subgroup: int, invocations: int, shared: int) -> int:
+        """Subgroups that a unit runs at a time, of work-groups of so many invocations and bytes of
+        shared memory, whose invocations have so many registers. What is more than the capacity is
+        spilled."""
+        each = subgroups_of(invocations, subgroup)
+        most = self.subgroups
+        if not self.fixed_bytes:
+            granule = max(1, self.granule * LANES // subgroup)
+            asked = min(max(registers, 1), self.capacity(subgroup, invocations))
+            words = self.file_bytes // (WORD * subgroup)
+            most = min(most, words // (-(-asked // granule) * granule))
+        most = max(most // self.step * self.step, -(-each // self.sharers))
+        groups = most * self.sharers // each
+        if shared:
+            groups = min(groups, self.shared_bytes // self.taken(shared))
+        if self.groups and each > 1:
+            groups = min(groups, self.groups)
+        found = -(-max(groups, 1) * each // self.sharers)
+        return found * (subgroup // LANES) if self.double else found
+
+    def taken(self, shared: int) -> int:
+        """Bytes of shared memory that a work-group takes which asks for `shared`.
+
+        >>> ComputeUnit("xe2_hpg", 64 << 10, shared_sizes=(1024, 24576, 32768)).taken(25000)
+        32768
+        """
+        for size in self.shared_sizes:
+            if size >= shared:
+                return size
+        return -(-shared // self.shared_granule) * self.shared_granule + self.shared_reserved
+
+
+def subgroups_of(invocations: int, subgroup: int) -> int:
+    """Subgroups of a work-group."""
+    return max(1, -(-invocations // subgroup))
