@@ -17,7 +17,7 @@ from smalti import settings
 from smalti.codegen.gpu.form import GroupProgram
 from smalti.codegen.gpu.memory import STORED_DTYPES
 from smalti.runtime.gpu.interface import ComputePipeline, Dispatch, Gpu
-from smalti.runtime.gpu.removals import Removal, reduced
+from smalti.runtime.gpu.removals import TIMES, Removal, reduced, removal_of
 
 GUARD_BYTES = 256
 """Between what programs are bound to: a vector of each invocation of a small subgroup."""
@@ -28,12 +28,14 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Bench:
-    """An open GPU, of which `removals` are not used. `clock` gives seconds."""
+    """An open GPU, of which `removals` are not used. `clock` gives seconds of the
+    host; `timed` says whether those of the device are used."""
 
     def __init__(self, gpu: Gpu, removals: Iterable[Removal] = (),
                  clock: Callable[[], float] = time.perf_counter) -> None:
-        self.gpu, self.clock = gpu, clock
+        self.gpu, self.clock, removals = gpu, clock, tuple(removals)
         self.limits = reduced(gpu.limits, removals)
+        self.timed = removal_of(TIMES, removals) is None
 
     def pipelines(self, programs: Sequence[GroupProgram]) -> list[ComputePipeline]:
         """Programs as the driver compiles them, several at a time."""

@@ -8,7 +8,7 @@ others. Results are poisoned before, and whatever lies around them must stay as 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 
 import numpy as np
 
@@ -30,8 +30,9 @@ from smalti.kernel import interpreter
 from smalti.kernel.form import Kernel
 from smalti.runtime.doctor.bench import Arrays, Bench, Guarded
 from smalti.runtime.doctor.probe import DeviceProbe, ProbeCase, suspects_of
+from smalti.runtime.gpu.removals import KEPT_NAN
 from smalti.schedule.choose_group import choose_group
-from smalti.schedule.group import GroupLimits
+from smalti.schedule.group import GroupLimits, GroupSchedule
 
 RUNS = 3
 """Of the same kernel on the same operands: races rarely give the same bytes as often."""
@@ -42,7 +43,8 @@ BESIDE = "memory beside the result is written"
 HEADS = (40, 64, 80, 160)
 """Channels of a head in the UNets of Stable Diffusion 1 and 2, and of transformers."""
 
-SHAPES: Mapping[str, Callable[[], Graph]] = {
+Graphs = Mapping[str, Callable[[], Graph]]
+SHAPES: Graphs = {
     "product, depth 256": partial(product, (40,), 256, 72),
     "product, depth 1536, odd edges": partial(product, (35,), 1536, 66),
     "product of 257 rows, depth 384": partial(product, (257,), 384, 72),
@@ -61,20 +63,21 @@ STORING = TARGETS["spirv"]
 """How values are stored: targets of GPUs do so alike."""
 
 
-def probes(target: Target, limits: GroupLimits) -> Iterator[DeviceProbe]:
-    """All probes of kernels, those of f32 first."""
+def probes(target: Target, limits: GroupLimits, samples: Graphs = SAMPLES,
+           shapes: Graphs = SHAPES) -> Iterator[DeviceProbe]:
+    """All probes of kernels, those of f32 first: of the forms of some graphs, and of others."""
     by_form: dict[str, list[Kernel]] = {}
-    for kernel in kernels(target, limits, SAMPLES):
+    for kernel in kernels(target, limits, samples):
         by_form.setdefault(kernel.form, []).append(kernel)
     for precision in target.precisions:
         for form, found in by_form.items():
             chosen = found[:1] if precision == "bf16" else found
             yield probe(f"{form.replace('_', ' ')}, {precision}", chosen, precision)
     for precision in [each for each in target.precisions if each != "bf16"]:
-        for name, build in SHAPES.items():
+        for name, build in shapes.items():
             yield probe(f"{name}, {precision}", list(kernels(target, limits, {name: build})),
                         precision)
-    yield probe("NaN in, NaN out", by_form["map"][:2] + by_form["reduction"], "f32", holes=True)
+    yield probe("NaN in, NaN out", by_form["map"][:2] + by_form["reduction"][:2], "f32", True)
 
 
 def probe(name: str, found: Sequence[Kernel], precision: str, holes: bool = False) -> DeviceProbe:
@@ -88,21 +91,32 @@ def case(found: Sequence[Kernel], precision: str, target: Target, limits: GroupL
     """Kernels under the schedules that a device of these limits would have."""
     if precision != "f32" and not target.halves(limits):
         return None
-    schedules = [choose_group(kernel, limits, precision) for kernel in found]
-    lowered = [lower(kernel, schedule, limits) for kernel, schedule in zip(found, schedules)]
-    programs = tuple(step for low in lowered for step in low.steps)
+    made = [scheduled(kernel, precision, limits) for kernel in found]
+    programs = tuple(step for _, low in made for step in low.steps)
     used = limits.f16, limits.bf16, limits.storage8, limits.keeps_nan
+
+    suspects = suspects_of(programs, limits)
+    if holes and limits.keeps_nan:
+        suspects = (KEPT_NAN, *suspects)
 
     def run(bench: Bench) -> str:
         pipelines = iter(bench.pipelines(programs))
-        for kernel, low in zip(found, lowered):
+        for kernel, (_, low) in zip(found, made):
             own = [next(pipelines) for _ in low.steps]
             with Guarded(bench, low.steps, own) as guarded:
                 if trouble := kernel_trouble(guarded, kernel, low, holes):
                     return trouble
         return ""
 
-    return ProbeCase((*map(str, schedules), *used), suspects_of(programs, limits), run)
+    return ProbeCase((*(schedule for schedule, _ in made), *used), suspects, run)
+
+
+@lru_cache(maxsize=512)
+def scheduled(kernel: Kernel, precision: str,
+              limits: GroupLimits) -> tuple[GroupSchedule, GroupSteps]:
+    """A kernel as a device of these limits would run it."""
+    schedule = choose_group(kernel, limits, precision)
+    return schedule, lower(kernel, schedule, limits)
 
 
 def kernel_trouble(guarded: Guarded, kernel: Kernel, low: GroupSteps, holes: bool) -> str:

@@ -19,7 +19,7 @@ from smalti.runtime.doctor.attempts import Attempts, Key, all_probes
 from smalti.runtime.doctor.bench import Bench
 from smalti.runtime.doctor.examination import examined
 from smalti.runtime.doctor.probe import DeviceProbe, Outcome
-from smalti.runtime.doctor.rates import measured
+from smalti.runtime.doctor.rates import GpuRates, measured
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.gpu.removals import DEVICE, unexplained
 
@@ -40,8 +40,10 @@ def told(question: Mapping[str, Any], say: Say) -> None:
 
 
 def check(opened: Callable[[tuple[str, ...]], Gpu], known: Iterable[list], say: Say,
-          probes: Callable[..., Iterable[DeviceProbe]] = all_probes, **options: Any) -> None:
-    """Try `probes` on a device that `opened` opens, and measure it."""
+          probes: Callable[..., Iterable[DeviceProbe]] = all_probes,
+          rates: Callable[..., GpuRates] | None = measured, **options: Any) -> None:
+    """Try `probes` on a device that `opened` opens, and measure its `rates`, unless that is None.
+    """
     def begin(key: Key, suspects: tuple[str, ...]) -> None:
         say({"begin": key, "suspects": suspects})
 
@@ -63,11 +65,11 @@ def check(opened: Callable[[tuple[str, ...]], Gpu], known: Iterable[list], say: 
         found = list(probes(gpu.target, gpu.limits))
         findings = examined(found, attempts)
         removed = tuple(name for each in findings for name in each.removed)
-        if DEVICE not in removed and (RATES, removed) not in journal:
+        if rates and DEVICE not in removed and (RATES, removed) not in journal:
             begin((RATES, removed), ())
             bench = Bench(attempts.gpu(removed), map(unexplained, removed), attempts.clock)
             try:
-                say({"rates": measured(bench, gpu.target).record()})
+                say({"rates": rates(bench, gpu.target).record()})
             except DeviceError as error:
                 end((RATES, removed), Outcome(f"its driver refuses: {error}"))
     except DeviceMemoryError as error:

@@ -49,12 +49,11 @@ EXACT, ROUNDED, HALVED = 0.0, 1e-6, 2e-3
 def probes(target: Target, limits: GroupLimits) -> Iterator[DeviceProbe]:
     """All probes of programs, for a device of these limits."""
     yield probe("whole numbers", lambda has: [integers()])
-    yield probe("f16, as it is stored", lambda has: [stored("f16")] if has.storage16 else [])
-    yield probe("bf16, as it is stored", lambda has: [stored("bf16")] if has.storage16 else [])
+    for dtype in ("f16", "bf16"):
+        yield probe(f"{dtype}, as it is stored", partial(of_storage, dtype), more=nan)
     yield probe("arithmetic in f16", lambda has: [halves()] if has.f16 else [], HALVED)
     yield probe("bytes of weights", lambda has: [bytes_of("i8"), bytes_of("u8")])
-    yield probe("NaN and infinity", lambda has: [comparisons()],
-                more=lambda has: [KEPT_NAN] if has.keeps_nan else [])
+    yield probe("NaN and infinity", lambda has: [comparisons()], more=nan)
     yield probe("shared memory behind barriers",
                 lambda has: [exchange(min(GROUPS_OF_MOST[0], has.invocations))])
     yield probe("the largest work-group", lambda has: [exchange(has.invocations)])
@@ -69,6 +68,11 @@ def probes(target: Target, limits: GroupLimits) -> Iterator[DeviceProbe]:
     for shape in limits.matrices:
         if shape.sums == "f32":
             yield probe(f"matrices {shape}", partial(products, shape))
+
+
+def nan(limits: GroupLimits) -> list[str]:
+    """The removal of what a driver promises of NaN."""
+    return [KEPT_NAN] if limits.keeps_nan else []
 
 
 def smaller(what: str, sizes: Sequence[int], has: int) -> list[str]:
@@ -93,7 +97,7 @@ def probe(name: str, build: Callable[[GroupLimits], list[Made]], tolerance: floa
                         return trouble
             return ""
 
-        suspects = dict.fromkeys((*suspects_of(programs, limits), *more(limits)))
+        suspects = dict.fromkeys((*more(limits), *suspects_of(programs, limits)))
         used = limits.f16, limits.bf16, limits.storage8, limits.keeps_nan
         return ProbeCase((*programs, *used), tuple(suspects), run) if made else None
 
@@ -157,6 +161,11 @@ def integers() -> Made:
     drawn = {name: rng.integers(0, 1 << 32, n, np.uint32) for name in "xy"}
     drawn["y"][::3] %= 1000
     return b.finish((n // 64, 1, 1)), drawn
+
+
+def of_storage(dtype: str, limits: GroupLimits) -> list[Made]:
+    """Every value of 16 bits, where the device stores them."""
+    return [stored(dtype)] if limits.storage16 else []
 
 
 def stored(dtype: str) -> Made:

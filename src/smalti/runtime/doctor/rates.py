@@ -22,14 +22,17 @@ from smalti.compiler.samples import product
 from smalti.errors import DeviceMemoryError
 from smalti.runtime.doctor.bench import Bench, Guarded
 from smalti.runtime.gpu.interface import Dispatch
+from smalti.runtime.gpu.pacing import MEASURED
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupLimits
 
 SPENT_SECONDS = 4e-3
 """A run that takes so long is timed well: a hundred times what a submission costs."""
+NO_TIME = 50
+"""A run that takes so many times less is far too short."""
 TURNS = 3
 """Runs of which the fastest counts: what disturbs only slows down."""
-EXTENT_MIN, EXTENT_MAX = 256, 4096
+EXTENT_MIN, EXTENT_MAX = 128, 4096
 """Rows, columns and depth of products."""
 MOVED_MIN, MOVED_MAX = 4 << 20, 256 << 20
 """Bytes that a copy on the device reads; it writes as many."""
@@ -100,21 +103,23 @@ def memory_rate(bench: Bench) -> float:
 
 
 def grown(seconds: Callable[[int], float], first: int, last: int) -> tuple[int, float]:
-    """The first size, doubled until a run takes long enough, and what that takes."""
+    """A size at which a run takes long enough, from the first one on, and what that takes: twice
+    the last size, or four times where that was over in no time."""
     size, took = first, seconds(first)
     while took < SPENT_SECONDS and 2 * size <= last:
-        size *= 2
+        larger = min(last, size * (4 if NO_TIME * took < SPENT_SECONDS else 2))
         try:
-            took = seconds(size)
+            size, took = larger, seconds(larger)
         except DeviceMemoryError:
-            return size // 2, seconds(size // 2)
+            break
     return size, took
 
 
 def run_seconds(bench: Bench, programs: Sequence[GroupProgram]) -> float:
     """How long programs take, one after the other, on a device that has run them before."""
     with Guarded(bench, programs) as guarded:
-        bench.gpu.run(guarded.recording)
+        for _ in range(MEASURED):
+            bench.gpu.run(guarded.recording)
         return min(bench.seconds(lambda: bench.gpu.run(guarded.recording)) for _ in range(TURNS))
 
 
@@ -139,7 +144,8 @@ def launch_seconds(bench: Bench) -> tuple[float, float]:
         recording = bench.gpu.record([Dispatch(pipeline, (
             (buffer, 2048 * (turn % 2)), (buffer, 2048 * (1 - turn % 2))))
             for turn in range(count)])
-        bench.gpu.run(recording)
+        for _ in range(MEASURED):
+            bench.gpu.run(recording)
         run = partial(bench.gpu.run, recording)
         found.append(min(bench.seconds(run) for _ in range(TURNS)))
         recording.close()

@@ -56,9 +56,9 @@ lies between is noise."""
 
 def probes(target: Target, limits: GroupLimits) -> Iterator[DeviceProbe]:
     """All of these probes, for a device of these limits."""
-    yield plain("writing and reading", written_and_read, (TRANSFER_QUEUE,))
+    yield plain("writing and reading", written_and_read)
     yield plain("launches that depend on each other", chained)
-    yield plain("programs beside transfers", in_flight, (TRANSFER_QUEUE,))
+    yield plain("programs beside transfers", in_flight)
     yield plain("copies between launches", copied)
     yield plain("views that begin anywhere", anywhere)
     for far in FAR:
@@ -69,7 +69,8 @@ def probes(target: Target, limits: GroupLimits) -> Iterator[DeviceProbe]:
             yield DeviceProbe(f"speed of matrices, {precision}", partial(faster, precision))
 
 
-def plain(name: str, run: Callable[[Bench], str], suspects: tuple[str, ...] = ()) -> DeviceProbe:
+def plain(name: str, run: Callable[[Bench], str],
+          suspects: tuple[str, ...] = (TRANSFER_QUEUE,)) -> DeviceProbe:
     """A probe of what is the same under all limits."""
     return DeviceProbe(name, lambda target, has: ProbeCase((name, has.keeps_nan), suspects, run))
 
@@ -220,6 +221,8 @@ def beyond(far: int, target: Target, limits: GroupLimits) -> ProbeCase | None:
 
 def clocked(bench: Bench) -> str:
     """Times of launches, beside those of the host."""
+    if not bench.timed:
+        return ""
     gpu, values = bench.gpu, drawn()
     (pipeline,) = bench.pipelines([increment()])
     buffer = gpu.buffer(2 * values.nbytes)
@@ -245,7 +248,7 @@ def faster(precision: str, target: Target, limits: GroupLimits) -> ProbeCase | N
     bare = reduced(limits, [unexplained(MATRICES)])
 
     def run(bench: Bench) -> str:
-        extent, without = 128, 0.0
+        extent, without = 64, 0.0
         while without < SPENT_SECONDS / 4 and extent < 4096:
             extent *= 2
             try:

@@ -1,0 +1,50 @@
+"""Devices that are broken on purpose: every fault is found, and what it concerns is not used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from broken_gpus import FAULTS, BrokenGpu, check_removed, few
+
+from smalti.runtime.doctor.attempts import Attempts, all_probes
+from smalti.runtime.doctor.examination import Finding, examined
+
+FIRST = (
+    "nothing", "products of a shape are off by 1 %", "matrices are emulated",
+    "subgroups are half as large", "far shuffles give nothing",
+    "some elements are not written, others each time", "a word behind the result is written",
+    "large work-groups do nothing", "NaN is dropped where it was to be kept",
+    "launches read what was there before", "writes arrive late", "offsets beyond 2 GiB wrap",
+    "times are none", "the device is always lost")
+"""Faults of all kinds, which every run of the tests tries; the sweep tries all."""
+CASES = [pytest.param(name, marks=() if name in FIRST else pytest.mark.sweep) for name in FAULTS]
+
+
+def findings_of(name: str, probes) -> tuple[Finding, ...]:
+    """What a check finds of a device with a fault."""
+    gpus = {}
+
+    def opened(without: Sequence[str]) -> BrokenGpu:
+        gpus["last"] = BrokenGpu(FAULTS[name], without)
+        return gpus["last"]
+
+    attempts = Attempts(opened, clock=lambda: gpus["last"].clock())
+    gpu = attempts.gpu()
+    return examined(list(probes(gpu.target, gpu.limits)), attempts)
+
+
+def test_there_are_faults_of_all_kinds() -> None:
+    assert len(FAULTS) >= 50 and set(FIRST) <= set(FAULTS)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_fault_is_found(name: str) -> None:
+    found = findings_of(name, few)
+    check_removed(found, FAULTS[name].finds)
+    assert all(finding.trouble and not finding.trouble.endswith(".") for finding in found)
+
+
+@pytest.mark.sweep
+def test_all_probes_find_nothing_of_a_sound_device() -> None:
+    assert findings_of("nothing", all_probes) == ()
