@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from smalti.compiler.decoding import decoded
-from smalti.schedule import Schedule, parse
+from smalti.schedule import AnySchedule, parse
 
 Lowered = TypeVar("Lowered")
 HEADER = struct.Struct("<Q")
@@ -39,7 +39,7 @@ class KernelCache:
     _lowered: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     _preferred: dict[str, str] = field(default_factory=dict)
 
-    def lowered(self, kernel: str, schedule: Schedule, kind: type[Lowered],
+    def lowered(self, kernel: str, schedule: AnySchedule, kind: type[Lowered],
                 lower: Callable[[], Lowered]) -> Lowered:
         """What a kernel is lowered to under a schedule, a record of this `kind`: as it was before,
         else by `lower`."""
@@ -51,7 +51,8 @@ class KernelCache:
         self._lowered[key], self.changed = _written(made), True
         return made
 
-    def preferred(self, kernel: str, first: Schedule, choose: Callable[[], Schedule]) -> Schedule:
+    def preferred(self, kernel: str, first: AnySchedule,
+                  choose: Callable[[], AnySchedule]) -> AnySchedule:
         """The schedule that is preferred to the first one of a kernel: as before, or by `choose`.
         """
         key = f"{kernel} {first}"

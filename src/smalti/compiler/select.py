@@ -42,7 +42,7 @@ class Knowledge:
     usual: Objective | None = None
     kernels: KernelCache | None = None
     asked: dict[Kernel, str] = field(default_factory=dict)
-    _preferred: dict[tuple[Kernel, Schedule], Schedule] = field(default_factory=dict)
+    _preferred: dict[tuple[Kernel, Schedule], AnySchedule] = field(default_factory=dict)
 
     @property
     def cost(self) -> Cost | None:
@@ -61,7 +61,7 @@ class Knowledge:
                 self._preferred[kernel, first] = self._chosen(kernel, limits, first)
             yield self._preferred[kernel, first]
 
-    def _chosen(self, kernel: Kernel, limits: Limits, first: Schedule) -> Schedule:
+    def _chosen(self, kernel: Kernel, limits: Limits, first: Schedule) -> AnySchedule:
         """What the timing model prefers to the first schedule of a kernel, or that itself."""
         def choose() -> Schedule:
             return preferred(kernel, limits, first, lambda s: self.objective.cost(kernel, s))
@@ -177,7 +177,7 @@ class Selection:
                     print(self._target.listing(step))
         return self._lowered[kernel, schedule]
 
-    def _lower(self, kernel: Kernel, schedule: Schedule) -> LoweredKernel:
+    def _lower(self, kernel: Kernel, schedule: AnySchedule) -> LoweredKernel:
         """Code of a kernel, that of an earlier program where it has an equal one."""
         def lower() -> LoweredKernel:
             return self._target.lower(kernel, schedule, self._limits)
