@@ -156,11 +156,8 @@ def test_layers_import_only_what_stands_above() -> None:
 # module that prints them, and that module imports the form.
 CIRCLES = (
     {"codegen.gpu.form", "codegen.gpu.text"},
-    {"export.ggml", "export.ggml.project"},
-    {"frontend.onnx.hosted", "frontend.onnx.importer", "frontend.onnx.registry"},
     {"graph.graph", "graph.text"},
     {"kernel.form", "kernel.text"},
-    {"machine", "machine.detection", "machine.library"},
 )
 
 
@@ -343,7 +340,7 @@ def test_lists_of_public_names_are_true_and_sorted() -> None:
 
 
 # Numeric constants that do not say what they rest on yet: this number only gets smaller.
-BARE_CONSTANTS_MAX = 84
+BARE_CONSTANTS_MAX = 74
 
 
 def is_numeric(value: ast.expr | None) -> bool:

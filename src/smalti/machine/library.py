@@ -106,7 +106,7 @@ def _device(cells: dict[str, str]) -> DeviceModel:
 @lru_cache(maxsize=1)
 def _table() -> tuple[dict[str, DeviceModel], dict[str, str]]:
     """Devices by id, and ids by every name without its separators."""
-    text = resources.files("smalti.machine").joinpath("devices.csv").read_text(encoding="utf-8")
+    text = resources.files(__package__).joinpath("devices.csv").read_text(encoding="utf-8")
     found: dict[str, DeviceModel] = {}
     names: dict[str, str] = {}
     for cells in csv.DictReader(text.splitlines()):

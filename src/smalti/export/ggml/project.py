@@ -77,7 +77,7 @@ def _fill(folder: Path, write: Callable[[Path], None]) -> None:
 
 def _write(folder: Path, model: GgmlModel, parameters: Mapping[str, np.ndarray],
            precision: str) -> None:
-    sources = files("smalti.export.ggml") / "sources"
+    sources = files(__package__) / "sources"
     for name in SAME_FOR_ALL:
         (folder / name).write_bytes((sources / name).read_bytes())
     facts = {

@@ -17,19 +17,18 @@ which is called when they are there, in the middle of a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import onnx
 
 from smalti.errors import InputError
-from smalti.graph import Value
+from smalti.graph import Graph, Value
 from smalti.graph.graph import CONSTANT_ELEMENTS_MAX
 from smalti.graph.operation import REQUIRED
 
 if TYPE_CHECKING:
-    from smalti.frontend.onnx.importer import Importer
     from smalti.frontend.onnx.steps import ScopedNode
 
 
@@ -162,13 +161,34 @@ class Attributes:
         return self._field(name, REQUIRED, onnx.AttributeProto.GRAPH, "g")
 
 
+class GraphImporter(Protocol):
+    """What rules need of an import that is under way; see `importer.Importer`."""
+
+    values: dict[str, Value]
+
+    @property
+    def graph(self) -> Graph: ...
+
+    def known(self, value: Value) -> np.ndarray: ...
+
+    def tensor(self, key: str, proto: onnx.TensorProto) -> Value: ...
+
+    def standard(self, call: NodeCall, operator: str, operands: Sequence[Value | None],
+                 version: int | None, fields: Mapping[str, Any]) -> list[Value | None]: ...
+
+    def body(self, step: ScopedNode, graph: onnx.GraphProto,
+             given: Sequence[str]) -> tuple[list[ScopedNode], list[str]]: ...
+
+    def take_next(self, steps: Sequence[ScopedNode]) -> None: ...
+
+
 class NodeCall(Attributes):
     """One use of an operator: operands as values of the graph, attributes, number of results.
 
     Attributes are asked for with `integer`, `number`, `text`, `integers`, … .
     """
 
-    def __init__(self, importer: Importer, step: ScopedNode, operands: Sequence[Value | None],
+    def __init__(self, importer: GraphImporter, step: ScopedNode, operands: Sequence[Value | None],
                  fields: dict[str, onnx.AttributeProto], version: int) -> None:
         super().__init__(step, fields, version)
         self.importer, self.operands = importer, tuple(operands)
