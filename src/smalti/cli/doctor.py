@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from smalti.runtime.doctor.rates import GpuRates
     from smalti.runtime.doctor.verdict import Verdict
 
-WIDTH = 100
+WIDTH = 100  # columns that what is said is wrapped to
 
 
 @click.command()

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Record = TypeVar("Record")
 Decoder = Callable[[Any], Any]
-SHOWN = 60
+SHOWN = 60  # characters of a value that an error shows
 
 
 def decoded(kind: type[Record], value: Any) -> Record:

@@ -24,8 +24,8 @@ from smalti.errors import InputError, VerificationError
 from smalti.graph.operation import DTYPES, OPERATIONS, Type
 from smalti.graph.quantised import FORMATS
 
-TILES_MAX = (1 << 31) - 1
-MEMORY_BYTES_MAX = 1 << 46
+TILES_MAX = (1 << 31) - 1  # the largest number that code for x86 takes apart
+MEMORY_BYTES_MAX = 1 << 46  # 64 TiB: sizes beyond are those of a damaged file
 
 
 def verify(module: Module) -> None:

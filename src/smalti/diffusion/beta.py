@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-TERMS_MAX = 1000
+TERMS_MAX = 1000  # of a continued fraction, which ends when a term changes nothing
 HALVINGS = 60  # of the interval from 0 to 1, which is as fine as floats are near 1
 
 

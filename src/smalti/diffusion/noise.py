@@ -22,8 +22,8 @@ from smalti.errors import InputError
 
 Floats = npt.NDArray[np.float64]
 
-KARRAS_RHO = 7.0
-STEPS_MAX = 1000
+KARRAS_RHO = 7.0  # Karras et al. 2022, "Elucidating the design space …", after equation 5
+STEPS_MAX = 1000  # as many timesteps as models are trained with
 LAST_KEPT = 4.8973451890853435e-08  # of the signal at zero terminal SNR, as ComfyUI has it
 
 ALIGNED_SD1 = (14.615, 6.475, 3.861, 2.697, 1.886, 1.396, 0.963, 0.652, 0.399, 0.152, 0.029)

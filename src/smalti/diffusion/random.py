@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from smalti.errors import InputError
 
-SEED_END = 2**64
+SEED_END = 2**64  # seeds have 64 bits
 Floats = npt.NDArray[np.float32]
 
 

@@ -26,7 +26,7 @@ MEMORY_MIN, MEMORY_MAX = 256 << 20, 1 << 50
 """Python with numpy takes 100 MB before any weight; above is a slip of the unit."""
 REFINER_SWITCH = 0.8
 """The share that Stability AI gives for SDXL."""
-RANDOM_SEED = -1
+RANDOM_SEED = -1  # what stands for a seed that is drawn
 RANDOM_SEED_BITS = 32  # what people can still type
 
 

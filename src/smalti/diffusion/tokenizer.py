@@ -21,10 +21,10 @@ MERGES_PATH = Path(__file__).parents[1] / "assets" / "bpe_simple_vocab_16e6.txt.
 MERGES = 49152 - 256 - 2  # the file holds more; the vocabulary uses these
 MERGES_BYTES_MAX = 1_000_000  # unpacked, this many bytes hold them all
 
-VOCABULARY = 49408
+VOCABULARY = 49408  # of CLIP: 49152 and 256 byte pairs, with the two marks of start and end
 START = VOCABULARY - 2
 END = VOCABULARY - 1  # also fills the rest of the 77 positions
-POSITIONS = 77
+POSITIONS = 77  # that CLIP's text encoders have learned
 SPECIAL = {"<|startoftext|>": START, "<|endoftext|>": END}
 
 # Unicode's White_Space; Python's own \s also holds the separators U+001C to U+001F

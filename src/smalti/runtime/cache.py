@@ -24,7 +24,7 @@ from smalti import settings
 MAGIC = b"smalti-cache-1\n"
 HEADER = struct.Struct(f"<{len(MAGIC)}s32sQ32s")
 SUFFIX = ".entry"
-BYTES_MAX = 1 << 30
+BYTES_MAX = 1 << 30  # of all entries, unless a cache is told otherwise
 
 _log = logging.getLogger(__name__)
 

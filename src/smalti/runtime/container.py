@@ -25,11 +25,11 @@ from smalti.errors import EngineError, OutputError
 MAGIC = b"\x93SMALTI\n"
 VERSION = 2
 """Of the format: 2 since schedules name an algorithm (`schedule/text.py`)."""
-SECTIONS_MAX = 64
-ALIGNMENT = 4096
+SECTIONS_MAX = 64  # engine files have a few; more are those of a damaged file
+ALIGNMENT = 4096  # sections begin at pages, so that they can be mapped
 START = struct.Struct("<8sIIQ")
 ENTRY = struct.Struct("<32sQQ32s")
-DIGEST_BYTES = 32
+DIGEST_BYTES = 32  # of SHA-256
 IN_PARTS = bytes(DIGEST_BYTES)
 
 Parts = Iterable[bytes | memoryview]

@@ -33,8 +33,8 @@ from smalti.runtime.container import Container
 
 GRAPH, MODULE, WEIGHTS, ABOUT = "graph", "module ", "weights", "about"
 SUFFIX = ".smalti"
-WEIGHT_ALIGNMENT = 64
-ELEMENTS_MAX = 2**60
+WEIGHT_ALIGNMENT = 64  # of weights in their section: cache lines, vectors of 512 bits
+ELEMENTS_MAX = 2**60  # so that bytes of any dtype are counted in 64 bits
 ANEW = ("compile what is in the file here: `smalti run --recompile`, or smalti.load(path, "
         "recompile=True)")
 

@@ -18,8 +18,8 @@ from smalti.runtime.cpu.adapter import available_levels
 from smalti.runtime.cpu.compilation import LEAST
 from smalti.runtime.engine_file import EngineFile
 
-LISTED_MAX = 12
-WIDTH = 12
+LISTED_MAX = 12  # names that are shown; of others, how many there are
+WIDTH = 12  # columns of the labels
 Lines = list[tuple[str, str]]
 
 

@@ -26,9 +26,9 @@ from smalti.errors import CheckpointError
 from smalti.runtime.cpu.conversion import converted
 
 HEADER_BYTES_MAX = 10_000_000  # SD 1.5 has 0.1 MB; parsed, JSON takes up to 30 times its size
-NAME_LENGTH_MAX = 500
-DIMENSIONS_MAX = 32
-ELEMENTS_MAX = 2**60
+NAME_LENGTH_MAX = 500  # names are shown in errors; those of models are far shorter
+DIMENSIONS_MAX = 32  # as many as arrays had before numpy 2
+ELEMENTS_MAX = 2**60  # so that bytes of any dtype are counted in 64 bits
 
 # dtype tag -> numpy type of the raw view; bfloat16 and float8 are views of their bit patterns
 RAW_TYPES = {

@@ -14,7 +14,7 @@ from smalti.codegen.gpu.product import Place, Product, reads
 from smalti.kernel.form import Call, Expr, Load, affine
 from smalti.schedule.merge import Access, access, store
 
-VECTOR = 4
+VECTOR = 4  # channels that are written at once, where they lie side by side
 
 
 class Results:

@@ -14,7 +14,7 @@ from smalti.codegen.gpu.lowered import Packed
 from smalti.codegen.gpu.product import Product
 from smalti.schedule.group import GroupContraction
 
-VECTOR = 4
+VECTOR = 4  # columns of a packed weight that are read at once
 WIDE = 8
 """Halves that are read and staged at once for the matrix unit: 16 bytes, the most of any device."""
 

@@ -22,10 +22,10 @@ from smalti.codegen.spirv.opcodes import (
     STORAGE,
 )
 
-MAGIC = 0x07230203
+MAGIC = 0x07230203  # the first word of a module
 ROLES = {"a": 0, "b": 1, "sum": 2}
-BFLOAT16_ENCODING = 0
-GLSL_ID = 1
+BFLOAT16_ENCODING = 0  # FPEncoding BFloat16KHR
+GLSL_ID = 1  # the id that the imported set of instructions is given
 _CODES = {**{name: (code, ()) for name, (code, _) in OPCODES.items()},
           **{name: (OPCODES["ExtInst"][0], (GLSL_ID, number)) for name, number in GLSL.items()}}
 """Of an instruction its code, and the words between its result and its operands."""

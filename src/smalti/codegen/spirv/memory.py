@@ -28,6 +28,8 @@ BYTES = {"f32": 4, "i32": 4, "u32": 4, "f16": 2, "bf16": 2, "u16": 2, "u8": 1}
 LOG2 = {1: 0, 2: 1, 4: 2, 8: 3}
 TO_EVEN = 0  # of FPRoundingMode
 BF16_QUIET, BF16_HALF, BF16_UPPER = 0x400000, 0x7FFF, 0xFFFF0000
+"""Of the bits of an f32: the one that keeps a NaN a NaN when the lower half is lost; just below
+half of a unit of bf16, for rounding; and the upper half, which is the bf16."""
 
 
 class SpirvMemory:

@@ -154,4 +154,4 @@ SEMANTICS = {
     "AcquireRelease": 0x8, "UniformMemory": 0x40, "WorkgroupMemory": 0x100,
     "MakeAvailable": 0x2000, "MakeVisible": 0x4000,
 }
-NON_PRIVATE_POINTER = 0x20
+NON_PRIVATE_POINTER = 0x20  # a memory operand: others see what is read or written

@@ -13,7 +13,7 @@ from itertools import chain, repeat
 
 from smalti.codegen.spirv.opcodes import CAPABILITIES, DECORATIONS, GLSL, MODES, OPCODES, STORAGE
 
-HEADER_WORDS = 5
+HEADER_WORDS = 5  # magic, version, generator, bound of ids, 0
 NAMES = {number: (name, operands) for name, (number, operands) in OPCODES.items()}
 ENUMERANTS = {letter: {number: name for name, number in table.items()} for letter, table in
               {"c": CAPABILITIES, "d": DECORATIONS, "m": MODES, "p": STORAGE}.items()}

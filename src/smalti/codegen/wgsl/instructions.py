@@ -36,6 +36,7 @@ TEMPLATES = {
 OF_BOOL = {"xor": "({} != {})", "not": "(!{})"}
 """Rows that read otherwise where operands are bool."""
 NAN_BITS, INFINITY_BITS = 0x7FC00000, 0x7F800000
+"""Of a quiet NaN and of infinity, as f32."""
 SUFFIX = {"f32": "f", "f16": "h", "i32": "i", "u32": "u"}
 NUMPY: dict[str, type[np.floating]] = {"f32": np.float32, "f16": np.float16}
 

@@ -42,7 +42,7 @@ TANH_LIMIT = 7.90531110763549805
 """From here on tanh is 1 in f32."""
 TANH_OVER = (-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11,
              5.12229709037114e-08, 1.48572235717979e-05, 6.37261928875436e-04,
-             4.89352455891786e-03)
+             4.89352455891786e-03)  # what is divided by the next one
 TANH_UNDER = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03,
               4.89352518554385e-03)
 """Approximation of tanh within the limit: x times a polynomial of x^2 over another one, highest

@@ -10,7 +10,7 @@ import numpy as np
 from smalti.diffusion.noise import NoiseLevels
 from smalti.diffusion.samplers.walk import Denoise, Floats, Noise, Sampler, SamplerStep, pairs
 
-TCD_GAMMA = 0.3
+TCD_GAMMA = 0.3  # the value that Zheng et al. 2024 recommend
 
 
 def lcm(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,

@@ -18,7 +18,7 @@ from smalti.diffusion.samplers.walk import (
     pairs,
 )
 
-GRADIENT_GAMMA = 2.0
+GRADIENT_GAMMA = 2.0  # of Permenter & Yuan 2023, section 5
 
 
 def euler(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,

@@ -20,6 +20,7 @@ Weights = Callable[[Sequence[float], float], Sequence[float]]
 
 ADAMS_BASHFORTH = ((1,), (3 / 2, -1 / 2), (23 / 12, -16 / 12, 5 / 12),
                    (55 / 24, -59 / 24, 37 / 24, -9 / 24))
+"""Weights of the latest directions for equal steps, the newest first, of orders 1 to 4."""
 
 
 def lms(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,

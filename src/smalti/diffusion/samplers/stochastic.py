@@ -25,7 +25,7 @@ from smalti.diffusion.samplers.walk import (
     pairs,
 )
 
-QUADRATURE_POINTS = 200
+QUADRATURE_POINTS = 200  # of an integral, as in ComfyUI's `sample_er_sde`
 
 
 @for_flow_too

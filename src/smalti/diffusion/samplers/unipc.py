@@ -17,7 +17,7 @@ import numpy as np
 from smalti.diffusion.noise import NoiseLevels
 from smalti.diffusion.samplers.walk import Denoise, Floats, Noise, Sampler, SamplerStep, pairs
 
-ORDER = 3
+ORDER = 3  # estimates that a step is made from, where there are so many
 
 
 def uni_pc(denoise: Denoise, x: Floats, sigmas: Sequence[float], noise: Noise,

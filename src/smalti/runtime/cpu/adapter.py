@@ -37,7 +37,7 @@ YMM_STATE = 0x06   # XCR0: xmm, ymm
 ZMM_STATE = 0xE6   # also masks and both halves of the zmm registers
 
 CACHE_LEAVES = (0x8000001D, 4)  # AMD's, which Intel does not have, then Intel's
-DATA, UNIFIED = 1, 3
+DATA, UNIFIED = 1, 3  # kinds of caches in these leaves; 2 has instructions
 Registers = dict[str, int]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from smalti.runtime.gpu.interface import Copy, Dispatch, Launch
 from smalti.runtime.gpu.pacing import COPIED_BYTES, SUBMISSION_SECONDS, GridBox, Probe, boxes
 
-WORD_BYTES = 4
+WORD_BYTES = 4  # offsets and lengths of copies are whole words
 COPY_BYTES_MAX = int(COPIED_BYTES * SUBMISSION_SECONDS) // WORD_BYTES * WORD_BYTES
 NOWHERE = GridBox((0, 0, 0), (0, 0, 0))
 

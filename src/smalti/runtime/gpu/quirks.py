@@ -27,11 +27,13 @@ from smalti.runtime.gpu.removals import (
 )
 
 AMD, APPLE, INTEL, MICROSOFT, NVIDIA, QUALCOMM = 0x1002, 0x106B, 0x8086, 0x1414, 0x10DE, 0x5143
+"""Vendors, by the numbers that the PCI-SIG has given them."""
 
 (AMD_PROPRIETARY, AMD_OPEN_SOURCE, RADV, NVIDIA_PROPRIETARY, INTEL_WINDOWS, INTEL_MESA,
  IMAGINATION, QUALCOMM_PROPRIETARY, ARM, SWIFTSHADER) = range(1, 11)
 LLVMPIPE, MOLTENVK, TURNIP, PANVK, VENUS, DOZEN, NVK, HONEYKRISP, KOSMICKRISP = (
     13, 14, 18, 20, 22, 23, 24, 26, 28)
+"""Drivers of Vulkan, as VkDriverId numbers them."""
 
 RDNA3, BEFORE_RDNA3, XE2, BEFORE_XE2 = "RDNA3", "before RDNA3", "Xe2", "before Xe2"
 NONE: tuple[str, ...] = ()

@@ -27,10 +27,10 @@ KINDS = ("other", "integrated", "discrete", "virtual", "cpu")  # VkPhysicalDevic
 ORDER = ("discrete", "integrated", "virtual", "other", "cpu")
 VENDORS = {0x1002: "AMD", 0x1010: "Imagination", 0x106B: "Apple", 0x10DE: "NVIDIA", 0x13B5: "Arm",
            0x5143: "Qualcomm", 0x8086: "Intel", 0x10005: "Mesa"}
-COMPUTE_STAGE = 0x20
+COMPUTE_STAGE = 0x20  # of VkShaderStageFlagBits
 SUBGROUP_OPERATIONS = 0x01 | 0x02 | 0x04 | 0x08 | 0x10  # basic, vote, arithmetic, ballot, shuffle
-GRAPHICS, COMPUTE, TRANSFER, SPARSE = 1, 2, 4, 8
-DEVICE_LOCAL = 1
+GRAPHICS, COMPUTE, TRANSFER, SPARSE = 1, 2, 4, 8  # of VkQueueFlagBits
+DEVICE_LOCAL = 1  # of VkMemoryHeapFlagBits
 
 # Features that are asked of a device that has them.
 CORE = ("shaderInt16", "shaderInt64")

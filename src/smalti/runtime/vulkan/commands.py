@@ -11,7 +11,7 @@ from smalti.runtime.vulkan.hazards import Range
 from smalti.runtime.vulkan.memory import DeviceMemory, VulkanBuffer
 from smalti.runtime.vulkan.pipelines import VulkanPipeline
 
-WORD_BYTES = 4
+WORD_BYTES = 4  # offsets and lengths of copies are whole words
 
 Descriptors = tuple[int, tuple[tuple[int, int, int], ...]]
 """The layout of a set, and a buffer, offset and range for each of its bindings."""

@@ -13,7 +13,7 @@ from smalti.runtime.vulkan.library import VulkanLibrary, listed, load
 ASKED = (1, 3)
 """The version of Vulkan that programs are written for, where a device has it."""
 PORTABILITY = "VK_KHR_portability_enumeration"
-ENUMERATE_PORTABILITY = 1
+ENUMERATE_PORTABILITY = 1  # of VkInstanceCreateFlagBits
 
 _lock = threading.Lock()
 _kept: list[Instance] = []

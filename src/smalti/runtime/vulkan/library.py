@@ -90,7 +90,7 @@ DEVICE = {
 }
 LETTERS = {"p": ctypes.c_void_p, "q": ctypes.c_uint64, "u": ctypes.c_uint32}
 
-SUCCESS, NOT_READY, TIMEOUT, INCOMPLETE = 0, 1, 2, 5
+SUCCESS, NOT_READY, TIMEOUT, INCOMPLETE = 0, 1, 2, 5  # of VkResult
 FAILURES = {
     -1: ("main memory does not suffice", DeviceMemoryError),
     -2: ("the memory of the device does not suffice", DeviceMemoryError),

@@ -17,13 +17,13 @@ from smalti.runtime.vulkan.library import TIMEOUT
 
 PORTABILITY_SUBSET = "VK_KHR_portability_subset"  # to be asked for where a device has it
 WAIT_NANOSECONDS = 100_000_000  # so long Ctrl-C may wait
-ALL_COMMANDS = 0x10000
-TIMELINE = 1
-RESETTABLE, SIMULTANEOUS = 2, 4
-COMPUTE_STAGE, TRANSFER_STAGE, HOST_STAGE = 0x800, 0x1000, 0x4000
-SHADER_READ, SHADER_WRITE = 0x20, 0x40
-TRANSFER_READ, TRANSFER_WRITE = 0x800, 0x1000
-HOST_READ = 0x2000
+ALL_COMMANDS = 0x10000  # of VkPipelineStageFlagBits
+TIMELINE = 1  # of VkSemaphoreType
+RESETTABLE, SIMULTANEOUS = 2, 4  # of VkCommandPoolCreateFlagBits, VkCommandBufferUsageFlagBits
+COMPUTE_STAGE, TRANSFER_STAGE, HOST_STAGE = 0x800, 0x1000, 0x4000  # of VkPipelineStageFlagBits
+SHADER_READ, SHADER_WRITE = 0x20, 0x40  # of VkAccessFlagBits
+TRANSFER_READ, TRANSFER_WRITE = 0x800, 0x1000  # of VkAccessFlagBits
+HOST_READ = 0x2000  # of VkAccessFlagBits
 WORK = COMPUTE_STAGE | TRANSFER_STAGE
 WRITTEN = vk.MemoryBarrier(
     srcAccessMask=SHADER_WRITE | TRANSFER_WRITE,

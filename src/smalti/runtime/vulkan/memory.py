@@ -21,9 +21,9 @@ DEVICE_LOCAL, HOST_VISIBLE, HOST_COHERENT, HOST_CACHED = 1, 2, 4, 8
 USUAL = DEVICE_LOCAL | HOST_VISIBLE | HOST_COHERENT | HOST_CACHED
 """What types of memory may be; others are protected, lazy, or need features that nobody wants."""
 MAPPED = HOST_VISIBLE | HOST_COHERENT
-COPY_FROM, COPY_TO, STORAGE = 0x01, 0x02, 0x20
-EXCLUSIVE, CONCURRENT = 0, 1
-WHOLE = 2**64 - 1
+COPY_FROM, COPY_TO, STORAGE = 0x01, 0x02, 0x20  # of VkBufferUsageFlagBits
+EXCLUSIVE, CONCURRENT = 0, 1  # of VkSharingMode
+WHOLE = 2**64 - 1  # VK_WHOLE_SIZE: up to the end of the memory
 KINDS = ("device", "host", "upload", "download")
 
 

@@ -39,9 +39,9 @@ from smalti.runtime.vulkan.logical import (
 from smalti.runtime.vulkan.memory import DeviceMemory, Use
 from smalti.runtime.vulkan.pipelines import COMPUTE_STAGE, STORAGE_BUFFER
 
-COMPUTE_POINT = 1
-TIMESTAMP, BOTTOM_OF_PIPE = 2, 0x2000
-RESULT_64, RESULT_WAIT = 1, 2
+COMPUTE_POINT = 1  # of VkPipelineBindPoint
+TIMESTAMP, BOTTOM_OF_PIPE = 2, 0x2000  # of VkQueryType, VkPipelineStageFlagBits
+RESULT_64, RESULT_WAIT = 1, 2  # of VkQueryResultFlagBits
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ from smalti.runtime.webgpu.pipelines import WebPipeline
 from smalti.runtime.webgpu.recording import WebRecording
 
 COPY_BYTES = 32 << 20  # of what is staged at once
-POLL_SECONDS = 1e-3
+POLL_SECONDS = 1e-3  # the longest pause between two questions to a busy device
 
 
 class WebGpu(Gpu):
