@@ -14,7 +14,7 @@ from dataclasses import replace
 from smalti.errors import UnknownDeviceError
 from smalti.schedule.residency import CompilerNeeds, ComputeUnit
 
-KIB = 1 << 10
+KIB = 1 << 10  # bytes
 
 ACO = ("Mesa, src/amd/compiler/aco_ir.cpp (registers, granules, subgroups, shared memory), "
        "aco_live_var_analysis.cpp (max_suitable_waves)")
