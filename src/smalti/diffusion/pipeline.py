@@ -33,7 +33,7 @@ from smalti.diffusion.upscale import Upscaler
 from smalti.diffusion.words import Vocabulary
 from smalti.families.parts import TEXTS
 from smalti.runtime import Program
-from smalti.runtime.choice import described
+from smalti.runtime.choice import described, gone, precisions
 
 SHIPPED_MODEL = Path(__file__).parents[1] / "assets" / "emoji-128.safetensors"
 USABLE_SHARE = 0.9  # of the device's memory, where nothing is said
@@ -61,6 +61,7 @@ class Pipeline:
         self._words = Vocabulary(self.config, embeddings)
         self._memory_bytes = memory_bytes
         self._asking = threading.Lock()
+        self._lost: list[str] = []
         self._residents = submodels.residents
 
     def __repr__(self) -> str:
@@ -128,6 +129,7 @@ class Pipeline:
 
         Raises InputError for anything that cannot be used with this model.
         """
+        lost = self._on_a_device_that_works()
         kind = purpose(self.config)
         changed = init_image(self.config, options, kind)
         check_purpose(self.config, changed, options.hires is not None)
@@ -149,8 +151,28 @@ class Pipeline:
             words, warnings = self._words.named(texts, bundled)
         return PictureJob(asked, self._submodels, self._refiner, weights, words,
                    [*size_warnings(self.config, asked.width, asked.height, larger),
-                    *self._adapters.warnings(weights, named), *warnings],
+                    *self._adapters.warnings(weights, named), *warnings, *lost],
                    int(KEPT_SHARE * self._memory_bytes), changed, upscaler)
+
+    def _on_a_device_that_works(self) -> list[str]:
+        """Go on with the CPU where the device was lost and does not come back; what is said then.
+        """
+        models = self._submodels
+        with self._asking:
+            if self._lost or not gone(models.device):
+                return self._lost
+            total = described("cpu").memory_bytes
+            budget = None if self._residents.budget_bytes is None else int(USABLE_SHARE * total)
+            self._residents = Residents(budget, "cpu", self._residents.keep)
+            precision = models.precision if models.precision in precisions("cpu") else "auto"
+            self._lost = [f"the device {models.device} was lost and does not come back: pictures "
+                          f"are made on the CPU; a new process may find it again"]
+            self._submodels, self._refiner = (
+                None if each is None else replace(each, device="cpu", precision=precision,
+                                                  residents=self._residents)
+                for each in (models, self._refiner))
+            self._memory_bytes = total if budget is None else budget
+            return self._lost
 
     @property
     def loras(self) -> tuple[WeightedAdapter, ...]:

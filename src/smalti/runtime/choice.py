@@ -47,6 +47,11 @@ def described(name: str) -> Device:
                      f"{', '.join(each.id for each in devices())}")
 
 
+def gone(device: str) -> bool:
+    """Whether a device was lost, and cannot be opened anew."""
+    return driver_of(device).gone(device)
+
+
 def rate(device: Device) -> float:
     """Multiplications and additions of a product a second, by the model of the device; 0 of a
     driver that computes on the CPU, which Smalti's own code does better.

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from vulkan_layer import Layer
 
 from smalti.errors import DeviceMemoryError, InputError
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.vulkan import VulkanAdapter, VulkanGpu
+from smalti.runtime.vulkan import structures as vk
 from smalti.runtime.vulkan.adapter import BUDGET
 from smalti.runtime.vulkan.memory import BLOCK_BYTES, MemoryBlock
 
@@ -73,6 +75,28 @@ def test_what_is_more_than_free_is_refused_and_says_so(small: VulkanGpu) -> None
         small.buffer(3 * BLOCK_BYTES)
     held.pop()
     assert small.buffer(3 * BLOCK_BYTES).bytes == 3 * BLOCK_BYTES
+
+
+@pytest.mark.parametrize("budget", [True, False])
+def test_what_the_host_holds_for_a_device_is_a_share_of_what_it_may(
+        adapter: VulkanAdapter, budget: bool) -> None:
+    def tell(real: Callable, device: int, found: int) -> None:
+        """A budget of 400 MiB of each heap, of which 100 MiB are in use."""
+        real(device, found)
+        told = vk.PhysicalDeviceMemoryProperties2.from_address(found)
+        if told.pNext:
+            each = vk.PhysicalDeviceMemoryBudgetPropertiesEXT.from_address(told.pNext)
+            each.heapBudget[0], each.heapUsage[0] = 400 << 20, 100 << 20
+
+    found = Layer(vkGetPhysicalDeviceMemoryProperties2=tell).adapter()
+    extensions = adapter.extensions - {BUDGET} | ({BUDGET} if budget else set())
+    with VulkanGpu(found) as gpu:
+        gpu._logical.adapter = replace(found, extensions=frozenset(extensions))
+        memory = gpu._memory
+        whole = 300 << 20 if budget else memory.heaps[0][0]
+        assert memory.free_bytes("host") == whole  # lavapipe's only heap is the device's own
+        memory.heaps[0] = memory.heaps[0][0], 0
+        assert memory.free_bytes("host") == (200 << 20 if budget else int(0.75 * whole))
 
 
 def test_a_full_device_still_has_room_in_its_blocks(small: VulkanGpu) -> None:

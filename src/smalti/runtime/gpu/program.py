@@ -110,7 +110,7 @@ class DeviceProgram(Program):
         Raises InputError and NumericsError as `Program.bind` does, and DeviceMemoryError.
         """
         known = self.recipe.graph.parameters if self.recipe else self.module.parameters
-        with self._turn:
+        with self._turn, self._noting_loss():
             needed = self._asked(self.module.parameters, only)
             read, done = reading(weights, done, needed, known, self.name, strict)
             self.bound = False

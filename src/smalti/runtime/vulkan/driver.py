@@ -14,12 +14,15 @@ from smalti.runtime.gpu.check import executor
 from smalti.runtime.gpu.compilation import PRECISIONS, compile_for
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.gpu.model import rate, recorded
-from smalti.runtime.gpu.opened import kept_open, wide_range
+from smalti.runtime.gpu.opened import gone, kept_open, wide_range
 from smalti.runtime.gpu.removals import MATRICES, unexplained
 from smalti.runtime.interface import Program
 from smalti.runtime.vulkan.adapter import VulkanAdapter, adapters, judged
 from smalti.runtime.vulkan.gpu import VulkanGpu, device_of
 from smalti.runtime.vulkan.matrices import listed_with_matrices
+
+_identities: dict[int, str] = {}
+"""Of adapters that were opened, by their numbers."""
 
 
 @lru_cache(maxsize=1)
@@ -36,7 +39,20 @@ def found() -> tuple[Device | str, ...]:
 
 def opened(device: str) -> Gpu:
     """The GPU of this id, opened once in a process. Raises DeviceError where its driver refuses."""
-    return kept_open(device, lambda number: VulkanGpu(checked(adapters()[number]), number))
+    return kept_open(device, lambda number: VulkanGpu(checked(adapter_of(number)), number))
+
+
+def adapter_of(number: int) -> VulkanAdapter:
+    """The adapter that had this number when this process saw it first. Raises DeviceError where it
+    is gone, as a device may be that was lost."""
+    here = adapters()
+    identity = _identities.setdefault(number, here[number].identity if number < len(here) else "")
+    if number < len(here) and here[number].identity == identity:
+        return here[number]
+    found = next((each for each in here if each.identity == identity), None)
+    if found is None:
+        raise DeviceError(f"vulkan:{number} is no longer there; `smalti devices` lists what is")
+    return found
 
 
 def bare(device: str, names: Collection[str]) -> Gpu:
@@ -73,4 +89,5 @@ def about(device: Device) -> tuple[tuple[str, str], ...]:
 DRIVER = Driver(found, rate, compiled, PRECISIONS,
                 lambda device, precision: wide_range(opened(device), precision), runs,
                 opened=opened, bare=bare, refresh=found.cache_clear,
+                gone=lambda device: gone(device, opened),
                 model=recorded, about=about)

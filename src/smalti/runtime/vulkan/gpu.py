@@ -120,7 +120,11 @@ class VulkanGpu(gpu.Gpu):
 
     def close(self) -> None:
         logical = self._logical
-        if not logical.closed:
-            if not logical.lost:
-                self._pipelines.keep()
-            logical.close()
+        if logical.closed:
+            return
+        if not logical.lost:
+            self._pipelines.keep()
+        logical.close()
+        if logical.lost:
+            logical.adapter.instance.forget()
+        logical.adapter.instance.left()

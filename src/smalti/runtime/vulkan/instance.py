@@ -41,11 +41,25 @@ class Instance:
         self.functions = library.of_instance(self.handle)
         self.opened: weakref.WeakSet = weakref.WeakSet()
         """Devices, which are closed before."""
-        self._closed = False
+        self._closed = self._forgotten = False
 
     def devices(self) -> list[int]:
         """The handles of all devices, in the order of the drivers."""
         return listed(self.functions.vkEnumeratePhysicalDevices, ctypes.c_void_p, self.handle)
+
+    def forget(self) -> None:
+        """Connect anew the next time, to the drivers that are here then, as a device was lost. This
+        connection ends with the last device that is open through it."""
+        self._forgotten = True
+        with _lock:
+            if self in _kept:
+                _kept.remove(self)
+        self.left()
+
+    def left(self) -> None:
+        """A device was closed: end a connection that is forgotten and has no other."""
+        if self._forgotten and all(device.closed for device in self.opened):
+            self.close()
 
     def close(self) -> None:
         """Close all devices and end the connection; a second call does nothing."""
@@ -66,16 +80,6 @@ def instance() -> Instance:
             _kept.append(Instance(load()))
             atexit.register(_kept[0].close)
         return _kept[0]
-
-
-def forget(lost: Instance) -> None:
-    """Keep this connection no longer: the next one is new, and sees what drivers are here then. It
-    ends now, or with the last device that is open through it."""
-    with _lock:
-        if lost in _kept:
-            _kept.remove(lost)
-    if not any(not device.closed for device in lost.opened):
-        lost.close()
 
 
 def text(characters: bytes) -> str:

@@ -15,6 +15,8 @@ from smalti.runtime.vulkan.logical import LogicalDevice
 
 BLOCK_BYTES = 64 << 20
 """Taken from the driver at a time. What needs more than half of it has a block of its own."""
+HOST_SHARE = 0.75
+"""Of what the driver allows in main memory, what is held for the device."""
 GRANULE = 16
 """Sizes of buffers are multiples of it: the widest that an invocation loads at once."""
 DEVICE_LOCAL, HOST_VISIBLE, HOST_COHERENT, HOST_CACHED = 1, 2, 4, 8
@@ -259,14 +261,17 @@ class DeviceMemory:
         return sorted(found, key=rank)
 
     def _free_of(self, heap: int) -> int:
-        logical = self.logical
+        """Bytes of a heap that may still be taken: of main memory a share only, as a driver that
+        has to hold more there than it may resets the device (sd.cpp #2015)."""
+        logical, size = self.logical, self.heaps[heap][0]
+        share = 1.0 if self.heaps[heap][1] & DEVICE_LOCAL else HOST_SHARE
         if adapters.BUDGET in logical.adapter.extensions:
             told = vk.PhysicalDeviceMemoryBudgetPropertiesEXT()
             adapters.memory(logical.adapter.instance.functions, logical.adapter.handle, told)
             if told.heapBudget[heap]:
-                return max(told.heapBudget[heap] - told.heapUsage[heap], 0)
+                return max(int(share * told.heapBudget[heap]) - told.heapUsage[heap], 0)
         own = sum(block.bytes for block in self._blocks if self.types[block.kind][1] == heap)
-        return max(self.heaps[heap][0] - own, 0)
+        return max(int(share * size) - own, 0)
 
     def _refused(self, asked: int, why: str) -> str:
         return (f"{asked:,} bytes of memory were asked of {self.logical.adapter.name}, but {why}; "

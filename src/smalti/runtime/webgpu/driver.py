@@ -14,7 +14,7 @@ from smalti.runtime.gpu.check import executor
 from smalti.runtime.gpu.compilation import PRECISIONS, compile_for
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.gpu.model import rate, recorded
-from smalti.runtime.gpu.opened import kept_open, wide_range
+from smalti.runtime.gpu.opened import gone, kept_open, wide_range
 from smalti.runtime.gpu.removals import unexplained
 from smalti.runtime.interface import Program
 from smalti.runtime.webgpu.adapter import WebAdapter, adapters, judged
@@ -67,4 +67,5 @@ def about(device: Device) -> tuple[tuple[str, str], ...]:
 DRIVER = Driver(found, rate, compiled, PRECISIONS,
                 lambda device, precision: wide_range(opened(device), precision), runs,
                 opened=opened, bare=bare, refresh=found.cache_clear,
+                gone=lambda device: gone(device, opened),
                 model=recorded, about=about)

@@ -180,7 +180,10 @@ class WebGpu(Gpu):
 
     def close(self) -> None:
         if self._native is not None:
-            self.wait()
+            if self.lost:
+                adapters.cache_clear()  # what is found next may be another one
+            else:
+                self.wait()
             for buffer in list(self._buffers):
                 buffer.close()
             self._built.clear()
