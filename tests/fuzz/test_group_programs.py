@@ -29,6 +29,6 @@ def test_a_wrong_result_would_be_noticed() -> None:
     kernel, limits = attention(5, 9, 1, 8), DEVICES["least"]
     schedule = choose_group(kernel, limits)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("smalti.codegen.gpu.attention.LOG2_E", 1.44)
+        patch.setattr("smalti.codegen.gpu.heads.LOG2_E", 1.44)
         with pytest.raises(AssertionError, match="out is off by"):
             check(kernel, schedule, limits, 32)

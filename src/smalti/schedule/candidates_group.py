@@ -29,7 +29,9 @@ from smalti.schedule.group import (
     GroupSchedule,
     GroupTotals,
     GroupTransposition,
+    MatrixShape,
 )
+from smalti.schedule.space_attention import AttentionWork, matrix_schedules, plain_schedules
 from smalti.schedule.space_group import (
     FACTORS_A_CLOCK,
     LAUNCH,
@@ -47,10 +49,6 @@ TILES = (16, 32, 64)
 """Sides of the tiles of transpositions."""
 PIXELS = (1, 2, 4, 8)
 """Pixels of an invocation of a depthwise convolution."""
-ROWS = (1, 2, 4, 8, 16)
-"""Rows of invocations in the work-group of an attention, each with queries of its own."""
-SUBGROUPS = (1, 2, 4, 8)
-"""Subgroups in the work-group of an attention in the matrix unit."""
 
 
 def candidates(kernel: Kernel, limits: GroupLimits, first: GroupSchedule) -> list[GroupSchedule]:
@@ -79,11 +77,14 @@ def candidates(kernel: Kernel, limits: GroupLimits, first: GroupSchedule) -> lis
 def expected_clocks(kernel: Kernel, limits: GroupLimits, schedule: GroupSchedule) -> float:
     """About how many clocks of the compute units of a device a kernel takes under a schedule.
 
-    Of other forms than contractions it is the same for all schedules: a launch, the bytes that they
-    move, and the instructions of their expressions, all at the rates of `space_group`.
+    Of other forms than contractions and attentions it is the same for all schedules: a launch, the
+    bytes that they move, and the instructions of their expressions, all at the rates of
+    `space_group`.
     """
     if isinstance(schedule, GroupContraction):
         return GroupWork.of(kernel, limits).clocks(schedule)
+    if isinstance(schedule, GroupAttention | GroupMatrixAttention):
+        return AttentionWork.of(kernel, limits).clocks(schedule)
     units = limits.units or UNITS
     moved = sum(ELEMENT_BYTES[kernel.buffer(name).dtype] * count
                 for name, count in touched(kernel).items())
@@ -97,7 +98,8 @@ def arithmetic(kernel: Kernel, schedule: GroupSchedule) -> Hashable:
 
     A contraction goes through its depth from the first to the last element, whatever its tiles;
     only where several invocations or work-groups share the depth, or the matrix unit adds, does
-    more matter.
+    more matter. An attention goes through its keys so: what matters is when the top of a row may
+    move, by the keys of a tile, and who adds its weights.
 
     >>> tall, wide = (GroupContraction(*tile, 16, 4, 4) for tile in ((64, 16), (16, 64)))
     >>> arithmetic(None, tall) == arithmetic(None, wide)
@@ -115,9 +117,9 @@ def arithmetic(kernel: Kernel, schedule: GroupSchedule) -> Hashable:
         beside = schedule.size if schedule.parts > 1 else 0
         return kind, schedule.share, schedule.lanes, schedule.parts, schedule.subgroup, beside
     if isinstance(schedule, GroupAttention):
-        return kind, replace(schedule, rows=1)
+        return (kind, schedule.columns, schedule.each, schedule.dtype, schedule.subgroup > 0)
     if isinstance(schedule, GroupMatrixAttention):
-        return kind, replace(schedule, subgroups=1)
+        return kind, schedule.keys, schedule.share, schedule.matrix, schedule.dtype
     return "map" if isinstance(schedule, GroupMap | GroupTransposition) else kind
 
 
@@ -152,20 +154,15 @@ def _depthwise(kernel: Kernel, limits: GroupLimits,
 
 def _attention(kernel: Kernel, limits: GroupLimits,
                first: GroupAttention) -> Iterator[GroupSchedule]:
-    depth = kernel.buffer("q").shape[3]
-    for rows in ROWS:
-        found = replace(first, rows=rows)
-        if found.shared_bytes(depth) <= limits.shared_bytes:
-            yield found
+    work = AttentionWork.of(kernel, limits)
+    yield from sorted(plain_schedules(kernel, limits, first.dtype, first.subgroup),
+                      key=work.rank)
 
 
 def _matrix_attention(kernel: Kernel, limits: GroupLimits,
                       first: GroupMatrixAttention) -> Iterator[GroupSchedule]:
-    depth, width = kernel.buffer("q").shape[3], kernel.buffer("v").shape[3]
-    for subgroups in SUBGROUPS:
-        found = replace(first, subgroups=subgroups)
-        if found.shared_bytes(depth, width) <= limits.shared_bytes:
-            yield found
+    work, shape = AttentionWork.of(kernel, limits), MatrixShape(*first.shape, first.dtype, "f32")
+    yield from sorted(matrix_schedules(kernel, limits, shape), key=work.rank)
 
 
 def _contractions(kernel: Kernel, limits: GroupLimits,

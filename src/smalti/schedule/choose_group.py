@@ -31,17 +31,11 @@ from smalti.schedule.group import (
     MatrixShape,
 )
 from smalti.schedule.merge import access, crossed, map_axes, reduction_axes, store
+from smalti.schedule.space_attention import AttentionWork, matrix_schedules, plain_schedules
 from smalti.schedule.space_group import UNITS, GroupWork, best_matrix, matrix_subgroup, schedules
 
 SIZE = 256
 """Invocations of a work-group, at most: every device runs as many."""
-SUMS, SUMS_AND_QUERIES = 3 / 8, 3 / 4
-"""Shares of the registers of an invocation that an attention in the matrix unit gives to its sums,
-and to these and its queries: a guess."""
-QUERY_INVOCATIONS = 128
-"""Invocations of a work-group of such an attention, at most: a guess."""
-STAGED = 80
-"""Channels of keys and values that an attention stages at once: a guess."""
 REGISTERS_OF_MOST = GroupLimits().registers
 GROUPS_PER_UNIT = 4
 """Work-groups that a unit should have, so that one computes while others wait: a guess."""
@@ -203,64 +197,25 @@ def _depthwise(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupDept
     return GroupDepthwise(size, lanes, pixels)
 
 
-def _matrix_attentions(kernel: Kernel, limits: GroupLimits,
-                       shape: MatrixShape) -> list[GroupMatrixAttention]:
-    """Those that the device can run, the most queries first, in as few slices as can be."""
-    depth, width = kernel.buffer("q").shape[3], kernel.buffer("v").shape[3]
-    subgroup, text = matrix_subgroup(shape, limits), f"{shape.rows}x{shape.columns}x{shape.depth}"
-    most = max(1, QUERY_INVOCATIONS // subgroup)
-    fewer = [most >> n for n in range(most.bit_length())]
-    found = []
-    for slices in (1, 2, 4):
-        for subgroups, blocks, keys in ((most, 2, 32), *((n, 1, k) for n in fewer
-                                                         for k in (32, 16))):
-            each = GroupMatrixAttention(subgroups, blocks, keys, text, subgroup, shape.factors,
-                                        slices)
-            try:
-                each.check(limits)
-            except IllegalSchedule:
-                continue
-            queries, sums = (each.rows * n / subgroup for n in each.padded(depth, width))
-            fits = sums <= SUMS * limits.registers and (
-                queries / 2 + sums <= SUMS_AND_QUERIES * limits.registers)
-            if fits and each.shared_bytes(depth, width) <= limits.shared_bytes:
-                found.append(each)
-        if found:
-            break
-    return found
-
-
 def _attention(kernel: Kernel, limits: GroupLimits,
                precision: str) -> GroupAttention | GroupMatrixAttention:
-    """As many queries to a work-group as fit, and as leave work for all units; then keys."""
-    q, v = kernel.buffer("q"), kernel.buffer("v")
-    (batch, tokens, heads, depth), width = q.shape, v.shape[3]
+    """That of all schedules which a model of a compute unit finds fastest, in the matrix unit where
+    there is one that has the products."""
+    q, work = kernel.buffer("q"), AttentionWork.of(kernel, limits)
     shape = best_matrix(limits, precision)
-    if shape is not None and tokens >= shape.rows and subgroup_size(limits):
-        fitting = _matrix_attentions(kernel, limits, shape)
-        least = -(-(limits.units or UNITS) // (batch * heads))
-        if fitting:
-            return next((made for made in fitting
-                         if made.slices * -(-tokens // made.queries) >= least), fitting[-1])
+    if shape is not None and q.shape[1] >= shape.rows and subgroup_size(limits):
+        best = min(matrix_schedules(kernel, limits, shape), default=None, key=work.rank)
+        if best is not None:
+            return best
     halves = limits.f16 and all(kernel.buffer(name).dtype == "f16" for name in "qkv")
-    widest, subgroup = max(depth, width), subgroup_size(limits)
-    parts = -(-widest // STAGED)
-    channels = 4 * -(-widest // (4 * parts))
-    enough = -(-tokens * heads * batch // (4 * busy(limits)))
-    most = power_of_two(max(1, min(enough, -(-tokens // 4))), 8)
-    for rows in (n for n in (8, 4, 2, 1) if n <= most):
-        columns = min(16 if rows > 2 else 32, subgroup or 32,
-                      power_of_two(limits.invocations // rows, 32))
-        narrow = max(columns, limits.subgroup_min)  # an invocation has more registers there
-        whole = narrow if subgroup and rows * columns % narrow == 0 else 0
-        for each in (4, 2, 1):
-            for staged in dict.fromkeys((channels, min(channels, 32), min(channels, 8))):
-                found = GroupAttention(rows, columns, each, staged, "f16" if halves else "f32",
-                                       whole)
-                useful = each == 1 or (each // 2) * columns < v.shape[1]
-                if useful and found.shared_bytes(depth) <= limits.shared_bytes:
-                    return found
-    raise IllegalSchedule(f"no queries of {depth} channels fit into {limits.shared_bytes} bytes")
+    subgroup = limits.subgroup_min if limits.registers < REGISTERS_OF_MOST else 0
+    found = min(plain_schedules(kernel, limits, "f16" if halves else "f32",
+                                subgroup_size(limits) and (subgroup or subgroup_size(limits))),
+                default=None, key=work.rank)
+    if found is None:
+        raise IllegalSchedule(f"no queries of {q.shape[3]} channels fit into "
+                              f"{limits.shared_bytes} bytes")
+    return found
 
 
 FORMS: dict[str, Callable[[Kernel, GroupLimits, str], GroupSchedule]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from smalti.errors import IllegalSchedule
@@ -285,12 +286,17 @@ class GroupDepthwise:
 class GroupMatrixAttention:
     """An attention in the matrix unit, by work-groups of `subgroups` subgroups of `subgroup`.
 
-    Each has `blocks` rows of matrices of the shape `matrix` ("16x16x16": rows, columns, depth) of
-    queries. `keys` are staged at a time; factors are of `dtype`, sums of f32. Of heads that are too
-    wide for an invocation's registers, `slices` work-groups make some channels each.
+    Sets of `across` subgroups share queries, `blocks` rows of matrices of the shape `matrix`
+    ("16x16x16": rows, columns, depth) of them. Each subgroup of a set computes the scores of its
+    part of the `keys` of a tile, `columns` matrices of them at a time, and the sums of its part of
+    the channels. Where a tile has fewer keys than that, subgroups share scores in several `ways`:
+    each goes along its part of the depth, and what they find is added. Keys and values are staged
+    whole, or `channels` at a time if that is not 0.
+    Queries wait in shared memory, or are `held` in registers; with `ahead`, so is the next tile.
+    Factors are of `dtype`, sums of f32.
 
-    >>> GroupMatrixAttention(4, 2, 32, "16x16x16", 32).shared_bytes(64, 64)
-    37888
+    >>> GroupMatrixAttention(4, 2, 32, "16x16x16", 32, held=True).shared_bytes(64, 64)
+    38400
     """
 
     subgroups: int
@@ -299,7 +305,11 @@ class GroupMatrixAttention:
     matrix: str
     subgroup: int
     dtype: str = "f16"
-    slices: int = 1
+    across: int = 1
+    columns: int = 1
+    channels: int = 0
+    held: bool = False
+    ahead: bool = False
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -314,28 +324,34 @@ class GroupMatrixAttention:
 
     @property
     def rows(self) -> int:
-        """Queries of a subgroup."""
+        """Queries of a set of subgroups."""
         return self.blocks * self.shape[0]
 
     @property
     def queries(self) -> int:
         """Queries of a work-group."""
-        return self.subgroups * self.rows
+        return self.subgroups // self.across * self.rows
 
     @property
     def share(self) -> int:
         """How many invocations share a query."""
-        return self.subgroup // self.rows
+        return self.across * self.subgroup // self.rows
+
+    @property
+    def ways(self) -> int:
+        """Subgroups that share a score."""
+        return max(1, self.across * self.shape[1] * self.columns // self.keys)
 
     @property
     def score_stride(self) -> int:
         """From one row of scores to the next."""
-        return self.keys + PADDING
+        return self.ways * self.keys + PADDING
 
     def padded(self, depth: int, width: int) -> tuple[int, int]:
-        """Channels of keys, and of values of a slice, in whole matrices."""
+        """Channels of keys, and of values, in whole matrices or chunks."""
         _, columns, k = self.shape
-        return -(-depth // k) * k, -(-width // (self.slices * columns)) * columns
+        whole = (self.channels,) * 2 if self.channels else (k, self.across * columns)
+        return -(-depth // whole[0]) * whole[0], -(-width // whole[1]) * whole[1]
 
     def stride(self, elements: int) -> int:
         """From one row of factors to the next: they begin at multiples of 16 bytes."""
@@ -343,9 +359,18 @@ class GroupMatrixAttention:
 
     def shared(self, depth: int, width: int) -> dict[str, int]:
         """Elements of each shared array, for heads of so many channels."""
-        key, value = (self.keys * self.stride(n) for n in self.padded(depth, width))
-        return {"key": key, "value": value, "score": self.queries * self.score_stride,
-                "weight": self.queries * self.stride(self.keys)}
+        key_width, value_width = self.padded(depth, width)
+        arrays = {"score": self.queries * self.score_stride,
+                  "weight": self.queries * self.stride(self.keys)}
+        if not self.held:
+            arrays["query"] = self.queries * self.stride(key_width)
+        if self.channels:
+            arrays["stage"] = max(self.keys * self.stride(self.channels),
+                                  self.channels * self.stride(self.keys))
+        else:
+            arrays["key"] = self.keys * self.stride(key_width)
+            arrays["value"] = value_width * self.stride(self.keys)
+        return arrays
 
     def shared_bytes(self, depth: int, width: int) -> int:
         """Bytes of shared memory, for heads of so many channels."""
@@ -360,13 +385,26 @@ class GroupMatrixAttention:
             raise IllegalSchedule(f"the matrix unit has no {self.matrix} of {self.dtype}")
         _, columns, depth = self.shape
         check_group(self.size, 1, limits)
-        if min(self.blocks, self.share, self.slices) < 1 or self.subgroup % self.rows:
-            raise IllegalSchedule(f"{self.subgroup} invocations share {self.rows} queries")
+        if min(self.blocks, self.share, self.across) < 1 or (
+                self.across * self.subgroup % self.rows or self.subgroups % self.across):
+            raise IllegalSchedule(f"sets of {self.across} of {self.subgroups} subgroups of "
+                                  f"{self.subgroup} share {self.rows} queries")
         check_share(self.size, self.share, self.subgroup, limits)
-        if self.keys < 1 or any(self.keys % n for n in (columns, depth)) or (
-                columns % (4 * self.share)):
-            raise IllegalSchedule(f"{self.keys} keys, or {columns} columns for {self.share} "
-                                  f"invocations, in {self.matrix}")
+        if self.keys < 1 or self.columns < 1 or self.keys % depth or self.keys % (
+                4 * self.share) or self.ways * self.keys % (
+                self.across * columns * self.columns) or (
+                self.across * columns % (4 * self.share)) or self.share > self.subgroup:
+            raise IllegalSchedule(f"{self.keys} keys, {self.columns} matrices at a time, for "
+                                  f"{self.share} invocations a query in {self.matrix}")
+        if self.channels % math.lcm(self.across * columns, depth):
+            raise IllegalSchedule(f"{self.channels} channels at a time in {self.matrix}")
+        if self.ways > 1 and (not self.channels or self.channels % (self.ways * depth)):
+            raise IllegalSchedule(f"{self.ways} subgroups share scores of {self.channels} channels "
+                                  f"at a time in {self.matrix}")
+        if self.channels and (self.held or self.ahead or (
+                self.ways * self.keys != self.across * columns * self.columns)):
+            raise IllegalSchedule("with some channels at a time, queries and tiles are in shared "
+                                  "memory, and all scores of a tile in registers")
 
 
 def check_group(size: int, lanes: int, limits: GroupLimits) -> None:

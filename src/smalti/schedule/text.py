@@ -17,7 +17,7 @@ ALGORITHMS = {kind.__name__: kind for kind in get_args(Algorithm)}
 TYPES = {"int": int, "bool": bool, "str": str}
 WORDS = {"transformed": TRANSFORMED}
 """The words that a field may be, for fields that are one of a few."""
-ZEROS = {"subgroup", "pad"}
+ZEROS = {"subgroup", "pad", "channels"}
 """Fields in which 0 says that there is none; all other numbers are sizes or counts."""
 NUMBER_MAX = 1 << 31
 """The largest number of a field: those of instructions have 32 bits."""

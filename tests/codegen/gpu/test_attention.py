@@ -23,6 +23,7 @@ from smalti.errors import IllegalSchedule
 from smalti.runtime.gpu.interface import Gpu
 from smalti.schedule.choose_group import choose_group
 from smalti.schedule.group import GroupAttention, GroupLimits, GroupMatrixAttention, MatrixShape
+from smalti.schedule.space_attention import AttentionWork
 
 EXAMPLES = 15
 HALVES = replace(LIMITS, f16=True)
@@ -54,12 +55,16 @@ def test_attention(name: str, dtype: str) -> None:
 
 MATRICES = {
     "one": GroupMatrixAttention(1, 1, 16, "16x16x16", 32),
-    "blocks": GroupMatrixAttention(2, 2, 32, "16x16x16", 32),
+    "held": GroupMatrixAttention(1, 1, 16, "16x16x16", 32, held=True),
+    "blocks": GroupMatrixAttention(2, 2, 32, "16x16x16", 32, columns=2),
     "small": GroupMatrixAttention(2, 1, 24, "8x8x8", 8),
-    "wide subgroup": GroupMatrixAttention(1, 1, 32, "16x16x16", 64),
+    "ahead": GroupMatrixAttention(1, 1, 32, "16x16x16", 64, held=True, ahead=True),
     "uneven": GroupMatrixAttention(2, 1, 16, "8x16x16", 16),
     "bf16": GroupMatrixAttention(2, 1, 32, "16x16x16", 32, "bf16"),
-    "slices": GroupMatrixAttention(1, 1, 24, "8x8x8", 8, slices=3),
+    "across": GroupMatrixAttention(4, 1, 64, "16x16x16", 32, across=4),
+    "sets": GroupMatrixAttention(4, 2, 32, "16x16x16", 32, across=2),
+    "ways": GroupMatrixAttention(8, 2, 16, "8x8x8", 8, across=4, channels=32),
+    "chunks": GroupMatrixAttention(4, 2, 64, "8x8x8", 8, across=4, columns=2, channels=32),
 }
 SHAPES = ((16, 16, 16), (8, 8, 8), (8, 16, 16))
 UNIT = replace(HALVES, shared_bytes=48 << 10, subgroup_min=8, subgroup_max=64,
@@ -68,7 +73,8 @@ UNIT = replace(HALVES, shared_bytes=48 << 10, subgroup_min=8, subgroup_max=64,
                               for factors in ("f16", "bf16")))
 
 
-@pytest.mark.parametrize("case", ["odd", "all", "between", "plain", "causal", "values"])
+@pytest.mark.parametrize("case", ["odd", "all", "between", "plain", "causal", "values",
+                                  "negative"])
 @pytest.mark.parametrize("name", MATRICES)
 def test_attention_in_the_matrix_unit(name: str, case: str) -> None:
     dtype = MATRICES[name].dtype
@@ -79,12 +85,13 @@ def test_attention_in_the_matrix_unit(name: str, case: str) -> None:
 
 def test_the_matrix_unit_is_chosen_where_it_may_be() -> None:
     limits = replace(UNIT, subgroup_min=32, subgroup_max=32, units=2)
-    for kernel, blocks, slices in (
-            (CASES["plain"], 2, 1), (CASES["causal"], 2, 1), (CASES["wide"], 0, 0),
-            (attention(40, 33, 1, 160), 1, 1), (attention(17, 20, 1, 384), 1, 2)):
+    for kernel, kind in (
+            (CASES["plain"], GroupMatrixAttention), (CASES["causal"], GroupMatrixAttention),
+            (CASES["wide"], GroupAttention), (attention(40, 33, 1, 160), GroupMatrixAttention),
+            (attention(17, 20, 1, 512), GroupMatrixAttention)):
         kernel = narrowed(kernel, "f16")
         schedule = choose_group(kernel, limits, "f16")
-        assert (getattr(schedule, "blocks", 0), getattr(schedule, "slices", 0)) == (blocks, slices)
+        assert isinstance(schedule, kind)
         assert isinstance(choose_group(kernel, limits, "f32"), GroupAttention)
         found, expected = execute(kernel, schedule, {}, limits)
         assert relative_error(found["out"], expected["out"]) < TOLERANCES["f16"]
@@ -111,7 +118,22 @@ def test_rows_fold_in_subgroups(name: str, subgroup: int) -> None:
                      subgroup_max=subgroup)
     check_kernel(CASES[name], GroupAttention(8, 8, 2, 24, "f32", subgroup), limits=limits,
                  subgroup=subgroup)
-    assert choose_group(CASES[name], limits).subgroup == subgroup % 64
+    assert choose_group(CASES[name], limits).subgroup in (0, subgroup)
+
+
+@pytest.mark.parametrize("depth", [40, 64, 80, 128, 160, 512])
+@pytest.mark.parametrize(("shape", "subgroup", "registers"), [
+    ((8, 16, 16), 16, 128), ((16, 16, 16), 32, 256), (None, 32, 256), (None, 16, 128)])
+def test_heads_of_every_width_fit_into_registers(
+        depth: int, shape: tuple[int, int, int] | None, subgroup: int, registers: int) -> None:
+    limits = replace(UNIT, subgroup_min=subgroup, subgroup_max=32, registers=registers, units=32,
+                     invocations=1024, matrices=() if shape is None else (
+                         MatrixShape(*shape, "f16", "f32"),))
+    kernel = narrowed(attention(4096, 4096, 8, depth), "f16")
+    schedule = choose_group(kernel, limits, "f16")
+    assert isinstance(schedule, GroupAttention) == (shape is None)
+    wanted = AttentionWork.of(kernel, limits).held(schedule)
+    assert wanted <= registers * (1.07 if depth == 512 else 1), schedule
 
 
 @pytest.mark.parametrize("shared", [8 << 10, 48 << 10])

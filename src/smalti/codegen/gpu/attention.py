@@ -6,8 +6,8 @@ and every 4 channels whose number is j more than a multiple of the columns.
 
     scores  [query][key]   = k q                     both staged in shared memory, sums in registers
     top     [query]        = max(top, scores)        over the row of invocations
-    weights [key][query]   = e^(scores - top)        to shared memory
-    sums    [query][e]     = sums * e^(old top - top) + weights v
+    weights [key][query]   = 2^(scores - top)        to shared memory
+    sums    [query][e]     = sums * 2^(old top - top) + weights v
 
 `k` and `v` share their memory: they are staged by turns, so many channels at a time that all of it
 fits. What must not be looked at has a score far below all others: its weight is 0, and so are
@@ -17,11 +17,11 @@ staged values behind the last key.
 from __future__ import annotations
 
 from smalti.codegen.gpu.form import U32, Expr, GroupProgram, number, op, spread, vector
-from smalti.codegen.gpu.heads import LOG2_E, WIDE, Heads
+from smalti.codegen.gpu.heads import BOTTOM, WIDE, Heads, TokenTile
 from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.codegen.gpu.matrix_attention import matrix_attention
 from smalti.codegen.gpu.types import VectorType, vector_type
-from smalti.kernel.build import LOWEST, TOTAL_MIN
+from smalti.kernel.build import TOTAL_MIN
 from smalti.kernel.form import Kernel
 from smalti.schedule.group import QUERIES, GroupAttention, GroupLimits, GroupMatrixAttention
 
@@ -54,20 +54,22 @@ class _Attention(Heads[GroupAttention]):
         """The program for all queries of all heads."""
         b, s = self.b, self.schedule
         depth = s.depth(self.depth)
-        self.stage(self.arrays["query"], s.stride(depth), "q", self.first, s.queries, 0, depth)
+        self.tile("q", self.arrays["query"], s.stride(depth), s.queries, depth).bring(self.first)
+        keys, values = (self.tile(name, self.arrays["stage"], s.stride(s.channels), s.keys,
+                                  s.channels) for name in "kv")
         self.top, self.total = (b.variable(value, name, ROW)
-                                for value, name in ((LOWEST, "top"), (0.0, "total")))
+                                for value, name in ((BOTTOM, "top"), (0.0, "total")))
         self.sums = [[[b.variable(0.0, "sum", VectorType("f32", WIDE)) for _ in range(QUERIES)]
                       for _ in range(s.vectors)] for _ in range(-(-self.width // s.channels))]
         with b.loop(self.stop(), step=s.keys, name="key") as key:
-            self.weigh(self.scores(key))
-            self.add(key)
+            self.weigh(self.scores(key, keys))
+            self.add(key, values)
         self.finish()
         return self.finished()
 
     # ------------------------------------------------------------------ a tile of keys
 
-    def scores(self, key: Expr) -> list[Expr]:
+    def scores(self, key: Expr, tile: TokenTile) -> list[Expr]:
         """The scores of an invocation's queries, for each of its keys."""
         b, s = self.b, self.schedule
         sums = [[b.variable(0.0, "score") for _ in range(QUERIES)] for _ in range(s.each)]
@@ -75,7 +77,7 @@ class _Attention(Heads[GroupAttention]):
         stride = s.stride(s.depth(self.depth))
         with b.loop(s.depth(self.depth), step=s.channels, name="channel") as channel:
             b.barrier()
-            self.stage(stage, s.stride(s.channels), "k", key, s.keys, channel, s.channels)
+            tile.bring(key, channel)
             b.barrier()
             with b.loop(s.channels, step=WIDE) as c:
                 q = [b.let(b.load(query, (self.row * QUERIES + r) * stride + channel + c, WIDE))
@@ -96,9 +98,10 @@ class _Attention(Heads[GroupAttention]):
         top = scores[0]
         for score in scores[1:]:
             top = op("max", top, score)
-        top = b.let(op("max", self.top, self.over_row(b.let(top), "max")))
-        grown = b.let(op("exp2", (self.top - top) * LOG2_E))
-        weights = [b.let(op("exp2", (score - top) * LOG2_E)) for score in scores]
+        top = self.over_row(b.let(top * self.unit), "max")
+        top = b.let(op("max", self.top, top))
+        grown = b.let(op("exp2", self.top - top))
+        weights = [b.let(self.weight(score, top)) for score in scores]
         b.set(self.top, top)
         b.set(self.total, sum(weights, self.total * grown))
         for row in (row for part in self.sums for row in part):
@@ -127,13 +130,13 @@ class _Attention(Heads[GroupAttention]):
                                                 QUERIES)))
         return found
 
-    def add(self, key: Expr) -> None:
+    def add(self, key: Expr, tile: TokenTile) -> None:
         """Add the values of a tile by their weights."""
         b, s, stage = self.b, self.schedule, self.arrays["stage"]
         for part, sums in enumerate(self.sums):
             if part:
                 b.barrier()
-            self.stage(stage, s.stride(s.channels), "v", key, s.keys, part * s.channels, s.channels)
+            tile.bring(key, part * s.channels)
             b.barrier()
             with b.loop(s.keys) as row:
                 weight = b.let(b.load(self.arrays["weight"], row * s.stride(s.queries)
@@ -168,7 +171,8 @@ class _Attention(Heads[GroupAttention]):
                 for n, row in enumerate(rows):
                     at, inside = self.channel(n)
                     value = b.let(row[r] * spread(share.lane(r), WIDE))
-                    self.write(token, b.let(at + part * s.channels), value, s.channels, inside)
+                    self.write(token, b.let(at + part * s.channels), value,
+                               self.width % s.channels > 0, inside)
 
 
 def dot(x: Expr, y: Expr, total: Expr) -> Expr:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import both
 from smalti.codegen.gpu.form import (
+    F32,
     U32,
     Expr,
     GroupProgram,
+    Name,
     Shared,
     number,
     op,
@@ -26,6 +29,10 @@ from smalti.kernel.form import Buffer, Kernel
 from smalti.schedule.group import GroupAttention, GroupMatrixAttention
 
 LOG2_E = math.log2(math.e)
+BOTTOM = LOWEST * LOG2_E
+"""What the top of a row begins with: scores are to the base 2, so that weights are powers of it."""
+UNIT_MIN = 1e-6
+"""The least factor of scores that is applied late: what is below all others stays finite."""
 WIDE = 4
 """Elements that are read and written at once, where they lie so."""
 
@@ -36,9 +43,6 @@ Schedule = TypeVar("Schedule", GroupAttention, GroupMatrixAttention)
 class Heads(Generic[Schedule]):
     """What the ways to compute attention share: where tokens lie, and which of them see which."""
 
-    slices = 1
-    """Work-groups that share queries."""
-
     def __init__(self, kernel: Kernel, schedule: Schedule) -> None:
         self.kernel = kernel
         self.schedule: Schedule = schedule
@@ -47,16 +51,19 @@ class Heads(Generic[Schedule]):
         self.masked = any(buffer.name == "mask" for buffer in kernel.buffers)
         self.causal = bool(kernel.option("causal"))
         self.ragged = self.queries % schedule.queries > 0
+        scale = float(kernel.option("scale"))
+        late = not self.masked and scale > UNIT_MIN
+        self.factor, self.unit = (1.0, scale * LOG2_E) if late else (scale, LOG2_E)
         b = self.b = Builder("attention", schedule.size, schedule.subgroup)
         self.bound = {buffer.name: bind(b, kernel, buffer.name, WIDE if buffer.name != "mask"
                                         and wide(buffer) else 1)
                       for buffer in kernel.buffers if buffer.role != "local"}
-        self.first = b.let(b.group[0] // self.slices * schedule.queries, "first")
+        self.first = b.let(b.group[0] * schedule.queries, "first")
 
     def finished(self) -> GroupProgram:
         """The program for all queries of all heads."""
         blocks = -(-self.queries // self.schedule.queries)
-        return self.b.finish((self.slices * blocks, self.heads, self.kernel.buffer("q").shape[0]))
+        return self.b.finish((blocks, self.heads, self.kernel.buffer("q").shape[0]))
 
     def stop(self) -> Expr:
         """Where the keys end that queries of this work-group see."""
@@ -68,35 +75,28 @@ class Heads(Generic[Schedule]):
         n, t, h, c = self.kernel.buffer(name).strides
         return self.b.group[2] * n + token * t + self.b.group[1] * h + channel * c
 
-    def beyond(self, name: str, channels: int) -> bool:
-        """Whether steps of so many channels go beyond those that a head has."""
-        steps = 1 if name in "qk" else self.slices
-        extent = self.kernel.buffer(name).shape[3]
-        return extent % channels > 0 or steps * channels > extent
+    def tile(self, name: str, array: Shared, stride: int, rows: int, channels: int,
+             by_columns: bool = False) -> TokenTile:
+        """What brings `rows` tokens, and `channels` of each, to a shared array."""
+        return TokenTile(self, name, array, stride, rows, channels, by_columns)
 
-    def stage(self, array: Shared, stride: int, name: str, first: Expr, rows: int,
-              channel: Expr | int, channels: int) -> None:
-        """`rows` tokens from `first` on, and `channels` of each, to rows of a shared array; 0
-        behind the last ones."""
-        b, size, lanes = self.b, self.schedule.size, self.bound[name].lanes
-        tokens, depth = self.kernel.buffer(name).shape[1::2]
-        across = channels // lanes
-        with b.loop(-(-rows * across // size), name="turn") as turn:
+    def clear(self, array: Shared, stride: int, rows: range, columns: range) -> None:
+        """Put 0 into some rows and columns of a shared array, which tiles leave alone."""
+        b, size, count = self.b, self.schedule.size, len(rows) * len(columns)
+        if not count:
+            return
+        with b.loop(-(-count // size), name="turn") as turn:
             index = b.let(turn * size + b.invocation)
-            row, at = b.let(index // across), b.let(index % across * lanes)
-            token, wanted = b.let(first + row), b.let(at + channel)
-            mine = b.let(index < rows * across) if rows * across % size else None
-            inside = both(mine, (token < tokens) if tokens % rows else None)
-            inside = both(inside, (wanted < depth) if self.beyond(name, channels) else None)
-            value = b.load(self.bound[name], self.place(name, token, wanted), lanes, where=inside)
-            b.store(array, row * stride + at, value, where=mine)
+            at = (index // len(columns) + rows.start) * stride
+            b.store(array, at + index % len(columns) + columns.start, number(0.0, F32),
+                    where=index < count if count % size else None)
 
     def allowed(self, score: Expr, queries: Sequence[Expr], keys: Sequence[Expr]) -> Expr:
-        """Scores of queries and keys, one in each lane, with the mask; far below all others where
-        nobody may look."""
+        """Scores of queries and keys, one in each lane, with the mask, to be multiplied by `unit`;
+        far below all others where nobody may look."""
         b, many = self.b, vector_type(score.type).lanes
-        found = score * self.kernel.option("scale")
-        lowest = number(2 * LOWEST, score.type)
+        found = score if self.factor == 1.0 else score * self.factor
+        lowest = number(2 * BOTTOM / self.unit, score.type)
         known = self.keys % self.schedule.keys == 0
         if self.masked:
             n, h, s, t = self.kernel.buffer("mask").strides
@@ -114,12 +114,16 @@ class Heads(Generic[Schedule]):
             found = select(vector(*keys) <= vector(*queries), found, lowest)
         return b.let(found)
 
-    def write(self, token: Expr, channel: Expr, value: Expr, channels: int,
+    def weight(self, score: Expr, top: Expr) -> Expr:
+        """The weight of allowed scores below the tops of their rows."""
+        return op("exp2", op("fma", score, number(self.unit, score.type), -top))
+
+    def write(self, token: Expr, channel: Expr, value: Expr, ragged: bool,
               where: Expr | None) -> None:
-        """`WIDE` results of a token, as far as it is there; those of `channels` may be too many."""
+        """`WIDE` results of a token, as far as it is there, and its channels if those may be too
+        many: if they are `ragged`."""
         b, out = self.b, self.bound["out"]
         where = both((token < self.queries) if self.ragged else None, where)
-        ragged = self.beyond("out", channels)
         if out.lanes == WIDE:
             where = both(where, (channel < self.width) if ragged else None)
             b.store(out, self.place("out", token, channel), value, where=where)
@@ -127,6 +131,126 @@ class Heads(Generic[Schedule]):
         for lane in range(WIDE):
             here = both(where, (channel + lane < self.width) if ragged else None)
             b.store(out, self.place("out", token, channel + lane), value.lane(lane), where=here)
+
+
+AnyHeads = Heads[GroupAttention] | Heads[GroupMatrixAttention]
+
+
+@dataclass(frozen=True)
+class TokenSpot:
+    """What an invocation brings of a tile: vectors of `each` tokens from `row` further on than its
+    first, `column` channels further; `where` it does, None always."""
+
+    row: int
+    column: int
+    where: Expr | None
+
+
+class TokenTile:
+    """Tokens that a work-group brings to shared memory, as rows [token][channel] that lie `stride`
+    apart, or `by_columns`, as rows [channel][token]; 0 behind the last ones.
+
+    An invocation brings the same channels of every so manieth token: wherever it reads and writes
+    is a constant away from where it begins. By columns it brings `WIDE` tokens of some channels,
+    which it turns in registers.
+    """
+
+    def __init__(self, heads: AnyHeads, name: str, array: Shared, stride: int, rows: int,
+                 channels: int, by_columns: bool) -> None:
+        self.heads, self.name, self.array, self.stride = heads, name, array, stride
+        self.rows, self.channels, self.by_columns = rows, channels, by_columns
+        b, size, buffer = heads.b, heads.schedule.size, heads.kernel.buffer(name)
+        self.tokens, self.depth = buffer.shape[1::2]
+        self.step = buffer.strides[1], buffer.strides[3]
+        self.lanes, self.each = heads.bound[name].lanes, WIDE if by_columns else 1
+        self.scalar = "f16" if (heads.bound[name].dtype, array.dtype) == ("f16", "f16") else None
+        across, down = channels // self.lanes, rows // self.each
+        self.spots = list(self._spots(across, down))
+        beside = min(across, size)
+        self.row = b.let(b.invocation // beside * self.each)
+        self.column = b.let(b.invocation % beside * self.lanes)
+        self.origin = b.let(heads.place(name, self.row, self.column))
+        self.target = b.let(self.column * stride + self.row if by_columns else
+                            self.row * stride + self.column)
+
+    def _spots(self, across: int, down: int) -> Iterator[TokenSpot]:
+        """What an invocation brings of `down` rows of `across` vectors."""
+        b, size = self.heads.b, self.heads.schedule.size
+        if across >= size:
+            for row in range(down):
+                for column in range(0, across, size):
+                    mine = b.let(b.invocation < across - column) if column + size > across else None
+                    yield TokenSpot(row * self.each, column * self.lanes, mine)
+            return
+        step = size // across
+        for row in range(0, down, step):
+            few = min(step, down - row) * across
+            yield TokenSpot(row * self.each, 0, b.let(b.invocation < few) if few < size else None)
+
+    def fetch(self, first: Expr, channel: Expr | int = 0) -> list[list[Expr]]:
+        """Load what this invocation brings of the tile that begins at a token and a channel: the
+        vectors of each of its spots."""
+        b = self.heads.b
+        return [[b.let(value) for value in values] for values in self._loads(first, channel)]
+
+    def put(self, fetched: Sequence[Sequence[Expr]]) -> None:
+        """Store what was fetched."""
+        for spot, values in zip(self.spots, fetched, strict=True):
+            self._store(spot, values)
+
+    def bring(self, first: Expr, channel: Expr | int = 0) -> None:
+        """Load and store, vector by vector."""
+        for spot, values in zip(self.spots, self._loads(first, channel), strict=True):
+            self._store(spot, [self.heads.b.let(value) for value in values])
+
+    def _loads(self, first: Expr, channel: Expr | int) -> Iterator[list[Expr]]:
+        b, (token, along) = self.heads.b, self.step
+        origin = b.let(self.origin + first * token + channel * along)
+        ragged = self.tokens % self.rows > 0
+        left = b.let(self.tokens - first) if ragged else None
+        narrow = self.depth % self.channels > 0
+        wanted = b.let(self.column + channel) if narrow else None
+        for spot in self.spots:
+            inside = both(spot.where, (wanted + spot.column < self.depth) if narrow else None)
+            if inside is not None:
+                inside = b.let(inside)
+            values: list[Expr] = []
+            for row in range(spot.row, spot.row + self.each):
+                here = both(inside, (self.row + row < left) if ragged else None)
+                at = origin + (row * token + spot.column * along)
+                values.append(b.load(self.heads.bound[self.name], at, self.lanes, where=here,
+                                     scalar=self.scalar))
+            yield values
+
+    def _store(self, spot: TokenSpot, values: Sequence[Expr]) -> None:
+        b = self.heads.b
+        if not self.by_columns:
+            at = self.target + (spot.row * self.stride + spot.column)
+            b.store(self.array, at, values[0], where=spot.where)
+            return
+        for lane in range(self.lanes):
+            turned = vector(*[v.lane(lane) if self.lanes > 1 else v for v in values])
+            at = self.target + ((spot.column + lane) * self.stride + spot.row)
+            b.store(self.array, at, turned, where=spot.where)
+
+
+class Ahead:
+    """What an invocation brings of the next tile, in registers."""
+
+    def __init__(self, tile: TokenTile, first: Expr) -> None:
+        self.tile = tile
+        self.kept: list[list[Name]] = [[tile.heads.b.variable(value, "ahead") for value in values]
+                                       for values in tile.fetch(first)]
+
+    def put(self) -> None:
+        """Store it."""
+        self.tile.put(self.kept)
+
+    def renew(self, first: Expr) -> None:
+        """Load the tile that begins at a token instead."""
+        for old, new in zip(self.kept, self.tile.fetch(first), strict=True):
+            for register, value in zip(old, new, strict=True):
+                self.tile.heads.b.set(register, value)
 
 
 def wide(buffer: Buffer) -> bool:

@@ -1,130 +1,247 @@
 """Attention in the matrix unit (Dao et al. 2022, with sums that stay where they are).
 
-A subgroup has some rows of matrices of queries, which it holds as factors all the time. A tile of
-keys and values is staged for all subgroups; of it, each computes by itself
+A set of subgroups, often of one, has some rows of matrices of queries. A tile of keys and values is
+staged for all of the work-group: keys [key][channel], values [channel][key], so that both are read
+along the depth of their product. Of it, each set computes by itself
 
     scores  [query][key] = q k                           to shared memory, as nobody knows where in
                                                          a subgroup the elements of a matrix are
-    top     [query]      = max(top, scores)              by the invocations that share a row
-    weights [query][key] = e^(scores - top)              to shared memory, as factors
-    grown   [query][*]   = e^(old top - top)             over the first scores: a matrix of equal
+    top     [query]      = scores, if they are far more  by the invocations that share a row
+    weights [query][key] = 2^(scores - top)              to shared memory, as factors
+    grown   [query][*]   = 2^(old top - top)             over the first scores: a matrix of equal
                                                          columns, that scales sums
     sums    [query][e]   = sums * grown + weights v
 
-Of wide heads several work-groups compute the same scores, and the sums of a slice of the channels.
+Subgroups of a set divide the keys of the scores, and the channels of the sums, so that the sums of
+wide heads fit into registers. What is too wide for shared memory is staged in chunks of channels.
+
+The top is any number that is not far below the scores: it moves when they exceed it by `SLACK`, so
+in most tiles sums need no scaling.
 """
 
 from __future__ import annotations
 
-from smalti.codegen.gpu.form import U32, Expr, GroupProgram, Name, number, op, spread
-from smalti.codegen.gpu.heads import LOG2_E, WIDE, Heads
+from contextlib import AbstractContextManager, nullcontext
+
+from smalti.codegen.gpu.form import F32, U32, Expr, GroupProgram, Name, number, op, select, spread
+from smalti.codegen.gpu.heads import BOTTOM, WIDE, Ahead, Heads, TokenTile
 from smalti.codegen.gpu.types import Matrix, vector_type
-from smalti.kernel.build import LOWEST, TOTAL_MIN
+from smalti.kernel.build import TOTAL_MIN
 from smalti.kernel.form import Kernel
 from smalti.schedule.group import GroupMatrixAttention
 
+SLACK = 8.0
+"""How far, to the base 2, scores may exceed the top of their row: weights are at most 256, which
+is far from the largest f16, and the digits of weights and sums are the same at every size."""
+KEPT = 16
+"""Scores of a row that an invocation keeps in registers: of more, it reads them twice."""
+
 
 def matrix_attention(kernel: Kernel, schedule: GroupMatrixAttention) -> GroupProgram:
-    """A work-group for some queries of each head, each of its subgroups for some of them."""
+    """A work-group for some queries of each head, each of its sets of subgroups for some of them.
+    """
     return _MatrixAttention(kernel, schedule).program()
 
 
 class _MatrixAttention(Heads[GroupMatrixAttention]):
     def __init__(self, kernel: Kernel, schedule: GroupMatrixAttention) -> None:
-        self.slices = schedule.slices
         super().__init__(kernel, schedule)
         b, s = self.b, schedule
         rows, columns, depth = s.shape
         self.a, self.w = Matrix("a", rows, depth, s.dtype), Matrix("b", depth, columns, s.dtype)
         self.sum = Matrix("sum", rows, columns, "f32")
+        self.key_width, self.value_width = s.padded(self.depth, self.width)
+        self.chunk = s.channels or self.value_width
+        self.own = self.chunk // s.across  # channels of a chunk that a subgroup has sums of
         self.arrays = {name: b.shared(name, s.dtype if name != "score" else "f32", elements, WIDE)
                        for name, elements in s.shared(self.depth, self.width).items()}
-        self.block = b.let(b.subgroup * s.rows, "block")
-        self.row = b.let(self.block + b.lane // s.share, "row")
-        self.part = b.let(b.lane % s.share, "part")
+        block, place = b.subgroup * s.rows, b.lane
+        self.member: Expr = number(0, U32)
+        if s.across > 1:
+            self.member = b.let(b.subgroup % s.across, "member")
+            block = b.subgroup // s.across * s.rows
+            place = self.member * s.subgroup + b.lane
+        self.block = b.let(block, "block")
+        self.row = b.let(self.block + place // s.share, "row")
+        self.part = b.let(place % s.share, "part")
         self.query = b.let(self.first + self.row, "query")
 
     def program(self) -> GroupProgram:
         """The program for all queries of all heads."""
         b, s = self.b, self.schedule
-        key_width, value_width = s.padded(self.depth, self.width)
-        self.channel = b.let(b.group[0] % s.slices * value_width, "channel")
-        queries = self.factors(key_width)
-        self.top, self.total = b.variable(LOWEST, "top"), b.variable(0.0, "total")
-        sums = [[b.variable(0.0, "sum", self.sum) for _ in range(value_width // self.sum.columns)]
-                for _ in range(s.blocks)]
+        held = self.queries_held() if s.held else []
+        if not s.held:
+            self.tile("q", self.arrays["query"], s.stride(self.key_width), s.queries,
+                      self.key_width).bring(self.first)
+        self.top, self.total = b.variable(BOTTOM, "top"), b.variable(0.0, "total")
+        self.sums = [[b.variable(0.0, "sum", self.sum)
+                      for _ in range(self.value_width // (s.across * self.sum.columns))]
+                     for _ in range(s.blocks)]
+        keys, values = self.tiles()
+        ahead = [Ahead(tile, number(0, U32)) for tile in (keys, values)] if s.ahead else []
         with b.loop(self.stop(), step=s.keys, name="key") as key:
-            b.barrier()
-            for array, name, channel, width in (("key", "k", 0, key_width),
-                                                ("value", "v", self.channel, value_width)):
-                self.stage(self.arrays[array], s.stride(width), name, key, s.keys, channel, width)
-            b.barrier()
-            self.scores(queries, s.stride(key_width))
-            b.barrier()
+            if not s.channels:
+                self.stage(key, keys, values, ahead)
+            self.scores(key, keys, held)
+            self.meet()
             self.weigh(key)
-            b.barrier()
-            self.add(sums, s.stride(value_width))
-        self.finish(sums, value_width)
+            self.add(key, values)
+        self.finish()
         return self.finished()
 
+    def tiles(self) -> tuple[TokenTile, TokenTile]:
+        """What brings keys and values, whole or by chunks. Whole ones leave alone what is behind
+        the last channel, and is 0."""
+        s, long = self.schedule, self.schedule.stride(self.schedule.keys)
+        if s.channels:
+            stage = self.arrays["stage"]
+            return (self.tile("k", stage, s.stride(s.channels), s.keys, s.channels),
+                    self.tile("v", stage, long, s.keys, s.channels, by_columns=True))
+        keys, values, wide = self.arrays["key"], self.arrays["value"], s.stride(self.key_width)
+        self.clear(keys, wide, range(s.keys), range(self.depth, self.key_width))
+        self.clear(values, long, range(self.width, self.value_width), range(s.keys))
+        return (self.tile("k", keys, wide, s.keys, self.depth),
+                self.tile("v", values, long, s.keys, self.width, by_columns=True))
+
+    def meet(self) -> None:
+        """Wait for those who share queries."""
+        self.b.barrier(subgroup=self.schedule.across == 1)
+
+    def stage(self, key: Expr, keys: TokenTile, values: TokenTile, ahead: list[Ahead]) -> None:
+        """Bring a tile, and load the next one."""
+        b, s = self.b, self.schedule
+        b.barrier()
+        if not ahead:
+            keys.bring(key)
+            values.bring(key)
+        for each in ahead:
+            each.put()
+        b.barrier()
+        for each in ahead:
+            # behind the last tile the first is loaded again: nobody reads it
+            each.renew(b.let(select(key + s.keys < self.keys, key + s.keys, 0)))
+
     def at(self, block: int, stride: int) -> Expr:
-        """Where the rows of one of the subgroup's blocks begin."""
+        """Where the rows of one of a subgroup's blocks begin."""
         return (self.block + block * self.a.rows) * stride
 
-    def factors(self, width: int) -> list[list[Expr]]:
+    def queries_held(self) -> list[list[Expr]]:
         """The queries of each block as matrices along the channels, by way of the weights' memory:
         so many channels at a time as a tile has keys."""
         b, s = self.b, self.schedule
         found: list[list[Expr]] = [[] for _ in range(s.blocks)]
-        for channel in range(0, width, s.keys):
-            channels = min(s.keys, width - channel)
+        stride = s.stride(s.keys)
+        for channel in range(0, self.key_width, s.keys):
+            channels = min(s.keys, self.key_width - channel)
             b.barrier()
-            self.stage(self.arrays["weight"], s.stride(s.keys), "q", self.first, s.queries,
-                       channel, channels)
+            self.tile("q", self.arrays["weight"], stride, s.queries, channels).bring(
+                self.first, channel)
             b.barrier()
             for block, row in enumerate(found):
-                row += [b.let(b.matrix(self.arrays["weight"], self.at(block, s.stride(s.keys)) + k,
-                                       s.stride(s.keys), self.a))
-                        for k in range(0, channels, self.a.columns)]
+                row += [b.let(b.matrix(self.arrays["weight"], self.at(block, stride) + k, stride,
+                                       self.a)) for k in range(0, channels, self.a.columns)]
         return found
 
     # ------------------------------------------------------------------ a tile of keys
 
-    def scores(self, queries: list[list[Expr]], stride: int) -> None:
-        """The scores of all keys, to shared memory."""
+    def scores(self, key: Expr, tile: TokenTile, held: list[list[Expr]]) -> None:
+        """The scores of a subgroup's part of the keys, to shared memory."""
         b, s = self.b, self.schedule
-        with b.loop(s.keys, step=self.sum.columns, name="column") as column:
-            sums = [b.variable(0.0, "score", self.sum) for _ in queries]
-            for k in range(len(queries[0])):
-                keys = b.let(b.matrix(self.arrays["key"], column * stride + k * self.w.rows, stride,
-                                      self.w, by_columns=True))
-                for total, row in zip(sums, queries):
-                    b.set(total, op("matrix_multiply_add", row[k], keys, total))
-            for block, total in enumerate(sums):
-                b.store_matrix(self.arrays["score"], self.at(block, s.score_stride) + column,
-                               s.score_stride, total)
+        mine, step = s.ways * s.keys // s.across, s.columns * self.sum.columns
+        with b.loop(mine, step=step, name="column") as column:
+            place = b.let(self.member * mine + column)  # of a score, way by way
+            first = place if s.ways == 1 else b.let(place % s.keys)
+            sums = [[b.variable(0.0, "score", self.sum) for _ in range(s.columns)]
+                    for _ in range(s.blocks)]
+            chunk = s.channels or self.key_width
+            with b.loop(self.key_width, step=chunk, name="channel") as channel:
+                if s.channels:
+                    b.barrier()
+                    tile.bring(key, channel)
+                    b.barrier()
+                if held:
+                    for k in range(len(held[0])):
+                        self.multiply(sums, [row[k] for row in held], first, k * self.w.rows, tile)
+                else:
+                    self.multiply_along(sums, first, channel, chunk, tile)
+            for block, row in enumerate(sums):
+                for n, total in enumerate(row):
+                    b.store_matrix(self.arrays["score"], self.at(block, s.score_stride) + place
+                                   + n * self.sum.columns, s.score_stride, total)
+
+    def multiply_along(self, sums: list[list[Name]], first: Expr, channel: Expr, channels: int,
+                       tile: TokenTile) -> None:
+        """Add the products of queries in shared memory, along the channels of a tile."""
+        b, s, stride = self.b, self.schedule, self.schedule.stride(self.key_width)
+        own = channels // s.ways
+        start = b.let(self.member * s.columns * self.sum.columns // s.keys * own)
+        with b.loop(own, step=self.w.rows, name="depth") as step:
+            k = step if s.ways == 1 else b.let(start + step)
+            queries: list[Expr] = [
+                b.let(b.matrix(self.arrays["query"], self.at(block, stride) + channel + k, stride,
+                               self.a)) for block in range(len(sums))]
+            self.multiply(sums, queries, first, k, tile)
+
+    def multiply(self, sums: list[list[Name]], queries: list[Expr], first: Expr, k: Expr | int,
+                 tile: TokenTile) -> None:
+        """Add the products of a matrix of queries of each block and some of keys."""
+        b = self.b
+        for n, column in enumerate(zip(*sums)):
+            keys = b.let(b.matrix(tile.array, (first + n * self.sum.columns) * tile.stride + k,
+                                  tile.stride, self.w, by_columns=True))
+            for total, query in zip(column, queries):
+                b.set(total, op("matrix_multiply_add", query, keys, total))
 
     def weigh(self, key: Expr) -> None:
-        """Move the top, and put weights and growth into shared memory; invocations that share a row
-        take every fourth keys of it in turn."""
+        """Move the top, and put weights into shared memory; invocations that share a row take every
+        so manieth four keys of it."""
         b, s = self.b, self.schedule
         places = [b.let((self.part + n * s.share) * WIDE)
                   for n in range(s.keys // (WIDE * s.share))]
         here = b.let(self.row * s.score_stride)
-        scores = [self.allowed(b.load(self.arrays["score"], here + at, WIDE), [self.query] * WIDE,
-                               [b.let(key + at + lane) for lane in range(WIDE)]) for at in places]
-        top = scores[0]
-        for score in scores[1:]:
-            top = op("max", top, score)
-        top = b.let(op("max", self.top, self.over_row(fold(b.let(top), "max"), "max")))
-        grown = b.let(op("exp2", (self.top - top) * LOG2_E))
-        b.set(self.top, top)
-        weights = [b.let(op("exp2", (score - spread(top, WIDE)) * LOG2_E)) for score in scores]
-        b.set(self.total, self.total * grown + fold(b.let(sum(weights[1:], weights[0])), "add"))
-        for at, weight in zip(places, weights):
+        twice = len(places) * WIDE > KEPT
+
+        def score(at: Expr) -> Expr:
+            ways: list[Expr] = [b.load(self.arrays["score"], here + at + way * s.keys, WIDE)
+                                for way in range(s.ways)]
+            return self.allowed(sum(ways[1:], ways[0]), [self.query] * WIDE,
+                                [b.let(key + at + lane) for lane in range(WIDE)])
+
+        scores = [score(places[0])]
+        most = scores[0]
+        for at in places[1:]:
+            scores.append(score(at))
+            most = b.let(op("max", most, scores[-1]))
+        if twice:
+            b.barrier(subgroup=True)  # so that compilers do not keep what they have read
+        grown = self.move(self.over_row(fold(most, "max"), "max"))
+        weights: list[Expr] = []
+        for at, found in zip(places, scores):
+            weight = b.let(self.weight(score(at) if twice else found, spread(self.top, WIDE)))
             b.store(self.arrays["weight"], self.row * s.stride(s.keys) + at, weight)
-        for at in places[:self.sum.columns // (WIDE * s.share)]:
-            b.store(self.arrays["score"], here + at, spread(grown, WIDE))
+            weights = [b.let(weights[0] + weight) if weights else weight]
+        b.set(self.total, self.total + fold(weights[0], "add"))
+        step = WIDE * s.share
+        with self.where_moved():
+            for at in places[:max(1, self.sum.columns // step)]:
+                b.store(self.arrays["score"], here + at, spread(grown, WIDE),
+                        where=at < self.sum.columns if self.sum.columns < step else None)
+
+    def move(self, most: Expr) -> Expr:
+        """Move the top where scores are far above it. Gives what that makes of earlier weights."""
+        b = self.b
+        most = b.let(most * self.unit)
+        far = b.let(most > self.top + SLACK)
+        self.moved = b.let(op("subgroup_max", select(far, number(1.0, F32), 0.0)) > 0.0)
+        top = b.let(select(far, most, self.top))
+        grown = b.let(op("exp2", self.top - top))
+        b.set(self.top, top)
+        b.set(self.total, self.total * grown)
+        return grown
+
+    def where_moved(self) -> AbstractContextManager[None]:
+        """What is needed only if the top of a row has moved; a subgroup knows that of its own."""
+        return self.b.branch(self.moved) if self.schedule.across == 1 else nullcontext()
 
     def over_row(self, value: Expr, instruction: str) -> Expr:
         """A number folded over the invocations that share a row."""
@@ -135,46 +252,73 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
             step *= 2
         return value
 
-    def add(self, sums: list[list[Name]], stride: int) -> None:
+    def add(self, key: Expr, tile: TokenTile) -> None:
         """Add the values of a tile by their weights."""
         b, s = self.b, self.schedule
-        for block, row in enumerate(sums):
-            grown = b.let(b.matrix(self.arrays["score"], self.at(block, s.score_stride),
-                                   s.score_stride, self.sum))
-            for total in row:
-                b.set(total, total * grown)
-        with b.loop(s.keys, step=self.a.columns, name="row") as key:
-            weights = [b.let(b.matrix(self.arrays["weight"], self.at(block, s.stride(s.keys)) + key,
-                                      s.stride(s.keys), self.a)) for block in range(s.blocks)]
-            for n, column in enumerate(zip(*sums)):
-                value = b.let(b.matrix(self.arrays["value"], key * stride + n * self.sum.columns,
-                                       stride, self.w))
-                for weight, total in zip(weights, column):
-                    b.set(total, op("matrix_multiply_add", weight, value, total))
+        each = self.own // self.sum.columns
+        for chunk in range(self.value_width // self.chunk):
+            if s.channels:
+                b.barrier()
+                tile.bring(key, chunk * self.chunk)
+                b.barrier()
+            else:
+                self.meet()
+            if chunk == 0:
+                self.scale()
+            sums = [row[chunk * each:(chunk + 1) * each] for row in self.sums]
+            with b.loop(s.keys, step=self.a.columns, name="row") as k:
+                weights = [b.let(b.matrix(self.arrays["weight"], self.at(block, s.stride(s.keys))
+                                          + k, s.stride(s.keys), self.a))
+                           for block in range(s.blocks)]
+                for n, column in enumerate(zip(*sums)):
+                    at = (self.member * self.own + n * self.sum.columns) * tile.stride + k
+                    value = b.let(b.matrix(tile.array, at, tile.stride, self.w, by_columns=True))
+                    for weight, total in zip(weights, column):
+                        b.set(total, op("matrix_multiply_add", weight, value, total))
+
+    def scale(self) -> None:
+        """Make the sums smaller as earlier weights are."""
+        b, s = self.b, self.schedule
+        with self.where_moved():
+            for block, row in enumerate(self.sums):
+                grown = b.let(b.matrix(self.arrays["score"], self.at(block, s.score_stride),
+                                       s.score_stride, self.sum))
+                for total in row:
+                    b.set(total, total * grown)
 
     # ------------------------------------------------------------------ the end
 
-    def finish(self, sums: list[list[Name]], width: int) -> None:
+    def finish(self) -> None:
         """Divide by the totals, and write the results: as many columns at a time as there are
-        keys."""
+        scores."""
         b, s = self.b, self.schedule
         total = self.over_row(self.total, "add")
         if self.masked:
-            total = op("max", total, number(TOTAL_MIN, total.type))
+            total = op("max", total, number(TOTAL_MIN, F32))
         share = b.let(spread(b.let(1.0 / total), WIDE))
-        for first in range(0, width, s.keys):
-            b.barrier()
-            columns = min(s.keys, width - first)
-            for block, row in enumerate(sums):
-                for at in range(0, columns, self.sum.columns):
-                    b.store_matrix(self.arrays["score"], self.at(block, s.score_stride) + at,
-                                   s.score_stride, row[(first + at) // self.sum.columns])
-            b.barrier()
-            with b.loop(columns // (WIDE * s.share), name="turn") as turn:
-                place = b.let((turn * s.share + self.part) * WIDE)
-                value = b.load(self.arrays["score"], self.row * s.score_stride + place, WIDE)
-                self.write(self.query, b.let(place + first + self.channel), b.let(value * share),
-                           width, None)
+        for start in range(0, self.value_width // s.across, self.own):
+            piece = s.ways * s.keys // s.across
+            for first in range(0, self.own, piece):
+                columns = min(piece, self.own - first)
+                self.meet()
+                self.leave(start + first, columns)
+                self.meet()
+                with b.loop(s.across * columns // (WIDE * s.share), name="turn") as turn:
+                    place = b.let((turn * s.share + self.part) * WIDE)
+                    value = b.load(self.arrays["score"], self.row * s.score_stride + place, WIDE)
+                    owner = place // columns * self.own if s.across > 1 else number(0, U32)
+                    channel = owner + place % columns if s.across > 1 else place
+                    self.write(self.query, b.let(channel + start * s.across + first),
+                               b.let(value * share), self.value_width > self.width, None)
+
+    def leave(self, first: int, columns: int) -> None:
+        """Put some columns of a subgroup's sums where scores were."""
+        b, s, wide = self.b, self.schedule, self.sum.columns
+        for block, row in enumerate(self.sums):
+            for at in range(0, columns, wide):
+                b.store_matrix(self.arrays["score"], self.at(block, s.score_stride)
+                               + self.member * columns + at, s.score_stride,
+                               row[(first + at) // wide])
 
 
 def fold(vector: Expr, instruction: str) -> Expr:

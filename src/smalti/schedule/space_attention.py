@@ -1,0 +1,218 @@
+"""The schedules of attention on GPUs, and about how long each takes.
+
+`matrix_schedules` and `plain_schedules` list what a device can run. `AttentionWork.rank` orders it:
+what fits into registers comes first, and then what takes the fewest clocks, by what bounds a tile
+of keys on a compute unit, as `space_group` does for contractions: products, what is issued besides,
+shared memory, caches, and barriers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from smalti.errors import IllegalSchedule
+from smalti.kernel.form import ELEMENT_BYTES, Kernel
+from smalti.schedule.group import (
+    QUERIES,
+    GroupAttention,
+    GroupLimits,
+    GroupMatrixAttention,
+    MatrixShape,
+)
+from smalti.schedule.space_group import (
+    BARRIER,
+    CACHE_A_CLOCK,
+    FACTORS_A_CLOCK,
+    FULL,
+    MATRIX_A_CLOCK,
+    REGISTERS,
+    SHARED_A_CLOCK,
+    SHARED_OF_A_UNIT,
+    STALL,
+    START,
+    UNITS,
+    matrix_subgroup,
+)
+
+SETS, ACROSS, BLOCKS = (1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4)
+TILE_KEYS, COLUMNS = (32, 64, 128), (1, 2, 4)
+"""Sets of subgroups, subgroups of a set, rows of matrices of a subgroup, keys of a tile, and
+matrices of scores at a time: what is tried in the matrix unit."""
+CHUNKS = (0, 32, 64, 128)
+"""Channels that are staged at a time there, 0 all."""
+ROWS, ROW_COLUMNS, EACH, PARTS = (1, 2, 4, 8, 16), (4, 8, 16, 32, 64), (1, 2, 4), range(1, 17)
+"""Rows and columns of invocations, keys of each, and in how many parts channels are staged: what is
+tried without."""
+INVOCATIONS = 256
+"""Invocations of a work-group, at most: what every device runs."""
+STAGED_MAX = 256
+"""Channels of a part, at most: shared memory of 16 KiB holds them for 16 keys."""
+BESIDE, BESIDE_PLAIN = 80, 50
+"""Registers of an invocation beside sums, factors and scores, with and without the matrix unit:
+addresses, above all, and what compilers move ahead. Intel's count so many."""
+ALONE = 3.0
+"""Clocks of a tile for a work-group that is alone, for each that it is busy: what a subgroup does
+with a tile is a chain of products, exchanges and powers, each of which waits for the one before."""
+IN_FLIGHT = 1.5
+"""Registers for each that is brought from memory: what is loaded, and where it goes."""
+ISSUED_FOR_A_SCORE = 8
+"""Instructions from a score to its weight: load, top, difference, power, sum, round, store."""
+ISSUED_FOR_A_VECTOR, ISSUED_FOR_A_MATRIX = 8, 12
+"""Instructions to stage a vector, and to load a matrix from shared memory."""
+
+
+def matrix_schedules(kernel: Kernel, limits: GroupLimits,
+                     shape: MatrixShape) -> Iterator[GroupMatrixAttention]:
+    """The schedules of an attention in the matrix unit that a device can run."""
+    depth, width = kernel.buffer("q").shape[3], kernel.buffer("v").shape[3]
+    text = f"{shape.rows}x{shape.columns}x{shape.depth}"
+    subgroup = matrix_subgroup(shape, limits)
+    for sets, across, blocks, keys, columns, channels, held, ahead in product(
+            SETS, ACROSS, BLOCKS, TILE_KEYS, COLUMNS, CHUNKS, (False, True), (False, True)):
+        if sets * across * subgroup > INVOCATIONS or held and columns > 1:
+            continue
+        if channels and (channels >= max(depth, width) or held or ahead):
+            continue
+        found = GroupMatrixAttention(sets * across, blocks, keys, text, subgroup, shape.factors,
+                                     across, columns, channels, held, ahead)
+        if found.shared_bytes(depth, width) <= limits.shared_bytes and _legal(found, limits):
+            yield found
+
+
+def plain_schedules(kernel: Kernel, limits: GroupLimits, dtype: str,
+                    subgroup: int) -> Iterator[GroupAttention]:
+    """The schedules of an attention without the matrix unit that a device can run, in subgroups of
+    `subgroup`, or of any size where that is 0."""
+    depth, width = kernel.buffer("q").shape[3], kernel.buffer("v").shape[3]
+    widest = max(depth, width)
+    staged = dict.fromkeys(4 * -(-widest // (4 * parts)) for parts in PARTS)
+    for rows, columns, each, channels in product(ROWS, ROW_COLUMNS, EACH, staged):
+        if rows * columns > INVOCATIONS or channels > STAGED_MAX:
+            continue
+        whole = subgroup if subgroup >= columns and rows * columns % subgroup == 0 else 0
+        found = GroupAttention(rows, columns, each, channels, dtype, whole)
+        if found.shared_bytes(depth) <= limits.shared_bytes and _legal(found, limits):
+            yield found
+
+
+def _legal(schedule: GroupAttention | GroupMatrixAttention, limits: GroupLimits) -> bool:
+    try:
+        schedule.check(limits)
+    except IllegalSchedule:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class AttentionWork:
+    """What an attention takes on a device, whatever its schedule."""
+
+    heads: int
+    queries: int
+    keys: int
+    depth: int
+    width: int
+    limits: GroupLimits
+
+    @classmethod
+    def of(cls, kernel: Kernel, limits: GroupLimits) -> AttentionWork:
+        """The work of a kernel. Of a causal one, half of the keys are seen."""
+        (batch, queries, heads, depth), keys = kernel.buffer("q").shape, kernel.buffer("v").shape[1]
+        seen = -(-keys // 2) if kernel.option("causal") else keys
+        return cls(batch * heads, queries, seen, depth, kernel.buffer("v").shape[3], limits)
+
+    def rank(self, s: GroupAttention | GroupMatrixAttention) -> tuple[float, float]:
+        """Smaller for a schedule that is better: one that wants more registers than there are is
+        taken only where all do, and then the one that wants the fewest."""
+        return self.spilled(s), self.clocks(s)
+
+    def clocks(self, s: GroupAttention | GroupMatrixAttention) -> float:
+        """About how many clocks of a compute unit this takes under a schedule."""
+        ahead = isinstance(s, GroupMatrixAttention) and s.ahead
+        step, barriers = (self._matrix_tile(s) if isinstance(s, GroupMatrixAttention)
+                          else self._plain_tile(s))
+        step += 8 * self.spilled(s) * s.size / SHARED_A_CLOCK + barriers * BARRIER
+        tiles, groups = -(-self.keys // s.keys), self.heads * -(-self.queries // s.queries)
+        each = -(-groups // (self.limits.units or UNITS))
+        stall = barriers * STALL / (2 if ahead else 1)
+        alone = ALONE * step * max(1.0, FULL / s.size) + stall
+        shown = max(step, alone / min(each, self.resident(s)))
+        return max(START + tiles * alone, each * (START + tiles * shown))
+
+    def resident(self, s: GroupAttention | GroupMatrixAttention) -> int:
+        """Work-groups that a unit holds at a time, by registers and shared memory."""
+        held = min(self.held(s), self.registers(s))
+        shared = (s.shared_bytes(self.depth, self.width) if isinstance(s, GroupMatrixAttention)
+                  else s.shared_bytes(self.depth))
+        return max(1, int(min(REGISTERS / (held * s.size),
+                              SHARED_OF_A_UNIT * self.limits.shared_bytes / shared)))
+
+    def registers(self, s: GroupAttention | GroupMatrixAttention) -> int:
+        """Registers that an invocation has. Where they are fewer than common, a subgroup shares a
+        file of them: large ones have less for each invocation."""
+        few = self.limits.registers < GroupLimits().registers
+        narrow = self.limits.subgroup_min
+        return self.limits.registers * narrow // max(s.subgroup, narrow) if (
+            few and isinstance(s, GroupAttention)) else self.limits.registers
+
+    def spilled(self, s: GroupAttention | GroupMatrixAttention) -> float:
+        """Registers that an invocation wants and has not."""
+        return max(0.0, self.held(s) - self.registers(s))
+
+    def held(self, s: GroupAttention | GroupMatrixAttention) -> float:
+        """Registers that an invocation wants: sums, what it multiplies, and what is ahead."""
+        if isinstance(s, GroupAttention):
+            parts = -(-self.width // s.channels)
+            used = QUERIES * s.each + 4 * QUERIES + 4 * s.each
+            return parts * s.vectors * 4 * QUERIES + used + BESIDE_PLAIN
+        rows, columns, depth = s.shape
+        twice = 2 if rows == 16 else 1  # RDNA 3 holds each element of a factor in two invocations
+        a, b, c = (twice * rows * depth / 2 / s.subgroup, twice * depth * columns / 2 / s.subgroup,
+                   rows * columns / s.subgroup)
+        key_width, value_width = s.padded(self.depth, self.width)
+        sums = s.blocks * value_width / (s.across * columns) * c
+        queries = s.blocks * key_width / depth * a if s.held else 0.0
+        scores = s.blocks * s.columns * c + b + (0 if s.held else s.blocks * a)
+        values = s.blocks * a + b
+        weights = min(s.keys / s.share, 16) + 16
+        staged = s.keys * (s.channels or self.depth + self.width) / 2 / s.size
+        ahead = staged if s.ahead else 0
+        return sums + queries + max(scores, values, weights, IN_FLIGHT * staged) + ahead + BESIDE
+
+    def _matrix_tile(self, s: GroupMatrixAttention) -> tuple[float, int]:
+        """Clocks of a tile of keys of a work-group, and barriers of the group in it."""
+        rows, columns, depth = s.shape
+        key_width, value_width = s.padded(self.depth, self.width)
+        matrix = s.queries * s.keys * (key_width + value_width) / MATRIX_A_CLOCK
+        tiles = s.ways * s.keys // (s.across * columns)
+        steps, along = key_width // (depth * s.ways), s.keys // depth
+        queries = 0 if s.held else s.blocks * steps * tiles / s.columns
+        loads_a = s.subgroups * (queries + s.blocks * along)
+        loads_b = s.subgroups * (tiles * steps + along * value_width / (s.across * columns))
+        moved = 2 * depth * (loads_a * rows + loads_b * columns) + 14 * s.queries * s.keys + (
+            2 * s.keys * (key_width + value_width))
+        scores = s.queries * s.keys * ISSUED_FOR_A_SCORE
+        staged = s.keys * (self.depth + self.width) / 4 * ISSUED_FOR_A_VECTOR
+        loaded = (loads_a + loads_b) * s.subgroup * ISSUED_FOR_A_MATRIX
+        issued = (scores + staged + loaded) / FACTORS_A_CLOCK
+        cached = 2 * s.keys * (self.depth + self.width) / CACHE_A_CLOCK
+        chunks = (key_width + value_width) // s.channels if s.channels else 1
+        barriers = 2 * chunks + (2 if s.across > 1 else 0)
+        return max(matrix + issued, moved / SHARED_A_CLOCK, cached), barriers
+
+    def _plain_tile(self, s: GroupAttention) -> tuple[float, int]:
+        """The same without the matrix unit."""
+        depth, parts = s.depth(self.depth), -(-self.width // s.channels)
+        padded = parts * s.vectors * 4 * s.columns
+        size = ELEMENT_BYTES[s.dtype]
+        products = s.queries * s.keys * (depth + padded)
+        loads = s.size * (depth / 4 * (QUERIES + s.each)
+                          + s.keys * parts * (1 + s.vectors))  # vectors of 4
+        scores = s.queries * s.keys * ISSUED_FOR_A_SCORE
+        staged = s.keys * (self.depth + self.width) / 4 * ISSUED_FOR_A_VECTOR
+        issued = (products + loads + scores + staged) / FACTORS_A_CLOCK
+        cached = ELEMENT_BYTES[s.dtype] * s.keys * (self.depth + self.width) / CACHE_A_CLOCK
+        barriers = 2 * (depth // s.channels + parts) + (0 if s.subgroup else 2)
+        return max(issued, 4 * size * loads / SHARED_A_CLOCK, cached), barriers
