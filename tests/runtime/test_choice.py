@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from smalti.runtime import choice
 from smalti.runtime.device import Device
 from smalti.runtime.drivers import driver
+from smalti.runtime.gpu.model import rate
 from smalti.runtime.gpu.quirks import DOZEN, NVIDIA, AdapterFacts, removals_for
 
 CPU = Device("cpu", "A CPU", "cpu", 16 << 30, ())
@@ -32,3 +35,25 @@ def test_what_translates_is_never_chosen(monkeypatch: pytest.MonkeyPatch) -> Non
     assert pick(monkeypatch, dozen) == "cpu"
     assert pick(monkeypatch, dozen, gpu(1, "NVIDIA GeForce GTX 1060", "discrete")) == "vulkan:1"
     assert choice.chosen("vulkan:0") == "vulkan:0"  # by its name it is
+
+
+def test_a_name_that_nobody_knows_does_not_beat_one_that_is_known(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    known, other = (gpu(n, name, "discrete") for n, name in enumerate(
+        ("NVIDIA GeForce GTX 1060 6GB", "Something (TM) X1")))
+    small = gpu(2, "Intel(R) UHD Graphics 630 (CFL GT2)", "integrated")
+    assert rate(other) > rate(known)  # by a guess
+    assert pick(monkeypatch, other, known) == known.id
+    assert pick(monkeypatch, small, other) == other.id
+    told = replace(other, cores=200)  # its driver says how large it is
+    assert pick(monkeypatch, told, known) == other.id
+
+
+def test_another_way_to_gpus_is_asked_where_the_first_has_none_to_choose(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    pick(monkeypatch)
+    here = {"cpu": [CPU], "vulkan": [gpu(0, "llvmpipe (LLVM 15)", "cpu")],
+            "wgpu": [replace(gpu(0, "Apple M2 Pro", "integrated"), id="wgpu:0")]}
+    monkeypatch.setattr(choice, "found", lambda name: here[name])
+    monkeypatch.setattr(choice, "devices", lambda: sum(here.values(), []))
+    assert choice.chosen("auto") == "wgpu:0"

@@ -21,11 +21,18 @@ def chosen(asked: str) -> str:
     if asked == "auto":
         asked = settings.device() or "auto"
     if asked == "auto":
-        others = next(filter(None, map(found, gpus())), [])  # all of them reach the same
-        usual = [each for each in others if not any(
-            removal_of(what, each.removals) for what in (AUTOMATIC, DEVICE))]
-        return max([*found("cpu"), *usual], key=rate).id
+        others = next(filter(None, map(usual, gpus())), [])  # all of them reach the same
+        return max([*found("cpu"), *others], key=rate).id
     return described(asked).id
+
+
+def usual(driver: str) -> list[Device]:
+    """The GPUs of a driver that are chosen from: those that nothing is known against. Where the
+    timing model knows a GPU with memory of its own, one whose speed is a mere guess is none."""
+    here = [each for each in found(driver) if not any(
+        removal_of(what, each.removals) for what in (AUTOMATIC, DEVICE))]
+    sure = [each for each in here if each.cores > 1 or driver_of(each.id).model(each) is not None]
+    return sure if any(each.kind == "discrete" for each in sure) else here
 
 
 def local(name: str) -> bool:

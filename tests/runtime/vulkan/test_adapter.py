@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from smalti.errors import DeviceError
+from smalti.runtime.gpu import quirks
+from smalti.runtime.gpu.removals import AUTOMATIC, removal_of
 from smalti.runtime.vulkan import VulkanAdapter, VulkanGpu
 from smalti.runtime.vulkan import adapter as module
-from smalti.runtime.vulkan.adapter import ORDER, adapters
+from smalti.runtime.vulkan.adapter import ORDER, adapters, judged, once
+from smalti.runtime.vulkan.told import GpuPlaces
 from smalti.schedule.group import GroupLimits
 
 
@@ -48,3 +53,33 @@ def test_features_are_those_that_the_limits_tell(adapter: VulkanAdapter) -> None
     assert adapter.limits.f16 == ("shaderFloat16" in adapter.features)
     assert bool(adapter.limits.matrices) <= ("cooperativeMatrix" in adapter.features)
     assert "timelineSemaphore" in adapter.features
+
+
+def driven(found: VulkanAdapter, handle: int, driver: int, kind: str, **places: str
+           ) -> VulkanAdapter:
+    """An adapter of a GPU that is `places`, through a driver."""
+    return replace(found, handle=handle, kind=kind, driver=f"driver {driver}", removals=(),
+                   facts=replace(found.facts, name="GPU", driver=driver),
+                   places=GpuPlaces(**places))
+
+
+def test_a_gpu_under_two_drivers_is_one_that_its_better_driver_reaches(
+        adapter: VulkanAdapter) -> None:
+    """AMDVLK beside RADV, Dozen beside NVIDIA's own, and two cards of a kind."""
+    amdvlk = driven(adapter, 1, quirks.AMD_OPEN_SOURCE, "discrete", bus="0:3:0:0", uuid="aa")
+    dozen = driven(adapter, 2, quirks.DOZEN, "discrete", uuid="cc", luid="77")
+    radv = driven(adapter, 3, quirks.RADV, "discrete", bus="0:3:0:0", uuid="bb")
+    twin = driven(adapter, 4, quirks.RADV, "discrete", bus="0:4:0:0", uuid="bb")
+    nvidia = driven(adapter, 5, quirks.NVIDIA_PROPRIETARY, "discrete", uuid="dd", luid="77")
+    cpu = driven(adapter, 6, quirks.LLVMPIPE, "cpu", uuid="00")
+    other_cpu = driven(adapter, 7, quirks.SWIFTSHADER, "cpu", uuid="00")
+    found = once([amdvlk, dozen, radv, twin, nvidia, cpu, other_cpu])
+    assert [each.handle for each in found] == [3, 4, 5, 6, 7, 1, 2]
+    assert [each.better for each in found[5:]] == ["driver 3", "driver 4"]
+    for each in found[5:]:
+        again = judged(each)  # as after a check of the machine
+        assert "reaches the same GPU" in removal_of(AUTOMATIC, again.removals).why
+
+
+def test_a_device_tells_where_it_is(adapter: VulkanAdapter) -> None:
+    assert len(adapter.places.uuid) == 32

@@ -14,6 +14,7 @@ SIZES = {
     vk.PhysicalDeviceVulkan11Properties: 112, vk.PhysicalDeviceVulkan12Properties: 736,
     vk.PhysicalDeviceFeatures: 220, vk.PhysicalDeviceVulkan12Features: 208,
     vk.PhysicalDeviceShaderIntegerDotProductProperties: 136,
+    vk.PhysicalDevicePCIBusInfoPropertiesEXT: 32,
     vk.CooperativeMatrixPropertiesKHR: 56, vk.PhysicalDeviceMemoryProperties: 520,
     vk.PhysicalDeviceMemoryBudgetPropertiesEXT: 272, vk.DeviceCreateInfo: 72,
     vk.WriteDescriptorSet: 64, vk.ComputePipelineCreateInfo: 96, vk.SubmitInfo: 72,

@@ -150,6 +150,14 @@ first (of AMD's two, RADV is the one that is tested here, and AMDVLK is no longe
 translates comes last. 0 stands for all others."""
 
 
+def through(better: str) -> tuple[Removal, ...]:
+    """What a driver is not used for that reaches a GPU which a better one reaches, too; nothing
+    where `better` is empty."""
+    return (Removal(AUTOMATIC, f"{better} reaches the same GPU.",
+                    "It is used only where its name is given.", "the device's UUID or place"),
+            ) if better else ()
+
+
 def quality(driver: int) -> int:
     """The place of a driver in that order; less is better.
 

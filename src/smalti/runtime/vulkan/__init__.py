@@ -1,7 +1,7 @@
 """GPUs through Vulkan, which drivers of NVIDIA, AMD, Intel and others bring along.
 
     structures → library → instance     the loader, and the connection to its drivers
-    adapter → matrices                  what there is: devices, their limits and matrix units
+    told → adapter → matrices           what there is: devices, their limits and matrix units
     logical → memory → transfers        a device that is open: queues, buffers, data in and out
     pipelines, hazards → commands       programs, and launches of them, cut by their time
     recording                           what is submitted, again and again

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from smalti.errors import DeviceError
@@ -13,15 +13,14 @@ from smalti.runtime.gpu.removals import MATRICES, Removal, reduced, removal_of
 from smalti.runtime.vulkan import structures as vk
 from smalti.runtime.vulkan.instance import ASKED, Instance, instance, text, unpacked
 from smalti.runtime.vulkan.library import VulkanFunctions, listed
+from smalti.runtime.vulkan.told import SIZE_CONTROL, GpuPlaces, told
 from smalti.schedule.group import GroupLimits
 
 NEEDED = (1, 2)
 """The version of Vulkan: timeline semaphores."""
 
 COOPERATIVE_MATRIX, BFLOAT16 = "VK_KHR_cooperative_matrix", "VK_KHR_shader_bfloat16"
-SIZE_CONTROL, BUDGET = "VK_EXT_subgroup_size_control", "VK_EXT_memory_budget"
-STREAMING_MULTIPROCESSORS = "VK_NV_shader_sm_builtins"
-SHADER_CORE, ACTIVE_UNITS = "VK_AMD_shader_core_properties", "VK_AMD_shader_core_properties2"
+BUDGET = "VK_EXT_memory_budget"
 
 KINDS = ("other", "integrated", "discrete", "virtual", "cpu")  # VkPhysicalDeviceType
 ORDER = ("discrete", "integrated", "virtual", "other", "cpu")
@@ -83,11 +82,15 @@ class VulkanAdapter:
     facts: quirks.AdapterFacts = quirks.AdapterFacts(0, "")
     removals: tuple[Removal, ...] = ()
     offers_matrices: bool = False
+    places: GpuPlaces = GpuPlaces()
+    """What names its GPU whatever the driver."""
+    better: str = ""
+    """The driver that its GPU is used through by `auto`, where that is another one."""
 
 
 def adapters() -> tuple[VulkanAdapter, ...]:
     """All devices of this machine's Vulkan drivers: those of their own memory first, drivers that
-    compute on the CPU last.
+    compute on the CPU last; behind them GPUs that are there already, through other drivers.
 
     Raises DeviceError, which says why, where there are none.
     """
@@ -100,7 +103,22 @@ def adapters() -> tuple[VulkanAdapter, ...]:
 def described(connection: Instance) -> tuple[VulkanAdapter, ...]:
     """All devices of a connection, in the same order."""
     found = [describe(connection, handle) for handle in connection.devices()]
-    return tuple(sorted(found, key=lambda adapter: ORDER.index(adapter.kind)))
+    return once(sorted(found, key=lambda adapter: ORDER.index(adapter.kind)))
+
+
+def once(found: Sequence[VulkanAdapter]) -> tuple[VulkanAdapter, ...]:
+    """Each GPU by its best driver, in the order of `found`; then what others reach of the same."""
+    first: list[VulkanAdapter] = []
+    others: list[VulkanAdapter] = []
+    for each in sorted(found, key=lambda each: (bool(each.unusable),
+                                                quirks.quality(each.facts.driver))):
+        same = next((one for one in first if one.places.same(each.places)), None)
+        if same is None:
+            first.append(each)
+        elif not each.unusable:
+            others.append(judged(replace(each, better=same.driver)))
+    others.sort(key=lambda each: ORDER.index(each.kind))
+    return (*sorted(first, key=found.index), *others)
 
 
 def describe(connection: Instance, handle: int) -> VulkanAdapter:
@@ -183,46 +201,32 @@ def detailed(functions: VulkanFunctions, plain: VulkanAdapter,
         functions.vkEnumerateDeviceExtensionProperties, vk.ExtensionProperties, plain.handle,
         None))
     _, features = wanted(features_of(functions, plain.handle, extensions, plain.version))
-    since_1_1, since_1_2 = (vk.PhysicalDeviceVulkan11Properties(),
-                            vk.PhysicalDeviceVulkan12Properties())
-    sizes = vk.PhysicalDeviceSubgroupSizeControlProperties()
-    buffers = vk.PhysicalDeviceMaintenance4Properties()
-    nvidia, amd = (vk.PhysicalDeviceShaderSMBuiltinsPropertiesNV(),
-                   vk.PhysicalDeviceShaderCorePropertiesAMD())
-    active = vk.PhysicalDeviceShaderCoreProperties2AMD()
-    products = vk.PhysicalDeviceShaderIntegerDotProductProperties()
-    told = [vk.PhysicalDeviceProperties2(), since_1_1, since_1_2, *(
-        record for record, has in (
-            (sizes, "subgroupSizeControl" in features), (buffers, plain.version >= (1, 3)),
-            (products, plain.version >= (1, 3)),
-            (nvidia, STREAMING_MULTIPROCESSORS in extensions), (amd, SHADER_CORE in extensions),
-            (active, ACTIVE_UNITS in extensions)) if has)]
-    functions.vkGetPhysicalDeviceProperties2(plain.handle, vk.chain(*told))
+    found = told(functions, plain.handle, extensions, plain.version)
+    since_1_1, since_1_2, sizes = found.since_1_1, found.since_1_2, found.sizes
     driver = f"{text(since_1_2.driverName)} {text(since_1_2.driverInfo)}".strip()
     identity = " ".join([bytes(since_1_1.deviceUUID).hex(), bytes(since_1_1.driverUUID).hex(),
                          bytes(core.pipelineCacheUUID).hex(), str(core.driverVersion)])
-    units = (nvidia.shaderSMCount or active.activeComputeUnitCount or amd.shaderEngineCount
-             * amd.shaderArraysPerEngineCount * amd.computeUnitsPerShaderArray)
-    limits = limits_of(core.limits, since_1_1, features, plain, buffers.maxBufferSize)
+    limits = limits_of(core.limits, since_1_1, features, plain, found.buffers.maxBufferSize)
     keeps_nan = since_1_2.shaderSignedZeroInfNanPreserveFloat32 and (
         not limits.f16 or since_1_2.shaderSignedZeroInfNanPreserveFloat16)
-    limits = replace(limits, units=units, keeps_nan=bool(keeps_nan))
+    limits = replace(limits, units=found.units, keeps_nan=bool(keeps_nan))
     if "subgroupSizeControl" in features:
         limits = replace(
             limits, subgroup_min=sizes.minSubgroupSize, subgroup_max=sizes.maxSubgroupSize,
             subgroup_choice=bool(sizes.requiredSubgroupSizeStages & COMPUTE_STAGE))
-    facts = facts_of(core, since_1_2.driverID, plain, limits, products)
+    facts = facts_of(core, since_1_2.driverID, plain, limits, found.products)
     if plain.vendor == "Intel":
         limits = replace(limits, registers=128)
     limits = replace(limits, architecture=architecture_of(
         plain.name, facts.architecture, plain.vendor, bf16=limits.bf16,
-        warps=nvidia.shaderWarpsPerSM))
+        warps=found.nvidia.shaderWarpsPerSM))
     heaps = memory(functions, plain.handle).memoryProperties
     own = [heap.size for heap in heaps.memoryHeaps[:heaps.memoryHeapCount]
            if heap.flags & DEVICE_LOCAL]
     return judged(replace(
         plain, driver=driver, identity=identity, memory_bytes=max(own, default=0),
-        features=features, extensions=extensions, limits=limits, facts=facts))
+        features=features, extensions=extensions, limits=limits, facts=facts,
+        places=found.places))
 
 
 def judged(adapter: VulkanAdapter, found: Iterable[Removal] = (),
@@ -231,8 +235,9 @@ def judged(adapter: VulkanAdapter, found: Iterable[Removal] = (),
     `found`; what that has `proven` needs no row of the table."""
     has_unit = ({"cooperativeMatrix", "vulkanMemoryModel"} <= adapter.features
                 and adapter.version >= ASKED)
-    removals = (*(each for each in quirks.removals_for(adapter.facts, proven)
-                  if has_unit or each.what != MATRICES), *found)
+    removals = (*quirks.through(adapter.better), *(
+        each for each in quirks.removals_for(adapter.facts, proven)
+        if has_unit or each.what != MATRICES), *found)
     return replace(adapter, removals=removals, limits=reduced(adapter.limits, removals),
                    offers_matrices=has_unit and removal_of(MATRICES, removals) is None)
 

@@ -14,6 +14,7 @@ from smalti.runtime.vulkan import adapter as adapters
 from smalti.runtime.vulkan import structures as vk
 from smalti.runtime.vulkan.adapter import COMPUTE, GRAPHICS, SPARSE, TRANSFER, Family, VulkanAdapter
 from smalti.runtime.vulkan.library import TIMEOUT
+from smalti.runtime.vulkan.told import SIZE_CONTROL
 
 PORTABILITY_SUBSET = "VK_KHR_portability_subset"  # to be asked for where a device has it
 WAIT_NANOSECONDS = 100_000_000  # so long Ctrl-C may wait
@@ -54,7 +55,7 @@ class LogicalDevice:
             instance.functions, adapter.handle, adapter.extensions, adapter.version))
         extensions = [name for name in (
             adapters.COOPERATIVE_MATRIX, adapters.BFLOAT16, adapters.BUDGET, PORTABILITY_SUBSET,
-            *([adapters.SIZE_CONTROL] if adapter.version < (1, 3) else [])
+            *([SIZE_CONTROL] if adapter.version < (1, 3) else [])
         ) if name in adapter.extensions]
         names = [ctypes.create_string_buffer(name.encode()) for name in extensions]
         priority = (ctypes.c_float * 1)(1.0)

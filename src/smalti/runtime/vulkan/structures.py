@@ -224,6 +224,8 @@ RECORDS = {
         integerDotProductAccumulatingSaturating64BitUnsignedAccelerated
         integerDotProductAccumulatingSaturating64BitSignedAccelerated
         integerDotProductAccumulatingSaturating64BitMixedSignednessAccelerated"""),
+    "PhysicalDevicePCIBusInfoPropertiesEXT": (1000212000, """
+        u32 pciDomain pciBus pciDevice pciFunction"""),
     "CooperativeMatrixPropertiesKHR": (1000506001, """
         u32 MSize NSize KSize AType BType CType ResultType saturatingAccumulation scope"""),
     "PhysicalDeviceFeatures": (None, """
