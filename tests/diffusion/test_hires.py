@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tiny_families as tiny
 from PIL import Image
 
 from smalti import Pipeline
@@ -103,7 +105,8 @@ def test_latents_are_enlarged_as_a_plane_is() -> None:
     ({"hires_steps": 5}, "hires_steps is given, but no hires"),
     ({"hires": 2, "hires_upscaler": "no-such.pth"}, "no-such.pth"),
     ({"hires": 2, "image": Image.new("RGB", (16, 16))}, "hires is for pictures that are made from"),
-    ({"hires": 8, "width": 2048, "height": 2048}, "width is 16384; expected"),
+    ({"hires": 8, "width": 2048, "height": 2048},
+     "which makes 16384x16384 of 2048x2048; .* expected hires of at most 2,"),
     ({"variation_strength": 1.5}, "variation_strength is 1.5; expected a number from 0 to 1"),
     ({"variation_seed": 5}, "variation_seed is given, but variation_strength is 0"),
     ({"variation_seed": "x", "variation_strength": 0.5}, "variation_seed is 'x'; expected a whole"),
@@ -143,3 +146,31 @@ def test_noise_between_two_noises_is_noise() -> None:
         assert mixed.dtype == np.float32
         assert abs(mixed.std() - 1) < 0.02 and abs(mixed.mean()) < 0.02
     np.testing.assert_array_equal(spherical(start, start, 0.5), start)
+
+
+def test_a_second_pass_beyond_the_positions_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    config = tiny.FAMILIES["sd3"]
+    most = config.vae.downscale * config.denoiser.side_max
+    pipe = Pipeline.load(tiny.write(tmp_path / "sd3.safetensors", tiny.single_file(
+        config, tiny.random_weights(config))), threads=1)
+    half = {"width": most // 2, "height": most // 2, "steps": 1}
+    with pytest.raises(InputError, match=f"{2 * most}x{2 * most} of .* at most {most} pixels a "
+                                         f"side; expected hires of at most 2, or make the first"):
+        pipe.steps("a red apple", hires=4, **half)
+    with pytest.raises(InputError, match=f"height is .*; expected a whole number .* to {most} pix"):
+        pipe.steps("a red apple", width=most, height=most + 16)
+    pipe.steps("a red apple", hires=2, **half)
+    assert not list(pipe._submodels.residents)
+
+
+def test_a_refiner_with_fewer_positions_refuses_larger_pictures(tmp_path: Path) -> None:
+    config = tiny.FAMILIES["sd3"]
+    small = replace(config, denoiser=replace(config.denoiser, positions=8))
+    paths = [tiny.write(tmp_path / f"{name}.safetensors", tiny.single_file(
+        each, tiny.random_weights(each))) for name, each in (("base", config), ("small", small))]
+    most = config.vae.downscale * small.denoiser.side_max
+    pipe = Pipeline.load(paths[0], refiner=paths[1], threads=1)
+    with pytest.raises(InputError, match=f"the refiner makes pictures of at most {most} pixels"):
+        pipe.steps("", width=2 * most, height=most)
+    with pytest.raises(InputError, match="the refiner makes .* leave hires out, or"):
+        pipe.steps("", width=most, height=most, hires=1.5)

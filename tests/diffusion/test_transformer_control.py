@@ -99,6 +99,18 @@ def nets(tmp_path: Path) -> dict[str, Companion]:
             for name, (_, config) in NETS.items()}
 
 
+def test_a_net_with_fewer_positions_refuses_larger_pictures(
+        paths: dict[str, Path], tmp_path: Path) -> None:
+    small = saved(tmp_path, net_of("sd3", blocks=1, positions=SIDE // 8))
+    control = Control(small, Image.new("RGB", (SIDE, SIDE)))
+    pipe = Pipeline.load(paths["sd3"], threads=1)
+    most = tiny.FAMILIES["sd3"].vae.downscale * small.config.side_max
+    with pytest.raises(InputError, match=f"makes pictures of at most {most} pixels a side"):
+        pipe.steps("a red apple", controls=[control], width=2 * most, height=2 * most)
+    with pytest.raises(InputError, match="leave hires out, or make the first"):
+        pipe.steps("a red apple", controls=[control], width=most, height=most, hires=2)
+
+
 @pytest.mark.parametrize("family", ["flux", "sd3"])
 def test_they_steer_a_picture(paths: dict[str, Path], nets: dict[str, Companion],
                               family: str) -> None:

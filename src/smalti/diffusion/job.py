@@ -30,13 +30,14 @@ from smalti.diffusion.levels import noise_levels
 from smalti.diffusion.made_picture import MadePicture
 from smalti.diffusion.option_text import written
 from smalti.diffusion.random import NoiseSource
-from smalti.diffusion.request import Request
+from smalti.diffusion.request import Request, check_sides
 from smalti.diffusion.result import Result, Step, Stopwatch, to_image
 from smalti.diffusion.samplers import SAMPLERS
 from smalti.diffusion.stage import DenoiserStage
 from smalti.diffusion.submodels import Submodels
 from smalti.diffusion.upscale import Upscaler
 from smalti.diffusion.words import fitting
+from smalti.models.denoiser_config import DenoiserConfig
 
 
 @dataclass(eq=False)
@@ -63,6 +64,7 @@ class PictureJob:
 
     def __post_init__(self) -> None:
         self.config = self.models.checkpoint.config
+        self._check_sides()
         self._user = object()  # not the job itself, which would keep programs alive in a circle
         self.models = self.models.using(self.weights, self.words, self._user)
         if self.refiner is not None:
@@ -101,6 +103,15 @@ class PictureJob:
         said = [*self.models.said, *(self.refiner.said if self.refiner else ())]
         return Result(made, asked.seeds, texts, asked, self.timings.seconds,
                       list(dict.fromkeys([*self.warnings, *said])), self.saved)
+
+    def _check_sides(self) -> None:
+        """Raise InputError for a size that a network beside the model has no positions for."""
+        beside: dict[str, object] = {use.net.path: use.net.config for use in self.asked.controls}
+        if self.refiner is not None:
+            beside["the refiner"] = self.refiner.checkpoint.config.denoiser
+        for what, network in beside.items():
+            if isinstance(network, DenoiserConfig):
+                check_sides(what, network, self.config.vae.downscale, self.asked)
 
     def _controls(self, uses: Sequence[Control]) -> Controls | None:
         """The ControlNets as one function; None without any."""

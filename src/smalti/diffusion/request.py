@@ -19,6 +19,7 @@ from smalti.diffusion.samplers import SAMPLERS, Sampler, split_label
 from smalti.diffusion.variation import Variation, variation
 from smalti.errors import InputError
 from smalti.models.config import ModelConfig
+from smalti.models.denoiser_config import DenoiserConfig
 
 COPIES = 10
 """Activations of a denoiser that are there at a time, as a guess."""
@@ -111,6 +112,7 @@ def request(config: ModelConfig, options: PictureOptions, *, model: str = "model
     varied = variation(options.variation_seed, options.variation_strength)
     larger = hires(options, (width, height), size_multiple(config), steps)
     if larger is not None:
+        check_second("this model", config.denoiser, config.vae.downscale, (width, height), larger)
         check_size(config, larger.width, larger.height, memory_bytes)
     filled: dict[str, Any] = {
         "width": int(width), "height": int(height), "steps": steps, "sampler": sampler.name,
@@ -220,11 +222,48 @@ def memory_bytes(text: int | str) -> int:
     return bytes_
 
 
+def side_max(denoiser: DenoiserConfig, downscale: int) -> int:
+    """The longest side of a picture in pixels, of an autoencoder with this factor: what there are
+    positions for, and never more than `SIDE_MAX`.
+
+    >>> from smalti.models import SD15, SD3_MEDIUM
+    >>> side_max(SD3_MEDIUM, 8), side_max(SD15.denoiser, 8)
+    (3072, 4096)
+    """
+    positions = denoiser.side_max
+    return SIDE_MAX if positions is None else min(SIDE_MAX, positions * downscale)
+
+
+def check_sides(what: str, denoiser: DenoiserConfig, downscale: int, asked: Request) -> None:
+    """Raise InputError for a picture that is larger, in one of its passes, than a network makes
+    that messages call `what`."""
+    longest = side_max(denoiser, downscale)
+    if max(asked.width, asked.height) > longest:
+        raise InputError(f"a picture of {asked.width}x{asked.height} is asked for; {what} makes "
+                         f"pictures of at most {longest} pixels a side")
+    if asked.second is not None:
+        check_second(what, denoiser, downscale, (asked.width, asked.height), asked.second)
+
+
+def check_second(what: str, denoiser: DenoiserConfig, downscale: int, size: tuple[int, int],
+                 larger: Hires) -> None:
+    """Raise InputError for a second pass behind a first one of a `size` that is larger than `what`
+    makes, with the factor that it makes."""
+    longest = side_max(denoiser, downscale)
+    if max(larger.width, larger.height) > longest:
+        factor = math.floor(100 * longest / max(size)) / 100
+        advice = f"expected hires of at most {factor:g}" if factor > 1 else "leave hires out"
+        raise InputError(f"hires is {larger.factor:g}, which makes {larger.width}x{larger.height} "
+                         f"of {size[0]}x{size[1]}; {what} makes pictures of at most {longest} "
+                         f"pixels a side; {advice}, or make the first pass smaller")
+
+
 def check_size(config: ModelConfig, width: int, height: int, memory_bytes: int) -> None:
     """Raise InputError for a size that the model does not make, or memory does not hold."""
     multiple = size_multiple(config)
+    longest = side_max(config.denoiser, config.vae.downscale)
     for what, extent in (("width", width), ("height", height)):
-        extent = WholeKind(multiple, SIDE_MAX, " pixels").checked(what, extent)
+        extent = WholeKind(multiple, longest, " pixels").checked(what, extent)
         if extent % multiple:
             below = extent // multiple * multiple
             raise InputError(f"{what} is {extent}; this model makes pictures whose sides are "

@@ -143,12 +143,17 @@ class UNetConfig(DenoiserConfig):
                 yield ("UNet", width, "attention heads", self.heads) if self.head_dim is None else (
                     "UNet", width, "channels of a head", self.head_dim)
 
+    @property
+    def depth(self) -> str:
+        """How many blocks it has, in words."""
+        return f"{self.res_blocks} blocks a level"
+
     def outline(self) -> str:
         """Its size, in one line."""
         attending = " ".join(str(level) for level, on in enumerate(self.attention) if on)
         split = f"{self.heads} heads" if self.head_dim is None else f"heads of {self.head_dim}"
         return (f"{self.in_channels} input channels, then"
-                f" {' '.join(map(str, self.block_channels))}, {self.res_blocks} blocks a level,"
+                f" {' '.join(map(str, self.block_channels))}, {self.depth},"
                 f" attention at levels {attending}, {split}, context {self.context_dim}")
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 
 Division = tuple[str, int, str, int]
 """A width that must be divided: (part of the model, its width, what divides it, the number)."""
 
 
-class DenoiserConfig:
+class DenoiserConfig(ABC):
     """What all denoisers' hyperparameters have in common; the answers given here are those of a
     transformer that makes a token of 2 x 2 pixels of the latent.
 
@@ -43,6 +44,11 @@ class DenoiserConfig:
         """What the sides of a latent must be multiples of."""
         return 2
 
+    @property
+    def side_max(self) -> int | None:
+        """The longest side of a latent that there are positions for; None for any."""
+        return None
+
     def widest(self, area: int) -> int:
         """Numbers in its widest activation at full size, for a latent of `area` pixels."""
         return self.hidden_size * area // self.multiple**2
@@ -64,6 +70,6 @@ class DenoiserConfig:
                 f" {self.in_channels} latent channels, context {self.context_dim}")
 
     @property
+    @abstractmethod
     def depth(self) -> str:
         """How many blocks of which kinds it has, in words."""
-        raise NotImplementedError

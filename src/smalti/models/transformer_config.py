@@ -152,6 +152,11 @@ class MMDiTConfig(DenoiserConfig):
         return self.blocks
 
     @property
+    def side_max(self) -> int | None:
+        """The longest side of a latent that there are positions for."""
+        return self.positions * self.multiple
+
+    @property
     def depth(self) -> str:
         """How many blocks it has, in words."""
         return f"{self.blocks} blocks"
@@ -169,6 +174,12 @@ class MMDiTControlNetConfig(MMDiTConfig):
     hint_channels: int = 16
     joint: bool = True
     canny: bool = False
+
+    @property
+    def side_max(self) -> int | None:
+        """The longest side of a latent that there are positions for; None where they are those of
+        the model."""
+        return super().side_max if self.joint else None
 
 
 T5_XXL = T5Config(32128, hidden_size=4096, mlp_size=10240, layers=24, heads=64, head_dim=64)
