@@ -27,11 +27,12 @@ def test_threads_that_are_no_number_from_1_to_256(
 
 
 def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("SMALTI_THREADS", "SMALTI_DEVICE", "SMALTI_TARGET", "SMALTI_CACHE", "SMALTI_SHOW")
+    names = ("SMALTI_THREADS", "SMALTI_DEVICE", "SMALTI_TARGET", "SMALTI_CACHE", "SMALTI_SHOW",
+             "SMALTI_DOCTOR")
 
     def read() -> list[object]:
         return [settings.threads(), settings.device(), settings.target(), settings.cache_folder(),
-                settings.show("graph")]
+                settings.show("graph"), settings.doctor()]
 
     for name in names:
         monkeypatch.delenv(name, raising=False)
@@ -39,6 +40,19 @@ def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -
     for name in names:
         monkeypatch.setenv(name, "")
     assert read() == unset
+
+
+@pytest.mark.parametrize(("text", "expected"), [("on", True), ("off", False)])
+def test_gpus_are_checked_unless_that_is_switched_off(
+        monkeypatch: pytest.MonkeyPatch, text: str, expected: bool) -> None:
+    monkeypatch.setenv("SMALTI_DOCTOR", text)
+    assert settings.doctor() is expected
+
+
+def test_anything_else_than_on_and_off_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMALTI_DOCTOR", "0")
+    with pytest.raises(InputError, match="SMALTI_DOCTOR is '0'; expected on or off"):
+        settings.doctor()
 
 
 @pytest.mark.parametrize("count", [0, -1, 257, 1.5, "2"])

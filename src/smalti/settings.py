@@ -7,6 +7,7 @@
 | `SMALTI_CACHE`   | folder of the compile cache; default: the platform's own cache folder        |
 | `SMALTI_SHOW`    | comma-separated stages to print: passes, graph, fused, kernel, schedule, asm |
 | `SMALTI_TARGET`  | x86 feature level: avx2, avx512, avx512_bf16; default: the best of this CPU  |
+| `SMALTI_DOCTOR`  | off: GPUs are not checked when they are first used; default: on              |
 """
 
 from __future__ import annotations
@@ -107,6 +108,14 @@ def device() -> str | None:
 def target() -> str | None:
     """The x86 feature level asked for, or None for the best this CPU has."""
     return _variable("SMALTI_TARGET")
+
+
+def doctor() -> bool:
+    """Whether GPUs are checked when they are first used."""
+    text = _variable("SMALTI_DOCTOR") or "on"
+    if text not in ("on", "off"):
+        raise InputError(f"SMALTI_DOCTOR is {text!r}; expected on or off")
+    return text == "on"
 
 
 def cache_folder() -> Path:

@@ -34,7 +34,7 @@ class Driver:
     says whether programs take memory of this process. `opened(id)` is the GPU itself, which drivers
     of GPUs have; `bare(id, names)` is the GPU opened anew for a check, whatever was found of it
     before, and without what has these names among removals; `gone(id)` says whether it was lost and
-    does not come back. `refresh()` lets `found` ask again.
+    does not come back.
     `model(device)` is what the timing model knows of a device, None where that is nothing;
     `about(device)` is what else a user is told of one: titles and texts. Neither opens it.
     """
@@ -48,7 +48,6 @@ class Driver:
     computes_in_main_memory: bool = False
     opened: Callable[[str], Gpu] | None = None
     bare: Callable[[str, Collection[str]], Gpu] | None = None
-    refresh: Callable[[], None] = lambda: None
     gone: Callable[[str], bool] = lambda device: False
     model: Callable[[Device], DeviceModel | None] = lambda device: None
     about: Callable[[Device], Sequence[tuple[str, str]]] = lambda device: ()

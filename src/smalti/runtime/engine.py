@@ -24,6 +24,7 @@ from smalti.runtime.compilation import compile_graph
 from smalti.runtime.cpu.adapter import available_levels, cpu, feature_level
 from smalti.runtime.cpu.program import NativeProgram
 from smalti.runtime.cpu.recipe import recipe_of
+from smalti.runtime.doctor.first_use import trusted
 from smalti.runtime.drivers import driver_of
 from smalti.runtime.engine_file import ANEW, EngineFile
 from smalti.runtime.gpu.compilation import program_of
@@ -67,7 +68,9 @@ def load(path: str | PathLike, *, device: str = "auto", threads: int | None = No
         recipe = recipe_for(gpu, file.graph, precision=about.precision, held=about.held,
                             threads=threads, weights=dict(about.weights),
                             objective=about.objective)
-        program = program_of(module, gpu, recipe)
+        program = program_of(module, gpu, recipe) if trusted(gpu, module) else compile_graph(
+            file.graph, precision=about.precision, held=about.held, threads=threads,
+            weights=dict(about.weights), objective=about.objective, device=device)
     else:
         name = _target_here(file)
         recipe = recipe_of(file.graph, about.precision, about.held, threads, dict(about.weights),

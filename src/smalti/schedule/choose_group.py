@@ -28,11 +28,10 @@ from smalti.schedule.group import (
     GroupReduction,
     GroupSchedule,
     GroupTransposition,
-    MatrixShape,
 )
 from smalti.schedule.merge import access, crossed, map_axes, reduction_axes, store
 from smalti.schedule.space_attention import AttentionWork, matrix_schedules, plain_schedules
-from smalti.schedule.space_group import UNITS, GroupWork, best_matrix, matrix_subgroup, schedules
+from smalti.schedule.space_group import UNITS, GroupWork, best_matrix, schedules
 
 SIZE = 256
 """Invocations of a work-group, at most: every device runs as many."""

@@ -11,7 +11,6 @@ from smalti.runtime.devices import devices
 from smalti.runtime.doctor import verdict
 from smalti.runtime.doctor.supervision import supervised
 from smalti.runtime.doctor.verdict import Verdict
-from smalti.runtime.drivers import driver_of
 
 
 def checkable(id: str | None = None) -> list[Device]:
@@ -36,5 +35,4 @@ def checked(device: Device, again: bool = False,
     if found is None:
         found = supervised(device, progress)
         verdict.keep(found)
-        driver_of(device.id).refresh()
     return found

@@ -59,6 +59,8 @@ SHAPES: Graphs = {
 in subgroups on KosmicKrisp (vllm-vulkan #22)."""
 
 
+Expectation = Callable[[Kernel, int], tuple[Arrays, Arrays]]
+"""Memory for the buffers of a kernel, filled by a seed, and its results."""
 STORING = TARGETS["spirv"]
 """How values are stored: targets of GPUs do so alike."""
 
@@ -87,8 +89,9 @@ def probe(name: str, found: Sequence[Kernel], precision: str, holes: bool = Fals
 
 
 def case(found: Sequence[Kernel], precision: str, target: Target, limits: GroupLimits,
-         holes: bool) -> ProbeCase | None:
-    """Kernels under the schedules that a device of these limits would have."""
+         holes: bool = False, expectation: Expectation | None = None) -> ProbeCase | None:
+    """Kernels under the schedules that a device of these limits would have; `expectation` says what
+    they are to compute, the interpreter by default."""
     if precision != "f32" and not target.halves(limits):
         return None
     made = [scheduled(kernel, precision, limits) for kernel in found]
@@ -96,6 +99,7 @@ def case(found: Sequence[Kernel], precision: str, target: Target, limits: GroupL
     used = limits.f16, limits.bf16, limits.storage8, limits.keeps_nan
 
     suspects = suspects_of(programs, limits)
+    expected = expectation or partial(interpreted, holes=holes)
     if holes and limits.keeps_nan:
         suspects = (KEPT_NAN, *suspects)
 
@@ -104,7 +108,7 @@ def case(found: Sequence[Kernel], precision: str, target: Target, limits: GroupL
         for kernel, (_, low) in zip(found, made):
             own = [next(pipelines) for _ in low.steps]
             with Guarded(bench, low.steps, own) as guarded:
-                if trouble := kernel_trouble(guarded, kernel, low, holes):
+                if trouble := kernel_trouble(guarded, kernel, low, expected, precision):
                     return trouble
         return ""
 
@@ -119,14 +123,16 @@ def scheduled(kernel: Kernel, precision: str,
     return schedule, lower(kernel, schedule, limits)
 
 
-def kernel_trouble(guarded: Guarded, kernel: Kernel, low: GroupSteps, holes: bool) -> str:
-    """What is wrong with a kernel, or nothing."""
+def kernel_trouble(guarded: Guarded, kernel: Kernel, low: GroupSteps,
+                   expectation: Expectation, precision: str) -> str:
+    """What is wrong with a kernel whose products are of a precision, or nothing."""
     for seed in range(2):
-        memory, expected = expectation(kernel, seed, holes)
+        memory, expected = expectation(kernel, seed)
         bound = packed(kernel, low, memory)
         before = guarded.before(bound)
         after = guarded.run(before)
-        if trouble := differs(guarded, kernel, before, after, bound, expected):
+        if trouble := differs(guarded, kernel, before, after, bound, expected,
+                              TOLERANCES[precision]):
             return trouble
         again = range(RUNS - 1 if seed == 0 else 0)
         if any(not np.array_equal(after, guarded.run(before)) for _ in again):
@@ -135,7 +141,7 @@ def kernel_trouble(guarded: Guarded, kernel: Kernel, low: GroupSteps, holes: boo
 
 
 @cache
-def expectation(kernel: Kernel, seed: int, holes: bool) -> tuple[Arrays, Arrays]:
+def interpreted(kernel: Kernel, seed: int, holes: bool) -> tuple[Arrays, Arrays]:
     """Memory for the buffers of a kernel, and its results, as the interpreter has them."""
     memory, given = operands(kernel, STORING, seed)
     if holes:
@@ -156,12 +162,14 @@ def packed(kernel: Kernel, low: GroupSteps, memory: Arrays) -> Arrays:
 
 
 def differs(guarded: Guarded, kernel: Kernel, before: np.ndarray, after: np.ndarray,
-            bound: Arrays, expected: Arrays) -> str:
-    """How what a run leaves differs from what it should, or nothing."""
+            bound: Arrays, expected: Arrays, tolerance: float) -> str:
+    """How what a run leaves differs from what it should by more than a tolerance, or that of what
+    it is stored in; nothing where it does not."""
     for name, array in expected.items():
         buffer = kernel.buffer(name)
         own = guarded.array(after, name, bound[name].dtype)
-        if trouble := wrong(strided(own, buffer), array, TOLERANCES.get(buffer.dtype, 1e-5)):
+        allowed = max(tolerance, TOLERANCES.get(buffer.dtype, 0.0))
+        if trouble := wrong(strided(own, buffer), array, allowed):
             return trouble
         beside = np.ones(own.size, bool)
         strided(beside, buffer)[...] = False

@@ -28,17 +28,6 @@ OPENING, RATES = "opening the device", "measuring the device"
 """What is done besides probes."""
 
 
-def told(question: Mapping[str, Any], say: Say) -> None:
-    """Check the device that is asked about; `known` are outcomes of earlier attempts, of which the
-    last was the end of a process like this one."""
-    from smalti.runtime.drivers import driver_of
-
-    device = question["device"]
-    bare = driver_of(device).bare
-    assert bare is not None, device
-    check(lambda names: bare(device, names), question["known"], say)
-
-
 def check(opened: Callable[[tuple[str, ...]], Gpu], known: Iterable[list], say: Say,
           probes: Callable[..., Iterable[DeviceProbe]] = all_probes,
           rates: Callable[..., GpuRates] | None = measured, **options: Any) -> None:

@@ -30,7 +30,7 @@ ALL_SECONDS = 180.0
 """What a check may take in all."""
 ENDS_MAX = 12
 """Processes that a driver may end before it is not asked any more."""
-HOME = "smalti.runtime.doctor.process"
+HOME = "smalti.runtime.doctor.child"
 
 Start = Callable[[Mapping[str, Any]], Talk]
 Progress = Callable[[str], None]

@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ CODE = ("codegen/gpu", "codegen/spirv", "codegen/wgsl", "schedule", "runtime/doc
 SOURCE = "the check of this machine"
 NEWER = "A newer driver may help; `smalti doctor --again` checks it."
 
+_listeners: list[Callable[[], object]] = []
 _log = logging.getLogger(__name__)
 
 INSTEAD = {
@@ -132,6 +133,11 @@ def kept(identity: str) -> Verdict | None:
     return found if (found.identity, found.code) == (identity, emitters()) else None
 
 
+def when_kept(hear: Callable[[], object]) -> None:
+    """Call `hear` whenever a verdict is kept: what is known of devices may be another then."""
+    _listeners.append(hear)
+
+
 def keep(verdict: Verdict) -> None:
     """Keep a verdict; one that is unfinished is not. Where nothing can be written, a warning says
     so."""
@@ -145,6 +151,8 @@ def keep(verdict: Verdict) -> None:
         _log.warning("cannot keep what the check of %s found (%s): it is checked again each time; "
                      "set SMALTI_CACHE to a folder that can be written", verdict.device,
                      error.strerror or error)
+    for hear in _listeners:
+        hear()
 
 
 def with_findings(verdict: Verdict, findings: Sequence[Finding]) -> Verdict:

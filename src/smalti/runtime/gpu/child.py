@@ -4,7 +4,7 @@
 
 runs `answered("vulkan:0")` of that module elsewhere, and gives back the text that it returns.
 
-    with Talk("smalti.runtime.doctor.process", {"device": "vulkan:0"}) as talk:
+    with Talk("smalti.runtime.doctor.child", {"device": "vulkan:0"}) as talk:
         message = talk.hear(seconds=20)
 
 runs `told(question, say)` of a module elsewhere, and hears what that says as it goes along.

@@ -11,6 +11,7 @@ from smalti.compiler.module import Module
 from smalti.compiler.options import ALL_F32
 from smalti.errors import InputError
 from smalti.graph import Graph
+from smalti.runtime.doctor.first_use import begin, trusted
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.gpu.program import DeviceProgram
 from smalti.runtime.gpu.recipe import recipe_for
@@ -31,13 +32,18 @@ def compile_for(gpu: Gpu, graph: Graph, *, precision: str = "auto", held: Collec
     where the device stores 16 bits; sums, statistics, softmax, inputs and outputs are f32. "auto"
     is f16 where the device has it, else f32. The other options are as for `compile_graph`;
     quantised weights are held as f16, and `like` is of use in `bind` only. Raises InputError for an
-    unknown precision or one that the device lacks, UnsupportedError for what it has no room for.
+    unknown precision or one that the device lacks, UnsupportedError for what it has no room for,
+    DeviceError for a GPU that computes something else than the CPU.
     """
     if target not in (None, gpu.target.name):
         raise InputError(f"{gpu.device.id} runs {gpu.target.name}, not {target}; give no target")
-    recipe = recipe_for(gpu, graph, precision=precision, held=held, threads=threads,
-                        weights=weights, objective=objective)
-    return program_of(recipe.module(gpu.target, progress=progress), gpu, recipe)
+    begin(gpu)
+    while True:
+        recipe = recipe_for(gpu, graph, precision=precision, held=held, threads=threads,
+                            weights=weights, objective=objective)
+        module = recipe.module(gpu.target, progress=progress)
+        if trusted(gpu, module):  # else it has fewer limits from now on
+            return program_of(module, gpu, recipe)
 
 
 def program_of(module: Module, gpu: Gpu, recipe: Recipe) -> DeviceProgram:

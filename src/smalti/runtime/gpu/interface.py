@@ -114,6 +114,9 @@ class Gpu(ABC):
     """The language of its programs."""
     lost: bool = False
     """Whether it has failed, and is of no use any more."""
+    outdated: bool = False
+    """Whether a check has found since it was opened that some of it must not be used: it is opened
+    anew for the next program."""
 
     def pipeline(self, program: GroupProgram) -> ComputePipeline:
         """`program` as the driver compiles it."""

@@ -16,20 +16,21 @@ _lost: set[str] = set()
 
 def kept_open(name: str, opened: Callable[[int], Gpu]) -> Gpu:
     """The GPU of this id, which `opened` opens by its number there; anew when it was lost, after
-    all that was held of it is given back."""
+    all that was held of it is given back, or when a check has found something since."""
     with _lock:
         if name in _open and _open[name].lost:
             _lost.add(name)
             _open.pop(name).close()
-        if name not in _open:
+        if name not in _open or _open[name].outdated:
             _open[name] = opened(int(name.partition(":")[2]))
             _lost.discard(name)
         return _open[name]
 
 
 def gone(name: str, opened: Callable[[str], Gpu]) -> bool:
-    """Whether a GPU was lost and does not come back; nothing is asked of one that was not lost."""
-    if name not in _lost and not (name in _open and _open[name].lost):
+    """Whether a GPU was lost and does not come back, or a check has removed it; nothing is asked of
+    one that works."""
+    if name not in _lost and not (name in _open and (_open[name].lost or _open[name].outdated)):
         return False
     try:
         opened(name)

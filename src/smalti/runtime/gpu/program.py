@@ -266,7 +266,7 @@ class DeviceProgram(Program):
 
     @property
     def lost(self) -> bool:
-        return self.gpu.lost
+        return self.gpu.lost or self.gpu.outdated
 
     def _start(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Check the inputs and bring them to the device; compute what is due before a run."""

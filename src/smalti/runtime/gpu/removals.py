@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from smalti.errors import DeviceError
 from smalti.schedule.group import GroupLimits, MatrixShape
 
 DEVICE = "device"
@@ -145,6 +146,13 @@ def _without(limits: GroupLimits, what: str) -> GroupLimits:
         limits = replace(limits, matrices=tuple(
             m for m in limits.matrices if what not in (m.factors, m.sums)))
     return replace(limits, **FIELDS.get(what, {}))
+
+
+def require_usable(name: str, removals: Iterable[Removal]) -> None:
+    """Raise DeviceError for a device that is removed itself, saying why."""
+    removed = removal_of(DEVICE, removals)
+    if removed is not None:
+        raise DeviceError(f"{name} is not used: {removed.why} {removed.instead}")
 
 
 def removal_of(what: str, removals: Iterable[Removal]) -> Removal | None:

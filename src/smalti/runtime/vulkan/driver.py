@@ -8,14 +8,14 @@ from functools import lru_cache
 from smalti.errors import DeviceError
 from smalti.graph import Graph
 from smalti.runtime.device import Device
-from smalti.runtime.doctor.verdict import kept
+from smalti.runtime.doctor.verdict import kept, when_kept
 from smalti.runtime.driver import Driver, Runnable
 from smalti.runtime.gpu.check import executor
 from smalti.runtime.gpu.compilation import PRECISIONS, compile_for
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.gpu.model import rate, recorded
 from smalti.runtime.gpu.opened import gone, kept_open, wide_range
-from smalti.runtime.gpu.removals import MATRICES, unexplained
+from smalti.runtime.gpu.removals import MATRICES, require_usable, unexplained
 from smalti.runtime.interface import Program
 from smalti.runtime.vulkan.adapter import VulkanAdapter, adapters, judged
 from smalti.runtime.vulkan.gpu import VulkanGpu, device_of
@@ -39,7 +39,7 @@ def found() -> tuple[Device | str, ...]:
 
 def opened(device: str) -> Gpu:
     """The GPU of this id, opened once in a process. Raises DeviceError where its driver refuses."""
-    return kept_open(device, lambda number: VulkanGpu(checked(adapter_of(number)), number))
+    return kept_open(device, lambda number: VulkanGpu(usable(adapter_of(number)), number))
 
 
 def adapter_of(number: int) -> VulkanAdapter:
@@ -60,6 +60,13 @@ def bare(device: str, names: Collection[str]) -> Gpu:
     what has these names."""
     number = int(device.partition(":")[2])
     return VulkanGpu(judged(adapters()[number], map(unexplained, names), (MATRICES,)), number)
+
+
+def usable(adapter: VulkanAdapter) -> VulkanAdapter:
+    """The same, if it may be used. Raises DeviceError where that check has removed it."""
+    found = checked(adapter)
+    require_usable(found.name, found.removals)
+    return found
 
 
 def checked(adapter: VulkanAdapter) -> VulkanAdapter:
@@ -86,8 +93,9 @@ def about(device: Device) -> tuple[tuple[str, str], ...]:
     return (("code", "SPIR-V, through Vulkan"), ("driver", device.driver), ("matrix unit", unit))
 
 
+when_kept(found.cache_clear)
 DRIVER = Driver(found, rate, compiled, PRECISIONS,
                 lambda device, precision: wide_range(opened(device), precision), runs,
-                opened=opened, bare=bare, refresh=found.cache_clear,
+                opened=opened, bare=bare,
                 gone=lambda device: gone(device, opened),
                 model=recorded, about=about)

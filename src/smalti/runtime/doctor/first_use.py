@@ -1,0 +1,152 @@
+"""What happens when a GPU is used that nobody has checked.
+
+A check begins beside the work, in a process of its own; what it finds holds from the next program
+on. Until then, a few kernels of each program that is compiled are compared with the CPU's results,
+so that not even the first picture is wrong.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Sequence
+from weakref import WeakSet
+
+from smalti import settings
+from smalti.compiler.module import Module
+from smalti.errors import DeviceError, DeviceLostError, DeviceMemoryError
+from smalti.kernel.form import Kernel
+from smalti.kernel.text import parse
+from smalti.runtime.device import Device
+from smalti.runtime.doctor import verdict
+from smalti.runtime.doctor.attempts import Attempts
+from smalti.runtime.doctor.beside import expectation_of_cpu
+from smalti.runtime.doctor.examination import Finding, examined
+from smalti.runtime.doctor.kernels import case
+from smalti.runtime.doctor.probe import DeviceProbe, Outcome
+from smalti.runtime.doctor.supervision import supervised
+from smalti.runtime.gpu.interface import Gpu
+from smalti.runtime.gpu.removals import DEVICE, reduced
+
+KERNELS_MAX = 6
+"""Kernels of a program that are compared: the largest of each form that is not too large."""
+FLOPS_MAX, BYTES_MAX = 2e9, 64 << 20
+"""Of a kernel that is compared: the CPU takes some hundredths of a second."""
+END_SECONDS = 5.0
+"""How long a process that has done its work waits for a check to end."""
+
+_log = logging.getLogger(__name__)
+_lock = threading.Lock()
+_running: dict[str, threading.Thread] = {}
+_users: dict[str, WeakSet[Gpu]] = {}
+_found: dict[str, tuple[Finding, ...]] = {}
+_right: set[tuple[str, Kernel]] = set()
+
+
+def unchecked(device: Device) -> bool:
+    """Whether nobody knows if a GPU can be trusted, and that is asked: of drivers that compute on
+    the CPU it is not."""
+    return (settings.doctor() and device.kind != "cpu" and bool(device.identity)
+            and verdict.kept(device.identity) is None)
+
+
+def begin(gpu: Gpu) -> None:
+    """Begin the check of a GPU that is opened, if it is unchecked; returns at once."""
+    identity = gpu.device.identity
+    if not unchecked(gpu.device):
+        return
+    with _lock:
+        _users.setdefault(identity, WeakSet()).add(gpu)
+        if identity not in _running:
+            _running[identity] = threading.Thread(target=_check, args=(gpu.device,), daemon=True)
+            _running[identity].start()
+
+
+def _check(device: Device) -> None:
+    """Check a device, keep the verdict, and let all that is compiled from then on go by it."""
+    try:
+        found = supervised(device)
+    except DeviceError as error:  # no process can be started
+        _log.warning("%s could not be checked: %s", device.name, error)
+        return
+    with _lock:
+        found = verdict.with_findings(found, _found.get(device.identity, ()))
+        users = list(_users.pop(device.identity, ()))
+    verdict.keep(found)
+    for removal in found.removals:
+        _log.warning("%s: %s %s", device.name, removal.why, removal.instead)
+    for gpu in users:
+        gpu.outdated = bool(found.removals)
+
+
+@atexit.register
+def _end() -> None:
+    """Wait for checks that are nearly done, so that the next process has a verdict."""
+    for thread in list(_running.values()):
+        thread.join(END_SECONDS)
+
+
+def trusted(gpu: Gpu, module: Module) -> bool:
+    """Whether kernels of a module compute on an unchecked GPU what they do on the CPU.
+
+    Where they do not, the GPU is used without what is wrong from then on, so that the module has to
+    be made anew. Raises DeviceError where nothing helps.
+    """
+    device = gpu.device
+    if not unchecked(device):
+        return True
+    kernels = [each for each in chosen(module) if (device.identity, each) not in _right]
+    probes = [probe(kernel, module.precision) for kernel in kernels]
+    attempts = Attempts(lambda names: gpu)
+
+    def attempt(probe: DeviceProbe, removed: tuple[str, ...]) -> Outcome:
+        outcome = attempts(probe, removed)
+        if outcome.fatal:
+            raise DeviceLostError(f"{device.name}: {outcome.trouble} while a kernel was compared "
+                                  f"with the CPU's; `smalti doctor` says more")
+        return outcome
+
+    try:
+        findings = examined(probes, attempt)
+    except DeviceMemoryError:
+        return True  # there is no room for a comparison; the program itself may still fit
+    if not findings:
+        _right.update((device.identity, each) for each in kernels)
+        return True
+    _note(gpu, findings)
+    return False
+
+
+def _note(gpu: Gpu, findings: Sequence[Finding]) -> None:
+    """Use a GPU without what was found wrong."""
+    device = gpu.device
+    with _lock:
+        _found[device.identity] = (*_found.get(device.identity, ()), *findings)
+    removals = [verdict.removal_by(name, each) for each in findings for name in each.removed]
+    for removal in removals:
+        if removal.what == DEVICE:
+            raise DeviceError(f"{device.name} ({device.id}): {removal.why} {removal.instead}")
+        _log.warning("%s: %s %s", device.name, removal.why, removal.instead)
+    gpu.limits = reduced(gpu.limits, removals)
+
+
+def chosen(module: Module) -> list[Kernel]:
+    """A few kernels of a module, of several forms, the largest first that are not too large."""
+    regions = sorted((each for each in module.regions if each.kernel >= 0
+                      and each.flops <= FLOPS_MAX and each.bytes <= BYTES_MAX),
+                     key=lambda each: -each.flops)
+    by_form: dict[str, int] = {}
+    for region in regions:
+        by_form.setdefault(region.form, region.kernel)
+    return [parse(module.kernels[number]) for number in list(by_form.values())[:KERNELS_MAX]]
+
+
+def probe(kernel: Kernel, precision: str) -> DeviceProbe:
+    """A kernel of a program, on operands of its own."""
+    shape = "x".join(map(str, kernel.buffer(kernel.stages[-1].result).shape))
+    return DeviceProbe(
+        f"{kernel.form.replace('_', ' ')} of {shape}, {precision}",
+        lambda target, limits: case([kernel], precision, target, limits,
+                                    expectation=expectation_of_cpu))
+
