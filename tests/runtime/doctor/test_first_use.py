@@ -34,7 +34,7 @@ def alone_here(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     for name in ("_running", "_users", "_found"):
         monkeypatch.setattr(first_use, name, {})
     monkeypatch.setattr(first_use, "_right", set())
-    monkeypatch.setattr(first_use, "supervised", lambda device: replace(
+    monkeypatch.setattr(first_use, "supervised", lambda device, driver: replace(
         NOTHING, identity=device.identity, unfinished="tests need none"))
 
 
@@ -103,7 +103,7 @@ def test_what_is_known_is_not_compared(known: str, monkeypatch: pytest.MonkeyPat
 def test_a_check_begins_by_itself_and_holds_from_then_on(
         monkeypatch: pytest.MonkeyPatch, caplog) -> None:
     finding = Finding("product, f16", "the result is off", (matrix_shape(LARGE),))
-    monkeypatch.setattr(first_use, "supervised", lambda device: replace(
+    monkeypatch.setattr(first_use, "supervised", lambda device, driver: replace(
         NOTHING, code=verdict.emitters(), findings=(finding,)))
     gpu = BrokenGpu(FAULTS["nothing"])
     program = compile_for(gpu, product((8,), 16, 16))
@@ -115,13 +115,13 @@ def test_a_check_begins_by_itself_and_holds_from_then_on(
 
 def test_a_finding_of_the_first_use_is_kept_with_the_verdict(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_use, "supervised", lambda device: replace(
+    monkeypatch.setattr(first_use, "supervised", lambda device, driver: replace(
         NOTHING, code=verdict.emitters()))
     monkeypatch.setattr("smalti.runtime.gpu.compilation.begin", lambda gpu: None)
     gpu = BrokenGpu(FAULTS["products of a shape are off by 1 %"])
     compile_for(gpu, product((64,), 64, 64), precision="f16")
     assert first_use._found["broken"]
-    first_use._check(gpu.device)
+    first_use._check(gpu.device, "")
     assert verdict.kept("broken").removals[0].what == matrix_shape(LARGE)
 
 

@@ -17,7 +17,7 @@ BROKEN = Device("broken:0", "A broken GPU", "discrete", 1 << 30, (), identity="b
 def checked(name: str, silence_seconds: float = 60.0) -> Verdict:
     """What a check in processes finds of a device with a fault."""
     return supervised(
-        BROKEN, start=lambda question: Talk("broken_gpus", {**question, "fault": name}),
+        BROKEN, "", start=lambda question: Talk("broken_gpus", {**question, "fault": name}),
         silence_seconds=silence_seconds)
 
 

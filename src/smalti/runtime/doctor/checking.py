@@ -11,6 +11,7 @@ from smalti.runtime.devices import devices
 from smalti.runtime.doctor import verdict
 from smalti.runtime.doctor.supervision import supervised
 from smalti.runtime.doctor.verdict import Verdict
+from smalti.runtime.drivers import HOMES
 
 
 def checkable(id: str | None = None) -> list[Device]:
@@ -33,6 +34,6 @@ def checked(device: Device, again: bool = False,
     which is kept then."""
     found = None if again else verdict.kept(device.identity)
     if found is None:
-        found = supervised(device, progress)
+        found = supervised(device, HOMES[device.id.partition(":")[0]], progress)
         verdict.keep(found)
     return found

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from smalti.runtime.doctor.process import Say, check
-from smalti.runtime.drivers import driver_of
 
 
 def told(question: Mapping[str, Any], say: Say) -> None:
-    """Check the device that is asked about; `known` are outcomes of earlier attempts, of which the
-    last was the end of a process like this one."""
-    device = question["device"]
-    bare = driver_of(device).bare
-    assert bare is not None, device
-    check(lambda names: bare(device, names), question["known"], say)
+    """Check the device that is asked about, as the module `driver` opens it; `known` are outcomes
+    of earlier attempts, of which the last was the end of a process like this one."""
+    driver, device = import_module(question["driver"]), question["device"]
+    check(lambda names: driver.bare(device, names), question["known"], say)

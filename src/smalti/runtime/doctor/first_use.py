@@ -59,14 +59,16 @@ def begin(gpu: Gpu) -> None:
     with _lock:
         _users.setdefault(identity, WeakSet()).add(gpu)
         if identity not in _running:
-            _running[identity] = threading.Thread(target=_check, args=(gpu.device,), daemon=True)
+            driver = type(gpu).__module__.rpartition(".")[0] + ".driver"  # of the same folder
+            _running[identity] = threading.Thread(target=_check, args=(gpu.device, driver),
+                                                  daemon=True)
             _running[identity].start()
 
 
-def _check(device: Device) -> None:
+def _check(device: Device, driver: str) -> None:
     """Check a device, keep the verdict, and let all that is compiled from then on go by it."""
     try:
-        found = supervised(device)
+        found = supervised(device, driver)
     except DeviceError as error:  # no process can be started
         _log.warning("%s could not be checked: %s", device.name, error)
         return

@@ -68,13 +68,15 @@ class Course:
         self.note(asdict(Outcome(how, self.suspects, fatal=True)))
 
 
-def supervised(device: Device, progress: Progress = lambda text: None, start: Start | None = None,
-               silence_seconds: float = SILENCE_SECONDS) -> Verdict:
-    """The verdict on a device. `start` starts a process, which is asked as `process.told` is."""
+def supervised(device: Device, driver: str, progress: Progress = lambda text: None,
+               start: Start | None = None, silence_seconds: float = SILENCE_SECONDS) -> Verdict:
+    """The verdict on a device, which the module `driver` opens. `start` starts a process, which is
+    asked as `child.told` is."""
     begun, course = time.monotonic(), Course()
     start = start or (lambda question: Talk(HOME, question))
     while True:
-        last = outcome_of_process(device, course, progress, start, silence_seconds)
+        last = outcome_of_process({"device": device.id, "driver": driver}, course, progress, start,
+                                  silence_seconds)
         took = time.monotonic() - begun
         verdict = Verdict(device.name, without_places(device.driver), device.identity, emitters(),
                           date.today().isoformat(), 0, round(took, 1), rates=course.rates)
@@ -91,12 +93,12 @@ def supervised(device: Device, progress: Progress = lambda text: None, start: St
             return replace(verdict, unfinished=f"it took longer than {ALL_SECONDS:.0f} s")
 
 
-def outcome_of_process(device: Device, course: Course, progress: Progress, start: Start,
-                       silence_seconds: float) -> Mapping[str, Any]:
+def outcome_of_process(question: Mapping[str, Any], course: Course, progress: Progress,
+                       start: Start, silence_seconds: float) -> Mapping[str, Any]:
     """What a process says last; nothing where it did not come to the end."""
     before = len(course.known)
     try:
-        with start({"device": device.id, "known": course.known}) as talk:
+        with start({**question, "known": course.known}) as talk:
             while (message := talk.hear(silence_seconds)) is not None:
                 course.heard(message, progress)
                 if "findings" in message or "unfinished" in message:
