@@ -1,4 +1,4 @@
-"""Puts a partition together, a region at a time."""
+"""Builds a partition, one region after the other."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from smalti.kernel.form import Kernel
 
 
 class PartitionBuilder:
-    """A partition in the making.
+    """Adds regions to a partition.
 
-    `result` is the value for which regions are added at present: of a copy that a kernel needs, the
-    value that this kernel computes.
+    `result` is the value that regions are being added for: several may be needed for one value, as
+    a copy of an operand and then the kernel that reads it. `when` says when each value is computed.
     """
 
     def __init__(self, partition: Partition, when: Mapping[Value, When]) -> None:
@@ -25,8 +25,11 @@ class PartitionBuilder:
 
     def add(self, kernel: Kernel, views: dict[str, View], node: Node | None, reason: str,
             flops: int = 0, when: When | None = None) -> None:
-        """Add a region that computes `node`, at the time when its result is wanted unless another
-        one is given; None is for what comes from no operation."""
+        """Add a region that computes `node`, or part of it.
+
+        It runs at the time `when`; by default when the result of `node` is computed. `node` is
+        None for regions that belong to no operation, such as copies of inputs.
+        """
         self.partition.regions.append(Region(
             kernel, views, _scope(node), reason, flops, self._when(node, when), self.result))
 
@@ -39,8 +42,8 @@ class PartitionBuilder:
             self._when(node, when)))
 
     def note_rows(self, numbers: View, extent: int) -> None:
-        """Note that `numbers` are rows of a table of `extent` rows. Those that the caller gives are
-        checked before each run."""
+        """Note that `numbers` are used as row numbers of a table of `extent` rows. If they are an
+        input of the program, they are checked before each run."""
         storage, known = numbers.storage, self.partition.rows
         if storage.kind == "input":
             known[storage.name] = min(extent, known.get(storage.name, extent))

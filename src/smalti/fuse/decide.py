@@ -1,13 +1,13 @@
 """Decides which values of a graph are stored; all others are computed where they are read.
 
-A value that is not stored costs its arithmetic once for each kernel that reads it; one that is
-stored costs a write and reads of memory. Every value is computed where it is read unless
+A value that is not stored costs its arithmetic in each kernel that reads it; one that is stored
+costs a write to memory and reads from it. Every value is computed where it is read unless
 
-* a form of kernel of its own makes it: attention, concat, a rotary embedding, what numpy computes;
+* it has a kernel of its own (attention, concat, rotary embedding), or numpy computes it;
 * it ends the epilogue of an anchor (a contraction, a reduction, a pooling: `tail.py`);
-* the caller sees it;
+* it is an output of the program;
 * a consumer runs more often than the producer;
-* some consumer cannot compute it, or too many would (`READS_MAX`).
+* some consumer cannot compute it, or too many kernels would (`READS_MAX`).
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from smalti.fuse.tail import grow_tails
 from smalti.graph import OPERATIONS, Graph, Node, Value
 
 READS_MAX = 4
-"""A pointwise result that more kernels than this read is stored instead of computed again: a rule
-of thumb. Where a timing model is at hand, `tune/partitions.py` decides by what it expects."""
+"""If more kernels than this read a pointwise result, it is stored instead of being computed by
+each: a rule of thumb. Where a timing model is available, `tune/partitions.py` decides by its
+predictions."""
 GATHER_READS_MAX = 1
-"""The same of rows that are looked up: a second look-up costs about what a copy would."""
+"""The same for rows looked up in a table: a second look-up costs about as much as a copy."""
 STORED_FORMS = ("attention", "concat", "rotary_embedding")
 """Operations with a kernel of their own, without an epilogue: their results are always stored."""
 
@@ -44,11 +45,15 @@ STORED_FORMS = ("attention", "concat", "rotary_embedding")
 class Decisions:
     """What is decided about the values of a graph before any kernel is made.
 
-    `users` are the nodes that read each value, `when` says when each value is computed, `rows` are
-    the values of four axes that are rows and not images. `hosted` gives the reason why numpy
-    computes a node. `stored` are the values that have memory of their own. `tails` gives the anchor
-    of each value that ends an epilogue. `open` are values that cost alone decides: storing them
-    and computing them again are both possible.
+    * `users`: the nodes that read each value;
+    * `when`: when each value is computed;
+    * `rows`: the values of four axes that are rows, not images (`layout.py`);
+    * `hosted`: the nodes that numpy computes, each with the reason;
+    * `stored`: the values that get memory of their own;
+    * `tails`: the anchor of each value that ends an epilogue;
+    * `open`: the values for which storing and computing again are both possible, so that it is a
+      matter of cost alone;
+    * `outputs`: the outputs of the graph.
     """
 
     users: Mapping[Value, Sequence[Node]]
@@ -61,7 +66,7 @@ class Decisions:
     outputs: Collection[Value]
 
     def reason(self, value: Value) -> str:
-        """Why `value` is stored, for people: what the partition does not say by itself."""
+        """Why `value` is stored, as text for `explain`."""
         readers = self.users.get(value, [])
         if value in self.outputs:
             return "an output of the program"
@@ -74,7 +79,7 @@ class Decisions:
 
 
 def is_view(node: Node, hosted: Collection[Node]) -> bool:
-    """True if the result of `node` is other strides over its operand's memory."""
+    """True if the result of `node` is a view: its operand's memory with other strides."""
     return node.operation.name in VIEWS and node not in hosted
 
 
@@ -101,7 +106,7 @@ def decide(graph: Graph, held: Collection[str] = (), functions: Collection[str] 
 
 
 class _Deciding:
-    """Goes through a graph from its end: the consumers of a value are decided before it is."""
+    """Decides which values are stored, from the end of a graph: consumers before what they read."""
 
     def __init__(self, graph: Graph, users: Mapping[Value, Sequence[Node]],
                  when: Mapping[Value, When], hosted: Collection[Node],
@@ -114,14 +119,15 @@ class _Deciding:
         self.open: list[Value] = []
 
     def decide(self, node: Node) -> None:
-        """Note whether the result of `node` is stored."""
+        """Decide whether the result of `node` is stored, and note it."""
         value = node.output
         if node in self.hosted or value not in self.absorbed and (
                 node.operation.name not in VIEWS and self._is_stored(node)):
             self.stored.add(value)
 
     def _is_stored(self, node: Node) -> bool:
-        """True if the result of a node that is no view and inside of no epilogue is stored."""
+        """True if the result of `node`, which is no view and inside of no epilogue, has to be
+        stored."""
         value, name = node.output, node.operation.name
         if value in self.tails or name in STORED_FORMS or value in self.outputs:
             return True
@@ -139,8 +145,11 @@ class _Deciding:
         return store
 
     def _is_open(self, node: Node) -> bool:
-        """True if storing the result of `node` is a matter of cost. In a chain of pointwise
-        operations only the last one's result is: storing an earlier one saves less."""
+        """True if storing the result of `node` is a matter of cost.
+
+        In a chain of pointwise operations that is asked for the last one only: storing an earlier
+        result saves less.
+        """
         last = any(not elementwise(user) or user.output in self.stored
                    or user.output in self.absorbed
                    for user in self.users[node.output])
@@ -156,9 +165,11 @@ class _Deciding:
             for user in self.users.get(value, []))
 
     def _computable_by_readers(self, value: Value, moved: Collection[int]) -> bool:
-        """True if all consumers can compute `value`, whose index is divided or looked up along the
-        axes `moved` (counted from the last, -1). An epilogue cannot do that, and no contraction
-        along its channels."""
+        """True if all consumers of `value`, the result of a resize or gather, can compute it.
+
+        They have to divide its index, or look it up, along the axes `moved` (-1 is the last). An
+        epilogue cannot do that, and neither can a contraction along its channels.
+        """
         for user in self.users.get(value, []):
             name = user.operation.name
             if user.output in self.absorbed or user.output in self.tails:
@@ -171,7 +182,7 @@ class _Deciding:
         return True
 
     def _reads(self, value: Value) -> int | None:
-        """How many kernels would compute `value` if it is not stored; None if one of them
+        """How many kernels would compute `value` if it were not stored; None if one of them
         cannot."""
         if value in self.outputs:
             return None

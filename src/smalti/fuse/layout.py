@@ -1,8 +1,9 @@
-"""In which order the values of four axes are stored: images channels-last, all others row-major.
+"""Tells which values of four axes are images [n, c, h, w], stored channels-last, and which are
+rows, stored row-major.
 
-What a value is follows from what makes and reads it: convolutions, group normalisations and the
-like know images [n, c, h, w]; matrix products and normalisations of the last axis know rows. Values
-that are combined element by element are of one kind. Without any hint they are images.
+The operations that make and read a value tell: convolutions, group normalisations and the like
+work on images; matrix products and normalisations of the last axis on rows. Values that are
+combined element by element are of one kind. If nothing tells, a value is an image.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from smalti.graph import Graph, Value
 OF_IMAGES = {"conv", "group_normalization", "resize", *POOLS}
 OF_ROWS = {"mat_mul"} | NORMALIZATIONS - {"group_normalization"}
 TOGETHER = {"cast", "concat", *REDUCTIONS}
-"""Operations beside pointwise ones whose operands and result are of one kind."""
+"""Operations, besides pointwise ones, whose operands and result are all images or all rows."""
 
 
 def row_values(graph: Graph) -> set[Value]:

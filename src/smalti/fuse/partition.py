@@ -1,10 +1,10 @@
 """Partitions a graph into regions, one kernel each.
 
-It starts from everything in one region: every pointwise operation, broadcast and view is computed
-where its result is read. A region ends only where keeping things together is impossible or costs
-more than a store and a load: at the result of a contraction or an attention, where statistics
-need a whole image first, and where a value would be computed again too often. `Region.reason` says
-which. What no kernel computes is a `HostRegion`: it runs as its numpy meaning on what is stored.
+By default every pointwise operation, broadcast and view is computed where its result is read. A
+region ends, and its result is stored, only where fusing further is impossible or costs more than a
+store and a load: at the result of a contraction or an attention, where statistics need a whole
+image first, and where a value would be computed again too often. `Region.reason` says which. An
+operation that no kernel computes is a `HostRegion`: numpy computes it from stored values.
 
 The steps: `decide.py` says which values are stored, `placement.py` where, and an emitter for each
 form (`emit/`) makes the kernels, whose expressions `reader.py` builds.
@@ -25,11 +25,12 @@ from smalti.graph import Graph, Value
 def partition(graph: Graph, held: Collection[str] = (),
               functions: Collection[str] | None = None,
               otherwise: Collection[Value] = ()) -> Partition:
-    """The partition of `graph`; inputs named in `held` change more rarely than others.
+    """The partition of `graph`.
 
-    `functions` are the pointwise operations that kernels may compute, None for all of them. What
-    has no kernel becomes host regions. Of the values that are `open`, those in `otherwise` are not
-    stored where they would be, and stored where they would not.
+    `held` names inputs that change more rarely than others; what depends on these only is computed
+    when they change. `functions` are the pointwise operations that kernels may compute (None: all);
+    what has no kernel becomes host regions. For the values in `otherwise` the decision whether they
+    are stored is reversed, where both is possible (see `Partition.open`): a search tries that.
     """
     decisions = decide(graph, held, functions, otherwise)
     found = Partition(graph.name, held=tuple(sorted(held)), open=list(decisions.open))

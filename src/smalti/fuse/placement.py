@@ -1,5 +1,8 @@
-"""Places the values of a graph in memory: views of what is stored, operands of a concat right where
-the concat wants them, and a copy where strides cannot express what a kernel has to read."""
+"""Gives the values of a graph their memory.
+
+Views share memory with what they are views of; operands of a concat are written directly into
+their part of its result; and where a kernel cannot read a value by strides, a copy is added.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ from smalti.kernel.form import Load, axis
 
 
 class Placement:
-    """Where the values of a graph are stored.
+    """Knows where the values of a graph are stored, and allocates new storages.
 
-    `views` are those of all values that have memory so far, `statistics` the views of scale and
-    shift of each normalisation. Regions that copy values are added to `builder`.
+    `views` has the memory of each value that has some so far; `statistics` that of scale and shift
+    of each normalisation. Regions that copy values are added to `builder`.
     """
 
     def __init__(self, graph: Graph, decisions: Decisions, builder: PartitionBuilder) -> None:
@@ -38,7 +41,8 @@ class Placement:
                 self._place_operands(node)
 
     def _place_operands(self, node: Node) -> None:
-        """Let each stored operand of a concat be written right into its part of the result."""
+        """Have each operand of a concat that is stored written directly into its part of the
+        result."""
         at, dimension = 0, node.attributes["axis"] % len(node.output.shape)
         for value in node.inputs:
             made = value in self.decisions.stored
@@ -49,7 +53,7 @@ class Placement:
     # ------------------------------------------------------------------ where values are
 
     def is_view(self, node: Node) -> bool:
-        """True if the result of `node` is other strides over its operand's memory."""
+        """True if the result of `node` is a view: its operand's memory with other strides."""
         return is_view(node, self.decisions.hosted)
 
     def is_inside(self, value: Value, whole: Value) -> bool:
@@ -85,14 +89,15 @@ class Placement:
         return self.copied(view, value) if view.storage.kind in ("parameter", "constant") else view
 
     def pixels(self, value: Value) -> View:
-        """Where the image `value` is stored with the channels of a pixel side by side."""
+        """Where the image `value` is stored with the channels of a pixel adjacent; a copy if need
+        be."""
         view = self.view(value)
         if view.strides[1] == 1 or view.shape[1] == 1:
             return view
         return self.copy(view, value, stored(view.shape))
 
     def dense(self, vector: Value) -> View:
-        """Where a vector is stored with its elements side by side."""
+        """Where a vector is stored with adjacent elements; a copy if need be."""
         view = self.view(vector)
         if view.strides[0] == 1 or view.shape[0] == 1:
             return view
@@ -101,8 +106,8 @@ class Placement:
     # ------------------------------------------------------------------ new memory
 
     def place(self, value: Value) -> View:
-        """Memory for a value that is about to be computed: its part of the concat that reads it,
-        or a storage of its own."""
+        """Allocate memory for a value that is about to be computed: its part of the concat that
+        reads it, or a storage of its own."""
         if value in self._inside:
             whole, at = self._inside[value]
             dimension = whole.node.attributes["axis"] % len(whole.shape)
@@ -114,12 +119,15 @@ class Placement:
         return view
 
     def place_once(self, value: Value) -> View:
-        """Memory for a concat, which its first operand has asked for already if it lies inside."""
+        """Memory for the result of a concat: the one its first operand was written into, or new."""
         return self.views[value] if value in self.views else self.place(value)
 
     def _strides(self, value: Value) -> tuple[int, ...]:
-        """The strides of a new storage. Rows that are read by a transpose only are stored in its
-        order, so that what follows reads along memory."""
+        """The strides of a new storage for `value`: channels-last for images, else row-major.
+
+        Rows that only a transpose reads are stored transposed, so that what follows it reads
+        adjacent elements.
+        """
         rows = self.decisions.rows
         if value.dtype in (*STORED, *INTEGERS) and value not in rows:
             return stored(value.shape)
@@ -134,13 +142,16 @@ class Placement:
     # ------------------------------------------------------------------ copies
 
     def copied(self, base: View, value: Value) -> View:
-        """`value`, which is stored at `base`, copied to row-major order."""
+        """A row-major copy of `value`, which is stored at `base`."""
         copy = self.copy(base, value, row_major(base.shape))
         return View(copy.storage, 0, value.shape, row_major(value.shape))
 
     def copy(self, base: View, value: Value, strides: tuple[int, ...], slack: int = 0) -> View:
-        """A copy of `base`, where `value` is stored, with other strides, and `slack` unused
-        elements behind it. Asking for the same copy again gives the first one."""
+        """A copy, with `strides`, of `value`, which is stored at `base`.
+
+        `slack` unused elements follow it in memory. The same copy asked for again is not made
+        again.
+        """
         key = (base, strides, slack)
         if key not in self._copies:
             self._copies[key] = self._new_copy(base, value, strides, slack)

@@ -1,17 +1,19 @@
-"""Precision: which values between kernels are stored as halves, which parameters so or in blocks.
+"""Decides in which dtype values between kernels, and parameters, are stored.
 
-The one place that decides it. Parameters are held as f16, as bf16 or quantised where they are given
-so, which loses nothing. Arithmetic is f32 whatever the storage: a kernel widens what it loads and
-rounds what it stores. f32 stay
+This is the one place that decides it. Parameters that are given as f16, bf16 or quantised are kept
+so in memory, which loses nothing. Values between kernels may be stored as halves (f16, bf16).
+Arithmetic is f32 whatever the storage: a kernel widens what it loads and rounds what it stores.
+These stay f32:
 
 * what the caller sees: inputs and outputs of the program;
-* scale and shift of normalisations, whose error would be that of every pixel, and whatever else
-  is computed once from weights only;
-* values of fewer than `ELEMENTS_MIN` elements (embeddings of the time step): they are read from
-  cache, so that fewer bytes save no time, and they act on everything;
+* scale and shift of normalisations, because their error would be that of every pixel, and all
+  else that is computed once from weights only;
+* values of fewer than `ELEMENTS_MIN` elements, such as embeddings of the time step: they are read
+  from cache, so fewer bytes save no time, while their error would affect everything;
 * what numpy reads or writes between kernels.
 
-Halves of the graph itself are f32 by then (`rewrite/halves.py`), but for inputs and outputs.
+Where the graph itself asks for halves, `rewrite/halves.py` has made these f32 before, but for
+inputs and outputs.
 """
 
 from __future__ import annotations
@@ -27,15 +29,18 @@ from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES
 
 ELEMENTS_MIN = 1 << 14
-"""Elements of a value, 64 KiB of f32, from which on fewer bytes save time: smaller ones stay in the
-caches anyway."""
+"""Values of at least so many elements, 64 KiB of f32, are stored as halves: smaller ones stay in
+the caches, where fewer bytes save no time."""
 WIDENING = ("contraction", "depthwise", "map")
-"""Forms of kernels that read f16 wherever they read."""
+"""Forms of kernels all of whose loads can widen halves."""
 
 
 def narrowed(found: Partition, elements_min: int = ELEMENTS_MIN, dtype: str = "bf16") -> Partition:
-    """The partition `found`, storing values between kernels of at least `elements_min` elements as
-    `dtype`, "bf16" or "f16"."""
+    """The partition `found` with values between kernels stored as `dtype`, "bf16" or "f16".
+
+    Only values of at least `elements_min` elements are; the docstring of this module says which
+    stay f32.
+    """
     seen = {view.storage for view in found.outputs.values()}
     seen |= {view.storage for region in found.regions if isinstance(region, HostRegion)
              for view in region.views.values()}
@@ -49,13 +54,14 @@ def narrowed(found: Partition, elements_min: int = ELEMENTS_MIN, dtype: str = "b
 
 def held(found: Partition, dtypes: Mapping[str, str],
          elements_min: int = ELEMENTS_MIN) -> Partition:
-    """The partition `found`, with parameters held as `dtypes` says by their names: as halves, or
-    quantised.
+    """The partition `found` with parameters stored in the dtypes that `dtypes` gives by name.
 
-    Those are parameters of at least `elements_min` elements that only kernels of the forms
-    `WIDENING` read: the weights of products, tables of embeddings. Quantised are those that only
-    products read, whose channels are whole groups, each with its window as a file has them; others
-    that should be are f16. All else stays f32.
+    A parameter stays f32 if it has fewer than `elements_min` elements, or if something else than
+    kernels of the forms `WIDENING` reads it; so these are weights of contractions and tables of
+    embeddings. A quantised format needs more: only contractions may read the weight, its channels
+    have to be a multiple of the format's group, and it has to lie as in the file. Where that does
+    not hold, the weight is stored as f16. If several kernels read a parameter, it gets the widest
+    dtype that one of them needs.
     """
     readers: dict[Storage, list[str]] = {}
     for region in found.regions:
@@ -71,8 +77,8 @@ def held(found: Partition, dtypes: Mapping[str, str],
 
 
 def _read_as(region: Region | HostRegion, name: str, view: View, dtype: str) -> str:
-    """The dtype in which a region can read `view`, which it calls `name`: `dtype`, as which it is
-    given, or a wider one."""
+    """The dtype in which a region can read the parameter at `view`, its operand `name`: `dtype`, in
+    which it is given, if possible, else f16 or f32."""
     if isinstance(region, HostRegion) or region.kernel.form not in WIDENING:
         return "f32"
     form = FORMATS.get(dtype)
@@ -89,7 +95,7 @@ def _read_as(region: Region | HostRegion, name: str, view: View, dtype: str) -> 
 
 
 def stored_in(found: Partition, storages: Mapping[Storage, Storage]) -> Partition:
-    """The partition `found` with storages replaced: each key of `storages` by its value."""
+    """The partition `found` with each storage that is a key of `storages` replaced by its value."""
     def moved(views: Mapping[str, View]) -> dict[str, View]:
         return {name: replace(view, storage=storages.get(view.storage, view.storage))
                 for name, view in views.items()}

@@ -1,4 +1,5 @@
-"""Scalar expressions: what one element of a value is, in terms of what is stored."""
+"""Builds the expressions of kernels: one element of a value, in terms of elements that are
+stored."""
 
 from __future__ import annotations
 
@@ -14,13 +15,14 @@ from smalti.graph import Node, Value
 from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Load, affine
 
 At = tuple[Index, ...]
-"""The index of an element, one for each axis, in terms of the axes of a kernel."""
+"""The place of an element of a value: an index for each of its axes, in terms of kernel axes."""
 
 
 class Reader:
-    """Builds the expressions of one kernel and collects the buffers that they load.
+    """Builds the expressions of one kernel and collects the buffers that they load from.
 
-    `extents` are those of the kernel's axes; reshapes that split a value's index need them.
+    `extents` gives those of the kernel's axes by name; they are needed where a reshape has to split
+    an index into two.
     """
 
     def __init__(self, placement: Placement, extents: Mapping[str, int] | None = None) -> None:
@@ -28,20 +30,21 @@ class Reader:
         self._names: dict[View, str] = {}
 
     def buffers(self, **named: View) -> list[Buffer]:
-        """The buffers of everything loaded so far, then those of the named views."""
+        """The buffers of all that was loaded so far, followed by those of the views `named`."""
         return [buffer_of(name, view) for name, view in self.views(**named).items()]
 
     def views(self, **named: View) -> dict[str, View]:
-        """The view behind each buffer."""
+        """The view of each buffer by name, those `named` included."""
         return {**{name: view for view, name in self._names.items()}, **named}
 
     def load(self, view: View, at: tuple[Index | Load, ...]) -> Load:
-        """The element of `view` at an index."""
+        """The load of the element of `view` at an index."""
         name = self._names.setdefault(view, f"x{len(self._names)}")
         return Load(name, at)
 
     def array(self, data: np.ndarray, at: At) -> Expr:
-        """The element of a constant array at an index."""
+        """The element of a constant array at an index: a number if all of its elements are
+        equal."""
         if (data == data.flat[0]).all():
             return Const(float(data.flat[0]))
         storage = Storage("constant", data.size, data=data)
@@ -49,14 +52,19 @@ class Reader:
 
     def value(self, value: Value, at: At, known: Mapping[Value, Expr] | None = None,
               anchor: Node | None = None) -> Expr:
-        """The element of `value` at `at`; `known` values are given as expressions."""
+        """The element of `value` at `at`: a load if it is stored, else the expression that makes
+        it.
+
+        `known` gives expressions for values that the kernel itself has, such as the sum of its
+        `anchor`, to which the bias of a convolution is added here.
+        """
         if known and value in known:
             expr = known[value]
             if anchor is None or anchor.output is not value:
                 return expr
             channel = at[1] if anchor.operation.name == "conv" else at[-1]
             assert isinstance(expr, Load), expr
-            moved = channel.plus(affine(expr)[3].offset)  # by slices, and to a group's first
+            moved = channel.plus(affine(expr)[3].offset)  # by slices, and to a group's first one
             expr = Load(expr.buffer, (*expr.index[:3], moved))
             if len(anchor.inputs) == 3:
                 expr = Call("add", (expr, self.load(self.placement.view(anchor.inputs[2]),
@@ -79,7 +87,8 @@ class Reader:
 
     def node(self, node: Node, at: At, known: Mapping[Value, Expr] | None = None,
              anchor: Node | None = None) -> Expr:
-        """The element at `at` of what `node` computes."""
+        """The expression of the element at `at` of the result of `node`; see `value` for the
+        rest."""
         name, attributes = node.operation.name, node.attributes
 
         def read(value: Value, place: At) -> Expr:
@@ -126,12 +135,13 @@ class Reader:
 
 
 def broadcast(value: Value, at: At) -> At:
-    """The index in `value` of the element that broadcasting brings to the index `at`."""
+    """The index of the element of `value` that, when `value` is broadcast, is at the index `at`."""
     tail = at[len(at) - len(value.shape):]
     return tuple(Index() if n == 1 else i for i, n in zip(tail, value.shape))
 
 
 def _divided(index: Index, divisor: int) -> Index:
+    """index // divisor."""
     if divisor == 1 or not index.terms:
         return index
     return Index(index.terms, index.offset, index.divisor * divisor)
@@ -159,7 +169,10 @@ def _reshaped(at: At, shape: Sequence[int], old: Sequence[int],
 
 
 def _divmod(index: Index, extent: int, extents: Mapping[str, int]) -> tuple[Index, Index]:
-    """index // extent and index % extent; each term must belong to one of the two by its factor.
+    """index // extent and index % extent, as indices.
+
+    Terms whose coefficient is a multiple of `extent` make the quotient; all others together have to
+    stay below `extent`. Raises AssertionError if they do not.
 
     >>> _divmod(Index((("h", 8), ("i", 2)), 1), 8, {"h": 3, "i": 4})
     (Index(terms=(('h', 1),), offset=0, divisor=1), Index(terms=(('i', 2),), offset=1, divisor=1))

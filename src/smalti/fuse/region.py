@@ -1,4 +1,4 @@
-"""What a partition consists of: regions that kernels compute, and regions that numpy does."""
+"""A partition and its regions: those that kernels compute, and those that numpy computes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from smalti.graph import Value
 from smalti.kernel.form import Buffer, Kernel
 
 ROLES = {"input": "input", "arena": "input", "parameter": "parameter", "constant": "parameter"}
-"""What a kernel that reads a storage calls it, by the storage's kind."""
+"""The role of a buffer that a kernel reads, by the kind of its storage."""
 WRITTEN = ("out", "scale", "shift")
-"""The buffers of a kernel that it writes."""
+"""Names of the buffers that kernels write."""
 
 
 @dataclass(frozen=True)
 class Region:
-    """A kernel, the views its buffers stand for, and where in the model it comes from.
+    """A group of operations that one kernel computes.
 
-    `when` it runs: once after the parameters are bound, when a held input changes, or in each run.
-    `result` is the value that it is computed for.
+    `views` gives the memory of each buffer of the kernel by name. `scope` is where in the model it
+    comes from, `reason` why the region ends here. `when` says when it runs: once after the
+    parameters are bound, when a held input changes, or in each run. `result` is the value that it
+    is computed for.
     """
 
     kernel: Kernel
@@ -36,8 +38,11 @@ class Region:
 
 @dataclass(frozen=True)
 class HostRegion:
-    """An operation that runs as its numpy meaning, on views of its operands "x0", "x1", … and of
-    its result "out". `reason` says why no kernel computes it."""
+    """An operation that numpy computes, by the function in its record.
+
+    `views` has its operands "x0", "x1", … and its result "out". `reason` says why no kernel
+    computes it.
+    """
 
     operation: str
     attributes: Mapping[str, Any]
@@ -55,11 +60,12 @@ class HostRegion:
 
 @dataclass
 class Partition:
-    """The regions in the order in which they run, by `when`.
+    """The regions of a graph, sorted by `when` and then in the order in which they run.
 
-    `held` names inputs that change more rarely than others.
-    `rows`: for each input whose numbers are rows of tables, the extent of the smallest table.
-    `open` are values that may be stored, or computed by each kernel that reads them.
+    `inputs` and `outputs` are the memory of the graph's inputs and outputs. `held` names inputs
+    that change more rarely than others. `rows` gives, for each input that holds row numbers of
+    tables, the number of rows of the smallest of these tables. `open` lists values for which both
+    is possible: storing them, or computing them in each kernel that reads them.
     """
 
     name: str
@@ -72,6 +78,6 @@ class Partition:
 
 
 def buffer_of(name: str, view: View) -> Buffer:
-    """The buffer of a kernel that stands for `view`."""
+    """The buffer `name` of a kernel, with the shape, strides and dtype of `view`."""
     role = "output" if name in WRITTEN else ROLES[view.storage.kind]
     return Buffer(name, role, view.shape, view.strides, view.storage.dtype)

@@ -1,8 +1,9 @@
-"""Results of one operand, side by side: together they can take the place that it leaves.
+"""Stores the results of contractions that read the same operand side by side, to save memory.
 
-Of an operand that two convolutions read, neither result may be written over it before the other
-one has read it. Computed in turns, a strip of rows of each, they may, where every pixel of both
-lies where its pixel of the operand was:
+A result may be written over an operand that nothing reads any more. If two convolutions read an
+operand, neither may write over it before the other has read it. But if they are computed in turns,
+a strip of rows of each, both can, provided that the channels of both results for a pixel lie where
+the operand's channels of that pixel were:
 
     x  [y, x, 256]   ████████████            h [y, x, 128]   ████      s [y, x, 128]   ████
     both             ██████│█████│           (h, s) [y, x, 128 + 128], strides (256 w, 256, 1)
@@ -20,8 +21,12 @@ from smalti.fuse.view import Storage, View
 
 
 def siblings(found: Partition) -> list[tuple[int, ...]]:
-    """Groups of two or more contractions, by their numbers in `found`, that are the last to read an
-    operand, and that could run one right behind the other with results side by side."""
+    """Groups of contractions whose results can be stored side by side, as region numbers in
+    `found`.
+
+    Each group has two or more, which are the last to read some operand and can be moved to run
+    directly one after the other.
+    """
     readers: dict[Storage, list[int]] = {}
     written: dict[Storage, int] = {}
     views: dict[Storage, list[View]] = {}
@@ -57,8 +62,8 @@ def siblings(found: Partition) -> list[tuple[int, ...]]:
 
 
 def side_by_side(found: Partition, numbers: Sequence[int]) -> tuple[Partition, list[int]]:
-    """`found` with the regions `numbers`, which are siblings, one behind the other and their
-    results side by side; and the number in `found` of each of its regions."""
+    """The partition `found` with the siblings `numbers` moved one after the other and their results
+    stored side by side; and, for each region of the new partition, its number in `found`."""
     outs = [found.regions[number].views["out"] for number in numbers]
     channels = [out.shape[3] for out in outs]
     total = sum(channels)
@@ -85,8 +90,8 @@ def side_by_side(found: Partition, numbers: Sequence[int]) -> tuple[Partition, l
 
 
 def _pixels(out: View) -> tuple | None:
-    """Extents of a result [b, y, x, o] that fills its storage pixel by pixel, and its dtype; None
-    for any other."""
+    """(b, y, x, dtype) of a result [b, y, x, o] that fills its storage densely, channels innermost;
+    None for any other."""
     b, y, x, o = out.shape
     dense = (y * x * o, x * o, o, 1)
     whole = out.storage.size == math.prod(out.shape) and out.offset == 0
@@ -97,8 +102,8 @@ def _pixels(out: View) -> tuple | None:
 
 
 def _widened(view: View, count: int, total: int, at: int) -> View | None:
-    """A view of pixels of `count` channels when these are `at` to `at + count` of `total`; None
-    where an axis runs through pixels and channels.
+    """`view`, of an image of `count` channels, once these are channels `at` to `at + count` of an
+    image of `total` channels; None if one of its axes runs across pixels and channels.
 
     >>> image = View(Storage("arena", 96), 0, (1, 4, 3, 8), (96, 1, 32, 4))
     >>> wide = _widened(image, 4, 10, 2)

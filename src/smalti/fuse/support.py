@@ -1,4 +1,4 @@
-"""Which operations the forms of kernels compute; all others run as their numpy meaning."""
+"""Tells which operations kernels can compute; numpy computes all others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ CONTRACTIONS = {"conv", "mat_mul"}
 REDUCTIONS = {"reduce_sum": "sum", "reduce_mean": "sum", "reduce_max": "max"}
 POOLS = {"average_pool": "sum", "max_pool": "max"}
 ANCHORS = CONTRACTIONS | REDUCTIONS.keys() | POOLS.keys()
-"""Operations whose kernels take in the pointwise ones behind them."""
+"""Operations whose kernels can have an epilogue: they compute the pointwise operations that
+follow."""
 NORMALIZATIONS = {"group_normalization", "layer_normalization", "rms_normalization"}
 VIEWS = {"reshape", "transpose", "slice", "expand"}
 FORMS: dict[str, tuple[str, ...]] = {
@@ -26,22 +27,23 @@ FORMS: dict[str, tuple[str, ...]] = {
     "gather": (), "resize": ("scales",), "rotary_embedding": ("interleaved", "num_heads"),
     "cast": ("to", "saturate", "round_mode"),
 }
-"""The attributes that forms take into account; all others have to be at their defaults."""
+"""The attributes that kernels support for each operation; all others have to be at their
+defaults."""
 TRUTH = {"not", "and", "or", "xor", "equal", "less", "less_or_equal", "greater",
          "greater_or_equal", "is_nan", "is_inf", "where"}
-"""Pointwise operations that kernels compute on truth values, too."""
+"""Pointwise operations that kernels compute on bool operands, or with a bool result, too."""
 STORED = ("f32", "f16", "bf16")
-"""Dtypes that kernels load and store as f32."""
+"""Floating-point dtypes of stored values; kernels compute with them as f32."""
 BYTES = ("u8", "i8")
 INTEGERS = (*BYTES, "i32")
-"""Dtypes that kernels load and store as the f32 of each."""
+"""Integer dtypes that kernels load and store, converting them from and to f32."""
 ROWS = ("i32", "i64")
-"""Dtypes of row numbers that kernels read."""
+"""Dtypes of the row numbers by which kernels look rows of a table up."""
 
 
 class When(IntEnum):
-    """When a value has to be computed: once after binding, if it depends on parameters only; when
-    an input that is held from run to run changes; or in each run."""
+    """How often a value is computed: once after binding, if it depends on parameters only; when a
+    held input changes, if it depends on these and parameters only; else in each run."""
 
     BINDING = 0
     CHANGE = 1
@@ -49,7 +51,7 @@ class When(IntEnum):
 
 
 def whens(graph: Graph, held: Collection[str]) -> dict[Value, When]:
-    """When each value of `graph` has to be computed; `held` are names of inputs."""
+    """When each value of `graph` is computed; `held` are the names of held inputs."""
     found = dict.fromkeys(graph.parameters.values(), When.BINDING)
     for name, value in graph.inputs.items():
         found[value] = When.CHANGE if name in held else When.RUN
@@ -60,8 +62,9 @@ def whens(graph: Graph, held: Collection[str]) -> dict[Value, When]:
 
 
 def lacking(node: Node, functions: Collection[str]) -> str:
-    """The reason why no kernel computes `node`, "" if one does. `functions` are the pointwise
-    operations that the target has.
+    """The reason why no kernel can compute `node`; "" if one can.
+
+    `functions` are the pointwise operations that kernels of the target have.
 
     >>> g = Graph()
     >>> x = g.input("x", (3,), "i64")
@@ -100,7 +103,8 @@ def elementwise(node: Node) -> bool:
 
 
 def _castable(before: str, after: str) -> bool:
-    """True if kernels cast from `before` to `after`: integers only where each of them is an f32."""
+    """True if kernels can cast from `before` to `after`, which they do by way of f32: from an
+    integer dtype to another only if f32 holds each of its numbers."""
     if before in STORED:
         return after in (*STORED, *INTEGERS)
     return after in STORED and before in INTEGERS or before in BYTES and after == "i32"
@@ -134,7 +138,8 @@ def _understood(node: Node) -> bool:
 
 
 def _known_rows(node: Node) -> bool:
-    """True if a gather takes rows of a matrix by numbers that are checked before kernels run."""
+    """True if a gather takes rows of a matrix, by row numbers that are known to be in range or, as
+    an input of the program, are checked before each run."""
     table, numbers = node.inputs
     rows = origin(numbers)
     if len(table.shape) != 2 or numbers.dtype not in ROWS or rows.kind not in ("input", "constant"):
@@ -144,7 +149,7 @@ def _known_rows(node: Node) -> bool:
 
 
 def origin(value: Value) -> Value:
-    """The value whose memory `value` is a view of, itself if it is none.
+    """The value of whose memory `value` is a view; `value` itself if it is no view.
 
     >>> g = Graph()
     >>> origin(g.parameter("w", (2, 3)).transpose(1, 0)).name

@@ -1,8 +1,8 @@
-"""Epilogues: the pointwise operations that the kernel of an anchor computes from its sums.
+"""Decides epilogues: the pointwise operations that the kernel of an anchor computes from its sums.
 
 An anchor is an operation with a kernel of its own: a contraction, a reduction or a pooling. The
-operations of its epilogue are its tail. It ends, and its last value is stored, where something else
-reads what has been computed so far.
+pointwise operations of its epilogue are called its tail. A tail ends, and its last value is stored,
+where an operation outside of the tail needs a value of it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from smalti.fuse.support import ANCHORS, CONTRACTIONS, When, elementwise
 from smalti.graph import Graph, Node, Value
 
 MEETING_MAX = 8
-"""How many values may lie between a value of several readers and the operation where they meet: a
-guess, that bounds the search."""
+"""A value that several operations read may be in a tail if these meet again in one operation, after
+at most so many values: a guess that bounds the search."""
 
 
 def grow_tails(graph: Graph, users: Mapping[Value, Sequence[Node]],
                when: Mapping[Value, When],
                hosted: Collection[Node]) -> tuple[dict[Value, Node], set[Value]]:
-    """The anchor of each value that ends a tail, and all values inside of tails, before their ends.
+    """The anchor of each value that ends a tail, and the set of all values inside of tails, before
+    their ends.
 
-    `users` are the nodes that read each value, `when` says when each is computed: all of a tail has
-    the same time. Nodes that numpy computes, `hosted`, are in no tail.
+    `users` gives the nodes that read each value, `when` when each value is computed, which has to
+    be the same for all of a tail. Nodes that numpy computes, `hosted`, are in no tail.
     """
     tails = _Tails(users, set(graph.outputs.values()), when, hosted)
     for node in graph.nodes:
@@ -42,10 +43,11 @@ class _Tails:
         self.absorbed: set[Value] = set()
 
     def grow(self, anchor: Node) -> None:
-        """Add pointwise operations to the tail of `anchor` while each value has one reader.
+        """Add pointwise operations to the tail of `anchor` as long as each value has a single
+        reader.
 
-        Several readers that meet again in one operation, as in max(x, x / 5), are added together,
-        and so are equal slices of its channels that do (GEGLU).
+        If a value has several readers that meet again in one operation, as in max(x, x / 5), all up
+        to that operation are added at once; so are slices of the channels that meet again (GEGLU).
         """
         value = anchor.output
         while value not in self.outputs:
@@ -67,9 +69,10 @@ class _Tails:
         self.ends[value] = anchor
 
     def _met(self, value: Value) -> Value | None:
-        """The value in which all readers of `value`, pointwise operations, meet again; all before
-        it is added to the tail. None if there is only one reader, or if something else reads a
-        value in between.
+        """The value where all paths from the several readers of `value` meet again.
+
+        All values before it are added to the tail. None if `value` has one reader only, or if
+        something off these paths, or not pointwise, reads a value in between.
         """
         between = [value]
         while len(between) <= MEETING_MAX and len(self.users.get(value, [])) > 1:
@@ -86,8 +89,8 @@ class _Tails:
         return None
 
     def _continues(self, node: Node, between: Sequence[Value]) -> bool:
-        """True if `node` computes each element from those of `between` and of values that are
-        stored before the first of them is used."""
+        """True if `node` is pointwise and its operands are values of `between`, or values that do
+        not depend on the first of these, so that they can be stored before."""
         value = between[0]
         return (self._pointwise(node) and node.output.shape == value.shape
                 and self.when[value] == self.when[node.output] and node.output not in self.ends
@@ -95,8 +98,11 @@ class _Tails:
                             for other in node.inputs if other not in between))
 
     def _joined(self, value: Value, anchor: Node) -> Value | None:
-        """The value in which all equal slices of a contraction's channels meet again; all before it
-        is added to the tail. None if they do not meet, or if something else reads one of them.
+        """The value where slices of equal size that together have all channels of `value`, the
+        result of a contraction, meet again, as the two halves of GEGLU do.
+
+        All values before it are added to the tail. None if there are no such slices, if they do not
+        meet, or if something else reads one of them.
         """
         users = self.users.get(value, [])
         if anchor.operation.name not in CONTRACTIONS or anchor.attributes.get("group", 1) > 1:
@@ -123,8 +129,8 @@ class _Tails:
         return leaves[0]
 
     def _joins(self, leaf: Value, leaves: Sequence[Value], origin: Value) -> bool:
-        """True if a single pointwise node reads `leaf`, and its other operands are leaves that
-        only it reads, or values that are stored before `origin` is used."""
+        """True if a single node reads `leaf`, it is pointwise, and its other operands are leaves
+        that only it reads, or values that do not depend on `origin`."""
         readers = self.users.get(leaf, [])
         if len(readers) != 1 or leaf in self.outputs:
             return False
@@ -138,8 +144,11 @@ class _Tails:
         return elementwise(node) and node not in self.hosted
 
     def _depends(self, value: Value, on: Value) -> bool:
-        """True if `value` is computed from `on`. One kernel cannot compute an operation of both:
-        the first would have to be stored before the second is."""
+        """True if `value` is computed from `on`, directly or not.
+
+        A tail that starts at `on` cannot read such a `value`: it would have to be stored before the
+        tail's kernel runs, but needs the result of that kernel.
+        """
         pending, seen = [value], set()
         while pending:
             v = pending.pop()

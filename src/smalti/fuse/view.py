@@ -1,4 +1,4 @@
-"""Storages, and strided views of them: reshape, transpose, slice and expand without moving data."""
+"""Storages and strided views of them, which reshape, transpose, slice and expand without a copy."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from smalti.graph.operation import DTYPES
 
 @dataclass(eq=False)
 class Storage:
-    """Memory that values live in.
+    """Memory of one stored value.
 
-    `kind` is "input" or "parameter" (given by the caller, `name` says which), "constant" (`data`)
-    or "arena" (between kernels). `size` is in elements.
+    `kind` is "input" or "parameter" (given by the caller under `name`), "constant" (with its
+    `data`) or "arena" (a value between kernels). `size` is in elements.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Elements of a storage: offset and strides in elements, one stride for each axis."""
+    """A tensor in a storage. `offset` and `strides`, one for each axis, are in elements."""
 
     storage: Storage
     offset: int
@@ -45,17 +45,17 @@ class View:
     strides: tuple[int, ...]
 
     def transpose(self, perm: Sequence[int]) -> View:
-        """Axes in the order `perm`."""
+        """The view with its axes in the order `perm`."""
         return View(self.storage, self.offset, tuple(self.shape[i] for i in perm),
                     tuple(self.strides[i] for i in perm))
 
     def slice(self, axis: int, start: int, end: int) -> View:
-        """Elements `start` to `end` along `axis`."""
+        """The elements from `start` to `end` along `axis`."""
         shape = (*self.shape[:axis], end - start, *self.shape[axis + 1:])
         return View(self.storage, self.offset + start * self.strides[axis], shape, self.strides)
 
     def expand(self, shape: Sequence[int]) -> View:
-        """Repeated along axes of extent 1 and new leading axes, by strides of 0."""
+        """The view broadcast to `shape`: axes of extent 1 and new leading axes get strides of 0."""
         extra = len(shape) - len(self.shape)
         strides = tuple(0 if old == 1 and new != 1 else stride
                         for old, new, stride in zip(self.shape, shape[extra:], self.strides))
@@ -108,7 +108,8 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def stored(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides in which a new value is stored: images channels-last, all else row-major.
+    """The strides in which a new value is stored: images [n, c, h, w] channels-last, all else
+    row-major.
 
     >>> stored((2, 3, 8, 8))
     (192, 1, 24, 3)
@@ -120,13 +121,15 @@ def stored(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 FEW_CHANNELS = 4
-"""Channels of an image up to which an input stays as it comes: pictures have 3 or 4, latents 4."""
+"""Input images of up to so many channels are stored as the caller gives them, not channels-last:
+pictures have 3 or 4 channels, latents often 4."""
 
 
 def given(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides in which an input is stored: as `stored`, but an image of few channels as it comes.
+    """The strides in which an input is stored: those of `stored`, but for images of few channels,
+    which stay row-major as the caller gives them.
 
-    Copying it is then one copy of memory, and rows of a channel lie side by side.
+    Copying such an input in is a single copy of memory, and pixels of a channel lie side by side.
 
     >>> given((2, 3, 8, 8)), given((2, 5, 8, 8))
     ((192, 64, 8, 1), (320, 1, 40, 5))

@@ -1,4 +1,4 @@
-"""What convolutions and matrix products are as windows over images."""
+"""Describes convolutions, poolings and matrix products as windows that move over an image."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from smalti.kernel import build
 
 
 def conv_window(node: Node) -> build.Window:
-    """The window of a convolution; of one group of channels, or of all where each is a group."""
+    """The window of a convolution: that of one group of channels, or, if it is depthwise (each
+    channel is a group), that of all channels."""
     (batch, channels, height, width), out = node.inputs[0].shape, node.output.shape
     groups = node.attributes["group"]
     parts = 1 if groups == channels == out[1] else groups
@@ -23,7 +24,7 @@ def conv_window(node: Node) -> build.Window:
 
 
 def matrix_window(node: Node) -> build.Window:
-    """The window of a matrix product, which is one pixel."""
+    """The window of a matrix product, as a convolution by one pixel: rows are pixels."""
     batch, height, width, channels = (*node.output.shape[:-2], 1, 1)[:2] + node.output.shape[-2:]
     return build.Window(batch, height, width, node.inputs[0].shape[-1], height, width, channels)
 
@@ -37,14 +38,15 @@ def pool_window(node: Node) -> build.Window:
 
 
 def _steps(node: Node) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """Strides, dilations and leading pads, for rows and columns."""
+    """Strides, dilations and leading pads, each for (rows, columns)."""
     (down, right), (below, beside) = node.attributes["strides"], node.attributes["dilations"]
     top, left, *_ = node.attributes["pads"]
     return (down, right), (below, beside), (top, left)
 
 
 def pool_counts(node: Node) -> np.ndarray:
-    """The number of elements over which the mean of each window is taken, f32 [h, w]."""
+    """The divisor of each window's mean in an average pooling: how many elements count, f32 [h,
+    w]."""
     a, counts = node.attributes, []
     for k, (extent, out) in enumerate(zip(node.inputs[0].shape[2:], node.output.shape[2:])):
         before, behind = (a["pads"][k], a["pads"][k + 2]) if a["count_include_pad"] else (0, 0)
@@ -55,8 +57,11 @@ def pool_counts(node: Node) -> np.ndarray:
 
 
 def matrices(weight: View, outer: Sequence[int]) -> View:
-    """Matrices [..., c, o] as a weight [o, c, 1, 1], or [b, y, o, c, 1, 1] where there are several
-    for the axes `outer` of a result."""
+    """Matrices [..., c, o] viewed as the weight of a convolution.
+
+    That is [o, c, 1, 1] for a single matrix, and [b, y, o, c, 1, 1] for several: `outer`, at most
+    two extents, are the batch axes of the result, for which matrices are repeated if need be.
+    """
     (*_, c, o), (*_, down, right) = weight.shape, weight.strides
     shape: tuple[int, ...] = o, c, 1, 1
     strides: tuple[int, ...] = right, down, 0, 0

@@ -1,4 +1,5 @@
-"""How one region is computed: loop-level form, text, verifier, numpy reference."""
+"""Kernels: how one region is computed, as loops over scalar expressions. With their text, a
+verifier and an interpreter in numpy."""
 
 from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Kernel, Load, Stage
 from smalti.kernel.interpreter import run

@@ -1,4 +1,4 @@
-"""Kernels from the operations of a graph: one function for each form.
+"""Builds kernels: one function for each form, called by the emitters in `fuse/emit/`.
 
 | form              | stages                                                                     |
 | ----------------- | -------------------------------------------------------------------------- |
@@ -24,16 +24,23 @@ from dataclasses import dataclass, replace
 from smalti.kernel.form import Buffer, Call, Const, Expr, Index, Kernel, Load, Stage, axis
 
 LOWEST = -1e30
-"""A score below this number is minus infinity."""
+"""Stands for minus infinity: scores of attention that are masked become this number."""
 TOTAL_MIN = 2.0 ** -60
-"""Where all scores of a row are masked, their weights stay far below; else they sum up to 1."""
+"""A lower bound of the sum of a row's softmax weights, by which they are divided. The largest
+weight is 1 unless all scores of the row are masked; then all weights are 0, and so is the
+result."""
 MASK_SLACK = 64
-"""Elements behind a mask that kernels may read: the widest group of queries, 4 vectors of 16."""
+"""Elements after the end of a mask that kernels may read: they load whole groups of queries, of
+which the widest is 4 vectors of 16."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """How output pixels read input pixels: extents, strides, dilations and leading pads."""
+    """The shapes of a convolution or pooling: which input pixels each output pixel reads.
+
+    `rows` and `columns` are the extents of the window; strides, dilations and leading pads (top,
+    left) are for rows and columns.
+    """
 
     batch: int
     in_height: int
@@ -61,13 +68,15 @@ class Window:
 
 def contraction(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buffer],
                 parts: int = 1) -> Kernel:
-    """A convolution or matrix product.
+    """The kernel of a convolution or matrix product.
 
-    A result has 1 / `parts` of the channels of `sum`, and reads `parts` of them, equally far apart.
+    `patch` is the expression of the input at pixel (y - pad, x - pad) of the axes b, y, x, c;
+    `result` is the expression of an element of the result, in terms of `sum` at b, y, x, o.
+    `buffers` are those that both read, and "weight" [o, c, r, s] and "out" [b, y, x, o]. A weight
+    [b, y, o, c, r, s] has another value for each b and y.
 
-    `patch` is the input at pixel (y - pad, x - pad) of the axes b, y, x, c; `result` an expression
-    of `sum` at b, y, x, o; `buffers` what both read, with "weight" [o, c, r, s] and "out"
-    [b, y, x, o] among them. A weight [b, y, o, c, r, s] is another one for each b and y.
+    Each element of the result may be made of several channels of `sum`: with `parts` 2 and n
+    channels in the result, of channels o and o + n, as in GEGLU.
     """
     o, r, s, c = map(axis, "orsc")
     own = len(next(b for b in buffers if b.name == "weight").shape) == 6
@@ -77,8 +86,8 @@ def contraction(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buf
 
 
 def depthwise(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buffer]) -> Kernel:
-    """A convolution of each channel by itself; arguments as for `contraction`, "weight" being
-    [o, 1, r, s]."""
+    """The kernel of a convolution of each channel by itself; arguments as for `contraction`, but
+    "weight" is [o, 1, r, s]."""
     o, r, s = map(axis, "ors")
     return _windowed("depthwise", window, patch, result, buffers, o,
                      Load("weight", (o, Index(), r, s)), ())
@@ -86,9 +95,10 @@ def depthwise(window: Window, patch: Expr, result: Expr, buffers: Sequence[Buffe
 
 def pooling(window: Window, patch: Expr, reducer: str, result: Expr,
             buffers: Sequence[Buffer]) -> Kernel:
-    """The sum or max of each channel over windows; what lies outside of the image has no part.
+    """The kernel of the sum or max of each channel over windows; pixels outside of the image are
+    left out.
 
-    `patch` and `result` are as for `contraction`: what is made of a window is called `sum`.
+    `patch` and `result` are as for `contraction`; the sum or max of a window is called `sum`.
     """
     kernel = _windowed("pooling", window, patch, result, buffers, axis("o"), None, ())
     padded, total, out = kernel.stages
@@ -124,13 +134,14 @@ def _windowed(form: str, window: Window, patch: Expr, result: Expr, buffers: Seq
 
 
 def map_over(axes: Sequence[tuple[str, int]], value: Expr, buffers: Sequence[Buffer]) -> Kernel:
-    """out[axes] = value."""
+    """The kernel of out[axes] = value; `axes` are (name, extent) pairs."""
     return Kernel("map", tuple(buffers), (Stage("out", tuple(axes), value),))
 
 
 def reduction(axes: Sequence[tuple[str, int]], reduced: Sequence[tuple[str, int]], reducer: str,
               value: Expr, result: Expr, buffers: Sequence[Buffer]) -> Kernel:
-    """out[axes] = result, an expression of `total`: the sum or max of `value` over `reduced`."""
+    """The kernel of out[axes] = result, an expression of `total`, which is the sum or max of
+    `value` over the axes `reduced`."""
     stages = (Stage("total", tuple(axes), value, tuple(reduced), reducer),
               Stage("out", tuple(axes), result))
     local = Buffer("total", "local", tuple(extent for _, extent in axes))
@@ -139,10 +150,12 @@ def reduction(axes: Sequence[tuple[str, int]], reduced: Sequence[tuple[str, int]
 
 def attention(q: Buffer, k: Buffer, v: Buffer, out: Buffer, scale: float, causal: bool,
               mask: Buffer | None = None) -> Kernel:
-    """softmax(q k^T * scale + mask) v for q [n, t, h, d], k [n, s, h, d], v [n, s, h, e].
+    """The kernel of softmax(q k^T * scale + mask) v for q [n, t, h, d], k [n, s, h, d] and
+    v [n, s, h, e].
 
-    The mask [n, h, s, t] repeats elements where it is broadcast; queries lie side by side in it, or
-    are one element. Behind its last one kernels may read `MASK_SLACK` more.
+    The mask is [n, h, s, t]: keys, then queries. Its stride along t is 1, or 0 where it is the same
+    for all queries; other axes may have a stride of 0, too. Kernels may read `MASK_SLACK` elements
+    after its last one.
     """
     n, t, h, d, s, e = map(axis, "nthdse")
     rows = tuple(zip("nht", (q.shape[0], q.shape[2], q.shape[1])))
@@ -175,6 +188,7 @@ def attention(q: Buffer, k: Buffer, v: Buffer, out: Buffer, scale: float, causal
 
 
 def _mean_and_variance(axes, reduced, at: Load, count: int) -> tuple[Stage, Stage]:
+    """The stages that compute mean and variance of the `count` elements `at` over `reduced`."""
     names = tuple(axis(name) for name, _ in axes)
     mean = Call("mul", (at, Const(1 / count)))
     centred = Call("sub", (at, Load("mean", names)))
@@ -184,13 +198,14 @@ def _mean_and_variance(axes, reduced, at: Load, count: int) -> tuple[Stage, Stag
 
 
 def _inverse_deviation(index: tuple[Index, ...], epsilon: float) -> Call:
+    """1 / sqrt(variance[index] + epsilon)."""
     return Call("reciprocal", (
         Call("sqrt", (Call("add", (Load("variance", index), Const(epsilon))),)),))
 
 
 def group_scale_shift(x: Buffer, groups: int, epsilon: float,
                       buffers: Sequence[Buffer]) -> Kernel:
-    """scale[n, c] and shift[n, c] so that x * scale + shift is the group normalisation of x.
+    """The kernel of scale[n, c] and shift[n, c] by which x * scale + shift is x group-normalised.
 
     x is [n, c, p], p the pixels; `buffers` holds gamma, beta [c], scale and shift [n, c].
     """
@@ -212,7 +227,8 @@ def group_scale_shift(x: Buffer, groups: int, epsilon: float,
 
 
 def layer_scale_shift(x: Buffer, epsilon: float, buffers: Sequence[Buffer]) -> Kernel:
-    """scale[r] and shift[r] so that x * scale + shift has mean 0 and variance 1 in each row.
+    """The kernel of scale[r] and shift[r] by which each row of x * scale + shift has mean 0 and
+    variance 1.
 
     x is [r, c]; `buffers` holds scale and shift [r].
     """
@@ -229,7 +245,8 @@ def layer_scale_shift(x: Buffer, epsilon: float, buffers: Sequence[Buffer]) -> K
 
 
 def rms_scale(x: Buffer, epsilon: float, buffers: Sequence[Buffer]) -> Kernel:
-    """scale[b, r, h] so that x * scale has a mean square of 1 in each head h of each row r.
+    """The kernel of scale[b, r, h] by which each head h of each row r of x * scale has a mean
+    square of 1.
 
     x is [b, r, h, c]; `buffers` holds scale [b, r, h].
     """

@@ -1,4 +1,4 @@
-"""How one region of a graph is computed: iteration axes, affine reads, scalar expressions.
+"""The classes that kernels are made of: stages over axes, affine indices, scalar expressions.
 
 A kernel is a short sequence of stages. Each stage fills one buffer: for every point of its axes it
 evaluates a scalar expression, summed (or maximised) over its reduced axes. Buffers that only live
@@ -28,7 +28,10 @@ ELEMENT_BYTES = {**STORED_BYTES, **{name: form.element_bytes for name, form in F
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """(sum of coefficient * axis + offset) // divisor."""
+    """An index into a dimension of a buffer: (sum of coefficient * axis + offset) // divisor.
+
+    `terms` are (axis, coefficient) pairs.
+    """
 
     terms: tuple[tuple[str, int], ...] = ()
     offset: int = 0
@@ -44,15 +47,15 @@ class Index:
 
 
 def axis(name: str) -> Index:
-    """The index that is just an axis."""
+    """The index that is the axis `name` itself."""
     return Index(((name, 1),))
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The element of `buffer` at an index for each of its dimensions.
+    """A read of the element of `buffer` at `index`, one for each dimension.
 
-    A dimension's index may itself be a `Load` of an integer buffer (rows of a table).
+    The index of a dimension may itself be a `Load` of a buffer of integers: a look-up in a table.
     """
 
     buffer: str
@@ -61,14 +64,14 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Const:
-    """A number."""
+    """A constant number in an expression."""
 
     value: float
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A pointwise operation, by its name in `graph/`, on scalar expressions."""
+    """A pointwise operation, by its name in `graph/operations/`, applied to scalar expressions."""
 
     function: str
     arguments: tuple[Expr, ...]
@@ -79,11 +82,12 @@ Expr = Load | Const | Call
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """`result[axes] = reducer over reduced of value`, and `outside` where a guard does not hold.
+    """One loop nest: `result[axes] = value`, or its sum or max over the axes `reduced`.
 
-    `axes` and `reduced` are (name, extent) pairs; `result` is indexed by `axes` in order.
-    `reducer` is "sum", "max" or "" when nothing is reduced. A guard (index, extent) holds where
-    0 <= index < extent.
+    `axes` and `reduced` are (name, extent) pairs; the dimensions of the buffer `result` are `axes`
+    in their order. `reducer` is "sum", "max" or, when nothing is reduced, "". A guard
+    (index, extent) holds where 0 <= index < extent; where one does not hold, nothing is read, and
+    the result is `outside`: so borders are padded.
     """
 
     result: str
@@ -97,11 +101,11 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A tensor that a kernel touches.
+    """A tensor that a kernel reads or writes.
 
     `role` is "input", "parameter", "output" or "local". Strides are in elements; a local buffer
-    has none: where it lies is up to the schedule. What is stored as bf16 is computed in f32 and
-    rounded once, to the nearest, ties to even; f16 is what parameters may be held as.
+    has none, because its layout is up to the schedule. What is stored as bf16 or f16 is computed in
+    f32 and rounded once, to the nearest, ties to even.
     """
 
     name: str
@@ -113,7 +117,11 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Kernel:
-    """Stages over buffers. `form` says which sequence of stages it is (see `kernel/build.py`)."""
+    """Stages that run one after the other, and the buffers they read and write.
+
+    `form` names the sequence of stages (see `kernel/build.py`); `options` are (name, number) pairs
+    that belong to the form, such as the scale of attention.
+    """
 
     form: str
     buffers: tuple[Buffer, ...]
@@ -125,7 +133,7 @@ class Kernel:
 
     @cached_property
     def _hash(self) -> int:
-        """The hash of all that a kernel is, kept because it is asked for often."""
+        """The hash of all fields, kept because it is asked for often."""
         return hash((self.form, self.buffers, self.stages, self.options))
 
     def buffer(self, name: str) -> Buffer:
@@ -133,7 +141,7 @@ class Kernel:
         return next(b for b in self.buffers if b.name == name)
 
     def option(self, name: str) -> float:
-        """A number that belongs to the form, such as the epsilon of a normalisation."""
+        """The number of the option `name`, such as the epsilon of a normalisation."""
         return dict(self.options)[name]
 
     def __str__(self) -> str:
@@ -142,7 +150,7 @@ class Kernel:
 
 
 def loads(expr: Expr) -> Iterator[Load]:
-    """Every load in an expression, index loads too, in order."""
+    """Every load in an expression in order, those inside of indices included."""
     if isinstance(expr, Load):
         yield expr
         for index in expr.index:
@@ -154,7 +162,7 @@ def loads(expr: Expr) -> Iterator[Load]:
 
 
 def affine(load: Load) -> tuple[Index, ...]:
-    """The indices of a load that looks none up. Raises TypeError where a table says one."""
+    """The indices of a load, none of which is looked up in a table. Raises TypeError if one is."""
     indices = tuple(index for index in load.index if isinstance(index, Index))
     if len(indices) < len(load.index):
         raise TypeError(f"an index of {load} is looked up")

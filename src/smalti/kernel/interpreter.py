@@ -1,7 +1,7 @@
 """The meaning of a kernel: every stage evaluated with numpy, in order. Written to be read.
 
-An axis is an array that runs along a dimension of its own, so that indices, loads and functions of
-them broadcast to the whole grid by themselves.
+Each axis is an array along a dimension of its own: axes y < 2 and x < 3 are arrays of the shapes
+[2, 1] and [1, 3]. Indices, loads and functions of them then broadcast to all points by themselves.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def run(kernel: Kernel, arrays: Arrays) -> dict[str, np.ndarray]:
 
 
 def as_stored(values: np.ndarray, dtype: str) -> np.ndarray:
-    """`values` as a buffer of `dtype` holds them; halves as float32 with such values, and quantised
-    weights as the float32 that they stand for.
+    """`values` after being stored in a buffer of `dtype` and read again, as a kernel sees them.
+
+    Halves and quantised weights come as the float32 numbers that they stand for.
 
     Rounding is to the nearest, ties to even; NaN stays NaN.
 
@@ -72,7 +73,7 @@ def as_stored(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _stage(stage: Stage, known: Arrays) -> np.ndarray:
-    """`result[axes] = reducer over reduced of value`, and `outside` where no guard holds."""
+    """The array that a stage computes; `outside` where a guard does not hold."""
     extents = [extent for _, extent in stage.axes]
     total = None
     for grid in _grids(stage):
@@ -93,9 +94,10 @@ def _stage(stage: Stage, known: Arrays) -> np.ndarray:
 
 
 def _grids(stage: Stage) -> Iterator[dict[str, np.ndarray]]:
-    """Each axis as an array along its own dimension, the last reduced axis along one behind them.
+    """All points of a stage in parts: dicts from each axis to its array, as said at the top.
 
-    The other reduced axes are walked one point at a time, so that memory stays small.
+    The last reduced axis has the last dimension. Along the other reduced axes each part has one
+    point only, so that arrays stay small.
     """
     axes = [*stage.axes, *stage.reduced[-1:]]
     grid = {name: np.arange(extent).reshape([extent if k == dimension else 1
@@ -107,7 +109,7 @@ def _grids(stage: Stage) -> Iterator[dict[str, np.ndarray]]:
 
 
 def _inside(stage: Stage, grid: Arrays) -> np.ndarray:
-    """Where all guards hold, as an array with a dimension for each axis of the grid."""
+    """True where all guards hold: an array with a dimension for each axis of the grid."""
     dimensions = len(stage.axes) + bool(stage.reduced)
     inside = np.ones([1] * dimensions, bool)
     for index, extent in stage.guards:
@@ -125,7 +127,7 @@ def _affine(index: Index, grid: Arrays) -> np.ndarray:
 
 def _value(expr: Expr, stage: Stage, grid: Arrays, inside: np.ndarray,
            known: Arrays) -> np.ndarray:
-    """The expression at every point of the grid; anything where no guard holds."""
+    """The expression at every point of the grid; where a guard does not hold, any number."""
     if isinstance(expr, Const):
         return np.asarray(expr.value, np.float32)
     if isinstance(expr, Load):
@@ -137,7 +139,7 @@ def _value(expr: Expr, stage: Stage, grid: Arrays, inside: np.ndarray,
 
 def _place(load: Load, stage: Stage, grid: Arrays, inside: np.ndarray,
            known: Arrays) -> Iterator[np.ndarray]:
-    """The index arrays of a load; 0 where no guard holds and nothing is read."""
+    """The array of each index of a load; 0 where a guard does not hold and nothing is read."""
     for index, extent in zip(load.index, known[load.buffer].shape):
         if isinstance(index, Load):
             at = known[index.buffer][tuple(_place(index, stage, grid, inside, known))]

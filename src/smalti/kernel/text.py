@@ -130,7 +130,7 @@ def parse(text: str) -> Kernel:
 
 
 class _Parser:
-    """Recursive descent over the tokens; each method reads what its name says."""
+    """A parser by recursive descent: each method reads from the tokens what its name says."""
 
     def __init__(self, text: str) -> None:
         self.text, self.ends = text, []
@@ -186,7 +186,7 @@ class _Parser:
         return found
 
     def listed(self, item: Callable[[], Item], end: str) -> tuple[Item, ...]:
-        """Items between commas up to `end`, which is read too."""
+        """Items separated by commas, up to the token `end`, which is read, too."""
         items: list[Item] = []
         while not self.take(end):
             if items:
@@ -195,7 +195,7 @@ class _Parser:
         return tuple(items)
 
     def some(self, item: Callable[[], Item]) -> tuple[Item, ...]:
-        """One item or several between commas."""
+        """One or more items separated by commas."""
         items = [item()]
         while self.take(","):
             items.append(item())
@@ -273,7 +273,7 @@ class _Parser:
     # ------------------------------------------------------------------ expressions
 
     def affine(self) -> Index:
-        """(terms + offset) // divisor."""
+        """An index without look-ups: terms + offset, or (terms + offset) // divisor."""
         if self.take("("):
             inner = self.affine()
             self.expect(")")
@@ -305,7 +305,7 @@ class _Parser:
         return Load(name, self.listed(self.index, "]"))
 
     def expr(self, binding: int = 1) -> Expr:
-        """Operators that bind at least as tightly as `binding`, from the left."""
+        """An expression of factors and operators that bind at least as tightly as `binding`."""
         left = self.factor()
         while self.peek() in FUNCTIONS and FUNCTIONS[self.peek()][1] >= binding:
             function, own = FUNCTIONS[self.peek()]

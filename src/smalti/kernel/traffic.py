@@ -1,4 +1,4 @@
-"""What a kernel touches of its buffers: what has to move at least once, whatever the schedule."""
+"""How much of its buffers a kernel reads and writes: a lower bound of traffic for any schedule."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from smalti.kernel.form import Kernel, loads
 
 
 def touched(kernel: Kernel) -> dict[str, int]:
-    """Elements of each buffer outside of the kernel that it reads or writes, each counted once.
+    """How many different elements of each buffer, but for local ones, the kernel reads or writes.
 
-    Repeated elements (strides of 0) are one. A stage touches at most an element for each of its
-    points, so of a table only the rows that are looked up count.
+    Elements repeated by strides of 0 count once. A stage reads at most one element for each of its
+    points, so a table counts with no more than the rows that are looked up.
 
     >>> from smalti.kernel.form import Buffer, Load, Stage, axis
     >>> stage = Stage("out", (("i", 3), ("j", 4)), Load("x", (axis("j"),)))

@@ -1,7 +1,7 @@
 """Checks that a kernel keeps the rules of its form; run between passes.
 
-Reads are checked by intervals: each axis runs over [0, extent), narrowed by the guards, and every
-index has to stay inside its buffer for all of that.
+Reads are checked by interval arithmetic: each axis has the range [0, extent), narrowed by guards;
+the range of each index that follows from these has to lie inside its buffer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ Guards = tuple[tuple[Index, int], ...]
 
 
 def verify(kernel: Kernel, after: str = "building") -> None:
-    """Raise VerificationError naming the pass, the stage, what was expected and what was found.
+    """Raise VerificationError if `kernel` is not valid; `after` is the pass that made it.
+
+    The message names the pass, the stage, what was expected and what was found.
 
     >>> from smalti.kernel.form import axis
     >>> x, out = Buffer("x", "input", (8,), (1,)), Buffer("out", "output", (8,), (1,))
@@ -68,7 +70,7 @@ class _Verifier:
                        f"output {buffer.name} to be written", "no stage that does")
 
     def check(self, holds: bool, expected: str, found: object) -> None:
-        """Raise unless a rule holds, with the stages around the fault."""
+        """Raise VerificationError unless `holds`, showing the stages around the current one."""
         if holds:
             return
         stages, place = self.kernel.stages, f"after {self.after}, kernel {self.kernel.form}"
@@ -178,9 +180,9 @@ def _affine(index: Index, ranges: Mapping[str, Range]) -> Range:
 
 
 def narrowed(ranges: Mapping[str, Range], guards: Guards) -> dict[str, Range]:
-    """The axes' ranges where the guards hold; a range that ends before it starts is empty.
+    """The ranges of axes at points where the guards hold; one that ends before it starts is empty.
 
-    Only guards over a single axis narrow its range.
+    Only guards that contain a single axis are used.
 
     >>> narrowed({"y": (0, 9)}, ((Index((("y", 1),), -1), 8),))
     {'y': (1, 8)}
@@ -202,9 +204,9 @@ def narrowed(ranges: Mapping[str, Range], guards: Guards) -> dict[str, Range]:
 
 def span(index: Index, ranges: Mapping[str, Range],
          guards: Guards = ()) -> Range:
-    """The smallest and the largest value of an index; empty (low > high) where nothing is read.
+    """The smallest and the largest value of an index; (0, -1) if nothing is read.
 
-    A guard over the very terms of the index bounds it too.
+    A guard that has the same terms as the index bounds it, too.
 
     >>> span(Index((("y", 2), ("r", 1)), -1, 2), {"y": (0, 3), "r": (0, 2)})
     (-1, 3)

@@ -1,4 +1,5 @@
-"""Graph to graph: folding, simplification, raising of spelled-out operations to composites."""
+"""Graph to graph: constants are folded, expressions simplified, and operations that an exporter
+spelled out recognised as composites (raising)."""
 
 from smalti.rewrite.pipeline import ALL_RULES, PASSES, GraphPass, rewrite
 from smalti.rewrite.rules import Rule

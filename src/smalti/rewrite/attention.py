@@ -1,11 +1,12 @@
-"""Attention, found in the products, masks and softmax that exporters write for it.
+"""Recognises attention in the matrix products, masks and softmax that exporters write for it.
 
     mat_mul(softmax(mat_mul(q * c, k * d) * e + mask), v)
         -> attention(q', k', v', mask', scale=c * d * e)
 
-q [..., t, d], k [..., d, s] and v [..., s, e] have any one or two axes in front; q' [n, t, h * d],
-k' and v' are the same in the order of axes that attention reads. These movements meet those of the
-exporter, which come out of a linear layer of this very order, and both vanish (`movement`).
+q [..., t, d], k [..., d, s] and v [..., s, e] have one or two axes in front: heads, or batch and
+heads. q' [n, t, h * d], k' and v' are the same values transposed and reshaped to what the operation
+`attention` reads. The linear layers in front give that order of axes anyway, and the exporter's
+transposes undo it; so the transposes added here cancel the exporter's (`movement.py` removes both).
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from smalti.rewrite.movement import MOVEMENTS
 from smalti.rewrite.rules import Made, Procedure
 
 MASKED = -1e9
-"""Where a mask is below this number, no score matters."""
+"""An entry of a mask below this number excludes its key: no score outweighs it."""
 
 
 def raised(value: Value, made: Made) -> Value | None:
-    """The attention that the matrix product `value` ends; None where it ends none."""
+    """The attention whose last operation is the matrix product `value`, as a value equal to it;
+    None if `value` is no such product."""
     weights, v = value.node.inputs
     inner = _unguarded(weights)
     scores = _softmaxed(inner)
@@ -43,7 +45,7 @@ def raised(value: Value, made: Made) -> Value | None:
     if mask is not None and _masks_whole_rows(mask):
         return None
     if mask is not None and mask.kind != "constant" and inner is weights:
-        least = value.graph.constant(LOWEST / 4, mask.dtype)  # large numbers are no infinity
+        least = value.graph.constant(LOWEST / 4, mask.dtype)  # finite, as in the model
         mask = made(value.graph.apply("max", mask, least))
     result = value.graph.apply(
         "attention", _tokens(q, outer, (0, 2, 1, 3), made), _tokens(k, outer, (0, 3, 1, 2), made),
@@ -59,7 +61,8 @@ def _is(value: Value, *operations: str) -> bool:
 
 
 def _unguarded(weights: Value) -> Value:
-    """where(is_nan(x), 0, x) -> x: attention gives 0 where everything is masked."""
+    """where(is_nan(x), 0, x) -> x. Softmax of a row masked throughout is NaN; the operation
+    `attention` gives 0 for it by itself."""
     if _is(weights, "where"):
         question, number, x = weights.node.inputs
         if _is(question, "is_nan") and question.node.inputs[0] is x and number.kind == "constant" \
@@ -69,14 +72,15 @@ def _unguarded(weights: Value) -> Value:
 
 
 def _softmaxed(weights: Value) -> Value | None:
-    """softmax(x) along the last axis -> x."""
+    """softmax(x) along the last axis -> x; None for anything else."""
     if _is(weights, "softmax") and weights.node.attributes["axis"] in (-1, len(weights.shape) - 1):
         return weights.node.inputs[0]
     return None
 
 
 def _unmasked(scores: Value) -> tuple[Value, Value | None]:
-    """x + mask -> x, mask; where(seen, x, lowest) -> x, where(seen, 0, -inf)."""
+    """Scores without their mask, and the mask, None if there is none:
+    x + mask -> x, mask; where(seen, x, lowest) -> x, where(seen, 0, -inf)."""
     g = scores.graph
     if _is(scores, "add"):
         for x, mask in (scores.node.inputs, scores.node.inputs[::-1]):
@@ -97,7 +101,8 @@ def _unmasked(scores: Value) -> tuple[Value, Value | None]:
 
 
 def _unscaled(value: Value, made: Made) -> tuple[Value, float]:
-    """x * c, also with movements around -> x with the movements, c."""
+    """x * c -> x, c, for a constant number c. Reshapes and transposes around the product are kept:
+    transpose(x * c) -> transpose(x), c. Without a factor: the value itself, 1."""
     if _is(value, "mul"):
         for x, c in (value.node.inputs, value.node.inputs[::-1]):
             if c.kind == "constant" and c.type.size == 1 and x.shape == value.shape:
@@ -112,7 +117,11 @@ def _unscaled(value: Value, made: Made) -> tuple[Value, float]:
 
 
 def _batch_and_heads(q: Value, v: Value) -> tuple[int, int] | None:
-    """The extents n and h of the axes in front of tokens and channels, as one axis or as two."""
+    """The extents (n, h) of batch and heads, the axes of q and v in front of tokens and channels.
+
+    Where they are one axis of extent n * h, the reshape that joined them tells n and h. None if q
+    has neither three nor four axes.
+    """
     if len(q.shape) == 4:
         return q.shape[:2]
     if len(q.shape) != 3:
@@ -127,14 +136,15 @@ def _batch_and_heads(q: Value, v: Value) -> tuple[int, int] | None:
 
 
 def _tokens(x: Value, outer: tuple[int, int], perm: tuple[int, ...], made: Made) -> Value:
-    """x as [n, tokens, h * d]; `perm` brings [n, h, ...] into the order n, tokens, h, d."""
+    """x as [n, tokens, h * d]. x is split into [n, h, ...] first; `perm` brings these axes into the
+    order n, tokens, h, d."""
     split = made(x.reshape(*outer, *x.shape[-2:]))
     n, tokens, heads, depth = (split := made(split.transpose(*perm))).shape
     return made(split.reshape(n, tokens, heads * depth))
 
 
 def _fitted(mask: Value, outer: tuple[int, int], made: Made) -> Value:
-    """The mask as [n, h, t, s], each extent of which may be 1."""
+    """The mask reshaped to [n, h, t, s], where any extent may be 1 (broadcast)."""
     shape = (1,) * (3 - len(mask.shape)) + mask.shape
     if len(shape) == 3:
         whole = shape[0] == math.prod(outer)
@@ -143,7 +153,7 @@ def _fitted(mask: Value, outer: tuple[int, int], made: Made) -> Value:
 
 
 def _is_causal(mask: Value) -> bool:
-    """True if the mask leaves to each token those up to it."""
+    """True if the mask is a constant by which each token attends to itself and those before it."""
     if mask.kind != "constant" or len(mask.shape) < 2 \
             or mask.type.size != math.prod(mask.shape[-2:]):
         return False
@@ -153,12 +163,16 @@ def _is_causal(mask: Value) -> bool:
 
 
 def _is_nothing(mask: Value) -> bool:
+    """True if the mask is a constant of zeros, which masks nothing."""
     return mask.kind == "constant" and not mask.data.any()
 
 
 def _masks_whole_rows(mask: Value) -> bool:
-    """True if rows are known to be masked by large numbers from end to end: these are no infinity
-    to the model, but give the mean of all values."""
+    """True if the mask is a constant with a row masked throughout by large finite numbers.
+
+    Softmax of such a row is uniform, so the model computes the mean of all values there; the
+    operation `attention` would give 0, as for minus infinity.
+    """
     return mask.kind == "constant" and bool(
         ((mask.data < LOWEST).all(-1) & np.isfinite(mask.data).any(-1)).any())
 

@@ -1,8 +1,11 @@
 """The rules that raise spelled-out operations to the composites that kernels exist for.
 
-Exporters write a normalisation or an activation as five to ten nodes, each in a spelling of its
-own. A rule finds one of them; what the spellings have in common is left to simpler rules: a root
-mean square is found first, and becomes a layer normalisation where a mean was taken off before.
+Exporters write a normalisation or an activation as five to ten nodes, and each exporter writes it
+differently. Rules build on each other, so that few are needed: x / sqrt(mean(x * x) + c) becomes an
+RMS normalisation, which becomes a layer normalisation where a mean was subtracted from x before.
+
+The functions between the rules are their conditions (True if a rule applies to what its names are
+bound to) and their derivations (what names that stand in the result only are bound to).
 """
 
 from __future__ import annotations
@@ -24,20 +27,21 @@ ONE = np.ones(3, np.float32)
 
 
 def _rows(bound: Bindings) -> bool:
-    """The mean is taken over the last axes, and c is one number."""
+    """True if the mean is taken over the last axes, and c is one number."""
     rank = len(bound["x"].shape)
     axes = sorted(axis % rank for axis in bound["k"])
     return bound["c"].type.size == 1 and axes == list(range(rank - len(axes), rank)) != []
 
 
 def _of_rows(bound: Bindings) -> Mapping[str, Any]:
+    """a: weights of 1 for a row; j: the first axis of a row, from the end; e: the epsilon."""
     count = len(bound["k"])
     return {"a": np.ones(bound["x"].shape[-count:], np.float32), "j": -count,
             "e": float(bound["c"].data.reshape(())[()])}
 
 
 def _same_rows(bound: Bindings) -> bool:
-    """The mean is taken over the axes that are normalised."""
+    """True if the mean is taken over the axes that are normalised."""
     rank = len(bound["x"].shape)
     return sorted(axis % rank for axis in bound["k"]) == list(range(bound["j"] % rank, rank))
 
@@ -47,7 +51,7 @@ def _zeros(bound: Bindings) -> Mapping[str, Any]:
 
 
 def _weighs_rows(bound: Bindings) -> bool:
-    """w has a number for each element of a row."""
+    """True if w has a number for each element of a row, and is the same for all rows."""
     shape = bound["x"].shape
     row = shape[bound["j"] % len(shape):]
     whole = (1,) * (len(shape) - len(bound["w"].shape)) + bound["w"].shape
@@ -55,16 +59,19 @@ def _weighs_rows(bound: Bindings) -> bool:
 
 
 def _row(bound: Bindings) -> Mapping[str, Any]:
+    """s: the shape of a row, the axes from j on."""
     shape = bound["x"].shape
     return {"s": shape[bound["j"] % len(shape):]}
 
 
 def _no_shift(bound: Bindings) -> bool:
+    """True if w weighs rows and the bias b is 0, which a factor leaves as it is."""
     return _weighs_rows(bound) and not bound["b"].data.any()
 
 
 def _groups(bound: Bindings) -> bool:
-    """Each channel of the reshaped x is a group of channels of the result."""
+    """True if x was reshaped so that each group of channels became a single channel: instance
+    normalisation, by which exporters spell out group normalisation."""
     inner, outer = bound["x"].type, bound["t"]
     shape, groups = bound["s"], bound["g"]
     return (len(outer) > 2 and shape[:2] == (outer[0], groups) and outer[1] % groups == 0
@@ -72,11 +79,13 @@ def _groups(bound: Bindings) -> bool:
 
 
 def _spread(bound: Bindings) -> Mapping[str, Any]:
+    """Shapes by which a number a group, p, is repeated, q, to a number a channel, r."""
     channels, groups = bound["t"][1], bound["g"]
     return {"p": (groups, 1), "q": (groups, channels // groups), "r": (channels,)}
 
 
 def _weighs_channels(bound: Bindings) -> bool:
+    """True if u has a number for each channel of x [n, c, ...]."""
     shape = bound["x"].shape
     whole = (1,) * (len(shape) - len(bound["u"].shape)) + bound["u"].shape
     return whole == (1, shape[1], *(1 for _ in shape[2:]))
@@ -161,8 +170,12 @@ SOFTMAX = (
 
 
 def _turns(bound: Bindings) -> Mapping[str, Any]:
-    """How x, [n, h, t, d], [n, t, h, d] or [n, t, d], becomes [n, t, h * d]: y and z, the tables of
-    cosines and sines, have an extent of 1 where heads are. Nothing where they are no tables."""
+    """How x becomes [n, t, h * d], the operand of `rotary_embedding`, and the result like x again.
+
+    x is [n, h, t, d], [n, t, h, d] or [n, t, d]. y and z, the tables of cosines and sines, have an
+    extent of 1 where x has heads, which tells the first two apart. Empty if y and z do not fit x as
+    such tables.
+    """
     x, tables = bound["t"] if "t" in bound else bound["x"].shape, bound["y"].shape
     rank = len(x)
     tables = (1,) * (rank - len(tables)) + tables
@@ -179,14 +192,14 @@ def _turns(bound: Bindings) -> Mapping[str, Any]:
 
 
 def _halves(bound: Bindings) -> bool:
-    """The halves of the last axis of x, exchanged."""
+    """True if the slices are the halves of the last axis of x, put together in opposite order."""
     last, depth = len(bound["x"].shape) - 1, bound["x"].shape[-1]
     return (bound["k"] == last and bound["m"] in (-1, last) and bound["begin"] == 0
             and 2 * bound["half"] == bound["to"] == depth and _has_tables(bound))
 
 
 def _pairs(bound: Bindings) -> bool:
-    """The two of each pair of neighbours on the last axis, exchanged."""
+    """True if the two channels of each pair of neighbours on the last axis are exchanged."""
     *outer, depth = bound["t"]
     last = len(bound["t"])
     return (bound["s"] == (*outer, depth // 2, 2) and bound["k"] == last
@@ -200,12 +213,14 @@ def _has_tables(bound: Bindings) -> bool:
 
 
 def _turned(x: str) -> str:
+    """The pattern that rotates the pairs of channels of `x`."""
     return (f"transpose(reshape(rotary_embedding(reshape(transpose({x}, perm=p), shape=joined), "
             "reshape(y, shape=table), reshape(z, shape=table), interleaved=pairs, num_heads=h), "
             "shape=split), perm=p)")
 
 
 def _exchanged(x: str) -> str:
+    """The pattern that exporters write for interleaved pairs: x * cos + exchanged(x) * sin."""
     return (f"{x} * y + reshape(concat("
             "neg(slice(reshape(x, shape=s), axis=k, start=middle, end=stop)), "
             "slice(reshape(x, shape=s), axis=k, start=start, end=middle), axis=m), shape=t) * z")
@@ -281,13 +296,14 @@ LINEAR = (
 
 
 def _of_image(bound: Bindings) -> bool:
-    """Zeros are added around the image only."""
+    """True if zeros are added around the image only: not along batch and channels."""
     half = len(bound["p"]) // 2
     return bound["m"] == "constant" and bound["z"] == 0 and not any(
         bound["p"][i] for i in (0, 1, half, half + 1))
 
 
 def _all_pads(bound: Bindings) -> Mapping[str, Any]:
+    """r: the pads of the convolution and those in front of it together."""
     half = len(bound["p"]) // 2
     return {"r": tuple(a + b for a, b in zip(bound["p"][2:half] + bound["p"][half + 2:],
                                              bound["q"], strict=True))}

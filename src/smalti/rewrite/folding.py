@@ -1,4 +1,4 @@
-"""Nodes that depend on constants only are computed now."""
+"""Constant folding: nodes that depend on constants only are computed while compiling."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from smalti.rewrite.rebuilding import Images, copied
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """exp([0, 1]) * x -> [1, 2.718] * x."""
+    """`graph` with nodes of constants computed: exp([0, 1]) * x -> [1, 2.718] * x."""
     def step(images: Images, node: Node, target: Graph) -> Value:
         return folded(rebuilt(images, node, target))
 

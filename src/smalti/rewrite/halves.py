@@ -1,9 +1,10 @@
-"""Graphs of half precision: f16 and bf16 are what inputs, parameters and outputs are stored as.
+"""Graphs of half precision (f16, bf16) become graphs that compute in f32.
 
-All arithmetic is f32, and what lies between two operations is not rounded: it has at least the
-range and the precision that the graph asks for, so that nothing overflows, and errors are those of
-f32. A cast to a half inside of the graph changes no value for the same reason. Where a half is an
-output, or its bits are asked for, it is rounded.
+Halves remain what inputs, parameters and outputs are stored as. Values between two operations are
+f32 and are not rounded to the half that the graph asks for: they have at least its range and
+precision, so nothing overflows that would not in f32. For the same reason a cast to a half inside
+the graph does nothing. A value is rounded to its half only where it is an output of the graph, or
+where a `bit_cast` asks for its bits.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from smalti.graph.operation import HALVES
 
 
 def widened(graph: Graph) -> tuple[Graph, dict[str, str]]:
-    """`graph` with arithmetic on halves made in f32, and the parameters that were halves: f32 now,
-    their values are those of the dtypes given here.
+    """`graph` computing in f32 wherever it computed on halves, and the parameters that were halves.
+
+    These parameters are declared as f32; the second result says by name which half their values
+    are given in.
 
     >>> g = Graph("half")
     >>> x = g.input("x", (2, 3), "f16")
@@ -63,7 +66,7 @@ class _Widening:
         return target, halves
 
     def image(self, value: Value) -> Value:
-        """What stands for `value`; f32 for a half."""
+        """The value of the new graph that stands for `value`: f32 where that is a half."""
         if value not in self.images:  # a constant
             constant = self.target.constant(value.data, value.dtype)
             if value.dtype in HALVES:

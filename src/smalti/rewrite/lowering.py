@@ -1,7 +1,7 @@
-"""The rules that take operations apart which no kernel computes as a whole.
+"""Rules that write operations which no kernel computes with operations that kernels do compute.
 
-Some hold for every target; the others depend on what kernels of the target compute, which
-`lowering(computes)` asks.
+`LOWERINGS` hold for every target. The others depend on the target: `lowering(computes)` asks
+`computes(node)` whether its kernels compute a node as it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ Computes = Callable[[Node], bool]
 
 
 def in_a_row(value: Value, made: Made) -> Value | None:
-    """Windows over a column of pixels as windows over a row: kernels walk rows.
+    """A convolution of an image that is one column wide, as one of an image of a single row.
+
+    Kernels run along rows, so a column would give them one pixel at a time.
 
     >>> g = Graph()
     >>> x, w = g.input("x", (1, 8, 16, 1)), g.parameter("w", (4, 8, 3, 1))
@@ -57,8 +59,8 @@ LOWERINGS = (
 
 
 def lowering(computes: Computes) -> Procedure:
-    """What takes an f32 or bool operation apart that no kernel computes, by a way of its own or by
-    the decomposition of its record."""
+    """The rule that replaces an f32 or bool operation for which `computes` is False: by its entry
+    in `WAYS` if it has one, else by the decomposition in its record."""
     def applied(value: Value, made: Made) -> Value | None:
         node = value.node
         known = value.dtype in ("f32", "bool") or node.operation.name == "cast"
@@ -74,6 +76,7 @@ def lowering(computes: Computes) -> Procedure:
 
 
 def _cast(g: Graph, node: Node, x: Value) -> Value | None:
+    """Casts between bool and f32, and from bool to integers by way of f32; None for others."""
     kinds = (x.dtype, node.output.dtype)
     if kinds == ("bool", "f32"):
         return g.apply("where", x, g.constant(1.0), g.constant(0.0))
@@ -85,7 +88,8 @@ def _cast(g: Graph, node: Node, x: Value) -> Value | None:
 
 
 def padded(g: Graph, x: Value, axis: int, before: int, behind: int, number: float) -> Value:
-    """`x` with so many numbers in front of and behind an axis."""
+    """`x` with `before` copies of `number` in front of its elements along `axis` and `behind` after
+    them."""
     def numbers(count: int) -> list[Value]:
         shape = tuple(count if k == axis else n for k, n in enumerate(x.shape))
         return [g.apply("expand", g.constant(number), shape=shape)] if count else []
@@ -95,10 +99,11 @@ def padded(g: Graph, x: Value, axis: int, before: int, behind: int, number: floa
 
 
 SLICES_MAX = 8
-"""Elements of an axis that are taken out one by one; more are, by a table of their places."""
+"""Up to so many elements along an axis are each taken by a slice; more by one gather."""
 
 
 def _pad(g: Graph, node: Node, x: Value) -> Value | None:
+    """A pad as concats, axis by axis; None where pads are negative, which crops."""
     a, rank = node.attributes, len(x.shape)
     pads, mode = a["pads"], a["mode"]
     if x.dtype != "f32" or min(pads, default=0) < 0:
@@ -116,7 +121,8 @@ def _pad(g: Graph, node: Node, x: Value) -> Value | None:
 
 
 def taken(g: Graph, x: Value, axis: int, places: np.ndarray) -> list[Value]:
-    """The elements of `x` at `places` along `axis`, in parts that are to be joined there."""
+    """The elements of `x` at `places` along `axis`, as values that are to be joined along
+    `axis`."""
     if len(places) <= SLICES_MAX:
         return [g.apply("slice", x, axis=axis, start=int(i), end=int(i) + 1) for i in places]
     order = [axis, *(k for k in range(len(x.shape)) if k != axis)]
@@ -128,7 +134,11 @@ def taken(g: Graph, x: Value, axis: int, places: np.ndarray) -> list[Value]:
 
 
 def _resample(g: Graph, node: Node, x: Value, indices: Value, weights: Value) -> Value | None:
-    """A sum of rows of a table by constant numbers; the channels of a pixel are one row."""
+    """y[i] = sum over t of weights[i, t] * x[indices[i, t]] with a gather for each tap t.
+
+    x is made a matrix whose rows are gathered: for an image, the channels of a pixel are a row.
+    None where indices or weights are not constant, or their table would be too large.
+    """
     rank, axis = len(x.shape), node.attributes["axis"] % len(x.shape)
     if x.dtype != "f32" or not indices.kind == weights.kind == "constant":
         return None
@@ -152,13 +162,14 @@ def _resample(g: Graph, node: Node, x: Value, indices: Value, weights: Value) ->
 
 
 def _reduce_min(g: Graph, node: Node, x: Value) -> Value | None:
+    """min(x) = -max(-x)."""
     if x.dtype != "f32" or not node.attributes["axes"]:
         return None
     return g.apply("neg", g.apply("reduce_max", g.apply("neg", x), **node.attributes))
 
 
 def _mat_mul(g: Graph, node: Node, a: Value, b: Value) -> Value | None:
-    """Matrices along one axis, where there were several."""
+    """A product of matrices along three or more batch axes, with these joined to a single one."""
     outer = node.output.shape[:-2]
     if len(outer) < 3:
         return None
@@ -173,8 +184,11 @@ def _mat_mul(g: Graph, node: Node, a: Value, b: Value) -> Value | None:
 
 
 def _pool(g: Graph, node: Node, x: Value) -> Value | None:
-    """Windows over three axes are windows over the first after windows over the two others; over
-    one axis they are windows over an image of one row."""
+    """Pooling of a line or of a volume with poolings of images.
+
+    A line is an image of one row. A volume is pooled over its last two axes first, then over the
+    first one.
+    """
     a, rank = node.attributes, len(x.shape) - 2
     if x.dtype != "f32" or rank not in (1, 3):
         return None
@@ -197,7 +211,7 @@ def _pool(g: Graph, node: Node, x: Value) -> Value | None:
 
 
 def _conv(g: Graph, node: Node, x: Value, w: Value, *bias: Value) -> Value | None:
-    """A window on a line is one on an image of one row, on a block one on many images."""
+    """A convolution of a line as one of an image of one row; of a volume: see `_conv_of_blocks`."""
     a = node.attributes
     if len(x.shape) == 5 and x.dtype == "f32":
         return _conv_of_blocks(g, node, x, w, *bias)
@@ -211,7 +225,11 @@ def _conv(g: Graph, node: Node, x: Value, w: Value, *bias: Value) -> Value | Non
 
 
 def _conv_of_blocks(g: Graph, node: Node, x: Value, w: Value, *bias: Value) -> Value:
-    """Every layer of the result is an image, of which the layers that it reads are channels."""
+    """A convolution of a volume [n, c, depth, h, w] as one of images.
+
+    Each layer of the result (each index along depth) is an image of its own; the layers of the
+    input that its window reads become channels of that image.
+    """
     a, (n, c, _, *image), (o, each, layers, *window) = node.attributes, x.shape, w.shape
     made, step = node.output.shape[2], a["strides"][0]
     last = (layers - 1) * a["dilations"][0] + made * step
@@ -231,10 +249,12 @@ def _conv_of_blocks(g: Graph, node: Node, x: Value, w: Value, *bias: Value) -> V
 
 
 def _conv_transpose(g: Graph, node: Node, x: Value, w: Value, *bias: Value) -> Value | None:
-    """One matrix product, then every block of the results is laid where it belongs.
+    """A transposed convolution as one matrix product, whose results are shifted and added up.
 
-    Taps t = a * stride + b of the kernel: block a of an element lies a elements further on, and b
-    is its place inside of these.
+    The product gives what each input element contributes to every tap of the kernel. Along an axis
+    tap t = a * stride + b of input element i goes to output i * stride + t = (i + a) * stride + b:
+    for each a, the contributions of all elements tile the output without overlap, shifted by a
+    blocks of `stride`. These shifted tilings are padded to the same size and added.
     """
     a, rank = node.attributes, len(x.shape) - 2
     (n, c, *extents), (_, o, *kernel), strides = x.shape, w.shape, a["strides"]
@@ -273,7 +293,7 @@ WAYS: dict[str, Callable[..., Value | None]] = {
 
 
 def lowered(graph: Graph, computes: Computes) -> Graph:
-    """`graph` with what no kernel computes taken apart, again and again, where there is a way.
+    """`graph` with operations that no kernel computes replaced, repeatedly, where there is a way.
 
     >>> g = Graph()
     >>> g.output("y", g.apply("reduce_min", g.input("x", (2, 3)), axes=(1,)))

@@ -1,8 +1,9 @@
-"""Chains of reshapes, transposes and slices, made as short as they can be.
+"""Shortens chains of reshapes, transposes and slices, called movements: they compute nothing.
 
-Whatever reshapes and transposes do, they cut the axes of their source into parts, change their
-order and join them again: `reshape(transpose(reshape(x)))`. Exporters write the same as five or six
-nodes, with axes of extent 1 that come and go.
+Any chain of reshapes and transposes splits the axes of its source into parts, reorders the parts
+and joins them to the axes of the result. Exporters write five or six nodes for that, with axes of
+extent 1 that come and go; `reshape(transpose(reshape(x)))` can replace them, if no axis ends inside
+of a part that cannot be divided there.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ MOVEMENTS = ("reshape", "transpose")
 
 @dataclass(eq=False)
 class Part:
-    """A part of an axis."""
+    """A part of an axis: an axis of 12 may have a part of 3 and, inside of it, one of 4."""
 
     extent: int
 
 
 class Layout:
-    """How the elements of a value lie in its source: parts of the source's axes in a new order.
+    """Where a value that was reshaped and transposed has the elements of its source.
 
-    `source` are all parts as they follow each other in the source, `axes` the same parts by the
-    axes of the value. Parts of extent 1 are left out.
+    `source` lists all parts of axes in their order in the source, outermost first; `axes` lists the
+    same parts for each axis of the value. Parts of extent 1 are left out.
     """
 
     def __init__(self, shape: Sequence[int]) -> None:
@@ -36,12 +37,15 @@ class Layout:
         self.source = [part for axis in self.axes for part in axis]
 
     def transpose(self, perm: Sequence[int]) -> None:
-        """Axes in the order `perm`."""
+        """Put the axes into the order `perm`."""
         self.axes = [self.axes[axis] for axis in perm]
 
     def reshape(self, shape: Sequence[int]) -> bool:
-        """The axes of another shape, with parts cut where these end. False where they end inside of
-        a part that does not divide there."""
+        """Make the axes those of `shape`, and split parts in which one of these axes ends.
+
+        False if an axis ends inside of a part where that cannot be divided evenly; the layout is of
+        no more use then.
+        """
         rest = self._joined([part for axis in self.axes for part in axis])[::-1]
         axes: list[list[Part]] = []
         for extent in shape:
@@ -61,7 +65,8 @@ class Layout:
         return True
 
     def _joined(self, parts: list[Part]) -> list[Part]:
-        """`parts` in their order, those as one that follow each other in the source, too."""
+        """`parts` in their order; those that also follow each other in the source become one
+        part."""
         joined: list[Part] = []
         for part in parts:
             before = self.source.index(part) - 1
@@ -73,21 +78,21 @@ class Layout:
         return joined
 
     def _cut(self, part: Part, extent: int) -> Part:
-        """Cut a part after its outer `extent`; it becomes the outer one, the inner is returned."""
+        """Split `part`: it keeps the outer `extent`; the new inner part is returned."""
         inner = Part(part.extent // extent)
         part.extent = extent
         self.source.insert(self.source.index(part) + 1, inner)
         return inner
 
     def order(self) -> tuple[list[int], list[int]]:
-        """Extents of the parts as they follow each other in the source, and their order in the
-        value."""
+        """The extents of the parts in the order of the source, and the numbers of these parts in
+        the order in which the value has them."""
         parts = self._joined([part for axis in self.axes for part in axis])
         return [part.extent for part in self.source], [self.source.index(part) for part in parts]
 
 
 def shortened(value: Value, made: Made = lambda value: value) -> Value | None:
-    """`value` as a shorter chain of movements, or None where there is no shorter one.
+    """A value equal to `value` made by fewer reshapes and transposes; None if there is none.
 
     >>> from smalti.graph import Graph
     >>> x = Graph().input("x", (1, 77, 768))
@@ -114,7 +119,10 @@ def shortened(value: Value, made: Made = lambda value: value) -> Value | None:
 
 
 def _moved(shape: Sequence[int], nodes: Sequence[Node]) -> Layout | None:
-    """The layout behind a chain of movements; of reshapes in a row only the last one counts."""
+    """The layout of a value of `shape` after a chain of movements; None if it cannot be told.
+
+    Of several reshapes in a row only the last one counts.
+    """
     layout = Layout(shape)
     for node, behind in zip(nodes, [*nodes[1:], None]):
         if node.operation.name == "transpose":
@@ -127,10 +135,11 @@ def _moved(shape: Sequence[int], nodes: Sequence[Node]) -> Layout | None:
 
 def _steps(shape: tuple[int, ...], extents: list[int], order: list[int],
            wanted: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
-    """The movements that bring the parts of `shape` into `order` and give them the shape `wanted`.
+    """The movements (name, numbers) that bring a value of `shape` to the shape `wanted`.
 
-    Parts are the axes of `shape`, else those of `wanted`, where that saves a reshape; and axes of
-    extent 1 stand where they save one.
+    `extents` and `order` are those of `Layout.order`. Where the axes of `shape`, or those of
+    `wanted`, are split finely enough already, the first or the last reshape is saved; axes of
+    extent 1 are placed such that they need no reshape of their own.
     """
     if order == sorted(order):
         return [("reshape", wanted)] if wanted != shape else []
@@ -146,7 +155,7 @@ def _steps(shape: tuple[int, ...], extents: list[int], order: list[int],
     ends_there = [n for n in wanted if n != 1] == [split[i] for i in order]
     places = [i for i, n in enumerate(wanted) if n == 1] if ends_there else []
     ones = [i for i, n in enumerate(shape) if n == 1]
-    if not as_it_is:  # as many ones in front as are wanted in the end
+    if not as_it_is:  # as many axes of extent 1 in front as `wanted` has
         ones = list(range(len(places)))
         shape = (*(1 for _ in ones), *split)
     if len(ones) != len(places):
@@ -162,7 +171,8 @@ def _steps(shape: tuple[int, ...], extents: list[int], order: list[int],
 
 
 def _grouped(shape: Sequence[int], extents: Sequence[int]) -> list[list[int]] | None:
-    """The axes of `shape`, those of extent 1 left out, that make up each of `extents`."""
+    """The axes of `shape`, without those of extent 1, grouped so that the product of each group is
+    its number in `extents`; None if they do not divide so."""
     rest, groups = [n for n in shape if n != 1][::-1], []
     for extent in extents:
         group: list[int] = []
@@ -181,7 +191,9 @@ def _applied(value: Value, steps: Sequence[tuple[str, tuple[int, ...]]], made: M
 
 
 def cut_short(value: Value, made: Made = lambda value: value) -> Value | None:
-    """A slice of a slice, or of one operand of a concat, as a slice of what is in there.
+    """A slice of a slice, or of one operand of a concat, as a slice of what these take it from.
+
+    None for any other slice.
 
     >>> from smalti.graph import Graph
     >>> g = Graph()
@@ -209,7 +221,9 @@ def cut_short(value: Value, made: Made = lambda value: value) -> Value | None:
 
 
 def joined_earlier(value: Value, made: Made = lambda value: value) -> Value | None:
-    """A concat of reshapes that leave the axes up to its own as they are, as a reshape of one.
+    """A concat of reshaped values as the reshape of a concat.
+
+    None if a reshape changes the axis of the concat or one in front of it.
 
     >>> from smalti.graph import Graph
     >>> g = Graph()

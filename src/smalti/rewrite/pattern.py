@@ -19,7 +19,7 @@ from smalti.graph import OPERATIONS, Graph, Value
 
 CONSTANT_NAMES, WEIGHT_NAMES = frozenset("abc"), frozenset("uvw")
 RELATIVE_ERROR_MAX = 1e-6
-"""By which a number in a graph may differ from that of a pattern: both were rounded to f32."""
+"""How far a number in a graph may be from that of a pattern: both were rounded to f32."""
 
 OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
 Bindings = Mapping[str, Any]
@@ -27,21 +27,21 @@ Bindings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class PatternName:
-    """Any value, the same wherever the name stands."""
+    """A name in a pattern: it matches any value, but the same one wherever it stands."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class PatternNumber:
-    """A constant all of whose elements are this number."""
+    """A number in a pattern: it matches a constant all of whose elements are this number."""
 
     number: float
 
 
 @dataclass(frozen=True)
 class PatternCall:
-    """An operation on expressions; `attributes` maps names of attributes to names in bindings."""
+    """An operation in a pattern; `attributes` pairs each attribute with the name that it binds."""
 
     operation: str
     inputs: tuple[Expression, ...]
@@ -139,8 +139,10 @@ def _is_number(data: np.ndarray, number: float) -> bool:
 
 def build(pattern: Expression, graph: Graph, bound: Bindings, dtype: str,
           made: Callable[[Value], Value] = lambda value: value) -> Value:
-    """The value of `pattern` in `graph`; each node goes through `made`. Numbers are of `dtype`, and
-    names that are bound to arrays become constants.
+    """Add what `pattern` spells to `graph` and return its value.
+
+    Names stand for what they are bound to, arrays becoming constants; numbers become constants of
+    `dtype`. `made` is called with each new value, and what it returns is used instead.
 
     >>> g = Graph()
     >>> build(expression("silu(x) * 2"), g, {"x": g.input("x", (3,))}, "f32")

@@ -20,10 +20,11 @@ from smalti.rewrite.sharing import share_equal_nodes
 
 @dataclass(frozen=True)
 class GraphPass:
-    """One step of the pipeline: a valid graph in, an equal and valid graph out.
+    """One step of the pipeline: it takes a valid graph and returns a valid one that computes the
+    same.
 
-    `needs` are properties of the graph that earlier passes give, `gives` are those that hold from
-    here on to the end of the pipeline.
+    `gives` names properties that graphs have from this pass on, `needs` those that earlier passes
+    must have given.
     """
 
     name: str
@@ -38,12 +39,12 @@ ALL_RULES: tuple[Rule | Procedure, ...] = (
 PASSES: tuple[GraphPass, ...] = (
     # first, so that a rule which asks for a number finds it as one constant
     GraphPass("fold_constants", fold_constants, gives=("folded",)),
-    # before the rules: what stands twice in one of them is the same value
+    # before the rules: a name that stands twice in a rule matches the same value only
     GraphPass("share_spelled_out", share_equal_nodes, needs=("folded",), gives=("spelled_once",)),
-    # folds what it makes, so that one walk from inputs to outputs is enough
+    # folds constants in what it builds, so that one walk from inputs to outputs is enough
     GraphPass("apply_rules", partial(apply_rules, rules=ALL_RULES),
               needs=("folded", "spelled_once"), gives=("simplified",)),
-    # after the rules, which look for what is taken apart here
+    # after the rules, which look for the operations that this one takes apart
     GraphPass("lower_composites", partial(apply_rules, rules=LOWERINGS), needs=("simplified",),
               gives=("lowered",)),
     # again: two spellings of the same value are equal only once they are simplified
@@ -54,12 +55,12 @@ PASSES: tuple[GraphPass, ...] = (
 
 
 def rewrite(graph: Graph, computes: Computes | None = None) -> Graph:
-    """An equal graph with less to compute; `graph` itself stays as it is.
+    """A graph that computes the same as `graph` with less work; `graph` itself is not changed.
 
-    `computes(node)` says what kernels of a target compute; other operations are taken apart where
-    there is a way.
-    Inputs, parameters and outputs keep their names, order and types. Every pass is checked; raises
-    VerificationError naming the pass that broke the graph.
+    `computes(node)` is True if a kernel of the target computes the node; operations that none does
+    are written with others where there is a way. Inputs, parameters and outputs keep their names,
+    order and types. Every pass is checked. Raises VerificationError naming the pass that broke the
+    graph.
 
     >>> g = Graph("silu, spelled out")
     >>> x = g.input("x", (2, 3))
@@ -90,7 +91,7 @@ def _run(graph: Graph, passes: Sequence[GraphPass]) -> Graph:
 
 
 def check_interface(before: Graph, after: Graph, name: str) -> None:
-    """Raise VerificationError when a pass changed an input, a parameter or an output."""
+    """Raise VerificationError if the pass `name` changed an input, a parameter or an output."""
     for kind in ("inputs", "parameters", "outputs"):
         expected, found = ([f"{label} {value.type}" for label, value in getattr(g, kind).items()]
                            for g in (before, after))

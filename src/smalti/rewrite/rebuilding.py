@@ -1,4 +1,4 @@
-"""A graph copied node by node, with a say in what becomes of each node."""
+"""Copies a graph node by node; a function says what becomes of each node."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ Step = Callable[[Images, Node, Graph], Value]
 
 
 def copied(graph: Graph, step: Step = rebuilt, nodes: Iterable[Node] | None = None) -> Graph:
-    """A new graph in which `step(images, node, target)` stands for the result of each node.
+    """A copy of `graph` in which `step(images, node, target)` makes the result of each node.
 
-    `images` has the value of the new graph for each value of the old one that the node reads.
-    Inputs, parameters and outputs are kept; `nodes` (default: all) are taken in their order.
+    `target` is the new graph; `images` maps values of the old graph to those of the new one, all
+    that `node` reads among them. Inputs, parameters and outputs are kept. `nodes` (all by default)
+    are copied in the order given.
 
     >>> g = Graph()
     >>> x = g.input("x", (2,))

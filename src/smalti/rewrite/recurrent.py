@@ -1,7 +1,8 @@
-"""Recurrent layers of short sequences: every step is a product and what is made of it.
+"""Unrolls recurrent layers (RNN, GRU, LSTM) over short sequences: each time step becomes a matrix
+product and pointwise operations.
 
-What is read from the sequence is one product for all steps. The states of a direction lie one
-behind the other, so that each step computes its own right there:
+The products with the inputs do not depend on the state, so one matrix product computes them for all
+steps. The states are operands of one concat, so that each step writes its state into its place:
 
     read[t, b, gates * h] = x w' + b
     state[t] = cell(read[t] + state[t - 1] r')      in the order of the direction
@@ -17,14 +18,17 @@ from smalti.graph import Graph, Node, Value
 from smalti.graph.operations.recurrent import DIRECTIONS
 
 STEPS_MAX = 256
-"""Longer layers, both directions together, stay whole: each step takes milliseconds to compile."""
+"""The most steps, of both directions together, that are unrolled: each takes milliseconds to
+compile."""
 
 Activation = Callable[[Value], Value]
 States = tuple[Value, ...]
 
 
 def unrolled(g: Graph, node: Node, *operands: Value) -> Value | None:
-    """The layer of an rnn, gru or lstm, or None where it is long, or its sequences are not."""
+    """The results of an rnn, gru or lstm node, unrolled; None if it has more than `STEPS_MAX`
+    steps, its sequences differ in length, or it is not f32 or has an activation not in
+    `ACTIVATIONS`."""
     x, _, _, _, lengths, *_ = operands
     time, whole = x.shape[0], node.output.shape
     full = lengths.kind == "constant" and bool((lengths.data == time).all())
@@ -48,20 +52,21 @@ class _Layer:
 
     @property
     def known(self) -> bool:
-        """True if there is a spelling of all activations."""
+        """True if all activations are in `ACTIVATIONS`."""
         return set(self.attributes["activations"]) <= set(ACTIVATIONS)
 
     def part(self, x: Value, axis: int, start: int, end: int) -> Value:
         return self.g.apply("slice", x, axis=axis, start=start, end=end)
 
     def direction(self, d: int) -> list[Value]:
-        """Hidden states (and those of cells) after each step of direction d, [time, b, h]."""
+        """Hidden states after each step of direction d, [time, b, h]; of an lstm cell states,
+        too."""
         g, time = self.g, self.x.shape[0]
         w, r, b = (self.part(v, 0, d, d + 1).reshape(*v.shape[1:])
                    for v in (self.w, self.r, self.b))
         gates = w.shape[0]
         bias, behind = self.part(b, 0, 0, gates), self.part(b, 0, gates, 2 * gates)
-        if self.name != "gru":  # whose last gate may want it elsewhere
+        if self.name != "gru":  # a gru adds the second bias in its steps
             bias = bias + behind
         read = g.apply("mat_mul", self.x, w.transpose(1, 0)) + bias
         cell = {"rnn": self.rnn, "gru": self.gru, "lstm": self.lstm}[self.name](
@@ -77,7 +82,7 @@ class _Layer:
         return [g.apply("concat", *steps, axis=0) for steps in zip(*ordered, strict=True)]
 
     def activations(self, d: int) -> list[Activation]:
-        """The functions of direction d."""
+        """The activation functions of direction d, one for each gate in ONNX's order."""
         a = self.attributes
         count = len(a["activations"]) // DIRECTIONS[a["direction"]]
 
@@ -98,7 +103,7 @@ class _Layer:
                             self.g.constant(low))
 
     def gates(self, x: Value, count: int) -> list[Value]:
-        """The parts of so many gates."""
+        """`x` [..., count * h] split along its last axis into `count` gates."""
         return [self.part(x, 2, k * self.hidden, (k + 1) * self.hidden) for k in range(count)]
 
     # ------------------------------------------------------------------ one step
@@ -155,4 +160,4 @@ ACTIVATIONS: dict[str, Callable[[_Layer, Value, float, float], Value]] = {
     "hardsigmoid": lambda layer, x, a, b: layer.within(x * a + b, 0.0, 1.0),
     "softsign": lambda layer, x, a, b: x / (layer.g.apply("abs", x) + 1.0),
 }
-"""Those that there are operations for; each has two numbers, alpha and beta."""
+"""The activations that can be written with operations; each takes ONNX's alpha and beta."""

@@ -1,7 +1,7 @@
-"""The rules by which expressions become simpler ones.
+"""Algebraic rules that replace expressions of a graph by simpler ones.
 
-Each says what it looks for (`before`), what it puts there (`after`) and an example, on which the
-tests evaluate both. To add a rule, add it to `RULES`: that is the only place.
+Each rule says what it looks for (`before`), what it puts in its place (`after`), and an example on
+which the tests evaluate both. To add a rule, add it to `RULES`: that is the only place.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ Made = Callable[[Value], Value]
 
 @dataclass(frozen=True)
 class Rule:
-    """`before` -> `after`, in the notation of `pattern`.
+    """A rewrite `before` -> `after`, both in the notation of `pattern.py`.
 
-    It applies where `before` matches, `when(bindings)` holds and `after` has the type of `before`:
-    that last condition is what keeps `x + 0` from losing the broadcast of a zero of another shape.
-    `derive(bindings)` gives the names in `after` that do not stand in `before`: attributes, and
-    arrays that become constants. `example` gives shapes for names of values (default [2, 3]; for
-    a, b, c it is []), or an array for one of a, b, c, and values for names of attributes.
+    A rule applies where `before` matches, `when(bindings)` is True, and `after` has the shape and
+    dtype of `before`: the last condition keeps `x + 0` where the zero broadcasts x to a larger
+    shape. `derive(bindings)` gives what the names that stand in `after` only are bound to:
+    attributes, and arrays that become constants. `example` gives the shapes of values by name
+    (default [2, 3]; for a, b and c []), or an array for one of a, b, c, and the values of
+    attributes.
     """
 
     before: str
@@ -55,11 +56,11 @@ class Rule:
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """The operations at which to look for it."""
+        """The operations whose results the rule may replace."""
         return (self.left.operation,)
 
     def applied(self, value: Value, made: Made) -> Value | None:
-        """What it makes of `value`, or None where it does not apply."""
+        """The value that replaces `value`, or None if the rule does not apply to it."""
         for bound in matches(self.left, value, {}):
             if self.when(bound):
                 result = build(self.right, value.graph, {**bound, **self.derive(bound)},
@@ -71,20 +72,24 @@ class Rule:
 
 @dataclass(frozen=True)
 class Procedure:
-    """What no expression can spell: `applied(value, made)` looks at a value of an operation of
-    `roots` and gives an equal one, each node of which went through `made`, or None."""
+    """A rule that a function applies, where no pattern can express it.
+
+    `applied(value, made)` gets the result of one of the operations `roots`, and returns a value
+    equal to it, or None. It has to pass each value that it makes through `made`, which simplifies
+    it in turn.
+    """
 
     roots: tuple[str, ...]
     applied: Callable[[Value, Made], Value | None]
 
 
 def _foldable(bound: Bindings) -> bool:
-    """What is computed from c is folded; were it not, the rule would apply to it again."""
+    """True if c is small enough to be folded; else the rule would match its own result again."""
     return bound["c"].type.size <= FOLDED_ELEMENTS_MAX
 
 
 def _invertible(bound: Bindings) -> bool:
-    """1 / c is an ordinary number, so that x / c and x * (1 / c) differ by rounding only."""
+    """True if 1 / c is a normal f32, so that x / c and x * (1 / c) differ by rounding only."""
     c = bound["c"].data
     if c.dtype != np.float32 or not _foldable(bound):
         return False
@@ -93,7 +98,7 @@ def _invertible(bound: Bindings) -> bool:
 
 
 def _cheap_together(bound: Bindings) -> bool:
-    """a and b combine to a constant no larger than the larger of them, which is folded."""
+    """True if a and b make a constant no larger than the larger of them, small enough to fold."""
     sizes = sorted((bound["a"].type.size, bound["b"].type.size))
     return sizes[0] == 1 and sizes[1] <= FOLDED_ELEMENTS_MAX
 
@@ -108,6 +113,7 @@ def _from_front(bound: Bindings) -> Mapping[str, Any]:
 
 
 def _whole(bound: Bindings) -> Mapping[str, Any]:
+    """t: the shape s with its -1 replaced by the extent it stands for."""
     known = -math.prod(bound["s"])
     rest = bound["x"].type.size // known if known else 0
     return {"t": tuple(rest if n == -1 else n for n in bound["s"])}
@@ -122,6 +128,7 @@ def _wider(bound: Bindings) -> bool:
 
 
 def _counts(bound: Bindings) -> bool:
+    """True if the sum counts which of x, truth values, are True, and is compared with 0."""
     return bound["x"].dtype == "bool" and bound["t"] in ("i32", "i64") and bool(bound["k"]) \
         and bound["c"].type.size == 1 and not bound["c"].data.any()
 
@@ -171,7 +178,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def apply_rules(graph: Graph, rules: Sequence[Rule | Procedure]) -> Graph:
-    """Every node replaced by the first rule that fits, until none does."""
+    """`graph` with each node replaced by the first rule that applies, until none does."""
     by_root: dict[str, list[Rule | Procedure]] = {}
     for rule in rules:
         for root in rule.roots:

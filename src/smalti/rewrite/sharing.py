@@ -1,4 +1,4 @@
-"""Equal nodes are computed once (value numbering)."""
+"""Common subexpression elimination: equal nodes are computed once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from smalti.rewrite.rebuilding import Images, copied
 
 
 def share_equal_nodes(graph: Graph) -> Graph:
-    """silu(t) @ a, silu(t) @ b -> s = silu(t); s @ a, s @ b. Two orders of a sum are one."""
+    """`graph` with equal nodes merged: silu(t) @ a, silu(t) @ b -> s = silu(t); s @ a, s @ b.
+
+    a + b and b + a are equal, too.
+    """
     first: dict[Any, Value] = {}
 
     def step(images: Images, node: Node, target: Graph) -> Value:
@@ -26,5 +29,5 @@ def share_equal_nodes(graph: Graph) -> Graph:
 
 
 def _key(value: Value) -> Any:
-    """Equal for equal values: the bytes of constants, else the value itself."""
+    """What operands are compared by: type and bytes of a constant, else the value itself."""
     return (value.type, value.data.tobytes()) if value.kind == "constant" else value

@@ -1,4 +1,4 @@
-"""Attention: one kernel, from queries, keys, values and a mask to what all heads give."""
+"""Attention: one kernel that computes all heads from queries, keys, values and a mask."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from smalti.kernel import build
 
 
 def emit_attention(placement: Placement, node: Node) -> None:
-    """Add the kernel of an attention. Its operands are views [n, tokens, heads, channels]; one
-    whose channels of a head do not lie side by side is copied first."""
+    """Add the kernel of an attention.
+
+    Its operands are views [n, tokens, heads, channels]. An operand in which the channels of a head
+    are not adjacent in memory is copied first.
+    """
     heads = node.attributes["num_heads"]
     views = {}
     for name, value in zip("qkv", node.inputs):
@@ -38,7 +41,7 @@ def emit_attention(placement: Placement, node: Node) -> None:
 
 
 def _before_reshape(placement: Placement, value: Value, shape: tuple[int, ...]) -> View | None:
-    """Where the operand of a reshape from `shape` is stored; None if `value` is something else."""
+    """If `value` is a reshape of something of `shape`, where that is stored; else None."""
     node = value.node
     if node is None or node.operation.name != "reshape" or node.inputs[0].shape != shape:
         return None
@@ -46,7 +49,8 @@ def _before_reshape(placement: Placement, value: Value, shape: tuple[int, ...]) 
 
 
 def _mask(placement: Placement, value: Value, scores: tuple[int, int, int, int]) -> View:
-    """A mask as [n, heads, keys, queries], queries side by side, broadcast by strides of 0."""
+    """A view of the mask as [n, heads, keys, queries]: adjacent queries, and strides of 0 where it
+    is broadcast."""
     n, heads, queries, keys = scores
     view = placement.view(value).transpose((0, 1, 3, 2))
     if view.shape[3] > 1:

@@ -1,4 +1,4 @@
-"""Contractions: convolutions and matrix products, with their prologues and epilogues."""
+"""Contractions: kernels of convolutions and matrix products, with their prologues and epilogues."""
 
 from __future__ import annotations
 

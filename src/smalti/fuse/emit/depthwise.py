@@ -11,7 +11,7 @@ from smalti.kernel.form import Load, axis
 
 
 def is_depthwise(node: Node) -> bool:
-    """True if every channel of a convolution, of which there are several, is a group."""
+    """True if `node` is a convolution of several channels, each of which is a group of its own."""
     channels = node.inputs[0].shape[1]
     return node.attributes["group"] == channels == node.output.shape[1] > 1
 

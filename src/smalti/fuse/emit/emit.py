@@ -1,4 +1,4 @@
-"""Emits the regions of a node: which form of kernel computes it."""
+"""Chooses the emitter of a node by the form of kernel that computes it."""
 
 from __future__ import annotations
 

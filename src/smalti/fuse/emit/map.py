@@ -1,4 +1,4 @@
-"""Maps: each element of a result is an expression of elements that are stored."""
+"""Maps: kernels that compute each element of a result from stored elements, without any sum."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from smalti.kernel.form import Expr, axis
 
 
 def emit_map(placement: Placement, node: Node) -> None:
-    """Add the map that computes `node`, with all that is computed where it reads."""
+    """Add the map that computes `node`, and all values it reads that are not stored."""
     value = node.output
     reader, axes = Reader(placement), [(f"i{k}", n) for k, n in enumerate(value.shape)]
     expr = reader.node(node, tuple(axis(name) for name, _ in axes))
@@ -22,8 +22,8 @@ def emit_map(placement: Placement, node: Node) -> None:
 
 
 def emit_concat(placement: Placement, node: Node) -> None:
-    """Add a map for each operand of a concat that is not written into its part by its own
-    kernel."""
+    """Add a map for each operand of a concat that its own kernel does not write directly into its
+    part of the result."""
     whole = placement.place_once(node.output)
     dimension, at = node.attributes["axis"] % len(whole.shape), 0
     for value in node.inputs:

@@ -1,6 +1,6 @@
-"""The statistics of normalisations, as a scale and a shift for each channel or row.
+"""Statistics of normalisations: kernels that compute a scale and a shift for each channel or row.
 
-Normalising is then x * scale + shift, which the kernel that reads the result computes.
+Normalising is then x * scale + shift, which the kernels that read the result compute.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from smalti.kernel import build
 from smalti.kernel.form import Kernel
 
 Statistics = tuple[dict[str, View], Kernel, tuple[View, ...]]
-"""The views of a kernel, the kernel, and where what it computes is read."""
+"""(the views of a kernel, the kernel, the views of its results: scale, and shift if there is
+one)."""
 
 
 def emit_statistics(placement: Placement, node: Node) -> None:
@@ -29,7 +30,7 @@ def emit_statistics(placement: Placement, node: Node) -> None:
 
 
 def _group(placement: Placement, node: Node) -> Statistics:
-    """Scale and shift of each channel of each image."""
+    """The kernel of a group normalisation: scale and shift of each channel of each image."""
     x = placement.view(node.inputs[0])
     batch, channels = x.shape[:2]
     pixels = math.prod(x.shape[2:])
@@ -49,8 +50,8 @@ def _group(placement: Placement, node: Node) -> Statistics:
 
 
 def _layer(placement: Placement, node: Node) -> Statistics:
-    """Scale and shift of each row; the weights of channels are applied by the kernel that reads the
-    result."""
+    """The kernel of a layer normalisation: scale and shift of each row. The weights of channels are
+    applied where the result is read."""
     x = placement.view(node.inputs[0])
     outer = x.shape[:node.attributes["axis"] % len(x.shape)]
     rows = math.prod(outer)
@@ -66,7 +67,7 @@ def _layer(placement: Placement, node: Node) -> Statistics:
 
 
 def _rms(placement: Placement, node: Node) -> Statistics:
-    """The scale of each head of each row."""
+    """The kernel of an RMS normalisation: the scale of each head of each row."""
     x = placement.view(node.inputs[0])
     outer = x.shape[:node.attributes["axis"] % len(x.shape)]
     rows = (math.prod(outer[:-2]), math.prod(outer[-2:-1]), math.prod(outer[-1:]))

@@ -1,4 +1,4 @@
-"""Pooling: the sum or the largest of a window of each channel."""
+"""Pooling: kernels of the sum or maximum of each channel over a window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions: sums, means and maxima along axes."""
+"""Reductions: kernels of sums, means and maxima along axes."""
 
 from __future__ import annotations
 

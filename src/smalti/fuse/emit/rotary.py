@@ -1,4 +1,5 @@
-"""Rotary embeddings: maps over pairs of channels, each pair turned by the angle of its position."""
+"""Rotary embeddings: maps that rotate each pair of channels by an angle that depends on
+position."""
 
 from __future__ import annotations
 
@@ -12,9 +13,10 @@ from smalti.kernel.form import Call, Index, axis
 
 
 def emit_rotary(placement: Placement, node: Node) -> None:
-    """Add the map x * cos - other * sin for the first channel of a pair, + for the second.
+    """Add the map that computes, for each channel x of a pair, x * cos - other * sin if it is the
+    first one, and x * cos + other * sin if it is the second.
 
-    The axis i counts the pairs of a head, k the two channels of a pair: neighbours where they are
+    The axis i counts the pairs of a head, k the two channels of a pair: adjacent if they are
     interleaved, else half a head apart.
     """
     (x, cos, sin), heads = node.inputs, node.attributes["num_heads"]
