@@ -135,3 +135,17 @@ def test_an_adapter_on_four_bits_costs_what_it_changes(
     after = parts.using(parts.adapted([])).run("unet", SHAPE, **inputs())
     assert not lowered and set(read) <= changed.changed
     assert all(np.array_equal(after[name], before[name]) for name in before)
+
+
+def test_an_adapter_on_eight_bits_compiles_nothing(
+        whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = checkpoint.load(converted(whole, tmp_path, "q8_0"))
+    adapter = AdapterFile.open(write_adapter(tmp_path / "style.safetensors", WIDE))
+    plain = Submodels(opened, threads=1)
+    program = plain.bound("unet", SHAPE)
+    read, given = [], Adapted.given
+    monkeypatch.setattr(Adapted, "given", lambda self, name: (
+        read.append(name), given(self, name))[1])
+    changed = plain.adapted([WeightedAdapter(adapter, 0.5)])
+    assert plain.using(changed).bound("unet", SHAPE) is program
+    assert read and set(read) <= changed.changed
