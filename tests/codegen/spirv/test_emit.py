@@ -87,6 +87,20 @@ def test_barriers_wait_for_memory_of_the_device_only_where_it_is_read_back() -> 
     assert lines(text, "ControlBarrier 2, 2, 328") and lines(text, "Coherent")
 
 
+@pytest.mark.parametrize(("before", "constants"), [(0, ["2"]), (-8, [])])
+def test_vectors_beside_each_other_are_a_constant_apart(before: int, constants: list[str]) -> None:
+    """What may wrap is not taken apart: a third of 2**32 is not a number of vectors."""
+    b = Builder("beside", 64)
+    x, y = b.binding("x", "f32", 1024, "read", 4), b.binding("y", "f32", 1024, "write", 4)
+    at = b.let(b.invocation * 4 + before)
+    b.store(y, b.invocation * 4, b.load(x, at + 8, 4))
+    text = listing(emit(b.finish((1, 1, 1)), RICH))
+    shifts = [line.split()[0] for line in lines(text, "ShiftRightLogical")]
+    added = [line.split()[-1] for line in lines(text, "= IAdd")
+             if any(f"{shift}," in line for shift in shifts)]
+    assert added == constants
+
+
 def test_barriers_of_subgroups_wait_for_nobody_else() -> None:
     b = Builder("subgroups", 64, 32)
     b.barrier(subgroup=True)

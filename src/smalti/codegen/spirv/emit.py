@@ -33,6 +33,7 @@ from smalti.codegen.gpu.form import (
     statements,
 )
 from smalti.codegen.gpu.instructions import NARROWING, WIDENING
+from smalti.codegen.gpu.ranges import Ranges
 from smalti.codegen.gpu.types import FLOATS, VectorType, vector_type
 from smalti.codegen.spirv.assembler import ModuleAssembler
 from smalti.codegen.spirv.instructions import (
@@ -42,7 +43,7 @@ from smalti.codegen.spirv.instructions import (
     SHUFFLES,
     SPELLINGS,
 )
-from smalti.codegen.spirv.memory import SpirvMemory
+from smalti.codegen.spirv.memory import ElementIndex, SpirvMemory
 from smalti.codegen.spirv.opcodes import BUILTINS, OPCODES, SCOPES, SEMANTICS
 from smalti.errors import IllegalSchedule
 from smalti.schedule.group import GroupLimits
@@ -76,6 +77,7 @@ class Emitter:
         if self.matrices:
             a.need("VulkanMemoryModel")
         self.memory = SpirvMemory(a, program.bindings, program.shared, limits, self.matrices)
+        self.ranges = Ranges(program)
         self._names: dict[str, int] = {}
         self._registers: dict[str, int] = {}
         self._builtins: dict[str, int] = {}
@@ -246,14 +248,18 @@ class Emitter:
 
     # ------------------------------------------------------------------ memory
 
+    def _index(self, expr: Expr) -> ElementIndex:
+        rest, more = self.ranges.apart(expr)
+        return ElementIndex(self.value(rest if more else expr), more)
+
     def _load(self, expr: GroupLoad) -> int:
-        a, type, index = self.assembler, expr.type, self.value(expr.index)
+        a, type, index = self.assembler, expr.type, self._index(expr.index)
         if type.scalar == "f16":
             a.need("Float16")
         if expr.where is None:
             return self.memory.load(expr.buffer, index, type)
         where = self.value(expr.where)
-        index = a.op("Select", a.u32, where, index, a.number(0))
+        index = ElementIndex(a.op("Select", a.u32, where, self.memory.whole(index), a.number(0)))
         value = self.memory.load(expr.buffer, index, type)
         found = a.op("Select", a.type(type), self._wide(where, type), value, a.constant(0, type))
         if value in self.memory.halves:
@@ -262,7 +268,7 @@ class Emitter:
 
     def _store(self, statement: Store) -> None:
         """All compute what is stored, as all take part in operations of subgroups."""
-        stores = self.memory.stores(statement.buffer, self.value(statement.index),
+        stores = self.memory.stores(statement.buffer, self._index(statement.index),
                                     self.value(statement.value),
                                     vector_type(statement.value.type))
 
@@ -277,14 +283,14 @@ class Emitter:
 
     def _matrix_load(self, expr: MatrixLoad) -> int:
         a = self.assembler
-        pointer, stride = self.memory.matrix(expr.buffer, self.value(expr.index), expr.stride)
+        pointer, stride = self.memory.matrix(expr.buffer, self._index(expr.index), expr.stride)
         return a.op("CooperativeMatrixLoadKHR", a.type(expr.type), pointer,
                     a.number(expr.by_columns), a.number(stride),
                     *self.memory.operands(expr.buffer))
 
     def _matrix_store(self, statement: MatrixStore) -> None:
         a, value = self.assembler, self.value(statement.value)
-        pointer, stride = self.memory.matrix(statement.buffer, self.value(statement.index),
+        pointer, stride = self.memory.matrix(statement.buffer, self._index(statement.index),
                                              statement.stride)
         a.do("CooperativeMatrixStoreKHR", pointer, value, a.number(statement.by_columns),
              a.number(stride), *self.memory.operands(statement.buffer))

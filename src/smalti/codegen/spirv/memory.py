@@ -16,6 +16,8 @@ A shared array is one variable, of vectors where it has lanes.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from smalti.codegen.gpu.form import Binding, Shared, covered
 from smalti.codegen.gpu.types import VectorType
 from smalti.codegen.spirv.assembler import ModuleAssembler
@@ -32,10 +34,17 @@ BF16_QUIET, BF16_HALF, BF16_UPPER = 0x400000, 0x7FFF, 0xFFFF0000
 half of a unit of bf16, for rounding; and the upper half, which is the bf16."""
 
 
+class ElementIndex(NamedTuple):
+    """A u32 as the id of what varies, and a constant behind it; their sum does not wrap."""
+
+    base: int
+    more: int = 0
+
+
 class SpirvMemory:
     """The bindings and shared arrays of a program; `vulkan`: under the memory model of that name.
 
-    Indices are ids of u32 and count scalars.
+    Indices count scalars.
     """
 
     def __init__(self, assembler: ModuleAssembler, bindings: tuple[Binding, ...],
@@ -52,7 +61,7 @@ class SpirvMemory:
         """Values of f32 that are bf16, and need not be rounded to be stored as that."""
         self._variables = {array.name: self._shared(array) for array in shared}
 
-    def load(self, name: str, index: int, type: VectorType) -> int:
+    def load(self, name: str, index: ElementIndex, type: VectorType) -> int:
         """Elements from `index` on, as many as the type has lanes, as values of it."""
         lanes = type.lanes
         if name in self._arrays:
@@ -69,7 +78,8 @@ class SpirvMemory:
         seen = VectorType("u16" if dtype == "bf16" else dtype, lanes)
         return self._widen(self._read(name, index, seen, lanes), dtype, seen.scalar, type)
 
-    def stores(self, name: str, index: int, value: int, type: VectorType) -> list[tuple[int, int]]:
+    def stores(self, name: str, index: ElementIndex, value: int,
+               type: VectorType) -> list[tuple[int, int]]:
         """What writes a value of `type` to the elements from `index` on: what goes to which
         pointer."""
         a, lanes = self.assembler, type.lanes
@@ -92,7 +102,7 @@ class SpirvMemory:
                 a.decorate(value, "FPRoundingMode", TO_EVEN)
         return [(self._pointer(name, self._place(name, index, lanes), seen), value)]
 
-    def matrix(self, name: str, index: int, stride: int) -> tuple[int, int]:
+    def matrix(self, name: str, index: ElementIndex, stride: int) -> tuple[int, int]:
         """A pointer to where a matrix begins, and its stride in what that points to."""
         a = self.assembler
         if name in self._arrays:
@@ -179,20 +189,30 @@ class SpirvMemory:
             found = self._offsets[name] = a.begin("Load", a.u32, pointer)
         return found
 
-    def _read(self, name: str, index: int, seen: VectorType, elements: int) -> int:
+    def _read(self, name: str, index: ElementIndex, seen: VectorType, elements: int) -> int:
         """What lies at `index` in a view of a binding, `elements` of it at once."""
         pointer = self._pointer(name, self._place(name, index, elements), seen)
         return self.assembler.op("Load", self.assembler.type(seen), pointer, *self.operands(name))
 
-    def _place(self, name: str, index: int, elements: int) -> int:
+    def _place(self, name: str, index: ElementIndex, elements: int) -> int:
         """Where an element lies from the descriptor on, counted by so many elements."""
         a = self.assembler
-        return self._shifted(a.op("IAdd", a.u32, self._offset(name), index), elements)
+        base = a.op("IAdd", a.u32, self._offset(name), index.base)
+        return self._shifted(ElementIndex(base, index.more), elements)
 
-    def _shifted(self, index: int, lanes: int) -> int:
-        a = self.assembler
-        return index if lanes == 1 else a.op("ShiftRightLogical", a.u32, index,
-                                             a.number(LOG2[lanes]))
+    def _shifted(self, index: ElementIndex, lanes: int) -> int:
+        """An index that counts vectors. What comes behind is a constant there, too."""
+        a, (base, more) = self.assembler, index
+        if more % lanes:
+            base, more = self.whole(index), 0
+        if lanes > 1:
+            base = a.op("ShiftRightLogical", a.u32, base, a.number(LOG2[lanes]))
+        return self.whole(ElementIndex(base, more // lanes))
+
+    def whole(self, index: ElementIndex) -> int:
+        """The id of an index."""
+        a, (base, more) = self.assembler, index
+        return a.op("IAdd", a.u32, base, a.number(more)) if more else base
 
     def _pointer(self, name: str, place: int, seen: VectorType) -> int:
         """A pointer to an element of a view of a binding."""
@@ -207,7 +227,7 @@ class SpirvMemory:
         return a.op("AccessChain", a.pointer("StorageBuffer", a.type(seen)), view, a.number(0),
                     place)
 
-    def _load_bytes(self, name: str, index: int, type: VectorType) -> int:
+    def _load_bytes(self, name: str, index: ElementIndex, type: VectorType) -> int:
         """8-bit integers, by themselves or out of a word."""
         a, lanes = self.assembler, type.lanes
         signed = self._bindings[name][0].dtype == "i8"
@@ -269,25 +289,25 @@ class SpirvMemory:
         count = a.number(-(-array.elements // array.lanes))
         return a.variable("Workgroup", a.declare("TypeArray", a.type(element), count))
 
-    def _shared_pointers(self, name: str, index: int, lanes: int) -> list[int]:
+    def _shared_pointers(self, name: str, index: ElementIndex, lanes: int) -> list[int]:
         """Pointers to what holds so many elements: one, or one to each where a part is wanted."""
         a, element = self.assembler, self._elements[name]
         variable, at = self._variables[name], self._shifted(index, element.lanes)
         if lanes == element.lanes:
             return [a.op("AccessChain", a.pointer("Workgroup", a.type(element)), variable, at)]
         pointer = a.pointer("Workgroup", a.type(VectorType(element.scalar)))
-        first = a.op("BitwiseAnd", a.u32, index, a.number(element.lanes - 1))
+        first = a.op("BitwiseAnd", a.u32, self.whole(index), a.number(element.lanes - 1))
         return [a.op("AccessChain", pointer, variable, at,
                      a.op("IAdd", a.u32, first, a.number(lane))) for lane in range(lanes)]
 
-    def _shared_load(self, name: str, index: int, lanes: int) -> int:
+    def _shared_load(self, name: str, index: ElementIndex, lanes: int) -> int:
         a, scalar = self.assembler, self._elements[name].scalar
         pointers = self._shared_pointers(name, index, lanes)
         kind = a.type(VectorType(scalar, lanes // len(pointers)))
         return self._vector([a.op("Load", kind, pointer, *self.operands(name))
                              for pointer in pointers], VectorType(scalar, lanes))
 
-    def _shared_stores(self, name: str, index: int, value: int,
+    def _shared_stores(self, name: str, index: ElementIndex, value: int,
                        lanes: int) -> list[tuple[int, int]]:
         a = self.assembler
         scalar = a.type(VectorType(self._elements[name].scalar))
