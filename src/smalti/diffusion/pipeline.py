@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from smalti import checkpoint
@@ -167,10 +168,9 @@ class Pipeline:
             precision = models.precision if models.precision in precisions("cpu") else "auto"
             self._lost = [f"the device {models.device} was lost and does not come back: pictures "
                           f"are made on the CPU; a new process may find it again"]
-            self._submodels, self._refiner = (
-                None if each is None else replace(each, device="cpu", precision=precision,
-                                                  residents=self._residents)
-                for each in (models, self._refiner))
+            moved = partial(replace, device="cpu", precision=precision, residents=self._residents)
+            self._submodels = moved(models)
+            self._refiner = None if self._refiner is None else moved(self._refiner)
             self._memory_bytes = total if budget is None else budget
             return self._lost
 
