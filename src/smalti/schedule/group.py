@@ -75,6 +75,11 @@ class GroupLimits:
     keeps_nan: bool = False
     """True if programs may ask that NaN, infinities and signs of zero, of f32 and of f16 where it
     is computed with, stay what they are."""
+    exact_f16: bool = False
+    """True if programs may ask that arithmetic of f16 rounds to the nearest, and keeps numbers that
+    are too small for full precision."""
+    int16: bool = False
+    """True if integers of 16 bits may lie in shared memory; without it, words of 32."""
     matrices: tuple[MatrixShape, ...] = ()
     """What the matrix unit computes; empty where there is none that programs reach."""
     registers: int = 256
@@ -107,7 +112,7 @@ class GroupLimits:
         enough = all(getattr(self, name) >= getattr(needed, name) for name in (
             "shared_bytes", "invocations", "buffer_bytes", "buffer_range", "bindings",
             "push_bytes", "subgroup_choice", "subgroup_operations", "f16", "bf16", "storage16",
-            "storage8", "keeps_nan"))
+            "storage8", "keeps_nan", "exact_f16", "int16"))
         sizes = needed.subgroup_min <= self.subgroup_min <= self.subgroup_max <= needed.subgroup_max
         return (enough and (sizes or not needed.subgroup_operations)
                 and all(n >= m for n, m in zip(self.grid, needed.grid, strict=True))

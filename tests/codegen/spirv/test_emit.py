@@ -16,7 +16,8 @@ from smalti.errors import IllegalSchedule, VerificationError
 from smalti.schedule.group import GroupLimits
 
 PLAIN = GroupLimits(storage16=True)
-RICH = GroupLimits(storage16=True, storage8=True, f16=True, keeps_nan=True)
+RICH = GroupLimits(storage16=True, storage8=True, f16=True, keeps_nan=True, exact_f16=True,
+                   int16=True)
 
 
 @pytest.mark.parametrize(("limits", "environment"), [(PLAIN, "vulkan1.1"), (RICH, "vulkan1.3")])
@@ -136,6 +137,35 @@ def test_what_the_device_lacks_is_refused(program: GroupProgram, lacking: str,
     assert capability in listing(emit(program, limits))
     with pytest.raises(IllegalSchedule, match=f"{program.name} needs {capability}"):
         emit(program, replace(limits, **{lacking: False}))
+
+
+def test_arithmetic_of_halves_is_specified_where_the_device_can() -> None:
+    half, single = (listing(emit(programs.instructions(dtype, 1), RICH))
+                    for dtype in ("f16", "f32"))
+    for mode in ("DenormPreserve", "RoundingModeRTE"):
+        assert len(lines(half, "ExecutionMode", f"{mode}, 16")) == 1
+        assert mode not in single
+        assert mode not in listing(emit(programs.instructions("f16", 1),
+                                        replace(RICH, exact_f16=False)))
+    assert half.count("SPV_KHR_float_controls") <= 1
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+def test_halves_in_shared_memory_are_words_without_integers_of_16(dtype: str, lanes: int,
+                                                                  validate) -> None:
+    b = Builder("staged", 64)
+    x, y = b.binding("x", "f32", 256, "read"), b.binding("y", "f32", 256, "write")
+    kept = b.shared("kept", dtype, 256, lanes)
+    i = b.invocation * lanes
+    b.store(kept, i, b.load(x, i, lanes))
+    b.barrier()
+    b.store(y, i, b.load(kept, i, lanes))
+    program = b.finish((1, 1, 1))
+    plain, with_them = (emit(program, GroupLimits(int16=has)) for has in (False, True))
+    assert "Int16" not in listing(plain) and "Int16" in listing(with_them)
+    for code in (plain, with_them):
+        validate(code, "vulkan1.1")
 
 
 def test_matrices_across_vectors_are_refused() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from vulkan_layer import Layer
 
 from smalti.errors import DeviceError
 from smalti.runtime.gpu import quirks
 from smalti.runtime.gpu.removals import AUTOMATIC, removal_of
 from smalti.runtime.vulkan import VulkanAdapter, VulkanGpu
 from smalti.runtime.vulkan import adapter as module
+from smalti.runtime.vulkan import structures as vk
 from smalti.runtime.vulkan.adapter import ORDER, adapters, judged, once
 from smalti.runtime.vulkan.told import GpuPlaces
 from smalti.schedule.group import GroupLimits
@@ -79,6 +82,73 @@ def test_a_gpu_under_two_drivers_is_one_that_its_better_driver_reaches(
     for each in found[5:]:
         again = judged(each)  # as after a check of the machine
         assert "reaches the same GPU" in removal_of(AUTOMATIC, again.removals).why
+
+
+def told_by(change: Callable[[int], None], function: str) -> VulkanAdapter:
+    """The first device, whose driver tells something else of it."""
+    def tell(real: Callable, device: int, found: int) -> None:
+        real(device, found)
+        change(found)
+
+    return Layer(**{function: tell}).adapter()
+
+
+def structure(found: int, kind: type[vk.Chained]) -> vk.Chained:
+    """The structure of a kind in a chain."""
+    while found:
+        each = vk.Chained.from_address(found)
+        if each.sType == kind.kind:
+            return kind.from_address(found)
+        found = each.pNext
+    raise LookupError(kind.__name__)
+
+
+def test_work_groups_have_no_more_subgroups_than_the_device_runs(adapter: VulkanAdapter) -> None:
+    def few(found: int) -> None:
+        sizes = structure(found, vk.PhysicalDeviceSubgroupSizeControlProperties)
+        sizes.maxComputeWorkgroupSubgroups, sizes.minSubgroupSize = 4, 8
+
+    assert told_by(few, "vkGetPhysicalDeviceProperties2").limits.invocations == 32
+
+
+@pytest.mark.parametrize("independence, exact", [(0, True), (1, True), (2, False)])
+def test_f16_is_specified_where_f32_may_be_as_it_is(adapter: VulkanAdapter, independence: int,
+                                                    exact: bool) -> None:
+    def controls(found: int) -> None:
+        told = structure(found, vk.PhysicalDeviceVulkan12Properties)
+        told.shaderDenormPreserveFloat16 = told.shaderRoundingModeRTEFloat16 = 1
+        told.denormBehaviorIndependence, told.roundingModeIndependence = 0, independence
+
+    found = told_by(controls, "vkGetPhysicalDeviceProperties2")
+    assert found.limits.exact_f16 == (exact and adapter.limits.f16)
+
+
+@pytest.mark.parametrize("kind, heaps, unified", [
+    (1, [1, 0], True), (2, [1, 0], False), (3, [1], True), (3, [1, 0], False), (4, [1], True)])
+def test_a_device_computes_in_main_memory_where_there_is_no_other(
+        adapter: VulkanAdapter, kind: int, heaps: list[int], unified: bool) -> None:
+    def named(real: Callable, device: int, found: int) -> None:
+        real(device, found)
+        vk.PhysicalDeviceProperties.from_address(found).deviceType = kind
+
+    def kept(real: Callable, device: int, found: int) -> None:
+        real(device, found)
+        table = vk.PhysicalDeviceMemoryProperties2.from_address(found).memoryProperties
+        table.memoryHeapCount = len(heaps)
+        for number, flags in enumerate(heaps):
+            table.memoryHeaps[number].flags = flags
+
+    found = Layer(vkGetPhysicalDeviceProperties=named,
+                  vkGetPhysicalDeviceMemoryProperties2=kept).adapter()
+    assert found.limits.unified == unified
+
+
+def test_a_device_without_integers_of_16_has_no_bf16(adapter: VulkanAdapter) -> None:
+    def without(found: int) -> None:
+        structure(found, vk.PhysicalDeviceFeatures2).features.shaderInt16 = 0
+
+    limits = told_by(without, "vkGetPhysicalDeviceFeatures2").limits
+    assert not limits.int16 and not limits.bf16
 
 
 def test_a_device_tells_where_it_is(adapter: VulkanAdapter) -> None:

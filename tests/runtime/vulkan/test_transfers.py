@@ -10,7 +10,7 @@ from gpu_devices import chain, filled, increment
 
 from smalti.errors import InputError
 from smalti.runtime.gpu.interface import Dispatch, Gpu
-from smalti.runtime.vulkan import VulkanGpu, transfers
+from smalti.runtime.vulkan import VulkanAdapter, VulkanGpu, transfers
 from smalti.runtime.vulkan.logical import Queue, Submission
 
 
@@ -139,3 +139,19 @@ def test_what_lies_outside_is_an_input_error(gpu: Gpu, offset: int, count: int) 
         gpu.write(buffer, offset, np.zeros(count, np.uint8))
     with pytest.raises(InputError, match="do not lie in a buffer of 64"):
         gpu.read(buffer, offset, count)
+
+
+def test_what_the_cpu_reads_without_a_cache_is_copied_by_the_device(
+        adapter: VulkanAdapter, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = []
+    with VulkanGpu(adapter) as gpu:
+        download = gpu._transfers._download
+        monkeypatch.setattr(gpu._transfers, "_download",
+                            lambda *what: copied.append(what[2]) or download(*what))
+        data = np.arange(1 << 18, dtype=np.float32)
+        buffer = filled(gpu, data)
+        for cached, count in ((True, 0), (False, 1)):
+            buffer.cached = cached
+            assert np.array_equal(gpu.read(buffer, 4, data.nbytes - 4).view(np.float32), data[1:])
+            assert np.array_equal(gpu.read(buffer, 8, 16).view(np.float32), data[2:6])
+            assert len(copied) == count

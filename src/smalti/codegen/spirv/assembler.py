@@ -215,10 +215,9 @@ class ModuleAssembler:
 
         for name in self._capabilities:
             put("Capability", CAPABILITIES[name])
-        for name in self._capabilities:
-            extension, minor = EXTENSIONS.get(name, ("", 0))
-            if self.minor < minor:
-                put("Extension", *_text(extension))
+        found = [EXTENSIONS.get(name, ("", 0)) for name in self._capabilities]
+        for extension in dict.fromkeys(name for name, minor in found if self.minor < minor):
+            put("Extension", *_text(extension))
         put("ExtInstImport", GLSL_ID, *_text("GLSL.std.450"))
         vulkan = "VulkanMemoryModel" in self._capabilities
         put("MemoryModel", 0, 3 if vulkan else 1)

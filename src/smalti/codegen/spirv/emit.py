@@ -109,6 +109,10 @@ class Emitter:
             self.assembler.need("SignedZeroInfNanPreserve")
             widths = (32, 16) if self.assembler.needs("Float16") else (32,)
             modes = [("SignedZeroInfNanPreserve", width) for width in widths]
+        if self.limits.exact_f16 and self.assembler.needs("Float16"):
+            for mode in ("DenormPreserve", "RoundingModeRTE"):
+                self.assembler.need(mode)
+                modes.append((mode, 16))
         return self.assembler.finish(self.program.size, self._entry, modes)
 
     def value(self, expr: Expr) -> int:

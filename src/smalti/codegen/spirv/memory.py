@@ -24,6 +24,7 @@ from smalti.codegen.spirv.assembler import ModuleAssembler
 from smalti.codegen.spirv.instructions import CONVERSIONS
 from smalti.codegen.spirv.opcodes import NON_PRIVATE_POINTER
 from smalti.errors import VerificationError
+from smalti.graph.operation import HALVES
 from smalti.schedule.group import GroupLimits
 
 BYTES = {"f32": 4, "i32": 4, "u32": 4, "f16": 2, "bf16": 2, "u16": 2, "u8": 1}
@@ -275,9 +276,11 @@ class SpirvMemory:
     # ------------------------------------------------------------------ shared arrays
 
     def _element(self, array: Shared) -> VectorType:
-        """What a shared array is made of: 16-bit floats that the device does not know, of bits."""
+        """What a shared array is made of: 16-bit floats that the device does not know, of bits, in
+        words of their own where it has no integers of 16."""
         known = {"f16": self.limits.f16, "bf16": self.limits.bf16}.get(array.dtype, True)
-        return VectorType(array.dtype if known else "u16", array.lanes)
+        bits = "u16" if self.limits.int16 else "u32"
+        return VectorType(array.dtype if known else bits, array.lanes)
 
     def _shared(self, array: Shared) -> int:
         """The variable of a shared array."""
@@ -327,13 +330,14 @@ class SpirvMemory:
     def _widen(self, value: int, dtype: str, component: str, type: VectorType) -> int:
         """What lies in memory, `component` by component, as values of `type`."""
         a, lanes = self.assembler, type.lanes
-        if component not in ("u16", "bf16"):
+        if not bits_of(dtype, component):
             return value if dtype == type.scalar else a.op(CONVERSIONS[dtype, type.scalar],
                                                            a.type(type), value)
         if component == "bf16":
             value = a.op("Bitcast", a.type(VectorType("u16", lanes)), value)
         words = VectorType("u32", lanes)
-        value = a.op("UConvert", a.type(words), value)
+        if component != "u32":
+            value = a.op("UConvert", a.type(words), value)
         if dtype == "bf16":
             value = a.op("ShiftLeftLogical", a.type(words), value, a.constant(16, words))
             value = a.op("Bitcast", a.type(type), value)
@@ -350,7 +354,7 @@ class SpirvMemory:
         """A value of `type` as it lies in memory, `component` by component."""
         a, lanes = self.assembler, type.lanes
         stored, words = a.type(VectorType(component, lanes)), VectorType("u32", lanes)
-        if component not in ("u16", "bf16"):
+        if not bits_of(dtype, component):
             return value if dtype == type.scalar else a.op(CONVERSIONS[type.scalar, dtype], stored,
                                                            value)
         if dtype == "bf16":
@@ -364,6 +368,8 @@ class SpirvMemory:
                 packed.append(a.op("PackHalf2x16", a.u32,
                                    a.op("CompositeConstruct", pair, part, zero)))
             value = self._vector(packed, words)
+        if component == "u32":
+            return value
         bits = a.op("UConvert", a.type(VectorType("u16", lanes)), value)
         return bits if component == "u16" else a.op("Bitcast", stored, bits)
 
@@ -380,3 +386,8 @@ class SpirvMemory:
         quiet = a.op("BitwiseOr", kind, bits, a.constant(BF16_QUIET, words))
         nan = a.op("IsNan", a.type(VectorType("bool", lanes)), value)
         return a.op("Select", kind, nan, quiet, near)
+
+
+def bits_of(dtype: str, component: str) -> bool:
+    """Whether 16-bit floats lie in memory as something else than the device computes with."""
+    return component in ("u16", "bf16") or component == "u32" and dtype in HALVES

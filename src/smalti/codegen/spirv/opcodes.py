@@ -128,13 +128,16 @@ GLSL = {
 CAPABILITIES = {
     "Shader": 1, "Float16": 9, "Int16": 22, "GroupNonUniform": 61, "GroupNonUniformArithmetic": 63,
     "GroupNonUniformShuffle": 65, "StorageBuffer16BitAccess": 4433, "StorageBuffer8BitAccess": 4448,
-    "SignedZeroInfNanPreserve": 4466, "BFloat16TypeKHR": 5116,
+    "DenormPreserve": 4464, "SignedZeroInfNanPreserve": 4466, "RoundingModeRTE": 4467,
+    "BFloat16TypeKHR": 5116,
     "BFloat16CooperativeMatrixKHR": 5118, "VulkanMemoryModel": 5345, "CooperativeMatrixKHR": 6022,
 }
 EXTENSIONS = {
     # capability: (extension, version of SPIR-V that has it without)
     "StorageBuffer8BitAccess": ("SPV_KHR_8bit_storage", 5),
     "SignedZeroInfNanPreserve": ("SPV_KHR_float_controls", 4),
+    "DenormPreserve": ("SPV_KHR_float_controls", 4),
+    "RoundingModeRTE": ("SPV_KHR_float_controls", 4),
     "BFloat16TypeKHR": ("SPV_KHR_bfloat16", 99),
     "CooperativeMatrixKHR": ("SPV_KHR_cooperative_matrix", 99),
 }
@@ -148,7 +151,8 @@ BUILTINS = {
     "WorkgroupId": 26, "LocalInvocationIndex": 29, "SubgroupId": 40,
     "SubgroupLocalInvocationId": 41,
 }
-MODES = {"LocalSize": 17, "SignedZeroInfNanPreserve": 4461}
+MODES = {"LocalSize": 17, "DenormPreserve": 4459, "SignedZeroInfNanPreserve": 4461,
+         "RoundingModeRTE": 4462}
 SCOPES = {"Workgroup": 2, "Subgroup": 3}
 SEMANTICS = {
     "AcquireRelease": 0x8, "UniformMemory": 0x40, "WorkgroupMemory": 0x100,

@@ -63,7 +63,7 @@ class VulkanAdapter:
     """
 
     instance: Instance = field(repr=False, compare=False)
-    handle: int
+    handle: int = field(repr=False, compare=False)
     name: str
     vendor: str
     kind: str
@@ -209,11 +209,14 @@ def detailed(functions: VulkanFunctions, plain: VulkanAdapter,
     limits = limits_of(core.limits, since_1_1, features, plain, found.buffers.maxBufferSize)
     keeps_nan = since_1_2.shaderSignedZeroInfNanPreserveFloat32 and (
         not limits.f16 or since_1_2.shaderSignedZeroInfNanPreserveFloat16)
-    limits = replace(limits, units=found.units, keeps_nan=bool(keeps_nan))
+    limits = replace(limits, units=found.units, keeps_nan=bool(keeps_nan),
+                     exact_f16=limits.f16 and found.exact_f16)
     if "subgroupSizeControl" in features:
         limits = replace(
             limits, subgroup_min=sizes.minSubgroupSize, subgroup_max=sizes.maxSubgroupSize,
-            subgroup_choice=bool(sizes.requiredSubgroupSizeStages & COMPUTE_STAGE))
+            subgroup_choice=bool(sizes.requiredSubgroupSizeStages & COMPUTE_STAGE),
+            invocations=min(limits.invocations,  # where programs ask for the smallest subgroups
+                            sizes.maxComputeWorkgroupSubgroups * sizes.minSubgroupSize))
     facts = facts_of(core, since_1_2.driverID, plain, limits, found.products)
     if plain.vendor == "Intel":
         limits = replace(limits, registers=128)
@@ -223,6 +226,7 @@ def detailed(functions: VulkanFunctions, plain: VulkanAdapter,
     heaps = memory(functions, plain.handle).memoryProperties
     own = [heap.size for heap in heaps.memoryHeaps[:heaps.memoryHeapCount]
            if heap.flags & DEVICE_LOCAL]
+    limits = replace(limits, unified=limits.unified or len(own) == heaps.memoryHeapCount)
     return judged(replace(
         plain, driver=driver, identity=identity, memory_bytes=max(own, default=0),
         features=features, extensions=extensions, limits=limits, facts=facts,
@@ -272,7 +276,7 @@ def limits_of(core: vk.PhysicalDeviceLimits, since_1_1: vk.PhysicalDeviceVulkan1
         buffer_range=core.maxStorageBufferRange,
         offset_alignment=core.minStorageBufferOffsetAlignment, bindings=bindings,
         push_bytes=core.maxPushConstantsSize, f16="shaderFloat16" in features,
-        bf16="shaderBFloat16Type" in features,
+        bf16={"shaderBFloat16Type", "shaderInt16"} <= features,
         storage16="storageBuffer16BitAccess" in features,
-        storage8="storageBuffer8BitAccess" in features,
+        storage8="storageBuffer8BitAccess" in features, int16="shaderInt16" in features,
         unified=plain.kind in ("integrated", "cpu"))

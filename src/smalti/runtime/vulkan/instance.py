@@ -41,7 +41,7 @@ class Instance:
         self.functions = library.of_instance(self.handle)
         self.opened: weakref.WeakSet = weakref.WeakSet()
         """Devices, which are closed before."""
-        self._closed = self._forgotten = False
+        self.closed = self._forgotten = False
 
     def devices(self) -> list[int]:
         """The handles of all devices, in the order of the drivers."""
@@ -63,8 +63,8 @@ class Instance:
 
     def close(self) -> None:
         """Close all devices and end the connection; a second call does nothing."""
-        if not self._closed:
-            self._closed = True
+        if not self.closed:
+            self.closed = True
             for device in tuple(self.opened):
                 device.close()
             self.functions.vkDestroyInstance(self.handle, None)

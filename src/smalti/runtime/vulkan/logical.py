@@ -46,6 +46,9 @@ class LogicalDevice:
         if adapter.unusable:
             raise DeviceError(f"{adapter.name} cannot be used: {adapter.unusable}")
         instance = adapter.instance
+        if instance.closed:
+            raise DeviceError(f"the connection to the driver of {adapter.name} ended, as a device "
+                              "was lost; adapters() gives new ones")
         self.adapter = adapter
         compute, transfer = compute_family(adapter.families), transfer_family(adapter.families)
         if removal_of(TRANSFER_QUEUE, adapter.removals):

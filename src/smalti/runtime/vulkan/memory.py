@@ -83,11 +83,12 @@ class Use:
 
 
 class VulkanBuffer(gpu.DeviceBuffer):
-    """A storage buffer. `address` is where the CPU sees it, 0 where it does not."""
+    """A storage buffer. `address` is where the CPU sees it, 0 where it does not; it reads there as
+    fast as anywhere where that is `cached`."""
 
     def __init__(self, memory: DeviceMemory, bytes: int, handle: int, token: int,
-                 address: int) -> None:
-        self.bytes, self.handle, self.address = bytes, handle, address
+                 address: int, cached: bool) -> None:
+        self.bytes, self.handle, self.address, self.cached = bytes, handle, address, cached
         self._memory, self._token = memory, token
         self._uses: list[Use] = []
 
@@ -164,7 +165,8 @@ class DeviceMemory:
 
             seen = block.address and (kind != "device" or logical.adapter.limits.unified)
             return VulkanBuffer(self, bytes, handle, logical.own(destroy),
-                                block.address + offset if seen else 0)
+                                block.address + offset if seen else 0,
+                                bool(self.types[block.kind][0] & HOST_CACHED))
 
     def checked(self, buffer: gpu.DeviceBuffer, offset: int, bytes: int) -> VulkanBuffer:
         """`buffer`, as Vulkan knows it. Raises InputError unless it is open, of this device, and

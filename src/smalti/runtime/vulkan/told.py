@@ -10,6 +10,7 @@ from smalti.runtime.vulkan.library import VulkanFunctions
 STREAMING_MULTIPROCESSORS = "VK_NV_shader_sm_builtins"
 SHADER_CORE, ACTIVE_UNITS = "VK_AMD_shader_core_properties", "VK_AMD_shader_core_properties2"
 BUS = "VK_EXT_pci_bus_info"
+DEPENDENT = 2  # of VkShaderFloatControlsIndependence: all floats are alike
 SIZE_CONTROL = "VK_EXT_subgroup_size_control"
 
 
@@ -58,6 +59,14 @@ class ToldProperties:
         return (self.nvidia.shaderSMCount or self.active.activeComputeUnitCount
                 or self.amd.shaderEngineCount * self.amd.shaderArraysPerEngineCount
                 * self.amd.computeUnitsPerShaderArray)
+
+    @property
+    def exact_f16(self) -> bool:
+        """Whether programs may ask how f16 is rounded, and f32 be what it is."""
+        told = self.since_1_2
+        return bool(told.shaderDenormPreserveFloat16 and told.shaderRoundingModeRTEFloat16
+                    and DEPENDENT not in (told.denormBehaviorIndependence,
+                                          told.roundingModeIndependence))
 
     @property
     def places(self) -> GpuPlaces:

@@ -28,6 +28,9 @@ from smalti.runtime.vulkan.memory import DeviceMemory, VulkanBuffer
 
 CHUNK_BYTES = 8 << 20
 CHUNKS = 3
+UNCACHED_BYTES_MAX = 64 << 10
+"""Read by the CPU where it has no cache, at some 0.1 GB/s; the device copies more than that to
+where it has one."""
 
 
 class StagingChunk:
@@ -85,7 +88,7 @@ class Transfers:
         """A copy of `bytes` of `buffer` from `offset` on, as u8."""
         buffer = self._memory.checked(buffer, offset, bytes)
         found = np.empty(bytes, np.uint8)
-        if buffer.address:
+        if buffer.address and (buffer.cached or bytes <= UNCACHED_BYTES_MAX):
             self._settle(buffer)
             ctypes.memmove(found.ctypes.data, buffer.address + offset, bytes)
             return found
