@@ -1,4 +1,5 @@
-"""The decisions for a kernel, as frozen data, and what makes them illegal."""
+"""Schedules: the decisions how a kernel is computed, as frozen data, and which of them are
+illegal."""
 
 from smalti.schedule.arithmetic import arithmetic
 from smalti.schedule.choose import choose

@@ -1,9 +1,9 @@
-"""What of a schedule the bits of a result depend on.
+"""Tells whether two schedules of a kernel give the same bytes: whether their `arithmetic` is equal.
 
-Most of a schedule says where and when numbers are added, not in which order: tiles of pixels and
-panels, grains, what is staged. Two schedules of a kernel whose `arithmetic` is the same give the
-same bytes, so measuring may choose between them freely, also while a picture is being made. Another
-algorithm, or another order of a sum, is other arithmetic.
+Most decisions of a schedule (tiles of pixels and panels, grains, what is staged) change where and
+when numbers are added, but not in which order. Schedules of equal arithmetic can replace each other
+freely, even while a picture is being made. Another algorithm, or another order of a sum, is another
+arithmetic.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from smalti.schedule.schedule import (
 
 
 def arithmetic(kernel: Kernel, schedule: Schedule) -> Hashable:
-    """Equal for schedules of `kernel` that make every result from the same sums in the same order.
+    """A key that is equal for schedules of `kernel` that add the same numbers in the same order.
 
     >>> from smalti.schedule import MapSchedule
     >>> arithmetic(None, MapSchedule(4)) == arithmetic(None, MapSchedule(7, inner=2))
@@ -32,7 +32,7 @@ def arithmetic(kernel: Kernel, schedule: Schedule) -> Hashable:
     kind = type(schedule).__name__
     if isinstance(schedule, ContractionSchedule):
         return kind, schedule.dtype, schedule.weights, *_order(kernel, schedule)
-    if isinstance(schedule, AttentionSchedule):  # its sums are scaled for all queries of a group
+    if isinstance(schedule, AttentionSchedule):  # sums are rescaled a whole group at a time
         return kind, schedule.dtype, schedule.keys, schedule.vectors
     if isinstance(schedule, ReductionSchedule):
         return kind, schedule.ways
@@ -42,10 +42,11 @@ def arithmetic(kernel: Kernel, schedule: Schedule) -> Hashable:
 
 
 def _order(kernel: Kernel, schedule: ContractionSchedule) -> tuple[Hashable, ...]:
-    """The order of the sums of a contraction.
+    """What of a schedule decides the order of the sums of a contraction.
 
-    Sums of a chunk of channels go through its window, so chunks matter where there is one. In
-    Winograd's algorithm each point is a sum over channels only.
+    A sum goes through all of the window for one chunk of channels before the next, so the chunk
+    matters if the window has more than one pixel. In Winograd's algorithm each point is a sum over
+    channels only.
     """
     if schedule.winograd:
         return schedule.winograd.size, schedule.winograd.folded

@@ -1,12 +1,12 @@
-"""A sound first schedule for a kernel, from its shape and the limits of the CPU.
+"""Chooses the first schedule of a kernel for a CPU, by rules, from its shape and the CPU's limits.
 
 Rules, each with its reason:
 * a staged patch and the sums of a tile stay in half of the second-level cache;
 * a panel's weights for one chunk stay in the first-level cache or stream from the second;
-* work is cut into at least `TILES_PER_THREAD` tiles a thread where it is large enough;
-* a matrix product takes few rows and many channels at a time, and as many panels as make staging
-  small and leave the threads evenly busy;
-* pixels of a row are divided evenly, so that no micro-kernel is left with a few.
+* work that is large enough is cut into at least `TILES_PER_THREAD` tiles a thread;
+* a tile of a matrix product has few rows and many channels, and so many panels that staging costs
+  little and all threads are evenly busy;
+* pixels of a row are divided evenly, so that no micro-kernel is left with only a few.
 """
 
 from __future__ import annotations
@@ -48,56 +48,59 @@ from smalti.schedule.winograd import (
 )
 
 TILE_FLOPS_MIN = 2_000_000
-"""Panels are added to a tile until it has so many operations: about 10 us of a core, against which
-taking a tile does not count. A guess."""
+"""Panels are added to a tile until it has so many operations: about 10 us of a core, so that the
+cost of fetching a tile does not matter. A guess."""
 ATTENTION_GROUPS = 8
-"""Groups of queries for which keys and values of a block are staged once, at most. Measured with
-all of them: attention of 64 x 64 pixels from 158 to 204 GFLOP/s of a core."""
+"""The most groups of queries for which the keys and values of a block are staged only once.
+Measured for attention of 64 x 64 pixels: from 158 to 204 GFLOP/s of a core with all eight."""
 MAP_TILE_ELEMENTS = 16_384
-"""Results of a map in a tile, 64 KiB of f32: a guess, against which a tile costs little."""
+"""Results of a map in a tile, 64 KiB of f32: a guess, large enough that fetching a tile costs
+little."""
 TILE_CYCLES = 500
-"""What it costs to take a tile and to set its addresses up, measured within a factor of two."""
+"""Cycles to fetch a tile and to compute its addresses, measured within a factor of two."""
 SHARED_BYTES_A_CYCLE = 32
-"""What a core reads in a cycle from the caches behind its own first one: a guess."""
+"""Bytes that a core reads in a cycle from the caches beyond its first-level one: a guess."""
 REDUCTION_TILE_VECTORS = 4096
-"""Vectors that a tile of a reduction reads, 256 KiB at 512 bits: a guess, as that of maps."""
+"""Vectors that a tile of a reduction reads, 256 KiB at 512 bits: a guess, like that of maps."""
 PIXELS_MAX = 256
-"""Pixels in a tile of a convolution: a guess, with which patch and sums of common layers stay in
-the second-level cache; `space.py` has others."""
+"""The most pixels in a tile of a convolution: a guess, by which the patch and the sums of common
+layers stay in the second-level cache; `space.py` offers others."""
 ROWS_MAX = 128
-"""Rows of a matrix in a tile: with more, fewer channels fit beside them, and sums are loaded and
-stored once for each chunk of channels. Measured with the next two: matrix products of 77 to 8192
-rows take 6 to 13 % less time."""
+"""The most rows of a matrix in a tile: beside more, fewer channels would fit in a chunk, and sums
+are loaded and stored once for each chunk. Measured together with the next two constants: matrix
+products of 77 to 8192 rows take 6 to 13 % less time."""
 CHUNK_BYTES = 3072
-"""Bytes of the channels of a pixel in a chunk, over the places of the window: 768 channels of a
-matrix product in f32."""
+"""The most bytes of a pixel's channels in a chunk, divided by the pixels of the window: 768
+channels of a matrix product in f32."""
 STAGE_PANELS, LATE = 0.35, 0.15
-"""What staging a patch costs, in panels, and how long a thread waits for the last one, in tiles:
-the cost model of `panel_block`."""
+"""The constants of the cost model of `panel_block`: what staging a patch costs, in units of
+computing a panel, and how long threads wait for the last one, in tiles."""
 LINE_BYTES, L1_SETS, LINES_OF_A_SET = 64, 64, 4
-"""First-level caches have 64 sets of 8 to 12 lines; half of them are for what a micro-kernel reads
-through pixels that lie far apart."""
+"""First-level caches have lines of 64 bytes, in 64 sets of 8 to 12. Pixels that lie far apart may
+fall into few sets, so a micro-kernel that reads them in place may use 4 lines of each set."""
 TRANSCENDENTAL_REGISTERS, ROUNDING_REGISTERS = 8, 6
-"""Vector registers that are left to a function (exp, tanh ...) of an epilogue, and to rounding to
-bf16 where no instruction does it: a guess that keeps sums from being spilled."""
+"""Vector registers reserved for a function (exp, tanh …) of an epilogue, and for rounding to bf16
+if there is no instruction for it: a guess that keeps sums from being spilled."""
 ARITHMETIC = {"add", "sub", "mul", "div", "max", "min", "neg", "abs", "relu", "sqrt"}
-"""Functions that need no registers besides those of their operands and result."""
+"""Functions that need no registers other than those of their operands and result."""
 WINOGRAD_MAX = 4
-"""The largest m of an F(m) that there are transforms for."""
+"""The largest m of an F(m) for which there are transforms."""
 WINOGRAD_BLOCKS_MIN = 4
-"""Blocks of 4 x 4 pixels from which on Winograd's algorithm pays: a guess."""
+"""The fewest blocks of 4 x 4 pixels for which Winograd's algorithm pays: a guess."""
 BY_TILE_PIXELS_MAX = 1024
-"""Pixels of an image up to which tiles transform plain weights. Measured: a step of the UNet of
-Stable Diffusion 1.5 at 512 x 512 with images up to 32 x 32 so, 3.47 s to 3.03 s."""
+"""For images of up to so many pixels each tile transforms the plain weights that it needs.
+Measured: a step of the UNet of Stable Diffusion 1.5 at 512 x 512 takes 3.03 s instead of 3.47 s
+with this for images up to 32 x 32."""
 
 
 def choose(kernel: Kernel, limits: Limits, precision: str = "f32",
            winograd: int = WINOGRAD_MAX, growth_max: int | None = None) -> Schedule:
-    """The first schedule of `kernel`; with `precision` "bf16" weights are held as bf16, and
-    products are of bf16 pairs where the CPU has them. In f32 weights are held as they are given.
+    """The first schedule of `kernel`.
 
-    `winograd` is the largest F(m) that a contraction may use: 4, 2, or 0 for none; `growth_max`
-    how many bytes its weights may take beyond the plain ones, None for any number.
+    With `precision` "bf16" weights are stored as bf16, and products are of pairs of bf16 if the CPU
+    has instructions for that; with "f32" weights are stored as they are given. `winograd` is the
+    largest m of an F(m) that a contraction may use: 4, 2, or 0 for none. `growth_max` is how many
+    more bytes than plain weights the transformed ones may take, None for any number.
     """
     if kernel.form == "contraction":
         return _contraction(kernel, limits, precision, winograd, growth_max)
@@ -115,7 +118,8 @@ def _contraction(kernel: Kernel, limits: Limits, precision: str,
 
 
 def _direct(kernel: Kernel, staged: ContractionSchedule, limits: Limits) -> ContractionSchedule:
-    """The direct sum: as planes, in place or staged, in tiles that keep all threads at work."""
+    """The schedule of the direct sum: planar, in place or staged, in tiles that keep all threads
+    busy."""
     e = contraction_extents(kernel)
     direct = planar(kernel, staged, limits) or unstaged(kernel, staged, limits) or staged
     in_line = (weights_batched(kernel) or e.y == 1) and not isinstance(direct.algorithm, Planar)
@@ -123,7 +127,7 @@ def _direct(kernel: Kernel, staged: ContractionSchedule, limits: Limits) -> Cont
 
 
 def _staged(kernel: Kernel, limits: Limits, precision: str) -> ContractionSchedule:
-    """The direct sum of a staged patch."""
+    """The schedule of the direct sum of a staged patch."""
     e = contraction_extents(kernel)
     images, lines = (1, 1) if weights_batched(kernel) else (e.b, e.y)
     pixels = images * lines * e.x
@@ -151,8 +155,11 @@ def _staged(kernel: Kernel, limits: Limits, precision: str) -> ContractionSchedu
 
 def algorithms(kernel: Kernel, limits: Limits, precision: str,
                winograd: int) -> list[ContractionSchedule]:
-    """The algorithms by which a contraction can be computed, and the ways to hold its weights: none
-    where there is one only. `winograd` is the largest F(m), as in `choose`."""
+    """A schedule for each algorithm by which a contraction can be computed, and for each way to
+    store its weights; none if there is only one choice.
+
+    `winograd` is the largest m of an F(m), as in `choose`.
+    """
     if not winograd or kernel.form != "contraction" or not worth_winograd(kernel, limits):
         return []
     staged = _staged(kernel, limits, precision)
@@ -165,14 +172,15 @@ def algorithms(kernel: Kernel, limits: Limits, precision: str,
 
 
 def worth_winograd(kernel: Kernel, limits: Limits) -> bool:
-    """True if a contraction can be computed by Winograd's algorithm, and has some blocks."""
+    """True if a contraction can be computed by Winograd's algorithm, and is large enough for it."""
     e = contraction_extents(kernel)
     return winograd_fits(kernel, limits) and e.b * e.y * e.x >= 16 * WINOGRAD_BLOCKS_MIN
 
 
 def planar(kernel: Kernel, direct: ContractionSchedule,
            limits: Limits) -> ContractionSchedule | None:
-    """The schedule that stages a plane for each channel, where these are few and stored so."""
+    """The schedule that stages a plane for each channel; None unless there are few channels, stored
+    as planes."""
     e, (patch, *_) = contraction_extents(kernel), kernel.stages
     rows = min(direct.rows, (limits.vectors - registers(kernel, limits)) // direct.vectors)
     row = 4 * e.c * (e.x * e.stride_x + e.s * e.dilation_x)
@@ -191,7 +199,8 @@ def planar(kernel: Kernel, direct: ContractionSchedule,
 
 def unstaged(kernel: Kernel, direct: ContractionSchedule,
              limits: Limits) -> ContractionSchedule | None:
-    """The schedule that reads its input where it is, or None where staging is better."""
+    """The schedule that reads its input in place; None if that is impossible or staging is
+    better."""
     e, (patch, *_) = contraction_extents(kernel), kernel.stages
     pair = 2 if "bf16" in (direct.weights, direct.dtype) else 1
     if not in_place(kernel, direct.dtype) or e.parts > 1 or e.c % pair:
@@ -213,7 +222,7 @@ def unstaged(kernel: Kernel, direct: ContractionSchedule,
 
 
 def registers(kernel: Kernel, limits: Limits) -> int:
-    """Vector registers that the epilogue of a contraction needs besides those of its sums."""
+    """How many vector registers the epilogue of a contraction needs besides those of its sums."""
     result = kernel.stages[-1].value
     read = {load for load in loads(result) if load.buffer != "sum"}
     rounding = 0
@@ -225,10 +234,10 @@ def registers(kernel: Kernel, limits: Limits) -> int:
 
 def balanced(e, direct: ContractionSchedule, limits: Limits,
              in_line: bool) -> ContractionSchedule:
-    """The schedule with tiles of other sizes, if there are few, so that all threads are at work to
-    the end. Tiles are cut smaller along a line of pixels if `in_line`, else along lines.
+    """The schedule `direct` with other tile sizes, if there are few tiles, so that all threads are
+    busy to the end: with three tiles and two threads one waits, with a hundred hardly.
 
-    Of a hundred tiles it does not matter who takes the last; of three it does.
+    Tiles are cut smaller along rows of pixels if `in_line`, else into fewer rows.
     """
     panels = -(-e.o // (direct.vectors * limits.lanes))
 
@@ -249,7 +258,7 @@ def balanced(e, direct: ContractionSchedule, limits: Limits,
             tiles.add((even(e.y, -(-e.y // parts)), direct.tile_x))
     blocks = {-(-panels // parts) for parts in range(1, few + 1)}
     in_place = isinstance(direct.algorithm, InPlace)
-    most = panels if in_place else direct.panels  # of staged ones, sums lie in memory
+    most = panels if in_place else direct.panels  # sums of staged ones lie in memory
     found = [replace(direct, tile_y=y, tile_x=x, panels=block)
              for y, x in sorted(tiles) if y * x <= direct.tile_y * direct.tile_x
              for block in sorted(blocks) if block <= most]
@@ -257,8 +266,8 @@ def balanced(e, direct: ContractionSchedule, limits: Limits,
 
 
 def _tile_cycles(e, s: ContractionSchedule, limits: Limits) -> float:
-    """Cycles of one tile: two products or two loads a cycle, weights from where they are shared at
-    `SHARED_BYTES_A_CYCLE`, and some for what is not products."""
+    """Estimated cycles of a tile: two vector products or two loads a cycle, weights at
+    `SHARED_BYTES_A_CYCLE` from shared caches, and some for all that is not products."""
     pixels, products = s.tile_b * s.tile_y * s.tile_x, e.r * e.s * e.c
     runs = s.tile_b * s.tile_y * -(-s.tile_x // s.rows)
     size = pixels / runs
@@ -269,7 +278,7 @@ def _tile_cycles(e, s: ContractionSchedule, limits: Limits) -> float:
 
 
 def micro_tile(pixels: int, channels: int, limits: Limits) -> tuple[int, int]:
-    """Vectors of output channels and rows of pixels that one micro-kernel holds.
+    """(vectors of output channels, pixels) of the register tile of a micro-kernel.
 
     >>> wide, narrow = Limits(lanes=16, vectors=32), Limits(lanes=8, vectors=16)
     >>> micro_tile(4096, 320, wide), micro_tile(4096, 320, narrow), micro_tile(4096, 3, wide)
@@ -285,10 +294,11 @@ def micro_tile(pixels: int, channels: int, limits: Limits) -> tuple[int, int]:
 
 
 def panel_block(tiles: int, panels: int, most: int, threads: int) -> int:
-    """How many panels of a matrix product a tile takes, of `most` at most.
+    """How many panels of a matrix product a tile has, at most `most`.
 
-    A tile costs its panels and `STAGE_PANELS` for staging its patch. The block is that for which
-    the threads are done first, had each `LATE` of a tile still to wait for the last one.
+    `tiles` is the number of tiles of pixels, `panels` that of all panels. A tile costs its panels
+    and `STAGE_PANELS` for staging its patch; the number is the one for which all threads are done
+    first, if each waits `LATE` of a tile for the last one.
 
     >>> panel_block(1, 24, 32, 2), panel_block(8, 96, 16, 2), panel_block(1, 96, 32, 2)
     (6, 16, 12)
@@ -301,7 +311,7 @@ def panel_block(tiles: int, panels: int, most: int, threads: int) -> int:
 
 
 def pixel_tile(b: int, y: int, x: int) -> tuple[int, int, int]:
-    """Extents of a tile along x, y and b: whole rows where they are short."""
+    """(x, y, b) extents of a tile of pixels: whole rows if these are short."""
     most = PIXELS_MAX // 4 if y > 1 else ROWS_MAX
     tile_x = x if x <= PIXELS_MAX // 4 or y == 1 and x <= most else even(x, most)
     tile_y = even(y, max(1, PIXELS_MAX // tile_x))
@@ -312,7 +322,10 @@ def pixel_tile(b: int, y: int, x: int) -> tuple[int, int, int]:
 
 def channel_chunk(channels: int, tile: tuple[int, int, int], e, limits: Limits,
                   products: str, weights: str) -> int:
-    """How many channels are staged at a time, as factors of the dtype `products`."""
+    """How many channels are staged at a time.
+
+    `products` is the dtype of the staged factors, `weights` that in which weights are stored.
+    """
     step = FORMATS[weights].group if weights in FORMATS else 8 if weights == "bf16" else 4
     size = ELEMENT_BYTES[products]
     tile_b, tile_y, tile_x = tile
@@ -329,7 +342,7 @@ def channel_chunk(channels: int, tile: tuple[int, int, int], e, limits: Limits,
 
 
 def _depthwise(kernel: Kernel, limits: Limits, precision: str) -> DepthwiseSchedule:
-    """Tiles that keep all threads at work to the end, at two products a cycle."""
+    """The schedule whose tiles keep all threads busy to the end, at two products a cycle."""
     _, total, _ = kernel.stages
     (_, b), (_, y), (_, x), (_, o) = total.axes
     taps = math.prod(extent for _, extent in total.reduced)
@@ -339,7 +352,7 @@ def _depthwise(kernel: Kernel, limits: Limits, precision: str) -> DepthwiseSched
         rows, many = tile
         tiles = b * -(-y // rows) * -(-vectors // many)
         one = rows * x * many * cycles + TILE_CYCLES
-        return one * (-(-tiles // limits.threads) + 0.25)  # a thread may start late
+        return one * (-(-tiles // limits.threads) + 0.25)  # as if a thread started late
 
     tiles = {(even(y, rows), even(vectors, many)) for rows in range(1, y + 1)
              for many in range(1, vectors + 1)}
@@ -390,8 +403,8 @@ def _rms(kernel: Kernel, limits: Limits, precision: str) -> MomentsSchedule:
 
 
 def _attention(kernel: Kernel, limits: Limits, precision: str) -> AttentionSchedule:
-    """Keys and values of a block, their scores and one group's queries stay in the first-level
-    cache, the queries and sums of all groups in a part of the second."""
+    """The schedule by which the keys and values of a block, their scores and the queries of a group
+    stay in the first-level cache, and the queries and sums of all groups in part of the second."""
     (batch, queries, heads, depth), (_, keys, _, _) = (kernel.buffer(n).shape for n in "qk")
     width = kernel.buffer("v").shape[3]
     vectors, rows = 2, (limits.vectors - 4) // 2

@@ -1,4 +1,5 @@
-"""What the units of each architecture have for subgroups, and how much of it their compilers take.
+"""A table of GPU architectures: registers, shared memory and subgroups of a compute unit, and how
+many registers the vendor's compiler needs.
 
     compute_unit("rdna3_big").resident(96, 32, 256, 18432)
 
@@ -30,7 +31,7 @@ RDNA2 = ComputeUnit(
 RDNA3 = replace(
     RDNA2, architecture="rdna3_big", file_bytes=192 * KIB, granule=24,
     needs=CompilerNeeds(0.9, 2.9, 0.72, 0.95, 0.77, 2.1))
-"""Its factors are twice in the registers of a subgroup of 32."""
+"""Its matrix unit wants each factor twice in the registers of a subgroup of 32."""
 XE_HPG = ComputeUnit(
     "xe_hpg", 32 * KIB, fixed_bytes=4 * KIB, subgroups=8, sharers=16, shared_bytes=128 * KIB,
     shared_sizes=tuple(KIB << n for n in range(7)), source=BRW,
@@ -59,12 +60,12 @@ UNITS = {unit.architecture: unit for unit in (
 """The units of the architectures that are known, by name."""
 LIKE = {"turing_gtx": "turing_rtx", "turing_pro": "turing_rtx", "ampere_ga10x_pro": "ampere_ga10x",
         "ada_pro": "ada", "blackwell_gb20x_pro": "blackwell_gb20x"}
-"""Architectures whose units are those of another."""
+"""Architectures whose compute units are the same as those of another."""
 
 
 def compute_unit(architecture: str) -> ComputeUnit:
-    """The unit of an architecture. Raises UnknownDeviceError for one whose units nobody has
-    described.
+    """The compute unit of an architecture. Raises UnknownDeviceError for an architecture that is
+    not in the table.
 
     >>> compute_unit("ada").resident(96, 32, 128, 0)
     20

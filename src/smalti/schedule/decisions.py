@@ -1,4 +1,4 @@
-"""The decisions of a schedule one by one: what a search tells candidates apart by."""
+"""The decisions of a schedule as separate numbers, by which a search compares candidates."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from smalti.schedule.text import AnySchedule
 
 
 def decisions(schedule: AnySchedule) -> dict[str, int | bool | str]:
-    """The fields of a schedule by name. Of a field that is a record itself, as a contraction's
-    algorithm is, the record's name, and then its fields.
+    """The fields of a schedule by name.
+
+    If a field is a record itself, as the algorithm of a contraction is, it gives the record's name
+    and, as further entries, the record's fields.
 
     >>> from smalti.schedule import ContractionSchedule, Winograd
     >>> found = decisions(ContractionSchedule(1, 8, 16, 2, 64, 14, 2, algorithm=Winograd(4)))
@@ -29,8 +31,10 @@ def decisions(schedule: AnySchedule) -> dict[str, int | bool | str]:
 
 
 def numbered(schedules: Sequence[AnySchedule]) -> list[dict[str, int]]:
-    """The decisions of schedules of one kind as whole numbers, all with the same names: words by
-    their place in the alphabet of those that occur, 0 for what a schedule does not decide.
+    """The decisions of schedules of one kind as whole numbers, all dicts with the same names.
+
+    A word becomes its index among the words that occur, sorted; a decision that a schedule does not
+    have becomes 0.
 
     >>> from smalti.schedule import ContractionSchedule, InPlace, Winograd
     >>> one = ContractionSchedule(1, 8, 16, 2, 64, 14, 2, algorithm=InPlace())

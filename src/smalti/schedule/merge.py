@@ -1,7 +1,7 @@
-"""Axes of a kernel, merged where every access walks through them as through one.
+"""Merges neighbouring axes of a kernel into one, where every load and store allows it.
 
-Two neighbouring axes are one when in each access the outer stride is the inner stride times the
-inner extent: 64 x 64 pixels are then 4096 rows, a batch of token rows is one matrix.
+Two neighbouring axes can be merged if in each access the outer stride is the inner stride times the
+inner extent: 64 x 64 pixels are then 4096 rows, and a batch of rows of tokens is one matrix.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from functools import cache
 from smalti.kernel.form import Call, Expr, Index, Kernel, Load, Stage, affine, loads
 
 ROW_MIN, LONG_MIN = 256, 1 << 15
-"""Elements of a row of a map, and of all that is worth being cut into several tiles."""
+"""The fewest elements of a row of a map, and of a map that is worth being cut into several
+tiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A load or store with strides applied, in elements of `dtype`.
+    """The address that a load or store has at each point of the axes, in elements of `dtype`.
 
-    address = offset + sum of strides[axis] * axis + sum of stride * (index // divisor) over
-    `divided` + stride * value over `indirect` (an integer access).
+    address = offset + sum of stride * axis over `strides` + sum of stride * index over `divided`,
+    indices with a divisor, + sum of stride * value over `indirect`, where the value is what another
+    access, of integers, loads.
     """
 
     buffer: str
@@ -33,12 +35,12 @@ class Access:
     dtype: str = "f32"
 
     def stride(self, axis: str) -> int:
-        """Elements from one step of `axis` to the next."""
+        """How many elements the address moves with a step of `axis`."""
         return dict(self.strides).get(axis, 0)
 
 
 def access(kernel: Kernel, load: Load) -> Access:
-    """`load` with the strides of its buffer applied."""
+    """The address of a load: its indices times the strides of its buffer."""
     strides: dict[str, int] = {}
     offset, divided, indirect = 0, [], []
     buffer = kernel.buffer(load.buffer)
@@ -56,7 +58,7 @@ def access(kernel: Kernel, load: Load) -> Access:
 
 
 def store(kernel: Kernel, axes: Sequence[tuple[str, int]], result: str) -> Access:
-    """The store of a stage as an access."""
+    """The address of a stage's stores to `result`."""
     buffer = kernel.buffer(result)
     strides = tuple((name, s) for (name, n), s in zip(axes, buffer.strides) if n > 1)
     return Access(result, strides, 0, dtype=buffer.dtype)
@@ -64,9 +66,9 @@ def store(kernel: Kernel, axes: Sequence[tuple[str, int]], result: str) -> Acces
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """Extents of a contraction after merging.
+    """The extents of a contraction's axes after merging, and its strides and dilations.
 
-    `o` counts channels of the result, each made of `parts` sums that lie `o` channels apart.
+    `o` counts channels of the result, each made of `parts` sums that are `o` channels apart.
     """
 
     b: int
@@ -84,12 +86,13 @@ class Extents:
 
 
 def weights_batched(kernel: Kernel) -> bool:
-    """True if each image and row of a contraction has a weight of its own."""
+    """True if a contraction has another weight for each image and row, as products of batches
+    do."""
     return len(kernel.buffer("weight").shape) == 6
 
 
 def weights_bound(kernel: Kernel) -> bool:
-    """True if the weight of a contraction is a parameter, packed before it is run."""
+    """True if the weight of a contraction is a parameter, so that it is packed while binding."""
     return kernel.buffer("weight").role == "parameter" and not weights_batched(kernel)
 
 
@@ -119,11 +122,11 @@ def contraction_extents(kernel: Kernel) -> Extents:
 
 @cache
 def halved(patch: Stage) -> Stage | None:
-    """The patch of a 3x3 window on the small image in front of a nearest enlargement by 2.
+    """The stage `patch` of a 3x3 convolution of an image enlarged by 2 (nearest), rewritten to read
+    the small image.
 
-    `patch` reads pixel ((y - 1) // 2, (x - 1) // 2) of everything that has pixels; the result
-    reads pixel (y - 1, x - 1), where y and x count the pixels of the small image. None when
-    something is read in another way.
+    `patch` reads pixel ((y - 1) // 2, (x - 1) // 2) of the small image; the result reads pixel
+    (y - 1, x - 1), so y and x count its pixels. None if something is read in another way.
 
         patch[b, y, x, c] = x0[b, c, (y - 1) // 2, (x - 1) // 2]  where 0 <= y - 1 < 64, ...
         patch[b, y, x, c] = x0[b, c, y - 1, x - 1]                where 0 <= y - 1 < 32, ...
@@ -162,9 +165,10 @@ def halved(patch: Stage) -> Stage | None:
 
 @cache
 def in_place(kernel: Kernel, dtype: str) -> bool:
-    """True if the products of a contraction can read its input where it is.
+    """True if the micro-kernel of a contraction can read its input in place.
 
-    That is: stored as `dtype`, the channels of a pixel side by side, and nothing beyond borders.
+    That is, if it is stored as `dtype` with the channels of a pixel adjacent, and there is neither
+    a prologue nor padding.
     """
     patch, *_ = kernel.stages
     if not isinstance(patch.value, Load) or patch.guards:
@@ -176,7 +180,8 @@ def in_place(kernel: Kernel, dtype: str) -> bool:
 
 @cache
 def in_planes(kernel: Kernel) -> bool:
-    """True if a contraction reads rows of pixels that lie side by side, each channel by itself."""
+    """True if a contraction reads an image stored as a plane for each channel, pixels of a row
+    adjacent."""
     patch, *_ = kernel.stages
     read = [access(kernel, load) for load in loads(patch.value)]
     return any(a.stride("x") == 1 for a in read) and all(
@@ -185,10 +190,11 @@ def in_planes(kernel: Kernel) -> bool:
 
 @cache
 def map_axes(kernel: Kernel) -> tuple[tuple[tuple[str, int], ...], tuple[Access, ...]]:
-    """Axes of a map, outermost first and merged, the vector axis last; and its accesses.
+    """The merged axes of a map, outermost first and the vector axis last, and its accesses.
 
-    An axis whose index is divided or looked up is no vector axis: one of extent 1 stands behind it.
-    Where all would be one long axis, it stays in two: tiles are steps of those outside of it.
+    An axis whose index is divided or looked up cannot be the vector axis; an axis of extent 1 is
+    added after it. A single long axis is split in two, because tiles are steps of the axes outside
+    of the vector axis.
     """
     (stage,) = kernel.stages
     out = store(kernel, stage.axes, "out")
@@ -211,7 +217,7 @@ def map_axes(kernel: Kernel) -> tuple[tuple[tuple[str, int], ...], tuple[Access,
 
 
 def _in_rows(axes: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Axes that could be one, as two where they are long.
+    """Axes that could be merged into one, merged into two if they are long.
 
     >>> _in_rows([("y", 64), ("x", 64), ("c", 320)]), _in_rows([("y", 64), ("c", 8)])
     ([('x', 4096), ('c', 320)], [('c', 512)])
@@ -226,8 +232,8 @@ def _in_rows(axes: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
 
 @cache
 def crossed(kernel: Kernel) -> tuple[str, tuple[Load, ...]] | None:
-    """The axis along which operands of a map lie side by side where its result does not, and what
-    is read so; None where there is no such axis."""
+    """For a map that transposes: the axis along which operands have adjacent elements and the
+    result does not, and the loads of these operands; None if there is no such axis."""
     (stage,) = kernel.stages
     axes, _ = map_axes(kernel)
     out, last = store(kernel, stage.axes, "out"), axes[-1][0]
@@ -248,9 +254,10 @@ def crossed(kernel: Kernel) -> tuple[str, tuple[Load, ...]] | None:
 
 @dataclass(frozen=True, slots=True)
 class ReductionAxes:
-    """Axes of a reduction, outermost first and merged; lanes run along `lanes`.
+    """The merged axes of a reduction, outermost first: those `kept` and those `reduced`.
 
-    That is the last of `kept` or of `reduced`, or "" where every extent is 1.
+    `lanes` is the axis along which vectors run: the last one of `kept` or of `reduced`, or "" if
+    every extent is 1.
     """
 
     kept: tuple[tuple[str, int], ...]
@@ -259,13 +266,14 @@ class ReductionAxes:
 
     @property
     def across(self) -> bool:
-        """True if lanes run along what is reduced, and are combined in the end."""
+        """True if vectors run along a reduced axis, so that their lanes are combined in the end."""
         return any(name == self.lanes for name, _ in self.reduced)
 
 
 @cache
 def reduction_axes(kernel: Kernel) -> ReductionAxes:
-    """The axes of a reduction. Lanes run where most of what is reduced lies side by side."""
+    """The axes of a reduction; vectors run along the axis along which most loads are of adjacent
+    elements."""
     total, out = kernel.stages
     read = [access(kernel, load) for load in dict.fromkeys(loads(total.value))]
     behind = [access(kernel, load) for load in dict.fromkeys(loads(out.value))
@@ -280,7 +288,7 @@ def reduction_axes(kernel: Kernel) -> ReductionAxes:
 
 def _merged(axes: Sequence[tuple[str, int]],
             every: Sequence[Access]) -> list[tuple[str, int]]:
-    """Axes of more than one step; two are one where every access walks through them so."""
+    """Axes of extents above 1, neighbours merged where all accesses in `every` allow it."""
     found: list[tuple[str, int]] = []
     for name, extent in axes:
         if extent == 1:

@@ -1,4 +1,5 @@
-"""How many subgroups a unit of a GPU runs at a time, and whether their registers suffice.
+"""Predicts how many subgroups a compute unit of a GPU holds at a time (occupancy), and whether
+registers suffice or are spilled.
 
     unit.resident(96, 32, 256, 18432)        subgroups, by registers, groups and shared memory
     unit.held(kept, 32)                      registers that a compiler makes of what is kept alive
@@ -12,14 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LANES = 32
-"""Lanes that registers are counted for; a subgroup of 64 takes two such registers for one."""
+"""Registers are counted in units of 32 lanes; a register of a subgroup of 64 counts as two."""
 WORD = 4
 """Bytes of a register of a lane."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptWords:
-    """Words that an invocation keeps alive at a point of a program, by what they are.
+    """Words (values of 4 bytes) that an invocation keeps alive at a point of a program, by kind.
 
     `sums` and `factors` are its share of matrices, `values` are numbers that it computes with,
     `places` are integers that differ between invocations, and `uniform` those of a whole subgroup.
@@ -34,7 +35,8 @@ class KeptWords:
 
 @dataclass(frozen=True, slots=True)
 class CompilerNeeds:
-    """Registers that a compiler takes for each word of `KeptWords`, and `base` for everything else.
+    """How many registers a vendor's compiler uses for each word of `KeptWords`, and `base` for the
+    rest.
 
     Less than one means that it keeps them elsewhere or for a shorter time, more that it keeps
     copies or loads ahead. They are fitted to what the compiler says of Smalti's programs.
@@ -48,7 +50,7 @@ class CompilerNeeds:
     base: float
 
     def registers(self, kept: KeptWords) -> float:
-        """Registers for what is kept alive at one point."""
+        """Registers for the words that are alive at one point."""
         return (self.base + self.sums * kept.sums + self.factors * kept.factors
                 + self.values * kept.values + self.places * kept.places
                 + self.uniform * kept.uniform)

@@ -1,4 +1,4 @@
-"""Schedules: frozen, printable, hashable; `check` says which ones are impossible."""
+"""The schedules of kernels on a CPU, as frozen records; `check` refuses what a CPU cannot run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from smalti.graph.quantised import FORMATS
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What of a CPU bounds a schedule: f32 lanes, vector registers, caches, threads."""
+    """What of a CPU schedules depend on: f32 lanes of a vector, vector registers (`vectors`),
+    caches, threads."""
 
     lanes: int
     vectors: int
@@ -23,20 +24,21 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """The sum over the window, of an input patch that is staged: copied to scratch memory through
-    the prologue, a chunk of channels at a time."""
+    """The direct sum over the window, reading a staged patch: what a tile needs of the input is
+    copied to scratch memory, a chunk of channels at a time, after applying the prologue."""
 
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
-    """The sum over the window, of an input that the micro-kernel reads where it is stored; results
-    are written from registers. For inputs without a prologue and without borders."""
+    """The direct sum over the window, reading the input where it is stored; results are written
+    from registers. For inputs without prologue and padding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planar:
-    """The sum over the window, of a patch that is staged as a plane for each channel, whose rows
-    are copied whole; results are written from registers. For a few channels that are stored so."""
+    """The direct sum over the window, reading a patch staged as a plane for each channel: whole
+    rows of pixels are copied. Results are written from registers. For few channels that are stored
+    as planes."""
 
 
 BINDING, RUN, TILE = "binding", "run", "tile"
@@ -49,10 +51,10 @@ into memory that is free at that time; or in each tile, the chunk of plain weigh
 class Winograd:
     """Winograd's minimal filtering F(size x size, 3 x 3), with `size` 2 or 4.
 
-    `group` panels are multiplied at a time by each point of the transformed inputs. `folded`: a
-    nearest enlargement by 2 in front is part of the transform. `shared`: the inputs of all tiles
-    are transformed first, in memory that the threads share, instead of by each block of panels
-    again. `transformed` is one of `TRANSFORMED`.
+    `group` panels are multiplied at a time by each point of the transformed inputs. If `folded`, a
+    nearest enlargement by 2 in front of the convolution is part of the input transform. If
+    `shared`, the inputs of all tiles are transformed first, into memory that the threads share,
+    instead of again for each block of panels. `transformed` is one of `TRANSFORMED`.
     """
 
     size: int
@@ -62,7 +64,7 @@ class Winograd:
     transformed: str = BINDING
 
     def check(self) -> None:
-        """Raise IllegalSchedule for what no Winograd is."""
+        """Raise IllegalSchedule for values that Winograd's algorithm does not have."""
         if self.size not in (2, 4):
             raise IllegalSchedule(f"there is no F({self.size}), only F(2) and F(4)")
         if self.transformed not in TRANSFORMED:
@@ -80,9 +82,9 @@ class ContractionSchedule:
     A tile of work is `tile_b` images of `tile_y` rows of `tile_x` pixels, times `panels` panels of
     `vectors` vectors of output channels. Input channels are taken `chunk` at a time. The register
     tile of a micro-kernel is up to `rows` pixels times one panel; its innermost loop takes `unroll`
-    steps of channels a turn. Factors are of `dtype`. `weights` is the dtype that packed weights are
-    held in: halves are widened where factors are f32, quantised ones become factors in scratch
-    memory, once for all pixels of a tile, or before they are transformed.
+    steps of channels an iteration. Factors are of `dtype`. `weights` is the dtype in which packed
+    weights are stored: halves are widened as they are loaded if factors are f32; quantised ones are
+    converted in scratch memory, once for all pixels of a tile, or before they are transformed.
     """
 
     tile_b: int
@@ -99,24 +101,24 @@ class ContractionSchedule:
 
     @property
     def winograd(self) -> Winograd | None:
-        """The algorithm where it is Winograd's, else None."""
+        """The algorithm if it is Winograd's, else None."""
         return self.algorithm if isinstance(self.algorithm, Winograd) else None
 
     @property
     def winograd_size(self) -> int:
-        """m of the F(m) that it computes, 0 where it computes the direct sum."""
+        """m of the F(m) by which it is computed; 0 for the direct sum."""
         return self.winograd.size if self.winograd else 0
 
     @property
     def in_registers(self) -> bool:
-        """True if results are written from the registers of the micro-kernel, so that sums never
-        are in memory."""
+        """True if results are written from the registers of the micro-kernel, so that sums are
+        never in memory."""
         return isinstance(self.algorithm, InPlace | Planar)
 
     @property
     def factors(self) -> str:
-        """What a micro-kernel multiplies: "f32", f32 by "f16", "pairs" of bf16, or f32 by "widened"
-        bf16."""
+        """What a micro-kernel multiplies: "f32" by f32, f32 by "f16", "pairs" of bf16, or f32 by
+        bf16 that are "widened" as they are loaded."""
         if self.weights in FORMATS:
             return "pairs" if self.dtype == "bf16" else "f32"
         if self.weights != "bf16":
@@ -125,11 +127,11 @@ class ContractionSchedule:
 
     @property
     def step(self) -> int:
-        """Channels that one turn of the innermost loop takes."""
+        """Channels that one iteration of the innermost loop takes."""
         return self.unroll * (2 if "bf16" in (self.weights, self.dtype) else 1)
 
     def check(self, limits: Limits) -> None:
-        """Raise IllegalSchedule when `limits` cannot run it."""
+        """Raise IllegalSchedule if a CPU of `limits` cannot run it."""
         needed = self.rows * self.vectors + self.vectors + 1
         if needed > limits.vectors:
             raise IllegalSchedule(f"{self.rows} x {self.vectors} accumulators need {needed} vector "
@@ -155,7 +157,11 @@ class ContractionSchedule:
 
 @dataclass(frozen=True, slots=True)
 class MapSchedule:
-    """A tile of work is `grain` steps of the axis outside of the `inner` innermost ones."""
+    """How a map is tiled.
+
+    A tile of work is `grain` steps of the axis just outside of the `inner` innermost axes; loops
+    are unrolled `unroll` times.
+    """
 
     grain: int
     unroll: int = 2
@@ -174,7 +180,7 @@ class DepthwiseSchedule:
     pixels: int
 
     def check(self, limits: Limits) -> None:
-        """Raise IllegalSchedule when `limits` cannot run it."""
+        """Raise IllegalSchedule if a CPU of `limits` cannot run it."""
         if self.pixels + 2 > limits.vectors:
             raise IllegalSchedule(f"{self.pixels} pixels need {self.pixels + 2} vector registers, "
                                   f"there are {limits.vectors}")
@@ -182,10 +188,10 @@ class DepthwiseSchedule:
 
 @dataclass(frozen=True, slots=True)
 class ReductionSchedule:
-    """How sums and maxima are made.
+    """How a reduction (sums or maxima) is tiled.
 
-    Where the lanes run along results, a tile of work is `grain` vectors of them; where they run
-    along what is reduced, it is `grain` results. `ways` partial results hide each other's latency.
+    If vectors run along results, a tile of work is `grain` vectors of results; if they run along a
+    reduced axis, it is `grain` results. `ways` partial sums are made in turns, to hide latency.
     """
 
     grain: int
@@ -194,7 +200,8 @@ class ReductionSchedule:
 
 @dataclass(frozen=True, slots=True)
 class MomentsSchedule:
-    """Statistics in `parts` parts (of the pixels, or `grain` rows a tile)."""
+    """How the statistics of a normalisation are tiled: pixels in `parts` parts for those of groups,
+    `grain` rows a tile for those of rows."""
 
     parts: int
     grain: int
@@ -216,7 +223,7 @@ class AttentionSchedule:
     dtype: str = "f32"
 
     def check(self, limits: Limits) -> None:
-        """Raise IllegalSchedule when `limits` cannot run it."""
+        """Raise IllegalSchedule if a CPU of `limits` cannot run it."""
         needed = self.rows * self.vectors + self.vectors + 1
         if needed > limits.vectors:
             raise IllegalSchedule(f"{self.rows} x {self.vectors} accumulators need {needed} vector "

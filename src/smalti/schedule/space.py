@@ -1,8 +1,8 @@
-"""All schedules of a kernel that are worth a look, the first choice in front.
+"""The search space of schedules on a CPU: all schedules of a kernel that are worth trying.
 
-What is left out is illegal, or wasteful by construction: tiles divide an extent evenly, panels and
-chunks too, and what a tile stages stays within a few second-level caches. With `algorithms` other
-ways and orders of adding belong to it; without, all give the same bytes (see arithmetic.py).
+Illegal and wasteful schedules are left out: tiles, panels and chunks divide extents evenly, and
+what a tile stages fits within a few second-level caches. Without `algorithms` all of them give the
+same bytes (see arithmetic.py); with it the space has other algorithms and orders of sums, too.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from smalti.schedule.schedule import (
 from smalti.schedule.winograd import carried_rows, even
 
 DECISIONS = ("micro", "tile", "panels", "chunk")
-"""What tells two schedules of a contraction apart."""
+"""The decisions in which schedules of a contraction may differ."""
 TILE_CACHES = 2
-"""Second-level caches that a staged patch and its sums may fill."""
+"""A staged patch and its sums may be as large as so many second-level caches."""
 BLOCKS = (16, 24, 32, 48, 64, 96, 128)
-"""Blocks of Winograd's algorithm in a tile."""
+"""Numbers of Winograd blocks in a tile that are tried."""
 PIXELS = (14, 28, 42, 56, 84, 112, 128, 168, 256, 512, 1024)
-"""Pixels in a tile of a direct contraction: powers of 2, and multiples of 14, the rows of a
-register tile of AVX-512."""
+"""Numbers of pixels in a tile of a direct contraction that are tried: powers of 2, and multiples of
+14, the rows of a register tile of AVX-512."""
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""Into how many equal parts an extent is cut."""
+"""Numbers of equal parts into which an extent is cut."""
 GRAINS = (1 / 8, 1 / 4, 1 / 2, 2, 4, 8)
-"""Grains over the one that `choose` takes."""
+"""Grains that are tried, as multiples of the one that `choose` takes."""
 
 
 def space(kernel: Kernel, limits: Limits, first: Schedule,
           algorithms: bool = False) -> list[Schedule]:
-    """`first`, the schedule that a kernel has now, then all others, each once.
+    """All schedules of `kernel` to try, each once: `first`, which it has now, and then the others.
 
     >>> from smalti.kernel.form import Buffer, Load, Stage, axis
     >>> x, out = Buffer("x", "input", (8, 8), (16, 1)), Buffer("out", "output", (8, 8), (8, 1))
@@ -68,9 +68,11 @@ def space(kernel: Kernel, limits: Limits, first: Schedule,
 
 def around(kernel: Kernel, limits: Limits, now: Schedule,
            decisions: Collection[str] = DECISIONS) -> list[Schedule]:
-    """The schedules of a space, of the same arithmetic, that differ from `now` in one decision: the
-    micro-kernel, the tile of pixels, the block of panels, or the chunk of channels. Of other forms
-    it is all of them.
+    """The neighbours of the schedule `now` of a contraction: schedules of the same arithmetic that
+    differ in one of the `decisions`.
+
+    These are the micro-kernel, the tile of pixels, the block of panels and the chunk of channels.
+    For other forms all schedules of the space are given.
     """
     if not isinstance(now, ContractionSchedule):
         return _legal(kernel, limits, now, _SPACES[type(now)](kernel, limits, now), False)
@@ -83,7 +85,8 @@ def around(kernel: Kernel, limits: Limits, now: Schedule,
 
 def _legal(kernel: Kernel, limits: Limits, first: Schedule, every: Iterable[Schedule],
            algorithms: bool) -> list[Schedule]:
-    """Those besides `first` that the CPU can run, of its arithmetic unless others are welcome."""
+    """The schedules of `every` that the CPU can run, without `first`; only those of its arithmetic
+    unless `algorithms`."""
     found: dict[Schedule, None] = {}
     wanted = arithmetic(kernel, first)
     for schedule in every:
@@ -98,12 +101,12 @@ def _legal(kernel: Kernel, limits: Limits, first: Schedule, every: Iterable[Sche
 
 
 def _parts(extent: int, most: int = 1 << 31) -> list[int]:
-    """Even tiles of an extent: the whole of it, a half, a third … of at most `most`."""
+    """Sizes of even tiles of an extent: all of it, a half, a third …, at most `most`."""
     return sorted({-(-extent // n) for n in PARTS if -(-extent // n) <= most}, reverse=True)
 
 
 def _grains(now: int, most: int) -> list[int]:
-    """Grains around the one that is chosen, which divide `most` steps evenly."""
+    """Grains around the present one that divide `most` steps evenly."""
     return sorted({even(most, max(1, min(most, int(now * share)))) for share in GRAINS}
                   | {now})
 
@@ -130,7 +133,7 @@ def _contractions(kernel: Kernel, limits: Limits, first: ContractionSchedule,
 
 def _direct(kernel: Kernel, e: Extents, limits: Limits, now: ContractionSchedule,
             vary: Collection[str]) -> Iterator[ContractionSchedule]:
-    """Direct schedules that differ from `now` in some of `DECISIONS`."""
+    """Direct schedules that differ from `now` in the decisions `vary`."""
     one_line, step = weights_batched(kernel), now.step
     whole = -(-e.c // step) * step
     chunks = {now.chunk} if "chunk" not in vary else {now.chunk, whole} | {
@@ -159,7 +162,7 @@ def _direct(kernel: Kernel, e: Extents, limits: Limits, now: ContractionSchedule
 
 
 def _micro(e: Extents, limits: Limits, now: ContractionSchedule) -> list[tuple[int, int]]:
-    """Vectors and rows of micro-kernels that use most registers."""
+    """(vectors, rows) of the micro-kernels that use most of the registers."""
     found = {(now.vectors, now.rows)}
     for vectors in (1, 2, 3, 4):
         if vectors == 1 or (vectors - 1) * limits.lanes < e.o:
@@ -168,7 +171,8 @@ def _micro(e: Extents, limits: Limits, now: ContractionSchedule) -> list[tuple[i
 
 
 def _tiles(e: Extents, pixels: int, one_line: bool) -> set[tuple[int, int, int]]:
-    """Images, rows and columns of tiles of about so many pixels: whole rows, and parts of them."""
+    """(images, rows, columns) of tiles of about `pixels` pixels: of whole rows, and of parts of
+    rows."""
     if one_line or e.y == 1:
         return {(1, 1, even(e.x, pixels))}
     found = set()
@@ -192,7 +196,7 @@ def _staged_bytes(e: Extents, s: ContractionSchedule, limits: Limits) -> int:
 
 def _winograd(e: Extents, limits: Limits, now: ContractionSchedule,
               vary: Collection[str]) -> Iterator[ContractionSchedule]:
-    """Winograd schedules that differ from `now` in some of `DECISIONS`."""
+    """Winograd schedules that differ from `now` in the decisions `vary`."""
     before = now.winograd
     size = before.size
     chunks = {now.chunk} if "chunk" not in vary else {now.chunk} | {
@@ -221,7 +225,7 @@ def _winograd(e: Extents, limits: Limits, now: ContractionSchedule,
 
 
 def _block_tiles(e: Extents, size: int) -> Iterator[tuple[int, int, int]]:
-    """Images, rows and columns of blocks in a tile."""
+    """(images, rows, columns) of tiles, in blocks, that are tried."""
     rows, columns = -(-e.y // size), -(-e.x // size)
     for blocks, across in product(BLOCKS, (4, 6, 8, 12, 16)):
         x = even(columns, min(across, blocks))
@@ -285,4 +289,4 @@ def _moments(kernel: Kernel, limits: Limits,
 _SPACES: dict[type, Callable[[Kernel, Limits, Any], Iterable[Schedule]]] = {
     AttentionSchedule: _attentions, MapSchedule: _maps, DepthwiseSchedule: _depthwises,
     ReductionSchedule: _reductions, MomentsSchedule: _moments}
-"""The schedules of each kind besides one of that kind."""
+"""By the type of a schedule: what lists all schedules of that type, given one of them."""

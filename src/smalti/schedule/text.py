@@ -1,4 +1,4 @@
-"""Schedules as text that parses back: what `str` of one gives."""
+"""Parses schedules from the text that `str` of a schedule gives."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ KINDS = {kind.__name__: kind for kind in (*get_args(Schedule), *get_args(GroupSc
 ALGORITHMS = {kind.__name__: kind for kind in get_args(Algorithm)}
 TYPES = {"int": int, "bool": bool, "str": str}
 WORDS = {"transformed": TRANSFORMED}
-"""The words that a field may be, for fields that are one of a few."""
+"""The words that are allowed, for fields that hold one of a few words."""
 ZEROS = {"subgroup", "pad", "channels"}
-"""Fields in which 0 says that there is none; all other numbers are sizes or counts."""
+"""Fields that may be 0, which means none; all other numbers are at least 1."""
 NUMBER_MAX = 1 << 31
 """The largest number of a field: those of instructions have 32 bits."""
 
@@ -44,7 +44,7 @@ class _NoRecord(Exception):
 
 
 def _record(call: ast.expr, kinds: dict[str, type]):
-    """The record that a call of its name spells."""
+    """The record that an expression such as `MapSchedule(grain=4)` spells, of one of `kinds`."""
     if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
             and call.func.id in kinds):
         raise _NoRecord

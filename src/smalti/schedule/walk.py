@@ -1,10 +1,10 @@
-"""How the tiles of a kernel walk through memory, when they run in the order of their numbers.
+"""How far tiles that run in the order of their numbers have read and written memory.
 
-Behind the tiles lies what is not read any more, and a result may be written over it:
+What is not read any more may be overwritten with results:
 
-    tiles of rows     0 1 2 │ 3 ...           of a strip: all tiles between two bars
-    result            ██████│                  written before `written[2]`
-    operand             ░░░░│▓▓▓▓▓▓▓▓▓▓▓       read from `read[3]` on, a halo of rows before its own
+    tiles of rows     0 1 2 │ 3 ...           the first strip is done: tiles 0 to 2
+    result            ██████│                  written, all before element `written[2]`
+    operand             ░░░░│▓▓▓▓▓▓▓▓▓▓▓       still read: from `read[3]` on, with a halo (░)
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from smalti.schedule.text import AnySchedule
 
 @dataclass(frozen=True)
 class TileWalk:
-    """Tiles in `rows` rows of `tiles` each, and as often again as there are blocks of panels.
+    """The reads and writes of tiles, which lie in `rows` rows of `tiles` each.
 
-    Tile number n is in row n // tiles % rows. `read[buffer][row]` is the first element that tiles
-    of this row and those behind it read of a buffer; `written[row]` the first element of the result
-    that lies behind all that tiles of this row and those before it write. Elements count from the
-    one at the index 0.
+    All rows are gone through again for each block of panels: tile number n is in row
+    n // tiles % rows. `read[buffer][row]` is the first element of a buffer that tiles of this or
+    later rows read; `written[row]` is the element of the result just after the last one that tiles
+    of this or earlier rows write. Elements are counted from the one at index 0.
     """
 
     rows: int
@@ -37,7 +37,7 @@ class TileWalk:
 
 
 def walk(kernel: Kernel, schedule: AnySchedule) -> TileWalk | None:
-    """The walk of a kernel, or None where its tiles do not go through its operands in order.
+    """The walk of a kernel, or None if its tiles do not go through its operands in order.
 
     >>> from smalti.kernel.build import Window, contraction
     >>> from smalti.kernel.form import Buffer, Load, axis
@@ -87,7 +87,7 @@ def walk(kernel: Kernel, schedule: AnySchedule) -> TileWalk | None:
 
 
 def _element(found: Access, at: Mapping[str, np.ndarray | int]) -> np.ndarray | int:
-    """The element that is read or written at a place, 0 along axes that are not named."""
+    """The element that an access reads or writes where axes have the values `at`; 0 for others."""
     total: np.ndarray | int = found.offset
     for name, stride in found.strides:
         total = total + stride * at.get(name, 0)

@@ -1,13 +1,17 @@
-"""Schedules by Winograd's algorithm: how a layer is cut into tiles of blocks.
+"""Chooses schedules by Winograd's algorithm: how a layer is cut into tiles of blocks.
+
+A block is the m x m outputs of one transform F(m); a point is one element of a transformed block,
+for which there is a matrix product over channels; V are the transformed inputs, U the transformed
+weights.
 
 Rules, each with its reason:
 * a tile has `BLOCKS` blocks, so that weights are read once for many of them; half as many where the
   transformed inputs then stay in the second-level cache;
-* a tile goes through all panels, so that its inputs are transformed once; where that leaves the
-  threads without work, the inputs are transformed in a step of their own;
-* where each tile transforms its weights, two panels are computed at a time, so that the transformed
-  inputs, which are far more than a cache of a thread holds, are read half as often; not where
-  threads would wait for that.
+* a tile computes all panels, so that its inputs are transformed once; if that leaves threads
+  without work, the inputs are transformed in a step of their own before;
+* if each tile transforms its weights, two panels are computed at a time, so that the transformed
+  inputs, which are far more than a thread's caches hold, are read half as often; unless threads
+  would have to wait because of that.
 """
 
 from __future__ import annotations
@@ -21,26 +25,26 @@ from smalti.schedule.merge import Extents, contraction_extents, halved, weights_
 from smalti.schedule.schedule import BINDING, RUN, TILE, ContractionSchedule, Limits, Winograd
 
 BLOCKS, BLOCKS_X = 64, 8
-"""Blocks in a tile, and in a row of it: weights of a point are read once for 64 products of each
-number, and a tile is about as high as wide, so that its halo is small."""
+"""Blocks in a tile, and in a row of a tile: each weight that is read is multiplied 64 times, and a
+tile is about as high as wide, so that its halo is small."""
 V_SHARE = 1.25
-"""How much of the second-level cache the transformed inputs of half a tile may fill: measured on a
-Zen 5 of 1 MiB, where each point of V is read in turn and the rest stays."""
+"""How much of the second-level cache the transformed inputs V of half a tile may fill: measured on
+a Zen 5 with 1 MiB; more than all of it, because the points of V are read one after the other."""
 V_FAR = 4
-"""Second-level caches that the transformed inputs of a tile fill before pairs of panels pay:
-measured with layers of 32 x 32 of the UNet of Stable Diffusion 1.5, which take 0.6 to 0.75 of the
-time."""
+"""Pairs of panels pay if the transformed inputs of a tile are larger than so many second-level
+caches: measured with the layers of 32 x 32 of the UNet of Stable Diffusion 1.5, which then take 0.6
+to 0.75 of the time."""
 PATCH_SHARE, U_SHARE = 1 / 3, 0.6
 """Shares of the second-level cache that the staged patch and the transformed weights of a chunk may
 take, where a step has both of them: a guess."""
 TILES_PER_THREAD = 6
-"""Tiles a thread from which on it does not matter which of them takes the last: a guess."""
+"""With so many tiles a thread it does not matter which thread gets the last tile: a guess."""
 PAIR_TURNS = 1.1
-"""What pairs of panels may cost the busiest thread, over single ones."""
+"""How much longer the busiest thread may take with pairs of panels than with single ones."""
 CARRIERS = 4
-"""Vector registers that carry what the transforms spill, in the micro-kernel of the same function,
-too: sums that did not fit beside them would lie in memory. With 16 registers, 4 rows instead of 6
-take 1.5 to 1.9 times less."""
+"""Vector registers kept free for what the transforms spill. They are kept free in the micro-kernel
+of the same function, too, because sums that do not fit beside them would be in memory. Measured
+with 16 registers: 4 rows of sums instead of 6 take 1.5 to 1.9 times less time."""
 
 
 def even(extent: int, most: int) -> int:
@@ -53,11 +57,11 @@ def even(extent: int, most: int) -> int:
 
 
 def winograd_fits(kernel: Kernel, limits: Limits) -> bool:
-    """True if a contraction can be computed by Winograd's algorithm, and reads a vector of
-    channels.
+    """True if a contraction is a 3 x 3 convolution that Winograd's algorithm can compute, and whose
+    input has at least a vector of channels.
 
-    With few output channels the direct algorithm computes a whole panel, too. Computed weights
-    would be transformed by each run.
+    Few output channels are no reason against it: the direct algorithm computes a whole panel, too.
+    Weights that are computed are excluded, because each run would have to transform them.
     """
     e = contraction_extents(kernel)
     window = (e.r, e.s, e.stride_y, e.stride_x, e.dilation_y, e.dilation_x)
@@ -66,7 +70,7 @@ def winograd_fits(kernel: Kernel, limits: Limits) -> bool:
 
 
 def points(size: int, folded: bool) -> int:
-    """Products of a block of size x size outputs.
+    """The number of points of F(size): products of a block of size x size outputs and one channel.
 
     >>> points(4, False), points(2, False), points(4, True), points(2, True)
     (36, 16, 25, 9)
@@ -76,10 +80,12 @@ def points(size: int, folded: bool) -> int:
 
 def winograd_schedule(kernel: Kernel, direct: ContractionSchedule, limits: Limits, size: int,
                       by_tile: bool, growth_max: int | None = None) -> ContractionSchedule:
-    """The schedule by F(`size`) of a kernel that it fits; an enlargement in front is folded in.
+    """The schedule by F(size) of a kernel for which `winograd_fits`. A nearest enlargement in front
+    of it is folded in.
 
-    Weights are transformed in each tile if `by_tile`; else by each run where that at binding would
-    add more than `growth_max` bytes to the plain ones, and where these are quantised.
+    If `by_tile`, weights are transformed in each tile. Else they are transformed in each run if
+    they are quantised, or if transformed weights would take over `growth_max` bytes more than plain
+    ones; otherwise once, while they are bound.
     """
     e = contraction_extents(kernel)
     folded = halved(kernel.stages[0]) is not None
@@ -118,7 +124,7 @@ def winograd_schedule(kernel: Kernel, direct: ContractionSchedule, limits: Limit
 
 
 def carried_rows(limits: Limits, vectors: int) -> int:
-    """Rows of a micro-kernel of `vectors` vectors that leave registers for spills.
+    """Rows of a micro-kernel of `vectors` vectors, so that `CARRIERS` registers stay free.
 
     >>> carried_rows(Limits(16, 32), 2), carried_rows(Limits(8, 16), 2)
     (12, 4)
@@ -127,13 +133,16 @@ def carried_rows(limits: Limits, vectors: int) -> int:
 
 
 def weights_growth(e: Extents, plain: str, size: int, folded: bool) -> int:
-    """How many more bytes transformed weights take than plain ones of the dtype `plain`."""
+    """How many bytes more transformed weights take than plain ones of the dtype `plain`."""
     return 4 * e.c * e.o * points(size, folded) - int(9 * e.c * e.o * ELEMENT_BYTES[plain])
 
 
 def weights_dtype(kernel: Kernel, precision: str) -> str:
-    """What plain weights of a contraction are held as: parameters that are halves stay so, and
-    quantised ones whatever the precision."""
+    """The dtype in which plain weights of a contraction are stored.
+
+    With `precision` "bf16" that is bf16, unless they are quantised; else the dtype in which a
+    parameter is given, and f32 for weights that are computed.
+    """
     weight = kernel.buffer("weight")
     if precision == "bf16" and weight.dtype not in FORMATS:
         return "bf16"
@@ -141,8 +150,8 @@ def weights_dtype(kernel: Kernel, precision: str) -> str:
 
 
 def growth_of(kernel: Kernel, schedule: ContractionSchedule, precision: str) -> int:
-    """How many more bytes the weights of a contraction take, once bound, than plain ones held in
-    `precision`."""
+    """How many bytes more the weights of a contraction take, once bound by `schedule`, than plain
+    ones."""
     winograd = schedule.winograd
     if winograd is None or winograd.transformed != BINDING:
         return 0
@@ -152,7 +161,7 @@ def growth_of(kernel: Kernel, schedule: ContractionSchedule, precision: str) -> 
 
 def block_tile(e: Extents, limits: Limits, size: int, folded: bool,
                by_tile: bool) -> tuple[int, int, int]:
-    """Images, rows and columns of blocks in a tile."""
+    """(images, rows, columns) of a tile, the latter two in blocks."""
     most = BLOCKS
     if not by_tile and points(size, folded) * most // 2 * e.c * 4 <= V_SHARE * limits.l2_bytes:
         most //= 2

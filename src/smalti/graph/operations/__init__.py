@@ -1,4 +1,7 @@
-"""The operations, one record each; importing this package fills `operation.OPERATIONS`."""
+"""The operations, one record each: shape rule, meaning in numpy, cost, decomposition.
+
+Importing this package fills `operation.OPERATIONS`.
+"""
 
 from smalti.graph.operations import (
     attention,

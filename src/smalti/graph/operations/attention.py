@@ -29,7 +29,7 @@ def _rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
 
 
 LOWEST = -1e30
-"""A mask below this number is minus infinity: no score reaches it."""
+"""An entry of a mask below this number counts as minus infinity: no score outweighs it."""
 
 
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None = None, *,
@@ -67,7 +67,7 @@ def _parts(g, q, k, v, *mask, num_heads: int, is_causal: int, scale: float | Non
 
     factor = 1 / math.sqrt(q.shape[2] // num_heads) if scale is None else scale
     scores = g.apply("mat_mul", split(q, 0, 2, 1, 3), split(k, 0, 2, 3, 1)) * factor
-    if is_causal:  # minus a number that no score reaches: exp gives 0 either way
+    if is_causal:  # a finite number that no score outweighs: exp gives 0, too
         t, s = scores.shape[2:]
         ahead = g.constant(np.arange(s, dtype=np.float32)) - np.arange(t, dtype=np.float32)[:, None]
         scores = scores - g.apply("min", g.apply("relu", ahead), g.constant(1.0)) * 1e30

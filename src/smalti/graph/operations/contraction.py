@@ -55,9 +55,10 @@ def _conv_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
 
 def conv(x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None, *, strides: Sequence[int],
          pads: Sequence[int], dilations: Sequence[int], group: int) -> np.ndarray:
-    """Cross-correlation of x [n, c, h, w] with w [o, c / group, r, s]; zero padding.
+    """Convolution as neural networks have it: cross-correlation of x [n, c, h, w], padded by zeros,
+    with w [o, c / group, r, s].
 
-    Any number of axes may stand in place of h and w.
+    There may be any number of axes in place of h and w.
     """
     rank = x.ndim - 2
     x = np.pad(x, ((0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)))
@@ -89,7 +90,7 @@ def _det_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
 
 
 def det(x: np.ndarray) -> np.ndarray:
-    """The determinants of square matrices, in f64 inside."""
+    """The determinants of square matrices [..., n, n], computed in f64."""
     return np.linalg.det(x.astype(np.float64)).astype(x.dtype)
 
 

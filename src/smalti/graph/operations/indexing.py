@@ -1,4 +1,4 @@
-"""Operations that pick and place elements by indices, which may count from the end."""
+"""Operations that gather and scatter elements by indices; negative ones count from the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REDUCTIONS: dict[str, np.ufunc | None] = {
 
 
 def axis_of(name: str, x: Type, axis: int) -> int:
-    """`axis` of `x` counted from the front. Raises InputError for one it has not."""
+    """`axis` of `x` counted from the front. Raises InputError if x has no such axis."""
     if not -len(x.shape) <= axis < len(x.shape):
         raise InputError(f"{name} axis {axis} does not exist in {x}")
     return axis % len(x.shape)
@@ -49,7 +49,7 @@ def _gather_elements_rule(types: Sequence[Type], attributes: Mapping[str, Any]) 
 
 
 def _within(x: np.ndarray, shape: Sequence[int], axis: int) -> np.ndarray:
-    """The first elements of x along all axes but `axis`."""
+    """x cropped to `shape` along all axes but `axis`."""
     return x[tuple(slice(None) if i == axis else slice(n) for i, n in enumerate(shape))]
 
 
@@ -86,9 +86,10 @@ def _scatter_elements_rule(types: Sequence[Type], attributes: Mapping[str, Any])
 
 def scatter_elements(x: np.ndarray, indices: np.ndarray, updates: np.ndarray, *, axis: int,
                      reduction: str) -> np.ndarray:
-    """x with y[i, indices[i, j, …], …] = updates[i, j, …] where `axis` is 1.
+    """A copy y of x with y[i, indices[i, j, …], …] = updates[i, j, …] if `axis` is 1.
 
-    With a reduction the update is added to what is there, and so on; without one the last counts.
+    With a reduction each update is combined with the element that is there ("add", "mul", "max",
+    "min"); without one ("none") the last update of an element counts.
     """
     axis %= x.ndim
     places: list[np.ndarray] = list(np.indices(indices.shape, sparse=True))
@@ -127,7 +128,8 @@ def _gather_nd_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Typ
 
 
 def gather_nd(x: np.ndarray, indices: np.ndarray, *, batch_dims: int) -> np.ndarray:
-    """The last axis of indices holds d coordinates; y[b, i, …] = x[b, *indices[b, i], …]."""
+    """y[b, i, …] = x[b, *indices[b, i], …]: the last axis of indices holds coordinates in x, and b
+    stands for the first `batch_dims` axes."""
     depth = indices.shape[-1]
     batch: Sequence[np.ndarray] = (
         np.indices(x.shape[:batch_dims], sparse=True) if batch_dims else ())
@@ -154,7 +156,8 @@ def _scatter_nd_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Ty
 
 def scatter_nd(x: np.ndarray, indices: np.ndarray, updates: np.ndarray, *,
                reduction: str) -> np.ndarray:
-    """x with y[*indices[i], …] = updates[i, …]; with a reduction combined with what is there."""
+    """A copy y of x with y[*indices[i], …] = updates[i, …]; `reduction` is as in
+    `scatter_elements`."""
     places = tuple(wrapped(indices[..., k], x.shape[k]) for k in range(indices.shape[-1]))
     return _placed(x, places, updates, reduction)
 
@@ -178,7 +181,8 @@ def _reverse_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
 
 def reverse_sequence(x: np.ndarray, lengths: np.ndarray, *, batch_axis: int,
                      time_axis: int) -> np.ndarray:
-    """The first lengths[b] steps of each sequence b in opposite order, the others as they are."""
+    """x with the first lengths[b] steps of each sequence b in reverse order, and the rest
+    unchanged."""
     steps = np.arange(x.shape[time_axis])
     ends = np.asarray(lengths)[:, None]
     rows = np.where(steps < ends, ends - 1 - steps, steps)  # [batch, time]

@@ -107,7 +107,11 @@ def _pad_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
 
 def pad(x: np.ndarray, *, pads: Sequence[int],
         mode: Literal["constant", "edge", "reflect", "wrap"], value: float) -> np.ndarray:
-    """Elements added in front of and behind each axis: `value`s, the edge, or x itself again."""
+    """x with elements added before and after each axis: `value`, or by `mode` the edge, or elements
+    of x reflected at the edge or wrapped around.
+
+    `pads` has the counts before each axis, then those after each.
+    """
     around = list(zip(pads[:x.ndim], pads[x.ndim:], strict=True))
     if mode == "constant":
         return np.pad(x, around, constant_values=np.asarray(value, x.dtype))
@@ -126,7 +130,7 @@ def _resize_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
 
 
 def resize(x: np.ndarray, scales: Sequence[int]) -> np.ndarray:
-    """Nearest-neighbour enlargement by whole factors, one for each axis."""
+    """x enlarged by repeating elements, by a whole factor for each axis."""
     for axis, scale in enumerate(scales):
         x = x.repeat(int(scale), axis)
     return x
@@ -145,7 +149,8 @@ def _gather_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
 
 
 def gather(table: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """Rows of `table` [rows, c]: indices [...] -> [..., c]. InputError for a row it has not."""
+    """Rows of `table` [rows, c] by their numbers: indices [...] -> [..., c]. Raises InputError for
+    an index outside of the table."""
     rows = np.asarray(indices)
     if rows.size and (rows.min() < 0 or rows.max() >= len(table)):
         raise InputError(f"rows {rows.min()} to {rows.max()} are asked of a table that has rows 0 "
@@ -166,9 +171,10 @@ def _cast_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
 
 
 def cast(x: np.ndarray, to: str, saturate: int, round_mode: str) -> np.ndarray:
-    """x in another dtype; what is too large for 8 bits becomes the largest there is, `saturate`.
+    """x converted to the dtype `to`.
 
-    Powers of two (f8e8m0) are rounded "up", "down" or to the "nearest".
+    With `saturate`, numbers too large for a float of 8 bits become its largest number. `round_mode`
+    says how f8e8m0, which has powers of two only, is rounded: "up", "down" or "nearest".
     """
     if to == "f8e8m0":
         fraction, exponent = np.frexp(np.abs(x.astype(np.float32)))
@@ -176,7 +182,7 @@ def cast(x: np.ndarray, to: str, saturate: int, round_mode: str) -> np.ndarray:
         bits = np.clip(exponent + 126 + more, 0, 254 if saturate else 255)
         bits = np.where(fraction == 0, 0, np.where(np.isfinite(fraction), bits, 255))
         return bits.astype(np.uint8).view(DTYPES[to])
-    if not np.can_cast(x.dtype, DTYPES[to], "unsafe"):  # between dtypes that numpy has not
+    if not np.can_cast(x.dtype, DTYPES[to], "unsafe"):  # numpy cannot convert between these two
         x = x.astype(np.float32 if x.dtype == DTYPES["f8e8m0"] else np.int8)
     if saturate and to.startswith("f8"):
         limit = float(ml_dtypes.finfo(DTYPES[to]).max)

@@ -37,7 +37,7 @@ _reduction("reduce_prod", np.prod)
 
 
 def softmax(x: np.ndarray, axis: int) -> np.ndarray:
-    """exp(x) / sum(exp(x)) along `axis`, without overflow."""
+    """exp(x) / sum(exp(x)) along `axis`, computed without overflow."""
     e = np.exp(x - x.max(axis=axis, keepdims=True))
     return e / e.sum(axis=axis, keepdims=True)
 
@@ -138,7 +138,8 @@ def _group_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
 
 def group_normalization(x: np.ndarray, scale: np.ndarray, bias: np.ndarray, *, num_groups: int,
                         epsilon: float) -> np.ndarray:
-    """Normalise [n, c, ...] over groups of neighbouring channels and all positions."""
+    """x [n, c, ...] with mean 0 and variance 1 over each group of adjacent channels and all
+    positions, times scale [c], plus bias [c] (Wu & He 2018, arXiv:1803.08494)."""
     grouped = x.reshape(x.shape[0], num_groups, -1)
     mean = grouped.mean(axis=2, keepdims=True)
     variance = np.square(grouped - mean).mean(axis=2, keepdims=True)

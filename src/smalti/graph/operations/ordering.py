@@ -1,4 +1,4 @@
-"""Operations about the order along an axis: running sums, the largest, where they are."""
+"""Operations about the order along an axis: running sums, indices of the largest elements."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def _top_k_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
 
 
 def top_k_indices(x: np.ndarray, *, axis: int, k: int, largest: int) -> np.ndarray:
-    """Places of the k largest or smallest along `axis`, in their order; of equals the first is
-    first. NaN is larger than all."""
-    if largest:  # stable in the opposite direction: of equals the first comes first
+    """Indices of the k largest (or smallest) elements along `axis`, sorted; of equal elements the
+    first comes first. NaN counts as larger than all."""
+    if largest:  # a stable sort backwards: of equal elements the first comes first
         order = x.shape[axis] - 1 - np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
     else:
         order = np.argsort(x, axis, kind="stable")

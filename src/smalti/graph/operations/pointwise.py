@@ -32,7 +32,7 @@ def pointwise(name: str, meaning: Callable[..., np.ndarray], inputs: int = 1, fl
               commutative: bool = False, decompose: Callable[..., Any] | None = None,
               shape: ShapeRule = _broadcast_rule, attributes: Mapping[str, Any] | None = None
               ) -> None:
-    """Define an operation that costs `flops` for each element of its result."""
+    """Define a pointwise operation, which costs `flops` for each element of its result."""
     define(name=name, inputs=(inputs, inputs), pointwise=True, shape=shape,
            meaning=meaning, flops=lambda types, result, attributes: flops * result.size,
            commutative=commutative, decompose=decompose, attributes=attributes or {})
@@ -40,12 +40,12 @@ def pointwise(name: str, meaning: Callable[..., np.ndarray], inputs: int = 1, fl
 
 def question(name: str, meaning: Callable[..., np.ndarray], inputs: int = 1,
              commutative: bool = False) -> None:
-    """Define an operation the results of which are bool."""
+    """Define a pointwise operation whose result is bool, such as `less`."""
     pointwise(name, meaning, inputs, commutative=commutative, shape=_question_rule)
 
 
 def in_f32(meaning: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-    """A function of several steps that rounds shorter floats once, in the end."""
+    """`meaning` computed in f32 for operands of f16 or bf16, so that the result is rounded once."""
     def wide(x: np.ndarray) -> np.ndarray:
         halves = (np.float16, DTYPES["bf16"])
         return meaning(x.astype(np.float32)).astype(x.dtype) if x.dtype in halves else meaning(x)
@@ -73,7 +73,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """x / y; of integers the part before the point, 0 where y is 0."""
+    """x / y; of integers rounded towards 0, and 0 where y is 0."""
     if not np.issubdtype(np.result_type(x), np.integer):
         return np.divide(x, y)
     quotient = np.floor_divide(x, y)
@@ -81,14 +81,15 @@ def divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """x ** y; of integers the part before the point."""
+    """x ** y; of integers rounded towards 0."""
     if np.issubdtype(np.result_type(x), np.integer) and np.any(np.asarray(y) < 0):
         return np.trunc(np.power(x.astype(np.float64), y)).astype(x.dtype)
     return np.power(x, y)
 
 
 def shift(x: np.ndarray, y: np.ndarray, *, direction: str) -> np.ndarray:
-    """The bits of x moved by y places to the LEFT or RIGHT; numpy has them all gone in the end."""
+    """The bits of x shifted by y to the LEFT or RIGHT; a shift by all of them or more leaves
+    none."""
     return np.left_shift(x, y) if direction == "LEFT" else np.right_shift(x, y)
 
 

@@ -14,7 +14,8 @@ from smalti.graph.operation import REQUIRED, Type, define
 
 def pool_extent(extent: int, kernel: int, stride: int, dilation: int, front: int, back: int,
                 ceil_mode: int) -> int:
-    """Windows along one axis; with `ceil_mode` the last may reach beyond, not start beyond."""
+    """The number of windows along an axis. With `ceil_mode` the last one may reach beyond the
+    padded end, but not start beyond it."""
     rest = extent + front + back - dilation * (kernel - 1) - 1
     if not ceil_mode:
         return rest // stride + 1
@@ -47,9 +48,11 @@ def _pool_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
 
 def windows(x: np.ndarray, outside: float, attributes: Mapping[str, Any],
             extents: Sequence[int] = ()) -> Iterator[np.ndarray]:
-    """For each place of the window: the elements [n, c, ...] it sees, `outside` beyond borders.
+    """For each position within the window: the elements of x at that position of all windows, [n,
+    c, ...].
 
-    There are `extents` windows, by default as many as the attributes say.
+    Beyond the borders of x they are `outside`. `extents` is the number of windows along each axis,
+    by default what the attributes give.
     """
     pads, kernel = attributes["pads"], attributes["kernel_shape"]
     strides, dilations = attributes["strides"], attributes["dilations"]
@@ -67,7 +70,7 @@ def windows(x: np.ndarray, outside: float, attributes: Mapping[str, Any],
 
 
 def max_pool(x: np.ndarray, **attributes: Any) -> np.ndarray:
-    """The largest element of each window of x [n, c, ...]; what is beyond borders never counts."""
+    """The largest element of each window of x [n, c, ...]; padding is never the largest."""
     lowest = -np.inf if np.issubdtype(x.dtype, np.floating) else np.iinfo(x.dtype).min
     views = windows(x, lowest, attributes)
     result = next(views).copy()
@@ -77,9 +80,10 @@ def max_pool(x: np.ndarray, **attributes: Any) -> np.ndarray:
 
 
 def max_pool_indices(x: np.ndarray, *, storage_order: int, **attributes: Any) -> np.ndarray:
-    """Where each maximum of `max_pool` is, counted through x [n, c, ...]; of equals the first.
+    """The index of each maximum of `max_pool` in x [n, c, ...] flattened; of equal elements the
+    first.
 
-    With `storage_order` 1 the axes of the image are counted from the first on.
+    With `storage_order` 1 the image is flattened in column-major order: its first axis innermost.
     """
     images = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *(1,) * (x.ndim - 2))
     counted = np.arange(math.prod(x.shape[2:]))
@@ -97,7 +101,8 @@ def max_pool_indices(x: np.ndarray, *, storage_order: int, **attributes: Any) ->
 def average_pool(x: np.ndarray, *, count_include_pad: int, **attributes: Any) -> np.ndarray:
     """The mean of each window of x [n, c, ...].
 
-    What is beyond borders is 0, and counts only with `count_include_pad` and within the pads.
+    Elements beyond borders are 0. They are counted only with `count_include_pad`, and only within
+    the pads.
     """
     rank, pads = len(attributes["kernel_shape"]), attributes["pads"]
     count, extents = np.ones((1, 1, *x.shape[2:]), np.float32), _extents(x.shape[2:], attributes)

@@ -1,8 +1,8 @@
 """Recurrent layers: RNN, GRU (Cho et al. 2014) and LSTM (Hochreiter & Schmidhuber 1997).
 
-Operands are ONNX's, all of them given: x [time, batch, in], w [directions, gates * h, in],
-r [directions, gates * h, h], b [directions, 2 * gates * h], lengths [batch], first states
-[directions, batch, h]. A sequence shorter than the others is followed by zeros.
+Operands are those of ONNX, none left out: x [time, batch, in], w [directions, gates * h, in],
+r [directions, gates * h, h], b [directions, 2 * gates * h], lengths [batch], initial states
+[directions, batch, h]. After the end of a sequence that is shorter than others, results are 0.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray, float, float], np.ndarray]] = {
     "softsign": lambda x, a, b: x / (1 + np.abs(x)),
     "softplus": lambda x, a, b: np.logaddexp(x, 0),
 }
-"""By name in lower case; each has two numbers, alpha and beta, which most have no use for."""
+"""The activation functions by name in lower case, of x, alpha and beta; most ignore the latter
+two."""
 ATTRIBUTES = {"direction": "forward", "activations": REQUIRED, "alphas": REQUIRED,
               "betas": REQUIRED, "clip": 0.0}
 
@@ -71,9 +72,10 @@ def _cost(types: Sequence[Type], result: Type, attributes: Mapping[str, Any]) ->
 def _layer(x: np.ndarray, lengths: np.ndarray, direction: str, first: Sequence[np.ndarray],
            step_of: Callable[[int, np.ndarray], Callable[..., tuple[np.ndarray, ...]]]
            ) -> np.ndarray:
-    """States after each step: [states, time, directions, batch, h].
+    """The states after each step: [states, time, directions, batch, h].
 
-    `step_of(d, x)` gives the function of direction d from the step's number and states to states.
+    `first` are the initial states. `step_of(d, x)` gives the function that makes a step of
+    direction d over the inputs x: from its number and the states before to the states after.
     """
     time, batch, _ = x.shape
     if (lengths < 0).any() or (lengths > time).any():
@@ -87,7 +89,7 @@ def _layer(x: np.ndarray, lengths: np.ndarray, direction: str, first: Sequence[n
         states = tuple(state[d] for state in first)
         for t in range(time):
             after = step(t, *states)
-            if t < least:  # every sequence goes on
+            if t < least:  # no sequence has ended
                 states = after
                 y[:, t, d] = after
                 continue
@@ -103,7 +105,8 @@ def _layer(x: np.ndarray, lengths: np.ndarray, direction: str, first: Sequence[n
 
 def _functions(d: int, count: int, activations: Sequence[str], alphas: Sequence[float],
                betas: Sequence[float], clip: float) -> list[Activation]:
-    """The activations of direction d; what they are applied to is clipped to [-clip, clip]."""
+    """The activations of direction d; if `clip` is not 0, their operands are clipped to [-clip,
+    clip]."""
     def one(name: str, alpha: float, beta: float) -> Activation:
         def apply(x: np.ndarray) -> np.ndarray:
             bounded = np.clip(x, -clip, clip) if clip else x
@@ -116,7 +119,8 @@ def _functions(d: int, count: int, activations: Sequence[str], alphas: Sequence[
 
 def rnn(x: np.ndarray, w: np.ndarray, r: np.ndarray, b: np.ndarray, lengths: np.ndarray,
         h: np.ndarray, *, direction: str, **functions: Any) -> np.ndarray:
-    """h = f(x w' + h r' + b) step by step: [time, directions, batch, h]."""
+    """The states of a plain recurrent layer, h = f(x w' + h r' + b): [time, directions, batch,
+    h]."""
     hidden = r.shape[2]
 
     def step_of(d: int, steps: np.ndarray) -> Callable[..., tuple[np.ndarray, ...]]:
@@ -130,7 +134,8 @@ def rnn(x: np.ndarray, w: np.ndarray, r: np.ndarray, b: np.ndarray, lengths: np.
 def gru(x: np.ndarray, w: np.ndarray, r: np.ndarray, b: np.ndarray, lengths: np.ndarray,
         h: np.ndarray, *, direction: str, linear_before_reset: int,
         **functions: Any) -> np.ndarray:
-    """Gates in the order update, reset, hidden: [time, directions, batch, h]."""
+    """The states of a GRU, [time, directions, batch, h]; gates in the order update, reset,
+    hidden."""
     hidden = r.shape[2]
 
     def step_of(d: int, steps: np.ndarray) -> Callable[..., tuple[np.ndarray, ...]]:
@@ -156,9 +161,9 @@ def gru(x: np.ndarray, w: np.ndarray, r: np.ndarray, b: np.ndarray, lengths: np.
 def lstm(x: np.ndarray, w: np.ndarray, r: np.ndarray, b: np.ndarray, lengths: np.ndarray,
          h: np.ndarray, c: np.ndarray, p: np.ndarray, *, direction: str, input_forget: int,
          **functions: Any) -> np.ndarray:
-    """Gates in the order input, output, forget, cell; peepholes p [directions, 3 * h].
+    """The hidden states and then the cell states of an LSTM, [2, time, directions, batch, h].
 
-    [2, time, directions, batch, h]: hidden states, then cell states.
+    Gates are in the order input, output, forget, cell; peepholes p [directions, 3 * h].
     """
     hidden = r.shape[2]
 

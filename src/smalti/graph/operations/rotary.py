@@ -29,12 +29,14 @@ def _rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
 
 def rotary_embedding(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, *, interleaved: int,
                      num_heads: int) -> np.ndarray:
-    """Each pair (a, b) of a head's channels becomes (a cos - b sin, a sin + b cos).
+    """x with each pair (a, b) of a head's channels rotated: (a cos - b sin, a sin + b cos).
 
-    x [n, t, heads * d], or [n, heads, t, d] with `num_heads` 0; cos and sin [n or 1, t, d / 2], one
-    angle a pair, or [n or 1, t, d], one a channel. Pair i is channels (2 i, 2 i + 1) when
-    `interleaved`, (i, i + d / 2) when not. ONNX's `position_ids` are rows gathered from the tables
-    before, a rotary_embedding_dim below d is a slice before and a concat behind.
+    x is [n, t, heads * d], or [n, heads, t, d] with `num_heads` 0. cos and sin are
+    [n or 1, t, d / 2], an angle for each pair, or [n or 1, t, d], one for each channel. Pair i has
+    the channels 2 i and 2 i + 1 if `interleaved`, else i and i + d / 2.
+
+    For ONNX's `position_ids`, gather rows of the tables before; for a `rotary_embedding_dim` below
+    d, slice before and concat after.
     """
     heads = x.reshape(*x.shape[:2], num_heads, -1) if num_heads else x.transpose(0, 2, 1, 3)
     half, axis = heads.shape[-1] // 2, -1 if interleaved else -2

@@ -1,4 +1,5 @@
-"""Values between the elements of an image: resampling, grids, deformed kernels, regions."""
+"""Operations that sample an image between its elements: resampling, grids, deformable convolution,
+regions of interest."""
 
 from __future__ import annotations
 
@@ -17,9 +18,10 @@ from smalti.graph.operations.indexing import INDICES, axis_of, wrapped
 
 Tap = tuple[np.ndarray, np.ndarray]
 POSITION_MAX = 1 << 30
-"""Positions beyond this are clipped to it: far outside of any picture, and 32-bit integers."""
+"""Coordinates are clipped to this: far outside of any picture, and small enough for 32-bit
+integers."""
 REGION_SAMPLES_MAX = 1 << 24
-"""Samples along one side of a region, since a file can ask for any number of them."""
+"""The most samples along one side of a region: a file can ask for any number."""
 
 
 # ---------------------------------------------------------------- along one axis
@@ -53,9 +55,10 @@ define(name="resample", inputs=(3, 3), attributes={"axis": REQUIRED}, shape=_res
 
 
 def _products(x: np.ndarray, taps: Sequence[Sequence[Tap]]) -> Iterator[np.ndarray]:
-    """x [n, c, …spatial] at each choice of a tap an axis, times its weight: [n, c, …out].
+    """The terms of an interpolation along several axes: for each choice of one tap per axis, x
+    there times the product of the weights, [n, c, …out].
 
-    A tap is places [n, …out] and weights of the same shape.
+    x is [n, c, …spatial]; a tap is a pair of indices [n, …out] and weights of the same shape.
     """
     n, c, *spatial = x.shape
     flat = x.reshape(n, c, -1)
@@ -80,7 +83,8 @@ def _reflected(x: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def cubic_weights(fraction: np.ndarray, a: float = -0.75) -> list[np.ndarray]:
-    """Weights of the four neighbours (Keys 1981)."""
+    """The weights of the four neighbours of a position, `fraction` behind the second (Keys
+    1981)."""
     def near(t: np.ndarray) -> np.ndarray:
         return ((a + 2) * t - (a + 3)) * t * t + 1
 
@@ -92,7 +96,8 @@ def cubic_weights(fraction: np.ndarray, a: float = -0.75) -> list[np.ndarray]:
 
 def _grid_taps(position: np.ndarray, extent: int, mode: str, padding: str,
                align: int) -> list[Tap]:
-    """Places and weights of the neighbours of coordinates in [-1, 1] along one axis."""
+    """The taps of coordinates in [-1, 1] along one axis: indices of neighbours, and their
+    weights."""
     if align:
         position, low, high = (position + 1) / 2 * (extent - 1), 0.0, extent - 1.0
     else:
@@ -137,7 +142,8 @@ def _grid_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
 
 def grid_sample(x: np.ndarray, grid: np.ndarray, *, mode: str, padding_mode: str,
                 align_corners: int) -> np.ndarray:
-    """x [n, c, …] at coordinates in [-1, 1], grid [n, …out, axes], the last axis first."""
+    """x [n, c, …] sampled at the coordinates `grid` [n, …out, axes], from -1 to 1 along each axis;
+    the last axis of x has the first coordinate."""
     taps = [_grid_taps(grid[..., -1 - k].astype(np.float32), extent, mode, padding_mode,
                        align_corners) for k, extent in enumerate(x.shape[2:])]
     return reduce(np.add, _products(x, taps))
@@ -175,9 +181,11 @@ def _deform_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
 def deform_conv(x: np.ndarray, w: np.ndarray, offset: np.ndarray, bias: np.ndarray,
                 mask: np.ndarray, *, strides: Sequence[int], pads: Sequence[int],
                 dilations: Sequence[int], group: int, offset_group: int) -> np.ndarray:
-    """Convolution whose taps lie at offsets between the pixels (Dai et al. 2017).
+    """Deformable convolution: each tap is displaced by an offset, and multiplied by a mask (Dai et
+    al. 2017).
 
-    offset [n, offset_group * r * s * 2, oh, ow], mask [n, offset_group * r * s, oh, ow].
+    offset is [n, offset_group * r * s * 2, oh, ow], mask [n, offset_group * r * s, oh, ow]; pixels
+    are interpolated between.
     """
     (n, _, *extents), (o, _, r, s), spatial = x.shape, w.shape, offset.shape[2:]
     offset = offset.reshape(n * offset_group, r, s, 2, *spatial)
@@ -232,7 +240,8 @@ def _region_cost(types: Sequence[Type], result: Type, attributes: Mapping[str, A
 
 def _region_taps(start: float, end: float, extent: int, parts: int, samples: int,
                  half_pixel: bool) -> tuple[list[Tap], int]:
-    """Neighbours of the samples of one side of a region, and how many a part has."""
+    """The taps of all samples along one side of a region, and the number of samples of each
+    part."""
     length = end - start if half_pixel else max(end - start, 1.0)
     samples = samples if samples > 0 else max(0, math.ceil(length / parts))
     if samples * parts > REGION_SAMPLES_MAX:
@@ -249,9 +258,10 @@ def _region_taps(start: float, end: float, extent: int, parts: int, samples: int
 def roi_align(x: np.ndarray, regions: np.ndarray, batch: np.ndarray, *, output_height: int,
               output_width: int, spatial_scale: float, sampling_ratio: int, mode: str,
               half_pixel: int) -> np.ndarray:
-    """Means or maxima of samples in each part of regions (x1, y1, x2, y2) (He et al. 2017).
+    """The mean or maximum of samples in each part of regions (x1, y1, x2, y2) (He et al. 2017).
 
-    A maximum is one of weighted neighbours, as ONNX has it.
+    Each region is divided into `output_height` by `output_width` parts. A maximum is that of the
+    weighted neighbours of samples, not of interpolated samples, as ONNX defines it.
     """
     y = np.zeros((len(regions), x.shape[1], output_height, output_width), x.dtype)
     corners = regions * regions.dtype.type(spatial_scale) - regions.dtype.type(half_pixel / 2)
@@ -277,7 +287,8 @@ define(name="roi_align", inputs=(3, 3), shape=_region_rule("roi_align", 4), mean
 
 def max_roi_pool(x: np.ndarray, regions: np.ndarray, *, output_height: int, output_width: int,
                  spatial_scale: float) -> np.ndarray:
-    """Maxima of each part of regions (image, x1, y1, x2, y2), corners included (Girshick 2015)."""
+    """The maximum of each part of regions (image, x1, y1, x2, y2), both corners included (Girshick
+    2015)."""
     y = np.zeros((len(regions), x.shape[1], output_height, output_width), x.dtype)
     images = wrapped(regions[:, 0].astype(np.int64), len(x))
     corners = np.floor(regions[:, 1:].astype(np.float64) * spatial_scale + 0.5).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Transforms of signals."""
+"""The discrete Fourier transform."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ def _dft_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
 
 
 def dft(x: np.ndarray, *, axis: int, length: int, inverse: int, onesided: int) -> np.ndarray:
-    """The discrete Fourier transform along `axis`, of x cut or filled with zeros to `length`.
+    """The discrete Fourier transform along `axis` of x, cut or filled with zeros to `length`.
 
-    The last axis holds real and imaginary part. `onesided` has the frequencies up to half of
-    `length`, which are all of a real signal; inverse it takes them and gives the real signal.
+    The last axis holds the real and, if it has two elements, the imaginary part. With `onesided`
+    the result has the frequencies up to half of `length` only, which determine a real signal; the
+    inverse then takes these and gives the real signal.
     """
     axis %= x.ndim
     wide = x if x.dtype == np.float64 else x.astype(np.float32)

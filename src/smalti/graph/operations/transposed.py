@@ -15,9 +15,10 @@ from smalti.graph.operations.contraction import conv_extent
 
 def overlap_add(blocks: np.ndarray, image: Sequence[int], strides: Sequence[int],
                 dilations: Sequence[int], pads: Sequence[int]) -> np.ndarray:
-    """[n, c, …kernel, …positions] -> [n, c, …image]: each block added where it lies.
+    """Sum of overlapping blocks: [n, c, …kernel, …positions] -> [n, c, …image], each block added at
+    its position.
 
-    What falls on the pads, or beyond the image, is dropped.
+    Elements that fall on the pads, or beyond the image, are dropped.
     """
     rank = len(image)
     kernel, positions = blocks.shape[2:2 + rank], blocks.shape[2 + rank:]
@@ -63,7 +64,8 @@ def _col2im_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
 
 def col2im(x: np.ndarray, *, image_shape: Sequence[int], block_shape: Sequence[int],
            strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]) -> np.ndarray:
-    """Columns [n, c * block, positions] added up to an image [n, c, …image_shape]."""
+    """The image [n, c, …image_shape] that blocks, given as columns [n, c * block, positions], add
+    up to."""
     rank = len(image_shape)
     positions = [conv_extent(n, k, s, d, before + after) for n, k, s, d, before, after
                  in zip(image_shape, block_shape, strides, dilations, pads[:rank], pads[rank:],
@@ -109,7 +111,8 @@ def _conv_transpose_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -
 
 def conv_transpose(x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None,
                    **attributes: Any) -> np.ndarray:
-    """The gradient of conv: each element of x [n, c, …] adds w [c, o / group, …] times itself."""
+    """Transposed convolution, the gradient of `conv`: each element of x [n, c, …] adds w [c, o /
+    group, …] times itself to the result."""
     group, (n, c, *spatial) = attributes["group"], x.shape
     grouped = x.reshape(n, group, c // group, -1)
     kernel = w.reshape(group, c // group, -1)

@@ -1,4 +1,4 @@
-"""The CPU of this machine, and what it can do, as it and the operating system tell."""
+"""What CPU this machine has and what it can do, by CPUID and the operating system."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ def cpu() -> Device:
 
 
 def is_x86() -> bool:
-    """Whether this process runs on a 64-bit x86 CPU."""
+    """True if this process runs on a 64-bit x86 CPU."""
     return platform.machine().lower() in X86 and sys.maxsize > 2**32
 
 
 def best_level() -> str | None:
-    """The x86 feature level to compile for: `SMALTI_TARGET`, else the best this CPU has.
+    """The x86 feature level to compile for: `SMALTI_TARGET`, else the best one that this CPU has.
 
-    None where there is none: not x86-64, or no AVX2. Raises InputError when the level asked for is
-    unknown or this CPU lacks something of it.
+    None if the CPU is not x86-64 or has no AVX2. Raises InputError if the level asked for is
+    unknown or this CPU lacks a part of it.
     """
     features = set(cpu().features)
     asked = settings.target()
@@ -83,17 +83,18 @@ def best_level() -> str | None:
 
 
 def available_levels() -> list[str]:
-    """The x86 feature levels that this CPU has, the best last."""
+    """The x86 feature levels that this CPU has, the best one last."""
     return [name for name, entry in LEVELS.items() if entry.needs <= set(cpu().features)]
 
 
 def feature_level(name: str) -> FeatureLevel:
-    """What code of a feature level works with. Raises InputError listing the known ones."""
+    """The record of the feature level `name`. Raises InputError listing the known ones."""
     return level(name)
 
 
 def limits_at(name: str, threads: int) -> Limits:
-    """What this CPU means for schedules of a feature level; usual caches where it has it not."""
+    """The limits of schedules for a feature level on this CPU; default sizes of caches if it does
+    not have the level."""
     chosen = level(name)
     if name not in available_levels():
         return limits(chosen, threads)
@@ -129,7 +130,8 @@ def _state_reader(address: int) -> Callable[[], int]:
 
 
 def _features(cpuid: Cpuid, state: Callable[[], int]) -> tuple[str, ...]:
-    """Features that the CPU has and whose registers the operating system saves."""
+    """Features that the CPU has, and whose registers the operating system saves at a task
+    switch."""
     highest = cpuid(0, 0)["eax"]
 
     def has(leaf: int, subleaf: int, register: str, bit: int) -> bool:

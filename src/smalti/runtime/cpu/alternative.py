@@ -1,11 +1,12 @@
-"""A kernel of a program under another schedule, that can take its place in a run.
+"""Another schedule of a kernel of a program, compiled so that it can replace the kernel in a run:
+by this the tuner tries schedules.
 
     other = Alternative(program.module, number, kernel, schedule, read)
     program.run(inputs, {number: other})
     program.run_beside(inputs, {number: other})      # compared on the data of a run, byte by byte
 
-It reads and writes the same memory. Weights that it wants in another layout are read again, and
-what it needs of all threads together is its own.
+It reads and writes the same memory. If it needs weights in another layout, these are read and
+packed again; workspace that its threads share is its own.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from smalti.schedule.merge import weights_bound
 class Alternative:
     """Code of `kernel` under `schedule`, in place of region number `region` of `module`.
 
-    `read(name)` gives the parameters that are bound to the program. Raises IllegalSchedule where
-    the schedule cannot be applied, or wants weights in another layout and there is no `read`.
+    `read(name)` gives the parameters that are bound to the program. Raises IllegalSchedule if the
+    schedule cannot be applied, or needs weights in another layout and there is no `read`.
     """
 
     def __init__(self, module: Module, region: int, kernel: Kernel, schedule: Schedule,
@@ -60,7 +61,7 @@ class Alternative:
             _pack(module, slot, low.packed, kernel, read, self._weight)
 
     def rows(self, pointers: Sequence[int]) -> list[TableRow]:
-        """Its launches, where the kernel's buffers are at `pointers`."""
+        """Rows of a launch table that run it, with the kernel's buffers at `pointers`."""
         addresses = list(pointers[:len(self._low.buffers)])
         if self._weight is not None:
             addresses[self._low.buffers.index("weight")] = self._weight.ctypes.data
@@ -72,7 +73,7 @@ class Alternative:
 
 def _other_weights(module: Module, region: int, kernel: Kernel,
                    schedule: Schedule) -> WeightSlot | None:
-    """The slot of a weight that `schedule` wants in another layout, or None."""
+    """The slot of a weight that `schedule` needs in another layout; None if there is none."""
     before = parse(module.regions[region].schedule)
     if not (isinstance(before, ContractionSchedule) and isinstance(schedule, ContractionSchedule)
             and weights_bound(kernel)):
@@ -86,8 +87,11 @@ def _other_weights(module: Module, region: int, kernel: Kernel,
 
 
 def _layout(packed: WeightPanels) -> WeightPanels:
-    """Equal for packings that give the same bytes: but for plain windows, chunks follow one another
-    as channels do, and as the groups of quantised weights."""
+    """A packing that is equal for all packings which give the same bytes.
+
+    The size of chunks matters only for direct sums over windows of several pixels with weights that
+    are not quantised; in all others, chunks follow one another just as channels do.
+    """
     if packed.taps > 1 and not packed.winograd and packed.dtype not in FORMATS:
         return packed
     return replace(packed, chunk=packed.chunks * packed.chunk)
@@ -95,7 +99,7 @@ def _layout(packed: WeightPanels) -> WeightPanels:
 
 def _pack(module: Module, slot: WeightSlot, packed: WeightPanels, kernel: Kernel, read: Read,
          target: np.ndarray) -> None:
-    """Pack the parameter of a slot in another way, into `target`."""
+    """Read the parameter of a slot and pack it as `packed` says, into `target`."""
     if slot.name:
         values = checked(slot.name, read(slot.name), module.parameters[slot.name], slot.dtype)
         values = values.reshape(-1)

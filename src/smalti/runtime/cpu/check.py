@@ -1,4 +1,4 @@
-"""A kernel by itself on this CPU, in memory of its own."""
+"""Runs a single kernel on this CPU, in memory of its own, for checks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from smalti.runtime.cpu.packing import ALIGNMENT
 from smalti.runtime.cpu.recording import Table, TableRow
 
 PAGE_BYTES = 4096
-"""What scratch memory begins at a multiple of."""
+"""The alignment of scratch memory."""
 
 
 def executor(target: Target) -> Callable[[NativeKernel, Kernel, Arrays], Arrays]:
-    """What runs kernels of a feature level that this CPU has."""
+    """A function that runs kernels of a feature level, which this CPU has to have."""
 
     def execute(low: NativeKernel, kernel: Kernel, memory: Arrays) -> Arrays:
         held = {name: _placed(array) for name, array in memory.items()}
@@ -41,7 +41,8 @@ def executor(target: Target) -> Callable[[NativeKernel, Kernel, Arrays], Arrays]
 
 
 def _placed(array: np.ndarray) -> np.ndarray:
-    """The bytes of an array, and room behind them, as kernels may read a vector beyond the end."""
+    """A copy of an array's bytes, followed by padding, because kernels may read a vector beyond the
+    end."""
     memory = anonymous(array.nbytes + ALIGNMENT)
     memory[:array.nbytes] = array.view(np.uint8)
     return memory

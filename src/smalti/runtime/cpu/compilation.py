@@ -1,4 +1,4 @@
-"""Programs of the CPU: the module, made or found in the cache, and what runs it."""
+"""Makes programs of the CPU: compiles a graph, or finds its module in the cache."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def compile_here(device: str, graph: Graph, *, precision: str = "f32", threads: 
                   objective: str = "latency",
                   progress: Callable[[int, int], None] | None = None,
                   like: Program | None = None) -> Program:
-    """A program of the CPU, `device`; the other options are those of `compile_graph`."""
+    """The program of `graph` on the CPU `device`; the other options are those of
+    `compile_graph`."""
     name = target or best_level()
     recipe = recipe_of(graph, precision, held, threads, weights, objective, name or LEAST)
     if name is None:

@@ -1,4 +1,4 @@
-"""Weights of f16 and bf16 as f32 and back, at the speed of memory.
+"""Converts arrays from f16 to f32 and from f32 to f16 and bf16, at the speed of memory.
 
 numpy takes 4 ns to widen a number of f16 and 7 ns to round one to it; a CPU with AVX2 does eight
 at a time, 0.2 ns each, with the same bits.
@@ -20,13 +20,14 @@ from smalti.runtime.cpu.executable import Executable
 from smalti.runtime.cpu.threads import call, context, driver_entry
 
 PAIRS = (("f16", "f32"), ("f32", "f16"), ("f32", "bf16"))
-"""What there is code for: from, to. What widens bf16 is as fast in numpy."""
+"""The conversions (from, to) that there is machine code for. Widening bf16 is as fast in numpy."""
 
 
 def converted(array: np.ndarray, dtype: str) -> np.ndarray:
-    """A dense copy of `array` as `dtype`, one of the dtypes of graphs, with the bits of `astype`.
+    """A dense copy of `array` as `dtype`, a dtype of graphs, with the same bits as numpy's
+    `astype`.
 
-    The GIL is not held meanwhile, for the most part.
+    The machine code runs without holding the GIL.
 
     >>> import ml_dtypes
     >>> converted(np.array([1, 65519, 65520], np.float32), "f16").tolist()
@@ -53,7 +54,8 @@ def converted(array: np.ndarray, dtype: str) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def _code() -> tuple[Executable | None, dict[tuple[str, str], int]]:
-    """The code, and where it is for each of `PAIRS`; nothing on a CPU without AVX2."""
+    """The machine code, and the address of each of `PAIRS` in it; (None, {}) on a CPU without
+    AVX2."""
     if "avx2" not in available_levels():
         return None, {}
     block, places = joined([lower_conversion(*pair, level("avx2")) for pair in PAIRS])

@@ -1,4 +1,4 @@
-"""The CPU as a driver: what is asked of it from outside of this folder."""
+"""The driver of the CPU: what the rest of Smalti asks of this folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from smalti.runtime.driver import Driver, Runnable
 
 
 def rate(device: Device) -> float:
-    """Multiplications and additions of a product a second."""
+    """The multiplications and additions that products reach in a second."""
     return max(modelled().vector.values())
 
 
@@ -28,7 +28,7 @@ def runs(device: str) -> list[Runnable]:
 
 
 def about(device: Device) -> tuple[tuple[str, str], ...]:
-    """Whether what the timing model knows of this CPU was measured."""
+    """A line for users on whether what the timing model knows of this CPU was measured."""
     measured = calibration()
     return (("measured", measured.date if measured else
              "not calibrated: `smalti calibrate` measures what is guessed"),)

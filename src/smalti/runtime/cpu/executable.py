@@ -1,4 +1,4 @@
-"""Machine code in memory that is never writable and executable at once.
+"""Loads machine code into memory that is never writable and executable at once.
 
     block, places = joined([first, second])           # of codegen.x86.block
     executable = Executable(block)
@@ -21,9 +21,9 @@ _ADVICE = ("Smalti runs code that it compiles itself; allow this process to make
 
 
 class Executable:
-    """A copy of `code` that can be called; freed by `close` or with the object.
+    """A copy of `code` that can be called; it is freed by `close`, or with the object.
 
-    Nothing may run in it when it is freed. Raises DeviceError when the operating system refuses
+    Nothing may run in it when it is freed. Raises DeviceError if the operating system refuses the
     memory, or to make it executable.
     """
 
@@ -38,7 +38,8 @@ class Executable:
 
     @property
     def address(self) -> int:
-        """Where the code starts, at a multiple of the page size. DeviceError once closed."""
+        """Where the code starts, a multiple of the page size. Raises DeviceError once it is
+        closed."""
         if not self._finalizer.alive:
             raise DeviceError("the executable memory has been closed")
         return self._address

@@ -1,9 +1,9 @@
-"""The numeric guard of Winograd: how far off it is with the weights that are bound.
+"""The numeric guard: measures how precise Winograd's algorithm is with the weights that are bound.
 
-Winograd adds and subtracts inputs and weights before it multiplies, so it rounds more than
-the direct sum: about 10 times as much in F(4), twice in F(2). With weights whose transforms leave
-the range in which f32 is precise it is worse. The error is measured for some output channels of
-each layer, on random activations, against the same algorithm in f64.
+Winograd's algorithm adds and subtracts inputs and weights before it multiplies, so its rounding
+errors are larger than those of the direct sum: about 10 times in F(4), twice in F(2). They are
+worse with weights whose transforms leave the range in which f32 is precise. The error is measured
+for some output channels of each layer, on random activations, against the same algorithm in f64.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import numpy as np
 from smalti.codegen.x86.winograd_transforms import TRANSFORMS, Matrix, WinogradTransform
 
 ERROR_MAX = 1e-5
-"""Relative to the result, in the Euclidean norm. Errors of layers are independent: those of 60 add
-up to less than 1e-4, which a whole model may be off. F(4) makes 4e-6 to 6e-6 of weights as models
-have them, F(2) 1e-6."""
+"""The largest error of a layer, relative to its result in the Euclidean norm. Errors of layers are
+independent, so 60 layers add up to less than 1e-4, which a whole model may be off. With weights of
+real models F(4) has 4e-6 to 6e-6, F(2) 1e-6."""
 OUTPUTS, CHANNELS_MAX, BLOCKS = 8, 1024, 2
-"""Of a weight what the error is estimated with: output channels, input channels of each, and blocks
-of random inputs."""
+"""What the error of a weight is estimated from: so many of its output channels, at most so many of
+its input channels, and blocks of random inputs."""
 
 
 def winograd_error(weight: np.ndarray, size: int, folded: bool) -> float:
-    """The relative error of F(`size`) with `weight` [o, c, 3, 3], in the root mean square of some
+    """The relative error of F(size) with `weight` [o, c, 3, 3]: the root mean square over some
     output channels.
 
-    Activations are normally distributed, two blocks of each channel. Infinity where a sum leaves
-    the range of f32.
+    Activations are random, normally distributed. The error is infinity if a sum leaves the range of
+    f32.
 
     >>> rng = np.random.default_rng(0)
     >>> bool(1e-8 < winograd_error(rng.standard_normal((8, 64, 3, 3)), 4, False) < ERROR_MAX)
@@ -46,7 +46,9 @@ def winograd_error(weight: np.ndarray, size: int, folded: bool) -> float:
 
 
 def sampled(outputs: int) -> np.ndarray:
-    """The output channels that are looked at, of so many; of those themselves all.
+    """The output channels, of `outputs`, from which the error is estimated.
+
+    Applied to as many channels as it returns, it gives all of these.
 
     >>> sampled(15).tolist(), sampled(3).tolist()
     ([0, 2, 4, 6, 8, 10, 12, 14], [0, 1, 2])

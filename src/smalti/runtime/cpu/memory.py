@@ -1,4 +1,5 @@
-"""Memory straight from the operating system, which gets it back as soon as nothing refers to it."""
+"""Memory allocated from the operating system, and returned to it as soon as nothing refers to it;
+how much of it is free."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ import numpy as np
 from smalti.errors import DeviceError
 
 RESIDENT = Path("/proc/self/statm")
-"""Where Linux tells the pages that a process has."""
+"""The file in which Linux says how many pages of memory a process has."""
 CHECKED_BYTES = 64 << 20
-"""Less is asked for without looking at what is free, which takes about 50 µs."""
+"""Smaller requests are made without checking how much is free, which takes about 50 µs."""
 
 
 def resident_bytes() -> int | None:
-    """Bytes of memory that this process takes at present; None where the system does not tell."""
+    """Bytes of memory that this process takes at present; None if the system does not say."""
     try:
         return int(RESIDENT.read_text().split()[1]) * mmap.PAGESIZE
     except OSError:
@@ -26,10 +27,10 @@ def resident_bytes() -> int | None:
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
-    """Bytes of memory that this process can still be given, free swap included, and no more than
-    its control group leaves it; None where the system does not tell.
+    """Bytes of memory that this process can still get: free memory and swap, limited by what its
+    control group allows. None if the system does not say.
 
-    `root` has the files by which Linux tells.
+    `root` is the folder under which the files of Linux are read.
     """
     entries = dict(re.findall(r"^(\w+):\s*(\d+) kB$", _text(root / "proc/meminfo"), re.M))
     if "MemAvailable" not in entries:
@@ -45,7 +46,8 @@ def free_bytes(root: Path = Path("/")) -> int | None:
 
 
 def _left(folder: Path) -> int | None:
-    """Bytes that a control group leaves, what it can drop of its file cache among them."""
+    """Bytes that a control group still allows, including file cache that it can drop; None if it
+    has no limit."""
     limit, taken = (_text(folder / name) or _text(folder / other) for name, other in (
         ("memory.max", "memory.limit_in_bytes"), ("memory.current", "memory.usage_in_bytes")))
     if not limit.isdigit() or not taken.isdigit():  # "max": there is none
@@ -55,7 +57,7 @@ def _left(folder: Path) -> int | None:
 
 
 def _text(path: Path) -> str:
-    """What a small file of the system says; empty where there is none."""
+    """The text of a small file of the system; empty if there is no such file."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
@@ -63,8 +65,11 @@ def _text(path: Path) -> str:
 
 
 def check_free(size: int, what: str, advice: str) -> None:
-    """Raise DeviceError where `size` bytes are more than there is free memory: the system would
-    promise them, and end some process when they are written to."""
+    """Raise DeviceError if `size` bytes are more than the free memory.
+
+    The system would grant them all the same, and kill some process when they are written to. `what`
+    and `advice` are for the message.
+    """
     free = free_bytes() if size >= CHECKED_BYTES else None
     if free is not None and size > free:
         raise DeviceError(f"{what} {size / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are "

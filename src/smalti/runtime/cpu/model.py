@@ -1,4 +1,4 @@
-"""This CPU as the timing model knows it."""
+"""The device model of this CPU, and its last calibration."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ CALIBRATION = "calibration.json"
 
 
 def modelled(target: str | None = None, calibrated: bool = True) -> machine.DeviceModel:
-    """This CPU as the timing model knows it: what it says of itself, and, if `calibrated`, what
-    `smalti calibrate` has measured of it; as code of the feature level `target` sees it."""
+    """The device model of this CPU, as code of the feature level `target` can use it.
+
+    It is made from what the CPU says of itself and, if `calibrated`, from what `smalti calibrate`
+    has measured.
+    """
     found, measured = machine.detect(cpu()), calibration() if calibrated else None
     if measured is not None:
         found = measured.applied(found, modelled_code())
@@ -37,10 +40,10 @@ def calibration() -> CpuCalibration | None:
 
 
 def calibration_path() -> Path:
-    """Where the last calibration is kept."""
+    """The file of the last calibration."""
     return settings.cache_folder() / CALIBRATION
 
 
 def modelled_code() -> str:
-    """The hash of the code that constants of the timing model are fitted to."""
+    """The hash of the source code to which constants of the timing model were fitted."""
     return code_digest("kernel", "machine", "schedule", "codegen")

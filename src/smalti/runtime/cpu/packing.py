@@ -1,4 +1,4 @@
-"""Binding: parameters read from wherever they are, checked, and packed as the schedules want."""
+"""Binding of weights: parameters are read, checked, and packed as the schedules want them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from smalti.runtime.sources import Done, Read
 from smalti.runtime.weights import checked
 
 ALIGNMENT = 128
-"""Between slots, and behind each: kernels may read a vector beyond its end."""
+"""Bytes to which slots are aligned, and by which each is padded: kernels may read a vector beyond
+its end."""
 LARGE_BYTES = 1 << 18
 Pack = Callable[[CodePacking, int, int], None]
 BEHIND_BYTES = 16
-"""What packing may read behind halves."""
+"""Bytes that packing may read beyond the end of halves."""
 
 
 def allocated(module: Module, given: Mapping[int, np.ndarray]) -> list[np.ndarray]:
-    """Memory for each slot, which is `given` for some by their number.
+    """Memory for each slot of a module; `given` has that of some slots, by their numbers.
 
-    Large ones have memory of their own, which goes back to the system when nobody uses it any more;
+    Large slots get memory of their own, which returns to the system when nothing uses it any more;
     small ones share a block.
     """
     needed = {number: slot.bytes for number, slot in enumerate(module.slots) if number not in given}
@@ -47,17 +48,17 @@ def allocated(module: Module, given: Mapping[int, np.ndarray]) -> list[np.ndarra
 
 def bind(module: Module, memory: Sequence[np.ndarray], filled: Container[int], read: Read,
          done: Done, pack: Pack, threads: int, *, guarded: bool = True) -> dict[str, int]:
-    """Fill `memory` (of `allocated`) with the parameters that `read(name)` gives.
+    """Fill `memory`, which `allocated` gave, with the parameters that `read(name)` gives.
 
     Slots whose numbers are in `filled` are left as they are. Parameters may be of any dtype that
-    converts to their own, and views of a file: nothing of them is kept, and `done(name)` is called
-    when one is no longer needed.
-    `pack(packing, source address, target address)` runs a packing function. `threads`
-    parameters are read and packed at a time. Where it is `guarded`, gives the weights whose layers
-    use an F(m) that is too imprecise for them, and the next smaller m, 0 for none. Raises
-    InputError for a parameter of another shape, or with values that are none of the halves that it
-    is to be held as, NumericsError for NaN or Inf in one, and DeviceError when the system gives no
-    threads.
+    can be converted, and may be views of a file: they are not kept, and `done(name)` is called when
+    one is no longer needed. `pack(packing, source address, target address)` runs a packing
+    function. `threads` parameters are read and packed at a time.
+
+    If `guarded`, returns the weights whose layers use an F(m) that is too imprecise for them, each
+    with the next smaller m, 0 for the direct sum. Raises InputError for a parameter of another
+    shape, or with values that the half in which it is to be stored does not have; NumericsError for
+    NaN or Inf; DeviceError if the system gives no threads.
     """
     by_name: dict[str, list[tuple[WeightSlot, np.ndarray]]] = {}
     for number, slot in enumerate(module.slots):
@@ -66,7 +67,7 @@ def bind(module: Module, memory: Sequence[np.ndarray], filled: Container[int], r
     local, too_imprecise = threading.local(), {}
 
     def room(size: int) -> np.ndarray:
-        """Memory of this thread for `size` bytes, used again for each parameter."""
+        """Memory of this thread of `size` bytes, which is reused for each parameter."""
         if getattr(local, "room", None) is None or local.room.size < size + BEHIND_BYTES:
             local.room = anonymous(size + BEHIND_BYTES)
         return local.room[:size]
@@ -105,8 +106,8 @@ def bind(module: Module, memory: Sequence[np.ndarray], filled: Container[int], r
 
 def imprecise(module: Module, read: Read, done: Done,
               among: Container[str] | None = None) -> dict[str, int]:
-    """The weights whose layers use an F(m) that is too imprecise for them, as `bind` finds them;
-    only those `among` some."""
+    """The weights whose layers use an F(m) that is too imprecise for them, as `bind` returns them;
+    only those in `among`, if that is given."""
     found = {}
     for name in dict.fromkeys(slot.name for slot in module.slots if slot.winograd and slot.name):
         if among is not None and name not in among:
@@ -133,7 +134,7 @@ def _error(slot: WeightSlot, values: np.ndarray) -> float:
 
 
 def _some_rows(slot: WeightSlot, words: np.ndarray) -> np.ndarray:
-    """Those output channels of a quantised weight that the guard looks at, as f32."""
+    """The output channels of a quantised weight from which the guard estimates, as f32."""
     form, (outputs, *inner) = FORMATS[slot.dtype], slot.winograd.shape
     size, stride = (form.words_of(n) for n in (math.prod(inner), slot.winograd.strides[0]))
     rows = [words[at:at + size] for at in slot.start + stride * sampled(outputs)]

@@ -1,5 +1,5 @@
-"""What this CPU does in a second, measured by small machine code: clock, multiply-adds, bytes by
-footprint, latency, barriers.
+"""Measures this CPU by small pieces of machine code: clock, multiply-adds, bandwidth and latency of
+the caches and of memory, barriers.
 
 Each probe is the best of a few short repetitions, so all of them together take a second or two.
 """
@@ -20,26 +20,26 @@ from smalti.runtime.cpu.memory import anonymous
 from smalti.runtime.cpu.threads import context, driver_entry, workers
 
 SUMS = 12
-"""Sums that do not depend on one another: more than latency times instructions a cycle (4 to 5
-times 2 on the x86 CPUs of the last ten years)."""
+"""Independent sums of a probe: more than latency times instructions a cycle (4 to 5 times 2 on the
+x86 CPUs of the last ten years), so that latency is hidden."""
 STEPS = 20_000
-"""Turns of a probe's loop: some 100,000 cycles, many times what a launch costs."""
+"""Iterations of a probe's loop: some 100,000 cycles, many times what a launch costs."""
 MULTIPLY_CLOCKS = 3
 """Latency of a 64-bit multiplication on every x86 of the last ten years."""
 SECONDS_EACH = 0.02
-"""How long one repetition reads memory: far longer than the clock's resolution."""
+"""How long one repetition reads memory: far longer than the resolution of the timer."""
 REPETITIONS = 5
-"""The best of these counts."""
+"""How often a probe is run; the fastest run counts."""
 CHASES = 100_000
-"""Loads that wait for one another: about 10 ms where each goes to main memory."""
+"""Loads each of which waits for the one before: about 10 ms if each goes to main memory."""
 LINE_BYTES, PAGE_BYTES = 64, 4096
 """A cache line and a page of every x86 CPU."""
 BARRIERS = 5000
-"""So many that starting the threads does not matter."""
+"""Barriers in a run: so many that the time to start the threads does not matter."""
 
 
 def multiplying(level: FeatureLevel, pairs: bool, steps: int = STEPS) -> Code:
-    """Multiply-adds on registers only, `SUMS` a step."""
+    """Code of multiply-adds on registers only, `SUMS` in an iteration."""
     asm = Assembler(level, "multiply")
     for _ in range(4):
         asm.argument()
@@ -51,7 +51,7 @@ def multiplying(level: FeatureLevel, pairs: bool, steps: int = STEPS) -> Code:
 
 
 def chain(level: FeatureLevel) -> Code:
-    """`STEPS` multiplications of integers, each of the result of the one before."""
+    """Code of `STEPS` multiplications of integers, each of the result of the one before."""
     asm = Assembler(level, "chain")
     for _ in range(4):
         asm.argument()
@@ -63,7 +63,7 @@ def chain(level: FeatureLevel) -> Code:
 
 
 def reading(level: FeatureLevel, size: int, times: int) -> Code:
-    """Reads `size` bytes of the thread's scratch memory `times` times."""
+    """Code that reads `size` bytes of the thread's scratch memory `times` times."""
     asm = Assembler(level, "read")
     _, _, scratch, _ = (asm.argument() for _ in range(4))
     width = 4 * level.lanes
@@ -77,7 +77,7 @@ def reading(level: FeatureLevel, size: int, times: int) -> Code:
 
 
 def chasing(level: FeatureLevel, steps: int) -> Code:
-    """Follows addresses through the thread's scratch memory, which hold each other."""
+    """Code that follows a chain of pointers through the thread's scratch memory."""
     asm = Assembler(level, "chase")
     _, _, scratch, _ = (asm.argument() for _ in range(4))
     at = asm.copy(scratch)
@@ -88,7 +88,7 @@ def chasing(level: FeatureLevel, steps: int) -> Code:
 
 
 def nothing(level: FeatureLevel) -> Code:
-    """A tile of no work."""
+    """Code of a tile that does nothing."""
     asm = Assembler(level, "nothing")
     for _ in range(4):
         asm.argument()
@@ -97,7 +97,7 @@ def nothing(level: FeatureLevel) -> Code:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Address for each of some threads, every page of it there."""
+    """Scratch memory of some threads, every page of which has been touched."""
 
     memory: np.ndarray
     address: int
@@ -105,7 +105,7 @@ class Scratch:
 
     @classmethod
     def of(cls, threads: int, size: int) -> Scratch:
-        """`size` bytes a thread."""
+        """Scratch memory of `size` bytes for each thread."""
         memory = anonymous(threads * size + PAGE_BYTES)
         memory[::PAGE_BYTES] = 1
         start = memory.ctypes.data
@@ -114,7 +114,8 @@ class Scratch:
 
 def best(code: Code, tiles: int, threads: int, scratch: Scratch | None = None,
          launches: int = 1, repetitions: int = REPETITIONS) -> float:
-    """The shortest time of some runs of all tiles, `launches` times with a barrier behind each."""
+    """Seconds of the fastest of some runs; a run has `launches` launches of all tiles, each
+    followed by a barrier."""
     executable = Executable(code.bytes)
     counters, table = np.zeros(8 * launches, np.uint64), aligned(launches, LAUNCH)
     pointers = np.zeros(1, np.uint64)
@@ -134,7 +135,7 @@ def best(code: Code, tiles: int, threads: int, scratch: Scratch | None = None,
 
 
 def clock(level: FeatureLevel) -> float:
-    """Clocks a second of a core that is at work."""
+    """The clock of a busy core, in Hz."""
     tiles = 1000
     return STEPS * tiles * MULTIPLY_CLOCKS / best(chain(level), tiles, 1)
 
@@ -147,8 +148,10 @@ def flops(level: FeatureLevel, pairs: bool, threads: int) -> float:
 
 
 def bandwidth(level: FeatureLevel, size: int, threads: int, rate: float = 1e10) -> float:
-    """Bytes a second that all threads read, each from `size` bytes of its own; `rate` is about
-    what one of them is expected to reach."""
+    """Bytes a second that all threads together read, each from `size` bytes of its own.
+
+    `rate` is about what one thread is expected to reach; the length of the run follows from it.
+    """
     scratch = Scratch.of(threads, size)
     times = max(1, int(SECONDS_EACH * rate / size))
     taken = best(reading(level, size, times), threads, threads, scratch)
@@ -156,7 +159,7 @@ def bandwidth(level: FeatureLevel, size: int, threads: int, rate: float = 1e10) 
 
 
 def latency(level: FeatureLevel, size: int) -> float:
-    """Seconds until an address is there that is read somewhere in `size` bytes."""
+    """Seconds of a load at a random place in `size` bytes, each waiting for the one before."""
     scratch = Scratch.of(1, size)
     lines = size // LINE_BYTES
     order = np.random.default_rng(0).permutation(lines - 1) + 1
@@ -170,5 +173,5 @@ def latency(level: FeatureLevel, size: int) -> float:
 
 
 def barrier(level: FeatureLevel, threads: int) -> float:
-    """Seconds of a launch of hardly any work, with the barrier behind it."""
+    """Seconds of a launch with hardly any work and of the barrier after it."""
     return best(nothing(level), threads, threads, launches=BARRIERS) / BARRIERS

@@ -1,4 +1,4 @@
-"""Programs of the CPU: machine code, weights bound to it, and memory to run in."""
+"""Programs on the CPU: machine code, the weights bound to it, and memory to run in."""
 
 from __future__ import annotations
 
@@ -38,20 +38,21 @@ from smalti.runtime.sources import Done, Read, Weights, nothing, reading
 
 SCRATCH_ALIGNMENT = 4096
 NONE: Mapping[int, Alternative] = MappingProxyType({})
-"""No kernels in place of others."""
+"""No kernel is replaced by another."""
 ALONE_SECONDS = 20e-6
-"""Work of at most this much is done by one thread: waking another costs about as long."""
+"""Work expected to take no longer than this is done by one thread: waking another takes as long."""
 BRIEF_SECONDS = 20e-3
-"""A run that is shorter needs no ear for Ctrl-C: the caller takes part in it."""
+"""In a run shorter than this the caller takes part, so that Ctrl-C takes effect only after it."""
 
 
 class NativeProgram(Program):
-    """Runs a module on worker threads; `crew` of `threads` pay off, which are 1 or all.
+    """A module on the CPU, run by worker threads.
 
-    Calls of the host run between kernels, in the thread that calls `run`.
+    Of `threads` threads `crew` are used: 1 if the work is too little for more, else all. Calls of
+    the host run between kernels, in the thread that calls `run`.
 
-    `recipe` compiles the same graph again where weights do not stand the Winograd of their
-    layers (see guard.py); without, such weights raise NumericsError.
+    `recipe` compiles the same graph again if Winograd's algorithm is too imprecise with the weights
+    that are bound (see guard.py); without a recipe such weights raise NumericsError.
     """
 
     def __init__(self, module: Module, threads: int,
@@ -88,10 +89,10 @@ class NativeProgram(Program):
     def bind(self, weights: Weights, done: Done = nothing, *, strict: bool = True,
              like: Program | None = None, differing: Collection[str] = (),
              only: Collection[str] | None = None, bytes_max: int | None = None) -> None:
-        """Read, check and pack every parameter, or those of `only`.
+        """Read, check and pack every parameter, or only those in `only`.
 
-        All are read again where the numeric guard finds that some need another program. Raises
-        InputError and NumericsError as `Program.bind` does.
+        If the numeric guard finds that some weights need another program, that is compiled, and all
+        are read again. Raises InputError and NumericsError as `Program.bind` does.
         """
         known = self.recipe.graph.parameters if self.recipe else self.module.parameters
 
@@ -118,7 +119,7 @@ class NativeProgram(Program):
 
     def _bind(self, read: Read, done: Done, like: Program | None,
               differing: Collection[str]) -> dict[str, int]:
-        """Bind all; the weights that need a smaller F(m), and which."""
+        """Bind all weights; returns those that need a smaller F(m), each with its m."""
         self.bound, module = False, self.module
         if self._bytes_max is not None and (plan := planned(module, self._bytes_max)) is not None:
             return self._bind_streamed(plan, read, done)
@@ -137,7 +138,7 @@ class NativeProgram(Program):
         return bind(module, self._weights, shared, read, done, self._pack, self.threads)
 
     def _bind_streamed(self, plan: StreamingPlan, read: Read, done: Done) -> dict[str, int]:
-        """Bind what is resident; the rest is read while the program runs."""
+        """Bind the resident weights; the others are read while the program runs."""
         module = self.module
         if found := imprecise(module, read, done):
             return found
@@ -161,7 +162,8 @@ class NativeProgram(Program):
             self._stream, self._weights = None, None
 
     def _rebind(self, read: Read, done: Done, names: Container[str]) -> dict[str, int]:
-        """As `_bind`, for some; what another program reads stays as it is, and is left to it."""
+        """As `_bind`, for the weights `names`; memory shared with another program is left to that
+        one and not changed."""
         if self._stream is not None:
             return self._rebind_streamed(read, done, names)
         self.bound, module = False, self.module
@@ -173,7 +175,8 @@ class NativeProgram(Program):
         return bind(module, self._weights, kept, read, done, self._pack, self.threads)
 
     def _rebind_streamed(self, read: Read, done: Done, names: Container[str]) -> dict[str, int]:
-        """As `_bind_streamed`, for some: what comes and goes is not looked at before it comes."""
+        """As `_bind_streamed`, for the weights `names`; of those that are streamed only what the
+        numeric guard checks is read here."""
         module, plan, known = self.module, self._stream.plan, self._sources
         self.bound = False
         self._stream.close()
@@ -186,14 +189,15 @@ class NativeProgram(Program):
         return imprecise(module, read, done, names)
 
     def _kept(self) -> dict[tuple, tuple[NativeProgram, int]]:
-        """What is bound, by what it holds and in which layout: this program and the slot."""
+        """This program and the slot number of each bound weight, by what it holds and in which
+        layout: what another program can share."""
         if not self.bound or self._stream is not None:
             return {}
         return {self.module.layout_of(slot): (self, number)
                 for number, slot in enumerate(self.module.slots) if slot.name}
 
     def _pack(self, packing: CodePacking, source: int, target: int) -> None:
-        """Pack one weight, in the thread that calls."""
+        """Pack one weight in the calling thread."""
         address = self._code.address + self.module.functions[packing.function]
         row = TableRow(address, (source, target), packing.panels)
         Table([[row]], 1, 0, 0, self._code).run(0, 1, brief=True)
@@ -211,7 +215,7 @@ class NativeProgram(Program):
 
     @property
     def arena_bytes(self) -> int:
-        """Bytes for everything between kernels, the threads' scratch memory included."""
+        """Bytes for all values between kernels, and for the threads' scratch memory."""
         return self.module.arena_bytes + self.threads * self._scratch_bytes
 
     @property
@@ -219,7 +223,7 @@ class NativeProgram(Program):
         return self.module.scratch_bytes + -self.module.scratch_bytes % SCRATCH_ALIGNMENT
 
     def _prepare(self) -> None:
-        """Memory, launch table and context, with all addresses filled in."""
+        """Allocate memory, and make the launch table and context with all addresses filled in."""
         module = self.module
         self._arena = anonymous(module.arena_bytes + SCRATCH_ALIGNMENT)
         self._fill_table(self._scratch_bytes)
@@ -232,14 +236,15 @@ class NativeProgram(Program):
                          for name, place in module.outputs.items()}
 
     def _fill_table(self, scratch_bytes: int) -> None:
-        """The launch table, and scratch memory for all threads."""
+        """Make the launch table, and allocate scratch memory for all threads."""
         self._room = max(self._room, scratch_bytes + -scratch_bytes % SCRATCH_ALIGNMENT)
         self._scratch = anonymous(self.threads * self._room + SCRATCH_ALIGNMENT)
         self._table, self._changed = self._table_with(NONE), None
         self._ran = self._table
 
     def _table_with(self, instead: Mapping[int, Alternative]) -> Table:
-        """The launch table in which some regions are computed by others."""
+        """The launch table in which the regions that are keys of `instead` run those
+        alternatives."""
         launches = [[] if isinstance(x, HostCall) else [self._row(n, x)]
                     for n, x in enumerate(self.module.launches)]
         for region, other in instead.items():
@@ -251,11 +256,11 @@ class NativeProgram(Program):
                      (self._code, tuple(instead.values())))
 
     def _memory(self, number: int) -> Sequence[np.ndarray]:
-        """Where each slot lies for a launch, by its number."""
+        """The memory of each slot for a launch, which `number` names."""
         return self._weights if self._stream is None else self._stream.memory(number)
 
     def _row(self, number: int, launch: Launch) -> TableRow:
-        """A launch with all addresses filled in."""
+        """The row of the launch table for a launch, with all addresses filled in."""
         arena, weights = self._arena.ctypes.data, self._memory(number)
         pointers = tuple(arena + at if kind == ARENA else weights[number].ctypes.data + at
                          for kind, number, at in launch.operands)
@@ -271,7 +276,7 @@ class NativeProgram(Program):
         self._held.clear()
 
     def _start(self, inputs: Mapping[str, np.ndarray]) -> None:
-        """Check the inputs and bring them to where kernels read them."""
+        """Check the inputs and copy them to where kernels read them."""
         self._require_bound()
         if type(inputs) is not dict or inputs.keys() != self.inputs.keys():
             all_given(inputs, self.inputs, self.name)
@@ -295,7 +300,7 @@ class NativeProgram(Program):
             self._hold(inputs)
 
     def _hold(self, inputs: Mapping[str, np.ndarray]) -> None:
-        """Compute what depends on held inputs only, where one of them has changed."""
+        """If a held input has changed, compute what depends on held inputs only."""
         names = self.module.held
         if all(name in self._held and np.array_equal(self._held[name], inputs[name])
                for name in names):
@@ -305,7 +310,7 @@ class NativeProgram(Program):
         self._held.update((name, np.array(inputs[name])) for name in names)
 
     def _launch(self, first: int, last: int) -> None:
-        """Run the launches from `first` to `last`, and the calls of the host between them."""
+        """Run the launches from `first` to `last`, and the calls of the host among them."""
         if self._stream is None:
             self._launch_part(first, last)
             return
@@ -313,12 +318,12 @@ class NativeProgram(Program):
             self._launch_part(*part)
 
     def _launch_part(self, first: int, last: int) -> None:
-        """The same where all weights are there."""
+        """The same for launches all of whose weights are in memory."""
         if not self._calls and self._stream is None and not self._parted:
             self._launch_kernels(first, last)
             return
         at = first
-        with np.errstate(all="ignore"):  # as in kernels, 1 / 0 is infinite
+        with np.errstate(all="ignore"):  # no warnings: as in kernels, 1 / 0 is infinity
             for number, compute in self._calls:
                 if first <= number < last:
                     self._time_kernels(at, number)
@@ -329,7 +334,7 @@ class NativeProgram(Program):
         self._time_kernels(at, last)
 
     def _time_kernels(self, first: int, last: int) -> None:
-        """Run kernels and note the seconds of each."""
+        """Run kernels and record the seconds of each."""
         if first < last:
             started = time.perf_counter()
             self._launch_kernels(first, last)
@@ -344,9 +349,9 @@ class NativeProgram(Program):
             instead: Mapping[int, Alternative] = NONE) -> dict[str, np.ndarray]:
         """The outputs for `inputs`: arrays of the shapes that the graph gives them.
 
-        `instead` has kernels, by the numbers of their regions, that take the place of others this
-        time. Raises InputError for a missing input, one of another shape or with rows that a table
-        does not have, and when no weights are bound. Calls from several threads take turns.
+        `instead` gives, by region number, alternatives that replace kernels in this run. Raises
+        InputError for a missing input, an input of another shape or with row numbers that a table
+        does not have, and if no weights are bound. Calls from several threads take turns.
         """
         with self._turn:
             self._start(inputs)
@@ -360,9 +365,11 @@ class NativeProgram(Program):
     def run_beside(self, inputs: Mapping[str, np.ndarray], others: Mapping[int, Alternative],
                    instead: Mapping[int, Alternative] = NONE
                    ) -> tuple[dict[str, np.ndarray], dict[int, Beside]]:
-        """As `run`; besides, each of `others` computes its region again, on the same data.
+        """As `run`; in addition each alternative in `others` computes its region again, on the same
+        data.
 
-        Where it gives other bytes, these are not used.
+        Returns the outputs and, by region, how the alternative did. If its result differs, the
+        kernel's own is used.
         """
         with self._turn:
             self._start(inputs)
@@ -379,8 +386,8 @@ class NativeProgram(Program):
             return {name: np.array(array) for name, array in self._outputs.items()}, found
 
     def _beside(self, region: int, other: Alternative, first: int, last: int) -> Beside:
-        """A region by its own kernel and then by another one; the time of the first one is
-        noted."""
+        """Run a region by its own kernel, whose time is recorded, and then by the alternative
+        `other`."""
         results = [array_at(self._arena, place) for place in self.module.regions[region].results]
         before = [array.copy() for array in results]
         self._launch(first, last)
@@ -389,7 +396,7 @@ class NativeProgram(Program):
         for place, array, values in zip(self.module.regions[region].results, results, before,
                                         strict=True):
             np.copyto(array, values)
-            if not self.module.overwrites(first, last, place):  # what nobody writes has to be seen
+            if not self.module.overwrites(first, last, place):  # shows elements left unwritten
                 array.view(f"i{array.itemsize}")[...] = -1
         self._ran = self._table_with({region: other})
         self._launch(first, last)
@@ -402,13 +409,14 @@ class NativeProgram(Program):
         return Beside(float(own.sum()), seconds, same)
 
     def _make_room(self, others: Iterable[Alternative]) -> None:
-        """Scratch memory for these kernels, too."""
+        """Enlarge the scratch memory to what these alternatives need."""
         needed = max((other.scratch_bytes for other in others), default=0)
         if needed > self._room:
             self._fill_table(needed)
 
     def _table_of(self, instead: Mapping[int, Alternative]) -> Table:
-        """The launch table with these regions computed by others, made once for the same ones."""
+        """The launch table with these alternatives; it is kept for the next run with the same
+        ones."""
         if not instead:
             return self._table
         if self._changed is None or self._changed[0] != instead:
@@ -428,7 +436,8 @@ class NativeProgram(Program):
         return ticks * (self._elapsed / max(ticks.sum(), 1.0))
 
     def first_nonfinite(self, inputs: Mapping[str, np.ndarray]) -> str | None:
-        """Run barrier by barrier; the kernel whose result first holds NaN or Inf."""
+        """The name of the kernel whose result first contains NaN or Inf, found by running barrier
+        by barrier; None if none does."""
         self._start(inputs)
         first, last = 0, {x.region: number for number, x in enumerate(self.module.launches)}
         for number, launch in enumerate(self.module.launches):

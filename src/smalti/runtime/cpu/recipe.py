@@ -1,4 +1,4 @@
-"""What programs of the CPU are compiled from, for any of its feature levels."""
+"""Recipes of the CPU: all that is needed to compile a graph again, for any feature level."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from smalti.runtime.recipe import Recipe
 from smalti.schedule.schedule import Limits
 
 LEAST = "avx2"
-"""The feature level that options are checked for where there is none: all have the same."""
+"""The feature level for which options are checked on a CPU that has none: options are the same for
+all."""
 
 
 def recipe_of(graph: Graph, precision: str = "f32", held: Collection[str] = (),
@@ -33,7 +34,7 @@ def recipe_of(graph: Graph, precision: str = "f32", held: Collection[str] = (),
 
 
 def limits_here(target: Target, options: Options) -> Limits:
-    """What this CPU means for schedules of a feature level."""
+    """The limits of schedules for a feature level on this CPU."""
     return limits_at(target.name, options.threads)
 
 

@@ -1,4 +1,4 @@
-"""A launch table with everything that the driver needs to walk through it."""
+"""Launch tables: what the native driver code runs through, with all addresses filled in."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ COUNTER_BYTES = 64  # each counter has a cache line of its own
 
 @dataclass(frozen=True)
 class TableRow:
-    """One launch: addresses of its function and of its buffers, tiles from `first` to `tiles`;
-    whether a `barrier` of all threads stands behind it."""
+    """A row of a launch table: the addresses of a function and of its buffers, and the tiles from
+    `first` to `tiles` that it computes; with `barrier` all threads wait for each other after it."""
 
     function: int
     pointers: tuple[int, ...]
@@ -26,10 +26,11 @@ class TableRow:
 
 
 class Table:
-    """Launches in memory, for `threads` threads with `scratch_bytes` each from the address
-    `scratch`; a launch is some rows, run one behind the other.
+    """A launch table in memory.
 
-    `keep` is what must live as long: code and buffers.
+    Each launch is one or more rows, run one after the other. Each of the `threads` threads has
+    `scratch_bytes` of scratch memory, from the address `scratch` on. `keep` is kept alive as long
+    as the table: code and buffers.
     """
 
     def __init__(self, launches: Sequence[Sequence[TableRow]], threads: int, scratch: int,
@@ -54,7 +55,7 @@ class Table:
         self._range: tuple[int, int] | None = None
 
     def run(self, first: int, last: int, brief: bool) -> None:
-        """Run the launches from `first` to `last`; see `Workers.run` for what is `brief`."""
+        """Run the launches from `first` to `last`; `brief` is as in `Workers.run`."""
         np.copyto(self._counters, self._firsts)
         if self._range != (first, last):
             self._context["first"] = self._starts[first]
@@ -68,8 +69,8 @@ class Table:
             workers(self.threads).run(driver_entry(), self._address, self, brief)
 
     def ticks(self) -> np.ndarray:
-        """Ticks of the time stamp counter that each launch of the last run took, by when its last
-        thread was done."""
+        """Ticks of the time stamp counter from the end of each launch of the last run to the end of
+        the next: a launch ends when its last thread is done."""
         first, last = self._range
         places = self._starts[first:last + 1] - self._starts[first]
         return np.maximum(np.diff(self._stamps[places].astype(np.float64)), 0.0)

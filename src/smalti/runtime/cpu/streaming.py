@@ -1,9 +1,10 @@
-"""Weights of a program in less memory than they take: some stay, the others come and go.
+"""Streaming: runs a program in less memory than its weights take. Some weights are resident, the
+others are read again in each run.
 
-The launches of a program are cut into segments. What a segment reads, and is not resident, lies in
-one of two halves of a pool: while one segment runs, the weights of the next are read and packed
-into the other half. Small weights are resident; of the large ones as many as fit, evenly along the
-way, so that what is still to be read is spread over the time in which it can be.
+The launches of a program are cut into segments. The weights of a segment that are not resident lie
+in one of the two halves of a pool: while one segment runs, those of the next are read and packed
+into the other half. Small weights are resident; so are as many of the large ones as fit, evenly
+spread over the program, so that reading the others is spread evenly over its time.
 
     half 0   | segment 0 runs | segment 2 is read | segment 2 runs  | ...
     half 1   | segment 1 is read | segment 1 runs | segment 3 is read | ...
@@ -24,14 +25,16 @@ from smalti.runtime.cpu.memory import anonymous
 from smalti.runtime.cpu.packing import ALIGNMENT, LARGE_BYTES
 
 HALF_SHARE = 1 / 8
-"""Of the memory for weights, for each half of the pool, where a single kernel needs no more."""
+"""The share of the memory for weights that each half of the pool gets, unless a single kernel needs
+more."""
 Load = Callable[[Sequence[int], list[np.ndarray]], None]
 """`load(slots, memory)` reads and packs these slots, each into its element of `memory`."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Launches from `first` to `last`, and the slots that are read for them into a half."""
+    """The launches from `first` to `last`, and the slots that are read for them into the half
+    `half`."""
 
     first: int
     last: int
@@ -41,7 +44,8 @@ class Segment:
 
 @dataclass(frozen=True)
 class StreamingPlan:
-    """Which slots are `resident`, and what comes when; `half_bytes` is the size of each half."""
+    """Which slots are `resident`, and the segments in which the others are read; `half_bytes` is
+    the size of each half of the pool."""
 
     resident: frozenset[int]
     segments: tuple[Segment, ...]
@@ -49,14 +53,14 @@ class StreamingPlan:
 
 
 def padded(size: int) -> int:
-    """Bytes that a slot takes in a half."""
+    """Bytes that a slot of `size` bytes takes in a half of the pool, alignment included."""
     return size + -size % ALIGNMENT + ALIGNMENT
 
 
 def planned(module: Module, bytes_max: int) -> StreamingPlan | None:
-    """How the weights of a module come and go in `bytes_max` bytes; None when all of them fit.
+    """The plan for running a module with `bytes_max` bytes for weights; None if all weights fit.
 
-    Raises InputError that says how much is needed at least.
+    Raises InputError, saying how much is needed at least, if that is too little.
     """
     if sum(slot.bytes for slot in module.slots) <= bytes_max:
         return None
@@ -76,7 +80,10 @@ def planned(module: Module, bytes_max: int) -> StreamingPlan | None:
 
 
 def _units(module: Module) -> Iterator[tuple[int, int]]:
-    """Runs of launches that cannot be taken apart; what only bound or held inputs change ends one.
+    """(first, last) of runs of launches that cannot be divided between segments.
+
+    Such a run ends at a barrier or a call of the host; and where launches that run after binding,
+    or when held inputs change, end.
     """
     first = 0
     for number, launch in enumerate(module.launches):
@@ -87,7 +94,7 @@ def _units(module: Module) -> Iterator[tuple[int, int]]:
 
 
 def _read(launches: Sequence[Launch | HostCall]) -> set[int]:
-    """The slots that launches read."""
+    """The numbers of the slots that launches read."""
     found: set[int] = set()
     for launch in launches:
         if isinstance(launch, HostCall):
@@ -98,7 +105,7 @@ def _read(launches: Sequence[Launch | HostCall]) -> set[int]:
 
 
 def _spread(order: Sequence[int], sizes: Sequence[int], room: int) -> set[int]:
-    """Slots that fit into `room`, evenly among those of `order`."""
+    """Slots that together fit into `room` bytes, chosen evenly from those in `order`."""
     total = sum(sizes[n] for n in order)
     kept, seen, chosen = 0, 0, set()
     for n in order:
@@ -111,7 +118,7 @@ def _spread(order: Sequence[int], sizes: Sequence[int], room: int) -> set[int]:
 
 def _segments(units: Sequence[tuple[int, int, set[int]]], sizes: Sequence[int],
               resident: set[int], half: int) -> Iterator[Segment]:
-    """As many units in a row as a half has room for."""
+    """Segments of as many successive units as one half of the pool has room for."""
     first, number = 0, 0
     held: set[int] = set()
     for start, _, slots in units:
@@ -124,9 +131,9 @@ def _segments(units: Sequence[tuple[int, int, set[int]]], sizes: Sequence[int],
 
 
 class Stream:
-    """The weights of a program that has a plan: what is where, and what comes next.
+    """The weights of a program that streams: where each is, and which are read next.
 
-    `memory` holds the resident slots of the module; the others lie in views of the pool.
+    `memory` holds the resident slots of the module; the others are views of the pool.
     """
 
     def __init__(self, plan: StreamingPlan, module: Module, memory: Sequence[np.ndarray]) -> None:
@@ -140,7 +147,7 @@ class Stream:
 
     def _placed(self, segment: Segment, module: Module,
                 memory: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Where each slot lies while a segment runs."""
+        """The memory of each slot while a segment runs."""
         views, at = list(memory), 0
         for number in segment.slots:
             size = padded(module.slots[number].bytes)
@@ -149,18 +156,20 @@ class Stream:
         return views
 
     def _number(self, launch: int) -> int:
-        """The segment of a launch; the last one for what is behind all."""
+        """The number of the segment of a launch; that of the last one after all launches."""
         return next((number for number, segment in enumerate(self.plan.segments)
                      if launch < segment.last), len(self.plan.segments) - 1)
 
     def memory(self, launch: int) -> list[np.ndarray]:
-        """Where each slot lies for a launch; those that it does not read are anywhere."""
+        """The memory of each slot for a launch; arbitrary for slots that the launch does not
+        read."""
         return self._views[self._number(launch)]
 
     def parts(self, first: int, last: int, load: Load) -> Iterator[tuple[int, int]]:
-        """The launches from `first` to `last`, a part a segment, when `load` has read its weights.
+        """Yield the launches from `first` to `last` in parts, one for each segment, as soon as
+        `load` has read its weights.
 
-        What `load` raises for a segment is raised when it is reached.
+        What `load` raises for a segment is raised when that segment is reached.
         """
         for number, segment in enumerate(self.plan.segments):
             if segment.first >= last or segment.last <= first:
@@ -171,7 +180,7 @@ class Stream:
             yield max(first, segment.first), min(last, segment.last)
 
     def _bring(self, number: int, load: Load) -> None:
-        """Wait for, or read, the weights of a segment."""
+        """Read the weights of a segment, or wait until they have been read."""
         half = self.plan.segments[number].half
         if self._coming is not None:
             coming, future = self._coming
@@ -187,7 +196,7 @@ class Stream:
             self._held[half] = number
 
     def _prefetch(self, number: int, running: int, load: Load) -> None:
-        """Begin to read the weights of a segment, if its half is free."""
+        """Begin to read the weights of a segment in another thread, if its half is free."""
         segments = self.plan.segments
         half = segments[number].half
         if half == segments[running].half or self._held[half] == number:
@@ -197,6 +206,6 @@ class Stream:
                                                    self._views[number])
 
     def close(self) -> None:
-        """Wait for what is being read, and read no more."""
+        """Wait for reads in progress, and start no more."""
         self._reader.shutdown(wait=True, cancel_futures=True)
         self._coming = None

@@ -1,4 +1,5 @@
-"""Worker threads: each makes one native call a run, while the caller waits and can be interrupted.
+"""Worker threads: in a run each makes a single native call, while the caller waits and can be
+interrupted.
 
     pool = workers(4)
     state = context(table, threads=4, scratch=address, scratch_bytes=size)
@@ -25,14 +26,16 @@ from smalti.runtime.cpu.executable import Executable
 from smalti.settings import usable_cores
 
 SPINS = 2000
-"""Looks at a barrier before a thread sleeps: some 50 us, about what waking one costs."""
+"""How often a thread polls a barrier before it sleeps: some 50 us, about what waking it costs."""
 SPINS_CROWDED = 20
-"""The same when there are more threads than cores: then waiting takes time from those awaited."""
+"""The same if there are more threads than cores: polling then takes time from the threads
+awaited."""
 LOOK_SECONDS = 0.1
-"""How often a waiting caller looks for Ctrl-C where the system does not wake it for that."""
+"""The interval at which a waiting caller checks for Ctrl-C, where the system does not wake it for
+that."""
 
 Job = tuple[int, int, int, object]
-"""Its number, the addresses of driver and context, and what has to live as long."""
+"""(number, address of the driver, address of the context, object to keep alive meanwhile)."""
 
 _making = threading.Lock()
 _DRIVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64)
@@ -76,7 +79,7 @@ def _sleeping_functions() -> tuple[int, int]:
 
 
 def _address(function: Any) -> int:
-    """Where the code of a function of ctypes lies."""
+    """The address of a ctypes function's code."""
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
@@ -95,19 +98,19 @@ def _driver() -> tuple[Executable, int]:
 
 def driver_entry() -> int:
     """Address of the driver, which every worker calls once a run."""
-    with _making:  # one that two threads make at the same time would be freed while it runs
+    with _making:  # if two threads made one at the same time, one would be freed while it runs
         return _driver()[1]
 
 
 def call(entry_address: int, context_address: int) -> None:
-    """One run of a context as thread 0, in the thread that calls; the GIL is not held."""
+    """Run a context as thread 0 in the calling thread, without holding the GIL."""
     _function(entry_address)(context_address, 0)
 
 
 class Workers:
-    """`count` threads that wait for runs; they end with the process, or with `close`.
+    """A pool of `count` threads that wait for runs; they end with the process, or by `close`.
 
-    Raises DeviceError when the system gives no more threads.
+    Raises DeviceError if the system gives no more threads.
     """
 
     def __init__(self, count: int) -> None:
@@ -134,7 +137,7 @@ class Workers:
                                   f"fewer with SMALTI_THREADS") from None
 
     def _work(self, number: int, jobs: queue.SimpleQueue) -> None:
-        """Take jobs until there is None; one that has been done already is passed over."""
+        """Run jobs until None comes; a job that has been done already is skipped."""
         while (job := jobs.get()) is not None:
             ticket, entry, context_address, _ = job
             if ticket > self._finished[number]:
@@ -151,10 +154,12 @@ class Workers:
         """Call the driver at `entry_address` in every worker; return when all have returned.
 
         The context's `cancel` and `stopped` are cleared first. On Ctrl-C, `cancel` is set, the
-        workers leave behind the kernel that runs, and KeyboardInterrupt is raised then. Calls from
-        several Python threads take turns. A `brief` run is not worth waking somebody up to wait
-        for it: the caller is thread 0 itself, and Ctrl-C waits for the end. The driver is left by
-        others later then: `keep` holds on to what they still need, code and context, so long.
+        workers return after the kernel that is running, and then KeyboardInterrupt is raised. Calls
+        from several Python threads take turns.
+
+        In a `brief` run, too short to wait for in another thread, the caller itself is thread 0,
+        and Ctrl-C takes effect at the end. Workers may then return from the driver after this
+        method does: `keep` keeps alive what they still need, code and context.
         """
         if self._process != os.getpid():  # after a fork the threads are the parent's
             self._start()
@@ -179,7 +184,8 @@ class Workers:
             raise
 
     def _run_along(self, job: Job) -> None:
-        """The caller is thread 0; behind the last barrier nobody needs anything of the others."""
+        """Run with the caller as thread 0. It returns after the last barrier, without waiting for
+        the other threads to leave the driver."""
         _, entry, context_address, _ = job
         before = _read(context_address, "generation")
         try:
@@ -190,8 +196,11 @@ class Workers:
             raise
 
     def _finish_along(self, job: Job, before: int) -> None:
-        """End a run that the caller was interrupted in, before it or behind it; nobody is left in
-        the driver then, who could miss that the run was cancelled."""
+        """End a run during which the caller was interrupted, before its own call of the driver or
+        after it.
+
+        Afterwards no thread is in the driver, so none can miss that the run was cancelled.
+        """
         ticket, entry, context_address, _ = job
         while True:
             try:
@@ -218,7 +227,8 @@ class Workers:
             return
 
     def _leave(self, job: Job) -> None:
-        """Wait until the cancelled job is done, whatever else interrupts; then memory is free."""
+        """Wait until the cancelled job is done, through further interrupts; only then may memory be
+        freed."""
         handed_out = False
         while not self._all_finished(job[0]):
             try:
@@ -230,7 +240,7 @@ class Workers:
                 continue
 
     def close(self) -> None:
-        """End the threads once they are idle; the pool is of no use afterwards."""
+        """End the threads as soon as they are idle; the pool cannot be used afterwards."""
         for jobs in self._jobs:
             jobs.put(None)
 

@@ -1,4 +1,4 @@
-"""How schedules of a program of the CPU are tried."""
+"""Trials of schedules in runs of a program on the CPU, for the tuner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from smalti.tune.objective import OBJECTIVES
 
 
 class CpuTrials(Trials):
-    """Of a program on the CPU."""
+    """The trials of a program on the CPU."""
 
     def __init__(self, program: Any) -> None:
         self.program, self._threads = program, program.threads

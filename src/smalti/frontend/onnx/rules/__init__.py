@@ -1,4 +1,5 @@
-"""The rules, a family of operators each; importing this package fills `registry.RULES`."""
+"""The rules that translate ONNX operators, one module for each family of operators; importing this
+package fills `registry.RULES`."""
 
 from smalti.frontend.onnx.rules import (
     attention,

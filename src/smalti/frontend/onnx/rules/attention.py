@@ -1,7 +1,8 @@
-"""Attention and rotary position embedding, as the composites that have kernels.
+"""Attention and rotary position embedding become the composites `attention` and `rotary_embedding`,
+which have kernels.
 
-What these do not compute (softcap, scores as a result, lengths that only a run tells, sums that are
-rounded to bf16) is left to the body of the standard.
+What these composites do not compute (softcap, scores as a result, lengths known only while running,
+sums rounded to bf16) is left to the function body by which the ONNX standard defines the operator.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def attention(call: NodeCall) -> list[Value | None] | None:
 
 
 def heads_apart(call: NodeCall, i: int, count: str) -> Value:
-    """Operand `i` as [n, heads, tokens, d]."""
+    """Operand `i`, [n, tokens, heads * d] or of four axes already, as [n, heads, tokens, d];
+    `count` is the attribute with the number of heads."""
     x, heads = call[i], call.integer(count, 0)
     if len(x.shape) == 4:
         return x
@@ -58,7 +60,7 @@ def heads_apart(call: NodeCall, i: int, count: str) -> Value:
 
 
 def repeated(call: NodeCall, x: Value, times: int) -> Value:
-    """Each head [n, heads, tokens, d] several times."""
+    """`x` [n, heads, tokens, d] with each head `times` times in a row: grouped-query attention."""
     if times == 1:
         return x
     n, heads, *rest = x.shape
@@ -68,8 +70,12 @@ def repeated(call: NodeCall, x: Value, times: int) -> Value:
 
 def mask_of(call: NodeCall, tokens: int, length: int,
             before: int) -> tuple[Value | None, bool | None]:
-    """What is added to the scores, and whether each token sees the keys up to its own number
-    besides; None for that when a table of scores is too large to be a constant."""
+    """The mask that is added to the scores, None without one, and whether the composite's own
+    causal mask is to be used besides.
+
+    The latter is None if that does not suffice and the table of which token sees which key would be
+    too large for a constant.
+    """
     mask, dtype = call.optional(3), call[0].dtype
     causal = bool(call.integer("is_causal"))
     left, right = (call.integer(f"{side}_window_size", -1) for side in ("left", "right"))

@@ -1,5 +1,5 @@
-"""Random numbers. A program gives the same for the same inputs, so a node has to have a seed; its
-numbers are drawn once, while the graph is made."""
+"""Random numbers. A program gives the same outputs for the same inputs, so a node needs a seed; its
+numbers are drawn once, while the graph is built."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from smalti.graph.operation import DTYPES, FLOATS
 
 
 def generator(call: NodeCall, shape: tuple[int, ...]) -> np.random.Generator:
-    """Numbers from the node's seed, for a result of this shape."""
+    """A generator with the node's seed, for a result of `shape`. Raises Unsupported without a seed,
+    or for more numbers than a constant may have."""
     if "seed" not in call:
         raise Unsupported("it has no seed: every run would give another result; give it a seed, or "
                           "make its result an input of the model")
@@ -46,7 +47,8 @@ def random(call: NodeCall) -> Value:
 
 @rule("Bernoulli")
 def bernoulli(call: NodeCall) -> Value:
-    """One as often as the input says. (The standard's function body draws the complement.)"""
+    """1 with the probability that the input gives for each element, else 0. (The standard's
+    function body has it the wrong way round.)"""
     probability = call[0]
     uniform = generator(call, probability.shape).random(probability.shape, np.float32)  # < 1
     ones = call.apply("less", call.constant(uniform, "f32"),
@@ -58,7 +60,8 @@ def bernoulli(call: NodeCall) -> Value:
 
 @rule("Multinomial")
 def multinomial(call: NodeCall) -> Value:
-    """Samples [n, samples] of classes by logarithms of weights [n, classes] (Gumbel's trick)."""
+    """Samples [n, samples] of classes, drawn by the logarithms of their weights [n, classes]: the
+    largest after adding Gumbel noise (the Gumbel-max trick)."""
     weights, count = call[0], call.integer("sample_size")
     if len(weights.shape) != 2 or count < 1:
         raise InputError(f"{count} samples by {weights.type}")

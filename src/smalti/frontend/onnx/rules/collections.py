@@ -1,4 +1,4 @@
-"""Sequences and optional values: lists and None, in the middle of a run."""
+"""Sequences and optional values. They are computed on the host while running, as lists and None."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from smalti.frontend.onnx.registry import HostNodeCall, host
 
 
 def place(call: HostNodeCall, i: int, count: int) -> int:
-    """Operand `i` as a place in a list of `count`. Raises InputError for one outside."""
+    """Operand `i` as an index into a list of `count` elements. Raises InputError if it is
+    outside."""
     at = int(np.asarray(call[i]).reshape(-1)[0])
     if not -count <= at < count:
         raise InputError(f"place {at} of a sequence of {count}")

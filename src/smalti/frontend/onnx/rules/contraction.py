@@ -9,12 +9,13 @@ from smalti.frontend.onnx.registry import NodeCall, Unsupported, rule
 from smalti.graph import Value
 
 STEP_MAX = 1 << 20
-"""Strides, dilations, kernels and pads are no larger: addresses in kernels have 32 bits."""
+"""The largest strides, dilations, kernels and pads: addresses in kernels have 32 bits."""
 
 
 def window_pads(call: NodeCall, extents: Sequence[int], kernel: Sequence[int],
                 strides: Sequence[int], dilations: Sequence[int]) -> tuple[int, ...]:
-    """What is added in front of and behind each axis: all fronts, then all backs."""
+    """The pads of each axis, from `pads` or `auto_pad`: all leading ones, then all trailing
+    ones."""
     mode, rank = call.text("auto_pad", "NOTSET"), len(extents)
     if mode == "VALID":
         return (0,) * (2 * rank)
@@ -32,7 +33,7 @@ def window_pads(call: NodeCall, extents: Sequence[int], kernel: Sequence[int],
 
 
 def window(call: NodeCall, kernel: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Strides and dilations. Raises InputError when they do not fit the kernel."""
+    """Strides and dilations of the node. Raises InputError if they do not fit the kernel."""
     ones = (1,) * len(kernel)
     strides, dilations = call.integers("strides", ones), call.integers("dilations", ones)
     if not len(strides) == len(dilations) == len(kernel) \
@@ -77,7 +78,7 @@ def mat_mul(call: NodeCall) -> Value:
 
 
 def product(call: NodeCall, a: Value, b: Value) -> Value:
-    """numpy.matmul: a vector is a matrix of one row or column."""
+    """The product as numpy.matmul has it: a vector is a matrix of one row or one column."""
     if not a.shape or not b.shape:
         raise InputError(f"{a.type} times {b.type}")
     row, column = len(a.shape) == 1, len(b.shape) == 1

@@ -1,6 +1,6 @@
 """Fused operators that ONNX Runtime adds to the standard (domain com.microsoft).
 
-Models that its optimiser has written hold them, and quantised language models.
+They are found in models that its optimiser has written, and in quantised language models.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def bias_add(call: NodeCall) -> Value:
 
 @rule("CDist", domain=MICROSOFT)
 def distances(call: NodeCall) -> Value:
-    """Distances of the rows of a [m, k] to the rows of b [n, k], as [m, n]."""
+    """Distances of each row of a [m, k] from each row of b [n, k], as [m, n]."""
     a, b = call[0], call[1]
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[1]:
         raise InputError(f"rows of {a.type} and {b.type} are compared; matrices of rows of equal "
@@ -54,7 +54,7 @@ def distances(call: NodeCall) -> Value:
 
 
 def activated(call: NodeCall, y: Value, numbers: tuple[float, ...]) -> Value:
-    """`y` through the function that the node names; `numbers` are those it takes."""
+    """The activation function that the node names, applied to `y`; `numbers` are its parameters."""
     name = call.text("activation", "")
     fields = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "Clip": ()}.get(name, ())
     if name in ("", "Relu", "Tanh", "Sigmoid"):
@@ -97,7 +97,8 @@ def fused_mat_mul(call: NodeCall) -> Value:
 
 @rule("MatMulNBits", domain=MICROSOFT)
 def packed_mat_mul(call: NodeCall) -> Value:
-    """Weights of 4 or 8 bits in blocks along the summed axis: B [n, blocks, bytes]."""
+    """A matrix product with weights of 4 or 8 bits, quantised in blocks along the summed axis:
+    B [n, blocks, bytes]."""
     a, b, scales, zeros = call[0], call[1], call[2], call.optional(3)
     n, k, bits = (call.integer(name) for name in ("N", "K", "bits"))
     block = call.integer("block_size")
@@ -120,7 +121,7 @@ def packed_mat_mul(call: NodeCall) -> Value:
 
 
 def numbers_of(call: NodeCall, packed: Value, bits: int) -> Value:
-    """Bytes [n, m, l] as the numbers in them: of 4 bits two each, the lower first."""
+    """The numbers packed in bytes [n, m, l]: of 4 bits two in a byte, the lower half first."""
     if bits == 8:
         return packed
     low = call.apply("bitwise_and", packed, call.constant(15, "u8"))
@@ -160,7 +161,8 @@ def normalized(call: NodeCall, x: Value, scale: Value, bias: Value | None, epsil
 
 @rule("EmbedLayerNormalization", domain=MICROSOFT)
 def embedding(call: NodeCall) -> list[Value | None]:
-    """Words [n, t], their segments and places; the second result is the length of each text."""
+    """The normalised sum of the embeddings of words [n, t], their segments and positions; the
+    second result is the number of words of each text."""
     words, segments, mask, places = call[0], call.optional(1), call.optional(7), call.optional(8)
     tokens = words.shape[-1]
     total = taken(call, call[2], 0, words)
@@ -181,7 +183,8 @@ def embedding(call: NodeCall) -> list[Value | None]:
 
 @rule("Attention", domain=MICROSOFT)
 def attention(call: NodeCall) -> list[Value | None]:
-    """Queries, keys and values are one product of x [n, t, c]; past [2, n, heads, s, d]."""
+    """Attention whose queries, keys and values are computed by one product from x [n, t, c]; `past`
+    has the keys and values of earlier tokens, [2, n, heads, s, d]."""
     x, w, heads, past = call[0], call[1], call.integer("num_heads", 0), call.optional(4)
     if call.integer("do_rotary", 0) or call.integer("past_present_share_buffer", 0):
         raise Unsupported("rotary embedding within, or keys kept in place")
@@ -204,7 +207,7 @@ def attention(call: NodeCall) -> list[Value | None]:
 
 @rule("MultiHeadAttention", domain=MICROSOFT)
 def multi_head_attention(call: NodeCall) -> list[Value | None]:
-    """Queries, keys and values [n, t, heads * d], each with a bias."""
+    """Attention of queries, keys and values [n, t, heads * d], to each of which a bias is added."""
     q, k, v, heads = call[0], call.optional(1), call.optional(2), call.integer("num_heads", 0)
     bias, past = call.optional(3), [call.optional(i) for i in (6, 7)]
     if k is None or v is None or any(len(x.shape) != 3 for x in (q, k, v)) \
@@ -221,9 +224,10 @@ def multi_head_attention(call: NodeCall) -> list[Value | None]:
 
 
 def seen(call: NodeCall, i: int, length: int) -> Value | None:
-    """Operand `i`, which tells what is padding, as what is added to scores [n, heads, t, s].
+    """The padding mask that operand `i` describes, to be added to scores [n, heads, t, s].
 
-    It is 1 for each key [n, s] or score [n, t, s] that counts, or the number of keys [n] that do.
+    The operand is 1 for each key [n, s] or score [n, t, s] that counts, or it gives the number of
+    keys that count [n]. None if it is missing.
     """
     mask = call.optional(i)
     if mask is None:
@@ -248,7 +252,8 @@ def added(call: NodeCall, a: Value | None, b: Value | None) -> Value | None:
 
 def attended(call: NodeCall, heads: int, operands: list[Value], mask: Value | None,
              past: Iterable[Value | None]) -> tuple[Value, ...]:
-    """The standard's attention: its result, all keys and all values."""
+    """The results of the standard's Attention for these operands: its output, all keys, all
+    values."""
     scale = call.number("scale", 0.0)
     fields: dict[str, Any] = {"scale": scale} if scale else {}
     found = call.standard("Attention", *operands, mask, *past, q_num_heads=heads,

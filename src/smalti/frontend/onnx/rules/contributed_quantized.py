@@ -1,6 +1,7 @@
 """Quantised operators that ONNX Runtime adds to the standard (domain com.microsoft).
 
-They are computed on the real numbers that their operands stand for, and rounded once, behind.
+They are computed with the real numbers that their operands stand for, and the result is rounded
+once.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ rule("DequantizeLinear", domain=MICROSOFT)(dequantize)
 
 
 def real(call: NodeCall, i: int) -> Value:
-    """The numbers that operand `i` stands for, by the scale and the zero point behind it."""
+    """The real numbers that operand `i` stands for; its scale and zero point are the next
+    operands."""
     return call.standard("DequantizeLinear", call[i], call[i + 1], call.optional(i + 2))[0]
 
 
 def stored(call: NodeCall, y: Value, i: int) -> Value:
-    """Real numbers as integers, by the scale and the zero point that are operands from `i` on."""
+    """Real numbers `y` quantised to integers; scale and zero point are operands `i` and `i + 1`."""
     zero = call.optional(i + 1)
     dtype = call.operands[0].dtype if zero is None else zero.dtype
     return rounded(call, y / spread(call, y, call[i], 0, 0),
@@ -63,7 +65,7 @@ def concat(call: NodeCall) -> Value:
 
 @rule("QGemm", domain=MICROSOFT)
 def gemm(call: NodeCall) -> Value:
-    """alpha * a @ b + c, where c is in units of alpha times both scales."""
+    """alpha * a @ b + c, where c is an integer in units of alpha times the scales of a and b."""
     a, b, a_zero, b_zero = call[0], call[3], call.optional(2), call.optional(5)
     a = a.transpose(1, 0) if call.integer("transA", 0) else a
     b = b.transpose(1, 0) if call.integer("transB", 0) else b
@@ -83,7 +85,7 @@ def mat_mul_to_float(call: NodeCall) -> Value:
 
 @rule("DynamicQuantizeMatMul", domain=MICROSOFT)
 def dynamic_mat_mul(call: NodeCall) -> Value:
-    """The first factor is rounded to 8 bits, between its own least and largest number."""
+    """A product whose first factor is quantised to 8 bits first, over the range of its numbers."""
     x, b, b_scale, b_zero, bias = (call.optional(i) for i in range(5))
     axes, zero = tuple(range(len(x.shape))), call.constant(0.0)
     low = call.apply("min", call.apply("reduce_min", x, axes=axes, keepdims=0), zero)
@@ -96,7 +98,7 @@ def dynamic_mat_mul(call: NodeCall) -> Value:
 
 def scaled_product(call: NodeCall, a: Value, b: Value, a_zero: Value | None, b_zero: Value | None,
                    a_scale: Value, b_scale: Value, bias: Value | None) -> Value:
-    """A product of integers as real numbers."""
+    """The product of quantised a and b as real numbers, with `bias` added if there is one."""
     sums = cast(call, sums_of_products(call, a, b, a_zero, b_zero), "f32")
     y = sums * (spread(call, a, a_scale, len(a.shape) - 2, 0)
                 * spread(call, b, b_scale, len(b.shape) - 1, 0))
@@ -105,8 +107,8 @@ def scaled_product(call: NodeCall, a: Value, b: Value, a_zero: Value | None, b_z
 
 @rule("DynamicQuantizeLSTM", domain=MICROSOFT)
 def lstm(call: NodeCall) -> list[Value | None]:
-    """An LSTM with weights of 8 bits [directions, in, 4 * h]; what they multiply is not rounded,
-    as it is in ONNX Runtime, by the largest number of each step."""
+    """An LSTM with weights of 8 bits [directions, in, 4 * h]. Inputs and states stay f32; ONNX
+    Runtime quantises them in each step, by their largest number."""
     weights = []
     for i, at in ((1, 8), (2, 10)):
         w = call[i]

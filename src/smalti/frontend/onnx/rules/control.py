@@ -1,7 +1,8 @@
 """Branches and loops.
 
-A branch that is known is put in the place of its node; so is a short loop, once for each time. Any
-other loop runs its body on arrays, again and again.
+If the condition of an If is known while importing, the nodes of that branch replace it. A loop with
+a small known number of iterations is unrolled. Any other loop runs on the host, which runs its body
+in each iteration.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from smalti.graph import Value
 from smalti.graph.operation import DTYPES
 
 UNROLLED_STEPS_MAX = 1024
-"""Nodes that a loop may become when its turns are put one behind the other, which lets them be
-compiled as a whole; the body of a longer loop runs again and again, so that compiling is quick."""
+"""The most nodes that a loop may become when it is unrolled, so that it is compiled as a whole. A
+longer loop is not unrolled, because compiling it would take long."""
 SCANNED_BYTES_MAX = 1 << 33
-"""Bytes of all the results that the turns of a loop may stack up, 8 GiB: loops without end are
-stopped before memory is full."""
+"""The most bytes of the results that a loop may stack up over its iterations, 8 GiB: stops loops
+without end before memory is full."""
 OWN = "smalti.import"
 
 
@@ -49,7 +50,7 @@ def branch(call: NodeCall) -> Results:
 
 
 def aliases(call: NodeCall, results: list[str]) -> list[ScopedNode]:
-    """Steps that make the results of a call those of its body."""
+    """Steps that give the values `results` of a body the names of the node's results."""
     makes = call.step.makes
     if len(results) < len(makes):
         raise InputError(f"its body gives {len(results)} results, {len(makes)} are expected")
@@ -85,14 +86,15 @@ def loop(call: NodeCall) -> Results:
 
 
 def number(call: NodeCall, name: str, array: np.ndarray) -> str:
-    """The key of a constant."""
+    """Add a constant to the importer's values, and return its key."""
     key = f"{call.step.name}#{name}"
     call.importer.values[key] = call.constant(array)
     return key
 
 
 def goes_on(body: onnx.GraphProto) -> bool:
-    """Whether the condition that a body of a loop gives is the one it took, or always true."""
+    """True if the condition that the body of a loop returns is the one it was given, or always
+    true, so that the number of iterations alone decides."""
     if not body.output or len(body.input) < 2:
         raise InputError("the body of a loop takes a number and a condition, and gives one")
     made = {name: node for node in body.node for name in node.output}
@@ -109,14 +111,14 @@ def goes_on(body: onnx.GraphProto) -> bool:
 
 
 def stack(call: NodeCall, keys: list[str], i: int, axis: int = 0) -> ScopedNode:
-    """A step that lays values side by side along a new axis."""
+    """A step that stacks values along a new axis."""
     node = onnx.helper.make_node("Stack", ["x"], ["y"], domain=OWN, axis=axis,
                                  name=f"{call.step.name}#{i}")
     return ScopedNode(node, STANDARD, tuple(keys), (f"{keys[0]}#stacked{i}",))
 
 
 def row(call: NodeCall, key: str, i: int, axis: int) -> ScopedNode:
-    """A step that takes what lies at `i` along an axis."""
+    """A step that takes element `i` along an axis."""
     node = onnx.helper.make_node("Row", ["x"], ["y"], domain=OWN, axis=axis, at=i,
                                  name=f"{call.step.name}#{i}")
     return ScopedNode(node, STANDARD, (key,), (f"{key}#{call.step.name}#{axis}#{i}",))
@@ -142,7 +144,8 @@ def taken_row(call: NodeCall) -> Value:
 
 
 def scan_plan(call: NodeCall | HostNodeCall, body: onnx.GraphProto) -> tuple:
-    """Counts of states and scanned operands, then axes and directions of operands and results."""
+    """How a Scan works: the numbers of its states and of its scanned operands, then axes and
+    directions of operands and results."""
     if call.version < 9:
         raise Unsupported("version 8 has a batch and lengths")
     rows = call.integer("num_scan_inputs")
@@ -187,7 +190,7 @@ def scan(call: NodeCall) -> Results:
 
 
 class Piles:
-    """What the turns of a loop give, one behind the other."""
+    """Collects the results of the iterations of a loop that are to be stacked."""
 
     def __init__(self, call: HostNodeCall, values: list[onnx.ValueInfoProto]) -> None:
         self.call, self.values = call, values
@@ -195,7 +198,7 @@ class Piles:
         self.bytes = 0
 
     def add(self, results: list[Any]) -> None:
-        """Another turn. Raises InputError when all are more than memory should hold."""
+        """Add the results of an iteration. Raises InputError if all exceed `SCANNED_BYTES_MAX`."""
         for pile, array in zip(self.arrays, results, strict=True):
             pile.append(np.asarray(array))
             self.bytes += pile[-1].nbytes
@@ -203,7 +206,7 @@ class Piles:
             raise InputError(f"the results of its turns take more than {SCANNED_BYTES_MAX} bytes")
 
     def stacked(self, i: int, axis: int = 0, back: int = 0) -> np.ndarray:
-        """Result `i` of all turns along a new axis."""
+        """Result `i` of all iterations, stacked along a new axis; in reverse order if `back`."""
         if self.arrays[i]:
             return np.stack(self.arrays[i][::-1] if back else self.arrays[i], axis)
         tensor = self.values[i].type.tensor_type

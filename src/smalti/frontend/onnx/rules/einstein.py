@@ -1,7 +1,7 @@
-"""Einstein sums, as products of matrices, two operands at a time.
+"""Einstein sums, as matrix products of two operands at a time.
 
-    "bhqd,bhkd->bhqk": labels of both operands that stay (bh) are batches, those that do not (d) are
-    summed, the others (q, k) are rows and columns.
+In "bhqd,bhkd->bhqk" the labels b and h, which both operands and the result have, are batch axes; d,
+which both operands have but not the result, is summed over; q and k are rows and columns.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def einsum(call: NodeCall) -> Value:
 
 
 def labels_of(equation: str, ranks: list[int]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
-    """A label for each axis of each operand and of the result; axes of `...` are named 0, 1, … ."""
+    """The labels of the axes of each operand, and those of the result; axes that `...` stands for
+    are labelled 0, 1, …"""
     text = equation.replace(" ", "")
     left, arrow, right = text.partition("->")
     words = left.split(",")
@@ -63,7 +64,7 @@ def labels_of(equation: str, ranks: list[int]) -> tuple[list[tuple[str, ...]], t
     sources = [spelled(word, n) for word, n in zip(words, hidden, strict=True)]
     if arrow:
         target = spelled(right, most)
-    else:  # what stands once, in the order of the alphabet
+    else:  # labels that stand once, in the order of the alphabet
         once = Counter(label for labels in sources for label in labels)
         target = (*map(str, range(most)), *sorted(
             label for label, count in once.items() if count == 1 and label.isalpha()))
@@ -73,7 +74,7 @@ def labels_of(equation: str, ranks: list[int]) -> tuple[list[tuple[str, ...]], t
 
 
 def diagonal(call: NodeCall, value: Value, labels: tuple[str, ...]) -> Term:
-    """A term in which each label stands once: x[i, i] is the diagonal of x."""
+    """The term in which each label stands once: of x[i, i] the diagonal of x."""
     for label in labels:
         while labels.count(label) > 1:
             first = labels.index(label)
@@ -90,7 +91,7 @@ def diagonal(call: NodeCall, value: Value, labels: tuple[str, ...]) -> Term:
 
 
 def spread(call: NodeCall, term: Term, extents: dict[str, int]) -> Term:
-    """A term with the full extents; axes of `...` may be of 1."""
+    """A term broadcast to `extents`: axes that `...` stands for may have an extent of 1."""
     value, labels = term
     shape = tuple(extents[label] for label in labels)
     if shape == value.shape:
@@ -99,7 +100,7 @@ def spread(call: NodeCall, term: Term, extents: dict[str, int]) -> Term:
 
 
 def summed(call: NodeCall, term: Term, needed: set[str]) -> Term:
-    """A term without the labels that nothing needs."""
+    """A term summed over all axes whose labels are not in `needed`."""
     value, labels = term
     axes = tuple(i for i, label in enumerate(labels) if label not in needed)
     if not axes:
@@ -116,7 +117,7 @@ def arranged(term: Term, labels: tuple[str, ...]) -> Value:
 
 
 def product(call: NodeCall, a: Term, b: Term, needed: set[str]) -> Term:
-    """The product of two terms, summed over what nothing needs behind it."""
+    """The product of two terms, summed over all labels that are not in `needed`."""
     a = summed(call, a, needed | set(b[1]))
     b = summed(call, b, needed | set(a[1]))
     both = [label for label in a[1] if label in b[1]]

@@ -1,4 +1,5 @@
-"""Operators that pick and place elements, and those about order along an axis."""
+"""Operators that gather and scatter elements, and those about order along an axis (TopK, ArgMax
+…)."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def scatter_nd(call: NodeCall) -> Value:
 
 @rule("TensorScatter")
 def tensor_scatter(call: NodeCall) -> Value:
-    """Rows of a cache [batch, …, rows, …] are replaced from row `start` of each batch on."""
+    """Write rows into a cache [batch, …, rows, …], from row `start[b]` of each batch b on."""
     cache, update, start = call[0], call[1], call.optional(2)
     axis, mode = call.axis(cache, call.integer("axis", -2)), call.text("mode", "linear")
     if len(update.shape) != len(cache.shape) or axis == 0 or mode not in ("linear", "circular"):
@@ -63,7 +64,7 @@ def reverse_sequence(call: NodeCall) -> Value:
 
 
 def counted(call: NodeCall, count: int, behind: int) -> Value:
-    """0, 1, … along an axis that has `behind` axes behind it."""
+    """0, 1, …, count - 1 along an axis that is followed by `behind` axes of extent 1."""
     return call.constant(call.counted(count).reshape(count, *(1,) * behind), "i64")
 
 
@@ -100,7 +101,7 @@ def hardmax(call: NodeCall) -> Value:
 
 @rule("Hardmax")
 def flat_hardmax(call: NodeCall) -> Value:
-    """Before version 13 all axes from `axis` on are one."""
+    """Before version 13, Hardmax is over all axes from `axis` on together."""
     x = call[0]
     axis = call.axis(x, call.integer("axis", 1))
     flat = x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
@@ -108,7 +109,7 @@ def flat_hardmax(call: NodeCall) -> Value:
 
 
 def first_best(call: NodeCall, x: Value, axis: int) -> Value:
-    """1 where the largest element along `axis` comes first, else 0."""
+    """1 at the first of the largest elements along `axis`, 0 elsewhere."""
     best = call.apply("arg_max", x, axis=axis, keepdims=1)
     hit = call.apply("equal", best, counted(call, x.shape[axis], len(x.shape) - 1 - axis))
     return call.apply("cast", hit, to=x.dtype)

@@ -12,16 +12,16 @@ from smalti.graph import Value
 from smalti.graph.operation import DTYPES
 
 CONCAT_MAX = 64
-"""Values that one operation joins; more are joined in groups of this many, and these in turn."""
+"""The most values that one concat joins; more are joined in groups, and the groups in turn."""
 
 
 def empty(call: NodeCall, shape: tuple[int, ...], dtype: str) -> Value:
-    """A value without elements."""
+    """A constant without elements: one extent of `shape` is 0."""
     return call.constant(np.zeros(shape, DTYPES[dtype]), dtype)
 
 
 def part(call: NodeCall, x: Value, axis: int, start: int, end: int) -> Value:
-    """Elements `start` to `end` of one axis."""
+    """The elements from `start` to `end` of one axis."""
     if (start, end) == (0, x.shape[axis]):
         return x
     if start >= end:
@@ -31,13 +31,14 @@ def part(call: NodeCall, x: Value, axis: int, start: int, end: int) -> Value:
 
 
 def taken(call: NodeCall, x: Value, axis: int, indices: Value) -> Value:
-    """numpy.take: rows of a matrix that has `axis` as its rows; negative ones count from behind."""
+    """numpy.take: x at `indices` along `axis`, as a gather of rows; negative indices count from the
+    end."""
     rest = [i for i in range(len(x.shape)) if i != axis]
     extents = [x.shape[i] for i in rest]
     result = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1:])
     if math.prod(result) == 0:
         return empty(call, result, x.dtype)
-    if x.kind != "parameter" and indices.kind != "constant":  # words of a text are not negative
+    if x.kind != "parameter" and indices.kind != "constant":  # token numbers are not negative
         extent = call.constant(x.shape[axis], indices.dtype)
         below = call.apply("less", indices, call.constant(0, indices.dtype))
         indices = call.apply("where", below, indices + extent, indices)
@@ -53,7 +54,7 @@ def taken(call: NodeCall, x: Value, axis: int, indices: Value) -> Value:
 
 
 def taken_at(call: NodeCall, x: Value, axis: int, indices: np.ndarray) -> Value:
-    """As `taken`, of known indices; neighbours are a slice."""
+    """`taken` for known indices; consecutive ones become a slice."""
     extent = x.shape[axis]
     if indices.size and not -extent <= indices.min() <= indices.max() < extent:
         raise InputError(f"elements {indices.min()} to {indices.max()} of axis {axis} are asked "
@@ -129,7 +130,7 @@ def concat(call: NodeCall) -> Value:
 
 
 def joined(call: NodeCall, values: list[Value], axis: int) -> Value:
-    """Values one behind the other along `axis`."""
+    """The values concatenated along `axis`."""
     full = [v for v in values if v.type.size] or values[:1]
     while len(full) > CONCAT_MAX:
         full = [call.apply("concat", *full[i:i + CONCAT_MAX], axis=axis)

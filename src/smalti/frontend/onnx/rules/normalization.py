@@ -10,13 +10,14 @@ from smalti.graph import Value
 
 
 def column(x: Value, value: Value) -> Value:
-    """A value a channel, shaped to lie along the channels of `x` [n, c, ...]."""
+    """`value` [c] reshaped so that it broadcasts along the channels of `x` [n, c, ...]."""
     return value.reshape(value.shape[0], *(1,) * (len(x.shape) - 2))
 
 
 @rule("BatchNormalization")
 def batch_normalization(call: NodeCall) -> list[Value]:
-    """With `training_mode` by statistics of the batch, which are mixed into the given ones."""
+    """By the given statistics; with `training_mode` by those of the batch, which are also mixed
+    into the given ones to give the second and third result."""
     x, scale, bias, mean, variance = (call[i] for i in range(5))
     if len(x.shape) < 2 or any(v.shape != x.shape[1:2] for v in (scale, bias, mean, variance)):
         raise InputError(f"{x.type} with a scale of {scale.type}")
@@ -50,7 +51,7 @@ def group_normalization(call: NodeCall) -> Value:
 
 @rule("GroupNormalization", since=18)
 def grouped_scale(call: NodeCall) -> Value:
-    """Before version 21 scale and bias are of groups, not of channels."""
+    """Before version 21 scale and bias are given for each group, not for each channel."""
     x, groups = call[0], call.integer("num_groups")
     if len(x.shape) < 2 or groups < 1 or x.shape[1] % groups:
         raise InputError(f"{x.type} in {groups} groups")
@@ -94,7 +95,7 @@ def rms_normalization(call: NodeCall) -> Value:
 
 @rule("LpNormalization")
 def unit_norm(call: NodeCall) -> Value:
-    """Each vector along the axis divided by its 1- or 2-norm; one of zeros stays."""
+    """Each vector along the axis divided by its 1- or 2-norm; a vector of zeros stays as it is."""
     x, p = call[0], call.integer("p")
     axis = call.axis(x, call.integer("axis"))
     if p not in (1, 2):

@@ -1,4 +1,4 @@
-"""Pictures in files."""
+"""Decoding of picture files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ MODES = {"RGB": ("RGB", slice(None)), "BGR": ("RGB", slice(None, None, -1)),
 
 @host("ImageDecoder")
 def decoded(call: HostNodeCall) -> list[np.ndarray]:
-    """The bytes of a file as [h, w, channels]; without elements where it holds no picture."""
+    """The picture [h, w, channels] of a file given as bytes; an array without elements if the file
+    is no picture."""
     order = call.text("pixel_format")
     if order not in MODES or call[0].dtype != np.uint8:
         raise InputError(f"{call[0].dtype} as {order!r}; bytes as one of {list(MODES)} are "

@@ -25,7 +25,7 @@ SAME = {
     "BitwiseNot": "bitwise_not", "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or",
     "BitwiseXor": "bitwise_xor",
 }
-"""Operators that have an operation of the same name, operands and meaning."""
+"""ONNX operators that are the same as an operation: same operands, same meaning, no attributes."""
 
 
 @rule(*SAME)
@@ -122,7 +122,8 @@ def leaky_relu(call: NodeCall) -> Value:
 
 
 def wide(call: NodeCall, x: Value) -> Value:
-    """`x` as f32 where it is shorter: what several operations compute is rounded once."""
+    """`x` widened to f32 if it is shorter, so that a result of several operations is rounded
+    once."""
     return call.apply("cast", x, to="f32") if x.dtype in ("f16", "bf16") else x
 
 

@@ -1,4 +1,4 @@
-"""Windows that are reduced."""
+"""Pooling: the maximum, mean or norm of windows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pool(call: NodeCall) -> Value | list[Value]:
 
 
 def power(call: NodeCall, x: Value, exponent: float) -> Value:
-    """x to the power of a number; x is not negative."""
+    """x ** exponent, for x that is not negative."""
     known = {1.0: lambda: x, 2.0: lambda: x * x, 0.5: lambda: call.apply("sqrt", x)}
     if exponent in known:
         return known[exponent]()
@@ -49,7 +49,8 @@ def power(call: NodeCall, x: Value, exponent: float) -> Value:
 
 @rule("LpPool")
 def norm_pool(call: NodeCall) -> Value:
-    """The p-norm of each window: the mean of powers, times its elements, borders being zeros."""
+    """The p-norm of each window, with zeros beyond borders: (mean of |x|^p times the window's
+    size)^(1/p)."""
     x, kernel, p = call[0], call.integers("kernel_shape"), call.integer("p", 2)
     if kernel is None or len(kernel) != len(x.shape) - 2 or not kernel or p < 1:
         raise InputError(f"the {p}-norm of a window of {kernel} over {x.type}")

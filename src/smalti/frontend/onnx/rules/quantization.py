@@ -1,6 +1,6 @@
-"""Integers that stand for real numbers: value = (number - zero point) * scale.
+"""Quantised numbers: integers that stand for real numbers, value = (integer - zero point) * scale.
 
-Sums of products of integers are taken in f32 where that holds them exactly, else in f64.
+Sums of products of integers are computed in f32 if it holds them exactly, else in f64.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ def cast(call: NodeCall, x: Value, dtype: str) -> Value:
 
 
 def spread(call: NodeCall, x: Value, numbers: Value, axis: int, block: int) -> Value:
-    """Scales or zero points of `x` shaped to lie along it: one, one for each place of `axis`, or
-    one for each block along it."""
+    """The scales or zero points `numbers` of `x`, shaped to broadcast with it.
+
+    There may be a single one, one for each element along `axis`, or one for each block of `block`
+    elements along it. Raises InputError if they do not fit `x`.
+    """
     if numbers.type.size == 1 and len(numbers.shape) <= 1:
         return numbers.reshape() if numbers.shape else numbers
     axis, rank = call.axis(x, axis), len(x.shape)
@@ -49,7 +52,8 @@ def spread(call: NodeCall, x: Value, numbers: Value, axis: int, block: int) -> V
 
 def rounded(call: NodeCall, x: Value, zero: Value | None, dtype: str,
             saturate: bool = True) -> Value:
-    """Real numbers as the nearest `dtype`, behind the addition of a zero point."""
+    """Real numbers `x` plus the zero point, rounded to the nearest number of `dtype` and limited to
+    its range."""
     if dtype not in INTEGERS:
         x = x if zero is None else x + cast(call, zero, x.dtype)
         return call.apply("cast", x, to=dtype, saturate=int(saturate))
@@ -95,7 +99,7 @@ def dequantize(call: NodeCall) -> Value:
 
 
 def largest(x: Value, zero: Value | None) -> int:
-    """The largest distance of an integer from its zero point."""
+    """The largest possible distance of an integer of `x` from its zero point."""
     limits = ml_dtypes.iinfo(DTYPES[x.dtype])
     if zero is None:
         return max(-int(limits.min), int(limits.max))
@@ -106,23 +110,26 @@ def largest(x: Value, zero: Value | None) -> int:
 
 
 def exact(a: Value, a_zero: Value | None, b: Value, b_zero: Value | None, terms: int) -> str:
-    """The dtype that holds sums of so many products, less zero points, exactly."""
+    """The dtype that holds sums of `terms` products of a and b, less their zero points, exactly."""
     return "f32" if terms * largest(a, a_zero) * largest(b, b_zero) <= 1 << 24 else "f64"
 
 
 def centred(call: NodeCall, x: Value, zero: Value | None, axis: int, dtype: str) -> Value:
-    """Integers less their zero points."""
+    """Integers `x` minus their zero points, as `dtype`."""
     wide = cast(call, x, dtype)
     if zero is None:
         return wide
-    if len(zero.shape) > 1:  # of one batch, matrix or image each
+    if len(zero.shape) > 1:  # one for each batch, matrix or image
         return wide - cast(call, zero, dtype)
     return wide - cast(call, spread(call, x, zero, axis, 0), dtype)
 
 
 def sums_of_products(call: NodeCall, a: Value, b: Value, a_zero: Value | None,
                      b_zero: Value | None) -> Value:
-    """Zero points of the first factor are of its rows, those of the second of its columns."""
+    """The matrix product of integers minus their zero points.
+
+    The zero points of the first factor are for its rows, those of the second for its columns.
+    """
     dtype = exact(a, a_zero, b, b_zero, a.shape[-1] if a.shape else 1)
     return product(call, centred(call, a, a_zero, max(0, len(a.shape) - 2), dtype),
                    centred(call, b, b_zero, len(b.shape) - 1, dtype))
@@ -130,7 +137,8 @@ def sums_of_products(call: NodeCall, a: Value, b: Value, a_zero: Value | None,
 
 def convolved(call: NodeCall, x: Value, w: Value, x_zero: Value | None,
               w_zero: Value | None) -> Value:
-    """The convolution of integers less their zero points, those of weights one a channel."""
+    """The convolution of integers minus their zero points; weights have one for each output
+    channel."""
     dtype = exact(x, x_zero, w, w_zero, math.prod(w.shape[1:]))
     return conv_of(call, centred(call, x, x_zero, 1, dtype), centred(call, w, w_zero, 0, dtype),
                    None)

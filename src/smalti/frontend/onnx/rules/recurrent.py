@@ -16,7 +16,10 @@ BETAS = {"hardsigmoid": 0.5, "affine": 0.0, "scaledtanh": 1.0}
 
 
 def activations(call: NodeCall) -> dict[str, tuple]:
-    """Names and numbers for each direction and gate; numbers are used up in their order."""
+    """The attributes "activations", "alphas" and "betas", with an entry for each function.
+
+    As in the standard, the numbers given are handed out in order to the functions that take one.
+    """
     usual = USUAL[call.operator] * DIRECTIONS.get(call.text("direction"), 1)
     names = tuple(name.lower() for name in call.texts("activations", usual))
     if len(names) > len(usual):  # the default of RNN is for two directions
@@ -69,7 +72,8 @@ def layer(call: NodeCall) -> list[Value | None]:
 
 
 def last_state(call: NodeCall, states: Value, lengths: Value | None) -> Value:
-    """The state after the last step of each sequence: [time, d, batch, h] -> [d, batch, h]."""
+    """The state after the last step of each sequence: states [time, directions, batch, h] ->
+    [directions, batch, h]."""
     time, d, batch, hidden = states.shape
     first = part(call, states, 0, 0, 1).reshape(d, batch, hidden)
     if call.text("direction") == "reverse":

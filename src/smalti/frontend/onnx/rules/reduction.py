@@ -45,7 +45,7 @@ def log_sum_exp(call: NodeCall) -> Value:
 
 
 def axes_of(call: NodeCall, x: Value) -> tuple[int, ...] | None:
-    """The axes to reduce, from the front; None when nothing is reduced."""
+    """The axes to reduce, counted from the front; None if nothing is to be reduced."""
     axes = call.integers_of("axes", 1, ())
     if not axes and call.integer("noop_with_empty_axes", 0):
         return None
@@ -53,7 +53,7 @@ def axes_of(call: NodeCall, x: Value) -> tuple[int, ...] | None:
 
 
 def reduced(call: NodeCall, x: Value, kind: str, axes: tuple[int, ...], keep: bool) -> Value:
-    """A reduction; of nothing it is what changes nothing."""
+    """A reduction of `x`; over no elements its result is the neutral element, 0 for a sum."""
     if not axes:
         return x
     if x.type.size:
@@ -89,7 +89,7 @@ def log_softmax(call: NodeCall) -> Value:
 
 @rule("Softmax", "LogSoftmax")
 def flat_softmax(call: NodeCall) -> Value:
-    """Before version 13 all axes from `axis` on are one."""
+    """Before version 13, softmax is over all axes from `axis` on together."""
     x = call[0]
     axis = call.axis(x, call.integer("axis", 1))
     flat = x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
@@ -99,7 +99,7 @@ def flat_softmax(call: NodeCall) -> Value:
 
 
 def log_share(call: NodeCall, x: Value, axis: int) -> Value:
-    """The logarithm of softmax, which does not vanish where that does."""
+    """log(softmax(x)), computed so that it stays finite where softmax underflows to 0."""
     centred = x - call.apply("reduce_max", x, axes=(axis,))
     total = call.apply("reduce_sum", call.apply("exp", centred), axes=(axis,))
     return centred - call.apply("log", total)

@@ -1,5 +1,5 @@
-"""Images in other sizes: nearest element, linear and cubic interpolation, with and without
-antialiasing. Each axis is a table of places and weights, made here once."""
+"""Resizing: nearest element, linear and cubic interpolation, with and without antialiasing. For
+each axis a table of indices and weights is computed while importing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ EXTENT_MAX = CONSTANT_ELEMENTS_MAX
 
 @dataclass(frozen=True)
 class Side:
-    """One axis that changes: its extents, the factor between them, and the part that is taken."""
+    """An axis that is resized: its extents before and after, the factor between them, and the part
+    of it that is taken (for crops: from 0 to 1)."""
 
     axis: int
     before: int
@@ -29,7 +30,8 @@ class Side:
     part: tuple[float, float] = (0.0, 1.0)
 
     def positions(self, mode: str) -> np.ndarray:
-        """Where in the image each new element lies, by a coordinate_transformation_mode of ONNX."""
+        """The coordinate in the image of each element of the result, by a
+        coordinate_transformation_mode of ONNX."""
         y, wide, last = np.arange(self.after, dtype=np.float64), self.scale * self.before, \
             self.before - 1
         if mode == "asymmetric":
@@ -59,12 +61,12 @@ NEAREST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def linear(distance: np.ndarray) -> np.ndarray:
-    """The weight of an element so far away."""
+    """The weight of an element at a distance, for linear interpolation."""
     return np.clip(1 - np.abs(distance), 0, 1)
 
 
 def cubic(distance: np.ndarray, a: float) -> np.ndarray:
-    """The weight of an element so far away (Keys 1981)."""
+    """The weight of an element at a distance, for cubic interpolation (Keys 1981)."""
     x = np.abs(distance)
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
@@ -73,7 +75,7 @@ def cubic(distance: np.ndarray, a: float) -> np.ndarray:
 
 def weights(position: np.ndarray, side: Side, reach: int, kernel: Callable[..., np.ndarray],
             antialias: bool, exclude: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Places and weights [after, taps] of the elements within `reach` of each position."""
+    """Indices and weights [after, taps] of the elements within `reach` of each position."""
     scale = min(side.scale, 1.0) if antialias else 1.0
     first = math.floor(-reach / scale) + 1
     if (2 - 2 * first) * side.after > CONSTANT_ELEMENTS_MAX:
@@ -90,7 +92,7 @@ def weights(position: np.ndarray, side: Side, reach: int, kernel: Callable[..., 
 
 
 def sides_of(call: NodeCall, x: Value) -> list[Side]:
-    """The axes that change, from scales or sizes."""
+    """The axes that are resized, as the operands `scales` or `sizes` say."""
     axes = [call.axis(x, a) for a in call.integers("axes", tuple(range(len(x.shape))))]
     scales = [float(s) for s in call.known_or(2, np.zeros(0)).reshape(-1)]
     sizes = call.known_integers(3, ())
@@ -150,7 +152,7 @@ def resize(call: NodeCall) -> Value:
 
 
 def nearest(call: NodeCall, x: Value, sides: Sequence[Side], places: Sequence[np.ndarray]) -> Value:
-    """Elements taken along each axis; where each is just repeated, it is an enlargement."""
+    """Elements taken along each axis; a `resize` if each is merely repeated."""
     repeats = [1] * len(x.shape)
     rows = []
     for side, place in zip(sides, places, strict=True):
@@ -166,7 +168,7 @@ def nearest(call: NodeCall, x: Value, sides: Sequence[Side], places: Sequence[np
 
 
 def interpolated(call: NodeCall, x: Value, sides: Sequence[Side], mode: str, place: str) -> Value:
-    """Weighted neighbours, one axis after the other, in f32 or wider."""
+    """Weighted sums of neighbours, one axis after the other, computed in f32 or wider."""
     a = call.number("cubic_coeff_a", -0.75)
     kernel = linear if mode == "linear" else lambda distance: cubic(distance, a)
     antialias, exclude = bool(call.integer("antialias", 0)), bool(call.integer("exclude_outside"))
@@ -183,7 +185,8 @@ def interpolated(call: NodeCall, x: Value, sides: Sequence[Side], mode: str, pla
 @rule("Upsample")
 @rule("Resize", since=10)
 def upsample(call: NodeCall) -> Value:
-    """Before version 11 places are y / scale, the nearest the one in front."""
+    """Before version 11 element y of the result is at y / scale, and nearest means rounding
+    down."""
     x = call[0]
     scales = call.numbers("scales", ()) or [float(s) for s in call.known(1).reshape(-1)]
     if len(scales) != len(x.shape) or 0 in x.shape or not all(0 < s < EXTENT_MAX for s in scales):

@@ -1,4 +1,4 @@
-"""Operators that read between elements, and those that spread blocks over an image."""
+"""Operators that sample between elements, and those that add blocks up to an image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from smalti.graph.operation import DTYPES
 
 @rule("GridSample")
 def grid_sample(call: NodeCall) -> Value:
-    """Before version 20 the modes are named bilinear and bicubic."""
+    """Before version 20 the modes linear and cubic are called bilinear and bicubic."""
     mode = call.text("mode")
     return call.apply("grid_sample", call[0], call[1],
                       mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode),
@@ -25,7 +25,7 @@ def grid_sample(call: NodeCall) -> Value:
 
 @rule("RoiAlign")
 def roi_align(call: NodeCall) -> Value:
-    """Before version 16 corners are not moved by half a pixel."""
+    """Before version 16 coordinates are not shifted by half a pixel."""
     corners, mode = call.text("coordinate_transformation_mode", "output_half_pixel"), \
         call.text("mode").lower()
     if mode not in ("avg", "max") or corners.lower() not in ("half_pixel", "output_half_pixel"):
@@ -108,7 +108,8 @@ def col2im(call: NodeCall) -> Value:
 
 @rule("MaxUnpool")
 def max_unpool(call: NodeCall) -> Value:
-    """Elements go to where a maximum was; places count through the image that was pooled."""
+    """Put each element where its maximum was; indices count through the whole image before
+    pooling."""
     x, places = call[0], call[1]
     kernel = call.integers("kernel_shape")
     rank = len(x.shape) - 2

@@ -1,4 +1,5 @@
-"""Operators whose results have as many elements as the values of their operands say."""
+"""Operators whose shape of the result depends on values of their operands; the host computes
+them."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def unique(call: HostNodeCall) -> list[np.ndarray]:
 
 @host("NonMaxSuppression")
 def non_max_suppression(call: HostNodeCall) -> list[np.ndarray]:
-    """Boxes by falling score, each kept unless it overlaps one that is (Girshick et al. 2014)."""
+    """Greedy non-maximum suppression: boxes in descending order of score, each kept unless it
+    overlaps a kept one too much (Girshick et al. 2014)."""
     boxes, scores = call[0], call[1]
     if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape[2] != 4 \
             or (boxes.shape[0], boxes.shape[1]) != (scores.shape[0], scores.shape[2]):
@@ -61,7 +63,8 @@ def non_max_suppression(call: HostNodeCall) -> list[np.ndarray]:
 
 
 def _corners(boxes: np.ndarray, centred: int) -> np.ndarray:
-    """[boxes, 4] as least and largest coordinate of both axes."""
+    """Boxes [boxes, 4] as the smallest and largest coordinates along both axes; if `centred`, they
+    are given by centre and size."""
     if centred:
         middle, half = boxes[:, :2], boxes[:, 2:] / 2
         return np.concatenate([middle - half, middle + half], 1)
@@ -71,7 +74,7 @@ def _corners(boxes: np.ndarray, centred: int) -> np.ndarray:
 
 def _suppressed(corners: np.ndarray, scores: np.ndarray, most: int, overlap: float,
                 least: float) -> list[int]:
-    """The numbers of the boxes of one class that stay."""
+    """The indices of the boxes of one class that are kept."""
     areas = np.prod(corners[:, 2:] - corners[:, :2], 1)
     order = np.argsort(-scores, kind="stable")
     order = order[scores[order] > least] if least > -np.inf else order

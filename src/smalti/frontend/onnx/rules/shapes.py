@@ -1,4 +1,4 @@
-"""Constants, and operators that ask for shapes or make values of them."""
+"""Constants, and operators that return the shape of a value or make a value of a given shape."""
 
 from __future__ import annotations
 

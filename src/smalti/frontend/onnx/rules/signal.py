@@ -1,4 +1,4 @@
-"""Transforms of signals, and the tables that they use."""
+"""Fourier transforms of signals, and filter banks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from smalti.graph.operation import DTYPES
 
 @rule("DFT")
 def dft(call: NodeCall) -> Value:
-    """Before version 20 the axis is an attribute."""
+    """Before version 20 the axis is an attribute, later an operand."""
     x = call[0]
     axis = call.known_integers(2, (-2,))[0] if call.version >= 20 else call.integer("axis")
     axis, inverse, onesided = call.axis(x, axis), call.integer("inverse"), call.integer("onesided")
@@ -26,9 +26,10 @@ def dft(call: NodeCall) -> Value:
 
 @rule("STFT")
 def stft(call: NodeCall) -> Value:
-    """The signal [n, length, parts] in overlapping frames, each weighted, then transformed.
+    """The short-time Fourier transform: a signal [n, length, 1 or 2] is cut into overlapping
+    frames, each multiplied by the window and transformed.
 
-    A real one may lack the last axis.
+    A real signal may lack the last axis, which is for real and imaginary part.
     """
     signal, window = call[0], call.optional(2)
     if len(signal.shape) == 2:
@@ -53,7 +54,7 @@ def stft(call: NodeCall) -> Value:
 
 @rule("MelWeightMatrix")
 def mel_weights(call: NodeCall) -> Value:
-    """Triangles that are evenly spaced in mel = 2595 log10(1 + hertz / 700)."""
+    """A bank of triangular filters, evenly spaced in mel = 2595 log10(1 + hertz / 700)."""
     bins, length, rate = (call.known_integers(i)[0] for i in range(3))
     low, high = (float(call.known(i).reshape(-1)[0]) for i in (3, 4))
     rows = length // 2 + 1

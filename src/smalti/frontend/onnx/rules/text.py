@@ -1,4 +1,4 @@
-"""Operators on strings, which are arrays of objects in the middle of a run."""
+"""Operators on strings. The host computes them, on numpy arrays of objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from smalti.errors import InputError
 from smalti.frontend.onnx.registry import HostNodeCall, host
 
 WIDTH_MAX = 1 << 24
-"""Columns that the counts of a text may have; vocabularies have up to some 10^6 entries."""
+"""The most columns of a TfIdfVectorizer's result; vocabularies have up to about 10^6 entries."""
 
 
 @host("StringConcat")
@@ -52,8 +52,8 @@ def equal(call: HostNodeCall) -> list[Any]:
 
 @host("TfIdfVectorizer")
 def counted(call: HostNodeCall) -> list[Any]:
-    """How often each row [n, c] has the words or numbers of each entry of a pool, one behind the
-    other or with up to `max_skip_count` others between each two."""
+    """Counts of n-grams: how often each row [n, c] contains the words or numbers of each entry of
+    the pool: adjacent, or with equally many others, up to `max_skip_count`, between each two."""
     x = np.asarray(call[0])
     pool = call.texts("pool_strings", ()) or call.integers("pool_int64s", ())
     places, mode = call.integers("ngram_indexes"), call.text("mode")
