@@ -40,7 +40,7 @@ SETS, ACROSS, BLOCKS = (1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4)
 TILE_KEYS, COLUMNS = (32, 64, 128), (1, 2, 4)
 """Sets of subgroups, subgroups of a set, rows of matrices of a subgroup, keys of a tile, and
 matrices of scores at a time: what is tried in the matrix unit."""
-CHUNKS = (0, 32, 64, 128)
+CHUNKS = (0, 32, 64, 80, 96, 128)
 """Channels that are staged at a time there, 0 all."""
 ROWS, ROW_COLUMNS, EACH, PARTS = (1, 2, 4, 8, 16), (4, 8, 16, 32, 64), (1, 2, 4), range(1, 17)
 """Rows and columns of invocations, keys of each, and in how many parts channels are staged: what is
@@ -49,12 +49,17 @@ INVOCATIONS = 256
 """Invocations of a work-group, at most: what every device runs."""
 STAGED_MAX = 256
 """Channels of a part, at most: shared memory of 16 KiB holds them for 16 keys."""
-BESIDE, BESIDE_PLAIN = 80, 50
-"""Registers of an invocation beside sums, factors and scores, with and without the matrix unit:
-addresses, above all, and what compilers move ahead. Intel's count so many."""
+BESIDE, BESIDE_A_CHUNK, BESIDE_PLAIN = 48, 5, 50
+"""Registers of an invocation beside sums, factors and scores, in the matrix unit, for each chunk of
+channels, and without the unit: addresses, above all, and what compilers move ahead. Fitted to what
+the compilers of AMD and Intel say of attentions of 40 to 512 channels."""
+BESIDE_NARROW = 70
+"""The same in subgroups of 8, as on Intel's Xe-HPG: each brings more of a tile."""
 ALONE = 3.0
 """Clocks of a tile for a work-group that is alone, for each that it is busy: what a subgroup does
 with a tile is a chain of products, exchanges and powers, each of which waits for the one before."""
+DOUBLED = ("", "rdna3_big", "rdna3_small")
+"""Architectures in which two invocations hold each element of a factor, and what may be one."""
 IN_FLIGHT = 1.5
 """Registers for each that is brought from memory: what is loaded, and where it goes."""
 ISSUED_FOR_A_SCORE = 8
@@ -168,18 +173,23 @@ class AttentionWork:
             used = QUERIES * s.each + 4 * QUERIES + 4 * s.each
             return parts * s.vectors * 4 * QUERIES + used + BESIDE_PLAIN
         rows, columns, depth = s.shape
-        twice = 2 if rows == 16 else 1  # RDNA 3 holds each element of a factor in two invocations
+        twice = 2 if rows == 16 and self.limits.architecture in DOUBLED else 1
         a, b, c = (twice * rows * depth / 2 / s.subgroup, twice * depth * columns / 2 / s.subgroup,
                    rows * columns / s.subgroup)
         key_width, value_width = s.padded(self.depth, self.width)
+        few = self.limits.registers < GroupLimits().registers
         sums = s.blocks * value_width / (s.across * columns) * c
+        if few:
+            sums *= 2  # Intel's compiler keeps a copy of what a loop carries
         queries = s.blocks * key_width / depth * a if s.held else 0.0
         scores = s.blocks * s.columns * c + b + (0 if s.held else s.blocks * a)
         values = s.blocks * a + b
         weights = min(s.keys / s.share, 16) + 16
         staged = s.keys * (s.channels or self.depth + self.width) / 2 / s.size
-        ahead = staged if s.ahead else 0
-        return sums + queries + max(scores, values, weights, IN_FLIGHT * staged) + ahead + BESIDE
+        ahead = 2 * staged if s.ahead else 0  # with the places where it goes
+        chunks = (key_width + value_width) / 2 / s.channels if s.channels else 0
+        beside = (BESIDE_NARROW if s.subgroup < 16 else BESIDE) + chunks * BESIDE_A_CHUNK
+        return sums + queries + max(scores, values, weights, IN_FLIGHT * staged) + ahead + beside
 
     def _matrix_tile(self, s: GroupMatrixAttention) -> tuple[float, int]:
         """Clocks of a tile of keys of a work-group, and barriers of the group in it."""

@@ -208,7 +208,8 @@ class TokenTile:
         origin = b.let(self.origin + first * token + channel * along)
         ragged = self.tokens % self.rows > 0
         left = b.let(self.tokens - first) if ragged else None
-        narrow = self.depth % self.channels > 0
+        narrow = (channel + self.channels > self.depth if isinstance(channel, int)
+                  else self.depth % self.channels > 0)
         wanted = b.let(self.column + channel) if narrow else None
         for spot in self.spots:
             inside = both(spot.where, (wanted + spot.column < self.depth) if narrow else None)

@@ -153,24 +153,37 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
             first = place if s.ways == 1 else b.let(place % s.keys)
             sums = [[b.variable(0.0, "score", self.sum) for _ in range(s.columns)]
                     for _ in range(s.blocks)]
-            chunk = s.channels or self.key_width
-            with b.loop(self.key_width, step=chunk, name="channel") as channel:
-                if s.channels:
-                    b.barrier()
-                    tile.bring(key, channel)
-                    b.barrier()
-                if held:
-                    for k in range(len(held[0])):
-                        self.multiply(sums, [row[k] for row in held], first, k * self.w.rows, tile)
-                else:
-                    self.multiply_along(sums, first, channel, chunk, tile)
+            if held:
+                for k in range(len(held[0])):
+                    self.multiply(sums, [row[k] for row in held], first, k * self.w.rows, tile)
+            elif s.channels:
+                self.multiply_chunks(sums, first, key, tile)
+            else:
+                self.multiply_along(sums, first, 0, self.key_width, tile)
             for block, row in enumerate(sums):
                 for n, total in enumerate(row):
                     b.store_matrix(self.arrays["score"], self.at(block, s.score_stride) + place
                                    + n * self.sum.columns, s.score_stride, total)
 
-    def multiply_along(self, sums: list[list[Name]], first: Expr, channel: Expr, channels: int,
-                       tile: TokenTile) -> None:
+    def multiply_chunks(self, sums: list[list[Name]], first: Expr, key: Expr,
+                        tile: TokenTile) -> None:
+        """Add the products chunk by chunk of the channels, the last of which may be shorter."""
+        b, chunk = self.b, tile.channels
+        whole = self.depth // chunk * chunk
+
+        def add(channel: Expr | int) -> None:
+            b.barrier()
+            tile.bring(key, channel)
+            b.barrier()
+            self.multiply_along(sums, first, channel, chunk, tile)
+
+        with b.loop(whole, step=chunk, name="channel") as channel:
+            add(channel)
+        if whole < self.depth:
+            add(whole)
+
+    def multiply_along(self, sums: list[list[Name]], first: Expr, channel: Expr | int,
+                       channels: int, tile: TokenTile) -> None:
         """Add the products of queries in shared memory, along the channels of a tile."""
         b, s, stride = self.b, self.schedule, self.schedule.stride(self.key_width)
         own = channels // s.ways
