@@ -75,9 +75,15 @@ def test_no_launch_is_longer_than_a_watchdog_allows_nor_the_first(
         assert made.submissions == 200
 
 
-def test_a_device_that_slows_down_is_cut_anew(slow: SlowDevice) -> None:
-    n = 64 * GROUPS
-    with VulkanGpu(slow.adapter()) as gpu:
+@pytest.mark.parametrize("clock", [True, False])
+def test_a_device_that_slows_down_is_cut_anew(slow: SlowDevice, clock: bool,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    n, found = 64 * GROUPS, slow.adapter()
+    monkeypatch.setattr(recording, "WATCHED_RUNS", 1)
+    if not clock:
+        found = replace(found, families=tuple(
+            replace(family, timestamp_bits=0) for family in found.families))
+    with VulkanGpu(found) as gpu:
         buffer = filled(gpu, np.zeros(2 * n, np.float32))
         made = gpu.record(chain(gpu.pipeline(increment(n)), buffer, 2))
         for seconds in (1e-3, 1e-3, 5e-3):

@@ -36,6 +36,9 @@ SLOW_SECONDS = 2 * SUBMISSION_SECONDS
 """A submission that takes longer was cut by a time that no longer holds."""
 REVIEWS_MAX = 4
 """Times that a recording is cut anew."""
+WATCHED_RUNS = 50
+"""Of so many runs in which no clock of the device tells how long submissions take, one waits for
+each of them."""
 LEAST_SECONDS = 1e-12
 """Of a work-group whose time is known."""
 

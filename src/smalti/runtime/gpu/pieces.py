@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from smalti.runtime.gpu.interface import Copy, Dispatch, Launch
-from smalti.runtime.gpu.pacing import COPIED_BYTES, SUBMISSION_SECONDS, GridBox, Probe, boxes
+from smalti.runtime.gpu.pacing import (
+    COPIED_BYTES,
+    SLOW_SECONDS,
+    SUBMISSION_SECONDS,
+    GridBox,
+    Probe,
+    boxes,
+)
 
 WORD_BYTES = 4  # offsets and lengths of copies are whole words
 COPY_BYTES_MAX = int(COPIED_BYTES * SUBMISSION_SECONDS) // WORD_BYTES * WORD_BYTES
@@ -100,7 +107,12 @@ def measured(number: int, launch: Dispatch, ran: Ran) -> float:
     return probe.group_seconds
 
 
-def slow(part: Iterable[Piece], launches: Sequence[Launch]) -> list[Dispatch]:
-    """Those launches of a submission that could be cut further."""
-    found = (launches[piece.number] for piece in part if piece.box.count > 1)
-    return [launch for launch in found if isinstance(launch, Dispatch)]
+def reviewed(took: Iterable[tuple[list[Piece], float]], launches: Sequence[Launch]) -> bool:
+    """Whether some submissions took so long that their launches have to be cut anew, and can be:
+    how long these take is unknown from then on."""
+    late = [piece for part, seconds in took if seconds > SLOW_SECONDS for piece in part]
+    found = [launch for piece in late if piece.box.count > 1
+             and isinstance(launch := launches[piece.number], Dispatch)]
+    for launch in found:
+        launch.pipeline.pace.forget()
+    return bool(found)

@@ -30,7 +30,8 @@ F16, BF16, STORAGE8, STORAGE16 = "f16", "bf16", "storage8", "storage16"
 TRANSFER_QUEUE = "transfer queue"
 """The queue that only copies: copies go to that of programs."""
 KEPT_NAN = "kept NaN"
-"""The promise of a driver that NaN, infinities and signs of zero stay what they are."""
+"""The promises of a driver: NaN, infinities and signs of zero stay what they are, and arithmetic of
+f16 is rounded as it is asked to be."""
 TIMES = "times"
 """What the device's clock says."""
 NAMES = (DEVICE, AUTOMATIC, MATRICES, SUBGROUP_OPERATIONS, SUBGROUP_SIZES, F16, BF16, STORAGE8,
@@ -119,7 +120,7 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
     BF16: {"bf16": False},
     STORAGE8: {"storage8": False},
     STORAGE16: {"storage16": False},
-    KEPT_NAN: {"keeps_nan": False},
+    KEPT_NAN: {"keeps_nan": False, "exact_f16": False},
 }
 """What of the limits each name means. The device, its choice, queues and clock are not among them.
 """

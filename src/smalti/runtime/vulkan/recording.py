@@ -17,8 +17,8 @@ from time import perf_counter
 
 from smalti.errors import DeviceError, InputError
 from smalti.runtime.gpu import interface as gpu
-from smalti.runtime.gpu.pacing import REVIEWS_MAX, SLOW_SECONDS
-from smalti.runtime.gpu.pieces import Piece, explore, known, parts, slow
+from smalti.runtime.gpu.pacing import REVIEWS_MAX, WATCHED_RUNS
+from smalti.runtime.gpu.pieces import Piece, explore, known, parts, reviewed
 from smalti.runtime.vulkan import structures as vk
 from smalti.runtime.vulkan.commands import Descriptors, VulkanCommand, command
 from smalti.runtime.vulkan.hazards import Hazards
@@ -68,7 +68,7 @@ class VulkanRecording(gpu.Recording):
         self._token = logical.own(partial(destroy, logical, self._handles))
         self._sets = self._described()
         self._made: Made | None = None
-        self._reviews = 0
+        self._reviews = self._runs = 0
         self._explored: tuple[float, ...] | None = None
         for buffer in {buffer for each in self._commands for buffer in each.buffers}:
             buffer.used_by(self.use)
@@ -88,8 +88,14 @@ class VulkanRecording(gpu.Recording):
         if self._made is None:
             self._made = Made(self._logical, self._commands, self._sets, self._timed)
         self._explored = None
-        for submission in self._made.submissions:
-            self.use.last = self._logical.compute.submit(submission, after)
+        self._runs += 1
+        queue, watched = self._logical.compute, self._made.watched(self._runs)
+        for number, submission in enumerate(self._made.submissions):
+            begun = perf_counter()
+            self.use.last = queue.submit(submission, after)
+            if watched:
+                queue.wait(self.use.last)
+                self._made.waited[number] = perf_counter() - begun
 
     def seconds(self) -> tuple[float, ...]:
         logical = self._logical
@@ -147,11 +153,7 @@ class VulkanRecording(gpu.Recording):
         if (self._made is None or self._reviews == REVIEWS_MAX
                 or self._logical.compute.done() < self.use.last):
             return
-        found = [launch for part, took in self._made.took() if took > SLOW_SECONDS
-                 for launch in slow(part, self.launches)]
-        for launch in found:
-            launch.pipeline.pace.forget()
-        if found:
+        if reviewed(self._made.took(), self.launches):
             self._reviews += 1
             self._forget()
 
@@ -324,6 +326,8 @@ class Made(CommandWriter):
         super().__init__(logical, commands, sets, 0, clock * sum(
             (len(part) if timed else 1) + 1 for part in cut))
         self._timed, self.submissions, self._stamps = timed, [], []
+        self._clock, self.waited = clock, [0.0] * len(cut)
+        """Of a device without a clock, how long each submission took when it was waited for."""
         first = 0
         for part, handle in zip(cut, logical.commands(self.pool, len(cut))):
             stamps = self.write(handle, part, first, timed, SIMULTANEOUS)
@@ -331,10 +335,14 @@ class Made(CommandWriter):
             self._stamps.append(stamps)
             self.submissions.append(Submission([handle], logical.compute, logical.transfer))
 
+    def watched(self, run: int) -> bool:
+        """Whether each submission of a run is waited for, as nothing else tells its time."""
+        return not self._clock and run % WATCHED_RUNS == 0
+
     def took(self) -> Iterator[tuple[list[Piece], float]]:
         """How long each submission of the last run took, which has ended."""
-        for stamps in self._stamps:
-            yield stamps.part, math.fsum(self.times(stamps))
+        for stamps, waited in zip(self._stamps, self.waited):
+            yield stamps.part, math.fsum(self.times(stamps)) if self._clock else waited
 
     def seconds(self) -> Iterator[tuple[int, float]]:
         """How long the pieces of the last run took, each with the number of its launch."""

@@ -18,7 +18,8 @@ import numpy as np
 from smalti.codegen.wgsl.emit import OWN_WORDS
 from smalti.errors import DeviceError, InputError, VerificationError
 from smalti.runtime.gpu.interface import Copy, Dispatch, Launch, Recording
-from smalti.runtime.gpu.pieces import Piece, explore, known, parts
+from smalti.runtime.gpu.pacing import REVIEWS_MAX, WATCHED_RUNS
+from smalti.runtime.gpu.pieces import Piece, explore, known, parts, reviewed
 from smalti.runtime.webgpu.adapter import GRANULE, UNIFORM_BYTES
 from smalti.runtime.webgpu.library import caught, load, refusals
 from smalti.runtime.webgpu.memory import WORD, WebBuffer, own
@@ -80,7 +81,7 @@ class WebRecording(Recording):
         self._timed = timed
         self._times: Times | None = None
         self._seconds: tuple[float, ...] | None = None
-        self._has_run = False
+        self._has_run, self._runs, self._reviews = False, 0, 0
 
     def run(self) -> None:
         """Encode and submit."""
@@ -96,6 +97,10 @@ class WebRecording(Recording):
             self._cut = list(parts(self.launches))
             if self._timed:
                 self._times = Times(self._gpu, sum(map(len, self._cut)))
+        self._runs += 1
+        if self._runs % WATCHED_RUNS == 0 and self._times is None:
+            self._watched()
+            return
         begun = 0
         for part in self._cut:
             self._submit(part, self._times, begun)
@@ -116,6 +121,19 @@ class WebRecording(Recording):
                 found[piece.number] += took
             self._seconds = tuple(found)
         return self._seconds
+
+    def _watched(self) -> None:
+        """Run, and wait for each submission: one that took too long is cut anew."""
+        took = []
+        for part in self._cut:
+            self._gpu.wait()
+            begun = perf_counter()
+            self._submit(part, None, 0)
+            self._gpu.wait()
+            took.append((part, perf_counter() - begun))
+        if self._reviews < REVIEWS_MAX and reviewed(took, self.launches):
+            self._reviews += 1
+            self._cut = []
 
     def _explore(self) -> None:
         """Run the launches one by one, and learn how long programs take that are new."""
