@@ -59,8 +59,12 @@ def test_the_first_measurement_is_not_the_last() -> None:
     assert not pace.known
     pace.note(0.1)
     assert pace.known and pace.group_seconds == 0.1
-    pace.forget()
-    assert not pace.known and pace.group_seconds == 0
+    pace.slowed(5)
+    assert not pace.known and pace.group_seconds == 0.5
+    pace.note(0.7)  # what counts is the new measurement
+    assert pace.group_seconds == 0.7
+    pace.slowed(1e9)  # a clock that lies
+    assert pace.group_seconds == 70
 
 
 def test_a_short_launch_that_is_unknown_takes_few_submissions() -> None:

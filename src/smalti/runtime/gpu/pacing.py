@@ -115,12 +115,14 @@ class Pace:
 
     def note(self, group_seconds: float) -> None:
         """It took so long this time."""
-        least = min(group_seconds, self.group_seconds or math.inf)
+        least = min(group_seconds, self.group_seconds) if self._measured else group_seconds
         self.group_seconds, self._measured = max(least, LEAST_SECONDS), self._measured + 1
 
-    def forget(self) -> None:
-        """It takes longer than that: nothing is known."""
-        self.group_seconds, self._measured = 0.0, 0
+    def slowed(self, times: float) -> None:
+        """It takes so many times longer than that; it is measured anew, by boxes for such a time.
+        """
+        self.group_seconds *= min(max(times, 1.0), SLOWER)
+        self._measured = 0
 
 
 class Probe:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from smalti.runtime.gpu.interface import Copy, Dispatch, Launch
 from smalti.runtime.gpu.pacing import (
     COPIED_BYTES,
+    LEAST_SECONDS,
     SLOW_SECONDS,
     SUBMISSION_SECONDS,
     GridBox,
+    Pace,
     Probe,
     boxes,
 )
@@ -109,10 +111,15 @@ def measured(number: int, launch: Dispatch, ran: Ran) -> float:
 
 def reviewed(took: Iterable[tuple[list[Piece], float]], launches: Sequence[Launch]) -> bool:
     """Whether some submissions took so long that their launches have to be cut anew, and can be:
-    how long these take is unknown from then on."""
-    late = [piece for part, seconds in took if seconds > SLOW_SECONDS for piece in part]
-    found = [launch for piece in late if piece.box.count > 1
-             and isinstance(launch := launches[piece.number], Dispatch)]
-    for launch in found:
-        launch.pipeline.pace.forget()
-    return bool(found)
+    these are measured again."""
+    times: dict[Pace, float] = {}
+    for part, seconds in took:
+        for piece in part if seconds > SLOW_SECONDS else ():
+            launch = launches[piece.number]
+            if piece.box.count > 1 and isinstance(launch, Dispatch):
+                expected = max(sum(each.seconds for each in part), LEAST_SECONDS)
+                pace = launch.pipeline.pace
+                times[pace] = max(times.get(pace, 1.0), seconds / expected)
+    for pace, slower in times.items():
+        pace.slowed(slower)
+    return bool(times)

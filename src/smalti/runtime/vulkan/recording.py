@@ -148,7 +148,7 @@ class VulkanRecording(gpu.Recording):
         self._explored = tuple(found)
 
     def _review(self) -> None:
-        """Where a submission of the last run took too long, its programs are unknown again: this
+        """Where a submission of the last run took too long, its programs are measured again: this
         run explores them. Some devices have clocks that lie, so that ends after some times."""
         if (self._made is None or self._reviews == REVIEWS_MAX
                 or self._logical.compute.done() < self.use.last):
