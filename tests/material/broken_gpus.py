@@ -562,6 +562,13 @@ def timing(*times: float) -> Callable:
     return lambda gpu, record, launches, timed=False: (Timed if timed else Recorded)(launches)
 
 
+def no_clock(gpu: BrokenGpu, record: Callable, launches: Sequence, timed: bool = False) -> Recorded:
+    """The device tells no times, and says so."""
+    if timed:
+        raise DeviceError("it tells no times")
+    return record(launches)
+
+
 # ---------------------------------------------------------------------- the table
 
 ALL_OF_F16 = {matrix_shape(LARGE), matrix_shape(SMALL)}
@@ -658,6 +665,7 @@ FAULTS: dict[str, Fault] = {
         ({above(BUFFERS, (1 << 31) - traffic.AROUND)},), calls={"launch": wrapped}),
     "the ninth buffer is the first": Fault(({above(BINDINGS, 8)},),
                                            calls={"launch": few_bindings}),
+    "there is no clock": Fault(calls={"record": no_clock}),
     "times are negative": Fault(({TIMES},), calls={"record": timing(-1e-3)}),
     "times are none": Fault(({TIMES},), calls={"record": timing(float("nan"), 1e-5)}),
     "times are far too long": Fault(({TIMES},), calls={"record": timing(1e3)}),
@@ -688,6 +696,7 @@ ENDING: dict[str, Fault] = {
     "the device is lost in products of a shape": FAULTS[
         "the device is lost in products of a shape"],
     "memory is full": Fault(calls={"buffer": full}),
+    "opening is refused": Fault(),
 }
 """Faults that end a process, or that are no verdict."""
 
@@ -710,6 +719,8 @@ def told(question: Mapping[str, Any], say: Callable) -> None:
     print("a driver says something")
 
     def opened(without: tuple[str, ...]) -> BrokenGpu:
+        if name == "opening is refused":
+            raise DeviceError("somebody else has the device")
         if name.startswith("opening"):
             (crash if name.endswith("crashes") else hang)()
         return BrokenGpu(ENDING[name], without)

@@ -20,7 +20,13 @@ from smalti.runtime.doctor.verdict import Verdict
 from smalti.runtime.drivers import driver
 from smalti.runtime.gpu import opened
 from smalti.runtime.gpu.compilation import compile_for
-from smalti.runtime.gpu.removals import DEVICE, SUBGROUP_OPERATIONS, matrix_shape
+from smalti.runtime.gpu.removals import (
+    DEVICE,
+    SUBGROUP_OPERATIONS,
+    TIMES,
+    TRANSFER_QUEUE,
+    matrix_shape,
+)
 from smalti.runtime.vulkan import VulkanAdapter
 from smalti.runtime.vulkan.driver import found
 
@@ -34,7 +40,7 @@ def alone_here(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     for name in ("_running", "_users", "_found"):
         monkeypatch.setattr(first_use, name, {})
     monkeypatch.setattr(first_use, "_right", set())
-    monkeypatch.setattr(first_use, "supervised", lambda device, driver: replace(
+    monkeypatch.setattr(first_use, "supervised", lambda device, driver, start: replace(
         NOTHING, identity=device.identity, unfinished="tests need none"))
 
 
@@ -103,7 +109,7 @@ def test_what_is_known_is_not_compared(known: str, monkeypatch: pytest.MonkeyPat
 def test_a_check_begins_by_itself_and_holds_from_then_on(
         monkeypatch: pytest.MonkeyPatch, caplog) -> None:
     finding = Finding("product, f16", "the result is off", (matrix_shape(LARGE),))
-    monkeypatch.setattr(first_use, "supervised", lambda device, driver: replace(
+    monkeypatch.setattr(first_use, "supervised", lambda device, driver, start: replace(
         NOTHING, code=verdict.emitters(), findings=(finding,)))
     gpu = BrokenGpu(FAULTS["nothing"])
     program = compile_for(gpu, product((8,), 16, 16))
@@ -115,7 +121,7 @@ def test_a_check_begins_by_itself_and_holds_from_then_on(
 
 def test_a_finding_of_the_first_use_is_kept_with_the_verdict(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_use, "supervised", lambda device, driver: replace(
+    monkeypatch.setattr(first_use, "supervised", lambda device, driver, start: replace(
         NOTHING, code=verdict.emitters()))
     monkeypatch.setattr("smalti.runtime.gpu.compilation.begin", lambda gpu: None)
     gpu = BrokenGpu(FAULTS["products of a shape are off by 1 %"])
@@ -143,6 +149,20 @@ def test_a_verdict_holds_where_a_device_is_opened(adapter: VulkanAdapter, judged
     gpu = driver("vulkan").opened("vulkan:0")
     assert not gpu.limits.subgroup_operations and adapter.limits.subgroup_operations
     assert SUBGROUP_OPERATIONS in [each.what for each in gpu.device.removals]
+
+
+def test_a_clock_that_is_removed_times_nothing(adapter: VulkanAdapter, judged: None) -> None:
+    keep(adapter, TIMES)
+    gpu = driver("vulkan").opened("vulkan:0")
+    gpu.record([]).close()
+    with pytest.raises(DeviceError, match="nothing can be timed on .*: Times cannot be relied on"):
+        gpu.record([], timed=True)
+
+
+def test_a_queue_that_is_removed_is_not_used(adapter: VulkanAdapter, judged: None) -> None:
+    keep(adapter, TRANSFER_QUEUE)
+    gpu = driver("vulkan").opened("vulkan:0")
+    assert gpu._logical.transfer.family == gpu._logical.compute.family
 
 
 def test_a_device_that_is_removed_is_listed_and_not_used(

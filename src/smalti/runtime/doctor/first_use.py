@@ -10,7 +10,8 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 from weakref import WeakSet
 
 from smalti import settings
@@ -25,7 +26,8 @@ from smalti.runtime.doctor.beside import expectation_of_cpu
 from smalti.runtime.doctor.examination import Finding, examined
 from smalti.runtime.doctor.kernels import case
 from smalti.runtime.doctor.probe import DeviceProbe, Outcome
-from smalti.runtime.doctor.supervision import supervised
+from smalti.runtime.doctor.supervision import HOME, supervised
+from smalti.runtime.gpu.child import Talk, end_talks
 from smalti.runtime.gpu.interface import Gpu
 from smalti.runtime.gpu.removals import DEVICE, reduced
 
@@ -38,6 +40,7 @@ END_SECONDS = 5.0
 
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()
+_ending = threading.Event()
 _running: dict[str, threading.Thread] = {}
 _users: dict[str, WeakSet[Gpu]] = {}
 _found: dict[str, tuple[Finding, ...]] = {}
@@ -68,8 +71,10 @@ def begin(gpu: Gpu) -> None:
 def _check(device: Device, driver: str) -> None:
     """Check a device, keep the verdict, and let all that is compiled from then on go by it."""
     try:
-        found = supervised(device, driver)
+        found = supervised(device, driver, start=_started)
     except DeviceError as error:  # no process can be started
+        if _ending.is_set():
+            return
         _log.warning("%s could not be checked: %s", device.name, error)
         return
     with _lock:
@@ -82,11 +87,20 @@ def _check(device: Device, driver: str) -> None:
         gpu.outdated = bool(found.removals)
 
 
+def _started(question: Mapping[str, Any]) -> Talk:
+    """A process of a check. Raises DeviceError where this one is about to end."""
+    if _ending.is_set():
+        raise DeviceError("the process ends")
+    return Talk(HOME, question)
+
+
 @atexit.register
 def _end() -> None:
     """Wait for checks that are nearly done, so that the next process has a verdict."""
+    _ending.set()
     for thread in list(_running.values()):
         thread.join(END_SECONDS)
+    end_talks()
 
 
 def trusted(gpu: Gpu, module: Module) -> bool:

@@ -47,7 +47,7 @@ def check(opened: Callable[[tuple[str, ...]], Gpu], known: Iterable[list], say: 
     try:
         gpu = attempts.gpu()
     except DeviceError as error:
-        end((OPENING, ()), Outcome(f"its driver refuses: {error}"))
+        say({"unfinished": f"it could not be opened ({error})"})
         return
     end((OPENING, ()), Outcome())
     try:

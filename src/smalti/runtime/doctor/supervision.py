@@ -1,8 +1,8 @@
 """A check of a device, in processes that may end with its driver: one after the other, until all
 probes are tried.
 
-What a process tried last when it ended, or fell silent, is what ended it; the next one is told, and
-goes on behind that.
+What a process tried last when it ended, or fell silent, is tried again by the next one. If that
+ends, too, it is what came of the attempt: the one after it is told, and goes on behind.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from smalti.runtime.doctor.verdict import Verdict, emitters, without_places
 from smalti.runtime.gpu.child import Talk
 from smalti.runtime.gpu.removals import DEVICE, MATRICES
 
-SILENCE_SECONDS = 30.0
+SILENCE_SECONDS = 60.0
 """What one attempt may take: drivers compile for seconds when they see programs first, and those
 that reset a device do so after two to ten."""
-ALL_SECONDS = 180.0
+ALL_SECONDS = 600.0
 """What a check may take in all."""
-ENDS_MAX = 12
+ENDS_MAX = 20
 """Processes that a driver may end before it is not asked any more."""
 HOME = "smalti.runtime.doctor.child"
 
@@ -44,6 +44,7 @@ class Course:
     now: tuple[str, tuple[str, ...]] = (OPENING, ())
     suspects: tuple[str, ...] = ()
     ends: int = 0
+    last_end: tuple[str, tuple[str, ...]] | None = None
     rates: GpuRates | None = None
 
     def heard(self, message: Mapping[str, Any], progress: Progress) -> None:
@@ -52,6 +53,8 @@ class Course:
             probe, removed = message["begin"]
             self.now, self.suspects = (probe, tuple(removed)), tuple(message["suspects"])
             progress(probe)
+        elif "end" in message and message["end"]["fatal"]:
+            self.ended(message["end"]["trouble"])
         elif "end" in message:
             self.note(message["end"])
         elif "rates" in message:
@@ -63,15 +66,24 @@ class Course:
         self.known.append([probe, list(removed), dict(outcome)])
 
     def ended(self, how: str) -> None:
-        """A process has ended with what it tried last."""
+        """A process has ended with what it tried last; that is no chance if it does so twice."""
         self.ends += 1
-        self.note(asdict(Outcome(how, self.suspects, fatal=True)))
+        if self.last_end == self.now:
+            self.note(asdict(Outcome(how, self.suspects, fatal=True)))
+        self.last_end = self.now
+
+    def hopeless(self) -> str:
+        """Why nothing more is to be asked of the device, or nothing."""
+        if self.ends > ENDS_MAX:
+            return f"its driver has ended {self.ends} processes"
+        probe, _, outcome = self.known[-1] if self.known else ("", (), {})
+        return outcome["trouble"] if probe == OPENING else ""
 
 
 def supervised(device: Device, driver: str, progress: Progress = lambda text: None,
                start: Start | None = None, silence_seconds: float = SILENCE_SECONDS) -> Verdict:
     """The verdict on a device, which the module `driver` opens. `start` starts a process, which is
-    asked as `child.told` is."""
+    asked as `child.told` is. Raises DeviceError where none can be started."""
     begun, course = time.monotonic(), Course()
     start = start or (lambda question: Talk(HOME, question))
     while True:
@@ -84,11 +96,9 @@ def supervised(device: Device, driver: str, progress: Progress = lambda text: No
             return concluded(verdict, last)
         if "unfinished" in last:
             return replace(verdict, unfinished=without_places(last["unfinished"]))
-        probe, _, outcome = course.known[-1] if course.known else (OPENING, (), {})
-        if outcome.get("trouble") and (probe == OPENING or course.ends > ENDS_MAX):
-            trouble = without_places(outcome["trouble"])
+        if trouble := course.hopeless():
             return concluded(verdict, {"probes": len(course.known), "findings": [
-                {"probe": probe, "trouble": trouble, "removed": [DEVICE]}]})
+                {"probe": course.now[0], "trouble": trouble, "removed": [DEVICE]}]})
         if took > ALL_SECONDS:
             return replace(verdict, unfinished=f"it took longer than {ALL_SECONDS:.0f} s")
 
@@ -96,19 +106,18 @@ def supervised(device: Device, driver: str, progress: Progress = lambda text: No
 def outcome_of_process(question: Mapping[str, Any], course: Course, progress: Progress,
                        start: Start, silence_seconds: float) -> Mapping[str, Any]:
     """What a process says last; nothing where it did not come to the end."""
-    before = len(course.known)
-    try:
-        with start({**question, "known": course.known}) as talk:
+    ends = course.ends
+    with start({**question, "known": course.known}) as talk:
+        try:
             while (message := talk.hear(silence_seconds)) is not None:
                 course.heard(message, progress)
                 if "findings" in message or "unfinished" in message:
                     return message
-        if len(course.known) > before and course.known[-1][2]["fatal"]:
-            course.ends += 1
-        elif len(course.known) == before:
-            course.ended("its process said nothing")
-    except DeviceError as error:
-        course.ended(str(error))
+        except DeviceError as error:
+            course.ended(str(error))
+            return {}
+    if course.ends == ends and not (course.known and course.known[-1][0] == OPENING):
+        course.ended("its process ended early")
     return {}
 
 

@@ -17,6 +17,7 @@ import queue
 import subprocess
 import sys
 import threading
+import weakref
 from typing import Any
 
 from smalti.errors import DeviceError
@@ -46,6 +47,11 @@ importlib.import_module(module).told(json.load(sys.stdin), say)
 TOLD_MAX = 300
 """Characters of what a process has said before it failed."""
 QUIET: int = getattr(subprocess, "CREATE_NO_WINDOW", 0)  # of Windows
+APART: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+"""Of Windows; elsewhere a new session is as good: Ctrl-C does not reach such a process, and so is
+not taken for what its driver did."""
+
+_talks: weakref.WeakSet[Talk] = weakref.WeakSet()
 
 
 def asked(module: str, question: str, seconds: float) -> str:
@@ -85,9 +91,10 @@ class Talk:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", TALKING, arguments], stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
-                errors="replace", creationflags=QUIET)
+                errors="replace", creationflags=QUIET | APART, start_new_session=not APART)
         except OSError as error:
             raise DeviceError(f"no process could be started for it ({error})") from error
+        _talks.add(self)
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self._listen, args=(json.dumps(question),), daemon=True).start()
 
@@ -122,6 +129,12 @@ class Talk:
         """End the process, if it has not ended."""
         self._process.kill()
         self._process.wait()
+
+
+def end_talks() -> None:
+    """End all processes that are still talking."""
+    for talk in list(_talks):
+        talk.__exit__()
 
 
 def searched() -> list[str]:

@@ -156,6 +156,13 @@ def require_usable(name: str, removals: Iterable[Removal]) -> None:
         raise DeviceError(f"{name} is not used: {removed.why} {removed.instead}")
 
 
+def require_clock(name: str, removals: Iterable[Removal]) -> None:
+    """Raise DeviceError for a device whose clock is removed, saying why."""
+    removed = removal_of(TIMES, removals)
+    if removed is not None:
+        raise DeviceError(f"nothing can be timed on {name}: {removed.why} {removed.instead}")
+
+
 def removal_of(what: str, removals: Iterable[Removal]) -> Removal | None:
     """The first removal of `what` as a whole, or None where nobody removes that."""
     return next((each for each in removals if each.what == what), None)

@@ -11,6 +11,7 @@ from smalti.compiler.targets import TARGETS
 from smalti.errors import InputError
 from smalti.runtime.device import Device
 from smalti.runtime.gpu import interface as gpu
+from smalti.runtime.gpu.removals import require_clock
 from smalti.runtime.vulkan.adapter import VulkanAdapter
 from smalti.runtime.vulkan.logical import LogicalDevice
 from smalti.runtime.vulkan.matrices import with_matrices
@@ -93,6 +94,8 @@ class VulkanGpu(gpu.Gpu):
 
     def record(self, launches: Sequence[gpu.Launch], *, timed: bool = False) -> VulkanRecording:
         self._logical.check()
+        if timed:
+            require_clock(self.device.name, self.device.removals)
         self._logical.reap()
         self._pipelines.keep(KEEP_SECONDS)
         with self._logical.lock:

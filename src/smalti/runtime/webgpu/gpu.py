@@ -17,6 +17,7 @@ from smalti.errors import DeviceError, DeviceMemoryError, InputError
 from smalti.runtime.cpu.adapter import cpu
 from smalti.runtime.device import Device
 from smalti.runtime.gpu.interface import DeviceBuffer, Gpu, Launch, Recording
+from smalti.runtime.gpu.removals import require_clock
 from smalti.runtime.webgpu.adapter import (
     GRANULE,
     IMMEDIATES,
@@ -164,6 +165,8 @@ class WebGpu(Gpu):
     def record(self, launches: Sequence[Launch], *, timed: bool = False) -> WebRecording:
         if timed and TIMES not in self.adapter.features:
             raise DeviceError(f"{self.adapter.name} tells no times of launches")
+        if timed:
+            require_clock(self.adapter.name, self.adapter.removals)
         return WebRecording(self, launches, timed)
 
     def run(self, recording: Recording) -> None:
