@@ -1,4 +1,5 @@
-"""What devices cost: a library of devices, a timing model, and its calibration."""
+"""Predicts how long operations and kernels take: a library of devices, a timing model, and its
+calibration by measurements."""
 
 from smalti.machine.calibration import calibrate
 from smalti.machine.detection import detect

@@ -1,8 +1,9 @@
 """Time of attention in tiles with an online softmax on a GPU.
 
-A block has the queries of one tile of one head and goes along all keys. A step has two products on
-the matrix units, and exponentials on the units for special functions, which run at the same time:
-the longer counts. Heads are padded to a multiple of 32 numbers.
+A work-group has a tile of queries of one head and goes through all keys, a block at a time. For
+each block there are two products on the matrix units, and exponentials on the units for special
+functions; both run at the same time, so the longer one counts. The channels of a head are padded to
+a multiple of 32.
 """
 
 from __future__ import annotations
@@ -26,17 +27,18 @@ from smalti.machine.family import (
 from smalti.machine.product import BUSY_SHARE
 
 QUERIES = ((64, 2), (128, 1))
-"""Queries of a tile, and tiles that a unit holds at a time."""
+"""The kinds of tiles: (queries of a tile, tiles that a compute unit holds at a time)."""
 KEYS = 64
-"""Keys of a block, as those of FlashAttention: a guess of what a vendor's kernel takes."""
+"""Keys of a block, as in FlashAttention: a guess of what a vendor's kernel takes."""
 HEAD_MULTIPLE = 32
-"""Channels of a head are padded to a multiple of it: steps of matrix units."""
+"""Channels of a head are padded to a multiple of this, the depth of a step of matrix units."""
 EXPONENTIALS_PER_CLOCK = 16
-"""Exponentials of one unit in a clock, on every NVIDIA GPU from Volta to Blackwell."""
+"""Exponentials that a multiprocessor computes in a clock, on all NVIDIA GPUs from Volta to
+Blackwell."""
 
 
 def attention(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
-    """Time of self-attention without a mask, with the better tile for each problem."""
+    """The timing of self-attention without a mask, by the faster tile for each problem."""
     first, *others = (tiled(device, dtype, constants, sizes, queries, resident)
                       for queries, resident in QUERIES)
     for other in others:
@@ -46,7 +48,8 @@ def attention(device: DeviceModel, dtype: str, constants: Constants, sizes: Size
 
 def tiled(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes, queries: int,
           resident: int) -> Timing:
-    """Time with tiles of so many queries."""
+    """The timing with tiles of `queries` queries, `resident` of which a compute unit holds at a
+    time."""
     c, units = constants, device.units
     batch, length, heads, wide = (
         sizes[name] for name in ("batch", "sequence", "heads", "head_dim"))
@@ -73,8 +76,8 @@ def tiled(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes, q
 
 CONSTANTS = {
     "matrix": 0.6,    # share of the rate of the matrix units
-    "special": 1.0,   # exponentials over one a score
-    "step": 400.0,    # clocks that a step cannot be shorter than
+    "special": 1.0,   # exponentials for each score
+    "step": 400.0,    # the fewest clocks of a step
     "start": 3000.0,  # clocks to load the queries, and to write the result
     "memory": 0.6,    # share of the bandwidth of the memory
     "launch": 2.0,    # microseconds beyond the device's own launch cost

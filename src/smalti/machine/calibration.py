@@ -1,9 +1,10 @@
-"""Constants of the timing model from measured kernels, so that it speaks for this very device.
+"""Fits the constants of the timing model to kernels measured on a device.
 
-Each family of kernels is fitted by itself: a few constants by coordinate descent on the mean
-relative error, held near their usual values, and what they leave is learned where that predicts
-samples that were left out (residual.py). Relative errors weigh a time that was disturbed, which
-only makes it longer, less than logarithms do.
+Each family of kernels is fitted separately: a few constants, by coordinate descent on the mean
+relative error, kept near their usual values. What error remains is learned from the samples, if
+that also predicts samples left out of the learning (residual.py). The error is relative, not
+logarithmic, because it then weighs less if a measurement was disturbed, which only makes a time
+longer.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from smalti.machine.fitted import Fitted
 from smalti.machine.residual import learned
 
 BOUND = 30.0
-"""A constant stays within this factor of its usual value."""
+"""A constant is kept within this factor of its usual value."""
 LAUNCH_BOUND = 1000.0
-"""As do those in microseconds, which frameworks make large."""
+"""The same for constants in microseconds, which frameworks can make large."""
 PULL = 0.003
-"""Weight of a squared logarithm of a constant over its usual value, beside the mean error."""
+"""Regularisation: the weight, beside the mean error, of the squared logarithm of a constant over
+its usual value."""
 
 
 def calibrate(device: DeviceModel, samples: Sequence[Mapping[str, Any]]) -> DeviceModel:
-    """The device with constants fitted to measured kernels.
+    """The device model `device` with constants fitted to measured kernels.
 
     Each sample has the fields of `estimate` and `microseconds`. Raises InputError for samples
     without a positive time, or with fields that `estimate` does not take.
@@ -65,7 +67,7 @@ def calibrate(device: DeviceModel, samples: Sequence[Mapping[str, Any]]) -> Devi
 
 def fitted(device: DeviceModel, family: KernelFamily, dtype: str, sizes: Sizes,
            seconds: np.ndarray) -> Fitted:
-    """Constants and residual of one family for measured `seconds` [problems]."""
+    """The constants and the residual of a family of kernels, from measured `seconds` [problems]."""
     constants = fit([(device, dtype, sizes, seconds)], family)
     expected = family.seconds(device, dtype, constants, sizes)
     return Fitted(constants, learned(places(family, sizes, expected),
@@ -74,7 +76,8 @@ def fitted(device: DeviceModel, family: KernelFamily, dtype: str, sizes: Sizes,
 
 def fit(cases: Sequence[tuple[DeviceModel, str, Sizes, np.ndarray]],
         family: KernelFamily) -> Constants:
-    """The constants of a family that suit several devices best: (device, dtype, sizes, seconds)."""
+    """The constants of a family with the least error over all `cases`: (device, dtype, sizes,
+    seconds)."""
     usual = family.constants
 
     def error(constants: Constants) -> float:
@@ -87,5 +90,5 @@ def fit(cases: Sequence[tuple[DeviceModel, str, Sizes, np.ndarray]],
 
 
 def in_us(name: str) -> bool:
-    """True if a constant is a time that runtimes and frameworks add, which may be anything."""
+    """True if a constant is a time in microseconds, which runtimes and frameworks add."""
     return name in ("launch", "host", "merge")

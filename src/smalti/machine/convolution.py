@@ -1,13 +1,13 @@
 """Time of a convolution on a GPU, by algorithm.
 
 * implicit_gemm: the product [pixels, channels × window] times [channels × window, filters], whose
-  first factor is gathered from the image on the way.
+  first factor is gathered from the image as it is read.
 * winograd: F(2×2, 3×3) in one kernel: 16 products of [tiles, channels] × [channels, filters].
-* winograd_nonfused: F(4×4, 3×3) with 36 products, transformed images written and read again.
-* fft: products at every frequency of 32×32 tiles, through memory as well.
+* winograd_nonfused: F(4×4, 3×3): 36 products, with transformed images written to memory and read.
+* fft: products at every frequency of 32×32 tiles, written to memory and read as well.
 
-Only 3×3 windows that move by one are transformed. A name that is none of these, say a library's
-solver, is timed as what its name says it is.
+The last three are for 3×3 windows with a stride of 1. Other names, such as those of a library's
+solvers, are timed as the algorithm that the name contains.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ ALGORITHMS = ("implicit_gemm", "winograd", "winograd_nonfused", "fft")
 FIELDS = ("n", "channels", "height", "width", "filters", "kernel_height", "kernel_width",
           "out_height", "out_width", "groups")
 FFT_TILE = 32
-"""Edge of the tiles that a convolution by Fourier transforms is cut into, as cuDNN's are."""
+"""Side of the tiles into which a convolution by Fourier transforms is cut, as cuDNN does."""
 
 
 def traffic(dtype: str, sizes: Sizes) -> np.ndarray:
-    """Bytes of image, weights and result."""
+    """Bytes of image, weights and result, each once: [problems]."""
     s = sizes
     image = s["n"] * s["channels"] * s["height"] * s["width"]
     weights = s["filters"] * s["channels"] / s["groups"] * s["kernel_height"] * s["kernel_width"]
@@ -36,14 +36,15 @@ def traffic(dtype: str, sizes: Sizes) -> np.ndarray:
 
 
 def flops(sizes: Sizes) -> np.ndarray:
-    """Operations of the direct form, which all algorithms are compared by."""
+    """Floating-point operations of the direct algorithm, in which all algorithms are counted."""
     s = sizes
     return (2 * s["n"] * s["out_height"] * s["out_width"] * s["filters"] * s["channels"]
             / s["groups"] * s["kernel_height"] * s["kernel_width"])
 
 
 def implicit_gemm(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
-    """As one product, whose first factor is read once for each pixel of the image."""
+    """The timing as one product; of its first factor each pixel of the image is read from memory
+    once."""
     s = sizes
     found = product(device, dtype, constants, {
         "batch": s["groups"], "m": s["n"] * s["out_height"] * s["out_width"],
@@ -54,7 +55,8 @@ def implicit_gemm(device: DeviceModel, dtype: str, constants: Constants, sizes: 
 
 def _winograd(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes, out: int,
               points: int) -> tuple[Timing, np.ndarray]:
-    """Products at each of `points` of tiles of `out` × `out` results; bytes of the transformed."""
+    """The timing of the products at the `points` points of tiles of `out` × `out` results, and the
+    bytes of the transformed images."""
     s = sizes
     tiles = s["n"] * np.ceil(s["out_height"] / out) * np.ceil(s["out_width"] / out)
     channels, filters = s["channels"] / s["groups"], s["filters"] / s["groups"]
@@ -66,21 +68,22 @@ def _winograd(device: DeviceModel, dtype: str, constants: Constants, sizes: Size
 
 
 def winograd(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
-    """F(2×2, 3×3), everything in one kernel."""
+    """The timing of F(2×2, 3×3), all in one kernel."""
     found, _ = _winograd(device, dtype, constants, sizes, 2, 16)
     return found._replace(bytes=traffic(dtype, sizes))
 
 
 def winograd_nonfused(device: DeviceModel, dtype: str, constants: Constants,
                       sizes: Sizes) -> Timing:
-    """F(4×4, 3×3) in four kernels."""
+    """The timing of F(4×4, 3×3) in four kernels."""
     found, transformed = _winograd(device, dtype, constants, sizes, 4, 36)
     moved = (traffic(dtype, sizes) + transformed) * constants["transform"]
     return found.later(moved / (device.bandwidth * constants["memory"]) + 3 * device.launch, moved)
 
 
 def fft(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
-    """Complex products at half the frequencies of a tile."""
+    """The timing by Fourier transforms: complex products at half of the frequencies of a tile, the
+    other half being their conjugates."""
     out = FFT_TILE - 2
     found, transformed = _winograd(device, dtype, constants, sizes, out, 2 * FFT_TILE**2)
     moved = (traffic(dtype, sizes) + transformed) * constants["transform"]
@@ -93,7 +96,7 @@ MODELS = {"implicit_gemm": implicit_gemm, "winograd": winograd,
 
 
 def family(algorithm: str) -> KernelFamily:
-    """The family of an algorithm, or of a library's solver by its name."""
+    """The family of kernels of an algorithm, or of a library's solver."""
     plain = algorithm.lower()
     kind = algorithm if algorithm in MODELS else (
         "winograd" if "winograd" in plain else "fft" if "fft" in plain else "implicit_gemm")

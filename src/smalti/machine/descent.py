@@ -9,7 +9,8 @@ import numpy as np
 Constants = Mapping[str, float]
 
 STEPS = (0.5, 0.3, 0.18, 0.11, 0.065, 0.04)
-"""By how much logarithms are changed, in turn: each about 0.6 of the one before."""
+"""The steps by which logarithms are changed, one after the other: each about 0.6 of the one
+before."""
 
 
 def descend(usual: Constants, error: Callable[[Constants], float],

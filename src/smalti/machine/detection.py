@@ -1,8 +1,8 @@
-"""The record of the CPU that this process runs on, from what it says of itself.
+"""Makes the device model of the CPU that this process runs on.
 
-What cores and caches are there is told by the CPU; what they do in a clock follows from its
-instruction sets and from the library, where one of its lines fits. Bandwidths and clocks are
-guesses until they are measured (`smalti calibrate`).
+Cores and caches are what the CPU itself says; what they do in a clock follows from its instruction
+sets, and from the library of devices if it has this CPU. Bandwidths and clocks are guesses until
+they are measured (`smalti calibrate`).
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from smalti.machine.library import (
 )
 
 LANES = {"avx512f": 16, "avx2": 8}
-"""f32 of a vector by the widest instruction set."""
+"""f32 numbers in a vector, by the widest instruction set."""
 PORTS = 2.0
-"""Multiply-adds of vectors in a clock, on every core with AVX2 but those of the next line."""
+"""Vector multiply-adds in a clock, on all cores with AVX2 but those of `HALF_WIDTH`."""
 HALF_WIDTH = ("zen4",)
-"""Architectures that take two clocks for 512 bits."""
+"""Architectures that take two clocks for a vector of 512 bits."""
 BARRIER_SECONDS = 1e-6
-"""A barrier of a few threads between two steps."""
+"""Seconds of a barrier of a few threads, until it is measured."""
 CLOCK, WATTS_A_CORE = 3.5e9, 10.0
-"""Hz and watts of a core that the library has no line for: guesses."""
+"""Clock in Hz and power of a core of a CPU that the library does not have: guesses."""
 EXTRAS = re.compile(r"\d+-Core Processor|with .*|w/ .*|CPU.*|@.*|\d+th Gen|Processor", re.I)
-"""What brand strings say besides the name."""
+"""Parts of brand strings that do not belong to the name."""
 MEMORY_BYTES_A_SECOND, MEMORY_MAX = 20e9, 80e9
-"""What a core reads from memory while the others do, and all of them where no line says it."""
+"""Bytes a second from memory, if the library does not say: of each core while the others read, too,
+and of all cores together at most. Guesses."""
 
 
 class Processor(Protocol):
@@ -62,10 +63,10 @@ class Processor(Protocol):
 
 
 def detect(found: Processor) -> DeviceModel:
-    """The record of a CPU; `cores` are those that this process may use.
+    """The device model of a CPU; its cores are those that this process may use.
 
-    Where the library has a line of its name, clock, bandwidth and power are those of the line, the
-    power in proportion to the cores.
+    If the library has a CPU of its name, clock, bandwidth and power come from there; the power in
+    proportion to the cores.
     """
     lanes = next((n for name, n in LANES.items() if name in found.features), 4)
     try:
@@ -99,15 +100,15 @@ def _watts(line: DeviceModel | None, cores: int) -> float:
 
 
 def _blank(found: Processor) -> DeviceModel:
-    """A CPU that the library does not know."""
+    """The device model of a CPU that the library does not have."""
     vendor = next((v for v in ("amd", "intel", "apple") if v in found.name.lower()), "")
     return DeviceModel("cpu", found.name, vendor, "", "cpu", found.cores, CLOCK, {}, {}, 0.0, 0.0,
                        0.0, 0.0, (), 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, True)
 
 
 def at_level(cpu: DeviceModel, lanes: int, pairs: bool) -> DeviceModel:
-    """A CPU as code sees it that uses vectors of `lanes` f32, and products of pairs of bf16 or
-    none.
+    """The device model `cpu` for code that uses vectors of `lanes` f32 and, only if `pairs`,
+    products of pairs of bf16.
 
     >>> from smalti import machine
     >>> narrow = at_level(machine.device("ryzen_9_9950x"), 8, False)

@@ -1,4 +1,4 @@
-"""What is known of a device: rates, memories, costs, and where each number comes from."""
+"""Device models: rates, memories and costs of a device, and where each number comes from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ BYTES = MappingProxyType({"f32": 4, "f16": 2, "bf16": 2})
 
 @dataclass(frozen=True)
 class CacheLevel:
-    """A level between the compute units and memory: bytes, and bytes a second of the whole chip."""
+    """A cache between the compute units and memory: its bytes, and its bandwidth in bytes a second
+    of the whole chip."""
 
     name: str
     bytes: float
@@ -30,10 +31,12 @@ class DeviceModel:
 
     `units` are multiprocessors, compute units or cores, running at `clock` Hz. `vector` and
     `matrix` are FLOP/s of the whole chip by dtype, a multiply-add counting two; `matrix` is that of
-    matrix units with f32 sums. `registers`, `shared` and `l1` are bytes a unit. `caches` are those
-    that all units share, nearest first. `launch` is the time from one small kernel to the next,
-    `link` the bandwidth to the host. Of a CPU, `wave` are the f32 of a vector. A figure that nobody
-    publishes is 0 or empty.
+    matrix units with f32 sums. `registers`, `shared` and `l1` are bytes of each unit,
+    `shared_block` those that one work-group can have. `caches` are those that all units share, the
+    nearest one first. `memory` is in bytes, `bandwidth` in bytes a second. `launch` is the seconds
+    from one small kernel to the next, `link` the bandwidth to the host. `threads` and `blocks` are
+    the most invocations and work-groups that a unit holds, `wave` the invocations of a subgroup, or
+    the f32 of a CPU's vector. A figure that nobody publishes is 0 or empty.
 
     `origin` says of each field whether it was measured, specified by the vendor or guessed;
     `fitted` holds what calibration has found, by family of kernels (see calibration.py).
@@ -66,7 +69,7 @@ class DeviceModel:
     fitted: Mapping[str, Fitted] = field(default_factory=dict, repr=False)
 
     def rate(self, dtype: str) -> float:
-        """FLOP/s of products of this dtype, on the fastest unit that has it.
+        """FLOP/s of products of `dtype`, on the fastest unit that has it: matrix or vector.
 
         Raises InputError for a dtype that the model does not know.
 
@@ -80,9 +83,9 @@ class DeviceModel:
 
     @property
     def last_cache(self) -> CacheLevel | None:
-        """The shared cache nearest to the memory."""
+        """The shared cache nearest to the memory; None if there is none."""
         return self.caches[-1] if self.caches else None
 
     def with_fitted(self, found: Mapping[str, Fitted]) -> DeviceModel:
-        """This device with more that calibration has found."""
+        """This device model with the results of a calibration, by family of kernels, added."""
         return replace(self, fitted={**self.fitted, **found})

@@ -1,4 +1,4 @@
-"""How long an operation takes on a device, from its shapes alone.
+"""Predicts how long an operation takes on a device, from its shapes alone.
 
     machine.estimate(device, op="mat_mul", m=4096, n=320, k=1280, dtype="bf16").microseconds
     machine.estimate(device, op="attention", batch=2, sequence=4096, heads=8, head_dim=40)
@@ -20,7 +20,7 @@ from smalti.machine.device import BYTES, DeviceModel
 from smalti.machine.family import LIMITS, KernelFamily, Sizes, Timing
 
 IDLE_SHARE = 0.35
-"""Power of a device that waits for memory, of the most that it may take: a guess."""
+"""Power of a device that waits for memory, as a share of its power limit: a guess."""
 FIELDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
     "mat_mul": (("m", "n", "k"), {"batch": 1}),
     "attention": (("batch", "sequence", "heads", "head_dim"), {}),
@@ -28,16 +28,17 @@ FIELDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
                           "group": 1, "algorithm": None}),
     **{op: (("rows", "columns"), {}) for op in rows.PASSES},
 }
-"""Fields of each operation that must be given, and those that may be, with their defaults."""
+"""For each operation: the fields that have to be given, and those that may be, with defaults."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the model expects of one kernel.
+    """The prediction for one kernel.
 
     `binds` is what limits it: "launch", "arithmetic", "special functions", "cache", "memory" or
-    "latency". `bytes` go to and from memory; `flops` are those of the direct form of a convolution,
-    whatever the algorithm. `joules` are a guess from the power limit of the device.
+    "latency". `bytes` are those from and to memory. `flops` of a convolution are those of the
+    direct algorithm, whatever the algorithm. `joules` are a guess from the power limit of the
+    device.
     """
 
     microseconds: float
@@ -50,7 +51,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Problem:
-    """One operation with its sizes, in the terms of the family that times it."""
+    """An operation with its sizes, as the family of kernels that times it wants them."""
 
     family: KernelFamily
     dtype: str
@@ -58,7 +59,7 @@ class Problem:
 
     @property
     def key(self) -> str:
-        """What tells constants of one calibration from those of another."""
+        """The key under which a device model has what calibration has found for such kernels."""
         return self.family.key(self.dtype)
 
 
@@ -86,7 +87,7 @@ def estimate(device: DeviceModel, op: str, dtype: str = "f32", **fields: Any) ->
 
 
 def problems(op: str, dtype: str, fields: Mapping[str, Any]) -> list[tuple[Problem, str]]:
-    """The ways to compute an operation, each with the name of its algorithm."""
+    """The problems by which an operation can be computed, each with the name of its algorithm."""
     given = _checked(op, dtype, fields)
     if op == "conv":
         window = tuple(given["w"][2:])
@@ -106,7 +107,8 @@ def problems(op: str, dtype: str, fields: Mapping[str, Any]) -> list[tuple[Probl
 
 
 def _checked(op: str, dtype: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """All fields of an operation. Raises InputError for missing, unknown or senseless ones."""
+    """All fields of an operation, with defaults filled in. Raises InputError for missing, unknown
+    or senseless ones."""
     if op not in FIELDS:
         raise InputError(f"operation {op!r}; the timing model knows {', '.join(FIELDS)}")
     if dtype not in BYTES:
@@ -167,8 +169,9 @@ def timed_all(device: DeviceModel, family: KernelFamily, dtype: str, sizes: Size
 
 
 def places(family: KernelFamily, sizes: Sizes, expected: Timing) -> np.ndarray:
-    """Where problems stand among others of their family: logarithms [problems, features] of sizes,
-    of what the model expects them to take, and of the rates of arithmetic and memory in that."""
+    """The features of problems by which a residual compares them, [problems, features]: logarithms
+    of their sizes, of the predicted time, and of the rates of arithmetic and memory at that
+    time."""
     seconds = expected.seconds
     rates = (1 / seconds, 1 + expected.flops / seconds, 1 + expected.bytes / seconds)
     return np.log(np.stack([*(sizes[name] + 0.5 for name in family.fields),

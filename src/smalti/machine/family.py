@@ -1,4 +1,4 @@
-"""What the models of all kinds of kernels have in common."""
+"""The common part of the timing models of all families of kernels."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 from smalti.machine.device import DeviceModel
 
 Sizes = Mapping[str, np.ndarray]
-"""Sizes of many problems at once: float arrays [problems] by field."""
+"""The sizes of many problems at once: by field, a float array [problems]."""
 Constants = Mapping[str, float]
 
 LAUNCH, MATRIX, ISSUE, CACHE, MEMORY, LATENCY = range(6)
 LIMITS = ("launch", "arithmetic", "special functions", "cache", "memory", "latency")
-"""What can bind a kernel, by number."""
+"""What can limit a kernel; `Timing.binds` are indices into this."""
 
 
 class Timing(NamedTuple):
-    """The prediction for many problems: arrays [problems]; `binds` are numbers into `LIMITS`."""
+    """The prediction for many problems: arrays [problems]; `binds` are indices into `LIMITS`."""
 
     seconds: np.ndarray
     flops: np.ndarray
@@ -28,12 +28,12 @@ class Timing(NamedTuple):
     binds: np.ndarray
 
     def least(self, other: Timing) -> Timing:
-        """The faster of two ways to compute each problem."""
+        """For each problem, the faster one of this timing and another."""
         better = other.seconds < self.seconds
         return Timing(*(np.where(better, b, a) for a, b in zip(self, other, strict=True)))
 
     def later(self, seconds: np.ndarray | float, traffic: np.ndarray | float = 0.0) -> Timing:
-        """This timing with more seconds, and more traffic with the memory."""
+        """This timing with seconds, and bytes from and to memory, added."""
         return self._replace(seconds=self.seconds + seconds, bytes=self.bytes + traffic)
 
 
@@ -42,10 +42,11 @@ Model = Callable[[DeviceModel, str, Constants, Sizes], Timing]
 
 @dataclass(frozen=True)
 class KernelFamily:
-    """Kernels of one kind: the sizes that tell them apart, and how long they take.
+    """A kind of kernels with its timing model.
 
-    `constants` are what the specification of a device does not tell, with their usual values, which
-    calibration may change; `seconds` is the model.
+    `fields` name the sizes of a problem. `constants` are numbers that no specification of a device
+    gives, with usual values, which calibration may change. `seconds` is the model: it gives the
+    timing of many problems.
     """
 
     name: str
@@ -54,20 +55,22 @@ class KernelFamily:
     seconds: Model
 
     def key(self, dtype: str) -> str:
-        """What tells what calibration has found for one family and dtype from the rest."""
+        """The key under which a device model has what calibration has found for this family and
+        dtype."""
         return f"{self.name}:{dtype}"
 
 
 def waves(blocks: np.ndarray, units: int,
           resident: np.ndarray | int) -> tuple[np.ndarray, np.ndarray]:
-    """How often all units are full of blocks, `resident` each, and how many the busiest one has in
-    the wave behind these."""
+    """How often all units are filled with `resident` work-groups each, and how many the busiest
+    unit gets in the last wave, which is not full."""
     full = np.floor(blocks / (units * resident))
     return full, np.ceil((blocks - full * units * resident) / units)
 
 
 def binding(*limits: tuple[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The largest of several times, and which one it is."""
+    """The largest of several times, and the number of the limit that it belongs to; each of
+    `limits` is (number, time)."""
     numbers = np.array([number for number, _ in limits])
     times = np.stack(np.broadcast_arrays(*(time for _, time in limits)))
     return times.max(0), numbers[times.argmax(0)]

@@ -1,4 +1,4 @@
-"""What calibration finds for one family of kernels: constants of the model, and what it leaves."""
+"""The result of calibrating one family of kernels: constants and a residual."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from smalti.machine.residual import Residual
 
 @dataclass(frozen=True)
 class Fitted:
-    """Constants by name, as fitted, and the residual where it was found to help."""
+    """The fitted constants by name, and the residual if it was found to help."""
 
     constants: Mapping[str, float]
     residual: Residual | None = None

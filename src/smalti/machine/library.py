@@ -1,8 +1,8 @@
-"""The library of devices: a table of published and measured figures, one line a device.
+"""The library of devices: a table of published and measured figures, a line for each device.
 
-`devices.csv` says where a number comes from by the letter behind it: none is the vendor's own
-figure, m was measured (bandwidths of caches and launches by RRZE's gpu-benches, AMD's Origami and
-pipeweave), g is a guess. What a line leaves empty, and the model needs, is guessed here.
+In `devices.csv` the letter after a number says where it comes from: no letter, from the vendor; m,
+measured (bandwidths of caches and launches by RRZE's gpu-benches, AMD's Origami and pipeweave); g,
+a guess. Numbers that a line leaves empty, and the model needs, are guessed here.
 """
 
 from __future__ import annotations
@@ -19,34 +19,35 @@ ORIGINS = {"": SPECIFIED, "m": MEASURED, "g": GUESSED}
 
 # Guesses, where a device has no figure of its own.
 CACHE_BYTES_PER_CLOCK = {"nvidia": 45.0, "amd": 64.0, "intel": 64.0, "apple": 32.0}
-"""What one unit reads from the nearest shared cache in a clock; measured: A100 35, L40 21, H200 36,
-MI100 15, RX 6900 XT 25, RX 7900 XTX 30."""
+"""Bytes that a unit reads from the nearest shared cache in a clock; measured: A100 35, L40 21, H200
+36, MI100 15, RX 6900 XT 25, RX 7900 XTX 30."""
 MALL_BANDWIDTHS = 3.5
-"""Bandwidth of a memory-side cache over that of the memory; measured: RDNA2 4, RDNA3 3.6,
+"""Bandwidth of a memory-side cache as a multiple of the memory's; measured: RDNA2 4, RDNA3 3.6,
 RDNA4 3.7, MI300X 1.1."""
 LAUNCH_SECONDS = {"nvidia": 1.2e-6, "amd": 2.5e-6, "intel": 25e-6, "apple": 5e-6}
-"""Between kernels in the vendor's own runtime; Intel's submits each by itself."""
+"""Seconds between kernels in the vendor's own runtime; Intel's submits each kernel separately."""
 CORE_CACHE_BYTES_PER_CLOCK = 64.0
-"""What a core of a CPU reads from its own second cache in a clock."""
+"""Bytes that a core of a CPU reads from its second-level cache in a clock."""
 LAST_CACHE_BYTES_PER_CLOCK = 25.0
-"""What a core of a CPU reads from the last cache in a clock."""
+"""Bytes that a core of a CPU reads from the last-level cache in a clock."""
 BARRIER_SECONDS = 2e-6
-"""Between kernels of a CPU: a barrier of all threads."""
+"""Seconds between kernels on a CPU: a barrier of all threads."""
 PAIRS = ("zen4", "zen5", "sapphirerapids")
-"""CPUs that multiply pairs of bf16 in vectors."""
+"""Architectures of CPUs with vector instructions for products of pairs of bf16."""
 REGISTERS_KIB, SHARED_KIB, L1_KIB, THREADS, BLOCKS, WAVE = 256, 64, 32, 1536, 16, 32
-"""Memories of a unit of a GPU, threads and work-groups it holds, and threads of a wave."""
+"""Of a unit of a GPU: KiB of registers, shared memory and first-level cache, the most invocations
+and work-groups that it holds, and invocations of a subgroup."""
 
 
 class LibraryLine:
-    """One line of the table; `number` notes where each figure came from."""
+    """A line of the table, which remembers where each figure that was asked for comes from."""
 
     def __init__(self, cells: dict[str, str]) -> None:
         self.cells = cells
         self.origin: dict[str, str] = {}
 
     def number(self, field: str, column: str, scale: float = 1.0, guess: float = 0.0) -> float:
-        """The figure of a column in SI units; `guess`, marked as such, where there is none."""
+        """The figure of `column` in SI units; `guess`, marked as one, if the line has none."""
         text = self.cells[column]
         self.origin[field] = ORIGINS[text[-1:] if text[-1:] in ORIGINS else ""] if text else GUESSED
         return float(text.rstrip("mg")) * scale if text else guess
@@ -68,7 +69,7 @@ def _caches(line: LibraryLine, vendor: str, units: int, clock: float,
 
 
 def _device(cells: dict[str, str]) -> DeviceModel:
-    """A line of the table as a device."""
+    """The device model of a line of the table."""
     line, vendor = LibraryLine(cells), cells["vendor"]
     number = line.number
     units, clock = int(number("units", "units")), number("clock", "clock_mhz", 1e6, guess=1e9)
@@ -105,7 +106,7 @@ def _device(cells: dict[str, str]) -> DeviceModel:
 
 @lru_cache(maxsize=1)
 def _table() -> tuple[dict[str, DeviceModel], dict[str, str]]:
-    """Devices by id, and ids by every name without its separators."""
+    """All devices by id; and ids by every name of a device, without separators."""
     text = resources.files(__package__).joinpath("devices.csv").read_text(encoding="utf-8")
     found: dict[str, DeviceModel] = {}
     names: dict[str, str] = {}
@@ -118,7 +119,7 @@ def _table() -> tuple[dict[str, DeviceModel], dict[str, str]]:
 
 
 def _plain(name: str) -> str:
-    """A name as it is compared: lower case letters and digits."""
+    """A name in the form in which names are compared: lower-case letters and digits only."""
     plain = "".join(c for c in name.lower().replace("(r)", "").replace("(tm)", "") if c.isalnum())
     plain = plain.replace("laptopgpu", "mobile")
     for brand in ("nvidia", "geforce", "amd", "radeon", "instinct", "intel", "apple"):
@@ -136,9 +137,10 @@ def devices() -> list[DeviceModel]:
 
 
 def device(name: str) -> DeviceModel:
-    """The device of a name: the vendor's own, in lower case with underscores, or as drivers say it.
+    """The device of a name: its id, such as rtx_4060, or the name that the vendor or a driver gives
+    it.
 
-    Raises UnknownDeviceError, an InputError and a KeyError, that lists near names.
+    Raises UnknownDeviceError, which is an InputError and a KeyError and lists similar names.
 
     >>> device("rtx_4060").units, device("NVIDIA GeForce RTX 4060").id
     (24, 'rtx_4060')

@@ -1,9 +1,10 @@
-"""Time of a matrix product on a GPU: tiles, waves of them, and the traffic that they make.
+"""Time of a matrix product on a GPU, from its tiles, their waves, and the traffic that they cause.
 
-A [m, k] times [k, n] product is cut into tiles of the result, and a long k into parts that are
-added afterwards. Tiles run in waves, as many at a time as registers and shared memory hold. A step
-takes 128 bytes of k; it cannot be shorter than the latency that is left uncovered. Beside that the
-caches and the memory need their time. The best tile counts, as a library would pick it.
+A [m, k] times [k, n] product is cut into tiles of the result, and a long k into parts whose sums
+are added afterwards. Tiles run in waves: as many at a time as registers and shared memory can hold.
+A tile goes along k in steps of 128 bytes; a step takes at least the latency that nothing hides.
+Caches and memory need their own time besides; the longest time counts. The timing is that of the
+best tile, as a library would choose it.
 
 Method: tile and wave quantisation as in NVIDIA's "Matrix Multiplication Background User's Guide",
 bandwidth by active units as in AMD's Origami (rocm-libraries). The usual values of the constants
@@ -34,28 +35,30 @@ from smalti.machine.family import (
 STEP_BYTES = 128
 """Bytes of a row of operands in a step along k: a cache line."""
 STAGES = 3
-"""Steps whose operands a tile holds in shared memory."""
+"""Steps whose operands are in shared memory at a time (a pipeline of loads)."""
 ACCUMULATOR_SHARE = 1.5
-"""Registers of a tile over those of its sums."""
+"""Registers of a tile, as a multiple of those for its sums."""
 RESIDENT_MAX = 8
-"""Tiles that a unit holds at a time, at most: a guess."""
+"""The most tiles that a unit holds at a time: a guess."""
 CACHE_AHEAD = 1.5
-"""What a unit reads from the caches in a clock over what it reads from memory."""
+"""Bytes that a unit can read from the caches in a clock, as a multiple of those from memory."""
 BUSY_SHARE = 0.5
-"""Arithmetic binds where it takes more than this share of the time of the waves."""
+"""The limit is called arithmetic, not latency, if it takes more than this share of the waves'
+time."""
 MERGE_BYTES = 8
-"""Written and read again of each partial sum of a k that is cut."""
+"""Bytes of each partial sum, written and read again, if k is cut into parts."""
 
 
 class Tiles(NamedTuple):
-    """Tiles of the result, rows by columns, and parts of k: an array [tiles] each."""
+    """Kinds of tiles: rows m and columns n of the result, and parts of k; an array [tiles] each."""
 
     m: np.ndarray
     n: np.ndarray
     parts: np.ndarray
 
     def along(self, axes: int) -> Tiles:
-        """The tiles as arrays with so many axes behind them, one for each axis of problems."""
+        """The tiles as arrays [tiles, 1, …] with `axes` axes of extent 1, to broadcast with
+        problems."""
         return Tiles(*(each.reshape(-1, *(1,) * axes) for each in self))
 
 
@@ -63,13 +66,14 @@ SHAPES = ((16, 64), (32, 32), (32, 64), (64, 32), (64, 64), (64, 128), (128, 64)
           (64, 256), (128, 256), (256, 128), (256, 256))
 """Rows and columns of the tiles that vendors' libraries have kernels for."""
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""Into how many parts they cut k."""
+"""Numbers of parts into which these libraries cut k."""
 TILES = Tiles(*np.array([(m, n, parts) for m, n in SHAPES for parts in PARTS]).T)
 
 
 def tiled(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes,
           tile: Tiles) -> Timing:
-    """Time of products cut into each kind of tile; infinite where k has too few steps to be cut."""
+    """The timing of products with each kind of tile: [tiles, problems]; infinite seconds if k is
+    too short to be cut into its parts."""
     c, batch, m, n, k = constants, sizes["batch"], sizes["m"], sizes["n"], sizes["k"]
     size, units, parts = BYTES[dtype], device.units, tile.parts
     deep = STEP_BYTES // size
@@ -110,8 +114,9 @@ def tiled(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes,
 def _again(device: DeviceModel, tile: Tiles, sizes: Sizes, size: int, blocks: np.ndarray,
            resident: np.ndarray, rows: np.ndarray, columns: np.ndarray,
            once: np.ndarray) -> np.ndarray:
-    """Bytes from memory when the tiles of a wave, as near a square as they can be, share what they
-    read, and waves do not; a product that the last cache holds is read once."""
+    """Bytes from and to memory, if the tiles of a wave, arranged nearly as a square, share what
+    they read but waves do not. If the last cache holds all of a product's operands, they are read
+    once."""
     at_once = np.minimum(blocks, device.units * resident) / tile.parts
     across = np.clip(np.round(np.sqrt(at_once * tile.n / tile.m)), 1, rows)
     along = np.minimum(columns, np.ceil(at_once / across))
@@ -124,13 +129,14 @@ def _again(device: DeviceModel, tile: Tiles, sizes: Sizes, size: int, blocks: np
 
 
 def _cache_rate(device: DeviceModel, constants: Constants, reach: np.ndarray) -> np.ndarray:
-    """Bytes a second of the nearest shared cache, or of the memory where there is none."""
+    """Bytes a second from the nearest shared cache, or from memory if there is none; at most
+    `reach`."""
     best = device.caches[0].bandwidth if device.caches else device.bandwidth
     return np.minimum(best * constants["cache"], reach)
 
 
 def product(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
-    """Time of products with the best tile for each."""
+    """The timing of products, with the best tile for each."""
     tiles = TILES.along(max(map(np.ndim, sizes.values())))
     found = np.broadcast_arrays(*tiled(device, dtype, constants, sizes, tiles))
     best = found[0].argmin(0)[None]
@@ -139,7 +145,7 @@ def product(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes)
 
 CONSTANTS = {
     "matrix": 0.9,    # share of the rate of the matrix units that large products reach
-    "edge": 8.7,      # rows and columns of a tile that cost a step as much as its work
+    "edge": 8.7,      # overhead of a step, as rows or columns added to its tile
     "step": 165.0,    # clocks of latency that a step cannot hide
     "start": 940.0,   # clocks until the first step, and for writing the tile
     "memory": 0.83,   # share of the bandwidth of the memory

@@ -1,15 +1,15 @@
-"""What a calibrated timing model still misses, learned from the samples it was calibrated with.
+"""Residuals: corrections of a calibrated timing model, learned from the calibration's samples.
 
-Problems that are alike are missed alike, so the logarithm of measured over expected time is taken
-for a Gaussian process over what the model knows of a problem: its sizes, what it is expected to
-take, and the rates at which it is expected to compute and to move bytes, in which tiles and waves
-that are not full show. The prediction is a sum of likenesses to the samples, so it falls to nothing
-far from all of them, and it is bounded.
+A timing model errs alike for similar problems, so the logarithm of measured over predicted time is
+modelled as a Gaussian process. Its features are what the model knows of a problem: its sizes, its
+predicted time, and the predicted rates of arithmetic and memory, which show tiles and waves that
+are not full. The correction is a sum of similarities to the samples, so far from all samples it
+vanishes; and it is bounded.
 
-How far likeness reaches and how much of a miss is noise is what predicts samples best that were
-left out, one by one, which takes no second fit: what is missed at sample i by all others is
-(A⁻¹ y)ᵢ / (A⁻¹)ᵢᵢ with A the covariance of the samples (Rasmussen and Williams, "Gaussian Processes
-for Machine Learning", 2006, section 5.4.2). Where that gains little, nothing is corrected.
+The length scale of the similarity and the share of noise are those that best predict samples left
+out, one at a time. This needs no second fit: the error at sample i when predicted from all others
+is (A⁻¹ y)ᵢ / (A⁻¹)ᵢᵢ with A the covariance of the samples (Rasmussen and Williams, "Gaussian
+Processes for Machine Learning", 2006, section 5.4.2). If that gains little, nothing is corrected.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ import numpy as np
 SAMPLES_MIN = 20
 """With fewer measurements nothing is corrected: a guess."""
 REACHES = (1.0, 2.0, 4.0, 8.0)
-"""Distances, in standard deviations of the samples' features, over which problems are alike."""
+"""Length scales that are tried, in standard deviations of the samples' features."""
 NOISES = (0.1, 0.3, 1.0, 3.0)
-"""Variances of what likeness does not explain, the process having 1."""
+"""Variances of the noise that are tried; the variance of the process is 1."""
 GAIN_MIN = 0.03
-"""Share of the error that a correction has to take away from left-out samples to be kept."""
+"""A correction is kept only if it reduces the error at left-out samples by at least this share."""
 CERTAINTY = 1.5
-"""Standard errors that what it takes away has to be above 0."""
+"""A correction is kept only if its gain is at least so many standard errors above 0."""
 CHOICE_MAX = 400
-"""Samples that reach and noise are chosen by; the correction itself is learned from all."""
+"""The most samples by which length scale and noise are chosen; the correction is learned from
+all."""
 CORRECTION_MAX = float(np.log(2.0))
 
 
 @dataclass(frozen=True)
 class Residual:
-    """A factor between a half and two, from what the model missed at the samples.
+    """A correction factor between 1/2 and 2 for predicted times.
 
-    `places` [samples, features] and `scales` [features] say where the samples are and what a
-    standard deviation is, `weights` [samples] what each adds to the logarithm of the factor per
-    likeness to it, which falls over the distance `reach`. Far from every sample the factor is 1.
+    `places` [samples, features] are the features of the samples, `scales` [features] their standard
+    deviations, `reach` the length scale in these. The logarithm of the factor is the sum over
+    samples of `weights` [samples] times the similarity to the sample. Far from every sample the
+    factor is 1.
     """
 
     places: np.ndarray
@@ -48,14 +50,14 @@ class Residual:
     reach: float
 
     def factor(self, places: np.ndarray) -> np.ndarray:
-        """What to multiply predictions at `places` [n, features] by: [n]."""
+        """The factors [n] by which to multiply predictions for problems with the features `places`
+        [n, features]."""
         likeness = _likeness(places / self.scales, self.places / self.scales, self.reach)
         return np.exp(np.clip(likeness @ self.weights, -CORRECTION_MAX, CORRECTION_MAX))
 
 
 def relative(misses: np.ndarray) -> float:
-    """The mean relative error of predictions that miss by these logarithms of measured over
-    expected.
+    """The mean relative error of predictions, given the logarithms of measured over predicted time.
 
     >>> round(relative(np.log([2.0, 0.5])), 2)
     0.75
@@ -68,8 +70,11 @@ def _relative(misses: np.ndarray) -> np.ndarray:
 
 
 def learned(places: np.ndarray, misses: np.ndarray) -> Residual | None:
-    """The correction for samples at `places` [samples, features] whose logarithms of measured over
-    expected time are `misses` [samples]; None where it would not lower the error of left-out ones.
+    """The correction learned from samples; None if it would not reduce the error at left-out
+    samples.
+
+    `places` [samples, features] are the features of the samples, `misses` [samples] the logarithms
+    of measured over predicted time.
 
     >>> sizes = np.linspace(0, 6, 50)
     >>> found = learned(sizes[:, None], 0.3 * np.sin(sizes))
@@ -95,10 +100,11 @@ def learned(places: np.ndarray, misses: np.ndarray) -> Residual | None:
 
 def _options(places: np.ndarray, misses: np.ndarray,
              reach: float) -> list[tuple[np.ndarray, float, float, float]]:
-    """(what is missed at left-out samples, reach, noise, shift) for each noise.
+    """(errors at left-out samples, reach, noise, shift) for each of `NOISES`.
 
-    `shift` is added to all misses: the mean logarithm of times that something disturbed now and
-    then is not the prediction with the least relative error, which is nearer to the undisturbed.
+    `shift` is added to all misses. It is needed because a Gaussian process predicts means of
+    logarithms; with measurements of which some were disturbed, the prediction with the least
+    relative error is nearer to the undisturbed ones.
     """
     values, vectors = np.linalg.eigh(_likeness(places, places, reach))
     ones = np.ones(len(misses))
@@ -112,14 +118,16 @@ def _options(places: np.ndarray, misses: np.ndarray,
 
 
 def _center(misses: np.ndarray) -> float:
-    """The constant whose taking away leaves the least relative error: a weighted median."""
+    """The constant that, subtracted from all misses, leaves the least relative error: a weighted
+    median."""
     ordered = np.sort(misses)
     weight = np.cumsum(np.exp(-ordered))
     return float(ordered[np.searchsorted(weight, weight[-1] / 2)])
 
 
 def _likeness(places: np.ndarray, others: np.ndarray, reach: float) -> np.ndarray:
-    """Covariance of misses at two sets of places: Matérn's, of once differentiable functions."""
+    """The covariance of misses at two sets of places: Matérn's with smoothness 3/2 (functions that
+    are differentiable once)."""
     squares = (places**2).sum(1)[:, None] + (others**2).sum(1) - 2 * places @ others.T
     distance = np.sqrt(3 * np.clip(squares, 0, None)) / reach
     return (1 + distance) * np.exp(-distance)

@@ -1,8 +1,8 @@
 """Time of element-wise operations, softmax and normalisations of [rows, columns] on a GPU.
 
-They are bound by bytes: from the last cache where it holds them, else from memory, as fast as the
-units that have work can ask. One that sums along rows takes a wave of rows at a time. What the host
-needs to hand out a kernel runs beside it: the longer of both counts.
+They are limited by bytes: from the last cache if it holds them, else from memory, but no faster
+than the busy units can request them. An operation that reduces rows computes them in waves. The
+host's work to submit a kernel runs beside the kernel before: the longer of both counts.
 """
 
 from __future__ import annotations
@@ -27,19 +27,22 @@ PASSES = {
     "silu": 2, "sigmoid": 2, "exp": 2, "addu": 2, "cast": 2, "copy": 2, "softmax": 2,
     "layer_normalization": 2, "rms_normalization": 2,
 }
-"""Elements read and written for one of the result."""
+"""Elements read and written for each element of the result."""
 REDUCING = ("softmax", "layer_normalization", "rms_normalization")
 FLOPS = {"softmax": 5, "layer_normalization": 7, "rms_normalization": 4, "gelu": 8, "tanh": 6}
 BLOCK_ELEMENTS = 1024
 """Elements that a work-group computes: a guess of what a vendor's kernel takes."""
 HELD = 0.8
-"""Share of a cache that one kernel's bytes may take and still be found there."""
+"""Bytes of a kernel are found in a cache if they take at most this share of it."""
 RESIDENT_ROWS = 8
-"""Rows, one a work-group, that a unit computes at a time: a guess."""
+"""Rows that a unit computes at a time, one in each work-group: a guess."""
 
 
 def rows(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
-    """Time of kernels over `rows` times `columns` elements; `passes` of each, `reduces` 0 or 1."""
+    """The timing of kernels over `rows` times `columns` elements.
+
+    `passes` are elements read and written for each of these; `reduces` is 1 if rows are reduced.
+    """
     c, count, columns = constants, sizes["rows"], sizes["columns"]
     reduces = sizes["reduces"] > 0
     traffic = BYTES[dtype] * sizes["passes"] * count * columns

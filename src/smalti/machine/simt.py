@@ -1,10 +1,11 @@
-"""Time of a matrix product on the ordinary units of a GPU, under a given schedule.
+"""Time of a matrix product on the vector units of a GPU (not on matrix units), for given schedules.
 
-A work-group computes a tile of the result; each of its threads a block of that, in registers. A and
-B are staged in shared memory or read through the first cache. For one step of k a warp issues its
-multiply-adds and loads; shared memory takes a wavefront for each conflict-free part of a load, the
-first cache one for each line and 64 bytes. These overlap, and so do the warps that are resident;
-when those are few, latency shows. Many schedules are timed at once: every field is an array.
+A work-group computes a tile of the result; each of its threads a block of the tile, in registers. A
+and B are staged in shared memory, or read through the first-level cache. For each k a warp issues
+its multiply-adds and loads; shared memory takes a clock for each part of a load that is free of
+bank conflicts, the first-level cache time for each line and each 64 bytes. All of this overlaps,
+within a warp and between the warps that are resident; if these are few, latency shows. Many
+schedules are timed at once: every field is an array.
 
 The constants are fitted to the exhaustively measured space of CLBlast's SGEMM on an RTX 2080 Ti
 (Kernel Tuner's benchmark hub); `bench/machine.py --kinds schedules` says how well it ranks.
@@ -22,19 +23,19 @@ from smalti.machine.device import DeviceModel
 from smalti.machine.family import waves
 
 WARP = 32
-"""Threads that run in step, of NVIDIA's GPUs."""
+"""Threads of a warp, which run in lockstep, on NVIDIA's GPUs."""
 BANKS = 32
-"""Banks of shared memory, each of one word a clock."""
+"""Banks of shared memory, each of which gives one word in a clock."""
 ISSUED_PER_CLOCK = 4
-"""Instructions of a multiprocessor in a clock, one for each of its schedulers."""
+"""Instructions that a multiprocessor issues in a clock, one for each of its schedulers."""
 WORD = 4
 """Bytes of an f32."""
 VECTOR_BYTES = 16
-"""The most that one load of a thread brings."""
+"""The most bytes that one load of a thread reads."""
 LINE = 128
 """Bytes of a cache line."""
 L1_BYTES_PER_CLOCK = 64
-"""What the first cache gives in a clock: a guess, which the constant "l1" scales."""
+"""Bytes from the first-level cache in a clock: a guess, which the constant "l1" scales."""
 THREAD_REGISTERS = 255
 """The most registers of a thread; more are spilled."""
 
@@ -58,7 +59,8 @@ CONSTANTS = {
 
 @dataclass(frozen=True)
 class Schedules:
-    """Schedules of a product, an array [schedules] each; `step` is what is staged of k at a time.
+    """Schedules of a product: each field is an array [schedules]; `step` is how much of k is staged
+    at a time.
 
     `tile_*` are rows and columns of a work-group, `threads_*` its threads along them, `vector_*`
     words of a load, `staged_*` 1 where the operand goes through shared memory.
@@ -77,8 +79,10 @@ class Schedules:
 
 @lru_cache(maxsize=4096)
 def wavefronts(lanes: int, stride: int, vector: int) -> int:
-    """Clocks of shared memory for a load in which `lanes` different lanes read `vector` words each,
-    `stride` words apart.
+    """Clocks that shared memory takes for a load of a warp, because of bank conflicts.
+
+    `lanes` lanes read `vector` words each, at addresses `stride` words apart; other lanes read the
+    same addresses.
 
     >>> wavefronts(32, 1, 1), wavefronts(32, 32, 1), wavefronts(1, 8, 4)
     (1, 32, 1)
@@ -93,7 +97,8 @@ def wavefronts(lanes: int, stride: int, vector: int) -> int:
 
 def _operand(c: Mapping[str, float], lanes: np.ndarray, block: np.ndarray, vector: np.ndarray,
              staged: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Loads of a warp for its block of one operand in a step, and the clocks that they take."""
+    """The loads of a warp for its blocks of one operand for one k, and the clocks that they
+    take."""
     vector = np.minimum(vector, VECTOR_BYTES // WORD)
     loads = block / vector
     shared = np.array([max(1, wavefronts(int(a), int(b), int(v)))
@@ -105,14 +110,14 @@ def _operand(c: Mapping[str, float], lanes: np.ndarray, block: np.ndarray, vecto
 
 def _copies(tile: np.ndarray, vector: np.ndarray, staged: np.ndarray,
             warps: np.ndarray) -> np.ndarray:
-    """Clocks of a warp to bring its share of an operand into shared memory, for a step of k."""
+    """Clocks of a warp for copying its share of an operand into shared memory, for one k."""
     vector = np.minimum(vector, VECTOR_BYTES // WORD)
     return staged * tile / WARP / vector * (1 + vector) / warps
 
 
 def seconds(device: DeviceModel, given: Schedules, m: int, n: int, k: int,
             constants: Mapping[str, float] = CONSTANTS) -> np.ndarray:
-    """Seconds of a [m, k] times [k, n] product in f32 under each schedule; infinite where a
+    """Seconds of a [m, k] times [k, n] product in f32 by each schedule: [schedules]; infinite if a
     work-group does not fit into a unit."""
     c, s = constants, given
     threads = s.threads_m * s.threads_n
@@ -153,7 +158,7 @@ def seconds(device: DeviceModel, given: Schedules, m: int, n: int, k: int,
 
 def _resident(device: DeviceModel, given: Schedules, threads: np.ndarray,
               registers: np.ndarray) -> np.ndarray:
-    """Work-groups that a unit holds at a time, 0 where it has no room for one."""
+    """How many work-groups a unit holds at a time: [schedules]; 0 if it has no room for one."""
     s = given
     shared = WORD * s.step * (s.staged_a * s.tile_m + s.staged_b * s.tile_n)
     allotted = WORD * 8 * np.ceil(registers / 8) * threads

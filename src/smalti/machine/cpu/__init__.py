@@ -1,14 +1,14 @@
-"""How long a kernel takes on a CPU under a schedule, without running it.
+"""Predicts how long a kernel takes on a CPU by a schedule, without running it.
 
     device = machine.device("ryzen_9_9950x")
     estimate_kernel(device, kernel, schedule, threads=8).seconds
     estimate_program(device, launches, threads=8).seconds
 
-A kernel is some steps, with a barrier behind each; a step is tiles, that threads take in turn. The
-clocks of a tile are counted from the loops that the schedule makes (`contraction.py`, `nests.py`,
-`attention.py`), its bytes from what a buffer is read again for and from what other kernels have
-left in the caches (`residency.py`). Clocks and bytes run beside each other: of both times, the
-longer one counts, and a little of the other.
+A kernel is one or more steps, each followed by a barrier; a step is a number of tiles, which
+threads take in turn. The clocks of a tile are counted from the loops that the schedule makes
+(`contraction.py`, `nests.py`, `attention.py`); its bytes from how often it reads each buffer, and
+from what earlier kernels have left in the caches (`residency.py`). Computing and moving bytes
+overlap: the longer of both times counts, plus a little of the other.
 """
 
 from __future__ import annotations
@@ -34,22 +34,26 @@ FORMS: Mapping[str, Callable[[Kernel, Any, Core], list[Work]]] = {
     "depthwise": depthwise, "pooling": depthwise, "group_scale_shift": group_moments,
     "layer_scale_shift": row_moments, "rms_scale": row_moments}
 HELD_SHARE = 0.8
-"""Share of a second-level cache in which a thread finds what it has read itself."""
+"""A thread finds again what it has read itself if that takes at most this share of a cache."""
 WRITTEN = 2.0
-"""Lines that are written are brought from memory before, and go back."""
+"""Traffic of written bytes: their cache lines are read from memory first, and written back
+later."""
 ALONE_LAUNCH = 0.15
-"""Cost of a step without others to wait for, over that of a barrier."""
+"""The cost of a step with one thread, where there is none to wait for, over that of a barrier."""
 IDLE_SHARE, JOULES_A_BYTE = 0.3, 1.5e-10
-"""Power of a CPU whose cores wait, of the most it may take, and what a byte from memory costs:
+"""Power of a CPU whose cores wait, as a share of its limit; and joules of a byte from memory:
 guesses."""
 WARM, COLD = Shares(0.0, 1.0), Shares(0.0, 0.0)
 
 
 @dataclass(frozen=True)
 class KernelEstimate:
-    """What the model expects: seconds, joules (a guess from the power limit), bytes to and from
-    memory, and what limits it: "arithmetic", "special functions", "instructions", "cache",
-    "memory" or "launch"."""
+    """The prediction for a kernel.
+
+    `energy_joules` is a guess from the power limit; `bytes` are those from and to memory; `binds`
+    is what limits the kernel: "arithmetic", "special functions", "instructions", "cache", "memory"
+    or "launch".
+    """
 
     seconds: float
     energy_joules: float
@@ -59,7 +63,7 @@ class KernelEstimate:
 
 @dataclass(frozen=True)
 class ProgramEstimate:
-    """The sum of a program, and what it is made of, launch by launch."""
+    """The prediction for a program: sums over its launches, and the prediction for each launch."""
 
     seconds: float
     energy_joules: float
@@ -69,8 +73,8 @@ class ProgramEstimate:
 
 @dataclass(frozen=True)
 class TimedLaunch:
-    """A kernel under a schedule; where its buffers lie: in the arena, or each in a space of its
-    own."""
+    """A kernel with a schedule, and the places of its buffers: in the arena, or, if a buffer is not
+    in `places`, in a space of its own."""
 
     kernel: Kernel
     schedule: Schedule
@@ -78,16 +82,16 @@ class TimedLaunch:
 
 
 def works(kernel: Kernel, schedule: Schedule, core: Core) -> list[Work]:
-    """The steps of a kernel."""
+    """What each step of a kernel does."""
     return FORMS[kernel.form](kernel, schedule, core)
 
 
 def estimate_kernel(device: DeviceModel, kernel: Kernel, schedule: Schedule, threads: int,
                     placement: Mapping[str, Shares] | None = None) -> KernelEstimate:
-    """What a kernel costs by itself.
+    """The prediction for a single kernel.
 
-    `placement` says of buffers where they are; without, parameters are in memory, and all else in
-    the last cache.
+    `placement` says for buffers which shares of them are in which cache. By default parameters are
+    in memory, and all others in the last-level cache.
     """
     core = core_of(device)
     steps = []
@@ -113,8 +117,8 @@ def _usual(kernel: Kernel, flow: Flow, placement: Mapping[str, Shares] | None, c
 
 def estimate_program(device: DeviceModel, launches: Sequence[TimedLaunch], threads: int,
                      arena_bytes: int = 0) -> ProgramEstimate:
-    """What a program costs that runs again and again: what a run leaves in the caches, the next one
-    finds."""
+    """The prediction for a program that runs again and again, so that a run finds in the caches
+    what the run before has left there."""
     constants = constants_of(device)
     found = tuple(summed_up(device, steps, constants)
                   for steps in program_counts(core_of(device), launches, threads, arena_bytes))
@@ -124,7 +128,7 @@ def estimate_program(device: DeviceModel, launches: Sequence[TimedLaunch], threa
 
 def program_counts(core: Core, launches: Sequence[TimedLaunch], threads: int,
                    arena_bytes: int = 0) -> list[list[Counts]]:
-    """The counts of each step of each launch of a program, in its second run."""
+    """The counts of each step of each launch of a program, in its second run (see `Counts`)."""
     residency = Residency(core, threads, arena_bytes)
     every = [works(launch.kernel, launch.schedule, core) for launch in launches]
     for _ in range(2):
@@ -143,19 +147,24 @@ def program_counts(core: Core, launches: Sequence[TimedLaunch], threads: int,
 
 
 def core_of(device: DeviceModel) -> Core:
-    """What one core of a CPU does in a clock."""
+    """The core of a CPU, with the constants found by calibration."""
     return core_with(device, constants_of(device)[REACH])
 
 
 def constants_of(device: DeviceModel) -> Mapping[str, float]:
-    """The constants of the model, as calibration has found them for this device."""
+    """The constants of the timing model: those that calibration has found for this device, or the
+    usual ones."""
     fitted = device.fitted.get(FAMILY)
     return fitted.constants if fitted else CONSTANTS
 
 
 class Counts(NamedTuple):
-    """A step with all constants 1: seconds of the busiest thread by kind (`KINDS`), of bytes by
-    level (`LEVELS`), and of the barrier; threads at work, and bytes to and from memory."""
+    """The times of a step before they are multiplied by the model's constants.
+
+    `clocks` are the seconds of the busiest thread by kind of work (`KINDS`), `levels` the seconds
+    of moving bytes by where they come from (`LEVELS`), `launch` those of the barrier. `threads` are
+    those that have work, `bytes` those from and to memory.
+    """
 
     clocks: tuple[float, ...]
     levels: tuple[float, ...]
@@ -165,7 +174,7 @@ class Counts(NamedTuple):
 
 
 def counted(work: Work, where: Mapping[str, Shares], core: Core, threads: int) -> Counts:
-    """What a step takes, its buffers lying where they do."""
+    """The counts of a step, given which shares of its buffers are in which cache."""
     used = min(threads, work.tiles)
     near, last, memory = _moved(work, where, core, used)
     turns = -(-work.tiles // used) / core.clock
@@ -178,7 +187,8 @@ def counted(work: Work, where: Mapping[str, Shares], core: Core, threads: int) -
 
 def _moved(work: Work, where: Mapping[str, Shares], core: Core,
            threads: int) -> tuple[float, float, float]:
-    """Bytes of a step from the second-level caches, from the last one, and with the memory."""
+    """Bytes of a step from second-level caches, from the last-level cache, and from and to
+    memory."""
     near = last = memory = 0.0
     for flow in work.flows:
         shares = where[flow.buffer]

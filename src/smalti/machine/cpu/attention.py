@@ -1,4 +1,5 @@
-"""What attention does: tiles of groups of queries of one head, along blocks of keys."""
+"""Counts the work of attention on a CPU: tiles of groups of queries of one head, over blocks of
+keys."""
 
 from __future__ import annotations
 
@@ -11,15 +12,15 @@ from smalti.machine.cpu.work import Cost, Flow, Work, nest, scaled, summed
 from smalti.schedule.schedule import AttentionSchedule
 
 WEIGHED = Cost(1, 5)
-"""Loads and instructions for a vector of scores, beside its exponential."""
+"""Loads and instructions for a vector of scores, besides its exponential."""
 EXPONENTIAL, EXPONENTIAL_PAIRS = 4.0, 3.0
-"""Clocks of two to the power of a vector: a polynomial of five terms, of three in bf16."""
+"""Clocks of 2 ** x for a vector: by a polynomial of five terms; for bf16 of three."""
 TURNED = 6.0
-"""Vectors touched to turn one of queries or of results."""
+"""Vector operations to transpose a vector of queries or of results."""
 
 
 def attention(kernel: Kernel, schedule: AttentionSchedule, core: Core) -> list[Work]:
-    """The one step of attention."""
+    """The work of attention, which is one step."""
     s = schedule
     batch, tokens, heads, depth = kernel.buffer("q").shape
     keys, width = kernel.buffer("k").shape[1], kernel.buffer("v").shape[3]

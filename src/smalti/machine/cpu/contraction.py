@@ -1,8 +1,8 @@
-"""What convolutions and matrix products do: direct ones, in place or staged, and by winograd.
+"""Counts the work of contractions on a CPU: direct (staged, in place, planar) and by Winograd.
 
-A tile goes through its patch chunk by chunk; weights are read again by each tile of pixels, what is
-read of the input by each block of panels. Tiles of pixels follow each other before the next block
-of panels is begun, so weights of a block are found again where it fits beside the patch.
+A tile goes through its patch chunk by chunk. Weights are read again by each tile of pixels, the
+input by each block of panels. All tiles of pixels run before the next block of panels begins, so
+the weights of a block are found in cache again if they fit beside the patch.
 """
 
 from __future__ import annotations
@@ -32,17 +32,21 @@ from smalti.schedule.schedule import RUN, TILE, ContractionSchedule, InPlace, Pl
 from smalti.schedule.winograd import points
 
 PACKED_VECTORS = 4.0
-"""Vectors moved for each packed one of weights that are computed, which are transposed."""
+"""Vectors moved for each packed vector of weights that are computed: packing transposes them."""
 WORKSPACE = "workspace"
-"""The buffer of what one step of a kernel leaves for the next."""
+"""The name of the buffer in which a step of a kernel leaves values for the next step."""
 SCRATCH = "scratch"
-"""What a tile reads again of its thread's own memory."""
+"""The name of the buffer for a thread's own scratch memory."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What does not depend on the schedule: costs of prologue and epilogue for a vector, bytes of
-    each buffer, and what prologue and epilogue read."""
+    """What is known of a contraction before its schedule.
+
+    These are its extents `e`; the costs of `prologue` and `epilogue` for a vector; instructions to
+    round a vector of results, `rounded`; the bytes of each buffer; and what prologue (`before`) and
+    epilogue (`behind`) read.
+    """
 
     e: Extents
     prologue: Cost
@@ -67,7 +71,7 @@ def facts(kernel: Kernel, core: Core) -> Facts:
 
 
 def contraction(kernel: Kernel, schedule: ContractionSchedule, core: Core) -> list[Work]:
-    """The steps of a contraction."""
+    """The work of each step of a contraction."""
     shape = _Shape(kernel, schedule, core)
     if schedule.winograd:
         return shape.winograd()
@@ -75,7 +79,7 @@ def contraction(kernel: Kernel, schedule: ContractionSchedule, core: Core) -> li
 
 
 class _Shape:
-    """A contraction under a schedule on a core."""
+    """Counts the work of a contraction by a schedule on a core."""
 
     def __init__(self, kernel: Kernel, schedule: ContractionSchedule, core: Core) -> None:
         self.kernel, self.s, self.core = kernel, schedule, core
@@ -97,7 +101,7 @@ class _Shape:
     # ------------------------------------------------------------------ flows
 
     def weights(self, bytes_each: float, held: float) -> Flow:
-        """The flow of weights of `bytes_each` a panel, read by each tile of pixels."""
+        """The flow of weights, `bytes_each` for each panel, which every tile of pixels reads."""
         total = bytes_each * self.panels * self.e.parts
         if weights_batched(self.kernel):
             return Flow("weight", total * self.e.b * self.e.y,
@@ -105,17 +109,17 @@ class _Shape:
         return Flow("weight", total, total * (self.tiles - 1), held)
 
     def inputs(self, again: float, held: float) -> tuple[Flow, ...]:
-        """Flows of what the prologue reads, once and `again` times more."""
+        """The flows of what the prologue reads, `again` times more than once."""
         return tuple(Flow(f.buffer, f.once, again * f.once, held) for f in self.facts.before)
 
     def results(self) -> tuple[Flow, ...]:
-        """Flows of what the epilogue reads, and of the result."""
+        """The flows of what the epilogue reads, and of the result."""
         return (*self.facts.behind, Flow("out", self.facts.bytes["out"], written=True))
 
     # ------------------------------------------------------------------ direct
 
     def packing(self) -> list[Work]:
-        """The step that packs weights which are computed."""
+        """The step that packs weights, if these are computed; else none."""
         if weights_bound(self.kernel):
             return []
         each = self.e.b * self.e.y if weights_batched(self.kernel) else 1
@@ -126,7 +130,7 @@ class _Shape:
                       Flow(WORKSPACE, size, written=True)))]
 
     def direct(self) -> Work:
-        """Tiles of the direct form."""
+        """The step of all tiles of the direct algorithm."""
         e, s, core = self.e, self.s, self.core
         lines = s.tile_b * s.tile_y
         planar, in_registers = isinstance(s.algorithm, Planar), s.in_registers
@@ -177,8 +181,8 @@ class _Shape:
                            rounded), self.chunks)
 
     def _near(self, chunk_bytes: float, turns: int) -> float:
-        """Bytes of weights that a tile reads again of its second-level cache, where the weights of
-        a chunk and a panel do not stay in the first."""
+        """Bytes of weights that a tile reads again from the second-level cache, because those of a
+        chunk and a panel do not stay in the first-level one."""
         if turns <= 1 or chunk_bytes < self.core.l1_bytes / 2:
             return 0.0
         return (turns - 1) * chunk_bytes * self.mine * self.chunks * self.e.parts
@@ -186,7 +190,7 @@ class _Shape:
     # ------------------------------------------------------------------ winograd
 
     def winograd(self) -> list[Work]:
-        """The steps of Winograd."""
+        """The steps of Winograd's algorithm."""
         e, s, w = self.e, self.s, self.w
         size = w.size
         self.blocks = s.tile_b * (s.tile_y // size) * (s.tile_x // size)
@@ -218,7 +222,7 @@ class _Shape:
         return (tile // size - 1) * step + window
 
     def _transform(self, inner: int, outer: int, loaded: float, stored: float) -> float:
-        """Clocks of a transform of inner × inner numbers to outer × outer, of one vector."""
+        """Clocks of a transform of inner × inner vectors to outer × outer ones."""
         adds = 2.0 * min(inner, outer) * (inner + outer)
         return max(loaded / self.core.ports, stored / self.core.stores, adds / self.core.ports)
 
@@ -236,7 +240,7 @@ class _Shape:
         return self._transform(3, edge, 9, self.count)
 
     def _transformed_weights(self) -> Work:
-        """The step that transforms all weights, once a run."""
+        """The step that transforms all weights, once in each run."""
         e, s = self.e, self.s
         vectors = e.c * s.vectors / self.chunks
         size = ELEMENT_BYTES[s.weights]
@@ -247,7 +251,7 @@ class _Shape:
                      Flow(WORKSPACE, 4.0 * self.count * whole, written=True)))
 
     def _winograd_products(self) -> tuple[dict[str, float], tuple[Flow, ...]]:
-        """Products and results of a tile: clocks, and flows of all."""
+        """The clocks of the products and results of a tile, and the flows of the step."""
         e, s, w, core = self.e, self.s, self.w, self.core
         streamed = w.transformed == TILE
         slices = self.chunks if streamed else 1

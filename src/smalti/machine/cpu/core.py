@@ -1,4 +1,4 @@
-"""What one core of a CPU does in a clock, and where its bytes come from."""
+"""A core of a CPU: what it does in a clock, and how fast it reads caches and memory."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from dataclasses import dataclass
 from smalti.machine.device import DeviceModel
 
 PAIRS = "bf16"
-"""The dtype under which a CPU that multiplies pairs of bf16 has a rate of its own."""
+"""The dtype under which a device model has the rate of products of pairs of bf16."""
 REACH = "reach"
-"""The constant that is the share of the memory's bandwidth that one core reaches alone."""
+"""The name of the constant for the share of the memory's bandwidth that one core reaches alone."""
 STORE_SHARE = 0.5
-"""Vectors stored over those loaded in a clock: of CPUs with two loads and one store."""
+"""Vectors stored in a clock, as a share of those loaded: for CPUs with two loads and one store."""
 
 
 @dataclass(frozen=True)
 class Core:
     """One core of a CPU.
 
-    `lanes` f32 fill a vector; `ports` of them are multiplied and added, computed in other ways or
-    loaded in a clock, `pairs` of pairs of bf16 (0 without). Caches are in bytes: two of its own,
-    and the last one, which it shares. Rates are in bytes a second: `l2` and `l3` of one core,
-    `reach` what it reads alone from memory, `memory` what all do. `launch` is the seconds of a
-    barrier.
+    A vector has `lanes` f32. In a clock the core multiplies and adds `ports` vectors, computes as
+    many in other ways, or loads as many; of pairs of bf16 it multiplies `pairs` vectors (0 if it
+    has no such instruction). `l1_bytes` and `l2_bytes` are caches of its own, `l3_bytes` is the
+    last one, which cores share. Rates are in bytes a second: `l2` and `l3` of one core, `reach`
+    what it reads alone from memory, `memory` what all cores read together. `launch` is the seconds
+    of a barrier.
     """
 
     clock: float
@@ -45,8 +46,7 @@ class Core:
 
 
 def core_of(device: DeviceModel, reach: float) -> Core:
-    """The core of a CPU of the library, or of this machine; one reaches the share `reach` of the
-    memory's bandwidth."""
+    """The core of a CPU; alone it reaches the share `reach` of the memory's bandwidth."""
     near, *far = device.caches
     last = far[-1] if far else near
     vector = 2 * device.units * device.clock * device.wave

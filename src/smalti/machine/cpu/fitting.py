@@ -1,7 +1,8 @@
-"""Constants of the CPU's timing model from measured kernels.
+"""Fits the constants of the CPU's timing model to measured kernels.
 
-Few samples and a dozen constants: each stays near its usual value unless many samples ask for
-another, and nothing is changed that does not also foretell samples which were left out.
+There are few samples for a dozen constants. So each constant is kept near its usual value unless
+many samples call for another, and the fit is used only if it also predicts samples that were left
+out of it.
 """
 
 from __future__ import annotations
@@ -16,26 +17,27 @@ from smalti.machine.cpu.work import CONSTANTS, KINDS, LEVELS
 from smalti.machine.descent import Constants, descend
 
 BOUND = 3.0
-"""A constant stays within this factor of its usual value."""
+"""A constant is kept within this factor of its usual value."""
 OVERLAP_BOUND = 2.0
-"""The factor for the constant "overlap", which is an exponent."""
+"""The same factor for the constant "overlap", which is an exponent."""
 PULL = 0.02
-"""Weight of a squared logarithm of a constant over its usual value, beside the mean error: what a
-few small kernels ask for should not move what large ones rest on."""
+"""Regularisation: the weight, beside the mean error, of the squared logarithm of a constant over
+its usual value, so that a few small kernels do not change what large ones rest on."""
 FOLDS = 4
-"""Parts of the samples, each left out once to judge what the others give."""
+"""Folds of the cross-validation: each part of the samples is left out once, to test the fit to the
+others."""
 GAIN_MIN = 0.15
-"""Share of the error at samples left out that has to go for the constants to be changed."""
+"""The constants are changed only if that reduces the error at left-out samples by this share."""
 
 Sample = tuple[Sequence[Counts], float]
-"""The counts of the steps of a kernel or of a program, and its seconds."""
+"""(counts of the steps of a kernel or a program, its measured seconds)."""
 
 
 def fitted(samples: Sequence[Sample]) -> tuple[Constants, float, float]:
-    """The constants to use, and the mean absolute logarithm of measured over predicted seconds by
-    the usual ones and by these, of samples that they do not know.
+    """The constants to use, and the errors of the usual constants and of these at left-out samples.
 
-    Without a gain of `GAIN_MIN` the usual ones stay.
+    An error is the mean absolute logarithm of measured over predicted seconds. If the gain is less
+    than `GAIN_MIN`, the constants are the usual ones.
 
     >>> fitted([])
     Traceback (most recent call last):
@@ -61,7 +63,7 @@ def fitted(samples: Sequence[Sample]) -> tuple[Constants, float, float]:
 
 def _predictor(samples: Sequence[Sample]
                ) -> tuple[np.ndarray, Callable[[Constants], np.ndarray]]:
-    """Measured seconds [samples], and what constants predict: [samples]."""
+    """The measured seconds [samples], and a function that predicts them from constants."""
     owner = np.array([n for n, (steps, _) in enumerate(samples) for _ in steps])
     every = [counts for steps, _ in samples for counts in steps]
     clocks, levels = (np.array([getattr(c, name) for c in every]) for name in ("clocks", "levels"))

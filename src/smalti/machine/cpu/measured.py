@@ -1,4 +1,4 @@
-"""What a calibration has measured of a CPU: rates, and the constants of the timing model."""
+"""Calibrations of CPUs: measured rates and fitted constants of the timing model, as a file."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from smalti.machine.device import MEASURED, CacheLevel, DeviceModel
 from smalti.machine.fitted import Fitted
 
 FAMILY = "cpu"
-"""Under this name a calibrated device holds constants."""
+"""The name under which a calibrated device model has the constants."""
 RATES = ("clock", "f32", "bf16", "l2", "l3", "memory", "reach", "launch")
 MOST = 1e18
-"""A rate above this, a million times those of today, is refused as senseless."""
+"""Rates above this are refused as senseless: a million times those of today."""
 
 
 @dataclass(frozen=True)
 class CpuCalibration:
-    """One calibration: of which CPU and when, by which code.
+    """The result of a calibration: which CPU was measured when, by which code, and what was found.
 
-    Rates are those of all `cores` together: FLOP/s of `f32` and `bf16` (0 where there are no
+    Rates are those of all `cores` together: FLOP/s of `f32` and `bf16` (0 if the CPU has no
     products of pairs), bytes a second read from `l2`, `l3` and `memory`; `reach` is what one core
-    reads from memory. `launch` is the seconds of a barrier, `latency` those of a read by bytes of
-    memory. `error` is the mean absolute logarithm of measured over predicted times of real kernels,
-    by usual constants and by those found.
+    alone reads from memory. `launch` is the seconds of a barrier; `latency` gives those of a load,
+    by the bytes of memory that loads are spread over. `error` is the mean absolute logarithm of
+    measured over predicted times of real kernels: with the usual constants, and with those found.
     """
 
     device: str
@@ -49,12 +49,13 @@ class CpuCalibration:
     error: tuple[float, float] = (0.0, 0.0)
 
     def text(self) -> str:
-        """As JSON."""
+        """The calibration as JSON."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
     @classmethod
     def of(cls, text: str) -> CpuCalibration:
-        """What `text` wrote. Raises InputError for what is none, or holds senseless numbers."""
+        """The calibration written as `text`. Raises InputError if it is none, or has senseless
+        numbers."""
         try:
             given = json.loads(text)
             found = cls(**{**given, "error": tuple(given.get("error", (0.0, 0.0)))})
@@ -69,7 +70,8 @@ class CpuCalibration:
         return found
 
     def applied(self, device: DeviceModel, code: str) -> DeviceModel:
-        """The record of the CPU with what was measured; constants are those of the same `code`."""
+        """The device model of the CPU with what was measured; the constants are used only if they
+        were fitted to the same `code`."""
         share = device.units / self.cores
         near, last = device.caches
         vector = {**device.vector, "f32": self.f32 * share, "f16": self.f32 * share}

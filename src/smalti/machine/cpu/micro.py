@@ -1,7 +1,8 @@
-"""Clocks of micro-kernels: blocks of sums in registers, `rows` by `vectors`.
+"""Counts the clocks of micro-kernels, which keep `rows` times `vectors` vectors of sums in
+registers.
 
-For one k a micro-kernel loads `vectors` vectors of one factor, spreads `rows` numbers of the other
-and has `rows * vectors` multiply-adds, on ports of their own.
+For each k a micro-kernel loads `vectors` vectors of one factor, broadcasts `rows` numbers of the
+other, and does `rows * vectors` multiply-adds, on ports of their own.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 from smalti.machine.cpu.core import Core
 
 ISSUED = 8.0
-"""Instructions that a core of many ports takes in a clock."""
+"""Instructions that a core with two vector ports can start in a clock."""
 HALF_CLOCKS = {"f32": 0.0, "f16": 1.0, "pairs": 0.0, "widened": 1.0}
-"""Instructions that make f32 of a vector of weights, for each k."""
+"""Instructions to widen a vector of weights to f32, by the kind of factors."""
 
 
 def runs(extent: int, most: int) -> tuple[tuple[int, int], ...]:
-    """`extent` rows as (size, how many) of at most `most`, as even as can be.
+    """`extent` rows divided as evenly as possible into parts of at most `most`: (size, how many)
+    pairs.
 
     >>> runs(64, 14), runs(8, 14)
     (((13, 4), (12, 1)), ((8, 1),))
@@ -26,7 +28,7 @@ def runs(extent: int, most: int) -> tuple[tuple[int, int], ...]:
 
 
 def step_clocks(core: Core, rows: int, vectors: int, factors: str = "f32") -> float:
-    """Clocks of one k (of a pair of them, where `factors` are "pairs")."""
+    """Clocks of a micro-kernel for one k; for two if `factors` are "pairs"."""
     products, widened = rows * vectors, HALF_CLOCKS[factors] * vectors
     rate = core.pairs if factors == "pairs" else core.ports
     return max((products + widened) / rate, (rows + vectors) / core.ports,
@@ -35,9 +37,10 @@ def step_clocks(core: Core, rows: int, vectors: int, factors: str = "f32") -> fl
 
 def clocks(core: Core, extent: int, most: int, vectors: int, depth: float, factors: str = "f32",
            sums: str = "zero") -> dict[str, float]:
-    """Clocks by kind of micro-kernels over `extent` rows and a sum of `depth`.
+    """The clocks, by kind, of micro-kernels for `extent` rows of at most `most`, with sums of
+    `depth`.
 
-    `sums` are made "zero" or "loaded" and then stored, or "kept" for an epilogue.
+    `sums` start at "zero" or are "loaded", and are then stored; or they are "kept" in registers.
     """
     found = {"products": 0.0, "starts": 0.0, "vectors": 0.0}
     steps = depth / 2 if factors == "pairs" else depth

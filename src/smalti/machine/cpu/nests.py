@@ -1,4 +1,4 @@
-"""What loop nests do: maps, reductions, depthwise convolutions, pooling and statistics."""
+"""Counts the work of loop nests: maps, reductions, depthwise convolutions, pooling, statistics."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from smalti.schedule.schedule import (
 MOMENTS = Cost(1, 3)
 """Loads and instructions for a vector: a load, a difference, a sum and a square."""
 MOMENTS_BLOCK = 6
-"""Vectors of channels that are summed together, in a pass over the pixels."""
+"""Vectors of channels whose statistics are computed together, in one pass over the pixels."""
 BLOCK_PACE = 1.5
-"""Clocks of reading such blocks, which lie apart, over those of reading all channels in a row."""
+"""Time of reading such blocks, which are not contiguous, over that of contiguous reads."""
 ROW_CLOCKS = 60.0
-"""Clocks of the end of a row: lanes are summed, then a root and a division."""
+"""Clocks at the end of a row: lanes are added up, then there are a root and a division."""
 COMBINED = 4.0
-"""Vectors touched of each part that is combined."""
+"""Vector operations for each partial result when these are combined."""
 
 
 @lru_cache(maxsize=4096)
 def flows(kernel: Kernel) -> tuple[Flow, ...]:
-    """Each buffer outside of the kernel once."""
+    """The flows of a kernel that reads or writes each of its buffers once."""
     return tuple(Flow(name, float(count * ELEMENT_BYTES[kernel.buffer(name).dtype]),
                       written=kernel.buffer(name).role == "output")
                  for name, count in touched(kernel).items())
 
 
 def mapped(kernel: Kernel, schedule: MapSchedule, core: Core) -> list[Work]:
-    """A map: tiles of some steps of the axis outside of the inner ones."""
+    """The work of a map: tiles of `grain` steps of the axis outside of the inner ones."""
     axes, _ = map_axes(kernel)
     (stage,) = kernel.stages
     lane, extent = axes[-1]
@@ -55,7 +55,7 @@ def mapped(kernel: Kernel, schedule: MapSchedule, core: Core) -> list[Work]:
 
 
 def reduced(kernel: Kernel, schedule: ReductionSchedule, core: Core) -> list[Work]:
-    """A reduction: tiles of some results."""
+    """The work of a reduction: tiles of some results each."""
     axes = reduction_axes(kernel)
     total, out = kernel.stages
     results = math.prod(n for _, n in axes.kept)
@@ -81,7 +81,8 @@ def reduced(kernel: Kernel, schedule: ReductionSchedule, core: Core) -> list[Wor
 
 
 def depthwise(kernel: Kernel, schedule: DepthwiseSchedule, core: Core) -> list[Work]:
-    """A depthwise convolution or pooling: tiles of rows of pixels times vectors of channels."""
+    """The work of a depthwise convolution or a pooling: tiles of rows of pixels times vectors of
+    channels."""
     _, total, result = kernel.stages
     (_, b), (_, y), (_, x), (_, o) = total.axes
     taps = math.prod(n for _, n in total.reduced)
@@ -99,7 +100,8 @@ def depthwise(kernel: Kernel, schedule: DepthwiseSchedule, core: Core) -> list[W
 
 
 def group_moments(kernel: Kernel, schedule: MomentsSchedule, core: Core) -> list[Work]:
-    """Statistics of groups: sums of parts of the pixels, then their combination."""
+    """The work of the statistics of groups: sums over parts of the pixels, then their
+    combination."""
     x = kernel.buffer("x")
     batch, channels, pixels = x.shape
     vectors = -(-channels // core.lanes)
@@ -122,7 +124,7 @@ def group_moments(kernel: Kernel, schedule: MomentsSchedule, core: Core) -> list
 
 
 def row_moments(kernel: Kernel, schedule: MomentsSchedule, core: Core) -> list[Work]:
-    """Statistics of rows, or of the heads of rows."""
+    """The work of the statistics of rows, or of the heads of rows."""
     x = kernel.buffer("x")
     channels = x.shape[-1]
     rows = math.prod(x.shape[:-1])

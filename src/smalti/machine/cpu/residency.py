@@ -1,9 +1,9 @@
-"""What earlier kernels have left in the caches.
+"""Models what earlier kernels have left in the caches, by reuse distance.
 
-Between two uses of a value other bytes are touched. What was touched since then, each byte once, is
-how deep it lies: it is found in the second-level caches of the threads, in the last cache, or in
-memory. Values in an arena follow one another in the same memory, so all that lives there can push
-out no more than the arena is large.
+The reuse distance of a value is how many different bytes were used since its last use. By it the
+value is in the second-level caches of the threads, in the last-level cache, or in memory. Values in
+the arena share memory one after the other, so all of them together count at most the size of the
+arena.
 """
 
 from __future__ import annotations
@@ -16,28 +16,30 @@ import numpy as np
 from smalti.machine.cpu.core import Core
 
 ARENA = "arena"
-"""The space in which values follow one another."""
+"""The space in which values share memory one after the other."""
 BLOCK_BYTES = 1 << 16
-"""The arena is followed in blocks of so many bytes: a guess between exactness and time."""
+"""The granularity in bytes at which uses of the arena are recorded: a compromise between accuracy
+and time."""
 USED_SHARE = 0.8
-"""Share of a cache in which a program finds its own values."""
+"""Share of a cache that holds a program's own values."""
 FAR = 1e30
-"""Bytes touched since, of what was never touched: more than any cache."""
+"""The reuse distance of what was never used: larger than any cache."""
 
 Place = tuple[Hashable, int]
-"""A space, and the first byte in it. All spaces but the arena hold one value each."""
+"""(space, first byte in it): where a value is. All spaces but the arena hold a single value."""
 
 
 class Shares(NamedTuple):
-    """Shares of some bytes that are in the second-level cache of the thread that wants them, and in
-    the last one. The rest is in memory."""
+    """Of some bytes, the shares that are in the second-level cache of the thread that reads them
+    (`near`) and in the last-level cache (`last`). The rest is in memory."""
 
     near: float
     last: float
 
 
 class Residency:
-    """The caches of `threads` cores, which hold nothing yet, and an arena of `arena_bytes`."""
+    """The state of the caches of `threads` cores, for a program with an arena of `arena_bytes`;
+    they are empty at first."""
 
     def __init__(self, core: Core, threads: int, arena_bytes: int = 0) -> None:
         self.threads, self.arena_bytes = threads, arena_bytes
@@ -47,10 +49,10 @@ class Residency:
         self.arena = np.full((2, blocks), -FAR)
         self.seen: dict[Hashable, tuple[float, float]] = {}
         self.count = [0.0, 0.0]
-        """Bytes touched so far: of the arena, of all else."""
+        """Bytes used so far: of the arena, and of all else."""
 
     def shares(self, place: Place, size: float) -> Shares:
-        """Where `size` bytes at a place are."""
+        """Which shares of the `size` bytes at a place are in which cache."""
         space, offset = place
         if space == ARENA:
             own, other = self.arena[:, self._blocks(offset, size)]
@@ -63,7 +65,7 @@ class Residency:
         return Shares(mine, max(0.0, float(last) - mine))
 
     def touch(self, place: Place, size: float) -> None:
-        """Note that `size` bytes at a place are used now."""
+        """Record that the `size` bytes at a place are used now."""
         space, offset = place
         self.count[space != ARENA] += size
         if space == ARENA:

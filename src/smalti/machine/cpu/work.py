@@ -1,7 +1,7 @@
-"""What a step of a kernel does, counted: clocks of a tile by kind, and bytes of each buffer.
+"""Counts the work of a step of a kernel: clocks of a tile by kind, and bytes of each buffer.
 
-Counts depend on the kernel, its schedule and the widths and caches of a core. Seconds are made of
-them by constants (see `seconds`), which calibration may change.
+Counts depend on the kernel, its schedule, and the vectors and caches of a core. `step_seconds`
+makes seconds of them by the constants, which calibration may change.
 """
 
 from __future__ import annotations
@@ -15,42 +15,43 @@ from smalti.machine.cpu.core import Core
 from smalti.schedule.merge import access
 
 CONSTANTS: Mapping[str, float] = {
-    "products": 1.04,   # clocks of multiply-adds over those that the ports allow
-    "starts": 7.5,      # clocks of one turn of a micro-kernel
-    "vectors": 0.3,     # clocks of loop nests over what ports of one vector would take
-    "functions": 0.86,  # clocks of exponentials and the like over those that they are listed with
-    "transforms": 3.7,  # clocks of Winograd's transforms over their additions: registers spill
+    "products": 1.04,   # clocks of multiply-adds, over the least that the ports allow
+    "starts": 7.5,      # clocks to start a micro-kernel
+    "vectors": 0.3,     # clocks of loop nests, over the least that the ports allow
+    "functions": 0.86,  # clocks of functions, over those in `FUNCTION_CLOCKS`
+    "transforms": 3.7,  # clocks of Winograd's transforms, over their additions: they spill
     "rows": 10.0,       # clocks of a row of a loop nest
     "tiles": 230.0,     # clocks of taking a tile and setting its addresses up
     "l2": 1.0,          # share of the bandwidth of the second-level cache that is reached
     "l3": 0.5,          # the same of the last cache
-    "memory": 1.1,      # the same of the memory; more than 1 where both directions are at work
+    "memory": 1.1,      # the same of the memory; reads and writes together may exceed 1
     "reach": 0.8,       # share of the memory's bandwidth that one core reaches alone
-    "launch": 0.6,      # barriers over the device's own launch cost
-    "overlap": 1.9,     # exponent with which clocks and bytes are added: 1 not at the same time
+    "launch": 0.6,      # seconds of a barrier, over those of the device model
+    "overlap": 1.9,     # exponent by which times are added: 1, no overlap; infinite, all
 }
 KINDS = ("products", "starts", "vectors", "functions", "transforms", "rows", "tiles")
 LEVELS = ("l2", "l3", "memory")
-"""Where bytes come from that are not in the first-level cache."""
+"""Where bytes come from if they are not in the first-level cache."""
 
 FUNCTION_CLOCKS = {
     "exp": 7.0, "sigmoid": 9.0, "silu": 9.0, "quick_gelu": 10.0, "gelu_tanh": 11.0, "gelu": 16.0,
     "erf": 14.0, "tanh": 12.0, "softplus": 20.0, "log": 14.0, "pow": 30.0, "sin": 14.0,
     "cos": 14.0, "sqrt": 5.0, "reciprocal": 4.0, "div": 4.0,
 }
-"""Clocks of a function of one vector, on two ports; what is not listed takes one instruction."""
+"""Clocks of a function of a vector, with two ports; functions not listed take one instruction."""
 WIDENING = {"f32": 0, "f16": 1, "bf16": 2, "u8": 2, "i8": 2, "i32": 1, "i64": 2, "bool": 2}
-"""Instructions that make f32 of a vector of each dtype."""
+"""Instructions to convert a vector of each dtype to f32."""
 ROUNDING, ROUNDING_PAIRS = 6, 1
-"""Instructions that make bf16 of a vector of f32, without and with one for it."""
+"""Instructions to round a vector of f32 to bf16, without and with an instruction for that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Bytes of a buffer that a step reads or writes: `once` from where it lies, and `again` later.
+    """The bytes of a buffer that a step reads or writes: `once` each, and `again` in repeated
+    reads.
 
-    `held` bytes have been touched by a thread when it comes back to the same ones. Those in caches
-    take `pace` times as long as bytes that are read in a row.
+    `held` is how many bytes a thread uses before it reads the same ones again. Reading from caches
+    takes `pace` times as long as contiguous reading.
     """
 
     buffer: str
@@ -63,7 +64,8 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One step: how many tiles, the clocks of one by kind (see `KINDS`), and what it moves."""
+    """The work of a step: the number of tiles, the clocks of a tile by kind (`KINDS`), and what it
+    moves."""
 
     tiles: int
     clocks: Mapping[str, float]
@@ -72,22 +74,23 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What an expression takes for each vector: instructions, and clocks of functions."""
+    """The cost of an expression for each vector: instructions, and clocks of functions."""
 
     loads: float = 0.0
     arithmetic: float = 0.0
     functions: float = 0.0
 
     def clocks(self, core: Core, stores: float = 1.0) -> float:
-        """Clocks of loads, stores and arithmetic, which run at the same time."""
+        """Clocks of loads, stores and arithmetic, which overlap: the largest of the three."""
         return max(self.loads / core.ports, stores / core.stores, self.arithmetic / core.ports)
 
 
 @lru_cache(maxsize=4096)
 def cost(kernel: Kernel, value: Expr, axis: str, lanes: int, own: str = "") -> Cost:
-    """The cost of `value` with lanes along `axis`; loads of the buffer `own` are of f32 in scratch.
+    """The cost of the expression `value` for vectors along `axis`.
 
-    What does not move along the axis is loaded once a row.
+    Loads of the buffer `own` are of f32 in scratch memory. Loads whose address does not depend on
+    the axis cost nothing here: they are done once for a row.
     """
     loaded = arithmetic = 0.0
     for load in dict.fromkeys(loads(value)):
@@ -112,12 +115,13 @@ def cost(kernel: Kernel, value: Expr, axis: str, lanes: int, own: str = "") -> C
 
 
 def lanes_share(lanes: int) -> float:
-    """Narrow vectors have a cheaper division and as many instructions."""
+    """The clocks of functions for vectors of `lanes`, over those of 16 lanes: narrow vectors have a
+    cheaper division, but as many instructions."""
     return 1.0 if lanes >= 16 else 0.9
 
 
 def rounding(kernel: Kernel, core: Core, buffer: str = "out") -> float:
-    """Instructions beside the store of a vector of a buffer."""
+    """Instructions besides the store itself for storing a vector to a buffer: rounding."""
     if kernel.buffer(buffer).dtype != "bf16":
         return 0.0
     return ROUNDING_PAIRS if core.pairs else ROUNDING
@@ -125,7 +129,7 @@ def rounding(kernel: Kernel, core: Core, buffer: str = "out") -> float:
 
 def nest(core: Core, each: Cost, rows: float, extent: float, rounded: float = 0.0,
          stores: float = 1.0) -> dict[str, float]:
-    """Clocks by kind of a loop nest over `rows` rows of `extent` elements."""
+    """The clocks, by kind, of a loop nest over `rows` rows of `extent` elements."""
     vectors = rows * -(-extent // core.lanes)
     whole = Cost(each.loads, each.arithmetic + rounded, each.functions)
     return {"vectors": vectors * whole.clocks(core, stores),
@@ -133,7 +137,7 @@ def nest(core: Core, each: Cost, rows: float, extent: float, rounded: float = 0.
 
 
 def summed(*parts: Mapping[str, float]) -> dict[str, float]:
-    """Clocks by kind of several things, one behind the other."""
+    """The sum of clocks, by kind."""
     found: dict[str, float] = {}
     for part in parts:
         for kind, clocks in part.items():
@@ -142,13 +146,13 @@ def summed(*parts: Mapping[str, float]) -> dict[str, float]:
 
 
 def scaled(part: Mapping[str, float], times: float) -> dict[str, float]:
-    """Clocks by kind of the same thing many times."""
+    """`times` times the clocks, by kind."""
     return {kind: times * clocks for kind, clocks in part.items()}
 
 
 def others(kernel: Kernel, value: Expr, touched: Mapping[str, int], sizes: Mapping[str, float],
            own: str = "") -> tuple[Flow, ...]:
-    """Flows of what an expression reads, once each."""
+    """The flows of the buffers that an expression reads, each once."""
     names = dict.fromkeys(load.buffer for load in loads(value) if load.buffer != own)
     return tuple(Flow(name, float(touched[name] * sizes[name])) for name in names)
 

@@ -39,5 +39,6 @@ def limits_here(target: Target, options: Options) -> Limits:
 
 
 def knowledge_here(target: Target, options: Options) -> Knowledge:
-    """What is known of schedules on this CPU."""
+    """What is known of schedules on this CPU besides the rules: measured ones, and the timing
+    model."""
     return knowledge(target.name, options.threads, options.precision, options.objective)
