@@ -31,16 +31,9 @@ from smalti.schedule.group import (
     GroupTransposition,
     MatrixShape,
 )
+from smalti.schedule.group_work import LAUNCH, GroupWork, issued_for
 from smalti.schedule.space_attention import AttentionWork, matrix_schedules, plain_schedules
-from smalti.schedule.space_group import (
-    FACTORS_A_CLOCK,
-    LAUNCH,
-    MEMORY_A_CLOCK,
-    UNITS,
-    GroupWork,
-    issued_for,
-    schedules,
-)
+from smalti.schedule.space_group import schedules
 
 SIZES = (32, 64, 128, 256, 512, 1024)
 """Invocations of a work-group: all powers of two between the smallest subgroup of common devices
@@ -78,19 +71,18 @@ def expected_clocks(kernel: Kernel, limits: GroupLimits, schedule: GroupSchedule
     """About how many clocks of the compute units of a device a kernel takes under a schedule.
 
     Of other forms than contractions and attentions it is the same for all schedules: a launch, the
-    bytes that they move, and the instructions of their expressions, all at the rates of
-    `space_group`.
+    bytes that they move, and the instructions of their expressions, all at the rates of the device.
     """
     if isinstance(schedule, GroupContraction):
         return GroupWork.of(kernel, limits).clocks(schedule)
     if isinstance(schedule, GroupAttention | GroupMatrixAttention):
         return AttentionWork.of(kernel, limits).clocks(schedule)
-    units = limits.units or UNITS
+    units = limits.units or limits.rates.units
     moved = sum(ELEMENT_BYTES[kernel.buffer(name).dtype] * count
                 for name, count in touched(kernel).items())
     issued = sum(math.prod(n for _, n in (*stage.axes, *stage.reduced)) * issued_for(stage.value)
                  for stage in kernel.stages)
-    return LAUNCH + max(moved / MEMORY_A_CLOCK, issued / FACTORS_A_CLOCK) / units
+    return LAUNCH + max(moved / limits.rates.memory, issued / limits.rates.factors) / units
 
 
 def arithmetic(kernel: Kernel, schedule: GroupSchedule) -> Hashable:

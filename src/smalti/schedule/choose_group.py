@@ -29,9 +29,10 @@ from smalti.schedule.group import (
     GroupSchedule,
     GroupTransposition,
 )
+from smalti.schedule.group_work import GroupWork
 from smalti.schedule.merge import access, crossed, map_axes, reduction_axes, store
 from smalti.schedule.space_attention import AttentionWork, matrix_schedules, plain_schedules
-from smalti.schedule.space_group import UNITS, GroupWork, best_matrix, schedules
+from smalti.schedule.space_group import best_matrix, schedules
 
 SIZE = 256
 """Invocations of a work-group, at most: every device runs as many."""
@@ -94,7 +95,7 @@ def power_of_two(count: int, most: int) -> int:
 
 def busy(limits: GroupLimits) -> int:
     """How many work-groups keep the device at work."""
-    return GROUPS_PER_UNIT * (limits.units or UNITS)
+    return GROUPS_PER_UNIT * (limits.units or limits.rates.units)
 
 
 def _map(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupMap | GroupTransposition:
@@ -145,7 +146,7 @@ def _share(vectors: int, rows: int, size: int, limits: GroupLimits) -> int:
     its registers, or where there are few rows."""
     share = power_of_two(vectors, min(subgroup_size(limits) or NEXT, size))
     most = power_of_two(vectors, size)
-    few = size * (limits.units or UNITS)
+    few = size * (limits.units or limits.rates.units)
     while share < most and (vectors > HELD * share or rows * share < few):
         share *= 2
     return share

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from smalti.errors import IllegalSchedule
+from smalti.schedule.unit import UnitRates
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -90,6 +91,8 @@ class GroupLimits:
     """True if the device computes in main memory."""
     architecture: str = ""
     """What its units are, by a name of `compute_units.py`; "" where that is not known."""
+    rates: UnitRates = UnitRates()
+    """What one of its units does in a clock. Programs do not rely on it."""
 
     @property
     def segment_bytes(self) -> int:

@@ -21,20 +21,15 @@ from smalti.schedule.group import (
     GroupMatrixAttention,
     MatrixShape,
 )
-from smalti.schedule.space_group import (
-    BARRIER,
-    CACHE_A_CLOCK,
-    FACTORS_A_CLOCK,
-    FULL,
-    MATRIX_A_CLOCK,
-    REGISTERS,
-    SHARED_A_CLOCK,
-    SHARED_OF_A_UNIT,
-    STALL,
-    START,
-    UNITS,
-    matrix_subgroup,
-)
+from smalti.schedule.group_work import BARRIER, FULL, STALL, START
+from smalti.schedule.space_group import matrix_subgroup
+
+FACTORS_A_CLOCK, MATRIX_A_CLOCK, SHARED_A_CLOCK, CACHE_A_CLOCK = 128, 1024, 128, 32
+"""Multiply-adds of a unit in a clock, and of its matrix unit; bytes of its own memory, and of the
+cache of all units."""
+REGISTERS, SHARED_OF_A_UNIT, UNITS = 1 << 16, 2, 32
+"""Registers of a unit, its shared memory over what a work-group may have, and how many there are
+where a driver does not tell."""
 
 SETS, ACROSS, BLOCKS = (1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4)
 TILE_KEYS, COLUMNS = (32, 64, 128), (1, 2, 4)

@@ -137,12 +137,12 @@ class Matrices:
         self.tile, words = a.shared, a.stride // 2
         first_a = b.let(self.row * words + (at_a + a.at))
         first_b = b.let(self.column * words + (at_b + weight.area.at))
-        with b.loop(s.tile_k // 2, step=depth // 2) as k:
-            left = [b.let(b.matrix(self.tile, first_a + k + i * rows * words, words, self.a))
+        for k in range(0, s.tile_k // 2, depth // 2):
+            left = [b.let(b.matrix(self.tile, first_a + (k + i * rows * words), words, self.a))
                     for i in range(s.block_m // rows)]
             for part in range(self.product.parts):
                 for j in range(s.block_n // columns):
-                    at = first_b + k + (part * s.tile_n + j * columns) * words
+                    at = first_b + (k + (part * s.tile_n + j * columns) * words)
                     right = b.let(b.matrix(self.tile, at, words, self.right, by_columns=True))
                     for i, value in enumerate(left):
                         total = self.sums[part, i, j]

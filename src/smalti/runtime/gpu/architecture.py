@@ -4,11 +4,14 @@ devices has it, else by what its vendor's architectures differ in."""
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from smalti import machine
 from smalti.errors import UnknownDeviceError
+from smalti.machine.unit_rates import rates_for
 from smalti.runtime.gpu import quirks
 from smalti.schedule.compute_units import LIKE, UNITS
+from smalti.schedule.group import GroupLimits
 
 BRAND = re.compile(r"\((?:R|TM)\)|\(.*|Graphics$|/.*", re.I)
 """What drivers say besides the name of a GPU."""
@@ -51,3 +54,9 @@ def architecture_of(name: str, kind: str, vendor: str, *, bf16: bool, warps: int
     if kind == quirks.RDNA3 and bf16:
         return "rdna4"
     return BY_KIND.get(kind, "")
+
+
+def with_rates(limits: GroupLimits, name: str) -> GroupLimits:
+    """The limits of a GPU that its driver calls so with the rates of its units, as the library of
+    devices has them for it or for others of its architecture."""
+    return replace(limits, rates=rates_for(library_name(name), limits.architecture))

@@ -11,6 +11,7 @@ from smalti.compiler.targets import TARGETS
 from smalti.errors import InputError
 from smalti.runtime.device import Device
 from smalti.runtime.gpu import interface as gpu
+from smalti.runtime.gpu.architecture import with_rates
 from smalti.runtime.gpu.removals import require_clock
 from smalti.runtime.vulkan.adapter import VulkanAdapter
 from smalti.runtime.vulkan.logical import LogicalDevice
@@ -46,7 +47,8 @@ class VulkanGpu(gpu.Gpu):
 
     def __init__(self, adapter: VulkanAdapter, number: int = 0) -> None:
         adapter = with_matrices(adapter)
-        self.device, self.limits = device_of(adapter, number), adapter.limits
+        self.device = device_of(adapter, number)
+        self.limits = with_rates(adapter.limits, adapter.name)
         self._logical = LogicalDevice(adapter)
         self._memory = DeviceMemory(self._logical)
         self._pipelines = Pipelines(self._logical)

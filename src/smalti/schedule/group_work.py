@@ -1,0 +1,211 @@
+"""About how long a contraction takes on a GPU under a schedule.
+
+`GroupWork.clocks` is what bounds a product on a compute unit: its multiply-adds, what invocations
+issue besides, shared memory, caches, device memory, and the latency of the chunks of one
+work-group, which others hide as far as registers and shared memory let them be there. Rates are
+those of the device (`GroupLimits.rates`); the constants here are guesses, and a tuner measures the
+best few.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from smalti.kernel.form import STORED_BYTES, Expr, Kernel, Load, functions, loads
+from smalti.schedule.group import GroupContraction, GroupLimits
+from smalti.schedule.merge import contraction_extents, weights_batched
+from smalti.schedule.unit import UnitRates
+
+SIMPLE = {"add", "sub", "mul", "div", "max", "min", "neg", "abs", "relu"}
+FULL = 128
+"""Invocations that a unit has to have in order to be busy."""
+ISSUED_FOR_A_VECTOR, ISSUED_FOR_A_FUNCTION = 12, 14
+"""Instructions of an invocation to stage a vector of 4, and those of a function of the prologue."""
+ISSUED_FOR_WORDS, ISSUED_FOR_BORDERS, ISSUED_FOR_SOME, ISSUED_FOR_HALVES = 3, 10, 25, 1.5
+"""Those to stage 8 halves for the matrix unit: where they are and go to; more where a window has
+borders, or only some invocations bring one (with a branch in it, Mesa takes nothing out of a loop);
+and to widen and narrow each that is computed with. Read off the listings of AMD's compiler."""
+HELD_FOR_WORDS, HELD_FOR_BORDERS, HELD_FOR_SOME, HELD_FOR_PROLOGUE = 6.5, 4, 20, 13
+"""Registers for the same: for each 8 halves, those more with borders and with a prologue, and for a
+factor that only some invocations bring. Least squares over the products of the SD 1.5 UNet under
+two schedules each, by the compilers of Mesa 26 for five chips: 7 to 11 % off in the mean."""
+CHUNK_LATENCY, CHUNK_LATENCY_AHEAD, BARRIER, STALL = 900, 300, 30, 250
+"""Clocks of a chunk of a work-group that is alone, beside its work, and of a barrier: those that
+everybody pays, and those that another work-group can fill."""
+START, LAUNCH = 1500, 5000
+"""Clocks until the first chunk and for the result of a work-group, and for a step more."""
+SPILL, SURE = 8, 0.92
+"""Registers too many that make a loop twice as long, and the share of an invocation's registers
+that is thought to be enough: guesses."""
+OVERLAP = 4
+"""Exponent with which times that overlap are added: 1 not at all."""
+WORD, WIDE = 4, 8
+"""Bytes of a register, and halves that are staged at once for the matrix unit."""
+
+
+def issued_for(value: Expr) -> float:
+    """Instructions for a point of an expression, beside the first load.
+
+    >>> from smalti.kernel.form import Call, axis
+    >>> issued_for(Call("exp", (Load("x", (axis("i"),)),)))
+    14
+    """
+    if isinstance(value, Load):
+        return 0.0
+    names = list(functions(value))
+    simple = sum(name in SIMPLE for name in names)
+    return (len(list(loads(value))) - 1 + simple + ISSUED_FOR_A_FUNCTION * (len(names) - simple))
+
+
+@dataclass(frozen=True)
+class GroupWork:
+    """What a contraction takes on a device, whatever its schedule.
+
+    What is read takes `given` bytes at most, and results `stored`. `prologue` are instructions for
+    an element of the patch, which has `points` of them, reads so many `loads` and has `borders` or
+    none. `registers` is what an invocation may have.
+    """
+
+    batch: int
+    rows: int
+    columns: int
+    parts: int
+    channels: int
+    depth: int
+    points: int
+    given: int
+    stored: int
+    prologue: float
+    loads: int
+    borders: bool
+    units: int
+    registers: int
+    rates: UnitRates
+
+    @classmethod
+    def of(cls, kernel: Kernel, limits: GroupLimits) -> GroupWork:
+        """The work of a kernel."""
+        e, patch = contraction_extents(kernel), kernel.stages[0]
+        batch, rows = (e.b * e.y, e.x) if weights_batched(kernel) else (1, e.b * e.y * e.x)
+        read = set(loads(patch.value))
+        given = max((STORED_BYTES[kernel.buffer(load.buffer).dtype] for load in read), default=0)
+        return cls(batch, rows, e.o, e.parts, e.c, e.r * e.s * e.c,
+                   math.prod(n for _, n in patch.axes), given,
+                   STORED_BYTES[kernel.buffer("out").dtype], issued_for(patch.value), len(read),
+                   bool(patch.guards), limits.units or limits.rates.units, limits.registers,
+                   limits.rates)
+
+    def grid(self, s: GroupContraction) -> tuple[int, int, int]:
+        """The work-groups of a schedule: along columns, rows, and the batch and parts of the depth.
+        """
+        return -(-self.columns // s.tile_n), -(-self.rows // s.tile_m), self.batch * s.split
+
+    def throughput(self, s: GroupContraction) -> float:
+        """Clocks for all of it of one unit that has enough to do at any time."""
+        return math.prod(self.grid(s)) * -(-self.depth // s.tile_k) * self._chunk(s)[0]
+
+    def clocks(self, s: GroupContraction) -> float:
+        """About how many clocks of a compute unit this takes under a schedule."""
+        grid = self.grid(s)
+        groups, tiles = math.prod(grid), grid[1]
+        steps = -(-self.depth // s.tile_k)
+        chunks = -(-steps // s.split)
+        step, latency = self._chunk(s)
+        alone = START + chunks * max(latency, step)
+        each = -(-groups // self.units)
+        stall = STALL * (3 - s.buffers)
+        shown = max(step, (step + stall) / min(each, self.resident(s)))
+        busy = each * (START / 4 + chunks * shown)
+        size, sums = STORED_BYTES.get(s.weights, 4), self.batch * self.rows * self.columns
+        read = (self.batch * self.depth * self.parts * self.columns * size * min(tiles, 4)
+                + self.stored * (self.batch * self.rows * self.channels + sums))
+        memory = self.rates.memory
+        terms = alone, busy, read / (memory * min(groups, self.units))
+        total = sum(term ** OVERLAP for term in terms) ** (1 / OVERLAP)
+        if s.split > 1:
+            total += LAUNCH + 8 * s.split * sums * self.parts / (memory * self.units)
+        if s.prepared:
+            work = self.points * (self.prologue + ISSUED_FOR_A_VECTOR / 4) / self.rates.factors
+            moved = self.points * 2 * STORED_BYTES[s.dtype] / memory
+            total += LAUNCH + max(work, moved) / self.units
+        return total
+
+    def resident(self, s: GroupContraction) -> int:
+        """Work-groups that a unit holds at a time, by registers and shared memory."""
+        held = min(self.held(s), self.registers)
+        registers = self.rates.registers / (held * s.invocations)
+        return max(1, int(min(registers, self.rates.shared_bytes / s.shared_bytes(self.parts))))
+
+    def held(self, s: GroupContraction) -> float:
+        """Registers that an invocation wants: sums, factors, and what is loaded ahead."""
+        columns = s.block_n * self.parts
+        word = STORED_BYTES[s.dtype] / WORD
+        plain = s.prepared or not self.prologue
+        if not s.matrix:
+            staged = s.tile_k * (s.tile_m * (word if plain else self.loads)
+                                 + word * s.tile_n * self.parts) / s.invocations
+            sums = s.block_m * columns + 4 * s.block_m + columns
+            return sums + s.ahead * staged + self.rates.beside
+        depth = min(s.tile_k, 2 * s.shape[2])
+        factors: float = word * depth * (s.block_m + columns) / s.subgroup * self.rates.copies
+        patch, weight = self._spots(s)
+        held = HELD_FOR_WORDS * (patch + weight) + HELD_FOR_SOME * self._partial(s)
+        if plain and self.given > 2:  # twice as many registers, before they are halves
+            held += WIDE * word * patch
+        if not plain:
+            held += HELD_FOR_PROLOGUE * patch
+        if self.borders and not s.prepared:
+            held += HELD_FOR_BORDERS * patch
+        multiplied = s.block_m * columns / s.subgroup + factors
+        return self.rates.spread * multiplied + held + self.rates.beside
+
+    def _partial(self, s: GroupContraction) -> int:
+        """Of how many factors only some invocations bring a vector."""
+        vectors, spots = s.tile_k // WIDE, self._spots(s)
+        return sum(count * s.invocations != lines * vectors for count, lines in
+                   zip(spots, (s.tile_m, s.tile_n * self.parts)))
+
+    def _spots(self, s: GroupContraction) -> tuple[int, int]:
+        """Vectors of 8 halves that an invocation brings of the patch, and of the weight."""
+        vectors, columns = s.tile_k // WIDE, s.tile_n * self.parts
+        return (-(-s.tile_m * vectors // s.invocations), -(-columns * vectors // s.invocations))
+
+    def _chunk(self, s: GroupContraction) -> tuple[float, float]:
+        """Clocks of a chunk of a work-group while others are at work too, and when it is alone."""
+        rates, columns = self.rates, s.tile_n * self.parts
+        products, factors = s.tile_m * columns * s.tile_k, 1 / s.block_m
+        factors += 1 / (s.block_n * self.parts)
+        size, weight = STORED_BYTES[s.dtype], STORED_BYTES.get(s.weights, 4)
+        shared = products * factors * size / rates.shared
+        if s.direct:
+            shared = s.tile_m * s.tile_k * columns / 4 * size / rates.shared
+        cached = s.tile_k * (s.tile_m * size + columns * weight) / rates.cache
+        if s.matrix:
+            staged = rates.made * self._issued(s) * s.invocations / rates.factors
+            arithmetic = products / rates.matrix
+            work = (max(arithmetic + staged, shared, cached) if rates.exclusive else
+                    max(arithmetic, staged, shared, cached) + staged / 4)
+        else:
+            # f16 is widened by an instruction for each
+            more = 8 / s.block_m / s.block_n + (factors if s.dtype == "f16" else 0)
+            staged = s.tile_k * (s.tile_m + columns) * (ISSUED_FOR_A_VECTOR / 4)
+            if not s.prepared:
+                staged += s.tile_m * s.tile_k * self.prologue
+            work = max(products / rates.factors * (1 + more), shared, cached)
+            work += staged / rates.factors
+        work += BARRIER * (3 - s.buffers)
+        work *= 1 + max(0.0, self.held(s) - SURE * self.registers) / SPILL
+        few = max(1.0, FULL / s.invocations)
+        latency = CHUNK_LATENCY_AHEAD if s.ahead else CHUNK_LATENCY
+        return work, latency + work * few
+
+    def _issued(self, s: GroupContraction) -> float:
+        """Instructions of an invocation to stage a chunk for the matrix unit."""
+        patch, weight = self._spots(s)
+        issued: float = ISSUED_FOR_WORDS * (patch + weight) + ISSUED_FOR_SOME * self._partial(s)
+        if not s.prepared:
+            issued += ISSUED_FOR_BORDERS * self.borders * patch
+            if self.prologue:
+                issued += WIDE * (self.prologue + ISSUED_FOR_HALVES) * patch
+        return issued

@@ -1,0 +1,85 @@
+"""What contractions are expected to take on GPUs, and the schedules that are chosen by it."""
+
+from dataclasses import replace
+
+import pytest
+from contraction_graphs import Conv, linear
+
+from smalti import machine
+from smalti.fuse import partition
+from smalti.graph import Graph
+from smalti.kernel.form import Kernel
+from smalti.machine.unit_rates import unit_rates
+from smalti.schedule import GroupLimits, choose_group
+from smalti.schedule.group import GroupContraction, MatrixShape
+from smalti.schedule.group_work import GroupWork
+
+
+def device(name: str, shape: tuple[int, int, int], subgroup: int, registers: int) -> GroupLimits:
+    """The limits of a device of the library, as its driver tells them."""
+    found = machine.device(name)
+    return GroupLimits(
+        shared_bytes=48 << 10, invocations=1024, subgroup_min=subgroup, subgroup_max=subgroup,
+        subgroup_choice=True, subgroup_operations=True, bindings=16, f16=True, storage16=True,
+        matrices=(MatrixShape(*shape, "f16", "f32"),), registers=registers, units=found.units,
+        rates=unit_rates(found))
+
+
+DEVICES = {
+    "rx_7900_xtx": device("rx_7900_xtx", (16, 16, 16), 32, 256),
+    "rx_9070_xt": device("rx_9070_xt", (16, 16, 16), 32, 256),
+    "rtx_4070": device("rtx_4070", (16, 16, 16), 32, 256),
+    "arc_b580": device("arc_b580", (8, 16, 16), 16, 128),
+    "arc_a770": device("arc_a770", (8, 8, 16), 8, 128),
+}
+
+
+def contraction(graph: Graph) -> Kernel:
+    (kernel,) = [p.kernel for p in partition(graph).regions if p.kernel.form == "contraction"]
+    return kernel
+
+
+@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("graph", [
+    linear((4096,), 1024, 1024), linear((2048,), 640, 640), linear((8192,), 320, 320, "residual"),
+    Conv(320, 32, 32, 320).graph()])
+def test_chosen_sums_fit_the_registers(name: str, graph: Graph) -> None:
+    """A quarter of the registers are sums at most, and what is expected to be held is there."""
+    limits, kernel = DEVICES[name], contraction(graph)
+    s, work = choose_group(kernel, limits, "f16"), GroupWork.of(kernel, limits)
+    assert s.matrix and s.block_m * s.block_n <= limits.registers / 4 * s.subgroup
+    assert work.held(s) <= limits.registers
+    if limits.registers == 128:  # every invocation brings as much as the others: no branches
+        assert s.tile_m * s.tile_k % (8 * s.invocations) == 0
+        assert s.tile_n * s.tile_k % (8 * s.invocations) == 0
+
+
+@pytest.mark.parametrize("channels", [160, 192, 320, 640])
+def test_little_of_a_tile_is_beyond_the_channels(channels: int) -> None:
+    """Also where channels are no power of two."""
+    for limits in DEVICES.values():
+        tile = choose_group(contraction(linear((8192,), 2560, channels)), limits, "f16").tile_n
+        assert -(-channels // tile) * tile <= 1.2 * channels, tile
+
+
+def test_rates_decide() -> None:
+    """A slow cache wants larger tiles, which read less of it."""
+    limits, kernel = DEVICES["rtx_4070"], contraction(linear((4096,), 4096, 4096))
+
+    def loaded(rate: float) -> float:
+        found = choose_group(kernel, replace(limits, rates=replace(
+            limits.rates, cache=rate)), "f16")
+        return 1 / found.tile_m + 1 / found.tile_n
+
+    assert loaded(8.0) < loaded(512.0)
+
+
+def test_occupancy_is_what_registers_and_shared_memory_leave() -> None:
+    limits = DEVICES["rx_7900_xtx"]
+    work = GroupWork.of(contraction(linear((4096,), 1024, 1024)), limits)
+    small = GroupContraction(64, 64, 32, 32, 32, pad=8, dtype="f16", weights="f16", ahead=True,
+                             matrix="16x16x16", subgroup=32)
+    large = replace(small, tile_m=256, tile_n=128, block_m=64, block_n=32)
+    assert work.resident(small) > work.resident(large) >= 1
+    few = replace(work, rates=replace(work.rates, shared_bytes=small.shared_bytes()))
+    assert few.resident(small) == 1
