@@ -5,6 +5,9 @@
     python bench/gpu_compilers.py run --chip navi31 --graph mm:4096 --schedule block_n=32,buffers=1
     python bench/gpu_compilers.py run --chip navi31 --graph FILE.spv --bindings 3 --subgroup 64
     python bench/gpu_compilers.py table [--chips navi31,dg2] [--graphs unet,decoder] [--json DIR]
+    python bench/gpu_compilers.py ggml DIR             the product 4096^3 of those beside ggml's
+    python bench/gpu_compilers.py check DIR            are those within bench/gpu_lab/budget.toml?
+    python bench/gpu_compilers.py budget DIR           make them the budget
     python bench/gpu_compilers.py model DIR [--fit]    how well registers of those are predicted
 
 FOLDER is named by --folder or by the variable GPU_LAB.
@@ -25,7 +28,7 @@ from typing import Any
 OWN = Path(__file__).resolve().parent
 sys.path[:0] = [str(OWN), str(OWN.parent / "src")]
 
-from gpu_lab import chips, graphs, model, programs, report  # noqa: E402
+from gpu_lab import budget, chips, graphs, model, programs, report  # noqa: E402
 
 from smalti.errors import InputError  # noqa: E402
 
@@ -60,18 +63,18 @@ def run(given: argparse.Namespace) -> None:
                "--shared", str(given.shared),
                "--push", str(given.push), "--constants", given.constants]
     programs.changed(given.schedule)  # so that a wrong field is told before anything starts
-    kept = []
+    every = []
     for graph in given.graph.split(","):
         more = ["--texts", str(given.texts.resolve() / graph.replace(":", "-"))] \
             if given.texts and not graph.endswith(".spv") else []
         device, *found = reports(given.folder, given.chip, graph, [*options, *more])
-        kept.append({"graph": graph, "chip": given.chip, **device, "reports": found})
+        every.append({"graph": graph, "chip": given.chip, **device, "reports": found})
         print(f"{device['device']}, {device['driver']}")
         print(report.table([report.summary(graph, given.chip, found)]))
         for each in sorted(found, key=report.order)[:given.rows]:
             print(report.line(each))
     if given.json:
-        given.json.write_text(json.dumps(kept, indent=0), encoding="utf-8")
+        given.json.write_text(json.dumps(every, indent=0), encoding="utf-8")
 
 
 def table(given: argparse.Namespace) -> None:
@@ -90,15 +93,53 @@ def table(given: argparse.Namespace) -> None:
                                             "reports": found}, indent=0), encoding="utf-8")
 
 
+def kept(folder: Path) -> list[dict[str, Any]]:
+    """What `table --json` has kept in a folder, in the order of the table."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    places = {name: place for place, name in enumerate((*graphs.TABLE, *chips.TABLE))}
+    return sorted(found, key=lambda told: [places.get(told[name], len(places))
+                                           for name in ("graph", "chip")])
+
+
+def beside(given: argparse.Namespace) -> None:
+    """The product 4096x4096x4096 of a folder's reports beside ggml's shader."""
+    print(report.beside_ggml({told["chip"]: told["reports"][0] for told in kept(given.reports)
+                              if told["graph"] == "mm:4096"}))
+
+
+def check(given: argparse.Namespace) -> None:
+    """Whether the reports of a folder are within the budget; the exit code is 1 if not."""
+    allowed, failures, within = budget.read(), [], 0
+    for told in kept(given.reports):
+        row = allowed.get(told["graph"], {}).get(told["chip"])
+        if row is None:
+            failures.append(f"{told['graph']} on {told['chip']}: no budget; make one by `budget`")
+            continue
+        found = report.summary(told["graph"], told["chip"], told["reports"])
+        worse = list(budget.regress(found, row))
+        failures += worse
+        within += not worse
+    print("\n".join([*failures, f"{within} graphs on chips are within their budget"]))
+    sys.exit(bool(failures))
+
+
+def spend(given: argparse.Namespace) -> None:
+    """Make what the reports of a folder come to the budget."""
+    every = kept(given.reports)
+    found = [report.summary(told["graph"], told["chip"], told["reports"]) for told in every]
+    drivers = ", ".join(sorted({told["driver"] for told in every}))
+    budget.PATH.write_text(budget.text(found, drivers), encoding="utf-8")
+    print(report.table(found))
+
+
 def predicted(given: argparse.Namespace) -> None:
     """How well the reports of a folder are predicted; with --fit constants that fit them better,
     and how well such constants predict graphs that they were not fitted to."""
-    kept: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for path in sorted(given.reports.glob("*.json")):
-        told = json.loads(path.read_text(encoding="utf-8"))
-        kept.setdefault(told["chip"], {})[told["graph"]] = model.usable(told["reports"])
+    by_chip: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for told in kept(given.reports):
+        by_chip.setdefault(told["chip"], {})[told["graph"]] = model.usable(told["reports"])
     rows = []
-    for chip, found in kept.items():
+    for chip, found in sorted(by_chip.items()):
         unit, reports = model.unit_of(chip), [each for some in found.values() for each in some]
         rows.append(model.row(chip, [model.compared(each, unit, unit.needs) for each in reports]))
         if given.fit:
@@ -113,10 +154,12 @@ def parser() -> argparse.ArgumentParser:
     commands = made.add_subparsers(dest="command", required=True)
     setup = commands.add_parser("setup", help="fetch the compilers, once")
     setup.add_argument("folder", type=Path)
-    fit = commands.add_parser("model", help="how well registers are predicted")
-    fit.set_defaults(function=predicted)
-    fit.add_argument("reports", type=Path, help="the folder that table --json has filled")
-    fit.add_argument("--fit", action="store_true")
+    for name, function in (
+            ("ggml", beside), ("check", check), ("budget", spend), ("model", predicted)):
+        each = commands.add_parser(name, help=str(function.__doc__))
+        each.set_defaults(function=function)
+        each.add_argument("reports", type=Path, help="the folder that table --json has filled")
+    each.add_argument("--fit", action="store_true")
     for name, function in (("run", run), ("table", table)):
         each = commands.add_parser(name, help=str(function.__doc__))
         each.set_defaults(function=function)
@@ -148,7 +191,7 @@ def main() -> None:
     if given.command == "setup":
         sys.exit(subprocess.run([str(OWN / "gpu_lab" / "setup"), str(given.folder)],
                                 check=False).returncode)
-    if given.command != "model":
+    if given.command in ("run", "table"):
         if given.folder is None:
             sys.exit(f"name the folder that setup has filled: --folder, or {chips.FOLDER}")
         if lacking := chips.ready(Path(given.folder)):

@@ -23,7 +23,13 @@ from smalti.codegen.gpu.registers import kept, shared_bytes
 from smalti.errors import SmaltiError
 from smalti.kernel.form import Kernel
 from smalti.schedule.compute_units import compute_unit
-from smalti.schedule.group import GroupContraction, GroupLimits
+from smalti.schedule.group import (
+    GroupAttention,
+    GroupContraction,
+    GroupLimits,
+    GroupMatrixAttention,
+)
+from smalti.schedule.space_attention import AttentionWork
 from smalti.schedule.space_group import GroupWork
 
 from .bound import bound, rates_of
@@ -108,15 +114,21 @@ def described(kernel: Kernel) -> str:
 def chooser(each: Compilable, limits: GroupLimits) -> dict[str, float]:
     """What the chooser of schedules thinks of a program: registers of an invocation, and
     work-groups of a unit at a time. Empty where it does not think of them."""
-    if not isinstance(each.schedule, GroupContraction) or each.step != main_step(each.schedule):
+    if not multiplies(each):
         return {}
-    work = GroupWork.of(each.kernel, limits)
+    if isinstance(each.schedule, GroupContraction):
+        work: GroupWork | AttentionWork = GroupWork.of(each.kernel, limits)
+    elif isinstance(each.schedule, GroupAttention | GroupMatrixAttention):
+        work = AttentionWork.of(each.kernel, limits)
+    else:
+        return {}
     return {"registers": work.held(each.schedule), "groups": work.resident(each.schedule)}
 
 
-def main_step(schedule: GroupContraction) -> int:
-    """Which step of a contraction multiplies: a prepared patch is written by one in front."""
-    return int(schedule.prepared)
+def multiplies(each: Compilable) -> bool:
+    """Whether a step is the one that multiplies: in front of it, a prepared patch is written, and
+    behind it, shares of sums are added."""
+    return each.step == int(getattr(each.schedule, "prepared", False))
 
 
 def report_of(gpu: TellingGpu, chip: str, number: int, each: Compilable,
@@ -126,7 +138,8 @@ def report_of(gpu: TellingGpu, chip: str, number: int, each: Compilable,
     report: dict[str, object] = {
         "number": number, "name": shader.name, "form": each.kernel.form, "step": each.step,
         "kernel": described(each.kernel), "schedule": str(each.schedule), "count": each.count,
-        "groups": shader.groups, "size": shader.size, "shared": shared_bytes(each.program),
+        "main": multiplies(each), "groups": shader.groups, "size": shader.size,
+        "shared": shared_bytes(each.program),
         "kept": [astuple(point) for point in kept(each.program)],
         "chooser": chooser(each, gpu.limits)}
     began = time.monotonic()

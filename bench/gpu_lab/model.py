@@ -26,9 +26,10 @@ CLOSE = 0.15
 """Errors of registers that count as close."""
 FEWEST = 16
 """Errors of programs of fewer registers are taken of so many: they never bound anything."""
-ROUNDS, SWEEPS = 30, 60
-"""Rounds of a fit, each of which looks anew where most is alive, and sweeps of one."""
-START, LEAST = (1.0, 1.0, 1.0, 1.0, 0.5, 8.0), (0.9, 0.5, 0.0, 0.0, 0.0, 0.0)
+ROUNDS, SWEEPS, SMALL = 30, 300, 0.02
+"""Rounds of a fit, each of which looks anew where most is alive, sweeps of one, and the relative
+error below which none counts more."""
+START, LEAST = (1.0, 1.0, 1.0, 1.0, 0.5, 0.2, 8.0), (0.9, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0)
 """Constants that a fit begins with, and the least ones: a sum is a register for all of a loop."""
 COLUMNS = ("chip", "programs", "registers: mean error", "within 15 %", "spills right", "missed",
            "occupancy exact", "chooser's registers", "within 15 %")
@@ -71,7 +72,7 @@ def points(report: Report) -> list[KeptWords]:
 def compared(report: Report, unit: ComputeUnit, needs: CompilerNeeds) -> Comparison:
     """A report beside what is predicted with these constants."""
     subgroup, size = report["subgroup"], report["size"]
-    predicted = max(1, round(max(needs.registers(each) for each in points(report))))
+    predicted = max(needs.registers(each) for each in points(report))
     return Comparison(
         needed(report, unit), predicted,
         (report["spills"] > 0, predicted > unit.capacity(subgroup, size)),
@@ -106,30 +107,31 @@ def row(chip: str, found: Sequence[Comparison]) -> tuple[str, ...]:
 
 
 def fitted(reports: Sequence[Report], unit: ComputeUnit) -> CompilerNeeds:
-    """Constants that fit reports of one chip best, by squares of relative errors."""
+    """Constants that fit reports of one chip best, by the sum of relative errors: squares whose
+    weights are those of the errors of the round before."""
     reports = [each for each in reports if not capped(each, unit)]
     rows = [np.array([(*astuple(each), 1.0) for each in points(report)]) for report in reports]
-    wanted = np.array([needed(report, unit) for report in reports])
-    weights = 1 / np.maximum(wanted, FEWEST)
-    found, least = np.array(START), np.array(LEAST)
-    best = (np.inf, found)
+    step = unit.needs.step  # in the middle of what is rounded up to the same
+    wanted = np.array([needed(report, unit) - (step - 1) / 2 for report in reports])
+    scale = 1 / np.maximum(wanted, FEWEST)
+    found, best = np.array(START), (np.inf, np.array(START))
     for _ in range(ROUNDS):
         worst = np.array([each[np.argmax(each @ found)] for each in rows])
-        solved = _bounded(worst * weights[:, None], wanted * weights, found, least)
+        errors = np.abs(worst @ found - wanted) * scale
+        best = min(best, (float(errors.sum()), found), key=lambda pair: pair[0])
+        weights = scale / np.sqrt(np.maximum(errors, SMALL))
+        solved = _bounded(worst * weights[:, None], wanted * weights, found)
         found = 0.5 * found + 0.5 * solved
-        error = np.abs([np.max(each @ found) for each in rows] - wanted) @ weights
-        best = min(best, (error, found), key=lambda pair: pair[0])
-    return CompilerNeeds(*(round(float(value), 2) for value in best[1]))
+    return CompilerNeeds(*(round(float(value), 2) for value in best[1]), step=step)
 
 
-def _bounded(rows: np.ndarray, wanted: np.ndarray, start: np.ndarray,
-             least: np.ndarray) -> np.ndarray:
-    """Least squares with lower bounds, coordinate by coordinate."""
-    found, squares = np.maximum(start, least), np.einsum("ij,ij->j", rows, rows)
+def _bounded(rows: np.ndarray, wanted: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """Least squares with the lower bounds `LEAST`, coordinate by coordinate."""
+    gram, right, found = rows.T @ rows, rows.T @ wanted, np.maximum(start, LEAST)
     for _ in range(SWEEPS):
-        for column in np.flatnonzero(squares):
-            rest = wanted - rows @ found + rows[:, column] * found[column]
-            found[column] = max(least[column], rows[:, column] @ rest / squares[column])
+        for column in np.flatnonzero(gram.diagonal()):
+            rest = right[column] - gram[column] @ found + gram[column, column] * found[column]
+            found[column] = max(LEAST[column], rest / gram[column, column])
     return found
 
 

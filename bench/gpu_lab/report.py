@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import statistics
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 Report = Mapping[str, Any]
 
 PRODUCTS = ("contraction",)
 ATTENTIONS = ("attention",)
+GGML = Path(__file__).with_name("ggml.toml")
+GGML_COLUMNS = ("chip", "registers, ggml's", "spills", "occupancy", "bound",
+                "driver's clocks a matrix", "ratio")
 COLUMNS = ("graph", "chip", "programs", "rejected", "spill", "scratch in hot loop", "occupancy",
            "bound of products", "bound of attentions")
 
@@ -50,9 +55,9 @@ def summary(graph: str, chip: str, reports: Sequence[Report]) -> dict[str, Any]:
     is that of products and attentions.
     """
     compiled = [each for each in reports if "error" not in each]
-    products = [each for each in compiled if each["form"] in PRODUCTS and "bound" in each]
     heavy = [each for each in compiled if each["form"] in (*PRODUCTS, *ATTENTIONS)
-             and "bound" in each]
+             and each.get("main", True) and "bound" in each]
+    products = [each for each in heavy if each["form"] in PRODUCTS]
     matrix = [each for each in products if in_matrix_unit(each)] or products
     attentions = [each for each in heavy if each["form"] in ATTENTIONS]
     found: dict[str, Any] = {
@@ -67,6 +72,19 @@ def summary(graph: str, chip: str, reports: Sequence[Report]) -> dict[str, Any]:
         if values:
             found[name] = (min(values), statistics.median(values))
     return found
+
+
+def beside_ggml(reports: Mapping[str, Report]) -> str:
+    """The product 4096x4096x4096 of each chip beside ggml's shader, as a table."""
+    known = tomllib.loads(GGML.read_text(encoding="utf-8"))
+    rows = [(chip, f"{told['registers']}, {known[chip]['registers']}",
+             f"{told['spills']}, {known[chip]['spills']}",
+             f"{told['occupancy']}, {known[chip]['occupancy']}",
+             f"{100 * told['bound']:.0f}, {known[chip]['bound']} %",
+             f"{told['driver']:.1f}, {known[chip]['driver']:.1f}",
+             f"{told['driver'] / known[chip]['driver']:.2f}")
+            for chip, told in reports.items() if chip in known]
+    return markdown(GGML_COLUMNS, rows)
 
 
 def row(found: Mapping[str, Any]) -> tuple[str, ...]:

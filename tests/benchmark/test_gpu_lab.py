@@ -3,17 +3,22 @@ made of them. Nothing here needs the compilers."""
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import astuple
 
 import numpy as np
 import pytest
+from interpreted_gpu import InterpretedGpu
 
+from bench.gpu_lab import budget, graphs
 from bench.gpu_lab.bound import RATES, bound, busy, rates_of
+from bench.gpu_lab.budget import limits, regress, text
 from bench.gpu_lab.chips import CHIPS, TABLE
+from bench.gpu_lab.compile import chooser, described, multiplies
 from bench.gpu_lab.graphs import graph_of
 from bench.gpu_lab.listing import hot_loop, mix, read
 from bench.gpu_lab.model import across, compared, fitted, row, unit_of
-from bench.gpu_lab.programs import changed
+from bench.gpu_lab.programs import changed, programs_of
 from bench.gpu_lab.report import line, summary, table
 from smalti.errors import InputError
 from smalti.schedule.group import GroupContraction, GroupMap
@@ -207,7 +212,7 @@ def needing(registers: int, kept: tuple[float, ...], **fields: object) -> dict[s
 
 def test_predictions_are_compared() -> None:
     unit = unit_of("navi31")
-    needs = CompilerNeeds(1, 1, 1, 1, 0, 10)
+    needs = CompilerNeeds(1, 1, 1, 1, 0, 0, 10)
     right = compared(needing(100, (64, 16, 0, 10, 7)), unit, needs)
     assert (right.predicted, right.error(right.predicted)) == (100, 0)
     assert right.spills == (False, False) and right.occupancy == (8, 12)
@@ -218,16 +223,48 @@ def test_predictions_are_compared() -> None:
 
 def test_intel_counts_registers_of_32_bytes() -> None:
     assert compared(needing(200, (64, 0, 0, 0, 0), subgroup=16), unit_of("bmg"),
-                    CompilerNeeds(1, 1, 1, 1, 0, 36)).error(100) == 0
+                    CompilerNeeds(1, 1, 1, 1, 0, 0, 36)).error(100) == 0
 
 
 def test_constants_are_fitted() -> None:
     rng, unit = np.random.default_rng(0), unit_of("navi31")
-    known = CompilerNeeds(1.1, 2.5, 0.7, 0.9, 0.3, 6.0)
+    known = CompilerNeeds(1.1, 2.5, 0.7, 0.9, 0.3, 0.2, 6.0)
     reports = []
-    for kept in rng.integers(0, 64, (60, 5)).astype(float):
+    for kept in rng.integers(0, 64, (60, 6)).astype(float):
         reports.append(needing(known.registers(KeptWords(*kept)), tuple(kept)))
     found = fitted(reports, unit)
-    assert np.allclose(astuple(found), astuple(known), atol=0.05)
-    graphs = {"a": reports[:30], "b": reports[30:]}
-    assert max(each.error(each.predicted) for each in across(graphs, unit)) < 0.05
+    assert np.allclose(astuple(found), astuple(known), atol=[*[0.05] * 6, 1.0, 0])
+    halves = {"a": reports[:30], "b": reports[30:]}
+    assert max(each.error(each.predicted) for each in across(halves, unit)) < 0.05
+
+
+def test_a_regress_is_told() -> None:
+    found = summary("unet", "navi31", [program("a", scratch=2, occupancy=2), program("b")])
+    assert limits(found) == {"rejected": 0, "scratch": 1, "occupancy": 5, "products": [90, 90]}
+    assert not list(regress(found, limits(found)))
+    strict = {"rejected": 0, "scratch": 0, "occupancy": 6, "products": [90, 95],
+              "attentions": [50, 60]}
+    assert list(regress(found, strict)) == [
+        "unet on navi31: scratch 1, at most 0",
+        "unet on navi31: median occupancy 5, at least 6",
+        "unet on navi31: median bound of products 90 %, at least 95 %",
+        "unet on navi31: worst bound of attentions 0 %, at least 50 %",
+        "unet on navi31: median bound of attentions 0 %, at least 60 %"]
+    assert tomllib.loads(text([found], "radv"))["unet"]["navi31"] == limits(found)
+
+
+def test_every_graph_has_a_budget_on_every_chip() -> None:
+    assert {graph: list(chips) for graph, chips in budget.read().items()} == \
+        dict.fromkeys(graphs.TABLE, list(TABLE))
+
+
+def test_programs_are_told_with_what_they_are_of() -> None:
+    """A product over much depth for few sums: shares of the depth, and a step that adds them."""
+    plain = programs_of(InterpretedGpu(), graph_of("mm:64:4096:64"), "f16")
+    assert [each.step for each in plain] == [0, 1] and plain[0].schedule.split > 1
+    assert [multiplies(each) for each in plain] == [True, False]
+    assert all(each.code.decode().startswith(f"program {each.shader.name}") for each in plain)
+    assert described(plain[0].kernel) == "contraction 1x1x64x64 over 1x1x4096"
+    assert chooser(plain[0], InterpretedGpu().limits)["groups"] >= 1
+    (whole,) = programs_of(InterpretedGpu(), graph_of("mm:64:4096:64"), "f16", changed("split=1"))
+    assert whole.schedule.split == 1 and whole.count == 1

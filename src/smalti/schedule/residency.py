@@ -24,6 +24,7 @@ class KeptWords:
 
     `sums` and `factors` are its share of matrices, `values` are numbers that it computes with,
     `places` are integers that differ between invocations, and `uniform` those of a whole subgroup.
+    `unrolled` is what all turns of a short loop load, which drivers make straight code of.
     """
 
     sums: float = 0.0
@@ -31,6 +32,7 @@ class KeptWords:
     values: float = 0.0
     places: float = 0.0
     uniform: float = 0.0
+    unrolled: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,8 @@ class CompilerNeeds:
     rest.
 
     Less than one means that it keeps them elsewhere or for a shorter time, more that it keeps
-    copies or loads ahead. They are fitted to what the compiler says of Smalti's programs.
+    copies or loads ahead. They are fitted to what the compiler says of Smalti's programs. It gives
+    registers `step` at a time, up to what costs no subgroup.
     """
 
     sums: float
@@ -47,13 +50,16 @@ class CompilerNeeds:
     values: float
     places: float
     uniform: float
+    unrolled: float
     base: float
+    step: int = 1
 
-    def registers(self, kept: KeptWords) -> float:
+    def registers(self, kept: KeptWords) -> int:
         """Registers for the words that are alive at one point."""
-        return (self.base + self.sums * kept.sums + self.factors * kept.factors
-                + self.values * kept.values + self.places * kept.places
-                + self.uniform * kept.uniform)
+        found = (self.base + self.sums * kept.sums + self.factors * kept.factors
+                 + self.values * kept.values + self.places * kept.places
+                 + self.uniform * kept.uniform + self.unrolled * kept.unrolled)
+        return max(1, -(-round(found) // self.step) * self.step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +96,12 @@ class ComputeUnit:
     groups: int = 0
     double: bool = False
     """True if a subgroup of 64 counts as two of 32, as drivers of AMD tell it."""
-    needs: CompilerNeeds = CompilerNeeds(1.0, 1.0, 1.0, 1.0, 0.0, 0.0)
+    needs: CompilerNeeds = CompilerNeeds(1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0)
     source: str = ""
 
     def held(self, kept: KeptWords) -> int:
         """Registers that the compiler takes for what is kept alive."""
-        return max(1, round(self.needs.registers(kept)))
+        return self.needs.registers(kept)
 
     def capacity(self, subgroup: int, invocations: int) -> int:
         """Registers that an invocation may have in work-groups of so many; above, it spills."""

@@ -30,6 +30,20 @@ def test_what_a_turn_leaves_to_the_next_is_alive_in_all_of_the_loop() -> None:
     assert most == KeptWords(values=2, uniform=1)
 
 
+def test_drivers_unroll_short_loops() -> None:
+    def program(turns: int) -> tuple[KeptWords, ...]:
+        b = Builder("p", 64)
+        x, y = b.binding("x", "f32", 1 << 16, "read", 4), b.binding("y", "f32", 1 << 16, "write", 4)
+        with b.loop(turns) as k:
+            at = b.let((k * 64 + b.invocation) * 4)
+            b.store(y, at, b.let(b.load(x, at, 4)) * 2.0)
+        return kept(b.finish((1, 1, 1)))
+
+    turn = KeptWords(values=4, places=1, uniform=1)
+    assert program(8) == (turn, KeptWords(unrolled=8 * 4))
+    assert program(64) == (turn,)
+
+
 def test_branches_are_alive_one_or_the_other() -> None:
     b = Builder("p", 64)
     y = b.binding("y", "f32", 256, "write", 4)

@@ -5,14 +5,17 @@
 
 A name is alive from where it is given to its last use, a variable also from its use in one turn of
 a loop to the next. A subgroup shares a matrix; what is the same for all of its invocations is
-uniform, which compilers keep apart.
+uniform, which compilers keep apart. Of a short loop drivers make straight code, and load early what
+its later turns want.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import astuple
 
 from smalti.codegen.gpu.form import (
+    Barrier,
     Branch,
     Builtin,
     Expr,
@@ -26,16 +29,23 @@ from smalti.codegen.gpu.form import (
     Set,
     Statement,
     Variable,
+    expressions,
     operands,
+    statements,
 )
 from smalti.codegen.gpu.memory import STORED_DTYPES
-from smalti.codegen.gpu.types import INTEGERS, Matrix, VectorType
+from smalti.codegen.gpu.types import INTEGERS, Matrix
 from smalti.schedule.residency import LANES, ComputeUnit, KeptWords
 
 UNIFORM = ("group_x", "group_y", "group_z", "subgroup")
 """What all invocations of a subgroup have in common."""
 WORDS = {"f32": 1.0, "i32": 1.0, "u32": 1.0, "f16": 0.5, "bf16": 0.5, "bool": 0.0}
 """Words of a scalar; compilers keep a truth value as a bit of a mask."""
+
+
+UNROLLED_TURNS, UNROLLED_COST = 32, 832
+"""Turns and instructions of a loop that drivers unroll, at most: Mesa's nir_opt_loop_unroll.c has
+32 turns, and 26 instructions for each of them."""
 
 
 def kept(program: GroupProgram) -> tuple[KeptWords, ...]:
@@ -73,23 +83,25 @@ class _Liveness:
     def _name(self, body: tuple[Statement, ...]) -> None:
         for statement in body:
             if isinstance(statement, Let):
-                self._add(statement.name, statement.value.type, self._same(statement.value))
+                self._add(statement.name, statement.value, self._same(statement.value))
             elif isinstance(statement, Variable):
-                self._add(statement.name, statement.value.type, False)
+                self._add(statement.name, statement.value, False)
             elif isinstance(statement, Loop):
-                self._add(statement.counter, VectorType("u32"),
+                self._add(statement.counter, statement.start,
                           self._same(statement.start) and self._same(statement.stop))
                 self._name(statement.body)
             elif isinstance(statement, Branch):
                 self._name(statement.then)
                 self._name(statement.otherwise)
 
-    def _add(self, name: str, type: VectorType | Matrix, same: bool) -> None:
+    def _add(self, name: str, value: Expr, same: bool) -> None:
+        type = value.type
         if isinstance(type, Matrix):
             words = type.rows * type.columns * WORDS[type.scalar] / self._lanes
             self._kinds[name] = ("sums" if type.role == "sum" else "factors"), words
         else:
-            kind = "places" if type.scalar in INTEGERS else "values"
+            loaded = type.lanes > 1 or isinstance(value, GroupLoad)  # words, whatever is in them
+            kind = "places" if type.scalar in INTEGERS and not loaded else "values"
             self._kinds[name] = ("uniform" if same else kind), type.lanes * WORDS[type.scalar]
 
     def _same(self, expr: Expr) -> bool:
@@ -131,16 +143,33 @@ class _Liveness:
         end = after | {loop.counter}
         while not (entry := self._block(loop.body, end, note=False)) <= end:
             end |= entry
+        live = {*entry, *after} - {loop.counter}
         if note:
             self._block(loop.body, end, note=True)
-        return {*entry, *after} - {loop.counter}
+            if turns := _unrolled(loop):
+                self._note(live, turns * sum(
+                    self._kinds[each.name][1] for each in statements(loop.body)
+                    if isinstance(each, Let) and isinstance(each.value, GroupLoad)))
+        return live
 
-    def _note(self, live: Iterable[str]) -> None:
+    def _note(self, live: Iterable[str], unrolled: float = 0.0) -> None:
         words = dict.fromkeys(("sums", "factors", "values", "places", "uniform"), 0.0)
         for name in live:
             kind, size = self._kinds[name]
             words[kind] += size
-        self._found.append(KeptWords(**words))
+        self._found.append(KeptWords(**words, unrolled=unrolled))
+
+
+def _unrolled(loop: Loop) -> int:
+    """Turns of a loop that drivers make straight code of; 0 for others."""
+    if not isinstance(loop.start, Number) or not isinstance(loop.stop, Number):
+        return 0
+    if any(isinstance(each, Loop | Barrier) for each in statements(loop.body)):
+        return 0
+    turns = -(-int(loop.stop.value - loop.start.value) // loop.step)
+    cost = sum(1 for _ in statements(loop.body)) + sum(
+        not isinstance(each, Number | Name) for each in expressions(loop.body))
+    return turns if 1 < turns <= UNROLLED_TURNS and turns * cost <= UNROLLED_COST else 0
 
 
 def _names(expr: Expr) -> Iterator[str]:
@@ -155,7 +184,7 @@ def _names(expr: Expr) -> Iterator[str]:
 def _most(found: set[KeptWords]) -> Iterator[KeptWords]:
     """Those of which no other has as much of everything."""
     def words(each: KeptWords) -> tuple[float, ...]:
-        return each.sums, each.factors, each.values, each.places, each.uniform
+        return astuple(each)
 
     most: list[tuple[float, ...]] = []
     for each in sorted(map(words, found), reverse=True):
