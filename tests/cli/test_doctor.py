@@ -52,9 +52,9 @@ def test_a_device_that_is_right_is_said_to_be(run):
 
 def test_what_is_wrong_is_said_with_what_is_done_instead(run):
     text = " ".join(run(replace(SOUND, findings=WRONG)).split())
-    assert ("* Matrices 16x16x16 f16 to f32 cannot be relied on here (product, depth 256, f16: the "
-            "result is off by 3.1e-01, where 2e-03 is usual). Products are computed with other "
-            "instructions of the device.") in text
+    assert ("* The matrix unit for 16x16x16 f16 to f32 cannot be relied on here (product, depth "
+            "256, f16: the result is off by 3.1e-01, where 2e-03 is usual). Products are computed "
+            "with other instructions of the device.") in text
     assert "`smalti doctor --report` prints this for an issue." in text
 
 

@@ -24,12 +24,12 @@ from smalti.runtime.gpu.removals import (
     DEVICE,
     SUBGROUP_OPERATIONS,
     TIMES,
-    TRANSFER_QUEUE,
     matrix_shape,
 )
 from smalti.runtime.vulkan import VulkanAdapter
 from smalti.runtime.vulkan.driver import found
 
+NOT_RELIED = "A broken GPU: The matrix unit for 16x16x16 f16 to f32 cannot be relied on here"
 NOTHING = Verdict("A broken GPU", "broken 1.0", "broken", "", "2026-11-22", 3, 1.0)
 
 
@@ -80,11 +80,11 @@ def test_the_first_result_of_a_broken_device_is_right(fault, graph, caplog) -> N
         assert off_by(gpu, graph) < 4e-3
     if fault.startswith("products"):
         assert LARGE not in gpu.limits.matrices
-        assert "A broken GPU: Matrices 16x16x16 f16 to f32 cannot be relied on here" in caplog.text
+        assert NOT_RELIED in caplog.text
 
 
 def test_a_device_on_which_nothing_helps_is_refused() -> None:
-    with pytest.raises(DeviceError, match="The device fails here .*Pictures are made on another"):
+    with pytest.raises(DeviceError, match="The device cannot be relied on .*Pictures are made"):
         compile_for(BrokenGpu(FAULTS["the last element is not written"]), product((8,), 16, 16))
 
 
@@ -116,7 +116,7 @@ def test_a_check_begins_by_itself_and_holds_from_then_on(
     first_use._running["broken"].join()
     assert verdict.kept("broken").findings == (finding,)
     assert gpu.outdated and program.lost
-    assert "A broken GPU: Matrices 16x16x16 f16 to f32 cannot be relied on here" in caplog.text
+    assert NOT_RELIED in caplog.text
 
 
 def test_a_finding_of_the_first_use_is_kept_with_the_verdict(
@@ -155,14 +155,8 @@ def test_a_clock_that_is_removed_times_nothing(adapter: VulkanAdapter, judged: N
     keep(adapter, TIMES)
     gpu = driver("vulkan").opened("vulkan:0")
     gpu.record([]).close()
-    with pytest.raises(DeviceError, match="nothing can be timed on .*: Times cannot be relied on"):
+    with pytest.raises(DeviceError, match="nothing can be timed on .*: The device's clock can"):
         gpu.record([], timed=True)
-
-
-def test_a_queue_that_is_removed_is_not_used(adapter: VulkanAdapter, judged: None) -> None:
-    keep(adapter, TRANSFER_QUEUE)
-    gpu = driver("vulkan").opened("vulkan:0")
-    assert gpu._logical.transfer.family == gpu._logical.compute.family
 
 
 def test_a_device_that_is_removed_is_listed_and_not_used(
@@ -170,5 +164,5 @@ def test_a_device_that_is_removed_is_listed_and_not_used(
     keep(adapter, DEVICE)
     (listed, *_) = driver("vulkan").found()
     assert listed.id == "vulkan:0" and chosen("auto") != "vulkan:0"
-    with pytest.raises(DeviceError, match="is not used: The device fails here .a probe: it is wr"):
+    with pytest.raises(DeviceError, match="is not used: The device cannot .* .a probe: it is wr"):
         driver("vulkan").opened("vulkan:0")

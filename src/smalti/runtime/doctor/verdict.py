@@ -50,6 +50,22 @@ INSTEAD = {
     names.DEVICE: "Pictures are made on another device, such as the CPU.",
 }
 """What is done without each kind of thing that may be removed."""
+THINGS = {
+    names.DEVICE: "The device", names.AUTOMATIC: "The device",
+    names.MATRICES: "The matrix unit",
+    names.SUBGROUP_OPERATIONS: "Exchange between invocations of a subgroup",
+    names.SUBGROUP_SIZES: "What the driver says of the size of subgroups",
+    names.F16: "Arithmetic in f16", names.BF16: "The driver's own conversion of bf16",
+    names.STORAGE8: "Access to single bytes", names.STORAGE16: "Storage of 16-bit numbers",
+    names.TRANSFER_QUEUE: "The queue that only copies",
+    names.KEPT_NAN: "The driver's promise to keep NaN", names.TIMES: "The device's clock",
+    names.GROUPS: "Work-groups of more than {} invocations",
+    names.SHARED: "More than {} bytes of shared memory",
+    names.BINDINGS: "More than {} buffers in one program",
+    names.GRIDS: "More than {} work-groups along an axis",
+    names.BUFFERS: "What lies behind byte {} of a buffer",
+}
+"""What each is called in a sentence; {} is the number of those that are sizes."""
 
 
 @dataclass(frozen=True)
@@ -106,11 +122,22 @@ class Verdict:
 
 def removal_by(name: str, finding: Finding) -> Removal:
     """A removal in words."""
-    what = "The device" if name == names.DEVICE else name[0].upper() + name[1:]
-    fails = "fails" if name == names.DEVICE else "cannot be relied on"
-    why = f"{what} {fails} here ({finding.probe}: {finding.trouble})."
+    why = f"{thing(name)} cannot be relied on here ({finding.probe}: {finding.trouble})."
     instead = INSTEAD.get(name) or INSTEAD[kind_of(name)]
     return Removal(name, why, f"{instead} {NEWER}" if name == names.DEVICE else instead, SOURCE)
+
+
+def thing(name: str) -> str:
+    """What a removal is about, as a sentence begins.
+
+    >>> thing("work-groups above 256"), thing("matrices 8x8x8 f16 to f32")
+    ('Work-groups of more than 256 invocations', 'The matrix unit for 8x8x8 f16 to f32')
+    """
+    if names.SHAPE.fullmatch(name):
+        return f"{THINGS[names.MATRICES]} for {name.removeprefix(names.MATRICES + ' ')}"
+    if size := names.SIZE.fullmatch(name):
+        return THINGS[size[1]].format(f"{int(size[2]):,}")
+    return THINGS[name]
 
 
 def emitters() -> str:

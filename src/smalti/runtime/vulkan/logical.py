@@ -50,9 +50,7 @@ class LogicalDevice:
             raise DeviceError(f"the connection to the driver of {adapter.name} ended, as a device "
                               "was lost; adapters() gives new ones")
         self.adapter = adapter
-        compute, transfer = compute_family(adapter.families), transfer_family(adapter.families)
-        if removal_of(TRANSFER_QUEUE, adapter.removals):
-            transfer = compute
+        compute, transfer = families_of_queues(adapter)
         self.families = tuple(dict.fromkeys((compute.index, transfer.index)))
         asked, _ = adapters.wanted(adapters.features_of(
             instance.functions, adapter.handle, adapter.extensions, adapter.version))
@@ -237,6 +235,15 @@ class Submission:
             commandBufferCount=len(commands),
             pCommandBuffers=vk.array(ctypes.c_void_p, commands),
             signalSemaphoreCount=1, pSignalSemaphores=vk.word(own.semaphore))
+
+
+def families_of_queues(adapter: VulkanAdapter) -> tuple[Family, Family]:
+    """Where programs run, and where copies do: the same where a check has removed the queue that
+    only copies."""
+    compute = compute_family(adapter.families)
+    if removal_of(TRANSFER_QUEUE, adapter.removals):
+        return compute, compute
+    return compute, transfer_family(adapter.families)
 
 
 def compute_family(families: Sequence[Family]) -> Family:
