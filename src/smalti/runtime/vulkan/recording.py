@@ -235,8 +235,6 @@ class CommandWriter:
             if stamps.count and (each or number == len(part)):
                 functions.vkCmdWriteTimestamp(handle, BOTTOM_OF_PIPE, self._queries,
                                               first + (number if each else 1))
-        if stamps.count and not part:
-            functions.vkCmdWriteTimestamp(handle, BOTTOM_OF_PIPE, self._queries, first + 1)
         logical.barrier(handle, SEEN, WORK, HOST_STAGE)
         functions.vkEndCommandBuffer(handle)
         return stamps
@@ -329,7 +327,7 @@ class Made(CommandWriter):
         self._clock, self.waited = clock, [0.0] * len(cut)
         """Of a device without a clock, how long each submission took when it was waited for."""
         first = 0
-        for part, handle in zip(cut, logical.commands(self.pool, len(cut))):
+        for part, handle in zip(cut, logical.commands(self.pool, len(cut)) if cut else ()):
             stamps = self.write(handle, part, first, timed, SIMULTANEOUS)
             first += stamps.count
             self._stamps.append(stamps)
