@@ -44,12 +44,12 @@ INVOCATIONS = 256
 """Invocations of a work-group, at most: what every device runs."""
 STAGED_MAX = 256
 """Channels of a part, at most: shared memory of 16 KiB holds them for 16 keys."""
-BESIDE, BESIDE_A_CHUNK, BESIDE_PLAIN = 48, 5, 50
+BESIDE, BESIDE_A_CHUNK, BESIDE_PLAIN = 48, 5, 52
 """Registers of an invocation beside sums, factors and scores, in the matrix unit, for each chunk of
 channels, and without the unit: addresses, above all, and what compilers move ahead. Fitted to what
 the compilers of AMD and Intel say of attentions of 40 to 512 channels."""
 BESIDE_NARROW = 70
-"""The same in subgroups of 8, as on Intel's Xe-HPG: each brings more of a tile."""
+"""Those in the unit in subgroups of 8, as on Intel's Xe-HPG: each brings more of a tile."""
 ALONE = 3.0
 """Clocks of a tile for a work-group that is alone, for each that it is busy: what a subgroup does
 with a tile is a chain of products, exchanges and powers, each of which waits for the one before."""

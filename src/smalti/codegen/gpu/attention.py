@@ -16,7 +16,9 @@ staged values behind the last key.
 
 from __future__ import annotations
 
-from smalti.codegen.gpu.form import U32, Expr, GroupProgram, number, op, spread, vector
+import math
+
+from smalti.codegen.gpu.form import U32, Expr, GroupProgram, Name, number, op, spread, vector
 from smalti.codegen.gpu.heads import BOTTOM, WIDE, Heads, TokenTile
 from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.codegen.gpu.matrix_attention import matrix_attention
@@ -27,6 +29,11 @@ from smalti.schedule.group import QUERIES, GroupAttention, GroupLimits, GroupMat
 
 ROW = VectorType("f32", QUERIES)
 """A number for each query of an invocation."""
+UNROLLED = 4
+"""Steps of a loop that are written side by side: they share addresses, and what they load is on its
+way together. Compilers unroll short loops by themselves, and long ones not at all."""
+LOADS = 12
+"""Vectors that are on their way together, at most: they wait in registers."""
 
 
 def lower_attention(kernel: Kernel, schedule: GroupAttention | GroupMatrixAttention,
@@ -73,24 +80,34 @@ class _Attention(Heads[GroupAttention]):
         """The scores of an invocation's queries, for each of its keys."""
         b, s = self.b, self.schedule
         sums = [[b.variable(0.0, "score") for _ in range(QUERIES)] for _ in range(s.each)]
-        query, stage = self.arrays["query"], self.arrays["stage"]
-        stride = s.stride(s.depth(self.depth))
         with b.loop(s.depth(self.depth), step=s.channels, name="channel") as channel:
             b.barrier()
             tile.bring(key, channel)
             b.barrier()
-            with b.loop(s.channels, step=WIDE) as c:
-                q = [b.let(b.load(query, (self.row * QUERIES + r) * stride + channel + c, WIDE))
-                     for r in range(QUERIES)]
-                for n, row in enumerate(sums):
-                    at = (self.column + n * s.columns) * s.stride(s.channels) + c
-                    k = b.let(b.load(stage, at, WIDE))
-                    for total, of in zip(row, q):
-                        b.set(total, dot(of, k, total))
+            steps = self.along(s.channels // WIDE, 1)
+            with b.loop(s.channels, step=steps * WIDE) as first:
+                for step in range(steps):
+                    self.score(sums, channel, first + step * WIDE)
         queries = [self.query + r for r in range(QUERIES)]
         return [self.allowed(vector(*row), queries,
                              [b.let(key + self.column + n * s.columns)] * QUERIES)
                 for n, row in enumerate(sums)]
+
+    def along(self, steps: int, loads: int) -> int:
+        """Steps of a loop of `steps` that are written side by side; each loads so many vectors that
+        no other needs."""
+        return math.gcd(steps, UNROLLED if UNROLLED * loads <= LOADS else UNROLLED // 2)
+
+    def score(self, sums: list[list[Name]], channel: Expr, c: Expr) -> None:
+        """Add the products of `WIDE` channels, `c` further than those that are staged."""
+        b, s = self.b, self.schedule
+        stride, width = s.stride(s.depth(self.depth)), s.stride(s.channels)
+        q = [b.let(b.load(self.arrays["query"], (self.row * QUERIES + r) * stride + channel + c,
+                          WIDE)) for r in range(QUERIES)]
+        for n, row in enumerate(sums):
+            k = b.let(b.load(self.arrays["stage"], (self.column + n * s.columns) * width + c, WIDE))
+            for total, of in zip(row, q):
+                b.set(total, dot(of, k, total))
 
     def weigh(self, scores: list[Expr]) -> None:
         """Move the top, and put the weights below it into shared memory."""
@@ -132,21 +149,28 @@ class _Attention(Heads[GroupAttention]):
 
     def add(self, key: Expr, tile: TokenTile) -> None:
         """Add the values of a tile by their weights."""
-        b, s, stage = self.b, self.schedule, self.arrays["stage"]
+        b, s = self.b, self.schedule
         for part, sums in enumerate(self.sums):
             if part:
                 b.barrier()
             tile.bring(key, part * s.channels)
             b.barrier()
-            with b.loop(s.keys) as row:
-                weight = b.let(b.load(self.arrays["weight"], row * s.stride(s.queries)
-                                      + self.row * QUERIES, QUERIES))
-                for n, totals in enumerate(sums):
-                    at, inside = self.channel(n)
-                    value = b.let(b.load(stage, row * s.stride(s.channels) + at, WIDE,
-                                         where=inside))
-                    for r, total in enumerate(totals):
-                        b.set(total, op("fma", spread(weight.lane(r), WIDE), value, total))
+            steps = self.along(s.keys, s.vectors + 1)
+            with b.loop(s.keys, step=steps) as first:
+                for step in range(steps):
+                    self.add_row(sums, first + step)
+
+    def add_row(self, sums: list[list[Name]], row: Expr) -> None:
+        """Add the values of a key."""
+        b, s = self.b, self.schedule
+        weight = b.let(b.load(self.arrays["weight"], row * s.stride(s.queries)
+                              + self.row * QUERIES, QUERIES))
+        for n, totals in enumerate(sums):
+            at, inside = self.channel(n)
+            value = b.let(b.load(self.arrays["stage"], row * s.stride(s.channels) + at, WIDE,
+                                 where=inside))
+            for r, total in enumerate(totals):
+                b.set(total, op("fma", spread(weight.lane(r), WIDE), value, total))
 
     def channel(self, number: int) -> tuple[Expr, Expr | None]:
         """The first of the channels that vector `number` of an invocation has in a part, and
