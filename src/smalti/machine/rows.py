@@ -2,7 +2,7 @@
 
 They are limited by bytes: from the last cache if it holds them, else from memory, but no faster
 than the busy units can request them. An operation that reduces rows computes them in waves. The
-host's work to submit a kernel runs beside the kernel before: the longer of both counts.
+host submits kernels while the device works: the longer of both times counts.
 """
 
 from __future__ import annotations
