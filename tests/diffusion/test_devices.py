@@ -17,6 +17,7 @@ from smalti import Pipeline
 from smalti.benchmark.profile import seeded_inputs
 from smalti.checkpoint import convert
 from smalti.errors import DeviceError, InputError
+from smalti.graph.quantised import FORMATS
 from smalti.runtime import vulkan, webgpu
 from smalti.runtime.gpu.program import DeviceProgram
 
@@ -101,19 +102,50 @@ def test_an_adapter_binds_what_it_changes(model_path: Path, tmp_path: Path, devi
     np.testing.assert_array_equal(pixels(here), plain)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("precision", ["q8_0", "q4_0"])
-def test_an_adapter_for_quantised_weights_compiles_nothing(
-        tmp_path: Path, device: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU holds them as f16 anyway; only what the adapter changes is bound, of its part."""
-    config = replace(tiny.FAMILIES["sd1"], denoiser=replace(
-        tiny.UNET, block_channels=(64, 128), context_dim=64))
-    whole = tiny.write(tmp_path / "whole.safetensors",
-                       tiny.single_file(config, tiny.random_weights(config)))
-    model = tmp_path / "model.gguf"
-    with open(model, "wb") as stream:
+WIDE = replace(tiny.FAMILIES["sd1"], denoiser=replace(
+    tiny.UNET, block_channels=(64, 128), context_dim=64))
+"""A model that has weights of whole groups."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write(tmp_path_factory.mktemp("wide") / "whole.safetensors",
+                      tiny.single_file(WIDE, tiny.random_weights(WIDE)))
+
+
+def converted(whole: Path, folder: Path, precision: str) -> Path:
+    """The same model in blocks."""
+    path = folder / f"{precision}.gguf"
+    with open(path, "wb") as stream:
         list(convert.plan(whole, ".gguf", precision).write(stream))
-    adapter = write_adapter(tmp_path / "style.safetensors", config)
+    return path
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("blocks", ["q8_0", "q4_k", "q6_k"])
+@pytest.mark.parametrize("precision", ["f32", "f16"])
+def test_quantised_weights_stay_so(whole: Path, tmp_path: Path, device: str, blocks: str,
+                                   precision: str) -> None:
+    """Pictures are those of the CPU, and weights take no more than there."""
+    model, options = converted(whole, tmp_path, blocks), {"width": 32, "height": 32, "steps": 1}
+    cpu = Pipeline.load(model, device="cpu", precision="f32", threads=1)
+    expected = pixels(cpu, **options)
+    here = Pipeline.load(model, device=device, precision=precision)
+    found = decibel(pixels(here, **options), expected)
+    assert expected.std() > 5 and found > (60 if blocks == "q8_0" and precision == "f32"
+                                           else DECIBEL_MIN)
+    program, known = here.program("unet"), cpu.program("unet")
+    held = {slot.name: slot for slot in program.module.slots if slot.dtype in FORMATS}
+    theirs = {slot.name: slot for slot in known.module.slots if slot.dtype in FORMATS}
+    assert held and held.keys() == theirs.keys()
+    assert sum(s.bytes for s in held.values()) < sum(s.bytes for s in theirs.values())
+
+
+def test_an_adapter_for_weights_of_8_bits_compiles_nothing(
+        whole: Path, tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what the adapter changes is bound, of its part."""
+    model = converted(whole, tmp_path, "q8_0")
+    adapter = write_adapter(tmp_path / "style.safetensors", WIDE)
     options = {"width": 32, "height": 32, "steps": 1}
     pipe = Pipeline.load(model, device=device, precision="f32")
     plain = pixels(pipe, **options)
@@ -138,6 +170,27 @@ def test_an_adapter_for_quantised_weights_compiles_nothing(
         np.testing.assert_array_equal(pixels(pipe, **options), plain)
     fresh = Pipeline.load(model, device=device, precision="f32", loras=[(adapter, 0.5, 0.0)])
     np.testing.assert_array_equal(pixels(fresh, **options), changed)
+
+
+@pytest.mark.parametrize("device", ["vulkan:0", pytest.param("wgpu:0", marks=pytest.mark.sweep)],
+                         indirect=True)
+def test_an_adapter_on_weights_of_4_bits_comes_and_goes(whole: Path, tmp_path: Path, device: str
+                                                        ) -> None:
+    """What it changes is rounded to 8 bits, as on the CPU; what it leaves has 4."""
+    model = converted(whole, tmp_path, "q4_0")
+    adapter = write_adapter(tmp_path / "style.safetensors", WIDE)
+    options = {"width": 32, "height": 32, "steps": 1}
+    cpu = Pipeline.load(model, device="cpu", precision="f32", threads=1)
+    here = Pipeline.load(model, device=device, precision="f32")
+    plain = pixels(here, **options)
+    for pipe in (cpu, here):
+        pipe.load_lora(adapter, 0.5, 0.0)
+    changed = pixels(here, **options)
+    assert decibel(changed, pixels(cpu, **options)) > 50 > decibel(changed, plain)
+    assert "q8" in {slot.dtype for slot in here.program("unet").module.slots}
+    here.loras = ()
+    np.testing.assert_array_equal(pixels(here, **options), plain)
+    assert FORMATS.keys() & {s.dtype for s in here.program("unet").module.slots} == {"q4"}
 
 
 def test_a_vae_is_not_stored_as_f16(model_path: Path, device: str) -> None:

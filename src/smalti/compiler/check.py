@@ -24,6 +24,7 @@ from smalti.compiler.select import Knowledge
 from smalti.fuse import HostRegion
 from smalti.graph import Graph
 from smalti.graph.operation import DTYPES
+from smalti.graph.quantised import FORMATS, quantised
 from smalti.kernel import interpreter
 from smalti.kernel.form import Buffer, Kernel
 
@@ -126,10 +127,15 @@ def error_of(kernel: Kernel, target: Target, limits: Limits, execute: Execute,
 
 def operands(kernel: Kernel, target: Target, seed: int = 0) -> tuple[Arrays, Arrays]:
     """Memory for the buffers of a kernel, flat and as a target stores them, with normal numbers in
-    its operands, row numbers of any table in those of integers; and the same operands as arrays."""
+    its operands, row numbers of any table in those of integers; and the same operands as arrays.
+    Of quantised weights it has the words."""
     rng, memory, given = np.random.default_rng(seed), {}, {}
     for buffer in kernel.buffers:
         if buffer.role == "local":
+            continue
+        if buffer.dtype in FORMATS:
+            held = quantised(rng.standard_normal(buffer.shape), buffer.dtype)
+            memory[buffer.name], given[buffer.name] = held.words.reshape(-1), held.floats()
             continue
         kept = target.stored_parameters if buffer.role == "parameter" else target.stored
         dtype = np.dtype(DTYPES[kept.get(buffer.dtype, buffer.dtype)])

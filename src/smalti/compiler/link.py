@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from smalti.codegen.gpu.lowered import Packed
+from smalti.codegen.gpu.quantised import PackedGroups
 from smalti.codegen.target import (
     ARENA,
     SLOT,
@@ -228,7 +229,7 @@ class Linker:
         if storage.dtype in FORMATS:
             start = FORMATS[storage.dtype].words_of(start)
         if self.target.pack is None:
-            assert isinstance(packed, Packed), packed
+            assert isinstance(packed, Packed | PackedGroups), packed
             slot = WeightSlot(storage.name, storage.dtype, packed.bytes, start, packed.dtype,
                               ArrayPacking(packed, view.shape, view.strides))
         else:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from smalti.codegen.gpu.lowered import Packed
+from smalti.codegen.gpu.quantised import PackedGroups
 from smalti.codegen.shader import Shader
 from smalti.codegen.target import ARENA, Reference
 from smalti.graph.operation import DTYPES, FLOATS
@@ -70,7 +71,7 @@ class ArrayPacking:
     """That numpy packs a weight to a `layout`, from a view of the parameter with this shape and
     these strides, in elements."""
 
-    layout: Packed
+    layout: Packed | PackedGroups
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
@@ -106,10 +107,17 @@ class WeightSlot:
             with np.errstate(over="ignore"):
                 return values[self.start:self.start + self.bytes // kind.itemsize].astype(
                     kind, copy=False)
-        size = values.itemsize
+        size, layout = values.itemsize, self.packing.layout
+        if isinstance(layout, PackedGroups):
+            form, (channels, *_), (row, *_) = layout.form, self.packing.shape, self.packing.strides
+            groups = layout.c * layout.taps // form.group
+            words = np.ndarray((channels, groups, form.words), values.dtype,
+                               values.view(np.uint8).data, size * self.start,
+                               (size * form.words_of(row), size * form.words, size))
+            return layout.pack(words, f"weight {self.name!r}")
         logical = np.ndarray(self.packing.shape, values.dtype, values.view(np.uint8).data,
                              size * self.start, tuple(size * s for s in self.packing.strides))
-        return np.ascontiguousarray(self.packing.layout.pack(logical))
+        return np.ascontiguousarray(layout.pack(logical))
 
 
 @dataclass(frozen=True)

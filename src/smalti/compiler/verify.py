@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from smalti.codegen.gpu.quantised import PackedGroups
 from smalti.codegen.target import ARENA, SLOT
 from smalti.compiler.module import (
     ArrayPacking,
@@ -89,9 +90,7 @@ def _slot_faults(module: Module, slot: WeightSlot) -> Iterator[str]:
         yield f"elements from {slot.start} lie outside of {slot.name!r}"
     yield from _packing_faults(module, slot, size)
     if (f := slot.winograd) is not None:
-        start = slot.start
-        if words:
-            start = start // FORMATS[slot.dtype].words * FORMATS[slot.dtype].group
+        start = _element(slot)
         if f.size not in (2, 4) or len(f.shape) != 4 or f.shape[2:] != (3, 3) \
                 or len(f.strides) != 4 or min(f.shape + f.strides) < 0 \
                 or start + _reach(f.shape, f.strides) > size:
@@ -109,13 +108,37 @@ def _packing_faults(module: Module, slot: WeightSlot, size: int) -> Iterator[str
     extents = (layout.parts, layout.o, layout.c, layout.taps, layout.rows, layout.columns)
     if len(packing.shape) != len(packing.strides) or min(
             (0, *packing.shape, *packing.strides, *extents)) < 0 \
-            or slot.start + _reach(packing.shape, packing.strides) > size:
+            or _element(slot) + _reach(packing.shape, packing.strides) > size:
         yield f"packing of {packing.shape}, {packing.strides}"
+    elif isinstance(layout, PackedGroups):
+        if layout.format != slot.dtype or layout.format not in FORMATS \
+                or not _whole_groups(layout, packing, slot):
+            yield f"packing to {layout}"
     elif layout.dtype not in DTYPES or layout.bytes != slot.bytes \
             or math.prod(extents[:4]) != math.prod(packing.shape) \
             or layout.taps * layout.c > layout.rows or layout.o > layout.columns \
             or layout.block < 1 or layout.rows % layout.block:
         yield f"packing to {layout}"
+
+
+def _element(slot: WeightSlot) -> int:
+    """The element of its parameter that a slot begins with."""
+    if slot.dtype not in FORMATS:
+        return slot.start
+    return slot.start // FORMATS[slot.dtype].words * FORMATS[slot.dtype].group
+
+
+def _whole_groups(layout: PackedGroups, packing: ArrayPacking, slot: WeightSlot) -> bool:
+    """Whether a quantised weight is what its layout and its view say, and that whole groups."""
+    form = layout.form
+    window = layout.c * layout.taps
+    return (min(packing.shape, default=0) > 0 and packing.strides[0] % form.group == 0
+            and window % form.group == layout.c % form.group == slot.start % form.words == 0
+            and packing.shape[0] == layout.parts * layout.o
+            and math.prod(packing.shape[1:]) == window == _reach(packing.shape[1:],
+                                                                 packing.strides[1:])
+            and window <= layout.rows and layout.o <= layout.columns
+            and layout.rows % form.codes == 0 and layout.bytes == slot.bytes)
 
 
 def _launch_faults(module: Module, launch: Launch | HostCall) -> Iterator[str]:

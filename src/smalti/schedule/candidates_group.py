@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import product
 
 from smalti.errors import IllegalSchedule
+from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.kernel.traffic import touched
 from smalti.schedule.group import (
@@ -159,7 +160,9 @@ def _matrix_attention(kernel: Kernel, limits: GroupLimits,
 
 def _contractions(kernel: Kernel, limits: GroupLimits,
                   first: GroupContraction) -> Iterator[GroupSchedule]:
-    precision = first.dtype if first.dtype != "f32" else first.weights
+    precision = first.dtype
+    if precision == "f32" and first.weights not in FORMATS:
+        precision = first.weights
     work = GroupWork.of(kernel, limits)
     yield from sorted(schedules(kernel, limits, precision), key=work.clocks)
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from smalti.errors import IllegalSchedule
+from smalti.graph.quantised import FORMATS
 from smalti.schedule.unit import UnitRates
 
 
@@ -450,7 +451,8 @@ class GroupContraction:
     `ahead`: a chunk is loaded into registers while the one before is multiplied, and with two
     `buffers` it also has shared memory of its own. `direct`: each invocation reads the weight where
     it is, which pays where few pixels use it. `prepared`: a step in front writes the patch,
-    prologue applied. `weights` is the dtype that packed weights are held in.
+    prologue applied. `weights` is the dtype that packed weights are held in; quantised ones are
+    widened as they are staged.
     """
 
     tile_m: int
@@ -521,10 +523,15 @@ class GroupContraction:
             raise IllegalSchedule("blocks, chunks of each way and pads are whole vectors of 4")
         if self.buffers == 2 and not self.ahead or self.buffers not in (1, 2):
             raise IllegalSchedule("a second buffer is for chunks that are loaded ahead")
-        if self.dtype not in ("f32", "f16", "bf16") or self.weights not in ("f32", "f16", "bf16"):
+        if self.dtype not in PRODUCTS or self.weights not in (*PRODUCTS, *FORMATS):
             raise IllegalSchedule(f"no products of {self.dtype}, or weights held as {self.weights}")
         if self.dtype == "f16" and not limits.f16 or self.dtype == "bf16" and not limits.bf16:
             raise IllegalSchedule(f"the device does not compute with {self.dtype}")
+        if self.weights in FORMATS:
+            run = FORMATS[self.weights].codes * (self.ways if self.direct else 1)
+            if self.tile_k % run:
+                raise IllegalSchedule(f"chunks of {self.tile_k} are no whole words of "
+                                      f"{self.weights}")
         if self.matrix:
             self._check_matrix(limits)
         check_group(self.invocations, 4, limits)
@@ -550,6 +557,8 @@ class GroupContraction:
                                   f"{sizes[0]} to {sizes[1]} invocations")
 
 
+PRODUCTS = ("f32", "f16", "bf16")
+"""What factors of products are."""
 MATRIX_PAD = 4
 """f32 between rows of sums that matrices are written to."""
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from smalti.kernel.form import STORED_BYTES, Expr, Kernel, Load, functions, loads
+from smalti.graph.quantised import FORMATS
+from smalti.kernel.form import ELEMENT_BYTES, STORED_BYTES, Expr, Kernel, Load, functions, loads
 from smalti.schedule.group import GroupContraction, GroupLimits
 from smalti.schedule.merge import contraction_extents, weights_batched
 from smalti.schedule.unit import UnitRates
@@ -26,6 +27,9 @@ ISSUED_FOR_WORDS, ISSUED_FOR_BORDERS, ISSUED_FOR_SOME, ISSUED_FOR_HALVES = 3, 10
 """Those to stage 8 halves for the matrix unit: where they are and go to; more where a window has
 borders, or only some invocations bring one (with a branch in it, Mesa takes nothing out of a loop);
 and to widen and narrow each that is computed with. Read off the listings of AMD's compiler."""
+ISSUED_FOR_A_CODE = 5
+"""Those to widen a quantised weight: a shift and a mask, which some units do as they convert, the
+conversion, the sum with the least code, the product with the scale."""
 HELD_FOR_WORDS, HELD_FOR_BORDERS, HELD_FOR_SOME, HELD_FOR_PROLOGUE = 6.5, 4, 20, 13
 """Registers for the same: for each 8 halves, those more with borders and with a prologue, and for a
 factor that only some invocations bring. Least squares over the products of the SD 1.5 UNet under
@@ -117,7 +121,7 @@ class GroupWork:
         stall = STALL * (3 - s.buffers)
         shown = max(step, (step + stall) / min(each, self.resident(s)))
         busy = each * (START / 4 + chunks * shown)
-        size, sums = STORED_BYTES.get(s.weights, 4), self.batch * self.rows * self.columns
+        size, sums = ELEMENT_BYTES.get(s.weights, 4), self.batch * self.rows * self.columns
         read = (self.batch * self.depth * self.parts * self.columns * size * min(tiles, 4)
                 + self.stored * (self.batch * self.rows * self.channels + sums))
         memory = self.rates.memory
@@ -176,7 +180,7 @@ class GroupWork:
         rates, columns = self.rates, s.tile_n * self.parts
         products, factors = s.tile_m * columns * s.tile_k, 1 / s.block_m
         factors += 1 / (s.block_n * self.parts)
-        size, weight = STORED_BYTES[s.dtype], STORED_BYTES.get(s.weights, 4)
+        size, weight = STORED_BYTES[s.dtype], ELEMENT_BYTES.get(s.weights, 4)
         shared = products * factors * size / rates.shared
         if s.direct:
             shared = s.tile_m * s.tile_k * columns / 4 * size / rates.shared
@@ -190,6 +194,8 @@ class GroupWork:
             # f16 is widened by an instruction for each
             more = 8 / s.block_m / s.block_n + (factors if s.dtype == "f16" else 0)
             staged = s.tile_k * (s.tile_m + columns) * (ISSUED_FOR_A_VECTOR / 4)
+            if s.weights in FORMATS:
+                staged += s.tile_k * columns * ISSUED_FOR_A_CODE
             if not s.prepared:
                 staged += s.tile_m * s.tile_k * self.prologue
             work = max(products / rates.factors * (1 + more), shared, cached)
@@ -204,6 +210,8 @@ class GroupWork:
         """Instructions of an invocation to stage a chunk for the matrix unit."""
         patch, weight = self._spots(s)
         issued: float = ISSUED_FOR_WORDS * (patch + weight) + ISSUED_FOR_SOME * self._partial(s)
+        if s.weights in FORMATS:
+            issued += WIDE * ISSUED_FOR_A_CODE * weight
         if not s.prepared:
             issued += ISSUED_FOR_BORDERS * self.borders * patch
             if self.prologue:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import product
 
 from smalti.errors import IllegalSchedule
+from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES, Kernel, Load
 from smalti.schedule.group import GroupContraction, GroupLimits, MatrixShape
 from smalti.schedule.group_work import SURE, GroupWork
@@ -73,9 +74,10 @@ def allowed(schedule: GroupContraction, limits: GroupLimits) -> bool:
 
 
 def weights_dtype(kernel: Kernel, precision: str) -> str:
-    """What packed weights are held in: no less than they are given in, in f32."""
+    """What packed weights are held in: no less than they are given in, in f32; what is quantised
+    stays so."""
     given = kernel.buffer("weight").dtype
-    if given in ("f16", "bf16"):
+    if given in ("f16", "bf16") or given in FORMATS:
         return given
     return precision
 

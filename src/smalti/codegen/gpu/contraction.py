@@ -40,9 +40,11 @@ from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.codegen.gpu.product import ZERO, Place, Product, reads, vector_lanes
 from smalti.codegen.gpu.results import Results
 from smalti.codegen.gpu.sums import VECTORS, Matrices, Registers
+from smalti.codegen.gpu.unpacking import QuantisedColumns, QuantisedWeight
 from smalti.codegen.gpu.weights import VECTOR, WIDE, packed_weight, padded
 from smalti.codegen.target import WORKSPACE
 from smalti.errors import IllegalSchedule
+from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import STORED_BYTES, Buffer, Kernel, Load, axis, loads
 from smalti.schedule.group import GroupContraction, GroupLimits
 from smalti.schedule.merge import access, store, weights_bound
@@ -68,6 +70,9 @@ class _Contraction:
         self.packed = packed_weight(self.product, schedule) if self.bound else None
         self.chunks = -(-self.product.depth // schedule.tile_k)
         self.each = -(-self.chunks // schedule.split)
+        if self.bound and (given := kernel.buffer("weight").dtype) != schedule.weights and (
+                not FORMATS.keys().isdisjoint((given, schedule.weights))):
+            raise IllegalSchedule(f"a weight of {given} is not held as {schedule.weights}")
         if schedule.direct and not self.bound:
             raise IllegalSchedule("only packed weights are read where they are")
         if schedule.matrix and self.product.extents.c % 2:
@@ -109,7 +114,7 @@ class _Contraction:
         bindings = bind_for(b, kernel, vectors)
         if self.packed is not None:
             p = self.packed
-            lanes = p.block if p.dtype in HALVES and p.block > 1 else VECTOR
+            lanes = WIDE if p.dtype in HALVES and s.matrix else VECTOR
             bindings["weight"] = b.binding("weight", p.dtype, p.elements, "read", lanes)
         if s.split > 1:
             bindings[WORKSPACE] = self._workspace(b, "write")
@@ -194,8 +199,12 @@ class _Contraction:
         """The right factor, as the products take it."""
         s, product = self.s, self.product
         if self.bound:
-            packed = PackedColumns if s.matrix else PackedWeight
-            return packed(b, product, s, bindings, column, area)
+            factor: type[Factor]
+            if s.weights in FORMATS:
+                factor = QuantisedColumns if s.matrix else QuantisedWeight
+            else:
+                factor = PackedColumns if s.matrix else PackedWeight
+            return factor(b, product, s, bindings, column, area)
         computed = ComputedColumns if s.matrix else ComputedWeight
         return computed(b, product, s, bindings, column, outer, area)
 

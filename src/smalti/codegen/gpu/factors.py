@@ -404,7 +404,10 @@ class PackedColumns(Factor):
 
 
 class PackedWeight(Factor):
-    """The right factor, packed when it was bound: columns from `first` on."""
+    """The right factor, packed when it was bound: columns from `first` on.
+
+    Where it is read in place, it is so `deep` lines at a time.
+    """
 
     def __init__(self, b: Builder, product: Product, schedule: GroupContraction,
                  bindings: Mapping[str, Binding], first: Expr, area: Area | None) -> None:
@@ -413,6 +416,7 @@ class PackedWeight(Factor):
         self.part = padded(product.columns)
         self.line = product.parts * self.part
         self.lanes, self.bases, each = VECTOR, [], schedule.tile_n // VECTOR
+        self.deep = VECTOR
         self.spots = [] if area is None else spots(
             b, schedule.invocations, schedule.tile_k, product.parts * each)
         columns = {}
@@ -424,15 +428,20 @@ class PackedWeight(Factor):
         for spot in self.spots:
             self.bases.append(b.let(spot.outer * self.line + columns[spot.inner]))
 
-    def column(self, part: Expr | int, column: Expr) -> Expr:
+    def column(self, part: Expr | int, column: Expr, lanes: int = VECTOR) -> Expr:
         """Where a column of the tile is in a line of the packed weight."""
         at = clamped(self.b, self.b.let(self.first + column), self.schedule.tile_n, self.part,
-                     VECTOR)
+                     lanes)
         return at + part * self.part
 
-    def load(self, line: Expr, column: Expr) -> Expr:
-        """A vector of a line of the packed weight."""
-        return self.b.load(self.binding, line * self.line + column, VECTOR, scalar=self._scalar)
+    def lines(self, chunk: Expr, k: Expr, columns: Mapping[tuple[int, int], Expr]
+              ) -> list[dict[tuple[int, int], Expr]]:
+        """Vectors that begin at `columns` of the `deep` lines from number `k` of a chunk on, read
+        where they are."""
+        b, first = self.b, self.b.let(chunk * self.schedule.tile_k + k)
+        return [{key: b.let(b.load(self.binding, (first + n) * self.line + column, VECTOR,
+                                   scalar=self._scalar).to("f32"))
+                 for key, column in columns.items()} for n in range(self.deep)]
 
     @property
     def _scalar(self) -> str | None:

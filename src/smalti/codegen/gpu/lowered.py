@@ -10,6 +10,7 @@ import numpy as np
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.form import Binding, GroupProgram
+from smalti.codegen.gpu.quantised import PackedGroups
 from smalti.graph.operation import DTYPES
 from smalti.graph.quantised import Quantised
 from smalti.kernel.form import Buffer, Kernel
@@ -81,7 +82,7 @@ class GroupSteps:
 
     steps: tuple[GroupProgram, ...]
     workspace_bytes: int = 0
-    packed: Packed | None = None
+    packed: Packed | PackedGroups | None = None
     scratch_bytes: ClassVar[int] = 0
     winograd: ClassVar[None] = None
 

@@ -80,15 +80,22 @@ class Product:
     def within(self, b: Builder, chunk: form.Expr, tile: int, k: form.Expr) -> dict[str, form.Expr]:
         """r, s and c of number `k` in a chunk of `tile` of the depth."""
         e = self.extents
+        tap, c = self.tap(b, chunk, tile, k)
         if e.r * e.s == 1:
-            return {"r": ZERO, "s": ZERO, "c": b.let(chunk * tile + k)}
+            return {"r": ZERO, "s": ZERO, "c": c}
+        return {"r": b.let(tap // e.s), "s": b.let(tap % e.s), "c": c}
+
+    def tap(self, b: Builder, chunk: form.Expr, tile: int, k: form.Expr
+            ) -> tuple[form.Expr, form.Expr]:
+        """The place in the window, r times its width plus s, and c of number `k` in a chunk."""
+        e = self.extents
+        if e.r * e.s == 1:
+            return ZERO, b.let(chunk * tile + k)
         if e.c % tile == 0:
             each = e.c // tile
-            tap, c = b.let(chunk // each), b.let(chunk % each * tile + k)
-        else:
-            all_k = b.let(chunk * tile + k)
-            tap, c = b.let(all_k // e.c), b.let(all_k % e.c)
-        return {"r": b.let(tap // e.s), "s": b.let(tap % e.s), "c": c}
+            return b.let(chunk // each), b.let(chunk % each * tile + k)
+        all_k = b.let(chunk * tile + k)
+        return b.let(all_k // e.c), b.let(all_k % e.c)
 
 
 def reads(expr: Expr) -> Iterator[Load]:

@@ -55,20 +55,20 @@ class Registers:
         if isinstance(weight, PackedWeight) and s.direct:
             direct = {(part, j): b.let(weight.column(part, self.columns(j)))
                       for part in range(self.product.parts) for j in range(self.vectors)}
-        with b.loop(s.tile_k // VECTOR // s.ways) as step:
-            k = b.let((step * s.ways + self.way) * VECTOR)
-            rows = [b.let(b.load(a.shared, row + k + i * self.down * (s.tile_k + s.pad), VECTOR))
+        deep = weight.deep if isinstance(weight, PackedWeight) and s.direct else VECTOR
+        with b.loop(s.tile_k // deep // s.ways) as step:
+            k = b.let((step * s.ways + self.way) * deep)
+            rows = [[b.let(b.load(a.shared, row + (k + n) + i * self.down * (s.tile_k + s.pad),
+                                  VECTOR)) for n in range(0, deep, VECTOR)]
                     for i in range(s.block_m)]
             if isinstance(weight, PackedWeight) and s.direct:
-                first = b.let(chunk * s.tile_k + k)
-                lines = [{key: b.let(weight.load(first + n, at).to("f32"))
-                          for key, at in direct.items()} for n in range(VECTOR)]
+                lines = weight.lines(chunk, k, direct)
             else:
                 at_b = b.let(k * weight_stride(self.product, s) + self.column + at_b)
                 lines = [self._line(weight.area.shared, at_b, n) for n in range(VECTOR)]
             for n, line in enumerate(lines):
                 for i, value in enumerate(rows):
-                    factor = b.let(spread(value.lane(n), VECTOR))
+                    factor = b.let(spread(value[n // VECTOR].lane(n % VECTOR), VECTOR))
                     for (part, j), other in line.items():
                         total = self.sums[part, i, j]
                         b.set(total, op("fma", factor, other, total))

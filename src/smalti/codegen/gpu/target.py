@@ -14,14 +14,16 @@ from smalti.codegen.gpu.form import Binding, GroupProgram
 from smalti.codegen.gpu.functions import FUNCTIONS
 from smalti.codegen.gpu.interpreter import run
 from smalti.codegen.gpu.lower import lower
-from smalti.codegen.gpu.lowered import RAW, STORED_AS, GroupSteps
+from smalti.codegen.gpu.lowered import RAW, STORED_AS, GroupSteps, Packed
 from smalti.codegen.gpu.memory import STORED_DTYPES
+from smalti.codegen.gpu.quantised import PackedGroups
 from smalti.codegen.gpu.scalars import scalarised
 from smalti.codegen.shader import BufferUse, Shader
 from smalti.codegen.target import ARENA, WORKSPACE, EncodedFunctions, Reference, Refusal, Target
 from smalti.errors import IllegalSchedule
 from smalti.graph.operation import DTYPES, HALVES
-from smalti.kernel.form import Kernel
+from smalti.graph.quantised import FORMATS
+from smalti.kernel.form import Buffer, Kernel
 from smalti.schedule.candidates_group import (
     arithmetic,
     candidates,
@@ -57,8 +59,9 @@ def group_target(name: str, driver: str, emit: Emit, text: Callable[[bytes], str
         return EncodedFunctions(bytes(code), entries, list(map(shader_of, programs)))
 
     return Target(
-        name, frozenset(FUNCTIONS), precisions, HALVES, first=first_that_fits, space=candidates,
-        arithmetic=arithmetic, lower=lower, encode=encode, cost=expected_clocks, listing=str,
+        name, frozenset(FUNCTIONS), precisions, {*HALVES, *FORMATS}, first=first_that_fits,
+        space=candidates, arithmetic=arithmetic, lower=lower, encode=encode, cost=expected_clocks,
+        listing=str,
         refusal=Refusal((IllegalSchedule, OverflowError), "the device has no room for:",
                         "{error}; choose smaller sizes or device='cpu'"),
         automatic="f16", halves=lambda limits: limits.storage16, lacks=lacks or {},
@@ -80,10 +83,8 @@ def ran(low: GroupSteps, kernel: Kernel, memory: dict[str, np.ndarray],
     """The same where `launched` runs a program on what its bindings hold, and gives that back."""
     memory = dict(memory)
     if low.packed:
-        weight, given = kernel.buffer(low.packed.buffer), memory[low.packed.buffer]
-        logical = np.lib.stride_tricks.as_strided(
-            given, weight.shape, [given.itemsize * stride for stride in weight.strides])
-        memory[weight.name] = low.packed.pack(np.ascontiguousarray(logical)).reshape(-1)
+        weight = kernel.buffer(low.packed.buffer)
+        memory[weight.name] = bound_weight(low.packed, weight, memory[weight.name])
     workspace = np.full(low.workspace_bytes, 0xFF, np.uint8)
     for step in low.steps:
         bound = {}
@@ -97,6 +98,16 @@ def ran(low: GroupSteps, kernel: Kernel, memory: dict[str, np.ndarray],
             else:
                 memory[name] = values
     return memory
+
+
+def bound_weight(packed: Packed | PackedGroups, weight: Buffer, given: np.ndarray) -> np.ndarray:
+    """The weight of a buffer, whose elements, or words, are given flat, as a program reads it."""
+    if isinstance(packed, PackedGroups):
+        words = given.reshape(packed.parts * packed.o, -1, packed.form.words)
+        return packed.pack(words)
+    logical = np.lib.stride_tricks.as_strided(
+        given, weight.shape, [given.itemsize * stride for stride in weight.strides])
+    return packed.pack(np.ascontiguousarray(logical)).reshape(-1)
 
 
 def shader_of(program: GroupProgram) -> Shader:

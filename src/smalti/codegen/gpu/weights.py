@@ -5,13 +5,15 @@
 
 o is padded to vectors of 4, and the depth to whole chunks, with zeros. The matrix unit takes both
 factors along the depth: 8 halves of it are 16 bytes, which an invocation reads at once, and next to
-them those of the next column.
+them those of the next column. Quantised ones: `quantised.py`.
 """
 
 from __future__ import annotations
 
 from smalti.codegen.gpu.lowered import Packed
 from smalti.codegen.gpu.product import Product
+from smalti.codegen.gpu.quantised import PackedGroups
+from smalti.graph.quantised import FORMATS
 from smalti.schedule.group import GroupContraction
 
 VECTOR = 4  # columns of a packed weight that are read at once
@@ -24,8 +26,22 @@ def padded(columns: int) -> int:
     return -(-columns // VECTOR) * VECTOR
 
 
-def packed_weight(work: Product, schedule: GroupContraction) -> Packed:
+def packed_weight(work: Product, schedule: GroupContraction) -> Packed | PackedGroups:
     """How the weight of a contraction is laid out under a schedule."""
-    e, chunk = work.extents, schedule.tile_k
+    if schedule.weights in FORMATS:
+        return packed_groups(work, schedule)
+    e = work.extents
     return Packed("weight", schedule.weights, e.parts, e.o, e.c, e.r * e.s,
-                  -(-work.depth // chunk) * chunk, padded(e.o), WIDE if schedule.matrix else 1)
+                  _whole_chunks(work, schedule), padded(e.o), WIDE if schedule.matrix else 1)
+
+
+def packed_groups(work: Product, schedule: GroupContraction) -> PackedGroups:
+    """The same of a quantised weight."""
+    e = work.extents
+    return PackedGroups("weight", schedule.weights, e.parts, e.o, e.c, e.r * e.s,
+                        _whole_chunks(work, schedule), padded(e.o))
+
+
+def _whole_chunks(work: Product, schedule: GroupContraction) -> int:
+    """The depth in whole chunks."""
+    return -(-work.depth // schedule.tile_k) * schedule.tile_k

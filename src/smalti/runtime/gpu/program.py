@@ -34,6 +34,7 @@ from smalti.compiler.outlook import Expected, on_gpu
 from smalti.errors import DeviceLostError, DeviceMemoryError, InputError
 from smalti.fuse import Region
 from smalti.graph.operation import DTYPES, OPERATIONS
+from smalti.graph.quantised import FORMATS
 from smalti.kernel.text import parse
 from smalti.runtime.gpu.alternative import GpuAlternative
 from smalti.runtime.gpu.interface import ComputePipeline, DeviceBuffer, Dispatch, Gpu, Recording
@@ -174,7 +175,8 @@ class DeviceProgram(Program):
         """Fill the memory of a slot."""
         if values is None:
             values = np.frombuffer(self.module.constants, np.uint8)
-        values = values.view(DTYPES[slot.dtype])
+        if slot.dtype not in FORMATS:
+            values = values.view(DTYPES[slot.dtype])
         filled = slot.filled(values)
         if slot.host:
             return Held(None, 0, np.array(filled))
