@@ -36,7 +36,7 @@ the mantissa."""
 
 
 @dataclass(frozen=True)
-class Run:
+class RunOfCodes:
     """Where a run of the depth begins: its line of codes, its first group, and the place in that,
     counted from the last group of even number."""
 
@@ -56,15 +56,15 @@ class Groups:
         self.placed = self.touched > 1 or not self.form.minimum
         """Whether it matters where in its groups a run begins."""
 
-    def begin(self, chunk: Expr, k: Expr) -> Run:
+    def begin(self, chunk: Expr, k: Expr) -> RunOfCodes:
         """Where the run from number `k` of a chunk on begins."""
         b, form = self.b, self.form
         line = b.let((chunk * self.tile + k) // form.codes)
         tap, c = self.product.tap(b, chunk, self.tile, k)
         at = c if self.packed.taps == 1 else b.let(c * self.packed.taps + tap)
-        return Run(line, b.let(at // form.group), b.let(at % (2 * form.group)))
+        return RunOfCodes(line, b.let(at // form.group), b.let(at % (2 * form.group)))
 
-    def fetch(self, run: Run, column: Expr, lanes: int, where: Expr | None) -> list[Expr]:
+    def fetch(self, run: RunOfCodes, column: Expr, lanes: int, where: Expr | None) -> list[Expr]:
         """Words of codes, words of heads, and where in its groups the run begins."""
         b, width = self.b, self.packed.width
 
@@ -168,7 +168,7 @@ class QuantisedWeight(PackedWeight):
         return [{key: values[n] for key, values in found.items()} for n in range(self.deep)]
 
     def fetch(self, chunk: Expr) -> list[Fetched]:
-        runs: dict[Expr, Run] = {}
+        runs: dict[Expr, RunOfCodes] = {}
         found = []
         for spot, column in zip(self.spots, self.columns):
             if spot.outer not in runs:

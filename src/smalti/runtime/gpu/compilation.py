@@ -30,10 +30,10 @@ def compile_for(gpu: Gpu, graph: Graph, *, precision: str = "auto", held: Collec
 
     `precision` "f16" stores values between kernels and weights of products as f16, "bf16" as that,
     where the device stores 16 bits; sums, statistics, softmax, inputs and outputs are f32. "auto"
-    is f16 where the device has it, else f32. The other options are as for `compile_graph`; `like` is
-    of use in `bind` only. Raises InputError for an unknown precision or one that the device lacks,
-    UnsupportedError for what it has no room for, DeviceError for a GPU that computes something else
-    than the CPU.
+    is f16 where the device has it, else f32. The other options are as for `compile_graph`; `like`
+    is of use in `bind` only. Raises InputError for an unknown precision or one that the device
+    lacks, UnsupportedError for what it has no room for, DeviceError for a GPU that computes
+    something else than the CPU.
     """
     if target not in (None, gpu.target.name):
         raise InputError(f"{gpu.device.id} runs {gpu.target.name}, not {target}; give no target")
