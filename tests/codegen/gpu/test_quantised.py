@@ -206,12 +206,12 @@ def test_a_program_binds_words_and_parts_of_them(dtype: str) -> None:
     weight = quantised(random.standard_normal((256, 128), np.float32), dtype)
     weight = Quantised(dtype, exact(weight.words, dtype), weight.shape)
     x = random.standard_normal((9, 128), np.float32)
-    for given in (weight, weight.floats()):
-        program.bind({"w": given})
+    for values in (weight, weight.floats()):
+        program.bind({"w": values})
         found = program.run({"x": x})
         expected = x.astype(np.float64) @ weight.floats().T
         whole = np.concatenate([found["first"], found["second"]], axis=1)
-        assert relative_error(whole, expected) < (1e-6 if given is weight else 1e-3)
+        assert relative_error(whole, expected) < (1e-6 if values is weight else 1e-3)
     assert {slot.dtype for slot in program.module.slots} == {dtype}
     form = FORMATS[dtype]
     assert program.weights_bytes == 256 * 128 // form.group * (4 * form.words - 2 * form.heads)
