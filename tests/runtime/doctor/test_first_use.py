@@ -13,6 +13,7 @@ from broken_gpus import FAULTS, LARGE, BrokenGpu
 import smalti
 from smalti.compiler.samples import alone, product
 from smalti.errors import DeviceError, DeviceLostError
+from smalti.graph import Graph
 from smalti.runtime.choice import chosen
 from smalti.runtime.doctor import first_use, verdict
 from smalti.runtime.doctor.examination import Finding
@@ -20,6 +21,7 @@ from smalti.runtime.doctor.verdict import Verdict
 from smalti.runtime.drivers import driver
 from smalti.runtime.gpu import opened
 from smalti.runtime.gpu.compilation import compile_for
+from smalti.runtime.gpu.recipe import recipe_for
 from smalti.runtime.gpu.removals import (
     DEVICE,
     SUBGROUP_OPERATIONS,
@@ -85,12 +87,35 @@ def test_the_first_result_of_a_broken_device_is_right(fault, graph, caplog) -> N
 
 def test_a_device_on_which_nothing_helps_is_refused() -> None:
     with pytest.raises(DeviceError, match="The device cannot be relied on .*Pictures are made"):
-        compile_for(BrokenGpu(FAULTS["the last element is not written"]), product((8,), 16, 16))
+        compile_for(BrokenGpu(FAULTS["the last element is not written"]), product((16,), 16, 32))
 
 
 def test_a_device_that_is_lost_is_said_to_be() -> None:
     with pytest.raises(DeviceLostError, match="was lost while a kernel was compared"):
-        compile_for(BrokenGpu(FAULTS["the device is always lost"]), product((8,), 16, 16))
+        compile_for(BrokenGpu(FAULTS["the device is always lost"]), product((16,), 16, 32))
+
+
+def kernels_of(graph: smalti.Graph) -> list:
+    """What is chosen to be compared of a graph's program."""
+    gpu = BrokenGpu(FAULTS["nothing"])
+    return first_use.chosen(recipe_for(gpu, graph).module(gpu.target))
+
+
+def test_the_largest_kernels_of_each_form_are_compared() -> None:
+    graph = Graph("two")
+    x = graph.input("x", (64, 64))
+    small, large = (graph.parameter(name, (64, n)) for name, n in (("a", 32), ("b", 256)))
+    graph.output("y", graph.apply("softmax", graph.apply("mat_mul", x, small), axis=-1))
+    graph.output("z", graph.apply("mat_mul", x, large))
+    found = {kernel.form: kernel for kernel in kernels_of(graph)}
+    assert found["contraction"].buffer("out").shape[-1] == 256 and len(found) > 1
+
+
+@pytest.mark.parametrize("graph", [
+    alone("reduce_sum", (64, 64), axes=(0, 1), keepdims=0), alone("floor", (64, 64)),
+    alone("greater", (64, 64), (64, 64))], ids=["one sum", "steps", "answers"])
+def test_what_roundings_change_much_is_not_compared(graph: smalti.Graph) -> None:
+    assert kernels_of(graph) == []
 
 
 @pytest.mark.parametrize("known", ["off", "kept", "cpu"])
@@ -102,7 +127,7 @@ def test_what_is_known_is_not_compared(known: str, monkeypatch: pytest.MonkeyPat
         verdict.keep(replace(NOTHING, code=verdict.emitters()))
     else:
         gpu.device = replace(gpu.device, kind="cpu")
-    compile_for(gpu, product((8,), 16, 16))
+    compile_for(gpu, product((16,), 16, 32))
     assert not first_use._right and not first_use._running
 
 
@@ -112,7 +137,7 @@ def test_a_check_begins_by_itself_and_holds_from_then_on(
     monkeypatch.setattr(first_use, "supervised", lambda device, driver, start: replace(
         NOTHING, code=verdict.emitters(), findings=(finding,)))
     gpu = BrokenGpu(FAULTS["nothing"])
-    program = compile_for(gpu, product((8,), 16, 16))
+    program = compile_for(gpu, product((16,), 16, 32))
     first_use._running["broken"].join()
     assert verdict.kept("broken").findings == (finding,)
     assert gpu.outdated and program.lost

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from weakref import WeakSet
 from smalti import settings
 from smalti.compiler.module import Module
 from smalti.errors import DeviceError, DeviceLostError, DeviceMemoryError
-from smalti.kernel.form import Kernel
+from smalti.kernel.form import Kernel, functions
 from smalti.kernel.text import parse
 from smalti.runtime.device import Device
 from smalti.runtime.doctor import verdict
@@ -35,6 +36,14 @@ KERNELS_MAX = 6
 """Kernels of a program that are compared: the largest of each form that is not too large."""
 FLOPS_MAX, BYTES_MAX = 2e9, 64 << 20
 """Of a kernel that is compared: the CPU takes some hundredths of a second."""
+RESULTS_MIN = 32
+"""Elements of a result that is compared, where it is of sums of both signs: a single one may be next
+to 0, and far off by its own size."""
+POSITIVE = {"abs", "exp", "sigmoid", "sqrt"}
+FLOATS = ("f32", "f16", "bf16")
+SMOOTH = {"abs", "add", "cos", "div", "erf", "exp", "gelu", "gelu_tanh", "max", "min", "mul", "neg",
+          "quick_gelu", "reciprocal", "relu", "sigmoid", "silu", "sin", "sqrt", "sub", "tanh"}
+"""Functions without steps."""
 END_SECONDS = 5.0
 """How long a process that has done its work waits for a check to end."""
 
@@ -152,10 +161,25 @@ def chosen(module: Module) -> list[Kernel]:
     regions = sorted((each for each in module.regions if each.kernel >= 0
                       and each.flops <= FLOPS_MAX and each.bytes <= BYTES_MAX),
                      key=lambda each: -each.flops)
-    by_form: dict[str, int] = {}
+    by_form: dict[str, Kernel] = {}
     for region in regions:
-        by_form.setdefault(region.form, region.kernel)
-    return [parse(module.kernels[number]) for number in list(by_form.values())[:KERNELS_MAX]]
+        if region.form not in by_form and len(by_form) < KERNELS_MAX:
+            kernel = parse(module.kernels[region.kernel])
+            if comparable(kernel):
+                by_form[region.form] = kernel
+    return list(by_form.values())
+
+
+def comparable(kernel: Kernel) -> bool:
+    """Whether roundings of two devices make results that differ little: no steps, such as those of
+    `floor`, no whole numbers, and no single sums that may be next to 0."""
+    out = [buffer for buffer in kernel.buffers if buffer.role == "output"]
+    used = [set(functions(stage.value)) for stage in kernel.stages]
+    cancels = any(stage.reducer == "sum" and not names & POSITIVE
+                  for stage, names in zip(kernel.stages, used))
+    least = RESULTS_MIN if cancels else 1
+    return all(names <= SMOOTH for names in used) and all(
+        math.prod(each.shape) >= least and each.dtype in FLOATS for each in out)
 
 
 def probe(kernel: Kernel, precision: str) -> DeviceProbe:
