@@ -37,8 +37,8 @@ KERNELS_MAX = 6
 FLOPS_MAX, BYTES_MAX = 2e9, 64 << 20
 """Of a kernel that is compared: the CPU takes some hundredths of a second."""
 RESULTS_MIN = 32
-"""Elements of a result that is compared, where it is of sums of both signs: a single one may be next
-to 0, and far off by its own size."""
+"""Elements of a result that is compared, where it is of sums of both signs: a single one may be
+next to 0, and far off by its own size."""
 POSITIVE = {"abs", "exp", "sigmoid", "sqrt"}
 FLOATS = ("f32", "f16", "bf16")
 SMOOTH = {"abs", "add", "cos", "div", "erf", "exp", "gelu", "gelu_tanh", "max", "min", "mul", "neg",
