@@ -1,7 +1,8 @@
-"""What a compute unit does in a clock, by the library of devices.
+"""Rates of the compute unit of a GPU, for the choice of schedules, from the library of devices.
 
-A GPU that the library does not know by its name has the rates of the largest one of its
-architecture: within that, units differ in number and clock more than in what they do in one.
+A GPU whose name the library does not have gets the rates of the largest one of its architecture:
+GPUs of an architecture differ in the number of units and their clock more than in what a unit does
+in a clock.
 """
 
 from __future__ import annotations
@@ -14,23 +15,27 @@ from smalti.machine.library import device, devices
 from smalti.schedule.unit import UnitRates
 
 SHARED_BYTES_PER_CLOCK = {"nvidia": 128.0, "amd": 128.0, "intel": 256.0, "apple": 128.0}
-"""What a unit reads from its own memory in a clock: 32 banks of 4 bytes. Intel publishes none: a
-guess."""
+"""Bytes that a unit reads from its shared memory in a clock, by vendor: 32 banks of 4 bytes. Intel
+publishes no figure: a guess."""
 EXCLUSIVE = ("amd",)
-"""Vendors whose matrix products are instructions of the ordinary units, which do nothing else
-meanwhile (AMD, RDNA 3 instruction set architecture, 7.9)."""
+"""Vendors whose vector units execute matrix products, and do nothing else meanwhile (AMD, RDNA 3
+instruction set architecture, 7.9)."""
 COPIES = {"rdna3": 2}
-"""Architectures that hold factors of matrices twice, in both halves of a subgroup (same, WMMA)."""
+"""Architectures that need each factor of a matrix product twice in registers, once in each half of
+a subgroup (same document, WMMA)."""
 MADE = {"xe": 3.0}
-"""Instructions for one beside the products: read off listings of Intel's compiler, which has no
-scalar unit and moves each half by itself."""
+"""By the beginning of an architecture's name: instructions that the vendor's compiler makes of one
+that is no product. Read off listings of Intel's compiler: Intel's GPUs have no scalar unit, and
+their halves are moved separately."""
 SPREAD = {"xe_": 1.5}
 BESIDE = {"rdna3": 24, "rdna4": 12, "xe2": 0, "xe_": 12, "ada": 5, "ampere": 5, "blackwell": 5}
-"""Registers for one of sums and factors, and beside these and what is loaded, by the beginning of
-an architecture: least squares over what Mesa 26 compiled (see `schedule/group_work.py`)."""
+"""`SPREAD` is how many registers a compiler uses for each one of sums and factors, `BESIDE` how
+many for all else except what is loaded ahead; both by the beginning of an architecture's name.
+Least squares over what Mesa 26 compiled (see `schedule/group_work.py`)."""
+
 
 def unit_rates(found: DeviceModel) -> UnitRates:
-    """The rates of a device of the library.
+    """The rates of a compute unit of a device of the library.
 
     >>> rates = unit_rates(device("rtx_4060"))
     >>> round(rates.factors), round(rates.matrix), rates.exclusive
@@ -55,8 +60,10 @@ def unit_rates(found: DeviceModel) -> UnitRates:
 
 
 def rates_for(name: str, architecture: str) -> UnitRates:
-    """The rates of a GPU that its driver calls so; where the library has no such name, of one of
-    the same architecture, and those of no device where that is not known, either.
+    """The rates of the GPU that its driver calls `name`.
+
+    If the library does not have it, they are those of the largest GPU of the same architecture; if
+    it does not have the architecture either, the defaults of `UnitRates`.
 
     >>> rates_for("AMD Radeon Graphics", "rdna4") == unit_rates(device("rx_9070_xt"))
     True
