@@ -24,7 +24,7 @@ from smalti.compiler.select import Knowledge
 from smalti.fuse import HostRegion
 from smalti.graph import Graph
 from smalti.graph.operation import DTYPES
-from smalti.graph.quantised import FORMATS, quantised
+from smalti.graph.quantised import FORMATS, Quantised, quantised
 from smalti.kernel import interpreter
 from smalti.kernel.form import Buffer, Kernel
 
@@ -128,14 +128,14 @@ def error_of(kernel: Kernel, target: Target, limits: Limits, execute: Execute,
 def operands(kernel: Kernel, target: Target, seed: int = 0) -> tuple[Arrays, Arrays]:
     """Memory for the buffers of a kernel, flat and as a target stores them, with normal numbers in
     its operands, row numbers of any table in those of integers; and the same operands as arrays.
-    Of quantised weights it has the words."""
+    Of quantised weights it has the words, with scales as files have them."""
     rng, memory, given = np.random.default_rng(seed), {}, {}
     for buffer in kernel.buffers:
         if buffer.role == "local":
             continue
         if buffer.dtype in FORMATS:
-            held = quantised(rng.standard_normal(buffer.shape), buffer.dtype)
-            memory[buffer.name], given[buffer.name] = held.words.reshape(-1), held.floats()
+            weight = _as_in_files(quantised(rng.standard_normal(buffer.shape), buffer.dtype))
+            memory[buffer.name], given[buffer.name] = weight.words.reshape(-1), weight.floats()
             continue
         kept = target.stored_parameters if buffer.role == "parameter" else target.stored
         dtype = np.dtype(DTYPES[kept.get(buffer.dtype, buffer.dtype)])
@@ -147,6 +147,14 @@ def operands(kernel: Kernel, target: Target, seed: int = 0) -> tuple[Arrays, Arr
                          rng.integers(0, 2, buffer.shape))
             given[buffer.name] = view.astype(np.float32) if floats else view.copy()
     return memory, given
+
+
+def _as_in_files(weight: Quantised) -> Quantised:
+    """The weight with scales and minima that f16 has."""
+    heads = FORMATS[weight.dtype].heads
+    words = weight.words.copy()
+    words[:, :heads] = weight.heads.astype(np.float16).astype(np.float32).view(np.uint32)
+    return replace(weight, words=words)
 
 
 def strided(memory: np.ndarray, buffer: Buffer) -> np.ndarray:

@@ -27,6 +27,8 @@ from smalti.graph import Graph
 from smalti.graph.quantised import FORMATS, Quantised, quantised
 from smalti.kernel import interpreter
 from smalti.kernel.form import Kernel
+from smalti.runtime.doctor.beside import expectation_of_cpu
+from smalti.runtime.doctor.kernels import packed
 from smalti.runtime.gpu.check import launched
 from smalti.runtime.gpu.compilation import compile_for
 from smalti.runtime.gpu.interface import Gpu
@@ -80,23 +82,10 @@ def kernel_of(graph: Graph, dtype: str) -> Kernel:
     return kernel
 
 
-def exact(words: np.ndarray, dtype: str) -> np.ndarray:
-    """The same codes, with scales and minima that f16 has, as those of files are."""
-    form = FORMATS[dtype]
-    groups = words.reshape(-1, form.words).copy()
-    heads = groups[:, :form.heads]
-    heads[...] = heads.view(np.float32).astype(np.float16).astype(np.float32).view(np.uint32)
-    return groups
-
-
 def error(kernel: Kernel, schedule: GroupContraction, limits: GroupLimits = LIMITS,
           gpu: Gpu | None = None) -> float:
     """How far off a kernel is under a schedule, relative to its result."""
     memory, given = operands(kernel, TARGETS["spirv"])
-    weight = kernel.buffer("weight")
-    groups = exact(memory["weight"], weight.dtype)
-    memory["weight"] = groups.reshape(-1)
-    given["weight"] = Quantised(weight.dtype, groups, weight.shape).floats()
     memory = ran(lower(kernel, schedule, limits), kernel, memory,
                  lambda step, bound: launched(gpu, step, bound) if gpu else
                  run(step, bound, subgroup=schedule.subgroup or 32))
@@ -138,6 +127,20 @@ def test_what_is_chosen_holds_them_as_they_are(dtype: str, precision: str) -> No
             schedule = choose_group(kernel, limits, precision)
             assert schedule.weights == dtype
             assert error(kernel, schedule, limits) < allowed(schedule)
+
+
+def test_the_first_use_of_a_device_compares_them(vulkan: Gpu) -> None:
+    """What the doctor expects of such a kernel is what a sound device computes."""
+    for graph, dtype in (("3x3", "q8"), ("gated", "q4_min")):
+        kernel = kernel_of(GRAPHS[graph], dtype)
+        memory, expected = expectation_of_cpu(kernel, 0)
+        low = lower(kernel, choose_group(kernel, vulkan.limits), vulkan.limits)
+        bound = packed(kernel, low, memory)
+        assert low.packed.bytes == bound["weight"].nbytes
+        found = ran(replace(low, packed=None), kernel, bound,
+                    lambda step, bound: launched(vulkan, step, bound))
+        for name, array in expected.items():
+            assert relative_error(strided(found[name], kernel.buffer(name)), array) < 1e-5
 
 
 @pytest.mark.parametrize("change, why", [
@@ -203,8 +206,10 @@ def program_of(dtype: str, gpu: Gpu | None = None, columns: int = 64) -> DeviceP
 def test_a_program_binds_words_and_parts_of_them(dtype: str) -> None:
     program = program_of(dtype, columns=128)
     random = np.random.default_rng(3)
-    weight = quantised(random.standard_normal((256, 128), np.float32), dtype)
-    weight = Quantised(dtype, exact(weight.words, dtype), weight.shape)
+    form, groups = FORMATS[dtype], 256 * 128 // FORMATS[dtype].group
+    heads = random.standard_normal((form.heads, groups)).astype(np.float16).astype(np.float32)
+    codes = random.integers(0, 1 << form.bits, (groups, form.group))
+    weight = Quantised.of(dtype, codes, heads[0], heads[-1], (256, 128))
     x = random.standard_normal((9, 128), np.float32)
     for values in (weight, weight.floats()):
         program.bind({"w": values})
@@ -213,8 +218,7 @@ def test_a_program_binds_words_and_parts_of_them(dtype: str) -> None:
         whole = np.concatenate([found["first"], found["second"]], axis=1)
         assert relative_error(whole, expected) < (1e-6 if values is weight else 1e-3)
     assert {slot.dtype for slot in program.module.slots} == {dtype}
-    form = FORMATS[dtype]
-    assert program.weights_bytes == 256 * 128 // form.group * (4 * form.words - 2 * form.heads)
+    assert program.weights_bytes == groups * (4 * form.words - 2 * form.heads)
 
 
 @pytest.mark.parametrize("change", [

@@ -9,6 +9,7 @@ import numpy as np
 from smalti.codegen.gpu.lowered import extent
 from smalti.compiler.check import operands, strided
 from smalti.errors import IllegalSchedule
+from smalti.graph.quantised import FORMATS
 from smalti.kernel import interpreter
 from smalti.kernel.form import Kernel
 from smalti.runtime.cpu.driver import runs
@@ -16,7 +17,8 @@ from smalti.runtime.doctor.bench import Arrays
 from smalti.runtime.doctor.kernels import STORING
 from smalti.runtime.driver import Runnable
 
-HALVES = ("f16", "bf16")
+WIDENED = ("f16", "bf16", *FORMATS)
+"""What the CPU computes as f32 here."""
 
 
 def expectation_of_cpu(kernel: Kernel, seed: int) -> tuple[Arrays, Arrays]:
@@ -33,9 +35,9 @@ def expectation_of_cpu(kernel: Kernel, seed: int) -> tuple[Arrays, Arrays]:
 
 
 def widened(kernel: Kernel) -> Kernel:
-    """The kernel with f32 for halves."""
+    """The kernel with f32 for halves and for quantised weights."""
     return replace(kernel, buffers=tuple(
-        replace(buffer, dtype="f32") if buffer.dtype in HALVES else buffer
+        replace(buffer, dtype="f32") if buffer.dtype in WIDENED else buffer
         for buffer in kernel.buffers))
 
 

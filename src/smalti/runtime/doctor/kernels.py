@@ -14,6 +14,7 @@ import numpy as np
 
 from smalti.codegen.gpu.lower import lower
 from smalti.codegen.gpu.lowered import GroupSteps
+from smalti.codegen.gpu.target import bound_weight
 from smalti.codegen.target import Target
 from smalti.compiler.check import (
     TOLERANCES,
@@ -157,8 +158,7 @@ def packed(kernel: Kernel, low: GroupSteps, memory: Arrays) -> Arrays:
     if low.packed is None:
         return memory
     weight = kernel.buffer(low.packed.buffer)
-    logical = strided(memory[weight.name], weight)
-    return {**memory, weight.name: low.packed.pack(np.ascontiguousarray(logical)).reshape(-1)}
+    return {**memory, weight.name: bound_weight(low.packed, weight, memory[weight.name])}
 
 
 def differs(guarded: Guarded, kernel: Kernel, before: np.ndarray, after: np.ndarray,
