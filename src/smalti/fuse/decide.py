@@ -126,8 +126,7 @@ class _Deciding:
             self.stored.add(value)
 
     def _is_stored(self, node: Node) -> bool:
-        """True if the result of `node`, which is no view and inside of no epilogue, has to be
-        stored."""
+        """True if the result of `node`, no view and inside of no epilogue, has to be stored."""
         value, name = node.output, node.operation.name
         if value in self.tails or name in STORED_FORMS or value in self.outputs:
             return True
@@ -182,8 +181,7 @@ class _Deciding:
         return True
 
     def _reads(self, value: Value) -> int | None:
-        """How many kernels would compute `value` if it were not stored; None if one of them
-        cannot."""
+        """How many kernels would compute `value` if it is not stored; None if one cannot."""
         if value in self.outputs:
             return None
         total = 0

@@ -41,8 +41,7 @@ class Placement:
                 self._place_operands(node)
 
     def _place_operands(self, node: Node) -> None:
-        """Have each operand of a concat that is stored written directly into its part of the
-        result."""
+        """Have each stored operand of a concat written directly into its part of the result."""
         at, dimension = 0, node.attributes["axis"] % len(node.output.shape)
         for value in node.inputs:
             made = value in self.decisions.stored
@@ -89,8 +88,7 @@ class Placement:
         return self.copied(view, value) if view.storage.kind in ("parameter", "constant") else view
 
     def pixels(self, value: Value) -> View:
-        """Where the image `value` is stored with the channels of a pixel adjacent; a copy if need
-        be."""
+        """Where the image `value` is stored channels-last; a copy if need be."""
         view = self.view(value)
         if view.strides[1] == 1 or view.shape[1] == 1:
             return view

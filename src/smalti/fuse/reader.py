@@ -1,5 +1,4 @@
-"""Builds the expressions of kernels: one element of a value, in terms of elements that are
-stored."""
+"""Builds the expressions of kernels: elements of a value, from elements that are stored."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ class Reader:
         return Load(name, at)
 
     def array(self, data: np.ndarray, at: At) -> Expr:
-        """The element of a constant array at an index: a number if all of its elements are
-        equal."""
+        """The element of a constant array at an index; a number if all elements are equal."""
         if (data == data.flat[0]).all():
             return Const(float(data.flat[0]))
         storage = Storage("constant", data.size, data=data)
@@ -87,8 +85,7 @@ class Reader:
 
     def node(self, node: Node, at: At, known: Mapping[Value, Expr] | None = None,
              anchor: Node | None = None) -> Expr:
-        """The expression of the element at `at` of the result of `node`; see `value` for the
-        rest."""
+        """The expression of the element at `at` of the result of `node`; see `value`."""
         name, attributes = node.operation.name, node.attributes
 
         def read(value: Value, place: At) -> Expr:

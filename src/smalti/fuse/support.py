@@ -11,8 +11,7 @@ CONTRACTIONS = {"conv", "mat_mul"}
 REDUCTIONS = {"reduce_sum": "sum", "reduce_mean": "sum", "reduce_max": "max"}
 POOLS = {"average_pool": "sum", "max_pool": "max"}
 ANCHORS = CONTRACTIONS | REDUCTIONS.keys() | POOLS.keys()
-"""Operations whose kernels can have an epilogue: they compute the pointwise operations that
-follow."""
+"""Operations whose kernels can have an epilogue of the pointwise operations that follow."""
 NORMALIZATIONS = {"group_normalization", "layer_normalization", "rms_normalization"}
 VIEWS = {"reshape", "transpose", "slice", "expand"}
 FORMS: dict[str, tuple[str, ...]] = {
@@ -27,8 +26,7 @@ FORMS: dict[str, tuple[str, ...]] = {
     "gather": (), "resize": ("scales",), "rotary_embedding": ("interleaved", "num_heads"),
     "cast": ("to", "saturate", "round_mode"),
 }
-"""The attributes that kernels support for each operation; all others have to be at their
-defaults."""
+"""The attributes that kernels support; all others have to be at their defaults."""
 TRUTH = {"not", "and", "or", "xor", "equal", "less", "less_or_equal", "greater",
          "greater_or_equal", "is_nan", "is_inf", "where"}
 """Pointwise operations that kernels compute on bool operands, or with a bool result, too."""

@@ -45,8 +45,7 @@ def _steps(node: Node) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int
 
 
 def pool_counts(node: Node) -> np.ndarray:
-    """The divisor of each window's mean in an average pooling: how many elements count, f32 [h,
-    w]."""
+    """How many elements each mean of an average pooling is divided by, f32 [h, w]."""
     a, counts = node.attributes, []
     for k, (extent, out) in enumerate(zip(node.inputs[0].shape[2:], node.output.shape[2:])):
         before, behind = (a["pads"][k], a["pads"][k + 2]) if a["count_include_pad"] else (0, 0)

@@ -33,8 +33,7 @@ KEYS = 64
 HEAD_MULTIPLE = 32
 """Channels of a head are padded to a multiple of this, the depth of a step of matrix units."""
 EXPONENTIALS_PER_CLOCK = 16
-"""Exponentials that a multiprocessor computes in a clock, on all NVIDIA GPUs from Volta to
-Blackwell."""
+"""Exponentials that a unit computes in a clock: all NVIDIA GPUs from Volta to Blackwell."""
 
 
 def attention(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
@@ -48,8 +47,7 @@ def attention(device: DeviceModel, dtype: str, constants: Constants, sizes: Size
 
 def tiled(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes, queries: int,
           resident: int) -> Timing:
-    """The timing with tiles of `queries` queries, `resident` of which a compute unit holds at a
-    time."""
+    """The timing with tiles of `queries` queries, of which a unit holds `resident`."""
     c, units = constants, device.units
     batch, length, heads, wide = (
         sizes[name] for name in ("batch", "sequence", "heads", "head_dim"))

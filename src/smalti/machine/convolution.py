@@ -43,8 +43,7 @@ def flops(sizes: Sizes) -> np.ndarray:
 
 
 def implicit_gemm(device: DeviceModel, dtype: str, constants: Constants, sizes: Sizes) -> Timing:
-    """The timing as one product; of its first factor each pixel of the image is read from memory
-    once."""
+    """The timing as one product that reads each pixel of the image from memory once."""
     s = sizes
     found = product(device, dtype, constants, {
         "batch": s["groups"], "m": s["n"] * s["out_height"] * s["out_width"],

@@ -9,8 +9,7 @@ import numpy as np
 Constants = Mapping[str, float]
 
 STEPS = (0.5, 0.3, 0.18, 0.11, 0.065, 0.04)
-"""The steps by which logarithms are changed, one after the other: each about 0.6 of the one
-before."""
+"""Steps by which logarithms are changed, in turn: each about 0.6 of the one before."""
 
 
 def descend(usual: Constants, error: Callable[[Constants], float],

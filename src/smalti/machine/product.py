@@ -43,8 +43,7 @@ RESIDENT_MAX = 8
 CACHE_AHEAD = 1.5
 """Bytes that a unit can read from the caches in a clock, as a multiple of those from memory."""
 BUSY_SHARE = 0.5
-"""The limit is called arithmetic, not latency, if it takes more than this share of the waves'
-time."""
+"""The limit is arithmetic, not latency, if it takes more than this share of the time."""
 MERGE_BYTES = 8
 """Bytes of each partial sum, written and read again, if k is cut into parts."""
 
@@ -57,8 +56,7 @@ class Tiles(NamedTuple):
     parts: np.ndarray
 
     def along(self, axes: int) -> Tiles:
-        """The tiles as arrays [tiles, 1, …] with `axes` axes of extent 1, to broadcast with
-        problems."""
+        """The tiles as arrays [tiles, 1, …] with `axes` axes of 1, to broadcast with problems."""
         return Tiles(*(each.reshape(-1, *(1,) * axes) for each in self))
 
 

@@ -29,8 +29,7 @@ GAIN_MIN = 0.03
 CERTAINTY = 1.5
 """A correction is kept only if its gain is at least so many standard errors above 0."""
 CHOICE_MAX = 400
-"""The most samples by which length scale and noise are chosen; the correction is learned from
-all."""
+"""The most samples by which length scale and noise are chosen; all are learned from."""
 CORRECTION_MAX = float(np.log(2.0))
 
 
@@ -118,8 +117,7 @@ def _options(places: np.ndarray, misses: np.ndarray,
 
 
 def _center(misses: np.ndarray) -> float:
-    """The constant that, subtracted from all misses, leaves the least relative error: a weighted
-    median."""
+    """The constant whose subtraction leaves the least relative error: a weighted median."""
     ordered = np.sort(misses)
     weight = np.cumsum(np.exp(-ordered))
     return float(ordered[np.searchsorted(weight, weight[-1] / 2)])

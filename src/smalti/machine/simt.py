@@ -97,8 +97,7 @@ def wavefronts(lanes: int, stride: int, vector: int) -> int:
 
 def _operand(c: Mapping[str, float], lanes: np.ndarray, block: np.ndarray, vector: np.ndarray,
              staged: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The loads of a warp for its blocks of one operand for one k, and the clocks that they
-    take."""
+    """Loads of a warp for its blocks of an operand for one k, and the clocks they take."""
     vector = np.minimum(vector, VECTOR_BYTES // WORD)
     loads = block / vector
     shared = np.array([max(1, wavefronts(int(a), int(b), int(v)))

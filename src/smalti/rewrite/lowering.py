@@ -88,8 +88,7 @@ def _cast(g: Graph, node: Node, x: Value) -> Value | None:
 
 
 def padded(g: Graph, x: Value, axis: int, before: int, behind: int, number: float) -> Value:
-    """`x` with `before` copies of `number` in front of its elements along `axis` and `behind` after
-    them."""
+    """`x` padded along `axis`: `before` copies of `number` in front, `behind` after."""
     def numbers(count: int) -> list[Value]:
         shape = tuple(count if k == axis else n for k, n in enumerate(x.shape))
         return [g.apply("expand", g.constant(number), shape=shape)] if count else []
@@ -121,8 +120,7 @@ def _pad(g: Graph, node: Node, x: Value) -> Value | None:
 
 
 def taken(g: Graph, x: Value, axis: int, places: np.ndarray) -> list[Value]:
-    """The elements of `x` at `places` along `axis`, as values that are to be joined along
-    `axis`."""
+    """The elements of `x` at `places` along `axis`, as values that are to be joined there."""
     if len(places) <= SLICES_MAX:
         return [g.apply("slice", x, axis=axis, start=int(i), end=int(i) + 1) for i in places]
     order = [axis, *(k for k in range(len(x.shape)) if k != axis)]

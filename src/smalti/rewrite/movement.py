@@ -65,8 +65,7 @@ class Layout:
         return True
 
     def _joined(self, parts: list[Part]) -> list[Part]:
-        """`parts` in their order; those that also follow each other in the source become one
-        part."""
+        """`parts` in order, with those joined that also follow each other in the source."""
         joined: list[Part] = []
         for part in parts:
             before = self.source.index(part) - 1

@@ -18,8 +18,7 @@ from smalti.graph import Graph, Node, Value
 from smalti.graph.operations.recurrent import DIRECTIONS
 
 STEPS_MAX = 256
-"""The most steps, of both directions together, that are unrolled: each takes milliseconds to
-compile."""
+"""The most steps, of both directions, to unroll: each takes milliseconds to compile."""
 
 Activation = Callable[[Value], Value]
 States = tuple[Value, ...]
@@ -59,8 +58,7 @@ class _Layer:
         return self.g.apply("slice", x, axis=axis, start=start, end=end)
 
     def direction(self, d: int) -> list[Value]:
-        """Hidden states after each step of direction d, [time, b, h]; of an lstm cell states,
-        too."""
+        """Hidden (and, of an lstm, cell) states after each step of direction d, [time, b, h]."""
         g, time = self.g, self.x.shape[0]
         w, r, b = (self.part(v, 0, d, d + 1).reshape(*v.shape[1:])
                    for v in (self.w, self.r, self.b))

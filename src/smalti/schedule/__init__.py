@@ -1,5 +1,4 @@
-"""Schedules: the decisions how a kernel is computed, as frozen data, and which of them are
-illegal."""
+"""Schedules: how a kernel is computed, as frozen data, and what makes one illegal."""
 
 from smalti.schedule.arithmetic import arithmetic
 from smalti.schedule.choose import choose

@@ -54,8 +54,7 @@ ATTENTION_GROUPS = 8
 """The most groups of queries for which the keys and values of a block are staged only once.
 Measured for attention of 64 x 64 pixels: from 158 to 204 GFLOP/s of a core with all eight."""
 MAP_TILE_ELEMENTS = 16_384
-"""Results of a map in a tile, 64 KiB of f32: a guess, large enough that fetching a tile costs
-little."""
+"""Results of a map in a tile, 64 KiB of f32: a guess; fetching a tile costs little."""
 TILE_CYCLES = 500
 """Cycles to fetch a tile and to compute its addresses, measured within a factor of two."""
 SHARED_BYTES_A_CYCLE = 32
@@ -118,8 +117,7 @@ def _contraction(kernel: Kernel, limits: Limits, precision: str,
 
 
 def _direct(kernel: Kernel, staged: ContractionSchedule, limits: Limits) -> ContractionSchedule:
-    """The schedule of the direct sum: planar, in place or staged, in tiles that keep all threads
-    busy."""
+    """The direct sum's schedule: planar, in place or staged, in tiles that keep threads busy."""
     e = contraction_extents(kernel)
     direct = planar(kernel, staged, limits) or unstaged(kernel, staged, limits) or staged
     in_line = (weights_batched(kernel) or e.y == 1) and not isinstance(direct.algorithm, Planar)
@@ -199,8 +197,7 @@ def planar(kernel: Kernel, direct: ContractionSchedule,
 
 def unstaged(kernel: Kernel, direct: ContractionSchedule,
              limits: Limits) -> ContractionSchedule | None:
-    """The schedule that reads its input in place; None if that is impossible or staging is
-    better."""
+    """The schedule that reads its input in place; None if staging is better or needed."""
     e, (patch, *_) = contraction_extents(kernel), kernel.stages
     pair = 2 if "bf16" in (direct.weights, direct.dtype) else 1
     if not in_place(kernel, direct.dtype) or e.parts > 1 or e.c % pair:

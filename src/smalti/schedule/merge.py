@@ -86,8 +86,7 @@ class Extents:
 
 
 def weights_batched(kernel: Kernel) -> bool:
-    """True if a contraction has another weight for each image and row, as products of batches
-    do."""
+    """True if a contraction has another weight for each image and row: a batch of products."""
     return len(kernel.buffer("weight").shape) == 6
 
 

@@ -171,8 +171,7 @@ def _micro(e: Extents, limits: Limits, now: ContractionSchedule) -> list[tuple[i
 
 
 def _tiles(e: Extents, pixels: int, one_line: bool) -> set[tuple[int, int, int]]:
-    """(images, rows, columns) of tiles of about `pixels` pixels: of whole rows, and of parts of
-    rows."""
+    """(images, rows, columns) of tiles of about `pixels` pixels: whole rows, or parts of rows."""
     if one_line or e.y == 1:
         return {(1, 1, even(e.x, pixels))}
     found = set()

@@ -150,8 +150,7 @@ def weights_dtype(kernel: Kernel, precision: str) -> str:
 
 
 def growth_of(kernel: Kernel, schedule: ContractionSchedule, precision: str) -> int:
-    """How many bytes more the weights of a contraction take, once bound by `schedule`, than plain
-    ones."""
+    """How many bytes more than plain weights those bound for `schedule` take."""
     winograd = schedule.winograd
     if winograd is None or winograd.transformed != BINDING:
         return 0

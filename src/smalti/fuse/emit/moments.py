@@ -15,8 +15,7 @@ from smalti.kernel import build
 from smalti.kernel.form import Kernel
 
 Statistics = tuple[dict[str, View], Kernel, tuple[View, ...]]
-"""(the views of a kernel, the kernel, the views of its results: scale, and shift if there is
-one)."""
+"""(views of a kernel, the kernel, views of its results: a scale, and perhaps a shift)."""
 
 
 def emit_statistics(placement: Placement, node: Node) -> None:

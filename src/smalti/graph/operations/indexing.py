@@ -181,8 +181,7 @@ def _reverse_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
 
 def reverse_sequence(x: np.ndarray, lengths: np.ndarray, *, batch_axis: int,
                      time_axis: int) -> np.ndarray:
-    """x with the first lengths[b] steps of each sequence b in reverse order, and the rest
-    unchanged."""
+    """x with the first lengths[b] steps of each sequence b reversed, the others unchanged."""
     steps = np.arange(x.shape[time_axis])
     ends = np.asarray(lengths)[:, None]
     rows = np.where(steps < ends, ends - 1 - steps, steps)  # [batch, time]

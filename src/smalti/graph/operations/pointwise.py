@@ -88,8 +88,7 @@ def power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def shift(x: np.ndarray, y: np.ndarray, *, direction: str) -> np.ndarray:
-    """The bits of x shifted by y to the LEFT or RIGHT; a shift by all of them or more leaves
-    none."""
+    """The bits of x shifted by y to the LEFT or RIGHT; shifts by all bits or more leave none."""
     return np.left_shift(x, y) if direction == "LEFT" else np.right_shift(x, y)
 
 

@@ -32,8 +32,7 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray, float, float], np.ndarray]] = {
     "softsign": lambda x, a, b: x / (1 + np.abs(x)),
     "softplus": lambda x, a, b: np.logaddexp(x, 0),
 }
-"""The activation functions by name in lower case, of x, alpha and beta; most ignore the latter
-two."""
+"""The activation functions, of x, alpha and beta, by name in lower case."""
 ATTRIBUTES = {"direction": "forward", "activations": REQUIRED, "alphas": REQUIRED,
               "betas": REQUIRED, "clip": 0.0}
 
@@ -105,8 +104,7 @@ def _layer(x: np.ndarray, lengths: np.ndarray, direction: str, first: Sequence[n
 
 def _functions(d: int, count: int, activations: Sequence[str], alphas: Sequence[float],
                betas: Sequence[float], clip: float) -> list[Activation]:
-    """The activations of direction d; if `clip` is not 0, their operands are clipped to [-clip,
-    clip]."""
+    """The activations of direction d; operands are clipped to [-clip, clip] if clip is not 0."""
     def one(name: str, alpha: float, beta: float) -> Activation:
         def apply(x: np.ndarray) -> np.ndarray:
             bounded = np.clip(x, -clip, clip) if clip else x
@@ -119,8 +117,7 @@ def _functions(d: int, count: int, activations: Sequence[str], alphas: Sequence[
 
 def rnn(x: np.ndarray, w: np.ndarray, r: np.ndarray, b: np.ndarray, lengths: np.ndarray,
         h: np.ndarray, *, direction: str, **functions: Any) -> np.ndarray:
-    """The states of a plain recurrent layer, h = f(x w' + h r' + b): [time, directions, batch,
-    h]."""
+    """The states h = f(x w' + h r' + b) of a plain layer: [time, directions, batch, h]."""
     hidden = r.shape[2]
 
     def step_of(d: int, steps: np.ndarray) -> Callable[..., tuple[np.ndarray, ...]]:
@@ -134,8 +131,7 @@ def rnn(x: np.ndarray, w: np.ndarray, r: np.ndarray, b: np.ndarray, lengths: np.
 def gru(x: np.ndarray, w: np.ndarray, r: np.ndarray, b: np.ndarray, lengths: np.ndarray,
         h: np.ndarray, *, direction: str, linear_before_reset: int,
         **functions: Any) -> np.ndarray:
-    """The states of a GRU, [time, directions, batch, h]; gates in the order update, reset,
-    hidden."""
+    """The states of a GRU, [time, directions, batch, h]; gates: update, reset, hidden."""
     hidden = r.shape[2]
 
     def step_of(d: int, steps: np.ndarray) -> Callable[..., tuple[np.ndarray, ...]]:

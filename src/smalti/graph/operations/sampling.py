@@ -18,8 +18,7 @@ from smalti.graph.operations.indexing import INDICES, axis_of, wrapped
 
 Tap = tuple[np.ndarray, np.ndarray]
 POSITION_MAX = 1 << 30
-"""Coordinates are clipped to this: far outside of any picture, and small enough for 32-bit
-integers."""
+"""Coordinates are clipped to this: far outside of any picture, and within 32 bits."""
 REGION_SAMPLES_MAX = 1 << 24
 """The most samples along one side of a region: a file can ask for any number."""
 
@@ -83,8 +82,7 @@ def _reflected(x: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def cubic_weights(fraction: np.ndarray, a: float = -0.75) -> list[np.ndarray]:
-    """The weights of the four neighbours of a position, `fraction` behind the second (Keys
-    1981)."""
+    """Weights of the four neighbours, at `fraction` after the second (Keys 1981)."""
     def near(t: np.ndarray) -> np.ndarray:
         return ((a + 2) * t - (a + 3)) * t * t + 1
 
@@ -96,8 +94,7 @@ def cubic_weights(fraction: np.ndarray, a: float = -0.75) -> list[np.ndarray]:
 
 def _grid_taps(position: np.ndarray, extent: int, mode: str, padding: str,
                align: int) -> list[Tap]:
-    """The taps of coordinates in [-1, 1] along one axis: indices of neighbours, and their
-    weights."""
+    """The taps of coordinates in [-1, 1] along an axis: indices and weights of neighbours."""
     if align:
         position, low, high = (position + 1) / 2 * (extent - 1), 0.0, extent - 1.0
     else:
@@ -240,8 +237,7 @@ def _region_cost(types: Sequence[Type], result: Type, attributes: Mapping[str, A
 
 def _region_taps(start: float, end: float, extent: int, parts: int, samples: int,
                  half_pixel: bool) -> tuple[list[Tap], int]:
-    """The taps of all samples along one side of a region, and the number of samples of each
-    part."""
+    """The taps of all samples along a side of a region, and the samples of each part."""
     length = end - start if half_pixel else max(end - start, 1.0)
     samples = samples if samples > 0 else max(0, math.ceil(length / parts))
     if samples * parts > REGION_SAMPLES_MAX:
@@ -287,7 +283,7 @@ define(name="roi_align", inputs=(3, 3), shape=_region_rule("roi_align", 4), mean
 
 def max_roi_pool(x: np.ndarray, regions: np.ndarray, *, output_height: int, output_width: int,
                  spatial_scale: float) -> np.ndarray:
-    """The maximum of each part of regions (image, x1, y1, x2, y2), both corners included (Girshick
+    """The maximum of each part of regions (image, x1, y1, x2, y2), corners included (Girshick
     2015)."""
     y = np.zeros((len(regions), x.shape[1], output_height, output_width), x.dtype)
     images = wrapped(regions[:, 0].astype(np.int64), len(x))

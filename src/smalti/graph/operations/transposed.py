@@ -64,8 +64,7 @@ def _col2im_rule(types: Sequence[Type], attributes: Mapping[str, Any]) -> Type:
 
 def col2im(x: np.ndarray, *, image_shape: Sequence[int], block_shape: Sequence[int],
            strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]) -> np.ndarray:
-    """The image [n, c, …image_shape] that blocks, given as columns [n, c * block, positions], add
-    up to."""
+    """Columns [n, c * block, positions] of blocks added up to an image [n, c, …image_shape]."""
     rank = len(image_shape)
     positions = [conv_extent(n, k, s, d, before + after) for n, k, s, d, before, after
                  in zip(image_shape, block_shape, strides, dilations, pads[:rank], pads[rank:],

@@ -1,5 +1,4 @@
-"""Counts the work of attention on a CPU: tiles of groups of queries of one head, over blocks of
-keys."""
+"""Counts the work of attention on a CPU: tiles of queries, over blocks of keys."""
 
 from __future__ import annotations
 

@@ -81,8 +81,7 @@ def reduced(kernel: Kernel, schedule: ReductionSchedule, core: Core) -> list[Wor
 
 
 def depthwise(kernel: Kernel, schedule: DepthwiseSchedule, core: Core) -> list[Work]:
-    """The work of a depthwise convolution or a pooling: tiles of rows of pixels times vectors of
-    channels."""
+    """The work of a depthwise convolution or a pooling, in tiles of rows and channels."""
     _, total, result = kernel.stages
     (_, b), (_, y), (_, x), (_, o) = total.axes
     taps = math.prod(n for _, n in total.reduced)
@@ -100,8 +99,7 @@ def depthwise(kernel: Kernel, schedule: DepthwiseSchedule, core: Core) -> list[W
 
 
 def group_moments(kernel: Kernel, schedule: MomentsSchedule, core: Core) -> list[Work]:
-    """The work of the statistics of groups: sums over parts of the pixels, then their
-    combination."""
+    """The work of the statistics of groups: sums over parts of pixels, then their sum."""
     x = kernel.buffer("x")
     batch, channels, pixels = x.shape
     vectors = -(-channels // core.lanes)

@@ -64,8 +64,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work of a step: the number of tiles, the clocks of a tile by kind (`KINDS`), and what it
-    moves."""
+    """A step: how many tiles, the clocks of a tile by kind (`KINDS`), and what it moves."""
 
     tiles: int
     clocks: Mapping[str, float]

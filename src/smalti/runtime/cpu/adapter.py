@@ -130,8 +130,7 @@ def _state_reader(address: int) -> Callable[[], int]:
 
 
 def _features(cpuid: Cpuid, state: Callable[[], int]) -> tuple[str, ...]:
-    """Features that the CPU has, and whose registers the operating system saves at a task
-    switch."""
+    """Features that the CPU has and whose registers the operating system saves."""
     highest = cpuid(0, 0)["eax"]
 
     def has(leaf: int, subleaf: int, register: str, bit: int) -> bool:

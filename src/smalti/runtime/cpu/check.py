@@ -41,8 +41,7 @@ def executor(target: Target) -> Callable[[NativeKernel, Kernel, Arrays], Arrays]
 
 
 def _placed(array: np.ndarray) -> np.ndarray:
-    """A copy of an array's bytes, followed by padding, because kernels may read a vector beyond the
-    end."""
+    """A copy of an array's bytes, padded: kernels may read a vector beyond the end."""
     memory = anonymous(array.nbytes + ALIGNMENT)
     memory[:array.nbytes] = array.view(np.uint8)
     return memory

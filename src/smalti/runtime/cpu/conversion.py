@@ -54,8 +54,7 @@ def converted(array: np.ndarray, dtype: str) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def _code() -> tuple[Executable | None, dict[tuple[str, str], int]]:
-    """The machine code, and the address of each of `PAIRS` in it; (None, {}) on a CPU without
-    AVX2."""
+    """The code, and the address of each of `PAIRS` in it; (None, {}) without AVX2."""
     if "avx2" not in available_levels():
         return None, {}
     block, places = joined([lower_conversion(*pair, level("avx2")) for pair in PAIRS])

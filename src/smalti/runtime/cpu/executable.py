@@ -38,8 +38,7 @@ class Executable:
 
     @property
     def address(self) -> int:
-        """Where the code starts, a multiple of the page size. Raises DeviceError once it is
-        closed."""
+        """Where the code starts, a multiple of the page size. DeviceError once closed."""
         if not self._finalizer.alive:
             raise DeviceError("the executable memory has been closed")
         return self._address

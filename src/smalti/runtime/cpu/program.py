@@ -243,8 +243,7 @@ class NativeProgram(Program):
         self._ran = self._table
 
     def _table_with(self, instead: Mapping[int, Alternative]) -> Table:
-        """The launch table in which the regions that are keys of `instead` run those
-        alternatives."""
+        """The launch table with the alternatives `instead`, by the regions that they replace."""
         launches = [[] if isinstance(x, HostCall) else [self._row(n, x)]
                     for n, x in enumerate(self.module.launches)]
         for region, other in instead.items():
@@ -386,8 +385,7 @@ class NativeProgram(Program):
             return {name: np.array(array) for name, array in self._outputs.items()}, found
 
     def _beside(self, region: int, other: Alternative, first: int, last: int) -> Beside:
-        """Run a region by its own kernel, whose time is recorded, and then by the alternative
-        `other`."""
+        """Run a region by its own kernel, whose time is recorded, then by `other`."""
         results = [array_at(self._arena, place) for place in self.module.regions[region].results]
         before = [array.copy() for array in results]
         self._launch(first, last)
@@ -415,8 +413,7 @@ class NativeProgram(Program):
             self._fill_table(needed)
 
     def _table_of(self, instead: Mapping[int, Alternative]) -> Table:
-        """The launch table with these alternatives; it is kept for the next run with the same
-        ones."""
+        """The launch table with these alternatives, kept for the next run with the same."""
         if not instead:
             return self._table
         if self._changed is None or self._changed[0] != instead:

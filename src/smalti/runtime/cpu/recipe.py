@@ -17,8 +17,7 @@ from smalti.runtime.recipe import Recipe
 from smalti.schedule.schedule import Limits
 
 LEAST = "avx2"
-"""The feature level for which options are checked on a CPU that has none: options are the same for
-all."""
+"""The feature level for which options are checked on a CPU that has none."""
 
 
 def recipe_of(graph: Graph, precision: str = "f32", held: Collection[str] = (),
@@ -39,6 +38,5 @@ def limits_here(target: Target, options: Options) -> Limits:
 
 
 def knowledge_here(target: Target, options: Options) -> Knowledge:
-    """What is known of schedules on this CPU besides the rules: measured ones, and the timing
-    model."""
+    """What is known of schedules on this CPU: measured ones, and the timing model."""
     return knowledge(target.name, options.threads, options.precision, options.objective)

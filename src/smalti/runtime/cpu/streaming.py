@@ -25,16 +25,14 @@ from smalti.runtime.cpu.memory import anonymous
 from smalti.runtime.cpu.packing import ALIGNMENT, LARGE_BYTES
 
 HALF_SHARE = 1 / 8
-"""The share of the memory for weights that each half of the pool gets, unless a single kernel needs
-more."""
+"""Each half of the pool's share of the memory for weights, unless a kernel needs more."""
 Load = Callable[[Sequence[int], list[np.ndarray]], None]
 """`load(slots, memory)` reads and packs these slots, each into its element of `memory`."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """The launches from `first` to `last`, and the slots that are read for them into the half
-    `half`."""
+    """Launches from `first` to `last`, and the slots read for them into half `half`."""
 
     first: int
     last: int
@@ -161,8 +159,7 @@ class Stream:
                      if launch < segment.last), len(self.plan.segments) - 1)
 
     def memory(self, launch: int) -> list[np.ndarray]:
-        """The memory of each slot for a launch; arbitrary for slots that the launch does not
-        read."""
+        """The memory of each slot for a launch; arbitrary for slots that it does not read."""
         return self._views[self._number(launch)]
 
     def parts(self, first: int, last: int, load: Load) -> Iterator[tuple[int, int]]:

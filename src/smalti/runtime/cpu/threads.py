@@ -28,11 +28,9 @@ from smalti.settings import usable_cores
 SPINS = 2000
 """How often a thread polls a barrier before it sleeps: some 50 us, about what waking it costs."""
 SPINS_CROWDED = 20
-"""The same if there are more threads than cores: polling then takes time from the threads
-awaited."""
+"""The same if there are more threads than cores: polling takes time from the others."""
 LOOK_SECONDS = 0.1
-"""The interval at which a waiting caller checks for Ctrl-C, where the system does not wake it for
-that."""
+"""Seconds between checks for Ctrl-C where the system does not wake a waiting caller."""
 
 Job = tuple[int, int, int, object]
 """(number, address of the driver, address of the context, object to keep alive meanwhile)."""
@@ -227,8 +225,7 @@ class Workers:
             return
 
     def _leave(self, job: Job) -> None:
-        """Wait until the cancelled job is done, through further interrupts; only then may memory be
-        freed."""
+        """Wait until the cancelled job is done, whatever interrupts; then memory may be freed."""
         handed_out = False
         while not self._all_finished(job[0]):
             try:

@@ -11,8 +11,7 @@ from smalti.frontend.onnx.registry import HostNodeCall, host
 
 
 def place(call: HostNodeCall, i: int, count: int) -> int:
-    """Operand `i` as an index into a list of `count` elements. Raises InputError if it is
-    outside."""
+    """Operand `i` as an index into a list of `count`. Raises InputError if it is outside."""
     at = int(np.asarray(call[i]).reshape(-1)[0])
     if not -count <= at < count:
         raise InputError(f"place {at} of a sequence of {count}")

@@ -14,8 +14,7 @@ STEP_MAX = 1 << 20
 
 def window_pads(call: NodeCall, extents: Sequence[int], kernel: Sequence[int],
                 strides: Sequence[int], dilations: Sequence[int]) -> tuple[int, ...]:
-    """The pads of each axis, from `pads` or `auto_pad`: all leading ones, then all trailing
-    ones."""
+    """The pads of each axis, by `pads` or `auto_pad`: all leading, then all trailing ones."""
     mode, rank = call.text("auto_pad", "NOTSET"), len(extents)
     if mode == "VALID":
         return (0,) * (2 * rank)

@@ -252,8 +252,7 @@ def added(call: NodeCall, a: Value | None, b: Value | None) -> Value | None:
 
 def attended(call: NodeCall, heads: int, operands: list[Value], mask: Value | None,
              past: Iterable[Value | None]) -> tuple[Value, ...]:
-    """The results of the standard's Attention for these operands: its output, all keys, all
-    values."""
+    """The results of the standard's Attention: its output, all keys, all values."""
     scale = call.number("scale", 0.0)
     fields: dict[str, Any] = {"scale": scale} if scale else {}
     found = call.standard("Attention", *operands, mask, *past, q_num_heads=heads,

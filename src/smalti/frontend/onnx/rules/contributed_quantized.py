@@ -25,8 +25,7 @@ rule("DequantizeLinear", domain=MICROSOFT)(dequantize)
 
 
 def real(call: NodeCall, i: int) -> Value:
-    """The real numbers that operand `i` stands for; its scale and zero point are the next
-    operands."""
+    """The real numbers of operand `i`; its scale and zero point are the next operands."""
     return call.standard("DequantizeLinear", call[i], call[i + 1], call.optional(i + 2))[0]
 
 

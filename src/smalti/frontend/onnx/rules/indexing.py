@@ -1,5 +1,4 @@
-"""Operators that gather and scatter elements, and those about order along an axis (TopK, ArgMax
-…)."""
+"""Operators that gather and scatter elements, and those about order along an axis."""
 
 from __future__ import annotations
 

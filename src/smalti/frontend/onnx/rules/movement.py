@@ -31,8 +31,7 @@ def part(call: NodeCall, x: Value, axis: int, start: int, end: int) -> Value:
 
 
 def taken(call: NodeCall, x: Value, axis: int, indices: Value) -> Value:
-    """numpy.take: x at `indices` along `axis`, as a gather of rows; negative indices count from the
-    end."""
+    """numpy.take: x at `indices` along `axis`; negative indices count from the end."""
     rest = [i for i in range(len(x.shape)) if i != axis]
     extents = [x.shape[i] for i in rest]
     result = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1:])

@@ -17,8 +17,7 @@ MODES = {"RGB": ("RGB", slice(None)), "BGR": ("RGB", slice(None, None, -1)),
 
 @host("ImageDecoder")
 def decoded(call: HostNodeCall) -> list[np.ndarray]:
-    """The picture [h, w, channels] of a file given as bytes; an array without elements if the file
-    is no picture."""
+    """The picture [h, w, channels] in a file given as bytes; an empty array if there is none."""
     order = call.text("pixel_format")
     if order not in MODES or call[0].dtype != np.uint8:
         raise InputError(f"{call[0].dtype} as {order!r}; bytes as one of {list(MODES)} are "

@@ -122,8 +122,7 @@ def leaky_relu(call: NodeCall) -> Value:
 
 
 def wide(call: NodeCall, x: Value) -> Value:
-    """`x` widened to f32 if it is shorter, so that a result of several operations is rounded
-    once."""
+    """`x` widened to f32 if it is shorter, so that results are rounded once."""
     return call.apply("cast", x, to="f32") if x.dtype in ("f16", "bf16") else x
 
 

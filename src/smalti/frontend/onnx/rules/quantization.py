@@ -52,8 +52,7 @@ def spread(call: NodeCall, x: Value, numbers: Value, axis: int, block: int) -> V
 
 def rounded(call: NodeCall, x: Value, zero: Value | None, dtype: str,
             saturate: bool = True) -> Value:
-    """Real numbers `x` plus the zero point, rounded to the nearest number of `dtype` and limited to
-    its range."""
+    """Real numbers `x` plus the zero point, rounded and limited to the range of `dtype`."""
     if dtype not in INTEGERS:
         x = x if zero is None else x + cast(call, zero, x.dtype)
         return call.apply("cast", x, to=dtype, saturate=int(saturate))
@@ -137,8 +136,7 @@ def sums_of_products(call: NodeCall, a: Value, b: Value, a_zero: Value | None,
 
 def convolved(call: NodeCall, x: Value, w: Value, x_zero: Value | None,
               w_zero: Value | None) -> Value:
-    """The convolution of integers minus their zero points; weights have one for each output
-    channel."""
+    """The convolution of integers minus zero points, of which each output channel has one."""
     dtype = exact(x, x_zero, w, w_zero, math.prod(w.shape[1:]))
     return conv_of(call, centred(call, x, x_zero, 1, dtype), centred(call, w, w_zero, 0, dtype),
                    None)

@@ -185,8 +185,7 @@ def interpolated(call: NodeCall, x: Value, sides: Sequence[Side], mode: str, pla
 @rule("Upsample")
 @rule("Resize", since=10)
 def upsample(call: NodeCall) -> Value:
-    """Before version 11 element y of the result is at y / scale, and nearest means rounding
-    down."""
+    """Before version 11 element y of the result is at y / scale; nearest rounds down."""
     x = call[0]
     scales = call.numbers("scales", ()) or [float(s) for s in call.known(1).reshape(-1)]
     if len(scales) != len(x.shape) or 0 in x.shape or not all(0 < s < EXTENT_MAX for s in scales):

@@ -108,8 +108,7 @@ def col2im(call: NodeCall) -> Value:
 
 @rule("MaxUnpool")
 def max_unpool(call: NodeCall) -> Value:
-    """Put each element where its maximum was; indices count through the whole image before
-    pooling."""
+    """Put each element where its maximum was; indices count through the unpooled image."""
     x, places = call[0], call[1]
     kernel = call.integers("kernel_shape")
     rank = len(x.shape) - 2

@@ -1,5 +1,4 @@
-"""Operators whose shape of the result depends on values of their operands; the host computes
-them."""
+"""Operators whose results have a shape that depends on values; the host computes them."""
 
 from __future__ import annotations
 
