@@ -34,7 +34,7 @@ from smalti.runtime.gpu.removals import DEVICE, reduced
 
 KERNELS_MAX = 6
 """Kernels of a program that are compared: the largest of each form that is not too large."""
-FLOPS_MAX, BYTES_MAX = 2e9, 64 << 20
+FLOPS_MAX, BYTES_MAX = 2e9, 24 << 20
 """Of a kernel that is compared: the CPU takes some hundredths of a second."""
 RESULTS_MIN = 32
 """Elements of a result that is compared, where it is of sums of both signs: a single one may be
