@@ -35,6 +35,8 @@ UNIT_MIN = 1e-6
 """The least factor of scores that is applied late: what is below all others stays finite."""
 WIDE = 4
 """Elements that are read and written at once, where they lie so."""
+WORDS = 8
+"""Halves that are moved as four words, 16 bytes, where they lie so."""
 
 
 Schedule = TypeVar("Schedule", GroupAttention, GroupMatrixAttention)
@@ -55,10 +57,13 @@ class Heads(Generic[Schedule]):
         late = not self.masked and scale > UNIT_MIN
         self.factor, self.unit = (1.0, scale * LOG2_E) if late else (scale, LOG2_E)
         b = self.b = Builder("attention", schedule.size, schedule.subgroup)
-        self.bound = {buffer.name: bind(b, kernel, buffer.name, WIDE if buffer.name != "mask"
-                                        and wide(buffer) else 1)
+        self.bound = {buffer.name: bind(b, kernel, buffer.name, self.at_once(buffer))
                       for buffer in kernel.buffers if buffer.role != "local"}
         self.first = b.let(b.group[0] * schedule.queries, "first")
+
+    def at_once(self, buffer: Buffer) -> int:
+        """Elements of a buffer that are read or written at once."""
+        return WIDE if buffer.name != "mask" and wide(buffer, WIDE) else 1
 
     def finished(self) -> GroupProgram:
         """The program for all queries of all heads."""
@@ -85,10 +90,11 @@ class Heads(Generic[Schedule]):
         b, size, count = self.b, self.schedule.size, len(rows) * len(columns)
         if not count:
             return
+        zero = number(0, U32) if array.dtype == "u32" else number(0.0, F32)
         with b.loop(-(-count // size), name="turn") as turn:
             index = b.let(turn * size + b.invocation)
             at = (index // len(columns) + rows.start) * stride
-            b.store(array, at + index % len(columns) + columns.start, number(0.0, F32),
+            b.store(array, at + index % len(columns) + columns.start, zero,
                     where=index < count if count % size else None)
 
     def allowed(self, score: Expr, queries: Sequence[Expr], keys: Sequence[Expr]) -> Expr:
@@ -150,6 +156,8 @@ class TokenTile:
     """Tokens that a work-group brings to shared memory, as rows [token][channel] that lie `stride`
     apart, or `by_columns`, as rows [channel][token]; 0 behind the last ones.
 
+    In an array of words, two halves of a row lie in each, and go there as they are.
+
     An invocation brings the same channels of every so manieth token: wherever it reads and writes
     is a constant away from where it begins. By columns it brings `WIDE` tokens of some channels,
     which it turns in registers.
@@ -162,16 +170,21 @@ class TokenTile:
         b, size, buffer = heads.b, heads.schedule.size, heads.kernel.buffer(name)
         self.tokens, self.depth = buffer.shape[1::2]
         self.step = buffer.strides[1], buffer.strides[3]
-        self.lanes, self.each = heads.bound[name].lanes, WIDE if by_columns else 1
-        self.scalar = "f16" if (heads.bound[name].dtype, array.dtype) == ("f16", "f16") else None
+        self.words = array.dtype == "u32"
+        bound = heads.bound[name]
+        self.lanes = WORDS if self.words else min(bound.lanes, WIDE)
+        self.each = WIDE if by_columns else 1
+        halves = "f16" if bound.dtype == array.dtype == "f16" else None
+        self.scalar = "u32" if self.words else halves
         across, down = channels // self.lanes, rows // self.each
         self.spots = list(self._spots(across, down))
         beside = min(across, size)
         self.row = b.let(b.invocation // beside * self.each)
         self.column = b.let(b.invocation % beside * self.lanes)
         self.origin = b.let(heads.place(name, self.row, self.column))
+        self.halves = 2 if self.words else 1
         self.target = b.let(self.column * stride + self.row if by_columns else
-                            self.row * stride + self.column)
+                            self.row * (stride // self.halves) + self.column // self.halves)
 
     def _spots(self, across: int, down: int) -> Iterator[TokenSpot]:
         """What an invocation brings of `down` rows of `across` vectors."""
@@ -219,14 +232,15 @@ class TokenTile:
             for row in range(spot.row, spot.row + self.each):
                 here = both(inside, (self.row + row < left) if ragged else None)
                 at = origin + (row * token + spot.column * along)
-                values.append(b.load(self.heads.bound[self.name], at, self.lanes, where=here,
+                lanes = self.lanes // 2 if self.words else self.lanes
+                values.append(b.load(self.heads.bound[self.name], at, lanes, where=here,
                                      scalar=self.scalar))
             yield values
 
     def _store(self, spot: TokenSpot, values: Sequence[Expr]) -> None:
         b = self.heads.b
         if not self.by_columns:
-            at = self.target + (spot.row * self.stride + spot.column)
+            at = self.target + (spot.row * self.stride + spot.column) // self.halves
             b.store(self.array, at, values[0], where=spot.where)
             return
         for lane in range(self.lanes):
@@ -254,8 +268,8 @@ class Ahead:
                 self.tile.heads.b.set(register, value)
 
 
-def wide(buffer: Buffer) -> bool:
-    """Whether a head's channels lie side by side, from multiples of `WIDE` elements on."""
+def wide(buffer: Buffer, lanes: int) -> bool:
+    """Whether a head's channels lie side by side, from multiples of `lanes` elements on."""
     *outer, last = buffer.strides
     return (last == 1 or buffer.shape[3] == 1) and not any(
-        n % WIDE for n in (*outer, buffer.shape[3]))
+        n % lanes for n in (*outer, buffer.shape[3]))

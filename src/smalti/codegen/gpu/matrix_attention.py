@@ -23,11 +23,22 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
-from smalti.codegen.gpu.form import F32, U32, Expr, GroupProgram, Name, number, op, select, spread
-from smalti.codegen.gpu.heads import BOTTOM, WIDE, Ahead, Heads, TokenTile
+from smalti.codegen.gpu.form import (
+    F32,
+    U32,
+    Expr,
+    GroupProgram,
+    Name,
+    Shared,
+    number,
+    op,
+    select,
+    spread,
+)
+from smalti.codegen.gpu.heads import BOTTOM, WIDE, WORDS, Ahead, Heads, TokenTile, wide
 from smalti.codegen.gpu.types import Matrix, vector_type
 from smalti.kernel.build import TOTAL_MIN
-from smalti.kernel.form import Kernel
+from smalti.kernel.form import Buffer, Kernel
 from smalti.schedule.group import GroupMatrixAttention
 
 SLACK = 8.0
@@ -53,7 +64,7 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
         self.key_width, self.value_width = s.padded(self.depth, self.width)
         self.chunk = s.channels or self.value_width
         self.own = self.chunk // s.across  # channels of a chunk that a subgroup has sums of
-        self.arrays = {name: b.shared(name, s.dtype if name != "score" else "f32", elements, WIDE)
+        self.arrays = {name: self.array(name, elements)
                        for name, elements in s.shared(self.depth, self.width).items()}
         block, place = b.subgroup * s.rows, b.lane
         self.member: Expr = number(0, U32)
@@ -65,6 +76,18 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
         self.row = b.let(self.block + place // s.share, "row")
         self.part = b.let(place % s.share, "part")
         self.query = b.let(self.first + self.row, "query")
+
+    def at_once(self, buffer: Buffer) -> int:
+        if buffer.name == "k" and buffer.dtype == self.schedule.dtype and wide(buffer, WORDS):
+            return WORDS
+        return super().at_once(buffer)
+
+    def array(self, name: str, elements: int) -> Shared:
+        """A shared array: of keys as words, where they are moved as such."""
+        b, s = self.b, self.schedule
+        if name == "key" and self.bound["k"].lanes == WORDS:
+            return b.shared(name, "u32", elements // 2, WIDE)
+        return b.shared(name, s.dtype if name != "score" else "f32", elements, WIDE)
 
     def program(self) -> GroupProgram:
         """The program for all queries of all heads."""
@@ -98,7 +121,9 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
             return (self.tile("k", stage, s.stride(s.channels), s.keys, s.channels),
                     self.tile("v", stage, long, s.keys, s.channels, by_columns=True))
         keys, values, wide = self.arrays["key"], self.arrays["value"], s.stride(self.key_width)
-        self.clear(keys, wide, range(s.keys), range(self.depth, self.key_width))
+        halves = 2 if keys.dtype == "u32" else 1
+        self.clear(keys, wide // halves, range(s.keys),
+                   range(self.depth // halves, self.key_width // halves))
         self.clear(values, long, range(self.width, self.value_width), range(s.keys))
         return (self.tile("k", keys, wide, s.keys, self.depth),
                 self.tile("v", values, long, s.keys, self.width, by_columns=True))
@@ -200,8 +225,9 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
         """Add the products of a matrix of queries of each block and some of keys."""
         b = self.b
         for n, column in enumerate(zip(*sums)):
-            keys = b.let(b.matrix(tile.array, (first + n * self.sum.columns) * tile.stride + k,
-                                  tile.stride, self.w, by_columns=True))
+            line = tile.stride // tile.halves
+            at = (first + n * self.sum.columns) * line + k // tile.halves
+            keys = b.let(b.matrix(tile.array, at, line, self.w, by_columns=True))
             for total, query in zip(column, queries):
                 b.set(total, op("matrix_multiply_add", query, keys, total))
 
