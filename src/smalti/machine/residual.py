@@ -29,7 +29,7 @@ GAIN_MIN = 0.03
 CERTAINTY = 1.5
 """A correction is kept only if its gain is at least so many standard errors above 0."""
 CHOICE_MAX = 400
-"""The most samples by which length scale and noise are chosen; all are learned from."""
+"""The most samples used to choose length scale and noise; the correction is learned from all."""
 CORRECTION_MAX = float(np.log(2.0))
 
 

@@ -197,7 +197,7 @@ def planar(kernel: Kernel, direct: ContractionSchedule,
 
 def unstaged(kernel: Kernel, direct: ContractionSchedule,
              limits: Limits) -> ContractionSchedule | None:
-    """The schedule that reads its input in place; None if staging is better or needed."""
+    """The schedule that reads its input in place; None if it has to be staged, or better is."""
     e, (patch, *_) = contraction_extents(kernel), kernel.stages
     pair = 2 if "bf16" in (direct.weights, direct.dtype) else 1
     if not in_place(kernel, direct.dtype) or e.parts > 1 or e.c % pair:

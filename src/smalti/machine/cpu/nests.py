@@ -99,7 +99,7 @@ def depthwise(kernel: Kernel, schedule: DepthwiseSchedule, core: Core) -> list[W
 
 
 def group_moments(kernel: Kernel, schedule: MomentsSchedule, core: Core) -> list[Work]:
-    """The work of the statistics of groups: sums over parts of pixels, then their sum."""
+    """The work of the statistics of groups: parts of the pixels, then their combination."""
     x = kernel.buffer("x")
     batch, channels, pixels = x.shape
     vectors = -(-channels // core.lanes)
