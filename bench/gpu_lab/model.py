@@ -32,7 +32,7 @@ error below which none counts more."""
 START, LEAST = (1.0, 1.0, 1.0, 1.0, 0.5, 0.2, 8.0), (0.9, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0)
 """Constants that a fit begins with, and the least ones: a sum is a register for all of a loop."""
 COLUMNS = ("chip", "programs", "registers: mean error", "within 15 %", "spills right", "missed",
-           "occupancy exact", "chooser's registers", "within 15 %")
+           "occupancy exact", "within a quarter", "chooser's registers", "within 15 %")
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,8 @@ def row(chip: str, found: Sequence[Comparison]) -> tuple[str, ...]:
             share([each.spills[0] == each.spills[1] for each in found]),
             str(sum(each.spills[0] and not each.spills[1] for each in found)),
             share([each.occupancy[0] == each.occupancy[1] for each in found]),
+            share([abs(each.occupancy[0] - each.occupancy[1]) <= each.occupancy[0] / 4
+                   for each in found]),
             f"{100 * statistics.fmean(chosen):.1f} %" if chosen else "-",
             share([error <= CLOSE for error in chosen]))
 

@@ -27,29 +27,29 @@ BRW = ("Mesa, src/intel/common/intel_compute_slm.c (sizes of shared memory), "
 RDNA2 = ComputeUnit(
     "rdna2", 128 * KIB, registers_max=256, granule=16, subgroups=16, sharers=2,
     shared_bytes=64 * KIB, shared_granule=KIB, groups=16, double=True, source=ACO,
-    needs=CompilerNeeds(1.0, 1.0, 0.77, 1.48, 1.36, 0.2, 0.2))
+    needs=CompilerNeeds(1.0, 1.0, 0.78, 1.4, 1.09, 0.09, 0.3))
 RDNA3 = replace(
     RDNA2, architecture="rdna3_big", file_bytes=192 * KIB, granule=24,
-    needs=CompilerNeeds(1.09, 0.91, 0.72, 1.44, 1.33, 0.2, 0.9))
+    needs=CompilerNeeds(0.9, 1.41, 0.73, 1.11, 1.01, 0.2, 1.9))
 """Its matrix unit wants each factor twice in the registers of a subgroup of 32."""
 XE_HPG = ComputeUnit(
     "xe_hpg", 32 * KIB, fixed_bytes=4 * KIB, subgroups=8, sharers=16, shared_bytes=128 * KIB,
     shared_sizes=tuple(KIB << n for n in range(7)), source=BRW,
-    needs=CompilerNeeds(2.32, 0.5, 0.96, 2.37, 2.18, 0.29, 0.0))
+    needs=CompilerNeeds(0.9, 2.19, 0.96, 1.71, 1.9, 0.2, 2.7))
 XE2 = ComputeUnit(
     "xe2_hpg", 64 * KIB, fixed_bytes=8 * KIB, subgroups=8, sharers=8, shared_bytes=128 * KIB,
     shared_sizes=tuple(KIB * n for n in (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)), source=BRW,
-    needs=CompilerNeeds(1.72, 0.5, 0.98, 2.12, 1.92, 0.27, 0.4))
+    needs=CompilerNeeds(1.97, 0.5, 0.99, 1.61, 0.28, 0.2, 2.3))
 AMPERE = ComputeUnit(
     "ampere_ga10x", 256 * KIB, registers_max=253, granule=8, subgroups=48, step=4,
     shared_bytes=100 * KIB, shared_granule=128, shared_reserved=KIB, groups=16, source=NAK,
-    needs=CompilerNeeds(1.05, 2.8, 0.48, 0.0, 0.65, 0.31, 16.4, step=8))
+    needs=CompilerNeeds(1.12, 1.28, 0.5, 0.55, 1.1, 0.21, 13.7, step=8))
 
 UNITS = {unit.architecture: unit for unit in (
     RDNA2, RDNA3,
     replace(RDNA2, architecture="rdna3_small", needs=RDNA3.needs),
     replace(RDNA3, architecture="rdna4",
-            needs=CompilerNeeds(0.94, 0.5, 0.72, 1.39, 1.32, 0.2, 0.9)),
+            needs=CompilerNeeds(0.9, 0.5, 0.72, 1.11, 1.08, 0.2, 1.8)),
     XE_HPG, XE2, AMPERE,
     replace(AMPERE, architecture="turing_rtx", subgroups=32, shared_bytes=64 * KIB,
             shared_reserved=0),

@@ -125,12 +125,14 @@ class ComputeUnit:
             most = min(most, words // (-(-asked // granule) * granule))
         most = max(most // self.step * self.step, -(-each // self.sharers))
         groups = most * self.sharers // each
+        if self.double:  # as its driver tells it, also where no whole group is left
+            groups = -(-most * self.sharers // each)
         if shared:
             groups = min(groups, self.shared_bytes // self.taken(shared))
         if self.groups and each > 1:
             groups = min(groups, self.groups)
         found = -(-max(groups, 1) * each // self.sharers)
-        return found * (subgroup // LANES) if self.double else found
+        return min(found, most) * (subgroup // LANES) if self.double else found
 
     def taken(self, shared: int) -> int:
         """Bytes of shared memory that a work-group takes which asks for `shared`.
