@@ -62,16 +62,15 @@ def test_little_of_a_tile_is_beyond_the_channels(channels: int) -> None:
         assert -(-channels // tile) * tile <= 1.2 * channels, tile
 
 
-def test_rates_decide() -> None:
-    """A slow cache wants larger tiles, which read less of it."""
+@pytest.mark.parametrize("rate", ["matrix", "cache", "shared", "memory", "factors"])
+def test_slower_units_take_longer(rate: str) -> None:
+    """Whatever it is that is slower: it is what bounds the product when it is slow enough."""
     limits, kernel = DEVICES["rtx_4070"], contraction(linear((4096,), 4096, 4096))
-
-    def loaded(rate: float) -> float:
-        found = choose_group(kernel, replace(limits, rates=replace(
-            limits.rates, cache=rate)), "f16")
-        return 1 / found.tile_m + 1 / found.tile_n
-
-    assert loaded(8.0) < loaded(512.0)
+    s = choose_group(kernel, limits, "f16")
+    clocks = [GroupWork.of(kernel, replace(limits, rates=replace(
+        limits.rates, **{rate: getattr(limits.rates, rate) / slower}))).clocks(s)
+        for slower in (1, 8, 64)]
+    assert clocks[0] <= clocks[1] < clocks[2]
 
 
 def test_occupancy_is_what_registers_and_shared_memory_leave() -> None:

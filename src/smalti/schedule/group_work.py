@@ -154,7 +154,10 @@ class GroupWork:
         depth = min(s.tile_k, 2 * s.shape[2])
         factors: float = word * depth * (s.block_m + columns) / s.subgroup * self.rates.copies
         patch, weight = self._spots(s)
+        vectors = (s.tile_m + s.tile_n * self.parts) * s.tile_k // WIDE
         held = HELD_FOR_WORDS * (patch + weight) + HELD_FOR_SOME * self._partial(s)
+        if (patch + weight) * s.invocations > vectors:  # some put theirs elsewhere
+            held += HELD_FOR_SOME / 2
         if plain and self.given > 2:  # twice as many registers, before they are halves
             held += WIDE * word * patch
         if not plain:
@@ -165,9 +168,10 @@ class GroupWork:
         return self.rates.spread * multiplied + held + self.rates.beside
 
     def _partial(self, s: GroupContraction) -> int:
-        """Of how many factors only some invocations bring a vector."""
+        """Of how many factors only some invocations bring a vector, as there are fewer pads than
+        others to put something into."""
         vectors, spots = s.tile_k // WIDE, self._spots(s)
-        return sum(count * s.invocations != lines * vectors for count, lines in
+        return sum(count * s.invocations - lines * vectors > lines for count, lines in
                    zip(spots, (s.tile_m, s.tile_n * self.parts)))
 
     def _spots(self, s: GroupContraction) -> tuple[int, int]:
@@ -186,7 +190,8 @@ class GroupWork:
             shared = s.tile_m * s.tile_k * columns / 4 * size / rates.shared
         cached = s.tile_k * (s.tile_m * size + columns * weight) / rates.cache
         if s.matrix:
-            staged = rates.made * self._issued(s) * s.invocations / rates.factors
+            issued = rates.made * self._issued(s) + rates.read * self._matrices(s)
+            staged = issued * s.invocations / rates.factors
             arithmetic = products / rates.matrix
             work = (max(arithmetic + staged, shared, cached) if rates.exclusive else
                     max(arithmetic, staged, shared, cached) + staged / 4)
@@ -205,6 +210,11 @@ class GroupWork:
         few = max(1.0, FULL / s.invocations)
         latency = CHUNK_LATENCY_AHEAD if s.ahead else CHUNK_LATENCY
         return work, latency + work * few
+
+    def _matrices(self, s: GroupContraction) -> float:
+        """Matrices that a subgroup reads for a chunk."""
+        rows, columns, depth = s.shape
+        return (s.block_m / rows + s.block_n * self.parts / columns) * s.tile_k / depth
 
     def _issued(self, s: GroupContraction) -> float:
         """Instructions of an invocation to stage a chunk for the matrix unit."""

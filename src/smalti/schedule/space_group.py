@@ -141,7 +141,7 @@ def _matrices(e: Extents, shape: MatrixShape, weights: str, limits: GroupLimits,
 def _split(s: GroupContraction, e: Extents) -> Iterator[GroupContraction]:
     chunks = -(-e.r * e.s * e.c // s.tile_k)
     for split in SPLITS:
-        if chunks >= 4 * split and (split - 1) * -(-chunks // split) < chunks and not s.direct:
+        if chunks >= 4 * split and chunks % split == 0 and not s.direct:
             yield replace(s, split=split)
 
 

@@ -36,6 +36,8 @@ class UnitRates:
     made: float = 1.0
     """Instructions that compilers make of one beside the products: scalar ones count where these
     have no unit of their own."""
+    read: float = 0.0
+    """Instructions for a matrix that is read from shared memory, beside the loads."""
     spread: float = 1.0
     """Registers that compilers take for one of sums and factors."""
     beside: int = 16

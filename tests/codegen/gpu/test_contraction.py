@@ -38,6 +38,8 @@ SCHEDULES = {
     "matrices": MATRIX,
     "small matrices": replace(MATRIX, tile_m=16, tile_n=32, block_m=8, matrix="8x8x8", subgroup=8,
                               ahead=True),
+    "spare invocations": replace(MATRIX, tile_m=40, tile_k=32, block_m=8, block_n=8, matrix="8x8x8",
+                                 subgroup=8, ahead=True),
     "wide matrices": replace(MATRIX, tile_n=32, block_m=8, block_n=32, matrix="8x16x16",
                              subgroup=16, ahead=True, buffers=2),
 }

@@ -21,7 +21,8 @@ step in front writes the patch to the workspace, with its borders.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from smalti.codegen.gpu.builder import Builder
@@ -163,7 +164,7 @@ class _Contraction:
             return b.let(op("min", chunk + 1, last))
 
         if not s.ahead:
-            with b.loop(stop, start) as chunk:
+            with self._turns(b, start, stop) as chunk:
                 loaded = [(factor, factor.fetch(chunk)) for factor in (patch, weight)]
                 for factor, values in loaded:
                     factor.put(values, ZERO)
@@ -172,7 +173,7 @@ class _Contraction:
                 b.barrier()
         elif s.buffers == 1:
             kept = [(factor, factor.keep(factor.fetch(start))) for factor in (patch, weight)]
-            with b.loop(stop, start) as chunk:
+            with self._turns(b, start, stop) as chunk:
                 for factor, held in kept:
                     factor.put(held, ZERO)
                 b.barrier()
@@ -185,7 +186,7 @@ class _Contraction:
             for factor in (patch, weight):
                 factor.put(factor.fetch(start), (start & 1) * (own_a if factor is patch else own_b))
             b.barrier()
-            with b.loop(stop, start) as chunk:
+            with self._turns(b, start, stop) as chunk:
                 this, ahead = b.let(chunk & 1), following(chunk)
                 fetched = [(factor, factor.fetch(ahead), size)
                            for factor, size in ((patch, own_a), (weight, own_b))]
@@ -193,6 +194,17 @@ class _Contraction:
                 for factor, values, size in fetched:
                     factor.put(values, b.let((this ^ 1) * size))
                 b.barrier()
+
+    @contextmanager
+    def _turns(self, b: Builder, start: Expr, stop: Expr) -> Iterator[Expr]:
+        """A loop over chunks; of a constant number of turns where all parts of a split depth have
+        as many, as compilers take more out of such a loop."""
+        if self.s.split == 1 or self.chunks % self.each:
+            with b.loop(stop, start) as chunk:
+                yield chunk
+        else:
+            with b.loop(self.each) as turn:
+                yield b.let(start + turn)
 
     def _weight(self, b: Builder, bindings: dict, column: Expr, outer: Place,
                 area: Area | None) -> Factor:

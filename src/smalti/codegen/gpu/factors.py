@@ -19,7 +19,18 @@ from dataclasses import dataclass
 
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, both, together
-from smalti.codegen.gpu.form import HALVES, Binding, Expr, Name, Shared, op, select, vector
+from smalti.codegen.gpu.form import (
+    HALVES,
+    U32,
+    Binding,
+    Expr,
+    Name,
+    Shared,
+    number,
+    op,
+    select,
+    vector,
+)
 from smalti.codegen.gpu.product import ZERO, Place, Product, reads, vector_lanes
 from smalti.codegen.gpu.types import vector_type
 from smalti.codegen.gpu.weights import VECTOR, WIDE, padded
@@ -31,26 +42,49 @@ from smalti.schedule.merge import Access, access
 
 @dataclass(frozen=True)
 class Spot:
-    """A vector of a shared array that an invocation brings; `where` it does, None always."""
+    """A vector of a shared array that an invocation brings; `where` it does, None always. `put`
+    says where it goes if that is elsewhere."""
 
     outer: Expr
     inner: Expr
-    where: Expr | None
+    where: Expr | None = None
+    put: tuple[Expr, Expr] | None = None
+
+    @property
+    def place(self) -> tuple[Expr, Expr]:
+        """Where the vector goes."""
+        return self.put or (self.outer, self.inner)
+
+    def turned(self) -> Spot:
+        """The spot with its places the other way round."""
+        return Spot(self.inner, self.outer, self.where, self.put and (self.put[1], self.put[0]))
 
 
-def spots(b: Builder, size: int, outer: int, inner: int) -> list[Spot]:
-    """What one of `size` invocations takes of [outer, inner], neighbours along inner."""
+def spots(b: Builder, size: int, outer: int, inner: int, pads: str = "") -> list[Spot]:
+    """What one of `size` invocations takes of [outer, inner], neighbours along inner.
+
+    In the last turn some may be left over. They bring nothing; or, where there is a pad behind
+    each of the lines along `pads`, "outer" or "inner", they bring the last vector once more and put
+    it into a pad of their own: that takes no branch.
+    """
     at, total = b.invocation, outer * inner
-    if size % inner == 0:
-        first, own, step = b.let(at // inner), b.let(at % inner), size // inner
-        rows = [b.let(first + i) for i in range(0, outer, step)]
-        return [Spot(row, own, row < outer if (i + 1) * step > outer else None)
-                for i, row in enumerate(rows)]
-    found = []
+    lines = {"outer": outer, "inner": inner}.get(pads, 0)
+    whole, found = size % inner == 0, []
+    first, own = (b.let(at // inner), b.let(at % inner)) if whole else (at, at)
     for i in range(0, total, size):
-        n = b.let(at + i)
-        found.append(Spot(b.let(n // inner), b.let(n % inner),
-                          n < total if i + size > total else None))
+        last, beyond = i + size > total, i + size - total
+        n = at if whole else b.let(at + i)
+        row, column = (b.let(first + i // inner), own) if whole else (
+            b.let(n // inner), b.let(n % inner))
+        inside = (row < outer if whole else n < total) if last else None
+        if inside is None or beyond > lines:
+            found.append(Spot(row, column, inside))
+            continue
+        inside = b.let(inside)
+        spare = b.let((at + i) - total)
+        put = (spare, number(inner, U32)) if pads == "outer" else (number(outer, U32), spare)
+        place = (b.let(select(inside, row, put[0])), b.let(select(inside, column, put[1])))
+        found.append(Spot(b.let(op("min", row, outer - 1)), column, None, place))
     return found
 
 
@@ -211,11 +245,12 @@ class Lines(Factor):
     def begin(self, lines: int, across: bool) -> None:
         """Say who brings what of so many lines; neighbours along the lines, or `across` them."""
         vectors, size = self.schedule.tile_k // self.lanes, self.schedule.invocations
+        padded = self.area.words and self.lanes == self.schedule.pad
         if across:
-            turned = spots(self.b, size, vectors, lines)
-            self.spots = [Spot(s.inner, s.outer, s.where) for s in turned]
+            turned = spots(self.b, size, vectors, lines, "inner" if padded else "")
+            self.spots = [spot.turned() for spot in turned]
         else:
-            self.spots = spots(self.b, size, lines, vectors)
+            self.spots = spots(self.b, size, lines, vectors, "outer" if padded else "")
 
     def add(self, origin: Place) -> None:
         """Say where the line of the next spot begins."""
@@ -296,7 +331,8 @@ class Lines(Factor):
     def put(self, fetched: Sequence[Fetched], buffer: Expr) -> None:
         for spot, each in zip(self.spots, fetched):
             parts = self._parts(each)
-            self.store(spot, buffer, spot.outer, spot.inner, self.lanes, parts)
+            line, inner = spot.place
+            self.store(spot, buffer, line, inner, self.lanes, parts)
 
     def _parts(self, fetched: Fetched) -> list[Expr]:
         """What is staged of a spot: words as they are, or vectors of f32."""
@@ -371,7 +407,8 @@ class PackedColumns(Factor):
         self.binding, tile = bindings["weight"], schedule.tile_n
         part = padded(product.columns)
         self.line = product.parts * part * WIDE
-        self.spots = spots(b, schedule.invocations, schedule.tile_k // WIDE, product.parts * tile)
+        self.spots = spots(b, schedule.invocations, schedule.tile_k // WIDE, product.parts * tile,
+                           "inner" if schedule.pad == WIDE else "")
         columns = {}
         for inner in dict.fromkeys(spot.inner for spot in self.spots):
             column = clamped(b, b.let(first + inner % tile if product.parts > 1 else first + inner),
@@ -400,7 +437,8 @@ class PackedColumns(Factor):
             parts = list(each.values.values())
             if dtype in HALVES and dtype != self.schedule.dtype:
                 parts = self.widened(parts[0], dtype)
-            self.store(spot, buffer, spot.inner, spot.outer, WIDE, parts)
+            block, line = spot.place
+            self.store(spot, buffer, line, block, WIDE, parts)
 
 
 class PackedWeight(Factor):
@@ -472,7 +510,7 @@ class ComputedWeight(PackedWeight):
         each, depth = schedule.tile_n // self.lanes, schedule.tile_k
         if self.found.stride("o") != 1 and self.found.stride("c") == 1:
             turned = spots(b, schedule.invocations, product.parts * each, depth)
-            self.spots = [Spot(s.inner, s.outer, s.where) for s in turned]
+            self.spots = [spot.turned() for spot in turned]
         else:
             self.spots = spots(b, schedule.invocations, depth, product.parts * each)
         self.origins, self.walks = [], []
