@@ -16,6 +16,7 @@ from smalti.compiler.targets import TARGETS
 from smalti.errors import DeviceError, DeviceMemoryError, InputError
 from smalti.runtime.cpu.adapter import cpu
 from smalti.runtime.device import Device
+from smalti.runtime.gpu.architecture import with_rates
 from smalti.runtime.gpu.interface import DeviceBuffer, Gpu, Launch, Recording
 from smalti.runtime.gpu.removals import require_clock
 from smalti.runtime.webgpu.adapter import (
@@ -42,7 +43,8 @@ class WebGpu(Gpu):
     """
 
     def __init__(self, adapter: WebAdapter, number: int = 0) -> None:
-        self.adapter, self.limits, self.library = adapter, adapter.limits, load()
+        self.adapter, self.library = adapter, load()
+        self.limits = with_rates(adapter.limits, adapter.name)
         self.device, self.immediates = device_of(adapter, number), IMMEDIATES in adapter.features
         self.target = TARGETS["wgsl" if self.immediates else "wgsl without immediates"]
         self._held_bytes = 0
