@@ -170,6 +170,7 @@ def main() -> None:
     for name in ("chip", "what", "out"):
         parser.add_argument(name)
     parser.add_argument("--precision", default="f16")
+    parser.add_argument("--weights", default="")
     parser.add_argument("--schedule", default="")
     parser.add_argument("--no-matrices", action="store_true")
     parser.add_argument("--texts", type=Path)
@@ -193,7 +194,7 @@ def main() -> None:
                         **told(made, given.chip, constants.get(0, 1), given.shared)})
         else:
             programs = programs_of(gpu, graph_of(given.what), given.precision,
-                                   changed(given.schedule))
+                                   changed(given.schedule), given.weights)
             for number, each in enumerate(programs):
                 write(out, report_of(gpu, given.chip, number, each, given.texts))
     sys.stdout.flush()

@@ -79,10 +79,12 @@ class _Recorder:
 
 
 def programs_of(gpu: Gpu, graph: Graph, precision: str,
-                change: Change = lambda schedule: schedule) -> list[Compilable]:
-    """The programs of a graph, equal code once; `change` is applied to every first schedule."""
+                change: Change = lambda schedule: schedule, held: str = "") -> list[Compilable]:
+    """The programs of a graph, equal code once; `change` is applied to every first schedule, and
+    weights are `held` as a dtype, where one is given and they can be."""
     recorder = _Recorder(gpu.target, change)
-    recipe = recipe_for(gpu, graph, precision=precision)
+    weights = dict.fromkeys(graph.parameters, held) if held else {}
+    recipe = recipe_for(gpu, graph, precision=precision, weights=weights)
     module = compiled(graph, recorder.target, gpu.limits, recipe.options, Knowledge())
     launched: dict[int, int] = {}
     for launch in module.launches:

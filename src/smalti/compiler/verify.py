@@ -137,8 +137,7 @@ def _whole_groups(layout: PackedGroups, packing: ArrayPacking, slot: WeightSlot)
             and packing.shape[0] == layout.parts * layout.o
             and math.prod(packing.shape[1:]) == window == _reach(packing.shape[1:],
                                                                  packing.strides[1:])
-            and window <= layout.rows and layout.o <= layout.columns
-            and layout.rows % form.codes == 0 and layout.bytes == slot.bytes)
+            and layout.o <= layout.columns and layout.bytes == slot.bytes)
 
 
 def _launch_faults(module: Module, launch: Launch | HostCall) -> Iterator[str]:

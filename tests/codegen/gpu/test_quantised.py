@@ -31,7 +31,7 @@ from smalti.runtime.doctor.beside import expectation_of_cpu
 from smalti.runtime.doctor.kernels import packed
 from smalti.runtime.gpu.check import launched
 from smalti.runtime.gpu.compilation import compile_for
-from smalti.runtime.gpu.interface import Gpu
+from smalti.runtime.gpu.interface import Copy, Gpu
 from smalti.runtime.gpu.program import DeviceProgram
 from smalti.schedule import GroupLimits, choose_group
 from smalti.schedule.group import GroupContraction, MatrixShape
@@ -159,7 +159,7 @@ def test_impossible_schedules_are_refused(change: dict, why: str) -> None:
                                          ("q4_min", 5), ("q4_16", 5), ("q4_16_min", 6)])
 def test_they_take_their_codes_and_halves_for_scales(dtype: str, bits: float) -> None:
     for taps in (1, 9):
-        layout = PackedGroups("weight", dtype, 1, 320, 320, taps, 320 * taps, 320)
+        layout = PackedGroups("weight", dtype, 1, 320, 320, taps, 320)
         assert bits <= 8 * layout.bytes / (320 * 320 * taps) < 1.02 * bits
 
 
@@ -182,7 +182,7 @@ def test_other_scales_are_rounded_as_to_f16(value: float, sign: int) -> None:
 
 
 def test_scales_that_are_too_large_are_refused() -> None:
-    layout = PackedGroups("weight", "q8", 1, 4, 32, 1, 32, 4)
+    layout = PackedGroups("weight", "q8", 1, 4, 32, 1, 4)
     weight = quantised(np.full((4, 32), 20000, np.float32), "q8")
     with pytest.raises(InputError, match="weight 'w' has groups with a scale or minimum of 157.5"):
         layout.pack(weight.words.reshape(4, 1, -1), "weight 'w'")
@@ -216,14 +216,14 @@ def test_a_program_binds_words_and_parts_of_them(dtype: str) -> None:
         found = program.run({"x": x})
         expected = x.astype(np.float64) @ weight.floats().T
         whole = np.concatenate([found["first"], found["second"]], axis=1)
-        assert relative_error(whole, expected) < (1e-6 if values is weight else 1e-3)
+        assert relative_error(whole, expected) < (1e-6 if values is weight else 3e-2)  # rounded again
     assert {slot.dtype for slot in program.module.slots} == {dtype}
     assert program.weights_bytes == groups * (4 * form.words - 2 * form.heads)
 
 
 @pytest.mark.parametrize("change", [
-    {"format": "q8_min"}, {"format": "q5"}, {"taps": 3}, {"c": 100}, {"rows": 64}, {"columns": 0},
-    {"parts": 2}, {"rows": 129}])
+    {"format": "q8_min"}, {"format": "q5"}, {"taps": 3}, {"c": 100}, {"c": 64}, {"columns": 0},
+    {"columns": 132}, {"parts": 2}])
 def test_layouts_that_do_not_fit_are_found(change: dict) -> None:
     module = program_of("q8", columns=128).module
     assert from_bytes(to_bytes(module)) == module
@@ -233,3 +233,26 @@ def test_layouts_that_do_not_fit_are_found(change: dict) -> None:
     module.slots[0] = replace(slot, packing=packing)
     with pytest.raises(VerificationError, match="packing to PackedGroups"):
         verify(module)
+
+
+@pytest.mark.parametrize("dtype, columns, bits", [("q8", 1024, 8.5), ("q4", 2048, 4.5)])
+def test_budgets_and_streams_count_them_as_they_are(dtype: str, columns: int, bits: float) -> None:
+    g, size = Graph("two"), int(columns * 1024 * bits / 8)
+    x = g.input("x", (1, 1024))
+    for name in ("a", "b"):
+        weight = g.apply("transpose", g.parameter(name, (columns, 1024)), perm=(1, 0))
+        g.output(f"y{name}", g.apply("mat_mul", x, weight))
+    random = np.random.default_rng(5)
+    given = {name: quantised(random.standard_normal((columns, 1024), np.float32), dtype)
+             for name in "ab"}
+    row, found = random.standard_normal((1, 1024), np.float32), []
+    for most, streamed in ((None, 0), (2 * size, 0), (2 * size - 1, 1), (0, 2)):
+        program = compile_for(InterpretedGpu(), g, precision="f32",
+                              weights=dict.fromkeys("ab", dtype))
+        assert program.weights_bytes == 2 * size
+        program.bind(given, bytes_max=most)
+        found.append(np.concatenate(list(program.run({"x": row}).values())).tobytes())
+        (part,) = (part for parts in program._parts.values() for part in parts)
+        copies = [each.bytes for each in part.recording.launches if isinstance(each, Copy)]
+        assert copies == [size] * streamed
+    assert len(set(found)) == 1

@@ -64,8 +64,8 @@ def shortened(values: np.ndarray, name: str = "a weight") -> np.ndarray:
 class PackedGroups:
     """How the quantised weight of a buffer is laid out in memory of the device, as above.
 
-    `rows` is the depth, taps times c, in whole chunks, and `columns` are channels of a part in
-    whole vectors; what is there beyond is 0.
+    The depth is taps times c. `columns` are channels of a part in whole vectors; what is there
+    beyond is 0.
     """
 
     buffer: str
@@ -74,7 +74,6 @@ class PackedGroups:
     o: int
     c: int
     taps: int
-    rows: int
     columns: int
 
     @property
@@ -86,6 +85,11 @@ class PackedGroups:
     def form(self) -> Format:
         """What groups look like."""
         return FORMATS[self.format]
+
+    @property
+    def rows(self) -> int:
+        """The depth."""
+        return self.taps * self.c
 
     @property
     def width(self) -> int:
@@ -100,20 +104,15 @@ class PackedGroups:
     def touched(self, run: int) -> int:
         """Groups that a run of channels at one place of the window can be of.
 
-        >>> PackedGroups("weight", "q8", 1, 8, 32, 9, 288, 8).touched(8)
+        >>> PackedGroups("weight", "q8", 1, 8, 32, 9, 8).touched(8)
         3
         """
         return 1 if self.taps == 1 else ((run - 1) * self.taps - 1) // self.form.group + 2
 
     @property
     def lines(self) -> int:
-        """Lines of scales: of all groups, and of those that places behind the end of the depth
-        would be of."""
-        if self.taps == 1:
-            groups = -(-self.rows // self.form.group)
-        else:
-            last = (self.c - 1) * self.taps + (self.rows - 1) // self.c
-            groups = last // self.form.group + self.touched(RUN_MAX)
+        """Lines of scales: of all groups, and of those behind that the last run might touch."""
+        groups = self.rows // self.form.group + self.touched(RUN_MAX) - 1
         return groups if self.form.minimum else -(-groups // 2)
 
     @property

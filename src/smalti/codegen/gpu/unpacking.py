@@ -59,8 +59,14 @@ class Groups:
     def begin(self, chunk: Expr, k: Expr) -> RunOfCodes:
         """Where the run from number `k` of a chunk on begins."""
         b, form = self.b, self.form
-        line = b.let((chunk * self.tile + k) // form.codes)
-        tap, c = self.product.tap(b, chunk, self.tile, k)
+        depth, channels = self.packed.rows, self.packed.c
+        every = b.let(chunk * self.tile + k)
+        if depth % self.tile:  # the patch has zeros there
+            every = b.let(op("min", every, depth - self.run))
+            tap, c = (ZERO, every) if depth == channels else (every // channels, every % channels)
+        else:
+            tap, c = self.product.tap(b, chunk, self.tile, k)
+        line = b.let(every // form.codes)
         at = c if self.packed.taps == 1 else b.let(c * self.packed.taps + tap)
         return RunOfCodes(line, b.let(at // form.group), b.let(at % (2 * form.group)))
 

@@ -30,18 +30,12 @@ def packed_weight(work: Product, schedule: GroupContraction) -> Packed | PackedG
     """How the weight of a contraction is laid out under a schedule."""
     if schedule.weights in FORMATS:
         return packed_groups(work, schedule)
-    e = work.extents
+    e, chunk = work.extents, schedule.tile_k
     return Packed("weight", schedule.weights, e.parts, e.o, e.c, e.r * e.s,
-                  _whole_chunks(work, schedule), padded(e.o), WIDE if schedule.matrix else 1)
+                  -(-work.depth // chunk) * chunk, padded(e.o), WIDE if schedule.matrix else 1)
 
 
 def packed_groups(work: Product, schedule: GroupContraction) -> PackedGroups:
-    """The same of a quantised weight."""
+    """The same of a quantised weight, for which schedules make no difference."""
     e = work.extents
-    return PackedGroups("weight", schedule.weights, e.parts, e.o, e.c, e.r * e.s,
-                        _whole_chunks(work, schedule), padded(e.o))
-
-
-def _whole_chunks(work: Product, schedule: GroupContraction) -> int:
-    """The depth in whole chunks."""
-    return -(-work.depth // schedule.tile_k) * schedule.tile_k
+    return PackedGroups("weight", schedule.weights, e.parts, e.o, e.c, e.r * e.s, padded(e.o))
