@@ -211,12 +211,12 @@ def test_a_program_binds_words_and_parts_of_them(dtype: str) -> None:
     codes = random.integers(0, 1 << form.bits, (groups, form.group))
     weight = Quantised.of(dtype, codes, heads[0], heads[-1], (256, 128))
     x = random.standard_normal((9, 128), np.float32)
-    for values in (weight, weight.floats()):
+    for values in (weight, weight.floats()):  # which are rounded again
         program.bind({"w": values})
         found = program.run({"x": x})
         expected = x.astype(np.float64) @ weight.floats().T
         whole = np.concatenate([found["first"], found["second"]], axis=1)
-        assert relative_error(whole, expected) < (1e-6 if values is weight else 3e-2)  # rounded again
+        assert relative_error(whole, expected) < (1e-6 if values is weight else 3e-2)
     assert {slot.dtype for slot in program.module.slots} == {dtype}
     assert program.weights_bytes == groups * (4 * form.words - 2 * form.heads)
 
