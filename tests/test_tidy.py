@@ -23,7 +23,7 @@ FILE_LINES_MAX = 600
 LAYERS = (
     "errors", "settings", "graph", "frontend", "rewrite", "kernel", "fuse", "schedule", "machine",
     "tune", "codegen", "compiler", "runtime", "nn", "models", "families", "checkpoint",
-    "diffusion", "export", "benchmark", "dojo", "cli",
+    "diffusion", "server", "export", "benchmark", "dojo", "cli",
 )
 
 # Modules that something other than an import reaches: the console script and `python -m smalti`.

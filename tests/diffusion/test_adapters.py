@@ -134,6 +134,17 @@ def named(model_path: Path, adapter: Path) -> Pipeline:
     return Pipeline.load(model_path, threads=1, lora_folder=adapter.parent)
 
 
+def test_the_first_of_several_folders_that_has_an_adapter_counts(
+        model_path: Path, adapter: Path, tmp_path: Path, named: Pipeline) -> None:
+    write_adapter(tmp_path / adapter.name, TINY, 9)
+    prompt = f"a red apple <lora:{adapter.stem}:0.8>"
+    both = [Pipeline.load(model_path, threads=1, residents=named.residents, lora_folder=folders)
+            for folders in ([adapter.parent, tmp_path], [tmp_path, adapter.parent])]
+    first, second = (picture(pipe, prompt).tobytes() for pipe in both)
+    assert first == picture(named, prompt).tobytes() != second
+    assert both[0].residents is named.residents
+
+
 def picture(pipe: Pipeline, prompt: str, **options: object) -> np.ndarray:
     return np.asarray(pipe(prompt, **options).images[0])
 

@@ -61,7 +61,8 @@ def test_what_is_shown_helps(pipe: Pipeline) -> None:
     ({"path": 3}, "given 3"), ({"vae": 3}, "loading with vae is given 3"),
     ({"text_encoders": 3}, "text_encoders is 3; expected a path, or several"),
     ({"embeddings": [3]}, "loading with embeddings is given 3"),
-    ({"refiner": ["a"]}, "loading with refiner is given"), ({"lora_folder": 3}, "with lora_folder"),
+    ({"refiner": ["a"]}, "loading with refiner is given"),
+    ({"lora_folder": 3}, "lora_folder is 3; expected a path, or several"),
 ])
 def test_what_is_no_path_is_refused(model_path: Path, options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as caught:

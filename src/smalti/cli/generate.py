@@ -134,7 +134,7 @@ def adapters(given: dict[str, Any], settings: Any) -> dict[str, Any]:
     loras: list[tuple[str | Path, float] | tuple[str | Path, float, float]]
     loras = [parse_lora(text) for text in given.pop("loras")]
     if settings is not None and folder is not None:
-        loras += [(file_named(Path(folder), use.name), use.weight, use.text_weight)
+        loras += [(file_named([Path(folder)], use.name), use.weight, use.text_weight)
                   for use in settings.adapters]
         settings.adapters.clear()
     return {"loras": loras, "lora_folder": folder,

@@ -32,6 +32,7 @@ from smalti.cli.inspect import inspect
 from smalti.cli.interrupt import STOPPED, raising
 from smalti.cli.profile import profile
 from smalti.cli.run import run
+from smalti.cli.serve import serve
 from smalti.cli.streams import Refused, prepare_streams
 from smalti.cli.tune import tune
 from smalti.cli.upscale import upscale
@@ -63,13 +64,14 @@ def root() -> None:
 
     \b
     smalti generate "a red apple" -o apple.png
+    smalti serve
     smalti run model.onnx x=input.npy -o results.npz
     smalti compile model.onnx -o model.smalti
     """
 
 
-for command in (generate, upscale, compile, run, inspect, convert, explain, export, devices, bench,
-                profile, tune, dojo, calibrate, doctor):
+for command in (generate, serve, upscale, compile, run, inspect, convert, explain, export, devices,
+                bench, profile, tune, dojo, calibrate, doctor):
     root.add_command(command)
 
 

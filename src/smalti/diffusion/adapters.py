@@ -24,13 +24,14 @@ class Adapters:
     A file that has been opened stays open, so that another weight of it changes nothing else.
     """
 
-    def __init__(self, submodels: Submodels, folder: str | Path | None = None) -> None:
+    def __init__(self, submodels: Submodels, folders: Sequence[str | Path] = ()) -> None:
         self.given = submodels.weights
-        self.folder = None if folder is None else Path(folder)
+        self.folders = [Path(each) for each in folders]
         self._submodels = submodels
         self._opened: dict[tuple[Path, int, int], AdapterFile] = {}
-        if self.folder is not None and not self.folder.is_dir():
-            raise InputError(f"{self.folder} is no folder; expected one with adapters")
+        for each in self.folders:
+            if not each.is_dir():
+                raise InputError(f"{each} is no folder; expected one with adapters")
 
     @property
     def uses(self) -> tuple[WeightedAdapter, ...]:
@@ -52,12 +53,12 @@ class Adapters:
     def with_named(self, named: Sequence[AdapterUse]) -> Adapted:
         """The weights with what was given and with what a prompt names.
 
-        Raises InputError for a name that no file in the folder has.
+        Raises InputError for a name that no file in the folders has.
         """
-        if not named or self.folder is None:
+        if not named or not self.folders:
             return self.given
         return self._submodels.adapted([*self.uses, *(
-            WeightedAdapter(self._open(file_named(self.folder, asked.name)), asked.weight,
+            WeightedAdapter(self._open(file_named(self.folders, asked.name)), asked.weight,
                             asked.text_weight) for asked in named)])
 
     def _read(self, entry: Entry) -> WeightedAdapter:
@@ -90,7 +91,7 @@ class Adapters:
     def warnings(self, weights: Adapted, named: Sequence[AdapterUse]) -> list[str]:
         """What of the adapters of a picture is not used: one sentence for each that is left out, or
         not used whole."""
-        left = [] if self.folder is not None else dict.fromkeys(
+        left = [] if self.folders else dict.fromkeys(
             f"{asked.name!r} in the prompt is an adapter, and no folder of adapters is given; it "
             f"is left out" for asked in named)
         return [*left, *(f"{use.adapter.path.name}: {fit}" for use, fit in zip(
@@ -106,15 +107,18 @@ def labels(weights: Adapted) -> tuple[str, ...]:
         for use in weights.uses)
 
 
-def file_named(folder: Path, name: str) -> Path:
-    """The file of an adapter by its name, in any capitals. Raises InputError with near names."""
-    files = {file.stem: file for file in files_in(folder)}
+def file_named(folders: Sequence[Path], name: str) -> Path:
+    """The file of an adapter by its name, in any capitals; the first folder that has one counts.
+
+    Raises InputError with near names.
+    """
+    files = {file.stem: file for folder in reversed(folders) for file in files_in(folder)}
     lower = {stem.lower(): file for stem, file in files.items()}
     file = files.get(name) or lower.get(name.lower())
     if file is None:
         near = difflib.get_close_matches(name, files, n=3, cutoff=0.5)
         raise InputError(f"the prompt asks for the adapter {name!r}, and none of the "
-                         f"{len(files)} files in {folder} is named so"
+                         f"{len(files)} files in {', '.join(map(str, folders))} is named so"
                          + f"; near ones: {', '.join(near)}" * bool(near))
     return file
 

@@ -8,7 +8,7 @@ pipeline; so any number of jobs, in turns or in threads, make the pictures that 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -75,7 +75,7 @@ class PictureJob:
             self.upscaler = replace(self.upscaler, user=self._user, say=self.models.say)
         self.controls = self._controls(self.asked.controls)
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Generator[Step, None, None]:
         """The denoising steps, of which the last has the result."""
         try:
             begun = FROM_NOISE if self.changed is None else self._start(self.changed)

@@ -11,7 +11,7 @@ from smalti import settings
 from smalti.diffusion.adapters import Entry
 from smalti.diffusion.keywords import check_known
 from smalti.diffusion.kinds import check_name
-from smalti.diffusion.residents import ignore
+from smalti.diffusion.residents import Residents, ignore
 from smalti.errors import InputError
 from smalti.runtime.choice import chosen, precisions
 from smalti.runtime.inputs import checked_path
@@ -27,9 +27,9 @@ class LoadOptions:
     to replace its own; which text encoder one is, is seen in it. `prediction` ("epsilon",
     "v_prediction", ...) is what the denoiser predicts, where the file tells it wrong. `loras`
     are adapters to begin with (see `Pipeline.loras`); `lora_folder` is where those are that prompts
-    name as <lora:name:0.8>. `embeddings` are textual inversions, files or folders of them, which
-    prompts name by their files. `refiner` is a model that takes the last steps over, such as
-    that of SDXL.
+    name as <lora:name:0.8>, or several folders. `embeddings` are textual inversions, files or
+    folders of them, which prompts name by their files. `refiner` is a model that takes the last
+    steps over, such as that of SDXL.
 
     `device`, `precision`, `threads` and `objective` are as for `smalti.compile`. With `supervise`,
     faster schedules are looked for while pictures are made, which are the same with and without.
@@ -37,7 +37,8 @@ class LoadOptions:
     not fit is evicted when another part is needed, weights of a denoiser are streamed while it
     runs, and pictures are decoded in tiles; the result's warnings say so. Weights stay bound for
     the next call in up to half of that; without `keep` each part is evicted as soon as it is done
-    with, so that the next one takes over its memory. `progress` is called with a line of text
+    with, so that the next one takes over its memory. `residents` are those of another pipeline of
+    the same device, whose memory this one shares. `progress` is called with a line of text
     before and during anything that takes long. Raises InputError for an unknown device, precision
     or objective, a number of threads outside 1 to 256, and what is no path.
     """
@@ -53,12 +54,13 @@ class LoadOptions:
     vae: str | Path | None = None
     prediction: str | None = None
     loras: Sequence[Entry] = ()
-    lora_folder: str | Path | None = None
+    lora_folder: str | Path | Sequence[str | Path] | None = None
     embeddings: str | Path | Sequence[str | Path] = ()
     refiner: str | Path | None = None
     supervise: bool = False
     memory: int | str | None = None
     objective: str = "latency"
+    residents: Residents | None = None
 
     def __post_init__(self) -> None:
         check_name("objective", self.objective, OBJECTIVES)
@@ -66,12 +68,17 @@ class LoadOptions:
             self.threads = 1
         if self.threads is not None:
             settings.checked_threads(self.threads)
-        for name in ("vae", "lora_folder", "refiner"):
+        for name in ("vae", "refiner"):
             if getattr(self, name) is not None:
                 checked_path(getattr(self, name), f"loading with {name}", "a path")
         self.text_encoder_files = _paths("text_encoders", self.text_encoders)
         self.embedding_files = _paths("embeddings", self.embeddings)
+        self.lora_folders = [] if self.lora_folder is None else _paths("lora_folder",
+                                                                       self.lora_folder)
         self.device = chosen(self.device)
+        if self.residents is not None and self.residents.device != self.device:
+            raise InputError(f"residents are those of {self.residents.device}, and device is "
+                             f"{self.device}; memory is shared on one device")
         check_name("precision", self.precision, precisions(self.device))
 
     @classmethod

@@ -52,13 +52,13 @@ class Pipeline:
 
     def __init__(self, submodels: Submodels, name: str, memory_bytes: int,
                  refiner: Submodels | None = None,
-                 lora_folder: str | Path | None = None,
+                 lora_folders: Sequence[str | Path] = (),
                  embeddings: Sequence[str | Path] = ()) -> None:
         self.config = submodels.checkpoint.config
         self._refiner = refiner
         self.name = name
         self._submodels = submodels
-        self._adapters = Adapters(submodels, lora_folder)
+        self._adapters = Adapters(submodels, lora_folders)
         self._words = Vocabulary(self.config, embeddings)
         self._memory_bytes = memory_bytes
         self._asking = threading.Lock()
@@ -87,7 +87,7 @@ class Pipeline:
         check_parts(opened)
         total = described(asked.device).memory_bytes
         budget = int(USABLE_SHARE * total) if asked.memory is None else memory_bytes(asked.memory)
-        residents = Residents(budget, asked.device, asked.keep)
+        residents = asked.residents or Residents(budget, asked.device, asked.keep)
 
         def models(part_of: checkpoint.Checkpoint) -> Submodels:
             return Submodels(part_of, asked.precision, asked.threads, asked.progress,
@@ -102,7 +102,7 @@ class Pipeline:
         stem = Path(opened.report.path).stem
         name = stem.encode("utf-8", "replace").decode()  # a file name need not be text
         pipe = cls(submodels, name, total if asked.memory is None else budget, second,
-                   asked.lora_folder, asked.embedding_files)
+                   asked.lora_folders, asked.embedding_files)
         pipe.loras = asked.loras
         return pipe
 
@@ -197,6 +197,11 @@ class Pipeline:
         not.
         """
         return self._adapters.add(path, weight, text_weight)
+
+    @property
+    def residents(self) -> Residents:
+        """What holds the programs of this pipeline, which others may share: see `LoadOptions`."""
+        return self._residents
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -1,0 +1,76 @@
+"""`smalti serve`: pictures for programs, over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from smalti.cli.interrupt import ending_at_once
+from smalti.errors import InputError
+
+PORT = 7860
+"""That of A1111 and Forge, where their clients look first."""
+OUTPUT = Path("smalti-pictures")
+
+
+@click.command()
+@click.option("--models", multiple=True, type=click.Path(path_type=Path), metavar="FOLDER",
+              help="Folder with models, LoRAs and others, laid out as those of A1111, ComfyUI or "
+                   "in any way; may be given several times.")
+@click.option("--output", default=OUTPUT, type=click.Path(path_type=Path), show_default=True,
+              metavar="FOLDER", help="Where pictures go, and the queue is kept.")
+@click.option("--port", default=PORT, type=click.IntRange(0, 65535), show_default=True,
+              help="0 takes one that is free.")
+@click.option("--host", default="127.0.0.1", show_default=True,
+              help="Address to listen on; another than this computer's own needs --token.")
+@click.option("--token", default=None, help="What clients have to send: as Bearer token, or as "
+                                            "password of any user.")
+@click.option("--device", "devices", multiple=True, default=("auto",), show_default=True,
+              help="One of `smalti devices`; may be given several times, a job runs on one.")
+@click.option("--threads", type=int, default=None, help="Worker threads. Default: all cores.")
+@click.option("--precision", default="auto", show_default=True,
+              help="auto, f32, bf16, or f16 on a GPU.")
+@click.option("--memory", default=None, metavar="SIZE",
+              help="What all models may take, such as 6GB. Default: what the device has.")
+def serve(models: tuple[Path, ...], output: Path, port: int, host: str, token: str | None,
+          devices: tuple[str, ...], threads: int | None, precision: str,
+          memory: str | None) -> None:
+    """Make pictures for programs that ask over HTTP.
+
+    It ends with Ctrl-C. Jobs wait in one queue, which is kept: a server that is started again goes
+    on.
+    """
+    with ending_at_once():
+        from smalti.server.serve import listening
+        from smalti.server.serve import serve as run
+        from smalti.server.site import Site
+    for each in models:
+        if not each.is_dir():
+            raise InputError(f"--models {each} is no folder; give one with models")
+    check_loading(devices, threads, memory)
+    bound = listening(host, port, token)
+    site = Site(output, models, devices, threads=threads, precision=precision, memory=memory)
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{bound.getsockname()[1]}"
+    run(site, bound, host, token, lambda: click.echo(f"Smalti serves {address} (Ctrl-C ends it)"))
+
+
+def check_loading(devices: tuple[str, ...], threads: int | None, memory: str | None) -> None:
+    """Raise InputError for what no model could be loaded with; what is usual is not looked at, so
+    that the server answers at once."""
+    if len(set(devices)) < len(devices):
+        raise InputError(f"--device is given twice for one: {', '.join(devices)}")
+    if threads is not None:
+        from smalti.settings import checked_threads
+
+        checked_threads(threads)
+    if any(each != "auto" for each in devices):
+        from smalti.runtime.choice import chosen
+
+        for each in devices:
+            chosen(each)
+    if memory is not None:
+        from smalti.diffusion.request import memory_bytes
+
+        memory_bytes(memory)

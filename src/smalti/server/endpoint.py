@@ -1,0 +1,121 @@
+"""An endpoint as a record, of which the route, the checks and the OpenAPI document are made."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from smalti.errors import InputError, OutputError
+from smalti.server.guard import BODY_BYTES_MAX, problem, too_large
+from smalti.server.queue import QueueFullError, QueueStateError, UnknownJobError
+from smalti.server.site import Site
+
+BODY_SECONDS_MAX = 60.0
+"""In which the content of a request must have come, so that nobody holds connections open."""
+RETRY_SECONDS = 5
+"""After which a client that was told that the queue is full may ask again."""
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A request: what stands in its path and behind the ?, and its JSON."""
+
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    body: dict[str, Any]
+
+
+Answer = Callable[[Site, Asking], Any]
+Schema = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What one method of one path does: `answer` gives JSON, or a Response.
+
+    `query` are the parameters behind the ?, with their schemas; others are refused. `body` makes
+    the schema of the JSON that is sent, `result` names that of what is answered.
+    """
+
+    method: str
+    path: str
+    summary: str
+    answer: Answer
+    query: Mapping[str, Schema] = field(default_factory=dict)
+    body: Callable[[], Schema] | None = None
+    status: int = 200
+    result: str = ""
+
+    def route(self, site: Site) -> Route:
+        """It as a route of the application."""
+
+        async def called(request: Request) -> Response:
+            body: dict[str, Any] = {}
+            if self.method == "POST":
+                found = await read_json(request)
+                if isinstance(found, Response):
+                    return found
+                body = found
+            return await run_in_threadpool(self._answered, site, Asking(
+                request.path_params, dict(request.query_params), body))
+
+        return Route(self.path, called, methods=[self.method])
+
+    def _answered(self, site: Site, call: Asking) -> Response:
+        """What is answered; errors that have a cause outside of Smalti are told with it."""
+        from smalti.diffusion.keywords import check_known
+
+        try:
+            check_known(call.query, list(self.query))
+            found = self.answer(site, call)
+        except InputError as error:
+            if isinstance(error, OutputError):
+                return problem(507, type(error).__name__, str(error))
+            return problem(422, type(error).__name__, str(error))
+        except UnknownJobError as error:
+            return problem(404, "NotFound", str(error))
+        except QueueStateError as error:
+            return problem(409, "Conflict", str(error))
+        except QueueFullError as error:
+            return problem(429, "QueueFull", str(error), {"retry-after": str(RETRY_SECONDS)})
+        except sqlite3.OperationalError as error:
+            return problem(507, "OutputError", f"the queue cannot be written: {error}")
+        return found if isinstance(found, Response) else JSONResponse(found, self.status)
+
+
+async def read_json(request: Request) -> dict[str, Any] | Response:
+    """The object that a request sends, empty where it sends nothing; or why it is refused."""
+    content = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS_MAX):
+            async for chunk in request.stream():
+                content += chunk
+                if len(content) > BODY_BYTES_MAX:
+                    return too_large()
+    except TimeoutError:
+        return problem(408, "Timeout", f"the content did not come within {BODY_SECONDS_MAX:g} s")
+    except ClientDisconnect:
+        return problem(400, "BadRequest", "the content did not come")
+    if not content:
+        return {}
+    try:
+        found = await run_in_threadpool(json.loads, bytes(content), parse_constant=_refused)
+    except (ValueError, RecursionError) as error:
+        return problem(400, "BadRequest", f"the content is no JSON: {error}")
+    if not isinstance(found, dict):
+        return problem(422, "InputError", f"the content is a {type(found).__name__}; expected an "
+                                          f"object")
+    return found
+
+
+def _refused(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")

@@ -1,0 +1,79 @@
+"""Where pictures go: files in folders by date, each with its settings, and back by their records.
+
+    OUTPUT/2026-11-22/165533-3f9ac01b77d2-1.png     the time of asking, the job, the number
+
+The name of a file is known before it is made, so a job that is made again, because the process was
+killed, writes the same files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from smalti.errors import OutputError
+from smalti.server.archive import JobRecord, PictureRecord
+
+if TYPE_CHECKING:
+    from smalti.diffusion.result import Result
+
+class Gallery:
+    """The folder of results. Raises OutputError where it cannot be made."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        _made(root)
+
+    def write(self, job: JobRecord, result: Result) -> list[PictureRecord]:
+        """Write the pictures of a job; all of them, or none. Raises OutputError."""
+        from smalti.diffusion.made_picture import save_whole
+
+        asked, found = result.parameters, []
+        _made(self.root / day(job))
+        for number, picture in enumerate(result.images, 1):
+            path = f"{day(job)}/{stem(job)}-{number}.png"
+            found.append(PictureRecord(
+                0, job.id, path, time.time(), picture.width, picture.height,
+                result.seeds[number - 1], asked.model, asked.prompt, result.texts[number - 1]))
+            try:
+                save_whole(picture, self.root / path)
+            except OutputError:
+                self.remove(found)
+                raise
+        return found
+
+    def remove(self, pictures: Sequence[PictureRecord]) -> None:
+        """Take files away again."""
+        for each in pictures:
+            (self.root / each.path).unlink(missing_ok=True)
+
+    def clean(self, job: JobRecord) -> None:
+        """Take away what a process that was killed left half-written of a job."""
+        folder = self.root / day(job)
+        for each in folder.glob(f"{stem(job)}-*.part") if folder.is_dir() else ():
+            each.unlink(missing_ok=True)
+
+    def file(self, picture: PictureRecord) -> Path | None:
+        """The file of a picture; None where it is gone, or leads out of the folder."""
+        path = (self.root / picture.path).resolve()
+        return path if path.is_relative_to(self.root.resolve()) and path.is_file() else None
+
+
+def day(job: JobRecord) -> str:
+    """The folder of a job's pictures."""
+    return time.strftime("%Y-%m-%d", time.localtime(job.created))
+
+
+def stem(job: JobRecord) -> str:
+    """What the names of a job's files begin with."""
+    return f"{time.strftime('%H%M%S', time.localtime(job.created))}-{job.id}"
+
+
+def _made(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make the folder {folder}: {error.strerror or error}; choose "
+                          f"another one with --output") from None

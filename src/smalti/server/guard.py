@@ -1,0 +1,131 @@
+"""Which requests are let in: what a browser can be made to send by a foreign page is not.
+
+A server on this computer is reached by every page that a browser shows. So the name that a request
+gives the server must be one of its own (a foreign name that leads here is DNS rebinding), the page
+that it comes from must be its own (no CORS), and what changes something must be JSON, which foreign
+pages cannot send without being asked for. Beyond this computer a token is needed besides.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import ipaddress
+import re
+from collections.abc import Collection
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?", re.IGNORECASE | re.ASCII)
+BODY_BYTES_MAX = 64 << 20
+"""Of a request: a picture of 4096 x 4096 pixels as PNG, in base64, takes up to that."""
+HEADERS = {
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; "
+                               "form-action 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+"""Of every answer that does not say otherwise."""
+
+
+def problem(status: int, error: str, message: str,
+            headers: dict[str, str] | None = None) -> JSONResponse:
+    """An answer that says what is wrong, with the keys that clients of several APIs look for."""
+    return JSONResponse({"error": error, "message": message, "detail": message, "errors": message,
+                         "body": ""}, status, headers)
+
+
+class Guard:
+    """Lets through to `app` what comes from where it may: see the module.
+
+    `names` are those of this server; addresses of IP are taken besides where it is reached from
+    elsewhere (`open_to_others`), which needs a `token`.
+    """
+
+    def __init__(self, app: ASGIApp, names: Collection[str], token: str | None = None,
+                 open_to_others: bool = False) -> None:
+        self._app, self._names, self._others = app, {name.lower() for name in names}, open_to_others
+        self._token = None if token is None else token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or let it through."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                found = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    found.setdefault(name, value)
+            await send(message)
+
+        refused = self._refused(scope["method"], Headers(scope=scope))
+        await (refused or self._app)(scope, receive, guarded)
+
+    def _refused(self, method: str, headers: Headers) -> JSONResponse | None:
+        """Why a request is not let in; None where it is."""
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not self._is_own(hosts[0]):
+            return problem(403, "Forbidden", f"the request is for the host {', '.join(hosts)!r:.80}"
+                                             f", which is no name of this server")
+        origin = headers.get("origin")
+        if origin is not None and origin.lower() not in (
+                f"http://{hosts[0]}".lower(), f"https://{hosts[0]}".lower()):
+            return problem(403, "Forbidden", f"the request comes from a page of {origin!r:.80}; "
+                                             f"only pages of this server may send any")
+        visit = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not visit:
+            return problem(403, "Forbidden", "the request comes from a page of another site")
+        if self._token is not None and not self._is_known(headers.get("authorization", "")):
+            return problem(401, "Unauthorized", "this server asks for its token: as Bearer token, "
+                           "or as password of any user", {"www-authenticate": 'Basic realm="Smalti"'
+                                                          ', charset="UTF-8"'})
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if method in ("POST", "PUT", "PATCH") and kind != "application/json":
+            return problem(415, "UnsupportedMediaType", f"the request is {kind or 'of no type'}; "
+                                                        f"expected Content-Type: application/json")
+        length = headers.get("content-length", "0")
+        if not length.isascii() or not length.isdigit() or int(length[:20]) > BODY_BYTES_MAX:
+            return too_large()
+        return None
+
+    def _is_own(self, host: str) -> bool:
+        """Whether the name in a request is one of this server."""
+        found = HOST.fullmatch(host)
+        if found is None:
+            return False
+        name = found[1].lower().strip("[]").removesuffix(".")
+        if name in self._names:
+            return True
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return address.is_loopback or self._others
+
+    def _is_known(self, given: str) -> bool:
+        """Whether an Authorization header has the token, compared in constant time."""
+        scheme, _, value = given.partition(" ")
+        secret = value.strip().encode()
+        if scheme.lower() == "basic":
+            try:
+                secret = base64.b64decode(secret, validate=True).partition(b":")[2]
+            except ValueError:
+                return False
+        elif scheme.lower() != "bearer":
+            return False
+        return hmac.compare_digest(secret, self._token or b"")
+
+
+def too_large() -> JSONResponse:
+    """The answer to a request with more content than is read."""
+    return problem(413, "ContentTooLarge", f"the request has more than {BODY_BYTES_MAX >> 20} MiB; "
+                                           f"send smaller pictures")

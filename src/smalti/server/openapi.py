@@ -1,0 +1,118 @@
+"""The description of the native API as OpenAPI 3.1, made of the records of its endpoints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from smalti.server.archive import STATES
+from smalti.server.endpoint import Endpoint, Schema
+
+TEXT: Schema = {"type": "string"}
+NUMBER: Schema = {"type": "number"}
+WHOLE: Schema = {"type": "integer"}
+TIME: Schema = {"type": ["number", "null"], "description": "Seconds since 1970."}
+
+
+def _object(**properties: Schema) -> Schema:
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _list(name: str) -> Schema:
+    return {"type": "array", "items": _schema(name)}
+
+
+def _schema(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+SCHEMAS: dict[str, Schema] = {
+    "Schema": {"type": "object"},
+    "Problem": _object(error=TEXT, message=TEXT, detail=TEXT, errors=TEXT, body=TEXT),
+    "Progress": _object(step=WHOLE, steps=WHOLE, doing=TEXT,
+                        seconds_left={"type": ["number", "null"]}),
+    "Picture": _object(id=WHOLE, job=TEXT, created=NUMBER, width=WHOLE, height=WHOLE, seed=WHOLE,
+                       model=TEXT, prompt=TEXT, file=TEXT,
+                       text={**TEXT, "description": "All settings, as the file carries them."}),
+    "Pictures": _object(pictures=_list("Picture")),
+    "Job": _object(
+        id=TEXT, state={**TEXT, "enum": list(STATES)}, device={"type": ["string", "null"]},
+        place={"type": ["integer", "null"], "description": "In the queue, 1 the next one."},
+        created=NUMBER, started=TIME, ended=TIME,
+        progress={"anyOf": [_schema("Progress"), {"type": "null"}]},
+        error={"anyOf": [_object(name=TEXT, message=TEXT), {"type": "null"}]},
+        warnings={"type": "array", "items": TEXT},
+        timings={"type": "object", "additionalProperties": NUMBER,
+                 "description": "Seconds by stage."},
+        request={"type": "object", "description": "What was asked for, without its pictures."},
+        pictures=_list("Picture")),
+    "Jobs": _object(paused={"type": "boolean"}, jobs=_list("Job")),
+    "Paused": _object(paused={"type": "boolean"}),
+    "Model": _object(name=TEXT, bytes=WHOLE, kind=TEXT, family=TEXT, title=TEXT,
+                     usable={"type": "boolean"}, problem=TEXT, defaults={"type": "object"}),
+    "Models": _object(models=_list("Model")),
+    "Device": _object(id=TEXT, name=TEXT, kind=TEXT, memory_bytes=WHOLE, cores=WHOLE),
+    "Devices": _object(working={"type": "array", "items": TEXT}, devices=_list("Device")),
+    "Metadata": _object(text=TEXT, options={"type": "object"}, model={"type": ["string", "null"]},
+                        version=TEXT, missing={"type": "object"}, unknown={"type": "object"},
+                        loras={"type": "array", "items": {"type": "object"}}),
+}
+PROBLEMS = {
+    "400": "the content is no JSON", "401": "a token is needed",
+    "403": "the request comes from where none may come from", "404": "there is no such thing",
+    "409": "it is in another state", "413": "the content is too large",
+    "415": "the content is not application/json", "422": "what is asked for cannot be",
+    "429": "too many jobs wait", "507": "the disk refuses",
+}
+
+
+def document(endpoints: Sequence[Endpoint], version: str) -> Schema:
+    """The OpenAPI document of some endpoints."""
+    paths: dict[str, Any] = {}
+    for each in endpoints:
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
+    paths["/api/jobs/{id}/events"] = {"get": {
+        "operationId": "job_events", "parameters": [_path_parameter("id")],
+        "summary": "The progress of a job as server-sent events, each with the job as JSON",
+        "responses": {"200": {"description": "Events until it has ended.",
+                              "content": {"text/event-stream": {"schema": TEXT}}}, **_problems()}}}
+    return {"openapi": "3.1.0",
+            "info": {"title": "Smalti", "version": version,
+                     "description": "Pictures are made by jobs, which wait in one queue."},
+            "paths": paths,
+            "components": {"schemas": SCHEMAS, "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "basic": {"type": "http", "scheme": "basic"}}},
+            "security": [{}, {"bearer": []}, {"basic": []}]}
+
+
+def _operation(endpoint: Endpoint) -> Schema:
+    """What a method of a path takes and gives."""
+    names = re.findall(r"\{(\w+)\}", endpoint.path)
+    kind = endpoint.result if "/" in endpoint.result else "application/json"
+    schema = {"type": "string", "contentMediaType": kind} if "/" in endpoint.result else (
+        _schema(endpoint.result))
+    found: Schema = {
+        "operationId": endpoint.answer.__name__, "summary": endpoint.summary,
+        "parameters": [*map(_path_parameter, names), *(
+            {"name": name, "in": "query", "schema": each} for name, each in
+            endpoint.query.items())],
+        "responses": {str(endpoint.status): {
+            "description": endpoint.summary, "content": {kind: {"schema": schema}}},
+            **_problems()}}
+    if endpoint.body is not None:
+        body = {name: value for name, value in endpoint.body().items() if name != "$schema"}
+        found["requestBody"] = {"required": True,
+                                "content": {"application/json": {"schema": body}}}
+    return found
+
+
+def _path_parameter(name: str) -> Schema:
+    return {"name": name, "in": "path", "required": True, "schema": TEXT}
+
+
+def _problems() -> Schema:
+    content = {"application/json": {"schema": _schema("Problem")}}
+    return {status: {"description": text, "content": content}
+            for status, text in PROBLEMS.items()}

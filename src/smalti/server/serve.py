@@ -1,0 +1,134 @@
+"""A site behind HTTP: the application, and the process that serves it on one address."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from smalti.errors import InputError
+from smalti.server import native
+from smalti.server.guard import Guard, problem
+from smalti.server.site import Site
+
+CONNECTIONS_MAX = 512
+"""At a time; each takes some kB, and more of them than this is nobody's browser."""
+GRACE_SECONDS = 2
+"""For answers that are being sent when the server is stopped."""
+TOKEN_CHARACTERS_MIN = 8
+"""Fewer can be tried out over a network."""
+
+
+def application(site: Site, host: str = "127.0.0.1", token: str | None = None) -> Starlette:
+    """The ASGI application of a site that is reached as `host`, with a `token` or without."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        site.start()
+        yield
+
+    names = {"localhost", socket.gethostname(), *({host} if not is_address(host) else ())}
+    guard = Middleware(Guard, names=names, token=token, open_to_others=not is_loopback(host))
+    return Starlette(
+        routes=[Route("/", hello), native.events(site),
+                *(each.route(site) for each in native.ENDPOINTS)],
+        middleware=[guard], lifespan=lifespan,
+        exception_handlers={HTTPException: refused, Exception: defect})
+
+
+async def hello(request: Request) -> Response:
+    """What a visitor of the address reads."""
+    return PlainTextResponse("Smalti makes pictures here. Its API is described at "
+                             "/api/openapi.json.\n")
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    """An address or a method that is none."""
+    status = error.status_code if isinstance(error, HTTPException) else 400
+    said = {404: f"there is nothing at {request.url.path:.200}",
+            405: f"{request.method} is nothing that {request.url.path:.200} does"}
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    return problem(status, "NotFound" if status == 404 else "Refused",
+                   said.get(status, str(error)), headers)
+
+
+async def defect(request: Request, error: Exception) -> Response:
+    """A defect of Smalti: the log has where it is."""
+    return problem(500, "Defect", f"a defect in Smalti: {type(error).__name__}; the log of the "
+                                  f"server has the place")
+
+
+class HttpServer(uvicorn.Server):
+    """Tells when it answers, and ends what waits for jobs before it ends connections."""
+
+    def __init__(self, config: uvicorn.Config, site: Site, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._site, self._ready = site, ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer."""
+        await super().startup(sockets)
+        self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop the queue first, so that streams of events end."""
+        self._site.queue.stop()
+        await super().shutdown(sockets)
+
+
+def configured(site: Site, host: str, token: str | None) -> uvicorn.Config:
+    """How the application of a site is served."""
+    return uvicorn.Config(
+        application(site, host, token), log_level="warning", access_log=False, ws="none",
+        server_header=False, proxy_headers=False, limit_concurrency=CONNECTIONS_MAX,
+        timeout_graceful_shutdown=GRACE_SECONDS, loop="asyncio", http="h11", lifespan="on")
+
+
+def serve(site: Site, bound: socket.socket, host: str, token: str | None,
+          ready: Callable[[], None]) -> None:
+    """Answer requests until Ctrl-C; `ready` is called when the first one is answered."""
+    try:
+        HttpServer(configured(site, host, token), site, ready).run(sockets=[bound])
+    finally:
+        site.stop()
+
+
+def listening(host: str, port: int, token: str | None) -> socket.socket:
+    """A socket at an address. Raises InputError where it cannot be had, or is open to others and
+    has no token."""
+    if not is_loopback(host) and (token is None or len(token) < TOKEN_CHARACTERS_MIN):
+        raise InputError(f"--host {host} lets other computers in; give a token of at least "
+                         f"{TOKEN_CHARACTERS_MIN} characters with --token, which they have to "
+                         f"send")
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+    except OSError as error:
+        raise InputError(f"cannot listen on {host}, port {port}: {error.strerror or error}; choose "
+                         f"another --port") from None
+    return found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this computer only."""
+    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is given by number."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,70 @@
+"""All of a server but HTTP: its queue, its workers, its models and its pictures."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smalti.server.archive import Archive
+from smalti.server.gallery import Gallery
+from smalti.server.queue import JobQueue
+from smalti.server.worker import DeviceWorker
+
+if TYPE_CHECKING:
+    from smalti.server.models import ModelFolders
+
+ARCHIVE = "smalti.sqlite"
+"""The file of the queue and the gallery, in the folder of results."""
+STOP_SECONDS = 10.0
+"""For the step that runs to end; what takes longer is made again after the next start."""
+
+
+class Site:
+    """A queue that is kept in `output`, with a worker for each of `devices`.
+
+    `loading` is what all models are loaded with: `memory`, `threads`, `precision`. Nothing that
+    makes pictures is loaded before the first of them is asked for.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> site = Site(Path(folder.name))
+    >>> job = site.queue.submit({"prompt": "a red apple", "steps": 1})
+    >>> site.queue.job(job.id).state  # until `site.start`
+    'queued'
+    >>> site.stop()
+    """
+
+    def __init__(self, output: Path, models: Sequence[Path] = (),
+                 devices: Sequence[str] = ("auto",), **loading: Any) -> None:
+        self.gallery = Gallery(output)
+        self.archive = Archive(output / ARCHIVE)
+        self.queue = JobQueue(self.archive)
+        self._models = models
+        self._folders: ModelFolders | None = None
+        self._opening = threading.Lock()
+        for job in self.archive.recover():
+            self.gallery.clean(job)
+        self.workers = [DeviceWorker(self.queue, self.gallery, self.folders, device, **loading)
+                        for device in devices]
+
+    def folders(self) -> ModelFolders:
+        """The models that are found."""
+        from smalti.server.models import ModelFolders
+
+        with self._opening:
+            if self._folders is None:
+                self._folders = ModelFolders(self._models)
+            return self._folders
+
+    def start(self) -> None:
+        """Begin to make pictures."""
+        for worker in self.workers:
+            worker.start()
+
+    def stop(self) -> None:
+        """End the work within a step; what is not made yet is made after the next start."""
+        self.queue.stop()
+        if all([worker.join(STOP_SECONDS) for worker in self.workers]):
+            self.archive.close()

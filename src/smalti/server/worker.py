@@ -1,0 +1,171 @@
+"""What makes the pictures: one thread a device, which takes one job after the other.
+
+Whatever goes wrong with a job is its error, in the words of Smalti, and the next one runs. A defect
+of Smalti ends the thread, which is seen in the log; its job has failed, and a new thread goes on.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smalti.errors import SmaltiError
+from smalti.server.archive import JobRecord
+from smalti.server.gallery import Gallery
+from smalti.server.queue import JobQueue
+
+if TYPE_CHECKING:
+    from smalti.diffusion.pipeline import Pipeline
+    from smalti.diffusion.residents import Residents
+    from smalti.diffusion.result import Result
+    from smalti.server.asked import Asked
+    from smalti.server.models import ModelFolders
+
+PIPELINES_KEPT = 8
+"""Models that stay open: their weights share the memory of the device, what is kept of the others
+is a map of their files."""
+RETRY_SECONDS = 1.0
+"""Between two attempts to note in the archive how a job ended, on a disk that is full."""
+
+
+class DeviceWorker:
+    """The thread that makes pictures on one device, given by its id or as "auto"."""
+
+    def __init__(self, queue: JobQueue, gallery: Gallery, folders: Callable[[], ModelFolders],
+                 device: str = "auto", **loading: Any) -> None:
+        self.device = device
+        self._queue, self._gallery, self._folders_of = queue, gallery, folders
+        self._loading = loading
+        self._pipelines: OrderedDict[Hashable, Pipeline] = OrderedDict()
+        self._residents: Residents | None = None
+        self._keeper = threading.Thread(target=self._keep, name=f"keeper of {device}", daemon=True)
+        self._job = ""
+
+    @property
+    def _folders(self) -> ModelFolders:
+        return self._folders_of()
+
+    def start(self) -> None:
+        """Begin to take jobs."""
+        self._keeper.start()
+
+    def join(self, seconds: float) -> bool:
+        """Wait until it has stopped, after `JobQueue.stop`; whether it has."""
+        if self._keeper.ident is not None:
+            self._keeper.join(seconds)
+        return not self._keeper.is_alive()
+
+    def _keep(self) -> None:
+        """Keep a thread that works, until the queue stops."""
+        while not self._queue.stopping:
+            thread = threading.Thread(target=self._work, name=f"work on {self.device}", daemon=True)
+            thread.start()
+            thread.join()
+
+    def _work(self) -> None:
+        from smalti.runtime.choice import chosen
+
+        with suppress(SmaltiError):  # each job then fails with what it says
+            self.device = chosen(self.device)
+        while (job := self._queue.take(self.device)) is not None:
+            self.make(job)
+
+    def make(self, job: JobRecord) -> None:
+        """Run a job to its end, whichever that is."""
+        try:
+            self._make(job)
+        except (SmaltiError, OSError) as error:
+            self._fail(job, type(error).__name__, str(error))
+        except MemoryError as error:
+            self._pipelines.clear()
+            self._residents = None
+            self._fail(job, "DeviceMemoryError", (
+                f"there is not enough memory ({error}); choose a smaller size or batch, or close "
+                f"other programs"))
+        except BaseException as error:
+            self._fail(job, "Defect", f"a defect in Smalti: {type(error).__name__}: {error}; the "
+                                      f"log of the server has the place")
+            raise
+
+    def _make(self, job: JobRecord) -> None:
+        from smalti.server.asked import opened
+
+        self._job = job.id
+        asked = opened(job.request, self._folders)
+        pipe = self._pipeline(asked)
+        pipe.loras = [(file.path, weight, text_weight) if text_weight is not None else
+                      (file.path, weight) for file, weight, text_weight in asked.loras]
+        result = self._result(job, asked, pipe)
+        if result is None:
+            self._queue.drop(job)
+            return
+        pictures = self._gallery.write(job, result)
+        self._settle(lambda: self._queue.finish(job, pictures, result.warnings, result.timings))
+
+    def _result(self, job: JobRecord, asked: Asked, pipe: Pipeline) -> Result | None:
+        """What the last step gives; None where the job is not wanted any more."""
+        seconds = 0.0
+        steps = pipe.job(asked.options).steps()
+        try:
+            while not self._queue.unwanted(job.id):
+                step = next(steps)
+                seconds += step.seconds
+                done = step.index + 1
+                self._queue.advance(job.id, step=done, steps=step.total, doing="denoising",
+                                    seconds_left=seconds / done * (step.total - done))
+                if step.result is not None:
+                    return step.result
+            return None
+        finally:
+            steps.close()
+
+    def _pipeline(self, asked: Asked) -> Pipeline:
+        """The model of a job, which stays open for others; memory is shared by all of them."""
+        from smalti.diffusion.pipeline import Pipeline
+
+        embeddings = [each.path for each in self._folders.of_kind("embedding")]
+        folders = sorted({each.path.parent for each in self._folders.of_kind("lora")})
+        key = (*((path, _changed(path)) for path in asked.loading), *embeddings, *folders)
+        pipe = self._pipelines.pop(key, None)
+        if pipe is None:
+            pipe = Pipeline.load(
+                asked.model.path, device=self.device, progress=self._progress,
+                vae=None if asked.vae is None else asked.vae.path,
+                text_encoders=[each.path for each in asked.text_encoders],
+                embeddings=embeddings, lora_folder=folders or None, residents=self._residents,
+                **self._loading)
+            self._residents = self._residents or pipe.residents
+        self._pipelines[key] = pipe
+        while len(self._pipelines) > PIPELINES_KEPT:
+            self._pipelines.popitem(last=False)
+        return pipe
+
+    def _progress(self, text: str) -> None:
+        self._queue.advance(self._job, doing=text)
+
+    def _fail(self, job: JobRecord, error: str, message: str) -> None:
+        self._settle(lambda: self._queue.fail(job, error, message))
+
+    def _settle(self, note: Any) -> None:
+        """Note how a job ended; while the disk is full, again and again."""
+        while True:
+            try:
+                note()
+            except sqlite3.OperationalError as error:
+                print(f"the queue cannot be written: {error}; trying again", file=sys.stderr)
+                time.sleep(RETRY_SECONDS)
+                if not self._queue.stopping:
+                    continue
+            return
+
+
+def _changed(path: Path | None) -> float:
+    """When a file was changed last."""
+    return 0.0 if path is None else path.stat().st_mtime

@@ -1,0 +1,92 @@
+"""A server in a thread of the test's process, and a client that speaks plain HTTP to it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from smalti.server.serve import HttpServer, configured, listening
+from smalti.server.site import Site
+
+SECONDS = 60.0
+"""That anything may take on a computer that is busy with others."""
+HOST = "127.0.0.1"
+
+
+@dataclass
+class Answer:
+    """What a server answered."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    content: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.content)
+
+
+@dataclass
+class Client:
+    """Asks a server on a port of this computer; each request is a connection of its own."""
+
+    port: int
+    site: Site
+
+    def ask(self, method: str, path: str, body: bytes | None = None,
+            headers: dict[str, str] | None = None) -> Answer:
+        """One request, with the headers that browsers send unless others are given."""
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=SECONDS)
+        try:
+            connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+            given = {"Host": f"{HOST}:{self.port}", **(headers or {})}
+            if body is not None and "Content-Length" not in given:
+                given["Content-Length"] = str(len(body))
+            for name, value in given.items():
+                connection.putheader(name, value)
+            connection.endheaders(body)
+            answer = connection.getresponse()
+            return Answer(answer.status, answer.headers, answer.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> Answer:
+        return self.ask("GET", path)
+
+    def post(self, path: str, body: Any = None) -> Answer:
+        return self.ask("POST", path, json.dumps({} if body is None else body).encode(),
+                        {"Content-Type": "application/json"})
+
+    def made(self, **request: Any) -> dict[str, Any]:
+        """The job of a request, when it has ended."""
+        answer = self.post("/api/jobs", request)
+        assert answer.status == 201, answer.content
+        self.site.queue.wait(answer.json["id"], SECONDS)
+        return self.get(f"/api/jobs/{answer.json['id']}").json
+
+
+def opened(output: Path, models: Path) -> Site:
+    """A site that has not started."""
+    return Site(output, [models], ["cpu"], threads=1)
+
+
+@contextmanager
+def served(site: Site, token: str | None = None) -> Iterator[Client]:
+    """Serve a site on a free port; it is stopped at the end."""
+    bound, ready = listening(HOST, 0, token), threading.Event()
+    server = HttpServer(configured(site, HOST, token), site, ready.set)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+    thread.start()
+    assert ready.wait(SECONDS)
+    try:
+        yield Client(bound.getsockname()[1], site)
+    finally:
+        server.should_exit = True
+        thread.join(SECONDS)
+        site.stop()

@@ -1,0 +1,92 @@
+"""The SQLite file: what is kept, in which order, and who may open it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from smalti.errors import InputError, OutputError
+from smalti.server.archive import (
+    ATTEMPTS_MAX,
+    CANCELLED,
+    DONE,
+    QUEUED,
+    RUNNING,
+    Archive,
+    JobRecord,
+    PictureRecord,
+)
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    return Archive(tmp_path / "a.sqlite")
+
+
+def job(id: str) -> JobRecord:
+    return JobRecord(id, QUEUED, 0.0, {"prompt": id}, None, 1.0)
+
+
+def test_a_job_ends_once(archive: Archive) -> None:
+    archive.add(job("a"))
+    begun = archive.begin("cpu")
+    assert begun is not None and begun.state == RUNNING and archive.begin("cpu") is None
+    assert archive.end(replace(begun, state=DONE))
+    assert not archive.end(replace(begun, state=CANCELLED))
+    found = archive.job("a")
+    assert found is not None and found.state == DONE and found.ended is not None
+
+
+def test_jobs_begin_in_order_and_on_their_device(archive: Archive) -> None:
+    for id in "abc":
+        archive.add(job(id))
+    archive.add(replace(job("d"), device="vulkan:0"))
+    assert archive.move("c", 1) and not archive.move("none", 1)
+    begun = [archive.begin("cpu") for _ in range(4)]
+    assert [each and each.id for each in begun] == ["c", "a", "b", None]
+    last = archive.begin("vulkan:0")
+    assert last is not None and last.id == "d"
+
+
+def test_pictures_come_with_the_end_of_their_job_or_not_at_all(archive: Archive) -> None:
+    archive.add(job("a"))
+    begun = archive.begin("cpu")
+    assert begun is not None
+    picture = PictureRecord(0, "a", "x.png", 1.0, 8, 8, 2**64 - 1, "m", "a cat", "a cat\nSteps: 1")
+    assert not archive.end(replace(begun, state=DONE), (QUEUED,), [picture])
+    assert archive.pictures() == []
+    archive.end(replace(begun, state=DONE), (RUNNING,), [picture, picture])
+    found = archive.pictures(job="a")
+    assert [each.id for each in found] == [2, 1] and found[0].seed == 2**64 - 1
+    assert [each.id for each in archive.pictures(search="CAT steps")] == [2, 1]
+    assert archive.pictures(search="cat dog") == [] and len(archive.pictures(before=2)) == 1
+
+
+def test_what_ran_when_the_process_ended_waits_again_where_it_stood(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "a.sqlite")
+    archive.add(job("a"))
+    archive.add(job("b"))
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        begun = archive.begin("cpu")
+        assert begun is not None and (begun.id, begun.attempts) == ("a", attempt)
+        archive.close()
+        archive = Archive(tmp_path / "a.sqlite")
+        assert [each.id for each in archive.recover()] == ["a"]
+    failed = archive.job("a")
+    assert failed is not None and f"ended {ATTEMPTS_MAX} times" in (failed.message or "")
+    assert archive.order() == ["b"]
+
+
+def test_a_file_is_of_one_server(archive: Archive, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="another smalti serve uses"):
+        Archive(tmp_path / "a.sqlite")
+
+
+def test_a_damaged_file_and_one_that_cannot_be_are_told(tmp_path: Path) -> None:
+    (tmp_path / "b.sqlite").write_bytes(b"no data base" * 100)
+    with pytest.raises(InputError, match="is damaged"):
+        Archive(tmp_path / "b.sqlite")
+    with pytest.raises(OutputError, match="cannot be opened"):
+        Archive(tmp_path / "none" / "c.sqlite")

@@ -1,0 +1,113 @@
+"""The process: it starts at once, goes on after it was killed, and ends when it is told to."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from served import SECONDS
+
+from smalti.cli.main import root
+
+LATE = ("numpy", "PIL", "onnx", "smalti.runtime", "smalti.diffusion")
+"""What takes long to load, and the first answer needs nothing of."""
+
+
+@contextmanager
+def started(environment: dict[str, str], *arguments: str) -> Iterator[tuple[Any, str]]:
+    """A server as a process, and its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "smalti", "serve", "--port", "0", "--device", "cpu", "--threads",
+         "1", *arguments], stdout=subprocess.PIPE, env=environment, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        yield process, line.split()[2]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def ask(url: str, body: Any = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+        return json.loads(answer.read())
+
+
+def until_ended(address: str, id: str) -> dict[str, Any]:
+    """The job of the last event, which comes when it has ended."""
+    with urllib.request.urlopen(f"{address}/api/jobs/{id}/events", timeout=SECONDS) as events:
+        *_, last = [line for line in events.read().decode().split("\n") if line.startswith("data")]
+    return json.loads(last.removeprefix("data: "))
+
+
+def test_a_server_that_was_killed_goes_on_and_every_job_ends_once(
+        environment: dict[str, str], models: Path, tmp_path: Path) -> None:
+    places = ("--models", str(models), "--output", str(tmp_path))
+    with started(environment, *places) as (process, address):
+        long = ask(f"{address}/api/jobs", {"prompt": "a", "model": "tiny", "steps": 1000})["id"]
+        ids = [ask(f"{address}/api/jobs", {"prompt": "a", "model": "tiny", "steps": 1})["id"]
+               for _ in range(3)]
+        with urllib.request.urlopen(f"{address}/api/jobs/{long}/events", timeout=SECONDS) as events:
+            while b'"step": 2' not in events.readline():
+                pass
+        process.kill()
+        process.wait()
+    with started(environment, *places) as (process, address):
+        assert ask(f"{address}/api/jobs")["jobs"][0]["id"] == long
+        request = urllib.request.Request(f"{address}/api/jobs/{long}", method="DELETE")
+        urllib.request.urlopen(request, timeout=SECONDS).close()
+        assert until_ended(address, long)["state"] == "cancelled"
+        assert [until_ended(address, id)["state"] for id in ids] == ["done"] * 3
+        pictures = ask(f"{address}/api/pictures")["pictures"]
+        assert [each["job"] for each in pictures] == ids[::-1]
+        assert len([*tmp_path.rglob("*.png")]) == 3 and not [*tmp_path.rglob("*.part")]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == -signal.SIGTERM
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_ends_it_within_a_step(environment: dict[str, str], models: Path, tmp_path: Path
+                                      ) -> None:
+    with started(environment, "--models", str(models), "--output", str(tmp_path)) as (
+            process, address):
+        id = ask(f"{address}/api/jobs", {"prompt": "a", "model": "tiny", "steps": 1000})["id"]
+        with urllib.request.urlopen(f"{address}/api/jobs/{id}/events", timeout=SECONDS) as events:
+            while b'"step": 2' not in events.readline():
+                pass
+            process.send_signal(signal.SIGINT)
+            assert process.wait(SECONDS) == 130
+    assert not [*tmp_path.rglob("*.part"), *tmp_path.rglob("*.png")]
+
+
+@pytest.mark.parametrize("module", ["smalti.server.serve", "smalti.cli.main"])
+def test_what_takes_long_is_loaded_when_a_picture_is_asked_for(
+        environment: dict[str, str], module: str) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], env=environment, check=True,
+                            capture_output=True, text=True).stdout.split()
+    assert not {*LATE} & {*loaded}
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["--models", "none"], "--models none is no folder"),
+    (["--host", "0.0.0.0"], "give a token of at least 8 characters"),
+    (["--device", "vulkan:99"], "no device is named 'vulkan:99'"),
+    (["--device", "cpu", "--device", "cpu"], "given twice"),
+    (["--threads", "0"], "threads"), (["--memory", "6XB"], "memory")])
+def test_what_cannot_be_served_is_refused_at_once(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], said: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(root, ["serve", "--port", "0", *arguments])
+    assert done.exit_code == 2 and said in done.stderr
+    assert not [*tmp_path.iterdir()]

@@ -1,0 +1,171 @@
+"""What makes pictures: errors are those of one job, a cancelled job stops, the next one runs."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from served import SECONDS, opened
+
+from smalti.diffusion import made_picture
+from smalti.diffusion.job import PictureJob
+from smalti.errors import DeviceMemoryError, NumericsError, OutputError
+from smalti.server.archive import CANCELLED, DONE, FAILED, QUEUED, Archive, JobRecord
+from smalti.server.site import Site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Site]:
+    found = opened(tmp_path_factory.mktemp("pictures"), models)
+    found.start()
+    yield found
+    found.stop()
+
+
+def made(site: Site, **request: Any) -> JobRecord:
+    return site.queue.wait(site.queue.submit({
+        "prompt": "a red apple", "model": "tiny", "steps": 2, **request}).id, SECONDS)
+
+
+def test_pictures_lie_by_date_with_their_settings(site: Site) -> None:
+    job = made(site, batch_size=2, seed=2**64 - 2)
+    assert (job.state, job.message) == (DONE, None)
+    found = site.archive.pictures(job=job.id)[::-1]
+    assert [each.seed for each in found] == [2**64 - 2, 2**64 - 1]
+    for each in found:
+        path = site.gallery.file(each)
+        assert path is not None and path.name.endswith(f"{job.id}-{each.path[-5]}.png")
+        assert path.parent.parent == site.gallery.root.resolve()
+        with Image.open(path) as picture:
+            assert picture.info["parameters"] == each.text and f"Seed: {each.seed}" in each.text
+    assert job.timings["denoise"] > 0
+
+
+def test_adapters_are_those_of_one_job(site: Site) -> None:
+    plain, named, given, again = (
+        made(site), made(site, prompt="a red apple <lora:style:0.9>"),
+        made(site, loras=[{"name": "style", "weight": 0.9}]), made(site))
+    files = [site.archive.pictures(job=job.id)[0] for job in (plain, named, given, again)]
+    pixels = [Image.open(site.gallery.root / each.path).tobytes() for each in files]
+    assert pixels[0] == pixels[3] != pixels[1] == pixels[2]
+
+
+@pytest.mark.parametrize(("raised", "name", "said"), [
+    (NumericsError("NaN in conv_1"), "NumericsError", "NaN in conv_1"),
+    (DeviceMemoryError("1 GB asked, 2 MB free"), "DeviceMemoryError", "2 MB free"),
+    (MemoryError("8 GB"), "DeviceMemoryError", "choose a smaller size"),
+    (OSError(errno.EIO, "the file went"), "OSError", "the file went"),
+])
+def test_errors_are_those_of_the_job_and_the_next_one_runs(
+        site: Site, monkeypatch: pytest.MonkeyPatch, raised: Exception, name: str,
+        said: str) -> None:
+    def fails(self: PictureJob, *given: Any) -> None:
+        raise raised
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PictureJob, "_walk", fails)
+        job = made(site)
+    assert (job.state, job.error) == (FAILED, name) and said in (job.message or "")
+    assert made(site).state == DONE
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_defect_ends_its_job_and_not_the_server(site: Site, monkeypatch: pytest.MonkeyPatch
+                                                  ) -> None:
+    def fails(self: PictureJob, *given: Any) -> None:
+        raise AssertionError("no such thing")
+
+    monkeypatch.setattr(threading, "excepthook", lambda given: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(PictureJob, "_walk", fails)
+        job = made(site)
+    assert job.error == "Defect" and "AssertionError: no such thing" in (job.message or "")
+    assert made(site).state == DONE
+
+
+def test_a_disk_that_is_full_fails_the_job_and_leaves_no_file(
+        site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, before = made_picture.save_whole, [*site.gallery.root.rglob("*.png")]
+
+    def refuses(picture: Image.Image, path: Path) -> None:
+        if path.stem.endswith("-2"):
+            raise OutputError(f"cannot write {path}: no space left on device")
+        whole(picture, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(made_picture, "save_whole", refuses)
+        job = made(site, batch_size=2)
+    assert job.state == FAILED and "no space left" in (job.message or "")
+    assert [*site.gallery.root.rglob("*.png")] == before
+    assert made(site).state == DONE
+
+
+def test_an_archive_that_cannot_be_written_is_tried_again(
+        site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends, refused = Archive.end, []
+
+    def refuses_once(self: Archive, *given: Any) -> bool:
+        if not refused:
+            refused.append(given)
+            raise sqlite3.OperationalError("database or disk is full")
+        return ends(self, *given)
+
+    monkeypatch.setattr("smalti.server.worker.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(Archive, "end", refuses_once)
+    assert made(site).state == DONE and len(refused) == 1
+
+
+def test_what_only_the_model_refuses_is_an_error_of_the_job(site: Site) -> None:
+    job = made(site, width=17)
+    assert job.error == "InputError" and "17" in (job.message or "")
+
+
+def test_a_cancelled_job_stops_within_a_step(site: Site) -> None:
+    seen, reached = [], threading.Event()
+
+    def watch(id: str) -> None:
+        progress = site.queue.progress(id) if id else None
+        if progress is not None and progress.step:
+            seen.append(progress)
+            if progress.step == 2 and not reached.is_set():
+                reached.set()
+                site.queue.cancel(id)
+
+    with site.queue.watching(watch):
+        job = made(site, steps=400)
+    assert reached.is_set() and job.state == CANCELLED
+    assert [each.step for each in seen if each.step > 2] == [] and seen[0].steps == 400
+    assert (seen[0].seconds_left or 0) > 0
+    assert made(site).state == DONE
+
+
+def test_models_share_the_memory_of_their_device(site: Site) -> None:
+    """Weights of one model are evicted for those of another, not kept beside them for ever."""
+    made(site)
+    job = made(site, vae="emoji-128.safetensors")
+    assert "no vae is named" in (job.message or "")
+    (worker,) = site.workers
+    first = next(reversed(worker._pipelines.values()))
+    site.queue.wait(site.queue.submit({"prompt": "a", "steps": 1, "width": 64, "height": 64}).id,
+                    SECONDS)
+    second = next(reversed(worker._pipelines.values()))
+    assert second is not first and second.residents is first.residents
+
+
+def test_a_server_that_stops_gives_its_job_back(tmp_path: Path, models: Path) -> None:
+    site, begun = opened(tmp_path, models), threading.Event()
+    site.start()
+    with site.queue.watching(lambda id: begun.set() if (
+            progress := site.queue.progress(id)) and progress.step else None):
+        id = site.queue.submit({"prompt": "a", "model": "tiny", "steps": 1000}).id
+        assert begun.wait(SECONDS)
+        site.stop()
+    again = opened(tmp_path, models)
+    assert (again.queue.job(id).state, again.queue.job(id).attempts) == (QUEUED, 0)
+    again.stop()
