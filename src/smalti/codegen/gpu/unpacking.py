@@ -68,6 +68,8 @@ class Groups:
             tap, c = self.product.tap(b, chunk, self.tile, k)
         line = b.let(every // form.codes)
         at = c if self.packed.taps == 1 else b.let(c * self.packed.taps + tap)
+        if self.packed.taps == 1 and form.group % self.tile == 0:
+            at = b.let(chunk * self.tile)  # of the same group, for all of the work-group
         return RunOfCodes(line, b.let(at // form.group), b.let(at % (2 * form.group)))
 
     def fetch(self, run: RunOfCodes, column: Expr, lanes: int, where: Expr | None) -> list[Expr]:
