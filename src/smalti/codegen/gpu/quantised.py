@@ -9,10 +9,10 @@ A group is of neighbours in the file, where the window of a channel lies side by
 group of 32 is three or four channels. It stays what it is; a word of codes has those of one place
 of the window, of up to three groups.
 
-Codes are counted up from 0. Scales and minima are `short` floats of 16 bits, exact wherever a file
-has f16: f16 without a sign of its own for what is tiny, which drivers may take for 0. Their
-exponents begin at that of the least f16, so that all are normal numbers. Others are rounded to 11
-bits, as f16 would be.
+Codes are counted up from 0. Scales and minima are `short` floats of 16 bits: a sign, 5 bits of
+exponent and 10 of mantissa as f16 has, but exponents begin at 2^-24, the least f16 above 0. So all
+are normal numbers, where drivers may take subnormal f16 for 0; every f16 below 128 is one of them,
+and other values are rounded to 11 bits, as to f16.
 """
 
 from __future__ import annotations
