@@ -2,5 +2,5 @@
 
 The queue, its archive and the workers know nothing of HTTP (`queue`, `archive`, `worker`); what is
 asked of them is `asked`, the models that they find are `models`, the pictures `gallery`. `guard`
-decides which requests are let in, `native` answers them, `serve` starts it all.
+decides which requests are let in, `native` and `sdapi` answer them, `serve` starts it all.
 """

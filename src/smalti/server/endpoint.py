@@ -43,7 +43,8 @@ class Endpoint:
     """What one method of one path does: `answer` gives JSON, or a Response.
 
     `query` are the parameters behind the ?, with their schemas; others are refused. `body` makes
-    the schema of the JSON that is sent, `result` names that of what is answered.
+    the schema of the JSON that is sent, `result` names that of what is answered. What is `quick`
+    waits for no thread, whatever all of them do.
     """
 
     method: str
@@ -54,6 +55,7 @@ class Endpoint:
     body: Callable[[], Schema] | None = None
     status: int = 200
     result: str = ""
+    quick: bool = False
 
     def route(self, site: Site) -> Route:
         """It as a route of the application."""
@@ -65,31 +67,41 @@ class Endpoint:
                 if isinstance(found, Response):
                     return found
                 body = found
-            return await run_in_threadpool(self._answered, site, Asking(
-                request.path_params, dict(request.query_params), body))
+            call = Asking(request.path_params, dict(request.query_params), body)
+            if self.quick:
+                return JSONResponse(self.answer(site, call), self.status)
+            return await run_in_threadpool(self._answered, site, call)
 
         return Route(self.path, called, methods=[self.method])
 
     def _answered(self, site: Site, call: Asking) -> Response:
-        """What is answered; errors that have a cause outside of Smalti are told with it."""
+        """What is answered."""
         from smalti.diffusion.keywords import check_known
 
-        try:
+        def answer() -> Any:
             check_known(call.query, list(self.query))
-            found = self.answer(site, call)
-        except InputError as error:
-            if isinstance(error, OutputError):
-                return problem(507, type(error).__name__, str(error))
-            return problem(422, type(error).__name__, str(error))
-        except UnknownJobError as error:
-            return problem(404, "NotFound", str(error))
-        except QueueStateError as error:
-            return problem(409, "Conflict", str(error))
-        except QueueFullError as error:
-            return problem(429, "QueueFull", str(error), {"retry-after": str(RETRY_SECONDS)})
-        except sqlite3.OperationalError as error:
-            return problem(507, "OutputError", f"the queue cannot be written: {error}")
+            return self.answer(site, call)
+
+        found = answered(answer)
         return found if isinstance(found, Response) else JSONResponse(found, self.status)
+
+
+def answered(answer: Callable[[], Any]) -> Any:
+    """What `answer` gives; errors that have a cause outside of Smalti are told with it."""
+    try:
+        return answer()
+    except InputError as error:
+        if isinstance(error, OutputError):
+            return problem(507, type(error).__name__, str(error))
+        return problem(422, type(error).__name__, str(error))
+    except UnknownJobError as error:
+        return problem(404, "NotFound", str(error))
+    except QueueStateError as error:
+        return problem(409, "Conflict", str(error))
+    except QueueFullError as error:
+        return problem(429, "QueueFull", str(error), {"retry-after": str(RETRY_SECONDS)})
+    except sqlite3.OperationalError as error:
+        return problem(507, "OutputError", f"the queue cannot be written: {error}")
 
 
 async def read_json(request: Request) -> dict[str, Any] | Response:

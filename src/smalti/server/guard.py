@@ -89,10 +89,11 @@ class Guard:
                            "or as password of any user", {"www-authenticate": 'Basic realm="Smalti"'
                                                           ', charset="UTF-8"'})
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if method in ("POST", "PUT", "PATCH") and kind != "application/json":
+        length = headers.get("content-length", "0")
+        empty = not kind and length == "0" and "transfer-encoding" not in headers
+        if method in ("POST", "PUT", "PATCH") and kind != "application/json" and not empty:
             return problem(415, "UnsupportedMediaType", f"the request is {kind or 'of no type'}; "
                                                         f"expected Content-Type: application/json")
-        length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdigit() or int(length[:20]) > BODY_BYTES_MAX:
             return too_large()
         return None

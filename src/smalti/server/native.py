@@ -283,7 +283,8 @@ ENDPOINTS = (
     Endpoint("POST", "/api/metadata", "The settings that a picture carries", read_metadata,
              body=_picture_body, result="Metadata"),
     Endpoint("GET", "/api/openapi.json", "This document", describe_api, result="Schema"),
-    Endpoint("GET", "/internal/ping", "Whether the server is there", ping, result="Schema"),
+    Endpoint("GET", "/internal/ping", "Whether the server is there", ping, result="Schema",
+             quick=True),
 )
 
 

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from smalti.errors import InputError
-from smalti.server import native
+from smalti.server import native, sdapi
 from smalti.server.guard import Guard, problem
 from smalti.server.site import Site
 
@@ -40,7 +40,7 @@ def application(site: Site, host: str = "127.0.0.1", token: str | None = None) -
     guard = Middleware(Guard, names=names, token=token, open_to_others=not is_loopback(host))
     return Starlette(
         routes=[Route("/", hello), native.events(site),
-                *(each.route(site) for each in native.ENDPOINTS)],
+                *(each.route(site) for each in native.ENDPOINTS), *sdapi.routes(site)],
         middleware=[guard], lifespan=lifespan,
         exception_handlers={HTTPException: refused, Exception: defect})
 

@@ -1,0 +1,179 @@
+"""AUTOMATIC1111's API, driven by a client of it that people use, and what clients rely on besides.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import io
+import json
+import threading
+from typing import Any
+
+import pytest
+import webuiapi
+from PIL import Image
+from served import HOST, SECONDS, Client
+
+from smalti.server.sdapi_request import translated
+
+RED = Image.new("RGB", (16, 16), "red")
+HALF = Image.new("L", (16, 16))
+HALF.paste(255, (0, 0, 8, 16))
+
+
+@pytest.fixture
+def api(client: Client) -> webuiapi.WebUIApi:
+    """The client, with the tiny model chosen."""
+    found = webuiapi.WebUIApi(host=HOST, port=client.port, sampler="Euler a", steps=2)
+    found.util_set_model("small/tiny.safetensors")
+    return found
+
+
+def made(api: webuiapi.WebUIApi, **fields: Any) -> Any:
+    return api.txt2img(**{"prompt": "a red apple", "width": 16, "height": 16, "seed": 3,
+                          "alwayson_scripts": {}, **fields})
+
+
+def test_txt2img_gives_pictures_with_their_settings(api: webuiapi.WebUIApi, client: Client) -> None:
+    result = made(api, batch_size=2, n_iter=2, negative_prompt="blurry", cfg_scale=3)
+    assert len(result.images) == 4 and result.info["all_seeds"] == [3, 4, 5, 6]
+    assert result.info["sampler_name"] == "Euler a" and result.info["steps"] == 2
+    for image, text in zip(result.images, result.info["infotexts"], strict=True):
+        assert image.size == (16, 16) and image.info["parameters"] == text
+    own = client.made(prompt="a red apple", negative_prompt="blurry", model="tiny", steps=2, seed=3,
+                      guidance_scale=3, width=16, height=16, sampler="euler_a", rng="cuda")
+    with Image.open(io.BytesIO(client.get(own["pictures"][0]["file"]).content)) as picture:
+        assert picture.tobytes() == result.image.tobytes()
+    assert api.png_info(result.image).info == result.info["infotexts"][0]
+
+
+def test_hires_and_variations_are_made(api: webuiapi.WebUIApi) -> None:
+    larger = made(api, enable_hr=True, hr_scale=2, denoising_strength=0.5, steps=2)
+    assert larger.image.size == (32, 32) and "Hires upscale: 2" in larger.info["infotexts"][0]
+    varied = made(api, subseed=5, subseed_strength=0.4)
+    assert "Variation seed: 5" in varied.info["infotexts"][0]
+
+
+def test_img2img_changes_what_is_masked(api: webuiapi.WebUIApi) -> None:
+    fields = {"images": [RED], "prompt": "a", "width": 16, "height": 16, "seed": 3,
+              "denoising_strength": 0.9, "mask_image": HALF, "mask_blur": 0,
+              "inpaint_full_res": False, "alwayson_scripts": {}}
+    left, right = (api.img2img(**fields, inpainting_mask_invert=invert).image
+                   for invert in (0, 1))
+    assert left.getpixel((15, 8)) == RED.getpixel((0, 0)) == right.getpixel((0, 8))
+    assert left.getpixel((0, 8)) != RED.getpixel((0, 0)) != right.getpixel((15, 8))
+    result = api.img2img(**fields)
+    assert result.parameters["init_images"] is None and result.parameters["mask"] is None
+
+
+def test_lists_are_those_that_clients_choose_from(api: webuiapi.WebUIApi) -> None:
+    assert {"Euler a", "DPM++ 2M"} <= {*api.util_get_sampler_names()}
+    assert {"automatic", "karras"} <= {*api.util_get_scheduler_names()}
+    assert api.util_get_model_names() == ["emoji-128.safetensors", "small/tiny.safetensors"]
+    assert [each["name"] for each in api.get_loras()] == ["style"]
+
+
+def test_options_are_read_back_and_decide_the_model(api: webuiapi.WebUIApi, client: Client) -> None:
+    options = api.get_options()
+    assert options["sd_model_checkpoint"] == "small/tiny.safetensors"
+    api.set_options({**options, "show_progress_every_n_steps": 3, "randn_source": "CPU"})
+    assert api.get_options()["show_progress_every_n_steps"] == 3
+    assert "RNG: CPU" in made(api).info["infotexts"][0]
+    api.set_options({"randn_source": "NV"})
+    override = {"override_settings": {"sd_model_checkpoint": "emoji-128"}}
+    job = made(api, **override, width=64, height=64, steps=1)
+    assert job.info["sd_model_name"] == "emoji-128"
+    answer = client.post("/sdapi/v1/options", {"sd_model_checkpoint": "none"})
+    assert answer.status == 422 and "no model is named 'none'" in answer.json["errors"]
+
+
+def test_progress_and_interrupt_work_while_a_picture_is_made(api: webuiapi.WebUIApi,
+                                                              client: Client) -> None:
+    idle = api.get_progress()
+    assert (idle["progress"], idle["state"]["job_count"]) == (0.0, 0)
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(client.post("/sdapi/v1/txt2img", {
+        "prompt": "a", "steps": 1000, "force_task_id": "mine"})))
+    begun = threading.Event()
+    with client.site.queue.watching(lambda id: begun.set() if (
+            known := client.site.queue.progress(id)) and known.step > 1 else None):
+        thread.start()
+        assert begun.wait(SECONDS)
+    running = api.get_progress()
+    assert 0 < running["progress"] < 1 and running["state"]["sampling_steps"] == 1000
+    task = client.post("/internal/progress", {"id_task": "mine"}).json
+    assert task["active"] and not task["completed"] and task["progress"] > 0
+    assert api.interrupt() == {}
+    thread.join(SECONDS)
+    assert (results[0].status, results[0].json["images"]) == (200, [])
+    assert client.post("/internal/progress", {"id_task": "mine"}).json["completed"]
+    assert not client.post("/internal/progress", {"id_task": "other"}).json["completed"]
+
+
+def test_a_client_that_goes_away_cancels_its_picture(client: Client) -> None:
+    ended, seen = threading.Event(), []
+
+    def watch(id: str) -> None:
+        progress = client.site.queue.progress(id)
+        if progress is not None and progress.step == 2 and not seen:
+            seen.append(id)
+            connection.sock.close()
+        if seen and id == seen[0] and client.site.queue.job(id).state == "cancelled":
+            ended.set()
+
+    connection = http.client.HTTPConnection(HOST, client.port)
+    body = json.dumps({"prompt": "a", "steps": 1000, "width": 16, "height": 16}).encode()
+    with client.site.queue.watching(watch):
+        connection.request("POST", "/sdapi/v1/txt2img", body, {"Content-Type": "application/json"})
+        assert ended.wait(SECONDS)
+
+
+@pytest.mark.parametrize(("path", "fields", "status", "said"), [
+    ("txt2img", {"sampler_name": "DPM fastest"}, 422, "Sampler not found: 'DPM fastest'"),
+    ("txt2img", {"scheduler": 3}, 422, "scheduler is 3"),
+    ("txt2img", {"alwayson_scripts": {"ADetailer": {"args": [True]}}}, 422, "script 'ADetailer'"),
+    ("txt2img", {"script_name": "xyz plot"}, 422, "script_name is 'xyz plot'"),
+    ("txt2img", {"styles": ["oil"]}, 422, "styles is ['oil']"),
+    ("txt2img", {"restore_faces": True}, 422, "restore_faces is True"),
+    ("txt2img", {"refiner_checkpoint": "x"}, 422, "refiner_checkpoint is 'x'"),
+    ("txt2img", {"enable_hr": True, "hr_resize_x": 99}, 422, "hr_resize_x is 99"),
+    ("txt2img", {"enable_hr": True, "hr_upscaler": "4x"}, 422, "no esrgan is named '4x'"),
+    ("txt2img", {"batch_size": 9, "n_iter": 9}, 422, "batch_size times n_iter is 81"),
+    ("txt2img", {"batch_size": 0.5}, 422, "batch_size is 0.5"),
+    ("txt2img", {"override_settings": {"randn_source": "TPU"}}, 422, "randn_source is 'TPU'"),
+    ("txt2img", {"width": 17}, 422, "17"),
+    ("img2img", {}, 404, "Init image not found"),
+    ("img2img", {"init_images": ["http://127.0.0.1/x.png"]}, 422, "addresses and paths"),
+    ("img2img", {"init_images": ["", ""]}, 422, "several pictures"),
+    ("img2img", {"init_images": ["AAAA"], "resize_mode": 2}, 422, "resize_mode is 2"),
+    ("png-info", {"image": "AAAA"}, 422, "image is no picture"),
+    ("options", {"samples_format": "gif"}, 422, "pictures are written as png"),
+    ("options", {"x": "y" * 100_001}, 422, "more than 100000 characters"),
+])
+def test_what_is_not_understood_is_refused_by_name(
+        client: Client, path: str, fields: dict[str, Any], status: int, said: str) -> None:
+    answer = client.post(f"/sdapi/v1/{path}", {
+        **fields, **({"steps": 1} if path.endswith("2img") else {})})
+    assert answer.status == status and said in answer.json["message"]
+    assert {"error", "detail", "body", "errors", "message"} <= answer.json.keys()
+
+
+def test_what_says_nothing_changes_nothing() -> None:
+    idle = {"eta": 1.0, "s_churn": 0, "s_noise": 1, "restore_faces": False, "styles": [],
+            "firstphase_width": 0, "script_name": None, "alwayson_scripts": {
+                "ADetailer": {"args": [False]}}, "subseed": -1, "hr_scale": 2,
+            "denoising_strength": 0.7, "seed_resize_from_h": -1, "comments": {}}
+    plain = {"prompt": "a", "steps": 20.0, "width": None}
+    assert translated({**plain, **idle}, {}) == translated(plain, {}) == {
+        "prompt": "a", "steps": 20, "seed": -1, "batch_size": 1, "rng": "cuda"}
+
+
+def test_a_picture_that_is_cut_to_size_keeps_its_sides_in_proportion() -> None:
+    wide = io.BytesIO()
+    Image.linear_gradient("L").resize((32, 16)).convert("RGB").save(wide, "PNG")
+    text = base64.b64encode(wide.getvalue()).decode()
+    found = translated({"prompt": "a", "init_images": [text], "resize_mode": 1, "width": 16,
+                        "height": 16}, {})
+    with Image.open(io.BytesIO(base64.b64decode(found["image"]))) as cut:
+        assert cut.size == (16, 16)
