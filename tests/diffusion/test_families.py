@@ -79,7 +79,7 @@ def test_layers_can_be_skipped_in_sd3(pipes: Pipes) -> None:
     early = Guide(skip=SkipLayers((1,), start=0.01, end=0.02))  # between two steps
     np.testing.assert_array_equal(pixels(pipe, steps=4, guide=early), plain)
     with pytest.raises(InputError, match="a layer to skip is 99; expected a whole number from 0"):
-        pipe("a red apple", guide=Guide(skip=SkipLayers((99,))))
+        pipe("a red apple", guide=Guide(skip=SkipLayers((99,))), **OPTIONS)
     with pytest.raises(InputError, match="layers can be skipped in models of the family of Stab"):
         other("a red apple", guide=guide)
 
@@ -95,7 +95,7 @@ def test_what_flux_is_told_of_guidance_steers(pipes: Pipes) -> None:
 
 def test_guidance_is_told_to_no_other_family(pipes: Pipes) -> None:
     with pytest.raises(InputError, match="use guidance_scale"):
-        pipes("sd3")("a red apple", distilled_guidance=3)
+        pipes("sd3")("a red apple", distilled_guidance=3, **OPTIONS)
 
 
 @pytest.mark.parametrize("family", ["sd1", "sdxl"])
@@ -152,7 +152,7 @@ def test_a_model_that_changes_pictures_makes_none(tmp_path: Path) -> None:
 
 def test_transformers_make_no_picture_that_can_be_repeated(pipes: Pipes) -> None:
     with pytest.raises(InputError, match="models with a UNet; this one is a transformer"):
-        pipes("sd3")("a red apple", tiling="x")
+        pipes("sd3")("a red apple", tiling="x", **OPTIONS)
 
 
 def test_a_refiner_takes_the_last_steps_over(paths: dict[str, Path],

@@ -56,4 +56,6 @@ def test_another_way_to_gpus_is_asked_where_the_first_has_none_to_choose(
             "wgpu": [replace(gpu(0, "Apple M2 Pro", "integrated"), id="wgpu:0")]}
     monkeypatch.setattr(choice, "found", lambda name: here[name])
     monkeypatch.setattr(choice, "devices", lambda: sum(here.values(), []))
-    assert choice.chosen("auto") == "wgpu:0"
+    for system, device in (("darwin", "wgpu:0"), ("linux", "cpu")):  # which has Vulkan only
+        monkeypatch.setattr(choice.sys, "platform", system)
+        assert choice.chosen("auto") == device

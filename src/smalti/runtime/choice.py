@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from smalti import settings
 from smalti.errors import InputError
 from smalti.runtime.device import Device
@@ -21,9 +23,19 @@ def chosen(asked: str) -> str:
     if asked == "auto":
         asked = settings.device() or "auto"
     if asked == "auto":
-        others = next(filter(None, map(usual, gpus())), [])  # all of them reach the same
-        return max([*found("cpu"), *others], key=rate).id
+        return max([*found("cpu"), *_others()], key=rate).id
     return described(asked).id
+
+
+def _others() -> list[Device]:
+    """The GPUs that are chosen from. All drivers reach the same GPUs, so the first that has some is
+    the last one asked; on Linux, where `wgpu` goes through Vulkan, so is one that has only such as
+    compute on the CPU."""
+    for driver in gpus():
+        here = usual(driver)
+        if here or found(driver) and sys.platform == "linux":
+            return here
+    return []
 
 
 def usual(driver: str) -> list[Device]:
