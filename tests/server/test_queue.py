@@ -61,7 +61,8 @@ def test_what_has_ended_is_not_changed(queue: JobQueue) -> None:
 def test_a_job_that_failed_is_tried_again_as_a_new_one(queue: JobQueue) -> None:
     first = queue.submit({"prompt": "a", "image": "iVBO"})
     job = queue.take("cpu")
-    assert job is not None
+    assert job is not None and job.request == first.request
+    assert queue.job(first.id).request["image"] is None, "read when it is needed only"
     queue.fail(job, "NumericsError", "NaN in conv_1")
     again = queue.retry(first.id)
     assert again.id != first.id and again.request == first.request

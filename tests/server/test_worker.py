@@ -158,6 +158,28 @@ def test_models_share_the_memory_of_their_device(site: Site) -> None:
     assert second is not first and second.residents is first.residents
 
 
+def test_a_step_that_takes_longer_than_a_server_waits_is_made_again(
+        tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site, begun, end = opened(tmp_path, models), threading.Event(), threading.Event()
+
+    def waits(self: PictureJob, *given: Any) -> Any:
+        begun.set()
+        assert end.wait(SECONDS)
+        raise NumericsError("too late to be told")
+
+    monkeypatch.setattr(PictureJob, "_walk", waits)
+    monkeypatch.setattr("smalti.server.site.STOP_SECONDS", 0.01)
+    site.start()
+    id = site.queue.submit({"prompt": "a", "model": "tiny"}).id
+    assert begun.wait(SECONDS)
+    site.stop()
+    end.set()
+    assert site.workers[0].join(SECONDS)
+    found = site.queue.job(id)
+    assert (found.state, found.attempts, found.error) == (QUEUED, 0, None)
+    site.archive.close()
+
+
 def test_a_server_that_stops_gives_its_job_back(tmp_path: Path, models: Path) -> None:
     site, begun = opened(tmp_path, models), threading.Event()
     site.start()

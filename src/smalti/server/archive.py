@@ -33,7 +33,8 @@ TABLES = f"""
 PRAGMA user_version = {FORMAT};
 CREATE TABLE jobs (
     id TEXT PRIMARY KEY, state TEXT NOT NULL, position REAL NOT NULL, request TEXT NOT NULL,
-    device TEXT, created REAL NOT NULL, started REAL, ended REAL, attempts INTEGER NOT NULL,
+    whole TEXT NOT NULL, device TEXT, created REAL NOT NULL, started REAL, ended REAL,
+    attempts INTEGER NOT NULL,
     error TEXT, message TEXT, warnings TEXT NOT NULL, timings TEXT NOT NULL);
 CREATE INDEX jobs_in_order ON jobs (state, position);
 CREATE INDEX jobs_by_end ON jobs (ended);
@@ -53,7 +54,8 @@ PICTURE = "id, job, path, created, width, height, seed, model, prompt, text"
 class JobRecord:
     """What is kept of a job.
 
-    `request` is what was asked for, as JSON gave it. `device` is the id of the one that it is for,
+    `request` is what was asked for, as JSON gave it, without its pictures but for a job that is new
+    or begins. `device` is the id of the one that it is for,
     None for any. Times are seconds since 1970. `error` is the name of an error of Smalti, `message`
     what it says; `timings` are seconds by stage.
     """
@@ -151,9 +153,10 @@ class Archive:
         with self.transaction() as base:
             last = base.execute("SELECT max(position) FROM jobs").fetchone()[0]
             job = replace(job, position=1.0 + (last or 0.0))
-            base.execute(f"INSERT INTO jobs ({JOB}) VALUES ({', '.join('?' * 13)})", (
-                job.id, job.state, job.position, json.dumps(job.request), job.device, job.created,
-                job.started, job.ended, job.attempts, job.error, job.message, "[]", "{}"))
+            base.execute(f"INSERT INTO jobs ({JOB}, whole) VALUES ({', '.join('?' * 14)})", (
+                job.id, job.state, job.position, json.dumps(without_pictures(job.request)),
+                job.device, job.created, job.started, job.ended, job.attempts, job.error,
+                job.message, "[]", "{}", json.dumps(job.request)))
         return job
 
     def job(self, id: str) -> JobRecord | None:
@@ -175,8 +178,12 @@ class Archive:
 
     def queued_bytes(self) -> int:
         """What the requests of those that wait take, which is mostly their pictures."""
-        return int(self._all("SELECT coalesce(sum(length(request)), 0) FROM jobs "
+        return int(self._all("SELECT coalesce(sum(length(whole)), 0) FROM jobs "
                              "WHERE state = 'queued'")[0][0])
+
+    def request(self, id: str) -> dict[str, Any]:
+        """What a job asked for, with its pictures, as long as it is not done."""
+        return dict(json.loads(self._all("SELECT whole FROM jobs WHERE id = ?", id)[0][0]))
 
     def order(self) -> list[str]:
         """The ids of those that wait, the next one first."""
@@ -191,8 +198,9 @@ class Archive:
                 f"ORDER BY position LIMIT 1", (device,)).fetchone()
             if row is None:
                 return None
-            job = replace(_job(row), state=RUNNING, started=time.time(),
-                          attempts=_job(row).attempts + 1)
+            job = _job(row)
+            job = replace(job, state=RUNNING, started=time.time(), attempts=job.attempts + 1,
+                          request=self.request(job.id))
             base.execute("UPDATE jobs SET state = 'running', started = ?, attempts = ? "
                          "WHERE id = ?", (job.started, job.attempts, job.id))
         return job
@@ -204,9 +212,10 @@ class Archive:
             marks = ", ".join("?" * len(before))
             changed = base.execute(
                 f"UPDATE jobs SET state = ?, ended = ?, error = ?, message = ?, warnings = ?, "
-                f"timings = ?, request = ? WHERE id = ? AND state IN ({marks})",
+                f"timings = ?, whole = CASE ? WHEN 'done' THEN request ELSE whole END "
+                f"WHERE id = ? AND state IN ({marks})",
                 (job.state, time.time(), job.error, job.message, json.dumps(job.warnings),
-                 json.dumps(job.timings), json.dumps(job.request), job.id, *before)).rowcount == 1
+                 json.dumps(job.timings), job.state, job.id, *before)).rowcount == 1
             if changed:
                 base.executemany(
                     "INSERT INTO pictures (job, path, created, width, height, seed, model, prompt, "
@@ -290,3 +299,25 @@ def _job(row: tuple[Any, ...]) -> JobRecord:
 def _picture(row: tuple[Any, ...]) -> PictureRecord:
     found = dict(zip(PICTURE.split(", "), row, strict=True))
     return PictureRecord(**found | {"seed": int(found["seed"])})
+
+
+PICTURE_KEYS = ("image", "mask", "picture")
+"""Of a request, which hold whole pictures in base64: they are read when they are needed only."""
+
+
+def without_pictures(request: dict[str, Any]) -> dict[str, Any]:
+    """What is told of a request, and kept when it is done: its pictures are large.
+
+    >>> without_pictures({"prompt": "a", "image": "iVBO", "controls": [{"picture": "iVBO"}]})
+    {'prompt': 'a', 'image': None, 'controls': [{'picture': None}]}
+    """
+    kept: dict[str, Any] = {}
+    for key, value in request.items():
+        if key in PICTURE_KEYS:
+            kept[key] = None
+        elif key == "controls" and isinstance(value, list):
+            kept[key] = [without_pictures(each) if isinstance(each, dict) else each
+                         for each in value]
+        else:
+            kept[key] = value
+    return kept

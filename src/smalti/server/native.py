@@ -14,10 +14,10 @@ from starlette.routing import Route
 
 from smalti import __version__
 from smalti.errors import InputError
-from smalti.server.archive import ENDED, STATES, JobRecord, PictureRecord
+from smalti.server.archive import ENDED, STATES, JobRecord, PictureRecord, without_pictures
 from smalti.server.endpoint import Asking, Endpoint, Schema
 from smalti.server.guard import problem
-from smalti.server.queue import QUEUE_MAX, JobQueue, UnknownJobError, without_pictures
+from smalti.server.queue import QUEUE_MAX, JobQueue, UnknownJobError
 from smalti.server.site import Site
 
 LISTED = 100

@@ -105,7 +105,7 @@ class JobQueue:
         if job.state not in (FAILED, CANCELLED):
             raise QueueStateError(f"the job {id} is {job.state}; only one that failed or was "
                                   f"cancelled can be tried again")
-        return self.submit(job.request, job.device)
+        return self.submit(self.archive.request(id), job.device)
 
     def move(self, id: str, place: int) -> JobRecord:
         """Put a job that waits at this place in the queue, 1 the next one."""
@@ -172,8 +172,7 @@ class JobQueue:
     def finish(self, job: JobRecord, pictures: Sequence[PictureRecord], warnings: list[str],
                timings: dict[str, float]) -> None:
         """A job is done; its pictures are in the gallery from now on."""
-        self._end(replace(job, state=DONE, warnings=warnings, timings=timings,
-                          request=without_pictures(job.request)), pictures)
+        self._end(replace(job, state=DONE, warnings=warnings, timings=timings), pictures)
 
     def fail(self, job: JobRecord, error: str, message: str) -> None:
         """A job failed with an error of this name and text."""
@@ -217,25 +216,3 @@ class JobQueue:
                     break
                 self._changed.wait(left)
             return job
-
-
-PICTURE_KEYS = ("image", "mask", "picture")
-"""Of a request, which hold whole pictures in base64."""
-
-
-def without_pictures(request: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of a request that is done: its pictures are large, and nobody asks for them.
-
-    >>> without_pictures({"prompt": "a", "image": "iVBO", "controls": [{"picture": "iVBO"}]})
-    {'prompt': 'a', 'image': None, 'controls': [{'picture': None}]}
-    """
-    kept: dict[str, Any] = {}
-    for key, value in request.items():
-        if key in PICTURE_KEYS:
-            kept[key] = None
-        elif key == "controls" and isinstance(value, list):
-            kept[key] = [without_pictures(each) if isinstance(each, dict) else each
-                         for each in value]
-        else:
-            kept[key] = value
-    return kept

@@ -18,10 +18,18 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from smalti.errors import InputError
-from smalti.server.archive import CANCELLED, DONE, ENDED, QUEUED, RUNNING, JobRecord
+from smalti.server.archive import (
+    CANCELLED,
+    DONE,
+    ENDED,
+    QUEUED,
+    RUNNING,
+    JobRecord,
+    without_pictures,
+)
 from smalti.server.endpoint import Asking, Endpoint, answered, read_json
 from smalti.server.guard import problem
-from smalti.server.queue import Progress, without_pictures
+from smalti.server.queue import Progress
 from smalti.server.site import Site
 
 START = "/sdapi/v1"

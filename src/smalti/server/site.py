@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smalti.server.archive import Archive
+from smalti.server.archive import RUNNING, Archive
 from smalti.server.gallery import Gallery
 from smalti.server.queue import JobQueue
 from smalti.server.worker import DeviceWorker
@@ -68,3 +68,6 @@ class Site:
         self.queue.stop()
         if all([worker.join(STOP_SECONDS) for worker in self.workers]):
             self.archive.close()
+            return
+        for job in self.archive.jobs(RUNNING):  # a step that takes long; it ends with the process
+            self.archive.give_back(job.id)
