@@ -90,10 +90,12 @@ def test_ctrl_c_ends_it_within_a_step(environment: dict[str, str], models: Path,
     assert not [*tmp_path.rglob("*.part"), *tmp_path.rglob("*.png")]
 
 
-@pytest.mark.parametrize("module", ["smalti.server.serve", "smalti.cli.main"])
+@pytest.mark.parametrize("code", [
+    "import smalti.server.serve, smalti.server.site, smalti.cli.main",
+    "import smalti.cli.serve as serve; serve.check_loading(('auto', 'cpu'), 1, None)"])
 def test_what_takes_long_is_loaded_when_a_picture_is_asked_for(
-        environment: dict[str, str], module: str) -> None:
-    code = f"import sys, {module}; print(*sys.modules)"
+        environment: dict[str, str], code: str) -> None:
+    code = f"{code}; import sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], env=environment, check=True,
                             capture_output=True, text=True).stdout.split()
     assert not {*LATE} & {*loaded}

@@ -11,6 +11,8 @@ from smalti.errors import InputError
 
 PORT = 7860
 """That of A1111 and Forge, where their clients look first."""
+SURE = {"auto", "cpu"}
+"""Devices that are always there, so that nothing need be loaded to know it."""
 OUTPUT = Path("smalti-pictures")
 
 
@@ -65,7 +67,7 @@ def check_loading(devices: tuple[str, ...], threads: int | None, memory: str | N
         from smalti.settings import checked_threads
 
         checked_threads(threads)
-    if any(each != "auto" for each in devices):
+    if not {*devices} <= SURE:
         from smalti.runtime.choice import chosen
 
         for each in devices:
