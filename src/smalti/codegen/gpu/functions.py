@@ -78,8 +78,12 @@ def _rounded(b: Builder, x: Expr) -> Expr:
 
 
 def _with_sign(size: Expr, x: Expr) -> Expr:
-    """|size| with the sign of x."""
-    return ((size.bits("u32") & 0x7FFFFFFF) | (x.bits("u32") & 0x80000000)).bits("f32")
+    """`size`, which is not negative, with the sign of x.
+
+    Not as (size & 0x7FFFFFFF) | (x & 0x80000000): LLVM 19 under lavapipe of Mesa 26.1 makes numbers
+    of neither sign of single values of that.
+    """
+    return (size.bits("u32") ^ (x.bits("u32") & 0x80000000)).bits("f32")
 
 
 def _within(x: Expr, low: float, high: float) -> Expr:
