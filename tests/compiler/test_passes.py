@@ -77,7 +77,7 @@ def test_options_are_refused_by_name() -> None:
     assert options("spirv", precision="auto").precision == "f16"
     assert options("spirv", GroupLimits(), precision="auto").precision == "f32"
     assert options("avx512", precision="auto").precision == "f32"
-    assert dict(options("spirv", weights={"w": "q8"}).weights) == {"w": "f16"}
+    assert dict(options("spirv", weights={"w": "q8"}).weights) == {"w": "q8"}
     assert not options("spirv", GroupLimits(), weights={"w": "q8"}).weights
 
 
