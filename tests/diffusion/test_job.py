@@ -82,7 +82,9 @@ def pairs() -> list[tuple[dict[str, Any], dict[str, Any]]]:
             for seed in range(PAIRS)]
 
 
-@pytest.mark.parametrize("number", range(PAIRS))
+@pytest.mark.parametrize("number", [
+    pytest.param(number, marks=[] if number < 6 else pytest.mark.sweep)
+    for number in range(PAIRS)])
 def test_pairs_in_turns_and_in_threads(model_path: Path, folder: Path, pipe: Pipeline,
                                        number: int) -> None:
     both = pairs()[number]

@@ -46,7 +46,8 @@ def converted(whole: Path, folder: Path, precision: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("precision", ["q8_0", "q6_k", "q5_1", "q4_k", "q4_0", "fp8"])
+@pytest.mark.parametrize("precision", ["q8_0", "q4_k", *(
+    pytest.param(name, marks=pytest.mark.sweep) for name in ("q6_k", "q5_1", "q4_0", "fp8"))])
 def test_a_unet_runs_from_quantised_memory(whole: Path, tmp_path: Path, precision: str) -> None:
     opened = checkpoint.load(converted(whole, tmp_path, precision))
     parts = Submodels(opened, threads=1)

@@ -103,6 +103,7 @@ def mixed_readers() -> Graph:
     return g
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_weights_held_as_halves_change_no_bit_of_the_result(dtype: str, name: str) -> None:
@@ -133,6 +134,7 @@ def test_weights_held_as_halves_take_half_the_memory() -> None:
     assert f16 == pytest.approx(f32 / 2, rel=1e-2)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 def test_large_activations_of_a_decoder_stay_finite(name: str, precision: str) -> None:
