@@ -134,7 +134,7 @@ def changed(draw: st.DrawFn, schedule: GroupSchedule, limits: GroupLimits) -> Gr
                                max_size=2)):
         value = getattr(schedule, field)
         if field == "matrix":
-            others = ["", *(f"{m.rows}x{m.columns}x{m.depth}" for m in limits.matrices)]
+            others = ["", *(m.text for m in limits.matrices)]
         elif isinstance(value, bool):
             others = [not value]
         elif isinstance(value, str):

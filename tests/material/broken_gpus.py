@@ -25,6 +25,7 @@ from smalti.codegen.gpu import interpreter
 from smalti.codegen.gpu.form import Barrier, Expr, GroupProgram, Op, expressions, statements
 from smalti.codegen.gpu.instructions import SUBGROUP
 from smalti.codegen.gpu.memory import STORED_DTYPES
+from smalti.codegen.gpu.registers import shared_bytes
 from smalti.codegen.gpu.target import group_target
 from smalti.codegen.gpu.text import parse, show
 from smalti.codegen.gpu.types import Matrix
@@ -258,10 +259,6 @@ def has_barriers(program: GroupProgram, limits: GroupLimits) -> bool:
 
 def loops(program: GroupProgram, limits: GroupLimits) -> bool:
     return any(type(each).__name__ == "Loop" for each in statements(program.body))
-
-
-def shared_bytes(program: GroupProgram) -> int:
-    return sum(a.elements * STORED_DTYPES[a.dtype].itemsize for a in program.shared)
 
 
 def written(program: GroupProgram) -> list[str]:

@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
-from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.kernel.traffic import touched
@@ -34,7 +34,7 @@ from smalti.schedule.group import (
 )
 from smalti.schedule.group_work import LAUNCH, GroupWork, issued_for
 from smalti.schedule.space_attention import AttentionWork, matrix_schedules, plain_schedules
-from smalti.schedule.space_group import schedules
+from smalti.schedule.space_group import can_run, schedules
 
 SIZES = (32, 64, 128, 256, 512, 1024)
 """Invocations of a work-group: all powers of two between the smallest subgroup of common devices
@@ -63,27 +63,33 @@ def candidates(kernel: Kernel, limits: GroupLimits, first: GroupSchedule) -> lis
     wanted = arithmetic(kernel, first)
     found = dict.fromkeys([first])
     for other in others:
-        if other not in found and arithmetic(kernel, other) == wanted and _fits(other, limits):
+        if other not in found and arithmetic(kernel, other) == wanted and can_run(other, limits):
             found[other] = None
     return list(found)
 
 
 def expected_clocks(kernel: Kernel, limits: GroupLimits, schedule: GroupSchedule) -> float:
-    """About how many clocks of the compute units of a device a kernel takes under a schedule.
+    """About how many clocks of the compute units of a device a kernel takes under a schedule."""
+    return clocks_of(kernel, limits)(schedule)
+
+
+def clocks_of(kernel: Kernel, limits: GroupLimits) -> Callable[[Any], float]:
+    """What gives the expected clocks of a schedule of `kernel`, for who asks for many.
 
     Of other forms than contractions and attentions it is the same for all schedules: a launch, the
     bytes that they move, and the instructions of their expressions, all at the rates of the device.
     """
-    if isinstance(schedule, GroupContraction):
-        return GroupWork.of(kernel, limits).clocks(schedule)
-    if isinstance(schedule, GroupAttention | GroupMatrixAttention):
-        return AttentionWork.of(kernel, limits).clocks(schedule)
-    units = limits.units or limits.rates.units
+    if kernel.form == "contraction":
+        return GroupWork.of(kernel, limits).clocks
+    if kernel.form == "attention":
+        return AttentionWork.of(kernel, limits).clocks
     moved = sum(ELEMENT_BYTES[kernel.buffer(name).dtype] * count
                 for name, count in touched(kernel).items())
     issued = sum(math.prod(n for _, n in (*stage.axes, *stage.reduced)) * issued_for(stage.value)
                  for stage in kernel.stages)
-    return LAUNCH + max(moved / limits.rates.memory, issued / limits.rates.factors) / units
+    busy = max(moved / limits.rates.memory, issued / limits.rates.factors)
+    clocks = LAUNCH + busy / limits.unit_count
+    return lambda schedule: clocks
 
 
 def arithmetic(kernel: Kernel, schedule: GroupSchedule) -> Hashable:
@@ -114,15 +120,6 @@ def arithmetic(kernel: Kernel, schedule: GroupSchedule) -> Hashable:
     if isinstance(schedule, GroupMatrixAttention):
         return kind, schedule.keys, schedule.share, schedule.matrix, schedule.dtype
     return "map" if isinstance(schedule, GroupMap | GroupTransposition) else kind
-
-
-def _fits(schedule: GroupSchedule, limits: GroupLimits) -> bool:
-    """Whether a device can run a schedule, as far as is known before lowering."""
-    try:
-        schedule.check(limits)
-    except IllegalSchedule:
-        return False
-    return True
 
 
 def _maps(kernel: Kernel, limits: GroupLimits,

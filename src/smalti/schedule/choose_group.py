@@ -36,7 +36,6 @@ from smalti.schedule.space_group import best_matrix, schedules
 
 SIZE = 256
 """Invocations of a work-group, at most: every device runs as many."""
-REGISTERS_OF_MOST = GroupLimits().registers
 GROUPS_PER_UNIT = 4
 """Work-groups that a unit should have, so that one computes while others wait: a guess."""
 TILE = 32
@@ -79,7 +78,7 @@ def subgroup_size(limits: GroupLimits) -> int:
     known = limits.subgroup_choice or limits.subgroup_min == limits.subgroup_max
     if not (limits.subgroup_operations and known and limits.subgroup_max <= 64):
         return 0
-    if limits.registers < REGISTERS_OF_MOST:
+    if limits.few_registers:
         return max(limits.subgroup_min, limits.subgroup_max // 2)
     return limits.subgroup_max
 
@@ -95,7 +94,7 @@ def power_of_two(count: int, most: int) -> int:
 
 def busy(limits: GroupLimits) -> int:
     """How many work-groups keep the device at work."""
-    return GROUPS_PER_UNIT * (limits.units or limits.rates.units)
+    return GROUPS_PER_UNIT * limits.unit_count
 
 
 def _map(kernel: Kernel, limits: GroupLimits, precision: str) -> GroupMap | GroupTransposition:
@@ -146,7 +145,7 @@ def _share(vectors: int, rows: int, size: int, limits: GroupLimits) -> int:
     its registers, or where there are few rows."""
     share = power_of_two(vectors, min(subgroup_size(limits) or NEXT, size))
     most = power_of_two(vectors, size)
-    few = size * (limits.units or limits.rates.units)
+    few = size * limits.unit_count
     while share < most and (vectors > HELD * share or rows * share < few):
         share *= 2
     return share
@@ -208,7 +207,7 @@ def _attention(kernel: Kernel, limits: GroupLimits,
         if best is not None:
             return best
     halves = limits.f16 and all(kernel.buffer(name).dtype == "f16" for name in "qkv")
-    subgroup = limits.subgroup_min if limits.registers < REGISTERS_OF_MOST else 0
+    subgroup = limits.subgroup_min if limits.few_registers else 0
     found = min(plain_schedules(kernel, limits, "f16" if halves else "f32",
                                 subgroup_size(limits) and (subgroup or subgroup_size(limits))),
                 default=None, key=work.rank)

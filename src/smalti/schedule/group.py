@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS
@@ -24,7 +25,27 @@ class MatrixShape:
     sums: str
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.columns}x{self.depth} {self.factors} to {self.sums}"
+        return f"{self.text} {self.factors} to {self.sums}"
+
+    @property
+    def text(self) -> str:
+        """Its sizes, as schedules name them.
+
+        >>> MatrixShape(8, 16, 16, "f16", "f32").text
+        '8x16x16'
+        """
+        return f"{self.rows}x{self.columns}x{self.depth}"
+
+
+@lru_cache(maxsize=64)
+def sizes_of(matrix: str) -> tuple[int, int, int]:
+    """Rows, columns and depth of a matrix that a schedule names.
+
+    >>> sizes_of("8x16x16")
+    (8, 16, 16)
+    """
+    rows, columns, depth = map(int, matrix.split("x"))
+    return rows, columns, depth
 
 
 SEGMENT_ALIGNMENT = 256
@@ -103,6 +124,21 @@ class GroupLimits:
         True
         """
         return self.buffer_bytes // SEGMENT_ALIGNMENT * SEGMENT_ALIGNMENT
+
+    @property
+    def few_registers(self) -> bool:
+        """True if an invocation has fewer registers than on most devices: those of a subgroup are
+        one file then, and each invocation of a large subgroup has less of it.
+
+        >>> GroupLimits(registers=128).few_registers, GroupLimits().few_registers
+        (True, False)
+        """
+        return self.registers < GroupLimits().registers
+
+    @property
+    def unit_count(self) -> int:
+        """Compute units: those that the driver tells, else those of `rates`."""
+        return self.units or self.rates.units
 
     def covers(self, needed: GroupLimits) -> bool:
         """Whether a device of these limits runs what was made for `needed`: it has no less of
@@ -323,8 +359,7 @@ class GroupMatrixAttention:
     @property
     def shape(self) -> tuple[int, int, int]:
         """Rows, columns and depth of `matrix`."""
-        rows, columns, depth = map(int, self.matrix.split("x"))
-        return rows, columns, depth
+        return sizes_of(self.matrix)
 
     @property
     def size(self) -> int:
@@ -388,9 +423,7 @@ class GroupMatrixAttention:
 
     def check(self, limits: GroupLimits) -> None:
         """Raise IllegalSchedule when `limits` cannot run it."""
-        known = {f"{m.rows}x{m.columns}x{m.depth}" for m in limits.matrices
-                 if (m.factors, m.sums) == (self.dtype, "f32")}
-        if self.matrix not in known:
+        if MatrixShape(*self.shape, self.dtype, "f32") not in limits.matrices:
             raise IllegalSchedule(f"the matrix unit has no {self.matrix} of {self.dtype}")
         _, columns, depth = self.shape
         check_group(self.size, 1, limits)
@@ -485,8 +518,7 @@ class GroupContraction:
     @property
     def shape(self) -> tuple[int, int, int]:
         """Rows, columns and depth of `matrix`."""
-        rows, columns, depth = map(int, self.matrix.split("x"))
-        return rows, columns, depth
+        return sizes_of(self.matrix)
 
     def region(self, parts: int = 1) -> int:
         """Columns of sums of each part that a subgroup writes at a time: as many as fit where the
@@ -543,7 +575,7 @@ class GroupContraction:
         rows, columns, depth = self.shape
         if self.pad % 8:
             raise IllegalSchedule("rows that matrices are read from begin at multiples of 16 bytes")
-        if MatrixShape(rows, columns, depth, self.dtype, "f32") not in limits.matrices:
+        if MatrixShape(*self.shape, self.dtype, "f32") not in limits.matrices:
             raise IllegalSchedule(f"the matrix unit has no {self.matrix} of {self.dtype}")
         if self.block_m % rows or self.block_n % columns or self.tile_k % depth:
             raise IllegalSchedule(f"matrices {self.matrix} do not divide blocks of {self.block_m} "

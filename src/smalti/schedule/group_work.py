@@ -97,7 +97,7 @@ class GroupWork:
         return cls(batch, rows, e.o, e.parts, e.c, e.r * e.s * e.c,
                    math.prod(n for _, n in patch.axes), given,
                    STORED_BYTES[kernel.buffer("out").dtype], issued_for(patch.value), len(read),
-                   bool(patch.guards), limits.units or limits.rates.units, limits.registers,
+                   bool(patch.guards), limits.unit_count, limits.registers,
                    limits.rates)
 
     def grid(self, s: GroupContraction) -> tuple[int, int, int]:
@@ -121,7 +121,7 @@ class GroupWork:
         stall = STALL * (3 - s.buffers)
         shown = max(step, (step + stall) / min(each, self.resident(s)))
         busy = each * (START / 4 + chunks * shown)
-        size, sums = ELEMENT_BYTES.get(s.weights, 4), self.batch * self.rows * self.columns
+        size, sums = ELEMENT_BYTES[s.weights], self.batch * self.rows * self.columns
         read = (self.batch * self.depth * self.parts * self.columns * size * min(tiles, 4)
                 + self.stored * (self.batch * self.rows * self.channels + sums))
         memory = self.rates.memory
@@ -184,7 +184,7 @@ class GroupWork:
         rates, columns = self.rates, s.tile_n * self.parts
         products, factors = s.tile_m * columns * s.tile_k, 1 / s.block_m
         factors += 1 / (s.block_n * self.parts)
-        size, weight = STORED_BYTES[s.dtype], ELEMENT_BYTES.get(s.weights, 4)
+        size, weight = STORED_BYTES[s.dtype], ELEMENT_BYTES[s.weights]
         shared = products * factors * size / rates.shared
         if s.direct:
             shared = s.tile_m * s.tile_k * columns / 4 * size / rates.shared

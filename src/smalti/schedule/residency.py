@@ -5,7 +5,8 @@ registers suffice or are spilled.
     unit.held(kept, 32)                      registers that a compiler makes of what is kept alive
     unit.capacity(32, 256)                   registers that an invocation may have before it spills
 
-A `ComputeUnit` is data of an architecture (`compute_units.py`); nothing here is measured.
+A `ComputeUnit` is data of an architecture (`compute_units.py`): sizes, and what its compiler makes
+of words that are kept alive (`CompilerNeeds`), fitted to what compilers say. Nothing is timed.
 """
 
 from __future__ import annotations

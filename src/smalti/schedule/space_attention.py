@@ -2,7 +2,7 @@
 
 `matrix_schedules` and `plain_schedules` list what a device can run. `AttentionWork.rank` orders it:
 what fits into registers comes first, and then what takes the fewest clocks, by what bounds a tile
-of keys on a compute unit, as `space_group` does for contractions: products, what is issued besides,
+of keys on a compute unit, as `group_work` does for contractions: products, what is issued besides,
 shared memory, caches, and barriers.
 """
 
@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from smalti.errors import IllegalSchedule
 from smalti.kernel.form import ELEMENT_BYTES, Kernel
 from smalti.schedule.group import (
     QUERIES,
@@ -22,7 +21,7 @@ from smalti.schedule.group import (
     MatrixShape,
 )
 from smalti.schedule.group_work import BARRIER, FULL, STALL, START
-from smalti.schedule.space_group import matrix_subgroup
+from smalti.schedule.space_group import can_run, matrix_subgroup
 
 FACTORS_A_CLOCK, MATRIX_A_CLOCK, SHARED_A_CLOCK, CACHE_A_CLOCK = 128, 1024, 128, 32
 """Multiply-adds of a unit in a clock, and of its matrix unit; bytes of its own memory, and of the
@@ -67,7 +66,6 @@ def matrix_schedules(kernel: Kernel, limits: GroupLimits,
                      shape: MatrixShape) -> Iterator[GroupMatrixAttention]:
     """The schedules of an attention in the matrix unit that a device can run."""
     depth, width = kernel.buffer("q").shape[3], kernel.buffer("v").shape[3]
-    text = f"{shape.rows}x{shape.columns}x{shape.depth}"
     subgroup = matrix_subgroup(shape, limits)
     for sets, across, blocks, keys, columns, channels, held, ahead in product(
             SETS, ACROSS, BLOCKS, TILE_KEYS, COLUMNS, CHUNKS, (False, True), (False, True)):
@@ -75,9 +73,9 @@ def matrix_schedules(kernel: Kernel, limits: GroupLimits,
             continue
         if channels and (channels >= max(depth, width) or held or ahead):
             continue
-        found = GroupMatrixAttention(sets * across, blocks, keys, text, subgroup, shape.factors,
-                                     across, columns, channels, held, ahead)
-        if found.shared_bytes(depth, width) <= limits.shared_bytes and _legal(found, limits):
+        found = GroupMatrixAttention(sets * across, blocks, keys, shape.text, subgroup,
+                                     shape.factors, across, columns, channels, held, ahead)
+        if found.shared_bytes(depth, width) <= limits.shared_bytes and can_run(found, limits):
             yield found
 
 
@@ -93,16 +91,8 @@ def plain_schedules(kernel: Kernel, limits: GroupLimits, dtype: str,
             continue
         whole = subgroup if subgroup >= columns and rows * columns % subgroup == 0 else 0
         found = GroupAttention(rows, columns, each, channels, dtype, whole)
-        if found.shared_bytes(depth) <= limits.shared_bytes and _legal(found, limits):
+        if found.shared_bytes(depth) <= limits.shared_bytes and can_run(found, limits):
             yield found
-
-
-def _legal(schedule: GroupAttention | GroupMatrixAttention, limits: GroupLimits) -> bool:
-    try:
-        schedule.check(limits)
-    except IllegalSchedule:
-        return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -126,24 +116,31 @@ class AttentionWork:
     def rank(self, s: GroupAttention | GroupMatrixAttention) -> tuple[float, float]:
         """Smaller for a schedule that is better: one that wants more registers than there are is
         taken only where all do, and then the one that wants the fewest."""
-        return self.spilled(s), self.clocks(s)
+        held = self.held(s)
+        return self._spilled(s, held), self._clocks(s, held)
 
     def clocks(self, s: GroupAttention | GroupMatrixAttention) -> float:
         """About how many clocks of a compute unit this takes under a schedule."""
+        return self._clocks(s, self.held(s))
+
+    def _clocks(self, s: GroupAttention | GroupMatrixAttention, held: float) -> float:
         ahead = isinstance(s, GroupMatrixAttention) and s.ahead
         step, barriers = (self._matrix_tile(s) if isinstance(s, GroupMatrixAttention)
                           else self._plain_tile(s))
-        step += 8 * self.spilled(s) * s.size / SHARED_A_CLOCK + barriers * BARRIER
+        step += 8 * self._spilled(s, held) * s.size / SHARED_A_CLOCK + barriers * BARRIER
         tiles, groups = -(-self.keys // s.keys), self.heads * -(-self.queries // s.queries)
         each = -(-groups // (self.limits.units or UNITS))
         stall = barriers * STALL / (2 if ahead else 1)
         alone = ALONE * step * max(1.0, FULL / s.size) + stall
-        shown = max(step, alone / min(each, self.resident(s)))
+        shown = max(step, alone / min(each, self._resident(s, held)))
         return max(START + tiles * alone, each * (START + tiles * shown))
 
     def resident(self, s: GroupAttention | GroupMatrixAttention) -> int:
         """Work-groups that a unit holds at a time, by registers and shared memory."""
-        held = min(self.held(s), self.registers(s))
+        return self._resident(s, self.held(s))
+
+    def _resident(self, s: GroupAttention | GroupMatrixAttention, held: float) -> int:
+        held = min(held, self.registers(s))
         shared = (s.shared_bytes(self.depth, self.width) if isinstance(s, GroupMatrixAttention)
                   else s.shared_bytes(self.depth))
         return max(1, int(min(REGISTERS / (held * s.size),
@@ -152,14 +149,13 @@ class AttentionWork:
     def registers(self, s: GroupAttention | GroupMatrixAttention) -> int:
         """Registers that an invocation has. Where they are fewer than common, a subgroup shares a
         file of them: large ones have less for each invocation."""
-        few = self.limits.registers < GroupLimits().registers
         narrow = self.limits.subgroup_min
         return self.limits.registers * narrow // max(s.subgroup, narrow) if (
-            few and isinstance(s, GroupAttention)) else self.limits.registers
+            self.limits.few_registers and isinstance(s, GroupAttention)) else self.limits.registers
 
-    def spilled(self, s: GroupAttention | GroupMatrixAttention) -> float:
+    def _spilled(self, s: GroupAttention | GroupMatrixAttention, held: float) -> float:
         """Registers that an invocation wants and has not."""
-        return max(0.0, self.held(s) - self.registers(s))
+        return max(0.0, held - self.registers(s))
 
     def held(self, s: GroupAttention | GroupMatrixAttention) -> float:
         """Registers that an invocation wants: sums, what it multiplies, and what is ahead."""
@@ -172,9 +168,8 @@ class AttentionWork:
         a, b, c = (twice * rows * depth / 2 / s.subgroup, twice * depth * columns / 2 / s.subgroup,
                    rows * columns / s.subgroup)
         key_width, value_width = s.padded(self.depth, self.width)
-        few = self.limits.registers < GroupLimits().registers
         sums = s.blocks * value_width / (s.across * columns) * c
-        if few:
+        if self.limits.few_registers:
             sums *= 2  # Intel's compiler keeps a copy of what a loop carries
         queries = s.blocks * key_width / depth * a if s.held else 0.0
         scores = s.blocks * s.columns * c + b + (0 if s.held else s.blocks * a)

@@ -10,7 +10,7 @@ from itertools import product
 from smalti.errors import IllegalSchedule
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import ELEMENT_BYTES, Kernel, Load
-from smalti.schedule.group import GroupContraction, GroupLimits, MatrixShape
+from smalti.schedule.group import GroupContraction, GroupLimits, GroupSchedule, MatrixShape
 from smalti.schedule.group_work import SURE, GroupWork
 from smalti.schedule.merge import Extents, contraction_extents, weights_bound
 
@@ -48,14 +48,14 @@ def schedules(kernel: Kernel, limits: GroupLimits, precision: str = "f32"
     weights = weights_dtype(kernel, precision)
     shape, work = best_matrix(limits, precision), GroupWork.of(kernel, limits)
     found = [] if shape is None or e.c % 2 else [  # factors are staged in words of two halves
-        s for s in _matrices(e, shape, weights, limits, work) if allowed(s, limits)]
+        s for s in _matrices(e, shape, weights, limits, work) if can_run(s, limits)]
     if not found:
         halves = precision == "f16" and limits.f16
         found = [s for dtype in ("f32", "f16")[:1 + halves] for s in _tiles(e, dtype, weights)]
     if bound:
         found += _direct(e, weights)
     fitting = [each for each in found
-               if each.shared_bytes(e.parts) <= limits.shared_bytes and allowed(each, limits)
+               if each.shared_bytes(e.parts) <= limits.shared_bytes and can_run(each, limits)
                and all(n <= most for n, most in zip(work.grid(each), limits.grid, strict=True))]
     yield from fitting
     promising = dict.fromkeys((*sorted(fitting, key=work.clocks)[:PROMISING],
@@ -64,8 +64,12 @@ def schedules(kernel: Kernel, limits: GroupLimits, precision: str = "f32"
         yield from (*_split(each, e), *_prepared(each, kernel, limits))
 
 
-def allowed(schedule: GroupContraction, limits: GroupLimits) -> bool:
-    """True if a device can run a schedule."""
+def can_run(schedule: GroupSchedule, limits: GroupLimits) -> bool:
+    """Whether a device with these limits can run a schedule, as far as is known before lowering.
+
+    >>> [can_run(GroupContraction(64, 64, 16, 4, block), GroupLimits()) for block in (4, 8)]
+    [False, True]
+    """
     try:
         schedule.check(limits)
     except IllegalSchedule:
@@ -119,7 +123,6 @@ def _matrices(e: Extents, shape: MatrixShape, weights: str, limits: GroupLimits,
               work: GroupWork) -> Iterator[GroupContraction]:
     """Blocks of sums of a subgroup, some of them down and some across a tile: any number, as 320
     channels are no power of two. Chunks are as deep as registers have room for."""
-    text = f"{shape.rows}x{shape.columns}x{shape.depth}"
     subgroup, sums = matrix_subgroup(shape, limits), limits.registers * SUMS_SHARE
     chunks = tuple(dict.fromkeys((max(32, shape.depth), shape.depth)))
     for block_m, block_n in product(MATRIX_BLOCKS, MATRIX_BLOCKS):
@@ -132,8 +135,8 @@ def _matrices(e: Extents, shape: MatrixShape, weights: str, limits: GroupLimits,
                 continue
             found = [GroupContraction(
                 down * block_m, across * block_n, tile_k, block_m, block_n, pad=8,
-                dtype=shape.factors, weights=weights, ahead=True, matrix=text, subgroup=subgroup)
-                for tile_k in chunks]
+                dtype=shape.factors, weights=weights, ahead=True, matrix=shape.text,
+                subgroup=subgroup) for tile_k in chunks]
             yield next((s for s in found if work.held(s) <= SURE * limits.registers),
                        found[-1])
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 
 from smalti.codegen.gpu.form import U32, Expr, GroupProgram, Name, number, op, spread, vector
-from smalti.codegen.gpu.heads import BOTTOM, WIDE, Heads, TokenTile
+from smalti.codegen.gpu.heads import BOTTOM, VECTOR, Heads, TokenTile
 from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.codegen.gpu.matrix_attention import matrix_attention
 from smalti.codegen.gpu.types import VectorType, vector_type
@@ -51,7 +51,7 @@ class _Attention(Heads[GroupAttention]):
         super().__init__(kernel, schedule)
         b = self.b
         self.arrays = {name: b.shared(name, schedule.dtype if name != "part" else "f32", elements,
-                                      WIDE)
+                                      VECTOR)
                        for name, elements in schedule.shared(self.depth).items()}
         self.row, self.column = (b.let(b.invocation // schedule.columns, "row"),
                                  b.let(b.invocation % schedule.columns, "column"))
@@ -66,7 +66,7 @@ class _Attention(Heads[GroupAttention]):
                                   s.channels) for name in "kv")
         self.top, self.total = (b.variable(value, name, ROW)
                                 for value, name in ((BOTTOM, "top"), (0.0, "total")))
-        self.sums = [[[b.variable(0.0, "sum", VectorType("f32", WIDE)) for _ in range(QUERIES)]
+        self.sums = [[[b.variable(0.0, "sum", VectorType("f32", VECTOR)) for _ in range(QUERIES)]
                       for _ in range(s.vectors)] for _ in range(-(-self.width // s.channels))]
         with b.loop(self.stop(), step=s.keys, name="key") as key:
             self.weigh(self.scores(key, keys))
@@ -84,10 +84,10 @@ class _Attention(Heads[GroupAttention]):
             b.barrier()
             tile.bring(key, channel)
             b.barrier()
-            steps = self.along(s.channels // WIDE, 1)
-            with b.loop(s.channels, step=steps * WIDE) as first:
+            steps = self.along(s.channels // VECTOR, 1)
+            with b.loop(s.channels, step=steps * VECTOR) as first:
                 for step in range(steps):
-                    self.score(sums, channel, first + step * WIDE)
+                    self.score(sums, channel, first + step * VECTOR)
         queries = [self.query + r for r in range(QUERIES)]
         return [self.allowed(vector(*row), queries,
                              [b.let(key + self.column + n * s.columns)] * QUERIES)
@@ -99,13 +99,14 @@ class _Attention(Heads[GroupAttention]):
         return math.gcd(steps, UNROLLED if UNROLLED * loads <= LOADS else UNROLLED // 2)
 
     def score(self, sums: list[list[Name]], channel: Expr, c: Expr) -> None:
-        """Add the products of `WIDE` channels, `c` further than those that are staged."""
+        """Add the products of `VECTOR` channels, `c` further than those that are staged."""
         b, s = self.b, self.schedule
         stride, width = s.stride(s.depth(self.depth)), s.stride(s.channels)
         q = [b.let(b.load(self.arrays["query"], (self.row * QUERIES + r) * stride + channel + c,
-                          WIDE)) for r in range(QUERIES)]
+                          VECTOR)) for r in range(QUERIES)]
         for n, row in enumerate(sums):
-            k = b.let(b.load(self.arrays["stage"], (self.column + n * s.columns) * width + c, WIDE))
+            k = b.let(b.load(self.arrays["stage"], (self.column + n * s.columns) * width + c,
+                             VECTOR))
             for total, of in zip(row, q):
                 b.set(total, dot(of, k, total))
 
@@ -123,7 +124,7 @@ class _Attention(Heads[GroupAttention]):
         b.set(self.total, sum(weights, self.total * grown))
         for row in (row for part in self.sums for row in part):
             for r, total in enumerate(row):
-                b.set(total, total * spread(grown.lane(r), WIDE))
+                b.set(total, total * spread(grown.lane(r), VECTOR))
         for n, weight in enumerate(weights):
             b.store(self.arrays["weight"], (self.column + n * s.columns) * s.stride(s.queries)
                     + self.row * QUERIES, weight)
@@ -167,17 +168,17 @@ class _Attention(Heads[GroupAttention]):
                               + self.row * QUERIES, QUERIES))
         for n, totals in enumerate(sums):
             at, inside = self.channel(n)
-            value = b.let(b.load(self.arrays["stage"], row * s.stride(s.channels) + at, WIDE,
+            value = b.let(b.load(self.arrays["stage"], row * s.stride(s.channels) + at, VECTOR,
                                  where=inside))
             for r, total in enumerate(totals):
-                b.set(total, op("fma", spread(weight.lane(r), WIDE), value, total))
+                b.set(total, op("fma", spread(weight.lane(r), VECTOR), value, total))
 
     def channel(self, number: int) -> tuple[Expr, Expr | None]:
         """The first of the channels that vector `number` of an invocation has in a part, and
         whether there are such."""
         s = self.schedule
-        at = self.b.let((self.column + number * s.columns) * WIDE)
-        beyond = (number + 1) * s.columns * WIDE > s.channels
+        at = self.b.let((self.column + number * s.columns) * VECTOR)
+        beyond = (number + 1) * s.columns * VECTOR > s.channels
         return at, (at < s.channels) if beyond else None
 
     # ------------------------------------------------------------------ the end
@@ -194,7 +195,7 @@ class _Attention(Heads[GroupAttention]):
             for part, rows in enumerate(self.sums):
                 for n, row in enumerate(rows):
                     at, inside = self.channel(n)
-                    value = b.let(row[r] * spread(share.lane(r), WIDE))
+                    value = b.let(row[r] * spread(share.lane(r), VECTOR))
                     self.write(token, b.let(at + part * s.channels), value,
                                self.width % s.channels > 0, inside)
 

@@ -36,7 +36,7 @@ from smalti.codegen.gpu.factors import (
     PackedWeight,
     Patch,
 )
-from smalti.codegen.gpu.form import HALVES, Binding, Expr, GroupProgram, op, select
+from smalti.codegen.gpu.form import Binding, Expr, GroupProgram, op, select
 from smalti.codegen.gpu.lowered import GroupSteps
 from smalti.codegen.gpu.product import ZERO, Place, Product, reads, vector_lanes
 from smalti.codegen.gpu.results import Results
@@ -45,6 +45,7 @@ from smalti.codegen.gpu.unpacking import QuantisedColumns, QuantisedWeight
 from smalti.codegen.gpu.weights import VECTOR, WIDE, packed_weight, padded
 from smalti.codegen.target import WORKSPACE
 from smalti.errors import IllegalSchedule
+from smalti.graph.operation import HALVES
 from smalti.graph.quantised import FORMATS
 from smalti.kernel.form import STORED_BYTES, Buffer, Kernel, Load, axis, loads
 from smalti.schedule.group import GroupContraction, GroupLimits

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, both, together
 from smalti.codegen.gpu.form import (
-    HALVES,
     U32,
     Binding,
     Expr,
@@ -34,6 +33,7 @@ from smalti.codegen.gpu.form import (
 from smalti.codegen.gpu.product import ZERO, Place, Product, reads, vector_lanes
 from smalti.codegen.gpu.types import vector_type
 from smalti.codegen.gpu.weights import VECTOR, WIDE, padded
+from smalti.graph.operation import HALVES
 from smalti.kernel.form import Expr as KernelExpr
 from smalti.kernel.form import Index, Load, loads
 from smalti.schedule.group import GroupContraction
@@ -143,8 +143,10 @@ class Area:
 
 
 WORDS = -1
+"""Stands for the first element in a `Key` whose load brought all elements of a spot, as words of
+two halves."""
 Key = tuple[Load, int]
-"""A load, and the first of the elements of a spot that it read, or `WORDS` for the bits of all."""
+"""A load, and the first of the elements of a spot that it read; or `WORDS`."""
 
 
 @dataclass(frozen=True)
@@ -397,6 +399,19 @@ class ComputedColumns(Lines):
         return at
 
 
+def packed_columns(b: Builder, product: Product, schedule: GroupContraction, first: Expr,
+                   spots: Sequence[Spot], lanes: int = 1) -> dict[Expr, Expr]:
+    """Where the columns of spots are in a line of the packed weight, by `inner`: that counts
+    vectors of `lanes`, of all parts of a tile whose columns begin with `first`."""
+    each, part = schedule.tile_n // lanes, padded(product.columns)
+    found = {}
+    for inner in dict.fromkeys(spot.inner for spot in spots):
+        number = inner % each if product.parts > 1 else inner
+        column = clamped(b, b.let(first + number * lanes), schedule.tile_n, part, lanes)
+        found[inner] = b.let(column + inner // each * part if product.parts > 1 else column)
+    return found
+
+
 class PackedColumns(Factor):
     """The right factor of the matrix unit, packed when it was bound: blocks of the depth of
     columns from `first` on."""
@@ -404,16 +419,12 @@ class PackedColumns(Factor):
     def __init__(self, b: Builder, product: Product, schedule: GroupContraction,
                  bindings: Mapping[str, Binding], first: Expr, area: Area) -> None:
         super().__init__(b, product, schedule, bindings, area)
-        self.binding, tile = bindings["weight"], schedule.tile_n
-        part = padded(product.columns)
-        self.line = product.parts * part * WIDE
-        self.spots = spots(b, schedule.invocations, schedule.tile_k // WIDE, product.parts * tile,
+        self.binding = bindings["weight"]
+        self.line = product.parts * padded(product.columns) * WIDE
+        self.spots = spots(b, schedule.invocations, schedule.tile_k // WIDE,
+                           product.parts * schedule.tile_n,
                            "inner" if schedule.pad == WIDE else "")
-        columns = {}
-        for inner in dict.fromkeys(spot.inner for spot in self.spots):
-            column = clamped(b, b.let(first + inner % tile if product.parts > 1 else first + inner),
-                             tile, part)
-            columns[inner] = b.let(column + inner // tile * part if product.parts > 1 else column)
+        columns = packed_columns(b, product, schedule, first, self.spots)
         self.bases = [b.let(spot.outer * self.line + columns[spot.inner] * WIDE)
                       for spot in self.spots]
 
@@ -453,23 +464,16 @@ class PackedWeight(Factor):
         self.first, self.binding = first, bindings["weight"]
         self.part = padded(product.columns)
         self.line = product.parts * self.part
-        self.lanes, self.bases, each = VECTOR, [], schedule.tile_n // VECTOR
-        self.deep = VECTOR
+        self.lanes = self.deep = VECTOR
         self.spots = [] if area is None else spots(
-            b, schedule.invocations, schedule.tile_k, product.parts * each)
-        columns = {}
-        for inner in dict.fromkeys(spot.inner for spot in self.spots):
-            if product.parts == 1:
-                columns[inner] = b.let(self.column(ZERO, inner * VECTOR))
-            else:
-                columns[inner] = b.let(self.column(inner // each, inner % each * VECTOR))
-        for spot in self.spots:
-            self.bases.append(b.let(spot.outer * self.line + columns[spot.inner]))
+            b, schedule.invocations, schedule.tile_k, product.parts * schedule.tile_n // VECTOR)
+        columns = packed_columns(b, product, schedule, first, self.spots, VECTOR)
+        self.bases = [b.let(spot.outer * self.line + columns[spot.inner]) for spot in self.spots]
 
-    def column(self, part: Expr | int, column: Expr, lanes: int = VECTOR) -> Expr:
-        """Where a column of the tile is in a line of the packed weight."""
+    def column(self, part: int, column: Expr) -> Expr:
+        """Where a vector of columns of the tile is in a line of the packed weight."""
         at = clamped(self.b, self.b.let(self.first + column), self.schedule.tile_n, self.part,
-                     lanes)
+                     VECTOR)
         return at + part * self.part
 
     def lines(self, chunk: Expr, k: Expr, columns: Mapping[tuple[int, int], Expr]

@@ -24,6 +24,7 @@ from functools import cached_property
 
 from smalti.codegen.gpu.instructions import result_type
 from smalti.codegen.gpu.types import Matrix, VectorType, vector_type
+from smalti.graph.operation import HALVES
 
 BUILTINS = ("group_x", "group_y", "group_z", "invocation", "subgroup", "lane")
 """u32: the work-group's place in the grid, the invocation's number in its group, the number of its
@@ -33,8 +34,6 @@ STORED = ("f32", "f16", "bf16", "i32", "u32", "i8", "u8")
 FOLDED = {"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.floordiv,
           "rem": operator.mod}
 """What is done at once on constants of u32."""
-HALVES = ("f16", "bf16")
-"""Those of 16 bits: two of them are a word."""
 U32, I32, F32, F16, BOOL = map(VectorType, ("u32", "i32", "f32", "f16", "bool"))
 
 

@@ -24,6 +24,7 @@ from smalti.codegen.gpu.form import (
 )
 from smalti.codegen.gpu.lowered import bind
 from smalti.codegen.gpu.types import vector_type
+from smalti.codegen.gpu.weights import VECTOR, WIDE
 from smalti.kernel.build import LOWEST
 from smalti.kernel.form import Buffer, Kernel
 from smalti.schedule.group import GroupAttention, GroupMatrixAttention
@@ -33,12 +34,6 @@ BOTTOM = LOWEST * LOG2_E
 """What the top of a row begins with: scores are to the base 2, so that weights are powers of it."""
 UNIT_MIN = 1e-6
 """The least factor of scores that is applied late: what is below all others stays finite."""
-WIDE = 4
-"""Elements that are read and written at once, where they lie so."""
-WORDS = 8
-"""Halves that are moved as four words, 16 bytes, where they lie so."""
-
-
 Schedule = TypeVar("Schedule", GroupAttention, GroupMatrixAttention)
 
 
@@ -63,7 +58,7 @@ class Heads(Generic[Schedule]):
 
     def at_once(self, buffer: Buffer) -> int:
         """Elements of a buffer that are read or written at once."""
-        return WIDE if buffer.name != "mask" and wide(buffer, WIDE) else 1
+        return VECTOR if buffer.name != "mask" and wide(buffer, VECTOR) else 1
 
     def finished(self) -> GroupProgram:
         """The program for all queries of all heads."""
@@ -126,15 +121,15 @@ class Heads(Generic[Schedule]):
 
     def write(self, token: Expr, channel: Expr, value: Expr, ragged: bool,
               where: Expr | None) -> None:
-        """`WIDE` results of a token, as far as it is there, and its channels if those may be too
+        """`VECTOR` results of a token, as far as it is there, and its channels if those may be too
         many: if they are `ragged`."""
         b, out = self.b, self.bound["out"]
         where = both((token < self.queries) if self.ragged else None, where)
-        if out.lanes == WIDE:
+        if out.lanes == VECTOR:
             where = both(where, (channel < self.width) if ragged else None)
             b.store(out, self.place("out", token, channel), value, where=where)
             return
-        for lane in range(WIDE):
+        for lane in range(VECTOR):
             here = both(where, (channel + lane < self.width) if ragged else None)
             b.store(out, self.place("out", token, channel + lane), value.lane(lane), where=here)
 
@@ -156,11 +151,11 @@ class TokenTile:
     """Tokens that a work-group brings to shared memory, as rows [token][channel] that lie `stride`
     apart, or `by_columns`, as rows [channel][token]; 0 behind the last ones.
 
-    In an array of words, two halves of a row lie in each, and go there as they are.
+    In an array of words, each holds two neighbouring halves of a row, which are not converted.
 
-    An invocation brings the same channels of every so manieth token: wherever it reads and writes
-    is a constant away from where it begins. By columns it brings `WIDE` tokens of some channels,
-    which it turns in registers.
+    The tokens of an invocation are equally far apart, and it brings the same channels of each: all
+    places where it reads and writes are constants away from its first. By columns it brings
+    `VECTOR` tokens at a time, whose channels it turns in registers.
     """
 
     def __init__(self, heads: AnyHeads, name: str, array: Shared, stride: int, rows: int,
@@ -172,8 +167,8 @@ class TokenTile:
         self.step = buffer.strides[1], buffer.strides[3]
         self.words = array.dtype == "u32"
         bound = heads.bound[name]
-        self.lanes = WORDS if self.words else min(bound.lanes, WIDE)
-        self.each = WIDE if by_columns else 1
+        self.lanes = WIDE if self.words else min(bound.lanes, VECTOR)
+        self.each = VECTOR if by_columns else 1
         halves = "f16" if bound.dtype == array.dtype == "f16" else None
         self.scalar = "u32" if self.words else halves
         across, down = channels // self.lanes, rows // self.each

@@ -35,7 +35,7 @@ from smalti.codegen.gpu.form import (
     select,
     spread,
 )
-from smalti.codegen.gpu.heads import BOTTOM, WIDE, WORDS, Ahead, Heads, TokenTile, wide
+from smalti.codegen.gpu.heads import BOTTOM, VECTOR, WIDE, Ahead, Heads, TokenTile, wide
 from smalti.codegen.gpu.types import Matrix, vector_type
 from smalti.kernel.build import TOTAL_MIN
 from smalti.kernel.form import Buffer, Kernel
@@ -78,16 +78,16 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
         self.query = b.let(self.first + self.row, "query")
 
     def at_once(self, buffer: Buffer) -> int:
-        if buffer.name == "k" and buffer.dtype == self.schedule.dtype and wide(buffer, WORDS):
-            return WORDS
+        if buffer.name == "k" and buffer.dtype == self.schedule.dtype and wide(buffer, WIDE):
+            return WIDE
         return super().at_once(buffer)
 
     def array(self, name: str, elements: int) -> Shared:
         """A shared array: of keys as words, where they are moved as such."""
         b, s = self.b, self.schedule
-        if name == "key" and self.bound["k"].lanes == WORDS:
-            return b.shared(name, "u32", elements // 2, WIDE)
-        return b.shared(name, s.dtype if name != "score" else "f32", elements, WIDE)
+        if name == "key" and self.bound["k"].lanes == WIDE:
+            return b.shared(name, "u32", elements // 2, VECTOR)
+        return b.shared(name, s.dtype if name != "score" else "f32", elements, VECTOR)
 
     def program(self) -> GroupProgram:
         """The program for all queries of all heads."""
@@ -232,19 +232,19 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
                 b.set(total, op("matrix_multiply_add", query, keys, total))
 
     def weigh(self, key: Expr) -> None:
-        """Move the top, and put weights into shared memory; invocations that share a row take every
-        so manieth four keys of it."""
+        """Move the top, and put weights into shared memory. Invocations that share a row take turns
+        with its keys, `VECTOR` at a time."""
         b, s = self.b, self.schedule
-        places = [b.let((self.part + n * s.share) * WIDE)
-                  for n in range(s.keys // (WIDE * s.share))]
+        places = [b.let((self.part + n * s.share) * VECTOR)
+                  for n in range(s.keys // (VECTOR * s.share))]
         here = b.let(self.row * s.score_stride)
-        twice = len(places) * WIDE > KEPT
+        twice = len(places) * VECTOR > KEPT
 
         def score(at: Expr) -> Expr:
-            ways: list[Expr] = [b.load(self.arrays["score"], here + at + way * s.keys, WIDE)
+            ways: list[Expr] = [b.load(self.arrays["score"], here + at + way * s.keys, VECTOR)
                                 for way in range(s.ways)]
-            return self.allowed(sum(ways[1:], ways[0]), [self.query] * WIDE,
-                                [b.let(key + at + lane) for lane in range(WIDE)])
+            return self.allowed(sum(ways[1:], ways[0]), [self.query] * VECTOR,
+                                [b.let(key + at + lane) for lane in range(VECTOR)])
 
         scores = [score(places[0])]
         most = scores[0]
@@ -256,14 +256,14 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
         grown = self.move(self.over_row(fold(most, "max"), "max"))
         weights: list[Expr] = []
         for at, found in zip(places, scores):
-            weight = b.let(self.weight(score(at) if twice else found, spread(self.top, WIDE)))
+            weight = b.let(self.weight(score(at) if twice else found, spread(self.top, VECTOR)))
             b.store(self.arrays["weight"], self.row * s.stride(s.keys) + at, weight)
             weights = [b.let(weights[0] + weight) if weights else weight]
         b.set(self.total, self.total + fold(weights[0], "add"))
-        step = WIDE * s.share
+        step = VECTOR * s.share
         with self.where_moved():
             for at in places[:max(1, self.sum.columns // step)]:
-                b.store(self.arrays["score"], here + at, spread(grown, WIDE),
+                b.store(self.arrays["score"], here + at, spread(grown, VECTOR),
                         where=at < self.sum.columns if self.sum.columns < step else None)
 
     def move(self, most: Expr) -> Expr:
@@ -334,7 +334,7 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
         total = self.over_row(self.total, "add")
         if self.masked:
             total = op("max", total, number(TOTAL_MIN, F32))
-        share = b.let(spread(b.let(1.0 / total), WIDE))
+        share = b.let(spread(b.let(1.0 / total), VECTOR))
         for start in range(0, self.value_width // s.across, self.own):
             piece = s.ways * s.keys // s.across
             for first in range(0, self.own, piece):
@@ -342,9 +342,9 @@ class _MatrixAttention(Heads[GroupMatrixAttention]):
                 self.meet()
                 self.leave(start + first, columns)
                 self.meet()
-                with b.loop(s.across * columns // (WIDE * s.share), name="turn") as turn:
-                    place = b.let((turn * s.share + self.part) * WIDE)
-                    value = b.load(self.arrays["score"], self.row * s.score_stride + place, WIDE)
+                with b.loop(s.across * columns // (VECTOR * s.share), name="turn") as turn:
+                    place = b.let((turn * s.share + self.part) * VECTOR)
+                    value = b.load(self.arrays["score"], self.row * s.score_stride + place, VECTOR)
                     owner = place // columns * self.own if s.across > 1 else number(0, U32)
                     channel = owner + place % columns if s.across > 1 else place
                     self.write(self.query, b.let(channel + start * s.across + first),

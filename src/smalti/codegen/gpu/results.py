@@ -11,10 +11,9 @@ from smalti.codegen.gpu.builder import Builder
 from smalti.codegen.gpu.expressions import Values, both
 from smalti.codegen.gpu.form import Binding
 from smalti.codegen.gpu.product import Place, Product, reads
+from smalti.codegen.gpu.weights import VECTOR
 from smalti.kernel.form import Call, Expr, Load, affine
 from smalti.schedule.merge import Access, access, store
-
-VECTOR = 4  # channels that are written at once, where they lie side by side
 
 
 class Results:

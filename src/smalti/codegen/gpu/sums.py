@@ -10,12 +10,14 @@ from smalti.codegen.gpu.factors import Area, Factor, PackedWeight
 from smalti.codegen.gpu.form import Expr, Shared, op, spread
 from smalti.codegen.gpu.product import ZERO, Product
 from smalti.codegen.gpu.types import Matrix, VectorType
+from smalti.codegen.gpu.weights import VECTOR
 from smalti.schedule.group import MATRIX_PAD, GroupContraction
 
-VECTOR = 4
 VECTORS = VectorType("f32", VECTOR)
 Write = Callable[[Expr, Expr, Sequence[Expr]], None]
 """Takes a row and the first of four columns of the tile, and their sums, a vector for each part."""
+Line = dict[tuple[int, int], Expr]
+"""Vectors of a line of the weight, by part and number."""
 
 
 class Registers:
@@ -50,35 +52,37 @@ class Registers:
     def multiply(self, a: Area, weight: Factor, chunk: Expr, at_a: Expr, at_b: Expr) -> None:
         """Add the products of a chunk; `at_a` and `at_b` are where it begins in shared memory."""
         b, s = self.b, self.s
-        row = b.let(self.row * (s.tile_k + s.pad) + at_a)
-        direct = {}
-        if isinstance(weight, PackedWeight) and s.direct:
-            direct = {(part, j): b.let(weight.column(part, self.columns(j)))
-                      for part in range(self.product.parts) for j in range(self.vectors)}
-        deep = weight.deep if isinstance(weight, PackedWeight) and s.direct else VECTOR
+        row = b.let(self.row * a.stride + at_a)
+        deep, lines = self._lines(weight, chunk, at_b)
         with b.loop(s.tile_k // deep // s.ways) as step:
             k = b.let((step * s.ways + self.way) * deep)
-            rows = [[b.let(b.load(a.shared, row + (k + n) + i * self.down * (s.tile_k + s.pad),
+            rows = [[b.let(b.load(a.shared, row + (k + n) + i * self.down * a.stride,
                                   VECTOR)) for n in range(0, deep, VECTOR)]
                     for i in range(s.block_m)]
-            if isinstance(weight, PackedWeight) and s.direct:
-                lines = weight.lines(chunk, k, direct)
-            else:
-                at_b = b.let(k * weight_stride(self.product, s) + self.column + at_b)
-                lines = [self._line(weight.area.shared, at_b, n) for n in range(VECTOR)]
-            for n, line in enumerate(lines):
+            for n, line in enumerate(lines(k)):
                 for i, value in enumerate(rows):
                     factor = b.let(spread(value[n // VECTOR].lane(n % VECTOR), VECTOR))
                     for (part, j), other in line.items():
                         total = self.sums[part, i, j]
                         b.set(total, op("fma", factor, other, total))
 
-    def _line(self, shared: Shared, at: Expr, n: int) -> dict[tuple[int, int], Expr]:
-        b, s = self.b, self.s
-        return {(part, j): b.let(b.load(
-            shared, at + (n * weight_stride(self.product, s) + part * s.tile_n
-                          + j * self.across * VECTOR), VECTOR))
-            for part in range(self.product.parts) for j in range(self.vectors)}
+    def _lines(self, weight: Factor, chunk: Expr, at_b: Expr
+               ) -> tuple[int, Callable[[Expr], list[Line]]]:
+        """How many lines of the weight are read at a time, and what reads those from number `k` of
+        a chunk on: where the weight is, or in shared memory."""
+        b, s, area = self.b, self.s, weight.area
+        every = [(part, j) for part in range(self.product.parts) for j in range(self.vectors)]
+        if isinstance(weight, PackedWeight) and s.direct:
+            columns = {(part, j): b.let(weight.column(part, self.columns(j))) for part, j in every}
+            return weight.deep, lambda k: weight.lines(chunk, k, columns)
+
+        def staged(k: Expr) -> list[Line]:
+            at = b.let(k * area.stride + self.column + at_b)
+            return [{(part, j): b.let(b.load(
+                area.shared, at + (n * area.stride + part * s.tile_n + j * self.across * VECTOR),
+                VECTOR)) for part, j in every} for n in range(VECTOR)]
+
+        return VECTOR, staged
 
     def finish(self, write: Write) -> None:
         """Add what the ways have, and write."""
@@ -184,8 +188,3 @@ class Matrices:
                     for part in range(parts)]
             with b.branch(inside) if inside is not None else nullcontext():
                 write(b.let(self.row + row + at[0]), b.let(self.column + column + at[1]), sums)
-
-
-def weight_stride(product: Product, schedule: GroupContraction) -> int:
-    """Elements from one row of the staged weight to the next."""
-    return product.parts * schedule.tile_n + schedule.pad

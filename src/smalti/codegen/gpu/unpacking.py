@@ -19,13 +19,13 @@ from smalti.codegen.gpu.factors import (
     Factor,
     Fetched,
     PackedWeight,
-    clamped,
+    packed_columns,
     spots,
 )
 from smalti.codegen.gpu.form import Binding, Expr, op, select, vector
 from smalti.codegen.gpu.product import ZERO, Product
 from smalti.codegen.gpu.quantised import SHIFT, WIDENED, PackedGroups
-from smalti.codegen.gpu.weights import VECTOR, WIDE, packed_groups, padded
+from smalti.codegen.gpu.weights import VECTOR, WIDE, packed_groups
 from smalti.graph.quantised import WORD_BITS
 from smalti.schedule.group import GroupContraction
 
@@ -151,22 +151,14 @@ class QuantisedWeight(PackedWeight):
         packed, tile = packed_groups(product, schedule), schedule.tile_n
         self.first, self.part, self.deep = first, packed.columns, packed.form.codes
         self.groups = Groups(b, bindings["weight"], packed, product, schedule.tile_k, self.deep)
-        self.spots, self.columns = [], []
+        self.spots, self.columns = [], {}
         if area is None:
             return
         runs, size = schedule.tile_k // self.deep, schedule.invocations
         self.lanes = next((n for n in (VECTOR, 2)
                            if runs * product.parts * tile // n >= size), 1)
-        each = tile // self.lanes
-        self.spots = spots(b, size, runs, product.parts * each)
-        known: dict[Expr, Expr] = {}
-        for spot in self.spots:
-            if spot.inner not in known:
-                known[spot.inner] = b.let(
-                    self.column(ZERO, spot.inner * self.lanes, self.lanes) if product.parts == 1
-                    else self.column(spot.inner // each, spot.inner % each * self.lanes,
-                                     self.lanes))
-            self.columns.append(known[spot.inner])
+        self.spots = spots(b, size, runs, product.parts * tile // self.lanes)
+        self.columns = packed_columns(b, product, schedule, first, self.spots, self.lanes)
 
     def lines(self, chunk: Expr, k: Expr, columns: Mapping[tuple[int, int], Expr]
               ) -> list[dict[tuple[int, int], Expr]]:
@@ -178,11 +170,11 @@ class QuantisedWeight(PackedWeight):
     def fetch(self, chunk: Expr) -> list[Fetched]:
         runs: dict[Expr, RunOfCodes] = {}
         found = []
-        for spot, column in zip(self.spots, self.columns):
+        for spot in self.spots:
             if spot.outer not in runs:
                 runs[spot.outer] = self.groups.begin(chunk, self.b.let(spot.outer * self.deep))
-            found.append(_numbered(self.groups.fetch(runs[spot.outer], column, self.lanes,
-                                                     spot.where)))
+            found.append(_numbered(self.groups.fetch(runs[spot.outer], self.columns[spot.inner],
+                                                     self.lanes, spot.where)))
         return found
 
     def put(self, fetched: Sequence[Fetched], buffer: Expr) -> None:
@@ -198,16 +190,11 @@ class QuantisedColumns(Factor):
     def __init__(self, b: Builder, product: Product, schedule: GroupContraction,
                  bindings: Mapping[str, Binding], first: Expr, area: Area) -> None:
         super().__init__(b, product, schedule, bindings, area)
-        tile, part = schedule.tile_n, padded(product.columns)
         self.groups = Groups(b, bindings["weight"], packed_groups(product, schedule), product,
                              schedule.tile_k, WIDE)
-        self.spots = spots(b, schedule.invocations, schedule.tile_k // WIDE, product.parts * tile)
-        self.columns = {}
-        for inner in dict.fromkeys(spot.inner for spot in self.spots):
-            column = clamped(b, b.let(first + inner % tile if product.parts > 1 else first + inner),
-                             tile, part)
-            self.columns[inner] = b.let(column + inner // tile * part if product.parts > 1
-                                        else column)
+        self.spots = spots(b, schedule.invocations, schedule.tile_k // WIDE,
+                           product.parts * schedule.tile_n)
+        self.columns = packed_columns(b, product, schedule, first, self.spots)
 
     def fetch(self, chunk: Expr) -> list[Fetched]:
         runs = {outer: self.groups.begin(chunk, self.b.let(outer * WIDE))

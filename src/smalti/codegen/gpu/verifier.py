@@ -15,7 +15,6 @@ from enum import IntEnum
 from smalti.codegen.gpu.form import (
     BOOL,
     BUILTINS,
-    HALVES,
     STORED,
     U32,
     Barrier,
@@ -45,9 +44,11 @@ from smalti.codegen.gpu.form import (
 )
 from smalti.codegen.gpu.instructions import SUBGROUP, result_type
 from smalti.codegen.gpu.memory import STORED_DTYPES
+from smalti.codegen.gpu.registers import shared_bytes
 from smalti.codegen.gpu.text import NAME, RESERVED, show_statement
 from smalti.codegen.gpu.types import SCALARS, Matrix, VectorType, vector_type
 from smalti.errors import IllegalSchedule, VerificationError
+from smalti.graph.operation import HALVES
 from smalti.schedule.group import GroupLimits, MatrixShape
 
 READS = {"f32": ("f32",), "f16": ("f32", "f16", "u32"), "bf16": ("f32", "u32"), "i32": ("i32",),
@@ -398,7 +399,7 @@ def _check_limits(program: GroupProgram, limits: GroupLimits) -> None:
             raise IllegalSchedule(f"program {program.name}: {what}: {has}, the device allows "
                                   f"{allowed}")
 
-    shared = sum(a.elements * STORED_DTYPES[a.dtype].itemsize for a in program.shared)
+    shared = shared_bytes(program)
     within(shared <= limits.shared_bytes, "bytes of shared memory", shared, limits.shared_bytes)
     within(program.size <= limits.invocations, "invocations of a group", program.size,
            limits.invocations)

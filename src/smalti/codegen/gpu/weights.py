@@ -16,9 +16,11 @@ from smalti.codegen.gpu.quantised import PackedGroups
 from smalti.graph.quantised import FORMATS
 from smalti.schedule.group import GroupContraction
 
-VECTOR = 4  # columns of a packed weight that are read at once
+VECTOR = 4
+"""Elements that are read and written at once, where they lie so."""
 WIDE = 8
-"""Halves that are read and staged at once for the matrix unit: 16 bytes, the most of any device."""
+"""Halves that are read and staged at once, as four words, where they lie so: 16 bytes, the most of
+any device."""
 
 
 def padded(columns: int) -> int:

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from smalti.codegen.gpu.form import (
-    HALVES,
     Binding,
     Expr,
     GroupLoad,
@@ -30,8 +29,9 @@ from smalti.codegen.gpu.form import (
 from smalti.codegen.gpu.types import VectorType, vector_type
 from smalti.codegen.wgsl.instructions import type_name
 from smalti.errors import VerificationError
+from smalti.graph.operation import HALVES
 
-WORDS_16, WORDS_8 = ("bf16", "f16"), ("i8", "u8")
+WORDS_8 = ("i8", "u8")
 BF16_BITS = """\
 fn bf16_bits(x: f32) -> u32 {
     let u = bitcast<u32>(x);
@@ -60,13 +60,13 @@ class WgslArray:
         """Words, or scalars, of one element of the declared array."""
         if not self.words:
             return self.buffer.lanes if self.whole else 1
-        halves = self.buffer.dtype in WORDS_16 and self.whole
+        halves = self.buffer.dtype in HALVES and self.whole
         return self.buffer.lanes // 2 if halves and self.buffer.lanes > 2 else 1
 
     @property
     def packed(self) -> int:
         """Scalars in a word."""
-        return 1 if not self.words else 2 if self.buffer.dtype in WORDS_16 else 4
+        return 1 if not self.words else 2 if self.buffer.dtype in HALVES else 4
 
     @property
     def scalar(self) -> str:

@@ -12,7 +12,7 @@ from smalti.runtime.gpu.alternative import GpuAlternative
 from smalti.runtime.known import scope_of_gpu
 from smalti.runtime.sources import Read
 from smalti.runtime.trials import Trials
-from smalti.schedule.candidates_group import expected_clocks
+from smalti.schedule.candidates_group import clocks_of
 
 
 class GpuTrials(Trials):
@@ -27,8 +27,7 @@ class GpuTrials(Trials):
         return list(self._gpu.target.space(kernel, self._gpu.limits, first))
 
     def expected(self, kernel: Kernel, schedules: Sequence[Any]) -> np.ndarray:
-        return np.array([expected_clocks(kernel, self._gpu.limits, schedule)
-                         for schedule in schedules])
+        return np.array(list(map(clocks_of(kernel, self._gpu.limits), schedules)))
 
     def alternative(self, region: int, kernel: Kernel, schedule: Any,
                     read: Read | None) -> GpuAlternative:
