@@ -222,9 +222,14 @@ class Archive:
                     "text) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     [(each.job, each.path, each.created, each.width, each.height, str(each.seed),
                       each.model, each.prompt, each.text) for each in pictures])
-            base.execute("DELETE FROM jobs WHERE ended < (SELECT ended FROM jobs WHERE ended IS "
-                         "NOT NULL ORDER BY ended DESC LIMIT 1 OFFSET ?)", (JOBS_KEPT,))
         return changed
+
+    def trim(self) -> list[str]:
+        """Forget the jobs that ended before the last `JOBS_KEPT`; their ids."""
+        with self.transaction() as base:
+            return [row[0] for row in base.execute(
+                "DELETE FROM jobs WHERE ended < (SELECT ended FROM jobs WHERE ended IS NOT NULL "
+                "ORDER BY ended DESC LIMIT 1 OFFSET ?) RETURNING id", (JOBS_KEPT,)).fetchall()]
 
     def give_back(self, id: str) -> None:
         """A job that runs waits again, as if it had not begun."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Send
 
 from smalti.errors import InputError, OutputError
 from smalti.server.guard import BODY_BYTES_MAX, problem, too_large
@@ -84,6 +86,20 @@ class Endpoint:
 
         found = answered(answer)
         return found if isinstance(found, Response) else JSONResponse(found, self.status)
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events, as long as the client is there; what makes them ends with it."""
+
+    def __init__(self, said: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(said, media_type="text/event-stream",
+                         headers={"x-accel-buffering": "no"})
+        self._said = said
+
+    async def stream_response(self, send: Send) -> None:
+        """Send them."""
+        async with aclosing(self._said):
+            await super().stream_response(send)
 
 
 def answered(answer: Callable[[], Any]) -> Any:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from smalti import __version__
 from smalti.errors import InputError
-from smalti.server.archive import ENDED, STATES, JobRecord, PictureRecord, without_pictures
-from smalti.server.endpoint import Asking, Endpoint, Schema
+from smalti.server.archive import QUEUED, STATES, JobRecord, PictureRecord
+from smalti.server.endpoint import Asking, Endpoint, EventStream, Schema
 from smalti.server.guard import problem
-from smalti.server.queue import QUEUE_MAX, JobQueue, UnknownJobError
+from smalti.server.queue import QUEUE_MAX, UnknownJobError
 from smalti.server.site import Site
+from smalti.server.told import job_told, picture_told, places
 
 LISTED = 100
 LISTED_MAX = 1000
@@ -27,39 +26,12 @@ IDS_MAX = (1 << 63) - 1
 """What SQLite counts to."""
 SEARCH_WORDS_MAX = 20
 """Of a search in the gallery: a prompt rarely has more, and each is looked for in every text."""
-ALIVE_SECONDS = 15.0
-"""Between signs of life in a stream of events: proxies close what is silent for a minute."""
 WHOLE: Schema = {"type": "integer", "minimum": 1}
-
-
-def described(queue: JobQueue, job: JobRecord, order: dict[str, int]) -> dict[str, Any]:
-    """A job as JSON; `order` has the places of those that wait."""
-    progress = queue.progress(job.id)
-    return {
-        "id": job.id, "state": job.state, "place": order.get(job.id), "device": job.device,
-        "created": job.created, "started": job.started, "ended": job.ended,
-        "progress": None if progress is None else asdict(progress),
-        "error": None if job.error is None else {"name": job.error, "message": job.message},
-        "warnings": job.warnings, "timings": job.timings,
-        "request": without_pictures(job.request),
-        "pictures": [shown(each) for each in queue.archive.pictures(job=job.id)][::-1],
-    }
-
-
-def shown(picture: PictureRecord) -> dict[str, Any]:
-    """A picture as JSON."""
-    found = asdict(picture)
-    del found["path"]
-    return {**found, "file": f"/api/pictures/{picture.id}/file"}
 
 
 def one(site: Site, job: JobRecord) -> dict[str, Any]:
     """A job as JSON, alone."""
-    return described(site.queue, job, _places(site))
-
-
-def _places(site: Site) -> dict[str, int]:
-    return {id: place for place, id in enumerate(site.archive.order(), 1)}
+    return job_told(site.queue, job, places(site.queue) if job.state == QUEUED else {})
 
 
 def create_job(site: Site, call: Asking) -> Any:
@@ -85,9 +57,9 @@ def list_jobs(site: Site, call: Asking) -> Any:
     if state is not None:
         check_name("state", state, STATES)
     limit = whole("limit", call.query.get("limit", str(LISTED)), 1, LISTED_MAX)
-    order = _places(site)
+    order = places(site.queue)
     return {"paused": site.archive.paused,
-            "jobs": [described(site.queue, job, order)
+            "jobs": [job_told(site.queue, job, order)
                      for job in site.archive.jobs(state, limit)]}
 
 
@@ -142,7 +114,7 @@ def list_pictures(site: Site, call: Asking) -> Any:
     if len(search.split()) > SEARCH_WORDS_MAX:
         raise InputError(f"search has {len(search.split())} words; expected at most "
                          f"{SEARCH_WORDS_MAX}")
-    return {"pictures": [shown(each) for each in site.archive.pictures(
+    return {"pictures": [picture_told(each) for each in site.archive.pictures(
         job=call.query.get("job", ""), search=search,
         before=whole("before", call.query.get("before", "0"), 0, IDS_MAX),
         limit=whole("limit", call.query.get("limit", str(LISTED)), 1, LISTED_MAX))]}
@@ -159,7 +131,7 @@ def _picture(site: Site, call: Asking) -> PictureRecord:
 
 def get_picture(site: Site, call: Asking) -> Any:
     """One picture, and how it was made."""
-    return shown(_picture(site, call))
+    return picture_told(_picture(site, call))
 
 
 def get_picture_file(site: Site, call: Asking) -> Response:
@@ -288,36 +260,18 @@ ENDPOINTS = (
 )
 
 
-def events(site: Site) -> Route:
-    """The progress of a job as server-sent events: each has the job, the last one when it ended."""
+def streams(site: Site) -> list[Route]:
+    """Server-sent events: of everything, for pages, and of one job until it has ended."""
 
-    async def stream(id: str) -> AsyncIterator[str]:
-        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+    async def all_events(request: Request) -> Response:
+        return EventStream(site.events.stream())
 
-        def tell(other: str) -> None:
-            if other in (id, ""):
-                loop.call_soon_threadsafe(changed.set)
-
-        with site.queue.watching(tell):
-            while True:
-                changed.clear()
-                job = await asyncio.to_thread(site.queue.job, id)
-                told = await asyncio.to_thread(one, site, job)
-                yield f"event: job\ndata: {json.dumps(told)}\n\n"
-                if job.state in ENDED or site.queue.stopping:
-                    return
-                while not changed.is_set():
-                    try:
-                        await asyncio.wait_for(changed.wait(), ALIVE_SECONDS)
-                    except TimeoutError:
-                        yield ": still here\n\n"
-
-    async def called(request: Request) -> Response:
+    async def job_events(request: Request) -> Response:
         try:
             job = await asyncio.to_thread(site.queue.job, request.path_params["id"])
         except UnknownJobError as error:
             return problem(404, "NotFound", str(error))
-        return StreamingResponse(stream(job.id), media_type="text/event-stream",
-                                 headers={"x-accel-buffering": "no"})
+        return EventStream(site.events.stream(job.id))
 
-    return Route("/api/jobs/{id}/events", called, methods=["GET"])
+    return [Route("/api/events", all_events, methods=["GET"]),
+            Route("/api/jobs/{id}/events", job_events, methods=["GET"])]

@@ -72,11 +72,12 @@ def document(endpoints: Sequence[Endpoint], version: str) -> Schema:
     paths: dict[str, Any] = {}
     for each in endpoints:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
-    paths["/api/jobs/{id}/events"] = {"get": {
-        "operationId": "job_events", "parameters": [_path_parameter("id")],
-        "summary": "The progress of a job as server-sent events, each with the job as JSON",
-        "responses": {"200": {"description": "Events until it has ended.",
-                              "content": {"text/event-stream": {"schema": TEXT}}}, **_problems()}}}
+    paths["/api/jobs/{id}/events"] = {"get": _events(
+        "job_events", "The progress of a job as server-sent events, each with the job as JSON, "
+        "until it has ended", [_path_parameter("id")])}
+    paths["/api/events"] = {"get": _events(
+        "events", "All that changes as server-sent events: hello (jobs, paused, version) with the "
+        "whole state, then job, gone, queue, picture, removed and models", [])}
     return {"openapi": "3.1.0",
             "info": {"title": "Smalti", "version": version,
                      "description": "Pictures are made by jobs, which wait in one queue."},
@@ -85,6 +86,13 @@ def document(endpoints: Sequence[Endpoint], version: str) -> Schema:
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "basic": {"type": "http", "scheme": "basic"}}},
             "security": [{}, {"bearer": []}, {"basic": []}]}
+
+
+def _events(name: str, summary: str, parameters: list[Schema]) -> Schema:
+    """A stream of events."""
+    return {"operationId": name, "summary": summary, "parameters": parameters, "responses": {
+        "200": {"description": summary, "content": {"text/event-stream": {"schema": TEXT}}},
+        **_problems()}}
 
 
 def _operation(endpoint: Endpoint) -> Schema:

@@ -21,6 +21,7 @@ from smalti.server.archive import (
     Archive,
     JobRecord,
     PictureRecord,
+    without_pictures,
 )
 
 QUEUE_MAX = 2000
@@ -58,12 +59,17 @@ class Progress:
 
 
 class JobQueue:
-    """Jobs in order, for any number of threads that ask for them and that make them."""
+    """Jobs in order, for any number of threads that ask for them and that make them.
+
+    `turns` counts the changes of jobs, their order and the pause, but not how far jobs have come.
+    """
 
     def __init__(self, archive: Archive) -> None:
         self.archive = archive
         self._changed = threading.Condition()
         self._progress: dict[str, Progress] = {}
+        self._running: dict[str, JobRecord] = {}
+        self.turns = 0
         self._cancelling: set[str] = set()
         self._watchers: set[Callable[[str], None]] = set()
         self.stopping = False
@@ -127,6 +133,14 @@ class JobQueue:
             raise UnknownJobError(f"there is no job {id!r:.40}")
         return found
 
+    def known(self, id: str) -> JobRecord | None:
+        """The job of this id, None where there is none; one that runs is not read again for it."""
+        return self._running.get(id) or self.archive.job(id)
+
+    def running(self) -> list[JobRecord]:
+        """The jobs that run."""
+        return [*self._running.values()]
+
     def progress(self, id: str) -> Progress | None:
         """How far a job that runs has come."""
         return self._progress.get(id)
@@ -151,6 +165,7 @@ class JobQueue:
                 job = None if self.archive.paused else self.archive.begin(device)
                 if job is not None:
                     self._progress[job.id] = Progress()
+                    self._running[job.id] = replace(job, request=without_pictures(job.request))
                     break
                 self._changed.wait()
             else:
@@ -167,7 +182,8 @@ class JobQueue:
         before = self._progress.get(id)
         if before is not None:
             self._progress[id] = replace(before, **known)
-            self._tell(id)
+            for each in self._heard_by():
+                each(id)
 
     def finish(self, job: JobRecord, pictures: Sequence[PictureRecord], warnings: list[str],
                timings: dict[str, float]) -> None:
@@ -183,7 +199,10 @@ class JobQueue:
         if job.id in self._cancelling:
             self._end(replace(job, state=CANCELLED))
         else:
-            self.archive.give_back(job.id)
+            with self._changed:
+                self.archive.give_back(job.id)
+                self._forget(job.id)
+            self._tell(job.id)
 
     def stop(self) -> None:
         """Nothing is begun any more, and what runs stops within a step."""
@@ -194,17 +213,27 @@ class JobQueue:
     def _end(self, job: JobRecord, pictures: Sequence[PictureRecord] = ()) -> None:
         with self._changed:
             self.archive.end(job, (RUNNING,), pictures)
-            self._progress.pop(job.id, None)
-            self._cancelling.discard(job.id)
-        self._tell(job.id)
+            self._forget(job.id)
+        for id in (job.id, *self.archive.trim()):
+            self._tell(id)
+
+    def _forget(self, id: str) -> None:
+        """A job does not run any more."""
+        self._running.pop(id, None)
+        self._progress.pop(id, None)
+        self._cancelling.discard(id)
 
     def _tell(self, id: str) -> None:
-        """Wake who waits for a job, and who watches."""
+        """Wake who waits for a job, and who watches: a job changed, or all of them (no id)."""
         with self._changed:
+            self.turns += 1
             self._changed.notify_all()
-            watchers = [*self._watchers]
-        for each in watchers:
+        for each in self._heard_by():
             each(id)
+
+    def _heard_by(self) -> list[Callable[[str], None]]:
+        with self._changed:
+            return [*self._watchers]
 
     def wait(self, id: str, seconds: float) -> JobRecord:
         """The job when it has ended, or as it is after so many seconds."""

@@ -39,7 +39,7 @@ def application(site: Site, host: str = "127.0.0.1", token: str | None = None) -
     names = {"localhost", socket.gethostname(), *({host} if not is_address(host) else ())}
     guard = Middleware(Guard, names=names, token=token, open_to_others=not is_loopback(host))
     return Starlette(
-        routes=[Route("/", hello), native.events(site),
+        routes=[Route("/", hello), *native.streams(site),
                 *(each.route(site) for each in native.ENDPOINTS), *sdapi.routes(site)],
         middleware=[guard], lifespan=lifespan,
         exception_handlers={HTTPException: refused, Exception: defect})

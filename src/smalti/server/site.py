@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smalti.server.archive import RUNNING, Archive
+from smalti.server.events import Events
 from smalti.server.gallery import Gallery
 from smalti.server.queue import JobQueue
 from smalti.server.worker import DeviceWorker
@@ -41,6 +42,7 @@ class Site:
         self.gallery = Gallery(output)
         self.archive = Archive(output / ARCHIVE)
         self.queue = JobQueue(self.archive)
+        self.events = Events(self.queue)
         self._models = models
         self._folders: ModelFolders | None = None
         self._opening = threading.Lock()

@@ -1,0 +1,211 @@
+"""The events of all: what pages are told, that they agree, and that a slow one costs nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served import HOST, SECONDS, Client
+
+from smalti.server import events as events_module
+from smalti.server.archive import Archive
+from smalti.server.events import Events
+from smalti.server.queue import JobQueue
+
+APPLE: dict[str, Any] = {"prompt": "a red apple", "model": "tiny", "steps": 2}
+
+
+class Page:
+    """What a page hears, in a thread of its own."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.heard: list[tuple[str, Any]] = []
+        self._connection, self._news = connection, threading.Condition()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        name = ""
+        for line in self._connection.makefile("rb"):
+            text = line.decode().strip()
+            if text.startswith("event: "):
+                name = text.removeprefix("event: ")
+            elif text.startswith("data: "):
+                with self._news:
+                    self.heard.append((name, json.loads(text.removeprefix("data: "))))
+                    self._news.notify_all()
+
+    def leave(self) -> None:
+        self._connection.shutdown(socket.SHUT_RDWR)
+        self._thread.join(SECONDS)
+        self._connection.close()
+
+    def until(self, wanted: Any) -> Any:
+        """The first thing heard that is `wanted(name, data)`."""
+        with self._news:
+            assert self._news.wait_for(lambda: any(wanted(*each) for each in self.heard), SECONDS)
+            return next(data for name, data in self.heard if wanted(name, data))
+
+
+@contextmanager
+def page(client: Client) -> Iterator[Page]:
+    connection = socket.create_connection((HOST, client.port), SECONDS)
+    connection.sendall(f"GET /api/events HTTP/1.0\r\nHost: {HOST}:{client.port}\r\n\r\n".encode())
+    found = Page(connection)
+    try:
+        yield found
+    finally:
+        found.leave()
+
+
+def test_two_pages_hear_the_same_of_all_that_changes(client: Client) -> None:
+    with page(client) as first, page(client) as second:
+        for each in (first, second):
+            hello = each.until(lambda name, data: name == "hello")
+            assert hello["paused"] is False and hello["version"]
+        client.post("/api/jobs/pause")
+        id = client.post("/api/jobs", APPLE).json["id"]
+        for each in (first, second):
+            each.until(lambda name, data: name == "queue" and data["paused"] and (
+                data["order"] == [id]))
+        client.post("/api/jobs/pause", {"paused": False})
+        ended = [each.until(lambda name, data: name == "job" and data["state"] == "done")
+                 for each in (first, second)]
+        assert ended[0] == ended[1] == client.get(f"/api/jobs/{id}").json
+        for each in (first, second):
+            made = each.until(lambda name, data: name == "picture")
+            assert made == ended[0]["pictures"][0]
+            each.until(lambda name, data: name == "queue" and not data["order"])
+        with page(client) as late:
+            told = late.until(lambda name, data: name == "hello")
+            assert told["jobs"][0] == ended[0], "the whole state has what happened before"
+
+
+def test_nothing_is_noted_where_nobody_listens(client: Client) -> None:
+    with page(client) as one:
+        one.until(lambda name, data: name == "hello")
+        assert client.site.events.watched
+    client.made(**APPLE)
+    for _ in range(100):
+        if not client.site.events.watched:
+            break
+        threading.Event().wait(0.05)
+    assert not client.site.events.watched and not client.site.queue._watchers
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> JobQueue:
+    return JobQueue(Archive(tmp_path / "a.sqlite"))
+
+
+async def said(stream: AsyncGenerator[bytes, None]) -> list[tuple[str, Any]]:
+    """What the next part of a stream says."""
+    text = (await asyncio.wait_for(anext(stream), SECONDS)).decode()
+    return [(part.split("\n")[0].removeprefix("event: "),
+             json.loads(part.split("\n")[1].removeprefix("data: ")))
+            for part in text.split("\n\n") if part]
+
+
+def test_of_a_job_only_the_last_state_waits_for_a_page(
+        queue: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events_module, "ROUND_SECONDS", 0.001)
+
+    async def scenario() -> None:
+        events = Events(queue)
+        slow, quick = events.stream(), events.stream()
+        for each in (slow, quick):
+            assert [name for name, _ in await said(each)] == ["hello"]
+        id = queue.submit({"prompt": "a"}).id
+        queue.take("cpu")
+        for step in range(1, 6):
+            queue.advance(id, step=step, steps=5)
+            while not any(name == "job" and data["progress"]["step"] == step
+                          for name, data in await said(quick)):
+                pass
+        found = await said(slow)
+        assert sorted(name for name, _ in found) == ["job", "queue"]
+        assert [data["progress"]["step"] for name, data in found if name == "job"] == [5]
+        for each in (slow, quick):
+            await each.aclose()
+        assert not events.watched
+
+    asyncio.run(scenario())
+
+
+def test_a_page_that_takes_nothing_is_told_the_whole_state_again(
+        queue: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events_module, "ROUND_SECONDS", 0.001)
+    monkeypatch.setattr(events_module, "PENDING_BYTES_MAX", 5000)
+
+    async def scenario() -> None:
+        events = Events(queue)
+        stream = events.stream()
+        await said(stream)
+        (listener,) = events._listeners
+        ids = []
+        for _ in range(40):
+            ids.append(queue.submit({"prompt": "a" * 50}).id)
+            await asyncio.sleep(0.002)
+            assert sum(map(len, listener.pending.values())) <= 5000
+        names, found = zip(*await said(stream), strict=True)
+        assert names == ("hello",) and {each["id"] for each in found[0]["jobs"]} == {*ids}
+        await stream.aclose()
+
+    asyncio.run(scenario())
+
+
+def test_a_state_that_is_told_is_never_followed_by_an_older_one(
+        queue: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round reads a job; the job ends; a page connects: its whole state is the last word."""
+    monkeypatch.setattr(events_module, "ROUND_SECONDS", 0.001)
+    reads, read, ended = Events._said, threading.Event(), threading.Event()
+
+    def lags(self: Events, *given: Any) -> Any:
+        found = reads(self, *given)
+        read.set()
+        assert ended.wait(SECONDS)
+        return found
+
+    monkeypatch.setattr(Events, "_said", lags)
+
+    async def scenario() -> None:
+        events = Events(queue)
+        first = events.stream()
+        await said(first)
+        queue.submit({"prompt": "a"})
+        job = queue.take("cpu")
+        assert job is not None
+        await asyncio.to_thread(read.wait, SECONDS)
+        late = events.stream()
+        hello = asyncio.create_task(said(late))
+        await asyncio.sleep(0.01)
+        queue.fail(job, "NumericsError", "NaN")
+        ended.set()
+        states = [each["state"] for _, data in await hello for each in data["jobs"]]
+        assert states == ["failed"]
+        later = await said(late)
+        assert [data["state"] for name, data in later if name == "job"] in ([], ["failed"])
+        for each in (first, late):
+            await each.aclose()
+
+    asyncio.run(scenario())
+
+
+def test_streams_end_with_the_server(queue: JobQueue) -> None:
+    async def scenario() -> None:
+        events = Events(queue)
+        stream = events.stream()
+        await said(stream)
+        queue.stop()
+        async with asyncio.timeout(SECONDS):
+            assert len([part async for part in stream]) <= 1
+        assert not events.watched
+
+    asyncio.run(scenario())
